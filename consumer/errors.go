@@ -1,0 +1,91 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// ErrLost is the cause with which a tenure's context is cancelled, and the
+// answer of a Confirm that is known to be no.
+var ErrLost = errors.New("lease lost")
+
+// What can be wrong between a position and a log. Errors of type
+// [*PositionError] match them with [errors.Is].
+var (
+	// ErrPassedBy: the log now begins above the position; retention or a
+	// deletion of records took messages that were never applied.
+	ErrPassedBy = errors.New("messages were deleted before they were applied")
+
+	// ErrTruncated: the log ends below the position, or was rewritten below
+	// it: messages that were applied are no longer, or no longer the same, in
+	// the log.
+	ErrTruncated = errors.New("log was truncated below the position")
+
+	// ErrOutOfOrder: an offset below the position came again.
+	ErrOutOfOrder = errors.New("offset below the position came again")
+)
+
+// PositionError halts a partition whose log and position do not fit together.
+// Nothing is skipped: a person decides.
+type PositionError struct {
+	Partition epoch.Partition
+	Kind      error        // ErrPassedBy, ErrTruncated or ErrOutOfOrder
+	Position  epoch.Offset // where the fence stands
+	Found     epoch.Offset // what the log has instead: its beginning, its end, or the offset that came
+}
+
+func (e *PositionError) Error() string {
+	return fmt.Sprintf("%s: %v: the fence stands at offset %d, the log has %d; "+
+		"find out what is missing, then set the fence's position by hand",
+		e.Partition, e.Kind, e.Position, e.Found)
+}
+
+// Unwrap returns e.Kind.
+func (e *PositionError) Unwrap() error { return e.Kind }
+
+// HandlerError is what a handler's failure is reported as.
+type HandlerError struct {
+	Partition epoch.Partition
+	Offset    epoch.Offset // of the message, or of the first of a batch
+	Attempts  int
+	Err       error
+}
+
+func (e *HandlerError) Error() string {
+	return fmt.Sprintf("%s: handler failed at offset %d, attempt %d: %v", e.Partition, e.Offset, e.Attempts, e.Err)
+}
+
+// Unwrap returns the handler's own error.
+func (e *HandlerError) Unwrap() error { return e.Err }
+
+// PanicError is the error that a handler's panic counts as.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack)
+}
+
+// Unwrap returns the value of the panic if it was an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Permanent marks an error as one that no retry can help: the message goes to
+// [Options.OnFailure] at once. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }

@@ -1,0 +1,90 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Observer is told what happens to partitions. It is called from several
+// goroutines, in the order things happened for each partition, and must
+// not block.
+type Observer interface {
+	Observe(Event)
+}
+
+// ObserverFunc is a function that is an [Observer].
+type ObserverFunc func(Event)
+
+// Observe calls f.
+func (f ObserverFunc) Observe(e Event) { f(e) }
+
+// Event is one of [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
+// [Drained] and [Retried]. More may be added.
+type Event interface{ event() }
+
+// Claimed: this process has claimed a partition and starts at Fence.Next.
+type Claimed struct {
+	Fence epoch.Fence
+	Seen  epoch.Fence   // the fence it replaced
+	Took  time.Duration // from the first read of the fence
+}
+
+// Advanced: a transaction with messages of this partition has committed.
+type Advanced struct {
+	Partition epoch.Partition
+	Epoch     epoch.Epoch
+	From, To  epoch.Offset
+	Messages  int
+	Bytes     int           // of keys, values and headers
+	Took      time.Duration // the whole transaction, which other partitions may have shared
+}
+
+// Stale: a transaction was refused because the fence belongs to a later claim.
+// Its messages are that claim's now.
+type Stale struct {
+	Ours epoch.Fence // as we claimed it
+	Held epoch.Fence // as the sink found it
+}
+
+// InDoubt: the outcome of a transaction is unknown, or the position was not
+// where it should be. The partition is claimed again.
+type InDoubt struct {
+	Partition epoch.Partition
+	Epoch     epoch.Epoch
+	Err       error
+}
+
+// Halted: the partition has stopped at Next because of Err and is tried again
+// after RetryIn.
+type Halted struct {
+	Partition epoch.Partition
+	Next      epoch.Offset
+	Err       error
+	RetryIn   time.Duration
+}
+
+// Drained: the partition was given back with its position at Next.
+type Drained struct {
+	Partition epoch.Partition
+	Epoch     epoch.Epoch
+	Next      epoch.Offset
+}
+
+// Retried: the handler failed on a message, everything was rolled back, and it
+// is tried again after RetryIn.
+type Retried struct {
+	Partition epoch.Partition
+	Offset    epoch.Offset
+	Attempt   int // the one that failed, from 1
+	Err       error
+	RetryIn   time.Duration
+}
+
+func (Claimed) event()  {}
+func (Advanced) event() {}
+func (Stale) event()    {}
+func (InDoubt) event()  {}
+func (Halted) event()   {}
+func (Drained) event()  {}
+func (Retried) event()  {}

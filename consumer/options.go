@@ -1,0 +1,110 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Options say how [Run] works. The zero Options work.
+type Options[TX any] struct {
+	// Start says where to begin in a topic of which the sink has no fence.
+	Start StartPolicy
+
+	// MaxBatch is how many messages of one partition a transaction takes at
+	// most. It takes what is ready and never waits for more. Zero means 256.
+	MaxBatch int
+
+	// Committers is how many transactions may be open at a time. Each
+	// partition is pinned to one committer, and each transaction takes what is
+	// ready from all of a committer's partitions. Zero means one. More help
+	// where the handler waits; partitions whose messages touch the same rows
+	// may then deadlock, which is retried.
+	Committers int
+
+	// BatchTimeout bounds one transaction, handlers included. It must be
+	// shorter than the source's Term. Zero means half of that.
+	BatchTimeout time.Duration
+
+	// MaxAttempts is how often a message is tried before OnFailure. Zero means
+	// 10. A message that fails among others is tried alone first; those tries
+	// do not count.
+	MaxAttempts int
+
+	// RetryMin and RetryMax bound the wait between attempts, which doubles,
+	// with jitter. Zero means 100 ms and 10 s.
+	RetryMin, RetryMax time.Duration
+
+	// OnFailure decides over a message that has used up its attempts or failed
+	// with [Permanent]. It runs in a fenced transaction which, if it returns
+	// nil, moves past the message: what it writes is how the message is
+	// remembered. If it returns an error, or is nil, the partition halts: it
+	// stops at the message, is reported, and is tried again from time to time.
+	OnFailure func(ctx context.Context, tx TX, m Message, e epoch.Epoch, cause error) error
+
+	// HaltMin and HaltMax bound the wait before a halted partition is tried
+	// again, which doubles. Zero means 1 s and 1 min.
+	HaltMin, HaltMax time.Duration
+
+	// Observer is told what happens. Nil means nobody.
+	Observer Observer
+
+	// Logger gets one line for each event that a person may want to know of.
+	// Nil means [slog.Default].
+	Logger *slog.Logger
+}
+
+// The limits keep a mistyped option from taking the process down.
+const (
+	maxBatchLimit      = 1 << 20
+	maxCommittersLimit = 1 << 10
+	maxAttemptsLimit   = 1 << 20
+	maxWaitLimit       = 24 * time.Hour
+)
+
+func (o Options[TX]) withDefaults() (Options[TX], error) {
+	var err error
+	count := func(name string, v *int, zero, limit int) {
+		if *v == 0 {
+			*v = zero
+		}
+		if err == nil && (*v < 0 || *v > limit) {
+			err = fmt.Errorf("consumer: Options.%s is %d; want 0 for the default of %d, or 1 to %d", name, *v, zero, limit)
+		}
+	}
+	wait := func(name string, v *time.Duration, zero time.Duration) {
+		if *v == 0 {
+			*v = zero
+		}
+		if err == nil && (*v < 0 || *v > maxWaitLimit) {
+			err = fmt.Errorf("consumer: Options.%s is %v; want 0 for the default, or up to %v", name, *v, maxWaitLimit)
+		}
+	}
+	count("MaxBatch", &o.MaxBatch, 256, maxBatchLimit)
+	count("Committers", &o.Committers, 1, maxCommittersLimit)
+	count("MaxAttempts", &o.MaxAttempts, 10, maxAttemptsLimit)
+	wait("BatchTimeout", &o.BatchTimeout, 0)
+	wait("RetryMin", &o.RetryMin, 100*time.Millisecond)
+	wait("RetryMax", &o.RetryMax, max(10*time.Second, o.RetryMin))
+	wait("HaltMin", &o.HaltMin, time.Second)
+	wait("HaltMax", &o.HaltMax, max(time.Minute, o.HaltMin))
+	if err == nil && o.RetryMin > o.RetryMax {
+		err = fmt.Errorf("consumer: Options.RetryMin %v is above RetryMax %v", o.RetryMin, o.RetryMax)
+	}
+	if err == nil && o.HaltMin > o.HaltMax {
+		err = fmt.Errorf("consumer: Options.HaltMin %v is above HaltMax %v", o.HaltMin, o.HaltMax)
+	}
+	if err == nil && (o.Start < StartEarliest || o.Start > StartCommitted) {
+		err = fmt.Errorf("consumer: Options.Start is %d; want StartEarliest, StartLatest or StartCommitted", o.Start)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Observer == nil {
+		o.Observer = ObserverFunc(func(Event) {})
+	}
+	return o, err
+}

@@ -1,0 +1,60 @@
+package epoch
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+)
+
+// ClaimID is the random name of one claim: 16 bytes in the layout of a version
+// 4 UUID (RFC 9562), so that a database can store it as one. It is compared
+// for equality only. The zero ClaimID is that of a fence nobody has claimed.
+type ClaimID [16]byte
+
+// NewClaimID returns a fresh random id.
+func NewClaimID() ClaimID {
+	var id ClaimID
+	_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the process instead
+	id[6] = id[6]&0x0f | 0x40
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// String is the id in the text form of a UUID.
+func (id ClaimID) String() string {
+	var b [36]byte
+	hex.Encode(b[0:8], id[0:4])
+	hex.Encode(b[9:13], id[4:6])
+	hex.Encode(b[14:18], id[6:8])
+	hex.Encode(b[19:23], id[8:10])
+	hex.Encode(b[24:36], id[10:16])
+	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
+	return string(b[:])
+}
+
+// ParseClaimID reads the text form of a UUID.
+func ParseClaimID(s string) (ClaimID, error) {
+	var id ClaimID
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return id, fmt.Errorf("epoch: claim id %q is not a UUID", s)
+	}
+	digits := s[0:8] + s[9:13] + s[14:18] + s[19:23] + s[24:36]
+	if _, err := hex.Decode(id[:], []byte(digits)); err != nil {
+		return ClaimID{}, fmt.Errorf("epoch: claim id %q is not a UUID: %w", s, err)
+	}
+	return id, nil
+}
+
+// Claim is one process's bid for a partition: a lease, confirmed after the
+// fence was read, under a random id of its own.
+type Claim struct {
+	Lease
+	ID ClaimID
+}
+
+// NewClaim makes a claim with a fresh id from a lease that the source confirmed
+// after the fence was read. A claim is used for one swap only: whoever is in
+// doubt about its outcome confirms again and makes a new one.
+func NewClaim(confirmed Lease) Claim {
+	return Claim{Lease: confirmed, ID: NewClaimID()}
+}

@@ -1,0 +1,43 @@
+// Package epoch is the fencing protocol: the words, the rules and the
+// state machine, with no clock, no I/O and no goroutine. It imports the
+// standard library alone.
+//
+// A [Fence] is a sink's record of one partition: which claim holds it, under
+// which epoch, and the offset of the next message to apply. Whoever applies
+// messages does three things in ONE transaction of the sink's own database:
+//
+//  1. its effects,
+//  2. the check that the fence still carries its claim and stands at the
+//     offset it started from,
+//  3. moving the fence past the messages it applied.
+//
+// A process that was paused, cut off or restarted and wakes up without its
+// partition fails the second step, and the first is rolled back with it.
+//
+// # The duties of a caller
+//
+// Package consumer does all of this; someone who drives a [Sink] by hand must:
+//
+//  1. READ the fence ([Sink.Fence]). If there is none, [Sink.Seed] it and read
+//     again.
+//  2. CHECK that it is about the log and the lease source at hand
+//     ([Fence.Check]). If not, stop and call a person: the offsets mean
+//     something else now.
+//  3. CONFIRM with the source, after the read and never before, that the lease
+//     is still granted. Make the claim from the [Lease] which that returned.
+//  4. SWAP the claim in ([Sink.Claim]). If the fence is no longer as it was
+//     read, go back to 1.
+//  5. Start reading at the Next of the fence that the swap returned.
+//  6. Commit with an [Advance] for each partition ([Sink.Commit]). After
+//     [ErrStale], stop: another claim owns the partition. After [ErrInDoubt]
+//     or [ErrMoved], go back to 1. Never guess, never resend.
+//
+// # Why a claim id and an epoch
+//
+// The number a lease carries (a Kafka generation, the revision of a NATS key)
+// repeats and restarts: a static member swaps in at the same generation, a
+// deleted group starts again at one. So ownership is the random [ClaimID],
+// compared for equality only. The [Epoch] is for everybody else: it is strictly
+// greater at every claim of a partition, never reused, and equal to the lease's
+// own number wherever that number did what it should.
+package epoch

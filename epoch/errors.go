@@ -1,0 +1,117 @@
+package epoch
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The refusals. Errors of the types below match them with [errors.Is].
+var (
+	// ErrStale: the fence belongs to a later claim. It is a correctness
+	// signal, never retried as an error.
+	ErrStale = errors.New("stale claim")
+
+	// ErrMoved: the fence carries our claim but stands at another offset than
+	// the advance started from. Claim again and go on from there.
+	ErrMoved = errors.New("position moved")
+
+	// ErrMissing: the sink has no fence of that partition.
+	ErrMissing = errors.New("no fence")
+
+	// ErrLogChanged: the fence counts the offsets of another log.
+	ErrLogChanged = errors.New("log changed")
+
+	// ErrForeignLease: the fence is claimed from another issuer of leases.
+	ErrForeignLease = errors.New("foreign lease source")
+
+	// ErrNoLease: a lease whose number is not positive grants nothing.
+	ErrNoLease = errors.New("no lease")
+
+	// ErrInDoubt: the sink cannot tell whether the transaction was committed,
+	// or has lost its connection. Claim again: the position then tells.
+	ErrInDoubt = errors.New("outcome in doubt")
+
+	// ErrEscaped: the handler left the fenced transaction, by a COMMIT or
+	// ROLLBACK of its own. What it wrote may be committed without the fence.
+	// Only a change to the handler helps.
+	ErrEscaped = errors.New("handler ended the fenced transaction")
+)
+
+// StaleError is the refusal of a claim that is no longer, or never was, the one
+// in the fence.
+type StaleError struct {
+	Partition Partition
+	Ours      ClaimID
+	Held      Fence // as the sink found it
+}
+
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("%s: %v: fence is held by claim %s (epoch %d, owner %q), not by %s",
+		e.Partition, ErrStale, e.Held.Claim, e.Held.Epoch, e.Held.Owner, e.Ours)
+}
+
+// Unwrap returns [ErrStale].
+func (e *StaleError) Unwrap() error { return ErrStale }
+
+// MovedError is the refusal of an advance that does not start where the fence
+// stands.
+type MovedError struct {
+	Partition Partition
+	From      Offset // where the advance started
+	Next      Offset // where the fence stands
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("%s: %v: fence stands at offset %d, not %d", e.Partition, ErrMoved, e.Next, e.From)
+}
+
+// Unwrap returns [ErrMoved].
+func (e *MovedError) Unwrap() error { return ErrMoved }
+
+// MissingError says that a sink has no fence of a partition.
+type MissingError struct {
+	Partition Partition
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("%s: %v in this sink", e.Partition, ErrMissing)
+}
+
+// Unwrap returns [ErrMissing].
+func (e *MissingError) Unwrap() error { return ErrMissing }
+
+// LogChangedError says that a fence counts the offsets of another log than the
+// one at hand.
+type LogChangedError struct {
+	Partition Partition
+	Fence     string // the log in the fence
+	Source    string // the log at hand
+	Next      Offset // the fence's position in its log
+}
+
+func (e *LogChangedError) Error() string {
+	return fmt.Sprintf("%s: %v: the fence stands at offset %d of log %q, the source now reads log %q; "+
+		"decide where to go on and set the fence's log and offset by hand, or use a new group",
+		e.Partition, ErrLogChanged, e.Next, e.Fence, e.Source)
+}
+
+// Unwrap returns [ErrLogChanged].
+func (e *LogChangedError) Unwrap() error { return ErrLogChanged }
+
+// ForeignLeaseError says that a fence is claimed from another issuer of leases
+// than the one at hand: two deployments use one group name on one sink.
+type ForeignLeaseError struct {
+	Partition Partition
+	Fence     string // the issuer in the fence
+	Source    string // the issuer at hand
+	Owner     string // the fence's owner
+}
+
+func (e *ForeignLeaseError) Error() string {
+	return fmt.Sprintf("%s: %v: the fence is leased from %q (owner %q), this process leases from %q; "+
+		"give one of the two deployments another group",
+		e.Partition, ErrForeignLease, e.Fence, e.Owner, e.Source)
+}
+
+// Unwrap returns [ErrForeignLease].
+func (e *ForeignLeaseError) Unwrap() error { return ErrForeignLease }

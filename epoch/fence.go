@@ -1,0 +1,114 @@
+package epoch
+
+import (
+	"fmt"
+	"math"
+)
+
+// Fence is a sink's record of one partition. Its methods are the protocol:
+// every sink must agree with them, whatever it is written in.
+type Fence struct {
+	Origin
+
+	// Number and Owner are those of the lease the current claim was made
+	// from. They are for people; nothing compares them.
+	Number int64
+	Owner  string
+
+	// Epoch and Claim are zero in a fence that was seeded and not yet claimed.
+	Epoch Epoch
+	Claim ClaimID
+
+	// Next is the offset of the next message to apply.
+	Next Offset
+
+	// LeaderEpoch is the leader epoch of the last message applied, by which a
+	// source recognises a truncated log. It is -1 where there is none.
+	LeaderEpoch int32
+}
+
+// Check reports whether the fence is about this log and these leases. It
+// returns a [*LogChangedError] or a [*ForeignLeaseError], both of which only a
+// person can resolve.
+func (f Fence) Check(o Origin) error {
+	if f.Log != o.Log {
+		return &LogChangedError{Partition: f.Partition, Fence: f.Log, Source: o.Log, Next: f.Next}
+	}
+	if f.Source != o.Source {
+		return &ForeignLeaseError{Partition: f.Partition, Fence: f.Source, Source: o.Source, Owner: f.Owner}
+	}
+	return nil
+}
+
+// Claimed returns the fence as it is once c has replaced the claim in f. The
+// new epoch is the lease's own number where that exceeds every epoch before it,
+// otherwise the last epoch plus one.
+func (f Fence) Claimed(c Claim) (Fence, error) {
+	if f.Partition != c.Partition {
+		return f, fmt.Errorf("epoch: claim of %s on the fence of %s", c.Partition, f.Partition)
+	}
+	if c.ID == (ClaimID{}) || c.ID == f.Claim {
+		return f, fmt.Errorf("epoch: claim %s: claim id %s is not a fresh one", f.Partition, c.ID)
+	}
+	if c.Number <= 0 {
+		return f, fmt.Errorf("epoch: claim %s: %w: its number is %d", f.Partition, ErrNoLease, c.Number)
+	}
+	if err := f.Check(c.Origin); err != nil {
+		return f, err
+	}
+	if f.Epoch == math.MaxInt64 {
+		return f, fmt.Errorf("epoch: claim %s: epochs are used up at %d", f.Partition, f.Epoch)
+	}
+	f.Epoch = max(Epoch(c.Number), f.Epoch+1)
+	f.Claim = c.ID
+	f.Number = c.Number
+	f.Owner = c.Owner
+	return f, nil
+}
+
+// Advanced returns the fence after a, or a [*StaleError] where the fence
+// belongs to another claim, or a [*MovedError] where the claim holds but the
+// position is not a.From. Ownership is judged before the position.
+func (f Fence) Advanced(a Advance) (Fence, error) {
+	if f.Partition != a.Partition {
+		return f, fmt.Errorf("epoch: advance of %s on the fence of %s", a.Partition, f.Partition)
+	}
+	if a.To < a.From {
+		return f, fmt.Errorf("epoch: advance %s from %d back to %d", a.Partition, a.From, a.To)
+	}
+	if f.Claim != a.Claim || a.Claim == (ClaimID{}) {
+		return f, &StaleError{Partition: f.Partition, Ours: a.Claim, Held: f}
+	}
+	if f.Next != a.From {
+		return f, &MovedError{Partition: f.Partition, From: a.From, Next: f.Next}
+	}
+	f.Next = a.To
+	if a.To > a.From {
+		f.LeaderEpoch = a.LeaderEpoch
+	}
+	return f, nil
+}
+
+// Advance moves a fence's position in the transaction that applied the messages
+// in between. From == To is allowed: a fenced transaction that applies none.
+type Advance struct {
+	Partition
+	Claim ClaimID
+	From  Offset
+	To    Offset
+
+	// LeaderEpoch is that of the last message applied, -1 where there is none.
+	LeaderEpoch int32
+}
+
+// Start says where a partition begins that has no fence yet.
+type Start struct {
+	Origin
+
+	// Next is the position if the group has no fence of this topic at all.
+	Next Offset
+
+	// Earliest is the position if it has: then the partition is new, or its
+	// fence was lost, and beginning anywhere later could skip messages.
+	Earliest Offset
+}

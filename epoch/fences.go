@@ -1,0 +1,87 @@
+package epoch
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Fences is the whole state a sink keeps, as a value: the specification that
+// sinks are compared with, and the state of the one in memory. It is not safe
+// for concurrent use.
+type Fences map[Partition]Fence
+
+// Read returns the fence of p, or a [*MissingError].
+func (fs Fences) Read(p Partition) (Fence, error) {
+	f, ok := fs[p]
+	if !ok {
+		return Fence{}, &MissingError{Partition: p}
+	}
+	return f, nil
+}
+
+// Seed adds an unclaimed fence for each start whose partition has none. All
+// starts are of one group and topic. Each begins at its Next if the group had
+// no fence of that topic before the call, and otherwise at its Earliest.
+func (fs Fences) Seed(starts []Start) error {
+	if len(starts) == 0 {
+		return nil
+	}
+	group, topic := starts[0].Group, starts[0].Topic
+	for _, s := range starts {
+		if s.Group != group || s.Topic != topic {
+			return fmt.Errorf("epoch: seed %s together with %s: one group and topic at a time", s.Partition, starts[0].Partition)
+		}
+	}
+	known := false
+	for p := range fs {
+		known = known || p.Group == group && p.Topic == topic
+	}
+	for _, s := range starts {
+		if _, ok := fs[s.Partition]; ok {
+			continue
+		}
+		f := Fence{Origin: s.Origin, Next: s.Next, LeaderEpoch: -1}
+		if known {
+			f.Next = s.Earliest
+		}
+		fs[s.Partition] = f
+	}
+	return nil
+}
+
+// Claim swaps c in if the fence still is as seen, by its epoch and claim. It
+// returns the new fence, or a [*StaleError] if another claim came first.
+func (fs Fences) Claim(seen Fence, c Claim) (Fence, error) {
+	f, err := fs.Read(c.Partition)
+	if err != nil {
+		return Fence{}, err
+	}
+	if f.Epoch != seen.Epoch || f.Claim != seen.Claim {
+		return Fence{}, &StaleError{Partition: c.Partition, Ours: c.ID, Held: f}
+	}
+	next, err := f.Claimed(c)
+	if err != nil {
+		return Fence{}, err
+	}
+	fs[c.Partition] = next
+	return next, nil
+}
+
+// Advance applies all of as, or none and the error of the first refusal in key
+// order.
+func (fs Fences) Advance(as []Advance) error {
+	after := maps.Clone(fs)
+	for _, a := range slices.SortedFunc(slices.Values(as), func(a, b Advance) int { return a.Compare(b.Partition) }) {
+		f, err := after.Read(a.Partition)
+		if err != nil {
+			return err
+		}
+		if f, err = f.Advanced(a); err != nil {
+			return err
+		}
+		after[a.Partition] = f
+	}
+	maps.Copy(fs, after)
+	return nil
+}

@@ -1,0 +1,34 @@
+package epoch
+
+// Origin says where a partition's messages and its leases come from. Two
+// origins with equal strings must mean the same log and the same issuer of
+// numbers, so sources build them from ids that are never reused.
+type Origin struct {
+	Partition
+
+	// Log identifies the log whose offsets the fence counts. It must change
+	// when offsets start to mean something else: a topic deleted and
+	// recreated under its old name, another cluster. A source uses the
+	// cluster's id with the topic's id, or the like.
+	Log string
+
+	// Source identifies who issues the lease's numbers. Two deployments that
+	// lease the same partition from two issuers must differ in it.
+	Source string
+}
+
+// Lease is what a source grants: the right to try to claim a partition. It is
+// evidence, not proof, and may be gone before we know.
+type Lease struct {
+	Origin
+
+	// Number is the source's own number for this lease: a group generation,
+	// a member epoch, a revision. It is positive; the number of a source that
+	// restarts or repeats itself may be lower than one seen before, or the
+	// same.
+	Number int64
+
+	// Owner names the process for people who read the fence. Nothing
+	// compares it.
+	Owner string
+}

@@ -1,0 +1,40 @@
+package epoch
+
+import "context"
+
+// Sink keeps fences beside the effects, in one database. TX is what handlers
+// write through. Package sinks/sinktest holds the suite that every Sink must
+// pass.
+//
+// The one property on which correctness rests: when Commit returns nil, all
+// writes of apply and all of the advances are committed, together, and each
+// fence carried its advance's claim and stood at its From until then. When it
+// returns an error that is not [ErrInDoubt], none of them ever will be.
+//
+// A Sink is safe for concurrent use. Its errors name the partition and wrap the
+// errors of this package.
+type Sink[TX any] interface {
+	// Fence reads the fence of p as last committed, or returns [ErrMissing].
+	Fence(ctx context.Context, p Partition) (Fence, error)
+
+	// Seed adds fences as [Fences.Seed] does, in one transaction. Of
+	// concurrent calls for one group and topic, one comes first and the others
+	// see what it did.
+	Seed(ctx context.Context, starts []Start) error
+
+	// Claim swaps c in as [Fences.Claim] does, and returns [ErrStale] if the
+	// fence no longer is as seen. It may end an open transaction of the
+	// claim it replaces. A Claim whose outcome is unknown does no harm: claim
+	// again, with a fresh id.
+	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
+
+	// Commit runs apply in a transaction, then moves the fences of as, each of
+	// another partition, and commits. An error of apply is returned as it is or
+	// wrapped, so that [errors.Is] finds it, unless the connection is gone,
+	// which is [ErrInDoubt]. A refused advance is a [*StaleError],
+	// [*MovedError] or [*MissingError] and names the first refused partition in key
+	// order. A handler that ended the transaction by itself is [ErrEscaped].
+	// apply is called at most once. ctx bounds the whole transaction; when it
+	// ends before the commit was sent, nothing is committed.
+	Commit(ctx context.Context, as []Advance, apply func(ctx context.Context, tx TX) error) error
+}
