@@ -1,0 +1,22 @@
+// Package memsink is an [epoch.Sink] in memory: for unit tests of handlers and
+// of whatever is built around them, with scripted faults.
+//
+// A handler writes through a [Tx]: strings under keys, and strings appended to
+// named lists. The test reads them back from the [Sink].
+//
+//	sink := memsink.New()
+//	err := consumer.Run(ctx, source, sink, func(ctx context.Context, tx *memsink.Tx, m consumer.Message, e epoch.Epoch) error {
+//		tx.Append("seen", string(m.Value))
+//		return nil
+//	}, consumer.Options[*memsink.Tx]{OnFailure: sink.DeadLetter})
+//	got := sink.List("seen")
+//
+// [Sink.Open] gives another process's view of the same database, and [Hooks]
+// script what goes wrong between a process and its database: a frozen process,
+// a lost acknowledgement, a refusal. [Sink.Snapshot] and [Sink.Restore] play a
+// restore from backup.
+//
+// There are no goroutines and no clocks in here, and every wait is the test's
+// own, so all of it works inside a testing/synctest bubble. Nothing is kept
+// when the process ends.
+package memsink

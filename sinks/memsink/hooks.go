@@ -1,0 +1,87 @@
+package memsink
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Hook stands between a process and one step in its database. It is given what
+// the step is about and the step itself, and answers in the step's place:
+//
+//	return do()                          // nothing wrong
+//	<-thawed; return do()                // the process is frozen before the step
+//	do(); return epoch.ErrInDoubt        // the step is taken, its answer lost
+//	return epoch.ErrInDoubt              // the step never arrives
+//	late = do; return epoch.ErrInDoubt   // the test calls late() when it likes: still in flight
+//	return errors.New("disk full")       // refused
+//
+// The step is taken at most once, on the goroutine that calls do; a second call
+// is an error. A hook that returns nil without it is one too. The context is
+// the caller's, and is looked at before the hook is called: what a hook holds
+// back counts as sent, and takes effect even after the context has ended. Hooks
+// are called from several goroutines at a time.
+type Hook[T any] func(ctx context.Context, about T, do func() error) error
+
+// Hooks are the faults of one sink. A nil hook takes the step.
+type Hooks struct {
+	// Fence and Seed stand before those reads and writes.
+	Fence Hook[epoch.Partition]
+	Seed  Hook[[]epoch.Start]
+
+	// Claim stands before the swap: a process frozen here has confirmed.
+	Claim Hook[epoch.Claim]
+
+	// Commit stands between the handler and the fence: a process frozen here
+	// has its transaction open.
+	Commit Hook[[]epoch.Advance]
+}
+
+// Script sets the hooks of this sink, in place of those it had. Other sinks on
+// the same database keep theirs. Steps already begun are not affected.
+func (s *Sink) Script(h Hooks) { s.hooks.Store(&h) }
+
+func (s *Sink) hook() Hooks {
+	if h := s.hooks.Load(); h != nil {
+		return *h
+	}
+	return Hooks{}
+}
+
+// run takes a step through its hook. The context is looked at before the hook:
+// what a hook holds back counts as sent, so that a process frozen beyond its
+// deadline does its worst when it thaws.
+func run[T any](ctx context.Context, hook Hook[T], about T, step func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if hook == nil {
+		return step()
+	}
+	var (
+		mu     sync.Mutex
+		taken  bool
+		result error
+	)
+	err := hook(ctx, about, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if taken {
+			return errors.New("the hook took the step twice")
+		}
+		taken = true
+		result = step()
+		return result
+	})
+	if err != nil {
+		return err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !taken {
+		return errors.New("the hook returned nil without taking the step")
+	}
+	return result // a hook cannot turn a refusal into a success
+}

@@ -1,0 +1,258 @@
+package memsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// ErrConflict: another transaction committed a key or list that this one had
+// read. Nothing was committed; the same transaction may be tried again.
+var ErrConflict = errors.New("a value that the transaction read was changed by another transaction")
+
+// Sink is one process's view of a database in memory. Make one with [New]. It
+// is safe for concurrent use; any number of transactions may be open at a
+// time, and none waits for another.
+type Sink struct {
+	db    *database
+	hooks atomic.Pointer[Hooks]
+}
+
+var _ epoch.Sink[*Tx] = (*Sink)(nil)
+
+// database is what several sinks share. mu is held for a few lines at a time,
+// never while a handler or a hook runs.
+type database struct {
+	mu    sync.Mutex
+	state state
+	life  int // counts restores: a transaction does not outlive one
+}
+
+type state struct {
+	fences epoch.Fences
+	values map[string]string
+	lists  map[string][]string
+	dead   []DeadLetter
+
+	// changed holds, for each key and list, the commit that changed it last.
+	changed map[name]int
+	commits int
+}
+
+// name is a key or a list; the two do not share names.
+type name struct {
+	list bool
+	name string
+}
+
+// New returns a sink on a new, empty database.
+func New() *Sink {
+	return &Sink{db: &database{state: state{
+		fences:  epoch.Fences{},
+		values:  map[string]string{},
+		lists:   map[string][]string{},
+		changed: map[name]int{},
+	}}}
+}
+
+// Open returns another sink on the same database, without hooks: what another
+// process would have.
+func (s *Sink) Open() *Sink { return &Sink{db: s.db} }
+
+// Fence reads the fence of p, or returns [epoch.ErrMissing].
+func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	var f epoch.Fence
+	err := run(ctx, s.hook().Fence, p, func() (err error) {
+		s.db.mu.Lock()
+		defer s.db.mu.Unlock()
+		f, err = s.db.state.fences.Read(p)
+		return err
+	})
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("memsink: read fence %s: %w", p, err)
+	}
+	return f, nil
+}
+
+// Seed adds the fences that are missing. See [epoch.Sink].
+func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
+	err := run(ctx, s.hook().Seed, starts, func() error {
+		s.db.mu.Lock()
+		defer s.db.mu.Unlock()
+		return s.db.state.fences.Seed(starts)
+	})
+	if err != nil {
+		return fmt.Errorf("memsink: seed: %w", err)
+	}
+	return nil
+}
+
+// Claim swaps c in if the fence still is as seen. See [epoch.Sink].
+func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	var f epoch.Fence
+	err := run(ctx, s.hook().Claim, c, func() (err error) {
+		s.db.mu.Lock()
+		defer s.db.mu.Unlock()
+		f, err = s.db.state.fences.Claim(seen, c)
+		return err
+	})
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("memsink: claim %s: %w", c.Partition, err)
+	}
+	return f, nil
+}
+
+// Commit runs apply and commits what it wrote together with the advances. See
+// [epoch.Sink]. A transaction that read what another one has changed since is
+// refused with [ErrConflict].
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, tx *Tx) error) error {
+	if len(as) == 0 {
+		return errors.New("memsink: commit: no partition to advance; an unfenced transaction is Update's")
+	}
+	if err := s.transact(ctx, as, s.hook().Commit, apply); err != nil {
+		first := slices.MinFunc(as, func(a, b epoch.Advance) int { return a.Compare(b.Partition) })
+		return fmt.Errorf("memsink: commit %s%s: %w", first.Partition, andMore(as), err)
+	}
+	return nil
+}
+
+func andMore(as []epoch.Advance) string {
+	if len(as) == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" and %d more", len(as)-1)
+}
+
+// Update runs apply in a transaction of its own, without a fence and without
+// hooks: for what a test prepares before, or does beside, the consumer.
+func (s *Sink) Update(ctx context.Context, apply func(ctx context.Context, tx *Tx) error) error {
+	if err := s.transact(ctx, nil, nil, apply); err != nil {
+		return fmt.Errorf("memsink: update: %w", err)
+	}
+	return nil
+}
+
+func (s *Sink) transact(ctx context.Context, as []epoch.Advance, hook Hook[[]epoch.Advance], apply func(context.Context, *Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	tx := s.db.begin(as)
+	defer tx.end() // also when apply panics
+	if err := apply(ctx, tx); err != nil {
+		return err
+	}
+	tx.end()
+	return run(ctx, hook, as, func() error { return s.db.commit(tx, as) })
+}
+
+// commit is the one step in which a transaction becomes visible: fences and
+// writes together, under the lock.
+func (db *database) commit(tx *Tx, as []epoch.Advance) error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if tx.life != db.life {
+		return fmt.Errorf("%w: the database was restored while the transaction was open", epoch.ErrInDoubt)
+	}
+	for n, seen := range tx.read {
+		if db.state.changed[n] != seen {
+			return fmt.Errorf("%q: %w", n.name, ErrConflict)
+		}
+	}
+	if err := db.state.fences.Advance(as); err != nil {
+		return err
+	}
+	db.state.commits++
+	for key, v := range tx.values {
+		if v.deleted {
+			delete(db.state.values, key)
+		} else {
+			db.state.values[key] = v.value
+		}
+		db.state.changed[name{name: key}] = db.state.commits
+	}
+	for list, more := range tx.lists {
+		db.state.lists[list] = append(db.state.lists[list], more...)
+		db.state.changed[name{list: true, name: list}] = db.state.commits
+	}
+	db.state.dead = append(db.state.dead, tx.dead...)
+	return nil
+}
+
+// Get returns the committed value of key, and whether it has one.
+func (s *Sink) Get(key string) (string, bool) {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	v, ok := s.db.state.values[key]
+	return v, ok
+}
+
+// Values returns all keys with their committed values.
+func (s *Sink) Values() map[string]string {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return maps.Clone(s.db.state.values)
+}
+
+// List returns what was committed to a list, in the order of the commits.
+func (s *Sink) List(list string) []string {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return slices.Clone(s.db.state.lists[list])
+}
+
+// Fences returns all fences, as committed.
+func (s *Sink) Fences() epoch.Fences {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return maps.Clone(s.db.state.fences)
+}
+
+// Snapshot is a copy of a database at one moment. See [Sink.Restore].
+type Snapshot struct{ state state }
+
+// Snapshot copies the database as committed.
+func (s *Sink) Snapshot() Snapshot {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return Snapshot{s.db.state.clone()}
+}
+
+// Restore puts the database back to a snapshot, for every sink on it.
+// Transactions that are open meanwhile end with [epoch.ErrInDoubt], as if their
+// connection had gone with the old database. A snapshot may be restored often.
+func (s *Sink) Restore(from Snapshot) {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	s.db.state = from.state.clone()
+	s.db.life++
+}
+
+func (st state) clone() state {
+	st.fences = maps.Clone(st.fences)
+	st.values = maps.Clone(st.values)
+	st.lists = maps.Clone(st.lists)
+	for list, vs := range st.lists {
+		st.lists[list] = slices.Clone(vs)
+	}
+	st.dead = slices.Clone(st.dead)
+	st.changed = maps.Clone(st.changed)
+	return st
+}
+
+// DeadLetters returns the messages that [Sink.DeadLetter] has put aside,
+// ordered by partition and, within one, as they were committed.
+func (s *Sink) DeadLetters() []DeadLetter {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	dead := slices.Clone(s.db.state.dead)
+	slices.SortStableFunc(dead, func(a, b DeadLetter) int {
+		return a.Partition.Compare(b.Partition)
+	})
+	return dead
+}

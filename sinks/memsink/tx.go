@@ -1,0 +1,128 @@
+package memsink
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Tx is a transaction. What it writes is seen by itself at once and by others
+// when it has committed, all together. It is safe for concurrent use until the
+// handler it was given to returns; after that its methods panic.
+type Tx struct {
+	db   *database
+	as   []epoch.Advance
+	life int
+
+	mu     sync.Mutex
+	ended  bool
+	read   map[name]int // what was read, and the commit that had last changed it
+	values map[string]value
+	lists  map[string][]string
+	dead   []DeadLetter
+}
+
+type value struct {
+	value   string
+	deleted bool
+}
+
+func (db *database) begin(as []epoch.Advance) *Tx {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return &Tx{
+		db: db, as: as, life: db.life,
+		read:   map[name]int{},
+		values: map[string]value{},
+		lists:  map[string][]string{},
+	}
+}
+
+func (tx *Tx) end() {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	tx.ended = true
+}
+
+func (tx *Tx) use() (done func()) {
+	tx.mu.Lock()
+	if tx.ended {
+		tx.mu.Unlock()
+		panic("memsink: Tx used after its handler returned")
+	}
+	return tx.mu.Unlock
+}
+
+// note remembers which version of n was read, once: if it changes before the
+// commit, even between two reads, the transaction is refused.
+func (tx *Tx) note(n name) {
+	if _, ok := tx.read[n]; !ok {
+		tx.read[n] = tx.db.state.changed[n]
+	}
+}
+
+// Get returns the value of key, and whether it has one.
+func (tx *Tx) Get(key string) (string, bool) {
+	defer tx.use()()
+	if v, ok := tx.values[key]; ok {
+		return v.value, !v.deleted
+	}
+	tx.db.mu.Lock()
+	defer tx.db.mu.Unlock()
+	tx.note(name{name: key})
+	v, ok := tx.db.state.values[key]
+	return v, ok
+}
+
+// Put sets the value of key.
+func (tx *Tx) Put(key, val string) {
+	defer tx.use()()
+	tx.values[key] = value{value: val}
+}
+
+// Delete removes key and its value, if there is one.
+func (tx *Tx) Delete(key string) {
+	defer tx.use()()
+	tx.values[key] = value{deleted: true}
+}
+
+// Append adds values at the end of a list. Lists need not be made first, and
+// two transactions may append to one list without a conflict.
+func (tx *Tx) Append(list string, values ...string) {
+	defer tx.use()()
+	tx.lists[list] = append(tx.lists[list], values...)
+}
+
+// List returns the values of a list, those of this transaction last.
+func (tx *Tx) List(list string) []string {
+	defer tx.use()()
+	tx.db.mu.Lock()
+	defer tx.db.mu.Unlock()
+	tx.note(name{list: true, name: list})
+	return slices.Concat(tx.db.state.lists[list], tx.lists[list])
+}
+
+// DeadLetter is a message that was put aside.
+type DeadLetter struct {
+	Partition epoch.Partition
+	Epoch     epoch.Epoch // under which it was put aside
+	Message   epoch.Message
+	Cause     string
+}
+
+// DeadLetter puts m aside in the transaction tx: it is a function for
+// OnFailure of consumer.Options. [Sink.DeadLetters] returns what was put aside.
+func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
+	defer tx.use()()
+	for _, a := range tx.as {
+		if a.Topic == m.Topic && a.Number == m.Partition {
+			d := DeadLetter{Partition: a.Partition, Epoch: e, Message: m, Cause: fmt.Sprint(cause)}
+			tx.dead = append(tx.dead, d)
+			return nil
+		}
+	}
+	return fmt.Errorf("memsink: dead letter %s/%d: not a partition of this transaction", m.Topic, m.Partition)
+}
