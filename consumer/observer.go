@@ -36,6 +36,7 @@ type Advanced struct {
 	Epoch     epoch.Epoch
 	From, To  epoch.Offset
 	Messages  int
+	Failed    int           // of Messages, those that OnFailure took
 	Bytes     int           // of keys, values and headers
 	Took      time.Duration // the whole transaction, which other partitions may have shared
 }

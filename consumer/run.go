@@ -1,19 +1,136 @@
-// Package consumer applies the messages of a [Source] to an [epoch.Sink], each
-// exactly once.
 package consumer
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Run consumes until ctx ends.
+// Run consumes what source leases to this process and applies it to sink until
+// ctx ends. Then it drains: the transactions under way commit, the partitions
+// are given back, and Run returns nil.
+//
+// It returns an error at once for wrong options, and when the source cannot
+// start or go on. Nothing that happens to a message or a partition ends it.
 func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle Handler[TX], o Options[TX]) error {
-	panic("under construction")
+	if handle == nil {
+		return errors.New("consumer: the handler is nil")
+	}
+	return run(ctx, source, sink, oneByOne(handle), o)
 }
 
-// RunBatch is Run for a [BatchHandler].
+// RunBatch is [Run] for a [BatchHandler].
 func RunBatch[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle BatchHandler[TX], o Options[TX]) error {
-	panic("under construction")
+	if handle == nil {
+		return errors.New("consumer: the handler is nil")
+	}
+	return run(ctx, source, sink, allAtOnce(handle), o)
+}
+
+// runner is what one Run has in common.
+type runner[TX any] struct {
+	Options[TX]
+	sink   epoch.Sink[TX]
+	handle applyFunc[TX]
+	stop   context.CancelCauseFunc // ends Run with an error
+
+	mu         sync.Mutex
+	committers []*committer[TX]
+}
+
+func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle applyFunc[TX], o Options[TX]) error {
+	if source == nil || sink == nil {
+		return errors.New("consumer: Run needs a source and a sink")
+	}
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r := &runner[TX]{Options: o, sink: sink, handle: handle, stop: stop}
+
+	// A committer outlives ctx: what ends its work is the end of each tenure.
+	var running sync.WaitGroup
+	for range o.Committers {
+		c := newCommitter(context.WithoutCancel(ctx), r)
+		r.committers = append(r.committers, c)
+		running.Go(c.loop)
+	}
+	err = source.Run(ctx, r.own)
+	for _, c := range r.committers {
+		close(c.closed)
+	}
+	running.Wait()
+
+	var fatal *fatalError
+	if errors.As(context.Cause(ctx), &fatal) {
+		return fatal.err
+	}
+	return err
+}
+
+// fatalError ends Run: a mistake in the options that shows only once a
+// partition is granted.
+type fatalError struct{ err error }
+
+func (e *fatalError) Error() string { return e.err.Error() }
+
+// pin gives a partition to the committer that has the fewest.
+func (r *runner[TX]) pin() *committer[TX] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	least := r.committers[0]
+	for _, c := range r.committers[1:] {
+		if c.pinned < least.pinned {
+			least = c
+		}
+	}
+	least.pinned++
+	return least
+}
+
+func (r *runner[TX]) unpin(c *committer[TX]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.pinned--
+}
+
+func (r *runner[TX]) log(p epoch.Partition) *slog.Logger {
+	return r.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number)
+}
+
+// oneByOne and allAtOnce make the two kinds of handlers one.
+func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
+	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
+		for i, m := range ms {
+			if err := context.Cause(ctx); err != nil {
+				return i, err
+			}
+			if err := guard(func() error { return handle(ctx, tx, m, e) }); err != nil {
+				return i, err
+			}
+		}
+		return -1, nil
+	}
+}
+
+func allAtOnce[TX any](handle BatchHandler[TX]) applyFunc[TX] {
+	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
+		return -1, guard(func() error { return handle(ctx, tx, ms, e) })
+	}
+}
+
+// applyFunc calls the user's handler. It returns the index of the message that
+// failed, or -1 where that is not known.
+type applyFunc[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (at int, err error)
+
+func batchTimeoutTooLong(o epoch.Origin, timeout, term fmt.Stringer) error {
+	return fmt.Errorf("consumer: Options.BatchTimeout is %v, but %s leases %s for %v: "+
+		"a transaction must be over before the lease can be; lower the one or raise the other",
+		timeout, o.Source, o.Partition, term)
 }

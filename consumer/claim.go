@@ -1,0 +1,66 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// claim makes one attempt at the protocol that makes a process the owner of a
+// partition: READ, CHECK, CONFIRM, SWAP. It returns the fence as it is now ours
+// and the one it replaced. [epoch.ErrStale] means that another claim came in
+// between: try again.
+//
+// The order is the point. A confirmation that was obtained before the read
+// could be older than the claim that the read saw, and the swap would throw out
+// a rightful owner.
+func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool) (got, seen epoch.Fence, err error) {
+	origin := t.Origin()
+	seen, err = r.sink.Fence(ctx, origin.Partition)
+	if errors.Is(err, epoch.ErrMissing) && !known {
+		seen, err = r.seed(ctx, t)
+	}
+	if err != nil {
+		return got, seen, fmt.Errorf("consumer: read the fence of %s: %w", origin.Partition, err)
+	}
+	if err := seen.Check(origin); err != nil {
+		return got, seen, fmt.Errorf("consumer: claim %w", err)
+	}
+	lease, err := t.Confirm(ctx, seen)
+	if err != nil {
+		return got, seen, &unconfirmedError{origin.Partition, err}
+	}
+	got, err = r.sink.Claim(ctx, seen, epoch.NewClaim(lease))
+	if err != nil {
+		return got, seen, fmt.Errorf("consumer: claim %s: %w", origin.Partition, err)
+	}
+	return got, seen, nil
+}
+
+// seed creates fences for all partitions that the topic has now, so that one
+// which is added later can be told from one which was there when the group
+// began.
+func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
+	starts, err := t.Starts(ctx, r.Start)
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("find where to start (%v): %w", r.Start, err)
+	}
+	if err := r.sink.Seed(ctx, starts); err != nil {
+		return epoch.Fence{}, fmt.Errorf("create fences: %w", err)
+	}
+	return r.sink.Fence(ctx, t.Origin().Partition)
+}
+
+// unconfirmedError is a Confirm that was not a yes.
+type unconfirmedError struct {
+	partition epoch.Partition
+	err       error
+}
+
+func (e *unconfirmedError) Error() string {
+	return fmt.Sprintf("consumer: confirm the lease of %s: %v", e.partition, e.err)
+}
+
+func (e *unconfirmedError) Unwrap() error { return e.err }

@@ -1,0 +1,31 @@
+// Package consumer applies the messages of a [Source] to a sink so that their
+// effects happen exactly once.
+//
+// A [Handler] gets each message with a transaction and an epoch. What it writes
+// through the transaction, the new position and the check that this process
+// still owns the partition commit together in the sink's database, or not at
+// all. See package epoch for the protocol.
+//
+//	err := consumer.Run(ctx, source, sink, handle, consumer.Options[pgsink.Tx]{})
+//
+// # How it works
+//
+// The source grants partitions; each grant is a [Tenure] and gets a goroutine,
+// which claims the partition ([epoch.Sink]: read, confirm with the source,
+// swap), reads from the position that the claim returned, and hands what it
+// reads to a committer. A committer takes what is ready from all of its
+// partitions, calls the handler for each message, and commits the lot in one
+// transaction whose last statement checks and moves their fences. It never
+// waits for more.
+//
+// A transaction that fails is rolled back as a whole. The partition whose
+// message failed is then taken alone and its batch split, down to the message
+// at fault, which is retried with backoff while the committer serves the other
+// partitions.
+//
+// Whenever the outcome of a transaction is unknown, the partition is claimed
+// again and goes on from the position that the sink then states. Nothing is
+// guessed. A refusal as stale means that another process owns the partition:
+// the transaction is rolled back, and the partition is claimed again only if
+// the source still confirms it.
+package consumer

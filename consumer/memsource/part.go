@@ -1,0 +1,107 @@
+package memsource
+
+import (
+	"slices"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// What a Read yields at a time at most, so that a reader never holds more than
+// a slice whose size does not depend on the log's.
+const (
+	maxSlice      = 256
+	maxSliceBytes = 1 << 20
+)
+
+// part is the log of one partition. The broker's lock guards it.
+type part struct {
+	messages   []consumer.Message // by offset; a missing offset was deleted
+	begin, end epoch.Offset
+	epochs     []epoch.Offset // where each leader epoch begins, from epoch 0
+	wake       chan struct{}  // closed at the next change; nil while nobody waits
+}
+
+func newPart() *part { return &part{epochs: []epoch.Offset{0}} }
+
+func (p *part) add(m consumer.Message) {
+	m.Offset, m.LeaderEpoch = p.end, int32(len(p.epochs)-1)
+	p.messages = append(p.messages, m)
+	p.end++
+}
+
+// index is that of the first message at or above the offset.
+func (p *part) index(at epoch.Offset) int {
+	i, _ := slices.BinarySearchFunc(p.messages, at, func(m consumer.Message, at epoch.Offset) int {
+		return int(m.Offset - at)
+	})
+	return i
+}
+
+func (p *part) remove(offsets []epoch.Offset) {
+	p.messages = slices.DeleteFunc(p.messages, func(m consumer.Message) bool {
+		return slices.Contains(offsets, m.Offset)
+	})
+}
+
+func (p *part) trim(begin epoch.Offset) {
+	if begin <= p.begin {
+		return
+	}
+	p.messages = slices.Clone(p.messages[p.index(begin):])
+	p.begin, p.end = begin, max(p.end, begin)
+}
+
+func (p *part) truncate(end epoch.Offset) {
+	if end >= p.end {
+		return
+	}
+	p.messages = slices.Delete(p.messages, p.index(end), len(p.messages))
+	p.begin, p.end = min(p.begin, end), end
+	for i := range p.epochs {
+		p.epochs[i] = min(p.epochs[i], end)
+	}
+	p.epochs = append(p.epochs, end)
+}
+
+// endOf is where the log of a leader epoch ends: where the next one begins.
+func (p *part) endOf(leaderEpoch int32) epoch.Offset {
+	if leaderEpoch < 0 || int(leaderEpoch) >= len(p.epochs)-1 {
+		return p.end
+	}
+	return p.epochs[leaderEpoch+1]
+}
+
+// fetch returns what is ready at the position, at most a slice full, or says
+// why the position is not one of this log.
+func (p *part) fetch(of epoch.Partition, at epoch.Offset, leaderEpoch int32) ([]consumer.Message, error) {
+	if at < p.begin {
+		return nil, &consumer.PositionError{Partition: of, Kind: consumer.ErrPassedBy, Position: at, Found: p.begin}
+	}
+	if end := p.endOf(leaderEpoch); at > end {
+		return nil, &consumer.PositionError{Partition: of, Kind: consumer.ErrTruncated, Position: at, Found: end}
+	}
+	first := p.index(at)
+	last, bytes := first, 0
+	for last < len(p.messages) && last-first < maxSlice && bytes < maxSliceBytes {
+		bytes += len(p.messages[last].Key) + len(p.messages[last].Value)
+		last++
+	}
+	// A copy: the reader keeps it while the log changes.
+	return slices.Clone(p.messages[first:last]), nil
+}
+
+// changed is closed at the next change of the log.
+func (p *part) changed() <-chan struct{} {
+	if p.wake == nil {
+		p.wake = make(chan struct{})
+	}
+	return p.wake
+}
+
+func (p *part) wakeUp() {
+	if p.wake != nil {
+		close(p.wake)
+		p.wake = nil
+	}
+}
