@@ -1,0 +1,116 @@
+package kafkatest
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"math/big"
+	"net"
+	"slices"
+	"strings"
+)
+
+// Config says how a broker differs from the default one: a single node, no
+// automatic topics, no rebalance delay, small buffers.
+type Config struct {
+	// Properties are added to server.properties and win over the defaults.
+	Properties map[string]string
+
+	// Users adds a listener, [Broker.SASLAddr], where these users log in with
+	// SASL/PLAIN and their passwords.
+	Users map[string]string
+
+	// ACLs makes the broker ask for permissions. Clients of [Broker.Addr] may
+	// do everything, Users what an ACL allows them.
+	ACLs bool
+}
+
+func (c Config) serverProperties(dataDir string, client, controller, sasl string) string {
+	listeners, protocols := "PLAINTEXT://"+client, "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+	if sasl != "" {
+		listeners += ",SASL://" + sasl
+		protocols += ",SASL:SASL_PLAINTEXT"
+	}
+	p := map[string]string{
+		"process.roles":                                    "broker,controller",
+		"node.id":                                          "1",
+		"controller.quorum.voters":                         "1@" + controller,
+		"listeners":                                        listeners + ",CONTROLLER://" + controller,
+		"advertised.listeners":                             listeners,
+		"controller.listener.names":                        "CONTROLLER",
+		"listener.security.protocol.map":                   protocols,
+		"log.dirs":                                         dataDir,
+		"auto.create.topics.enable":                        "false",
+		"group.initial.rebalance.delay.ms":                 "0",
+		"offsets.topic.num.partitions":                     "4",
+		"offsets.topic.replication.factor":                 "1",
+		"transaction.state.log.num.partitions":             "4",
+		"transaction.state.log.replication.factor":         "1",
+		"transaction.state.log.min.isr":                    "1",
+		"share.coordinator.state.topic.num.partitions":     "1",
+		"share.coordinator.state.topic.replication.factor": "1",
+		"share.coordinator.state.topic.min.isr":            "1",
+		"broker.session.timeout.ms":                        "3000", // how long a killed broker's registration keeps a restart waiting
+		"broker.heartbeat.interval.ms":                     "500",
+		"log.cleaner.dedupe.buffer.size":                   "4194304", // 128 MiB by default
+	}
+	if sasl != "" {
+		var users strings.Builder
+		for _, user := range slices.Sorted(maps.Keys(c.Users)) {
+			fmt.Fprintf(&users, " user_%s=%q", user, c.Users[user])
+		}
+		p["sasl.enabled.mechanisms"] = "PLAIN"
+		p["listener.name.sasl.plain.sasl.jaas.config"] =
+			"org.apache.kafka.common.security.plain.PlainLoginModule required" + users.String() + ";"
+	}
+	if c.ACLs {
+		p["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+		p["super.users"] = "User:ANONYMOUS"
+	}
+	maps.Copy(p, c.Properties)
+
+	var file strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(p)) {
+		fmt.Fprintf(&file, "%s=%s\n", k, strings.ReplaceAll(p[k], `\`, `\\`))
+	}
+	return file.String()
+}
+
+// newClusterID returns a random id in Kafka's form: 16 bytes in URL-safe
+// base64. It does not begin with a hyphen, which the command that takes it
+// would read as an option.
+func newClusterID() string {
+	for {
+		var b [16]byte
+		_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process instead
+		if id := base64.RawURLEncoding.EncodeToString(b[:]); id[0] != '-' {
+			return id
+		}
+	}
+}
+
+// freeAddrs returns n loopback addresses on which nothing listens. Their ports
+// lie below the range from which systems choose the local port of an outgoing
+// connection: a client that keeps dialling a stopped broker at a port in that
+// range can end up connected to itself, and then holds the port.
+func freeAddrs(n int) ([]string, error) {
+	const lowest, ports = 15000, 15000
+	var addrs []string
+	var err error
+	for range 1000 {
+		port, randErr := rand.Int(rand.Reader, big.NewInt(ports))
+		if randErr != nil {
+			return nil, randErr
+		}
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+port.Int64())); err != nil {
+			continue
+		}
+		defer l.Close() // held until all n are found, so that they differ
+		if addrs = append(addrs, l.Addr().String()); len(addrs) == n {
+			return addrs, nil
+		}
+	}
+	return nil, fmt.Errorf("kafkatest: no free loopback ports: %w", err)
+}
