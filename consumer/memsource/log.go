@@ -104,7 +104,7 @@ func (l *Log) append(n int32, ms []consumer.Message) epoch.Offset {
 	for _, m := range ms {
 		m.Topic, m.Partition = l.name, n
 		if m.Time.IsZero() {
-			m.Time = time.Now()
+			m.Time = time.Now().Round(0) // without the monotonic reading
 		}
 		p.add(m)
 	}

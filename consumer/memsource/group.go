@@ -1,0 +1,196 @@
+package memsource
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// DefaultTerm is how long a lease outlives the last sign of life of its holder,
+// and how long a drain may take, unless [Group.SetTerm] says otherwise.
+const DefaultTerm = 10 * time.Second
+
+// Group leases the partitions of its topics to its members. It is the
+// coordinator: what it has recorded is what Confirm answers from, whatever the
+// members have heard of it.
+type Group struct {
+	broker *Broker
+	name   string
+	topics []string
+
+	term      time.Duration
+	scripted  bool
+	number    int64
+	members   []*Member // who has joined, in that order; names differ
+	leases    map[place]*tenure
+	positions map[place]epoch.Offset
+	declined  map[place][]*Member // who gave it up unasked since the members last changed
+	onConfirm func(context.Context, Confirmation) error
+}
+
+// place is a partition within a broker.
+type place struct {
+	topic  string
+	number int32
+}
+
+func newGroup(b *Broker, name string, topics []string) *Group {
+	return &Group{
+		broker: b, name: name, topics: topics, term: DefaultTerm,
+		leases: map[place]*tenure{}, positions: map[place]epoch.Offset{}, declined: map[place][]*Member{},
+	}
+}
+
+// Name returns the group's name.
+func (g *Group) Name() string { return g.name }
+
+// Broker returns the broker that the group belongs to.
+func (g *Group) Broker() *Broker { return g.broker }
+
+// Member returns a new member: one process, which joins when its Run is called.
+// A member that joins under the name of another that is still in the group takes
+// its place, with all its partitions and at the same number, and the other is
+// fenced for good: so does a static member of Kafka that restarts.
+func (g *Group) Member(name string) *Member {
+	return &Member{group: g, name: name, ended: make(chan struct{}), tenures: map[*tenure]struct{}{}}
+}
+
+// SetTerm changes the term of the leases granted from now on. It must be
+// positive.
+func (g *Group) SetTerm(d time.Duration) {
+	if d <= 0 {
+		panic(fmt.Sprintf("memsource: group %q: a term of %v", g.name, d))
+	}
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	g.term = d
+}
+
+// Number returns the number that a lease confirmed now would carry. It starts
+// at zero, and a group that shares out by itself raises it by one whenever it
+// grants.
+func (g *Group) Number() int64 {
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	return g.number
+}
+
+// Owner returns the name of the member to which the group has leased the
+// partition, or "" if it is nobody's. The member itself may not have heard of it
+// yet, and another may still act on a lease it has lost.
+func (g *Group) Owner(topic string, n int32) string {
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	if t := g.leases[g.place(topic, n)]; t != nil {
+		return t.member.name
+	}
+	return ""
+}
+
+// Position returns the position published for the partition, and whether there
+// is one: what a lag tool would show.
+func (g *Group) Position(topic string, n int32) (epoch.Offset, bool) {
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	at, ok := g.positions[g.place(topic, n)]
+	return at, ok
+}
+
+// SetPosition publishes a position, as somebody who consumed without fences
+// would have done.
+func (g *Group) SetPosition(topic string, n int32, at epoch.Offset) {
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	g.positions[g.place(topic, n)] = at
+	g.broker.notify()
+}
+
+// UntilApplied returns a context that ends as soon as the published positions
+// have passed every message there is at that moment in the group's topics. Append
+// first: where there is nothing to apply it has ended already.
+func (g *Group) UntilApplied(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	b := g.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if g.applied() {
+		cancel()
+		return ctx
+	}
+	w := &waiter{group: g, cancel: cancel}
+	b.waiting = append(b.waiting, w)
+	context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.waiting = slices.DeleteFunc(b.waiting, func(other *waiter) bool { return other == w })
+	})
+	return ctx
+}
+
+func (g *Group) applied() bool {
+	for at := range g.places() {
+		ms := g.part(at).messages
+		if len(ms) > 0 && g.positions[at] <= ms[len(ms)-1].Offset {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *Group) place(topic string, n int32) place {
+	if !slices.Contains(g.topics, topic) {
+		panic(fmt.Sprintf("memsource: group %q reads %q, not %q", g.name, g.topics, topic))
+	}
+	if l := g.broker.logs[topic]; l != nil {
+		l.part(n)
+	}
+	return place{topic, n}
+}
+
+func (g *Group) part(at place) *part { return g.broker.logs[at.topic].part(at.number) }
+
+// places yields the partitions of the topics there are, in order.
+func (g *Group) places() func(yield func(place) bool) {
+	return func(yield func(place) bool) {
+		for _, topic := range g.topics {
+			l := g.broker.logs[topic]
+			if l == nil {
+				continue
+			}
+			for n := range l.parts {
+				if !yield(place{topic, int32(n)}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (g *Group) origin(at place) epoch.Origin {
+	return epoch.Origin{
+		Partition: epoch.Partition{Group: g.name, Topic: at.topic, Number: at.number},
+		Log:       "memory/" + g.broker.logs[at.topic].id,
+		Source:    "memory/" + g.broker.id,
+	}
+}
+
+// topicRecreated takes the topic's partitions from whoever holds them.
+func (g *Group) topicRecreated(topic string) {
+	if !slices.Contains(g.topics, topic) {
+		return
+	}
+	for at := range g.positions {
+		if at.topic == topic {
+			delete(g.positions, at)
+		}
+	}
+	for _, t := range g.held() {
+		if t.at.topic == topic {
+			g.take(t, fmt.Errorf("memsource: topic %q was deleted", topic))
+		}
+	}
+	g.forgiveAndRebalance()
+}

@@ -1,0 +1,264 @@
+package memsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// tenure is a [consumer.Tenure]. Asked and deadline are the group's, the rest
+// the member's; the broker's lock guards both.
+type tenure struct {
+	member *Member
+	at     place
+	part   *part
+	origin epoch.Origin
+	term   time.Duration
+
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	drained  bool
+	draining chan struct{} // closed when drained
+	over     chan struct{} // closed when own has returned
+
+	asked    bool // the group wants it back, or has taken it
+	deadline *time.Timer
+}
+
+var _ consumer.Tenure = (*tenure)(nil)
+
+func newTenure(m *Member, at place) *tenure {
+	g := m.group
+	t := &tenure{
+		member: m, at: at, part: g.part(at), origin: g.origin(at), term: g.term,
+		draining: make(chan struct{}), over: make(chan struct{}),
+	}
+	t.ctx, t.cancel = context.WithCancelCause(m.ctx)
+	return t
+}
+
+// run is the tenure's goroutine.
+func (t *tenure) run(before []<-chan struct{}) {
+	defer func() {
+		t.cancel(errors.New("memsource: own has returned"))
+		b := t.member.group.broker
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		close(t.over)
+		t.member.stopped(t)
+	}()
+	for _, over := range before {
+		select {
+		case <-over:
+		case <-t.ctx.Done():
+			return
+		}
+	}
+	select {
+	case <-t.ctx.Done():
+	case <-t.draining:
+	default:
+		t.member.own(t.ctx, t)
+	}
+}
+
+func (t *tenure) drain() {
+	if !t.drained {
+		t.drained = true
+		close(t.draining)
+	}
+}
+
+func (t *tenure) lose(why error) {
+	if !errors.Is(why, consumer.ErrLost) {
+		why = fmt.Errorf("%w: %w", consumer.ErrLost, why)
+	}
+	t.cancel(why)
+}
+
+func (t *tenure) Origin() epoch.Origin { return t.origin }
+
+func (t *tenure) Term() time.Duration { return t.term }
+
+func (t *tenure) Draining() <-chan struct{} { return t.draining }
+
+func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
+	if err := t.heard(ctx); err != nil {
+		return nil, t.failed("starts", err)
+	}
+	g := t.member.group
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	if g.origin(t.at) != t.origin {
+		return nil, t.failed("starts", consumer.ErrLost) // recreated just now
+	}
+	var starts []epoch.Start
+	for at := range g.places() {
+		if at.topic != t.at.topic {
+			continue
+		}
+		p := g.part(at)
+		s := epoch.Start{Origin: g.origin(at), Next: p.begin, Earliest: p.begin}
+		switch policy {
+		case consumer.StartLatest:
+			s.Next = p.end
+		case consumer.StartCommitted:
+			if committed, ok := g.positions[at]; ok {
+				s.Next = committed
+			}
+		case consumer.StartEarliest:
+		default:
+			return nil, t.failed("starts", fmt.Errorf("no such policy: %d", policy))
+		}
+		starts = append(starts, s)
+	}
+	return starts, nil
+}
+
+func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
+	if seen.Partition != t.origin.Partition {
+		return epoch.Lease{}, t.failed("confirm", fmt.Errorf("the fence is that of %s", seen.Partition))
+	}
+	if err := t.heard(ctx); err != nil {
+		return epoch.Lease{}, t.failed("confirm", err)
+	}
+	c := t.answer(seen)
+	if c.hook != nil {
+		if err := c.hook(ctx, c.Confirmation); err != nil {
+			c.Err = err
+		}
+		// Meanwhile the member may have been frozen, or the tenure ended.
+		if err := t.heard(ctx); err != nil {
+			return epoch.Lease{}, t.failed("confirm", err)
+		}
+	}
+	if t.ctx.Err() != nil {
+		return epoch.Lease{}, t.failed("confirm", context.Cause(t.ctx))
+	}
+	if c.Err != nil {
+		if errors.Is(c.Err, consumer.ErrLost) {
+			t.lose(c.Err)
+		}
+		return epoch.Lease{}, t.failed("confirm", c.Err)
+	}
+	return c.Lease, nil
+}
+
+type answer struct {
+	Confirmation
+	hook func(context.Context, Confirmation) error
+}
+
+// answer is what the group says, from its records as they are.
+func (t *tenure) answer(seen epoch.Fence) answer {
+	g := t.member.group
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	a := answer{hook: g.onConfirm}
+	a.Member, a.Seen = t.member, seen
+	if g.leases[t.at] != t {
+		a.Err = consumer.ErrLost
+		return a
+	}
+	a.Lease = epoch.Lease{Origin: t.origin, Number: g.number, Owner: t.member.name}
+	g.positions[t.at] = seen.Next
+	g.broker.notify()
+	return a
+}
+
+// heard waits while the member is frozen.
+func (t *tenure) heard(ctx context.Context) error {
+	for {
+		b := t.member.group.broker
+		b.mu.Lock()
+		thaw := t.member.thaw
+		b.mu.Unlock()
+		switch {
+		case t.ctx.Err() != nil:
+			return context.Cause(t.ctx)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case thaw == nil:
+			return nil
+		}
+		select {
+		case <-thaw:
+		case <-ctx.Done():
+		case <-t.ctx.Done():
+		}
+	}
+}
+
+func (t *tenure) failed(what string, err error) error {
+	return fmt.Errorf("memsource: %s %s: %w", what, t.origin.Partition, err)
+}
+
+func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+	return func(yield func([]consumer.Message, error) bool) {
+		next, leaderEpoch := from.Next, from.LeaderEpoch
+		for {
+			ms, changed, err := t.fetch(next, leaderEpoch)
+			switch {
+			case t.ctx.Err() != nil, ctx.Err() != nil, t.isDraining():
+				return
+			case err != nil:
+				yield(nil, err)
+				return
+			case len(ms) > 0:
+				if !yield(ms, nil) {
+					return
+				}
+				last := ms[len(ms)-1]
+				next, leaderEpoch = last.Offset+1, last.LeaderEpoch
+				continue
+			}
+			select {
+			case <-changed:
+			case <-t.draining:
+			case <-ctx.Done():
+			case <-t.ctx.Done():
+			}
+		}
+	}
+}
+
+func (t *tenure) isDraining() bool {
+	select {
+	case <-t.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// fetch returns what is ready, or else what to wait for.
+func (t *tenure) fetch(next epoch.Offset, leaderEpoch int32) ([]consumer.Message, <-chan struct{}, error) {
+	b := t.member.group.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t.member.thaw != nil {
+		return nil, t.member.thaw, nil
+	}
+	ms, err := t.part.fetch(t.origin.Partition, next, leaderEpoch)
+	if err != nil || len(ms) > 0 {
+		return ms, nil, err
+	}
+	return nil, t.part.changed(), nil
+}
+
+func (t *tenure) Mirror(at epoch.Fence) {
+	g := t.member.group
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	t.member.tell(func() {
+		if g.leases[t.at] == t && at.Partition == t.origin.Partition {
+			g.positions[t.at] = at.Next
+			g.broker.notify()
+		}
+	})
+}
