@@ -1,0 +1,44 @@
+package consumer
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestZeroOptionsWork(t *testing.T) {
+	o, err := Options[int]{}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.MaxBatch != 256 || o.Committers != 1 || o.MaxAttempts != 10 || o.Logger == nil || o.Observer == nil {
+		t.Errorf("defaults are not as documented: %+v", o)
+	}
+}
+
+func TestImpossibleOptionsAreNamedWithTheirLimits(t *testing.T) {
+	for name, o := range map[string]Options[int]{
+		"MaxBatch is -1":                   {MaxBatch: -1},
+		"MaxBatch is 9223372036854775807":  {MaxBatch: 1<<63 - 1},
+		"Committers is -3":                 {Committers: -3},
+		"Committers is 1000000":            {Committers: 1_000_000},
+		"MaxAttempts is -1":                {MaxAttempts: -1},
+		"BatchTimeout is -1s":              {BatchTimeout: -time.Second},
+		"RetryMin is -1ns":                 {RetryMin: -1},
+		"RetryMax is 2562047h47m16.854775": {RetryMax: 1<<63 - 1},
+		"RetryMin 2s is above RetryMax 1s": {RetryMin: 2 * time.Second, RetryMax: time.Second},
+		"HaltMin 2m0s is above HaltMax 1m": {HaltMin: 2 * time.Minute, HaltMax: time.Minute},
+		"Start is 7":                       {Start: 7},
+	} {
+		if _, err := o.withDefaults(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+func TestALowerBoundAloneRaisesTheUpperOne(t *testing.T) {
+	o, err := Options[int]{RetryMin: time.Minute, HaltMin: time.Hour}.withDefaults()
+	if err != nil || o.RetryMax != time.Minute || o.HaltMax != time.Hour {
+		t.Errorf("RetryMax %v, HaltMax %v, %v", o.RetryMax, o.HaltMax, err)
+	}
+}

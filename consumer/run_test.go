@@ -1,0 +1,271 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+func TestEachMessageIsAppliedOnceAndInOrder(t *testing.T) {
+	for _, committers := range []int{1, 3} {
+		inBubble(t, 5, func(r *rig) {
+			want := map[int32][]string{}
+			for n := range int32(5) {
+				want[n] = r.fill(n, 700)
+			}
+			p := r.start("a", record, options{Committers: committers})
+			synctest.Wait()
+			p.end()
+			for n := range int32(5) {
+				r.wantEffects(n, want[n]...)
+				r.wantNext(n, 700)
+			}
+		})
+	}
+}
+
+func TestTheHandlerGetsTheEpochOfItsClaim(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 1)
+		var got epoch.Epoch
+		p := r.start("a", func(_ context.Context, _ tx, _ consumer.Message, e epoch.Epoch) error {
+			got = e
+			return nil
+		}, options{})
+		synctest.Wait()
+		p.end()
+		if claimed := wantOne[consumer.Claimed](p); got != claimed.Fence.Epoch || got < 1 {
+			t.Errorf("the handler got epoch %d, the claim has %d", got, claimed.Fence.Epoch)
+		}
+	})
+}
+
+func TestOneTransactionTakesWhatIsReadyFromAllPartitionsAndNoMore(t *testing.T) {
+	inBubble(t, 3, func(r *rig) {
+		release := make(chan struct{})
+		var transactions [][]epoch.Advance
+		p := r.start("a", record, options{MaxBatch: 10}, memsink.Hooks{
+			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+				transactions = append(transactions, slices.Clone(as))
+				<-release
+				return do()
+			},
+		})
+		synctest.Wait()
+		r.fill(0, 1) // starts a transaction by itself
+		synctest.Wait()
+		for n := range int32(3) {
+			r.log.Append(n, slices.Repeat([]string{"x"}, 14)...)
+		}
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		p.end()
+		if len(transactions[0]) != 1 || transactions[0][0].To != 1 {
+			t.Errorf("the first transaction waited for more: %v", transactions[0])
+		}
+		for _, as := range transactions {
+			for _, a := range as {
+				if a.To-a.From > 10 {
+					t.Errorf("%v takes more than MaxBatch", a)
+				}
+			}
+		}
+		if most := slices.MaxFunc(transactions, func(a, b []epoch.Advance) int { return len(a) - len(b) }); len(most) < 2 {
+			t.Errorf("no transaction was shared: %v", transactions)
+		}
+	})
+}
+
+func TestWrongArgumentsAreRefusedAtStart(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		m := r.group().Member("a")
+		for what, err := range map[string]error{
+			"nil source":  consumer.Run(r.Context(), nil, r.sink, record, options{}),
+			"nil sink":    consumer.Run[tx](r.Context(), m, nil, record, options{}),
+			"nil handler": consumer.Run[tx](r.Context(), m, r.sink, nil, options{}),
+			"nil batch":   consumer.RunBatch[tx](r.Context(), m, r.sink, nil, options{}),
+			"bad option":  consumer.Run(r.Context(), m, r.sink, record, options{MaxBatch: -1}),
+		} {
+			if err == nil || !strings.HasPrefix(err.Error(), "consumer: ") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+}
+
+// R13: a transaction must be over before the lease can be.
+func TestR13BatchTimeoutMustBeShorterThanTheLease(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.group().SetTerm(5 * time.Second)
+		p := r.start("a", record, options{BatchTimeout: 5 * time.Second})
+		if err := <-p.done; err == nil || !strings.Contains(err.Error(), "BatchTimeout is 5s") {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+func TestStopDrainsCommitsTheTransactionUnderWayAndReturnsNil(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		first := r.fill(0, 30)
+		entered, release := make(chan struct{}, 1), make(chan struct{})
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Offset == 0 {
+				entered <- struct{}{}
+				<-release
+			}
+			return record(ctx, tx, m, e)
+		}, options{MaxBatch: 10})
+		<-entered
+		p.stop()
+		synctest.Wait()
+		select {
+		case err := <-p.done:
+			t.Fatalf("Run returned %v with a transaction under way", err)
+		default:
+		}
+		close(release)
+		if err := <-p.done; err != nil {
+			t.Fatal(err)
+		}
+		r.wantEffects(0, first[:10]...) // and not the rest of what had been read
+		r.wantNext(0, 10)
+		if at, ok := r.group().Position(r.log.Name(), 0); !ok || at != 10 {
+			t.Errorf("the position published to the source is %d, %v", at, ok)
+		}
+		for _, d := range seen[consumer.Drained](p) {
+			if d.Partition == r.partition(0) && d.Next != 10 {
+				t.Errorf("drained at %d", d.Next)
+			}
+		}
+	})
+}
+
+func TestALostPartitionAbortsItsTransactionAtOnce(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		g := r.group()
+		g.Script()
+		g.SetNumber(1)
+		r.fill(0, 1)
+		entered, cause := make(chan struct{}), make(chan error, 1)
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			close(entered)
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+			return record(ctx, tx, m, e)
+		}, options{})
+		g.Grant(p.member, r.log.Name(), 0)
+		<-entered
+		g.Lose(p.member, r.log.Name(), 0, errors.New("the group moved on"))
+		if err := <-cause; !errors.Is(err, consumer.ErrLost) || !strings.Contains(err.Error(), "moved on") {
+			t.Errorf("the handler's context ended with %v", err)
+		}
+		synctest.Wait()
+		r.wantEffects(0)
+		r.wantNext(0, 0)
+		p.end()
+	})
+}
+
+func TestOneLostPartitionDoesNotDoubleTheOthersItSharedATransactionWith(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		g := r.group()
+		g.Script()
+		g.SetNumber(1)
+		entered := make(chan struct{}, 1)
+		lost := false
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Partition == 1 && !lost {
+				lost = true
+				entered <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return record(ctx, tx, m, e)
+		}, options{})
+		g.Grant(p.member, r.log.Name(), 0)
+		g.Grant(p.member, r.log.Name(), 1)
+		synctest.Wait()
+		// A first transaction holds the committer until both have something ready.
+		release := make(chan struct{})
+		p.sink.Script(memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			<-release
+			return do()
+		}})
+		zero := r.fill(0, 1)
+		synctest.Wait()
+		r.log.Append(0, "more")
+		r.fill(1, 1)
+		synctest.Wait()
+		close(release)
+		<-entered
+		g.Lose(p.member, r.log.Name(), 1, nil)
+		synctest.Wait()
+		r.wantEffects(0, append(zero, "more")...)
+		r.wantEffects(1)
+		p.end()
+	})
+}
+
+func TestAPartitionWithoutAFenceStartsAsThePolicySays(t *testing.T) {
+	for policy, want := range map[consumer.StartPolicy]epoch.Offset{
+		consumer.StartEarliest:  0,
+		consumer.StartLatest:    9,
+		consumer.StartCommitted: 4,
+	} {
+		t.Run(policy.String(), func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				r.fill(0, 9)
+				r.group().SetPosition(r.log.Name(), 0, 4)
+				p := r.start("a", record, options{Start: policy})
+				synctest.Wait()
+				p.end()
+				if got := wantOne[consumer.Claimed](p).Fence.Next; got != want {
+					t.Errorf("started at %d, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
+// R9: a partition that appears later starts at the earliest, whatever the policy.
+func TestR9APartitionAddedLaterLosesNoMessages(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 5)
+		p := r.start("a", record, options{Start: consumer.StartLatest})
+		synctest.Wait()
+		r.log.AddPartitions(2)
+		late := r.fill(1, 3)
+		r.log.Append(0, "new")
+		p.end()
+		p = r.start("a", record, options{Start: consumer.StartLatest})
+		synctest.Wait()
+		p.end()
+		r.wantEffects(0, "new")
+		r.wantEffects(1, late...)
+	})
+}
+
+// R8: the source's idea of the position is never read back.
+func TestR8ThePositionOfTheSinkIsTheTruth(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		want := r.fill(0, 6)
+		p := r.start("a", record, options{MaxBatch: 3})
+		synctest.Wait()
+		p.end()
+		r.group().SetPosition(r.log.Name(), 0, 1) // somebody resets the group's offsets
+		r.log.Append(0, "next")
+		p = r.start("a", record, options{Start: consumer.StartCommitted})
+		synctest.Wait()
+		p.end()
+		r.wantEffects(0, append(want, "next")...)
+	})
+}
