@@ -1,0 +1,131 @@
+package pgtest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+)
+
+// embeddedVersion is the PostgreSQL that is fetched where none is installed.
+const embeddedVersion = embeddedpostgres.V18
+
+// binaries returns the directory of initdb and postgres, fetching them if it
+// must.
+func binaries() (string, error) {
+	if dir, ok := installed(); ok {
+		return dir, nil
+	}
+	return fetched()
+}
+
+// installed looks on PATH and where Debian puts them, newest first.
+func installed() (string, bool) {
+	var dirs []string
+	if path, err := exec.LookPath("initdb"); err == nil {
+		dirs = append(dirs, filepath.Dir(path))
+	}
+	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	slices.SortFunc(debian, func(a, b string) int { return major(b) - major(a) })
+	for _, dir := range append(dirs, debian...) {
+		if complete(dir) {
+			return dir, true
+		}
+	}
+	return "", false
+}
+
+func major(bin string) int {
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(bin)))
+	return n
+}
+
+func complete(dir string) bool {
+	for _, name := range []string{"initdb", "postgres"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
+// fetched returns the embedded binaries, which it downloads and extracts at
+// the first call on a machine.
+func fetched() (string, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
+	}
+	release, err := lockFile(filepath.Join(cache, "lock")) // go test runs packages side by side
+	if err != nil {
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
+	}
+	defer release()
+
+	home := filepath.Join(cache, string(embeddedVersion))
+	bin := filepath.Join(home, "bin")
+	if complete(bin) {
+		return bin, nil
+	}
+	tmp, err := os.MkdirTemp(cache, "extract-")
+	if err != nil {
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	port, err := freePort()
+	if err != nil {
+		return "", err
+	}
+	extracted := filepath.Join(tmp, "postgres")
+	// Start downloads, extracts and then calls initdb, which as root cannot
+	// work and as anyone else is not wanted: we run it ourselves, as another
+	// user. An encoding that does not exist stops it there.
+	err = embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
+		Version(embeddedVersion).
+		Port(port).
+		CachePath(cache).
+		BinariesPath(extracted).
+		RuntimePath(filepath.Join(tmp, "run")).
+		Encoding("none").
+		Logger(io.Discard)).Start()
+	if err == nil {
+		return "", errors.New("pgtest: fetch PostgreSQL: initdb accepted an encoding that does not exist")
+	}
+	if !complete(filepath.Join(extracted, "bin")) {
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL %s for %s/%s: %w", embeddedVersion, runtime.GOOS, runtime.GOARCH, err)
+	}
+	if err := os.RemoveAll(home); err != nil {
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
+	}
+	if err := os.Rename(extracted, home); err != nil {
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
+	}
+	return bin, nil
+}
+
+// cacheDir is where fetched binaries stay. Root's home is closed to the user
+// that the server runs as, so root keeps them in the temporary directory.
+func cacheDir() (string, error) {
+	dir := filepath.Join(os.TempDir(), "epochfence-postgres")
+	if _, _, switched := serverUser(); !switched {
+		home, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(home, "epochfence", "postgres")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if !ownedByUs(dir) {
+		return "", fmt.Errorf("%s is not ours alone: remove it", dir)
+	}
+	return dir, nil
+}

@@ -1,0 +1,182 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Env is the environment variable that may hold the URL of a server to use.
+const Env = "EPOCHFENCE_POSTGRES"
+
+const cleanupTimeout = 30 * time.Second
+
+// Database is an empty database of one test.
+type Database struct {
+	// URL is how the superuser connects to it.
+	URL string
+
+	// Name is random.
+	Name string
+
+	serverURL string
+	mu        sync.Mutex
+	roles     []string
+}
+
+// shared is the server of this test binary. It ends with the process.
+var shared = sync.OnceValues(func() (string, error) {
+	if given := os.Getenv(Env); given != "" {
+		if _, err := url.Parse(given); err != nil {
+			return "", fmt.Errorf("pgtest: %s is not a URL", Env) // err would show the password
+		}
+		return given, nil
+	}
+	s, err := Launch(context.Background(), Options{})
+	if err != nil {
+		return "", err
+	}
+	return s.URL("postgres"), nil
+})
+
+// Start gives the test a database of its own on the shared server. It skips
+// the test where there is no PostgreSQL, and fails it if CI=true.
+func Start(t testing.TB) *Database {
+	t.Helper()
+	server, err := shared()
+	if err != nil {
+		absent(t, err)
+	}
+	return create(t, server)
+}
+
+// StartServer gives the test a server of its own, whatever the environment
+// says, so that it can stop it. Like [Start] it may skip the test.
+func StartServer(t testing.TB, o Options) *Server {
+	t.Helper()
+	s, err := Launch(t.Context(), o)
+	if err != nil {
+		absent(t, err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close the server: %v", err)
+		}
+	})
+	return s
+}
+
+func absent(t testing.TB, err error) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("PostgreSQL is absent and CI=true: %v", err)
+	}
+	t.Skipf("no PostgreSQL: give the URL of one in %s, or install it: %v", Env, err)
+}
+
+// Database creates a database on the server, dropped when the test ends if
+// the server still runs.
+func (s *Server) Database(t testing.TB) *Database {
+	t.Helper()
+	return create(t, s.URL("postgres"))
+}
+
+func create(t testing.TB, server string) *Database {
+	t.Helper()
+	d := &Database{Name: randomName(), serverURL: server}
+	if err := d.admin(t.Context(), "create database "+d.Name); err != nil {
+		t.Fatalf("create a database: %v", err)
+	}
+	d.URL = d.url(nil)
+	t.Cleanup(func() {
+		if err := d.drop(); err != nil {
+			t.Errorf("drop the database: %v", err)
+		}
+	})
+	return d
+}
+
+func (d *Database) drop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	statements := []string{"drop database if exists " + d.Name + " with (force)"}
+	for _, role := range d.roles {
+		statements = append(statements, "drop role if exists "+role)
+	}
+	err := d.admin(ctx, statements...)
+	var gone *unreachableError
+	if errors.As(err, &gone) {
+		return nil // the test stopped the server, and its data goes with it
+	}
+	return err
+}
+
+// admin runs statements outside of the database.
+func (d *Database) admin(ctx context.Context, statements ...string) error {
+	conn, err := pgx.Connect(ctx, d.serverURL)
+	if err != nil {
+		return &unreachableError{err}
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+type unreachableError struct{ err error }
+
+func (e *unreachableError) Error() string { return e.err.Error() }
+func (e *unreachableError) Unwrap() error { return e.err }
+
+func (d *Database) url(user *url.Userinfo) string {
+	u, err := url.Parse(d.serverURL)
+	if err != nil {
+		return d.serverURL // shared has checked it
+	}
+	u.Path = "/" + d.Name
+	if user != nil {
+		u.User = user
+	}
+	return u.String()
+}
+
+// Superuser opens a connection as the superuser, closed when the test ends.
+func (d *Database) Superuser(t testing.TB) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.URL)
+	if err != nil {
+		t.Fatalf("connect as the superuser: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		_ = conn.Close(ctx)
+	})
+	return conn
+}
+
+// Role creates a role that may log in and has no other right. It returns its
+// name and how it connects to the database. The role is dropped with it.
+func (d *Database) Role(t testing.TB) (name, roleURL string) {
+	t.Helper()
+	name, password := randomName(), randomName()
+	if err := d.admin(t.Context(), "create role "+name+" login password '"+password+"'"); err != nil {
+		t.Fatalf("create a role: %v", err)
+	}
+	d.mu.Lock()
+	d.roles = append(d.roles, name)
+	d.mu.Unlock()
+	return name, d.url(url.UserPassword(name, password))
+}

@@ -1,0 +1,172 @@
+//go:build unix
+
+package pgtest
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// guardScript reads the id of the process to guard, a line each time it
+// changes and 0 when there is none. Its standard input ends when the process
+// that started it ends, in whatever way; then it stops what it guards and
+// removes the directory.
+const guardScript = `
+pid=0
+while read -r line; do pid=$line; done
+if [ "$pid" != 0 ]; then
+	kill -QUIT "$pid" 2>/dev/null
+	n=0
+	while [ "$n" -lt 100 ] && kill -0 "$pid" 2>/dev/null; do sleep 0.05; n=$((n + 1)); done
+	kill -KILL "$pid" 2>/dev/null
+fi
+rm -rf -- "$1"
+`
+
+// guard outlives this process for as long as it takes to clean up after it.
+type guard struct {
+	cmd   *exec.Cmd
+	mu    sync.Mutex
+	stdin io.WriteCloser
+}
+
+// newGuard guards dir, which it removes in the end.
+func newGuard(dir string) (*guard, error) {
+	cmd := exec.Command("/bin/sh", "-c", guardScript, "pgtest-guard", dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not in the group that a Ctrl-C ends
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("pgtest: guard: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("pgtest: guard: %w", err)
+	}
+	return &guard{cmd: cmd, stdin: stdin}, nil
+}
+
+func (g *guard) watch(pid int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, err := fmt.Fprintln(g.stdin, pid)
+	return err
+}
+
+// close has the guard do its work now.
+func (g *guard) close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_ = g.stdin.Close()
+	return g.cmd.Wait()
+}
+
+// process is a server of ours that runs.
+type process struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has
+}
+
+// start runs a server as the unprivileged user, its output appended to log.
+func (g *guard) start(log *os.File, name string, args ...string) (*process, error) {
+	cmd := unprivileged(exec.Command(name, args...))
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{cmd: cmd, exited: make(chan struct{})}
+	if err := g.watch(cmd.Process.Pid); err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil, fmt.Errorf("pgtest: guard: %w", err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		_ = g.watch(0) // the id may soon be another process's
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+func (p *process) signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+const (
+	sigFast      = syscall.SIGINT  // PostgreSQL's fast shutdown
+	sigImmediate = syscall.SIGQUIT // and its immediate one
+)
+
+// unprivileged makes cmd run as the user nobody if this process is root, in a
+// process group of its own, in the root directory.
+func unprivileged(cmd *exec.Cmd) *exec.Cmd {
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if uid, gid, ok := serverUser(); ok {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: gid}
+	}
+	return cmd
+}
+
+// serverUser is who servers run as, ok only if that is not the user we are.
+func serverUser() (uid, gid uint32, ok bool) {
+	if os.Geteuid() != 0 {
+		return 0, 0, false
+	}
+	uid, gid = 65534, 65534
+	if u, err := user.Lookup("nobody"); err == nil {
+		if id, err := strconv.ParseUint(u.Uid, 10, 32); err == nil && id != 0 {
+			uid = uint32(id)
+		}
+		if id, err := strconv.ParseUint(u.Gid, 10, 32); err == nil && id != 0 {
+			gid = uint32(id)
+		}
+	}
+	return uid, gid, true
+}
+
+// serverDir makes a directory that the server's user owns.
+func serverDir(pattern string) (string, error) {
+	dir, err := os.MkdirTemp("", pattern)
+	if err != nil {
+		return "", err
+	}
+	if uid, gid, ok := serverUser(); ok {
+		if err := os.Chown(dir, int(uid), int(gid)); err != nil {
+			_ = os.Remove(dir)
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// lockFile holds an exclusive lock on a file until release is called.
+func lockFile(path string) (release func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// ownedByUs reports whether nobody but us can have written to dir.
+func ownedByUs(dir string) bool {
+	info, err := os.Lstat(dir)
+	if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid()
+}
