@@ -1,0 +1,164 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// chaos plays one seed: processes come, go, freeze and are killed; commits are
+// delayed, refused, lost and acknowledged in vain; handlers fail and hang.
+type chaos struct {
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func (c *chaos) roll(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rng.IntN(n)
+}
+
+func (c *chaos) pause(most time.Duration) { <-time.After(time.Duration(c.roll(int(most)))) }
+
+func (c *chaos) handle(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+	tx.Append(list(m.Partition), string(m.Value))
+	tx.Append("epochs of "+list(m.Partition), fmt.Sprint(e))
+	switch c.roll(60) {
+	case 0:
+		return errPoison
+	case 1:
+		panic("poison")
+	case 2:
+		c.pause(12 * time.Second) // past every timeout at times, and deaf to ctx
+	}
+	return nil
+}
+
+func (c *chaos) commit(_ context.Context, _ []epoch.Advance, do func() error) error {
+	switch c.roll(25) {
+	case 0:
+		return errors.Join(do(), epoch.ErrInDoubt)
+	case 1:
+		return epoch.ErrInDoubt
+	case 2:
+		time.AfterFunc(time.Duration(c.roll(int(20*time.Second))), func() { _ = do() }) // in flight
+		return epoch.ErrInDoubt
+	case 3:
+		c.pause(15 * time.Second) // frozen with the transaction open
+	case 4:
+		return errors.New("serialization failure")
+	}
+	return do()
+}
+
+func (c *chaos) claim(_ context.Context, _ epoch.Claim, do func() error) error {
+	switch c.roll(10) {
+	case 0:
+		return errors.Join(do(), epoch.ErrInDoubt)
+	case 1:
+		c.pause(15 * time.Second) // frozen between confirm and swap
+	}
+	return do()
+}
+
+func TestUnderAnyScheduleOfFaultsEachMessageIsAppliedOnceInOrder(t *testing.T) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 5
+	}
+	met := map[string]int{}
+	for seed := range seeds {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { playChaos(t, seed, met) })
+		})
+	}
+	t.Logf("met in %d seeds: %v", seeds, met)
+	for _, event := range []consumer.Event{
+		consumer.Stale{}, consumer.InDoubt{}, consumer.Retried{}, consumer.Drained{}, consumer.Claimed{},
+	} {
+		if met[fmt.Sprintf("%T", event)] < 5 {
+			t.Errorf("the schedules hardly met %T: %v", event, met)
+		}
+	}
+}
+
+func playChaos(t *testing.T, seed uint64, met map[string]int) {
+	const partitions, messages = 4, 150
+	c := &chaos{rng: rand.New(rand.NewPCG(seed, 0))}
+	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
+	r.group().SetTerm(10 * time.Second)
+	faults := memsink.Hooks{Commit: c.commit, Claim: c.claim}
+	o := options{
+		MaxBatch: 1 + c.roll(20), Committers: 1 + c.roll(2), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+
+	want := map[int32][]string{}
+	var running, all []*process
+	for i := range messages {
+		n := int32(i % partitions)
+		want[n] = append(want[n], fmt.Sprintf("%d/%d", n, i))
+		r.log.Append(n, want[n][len(want[n])-1])
+		if c.roll(3) == 0 {
+			c.pause(5 * time.Second)
+		}
+		switch roll := c.roll(12); {
+		case len(running) == 0 || roll == 0 && len(running) < 4:
+			p := r.start(fmt.Sprintf("p%d", i), c.handle, o, faults)
+			running, all = append(running, p), append(all, p)
+		case roll == 1:
+			c.freeze(running[c.roll(len(running))].member)
+		case roll == 2:
+			i := c.roll(len(running))
+			running[i].stop()
+			running = append(running[:i], running[i+1:]...)
+		case roll == 3:
+			i := c.roll(len(running))
+			running[i].member.Kill()
+			running = append(running[:i], running[i+1:]...)
+		}
+	}
+	all = append(all, r.start("last", c.handle, o, faults))
+	select {
+	case <-r.group().UntilApplied(r.Context()).Done():
+	case <-time.After(24 * time.Hour):
+		t.Errorf("seed %d: not done after a day", seed)
+	}
+	for _, p := range all {
+		p.stop()
+		<-p.done
+		for _, e := range p.events {
+			met[fmt.Sprintf("%T", e)]++
+		}
+	}
+	for n := range int32(partitions) {
+		r.wantEffects(n, want[n]...)
+		epochs := r.sink.List("epochs of " + list(n))
+		for i := 1; i < len(epochs); i++ {
+			var before, after epoch.Epoch
+			_, _ = fmt.Sscan(epochs[i-1], &before)
+			_, _ = fmt.Sscan(epochs[i], &after)
+			if after < before {
+				t.Errorf("seed %d: epoch %d after %d in partition %d", seed, after, before, n)
+			}
+		}
+	}
+}
+
+func (c *chaos) freeze(m *memsource.Member) {
+	m.Freeze()
+	time.AfterFunc(time.Duration(c.roll(int(40*time.Second))), m.Thaw)
+}
