@@ -1,0 +1,532 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// attacks are the histories by which effects are doubled or lost elsewhere. The
+// part of each that a source plays is told in its lease numbers.
+var attacks = []history{
+	{"stale writer: whoever lost its claim commits nothing", "R1 R3", staleWriter},
+	{"late claimer: a claim from a fence read before another claim is refused", "R2", lateClaimer},
+	{"claim after release: a commit from an earlier tenure of the same owner at the same position is refused", "R1", claimAfterRelease},
+	{"static member swap: two owners of one generation get two epochs, and the first is stale", "R1", staticMemberSwap},
+	{"same owner, same number, regranted: the earlier claim is stale", "R1", regranted},
+	{"group deleted: generations restart at 1, epochs go on", "R1", groupDeleted},
+	{"group expired: positions stay, and low generations do not lower the epoch", "R9", groupExpired},
+	{"bucket recreated: revisions restart at 1 under a live claim, epochs go on", "R1", bucketRecreated},
+	{"bucket restored: a revision granted twice is two epochs", "R1", bucketRestored},
+	{"rewind with a live zombie: an advance from beyond the rewound position is moved", "R1", rewound},
+	{"lost commit acknowledgement, landed: claiming again skips what is committed", "R5", ackLostLanded},
+	{"lost commit acknowledgement, not landed: claiming again repeats what is not", "R5", ackLostNotLanded},
+	{"commit still in flight when the next claim comes: it lands before the claim or never", "R1 R4 R5", commitInFlight},
+	{"frozen with the transaction open, before its first write: the next owner goes on, the frozen one is refused", "R4", frozenBeforeWrites},
+	{"frozen between confirm and swap: the swap is refused, whatever its number", "R2", frozenBeforeSwap},
+	{"retained partition: a claim outlives the generations that pass meanwhile", "R7", retained},
+	{"sink restored from backup: epochs catch up with the source, and the lost claims are stale", "R1", restoredFromBackup},
+	{"topic deleted and recreated: a claim for another log is refused", "R10", logChanged},
+	{"truncated log: the fence remembers the leader epoch of the last message applied", "R10", leaderEpochKept},
+	{"poison message in the middle: everything of the transaction is rolled back", "R1", poison},
+	{"handler that commits by itself: reported, and the fence does not move", "R3", handlerCommits},
+	{"two groups on one table do not see each other", "R9", twoGroups},
+	{"two deployments on one group: the second is refused", "R2", twoDeployments},
+}
+
+func staleWriter(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders0, 5)
+	ta.wantEpoch(5)
+	ta.applies(3)
+	tb := b.claims(orders0, 6)
+	tb.wantEpoch(6)
+	ta.refused(epoch.ErrStale, 2)
+	tb.applies(2)
+	ta.refused(epoch.ErrStale, 2)
+	ta.refused(epoch.ErrStale, 0)
+	tb.applies(1)
+	w.wantEffects(orders0, "0-2@5 3-5@6")
+	tb.wantFence()
+}
+
+func lateClaimer(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	seen := a.reads(orders0) // and A's lease is confirmed: generation 5
+	tb := b.claims(orders0, 6)
+	_, err := a.sink.Claim(w.ctx, seen, epoch.NewClaim(lease(orders0, 5, "A")))
+	w.wantOnly(err, epoch.ErrStale, "A claims late")
+	tb.wantFence()
+	tb.applies(3)
+	w.wantEffects(orders0, "0-2@6")
+}
+
+func claimAfterRelease(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	first := a.claims(orders0, 5)
+	first.applies(3)
+	b.claims(orders0, 6) // applies nothing, and releases
+	second := a.claims(orders0, 7)
+	first.refused(epoch.ErrStale, 2) // the same owner and position as second
+	second.applies(2)
+	first.refused(epoch.ErrStale, 2)
+	w.wantEffects(orders0, "0-2@5 3-4@7")
+}
+
+func staticMemberSwap(w *world) {
+	w.seed(orders0)
+	// Both processes are group.instance.id "worker-1".
+	a, b := w.process("worker-1"), w.process("worker-1")
+	ta := a.claims(orders0, 5)
+	ta.applies(2)
+	tb := b.claims(orders0, 5)
+	tb.wantEpoch(6)
+	ta.refused(epoch.ErrStale, 2)
+	tb.applies(2)
+	// The next generation is no higher than the epoch; the one after is.
+	tc := a.claims(orders0, 6)
+	tc.wantEpoch(7)
+	tb.refused(epoch.ErrStale, 1)
+	tc.applies(1)
+	td := b.claims(orders0, 8)
+	td.wantEpoch(8)
+	td.applies(1)
+	w.wantEffects(orders0, "0-1@5 2-3@6 4@7 5@8")
+}
+
+func regranted(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	first := a.claims(orders0, 5)
+	first.applies(2)
+	second := a.claims(orders0, 5)
+	second.wantEpoch(6)
+	first.refused(epoch.ErrStale, 2)
+	second.applies(2)
+	w.wantEffects(orders0, "0-1@5 2-3@6")
+}
+
+func groupDeleted(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders0, 41)
+	ta.applies(2)
+	tb := b.claims(orders0, 1)
+	tb.wantEpoch(42)
+	tb.applies(1)
+	ta.refused(epoch.ErrStale, 2)
+	tc := a.claims(orders0, 2)
+	tc.wantEpoch(43)
+	tb.refused(epoch.ErrStale, 1)
+	tc.applies(1)
+	w.wantEffects(orders0, "0-1@41 2@42 3@43")
+}
+
+func groupExpired(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 9)
+	ta.applies(4)
+	// Nobody for a week. The group is forgotten by the source, not by the sink:
+	// a new process finds the fence, and seeding changes nothing.
+	w.seedAt(0, orders0)
+	b := w.process("B")
+	for number, e := int64(1), epoch.Epoch(10); number <= 3; number, e = number+1, e+1 {
+		tb := b.claims(orders0, number)
+		tb.wantEpoch(e)
+		tb.applies(1)
+	}
+	ta.refused(epoch.ErrStale, 1)
+	w.wantEffects(orders0, "0-3@9 4@10 5@11 6@12")
+}
+
+func bucketRecreated(w *world) {
+	w.seed(orders0, orders1)
+	a, b := w.process("A"), w.process("B")
+	ta0, ta1 := a.claims(orders0, 130), a.claims(orders1, 131)
+	ta0.applies(2)
+	ta1.applies(2)
+	// The new bucket numbers both partitions from 1, while A still runs.
+	tb0 := b.claims(orders0, 1)
+	tb0.wantEpoch(131)
+	ta1.applies(1) // nobody has claimed this one yet
+	tb1 := b.claims(orders1, 2)
+	tb1.wantEpoch(132)
+	ta0.refused(epoch.ErrStale, 1)
+	ta1.refused(epoch.ErrStale, 1)
+	tb0.applies(1)
+	tb1.applies(1)
+	w.wantEffects(orders0, "0-1@130 2@131")
+	w.wantEffects(orders1, "0-2@131 3@132")
+}
+
+func bucketRestored(w *world) {
+	w.seed(orders0)
+	a, b, c := w.process("A"), w.process("B"), w.process("C")
+	a.claims(orders0, 6).applies(1)
+	tb := b.claims(orders0, 7)
+	tb.applies(1)
+	// The bucket comes back as it was at revision 6, and grants 7 again.
+	tc := c.claims(orders0, 7)
+	tc.wantEpoch(8)
+	tb.refused(epoch.ErrStale, 1)
+	tc.applies(1)
+	td := a.claims(orders0, 8)
+	td.wantEpoch(9)
+	tc.refused(epoch.ErrStale, 1)
+	td.applies(1)
+	w.wantEffects(orders0, "0@6 1@7 2@8 3@9")
+}
+
+func rewound(w *world) {
+	w.seedAt(10, orders0)
+	zombie := w.process("A").claims(orders0, 5)
+	zombie.applies(2)
+
+	// Someone sets the position back to 8 by hand, and leaves the claim alone.
+	after := w.elsewhere()
+	after.seedAt(8, orders0)
+	b := after.process("B")
+	byHand, err := b.sink.Claim(w.ctx, b.reads(orders0), epoch.Claim{Lease: lease(orders0, 5, "A"), ID: zombie.Claim})
+	if err != nil {
+		w.Fatal(err)
+	}
+	zombie.process = after.process("A")
+	zombie.refused(epoch.ErrMoved, 2) // the claim is right, the position is not
+	zombie.refused(epoch.ErrMoved, 0)
+
+	again := b.claims(orders0, 6)
+	if again.Next != byHand.Next {
+		w.Fatalf("B goes on at offset %d, want %d", again.Next, byHand.Next)
+	}
+	again.applies(4)
+	zombie.refused(epoch.ErrStale, 2) // and now neither is, although the position would be
+	after.wantEffects(orders0, "8-11@6")
+}
+
+func ackLostLanded(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, 5)
+	before := *ta
+	ta.applies(3) // A never hears of it
+
+	before.refused(epoch.ErrMoved, 3) // sent again, as a client library might
+
+	again := a.claims(orders0, 5)
+	if again.Next != 3 {
+		w.Fatalf("A goes on at offset %d, want 3", again.Next)
+	}
+	again.applies(1)
+	before.refused(epoch.ErrStale, 3)
+	w.wantEffects(orders0, "0-2@5 3@6")
+}
+
+func ackLostNotLanded(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, 5)
+	cut := errors.New("connection lost")
+	as := []epoch.Advance{ta.advance(3)}
+	err := a.commit(as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+			return err
+		}
+		return cut
+	})
+	if !errors.Is(err, cut) {
+		w.Fatalf("err = %v, want the handler's own", err)
+	}
+	again := a.claims(orders0, 5)
+	if again.Next != 0 {
+		w.Fatalf("A goes on at offset %d, want 0", again.Next)
+	}
+	again.applies(3)
+	ta.refused(epoch.ErrStale, 3)
+	w.wantEffects(orders0, "0-2@6")
+}
+
+// commitInFlight lets A's commit and B's claim meet anywhere, twenty times. Which
+// of them comes first is the database's affair; that one does is ours.
+func commitInFlight(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	story := []string{}
+	tb := b.claims(orders0, 1)
+	for round := range 20 {
+		ta := a.claims(orders0, int64(2*round+2))
+		if ta.Next != tb.Next {
+			w.Fatalf("round %d: A goes on at offset %d, want %d", round, ta.Next, tb.Next)
+		}
+		written, committed := make(chan struct{}), make(chan error, 1)
+		go func() {
+			as := []epoch.Advance{ta.advance(1)}
+			committed <- a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+				err := w.effects(ctx, tx, as[0], ta.Epoch)
+				if err == nil {
+					close(written)
+				}
+				return err
+			})
+		}()
+		select {
+		case <-written:
+		case err := <-committed:
+			w.Fatalf("round %d: A's commit ended before its handler did: %v", round, err)
+		}
+		tb = b.claims(orders0, int64(2*round+3))
+		switch err := <-committed; {
+		case err == nil && tb.Next == ta.Next+1:
+			story = append(story, effect(ta.Next, ta.Epoch))
+		case err == nil:
+			w.Fatalf("round %d: A's commit was acknowledged, but B's claim found offset %d, want %d", round, tb.Next, ta.Next+1)
+		case tb.Next == ta.Next:
+			w.wantRefused(err, "A's commit after B's claim")
+		case !errors.Is(err, epoch.ErrInDoubt):
+			w.Fatalf("round %d: A's commit failed with %v, but B's claim found it landed", round, err)
+		default:
+			story = append(story, effect(ta.Next, ta.Epoch))
+		}
+		tb.applies(1)
+		story = append(story, effect(tb.Next-1, tb.Epoch))
+	}
+	w.wantList(orders0.String(), story...)
+}
+
+func frozenBeforeWrites(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders0, 5)
+	ta.applies(2)
+	var tb *tenure
+	as := []epoch.Advance{ta.advance(2)}
+	err := a.commit(as, func(ctx context.Context, tx any) error {
+		// A is frozen here. Meanwhile:
+		tb = b.claims(orders0, 6)
+		tb.applies(3)
+		// A thaws, and knows nothing.
+		return w.effects(ctx, tx, as[0], ta.Epoch)
+	})
+	w.wantRefused(err, "A thaws and commits")
+	ta.refused(epoch.ErrStale, 2)
+	tb.applies(1)
+	w.wantEffects(orders0, "0-1@5 2-5@6")
+}
+
+func frozenBeforeSwap(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	a.claims(orders0, 5).applies(2)
+	// A claims again, in doubt. Its lease is confirmed once more, by a source
+	// that numbers without order, and then A is frozen.
+	seen := a.reads(orders0)
+	tb := b.claims(orders0, 6)
+	tb.applies(2)
+	for _, number := range []int64{5, 6, 7, 1000} {
+		_, err := a.sink.Claim(w.ctx, seen, epoch.NewClaim(lease(orders0, number, "A")))
+		w.wantOnly(err, epoch.ErrStale, "A thaws and swaps with number %d", number)
+	}
+	tb.wantFence()
+	tb.applies(1)
+	w.wantEffects(orders0, "0-1@5 2-4@6")
+}
+
+func retained(w *world) {
+	w.seed(orders0, orders1)
+	a, b := w.process("A"), w.process("B")
+	kept, given := a.claims(orders0, 5), a.claims(orders1, 5)
+	kept.applies(1)
+	given.applies(1)
+	for number := int64(6); number <= 8; number++ { // generations of which orders/0 is no part
+		tb := b.claims(orders1, number)
+		tb.applies(1)
+		kept.applies(1)
+	}
+	given.refused(epoch.ErrStale, 1)
+	kept.wantFence()
+	w.wantEffects(orders0, "0-3@5")
+	w.wantEffects(orders1, "0@5 1@6 2@7 3@8")
+}
+
+func restoredFromBackup(w *world) {
+	// The receiver of fenced calls refuses lower epochs than it has seen.
+	var remembered epoch.Epoch
+	receives := func(t *tenure) {
+		w.Helper()
+		if t.Epoch <= remembered {
+			w.Fatalf("%s's epoch %d is no higher than the receiver has seen, %d", t.name, t.Epoch, remembered)
+		}
+		remembered = t.Epoch
+	}
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	receives(ta)
+	ta.applies(2) // the backup is taken here
+	backup := ta.Fence
+	ta.applies(1)
+	tb := w.process("B").claims(orders0, 9)
+	receives(tb)
+	tb.applies(4)
+
+	// The backup: the same fence as then.
+	after := w.elsewhere()
+	after.seedAt(backup.Next, orders0)
+	restored := after.process("A")
+	_, err := restored.sink.Claim(w.ctx, restored.reads(orders0), epoch.Claim{Lease: lease(orders0, 5, "A"), ID: backup.Claim})
+	if err != nil {
+		w.Fatal(err)
+	}
+	tb.process = after.process("B")
+	tb.refused(epoch.ErrStale, 1)
+	ta.process = restored
+	ta.refused(epoch.ErrMoved, 1) // its claim is in the backup; its position is not
+	tc := after.process("C").claims(orders0, 10)
+	tc.wantEpoch(10)
+	receives(tc)
+	ta.refused(epoch.ErrStale, 1)
+	tb.refused(epoch.ErrStale, 1)
+	tc.applies(2)
+	after.wantEffects(orders0, "2-3@10")
+}
+
+func logChanged(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, 5)
+	ta.applies(3)
+	l := lease(orders0, 6, "A")
+	l.Log = "cluster-1/topic-2"
+	_, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(l))
+	w.wantOnly(err, epoch.ErrLogChanged, "A claims the recreated topic")
+	var changed *epoch.LogChangedError
+	if !errors.As(err, &changed) || changed.Fence != "cluster-1/topic-1" || changed.Source != "cluster-1/topic-2" || changed.Next != 3 {
+		w.Errorf("the refusal is %#v; want both logs and the position 3", changed)
+	}
+	ta.wantFence()
+}
+
+func leaderEpochKept(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, 5)
+	if f := a.reads(orders0); f.LeaderEpoch != -1 {
+		w.Errorf("leader epoch %d before any message, want -1", f.LeaderEpoch)
+	}
+	for _, le := range []int32{0, 7, -1, math.MaxInt32} {
+		as := ta.advance(1)
+		as.LeaderEpoch = le
+		if err := a.commit([]epoch.Advance{as}, func(context.Context, any) error { return nil }); err != nil {
+			w.Fatal(err)
+		}
+		ta.Next, ta.LeaderEpoch = as.To, le
+		ta.wantFence()
+	}
+	ta.applies(0) // applies no message, so there is no later one
+	ta.wantFence()
+	tb := w.process("B").claims(orders0, 6)
+	if tb.LeaderEpoch != math.MaxInt32 {
+		w.Errorf("leader epoch %d after the next claim, want %d", tb.LeaderEpoch, math.MaxInt32)
+	}
+}
+
+func poison(w *world) {
+	w.seed(orders0, orders1)
+	a := w.process("A")
+	t0, t1 := a.claims(orders0, 5), a.claims(orders1, 5)
+	t0.applies(1)
+	bad := errors.New("cannot be applied")
+	as := []epoch.Advance{t0.advance(3), t1.advance(2)}
+	err := a.commit(as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as[0], t0.Epoch); err != nil {
+			return err
+		}
+		one := as[1]
+		one.To--
+		if err := w.effects(ctx, tx, one, t1.Epoch); err != nil {
+			return err
+		}
+		return bad
+	})
+	if !errors.Is(err, bad) || len(class(err)) > 0 {
+		w.Fatalf("err = %v, want the handler's own", err)
+	}
+	t0.wantFence()
+	t1.wantFence()
+	w.wantEffects(orders0, "0@5")
+	w.wantEffects(orders1, "")
+	t0.applies(1) // the messages before the poison, alone
+	t1.applies(1)
+	w.wantEffects(orders0, "0-1@5")
+	w.wantEffects(orders1, "0@5")
+}
+
+func handlerCommits(w *world) {
+	if w.db.Commit == nil {
+		w.Log("nothing to show: TX gives handlers no way")
+		return
+	}
+	w.seed(orders0)
+	a := w.process("A")
+	for name, apply := range map[string]func(ctx context.Context, tx any) error{
+		"after a write": func(ctx context.Context, tx any) error {
+			if err := w.db.Append(ctx, tx, "escaped", "before"); err != nil {
+				return err
+			}
+			return w.db.Commit(ctx, tx)
+		},
+		"and hides what the sink answers": func(ctx context.Context, tx any) error {
+			_ = w.db.Append(ctx, tx, "escaped", "before")
+			_ = w.db.Commit(ctx, tx)
+			_ = w.db.Append(ctx, tx, "escaped", "after")
+			return nil
+		},
+	} {
+		ta := a.claims(orders0, 5)
+		w.wantOnly(a.commit([]epoch.Advance{ta.advance(2)}, apply), epoch.ErrEscaped, "A's handler commits by itself %s", name)
+		ta.wantFence()
+		ta.applies(1) // the sink is none the worse
+	}
+}
+
+func twoGroups(w *world) {
+	billing := epoch.Partition{Group: "billing", Topic: "orders"}
+	shipping := epoch.Partition{Group: "shipping", Topic: "orders"}
+	w.seed(billing)
+	w.seedAt(4, shipping)
+	a, b := w.process("A"), w.process("B")
+	ta, tb := a.claims(billing, 5), b.claims(shipping, 3)
+	ta.applies(2)
+	tb.applies(2)
+	tb = b.claims(shipping, 4)
+	ta.applies(1)
+	tb.applies(1)
+	stolen := *ta
+	stolen.Claim = tb.Claim
+	stolen.refused(epoch.ErrStale, 1) // a claim is good for its own partition alone
+	w.wantEffects(billing, "0-2@5")
+	w.wantEffects(shipping, "4-5@3 6@4")
+	ta.wantFence()
+	tb.wantFence()
+}
+
+func twoDeployments(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders0, 5)
+	ta.applies(1)
+	l := lease(orders0, 6, "B")
+	l.Source = "cluster-2"
+	_, err := b.sink.Claim(w.ctx, b.reads(orders0), epoch.NewClaim(l))
+	w.wantOnly(err, epoch.ErrForeignLease, "B claims by another cluster's lease")
+	var foreign *epoch.ForeignLeaseError
+	if !errors.As(err, &foreign) || foreign.Fence != "cluster-1" || foreign.Source != "cluster-2" || foreign.Owner != "A" {
+		w.Errorf("the refusal is %#v; want both issuers and the owner", foreign)
+	}
+	ta.applies(1)
+	ta.wantFence()
+	w.wantEffects(orders0, "0-1@5")
+}

@@ -1,0 +1,212 @@
+package sinktest
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// claims are the rules of reading and claiming.
+var claims = []history{
+	{"a partition without a fence is missing, to a reader and to a claim", "R3", missingFence},
+	{"a fence is read back as it was claimed, by every process", "R1", readBack},
+	{"the epoch is the lease's number where that is higher than every epoch before, otherwise the last plus one", "R1", epochRule},
+	{"a refused claim says who holds the fence", "R3", staleClaimDetails},
+	{"a lease whose number is not positive grants nothing", "R2", noLease},
+	{"a claim id that is not fresh is refused", "R1", claimIDNotFresh},
+	{"the highest epoch there is can be claimed, and nothing after it", "R1", epochsUsedUp},
+	{"of many claims from one reading, one is accepted", "R2", oneOfManyClaims},
+	{"epochs rise strictly under concurrent claimers, and none is issued twice", "R1", concurrentClaimers},
+	{"claiming moves no position", "R8", claimKeepsPosition},
+}
+
+func missingFence(w *world) {
+	w.seed(orders1)
+	a := w.process("A")
+	for name, err := range map[string]error{
+		"read": func() error { _, err := a.sink.Fence(w.ctx, orders0); return err }(),
+		"claim": func() error {
+			_, err := a.sink.Claim(w.ctx, epoch.Fence{Origin: origin(orders0), LeaderEpoch: -1}, epoch.NewClaim(lease(orders0, 5, "A")))
+			return err
+		}(),
+	} {
+		w.wantOnly(err, epoch.ErrMissing, "%s of a fence that is not there", name)
+		var missing *epoch.MissingError
+		if !errors.As(err, &missing) || missing.Partition != orders0 {
+			w.Errorf("%s: the refusal is %#v; want a MissingError of %s", name, missing, orders0)
+		}
+	}
+	if _, err := a.sink.Fence(w.ctx, orders0); !errors.Is(err, epoch.ErrMissing) {
+		w.Errorf("a refused claim made a fence: err = %v", err)
+	}
+}
+
+func readBack(w *world) {
+	w.seedAt(3, orders0)
+	a, b := w.process("A"), w.process("B")
+	want := epoch.Fence{Origin: origin(orders0), Next: 3, LeaderEpoch: -1}
+	if f := b.reads(orders0); f != want {
+		w.Fatalf("the seeded fence is\n%+v, want\n%+v", f, want)
+	}
+	ta := a.claims(orders0, 5)
+	ta.applies(2)
+	ta.wantFence()
+	tb := &tenure{process: b, Fence: ta.Fence}
+	tb.wantFence()
+}
+
+func epochRule(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	for _, c := range []struct {
+		number int64
+		want   epoch.Epoch
+	}{{1, 1}, {2, 2}, {2, 3}, {1, 4}, {4, 5}, {6, 6}, {1_000_000_000_000, 1_000_000_000_000}, {1, 1_000_000_000_001}} {
+		ta := a.claims(orders0, c.number)
+		ta.wantEpoch(c.want)
+		ta.wantFence()
+	}
+}
+
+func staleClaimDetails(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	seen := a.reads(orders0)
+	tb := b.claims(orders0, 6)
+	tb.applies(2)
+	c := epoch.NewClaim(lease(orders0, 7, "A"))
+	_, err := a.sink.Claim(w.ctx, seen, c)
+	var stale *epoch.StaleError
+	if !errors.As(err, &stale) {
+		w.Fatalf("err = %v, want a StaleError", err)
+	}
+	if want := (epoch.StaleError{Partition: orders0, Ours: c.ID, Held: tb.Fence}); *stale != want {
+		w.Errorf("the refusal is\n%+v, want\n%+v", *stale, want)
+	}
+}
+
+func noLease(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	for _, number := range []int64{0, -1, math.MinInt64} {
+		_, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(lease(orders0, number, "A")))
+		w.wantOnly(err, epoch.ErrNoLease, "A claims under number %d", number)
+	}
+	want := epoch.Fence{Origin: origin(orders0), LeaderEpoch: -1}
+	if f := a.reads(orders0); f != want {
+		w.Errorf("the fence is\n%+v, want\n%+v", f, want)
+	}
+}
+
+func claimIDNotFresh(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, 5)
+	for name, id := range map[string]epoch.ClaimID{"the one in the fence": ta.Claim, "zero": {}} {
+		if _, err := a.sink.Claim(w.ctx, ta.Fence, epoch.Claim{Lease: lease(orders0, 6, "A"), ID: id}); err == nil {
+			w.Errorf("a claim whose id is %s was accepted", name)
+		}
+		ta.wantFence()
+	}
+}
+
+func epochsUsedUp(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, math.MaxInt64)
+	ta.wantEpoch(math.MaxInt64)
+	ta.applies(1)
+	for _, number := range []int64{1, math.MaxInt64} {
+		if f, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(lease(orders0, number, "A"))); err == nil {
+			w.Fatalf("after the highest epoch, %d was issued", f.Epoch)
+		}
+	}
+	ta.applies(1)
+	ta.wantFence()
+}
+
+func oneOfManyClaims(w *world) {
+	w.seed(orders0)
+	for round := range 5 {
+		seen := w.process("reader").reads(orders0)
+		won := make(chan epoch.Fence, 4)
+		w.together(4, func(n int, a *process) {
+			f, err := a.sink.Claim(w.ctx, seen, epoch.NewClaim(lease(orders0, int64(round+1), a.name)))
+			if err == nil {
+				won <- f
+				return
+			}
+			w.isOnly(err, epoch.ErrStale, "process %d claims", n)
+		})
+		if len(won) != 1 {
+			w.Fatalf("round %d: %d claims from one reading were accepted", round, len(won))
+		}
+		(&tenure{process: w.process("reader"), Fence: <-won}).wantFence()
+	}
+}
+
+func concurrentClaimers(w *world) {
+	w.seed(orders0)
+	const each = 10
+	var mu sync.Mutex
+	var issued []epoch.Epoch
+	w.together(4, func(n int, a *process) {
+		for accepted := 0; accepted < each; {
+			seen, err := a.sink.Fence(w.ctx, orders0)
+			if err != nil {
+				w.Errorf("read: %v", err)
+				return
+			}
+			f, err := a.sink.Claim(w.ctx, seen, epoch.NewClaim(lease(orders0, int64(n+1), a.name)))
+			if errors.Is(err, epoch.ErrStale) {
+				continue
+			}
+			if err != nil {
+				w.Errorf("claim: %v", err)
+				return
+			}
+			if f.Epoch <= seen.Epoch {
+				w.Errorf("epoch %d follows %d", f.Epoch, seen.Epoch)
+			}
+			accepted++
+			mu.Lock()
+			issued = append(issued, f.Epoch)
+			mu.Unlock()
+		}
+	})
+	slices.Sort(issued)
+	if n := len(slices.Compact(slices.Clone(issued))); n != 4*each {
+		w.Errorf("%d claims were accepted under %d epochs: %v", 4*each, n, issued)
+	}
+}
+
+func claimKeepsPosition(w *world) {
+	w.seedAt(100, orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, 5)
+	seen := a.reads(orders0)
+	ta.applies(3) // between read and swap
+	tb := w.process("B").swaps(seen, lease(orders0, 6, "B"))
+	if tb.Next != 103 || tb.LeaderEpoch != ta.LeaderEpoch {
+		w.Errorf("the claim's fence stands at offset %d, leader epoch %d; want 103 and %d", tb.Next, tb.LeaderEpoch, ta.LeaderEpoch)
+	}
+	tb.wantFence()
+}
+
+// together runs n processes at a time and waits for them. They report with
+// Errorf, not Fatalf.
+func (w *world) together(n int, do func(n int, a *process)) {
+	w.Helper()
+	var wg sync.WaitGroup
+	for i := range n {
+		a := w.process(string(rune('A' + i)))
+		wg.Go(func() { do(i, a) })
+	}
+	wg.Wait()
+	if w.Failed() {
+		w.FailNow()
+	}
+}

@@ -1,0 +1,513 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// commits are the rules of transactions.
+var commits = []history{
+	{"an advance from another offset than the fence's is moved, by the right claim too", "R1 R3", movedAdvance},
+	{"ownership is judged before the position", "R3", staleBeforeMoved},
+	{"an advance of a partition without a fence is missing", "R3", missingAdvance},
+	{"an advance backwards is refused", "R1", backwards},
+	{"an advance that applies nothing commits what the handler wrote, under the fence", "R1", emptyAdvance},
+	{"several partitions commit together", "R1", severalPartitions},
+	{"of several partitions one is refused: nothing of any commits, and the first refused in key order is named", "R1 R3", oneOfSeveralRefused},
+	{"transactions over the same partitions in opposite orders do not deadlock", "R4", oppositeOrders},
+	{"of two commits from one position, one is accepted", "R1", sameAdvanceTwice},
+	{"a handler's error is returned, and nothing is committed", "R1", handlerError},
+	{"a handler's panic reaches the caller, nothing is committed, and the sink works on", "R12", handlerPanic},
+	{"a handler that ends its goroutine commits nothing, and the sink works on", "R12", handlerGoexit},
+	{"a context that ended before commits nothing", "R12", contextEndedBefore},
+	{"a context that ends in the handler commits nothing, even if the handler does not care", "R12", contextEndsWithin},
+	{"a transaction is of no use when its handler has returned", "R1", transactionKept},
+	{"what a transaction writes is seen by nobody until it commits", "R1", isolation},
+}
+
+// unblocked are the rules of RunUnblocked.
+var unblocked = []history{
+	{"frozen with the transaction open, after its writes: the next owner claims and commits, the frozen one is refused", "R4 R12", frozenAfterWrites},
+	{"frozen with two partitions in one transaction: the other partition's next owner goes on too", "R4 R12", frozenWithTwo},
+}
+
+func movedAdvance(w *world) {
+	w.seedAt(10, orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ta.applies(2)
+	for _, from := range []epoch.Offset{0, 10, 11, 13, 14, 1 << 40} {
+		for _, messages := range []int{0, 1, 2} {
+			elsewhere := *ta
+			elsewhere.Next = from
+			a := elsewhere.advance(messages)
+			err := elsewhere.tries(messages)
+			w.wantOnly(err, epoch.ErrMoved, "A applies from %d to %d where the fence stands at 12", a.From, a.To)
+			var moved *epoch.MovedError
+			if want := (epoch.MovedError{Partition: orders0, From: from, Next: 12}); !errors.As(err, &moved) || *moved != want {
+				w.Errorf("the refusal is %+v, want %+v", moved, want)
+			}
+		}
+	}
+	ta.wantFence()
+	w.wantEffects(orders0, "10-11@5")
+}
+
+func staleBeforeMoved(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	tb := w.process("B").claims(orders0, 6)
+	tb.applies(2)
+	err := ta.tries(2)
+	w.wantOnly(err, epoch.ErrStale, "A, stale, applies from an offset that is past")
+	var stale *epoch.StaleError
+	if want := (epoch.StaleError{Partition: orders0, Ours: ta.Claim, Held: tb.Fence}); !errors.As(err, &stale) || *stale != want {
+		w.Errorf("the refusal is\n%+v, want\n%+v", stale, want)
+	}
+	never := *tb
+	never.Claim = epoch.ClaimID{}
+	never.refused(epoch.ErrStale, 1) // zero is nobody's claim
+
+	// Nor is it that of a fence which nobody has claimed.
+	w.seed(orders1)
+	unclaimed := &tenure{process: ta.process, Fence: ta.process.reads(orders1)}
+	unclaimed.refused(epoch.ErrStale, 1)
+	w.wantEffects(orders0, "0-1@6")
+	w.wantEffects(orders1, "")
+}
+
+func missingAdvance(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	lost := *ta
+	lost.Partition = orders1
+	err := lost.tries(1)
+	w.wantOnly(err, epoch.ErrMissing, "A applies where there is no fence")
+	var missing *epoch.MissingError
+	if !errors.As(err, &missing) || missing.Partition != orders1 {
+		w.Errorf("the refusal is %#v; want a MissingError of %s", missing, orders1)
+	}
+	w.wantEffects(orders1, "")
+}
+
+func backwards(w *world) {
+	w.seedAt(10, orders0)
+	ta := w.process("A").claims(orders0, 5)
+	a := ta.advance(-1)
+	err := ta.commit([]epoch.Advance{a}, func(ctx context.Context, tx any) error {
+		return w.db.Append(ctx, tx, orders0.String(), "backwards")
+	})
+	if err == nil || errors.Is(err, epoch.ErrInDoubt) {
+		w.Errorf("an advance from %d to %d: err = %v, want a refusal", a.From, a.To, err)
+	}
+	ta.wantFence()
+	w.wantEffects(orders0, "")
+}
+
+func emptyAdvance(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ta.applies(1)
+	for range 2 {
+		err := ta.commit([]epoch.Advance{ta.advance(0)}, func(ctx context.Context, tx any) error {
+			return w.db.Append(ctx, tx, "outbox", "relayed")
+		})
+		if err != nil {
+			w.Fatal(err)
+		}
+		ta.wantFence()
+	}
+	w.process("B").claims(orders0, 6)
+	err := ta.commit([]epoch.Advance{ta.advance(0)}, func(ctx context.Context, tx any) error {
+		return w.db.Append(ctx, tx, "outbox", "relayed by a zombie")
+	})
+	w.wantOnly(err, epoch.ErrStale, "A, stale, applies nothing")
+	w.wantList("outbox", "relayed", "relayed")
+}
+
+// applyAll commits some messages for each of several tenures in one
+// transaction of the first one's process.
+func applyAll(messages int, ts ...*tenure) error {
+	w := ts[0].w
+	w.Helper()
+	var as []epoch.Advance
+	for _, t := range ts {
+		as = append(as, t.advance(messages))
+	}
+	err := ts[0].commit(as, func(ctx context.Context, tx any) error {
+		for i, a := range as {
+			if err := w.effects(ctx, tx, a, ts[i].Epoch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		for i, t := range ts {
+			t.Next, t.LeaderEpoch = as[i].To, as[i].LeaderEpoch
+		}
+	}
+	return err
+}
+
+func severalPartitions(w *world) {
+	w.seed(orders0, orders2)
+	w.seedAt(5, orders1)
+	a := w.process("A")
+	t2, t0, t1 := a.claims(orders2, 7), a.claims(orders0, 5), a.claims(orders1, 6)
+	for range 2 {
+		if err := applyAll(2, t2, t0, t1); err != nil {
+			w.Fatal(err)
+		}
+	}
+	for _, t := range []*tenure{t0, t1, t2} {
+		t.wantFence()
+	}
+	w.wantEffects(orders0, "0-3@5")
+	w.wantEffects(orders1, "5-8@6")
+	w.wantEffects(orders2, "0-3@7")
+}
+
+func oneOfSeveralRefused(w *world) {
+	// In key order these are B, _, a and é; many a collation differs.
+	var ps []epoch.Partition
+	for _, topic := range []string{"B", "_", "a", "é"} {
+		ps = append(ps, epoch.Partition{Group: "billing", Topic: topic})
+	}
+	a, b := w.process("A"), w.process("B")
+	var ts []*tenure
+	for _, p := range ps {
+		w.seed(p)
+		ts = append(ts, a.claims(p, 5))
+	}
+	refused := func(first epoch.Partition, want error, stale ...int) {
+		w.Helper()
+		for _, backward := range []bool{false, true} {
+			given := slices.Clone(ts)
+			if backward {
+				slices.Reverse(given)
+			}
+			err := applyAll(1, given...)
+			w.wantOnly(err, want, "A commits four partitions, of which %v are not its own", stale)
+			var named epoch.Partition
+			if e := (*epoch.StaleError)(nil); errors.As(err, &e) {
+				named = e.Partition
+			}
+			if e := (*epoch.MovedError)(nil); errors.As(err, &e) {
+				named = e.Partition
+			}
+			if named != first {
+				w.Fatalf("the refusal names %s, want the first in key order, %s: %v", named, first, err)
+			}
+		}
+		for _, p := range ps {
+			w.wantEffects(p, "")
+			if f := b.reads(p); f.Next != 0 {
+				w.Fatalf("%s stands at offset %d after a refused transaction", p, f.Next)
+			}
+		}
+	}
+	b.claims(ps[3], 6)
+	refused(ps[3], epoch.ErrStale, 3)
+	b.claims(ps[1], 6)
+	refused(ps[1], epoch.ErrStale, 1, 3)
+	ts[0].Next = 4
+	refused(ps[0], epoch.ErrMoved, 0, 1, 3)
+	ts[0].Next = 0
+	if err := applyAll(1, ts[2], ts[0]); err != nil { // the rest is A's still
+		w.Fatal(err)
+	}
+}
+
+func oppositeOrders(w *world) {
+	const rounds = 20
+	w.seed(orders0, orders1)
+	a := w.process("A")
+	t0, t1 := a.claims(orders0, 5), a.claims(orders1, 5)
+	w.together(2, func(n int, a *process) {
+		for done := 0; done < rounds; {
+			as := []epoch.Advance{}
+			for _, t := range []*tenure{t0, t1} {
+				f, err := a.sink.Fence(w.ctx, t.Partition)
+				if err != nil {
+					w.Errorf("read: %v", err)
+					return
+				}
+				as = append(as, (&tenure{Fence: f}).advance(1))
+			}
+			if n == 1 {
+				slices.Reverse(as)
+			}
+			err := a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+				for _, one := range as {
+					if err := w.effects(ctx, tx, one, 5); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err == nil {
+				done++
+			} else if !w.isOnly(err, epoch.ErrMoved, "commit %v", as) {
+				return
+			}
+		}
+	})
+	w.wantEffects(orders0, "0-39@5")
+	w.wantEffects(orders1, "0-39@5")
+}
+
+func sameAdvanceTwice(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	for range 5 {
+		as := []epoch.Advance{ta.advance(1)}
+		accepted := make(chan struct{}, 4)
+		w.together(4, func(_ int, a *process) {
+			err := a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+				return w.effects(ctx, tx, as[0], ta.Epoch)
+			})
+			if err == nil {
+				accepted <- struct{}{}
+				return
+			}
+			w.isOnly(err, epoch.ErrMoved, "commit from %d, again", as[0].From)
+		})
+		if len(accepted) != 1 {
+			w.Fatalf("%d commits from offset %d were accepted", len(accepted), as[0].From)
+		}
+		ta.Next, ta.LeaderEpoch = as[0].To, as[0].LeaderEpoch
+		ta.wantFence()
+	}
+	w.wantEffects(orders0, "0-4@5")
+}
+
+type handlersOwn struct{ code int }
+
+func (e *handlersOwn) Error() string { return "out of stock" }
+
+func handlerError(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	own := &handlersOwn{code: 409}
+	as := []epoch.Advance{ta.advance(2)}
+	err := ta.commit(as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+			return err
+		}
+		return own
+	})
+	var found *handlersOwn
+	if !errors.Is(err, own) || !errors.As(err, &found) || found.code != 409 || len(class(err)) > 0 {
+		w.Errorf("err = %v, want the handler's own and no refusal", err)
+	}
+	ta.wantFence()
+	w.wantEffects(orders0, "")
+	ta.applies(2)
+	w.wantEffects(orders0, "0-1@5")
+}
+
+func handlerPanic(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	func() {
+		defer func() {
+			if r := recover(); r != "out of stock" {
+				w.Errorf("recovered %v, want the handler's own panic", r)
+			}
+		}()
+		as := []epoch.Advance{ta.advance(2)}
+		err := ta.commit(as, func(ctx context.Context, tx any) error {
+			if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+				return err
+			}
+			panic("out of stock")
+		})
+		w.Errorf("Commit returned %v, want the handler's panic", err)
+	}()
+	ta.wantFence()
+	w.wantEffects(orders0, "")
+	ta.applies(2)
+	tb := w.process("B").claims(orders0, 6)
+	tb.applies(1)
+	w.wantEffects(orders0, "0-1@5 2@6")
+}
+
+func handlerGoexit(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		as := []epoch.Advance{ta.advance(2)}
+		err := ta.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+			if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+				return err
+			}
+			runtime.Goexit() // as t.FailNow does
+			return nil
+		})
+		w.Errorf("Commit returned %v after its goroutine had ended", err)
+	}()
+	<-ended
+	ta.wantFence()
+	ta.applies(2)
+	w.wantEffects(orders0, "0-1@5")
+}
+
+func contextEndedBefore(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	as := []epoch.Advance{ta.advance(1)}
+	err := ta.sink.Commit(ctx, as, func(ctx context.Context, tx any) error {
+		return w.effects(ctx, tx, as[0], ta.Epoch)
+	})
+	if !errors.Is(err, context.Canceled) {
+		w.Errorf("Commit: err = %v, want the context's", err)
+	}
+	if _, err := ta.sink.Claim(ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, "A"))); !errors.Is(err, context.Canceled) {
+		w.Errorf("Claim: err = %v, want the context's", err)
+	}
+	if _, err := ta.sink.Fence(ctx, orders0); !errors.Is(err, context.Canceled) {
+		w.Errorf("Fence: err = %v, want the context's", err)
+	}
+	if err := ta.sink.Seed(ctx, []epoch.Start{start(orders1, 0, 0)}); !errors.Is(err, context.Canceled) {
+		w.Errorf("Seed: err = %v, want the context's", err)
+	}
+	ta.wantFence()
+	w.wantEffects(orders0, "")
+	ta.applies(1)
+}
+
+func contextEndsWithin(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	for name, apply := range map[string]func(ctx context.Context, tx any, as epoch.Advance, cancel func()) error{
+		"before it writes": func(ctx context.Context, tx any, as epoch.Advance, cancel func()) error {
+			cancel()
+			_ = w.effects(ctx, tx, as, 1)
+			return nil
+		},
+		"after it wrote": func(ctx context.Context, tx any, as epoch.Advance, cancel func()) error {
+			if err := w.effects(ctx, tx, as, 1); err != nil {
+				return err
+			}
+			cancel()
+			return nil
+		},
+	} {
+		ta := a.claims(orders0, 5)
+		ctx, cancel := context.WithCancel(w.ctx)
+		as := ta.advance(1)
+		err := a.sink.Commit(ctx, []epoch.Advance{as}, func(ctx context.Context, tx any) error {
+			return apply(ctx, tx, as, cancel)
+		})
+		cancel()
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, epoch.ErrInDoubt) {
+			w.Errorf("%s: err = %v, want the context's or %q", name, err, epoch.ErrInDoubt)
+		}
+		again := a.claims(orders0, 5) // whatever was in flight is refused from here on
+		if again.Next != ta.Next {
+			w.Errorf("%s: the fence stands at offset %d, want %d", name, again.Next, ta.Next)
+		}
+		w.wantEffects(orders0, "")
+	}
+	ta := a.claims(orders0, 100)
+	ta.applies(1)
+	w.wantEffects(orders0, "0@100")
+}
+
+func transactionKept(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	var kept any
+	for _, result := range []error{nil, errors.New("not this time")} {
+		err := ta.commit([]epoch.Advance{ta.advance(0)}, func(_ context.Context, tx any) error {
+			kept = tx
+			return result
+		})
+		if !errors.Is(err, result) {
+			w.Fatal(err)
+		}
+		err = func() (err error) {
+			defer func() {
+				if r := recover(); r != nil {
+					err = errors.New("it panicked, which will do")
+				}
+			}()
+			return w.db.Append(w.ctx, kept, orders0.String(), "late")
+		}()
+		if err == nil {
+			w.Errorf("a write through a transaction that had ended with %v was accepted", result)
+		}
+	}
+	ta.applies(1)
+	w.wantEffects(orders0, "0@5")
+}
+
+func isolation(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	as := []epoch.Advance{ta.advance(2)}
+	err := ta.commit(as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+			return err
+		}
+		w.wantEffects(orders0, "")
+		ta.wantFence()
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.wantEffects(orders0, "0-1@5")
+}
+
+func frozenAfterWrites(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders0, 5)
+	ta.applies(2)
+	var tb *tenure
+	as := []epoch.Advance{ta.advance(2)}
+	err := a.commit(as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+			return err
+		}
+		// A is frozen here. Meanwhile:
+		tb = b.claims(orders0, 6)
+		tb.applies(3)
+		return nil
+	})
+	w.wantRefused(err, "A thaws and commits")
+	ta.refused(epoch.ErrStale, 2)
+	tb.applies(1)
+	w.wantEffects(orders0, "0-1@5 2-5@6")
+}
+
+func frozenWithTwo(w *world) {
+	w.seed(orders0, orders1)
+	a, b := w.process("A"), w.process("B")
+	t0, t1 := a.claims(orders0, 5), a.claims(orders1, 5)
+	as := []epoch.Advance{t0.advance(2), t1.advance(2)}
+	err := a.commit(as, func(ctx context.Context, tx any) error {
+		for _, one := range as {
+			if err := w.effects(ctx, tx, one, 5); err != nil {
+				return err
+			}
+		}
+		b.claims(orders1, 6).applies(1)
+		return nil
+	})
+	w.wantRefused(err, "A thaws and commits")
+	w.wantEffects(orders0, "")
+	w.wantEffects(orders1, "0@6")
+	again := a.claims(orders0, 7) // orders/0 is A's still, in doubt
+	again.applies(2)
+	w.wantEffects(orders0, "0-1@7")
+}

@@ -1,0 +1,335 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+
+	"pgregory.net/rapid"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// random are the histories that nobody wrote down.
+var random = []history{
+	{"random histories: every answer and every effect is as epoch.Fences says", "R1 R2 R3 R9", againstModel},
+	{"many processes at a time: each offset's effect is there once, in order, under epochs that never fall", "R1 R2 R4 R5", manyAtATime},
+}
+
+// groups makes names that no other play of the same database has used.
+var groups atomic.Int64
+
+func againstModel(w *world) {
+	processes := []*process{w.process("A"), w.process("B"), w.process("C")}
+	rapid.Check(w, func(t *rapid.T) {
+		group := fmt.Sprintf("random-%d", groups.Add(1))
+		m := &model{t: t, w: w, group: group, fences: epoch.Fences{}, effects: map[epoch.Partition][]string{}, processes: processes}
+		for n := range int32(3) {
+			m.partitions = append(m.partitions, epoch.Partition{Group: group, Topic: "orders", Number: n})
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"seed": m.seed, "claim": m.claim, "read and claim": m.takeOver, "commit": m.commit, "commit well": m.commitWell, "": m.check,
+		})
+		m.touched = m.partitions // for what an action did to the others
+		m.check(t)
+	})
+}
+
+// model is one history at random: what the sink is told, epoch.Fences is told
+// too.
+type model struct {
+	t          *rapid.T
+	w          *world
+	group      string
+	partitions []epoch.Partition
+	processes  []*process
+
+	fences  epoch.Fences
+	effects map[epoch.Partition][]string
+	seen    []epoch.Fence     // every fence that anyone has read
+	held    []epoch.Fence     // every fence that a claim has returned
+	touched []epoch.Partition // by the last action
+}
+
+func (m *model) process(t *rapid.T) *process {
+	return rapid.SampledFrom(m.processes).Draw(t, "process")
+}
+
+func (m *model) partition(t *rapid.T) epoch.Partition {
+	return rapid.SampledFrom(m.partitions).Draw(t, "partition")
+}
+
+// agree fails the history unless the sink refused as the model did, and in the
+// same words where those are the protocol's.
+func (m *model) agree(t *rapid.T, what string, got, want error) {
+	t.Helper()
+	if (got == nil) != (want == nil) || !slices.Equal(class(got), class(want)) {
+		t.Fatalf("%s: err = %v, want %v", what, got, want)
+	}
+	if gs, ws := (*epoch.StaleError)(nil), (*epoch.StaleError)(nil); errors.As(want, &ws) && (!errors.As(got, &gs) || *gs != *ws) {
+		t.Fatalf("%s: err = %+v, want %+v", what, gs, ws)
+	}
+	if gm, wm := (*epoch.MovedError)(nil), (*epoch.MovedError)(nil); errors.As(want, &wm) && (!errors.As(got, &gm) || *gm != *wm) {
+		t.Fatalf("%s: err = %+v, want %+v", what, gm, wm)
+	}
+	if gm, wm := (*epoch.MissingError)(nil), (*epoch.MissingError)(nil); errors.As(want, &wm) && (!errors.As(got, &gm) || *gm != *wm) {
+		t.Fatalf("%s: err = %+v, want %+v", what, gm, wm)
+	}
+}
+
+func (m *model) seed(t *rapid.T) {
+	ps := rapid.SliceOfNDistinct(rapid.SampledFrom(m.partitions), 0, 3, rapid.ID).Draw(t, "partitions")
+	var starts []epoch.Start
+	for _, p := range ps {
+		starts = append(starts, start(p, epoch.Offset(rapid.IntRange(10, 12).Draw(t, "next")), epoch.Offset(rapid.IntRange(0, 2).Draw(t, "earliest"))))
+	}
+	m.touched = ps
+	m.agree(t, fmt.Sprintf("seed %v", ps), m.process(t).sink.Seed(m.w.ctx, starts), m.fences.Seed(starts))
+}
+
+func (m *model) swap(t *rapid.T, seen epoch.Fence, c epoch.Claim) {
+	t.Helper()
+	m.touched = []epoch.Partition{c.Partition}
+	got, gotErr := m.process(t).sink.Claim(m.w.ctx, seen, c)
+	want, wantErr := m.fences.Claim(seen, c)
+	m.agree(t, "claim "+c.Partition.String(), gotErr, wantErr)
+	if wantErr == nil {
+		if got != want {
+			t.Fatalf("claim %s: the fence is\n%+v, want\n%+v", c.Partition, got, want)
+		}
+		m.held = append(m.held, got)
+	}
+}
+
+// claim swaps into whatever anyone has ever seen.
+func (m *model) claim(t *rapid.T) {
+	if len(m.seen) == 0 {
+		t.Skip("nobody has read a fence yet")
+	}
+	seen := rapid.SampledFrom(m.seen).Draw(t, "seen")
+	m.swap(t, seen, epoch.NewClaim(lease(seen.Partition, rapid.Int64Range(1, 6).Draw(t, "number"), "random")))
+}
+
+// takeOver reads, and swaps into what it has read, sometimes with one thing
+// wrong.
+func (m *model) takeOver(t *rapid.T) {
+	p := m.partition(t)
+	seen, gotErr := m.process(t).sink.Fence(m.w.ctx, p)
+	_, wantErr := m.fences.Read(p)
+	m.agree(t, "read "+p.String(), gotErr, wantErr)
+	if wantErr != nil {
+		return
+	}
+	m.seen = append(m.seen, seen)
+	c := epoch.NewClaim(lease(p, rapid.Int64Range(1, 6).Draw(t, "number"), "random"))
+	switch rapid.IntRange(0, 11).Draw(t, "wrong") {
+	case 0:
+		c.Number = -c.Number
+	case 1:
+		c.Log = "another log"
+	case 2:
+		c.Source = "another source"
+	case 3:
+		c.ID = seen.Claim
+	}
+	m.swap(t, seen, c)
+}
+
+// commitWell advances partitions from where they are under the claims they
+// carry, and sometimes the handler fails.
+func (m *model) commitWell(t *rapid.T) {
+	var as []epoch.Advance
+	for _, p := range m.partitions {
+		if f, ok := m.fences[p]; ok && f.Epoch > 0 && rapid.Bool().Draw(t, "include") {
+			as = append(as, (&tenure{Fence: f}).advance(rapid.IntRange(0, 3).Draw(t, "messages")))
+		}
+	}
+	if len(as) == 0 {
+		t.Skip("nothing is claimed")
+	}
+	var fails error
+	if rapid.IntRange(0, 4).Draw(t, "handler fails") == 0 {
+		fails = errors.New("handler failed")
+	}
+	m.transact(t, as, fails)
+}
+
+// commit advances partitions by any claims that were ever held, from wherever.
+func (m *model) commit(t *rapid.T) {
+	if len(m.held) == 0 {
+		t.Skip("nobody has claimed yet")
+	}
+	var as []epoch.Advance
+	for _, f := range rapid.SliceOfNDistinct(rapid.SampledFrom(m.held), 1, 3, func(f epoch.Fence) epoch.Partition { return f.Partition }).Draw(t, "held") {
+		if now := m.fences[f.Partition]; rapid.Bool().Draw(t, "from the right offset") {
+			f.Next = now.Next
+		}
+		as = append(as, (&tenure{Fence: f}).advance(rapid.IntRange(0, 3).Draw(t, "messages")))
+	}
+	m.transact(t, as, nil)
+}
+
+func (m *model) transact(t *rapid.T, as []epoch.Advance, fails error) {
+	t.Helper()
+	m.touched = nil
+	for _, a := range as {
+		m.touched = append(m.touched, a.Partition)
+	}
+	calls := 0
+	value := fmt.Sprintf("transaction %d", groups.Add(1))
+	got := m.process(t).sink.Commit(m.w.ctx, as, func(ctx context.Context, tx any) error {
+		calls++
+		for _, a := range as {
+			if err := m.w.db.Append(ctx, tx, a.Partition.String(), value); err != nil {
+				return err
+			}
+		}
+		return fails
+	})
+	if calls > 1 {
+		t.Fatalf("apply was called %d times", calls)
+	}
+	if fails != nil {
+		if !errors.Is(got, fails) {
+			t.Fatalf("commit: err = %v, want the handler's", got)
+		}
+		return
+	}
+	want := m.fences.Advance(as)
+	m.agree(t, fmt.Sprintf("commit %+v", as), got, want)
+	if want == nil {
+		for _, a := range as {
+			m.effects[a.Partition] = append(m.effects[a.Partition], value)
+		}
+	}
+}
+
+func (m *model) check(t *rapid.T) {
+	for _, p := range m.touched {
+		got, gotErr := m.processes[0].sink.Fence(m.w.ctx, p)
+		want, wantErr := m.fences.Read(p)
+		m.agree(t, "read "+p.String(), gotErr, wantErr)
+		if got != want {
+			t.Fatalf("the fence is\n%+v, want\n%+v", got, want)
+		}
+		list, err := m.w.db.List(m.w.ctx, p.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(list, m.effects[p]) {
+			t.Fatalf("effects of %s:\n%q, want\n%q", p, list, m.effects[p])
+		}
+	}
+	m.touched = nil
+}
+
+// manyAtATime has processes claim from each other whenever they like, under
+// numbers that repeat and fall, and commit what they can. Each stops once every
+// partition is through.
+func manyAtATime(w *world) {
+	const each = 40 // messages of each partition
+	ps := []epoch.Partition{orders0, orders1, orders2}
+	w.seed(ps...)
+	seed := rand.Uint64()
+	w.Logf("seed %d", seed)
+	w.together(4, func(n int, a *process) {
+		r := rand.New(rand.NewPCG(seed, uint64(n)))
+		held := map[epoch.Partition]*tenure{}
+		for {
+			through := true
+			for _, p := range ps {
+				f, err := a.sink.Fence(w.ctx, p)
+				if err != nil {
+					w.Errorf("read: %v", err)
+					return
+				}
+				if f.Next == each {
+					delete(held, p)
+					continue
+				}
+				through = false
+				if held[p] != nil || r.IntN(3) > 0 {
+					continue
+				}
+				f, err = a.sink.Claim(w.ctx, f, epoch.NewClaim(lease(p, r.Int64N(9)+1, a.name)))
+				switch {
+				case err == nil:
+					held[p] = &tenure{process: a, Fence: f}
+				case !w.isOnly(err, epoch.ErrStale, "claim"):
+					return
+				}
+			}
+			if through {
+				return
+			}
+			if !a.commitSome(r, held, each) {
+				return
+			}
+		}
+	})
+	for _, p := range ps {
+		list, err := w.db.List(w.ctx, p.String())
+		if err != nil {
+			w.Fatal(err)
+		}
+		last := epoch.Epoch(0)
+		for i, s := range list {
+			var o epoch.Offset
+			var e epoch.Epoch
+			if _, err := fmt.Sscanf(s, "%d@%d", &o, &e); err != nil {
+				w.Fatal(err)
+			}
+			if o != epoch.Offset(i) || e < last {
+				w.Fatalf("%s: at place %d is the effect of offset %d under epoch %d, after epoch %d:\n%q", p, i, o, e, last, list)
+			}
+			last = e
+		}
+		if len(list) != each {
+			w.Errorf("%s: %d effects of %d messages", p, len(list), each)
+		}
+	}
+}
+
+// commitSome commits a few messages of some of the partitions held, as one
+// transaction, and lets go of those it has lost. In doubt it lets go of all: it
+// will claim again. False means an answer that no process may get.
+func (a *process) commitSome(r *rand.Rand, held map[epoch.Partition]*tenure, end epoch.Offset) bool {
+	var ts []*tenure
+	var as []epoch.Advance
+	for _, t := range held { // in any order
+		if left := int(end - t.Next); left > 0 && r.IntN(3) > 0 {
+			ts = append(ts, t)
+			as = append(as, t.advance(1+r.IntN(min(3, left))))
+		}
+	}
+	if len(as) == 0 {
+		return true
+	}
+	w := a.w
+	err := a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+		for i, one := range as {
+			if err := w.effects(ctx, tx, one, ts[i].Epoch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var stale *epoch.StaleError
+	switch {
+	case err == nil:
+		for i, t := range ts {
+			t.Next, t.LeaderEpoch = as[i].To, as[i].LeaderEpoch
+		}
+	case errors.As(err, &stale):
+		delete(held, stale.Partition)
+	case errors.Is(err, epoch.ErrInDoubt):
+		clear(held)
+	default:
+		w.Errorf("commit %+v: %v", as, err)
+		return false
+	}
+	return true
+}

@@ -1,0 +1,151 @@
+package sinktest
+
+import (
+	"fmt"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// seeds are the rules of fences that do not exist yet.
+var seeds = []history{
+	{"a topic that the group does not know begins at the policy's offset", "R9", seedUnknown},
+	{"a new partition of a known topic begins at the earliest message", "R9", seedKnown},
+	{"topics and groups are known by themselves alone", "R9", seedOthers},
+	{"seeding leaves a fence that exists as it is", "R9", seedExisting},
+	{"fences of two topics or groups are not seeded together", "R9", seedMixed},
+	{"seeding nothing is nothing", "R9", seedNothing},
+	{"of concurrent seedings of the same partitions, one decides them all", "R9", seedSame},
+	{"of concurrent seedings of different partitions, one begins at the policy's offset, the others at the earliest", "R9", seedDifferent},
+}
+
+func start(p epoch.Partition, next, earliest epoch.Offset) epoch.Start {
+	return epoch.Start{Origin: origin(p), Next: next, Earliest: earliest}
+}
+
+func (a *process) seeds(starts ...epoch.Start) {
+	a.w.Helper()
+	if err := a.sink.Seed(a.w.ctx, starts); err != nil {
+		a.w.Fatalf("%s seeds %+v: %v", a.name, starts, err)
+	}
+}
+
+// wantStart fails the test unless p has an unclaimed fence at next.
+func (a *process) wantStart(p epoch.Partition, next epoch.Offset) {
+	a.w.Helper()
+	want := epoch.Fence{Origin: origin(p), Next: next, LeaderEpoch: -1}
+	if f := a.reads(p); f != want {
+		a.w.Fatalf("the seeded fence is\n%+v, want\n%+v", f, want)
+	}
+}
+
+func seedUnknown(w *world) {
+	a := w.process("A")
+	a.seeds(start(orders0, 100, 7), start(orders1, 200, 8))
+	a.wantStart(orders0, 100)
+	a.wantStart(orders1, 200)
+}
+
+func seedKnown(w *world) {
+	a := w.process("A")
+	a.seeds(start(orders0, 100, 7))
+	a.seeds(start(orders0, 100, 7), start(orders1, 200, 8), start(orders2, 300, 9))
+	a.wantStart(orders0, 100)
+	a.wantStart(orders1, 8)
+	a.wantStart(orders2, 9)
+}
+
+func seedOthers(w *world) {
+	a := w.process("A")
+	payments := epoch.Partition{Group: orders0.Group, Topic: "payments", Number: 0}
+	shipping := epoch.Partition{Group: "shipping", Topic: orders0.Topic, Number: 0}
+	a.seeds(start(orders0, 100, 7))
+	a.seeds(start(payments, 200, 8))
+	a.seeds(start(shipping, 300, 9))
+	a.wantStart(payments, 200)
+	a.wantStart(shipping, 300)
+}
+
+func seedExisting(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ta.applies(3)
+	other := start(orders0, 100, 50)
+	other.Log, other.Source = "another log", "another source"
+	w.process("B").seeds(other)
+	ta.wantFence()
+	ta.applies(1)
+}
+
+func seedMixed(w *world) {
+	a := w.process("A")
+	for name, p := range map[string]epoch.Partition{
+		"topics": {Group: orders0.Group, Topic: "payments"},
+		"groups": {Group: "shipping", Topic: orders0.Topic},
+	} {
+		if err := a.sink.Seed(w.ctx, []epoch.Start{start(orders0, 0, 0), start(p, 0, 0)}); err == nil {
+			w.Errorf("two %s were seeded together", name)
+		}
+		for _, p := range []epoch.Partition{orders0, p} {
+			_, err := a.sink.Fence(w.ctx, p)
+			w.wantOnly(err, epoch.ErrMissing, "read %s after a refused seeding", p)
+		}
+	}
+}
+
+func seedNothing(w *world) {
+	w.process("A").seeds()
+}
+
+func seedSame(w *world) {
+	for round := range 5 {
+		ps := [3]epoch.Partition{}
+		for i := range ps {
+			ps[i] = epoch.Partition{Group: fmt.Sprintf("group-%d", round), Topic: "orders", Number: int32(i)}
+		}
+		w.together(4, func(n int, a *process) {
+			var starts []epoch.Start
+			for i := range ps {
+				// Each goes through the partitions in another order.
+				starts = append(starts, start(ps[(i+n)%len(ps)], epoch.Offset(100+n), epoch.Offset(200+n)))
+			}
+			if err := a.sink.Seed(w.ctx, starts); err != nil {
+				w.Errorf("process %d seeds: %v", n, err)
+			}
+		})
+		reader := w.process("reader")
+		first := reader.reads(ps[0]).Next
+		if first < 100 || first >= 104 {
+			w.Errorf("round %d: %s begins at %d, want 100 to 103", round, ps[0], first)
+		}
+		for _, p := range ps[1:] {
+			if next := reader.reads(p).Next; next != first {
+				w.Errorf("round %d: %s begins at %d and %s at %d: two seedings were mixed", round, ps[0], first, p, next)
+			}
+		}
+	}
+}
+
+func seedDifferent(w *world) {
+	for round := range 5 {
+		group := fmt.Sprintf("group-%d", round)
+		w.together(4, func(n int, a *process) {
+			p := epoch.Partition{Group: group, Topic: "orders", Number: int32(n)}
+			if err := a.sink.Seed(w.ctx, []epoch.Start{start(p, 100, 7)}); err != nil {
+				w.Errorf("process %d seeds: %v", n, err)
+			}
+		})
+		reader, firsts := w.process("reader"), 0
+		for n := range 4 {
+			switch f := reader.reads(epoch.Partition{Group: group, Topic: "orders", Number: int32(n)}); f.Next {
+			case 100:
+				firsts++
+			case 7:
+			default:
+				w.Errorf("round %d: %s begins at %d, want 100 or 7", round, f.Partition, f.Next)
+			}
+		}
+		if firsts != 1 {
+			w.Errorf("round %d: %d seedings found that they were first", round, firsts)
+		}
+	}
+}

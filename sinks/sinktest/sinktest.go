@@ -1,0 +1,95 @@
+package sinktest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Database is what the suite needs of one empty database. The fields are
+// called from several goroutines at a time, but for their TX, which is used
+// by one.
+type Database[TX any] struct {
+	// Open returns a sink on this database, as one more process would have it:
+	// with connections of its own. It is called a few times for one database.
+	// The sink goes when t ends.
+	Open func(t testing.TB) epoch.Sink[TX]
+
+	// Append adds value to the named list through tx: the suite's effects. A
+	// list need not be made first. Transactions that append to different lists
+	// must not disturb each other; those that append to one should not either.
+	Append func(ctx context.Context, tx TX, list, value string) error
+
+	// List returns what was appended to a list and committed, in the order it
+	// was appended, read beside any transaction.
+	List func(ctx context.Context, list string) ([]string, error)
+
+	// Commit ends tx behind the sink's back, as a handler may that sends COMMIT
+	// by itself. It is nil where TX gives no way to do so.
+	Commit func(ctx context.Context, tx TX) error
+}
+
+// Run plays every history on one or two databases of its own. create makes an
+// empty database, which goes when t ends.
+func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
+	for _, h := range histories {
+		run(t, h, create)
+	}
+}
+
+// RunUnblocked plays the histories that only a database can pass in which a
+// process frozen with its transaction open, effects written, does not hold up
+// the next claim, because it locks rows and the fence last (rule R4), or because
+// the claim ends the transaction it finds (R12). A database with one lock for
+// all writers, such as SQLite, cannot.
+func RunUnblocked[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
+	for _, h := range unblocked {
+		run(t, h, create)
+	}
+}
+
+func run[TX any](t *testing.T, h history, create func(t testing.TB) Database[TX]) {
+	t.Run(h.claim, func(t *testing.T) {
+		h.playOn(t, patience, func(t testing.TB) Database[any] { return erase(create(t)) })
+	})
+}
+
+// history is one claim about sinks and the play that shows it.
+type history struct {
+	claim string // in words
+	rules string // of the design that it bears on
+	play  func(w *world)
+}
+
+var histories = concat(attacks, claims, seeds, commits, names, random)
+
+func concat(hs ...[]history) []history {
+	var all []history
+	for _, h := range hs {
+		all = append(all, h...)
+	}
+	return all
+}
+
+// erase forgets the type of the transaction, so that histories need no type
+// parameter.
+func erase[TX any](db Database[TX]) Database[any] {
+	e := Database[any]{
+		Open: func(t testing.TB) epoch.Sink[any] { return erased[TX]{db.Open(t)} },
+		Append: func(ctx context.Context, tx any, list, value string) error {
+			return db.Append(ctx, tx.(TX), list, value)
+		},
+		List: db.List,
+	}
+	if db.Commit != nil {
+		e.Commit = func(ctx context.Context, tx any) error { return db.Commit(ctx, tx.(TX)) }
+	}
+	return e
+}
+
+type erased[TX any] struct{ epoch.Sink[TX] }
+
+func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, any) error) error {
+	return e.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
+}

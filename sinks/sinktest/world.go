@@ -1,0 +1,299 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// patience bounds each history. A sound sink needs a small part of it.
+const patience = 3 * time.Minute
+
+// world is where a history plays: one database, processes with names, and a
+// source whose leases are whatever the history says.
+type world struct {
+	testing.TB
+	ctx    context.Context
+	create func(testing.TB) Database[any]
+	db     Database[any]
+}
+
+func (h history) playOn(t testing.TB, patience time.Duration, create func(testing.TB) Database[any]) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	h.play(&world{TB: t, ctx: ctx, create: create, db: create(t)})
+}
+
+// elsewhere is the same world with another, empty database.
+func (w *world) elsewhere() *world {
+	w.Helper()
+	return &world{TB: w.TB, ctx: w.ctx, create: w.create, db: w.create(w)}
+}
+
+// The partitions of most histories.
+var (
+	orders0 = epoch.Partition{Group: "billing", Topic: "orders", Number: 0}
+	orders1 = epoch.Partition{Group: "billing", Topic: "orders", Number: 1}
+	orders2 = epoch.Partition{Group: "billing", Topic: "orders", Number: 2}
+)
+
+func origin(p epoch.Partition) epoch.Origin {
+	return epoch.Origin{Partition: p, Log: "cluster-1/topic-1", Source: "cluster-1"}
+}
+
+func lease(p epoch.Partition, number int64, owner string) epoch.Lease {
+	return epoch.Lease{Origin: origin(p), Number: number, Owner: owner}
+}
+
+// seed adds fences at offset zero.
+func (w *world) seed(ps ...epoch.Partition) {
+	w.Helper()
+	w.seedAt(0, ps...)
+}
+
+func (w *world) seedAt(next epoch.Offset, ps ...epoch.Partition) {
+	w.Helper()
+	var starts []epoch.Start
+	for _, p := range ps {
+		starts = append(starts, epoch.Start{Origin: origin(p), Next: next, Earliest: next})
+	}
+	if err := w.db.Open(w).Seed(w.ctx, starts); err != nil {
+		w.Fatalf("seed %v: %v", ps, err)
+	}
+}
+
+// process is one process with a sink of its own.
+type process struct {
+	w    *world
+	name string
+	sink epoch.Sink[any]
+}
+
+func (w *world) process(name string) *process {
+	w.Helper()
+	return &process{w: w, name: name, sink: w.db.Open(w)}
+}
+
+// reads reads the fence of p.
+func (a *process) reads(p epoch.Partition) epoch.Fence {
+	a.w.Helper()
+	f, err := a.sink.Fence(a.w.ctx, p)
+	if err != nil {
+		a.w.Fatalf("%s reads the fence of %s: %v", a.name, p, err)
+	}
+	return f
+}
+
+// swaps swaps a claim from l into the fence it has seen, and must succeed.
+func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
+	a.w.Helper()
+	c := epoch.NewClaim(l)
+	f, err := a.sink.Claim(a.w.ctx, seen, c)
+	if err != nil {
+		a.w.Fatalf("%s claims %s under lease number %d: %v", a.name, l.Partition, l.Number, err)
+	}
+	want, err := seen.Claimed(c)
+	if err != nil {
+		a.w.Fatalf("the history itself is wrong: %v", err)
+	}
+	// The position may have moved between read and swap; nothing else may.
+	if want.Next, want.LeaderEpoch = f.Next, f.LeaderEpoch; f != want {
+		a.w.Fatalf("%s claims %s under lease number %d: the fence is\n%+v, want\n%+v", a.name, l.Partition, l.Number, f, want)
+	}
+	return &tenure{process: a, Fence: f}
+}
+
+// claims reads the fence of p, has its lease of that number confirmed, and
+// swaps its claim in. All of it must succeed.
+func (a *process) claims(p epoch.Partition, number int64) *tenure {
+	a.w.Helper()
+	return a.swaps(a.reads(p), lease(p, number, a.name))
+}
+
+// tenure is what a process believes about a partition that it has claimed: the
+// fence as it knows it, which may be out of date.
+type tenure struct {
+	*process
+	epoch.Fence
+}
+
+// advance moves the fence from its position by some messages.
+func (t *tenure) advance(messages int) epoch.Advance {
+	return epoch.Advance{
+		Partition:   t.Partition,
+		Claim:       t.Claim,
+		From:        t.Next,
+		To:          t.Next + epoch.Offset(messages),
+		LeaderEpoch: int32(t.Next & 0xff), // some number that changes
+	}
+}
+
+// effects is what a handler does for an advance: for each message, its offset
+// and the epoch, appended to the list of the partition.
+func (w *world) effects(ctx context.Context, tx any, a epoch.Advance, e epoch.Epoch) error {
+	for o := a.From; o < a.To; o++ {
+		if err := w.db.Append(ctx, tx, a.Partition.String(), effect(o, e)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func effect(o epoch.Offset, e epoch.Epoch) string { return fmt.Sprintf("%d@%d", o, e) }
+
+// commit runs one transaction, and fails the test if apply is called twice.
+func (a *process) commit(as []epoch.Advance, apply func(ctx context.Context, tx any) error) error {
+	a.w.Helper()
+	var calls atomic.Int32
+	err := a.sink.Commit(a.w.ctx, as, func(ctx context.Context, tx any) error {
+		calls.Add(1)
+		return apply(ctx, tx)
+	})
+	if n := calls.Load(); n > 1 {
+		a.w.Errorf("%s commits %v: apply was called %d times", a.name, as, n)
+	}
+	return err
+}
+
+// tries applies some messages from where the tenure believes to be. It has
+// moved on if that succeeds.
+func (t *tenure) tries(messages int) error {
+	t.w.Helper()
+	a := t.advance(messages)
+	err := t.commit([]epoch.Advance{a}, func(ctx context.Context, tx any) error {
+		return t.w.effects(ctx, tx, a, t.Epoch)
+	})
+	if err == nil {
+		t.Next = a.To
+		if a.To > a.From {
+			t.LeaderEpoch = a.LeaderEpoch
+		}
+	}
+	return err
+}
+
+// applies is tries, and must succeed.
+func (t *tenure) applies(messages int) {
+	t.w.Helper()
+	from := t.Next
+	if err := t.tries(messages); err != nil {
+		t.w.Fatalf("%s applies %s from offset %d to %d under epoch %d: %v",
+			t.name, t.Partition, from, from+epoch.Offset(messages), t.Epoch, err)
+	}
+}
+
+// refused is tries, and must fail as want and no other refusal.
+func (t *tenure) refused(want error, messages int) {
+	t.w.Helper()
+	from := t.Next
+	t.w.wantOnly(t.tries(messages), want, "%s applies %s from offset %d to %d under epoch %d",
+		t.name, t.Partition, from, from+epoch.Offset(messages), t.Epoch)
+}
+
+var refusals = []error{
+	epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrLogChanged,
+	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrEscaped,
+}
+
+// class returns the refusals that err is.
+func class(err error) []error {
+	var is []error
+	for _, r := range refusals {
+		if errors.Is(err, r) {
+			is = append(is, r)
+		}
+	}
+	return is
+}
+
+// wantOnly fails the test unless err is want and no other refusal.
+func (w *world) wantOnly(err, want error, what string, args ...any) {
+	w.Helper()
+	if !w.isOnly(err, want, what, args...) {
+		w.FailNow()
+	}
+}
+
+// isOnly is wantOnly for goroutines other than the test's.
+func (w *world) isOnly(err, want error, what string, args ...any) bool {
+	w.Helper()
+	is := class(err)
+	if !slices.Equal(is, []error{want}) {
+		w.Errorf("%s: err = %v, which is %q; want %q and no other refusal", fmt.Sprintf(what, args...), err, is, want)
+		return false
+	}
+	return true
+}
+
+// wantRefused fails the test unless err is a refusal that a process may get
+// whose transaction was open when the next claim came.
+func (w *world) wantRefused(err error, what string) {
+	w.Helper()
+	if !errors.Is(err, epoch.ErrStale) && !errors.Is(err, epoch.ErrInDoubt) {
+		w.Fatalf("%s: err = %v, want %q or %q", what, err, epoch.ErrStale, epoch.ErrInDoubt)
+	}
+}
+
+// wantList fails the test unless the list holds exactly these values.
+func (w *world) wantList(list string, want ...string) {
+	w.Helper()
+	got, err := w.db.List(w.ctx, list)
+	if err != nil {
+		w.Fatalf("list %q: %v", list, err)
+	}
+	if !slices.Equal(got, want) {
+		w.Fatalf("effects of %s:\n%q, want\n%q", list, got, want)
+	}
+}
+
+// wantEffects fails the test unless the effects of p are exactly those written
+// as "0-2@5 3@7": offsets 0 to 2 under epoch 5, then 3 under epoch 7.
+func (w *world) wantEffects(p epoch.Partition, story string) {
+	w.Helper()
+	var want []string
+	for run := range strings.FieldsSeq(story) {
+		offsets, under, _ := strings.Cut(run, "@")
+		first, last, ranged := strings.Cut(offsets, "-")
+		if !ranged {
+			last = first
+		}
+		e := w.number(under)
+		for o := w.number(first); o <= w.number(last); o++ {
+			want = append(want, effect(epoch.Offset(o), epoch.Epoch(e)))
+		}
+	}
+	w.wantList(p.String(), want...)
+}
+
+func (w *world) number(s string) int64 {
+	w.Helper()
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		w.Fatalf("the history itself is wrong: %v", err)
+	}
+	return n
+}
+
+// wantFence fails the test unless the fence is as t believes.
+func (t *tenure) wantFence() {
+	t.w.Helper()
+	if f := t.process.reads(t.Partition); f != t.Fence {
+		t.w.Fatalf("the fence is\n%+v, want\n%+v", f, t.Fence)
+	}
+}
+
+// wantEpoch fails the test unless the tenure's epoch is e.
+func (t *tenure) wantEpoch(e epoch.Epoch) {
+	t.w.Helper()
+	if t.Epoch != e {
+		t.w.Fatalf("%s holds %s under epoch %d, want %d", t.name, t.Partition, t.Epoch, e)
+	}
+}
