@@ -1,0 +1,84 @@
+# Everything one does in this repository. `make` alone lists it.
+# Only Go is needed, except where a line says otherwise.
+
+GOLANGCI_LINT := 2.15.0
+STATICCHECK   := 0.8.2
+
+CACHE      := $(CURDIR)/.cache
+KAFKA_LIBS := $(CACHE)/kafka/libs
+golangci   := $(CACHE)/bin/golangci-lint-$(GOLANGCI_LINT)
+static     := $(CACHE)/bin/staticcheck-$(STATICCHECK)
+
+# Real Kafka is used as soon as `make kafka` has fetched it.
+ifneq ($(wildcard $(KAFKA_LIBS)/.complete),)
+export EPOCHFENCE_KAFKA_LIBS ?= $(KAFKA_LIBS)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## compile everything
+	go build ./...
+
+.PHONY: test
+test: ## all tests; those of services that are not here skip
+	go test ./...
+
+.PHONY: race
+race: ## all tests under the race detector
+	go test -race -timeout 20m ./...
+
+.PHONY: attacks
+attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)
+	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -run '^TestReal' ./consumer/...
+
+.PHONY: demo
+demo: ## the inventory example: freezes, kills, and who loses stock
+	go run ./examples/inventory
+
+DEMO := -workers 3 -partitions 8 -messages 1000000
+
+.PHONY: demo-real
+demo-real: kafka ## the same on a real Kafka and PostgreSQL, with a million messages (DEMO=… to change)
+	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/kafkatest/withservices \
+		sh -c 'exec go run ./examples/inventory -brokers "$$EPOCHFENCE_KAFKA" -database "$$EPOCHFENCE_POSTGRES" $(DEMO)'
+
+.PHONY: lint
+lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-clean:" $$unformatted; exit 1; }
+	go vet ./...
+	$(static) ./...
+	$(golangci) run ./...
+
+$(golangci):
+	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT),golangci-lint)
+
+$(static):
+	$(call install,honnef.co/go/tools/cmd/staticcheck@v$(STATICCHECK),staticcheck)
+
+# install puts a tool at its target, which names its version, so that neither
+# go.mod nor the machine's own tools are touched.
+define install
+	@mkdir -p $(@D)
+	GOBIN=$(@D) go install $(1)
+	@mv $(@D)/$(2) $@
+endef
+
+.PHONY: kafka
+kafka: $(KAFKA_LIBS)/.complete ## fetch Apache Kafka for the tests that need the real one (needs Java 17 and Maven)
+
+$(KAFKA_LIBS)/.complete: internal/kafkatest/pom.xml
+	rm -rf $(@D)
+	mvn -q -B -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(@D)
+	@touch $@
+
+.PHONY: ci
+ci: ## what CI runs, from nothing but a Debian machine
+	.ci/run
+
+.PHONY: clean
+clean: ## remove what these targets fetched
+	rm -rf $(CACHE)
