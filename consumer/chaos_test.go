@@ -47,7 +47,7 @@ func (c *chaos) handle(ctx context.Context, tx tx, m consumer.Message, e epoch.E
 	return nil
 }
 
-func (c *chaos) commit(_ context.Context, _ []epoch.Advance, do func() error) error {
+func (c *chaos) commit(m *memsource.Member, do func() error) error {
 	switch c.roll(25) {
 	case 0:
 		return errors.Join(do(), epoch.ErrInDoubt)
@@ -56,15 +56,17 @@ func (c *chaos) commit(_ context.Context, _ []epoch.Advance, do func() error) er
 	case 2:
 		time.AfterFunc(time.Duration(c.roll(int(20*time.Second))), func() { _ = do() }) // in flight
 		return epoch.ErrInDoubt
-	case 3:
-		c.pause(15 * time.Second) // frozen with the transaction open
+	case 3: // the process is frozen with its transaction open
+		m.Freeze()
+		c.pause(40 * time.Second)
+		m.Thaw()
 	case 4:
 		return errors.New("serialization failure")
 	}
 	return do()
 }
 
-func (c *chaos) claim(_ context.Context, _ epoch.Claim, do func() error) error {
+func (c *chaos) claim(do func() error) error {
 	switch c.roll(10) {
 	case 0:
 		return errors.Join(do(), epoch.ErrInDoubt)
@@ -72,6 +74,16 @@ func (c *chaos) claim(_ context.Context, _ epoch.Claim, do func() error) error {
 		c.pause(15 * time.Second) // frozen between confirm and swap
 	}
 	return do()
+}
+
+func (c *chaos) start(r *rig, name string, o options) *process {
+	p := r.process(name, nil)
+	p.sink.Script(memsink.Hooks{
+		Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error { return c.commit(p.member, do) },
+		Claim:  func(_ context.Context, _ epoch.Claim, do func() error) error { return c.claim(do) },
+	})
+	p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, c.handle, p.watched(o)) })
+	return p
 }
 
 func TestUnderAnyScheduleOfFaultsEachMessageIsAppliedOnceInOrder(t *testing.T) {
@@ -100,7 +112,6 @@ func playChaos(t *testing.T, seed uint64, met map[string]int) {
 	c := &chaos{rng: rand.New(rand.NewPCG(seed, 0))}
 	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
 	r.group().SetTerm(10 * time.Second)
-	faults := memsink.Hooks{Commit: c.commit, Claim: c.claim}
 	o := options{
 		MaxBatch: 1 + c.roll(20), Committers: 1 + c.roll(2), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -117,7 +128,7 @@ func playChaos(t *testing.T, seed uint64, met map[string]int) {
 		}
 		switch roll := c.roll(12); {
 		case len(running) == 0 || roll == 0 && len(running) < 4:
-			p := r.start(fmt.Sprintf("p%d", i), c.handle, o, faults)
+			p := c.start(r, fmt.Sprintf("p%d", i), o)
 			running, all = append(running, p), append(all, p)
 		case roll == 1:
 			c.freeze(running[c.roll(len(running))].member)
@@ -131,7 +142,7 @@ func playChaos(t *testing.T, seed uint64, met map[string]int) {
 			running = append(running[:i], running[i+1:]...)
 		}
 	}
-	all = append(all, r.start("last", c.handle, o, faults))
+	all = append(all, c.start(r, "last", o))
 	select {
 	case <-r.group().UntilApplied(r.Context()).Done():
 	case <-time.After(24 * time.Hour):

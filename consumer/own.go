@@ -72,7 +72,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 			o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.fence.Next, "cause", err)
 			return
 		}
-		if !o.running(ctx) || !o.recover(ctx, err) {
+		if again, in := o.report(err, o.running(ctx)); !again || !o.wait(ctx, in) {
 			break
 		}
 	}
@@ -161,9 +161,10 @@ func inOrder(f epoch.Fence, ms []Message) error {
 	return nil
 }
 
-// recover reports why a claim ended and waits as long as that calls for. It
-// returns false when the tenure is over.
-func (o *ownership[TX]) recover(ctx context.Context, err error) bool {
+// report says why a claim ended, and whether and when to make another. A tenure
+// that is over makes none, but a transaction that was refused or is in doubt is
+// news all the same.
+func (o *ownership[TX]) report(err error, running bool) (again bool, in time.Duration) {
 	if o.progress {
 		o.halts.Reset()
 		o.retries.Reset()
@@ -171,37 +172,37 @@ func (o *ownership[TX]) recover(ctx context.Context, err error) bool {
 	}
 	var (
 		stale       *epoch.StaleError
-		halt        *haltError
 		reclaim     *reclaimError
+		halt        *haltError
 		unconfirmed *unconfirmedError
 	)
 	switch {
 	case errors.As(err, &stale):
 		o.stale(stale)
-		return o.wait(ctx, o.retries.NextBackOff())
+		return running, o.retries.NextBackOff()
 	case errors.As(err, &reclaim):
-		o.logger.Warn("in doubt, claiming again", "epoch", o.fence.Epoch, "next", o.fence.Next, "err", err)
+		o.logger.Warn("in doubt", "epoch", o.fence.Epoch, "next", o.fence.Next, "err", err, "claiming_again", running)
 		o.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: err})
-		return o.wait(ctx, o.retries.NextBackOff())
+		return running, o.retries.NextBackOff()
+	case !running:
+		return false, 0
 	case errors.As(err, &unconfirmed):
-		in := o.retries.NextBackOff()
+		in = o.retries.NextBackOff()
 		o.logger.Info("lease not confirmed, asking again", "err", err, "retry_in", in)
-		return o.wait(ctx, in)
+		return true, in
 	case errors.As(err, &halt) && halt.forever:
 		o.logger.Error("halted until restarted", "next", o.fence.Next, "err", err)
 		o.Observer.Observe(Halted{Partition: o.partition, Next: o.fence.Next, Err: err})
-		return o.wait(ctx, 0)
+		return true, 0
 	case errors.As(err, &halt) || needsPerson(err):
-		in := o.halts.NextBackOff()
+		in = o.halts.NextBackOff()
 		o.logger.Error("halted", "next", o.fence.Next, "err", err, "retry_in", in)
-		o.Observer.Observe(Halted{Partition: o.partition, Next: o.fence.Next, Err: err, RetryIn: in})
-		return o.wait(ctx, in)
 	default: // the sink or the source could not be asked
-		in := o.retries.NextBackOff()
+		in = o.retries.NextBackOff()
 		o.logger.Warn("not claimed, trying again", "err", err, "retry_in", in)
-		o.Observer.Observe(Halted{Partition: o.partition, Next: o.fence.Next, Err: err, RetryIn: in})
-		return o.wait(ctx, in)
 	}
+	o.Observer.Observe(Halted{Partition: o.partition, Next: o.fence.Next, Err: err, RetryIn: in})
+	return true, in
 }
 
 // needsPerson tells the refusals of a claim that no waiting resolves from those

@@ -38,6 +38,8 @@ type runner[TX any] struct {
 	handle applyFunc[TX]
 	stop   context.CancelCauseFunc // ends Run with an error
 
+	owning sync.WaitGroup
+
 	mu         sync.Mutex
 	committers []*committer[TX]
 }
@@ -61,7 +63,14 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 		r.committers = append(r.committers, c)
 		running.Go(c.loop)
 	}
-	err = source.Run(ctx, r.own)
+	err = source.Run(ctx, func(ctx context.Context, t Tenure) {
+		r.owning.Add(1)
+		defer r.owning.Done()
+		r.own(ctx, t)
+	})
+	// A source waits for a drain only so long. Nothing of ours runs on after
+	// Run, not even a transaction that is bound to be refused.
+	r.owning.Wait()
 	for _, c := range r.committers {
 		close(c.closed)
 	}

@@ -1,0 +1,202 @@
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// confirm asks until the answer is yes: an answer that is neither yes nor
+// ErrLost means "ask again".
+func (g *grant) confirm(seen epoch.Fence) epoch.Lease {
+	var lease epoch.Lease
+	g.p.w.poll("Confirm of "+g.name()+" is a yes", func() bool {
+		var err error
+		lease, err = g.tryConfirm(seen)
+		if errors.Is(err, consumer.ErrLost) {
+			g.p.w.fail("Confirm of %s: %w", g.name(), err)
+		}
+		return err == nil
+	})
+	return lease
+}
+
+func (g *grant) tryConfirm(seen epoch.Fence) (epoch.Lease, error) {
+	ctx, done := g.bound()
+	defer done()
+	return g.Confirm(ctx, seen)
+}
+
+// wantLost checks that Confirm, asked outside own's context, says ErrLost.
+func (g *grant) wantLost(seen epoch.Fence) {
+	lease, err := g.Confirm(g.p.w.ctx, seen)
+	if !errors.Is(err, consumer.ErrLost) {
+		g.p.w.fail("Confirm of %s after the loss = %+v, %v; want ErrLost", g.name(), lease, err)
+	}
+}
+
+var confirming = []history{{
+	claim: "a tenure that is over does not confirm",
+	rules: "R2, R7",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		a := w.startByHand("a", topic)
+		g := a.granted(topic, 0)
+		from := g.earliest()
+		g.confirm(from)
+		g.give()
+		w.await("own has returned", func() bool { return g.over })
+		w.poll("Confirm says ErrLost", func() bool {
+			// The source hears that own has returned a moment later.
+			_, err := g.Confirm(w.ctx, from)
+			return errors.Is(err, consumer.ErrLost)
+		})
+		g.wantLost(from)
+		a.leave()
+		g.wantLost(from)
+		w.start("b", topic).granted(topic, 0)
+		g.wantLost(from)
+	},
+}, {
+	claim: "a Confirm whose context ends gives an error, and not ErrLost",
+	rules: "R7",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		g := w.start("a", topic).granted(topic, 0)
+		from := g.earliest()
+		ctx, cancel := context.WithCancel(g.ctx)
+		cancel()
+		if _, err := g.Confirm(ctx, from); err == nil || errors.Is(err, consumer.ErrLost) {
+			w.fail("Confirm with a context that has ended = %v; want an error that means: not known", err)
+		}
+		g.confirm(from)
+	},
+}, {
+	claim: "confirming goes on for as long as the tenure does",
+	story: func(w *world) {
+		topic := w.newTopic(2)
+		p := w.start("a", topic)
+		for range 50 {
+			for n := range int32(2) {
+				g := p.granted(topic, n)
+				if lease := g.confirm(g.earliest()); lease.Number <= 0 {
+					w.fail("number %d", lease.Number)
+				}
+			}
+		}
+	},
+}, {
+	claim: "no two tenures of a partition are ever confirmed in turns",
+	rules: "R2, R7",
+	story: func(w *world) {
+		topic := w.newTopic(3)
+		random := rand.New(rand.NewPCG(3, 4))
+		book := &ledger{}
+		var live []*process
+		for i := range 10 {
+			p := &process{name: fmt.Sprint("m", i), group: group}
+			w.add(p, []string{topic})
+			p.run(func(ctx context.Context) error { return p.source.Run(ctx, book.confirmer(p)) })
+			live = append(live, p)
+			seen := book.length()
+			w.poll("leases are confirmed", func() bool { return book.length() > seen+5 })
+			if len(live) > 2 {
+				gone := random.IntN(len(live))
+				live[gone].stop()
+				live = append(live[:gone], live[gone+1:]...)
+			}
+		}
+		for _, p := range live {
+			p.leave()
+		}
+		w.check(book.judge(), "confirmations")
+	},
+}}
+
+// ledger is where processes note every yes they got.
+type ledger struct {
+	mu    sync.Mutex
+	clock int
+	yes   []yes
+}
+
+// yes is one confirmation: valid at some moment between the two.
+type yes struct {
+	tenure         consumer.Tenure
+	who            string
+	sent, answered int
+}
+
+func (l *ledger) tick() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.clock++
+	return l.clock
+}
+
+func (l *ledger) length() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.yes)
+}
+
+// confirmer is an own that confirms all the time.
+func (l *ledger) confirmer(p *process) func(context.Context, consumer.Tenure) {
+	return func(ctx context.Context, t consumer.Tenure) {
+		p.record(ctx, t, func(ctx context.Context, t consumer.Tenure) {
+			fence := epoch.Fence{Origin: t.Origin(), LeaderEpoch: -1}
+			if starts, err := t.Starts(ctx, consumer.StartEarliest); err == nil {
+				for _, s := range starts {
+					if s.Partition == fence.Partition {
+						fence.Next = s.Next
+					}
+				}
+			}
+			for {
+				sent := l.tick()
+				_, err := t.Confirm(ctx, fence)
+				l.mu.Lock()
+				l.clock++
+				if err == nil {
+					l.yes = append(l.yes, yes{t, p.name, sent, l.clock})
+				}
+				l.mu.Unlock()
+				if !pause(ctx, t) {
+					return
+				}
+			}
+		})
+	}
+}
+
+// judge looks for a tenure that was confirmed both before and after another one
+// of its partition.
+func (l *ledger) judge() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	type span struct{ firstAnswered, lastSent int }
+	spans := map[consumer.Tenure]*span{}
+	for _, y := range l.yes {
+		s := spans[y.tenure]
+		if s == nil {
+			s = &span{firstAnswered: y.answered}
+			spans[y.tenure] = s
+		}
+		s.firstAnswered = min(s.firstAnswered, y.answered)
+		s.lastSent = max(s.lastSent, y.sent)
+	}
+	for _, y := range l.yes {
+		for other, s := range spans {
+			if other != y.tenure && other.Origin().Partition == y.tenure.Origin().Partition &&
+				s.firstAnswered < y.sent && y.answered < s.lastSent {
+				return fmt.Errorf("%s was confirmed to %s at a time between two confirmations to another tenure", y.tenure.Origin().Partition, y.who)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package sourcetest
+
+import (
+	"testing"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Harness makes what a history works with. Histories use topics and groups of
+// their own, so that one broker may serve all of them. The methods report
+// failure through t, and what they make goes when t ends.
+//
+// Terms should be as short as the source allows: a history that freezes a
+// process waits until its lease has run out.
+type Harness interface {
+	// NewTopic creates a topic with so many empty partitions, under a name
+	// not used before, and returns the name.
+	NewTopic(t testing.TB, partitions int32) string
+
+	// Produce appends messages to a partition in the order given, with their
+	// keys, values, headers and times. It returns when they can be read.
+	Produce(t testing.TB, topic string, partition int32, ms ...consumer.Message)
+
+	// NewSource returns one process's source: a member of the group, with
+	// connections and an identity of its own. Member names it in messages.
+	// The topics may not exist.
+	NewSource(t testing.TB, group string, topics []string, member string) consumer.Source
+}
+
+// Freezer can cut off a process from the source's side of the world.
+type Freezer interface {
+	// Freeze makes the source of a process neither hear nor say anything, as
+	// if its network were cut or its process stopped, until thaw is called.
+	// What the suite runs in own goes on. The lease runs out in time.
+	Freeze(t testing.TB, s consumer.Source) (thaw func())
+}
+
+// Retainer is had by the harness of a source that moves only what has to move:
+// a partition that stays with a member keeps its tenure when others join or
+// leave. It is not had by that of a source which takes everything back first.
+type Retainer interface {
+	// Retains does nothing.
+	Retains()
+}
+
+// StaticMembers can start a process in the place of another, without the group
+// noticing.
+type StaticMembers interface {
+	// NewStatic returns the source of a static member. A second one with the
+	// same group and instance takes the partitions of the first over, at the
+	// same number, and the first is fenced for good.
+	NewStatic(t testing.TB, group string, topics []string, instance string) consumer.Source
+}
+
+// Regranter can take a partition from a process and grant it to the same one
+// again under the same number.
+type Regranter interface {
+	Regrant(t testing.TB, s consumer.Source, topic string, partition int32)
+}
+
+// Recreator can delete a topic and create it again, empty, under its old name.
+type Recreator interface {
+	RecreateTopic(t testing.TB, topic string, partitions int32)
+}
+
+// PartitionAdder can raise the number of a topic's partitions.
+type PartitionAdder interface {
+	AddPartitions(t testing.TB, topic string, total int32)
+}
+
+// Trimmer can delete the messages below an offset, as retention does. It returns
+// when they are gone.
+type Trimmer interface {
+	Trim(t testing.TB, topic string, partition int32, begin epoch.Offset)
+}
+
+// Deleter can delete one message from the inside of the log, which leaves a gap
+// that the source can explain.
+type Deleter interface {
+	Delete(t testing.TB, topic string, partition int32, offset epoch.Offset)
+}
+
+// Truncator can cut a log off above an offset, as an unclean election does: what
+// is produced next gets the same offsets again.
+type Truncator interface {
+	Truncate(t testing.TB, topic string, partition int32, end epoch.Offset)
+}
+
+// GroupDeleter can delete a group that has no live member, so that its numbers
+// start over.
+type GroupDeleter interface {
+	DeleteGroup(t testing.TB, group string)
+}
+
+// Positions can look at and set the positions that the group has published at
+// the source, where lag tools look.
+type Positions interface {
+	// Position returns the position, and whether there is one.
+	Position(t testing.TB, group, topic string, partition int32) (epoch.Offset, bool)
+	SetPosition(t testing.TB, group, topic string, partition int32, at epoch.Offset)
+}
+
+// Carrier says what a log makes of a message that it cannot carry as it is: one
+// without keys, say, or with an order of its own among headers. A harness
+// without it promises that key, value and headers come out as they went in, nil
+// as nil and empty as empty, and the time to the millisecond.
+type Carrier interface {
+	Carried(m consumer.Message) consumer.Message
+}
+
+// Bounded says how many bytes of messages one source reads ahead at most, all
+// partitions together.
+type Bounded interface {
+	Buffers() int
+}

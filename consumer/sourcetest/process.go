@@ -1,0 +1,255 @@
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// groupOf makes a group's name unique.
+func groupOf(group string, topics []string) string { return group + "-of-" + topics[0] }
+
+// process is one member of a group, with its Run.
+type process struct {
+	w       *world
+	name    string
+	group   string
+	source  consumer.Source
+	stop    context.CancelFunc
+	ended   chan struct{} // closed when Run has returned err
+	err     error
+	mayFail bool // Run may return an error
+
+	byHand bool // a tenure is held until give; otherwise until it is drained or lost
+
+	// The world's lock guards the rest.
+	grants []*grant // all there were, the latest last
+	frozen func()   // thaws; nil unless frozen
+	gone   bool     // frozen once, or replaced: it may act on what it has lost
+}
+
+// grant is one tenure of a process, from the call of own to its return.
+type grant struct {
+	consumer.Tenure
+	p    *process
+	ctx  context.Context // of own
+	once sync.Once
+	back chan struct{} // closed by give
+	over bool          // own has returned; the world's lock guards it
+}
+
+// start runs a process which holds what it is granted until that is drained or
+// lost.
+func (w *world) start(name string, topics ...string) *process {
+	return w.startAs(&process{name: name, group: group}, topics)
+}
+
+// startByHand runs a process which holds what it is granted until it gives it.
+func (w *world) startByHand(name string, topics ...string) *process {
+	return w.startAs(&process{name: name, group: group, byHand: true}, topics)
+}
+
+func (w *world) startAs(p *process, topics []string) *process {
+	w.add(p, topics)
+	p.run(func(ctx context.Context) error { return p.source.Run(ctx, p.hold) })
+	return p
+}
+
+func (w *world) add(p *process, topics []string) {
+	p.w, p.ended = w, make(chan struct{})
+	if p.source == nil {
+		p.source = w.NewSource(w.t, groupOf(p.group, topics), topics, p.name)
+	}
+	w.note(func() { w.processes = append(w.processes, p) })
+}
+
+func (p *process) run(run func(ctx context.Context) error) {
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	go func() {
+		defer stop()
+		err := run(ctx)
+		p.w.note(func() {
+			p.err = err
+			close(p.ended)
+		})
+	}()
+}
+
+// hold is own for histories that look at tenures.
+func (p *process) hold(ctx context.Context, t consumer.Tenure) {
+	p.record(ctx, t, func(ctx context.Context, t consumer.Tenure) {
+		g, byHand := p.latest(t.Origin().Partition)
+		if byHand {
+			<-g.back
+			return
+		}
+		select {
+		case <-g.Draining():
+		case <-g.back:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// record notes a tenure while own spends it.
+func (p *process) record(ctx context.Context, t consumer.Tenure, own func(context.Context, consumer.Tenure)) {
+	g := &grant{Tenure: t, p: p, ctx: ctx, back: make(chan struct{})}
+	p.w.note(func() {
+		p.w.watch(g)
+		p.grants = append(p.grants, g)
+	})
+	defer p.w.note(func() { g.over = true })
+	own(ctx, t)
+}
+
+// watch notes it if a partition is granted that somebody still holds: what must
+// never be in any history. A process that was cut off is excused, as it may not
+// have heard that it has lost the partition.
+func (w *world) watch(g *grant) {
+	at := g.Origin().Partition
+	for _, p := range w.processes {
+		for _, other := range p.grants {
+			held := !other.over && other.Origin().Partition == at
+			switch {
+			case !held:
+			case p == g.p:
+				w.violations = append(w.violations, fmt.Errorf("%s was granted to %s while its own of the tenure before still ran", at, p.name))
+			case !p.gone && other.ctx.Err() == nil:
+				w.violations = append(w.violations, fmt.Errorf("%s was granted to %s while %s held it", at, g.p.name, p.name))
+			}
+		}
+	}
+}
+
+// latest returns the newest grant of a partition, and whether it is to be held
+// until give.
+func (p *process) latest(at epoch.Partition) (g *grant, byHand bool) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	for _, other := range p.grants {
+		if other.Origin().Partition == at {
+			g = other
+		}
+	}
+	return g, p.byHand
+}
+
+// holding returns the grants of a process that are neither over nor being
+// taken back. The lock is held.
+func (p *process) holding() []*grant {
+	var held []*grant
+	for _, g := range p.grants {
+		if !g.over && g.ctx.Err() == nil && !g.asked() {
+			held = append(held, g)
+		}
+	}
+	return held
+}
+
+// granted waits until the process holds the partition and is not asked for it.
+func (p *process) granted(topic string, n int32) *grant {
+	var found *grant
+	p.w.await(fmt.Sprintf("%s is granted %s/%d", p.name, topic, n), func() bool {
+		for _, g := range p.holding() {
+			if o := g.Origin(); o.Topic == topic && o.Number == n {
+				found = g
+			}
+		}
+		return found != nil
+	})
+	return found
+}
+
+// freeze cuts the process off.
+func (p *process) freeze() {
+	thaw := p.w.Harness.(Freezer).Freeze(p.w.t, p.source)
+	p.w.note(func() { p.frozen, p.gone = thaw, true })
+}
+
+// thaw ends the freeze, if there is one.
+func (p *process) thaw() {
+	var thaw func()
+	p.w.note(func() { thaw, p.frozen = p.frozen, nil })
+	if thaw != nil {
+		thaw()
+	}
+}
+
+// leave tells the process to end, and waits for it.
+func (p *process) leave() {
+	p.stop()
+	p.giveAll()
+	p.w.await("Run of "+p.name+" returns", func() bool {
+		select {
+		case <-p.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	if p.err != nil && !p.mayFail {
+		p.w.fail("Run of %s = %v, want nil", p.name, p.err)
+	}
+}
+
+// giveAll gives back what is held by hand, now and from now on.
+func (p *process) giveAll() {
+	p.w.mu.Lock()
+	p.byHand = false
+	grants := p.grants
+	p.w.mu.Unlock()
+	for _, g := range grants {
+		g.give()
+	}
+}
+
+// give makes own return.
+func (g *grant) give() { g.once.Do(func() { close(g.back) }) }
+
+// asked reports whether the partition is asked back.
+func (g *grant) asked() bool {
+	select {
+	case <-g.Draining():
+		return true
+	default:
+		return false
+	}
+}
+
+// name is how messages call the grant.
+func (g *grant) name() string { return fmt.Sprintf("%s of %s", g.Origin().Partition, g.p.name) }
+
+// bound returns a context that ends with own's and with patience.
+func (g *grant) bound() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(g.ctx)
+	stop := context.AfterFunc(g.p.w.ctx, func() { cancel(errors.New("patience ended")) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// waitDraining waits until the partition is asked back.
+func (g *grant) waitDraining() {
+	select {
+	case <-g.Draining():
+	case <-g.ctx.Done():
+		g.p.w.fail("%s was lost, not drained: %v", g.name(), context.Cause(g.ctx))
+	case <-g.p.w.ctx.Done():
+		g.p.w.fail("%s was not asked back within %v", g.name(), g.p.w.patience)
+	}
+}
+
+// waitLost waits until the context of own has ended, and checks the cause.
+func (g *grant) waitLost() {
+	select {
+	case <-g.ctx.Done():
+	case <-g.p.w.ctx.Done():
+		g.p.w.fail("%s: the context of own has not ended within %v of the loss", g.name(), g.p.w.patience)
+	}
+	if cause := context.Cause(g.ctx); !errors.Is(cause, consumer.ErrLost) {
+		g.p.w.fail("%s: the cause of the loss is %v, want ErrLost", g.name(), cause)
+	}
+}

@@ -1,0 +1,295 @@
+package sourcetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// starts asks where the partitions of the grant's topic begin, by number.
+func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
+	ctx, done := g.bound()
+	defer done()
+	starts, err := g.Starts(ctx, policy)
+	g.p.w.check(err, "Starts(%v) on %s", policy, g.name())
+	byNumber := map[int32]epoch.Start{}
+	for _, s := range starts {
+		if _, twice := byNumber[s.Number]; twice || s.Topic != g.Origin().Topic || s.Group != g.Origin().Group {
+			g.p.w.fail("Starts(%v) on %s lists %s, twice or of another topic", policy, g.name(), s.Partition)
+		}
+		byNumber[s.Number] = s
+	}
+	if s, ok := byNumber[g.Origin().Number]; !ok || s.Origin != g.Origin() {
+		g.p.w.fail("Starts(%v) on %s lists the origin %+v, the tenure has %+v", policy, g.name(), s.Origin, g.Origin())
+	}
+	return byNumber
+}
+
+// at returns a fence of the partition that stands at next.
+func (g *grant) at(next epoch.Offset) epoch.Fence {
+	return epoch.Fence{Origin: g.Origin(), Next: next, LeaderEpoch: -1}
+}
+
+// earliest and latest return fences that stand where the policies say.
+func (g *grant) earliest() epoch.Fence {
+	return g.at(g.starts(consumer.StartEarliest)[g.Origin().Number].Next)
+}
+
+func (g *grant) latest() epoch.Fence {
+	return g.at(g.starts(consumer.StartLatest)[g.Origin().Number].Next)
+}
+
+// after returns the fence once m and what precedes it were applied.
+func after(f epoch.Fence, m consumer.Message) epoch.Fence {
+	f.Next, f.LeaderEpoch = m.Offset+1, m.LeaderEpoch
+	return f
+}
+
+// read returns n messages from the fence's position on, and checks what holds
+// of every Read.
+func (g *grant) read(from epoch.Fence, n int) []consumer.Message {
+	ctx, done := g.bound()
+	defer done()
+	var got []consumer.Message
+	next := from.Next
+	for ms, err := range g.Read(ctx, from) {
+		g.p.w.check(err, "Read of %s from %d, after %d messages", g.name(), from.Next, len(got))
+		g.orderly(next, ms)
+		next = ms[len(ms)-1].Offset + 1
+		got = append(got, ms...)
+		if len(got) >= n {
+			return got[:n]
+		}
+	}
+	g.p.w.fail("Read of %s from %d ended after %d of %d messages (%v)", g.name(), from.Next, len(got), n, context.Cause(ctx))
+	return nil
+}
+
+// orderly fails the story if a slice is empty, of another partition, or not in
+// order from next on.
+func (g *grant) orderly(next epoch.Offset, ms []consumer.Message) {
+	if len(ms) == 0 {
+		g.p.w.fail("Read of %s yielded an empty slice", g.name())
+	}
+	for _, m := range ms {
+		if m.Offset < next {
+			g.p.w.fail("Read of %s yielded offset %d at position %d", g.name(), m.Offset, next)
+		}
+		if o := g.Origin(); m.Topic != o.Topic || m.Partition != o.Number {
+			g.p.w.fail("Read of %s yielded a message of %s/%d", g.name(), m.Topic, m.Partition)
+		}
+		next = m.Offset + 1
+	}
+}
+
+// readError returns the error that Read ends with.
+func (g *grant) readError(from epoch.Fence) error {
+	ctx, done := g.bound()
+	defer done()
+	for ms, err := range g.Read(ctx, from) {
+		if err != nil {
+			return err
+		}
+		g.p.w.fail("Read of %s from %d yielded offset %d, want an error", g.name(), from.Next, ms[0].Offset)
+	}
+	g.p.w.fail("Read of %s from %d ended without an error (%v)", g.name(), from.Next, context.Cause(ctx))
+	return nil
+}
+
+// want reads from the fence's position and checks that the values come next.
+func (g *grant) want(from epoch.Fence, values ...string) []consumer.Message {
+	ms := g.read(from, len(values))
+	if got := valuesOf(ms); !slices.Equal(got, values) {
+		g.p.w.fail("Read of %s from %d: %s", g.name(), from.Next, difference(got, values))
+	}
+	return ms
+}
+
+func valuesOf(ms []consumer.Message) []string {
+	var vs []string
+	for _, m := range ms {
+		vs = append(vs, string(m.Value))
+	}
+	return vs
+}
+
+// difference says where got first differs from want.
+func difference(got, want []string) string {
+	for i := range max(len(got), len(want)) {
+		switch {
+		case i >= len(got):
+			return fmt.Sprintf("%d values, want %d; the next would be %q", len(got), len(want), want[i])
+		case i >= len(want):
+			return fmt.Sprintf("%d values, want %d; %q is too much", len(got), len(want), got[i])
+		case got[i] != want[i]:
+			return fmt.Sprintf("value %d is %q, want %q", i, got[i], want[i])
+		}
+	}
+	return "no difference"
+}
+
+var reading = []history{{
+	claim: "Read begins at the fence's position and yields every message once, in order",
+	rules: "R10",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		all := numbered(0, 0, 1000)
+		w.produce(topic, 0, all[:700]...)
+		g := w.start("a", topic).granted(topic, 0)
+		ms := g.want(g.earliest(), all[:700]...)
+
+		// From the middle, from the last, and from the end on.
+		g.want(g.at(ms[350].Offset), all[350:700]...)
+		g.want(after(g.at(0), ms[350]), all[351:700]...)
+		g.want(g.at(ms[699].Offset), all[699])
+		end := g.latest()
+		w.produce(topic, 0, all[700:]...)
+		g.want(end, all[700:]...)
+		g.want(after(g.at(0), ms[699]), all[700:]...)
+		g.want(g.earliest(), all...)
+	},
+}, {
+	claim: "Read of an empty partition waits for the first message",
+	story: func(w *world) {
+		topic := w.newTopic(2)
+		p := w.start("a", topic)
+		g := p.granted(topic, 1)
+		from := g.earliest()
+		w.produce(topic, 0, "elsewhere")
+		w.produce(topic, 1, "first")
+		g.want(from, "first")
+		g0 := p.granted(topic, 0)
+		g0.want(g0.earliest(), "elsewhere")
+	},
+}, {
+	claim: "Read goes on with what is produced while it runs",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		g := w.start("a", topic).granted(topic, 0)
+		ctx, done := g.bound()
+		defer done()
+		const total = 50
+		w.produce(topic, 0, numbered(0, 0, 1)...)
+		var got []string
+		for ms, err := range g.Read(ctx, g.earliest()) {
+			w.check(err, "Read")
+			if got = append(got, valuesOf(ms)...); len(got) == total {
+				break
+			}
+			w.produce(topic, 0, numbered(0, len(got), len(got)+1)...)
+		}
+		if want := numbered(0, 0, total); !slices.Equal(got, want) {
+			w.fail("%s", difference(got, want))
+		}
+	},
+}, {
+	claim: "the messages of a slice stay as they are until the next one is asked for",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		all := numbered(0, 0, 600)
+		w.produce(topic, 0, all...)
+		g := w.start("a", topic).granted(topic, 0)
+		ctx, done := g.bound()
+		defer done()
+		var got []string
+		for ms, err := range g.Read(ctx, g.earliest()) {
+			w.check(err, "Read")
+			before := valuesOf(ms)
+			w.produce(topic, 0, "later")
+			if now := valuesOf(ms); !slices.Equal(now, before) {
+				w.fail("while it was looked at: %s", difference(now, before))
+			}
+			if got = append(got, before...); len(got) >= len(all) {
+				break
+			}
+		}
+		if !slices.Equal(got[:len(all)], all) {
+			w.fail("%s", difference(got, all))
+		}
+	},
+}, {
+	claim: "Read ends without an error when its context ends, and may be called again",
+	rules: "R5",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		all := numbered(0, 0, 20)
+		w.produce(topic, 0, all...)
+		g := w.start("a", topic).granted(topic, 0)
+		from := g.earliest()
+		for round := range 3 {
+			ctx, cancel := context.WithCancel(g.ctx)
+			seen := 0
+			for ms, err := range g.Read(ctx, from) {
+				w.check(err, "Read number %d after its context ended", round)
+				if seen += len(ms); seen >= len(all) {
+					cancel() // and the loop goes on: Read has to end by itself
+				}
+			}
+			cancel()
+		}
+		g.want(from, all...)
+	},
+}, {
+	claim: "Read may be left in the middle and begin anew anywhere",
+	rules: "R5",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		all := numbered(0, 0, 300)
+		w.produce(topic, 0, all...)
+		g := w.start("a", topic).granted(topic, 0)
+		ms := g.want(g.earliest(), all...)
+		for _, i := range []int{0, 299, 10, 11, 150, 5, 200} {
+			g.want(g.at(ms[i].Offset), all[i:min(i+20, len(all))]...)
+		}
+	},
+}, {
+	claim: "Read ends without an error when the partition is drained, and own is waited for",
+	rules: "R7",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		w.produce(topic, 0, "x")
+		p := w.startByHand("a", topic)
+		g := p.granted(topic, 0)
+		from := g.earliest()
+		first, ended := make(chan struct{}), make(chan error, 1)
+		go func() {
+			n := 0
+			for _, err := range g.Read(g.ctx, from) {
+				if err != nil {
+					ended <- err
+					return
+				}
+				if n++; n == 1 {
+					close(first)
+				}
+			}
+			ended <- nil
+		}()
+		w.awaitClosed("the first message", first)
+		p.stop()
+		g.waitDraining()
+		select {
+		case err := <-ended:
+			w.check(err, "Read of a partition that is drained")
+		case <-w.ctx.Done():
+			w.fail("Read did not end when the partition was drained")
+		}
+		if err := g.ctx.Err(); err != nil {
+			w.fail("the context of own has ended in a drain: %v", context.Cause(g.ctx))
+		}
+		w.never("Run returns before own", p.ended)
+		p.leave()
+	},
+}}
+
+// awaitClosed waits for something that a goroutine of the story does.
+func (w *world) awaitClosed(what string, c <-chan struct{}) {
+	select {
+	case <-c:
+	case <-w.ctx.Done():
+		w.fail("did not happen within %v: %s", w.patience, what)
+	}
+}

@@ -1,0 +1,112 @@
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// patience is how long a history waits for anything that has to happen.
+const patience = time.Minute
+
+// Run plays every history that the harness allows. create is called once to see
+// what it can do, and then once for each history.
+func Run(t *testing.T, create func(t testing.TB) Harness) {
+	playAll(t, create(t), func(t *testing.T, h history) {
+		if err := h.play(t, create(t), patience); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RunInBubble is [Run] with every history in a testing/synctest bubble. create
+// is called inside it.
+func RunInBubble(t *testing.T, create func(t testing.TB) Harness) {
+	var probe Harness
+	synctest.Test(t, func(t *testing.T) { probe = create(t) })
+	playAll(t, probe, func(t *testing.T, h history) {
+		synctest.Test(t, func(t *testing.T) {
+			if err := h.play(t, create(t), patience); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+func playAll(t *testing.T, probe Harness, play func(t *testing.T, h history)) {
+	for _, h := range histories() {
+		if missing := h.missing(probe); missing != "" {
+			t.Logf("not played, as the harness is no %s: %s", missing, h.claim)
+			continue
+		}
+		t.Run(h.claim, func(t *testing.T) { play(t, h) })
+	}
+}
+
+// history is one claim about sources and the story that shows it.
+type history struct {
+	claim string // in words
+	rules string // of the design that it bears on
+	needs []need
+	story func(w *world)
+}
+
+func histories() []history {
+	var all []history
+	for _, hs := range [][]history{granting, losing, confirming, reading, carrying, misfits, starting, publishing, resources, systems, attacks} {
+		all = append(all, hs...)
+	}
+	return all
+}
+
+// need is an interface that the harness must have.
+type need struct {
+	name string
+	met  func(Harness) bool
+}
+
+func needs[A any]() need {
+	return need{reflect.TypeFor[A]().Name(), func(h Harness) bool { _, ok := h.(A); return ok }}
+}
+
+func (h history) missing(harness Harness) string {
+	for _, n := range h.needs {
+		if !n.met(harness) {
+			return n.name
+		}
+	}
+	return ""
+}
+
+// failure is how a story ends early. It is an error, not a failed test, so that
+// the suite can be tried on sources that are broken.
+type failure struct{ err error }
+
+// play tells the story and reports what was wrong. Harnesses report their own
+// trouble through t.
+func (h history) play(t testing.TB, harness Harness, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w := &world{t: t, Harness: harness, ctx: ctx, patience: patience}
+	told := w.tell(h.story)
+	return errors.Join(told, w.end())
+}
+
+func (w *world) tell(story func(w *world)) (err error) {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case failure:
+			err = v.err
+		default:
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	story(w)
+	return nil
+}
