@@ -1,0 +1,188 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// toy is a sink in which every guard can be taken out. It is sound as newToy
+// makes it.
+type toy struct {
+	mu     sync.Mutex
+	fences epoch.Fences
+	lists  map[string][]string
+
+	seed    func(fs epoch.Fences, starts []epoch.Start) error
+	claim   func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error)
+	advance func(fs epoch.Fences, as []epoch.Advance) error
+	commit  func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error
+	append  func(tx *toyTx, list, value string) error
+
+	unseenEscape bool
+}
+
+// toyTx is what a transaction of a toy has written.
+type toyTx struct {
+	db             *toy
+	list, value    []string
+	ended, escaped bool
+}
+
+func newToy() *toy {
+	db := &toy{fences: epoch.Fences{}, lists: map[string][]string{}}
+	db.seed = epoch.Fences.Seed
+	db.claim = epoch.Fences.Claim
+	db.advance = epoch.Fences.Advance
+	db.commit = db.soundCommit
+	db.append = (*toyTx).soundAppend
+	return db
+}
+
+func (db *toy) soundCommit(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	tx := &toyTx{db: db}
+	defer func() { tx.ended = true }()
+	if err := apply(ctx, tx); err != nil {
+		return fmt.Errorf("toy: apply: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if tx.escaped && !db.unseenEscape {
+		return epoch.ErrEscaped
+	}
+	if err := db.advance(db.fences, as); err != nil {
+		return fmt.Errorf("toy: %w", err)
+	}
+	tx.land()
+	return nil
+}
+
+// land makes the writes visible. The caller holds the lock.
+func (tx *toyTx) land() {
+	for i, list := range tx.list {
+		tx.db.lists[list] = append(tx.db.lists[list], tx.value[i])
+	}
+	tx.list, tx.value = nil, nil
+}
+
+func (tx *toyTx) soundAppend(list, value string) error {
+	if tx.ended {
+		return errors.New("toy: transaction has ended")
+	}
+	tx.list, tx.value = append(tx.list, list), append(tx.value, value)
+	return nil
+}
+
+// database is the toy as the suite sees it.
+func (db *toy) database() Database[any] {
+	return erase(Database[*toyTx]{
+		Open:   func(testing.TB) epoch.Sink[*toyTx] { return toySink{db} },
+		Append: func(_ context.Context, tx *toyTx, list, value string) error { return db.append(tx, list, value) },
+		List: func(_ context.Context, list string) ([]string, error) {
+			db.mu.Lock()
+			defer db.mu.Unlock()
+			return slices.Clone(db.lists[list]), nil
+		},
+		Commit: func(_ context.Context, tx *toyTx) error {
+			db.mu.Lock()
+			defer db.mu.Unlock()
+			tx.escaped = true
+			tx.land()
+			return nil
+		},
+	})
+}
+
+type toySink struct{ db *toy }
+
+func (s toySink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	if err := ctx.Err(); err != nil {
+		return epoch.Fence{}, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.fences.Read(p)
+}
+
+func (s toySink) Seed(ctx context.Context, starts []epoch.Start) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.seed(s.db.fences, starts)
+}
+
+func (s toySink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	if err := ctx.Err(); err != nil {
+		return epoch.Fence{}, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.claim(s.db.fences, seen, c)
+}
+
+func (s toySink) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
+	return s.db.commit(ctx, as, apply)
+}
+
+// recorder is a testing.TB whose failures are kept, not reported.
+type recorder struct {
+	testing.TB
+	mu     sync.Mutex
+	failed bool
+	said   []string
+}
+
+func (r *recorder) record(failed bool, said string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = r.failed || failed
+	r.said = append(r.said, said)
+}
+
+func (r *recorder) Failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
+func (r *recorder) Fail()                             { r.record(true, "") }
+func (r *recorder) FailNow()                          { r.Fail(); runtime.Goexit() }
+func (r *recorder) Log(args ...any)                   { r.record(false, fmt.Sprint(args...)) }
+func (r *recorder) Logf(format string, args ...any)   { r.record(false, fmt.Sprintf(format, args...)) }
+func (r *recorder) Error(args ...any)                 { r.record(true, fmt.Sprint(args...)) }
+func (r *recorder) Errorf(format string, args ...any) { r.record(true, fmt.Sprintf(format, args...)) }
+func (r *recorder) Fatal(args ...any)                 { r.Error(args...); runtime.Goexit() }
+func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }
+
+// verdict plays h on the databases that create makes, and reports whether it
+// failed and what it said.
+func verdict(t *testing.T, h history, create func() *toy) (failed bool, said string) {
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() { // Fatal ends the goroutine
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				r.Errorf("panic: %v", p)
+			}
+		}()
+		h.playOn(r, toyPatience, func(testing.TB) Database[any] { return create().database() })
+	}()
+	<-done
+	return r.Failed(), strings.Join(r.said, "\n")
+}
