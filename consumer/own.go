@@ -101,6 +101,7 @@ func (o *ownership[TX]) claimAndConsume(ctx context.Context) error {
 		return err
 	}
 	o.fence = got
+	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
 	o.logger.Info("claimed", "epoch", got.Epoch, "claim", got.Claim, "next", got.Next,
 		"replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
 	o.Observer.Observe(Claimed{Fence: got, Seen: seen, Took: time.Since(began)})
