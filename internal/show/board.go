@@ -1,0 +1,132 @@
+package show
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// columns is the width that everything is written for.
+const columns = 80
+
+// Board is where a show is seen: lines that stay and, on a terminal, a block of
+// lines below them that is kept up to date. It is safe for concurrent use.
+type Board struct {
+	w     io.Writer
+	live  bool
+	color bool
+	begin time.Time
+
+	mu     sync.Mutex
+	status func() []string
+	drawn  int // lines of the block on the screen
+}
+
+// NewBoard writes to w. The live block and colours appear only if that is a
+// terminal, colours only if NO_COLOR is not set.
+func NewBoard(w io.Writer) *Board {
+	f, ok := w.(*os.File)
+	live := ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+	return &Board{w: w, live: live, color: live && os.Getenv("NO_COLOR") == "", begin: time.Now()}
+}
+
+// Print writes a line that stays.
+func (b *Board) Print(line string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.erase()
+	fmt.Fprintln(b.w, line)
+	b.draw()
+}
+
+// Event writes a line that stays, with the time since the board was made and
+// the column it is about.
+func (b *Board) Event(column, line string) {
+	head := fmt.Sprintf("%6.1f s  %-11s ", time.Since(b.begin).Seconds(), column)
+	b.Print(head + wrap(line, len(head)))
+}
+
+// Table writes a table that stays, columns right-aligned.
+func (b *Board) Table(heads []string, rows []Row) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.erase()
+	writeTable(b.w, b.color, heads, rows)
+	b.draw()
+}
+
+// wrap breaks line between words so that it fits after an indent.
+func wrap(line string, indent int) string {
+	var b strings.Builder
+	at := indent
+	for i, word := range strings.Fields(line) {
+		switch {
+		case i == 0:
+		case at+1+len(word) > columns:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			at = indent
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += len(word)
+	}
+	return b.String()
+}
+
+// Watch keeps a block of lines up to date until ctx ends, and then removes it.
+// It does nothing where there is no terminal.
+func (b *Board) Watch(ctx context.Context, status func() []string) {
+	if !b.live {
+		return
+	}
+	b.mu.Lock()
+	b.status = status
+	b.mu.Unlock()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		b.mu.Lock()
+		b.erase()
+		b.draw()
+		b.mu.Unlock()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.erase()
+	b.status = nil
+}
+
+func (b *Board) erase() {
+	if b.drawn > 0 {
+		fmt.Fprintf(b.w, "\x1b[%dA\x1b[J", b.drawn)
+		b.drawn = 0
+	}
+}
+
+func (b *Board) draw() {
+	if b.status == nil {
+		return
+	}
+	for _, line := range b.status() {
+		if len(line) >= columns {
+			line = line[:columns-1]
+		}
+		fmt.Fprintln(b.w, line)
+		b.drawn++
+	}
+}
+
+// Elapsed is the time since the board was made.
+func (b *Board) Elapsed() time.Duration { return time.Since(b.begin) }

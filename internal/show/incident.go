@@ -1,0 +1,195 @@
+package show
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Limits says how long an incident waits for what it needs.
+type Limits struct {
+	Strike time.Duration // for the victim to come to the chosen point
+	Move   time.Duration // for the partitions to have another owner
+	Settle time.Duration // for a thawed worker to finish or give up what it had in hand
+}
+
+// Freeze stops a worker at a point of its next transaction (SIGSTOP), waits
+// until the partitions it had in hand have moved on, thaws it (SIGCONT) and lets
+// it go on. It returns a line that says what happened.
+//
+// Moved on means that another worker has committed effects of them; or, where
+// the frozen transaction's locks hold that one up, that it has had them for a
+// few seconds.
+func (c *Crew) Freeze(ctx context.Context, worker int, at Point, l Limits) (string, error) {
+	p, r, err := c.strike(ctx, worker, at, l)
+	if err != nil {
+		return "", err
+	}
+	if err := freeze(p.cmd.Process); err != nil {
+		return "", err
+	}
+	began := c.vacate(p)
+	c.count(&c.tally.Frozen, 1)
+	moved := c.awaitMoved(ctx, p, r.Work, l.Move)
+	frozen := time.Since(began)
+	if err := thaw(p.cmd.Process); err != nil {
+		return "", err
+	}
+	c.count(&c.tally.Frozen, -1)
+	if moved != nil {
+		return "", moved
+	}
+	if err := p.orders.Encode(order{Do: orderGo}); err != nil {
+		return "", fmt.Errorf("let worker %d go on: %w", p.n, err)
+	}
+	end, err := c.awaitOutcome(ctx, p, l.Settle)
+	return fmt.Sprintf("worker %d frozen for %.1f s at %s, %s; moved on; thawed: %s",
+		p.n, frozen.Seconds(), r.Work, at, end), err
+}
+
+// Kill ends a worker (SIGKILL) after its next transaction has committed and
+// before the source knows, and starts another. It returns a line that says what
+// happened once all partitions have an owner again.
+func (c *Crew) Kill(ctx context.Context, worker int, l Limits) (string, error) {
+	p, r, err := c.strike(ctx, worker, AfterCommit, l)
+	if err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	p.stopping = true
+	c.mu.Unlock()
+	began := c.vacate(p)
+	p.kill()
+	n, err := c.Start()
+	if err != nil {
+		return "", err
+	}
+	err = c.await(ctx, l.Move, func() bool { return len(c.vacant) == 0 })
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("worker %d was killed %v ago and nobody has its partitions", p.n, l.Move)
+	}
+	return fmt.Sprintf("worker %d killed at %s, %s; moved on in %.1f s; worker %d joined",
+		p.n, r.Work, AfterCommit, time.Since(began).Seconds(), n), err
+}
+
+// strike tells a worker that holds partitions, the given one if it does, to stop
+// at the point, and waits until it stands there.
+func (c *Crew) strike(ctx context.Context, worker int, at Point, l Limits) (*process, report, error) {
+	c.mu.Lock()
+	p := c.victim(worker)
+	if p != nil {
+		p.reached, p.outcome = nil, nil
+	}
+	c.mu.Unlock()
+	if p == nil {
+		return nil, report{}, errors.New("no worker holds a partition")
+	}
+	if err := p.orders.Encode(order{Do: orderStopAt, Point: at}); err != nil {
+		return nil, report{}, fmt.Errorf("order worker %d: %w", p.n, err)
+	}
+	var r report
+	err := c.await(ctx, l.Strike, func() bool {
+		if p.reached != nil {
+			r = *p.reached
+		}
+		return p.reached != nil
+	})
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("worker %d got no message to be stopped at for %v", p.n, l.Strike)
+	}
+	return p, r, err
+}
+
+// victim is the given worker if it lives and holds partitions, and the next one
+// that does otherwise. The mutex is held.
+func (c *Crew) victim(worker int) *process {
+	var holding []int
+	for _, n := range c.holder {
+		if c.workers[n] != nil {
+			holding = append(holding, n)
+		}
+	}
+	if len(holding) == 0 {
+		return nil
+	}
+	slices.Sort(holding)
+	i, _ := slices.BinarySearch(holding, worker)
+	return c.workers[holding[i%len(holding)]]
+}
+
+// vacate notes that p's partitions have lost their owner now.
+func (c *Crew) vacate(p *process) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for partition, n := range c.holder {
+		if n == p.n {
+			c.vacant[partition] = vacancy{p.n, now}
+		}
+	}
+	c.notify()
+	return now
+}
+
+// lockedFor is how long a next owner may be held up before the frozen one is
+// thawed: longer than a healthy transaction takes.
+const lockedFor = 3 * time.Second
+
+func (c *Crew) awaitMoved(ctx context.Context, p *process, work Work, limit time.Duration) error {
+	moved := func() bool {
+		for _, s := range work {
+			if c.holder[s.Partition] == p.n {
+				return false
+			}
+		}
+		return true
+	}
+	if err := c.await(ctx, limit, moved); err != nil {
+		if errors.Is(err, errTimeout) {
+			err = fmt.Errorf("worker %d is frozen for %v and still has its partitions", p.n, limit)
+		}
+		return err
+	}
+	err := c.await(ctx, lockedFor, func() bool {
+		for _, s := range work {
+			if c.position[s.Partition] <= s.From {
+				return false
+			}
+		}
+		return true
+	})
+	if errors.Is(err, errTimeout) {
+		return nil
+	}
+	return err
+}
+
+// awaitOutcome waits for what becomes of the transaction that p was frozen in.
+func (c *Crew) awaitOutcome(ctx context.Context, p *process, limit time.Duration) (string, error) {
+	err := c.await(ctx, limit, func() bool { return p.outcome != nil })
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("worker %d was thawed %v ago and neither committed nor gave up", p.n, limit)
+	}
+	if err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch p.outcome.Kind {
+	case reportApplied:
+		return fmt.Sprintf("it committed its %d messages all the same", p.outcome.Messages), nil
+	case reportStale:
+		return "refused as stale", nil
+	default:
+		return "its transaction failed", nil
+	}
+}
+
+func (c *Crew) count(n *int, by int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*n += by
+	c.notify()
+}

@@ -1,0 +1,106 @@
+package show
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// The test binary plays its own workers, as the shows do.
+func TestMain(m *testing.M) {
+	Enter(puppet)
+	if dir := os.Getenv(parentVariable); dir != "" {
+		os.Exit(parent(dir))
+	}
+	os.Exit(m.Run())
+}
+
+// puppetConfig is what a puppet is configured with.
+type puppetConfig struct {
+	Dir   string // where the partition's owner is written
+	Crash bool
+}
+
+// puppet owns partition 0 as long as its sign of life in a file is fresh. It
+// counts in a file and, like the usual code, asks nobody whether it still may.
+func puppet(ctx context.Context, stage *Stage) error {
+	var c puppetConfig
+	if err := stage.Config(&c); err != nil {
+		return err
+	}
+	if c.Crash {
+		return errors.New("puppet: cut")
+	}
+	lease := filepath.Join(c.Dir, "lease")
+	me := strconv.Itoa(os.Getpid())
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for held := false; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		owner, _ := os.ReadFile(lease)
+		info, err := os.Stat(lease)
+		if err == nil && string(owner) != me && time.Since(info.ModTime()) < 300*time.Millisecond {
+			held = false
+			continue
+		}
+		if err := os.WriteFile(lease, []byte(me), 0o600); err != nil {
+			return err
+		}
+		if !held {
+			held = true
+			stage.Holds(0)
+		}
+		if err := transaction(stage, filepath.Join(c.Dir, "count")); err != nil {
+			return err
+		}
+	}
+}
+
+func transaction(stage *Stage, count string) error {
+	b, _ := os.ReadFile(count)
+	n, _ := strconv.ParseInt(string(b), 10, 64)
+	cue := stage.Cue(Work{{Partition: 0, From: n, To: n + 1}})
+	cue.Reach(BeforeWrites)
+	err := os.WriteFile(count, []byte(strconv.FormatInt(n+1, 10)), 0o600)
+	cue.Reach(AfterWrites)
+	cue.Done(1, false, err)
+	return err
+}
+
+// parentVariable makes the test binary a parent that is to be killed.
+const parentVariable = "EPOCHFENCE_SHOW_TEST_PARENT"
+
+// parent starts a worker and makes a temporary directory, says so, and waits.
+func parent(dir string) int {
+	crew := NewCrew(func(int) any { return puppetConfig{Dir: dir} })
+	temp, _, err := TempDir("epochfence-show-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	for range 2 {
+		if _, err := crew.Start(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	crew.mu.Lock()
+	one, two := crew.workers[1].cmd.Process, crew.workers[2].cmd.Process
+	crew.mu.Unlock()
+	if err := freeze(one); err != nil {
+		return 1
+	}
+	fmt.Println(temp, one.Pid, two.Pid)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
+}

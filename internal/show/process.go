@@ -1,0 +1,140 @@
+package show
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// process is the parent's end of one worker.
+type process struct {
+	n      int // its name: the n-th worker of its crew, from 1
+	cmd    *exec.Cmd
+	orders *json.Encoder
+	stdin  io.Closer
+	log    tail
+
+	exited chan struct{} // closed after it has ended and its last report was handled
+	err    error         // how it ended; read after exited
+
+	// Guarded by the crew's mutex.
+	stopping bool    // it was told to end
+	reached  *report // where it stands, waiting
+	outcome  *report // what became of the transaction it was stopped in
+}
+
+// startProcess starts a worker and hands its reports to on, one at a time.
+func startProcess(n int, config any, on func(*process, report)) (*process, error) {
+	cmd, err := self(roleWorker)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{n: n, cmd: cmd, exited: make(chan struct{})}
+	detach(cmd)
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	followParent(cmd)
+	cmd.Stderr = &p.log
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
+	}
+	if err := onSpawner(cmd.Start); err != nil {
+		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
+	}
+	p.stdin, p.orders = in, json.NewEncoder(in)
+	go func() {
+		for reports := json.NewDecoder(out); ; {
+			var r report
+			if reports.Decode(&r) != nil {
+				break
+			}
+			on(p, r)
+		}
+		_, _ = io.Copy(io.Discard, out)
+		p.err = cmd.Wait()
+		close(p.exited)
+	}()
+	if err := p.orders.Encode(config); err != nil {
+		p.kill()
+		return nil, fmt.Errorf("show: configure worker %d: %w", n, err)
+	}
+	return p, nil
+}
+
+// kill ends it at once, frozen or not, and waits for that.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+	_ = p.stdin.Close()
+}
+
+// failure describes an end that nobody asked for.
+func (p *process) failure() error {
+	how := "ended by itself"
+	if p.err != nil {
+		how = "ended: " + p.err.Error()
+	}
+	return fmt.Errorf("worker %d %s\n%s", p.n, how, p.log.String())
+}
+
+// onSpawner runs f on the one thread that starts all processes. Linux ties a
+// child's death signal to the thread that started it, so that thread has to
+// stay.
+func onSpawner(f func() error) error {
+	spawner.once.Do(func() {
+		spawner.work = make(chan func())
+		go func() {
+			runtime.LockOSThread()
+			for work := range spawner.work {
+				work()
+			}
+		}()
+	})
+	err := make(chan error)
+	spawner.work <- func() { err <- f() }
+	return <-err
+}
+
+var spawner struct {
+	once sync.Once
+	work chan func()
+}
+
+// tail keeps the last lines written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailBytes = 4096
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	if extra := len(t.buf) - tailBytes; extra > 0 {
+		t.buf = t.buf[extra:]
+		if i := bytes.IndexByte(t.buf, '\n'); i >= 0 {
+			t.buf = t.buf[i+1:]
+		}
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return "  " + strings.ReplaceAll(strings.TrimRight(string(t.buf), "\n"), "\n", "\n  ")
+}

@@ -1,0 +1,73 @@
+package show
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Incident is one freeze or kill of a [Schedule].
+type Incident struct {
+	After  float64 // the fraction of all messages that is applied when it begins
+	Worker int     // whom it strikes: the n-th ever started, or the next one that holds a partition
+	Kill   bool    // SIGKILL at AfterCommit; otherwise SIGSTOP
+	At     Point   // where it freezes
+}
+
+// NewSchedule draws n incidents from seed, freezes and kills in turn, for a crew
+// that starts with so many workers. A freeze strikes at one of the points.
+func NewSchedule(seed uint64, n, workers int, points ...Point) []Incident {
+	r := rand.New(rand.NewPCG(seed, 0x5ced))
+	is := make([]Incident, n)
+	for i := range is {
+		is[i] = Incident{
+			After: (float64(i) + 0.4 + 0.3*r.Float64()) / float64(n+1),
+			// Whoever was killed has been replaced by the next number.
+			Worker: i/2 + 1 + r.IntN(workers),
+			Kill:   i%2 == 1,
+			At:     points[r.IntN(len(points))],
+		}
+	}
+	return is
+}
+
+// Play plays the incidents one after the other, each once its share of total
+// messages is applied, and releases the messages that pace holds back for it.
+// say gets a line for each.
+func (c *Crew) Play(ctx context.Context, is []Incident, total int, pace *Pace, l Limits, say func(string)) error {
+	for i, in := range is {
+		due := int(in.After * float64(total))
+		for {
+			err := c.await(ctx, l.Strike, func() bool { return c.tally.Applied >= due })
+			if err != nil && !errors.Is(err, errTimeout) {
+				return err
+			}
+			if err == nil || pace.Sent() >= due { // a backlog that does not move: strike anyway
+				break
+			}
+		}
+		pace.Release()
+		var (
+			line string
+			err  error
+		)
+		if in.Kill {
+			line, err = c.Kill(ctx, in.Worker, l)
+		} else {
+			line, err = c.Freeze(ctx, in.Worker, in.At, l)
+		}
+		if err != nil {
+			return fmt.Errorf("incident %d of %d: %w", i+1, len(is), err)
+		}
+		say(line)
+	}
+	return nil
+}
+
+// Count is how many incidents suit a load that takes so long: one for every so
+// often, a freeze and a kill at least.
+func Count(load, every time.Duration) int {
+	return max(2, int(load/every))
+}

@@ -1,0 +1,69 @@
+package show
+
+import (
+	"context"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAScheduleFollowsFromItsSeed(t *testing.T) {
+	a := NewSchedule(7, 9, 3, BeforeWrites, AfterWrites)
+	if b := NewSchedule(7, 9, 3, BeforeWrites, AfterWrites); !reflect.DeepEqual(a, b) {
+		t.Errorf("one seed, two schedules:\n%v\n%v", a, b)
+	}
+	if b := NewSchedule(8, 9, 3, BeforeWrites, AfterWrites); reflect.DeepEqual(a, b) {
+		t.Error("two seeds, one schedule")
+	}
+	for i, in := range a {
+		if in.Kill != (i%2 == 1) {
+			t.Errorf("incident %d: kill is %v", i, in.Kill)
+		}
+		if in.After <= 0 || in.After >= 1 || i > 0 && in.After <= a[i-1].After {
+			t.Errorf("incident %d begins at %v of the load", i, in.After)
+		}
+	}
+}
+
+func TestALoadOfAnyLengthHasAFreezeAndAKill(t *testing.T) {
+	for load, want := range map[time.Duration]int{0: 2, time.Second: 2, 24 * time.Second: 3, 2 * time.Minute: 15} {
+		if got := Count(load, 8*time.Second); got != want {
+			t.Errorf("%v: %d incidents, want %d", load, got, want)
+		}
+	}
+}
+
+func TestThePaceSpreadsTheLoadAndHoldsBackAShareForEachIncident(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPace(1200, 10*time.Second, 2) // 100 for each incident
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			for {
+				if n, err := p.Wait(ctx); n == 0 || err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		at := func(d time.Duration, want int) {
+			t.Helper()
+			<-time.After(d) // virtual: it ends when everyone waits
+			synctest.Wait()
+			if got := p.Sent(); got != want {
+				t.Errorf("%d sent, want %d", got, want)
+			}
+		}
+		at(5*time.Second, 600)
+		at(time.Minute, 1000)
+		p.Release()
+		at(time.Second, 1100)
+		p.Release()
+		at(time.Second, 1200)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		cancel()
+	})
+}

@@ -1,0 +1,101 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Mood says whether a cell is as it should be.
+type Mood int
+
+// The moods. Only Good and Bad are coloured, and only on a terminal.
+const (
+	Plain Mood = iota
+	Good
+	Bad
+)
+
+// Cell is one figure of a table.
+type Cell struct {
+	Text string
+	Mood Mood
+}
+
+// Row is one line of a table.
+type Row struct {
+	Label string
+	Cells []Cell
+}
+
+// None is a count that should be zero.
+func None(n int) Cell {
+	if n == 0 {
+		return Cell{"0", Good}
+	}
+	return Cell{Thousands(n), Bad}
+}
+
+// Number is a count that is what it is.
+func Number(n int) Cell { return Cell{Text: Thousands(n)} }
+
+func writeTable(w io.Writer, color bool, heads []string, rows []Row) {
+	label := 0
+	widths := make([]int, len(heads))
+	for i, h := range heads {
+		widths[i] = len(h)
+	}
+	for _, r := range rows {
+		label = max(label, len(r.Label))
+		for i, c := range r.Cells {
+			widths[i] = max(widths[i], len(c.Text))
+		}
+	}
+	var b strings.Builder
+	rule := label + 2
+	fmt.Fprintf(&b, "  %-*s", label, "")
+	for i, h := range heads {
+		fmt.Fprintf(&b, "   %*s", widths[i], h)
+		rule += 3 + widths[i]
+	}
+	fmt.Fprintf(&b, "\n  %s\n", strings.Repeat("-", rule-2))
+	for _, r := range rows {
+		fmt.Fprintf(&b, "  %-*s", label, r.Label)
+		for i, c := range r.Cells {
+			fmt.Fprintf(&b, "   %s", paint(color, c.Mood, fmt.Sprintf("%*s", widths[i], c.Text)))
+		}
+		b.WriteByte('\n')
+	}
+	_, _ = io.WriteString(w, b.String())
+}
+
+func paint(color bool, m Mood, s string) string {
+	switch {
+	case color && m == Good:
+		return "\x1b[32m" + s + "\x1b[0m"
+	case color && m == Bad:
+		return "\x1b[31m" + s + "\x1b[0m"
+	default:
+		return s
+	}
+}
+
+// Thousands is n with commas, as people write it.
+func Thousands(n int) string {
+	s := strconv.Itoa(n)
+	digits := strings.TrimPrefix(s, "-")
+	var b strings.Builder
+	b.WriteString(s[:len(s)-len(digits)])
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteRune(d)
+	}
+	return b.String()
+}
+
+// Seconds is d as "6.4 s".
+func Seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

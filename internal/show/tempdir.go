@@ -1,0 +1,49 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+)
+
+// TempDir makes a directory that is removed by the function returned, and by a
+// process of its own if this one ends before it could call it.
+func TempDir(pattern string) (dir string, remove func(), err error) {
+	dir, err = os.MkdirTemp("", pattern)
+	if err != nil {
+		return "", nil, fmt.Errorf("show: make a temporary directory: %w", err)
+	}
+	cmd, err := self(roleSweeper)
+	if err != nil {
+		return "", nil, err
+	}
+	detach(cmd)
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil {
+		_, err = io.WriteString(in, dir+"\n")
+	}
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return "", nil, fmt.Errorf("show: start the process that cleans up: %w", err)
+	}
+	return dir, func() {
+		_ = os.RemoveAll(dir)
+		_ = cmd.Process.Kill() // nothing is left for it to do
+		_ = cmd.Wait()
+	}, nil
+}
+
+// self is this program in another role.
+func self(role string) (*exec.Cmd, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("show: find this program to start it again: %w", err)
+	}
+	cmd := exec.Command(path)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role)
+	return cmd, nil
+}
