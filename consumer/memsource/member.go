@@ -18,6 +18,12 @@ var (
 	ErrKilled = errors.New("memsource: this member was killed")
 )
 
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 var errLeaving = errors.New("memsource: own took longer than the term to drain")
 
 // Member is one process of a group: a [consumer.Source]. [Group.Member] makes
@@ -46,10 +52,22 @@ var _ consumer.Source = (*Member)(nil)
 // Name returns the member's name.
 func (m *Member) Name() string { return m.name }
 
+// Group returns the group that the member is of.
+func (m *Member) Group() *Group { return m.group }
+
 // Run is consumer.Source's. A topic of the group that does not exist is an
 // error.
 func (m *Member) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
-	if err := m.join(ctx, own); err != nil {
+	joined, err := m.join(ctx, own)
+	for err == nil && !joined {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.heard():
+		}
+		joined, err = m.join(ctx, own)
+	}
+	if err != nil {
 		return err
 	}
 	select {
@@ -59,22 +77,38 @@ func (m *Member) Run(ctx context.Context, own func(context.Context, consumer.Ten
 	return m.leave()
 }
 
-func (m *Member) join(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+// join enters the group, unless the member is frozen.
+func (m *Member) join(ctx context.Context, own func(context.Context, consumer.Tenure)) (joined bool, err error) {
 	g := m.group
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
 	if m.ctx != nil {
-		return fmt.Errorf("memsource: member %q: Run was called before; a new member is a new process", m.name)
+		return false, fmt.Errorf("memsource: member %q: Run was called before; a new member is a new process", m.name)
 	}
 	for _, topic := range g.topics {
 		if g.broker.logs[topic] == nil {
-			return fmt.Errorf("memsource: group %q: topic %q does not exist", g.name, topic)
+			return false, fmt.Errorf("memsource: group %q: topic %q does not exist", g.name, topic)
 		}
+	}
+	if m.thaw != nil {
+		return false, nil
 	}
 	// A tenure outlives the end of Run's context: it is drained then.
 	m.ctx, m.own = context.WithoutCancel(ctx), own
-	m.enter()
-	return nil
+	if m.err == nil { // it may have been killed before
+		m.enter()
+	}
+	return true, nil
+}
+
+// heard is closed when the member is not frozen.
+func (m *Member) heard() <-chan struct{} {
+	m.group.broker.mu.Lock()
+	defer m.group.broker.mu.Unlock()
+	if m.thaw != nil {
+		return m.thaw
+	}
+	return closed
 }
 
 // enter puts m into the group's records, in place of another of its name if

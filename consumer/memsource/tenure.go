@@ -32,6 +32,8 @@ type tenure struct {
 
 var _ consumer.Tenure = (*tenure)(nil)
 
+var errReturned = errors.New("memsource: own has returned")
+
 func newTenure(m *Member, at place) *tenure {
 	g := m.group
 	t := &tenure{
@@ -45,7 +47,7 @@ func newTenure(m *Member, at place) *tenure {
 // run is the tenure's goroutine.
 func (t *tenure) run(before []<-chan struct{}) {
 	defer func() {
-		t.cancel(errors.New("memsource: own has returned"))
+		t.lose(errReturned)
 		b := t.member.group.broker
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -173,25 +175,15 @@ func (t *tenure) answer(seen epoch.Fence) answer {
 
 // heard waits while the member is frozen.
 func (t *tenure) heard(ctx context.Context) error {
-	for {
-		b := t.member.group.broker
-		b.mu.Lock()
-		thaw := t.member.thaw
-		b.mu.Unlock()
-		switch {
-		case t.ctx.Err() != nil:
-			return context.Cause(t.ctx)
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case thaw == nil:
-			return nil
-		}
-		select {
-		case <-thaw:
-		case <-ctx.Done():
-		case <-t.ctx.Done():
-		}
+	select {
+	case <-t.ctx.Done():
+	case <-ctx.Done():
+	case <-t.member.heard():
 	}
+	if t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
+	}
+	return ctx.Err()
 }
 
 func (t *tenure) failed(what string, err error) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -127,8 +128,7 @@ type ledger struct {
 
 // yes is one confirmation: valid at some moment between the two.
 type yes struct {
-	tenure         consumer.Tenure
-	who            string
+	of             *grant
 	sent, answered int
 }
 
@@ -148,30 +148,35 @@ func (l *ledger) length() int {
 // confirmer is an own that confirms all the time.
 func (l *ledger) confirmer(p *process) func(context.Context, consumer.Tenure) {
 	return func(ctx context.Context, t consumer.Tenure) {
-		p.record(ctx, t, func(ctx context.Context, t consumer.Tenure) {
-			fence := epoch.Fence{Origin: t.Origin(), LeaderEpoch: -1}
-			if starts, err := t.Starts(ctx, consumer.StartEarliest); err == nil {
-				for _, s := range starts {
-					if s.Partition == fence.Partition {
-						fence.Next = s.Next
-					}
-				}
-			}
+		p.record(ctx, t, func(g *grant) {
 			for {
 				sent := l.tick()
-				_, err := t.Confirm(ctx, fence)
+				_, err := t.Confirm(ctx, g.at(0))
 				l.mu.Lock()
 				l.clock++
 				if err == nil {
-					l.yes = append(l.yes, yes{t, p.name, sent, l.clock})
+					l.yes = append(l.yes, yes{g, sent, l.clock})
 				}
 				l.mu.Unlock()
-				if !pause(ctx, t) {
+				if !pause(g) {
 					return
 				}
 			}
 		})
 	}
+}
+
+// pause lets a moment pass, and returns false when the tenure is over.
+func pause(g *grant) bool {
+	timer := time.NewTimer(time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-g.Draining():
+	case <-g.ctx.Done():
+	}
+	return false
 }
 
 // judge looks for a tenure that was confirmed both before and after another one
@@ -180,21 +185,21 @@ func (l *ledger) judge() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	type span struct{ firstAnswered, lastSent int }
-	spans := map[consumer.Tenure]*span{}
+	spans := map[*grant]*span{}
 	for _, y := range l.yes {
-		s := spans[y.tenure]
+		s := spans[y.of]
 		if s == nil {
 			s = &span{firstAnswered: y.answered}
-			spans[y.tenure] = s
+			spans[y.of] = s
 		}
 		s.firstAnswered = min(s.firstAnswered, y.answered)
 		s.lastSent = max(s.lastSent, y.sent)
 	}
 	for _, y := range l.yes {
 		for other, s := range spans {
-			if other != y.tenure && other.Origin().Partition == y.tenure.Origin().Partition &&
+			if other != y.of && other.Origin().Partition == y.of.Origin().Partition &&
 				s.firstAnswered < y.sent && y.answered < s.lastSent {
-				return fmt.Errorf("%s was confirmed to %s at a time between two confirmations to another tenure", y.tenure.Origin().Partition, y.who)
+				return fmt.Errorf("%s was confirmed between two confirmations of %s", y.of.name(), other.name())
 			}
 		}
 	}

@@ -109,7 +109,7 @@ var granting = []history{{
 			return len(asked) > 0
 		})
 		w.never("own ends by itself", asked[0].ctx.Done())
-		a.giveAll()
+		a.follow()
 		w.await("b is granted a partition", func() bool { return len(b.holding()) == 1 && len(a.holding()) == 1 })
 	},
 }, {
@@ -128,14 +128,14 @@ var granting = []history{{
 		if len(kept) != 4 {
 			w.fail("a was granted a partition again: %d grants of four partitions", len(kept))
 		}
-		kept = slices.DeleteFunc(kept, func(g *grant) bool { return g.ctx.Err() != nil || g.asked() })
+		kept = slices.DeleteFunc(kept, (*grant).ending)
 		w.produce(topic, kept[0].Origin().Number, "x")
 		kept[0].want(kept[0].earliest(), "x")
 		kept[0].confirm(kept[0].earliest())
 		b.leave()
 		w.await("a has everything again", func() bool { return len(a.holding()) == 4 })
 		for _, g := range kept {
-			if g.ctx.Err() != nil || g.asked() {
+			if g.ending() {
 				w.fail("%s did not keep its tenure when b left", g.name())
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/epoch"
 )
 
 // groupOf makes a group's name unique.
@@ -55,7 +54,7 @@ func (w *world) startByHand(name string, topics ...string) *process {
 
 func (w *world) startAs(p *process, topics []string) *process {
 	w.add(p, topics)
-	p.run(func(ctx context.Context) error { return p.source.Run(ctx, p.hold) })
+	p.runHolding()
 	return p
 }
 
@@ -65,6 +64,11 @@ func (w *world) add(p *process, topics []string) {
 		p.source = w.NewSource(w.t, groupOf(p.group, topics), topics, p.name)
 	}
 	w.note(func() { w.processes = append(w.processes, p) })
+}
+
+// runHolding runs a process that was added.
+func (p *process) runHolding() {
+	p.run(func(ctx context.Context) error { return p.source.Run(ctx, p.hold) })
 }
 
 func (p *process) run(run func(ctx context.Context) error) {
@@ -82,8 +86,10 @@ func (p *process) run(run func(ctx context.Context) error) {
 
 // hold is own for histories that look at tenures.
 func (p *process) hold(ctx context.Context, t consumer.Tenure) {
-	p.record(ctx, t, func(ctx context.Context, t consumer.Tenure) {
-		g, byHand := p.latest(t.Origin().Partition)
+	p.record(ctx, t, func(g *grant) {
+		p.w.mu.Lock()
+		byHand := p.byHand
+		p.w.mu.Unlock()
 		if byHand {
 			<-g.back
 			return
@@ -96,15 +102,15 @@ func (p *process) hold(ctx context.Context, t consumer.Tenure) {
 	})
 }
 
-// record notes a tenure while own spends it.
-func (p *process) record(ctx context.Context, t consumer.Tenure, own func(context.Context, consumer.Tenure)) {
+// record notes a tenure while it is spent.
+func (p *process) record(ctx context.Context, t consumer.Tenure, spend func(g *grant)) {
 	g := &grant{Tenure: t, p: p, ctx: ctx, back: make(chan struct{})}
 	p.w.note(func() {
 		p.w.watch(g)
 		p.grants = append(p.grants, g)
 	})
 	defer p.w.note(func() { g.over = true })
-	own(ctx, t)
+	spend(g)
 }
 
 // watch notes it if a partition is granted that somebody still holds: what must
@@ -126,25 +132,12 @@ func (w *world) watch(g *grant) {
 	}
 }
 
-// latest returns the newest grant of a partition, and whether it is to be held
-// until give.
-func (p *process) latest(at epoch.Partition) (g *grant, byHand bool) {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	for _, other := range p.grants {
-		if other.Origin().Partition == at {
-			g = other
-		}
-	}
-	return g, p.byHand
-}
-
 // holding returns the grants of a process that are neither over nor being
 // taken back. The lock is held.
 func (p *process) holding() []*grant {
 	var held []*grant
 	for _, g := range p.grants {
-		if !g.over && g.ctx.Err() == nil && !g.asked() {
+		if !g.over && !g.ending() {
 			held = append(held, g)
 		}
 	}
@@ -183,7 +176,7 @@ func (p *process) thaw() {
 // leave tells the process to end, and waits for it.
 func (p *process) leave() {
 	p.stop()
-	p.giveAll()
+	p.follow()
 	p.w.await("Run of "+p.name+" returns", func() bool {
 		select {
 		case <-p.ended:
@@ -197,10 +190,29 @@ func (p *process) leave() {
 	}
 }
 
-// giveAll gives back what is held by hand, now and from now on.
-func (p *process) giveAll() {
+// follow gives back what is held by hand, and what will be, as soon as it is
+// asked back or lost.
+func (p *process) follow() {
 	p.w.mu.Lock()
 	p.byHand = false
+	grants := p.grants
+	p.w.mu.Unlock()
+	for _, g := range grants {
+		go func() {
+			select {
+			case <-g.back:
+			case <-g.Draining():
+			case <-g.ctx.Done():
+			}
+			g.give()
+		}()
+	}
+}
+
+// giveAll gives back everything, asked or not.
+func (p *process) giveAll() {
+	p.follow()
+	p.w.mu.Lock()
 	grants := p.grants
 	p.w.mu.Unlock()
 	for _, g := range grants {
@@ -220,6 +232,9 @@ func (g *grant) asked() bool {
 		return false
 	}
 }
+
+// ending reports whether the partition is asked back or lost.
+func (g *grant) ending() bool { return g.asked() || g.ctx.Err() != nil }
 
 // name is how messages call the grant.
 func (g *grant) name() string { return fmt.Sprintf("%s of %s", g.Origin().Partition, g.p.name) }

@@ -112,8 +112,8 @@ func (w *world) end() error {
 		p.thaw()
 	}
 	for _, p := range processes {
-		p.giveAll()
 		p.stop()
+		p.follow()
 	}
 	var errs []error
 	for _, p := range processes {
@@ -124,6 +124,7 @@ func (w *world) end() error {
 			}
 		case <-ctx.Done():
 			errs = append(errs, fmt.Errorf("Run of %s has not returned %v after it was told to", p.name, w.patience))
+			p.giveAll() // leave no goroutine behind if that is all it wants
 		}
 	}
 	w.mu.Lock()

@@ -1,0 +1,356 @@
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// stall is a place where a process stops, once, until it is told to go on.
+type stall struct {
+	w       *world
+	once    sync.Once
+	reached chan struct{}
+	on      chan struct{}
+}
+
+func (w *world) newStall() *stall {
+	return &stall{w: w, reached: make(chan struct{}), on: make(chan struct{})}
+}
+
+// stop is called by the process. It does not look at any context: the process
+// is frozen.
+func (s *stall) stop() {
+	s.once.Do(func() {
+		close(s.reached)
+		select {
+		case <-s.on:
+		case <-s.w.ctx.Done(): // so that a story that failed ends
+		}
+	})
+}
+
+// wait waits until the process has got there.
+func (s *stall) wait(what string) { s.w.awaitClosed(what, s.reached) }
+
+// goOn lets the process go on.
+func (s *stall) goOn() { close(s.on) }
+
+// takenOver is how most attacks go: a is frozen at the stall, source and all; b
+// takes the partition over and applies what there is; a thaws and finds out. The
+// caller has started a. It returns when b has applied the values.
+func (w *world) takenOver(a *system, s *stall, db *memsink.Sink, topic string, values ...string) (b *system) {
+	s.wait(a.name + " is where it is to be frozen")
+	a.freeze()
+	b = w.run("b", db, memsink.Hooks{}, topic)
+	w.applied(db, topic, 0, values...)
+	return b
+}
+
+// undisturbed checks that b holds the partition as if nothing had happened, and
+// applies what comes.
+func (w *world) undisturbed(b *system, db *memsink.Sink, claim epoch.ClaimID, topic string, all, more []string) {
+	w.produce(topic, 0, more...)
+	w.applied(db, topic, 0, append(all, more...)...)
+	if f := w.fence(db, group, topic, 0); f.Claim != claim {
+		w.fail("the claim of %s was replaced by one of %q", b.name, f.Owner)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range b.events {
+		if e, ok := e.(consumer.Stale); ok {
+			w.fail("%s, which owns the partition, was refused as stale: %+v", b.name, e)
+		}
+	}
+}
+
+var attacks = []history{{
+	claim: "attack: frozen with the transaction open",
+	rules: "R1, R3, R6",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		all := numbered(0, 0, 10)
+		w.produce(topic, 0, all...)
+		s := w.newStall()
+		a := w.run("a", db, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			s.stop()
+			return do()
+		}}, topic)
+		b := w.takenOver(a, s, db, topic, all...)
+		claim := w.fence(db, group, topic, 0).Claim
+		s.goOn()
+		// It finds out from the fence, before its source has heard anything.
+		saw(a, func(e consumer.Stale) bool { return e.Held.Claim == claim })
+		w.undisturbed(b, db, claim, topic, all, numbered(1, 0, 10))
+		b.leave()
+		a.thaw()
+	},
+}, {
+	claim: "attack: frozen between confirm and swap",
+	rules: "R2",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		all := numbered(0, 0, 10)
+		w.produce(topic, 0, all...)
+		s := w.newStall()
+		swapped := make(chan error, 1)
+		a := w.run("a", db, memsink.Hooks{Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
+			s.stop()
+			err := do()
+			select {
+			case swapped <- err:
+			default:
+			}
+			return err
+		}}, topic)
+		b := w.takenOver(a, s, db, topic, all...)
+		claim := w.fence(db, group, topic, 0).Claim
+		s.goOn()
+		select {
+		case err := <-swapped:
+			if !errors.Is(err, epoch.ErrStale) {
+				w.fail("the late swap = %v, want a refusal as stale", err)
+			}
+		case <-w.ctx.Done():
+			w.fail("the late swap never came")
+		}
+		w.undisturbed(b, db, claim, topic, all, numbered(1, 0, 10))
+		b.leave()
+		a.thaw()
+	},
+}, {
+	claim: "attack: late claimer, which reads the fence after the next owner has claimed",
+	rules: "R2",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		all := numbered(0, 0, 10)
+		w.produce(topic, 0, all...)
+		s := w.newStall()
+		a := w.run("a", db, memsink.Hooks{Fence: func(_ context.Context, _ epoch.Partition, do func() error) error {
+			s.stop()
+			return do()
+		}}, topic)
+		b := w.takenOver(a, s, db, topic, all...)
+		claim := w.fence(db, group, topic, 0).Claim
+		// Now a reads a fence that is up to date. Only the confirmation it has
+		// not got yet keeps it from throwing b out, and it must not get one.
+		s.goOn()
+		a.thaw()
+		var late *grant
+		w.note(func() { late = a.grants[0] })
+		late.waitLost()
+		w.await("the tenure of a ends", func() bool { return late.over })
+		w.undisturbed(b, db, claim, topic, all, numbered(1, 0, 10))
+	},
+}, {
+	claim: "attack: stale writer, whose handler is slow",
+	rules: "R1",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(2), memsink.New()
+		all := numbered(0, 0, 30)
+		w.produce(topic, 0, all[:10]...)
+		a := w.run("a", db, memsink.Hooks{}, topic)
+		w.applied(db, topic, 0, all[:10]...)
+		a.freeze() // from its source only: its handlers and its database go on
+		b := w.run("b", db, memsink.Hooks{}, topic)
+		w.produce(topic, 0, all[10:20]...)
+		saw(b, func(e consumer.Claimed) bool { return e.Fence.Partition.Number == 0 })
+		w.applied(db, topic, 0, all[:20]...)
+		w.produce(topic, 0, all[20:]...)
+		a.thaw()
+		w.applied(db, topic, 0, all...)
+		w.produce(topic, 1, "other")
+		w.applied(db, topic, 1, "other")
+	},
+}, {
+	claim: "attack: static member swap at one generation, the first frozen with its transaction open",
+	rules: "claim id",
+	needs: []need{needs[StaticMembers](), needs[Freezer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		all := numbered(0, 0, 10)
+		w.produce(topic, 0, all...)
+		s := w.newStall()
+		static := func(name string, hooks memsink.Hooks) *system {
+			p := &process{name: name, group: group, mayFail: true}
+			p.source = w.Harness.(StaticMembers).NewStatic(w.t, groupOf(group, []string{topic}), []string{topic}, "one")
+			return w.runAs(p, db, hooks, options{}, topic)
+		}
+		first := static("first", memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			s.stop()
+			return do()
+		}})
+		s.wait("the first has its transaction open")
+		number := w.fence(db, group, topic, 0).Number
+		first.freeze()
+		second := static("second", memsink.Hooks{})
+		w.applied(db, topic, 0, all...)
+		f := w.fence(db, group, topic, 0)
+		if f.Number != number || f.Epoch <= epoch.Epoch(number) {
+			w.fail("number %d and epoch %d after number %d; want the same number and a higher epoch", f.Number, f.Epoch, number)
+		}
+		s.goOn()
+		saw(first, func(e consumer.Stale) bool { return e.Held.Claim == f.Claim })
+		w.undisturbed(second, db, f.Claim, topic, all, numbered(1, 0, 10))
+		first.thaw()
+		w.awaitClosed("Run of the first returns", first.ended)
+	},
+}, {
+	claim: "attack: same owner, same number, regranted",
+	rules: "claim id",
+	needs: []need{needs[Regranter]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		all := numbered(0, 0, 20)
+		w.produce(topic, 0, all[:10]...)
+		a := w.run("a", db, memsink.Hooks{}, topic)
+		w.applied(db, topic, 0, all[:10]...)
+		was := w.fence(db, group, topic, 0)
+		w.Harness.(Regranter).Regrant(w.t, a.source, topic, 0)
+		now := saw(a, func(e consumer.Claimed) bool { return e.Fence.Claim != was.Claim }).Fence
+		if now.Number != was.Number || now.Epoch <= was.Epoch {
+			w.fail("%+v after %+v; want the same number and a higher epoch", now, was)
+		}
+		w.produce(topic, 0, all[10:]...)
+		w.applied(db, topic, 0, all...)
+	},
+}, {
+	claim: "attack: group deleted, with a zombie of before",
+	rules: "epoch",
+	needs: []need{needs[GroupDeleter](), needs[Freezer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		all := numbered(0, 0, 40)
+		// A few generations first, so that the numbers go down afterwards.
+		for i := range 3 {
+			w.produce(topic, 0, all[10*i:10*i+10]...)
+			s := w.run("early", db, memsink.Hooks{}, topic)
+			w.applied(db, topic, 0, all[:10*i+10]...)
+			s.leave()
+		}
+		w.produce(topic, 0, all[30:]...)
+		s := w.newStall()
+		a := w.run("a", db, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			s.stop()
+			return do()
+		}}, topic)
+		s.wait("a has its transaction open")
+		was := w.fence(db, group, topic, 0)
+		a.freeze()
+		w.Harness.(GroupDeleter).DeleteGroup(w.t, groupOf(group, []string{topic}))
+		b := w.run("b", db, memsink.Hooks{}, topic)
+		w.applied(db, topic, 0, all...)
+		now := w.fence(db, group, topic, 0)
+		if now.Number >= was.Number || now.Epoch <= was.Epoch {
+			w.fail("number %d, epoch %d after number %d, epoch %d; want a lower number and a higher epoch",
+				now.Number, now.Epoch, was.Number, was.Epoch)
+		}
+		s.goOn()
+		saw(a, func(e consumer.Stale) bool { return e.Held.Claim == now.Claim })
+		w.undisturbed(b, db, now.Claim, topic, all, numbered(1, 0, 10))
+		b.leave()
+		a.thaw()
+	},
+}, {
+	claim: "attack: retained partition, whose claim goes on while others join and leave",
+	rules: "R7",
+	needs: []need{needs[Retainer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(2), memsink.New()
+		a := w.run("a", db, memsink.Hooks{}, topic)
+		for n := range int32(2) {
+			w.produce(topic, n, numbered(n, 0, 10)...)
+			w.applied(db, topic, n, numbered(n, 0, 10)...)
+		}
+		b := w.run("b", db, memsink.Hooks{}, topic)
+		moved := saw(b, func(consumer.Claimed) bool { return true }).Fence.Partition.Number
+		kept := 1 - moved
+		before := w.fence(db, group, topic, kept)
+		for n := range int32(2) {
+			w.produce(topic, n, numbered(n, 10, 20)...)
+			w.applied(db, topic, n, numbered(n, 0, 20)...)
+		}
+		b.leave()
+		for n := range int32(2) {
+			w.produce(topic, n, numbered(n, 20, 30)...)
+			w.applied(db, topic, n, numbered(n, 0, 30)...)
+		}
+		if now := w.fence(db, group, topic, kept); now.Claim != before.Claim || now.Epoch != before.Epoch {
+			w.fail("the kept partition was claimed again: %+v, then %+v", before, now)
+		}
+		a.leave()
+	},
+}, {
+	claim: "attack: topic deleted and recreated, whose messages are not taken for the old ones",
+	rules: "claim CHECK",
+	needs: []need{needs[Recreator]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		old := numbered(0, 0, 10)
+		w.produce(topic, 0, old...)
+		a := w.run("a", db, memsink.Hooks{}, topic)
+		w.applied(db, topic, 0, old...)
+		w.Harness.(Recreator).RecreateTopic(w.t, topic, 1)
+		w.produce(topic, 0, numbered(1, 0, 20)...)
+		a.leave()
+		b := w.run("b", db, memsink.Hooks{}, topic)
+		halted := saw(b, func(e consumer.Halted) bool { return errors.Is(e.Err, epoch.ErrLogChanged) })
+		var changed *epoch.LogChangedError
+		if !errors.As(halted.Err, &changed) || changed.Fence == changed.Source {
+			w.fail("halted by %v", halted.Err)
+		}
+		b.leave()
+		w.applied(db, topic, 0, old...)
+	},
+}, {
+	claim: "attack: retention passes a partition by, which halts and leaves the others alone",
+	rules: "R10",
+	needs: []need{needs[Trimmer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(2), memsink.New()
+		all := numbered(0, 0, 20)
+		w.produce(topic, 0, all[:10]...)
+		a := w.run("a", db, memsink.Hooks{}, topic)
+		w.applied(db, topic, 0, all[:10]...)
+		a.leave()
+		w.produce(topic, 0, all[10:]...)
+		position := w.fence(db, group, topic, 0).Next
+		w.Harness.(Trimmer).Trim(w.t, topic, 0, position+5)
+		b := w.run("b", db, memsink.Hooks{}, topic)
+		halted := saw(b, func(e consumer.Halted) bool { return errors.Is(e.Err, consumer.ErrPassedBy) })
+		if halted.Next != position {
+			w.fail("halted at %d, want %d", halted.Next, position)
+		}
+		w.produce(topic, 1, "other")
+		w.applied(db, topic, 1, "other")
+		b.leave()
+		w.applied(db, topic, 0, all[:10]...)
+	},
+}, {
+	claim: "attack: truncated log, whose new messages do not take the place of the old ones",
+	rules: "R10",
+	needs: []need{needs[Truncator]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		old := numbered(0, 0, 10)
+		w.produce(topic, 0, old...)
+		a := w.run("a", db, memsink.Hooks{}, topic)
+		w.applied(db, topic, 0, old...)
+		a.leave()
+		position := w.fence(db, group, topic, 0).Next
+		w.Harness.(Truncator).Truncate(w.t, topic, 0, position-4)
+		w.produce(topic, 0, numbered(1, 0, 20)...)
+		b := w.run("b", db, memsink.Hooks{}, topic)
+		saw(b, func(e consumer.Halted) bool { return errors.Is(e.Err, consumer.ErrTruncated) })
+		b.leave()
+		w.applied(db, topic, 0, old...)
+	},
+}}

@@ -1,0 +1,157 @@
+package sourcetest
+
+import (
+	"errors"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+var losing = []history{{
+	claim: "a process that is cut off loses its partition to another, and hears of it when it is back",
+	rules: "R7",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		a := w.startByHand("a", topic)
+		old := a.granted(topic, 0)
+		from := old.earliest()
+		old.confirm(from)
+		a.freeze()
+		b := w.start("b", topic)
+		g := b.granted(topic, 0)
+		g.confirm(from)
+
+		a.thaw()
+		old.wantLost(from)
+		old.waitLost()
+		old.wantLost(from) // also when it is asked again
+		for _, err := range old.Read(w.ctx, from) {
+			if err != nil {
+				w.fail("Read after the loss = %v, want an end without an error", err)
+			}
+		}
+		old.give()
+	},
+}, {
+	claim: "a process that was cut off is granted its share when it is back",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic := w.newTopic(2)
+		a := w.start("a", topic)
+		a.granted(topic, 0)
+		a.granted(topic, 1)
+		a.freeze()
+		b := w.start("b", topic)
+		b.granted(topic, 0)
+		b.granted(topic, 1)
+		a.thaw()
+		w.await("a and b have one partition each", func() bool {
+			return len(a.holding()) == 1 && len(b.holding()) == 1
+		})
+	},
+}, {
+	claim: "a Confirm that was under way when the lease was lost is not answered with yes",
+	rules: "R2, R7",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		a := w.start("a", topic)
+		old := a.granted(topic, 0)
+		from := old.earliest()
+		a.freeze()
+		answered := make(chan error, 1)
+		go func() {
+			_, err := old.Confirm(w.ctx, from)
+			answered <- err
+		}()
+		w.start("b", topic).granted(topic, 0).confirm(from)
+		a.thaw()
+		select {
+		case err := <-answered:
+			if err == nil {
+				w.fail("Confirm of %s = nil after another process had the partition", old.name())
+			}
+		case <-w.ctx.Done():
+			w.fail("Confirm of %s was never answered", old.name())
+		}
+	},
+}, {
+	claim: "a Run that is told to end while it is cut off returns nil",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		a := w.start("a", topic)
+		a.granted(topic, 0)
+		a.freeze()
+		a.leave()
+		w.start("b", topic).granted(topic, 0)
+	},
+}, {
+	claim: "a process that is cut off for a moment keeps its tenure",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		a := w.start("a", topic)
+		g := a.granted(topic, 0)
+		a.freeze()
+		a.thaw()
+		g.confirm(g.earliest())
+		w.produce(topic, 0, "x")
+		g.want(g.earliest(), "x")
+		w.never("the tenure ends", g.ctx.Done())
+	},
+}, {
+	claim: "a static member that starts again takes over at the same number, and the first is fenced for good",
+	rules: "attack: static member swap at one generation",
+	needs: []need{needs[StaticMembers]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		first, second := w.static("first", "one", topic), w.static("second", "one", topic)
+		first.runHolding()
+		old := first.granted(topic, 0)
+		from := old.earliest()
+		number := old.confirm(from).Number
+		w.note(func() { first.gone, first.mayFail = true, true })
+		second.runHolding()
+		if now := second.granted(topic, 0).confirm(from).Number; now != number {
+			w.fail("the number went from %d to %d", number, now)
+		}
+		old.waitLost()
+		old.wantLost(from)
+		w.awaitClosed("Run of the first returns", first.ended)
+		if first.err == nil {
+			w.fail("Run of a member that is fenced for good returned nil")
+		}
+	},
+}, {
+	claim: "a partition that is taken and granted again at one number is another tenure",
+	rules: "attack: same owner, same number, regranted",
+	needs: []need{needs[Regranter]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		a := w.start("a", topic)
+		old := a.granted(topic, 0)
+		from := old.earliest()
+		number := old.confirm(from).Number
+		w.Harness.(Regranter).Regrant(w.t, a.source, topic, 0)
+		old.waitLost()
+		again := a.granted(topic, 0)
+		if again == old {
+			w.fail("the tenure goes on")
+		}
+		if now := again.confirm(from).Number; now != number {
+			w.fail("the harness's Regrant went from number %d to %d", number, now)
+		}
+		if _, err := old.Confirm(w.ctx, from); !errors.Is(err, consumer.ErrLost) {
+			w.fail("Confirm of the first tenure = %v, want ErrLost", err)
+		}
+	},
+}}
+
+// static adds a process with the identity of a static member.
+func (w *world) static(name, instance, topic string) *process {
+	p := &process{name: name, group: group}
+	p.source = w.Harness.(StaticMembers).NewStatic(w.t, groupOf(group, []string{topic}), []string{topic}, instance)
+	w.add(p, []string{topic})
+	return p
+}

@@ -1,0 +1,128 @@
+package sourcetest
+
+import (
+	"errors"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// wantMisfit checks that Read refuses the position and says both numbers.
+func (g *grant) wantMisfit(from epoch.Fence, kind error, found epoch.Offset) {
+	err := g.readError(from)
+	var misfit *consumer.PositionError
+	if !errors.As(err, &misfit) || !errors.Is(err, kind) {
+		g.p.w.fail("Read of %s from %d = %v; want a *PositionError: %v", g.name(), from.Next, err, kind)
+	}
+	want := consumer.PositionError{Partition: g.Origin().Partition, Kind: kind, Position: from.Next, Found: found}
+	if *misfit != want {
+		g.p.w.fail("Read of %s = %+v, want %+v", g.name(), *misfit, want)
+	}
+}
+
+var misfits = []history{{
+	claim: "a position above the log's end is an error with both numbers, and Read may be called again",
+	rules: "R10",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		w.produce(topic, 0, "x", "y")
+		g := w.start("a", topic).granted(topic, 0)
+		end := g.latest().Next
+		g.wantMisfit(g.at(end+10), consumer.ErrTruncated, end)
+		g.wantMisfit(g.at(end+1), consumer.ErrTruncated, end)
+		g.want(g.earliest(), "x", "y")
+	},
+}, {
+	claim: "a position below the log's beginning is an error with both numbers, and Read may be called again",
+	rules: "R10",
+	needs: []need{needs[Trimmer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		all := numbered(0, 0, 10)
+		w.produce(topic, 0, all...)
+		g := w.start("a", topic).granted(topic, 0)
+		ms := g.want(g.earliest(), all...)
+		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[6].Offset)
+		g.wantMisfit(g.at(ms[2].Offset), consumer.ErrPassedBy, ms[6].Offset)
+		g.wantMisfit(g.at(ms[6].Offset-1), consumer.ErrPassedBy, ms[6].Offset)
+		g.want(g.at(ms[6].Offset), all[6:]...)
+		if at := g.earliest().Next; at != ms[6].Offset {
+			w.fail("the earliest offset is %d, want %d", at, ms[6].Offset)
+		}
+	},
+}, {
+	claim: "a log that was trimmed to its end is no error for a position at the end",
+	rules: "R10",
+	needs: []need{needs[Trimmer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		w.produce(topic, 0, "x", "y")
+		g := w.start("a", topic).granted(topic, 0)
+		end := g.latest()
+		w.Harness.(Trimmer).Trim(w.t, topic, 0, end.Next)
+		w.produce(topic, 0, "z")
+		g.want(end, "z")
+	},
+}, {
+	claim: "a gap that a delete has left is read across",
+	rules: "R10",
+	needs: []need{needs[Deleter]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		all := numbered(0, 0, 10)
+		w.produce(topic, 0, all...)
+		g := w.start("a", topic).granted(topic, 0)
+		ms := g.want(g.earliest(), all...)
+		for _, i := range []int{3, 4, 9} {
+			w.Harness.(Deleter).Delete(w.t, topic, 0, ms[i].Offset)
+		}
+		w.produce(topic, 0, "more")
+		g.want(g.at(ms[0].Offset), append(append(numbered(0, 0, 3), numbered(0, 5, 9)...), "more")...)
+		g.want(g.at(ms[4].Offset), numbered(0, 5, 9)...)
+		g.want(g.at(ms[9].Offset), "more")
+	},
+}, {
+	claim: "a log that was cut off below the position is an error, also once it has grown again",
+	rules: "R10, attack: truncated log",
+	needs: []need{needs[Truncator]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		all := numbered(0, 0, 10)
+		w.produce(topic, 0, all...)
+		g := w.start("a", topic).granted(topic, 0)
+		ms := g.want(g.earliest(), all...)
+		applied := after(g.at(0), ms[7])
+		w.Harness.(Truncator).Truncate(w.t, topic, 0, ms[4].Offset)
+		g.wantMisfit(applied, consumer.ErrTruncated, ms[4].Offset)
+		w.produce(topic, 0, numbered(1, 0, 20)...)
+		g.wantMisfit(applied, consumer.ErrTruncated, ms[4].Offset)
+		// What was applied before the cut is still there.
+		g.want(after(g.at(0), ms[1]), append(numbered(0, 2, 4), numbered(1, 0, 20)...)...)
+	},
+}, {
+	claim: "a topic that was deleted and created again is another log, and its old tenures are lost",
+	rules: "attack: topic deleted and recreated",
+	needs: []need{needs[Recreator]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		w.produce(topic, 0, "old", "older")
+		a := w.start("a", topic)
+		old := a.granted(topic, 0)
+		old.want(old.earliest(), "old", "older")
+		w.Harness.(Recreator).RecreateTopic(w.t, topic, 1)
+		w.produce(topic, 0, "new")
+		// Whether the process has to start again to see it is the source's
+		// business, as long as no tenure of the old log reads the new one.
+		old.waitLost()
+		a.leave()
+		now := w.start("b", topic).granted(topic, 0)
+		was, is := old.Origin(), now.Origin()
+		if is.Log == was.Log {
+			w.fail("the log is still called %q", is.Log)
+		}
+		if is.Source != was.Source || is.Partition != was.Partition {
+			w.fail("the origin was %+v and is %+v; only the log is another", was, is)
+		}
+		now.want(now.earliest(), "new")
+	},
+}}

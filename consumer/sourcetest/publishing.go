@@ -1,0 +1,75 @@
+package sourcetest
+
+import "github.com/epochfence/epochfence/epoch"
+
+// published reports whether the group's position is there.
+func (g *grant) published(at epoch.Offset) func() bool {
+	w, o := g.p.w, g.Origin()
+	return func() bool {
+		now, ok := w.Harness.(Positions).Position(w.t, o.Group, o.Topic, o.Number)
+		return ok && now == at
+	}
+}
+
+var publishing = []history{{
+	claim: "Confirm publishes the position it is given",
+	rules: "R8",
+	needs: []need{needs[Positions]()},
+	story: func(w *world) {
+		topic := w.newTopic(2)
+		w.produce(topic, 0, numbered(0, 0, 10)...)
+		g := w.start("a", topic).granted(topic, 0)
+		ms := g.read(g.earliest(), 10)
+		for _, i := range []int{2, 7} {
+			f := after(g.at(0), ms[i])
+			g.confirm(f)
+			w.poll("the position is published", g.published(f.Next))
+		}
+	},
+}, {
+	claim: "a mirrored position is published, the newest at the latest when the tenure ends",
+	rules: "R8",
+	needs: []need{needs[Positions]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		w.produce(topic, 0, numbered(0, 0, 100)...)
+		a := w.start("a", topic)
+		g := a.granted(topic, 0)
+		ms := g.read(g.earliest(), 100)
+		g.confirm(g.earliest())
+		for _, m := range ms[:50] {
+			g.Mirror(after(g.at(0), m))
+		}
+		w.poll("the position is published", g.published(ms[49].Offset+1))
+		for _, m := range ms[50:] {
+			g.Mirror(after(g.at(0), m))
+		}
+		a.leave()
+		w.poll("the last position is published", g.published(ms[99].Offset+1))
+	},
+}, {
+	claim: "a position mirrored by a process that has lost the partition is not published",
+	rules: "R8",
+	needs: []need{needs[Positions](), needs[Freezer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		w.produce(topic, 0, numbered(0, 0, 10)...)
+		a := w.startByHand("a", topic)
+		old := a.granted(topic, 0)
+		ms := old.read(old.earliest(), 10)
+		a.freeze()
+		old.Mirror(after(old.at(0), ms[1]))
+		b := w.start("b", topic)
+		g := b.granted(topic, 0)
+		g.confirm(after(g.at(0), ms[5]))
+		w.poll("the new position is published", g.published(ms[5].Offset+1))
+		a.thaw()
+		old.waitLost()
+		old.Mirror(after(old.at(0), ms[2]))
+		old.give()
+		a.leave()
+		if !g.published(ms[5].Offset + 1)() {
+			w.fail("the position went back")
+		}
+	},
+}}

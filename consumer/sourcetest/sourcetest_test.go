@@ -1,0 +1,17 @@
+package sourcetest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/consumer/sourcetest"
+)
+
+func TestMemsource(t *testing.T) {
+	sourcetest.Run(t, func(testing.TB) sourcetest.Harness { return newMemory(300 * time.Millisecond) })
+}
+
+func TestMemsourceInABubble(t *testing.T) {
+	sourcetest.RunInBubble(t, func(testing.TB) sourcetest.Harness { return newMemory(memsource.DefaultTerm) })
+}

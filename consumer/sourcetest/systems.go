@@ -1,0 +1,243 @@
+package sourcetest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+type (
+	tx      = *memsink.Tx
+	options = consumer.Options[tx]
+)
+
+// system is one process that runs consumer.Run, with a connection of its own
+// to the database in memory.
+type system struct {
+	*process
+	sink   *memsink.Sink
+	events []consumer.Event // the world's lock guards them
+}
+
+// run starts a process that applies messages to the database. Its hooks are the
+// faults of its own connection.
+func (w *world) run(name string, db *memsink.Sink, hooks memsink.Hooks, topics ...string) *system {
+	return w.runAs(&process{name: name, group: group}, db, hooks, options{}, topics...)
+}
+
+func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o options, topics ...string) *system {
+	s := &system{process: p, sink: db.Open()}
+	s.sink.Script(hooks)
+	w.add(p, topics)
+	// Faults are not what these histories wait for.
+	o.RetryMin, o.RetryMax = time.Millisecond, 20*time.Millisecond
+	o.HaltMin, o.HaltMax = 10*time.Millisecond, 100*time.Millisecond
+	o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	o.Observer = s
+	p.run(func(ctx context.Context) error {
+		return consumer.Run(ctx, watched{s}, s.sink, apply, o)
+	})
+	return s
+}
+
+// apply is the handler: it writes the message down under its partition.
+func apply(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch) error {
+	tx.Append(effects(m.Topic, m.Partition), string(m.Value))
+	return nil
+}
+
+func effects(topic string, n int32) string { return fmt.Sprintf("%s/%d", topic, n) }
+
+// watched is a process's source with the suite looking on.
+type watched struct{ s *system }
+
+func (v watched) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+	return v.s.source.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+		v.s.record(ctx, t, func(*grant) { own(ctx, t) })
+	})
+}
+
+// Observe notes what happens.
+func (s *system) Observe(e consumer.Event) {
+	s.w.note(func() { s.events = append(s.events, e) })
+}
+
+// saw waits for an event of type E.
+func saw[E consumer.Event](s *system, such func(E) bool) E {
+	var found E
+	s.w.await(fmt.Sprintf("%s observes such a %T", s.name, found), func() bool {
+		for _, e := range s.events {
+			if e, ok := e.(E); ok && such(e) {
+				found = e
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// applied waits until there are as many effects of a partition as there are
+// values, and checks that they are those values, in order.
+func (w *world) applied(db *memsink.Sink, topic string, n int32, values ...string) {
+	list := effects(topic, n)
+	w.poll(fmt.Sprintf("%d messages of %s are applied", len(values), list), func() bool {
+		return len(db.List(list)) >= len(values)
+	})
+	if got := db.List(list); !slices.Equal(got, values) {
+		w.fail("effects of %s: %s", list, difference(got, values))
+	}
+}
+
+// fence returns the fence of a partition, as committed.
+func (w *world) fence(db *memsink.Sink, g, topic string, n int32) epoch.Fence {
+	return db.Fences()[epoch.Partition{Group: groupOf(g, []string{topic}), Topic: topic, Number: n}]
+}
+
+var systems = []history{
+	churn(1), churn(2), churn(3),
+	{
+		claim: "a process that ends and starts again goes on where it was",
+		story: func(w *world) {
+			topic, db := w.newTopic(2), memsink.New()
+			var sent [2][]string
+			for round := range 4 {
+				for n := range int32(2) {
+					more := numbered(n, 100*round, 100*(round+1))
+					w.produce(topic, n, more...)
+					sent[n] = append(sent[n], more...)
+				}
+				s := w.run(fmt.Sprint("run", round), db, memsink.Hooks{}, topic)
+				w.applied(db, topic, 0, sent[0]...)
+				w.applied(db, topic, 1, sent[1]...)
+				s.leave()
+			}
+		},
+	}, {
+		claim: "messages that were produced before a group began are skipped only by the latest policy",
+		rules: "R9",
+		story: func(w *world) {
+			topic, db, latest := w.newTopic(1), memsink.New(), memsink.New()
+			w.produce(topic, 0, "before")
+			w.run("earliest", db, memsink.Hooks{}, topic)
+			w.applied(db, topic, 0, "before")
+			s := w.runAs(&process{name: "latest", group: "late"}, latest, memsink.Hooks{}, options{Start: consumer.StartLatest}, topic)
+			saw(s, func(consumer.Claimed) bool { return true })
+			w.produce(topic, 0, "after")
+			w.applied(db, topic, 0, "before", "after")
+			w.applied(latest, topic, 0, "after")
+		},
+	}, {
+		claim: "two groups on one database each apply everything",
+		rules: "attack: two groups on one table",
+		story: func(w *world) {
+			topic, db := w.newTopic(1), memsink.New()
+			all := numbered(0, 0, 200)
+			w.produce(topic, 0, all[:100]...)
+			one := w.runAs(&process{name: "one", group: "g1"}, db, memsink.Hooks{}, options{}, topic)
+			two := w.runAs(&process{name: "two", group: "g2"}, db, memsink.Hooks{}, options{}, topic)
+			w.produce(topic, 0, all[100:]...)
+			w.poll("both groups are at the end", func() bool { return len(db.List(effects(topic, 0))) >= 400 })
+			if n := len(db.List(effects(topic, 0))); n != 400 {
+				w.fail("%d effects of 200 messages in two groups", n)
+			}
+			one.leave()
+			two.leave()
+			if a, b := w.fence(db, "g1", topic, 0).Next, w.fence(db, "g2", topic, 0).Next; a != b {
+				w.fail("the groups end at %d and %d", a, b)
+			}
+		},
+	}, {
+		claim: "commits whose acknowledgement is lost are neither repeated nor left out",
+		rules: "R5, attack: lost commit acknowledgement, landed and not landed",
+		story: func(w *world) {
+			topic, db := w.newTopic(2), memsink.New()
+			random := rand.New(rand.NewPCG(5, 6)) // one committer, one hook at a time
+			s := w.run("a", db, memsink.Hooks{
+				Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+					switch random.IntN(4) {
+					case 0:
+						return epoch.ErrInDoubt // not landed
+					case 1:
+						_ = do()
+						return epoch.ErrInDoubt // landed
+					}
+					return do()
+				},
+			}, topic)
+			for i := range 20 {
+				for n := range int32(2) {
+					w.produce(topic, n, numbered(n, 10*i, 10*i+10)...)
+				}
+				w.poll("some of it is applied", func() bool { return len(db.List(effects(topic, 0))) > 10*i })
+			}
+			for n := range int32(2) {
+				w.applied(db, topic, n, numbered(n, 0, 200)...)
+			}
+			s.leave()
+		},
+	},
+}
+
+// churn is the history in which everything happens at once.
+func churn(seed uint64) history {
+	return history{
+		claim: fmt.Sprintf("members join, leave and die while messages flow: every effect once, in order, none lost (seed %d)", seed),
+		rules: "R1 to R8",
+		story: func(w *world) {
+			const partitions, rounds, burst = 4, 15, 20
+			topic, db := w.newTopic(partitions), memsink.New()
+			random := rand.New(rand.NewPCG(seed, 0))
+			_, canFreeze := w.Harness.(Freezer)
+			var live []*system
+			for i := range rounds {
+				if len(live) < 3 {
+					live = append(live, w.run(fmt.Sprint("m", i), db, memsink.Hooks{}, topic))
+				}
+				for n := range int32(partitions) {
+					w.produce(topic, n, numbered(n, burst*i, burst*(i+1))...)
+				}
+				w.poll("something is applied", func() bool {
+					return len(db.List(effects(topic, 0))) > burst*i/2 || i%3 > 0
+				})
+				gone := random.IntN(len(live))
+				switch random.IntN(4) {
+				case 0:
+				case 1:
+					live[gone].stop()
+					live = slices.Delete(live, gone, gone+1)
+				case 2:
+					if !canFreeze {
+						continue
+					}
+					live[gone].freeze() // and never again heard of
+					live[gone].stop()
+					live = slices.Delete(live, gone, gone+1)
+				case 3:
+					if !canFreeze {
+						continue
+					}
+					live[gone].freeze()
+					for n := range int32(partitions) {
+						w.poll("the others go on", func() bool {
+							return len(db.List(effects(topic, n))) > burst*i/2 || len(live) == 1
+						})
+					}
+					live[gone].thaw()
+				}
+			}
+			w.run("last", db, memsink.Hooks{}, topic)
+			for n := range int32(partitions) {
+				w.applied(db, topic, n, numbered(n, 0, rounds*burst)...)
+			}
+		},
+	}
+}
