@@ -53,6 +53,18 @@ var broken = []struct {
 			return f.Advanced(a)
 		})
 	}, "stale writer"},
+	{"the zero claim is good for a fence that nobody has claimed", "R1", func(db *toy) {
+		db.advance = eachAdvance(func(f epoch.Fence, a epoch.Advance) (epoch.Fence, error) {
+			if f.Claim != a.Claim {
+				return f.Advanced(a)
+			}
+			held := f.Claim
+			f.Claim, a.Claim = epoch.ClaimID{1}, epoch.ClaimID{1}
+			next, err := f.Advanced(a)
+			next.Claim = held
+			return next, err
+		})
+	}, "ownership is judged before the position"},
 	{"the position is not checked", "R1", func(db *toy) {
 		db.advance = eachAdvance(func(f epoch.Fence, a epoch.Advance) (epoch.Fence, error) {
 			f.Next = a.From
