@@ -1,0 +1,217 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// rollbackTimeout is how long a rollback may take before the connection is
+// given up instead, which has the same effect.
+const rollbackTimeout = 2 * time.Second
+
+// Commit implements [epoch.Sink]. It takes two round trips to the server beside
+// those of apply: one begins the transaction, bounds it in time and looks
+// whether the advances would be refused already; the other moves the fences and
+// commits.
+//
+// While the transaction is open it holds a shared advisory lock on a key that
+// derives from each claim, by which a later [Sink.Claim] finds and ends it. The
+// connection is then lost, which is [epoch.ErrInDoubt].
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, tx Tx) error) error {
+	set, err := newAdvances(as)
+	if err != nil {
+		return err
+	}
+	if err := s.commit(ctx, set, apply); err != nil {
+		return fmt.Errorf("pgsink: commit %s: %w", set, err)
+	}
+	return nil
+}
+
+func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Context, Tx) error) error {
+	return s.onCommit(ctx, func(conn *pgx.Conn) error {
+		t := &fenced{sink: s, as: as, conn: conn}
+		if err := t.begin(ctx); err != nil {
+			return err
+		}
+		tx := &handlerTx{conn: conn, as: as}
+		if err := tx.run(ctx, apply); err != nil || conn.IsClosed() || conn.PgConn().TxStatus() != inTransaction {
+			return t.abandon(ctx, tx.blame(err))
+		}
+		return t.commit(ctx)
+	})
+}
+
+// onCommit is on for a Commit, to which an unreachable server is a lost
+// connection, and no fault of the handler's.
+func (s *Sink) onCommit(ctx context.Context, f func(*pgx.Conn) error) error {
+	connected := false
+	err := s.on(ctx, harmful, func(conn *pgx.Conn) error {
+		connected = true
+		return f(conn)
+	})
+	if err != nil && !connected && ctx.Err() == nil {
+		return inDoubt(err)
+	}
+	return err
+}
+
+// What PgConn.TxStatus says.
+const (
+	noTransaction = 'I'
+	inTransaction = 'T'
+)
+
+// fenced is an open transaction.
+type fenced struct {
+	sink *Sink
+	as   *advances
+	conn *pgx.Conn
+	xid  int64 // zero until begin has returned
+}
+
+func (t *fenced) queueEnter(ctx context.Context, b *pgx.Batch) {
+	statement, idle, lock, whole := t.sink.options.bounds(ctx)
+	b.Queue(t.sink.sql.begin)
+	b.Queue(t.sink.sql.enter, statement, idle, lock, whole, t.as.locks,
+		t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms)
+}
+
+func (t *fenced) queueCommit(b *pgx.Batch) {
+	b.Queue(t.sink.sql.advance, t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.leaderEpochs)
+	b.Queue("commit")
+}
+
+func (t *fenced) begin(ctx context.Context) error {
+	b := &pgx.Batch{}
+	t.queueEnter(ctx, b)
+	r := t.conn.SendBatch(ctx, b)
+	_, err := r.Exec()
+	if err == nil {
+		err = r.QueryRow().Scan(&t.xid)
+	}
+	if closed := r.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		return nil
+	}
+	if refused := refusedAdvance(err, t.as); refused != nil {
+		err = refused
+	}
+	if err = t.abandon(ctx, explain(err)); t.conn.IsClosed() {
+		return unexecuted{err}
+	}
+	return err
+}
+
+// commit moves the fences and commits. The two travel together: if advance
+// raises, the server skips the COMMIT behind it.
+func (t *fenced) commit(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return t.abandon(ctx, nil)
+	}
+	b := &pgx.Batch{}
+	t.queueCommit(b)
+	r := t.conn.SendBatch(ctx, b)
+	if _, err := r.Exec(); err != nil {
+		_ = r.Close()
+		return t.failed(ctx, explain(err))
+	}
+	return t.committed(ctx, r)
+}
+
+// committed reads the outcome of the COMMIT, the last result of r.
+func (t *fenced) committed(ctx context.Context, r pgx.BatchResults) error {
+	tag, err := r.Exec()
+	_ = r.Close() // whatever becomes of the connection after the answer
+	switch {
+	case definite(err):
+		return fmt.Errorf("the database refused the COMMIT: %w", err)
+	case err != nil:
+		return inDoubt(ended(ctx, err))
+	case tag.String() != "COMMIT":
+		// The server answers an aborted transaction's COMMIT with ROLLBACK.
+		return fmt.Errorf("the server answered COMMIT with %s: nothing was committed", tag)
+	default:
+		return nil
+	}
+}
+
+// failed judges an error that came before the answer to a COMMIT that may have
+// been sent.
+func (t *fenced) failed(ctx context.Context, err error) error {
+	var unsent pgx.ErrPreprocessingBatch
+	switch {
+	case definite(err):
+		if refused := refusedAdvance(err, t.as); refused != nil {
+			err = refused
+		}
+		return t.abandon(ctx, err)
+	case pgconn.SafeToRetry(err), errors.As(err, &unsent) && !t.conn.IsClosed():
+		return t.abandon(ctx, err)
+	default:
+		return inDoubt(ended(ctx, err))
+	}
+}
+
+// abandon rolls back, when no COMMIT of ours was executed, and returns err or
+// what explains it better.
+func (t *fenced) abandon(ctx context.Context, err error) error {
+	over := ctx.Err() != nil // not because of us
+	escaped := false
+	if !t.conn.IsClosed() && !t.conn.PgConn().IsBusy() {
+		escaped = rollback(ctx, t.conn, t.xid)
+	}
+	switch {
+	case errors.Is(err, epoch.ErrEscaped):
+		return err
+	case escaped && err != nil:
+		return fmt.Errorf("%w; then: %w", epoch.ErrEscaped, err)
+	case escaped:
+		return epoch.ErrEscaped
+	case over:
+		return ended(ctx, err)
+	case err == nil:
+		return inDoubt(errors.New("connection lost"))
+	case t.conn.IsClosed():
+		return inDoubt(err)
+	default:
+		return err
+	}
+}
+
+// rollback ends the transaction xid, or whatever transaction there is if xid is
+// zero, and reports whether the handler had left it by itself: then there is
+// none, or one without the mark that enter made, or xid was not aborted. It
+// uses no parameters and no cache, so that it works in an aborted transaction
+// and in every mode, in one round trip.
+func rollback(ctx context.Context, conn *pgx.Conn, xid int64) (escaped bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	status := conn.PgConn().TxStatus()
+	if status == noTransaction {
+		return xid != 0
+	}
+	if xid == 0 {
+		_, _ = conn.PgConn().Exec(ctx, "rollback").ReadAll()
+		return false
+	}
+	id := "'" + strconv.FormatInt(xid, 10) + "'"
+	sql := "rollback; select pg_catalog.pg_xact_status(" + id + "::pg_catalog.xid8) <> 'aborted'"
+	if status == inTransaction {
+		sql = "select pg_catalog.current_setting('epochfence.transaction', true) is distinct from " + id + "; " + sql
+	}
+	results, _ := conn.PgConn().Exec(ctx, sql).ReadAll() // where this fails, the connection ends
+	for _, r := range results {
+		escaped = escaped || len(r.Rows) == 1 && string(r.Rows[0][0]) == "t"
+	}
+	return escaped
+}

@@ -1,0 +1,93 @@
+package pgsink
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A connection of a pool may be dead before it is used: the server restarted,
+// or a claim ended it just after its transaction. So what was not executed is
+// tried on another one.
+
+// staleTries bounds how many connections are tried.
+const staleTries = 10
+
+// repeat says what it would mean to run something twice.
+type repeat bool
+
+const (
+	harmless repeat = true
+	harmful  repeat = false
+)
+
+// unexecuted marks an error, outermost, after which nothing was executed.
+type unexecuted struct{ error }
+
+// on runs f on a connection, and on another one if that was lost before it
+// executed anything, or whenever it was lost if a repetition is harmless.
+func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) error {
+	for try := 1; ; try++ {
+		conn, err := s.acquire(ctx)
+		if err != nil {
+			return err
+		}
+		lost := false
+		err = func() error {
+			defer conn.Release() // ends one that is still in a transaction, after a panic too
+			err := f(conn.Conn())
+			lost = err != nil && conn.Conn().IsClosed()
+			return err
+		}()
+		mark, nothing := err.(unexecuted) // not errors.As: an error of the handler may hold one
+		if nothing {
+			err = mark.error
+		}
+		if !lost || !nothing && again == harmful || ctx.Err() != nil || try == staleTries {
+			return err
+		}
+	}
+}
+
+// acquire takes a connection from the pool.
+func (s *Sink) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, ended(ctx, fmt.Errorf("get a connection: %w", explainServer(err)))
+	}
+	return conn, nil
+}
+
+// neverRan reports whether err, of the first statement sent, means that the
+// server executed none: pgx could not send it, or the server answered it with
+// the end of the connection.
+func neverRan(err error) bool { return pgconn.SafeToRetry(err) || fatal(err) }
+
+// transact sends one statement as a READ COMMITTED transaction of its own, in
+// one round trip.
+func (s *Sink) transact(ctx context.Context, again repeat, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
+	return s.on(ctx, again, func(conn *pgx.Conn) error {
+		b := &pgx.Batch{}
+		b.Queue("begin isolation level read committed")
+		queue(b)
+		b.Queue("commit")
+		r := conn.SendBatch(ctx, b)
+		_, err := r.Exec()
+		switch {
+		case err == nil:
+			if err = read(r); err == nil {
+				_, err = r.Exec()
+			}
+		case neverRan(err):
+			err = unexecuted{err}
+		}
+		_ = r.Close()
+		if err != nil && !conn.IsClosed() {
+			rollback(ctx, conn, 0)
+		}
+		return err
+	})
+}

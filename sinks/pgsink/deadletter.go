@@ -1,0 +1,69 @@
+package pgsink
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// maxErrorText is how much of an error's text a dead letter keeps, in bytes.
+const maxErrorText = 64 << 10
+
+// DeadLetter stores a message that could not be applied in the table
+// dead_letter, through the transaction that moves past it. It is made to be
+// consumer.Options.OnFailure. tx must be the one that the sink gave. Keys,
+// values and headers are stored byte for byte; what PostgreSQL cannot hold in
+// text, in the error's text, is replaced, and a time that it cannot hold is
+// NULL.
+func (s *Sink) DeadLetter(ctx context.Context, tx Tx, m epoch.Message, e epoch.Epoch, cause error) error {
+	t, ok := tx.(*handlerTx)
+	if !ok {
+		return fmt.Errorf("pgsink: dead letter: a %T is not the transaction that the sink gave", tx)
+	}
+	args, err := deadLetter(t.as, m, e, cause)
+	if err != nil {
+		return err
+	}
+	if _, err := t.Exec(ctx, s.sql.deadLetter, args...); err != nil {
+		return fmt.Errorf("pgsink: dead letter %s/%d at offset %d: %w", m.Topic, m.Partition, m.Offset, explain(err))
+	}
+	return nil
+}
+
+// DeadLetter is [Sink.DeadLetter] for a queue.
+func (s Queued) DeadLetter(ctx context.Context, q *Queue, m epoch.Message, e epoch.Epoch, cause error) error {
+	args, err := deadLetter(q.as, m, e, cause)
+	if err != nil {
+		return err
+	}
+	_, err = q.Exec(ctx, s.sql.deadLetter, args...)
+	return err
+}
+
+func deadLetter(as *advances, m epoch.Message, e epoch.Epoch, cause error) ([]any, error) {
+	group, err := as.groupOf(m)
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: dead letter at offset %d: %w", m.Offset, err)
+	}
+	keys, values := make([][]byte, len(m.Headers)), make([][]byte, len(m.Headers))
+	for i, h := range m.Headers {
+		keys[i], values[i] = []byte(h.Key), h.Value
+	}
+	text := "unknown"
+	if cause != nil {
+		text = printable(cause.Error(), maxErrorText)
+	}
+	return []any{group, m.Topic, m.Partition, int64(m.Offset), m.LeaderEpoch, int64(e), storable(m.Time),
+		m.Key, m.Value, keys, values, text}, nil
+}
+
+// storable is nil for a time that is not known, or that timestamptz in the
+// years of the common era does not hold.
+func storable(t time.Time) *time.Time {
+	if t.IsZero() || t.Year() < 1 || t.Year() > 9999 {
+		return nil
+	}
+	return &t
+}

@@ -1,0 +1,2 @@
+// Package pgsink keeps fences in PostgreSQL.
+package pgsink

@@ -1,0 +1,106 @@
+package pgsink
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Options say how a [Sink] works. The zero Options work.
+type Options struct {
+	// Schema is where the tables and functions are. Empty means
+	// [DefaultSchema].
+	Schema string
+
+	// StatementTimeout bounds each statement of a Commit, on the server
+	// (statement_timeout). Zero means 30 s. Where the context of the Commit
+	// ends sooner, the server's bound is a second after that.
+	StatementTimeout time.Duration
+
+	// IdleTimeout bounds each pause between two statements of a Commit, on the
+	// server (idle_in_transaction_session_timeout): a process that is frozen or
+	// cut off in its transaction loses it then, with the rows it locked, if
+	// the claim that follows could not end it at once. Zero means 30 s. Where
+	// the context of the Commit ends sooner, the bound is a second after that.
+	IdleTimeout time.Duration
+
+	// LockTimeout bounds each wait for a lock in a Commit (lock_timeout). Zero
+	// means 10 s.
+	LockTimeout time.Duration
+
+	// ClaimTimeout bounds how long a Claim waits for the row of its fence,
+	// and a Seed for another one. Zero means 3 s.
+	ClaimTimeout time.Duration
+
+	// CallTimeout bounds Open, Fence, Seed and Claim as a whole. Zero means
+	// 15 s.
+	CallTimeout time.Duration
+
+	// Isolation is that of a Commit. Empty means READ COMMITTED, which is
+	// enough for the fence. A stricter one is for the handler's sake; the
+	// database may then refuse a commit with a serialization failure, which is
+	// an error like a handler's own.
+	Isolation pgx.TxIsoLevel
+
+	// Logger is told, once, when the role may not end the transaction of a
+	// claim that was replaced. Nil means [slog.Default].
+	Logger *slog.Logger
+}
+
+// maxTimeout keeps a mistyped option from being no bound at all.
+const maxTimeout = 24 * time.Hour
+
+func (o Options) withDefaults() (Options, error) {
+	schema, err := checkSchema(o.Schema)
+	if err != nil {
+		return o, err
+	}
+	o.Schema = schema
+	for _, d := range []struct {
+		name string
+		v    *time.Duration
+		zero time.Duration
+	}{
+		{"StatementTimeout", &o.StatementTimeout, 30 * time.Second},
+		{"IdleTimeout", &o.IdleTimeout, 30 * time.Second},
+		{"LockTimeout", &o.LockTimeout, 10 * time.Second},
+		{"ClaimTimeout", &o.ClaimTimeout, 3 * time.Second},
+		{"CallTimeout", &o.CallTimeout, 15 * time.Second},
+	} {
+		if *d.v == 0 {
+			*d.v = d.zero
+		}
+		if *d.v < time.Millisecond || *d.v > maxTimeout {
+			return o, fmt.Errorf("pgsink: Options.%s is %v; want 0 for the default of %v, or 1ms to %v", d.name, *d.v, d.zero, maxTimeout)
+		}
+	}
+	switch o.Isolation {
+	case "":
+		o.Isolation = pgx.ReadCommitted
+	case pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable:
+	default:
+		return o, fmt.Errorf("pgsink: Options.Isolation is %q; want %q, %q or %q", o.Isolation, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o, nil
+}
+
+// grace is how long after the end of a context the server's own bounds fall, so
+// that a process that is alive sees its context end, and not a server's error.
+const grace = time.Second
+
+// bounds are the server's bounds for a transaction of ctx, in milliseconds.
+func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole int32) {
+	left := maxTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		left = max(time.Until(deadline), 0) + grace
+	}
+	return ms(min(o.StatementTimeout, left)), ms(min(o.IdleTimeout, left)), ms(o.LockTimeout), ms(min(left, maxTimeout))
+}
+
+func ms(d time.Duration) int32 { return int32(max(d.Milliseconds(), 1)) }

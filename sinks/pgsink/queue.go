@@ -1,0 +1,189 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Queued is a [Sink] for handlers that only queue statements. The beginning of
+// the transaction, the statements, the advances and the commit travel in one
+// round trip. The guarantees are the same.
+type Queued struct{ *Sink }
+
+var _ epoch.Sink[*Queue] = Queued{}
+
+// Queued returns the second form of s, on the same pool and fences.
+func (s *Sink) Queued() Queued { return Queued{s} }
+
+// maxQueue bounds the statements of one transaction.
+const maxQueue = 1 << 16
+
+// Queue takes a handler's statements. They run in order, after the handler has
+// returned and before the commit; if one fails, the Commit fails with a
+// [*StatementError], and nothing is committed. A condition that the handler
+// would check in between must be part of the SQL: a constraint, or a function
+// that raises.
+//
+// It has the methods of sqlc's DBTX that :exec queries need. It is for one
+// goroutine at a time.
+type Queue struct {
+	mu     sync.Mutex // against use after the handler returned
+	closed bool
+	as     *advances
+	items  []queuedStatement
+}
+
+type queuedStatement struct {
+	sql  string
+	args []any
+}
+
+// Exec queues a statement. The tag is empty: how many rows it affects is not
+// known yet. args must not be changed until the Commit has returned. The error
+// is [ErrTxClosed] after the handler has returned, or that 65,536 statements
+// are queued. ctx is not used: that of the Commit bounds them all.
+func (q *Queue) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		return pgconn.CommandTag{}, ErrTxClosed
+	case len(q.items) >= maxQueue:
+		return pgconn.CommandTag{}, fmt.Errorf("pgsink: a transaction may queue %d statements; use smaller batches", maxQueue)
+	}
+	q.items = append(q.items, queuedStatement{sql, args})
+	return pgconn.CommandTag{}, nil
+}
+
+var errQueueReads = errors.New("pgsink: a queue has no results to read: use the sink's first form for handlers that query")
+
+// Query returns an error: a queue has no results to read.
+func (q *Queue) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	return failedRows{errQueueReads}, errQueueReads
+}
+
+// QueryRow returns a row whose Scan returns an error: a queue has no results to
+// read.
+func (q *Queue) QueryRow(context.Context, string, ...any) pgx.Row { return failedRow{errQueueReads} }
+
+func (q *Queue) close() []queuedStatement {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	return q.items
+}
+
+// StatementError is the failure of a queued statement.
+type StatementError struct {
+	Number int    // which one, from 1
+	Of     int    // how many there were
+	SQL    string // as it was queued, without its arguments
+	Err    error
+}
+
+func (e *StatementError) Error() string {
+	sql := printable(e.SQL, 200)
+	if len(sql) < len(e.SQL) {
+		sql += "…"
+	}
+	return fmt.Sprintf("queued statement %d of %d, %q: %v", e.Number, e.Of, sql, e.Err)
+}
+
+// Unwrap returns the database's own error.
+func (e *StatementError) Unwrap() error { return e.Err }
+
+// Commit implements [epoch.Sink]. apply runs before there is a transaction: its
+// error is returned, and nothing is sent.
+func (s Queued) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, q *Queue) error) error {
+	set, err := newAdvances(as)
+	if err != nil {
+		return err
+	}
+	if err := s.commit(ctx, set, apply); err != nil {
+		return fmt.Errorf("pgsink: commit %s: %w", set, err)
+	}
+	return nil
+}
+
+func (s Queued) commit(ctx context.Context, as *advances, apply func(context.Context, *Queue) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	q := &Queue{as: as}
+	err := func() error {
+		defer q.close()
+		return apply(ctx, q)
+	}()
+	if ctx.Err() != nil {
+		return ended(ctx, err)
+	}
+	if err != nil {
+		return err
+	}
+	return s.onCommit(ctx, func(conn *pgx.Conn) error {
+		t := &fenced{sink: s.Sink, as: as, conn: conn}
+		return t.send(ctx, q.close())
+	})
+}
+
+// send runs the whole transaction as one batch.
+func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
+	b := &pgx.Batch{}
+	t.queueEnter(ctx, b)
+	for _, q := range items {
+		b.Queue(q.sql, q.args...)
+	}
+	t.queueCommit(b)
+	r := t.conn.SendBatch(ctx, b)
+	if _, err := r.Exec(); err != nil { // the BEGIN's
+		_ = r.Close()
+		return t.unsent(ctx, err, items)
+	}
+	if err := t.results(r, items); err != nil {
+		_ = r.Close()
+		return t.failed(ctx, err)
+	}
+	return t.committed(ctx, r)
+}
+
+// results reads all between the BEGIN and the COMMIT.
+func (t *fenced) results(r pgx.BatchResults, items []queuedStatement) error {
+	if err := r.QueryRow().Scan(&t.xid); err != nil {
+		return explain(err)
+	}
+	for i, q := range items {
+		if _, err := r.Exec(); err != nil {
+			return &StatementError{Number: i + 1, Of: len(items), SQL: q.sql, Err: err}
+		}
+	}
+	_, err := r.Exec() // advance
+	return explain(err)
+}
+
+// unsent judges an error that came before the first result: of preparing the
+// statements and their arguments, unless the connection is gone.
+func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement) error {
+	var prepare pgx.ErrPreprocessingBatch
+	if errors.As(err, &prepare) {
+		for i, q := range items {
+			if q.sql == prepare.SQL() {
+				err = &StatementError{Number: i + 1, Of: len(items), SQL: q.sql, Err: err}
+				break
+			}
+		}
+	}
+	switch {
+	case !t.conn.IsClosed():
+		return t.abandon(ctx, err)
+	case neverRan(err):
+		return unexecuted{inDoubt(ended(ctx, err))}
+	default:
+		return t.failed(ctx, err)
+	}
+}

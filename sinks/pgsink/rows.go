@@ -1,0 +1,129 @@
+package pgsink
+
+import (
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// rows keeps the connection to itself and stops when the handler has returned.
+type rows struct {
+	tx    *handlerTx
+	inner pgx.Rows
+	late  bool // asked for after that
+}
+
+func (r *rows) Next() bool {
+	r.tx.mu.Lock()
+	defer r.tx.mu.Unlock()
+	if r.tx.closed {
+		r.late = true
+		return false
+	}
+	more := r.inner.Next()
+	if !more {
+		r.tx.note(r.inner.Err())
+	}
+	return more
+}
+
+func (r *rows) Close() {
+	r.tx.mu.Lock()
+	defer r.tx.mu.Unlock()
+	if !r.tx.closed {
+		r.inner.Close()
+		r.tx.note(r.inner.Err())
+	}
+}
+
+func (r *rows) Err() error {
+	if r.late {
+		return ErrTxClosed
+	}
+	return r.inner.Err()
+}
+
+func (r *rows) CommandTag() pgconn.CommandTag                { return r.inner.CommandTag() }
+func (r *rows) FieldDescriptions() []pgconn.FieldDescription { return r.inner.FieldDescriptions() }
+func (r *rows) Scan(dest ...any) error                       { return r.inner.Scan(dest...) }
+func (r *rows) Values() ([]any, error)                       { return r.inner.Values() }
+func (r *rows) RawValues() [][]byte                          { return r.inner.RawValues() }
+func (r *rows) Conn() *pgx.Conn                              { return nil }
+func (r *rows) TypeMap() *pgtype.Map                         { return r.inner.TypeMap() }
+
+// row is what QueryRow returns.
+type row struct {
+	tx    *handlerTx
+	inner pgx.Row
+}
+
+func (r *row) Scan(dest ...any) error {
+	r.tx.mu.Lock()
+	defer r.tx.mu.Unlock()
+	if r.tx.closed {
+		return ErrTxClosed
+	}
+	err := r.inner.Scan(dest...)
+	r.tx.note(err)
+	return err
+}
+
+// batchResults is what SendBatch returns.
+type batchResults struct {
+	tx    *handlerTx
+	inner pgx.BatchResults
+}
+
+func (r *batchResults) Exec() (tag pgconn.CommandTag, err error) {
+	if err := r.tx.use(); err != nil {
+		return tag, err
+	}
+	defer func() { r.tx.done(err) }()
+	return r.inner.Exec()
+}
+
+func (r *batchResults) Query() (_ pgx.Rows, err error) {
+	if err := r.tx.use(); err != nil {
+		return failedRows{err: err}, err
+	}
+	defer func() { r.tx.done(err) }()
+	inner, err := r.inner.Query()
+	return &rows{tx: r.tx, inner: inner}, err
+}
+
+func (r *batchResults) QueryRow() pgx.Row {
+	if err := r.tx.use(); err != nil {
+		return failedRow{err}
+	}
+	defer r.tx.done(nil)
+	return &row{tx: r.tx, inner: r.inner.QueryRow()}
+}
+
+func (r *batchResults) Close() (err error) {
+	if err := r.tx.use(); err != nil {
+		return err
+	}
+	defer func() { r.tx.done(err) }()
+	return r.inner.Close()
+}
+
+// Tx is nil: the transaction is not the handler's to end.
+func (r *batchResults) Tx() pgx.Tx { return nil }
+
+// failedRows and failedRow are results that were never asked for.
+type failedRows struct{ err error }
+
+func (r failedRows) Close()                                       {}
+func (r failedRows) Err() error                                   { return r.err }
+func (r failedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (r failedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (r failedRows) Next() bool                                   { return false }
+func (r failedRows) Scan(...any) error                            { return r.err }
+func (r failedRows) Values() ([]any, error)                       { return nil, r.err }
+func (r failedRows) RawValues() [][]byte                          { return nil }
+func (r failedRows) Conn() *pgx.Conn                              { return nil }
+func (r failedRows) TypeMap() *pgtype.Map                         { return nil }
+
+type failedRow struct{ err error }
+
+func (r failedRow) Scan(...any) error { return r.err }

@@ -1,0 +1,184 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Sink keeps fences in a schema of a PostgreSQL database. It is safe for
+// concurrent use. It needs no Close: the pool is the caller's.
+type Sink struct {
+	pool    *pgxpool.Pool
+	options Options
+	sql     statements
+	denied  sync.Once // has been logged
+}
+
+var _ epoch.Sink[Tx] = (*Sink)(nil)
+
+// statements are what the sink sends. The casts say each parameter's type, so
+// that no query mode of pgx has to ask or guess.
+type statements struct {
+	begin, read, seed, claim, enter, advance, deadLetter string
+}
+
+func newStatements(o Options) statements {
+	s := quote(o.Schema) + "."
+	return statements{
+		begin: "begin isolation level " + string(o.Isolation),
+		read:  "select " + fenceColumns + " from " + s + "read_fence($1::text, $2::text, $3::int)",
+		seed: "select " + s + "seed($1::text, $2::text, $3::int, $4::int[], $5::text[], $6::text[], " +
+			"$7::bigint[], $8::bigint[])",
+		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
+			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::text, $11::text::uuid)",
+		enter: "select " + s + "enter($1::int, $2::int, $3::int, $4::int, $5::bigint[], " +
+			"$6::text[], $7::text[], $8::int[], $9::text[]::uuid[], $10::bigint[])",
+		advance: "select " + s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], " +
+			"$5::bigint[], $6::bigint[], $7::int[])",
+		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::int, $6::bigint, " +
+			"$7::timestamptz, $8::bytea, $9::bytea, $10::bytea[], $11::bytea[], $12::text)",
+	}
+}
+
+// minServer is PostgreSQL 13, the first with pg_current_xact_id.
+const minServer = 130000
+
+// Open returns a sink on a pool, after it has checked that the schema is there,
+// is of this version and may be used. Its errors match [ErrNotMigrated],
+// [ErrSchemaOlder], [ErrSchemaNewer] and [ErrPermission].
+func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sink{pool: pool, options: o, sql: newStatements(o)}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if err := s.check(ctx); err != nil {
+		return nil, fmt.Errorf("pgsink: open schema %s: %w", quote(o.Schema), ended(ctx, explain(err)))
+	}
+	return s, nil
+}
+
+func (s *Sink) check(ctx context.Context) error {
+	var (
+		encoding, role         string
+		server                 int
+		standby, exists, usage bool
+		found, executable      []string
+	)
+	err := s.pool.QueryRow(ctx, `
+		select current_setting('server_encoding'), current_user::text, current_setting('server_version_num')::int,
+			pg_catalog.pg_is_in_recovery(), n.oid is not null,
+			coalesce(pg_catalog.has_schema_privilege(n.oid, 'USAGE'), false),
+			array(select p.proname::text from pg_catalog.pg_proc p where p.pronamespace = n.oid),
+			array(select p.proname::text from pg_catalog.pg_proc p
+				where p.pronamespace = n.oid and pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))
+		from (select) one left join pg_catalog.pg_namespace n on n.nspname = $1::text`, s.options.Schema).
+		Scan(&encoding, &role, &server, &standby, &exists, &usage, &found, &executable)
+	switch {
+	case err != nil:
+		return err
+	case server < minServer:
+		return fmt.Errorf("the server is PostgreSQL %d; want 13 or newer", server/10000)
+	case encoding != "UTF8":
+		return fmt.Errorf("the database's encoding is %s; want UTF8", encoding)
+	case standby:
+		return errors.New("the server is a standby, which is read-only: connect to the primary (target_session_attrs=read-write)")
+	case !exists || !slices.Contains(found, "schema_version"):
+		return ErrNotMigrated
+	case !usage:
+		return fmt.Errorf("%w: role %q has no USAGE on the schema", ErrPermission, role)
+	case !slices.Contains(executable, "schema_version"):
+		return fmt.Errorf("%w: role %q may not execute schema_version", ErrPermission, role)
+	}
+	var version int
+	if err := s.pool.QueryRow(ctx, "select "+quote(s.options.Schema)+".schema_version()").Scan(&version); err != nil {
+		return err
+	}
+	switch {
+	case version > schemaVersion:
+		return newer(version)
+	case version < schemaVersion:
+		return fmt.Errorf("%w: it is at version %d, this program needs %d", ErrSchemaOlder, version, schemaVersion)
+	}
+	for _, f := range appFunctions {
+		if !slices.Contains(executable, f) {
+			return fmt.Errorf("%w: role %q may not execute %s", ErrPermission, role, f)
+		}
+	}
+	return nil
+}
+
+// bounded bounds one call.
+func (s *Sink) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	d := s.options.CallTimeout
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("no answer within %v: %w", d, context.DeadlineExceeded))
+}
+
+// Fence implements [epoch.Sink].
+func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	if err := checkPartition(p); err != nil {
+		return epoch.Fence{}, err
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var r fenceRow
+	var f epoch.Fence
+	err := s.on(ctx, harmless, func(conn *pgx.Conn) (err error) {
+		f, err = r.scan(conn.QueryRow(ctx, s.sql.read, p.Group, p.Topic, p.Number))
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = &epoch.MissingError{Partition: p}
+	}
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, ended(ctx, explain(err)))
+	}
+	return f, nil
+}
+
+// Seed implements [epoch.Sink].
+func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
+	if err := (epoch.Fences{}).Seed(starts); err != nil {
+		return fmt.Errorf("pgsink: %w", err)
+	}
+	if len(starts) == 0 {
+		return nil
+	}
+	var (
+		numbers         []int32
+		logs, sources   []string
+		nexts, earliest []int64
+	)
+	for _, st := range starts {
+		if err := checkOrigin(st.Origin); err != nil {
+			return err
+		}
+		numbers = append(numbers, st.Number)
+		logs = append(logs, st.Log)
+		sources = append(sources, st.Source)
+		nexts = append(nexts, int64(st.Next))
+		earliest = append(earliest, int64(st.Earliest))
+	}
+	group, topic := starts[0].Group, starts[0].Topic
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
+		b.Queue(s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, earliest)
+	}, func(r pgx.BatchResults) error {
+		_, err := r.Exec()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, ended(ctx, explain(err)))
+	}
+	return nil
+}

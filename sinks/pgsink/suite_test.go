@@ -1,0 +1,91 @@
+package pgsink_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/epochfence/epochfence/sinks/sinktest"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// schemas makes each database of the suite a schema of one database, under a
+// name that needs its quotes.
+type schemas struct {
+	rig *rig
+	n   atomic.Int64
+}
+
+func (s *schemas) create(t testing.TB) *rig {
+	t.Helper()
+	r := *s.rig
+	r.TB = t
+	r.schema = fmt.Sprintf(`Fences of "Größe" %d`, s.n.Add(1))
+	quoted := pgx.Identifier{r.schema}.Sanitize()
+	r.admin = r.db.Superuser(t)
+	if err := pgsink.Migrate(t.Context(), r.admin, r.schema); err != nil {
+		t.Fatal(err)
+	}
+	if err := pgsink.Grant(t.Context(), r.admin, r.schema, r.role); err != nil {
+		t.Fatal(err)
+	}
+	r.sql("create table " + quoted + ".effects (n bigint generated always as identity, list text, value text);" +
+		"grant insert on " + quoted + ".effects to " + r.role)
+	return &r
+}
+
+func (r *rig) append(ctx context.Context, tx execer, list, value string) error {
+	_, err := tx.Exec(ctx, "insert into "+pgx.Identifier{r.schema, "effects"}.Sanitize()+" (list, value) values ($1::text, $2::text)", list, value)
+	return err
+}
+
+func commit(ctx context.Context, tx execer) error {
+	_, err := tx.Exec(ctx, "commit")
+	return err
+}
+
+func suite(t *testing.T, configure ...func(*pgxpool.Config)) func(testing.TB) sinktest.Database[pgsink.Tx] {
+	s := &schemas{rig: newRig(t)}
+	return func(t testing.TB) sinktest.Database[pgsink.Tx] {
+		r := s.create(t)
+		return sinktest.Database[pgsink.Tx]{
+			Open: func(t testing.TB) epoch.Sink[pgsink.Tx] {
+				return r.openOn(newPool(t, r.appURL, configure...))
+			},
+			Append: func(ctx context.Context, tx pgsink.Tx, list, value string) error {
+				return r.append(ctx, tx, list, value)
+			},
+			List:   r.list,
+			Commit: func(ctx context.Context, tx pgsink.Tx) error { return commit(ctx, tx) },
+		}
+	}
+}
+
+func queuedSuite(t *testing.T, configure ...func(*pgxpool.Config)) func(testing.TB) sinktest.Database[*pgsink.Queue] {
+	s := &schemas{rig: newRig(t)}
+	return func(t testing.TB) sinktest.Database[*pgsink.Queue] {
+		r := s.create(t)
+		return sinktest.Database[*pgsink.Queue]{
+			Open: func(t testing.TB) epoch.Sink[*pgsink.Queue] {
+				return r.openOn(newPool(t, r.appURL, configure...)).Queued()
+			},
+			Append: func(ctx context.Context, q *pgsink.Queue, list, value string) error {
+				return r.append(ctx, q, list, value)
+			},
+			List:   r.list,
+			Commit: func(ctx context.Context, q *pgsink.Queue) error { return commit(ctx, q) },
+		}
+	}
+}
+
+func TestSuite(t *testing.T)          { t.Parallel(); sinktest.Run(t, suite(t)) }
+func TestSuiteUnblocked(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, suite(t)) }
+func TestSuiteQueued(t *testing.T)    { t.Parallel(); sinktest.Run(t, queuedSuite(t)) }
+func TestSuiteQueuedUnblocked(t *testing.T) {
+	t.Parallel()
+	sinktest.RunUnblocked(t, queuedSuite(t))
+}

@@ -1,0 +1,69 @@
+package pgsink
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+var (
+	errNUL     = errors.New("holds a NUL byte, which PostgreSQL cannot store in text")
+	errNotUTF8 = errors.New("is not valid UTF-8, which PostgreSQL cannot store in text")
+)
+
+func checkText(s string) error {
+	switch {
+	case strings.IndexByte(s, 0) >= 0:
+		return errNUL
+	case !utf8.ValidString(s):
+		return errNotUTF8
+	default:
+		return nil
+	}
+}
+
+// maxNames keeps group and topic within what a row of an index can hold.
+const maxNames = 2000
+
+func checkPartition(p epoch.Partition) error {
+	if err := checkText(p.Group); err != nil {
+		return fmt.Errorf("pgsink: group %q %w", p.Group, err)
+	}
+	if err := checkText(p.Topic); err != nil {
+		return fmt.Errorf("pgsink: topic %q %w", p.Topic, err)
+	}
+	if n := len(p.Group) + len(p.Topic); n > maxNames {
+		return fmt.Errorf("pgsink: group %.40q… and topic %.40q… have %d bytes together; the limit is %d", p.Group, p.Topic, n, maxNames)
+	}
+	return nil
+}
+
+func checkOrigin(o epoch.Origin) error {
+	if err := checkPartition(o.Partition); err != nil {
+		return err
+	}
+	if err := checkText(o.Log); err != nil {
+		return fmt.Errorf("pgsink: log id %q of %s %w", o.Log, o.Partition, err)
+	}
+	if err := checkText(o.Source); err != nil {
+		return fmt.Errorf("pgsink: lease source %q of %s %w", o.Source, o.Partition, err)
+	}
+	return nil
+}
+
+// printable makes any bytes storable as text, with the replacement character in
+// the place of what is not, and cuts it to limit bytes.
+func printable(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
