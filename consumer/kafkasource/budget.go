@@ -1,0 +1,87 @@
+package kafkasource
+
+import (
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// budget divides Options.BufferBytes, called B below. It counts memory, while a
+// fetch is limited in bytes on the wire, which compression and the size of a
+// Record make fewer; growth is the ratio of the two as last seen.
+//
+//	B/2  queues: an equal share for each partition that is being read, so that
+//	     none can take another's. A partition is paused above 3/4 of its share
+//	     and resumed below 1/4; one fetch brings it at most 1/8.
+//	B/4  what kgo has fetched and not handed over: one response per broker.
+//	B/4  room for responses while they are read, and for the garbage collector.
+//
+// Only a record batch larger than its limit goes beyond this: the broker sends
+// at least one, whatever the limit.
+type budget struct {
+	total int64
+	limit int32 // of a response, by the client's options
+
+	mu     sync.Mutex
+	memory int64 // of the batches read since the last look
+	wire   int64
+
+	// The rest belongs to the poller.
+	growth float64
+	set    sizes
+}
+
+type sizes struct{ fetch, partition int32 }
+
+const (
+	// A first fetch has no experience to go by. Small records take this much
+	// more in memory than on the wire; it settles within a few fetches.
+	firstGrowth = 8.0
+
+	leastFetch = 4 << 10
+	mostFetch  = 50 << 20
+)
+
+func newBudget(total int, limit int32) *budget {
+	return &budget{total: int64(total), limit: limit, growth: firstGrowth}
+}
+
+// share is what one of n partitions may hold.
+func (b *budget) share(n int) int64 { return b.total / 2 / int64(max(n, 1)) }
+
+// sizes returns the limits of a fetch and whether they are worth setting anew.
+func (b *budget) sizes(partitions, brokers int) (sizes, bool) {
+	b.mu.Lock()
+	memory, wire := b.memory, b.wire
+	b.memory, b.wire = 0, 0
+	b.mu.Unlock()
+	if wire > 0 {
+		// Rise at once, come down slowly: one topic of several may grow more
+		// than the rest, and it has its turn again.
+		b.growth = max(1, float64(memory)/float64(wire), b.growth*0.97)
+	}
+	onWire := func(cost int64) int32 {
+		return int32(min(max(float64(cost)/b.growth, leastFetch), mostFetch, float64(b.limit)))
+	}
+	now := sizes{
+		fetch:     onWire(b.total / 4 / int64(max(brokers, 1))),
+		partition: onWire(b.share(partitions) / 8),
+	}
+	now.partition = min(now.partition, now.fetch)
+	if near(now.fetch, b.set.fetch) && near(now.partition, b.set.partition) {
+		return b.set, false
+	}
+	b.set = now
+	return now, true
+}
+
+func near(a, b int32) bool { return a >= b-b/8 && a <= b+b/8 && b > 0 }
+
+// OnFetchBatchRead implements [kgo.HookFetchBatchRead].
+func (b *budget) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, m kgo.FetchBatchMetrics) {
+	const header = 61 // of a record batch
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.memory += int64(m.UncompressedBytes) + int64(m.NumRecords)*recordCost
+	b.wire += int64(m.CompressedBytes) + header
+}

@@ -1,0 +1,108 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
+)
+
+// leastFetchVersion is the first version of Fetch that names a topic by its id
+// (KIP-516, Kafka 3.1). Below it, a topic that was deleted and created again
+// answers under its old name, and offsets would be taken for those of another
+// log.
+const leastFetchVersion = 13
+
+// probe makes a client of the caller's options alone, to look at them. It does
+// not connect: a client without topics has nothing to ask.
+func probe(parts ...[]kgo.Opt) (*kgo.Client, error) {
+	opts := slices.Concat(parts...)
+	cl, err := kgo.NewClient(slices.Concat([]kgo.Opt{kgo.ClientID("epochfence")}, opts)...)
+	if err != nil {
+		if kgo.ValidateOpts(slices.Concat([]kgo.Opt{kgo.ConsumerGroup("group")}, opts)...) == nil {
+			return nil, fmt.Errorf("kafkasource: Options.Client has autocommit options or assignment callbacks; "+
+				"leave them out, the source commits and takes partitions by itself (%w)", err)
+		}
+		return nil, fmt.Errorf("kafkasource: Options.Client: %w", err)
+	}
+	cl.Close()
+	return cl, clash(cl)
+}
+
+// clash names the first option that the source sets itself. Options whose
+// default cannot be told from a choice are overridden in silence: the
+// isolation level, which is always read committed.
+func clash(cl *kgo.Client) error {
+	plain, err := kgo.NewClient()
+	if err != nil {
+		return fmt.Errorf("kafkasource: %w", err)
+	}
+	plain.Close()
+	for _, o := range []struct {
+		name string
+		why  string
+	}{
+		{"ConsumeRegex", "patterns are not supported; name the topics in Options.Topics"},
+		{"ConsumerGroup", "use Options.Group"},
+		{"ShareGroup", "a share group has no positions to fence"},
+		{"ConsumeTopics", "use Options.Topics"},
+		{"ConsumePartitions", "the group assigns the partitions"},
+		{"ConsumeStartOffset", "the sink's position is where reading starts; see consumer.Options.Start"},
+		{"ConsumeResetOffset", "the source never resets a position; a position that the log does not hold halts its partition"},
+		{"FetchMaxBytes", "use Options.BufferBytes"},
+		{"FetchMaxPartitionBytes", "use Options.BufferBytes"},
+		{"KeepRetryableFetchErrors", "the client retries what can be retried"},
+		{"AdjustFetchOffsetsFn", "the group's committed offsets are not read"},
+		{"OnOffsetsFetched", "the group's committed offsets are not read"},
+		{"OnPartitionsCallbackBlocked", "the source polls by itself"},
+		{"BlockRebalanceOnPoll", "the source drains partitions by itself"},
+		{"GroupProtocol", "the source joins as a consumer"},
+		{"TransactionalID", "the source does not produce"},
+	} {
+		if !same(cl.OptValue(o.name), plain.OptValue(o.name)) {
+			return fmt.Errorf("kafkasource: Options.Client must not hold kgo.%s: %s", o.name, o.why)
+		}
+	}
+	if v, ok := cl.OptValue(kgo.MaxVersions).(*kversion.Versions); ok && v != nil {
+		if fetch, ok := v.LookupMaxKeyVersion(1); !ok || fetch < leastFetchVersion {
+			return errors.New("kafkasource: Options.Client limits kgo.MaxVersions below Kafka 3.1, which fetches by topic id: " +
+				"without it a topic that was deleted and created again cannot be told from the old one")
+		}
+	}
+	return nil
+}
+
+// same compares two values of one option, functions by whether they are set.
+func same(a, b any) bool {
+	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
+	if !va.IsValid() || !vb.IsValid() || va.Kind() != reflect.Func {
+		return reflect.DeepEqual(a, b) || empty(va) && empty(vb)
+	}
+	return va.IsNil() == vb.IsNil()
+}
+
+func empty(v reflect.Value) bool {
+	return !v.IsValid() || (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0
+}
+
+// contextValues are the values of the context that the caller gave the client.
+// Its end is not taken over: the source ends its clients itself.
+type contextValues struct{ context.Context }
+
+func valuesOf(given any) contextValues {
+	ctx, ok := given.(context.Context)
+	if !ok || ctx == nil {
+		ctx = context.Background()
+	}
+	return contextValues{context.WithoutCancel(ctx)}
+}
+
+// optsInToNextGen reports the older way to ask for KIP-848, which kgo still
+// honours.
+func (c contextValues) optsInToNextGen() bool {
+	return c.Value("opt_in_kafka_next_gen_balancer_beta") != nil
+}

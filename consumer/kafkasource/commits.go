@@ -1,0 +1,241 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// commits talks to the group's coordinator about positions: one request at a
+// time, with everything that waits, so that hundreds of partitions that confirm
+// at the same time at start make a handful of requests.
+type commits struct {
+	s    *Source
+	busy chan struct{} // holds a token while a request is under way
+	wake chan struct{}
+
+	mu      sync.Mutex
+	waiting []*commit
+}
+
+// commit is one partition's part of a request.
+type commit struct {
+	t       *tenure
+	id      [16]byte
+	seen    epoch.Fence
+	outcome chan outcome // takes one; nil if nobody waits
+}
+
+type outcome struct {
+	number int32 // the generation or member epoch the coordinator accepted
+	err    error
+}
+
+func newCommits(s *Source) *commits {
+	return &commits{s: s, busy: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+}
+
+// confirm commits the position of seen and returns the generation under which
+// the coordinator took it. The request is made after the call, never shared
+// with one that was sent before (R2).
+func (c *commits) confirm(ctx context.Context, t *tenure, id [16]byte, seen epoch.Fence) (int32, error) {
+	one := &commit{t: t, id: id, seen: seen, outcome: make(chan outcome, 1)}
+	c.mu.Lock()
+	c.waiting = append(c.waiting, one)
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	select {
+	case o := <-one.outcome:
+		return o.number, o.err
+	case <-t.ctx.Done():
+		return 0, context.Cause(t.ctx)
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// run sends what waits, and every interval what the tenures have to mirror,
+// until ctx ends.
+func (c *commits) run(ctx context.Context, interval time.Duration) {
+	mirror := time.NewTicker(interval)
+	defer mirror.Stop()
+	for {
+		var ts []*tenure
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		case <-mirror.C:
+			ts = c.s.held()
+		}
+		c.turn(ctx, ts)
+	}
+}
+
+// flush publishes the last positions of tenures that have ended, while the
+// membership they were held under still counts.
+func (c *commits) flush(ts []*tenure) {
+	ctx, cancel := context.WithTimeout(c.s.base, c.s.commitTimeout())
+	defer cancel()
+	c.turn(ctx, ts)
+}
+
+// turn makes one request.
+func (c *commits) turn(ctx context.Context, mirror []*tenure) {
+	select {
+	case c.busy <- struct{}{}:
+		defer func() { <-c.busy }()
+	case <-ctx.Done():
+		return
+	}
+	c.mu.Lock()
+	all := c.waiting
+	c.waiting = nil
+	c.mu.Unlock()
+	confirming := make(map[*tenure]bool, len(all))
+	for _, o := range all {
+		confirming[o.t] = true
+	}
+	for _, t := range mirror {
+		if at, ok := t.unpublished(); ok && !confirming[t] {
+			all = append(all, &commit{t: t, id: c.s.topics.known(t.topic), seen: at})
+		}
+	}
+	if len(all) > 0 {
+		c.send(ctx, all)
+	}
+}
+
+// send commits under the membership as it is now, and tells everyone how it
+// went.
+func (c *commits) send(ctx context.Context, all []*commit) {
+	ctx, cancel := context.WithTimeout(ctx, c.s.commitTimeout())
+	defer cancel()
+	member, generation := c.s.group.GroupMetadata()
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group = c.s.set.Group
+	req.MemberID, req.Generation, req.InstanceID = member, generation, c.s.set.instance
+
+	sent := map[place]*commit{}
+	topics := map[string]int{} // places in req.Topics
+	for _, one := range all {
+		if err := mayCommit(one, member, generation); err != nil {
+			one.done(outcome{err: err})
+			continue
+		}
+		i, ok := topics[one.t.topic]
+		if !ok {
+			t := kmsg.NewOffsetCommitRequestTopic()
+			t.Topic, t.TopicID = one.t.topic, one.id // by id since version 10
+			req.Topics = append(req.Topics, t)
+			i = len(req.Topics) - 1
+			topics[one.t.topic] = i
+		}
+		p := kmsg.NewOffsetCommitRequestTopicPartition()
+		p.Partition, p.Offset, p.LeaderEpoch = one.t.number, int64(one.seen.Next), one.seen.LeaderEpoch
+		p.Metadata = kmsg.StringPtr(fmt.Sprintf("epochfence epoch=%d claim=%s", one.seen.Epoch, one.seen.Claim))
+		req.Topics[i].Partitions = append(req.Topics[i].Partitions, p)
+		sent[one.t.place] = one
+	}
+	if len(sent) == 0 {
+		return
+	}
+	resp, err := req.RequestWith(ctx, c.s.group)
+	if err != nil {
+		c.answer(sent, outcome{err: fmt.Errorf("commit the position: %w", err)})
+		return
+	}
+	for i, t := range resp.Topics {
+		topic := t.Topic
+		if topic == "" && i < len(req.Topics) {
+			topic = c.topicOf(req, t.TopicID)
+		}
+		for _, p := range t.Partitions {
+			one := sent[place{topic, p.Partition}]
+			if one == nil {
+				continue
+			}
+			delete(sent, one.t.place)
+			one.done(c.judge(one, generation, p.ErrorCode))
+		}
+	}
+	c.answer(sent, outcome{err: errors.New("the coordinator left the partition out of its answer")})
+}
+
+func (c *commits) topicOf(req *kmsg.OffsetCommitRequest, id [16]byte) string {
+	for _, t := range req.Topics {
+		if t.TopicID == id {
+			return t.Topic
+		}
+	}
+	return ""
+}
+
+func (c *commits) answer(all map[place]*commit, o outcome) {
+	for _, one := range all {
+		one.done(o)
+	}
+}
+
+func (one *commit) done(o outcome) {
+	if one.outcome != nil {
+		one.outcome <- o
+		return
+	}
+	if o.err == nil {
+		one.t.publishedAt(one.seen.Next)
+		return
+	}
+	one.t.s.log.Debug("position not mirrored", "topic", one.t.topic, "partition", one.t.number, "next", one.seen.Next, "err", o.err)
+}
+
+// mayCommit refuses what the coordinator would take from us without being
+// ours.
+func mayCommit(one *commit, member string, generation int32) error {
+	switch {
+	case member == "" || generation <= 0:
+		return errNotJoined
+	case member != one.t.member:
+		one.t.lose(errNewMember)
+		return lost(errNewMember)
+	}
+	return nil
+}
+
+// judge says what the coordinator's answer means for a lease.
+func (c *commits) judge(one *commit, generation int32, code int16) outcome {
+	err := kerr.ErrorForCode(code)
+	switch {
+	case err == nil:
+		return outcome{number: generation}
+	case errors.Is(err, kerr.FencedInstanceID):
+		fenced := c.s.fenced(err)
+		one.t.lose(fenced)
+		c.s.fail(fenced)
+		return outcome{err: lost(fenced)}
+	case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.IllegalGeneration),
+		errors.Is(err, kerr.StaleMemberEpoch), errors.Is(err, kerr.FencedMemberEpoch), errors.Is(err, kerr.RebalanceInProgress):
+		// Not a no: we may be the newest generation a moment from now. If we
+		// are not, the tenure ends by itself.
+		return outcome{err: fmt.Errorf("the group is rebalancing or has let us go, ask again: %w", err)}
+	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed):
+		return outcome{err: fmt.Errorf("this user may not commit to group %q for topic %q: %w", c.s.set.Group, one.t.topic, err)}
+	}
+	return outcome{err: fmt.Errorf("commit the position: %w", err)}
+}
+
+// commitTimeout bounds a request to the coordinator. A lease that is confirmed
+// later than that is not worth much.
+func (s *Source) commitTimeout() time.Duration {
+	return min(askTimeout, s.contact.lease().term()/2)
+}

@@ -1,0 +1,86 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// idAge is how old the answer may be by which Confirm knows the topic's id. A
+// fetch checks it again, by itself.
+const idAge = time.Second
+
+// Confirm implements [consumer.Tenure]. It commits the fence's position to the
+// group, which the coordinator takes from a member of the present generation
+// only.
+//
+// That alone is not a proof. The coordinator checks the member, not its
+// partitions: a process that lost this partition and is still a member, under
+// a newer generation, commits it just as well. What closes this is that the
+// tenure is looked at again once the answer is here. kgo publishes a generation
+// without the partition only after it was given back (eager), or before anyone
+// else can have it (cooperative and KIP-848 wait for it to be given back), and
+// a new member id ends the tenure, whoever notices first.
+func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
+	lease, err := t.confirm(ctx, seen)
+	if over := t.over(); over != nil {
+		err = over // whatever the answer was
+	}
+	if err != nil {
+		return epoch.Lease{}, fmt.Errorf("kafkasource: confirm %s: %w", t.Origin().Partition, err)
+	}
+	return lease, nil
+}
+
+func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
+	if err := t.over(); err != nil {
+		return epoch.Lease{}, err
+	}
+	id, err := t.s.topics.fresh(ctx, t.topic, time.Now().Add(-idAge))
+	if err != nil {
+		return epoch.Lease{}, err
+	}
+	origin := t.s.origin(t.place, id)
+	if seen.Partition != origin.Partition {
+		return epoch.Lease{}, fmt.Errorf("the fence is that of %s", seen.Partition)
+	}
+	if err := seen.Check(origin); err != nil {
+		return epoch.Lease{}, err // its position means nothing here
+	}
+	number, err := t.s.commits.confirm(ctx, t, id, seen)
+	if err != nil {
+		return epoch.Lease{}, err
+	}
+	if number <= 0 {
+		return epoch.Lease{}, fmt.Errorf("%w: the group is at generation %d", epoch.ErrNoLease, number)
+	}
+	t.publishedAt(seen.Next)
+	return epoch.Lease{Origin: origin, Number: int64(number), Owner: t.s.owner(t.member)}, nil
+}
+
+// Starts implements [consumer.Tenure]. The partitions are listed by the topic's
+// name, so its id is looked at before and after.
+func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
+	before, err := t.s.topics.fresh(ctx, t.topic, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("kafkasource: %w", err)
+	}
+	starts, err := t.s.starts(ctx, t.topic, before, policy)
+	if err != nil {
+		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, err)
+	}
+	after, err := t.s.topics.fresh(ctx, t.topic, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("kafkasource: %w", err)
+	}
+	if before != after {
+		return nil, fmt.Errorf("kafkasource: topic %q was created again while its offsets were listed", t.topic)
+	}
+	return starts, nil
+}
+
+var errNotJoined = errors.New("the member is not in the group at the moment, ask again")

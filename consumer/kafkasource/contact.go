@@ -1,0 +1,167 @@
+package kafkasource
+
+import (
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// contact watches for signs of life between the group's coordinator and us, on
+// our own monotonic clock (R11). A member that has not been acknowledged for
+// the session timeout is out of the group as far as the others are concerned,
+// whether it heard of it or not, and kgo says so late: in the classic protocol
+// when its retries are used up, under KIP-848 never.
+//
+// What counts is when an acknowledged heartbeat was sent, since the coordinator
+// cannot have begun to count sooner. The hook does not show what the answer
+// was. Most errors end the membership anyhow; those that say "not I, ask
+// another" have kgo look for the coordinator next, and then the answer before
+// it does not count.
+type contact struct {
+	classic lease
+	lose    func(silent time.Duration) // contact is lost
+	regain  func()                     // and is back
+
+	mu      sync.Mutex
+	nextGen lease
+	speaks  protocol
+	last    time.Time // when what was acknowledged last was sent; zero before the first
+	before  time.Time // the same of the one before
+	lost    bool
+	timer   *time.Timer
+	stopped bool
+}
+
+type protocol int
+
+const (
+	classicProtocol protocol = iota
+	nextGenProtocol          // KIP-848
+)
+
+// lease is the lease under the protocol that is being spoken.
+func (c *contact) lease() lease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leaseLocked()
+}
+
+func (c *contact) leaseLocked() lease {
+	if c.speaks == nextGenProtocol {
+		return c.nextGen
+	}
+	return c.classic
+}
+
+// overdue reports whether contact is lost, without waiting for the timer: a
+// process that was frozen may get here first.
+func (c *contact) overdue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost || c.silenceLocked() >= c.leaseLocked().silence()
+}
+
+func (c *contact) silenceLocked() time.Duration {
+	if c.last.IsZero() {
+		return 0
+	}
+	return time.Since(c.last)
+}
+
+var (
+	keyHeartbeat        = (&kmsg.HeartbeatRequest{}).Key()
+	keySyncGroup        = (&kmsg.SyncGroupRequest{}).Key()
+	keyNextGenHeartbeat = (&kmsg.ConsumerGroupHeartbeatRequest{}).Key()
+	keyFindCoordinator  = (&kmsg.FindCoordinatorRequest{}).Key()
+)
+
+// OnBrokerE2E implements [kgo.HookBrokerE2E].
+func (c *contact) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
+	switch key {
+	case keyFindCoordinator:
+		c.revert()
+	case keyHeartbeat, keySyncGroup:
+		if e2e.Err() == nil {
+			c.acknowledged(classicProtocol, time.Now().Add(-e2e.DurationE2E()))
+		}
+	case keyNextGenHeartbeat:
+		if e2e.Err() == nil {
+			c.acknowledged(nextGenProtocol, time.Now().Add(-e2e.DurationE2E()))
+		}
+	}
+}
+
+func (c *contact) acknowledged(p protocol, sent time.Time) {
+	c.mu.Lock()
+	c.speaks = p
+	if c.stopped || sent.Before(c.last) {
+		c.mu.Unlock()
+		return
+	}
+	c.before, c.last = c.last, sent
+	back := c.lost && c.silenceLocked() < c.leaseLocked().silence()
+	if back {
+		c.lost = false
+	}
+	c.arm()
+	c.mu.Unlock()
+	if back {
+		c.regain()
+	}
+}
+
+// revert takes the last acknowledgement back: it did not come from the
+// coordinator, or said no.
+func (c *contact) revert() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.before.IsZero() {
+		c.last = c.before
+		c.arm()
+	}
+}
+
+// arm sets the timer to when contact will have been lost.
+func (c *contact) arm() {
+	if c.stopped || c.last.IsZero() {
+		return
+	}
+	left := c.leaseLocked().silence() - c.silenceLocked()
+	if c.timer == nil {
+		c.timer = time.AfterFunc(left, c.expire)
+		return
+	}
+	c.timer.Reset(left)
+}
+
+func (c *contact) expire() {
+	c.mu.Lock()
+	silent := c.silenceLocked()
+	if c.stopped || c.lost || silent < c.leaseLocked().silence() {
+		c.mu.Unlock()
+		return
+	}
+	c.lost = true
+	c.mu.Unlock()
+	c.lose(silent)
+}
+
+// quiet reports whether a heartbeat of our own is due: kgo sends none while it
+// is joining, which in the classic protocol takes as long as the slowest member.
+// Partitions that are retained meanwhile (cooperative) need one.
+func (c *contact) quiet() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.speaks == classicProtocol && c.silenceLocked() > c.classic.session/3
+}
+
+func (c *contact) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}

@@ -1,0 +1,198 @@
+package kafkasource
+
+import (
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// place is a partition of a topic.
+type place struct {
+	topic  string
+	number int32
+}
+
+// feed is what one Read has coming: the queue between the goroutine that polls
+// and the one that reads. Each Read has a feed of its own, so that nothing left
+// over from an earlier one can get into it.
+type feed struct {
+	place
+	id    [16]byte // of the topic; records under another one are refused
+	first int64    // where to begin
+	epoch int32    // leader epoch of the message before that, or -1
+
+	ready chan struct{} // holds a token when there may be something to take
+
+	mu     sync.Mutex
+	chunks []chunk
+	queued int64 // cost of chunks
+	lent   int64 // cost of what was taken last, and is being applied
+	next   int64 // the offset after everything that was fetched
+	after  int64 // the offset after the last message taken
+	err    error // what comes after the chunks; nothing is added any more
+	paused bool  // written by the poller, cleared by whoever makes room
+}
+
+// chunk is what one fetch brought. Its memory is one piece, a record keeps all
+// of it, so it is counted and let go as one.
+type chunk struct {
+	records []*kgo.Record
+	cost    int64
+}
+
+func newFeed(p place, id [16]byte, from epoch.Fence) *feed {
+	return &feed{
+		place: p, id: id, first: int64(from.Next), epoch: from.LeaderEpoch,
+		ready: make(chan struct{}, 1), next: int64(from.Next), after: int64(from.Next),
+	}
+}
+
+// recordCost is what a record takes beside its bytes: a kgo.Record, a Message,
+// and the pointers to them, in bytes.
+const recordCost = 320
+
+// push adds what a fetch brought, and returns what the feed now costs and
+// whether it has failed.
+func (f *feed) push(p *kgo.FetchPartition) (held int64, failed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.queued + f.lent, true
+	}
+	keep := p.Records[:0]
+	var cost int64
+	for _, r := range p.Records {
+		if r.Offset < f.next {
+			f.err = &positionFault{consumer.ErrOutOfOrder, f.next, r.Offset}
+			break
+		}
+		// Between two offsets the broker leaves out what compaction and
+		// aborted transactions took. Not so below the start of the log.
+		if r.Offset > f.next && p.LogStartOffset > f.next {
+			f.err = &positionFault{consumer.ErrPassedBy, f.next, p.LogStartOffset}
+			break
+		}
+		f.next = r.Offset + 1
+		if r.Attrs.IsControl() { // a transaction marker is a position, not a message
+			continue
+		}
+		keep = append(keep, r)
+		cost += recordCost + int64(len(r.Key)+len(r.Value))
+		for _, h := range r.Headers {
+			cost += 2*headerCost + int64(len(h.Key)+len(h.Value))
+		}
+	}
+	clear(p.Records[len(keep):])
+	if len(keep) > 0 {
+		f.chunks = append(f.chunks, chunk{keep, cost})
+		f.queued += cost
+	}
+	if len(keep) > 0 || f.err != nil {
+		f.wake()
+	}
+	return f.queued + f.lent, f.err != nil
+}
+
+const headerCost = 40 // of a kgo.RecordHeader, in bytes; a Message has its own
+
+// fail ends the feed with err after what is queued, or at once where what is
+// queued is no longer in the log.
+func (f *feed) fail(err error, drop bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+	if drop {
+		f.chunks, f.queued = nil, 0
+	}
+	f.wake()
+}
+
+func (f *feed) wake() {
+	select {
+	case f.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take lets go of what was taken before and returns what is queued, up to about
+// limit in cost. With nothing queued it returns the error the feed has ended
+// with, or nothing at all. Resume says that the feed was paused and has room.
+func (f *feed) take(limit, low int64) (ms []consumer.Message, err error, resume bool) { //nolint:revive // the error is not the outcome
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lent = 0
+	var records int
+	n := 0
+	for n < len(f.chunks) && (n == 0 || f.lent+f.chunks[n].cost <= limit) {
+		f.lent += f.chunks[n].cost
+		records += len(f.chunks[n].records)
+		n++
+	}
+	f.queued -= f.lent
+	if n > 0 {
+		ms = make([]consumer.Message, 0, records)
+		for i := range f.chunks[:n] {
+			for _, r := range f.chunks[i].records {
+				ms = append(ms, message(r))
+			}
+			f.chunks[i] = chunk{}
+		}
+		f.chunks = f.chunks[n:]
+		f.after = int64(ms[len(ms)-1].Offset) + 1
+	} else {
+		f.chunks = nil
+		err = f.err
+	}
+	if f.paused && f.err == nil && f.queued+f.lent <= low {
+		f.paused, resume = false, true
+	}
+	return ms, err, resume
+}
+
+// pause notes that the poller has stopped fetching for this feed. It reports
+// false if that was noted before.
+func (f *feed) pause() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.paused
+	f.paused = true
+	return !was
+}
+
+// taken is the offset after the last message that Read has yielded.
+func (f *feed) taken() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.after
+}
+
+// settled returns the position that at amounts to: where everything that was
+// taken is applied and nothing is queued, that is behind the transaction
+// markers that follow, so that lag comes down to zero.
+func (f *feed) settled(at int64) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if at == f.after && len(f.chunks) == 0 {
+		return f.next
+	}
+	return at
+}
+
+func message(r *kgo.Record) consumer.Message {
+	m := consumer.Message{
+		Topic: r.Topic, Partition: r.Partition, Offset: epoch.Offset(r.Offset),
+		Key: r.Key, Value: r.Value, Time: r.Timestamp, LeaderEpoch: r.LeaderEpoch,
+	}
+	if len(r.Headers) > 0 {
+		m.Headers = make([]consumer.Header, len(r.Headers))
+		for i, h := range r.Headers {
+			m.Headers[i] = consumer.Header{Key: h.Key, Value: h.Value}
+		}
+	}
+	return m
+}

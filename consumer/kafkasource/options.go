@@ -1,0 +1,194 @@
+package kafkasource
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Options say which group reads which topics, and how to reach the cluster.
+type Options struct {
+	// Group is the consumer group: the scope of the leases, and of the fences
+	// in the sink. Required.
+	Group string
+
+	// Topics are the topics to read, at least one. They are names, never
+	// patterns: a topic that appears later is not read until it is named here.
+	Topics []string
+
+	// Client are the options of the Kafka clients: seed brokers, TLS, SASL,
+	// client id, rack, logger, [kgo.InstanceID], [kgo.Balancers],
+	// [kgo.ServerSideBalancer] (KIP-848), [kgo.SessionTimeout],
+	// [kgo.HeartbeatInterval], [kgo.RebalanceTimeout]. Two clients are made of
+	// them, one that is the member of the group and one that reads. New
+	// refuses options that would take over the source's own work: group and
+	// topics, autocommit, start and reset offsets, fetch sizes, callbacks.
+	Client []kgo.Opt
+
+	// GroupClient and ReadClient are further options for one of the two
+	// clients. A hook that can serve one client only, as those which register
+	// metrics under a fixed name, belongs here. To check the options, New
+	// makes a client of each kind and closes it without connecting.
+	GroupClient, ReadClient []kgo.Opt
+
+	// BufferBytes bounds what is fetched and not yet applied, over all
+	// partitions and with what the client itself buffers, in bytes of memory;
+	// see the package documentation. Zero means 64 MiB; the least is 1 MiB.
+	BufferBytes int
+
+	// StartTimeout bounds how long Run tries to reach the cluster before it
+	// gives up. Zero means 30 s.
+	StartTimeout time.Duration
+
+	// DrainTimeout bounds how long a partition that the group asks back may
+	// take to finish the batch in hand; then its tenure is cancelled. Zero
+	// means the longest that is safe, which is also the limit: nine tenths of
+	// the rebalance timeout less one heartbeat interval.
+	DrainTimeout time.Duration
+
+	// MirrorInterval is how often the newest positions are committed to the
+	// group for those who look there. Zero means 5 s.
+	MirrorInterval time.Duration
+
+	// Logger gets the source's own lines. Nil means [slog.Default]. What the
+	// Kafka clients have to say goes to [kgo.WithLogger].
+	Logger *slog.Logger
+}
+
+const (
+	defaultBuffer = 64 << 20
+	leastBuffer   = 1 << 20
+	mostBuffer    = 1 << 40
+	mostWait      = time.Hour
+
+	// Fetches wait at the broker at most so long by default. kgo has one fetch
+	// under way for each broker, and a partition that is added or resumed
+	// meanwhile waits for it to return.
+	fetchWait = 250 * time.Millisecond
+)
+
+// settings is what New worked out from Options.
+type settings struct {
+	Options
+	clientID string
+	instance *string // of a static member
+	seeds    []string
+	nextGen  bool // KIP-848 was asked for
+	values   contextValues
+	classic  lease // as the options say; the broker says it under KIP-848
+	readMax  int32 // the largest response the reading client accepts, in bytes
+}
+
+func (o Options) resolve() (settings, error) {
+	if err := o.check(); err != nil {
+		return settings{}, err
+	}
+	group, err := probe(o.Client, o.GroupClient)
+	if err != nil {
+		return settings{}, err
+	}
+	read, err := probe(o.Client, o.ReadClient)
+	if err != nil {
+		return settings{}, err
+	}
+	s := settings{
+		Options:  o,
+		clientID: group.OptValue(kgo.ClientID).(string),
+		seeds:    group.OptValue(kgo.SeedBrokers).([]string),
+		nextGen:  group.OptValue(kgo.ServerSideBalancer).(bool),
+		readMax:  read.OptValue(kgo.BrokerMaxReadBytes).(int32),
+	}
+	if id := group.OptValues(kgo.InstanceID); id[1].(bool) {
+		instance := id[0].(string)
+		s.instance = &instance
+	}
+	s.values = valuesOf(group.OptValue(kgo.WithContext))
+	s.nextGen = s.nextGen || s.values.optsInToNextGen()
+	s.classic = lease{
+		session:   group.OptValue(kgo.SessionTimeout).(time.Duration),
+		heartbeat: group.OptValue(kgo.HeartbeatInterval).(time.Duration),
+		rebalance: group.OptValue(kgo.RebalanceTimeout).(time.Duration),
+	}
+	if err := s.classic.check(o.DrainTimeout); err != nil {
+		return settings{}, fmt.Errorf("kafkasource: %w", err)
+	}
+	if s.BufferBytes == 0 {
+		s.BufferBytes = defaultBuffer
+	}
+	if s.StartTimeout == 0 {
+		s.StartTimeout = 30 * time.Second
+	}
+	if s.MirrorInterval == 0 {
+		s.MirrorInterval = 5 * time.Second
+	}
+	if s.Logger == nil {
+		s.Logger = slog.Default()
+	}
+	s.Logger = s.Logger.With("group", o.Group)
+	return s, nil
+}
+
+// check judges what can be judged without the options of the client.
+func (o Options) check() error {
+	if o.Group == "" {
+		return errors.New("kafkasource: Options.Group is empty")
+	}
+	if !utf8.ValidString(o.Group) || strings.ContainsRune(o.Group, 0) || len(o.Group) > 1<<15-1 {
+		return fmt.Errorf("kafkasource: Options.Group %q is not a group name: want valid UTF-8 without NUL, up to %d bytes", shorten(o.Group), 1<<15-1)
+	}
+	if len(o.Topics) == 0 {
+		return errors.New("kafkasource: Options.Topics is empty")
+	}
+	seen := make(map[string]bool, len(o.Topics))
+	for _, t := range o.Topics {
+		if err := checkTopic(t); err != nil {
+			return err
+		}
+		if seen[t] {
+			return fmt.Errorf("kafkasource: Options.Topics names %q twice", t)
+		}
+		seen[t] = true
+	}
+	if o.BufferBytes != 0 && (o.BufferBytes < leastBuffer || o.BufferBytes > mostBuffer) {
+		return fmt.Errorf("kafkasource: Options.BufferBytes is %d; want 0 for the default of %d, or %d to %d", o.BufferBytes, defaultBuffer, leastBuffer, mostBuffer)
+	}
+	for _, w := range []struct {
+		name string
+		v    time.Duration
+	}{{"StartTimeout", o.StartTimeout}, {"DrainTimeout", o.DrainTimeout}, {"MirrorInterval", o.MirrorInterval}} {
+		if w.v < 0 || w.v > mostWait {
+			return fmt.Errorf("kafkasource: Options.%s is %v; want 0 for the default, or up to %v", w.name, w.v, mostWait)
+		}
+	}
+	return nil
+}
+
+// checkTopic applies Kafka's own rule for names, so that a pattern or a
+// mistyped name is told apart from a topic that is missing.
+func checkTopic(t string) error {
+	if strings.HasPrefix(t, "^") {
+		return fmt.Errorf("kafkasource: Options.Topics holds the pattern %q: a topic that begins to match later would start at its earliest message "+
+			"or not at all, depending on when it was seen; name the topics", shorten(t))
+	}
+	legal := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-'
+	}
+	odd := strings.IndexFunc(t, func(r rune) bool { return !legal(r) })
+	if t == "" || t == "." || t == ".." || len(t) > 249 || odd >= 0 {
+		return fmt.Errorf("kafkasource: Options.Topics holds %q, which Kafka does not allow as a name: want 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'", shorten(t))
+	}
+	return nil
+}
+
+func shorten(name string) string {
+	const most = 260
+	if len(name) <= most {
+		return name
+	}
+	return name[:most] + "..."
+}

@@ -1,0 +1,163 @@
+package kafkasource
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// How long to go on trying after an error at start.
+const (
+	// A broker that closes the connection at the first word, or does not know
+	// a topic, may be starting or behind. More often somebody has to act.
+	soonPatience = 3 * time.Second
+
+	leastPause = 100 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
+
+// reach gets to know the cluster: its id, the ids of the topics, and that the
+// group has a coordinator which lets us see it. It tries for StartTimeout at
+// most, and gives up at once where trying again cannot help.
+func (s *Source) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.set.StartTimeout)
+	defer cancel()
+	var last error
+	began := time.Now()
+	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+		err := s.tryReach(ctx)
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		if ctx.Err() != nil || time.Since(began) >= s.patience(last) {
+			return s.unreached(last, time.Since(began))
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return s.unreached(last, time.Since(began))
+		}
+	}
+}
+
+func (s *Source) tryReach(ctx context.Context) error {
+	if err := s.reader.Ping(ctx); err != nil {
+		return err
+	}
+	cluster, err := s.topics.ask(ctx)
+	if err != nil {
+		return err
+	}
+	if cluster == "" {
+		return errNoClusterID
+	}
+	s.cluster = cluster
+	if err := s.topics.err(); err != nil {
+		return err
+	}
+	return s.findGroup(ctx)
+}
+
+// errNoClusterID: a broker that does not name its cluster.
+var errNoClusterID = errors.New("the broker does not tell the cluster's id; without it two clusters with one group and topic cannot be told apart")
+
+// groupError is a refusal that concerns the group.
+type groupError struct{ err error }
+
+func (e *groupError) Error() string { return e.err.Error() }
+func (e *groupError) Unwrap() error { return e.err }
+
+func (s *Source) findGroup(ctx context.Context) error {
+	req := kmsg.NewPtrFindCoordinatorRequest()
+	req.CoordinatorType = 0 // a group's
+	req.CoordinatorKey = s.set.Group
+	req.CoordinatorKeys = []string{s.set.Group}
+	resp, err := req.RequestWith(ctx, s.reader)
+	if err != nil {
+		return &groupError{err}
+	}
+	for _, c := range resp.Coordinators {
+		if err := kerr.ErrorForCode(c.ErrorCode); err != nil {
+			return &groupError{err}
+		}
+	}
+	return nil
+}
+
+// patience is how long an error is worth waiting on.
+func (s *Source) patience(err error) time.Duration {
+	var eof *kgo.ErrFirstReadEOF
+	switch {
+	case isCredentials(err), isTLS(err), isPermission(err),
+		errors.Is(err, errNoClusterID), errors.Is(err, errNoTopicID),
+		errors.Is(err, kerr.InvalidGroupID), errors.Is(err, kerr.InvalidTopicException):
+		return 0
+	case errors.As(err, &eof), errors.Is(err, kerr.UnknownTopicOrPartition):
+		return soonPatience
+	}
+	return s.set.StartTimeout
+}
+
+func isCredentials(err error) bool {
+	return errors.Is(err, kerr.SaslAuthenticationFailed) ||
+		errors.Is(err, kerr.UnsupportedSaslMechanism) || errors.Is(err, kerr.IllegalSaslState)
+}
+
+func isTLS(err error) bool {
+	var (
+		record *tls.RecordHeaderError
+		value  tls.RecordHeaderError
+		verify *tls.CertificateVerificationError
+		alert  tls.AlertError
+		signer x509.UnknownAuthorityError
+		host   x509.HostnameError
+		bad    x509.CertificateInvalidError
+	)
+	return errors.As(err, &record) || errors.As(err, &value) || errors.As(err, &verify) || errors.As(err, &alert) ||
+		errors.As(err, &signer) || errors.As(err, &host) || errors.As(err, &bad)
+}
+
+func isPermission(err error) bool {
+	return errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.GroupAuthorizationFailed) ||
+		errors.Is(err, kerr.ClusterAuthorizationFailed)
+}
+
+// unreached is the error that Run ends with when it could not start.
+func (s *Source) unreached(err error, after time.Duration) error {
+	at := strings.Join(s.set.seeds, ", ")
+	after = after.Round(100 * time.Millisecond)
+	var (
+		topic *topicError
+		group *groupError
+	)
+	switch {
+	case isCredentials(err):
+		return fmt.Errorf("kafkasource: the cluster at %s refuses the credentials: %w", at, err)
+	case isTLS(err):
+		return fmt.Errorf("kafkasource: TLS with the cluster at %s fails; is it the right port and certificate authority? %w", at, err)
+	case errors.As(err, &topic) && errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("kafkasource: %w: it does not exist, or this user may not describe it", err)
+	case errors.As(err, &topic) && errors.Is(err, kerr.UnknownTopicOrPartition):
+		return fmt.Errorf("kafkasource: %w: create it first", err)
+	case errors.As(err, &topic):
+		return fmt.Errorf("kafkasource: %w", err)
+	case errors.As(err, &group) && isPermission(err):
+		return fmt.Errorf("kafkasource: group %q: this user may not use it: %w", s.set.Group, err)
+	case errors.As(err, &group):
+		return fmt.Errorf("kafkasource: group %q: no coordinator after %v: %w", s.set.Group, after, err)
+	case errors.Is(err, errNoClusterID):
+		return fmt.Errorf("kafkasource: cluster at %s: %w", at, err)
+	}
+	return fmt.Errorf("kafkasource: no broker of the cluster at %s was reached within %v: %w", at, after, err)
+}

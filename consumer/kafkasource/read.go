@@ -1,0 +1,91 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+var (
+	errReading     = errors.New("kafkasource: one Read of a tenure at a time")
+	errBadPosition = errors.New("the fence's position is negative")
+)
+
+// Read implements [consumer.Tenure]. Keys, values and headers are not copied:
+// they are slices of what the broker sent, and nobody writes to them.
+func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+	return func(yield func([]consumer.Message, error) bool) {
+		if !t.reading.CompareAndSwap(false, true) {
+			yield(nil, errReading)
+			return
+		}
+		defer t.reading.Store(false)
+		if err := t.read(ctx, from, yield); err != nil && t.reads(ctx) {
+			yield(nil, err)
+		}
+	}
+}
+
+// reads reports whether there is anyone left to read for.
+func (t *tenure) reads(ctx context.Context) bool {
+	return ctx.Err() == nil && t.ctx.Err() == nil && !t.isDraining()
+}
+
+func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func([]consumer.Message, error) bool) error {
+	id, err := t.idFor(ctx, from)
+	if err != nil {
+		return err
+	}
+	f := newFeed(t.place, id, from)
+	t.mu.Lock()
+	t.feed = f
+	t.mu.Unlock()
+	t.s.fetcher.order(open, f)
+	defer t.s.fetcher.order(shut, f)
+	for t.reads(ctx) {
+		share := t.s.fetcher.share()
+		ms, err, room := f.take(share/4, share/4)
+		if room {
+			t.s.fetcher.order(resume, f)
+		}
+		switch {
+		case len(ms) > 0:
+			if !yield(ms, nil) {
+				return nil
+			}
+		case err != nil:
+			return t.explain(ctx, f, from, err)
+		default:
+			select {
+			case <-f.ready:
+			case <-t.draining:
+			case <-t.ctx.Done():
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
+
+// idFor returns the id of the topic whose offsets the fence counts.
+func (t *tenure) idFor(ctx context.Context, from epoch.Fence) ([16]byte, error) {
+	id := t.s.topics.known(t.topic)
+	if t.s.logOf(id) != from.Log {
+		var err error
+		if id, err = t.s.topics.fresh(ctx, t.topic, time.Now()); err != nil {
+			return id, fmt.Errorf("kafkasource: read %s: %w", from.Partition, err)
+		}
+	}
+	if err := from.Check(t.s.origin(t.place, id)); err != nil {
+		return id, fmt.Errorf("kafkasource: read: %w", err)
+	}
+	if from.Next < 0 {
+		return id, fmt.Errorf("kafkasource: read %s at offset %d: %w", from.Partition, from.Next, errBadPosition)
+	}
+	return id, nil
+}

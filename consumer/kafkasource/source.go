@@ -1,0 +1,235 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// Source is a [consumer.Source] that leases partitions from a Kafka consumer
+// group and reads them. Make one with [New]. It is good for one Run.
+type Source struct {
+	set settings
+	log *slog.Logger
+
+	started atomic.Bool
+	own     func(context.Context, consumer.Tenure)
+	base    context.Context // outlives the context of Run, until all has been given back
+
+	cluster string
+	reader  *kgo.Client
+	group   *kgo.Client
+	ready   chan struct{} // closed when group is set
+	topics  *topicIDs
+	fetcher *fetcher
+	commits *commits
+	contact *contact
+	failed  chan error // takes the first error that ends Run
+
+	tenures sync.WaitGroup
+
+	mu      sync.Mutex
+	slots   map[place]*slot
+	joined  bool
+	closing bool
+}
+
+var _ consumer.Source = (*Source)(nil)
+
+// New checks the options and returns a source that has not done anything yet.
+func New(o Options) (*Source, error) {
+	set, err := o.resolve()
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{
+		set: set, log: set.Logger, slots: map[place]*slot{},
+		ready: make(chan struct{}), failed: make(chan error, 1),
+	}
+	s.commits = newCommits(s)
+	s.contact = &contact{classic: set.classic, nextGen: set.classic, lose: s.contactLost, regain: s.contactBack}
+	return s, nil
+}
+
+// Run implements [consumer.Source]. It returns nil when ctx has ended and
+// everything was given back, and an error when the cluster was not reached
+// within StartTimeout, when it refuses us, or when another process has taken
+// over our place as a static member.
+func (s *Source) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+	if s.started.Swap(true) {
+		return errors.New("kafkasource: Run was called before; make a new Source")
+	}
+	s.own = own
+	base, end := context.WithCancel(s.set.values)
+	defer end()
+	s.base = context.WithoutCancel(ctx)
+
+	budget := newBudget(s.set.BufferBytes, s.set.readMax)
+	first, _ := budget.sizes(1, 1)
+	reader, err := s.client(base, s.set.ReadClient,
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.KeepControlRecords(), // the position after a transaction is behind its marker
+		kgo.FetchMaxBytes(first.fetch), kgo.FetchMaxPartitionBytes(first.partition),
+		kgo.WithHooks(budget),
+	)
+	if err != nil {
+		return err
+	}
+	defer s.close(reader, end)
+	s.reader = reader
+	s.topics = newTopicIDs(reader, s.set.Topics)
+	s.fetcher = newFetcher(reader, budget, s.log)
+	if err := s.reach(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if s.set.nextGen {
+		if s.contact.nextGen, err = s.nextGenLease(ctx); err != nil {
+			return err
+		}
+	}
+	return s.join(ctx, base, end)
+}
+
+// join is Run from where the cluster was reached.
+func (s *Source) join(ctx, base context.Context, end context.CancelFunc) error {
+	working, rest := context.WithCancel(s.base)
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer rest()
+	workers.Go(func() { s.fetcher.run(working) })
+	workers.Go(func() { s.commits.run(working, s.set.MirrorInterval) })
+
+	defer s.contact.stop()
+	group, err := s.client(base, s.set.GroupClient,
+		kgo.ConsumerGroup(s.set.Group),
+		kgo.ConsumeTopics(s.set.Topics...),
+		kgo.DisableAutoCommit(),
+		kgo.OnPartitionsAssigned(s.assigned),
+		kgo.OnPartitionsRevoked(s.revoked),
+		kgo.OnPartitionsLost(s.lostAll),
+		kgo.AdjustFetchOffsetsFn(readNothing),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.WithHooks(s.contact, groupHook{s}),
+	)
+	if err != nil {
+		return err
+	}
+	s.group = group
+	close(s.ready)
+	workers.Go(func() { s.watch(working) })
+
+	select {
+	case <-ctx.Done():
+	case err = <-s.failed:
+		for _, t := range s.held() {
+			t.lose(err)
+		}
+	}
+	s.shutdown(end)
+	return err
+}
+
+// readNothing keeps the member of the group from reading by itself: the group's
+// committed offsets are not where we start (R8).
+func readNothing(context.Context, map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	return nil, nil
+}
+
+// watch keeps the membership alive where kgo leaves a gap, and takes from it
+// what it has to say.
+func (s *Source) watch(ctx context.Context) {
+	every := time.NewTicker(min(s.contact.lease().session/6, time.Minute))
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+		if s.contact.quiet() {
+			s.heartbeat(ctx)
+		}
+		// The member reads nothing, but kgo queues its errors as fetches.
+		poll, cancel := context.WithTimeout(ctx, time.Millisecond)
+		for _, e := range s.group.PollFetches(poll).Errors() {
+			if e.Topic != "" {
+				s.log.Debug("the group's client", "topic", e.Topic, "partition", e.Partition, "err", e.Err)
+			}
+		}
+		cancel()
+	}
+}
+
+// closeTimeout bounds how long leaving the group may take. A member that does
+// not get to leave is missed after the session timeout.
+const closeTimeout = 5 * time.Second
+
+// shutdown drains every partition, publishes the last positions, and leaves the
+// group. All of it is bounded.
+func (s *Source) shutdown(end context.CancelFunc) {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	ts := s.held()
+	for _, t := range ts {
+		t.drain()
+	}
+	s.await(ts)
+	s.commits.flush(ts)
+	s.leave(end)
+	s.linger()
+}
+
+// leave closes the member's client, which leaves the group. kgo waits for a
+// rebalance under way before it leaves; that is cut short.
+func (s *Source) leave(end context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(s.base, closeTimeout)
+	defer cancel()
+	if err := s.group.LeaveGroupContext(ctx); err != nil {
+		s.log.Warn("did not leave the group; it will miss this member after the session timeout", "err", err)
+	}
+	s.close(s.group, end)
+}
+
+// close closes a client, and ends its context if that takes too long.
+func (s *Source) close(cl *kgo.Client, end context.CancelFunc) {
+	cut := time.AfterFunc(closeTimeout, end)
+	defer cut.Stop()
+	cl.Close()
+}
+
+// linger waits for the tenures that were cancelled, but not for ever: a handler
+// that does not heed its context cannot be stopped.
+func (s *Source) linger() {
+	done := make(chan struct{})
+	go func() {
+		s.tenures.Wait()
+		close(done)
+	}()
+	limit := time.NewTimer(closeTimeout)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+		s.log.Error("some handlers have not returned although their partitions were taken from them")
+	}
+}
+
+// fail ends Run with err, unless it is ending already.
+func (s *Source) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}

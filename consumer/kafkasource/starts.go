@@ -1,0 +1,74 @@
+package kafkasource
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// starts lists every partition that the topic has now.
+func (s *Source) starts(ctx context.Context, topic string, id [16]byte, policy consumer.StartPolicy) ([]epoch.Start, error) {
+	admin := kadm.NewClient(s.reader)
+	earliest, err := listed(admin.ListStartOffsets(ctx, topic))
+	if err != nil {
+		return nil, fmt.Errorf("list the first offsets: %w", err)
+	}
+	next := func(int32) (epoch.Offset, bool) { return 0, false }
+	switch policy {
+	case consumer.StartEarliest:
+	case consumer.StartLatest:
+		// The last stable offset: messages of a transaction that is still
+		// open come after it, and will be read if it commits.
+		latest, err := listed(admin.ListCommittedOffsets(ctx, topic))
+		if err != nil {
+			return nil, fmt.Errorf("list the last offsets: %w", err)
+		}
+		next = func(p int32) (epoch.Offset, bool) {
+			o, ok := latest.Lookup(topic, p)
+			return epoch.Offset(o.Offset), ok
+		}
+	case consumer.StartCommitted:
+		committed, err := admin.FetchOffsetsForTopics(ctx, s.set.Group, topic)
+		if err == nil {
+			err = committed.Error()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the group's committed offsets: %w", err)
+		}
+		next = func(p int32) (epoch.Offset, bool) {
+			o, ok := committed.Lookup(topic, p)
+			return epoch.Offset(o.At), ok && o.At >= 0
+		}
+	default:
+		return nil, fmt.Errorf("unknown policy %d", policy)
+	}
+	var starts []epoch.Start
+	for p, o := range earliest[topic] {
+		st := epoch.Start{
+			Origin: s.origin(place{topic, p}, id), Next: epoch.Offset(o.Offset), Earliest: epoch.Offset(o.Offset),
+		}
+		at, ok := next(p)
+		switch {
+		case ok:
+			st.Next = at
+		case policy == consumer.StartLatest: // earliest would replay the whole partition
+			return nil, fmt.Errorf("partition %d appeared between two requests", p)
+		}
+		starts = append(starts, st)
+	}
+	slices.SortFunc(starts, func(a, b epoch.Start) int { return a.Compare(b.Partition) })
+	return starts, nil
+}
+
+// listed makes one error of the three ways in which a listing can fail.
+func listed(os kadm.ListedOffsets, err error) (kadm.ListedOffsets, error) {
+	if err == nil {
+		err = os.Error()
+	}
+	return os, err
+}

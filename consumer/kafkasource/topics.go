@@ -1,0 +1,138 @@
+package kafkasource
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// topicIDs knows the ids of our topics: what tells a log from another of the
+// same name.
+type topicIDs struct {
+	client *kgo.Client
+	names  []string
+	asking chan struct{} // holds a token while a request is under way
+
+	mu    sync.Mutex
+	ids   map[string][16]byte
+	errs  map[string]error
+	since time.Time // when the newest answer was asked for
+}
+
+func newTopicIDs(cl *kgo.Client, names []string) *topicIDs {
+	return &topicIDs{client: cl, names: names, asking: make(chan struct{}, 1)}
+}
+
+// known is the id as last heard.
+func (ts *topicIDs) known(topic string) [16]byte {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.ids[topic]
+}
+
+// fresh returns the id by an answer asked for not before since. Those who ask
+// at the same time share a request.
+func (ts *topicIDs) fresh(ctx context.Context, topic string, since time.Time) ([16]byte, error) {
+	select {
+	case ts.asking <- struct{}{}:
+		defer func() { <-ts.asking }()
+	case <-ctx.Done():
+		return [16]byte{}, ctx.Err()
+	}
+	ts.mu.Lock()
+	old := ts.since.Before(since)
+	ts.mu.Unlock()
+	if old {
+		if _, err := ts.ask(ctx); err != nil {
+			return [16]byte{}, fmt.Errorf("ask for the id of topic %q: %w", topic, err)
+		}
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.ids[topic], ts.errs[topic]
+}
+
+// ask asks for the ids of all topics and returns the cluster's id.
+func (ts *topicIDs) ask(ctx context.Context) (cluster string, err error) {
+	began := time.Now()
+	req := kmsg.NewPtrMetadataRequest()
+	req.AllowAutoTopicCreation = false
+	for _, name := range ts.names {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = kmsg.StringPtr(name)
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := req.RequestWith(ctx, ts.client)
+	if err != nil {
+		return "", err
+	}
+	ids, errs := map[string][16]byte{}, map[string]error{}
+	for _, name := range ts.names {
+		errs[name] = errors.New("the broker left the topic out of its answer")
+	}
+	for _, t := range resp.Topics {
+		if t.Topic == nil {
+			continue
+		}
+		err := kerr.ErrorForCode(t.ErrorCode)
+		if err == nil && t.TopicID == ([16]byte{}) {
+			err = errNoTopicID
+		}
+		ids[*t.Topic], errs[*t.Topic] = t.TopicID, err
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for name, id := range ts.ids {
+		if errs[name] != nil {
+			ids[name] = id // for want of a better one
+		}
+	}
+	ts.ids, ts.errs, ts.since = ids, errs, began
+	if resp.ClusterID != nil {
+		cluster = *resp.ClusterID
+	}
+	return cluster, nil
+}
+
+// err returns the first error about a topic by the newest answer.
+func (ts *topicIDs) err() error {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, name := range ts.names {
+		if err := ts.errs[name]; err != nil {
+			return &topicError{name, err}
+		}
+	}
+	return nil
+}
+
+type topicError struct {
+	topic string
+	err   error
+}
+
+func (e *topicError) Error() string { return fmt.Sprintf("topic %q: %v", e.topic, e.err) }
+func (e *topicError) Unwrap() error { return e.err }
+
+// logOf names the log of a topic: cluster and topic id, in the notation in
+// which Kafka's own tools print them.
+func (s *Source) logOf(id [16]byte) string {
+	return "kafka:" + s.cluster + "/" + base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+func (s *Source) origin(p place, id [16]byte) epoch.Origin {
+	return epoch.Origin{
+		Partition: epoch.Partition{Group: s.set.Group, Topic: p.topic, Number: p.number},
+		Log:       s.logOf(id),
+		Source:    fmt.Sprintf("kafka cluster %s group %q", s.cluster, s.set.Group),
+	}
+}
