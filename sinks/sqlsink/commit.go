@@ -1,0 +1,90 @@
+package sqlsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// The savepoint that shows whether the handler's transaction is still ours.
+const (
+	setSavepoint     = `SAVEPOINT epochfence_handler`
+	releaseSavepoint = `RELEASE SAVEPOINT epochfence_handler`
+)
+
+// Commit runs apply in a transaction, then moves the fences and commits. See
+// [epoch.Sink].
+//
+// The transaction begins when apply first uses its [Tx]: from then on no other
+// process can write to the database. A transaction in which apply writes
+// nothing begins at the fence.
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, tx *Tx) error) error {
+	if len(as) == 0 {
+		return errors.New("sqlsink: commit: no partition to advance, so no fence to commit under")
+	}
+	// Key order: see rule R4 and [epoch.Partition.Compare].
+	as = slices.SortedStableFunc(slices.Values(as), func(a, b epoch.Advance) int { return a.Compare(b.Partition) })
+	if err := s.applyAndAdvance(ctx, as, apply); err != nil {
+		if len(as) == 1 {
+			return fmt.Errorf("sqlsink: commit %s: %w", as[0].Partition, err)
+		}
+		return fmt.Errorf("sqlsink: commit %s and %d more: %w", as[0].Partition, len(as)-1, err)
+	}
+	return nil
+}
+
+func (s *Sink) applyAndAdvance(ctx context.Context, as []epoch.Advance, apply func(context.Context, *Tx) error) error {
+	for _, a := range as {
+		if a.To < a.From {
+			return fmt.Errorf("advance %s from %d back to %d", a.Partition, a.From, a.To)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	tx := s.newTx(ctx, as)
+	defer tx.end() // also when apply panics: rolls back whatever is open
+	applyErr := apply(tx.ctx, tx)
+	tx.close()
+	if err := tx.settle(applyErr); err != nil {
+		return err
+	}
+	if !tx.begun {
+		if err := tx.t.begin(ctx); err != nil {
+			return err
+		}
+	}
+	// From here on nothing waits for anyone, and the context is looked at once
+	// more, right before COMMIT.
+	within := context.WithoutCancel(ctx)
+	for _, a := range as {
+		if err := s.advance(within, tx.t, a); err != nil {
+			return err
+		}
+	}
+	return tx.t.commit(ctx)
+}
+
+// advance moves one fence, or says why it may not. Rule R3: the refusal is an
+// error, which keeps Commit from its COMMIT.
+func (s *Sink) advance(ctx context.Context, t *transaction, a epoch.Advance) error {
+	if a.Claim != (epoch.ClaimID{}) { // which a fence has that nobody has claimed
+		r, err := t.conn.ExecContext(ctx, s.q.advance,
+			int64(a.To), a.LeaderEpoch, int64(a.To),
+			a.Group, a.Topic, a.Number, a.Claim[:], int64(a.From))
+		if err = oneRow(r, err); !errors.Is(err, errNoRow) {
+			return s.explain(err)
+		}
+	}
+	f, err := s.read(ctx, t.conn, s.q.fence+s.d.forUpdate(), a.Partition)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Advanced(a); err != nil {
+		return err
+	}
+	return fmt.Errorf("advance %s: %w", a.Partition, errNoRow)
+}

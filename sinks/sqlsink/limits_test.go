@@ -1,0 +1,166 @@
+package sqlsink_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// holdLock takes the file's write lock from another connection, as a frozen
+// process would, and returns what lets go of it.
+func holdLock(t testing.TB, file string) (release func()) {
+	t.Helper()
+	conn, err := open(t, file).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), `BEGIN IMMEDIATE`); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		_, _ = conn.ExecContext(context.Background(), `ROLLBACK`)
+		_ = conn.Close()
+	}
+}
+
+func TestAWaitForTheWriteLockIsBoundedAndSaysSo(t *testing.T) {
+	file := newFile(t)
+	s := newSink(t, open(t, file), sqlsink.Options{LockTimeout: 50 * time.Millisecond})
+	f := claim(t, s, 1)
+	release := holdLock(t, file)
+	defer release()
+
+	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Number: 2}))
+	wantError(t, err, "sqlsink: claim billing/orders/0:", "write lock was not free for 50ms", "frozen")
+	err = s.Commit(t.Context(), advance(f, 1), func(context.Context, *sqlsink.Tx) error { return nil })
+	wantError(t, err, "sqlsink: commit billing/orders/0:", "write lock was not free")
+	if errors.Is(err, epoch.ErrInDoubt) {
+		t.Error("a transaction that never began is in doubt")
+	}
+	err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		_ = run(ctx, tx, insert) // the handler does not look
+		return nil
+	})
+	wantError(t, err, "write lock was not free")
+	wantError(t, s.Seed(t.Context(), []epoch.Start{{Origin: f.Origin}}), "sqlsink: seed", "write lock was not free")
+
+	if _, err := s.Fence(t.Context(), orders0); err != nil {
+		t.Errorf("a reader waits for a writer: %v", err)
+	}
+	release()
+	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
+		t.Fatal(err)
+	}
+	wantNext(t, s, 1)
+}
+
+func TestAWaitForTheWriteLockEndsWithItsContext(t *testing.T) {
+	file := newFile(t)
+	s := newSink(t, open(t, file), sqlsink.Options{})
+	f := claim(t, s, 1)
+	defer holdLock(t, file)()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("err = %v, want the context's", err)
+	}
+	wantError(t, err, "waiting for the write lock")
+}
+
+func TestAFullFileCommitsNothingAndSaysSo(t *testing.T) {
+	file := newFile(t)
+	db := open(t, file)
+	db.SetMaxOpenConns(1) // max_page_count is of the connection
+	s := newSink(t, db, sqlsink.Options{})
+	f := claim(t, s, 1)
+	exec(t, db, `PRAGMA max_page_count = 20`)
+	big := strings.Repeat("x", 100_000)
+	for name, hide := range map[string]bool{"the handler returns it": false, "the handler hides it": true} {
+		t.Run(name, func(t *testing.T) {
+			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+				if err := appendEffect(ctx, tx, "l", "small"); err != nil {
+					return err
+				}
+				err := appendEffect(ctx, tx, "l", big)
+				// SQLite may have rolled back everything; a statement on its own
+				// would be committed at once.
+				after := appendEffect(ctx, tx, "l", "after")
+				if hide {
+					return nil
+				}
+				return errors.Join(err, after)
+			})
+			if !hide || err != nil {
+				wantError(t, err, "no room", "nothing was committed")
+			}
+			if errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrEscaped) {
+				t.Errorf("err = %v, want a definite one", err)
+			}
+			if err == nil {
+				t.Fatal("a transaction without room was committed")
+			}
+			got, err := effects(t.Context(), db, "l")
+			if err != nil || len(got) > 0 {
+				t.Errorf("%d effects of a refused transaction, %v", len(got), err)
+			}
+			wantNext(t, s, 0)
+		})
+	}
+	exec(t, db, `PRAGMA max_page_count = 1000000`)
+	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return appendEffect(ctx, tx, "l", big) }); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	wantNext(t, s, 1)
+}
+
+// An interrupted write takes the whole transaction with it: what a handler
+// writes after its own timeout must not be committed by itself.
+func TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing(t *testing.T) {
+	db := open(t, newFile(t))
+	s := newSink(t, db, sqlsink.Options{})
+	f := claim(t, s, 1)
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		if err := appendEffect(ctx, tx, "l", "before"); err != nil {
+			return err
+		}
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		_, err := tx.ExecContext(short, `INSERT INTO effects (list, value)
+			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT 'l', i FROM n`)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("err = %v, want the handler's own timeout", err)
+		}
+		if err := appendEffect(ctx, tx, "l", "after"); err == nil {
+			t.Error("a write after the end of the transaction was accepted")
+		}
+		return nil
+	})
+	wantError(t, err, "hid that its transaction was gone")
+	if errors.Is(err, epoch.ErrEscaped) || errors.Is(err, epoch.ErrInDoubt) {
+		t.Errorf("err = %v, want a definite one", err)
+	}
+	if got, err := effects(t.Context(), db, "l"); err != nil || len(got) > 0 {
+		t.Errorf("effects %q, %v", got, err)
+	}
+	wantNext(t, s, 0)
+}
+
+func TestAFileThatMayNotBeWrittenIsAClearError(t *testing.T) {
+	file := newFile(t)
+	db := open(t, file)
+	db.SetMaxOpenConns(1)
+	s := newSink(t, db, sqlsink.Options{})
+	f := claim(t, s, 1)
+	exec(t, db, `PRAGMA query_only = 1`)
+	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Number: 2}))
+	wantError(t, err, "sqlsink: claim billing/orders/0:", "readonly")
+	if errors.Is(err, epoch.ErrInDoubt) {
+		t.Errorf("err = %v, want a definite one", err)
+	}
+}

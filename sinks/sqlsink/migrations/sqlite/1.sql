@@ -1,0 +1,41 @@
+CREATE TABLE {{prefix}}schema (
+    version INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE {{prefix}}fences (
+    consumer_group TEXT    NOT NULL,
+    topic          TEXT    NOT NULL,
+    number         INTEGER NOT NULL,            -- of the partition
+    log            TEXT    NOT NULL,            -- whose offsets are counted
+    source         TEXT    NOT NULL,            -- who issues the leases
+    lease_number   INTEGER NOT NULL DEFAULT 0,  -- these two are for people
+    owner          TEXT    NOT NULL DEFAULT '',
+    epoch          INTEGER NOT NULL DEFAULT 0,  -- 0: not yet claimed
+    claim          BLOB    NOT NULL DEFAULT x'00000000000000000000000000000000',
+    next_offset    INTEGER NOT NULL,            -- of the next message to apply
+    leader_epoch   INTEGER NOT NULL DEFAULT -1, -- of the last message applied
+    claimed_at     TEXT,                        -- UTC; for people, nothing compares them
+    advanced_at    TEXT,
+    PRIMARY KEY (consumer_group, topic, number),
+    CHECK (epoch >= 0),
+    CHECK (length(claim) = 16)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE {{prefix}}dead_letters (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    consumer_group TEXT    NOT NULL,
+    topic          TEXT    NOT NULL,
+    number         INTEGER NOT NULL,
+    message_offset INTEGER NOT NULL,
+    epoch          INTEGER NOT NULL,            -- under which it was put aside
+    message_key    BLOB,                        -- NULL: the message had none
+    message_value  BLOB,
+    headers        TEXT    NOT NULL,            -- JSON: [{"key":"…","value":"base64"}]
+    message_time   TEXT,                        -- UTC
+    leader_epoch   INTEGER NOT NULL,
+    cause          TEXT    NOT NULL,
+    dead_at        TEXT    NOT NULL             -- UTC
+) STRICT;
+
+CREATE INDEX {{prefix}}dead_letters_message
+    ON {{prefix}}dead_letters (consumer_group, topic, number, message_offset);

@@ -1,0 +1,228 @@
+package sqlsink
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Options say how a sink works. The zero Options work.
+type Options struct {
+	// TablePrefix begins the names of the sink's tables: letters, digits and
+	// underscores, at most 32. Empty means "epochfence_".
+	TablePrefix string
+
+	// LockTimeout bounds the wait for the database's write lock, and for a
+	// connection, beside the context of each call. Zero means 30 s.
+	LockTimeout time.Duration
+}
+
+const maxLockTimeout = 24 * time.Hour
+
+func (o Options) withDefaults() (Options, error) {
+	if o.TablePrefix == "" {
+		o.TablePrefix = "epochfence_"
+	}
+	if !tablePrefix.MatchString(o.TablePrefix) {
+		return o, fmt.Errorf("sqlsink: Options.TablePrefix is %q; want a letter or underscore, then letters, digits and underscores, at most 32 in all", o.TablePrefix)
+	}
+	if o.LockTimeout == 0 {
+		o.LockTimeout = 30 * time.Second
+	}
+	if o.LockTimeout < 0 || o.LockTimeout > maxLockTimeout {
+		return o, fmt.Errorf("sqlsink: Options.LockTimeout is %v; want 0 for the default of 30 s, or up to %v", o.LockTimeout, maxLockTimeout)
+	}
+	return o, nil
+}
+
+// Sink keeps fences in tables beside the user's own. It is safe for concurrent
+// use, holds no connection between calls, and needs no closing.
+type Sink struct {
+	db *sql.DB
+	d  Dialect
+	o  Options
+	q  queries
+}
+
+var _ epoch.Sink[*Tx] = (*Sink)(nil)
+
+// Open returns a sink on db, which stays the caller's. It looks at the
+// database's settings and at the version of the tables, and changes nothing:
+// see [Migrate].
+func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sink{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix)}
+	err = s.patiently(ctx, func(ctx context.Context) error {
+		if err := d.settings(ctx, db); err != nil {
+			return err
+		}
+		return s.checkVersion(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sqlsink: open %s: %w", d, err)
+	}
+	return s, nil
+}
+
+// Fence reads the fence of p, or returns [epoch.ErrMissing]. It waits for no
+// transaction.
+func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	var f epoch.Fence
+	err := s.patiently(ctx, func(ctx context.Context) (err error) {
+		f, err = s.read(ctx, s.db, s.q.fence, p)
+		return err
+	})
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("sqlsink: read fence %s: %w", p, err)
+	}
+	return f, nil
+}
+
+// Seed adds the fences that are missing. See [epoch.Sink].
+func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
+	if len(starts) == 0 {
+		return nil
+	}
+	if err := s.seed(ctx, starts); err != nil {
+		return fmt.Errorf("sqlsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, err)
+	}
+	return nil
+}
+
+func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
+	t := s.newTransaction()
+	defer t.end()
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	within := context.WithoutCancel(ctx) // the commit looks at ctx again
+	if lock := s.d.lockSeeds(); lock != "" {
+		if _, err := t.conn.ExecContext(ctx, lock); err != nil {
+			return err
+		}
+	}
+	known, err := s.topic(within, t.conn, starts[0].Group, starts[0].Topic)
+	if err != nil {
+		return err
+	}
+	after := maps.Clone(known)
+	if err := after.Seed(starts); err != nil {
+		return err
+	}
+	for p, f := range after {
+		if _, ok := known[p]; ok {
+			continue
+		}
+		if _, err := t.conn.ExecContext(within, s.q.insert, p.Group, p.Topic, p.Number, f.Log, f.Source, int64(f.Next)); err != nil {
+			return s.explain(err)
+		}
+	}
+	return t.commit(ctx)
+}
+
+// topic reads all fences of a group and topic.
+func (s *Sink) topic(ctx context.Context, conn *sql.Conn, group, topic string) (epoch.Fences, error) {
+	rows, err := conn.QueryContext(ctx, s.q.topic, group, topic)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	fs := epoch.Fences{}
+	for rows.Next() {
+		f := epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Group: group, Topic: topic}}}
+		if err := scan(rows, &f, &f.Partition.Number); err != nil {
+			return nil, err
+		}
+		fs[f.Partition] = f
+	}
+	return fs, rows.Err()
+}
+
+// Claim swaps c in if the fence still is as seen. See [epoch.Sink]. It waits for
+// the database's write lock; it cannot end the transaction of another process.
+func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	f, err := s.claim(ctx, seen, c)
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("sqlsink: claim %s: %w", c.Partition, err)
+	}
+	return f, nil
+}
+
+func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	t := s.newTransaction()
+	defer t.end()
+	if err := t.begin(ctx); err != nil {
+		return epoch.Fence{}, err
+	}
+	within := context.WithoutCancel(ctx) // the commit looks at ctx again
+	now, err := s.read(within, t.conn, s.q.fence+s.d.forUpdate(), c.Partition)
+	if err != nil {
+		return epoch.Fence{}, err
+	}
+	f, err := epoch.Fences{c.Partition: now}.Claim(seen, c)
+	if err != nil {
+		return epoch.Fence{}, err
+	}
+	// The comparison stands in the statement too: whatever the locks are
+	// worth, no claim but the one that was seen is ever replaced.
+	r, err := t.conn.ExecContext(within, s.q.claim,
+		f.Number, f.Owner, int64(f.Epoch), f.Claim[:],
+		c.Group, c.Topic, c.Partition.Number, int64(seen.Epoch), seen.Claim[:])
+	if err := oneRow(r, err); err != nil {
+		return epoch.Fence{}, s.explain(err)
+	}
+	return f, t.commit(ctx)
+}
+
+// errNoRow: a statement under a lock changed no row although the row read under
+// the same lock fits. It should not happen.
+var errNoRow = errors.New("the fence changed under the transaction's own lock")
+
+// oneRow turns the answer to an UPDATE of one row into an error unless it has
+// changed one. A count that nobody reads lets a refused transaction commit.
+func oneRow(r sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	n, err := r.RowsAffected()
+	if err != nil {
+		return err
+	}
+	if n != 1 {
+		return errNoRow
+	}
+	return nil
+}
+
+// read reads one fence.
+func (s *Sink) read(ctx context.Context, q querier, query string, p epoch.Partition) (epoch.Fence, error) {
+	f := epoch.Fence{Origin: epoch.Origin{Partition: p}}
+	err := scan(q.QueryRowContext(ctx, query, p.Group, p.Topic, p.Number), &f)
+	if errors.Is(err, sql.ErrNoRows) {
+		return epoch.Fence{}, &epoch.MissingError{Partition: p}
+	}
+	return f, err
+}
+
+// scan reads the columns of a fence, after those given.
+func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) error {
+	var claim []byte
+	if err := row.Scan(slices.Concat(before, []any{&f.Log, &f.Source, &f.Number, &f.Owner,
+		&f.Epoch, &claim, &f.Next, &f.LeaderEpoch})...); err != nil {
+		return err
+	}
+	if len(claim) != len(f.Claim) {
+		return fmt.Errorf("the claim in the fence of %s has %d bytes, want %d", f.Partition, len(claim), len(f.Claim))
+	}
+	copy(f.Claim[:], claim)
+	return nil
+}

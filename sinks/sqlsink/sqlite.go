@@ -1,0 +1,119 @@
+package sqlsink
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"embed"
+	"errors"
+	"fmt"
+)
+
+// SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
+// driver whose errors have a method Code() int that returns SQLite's result
+// code will do as well.
+var SQLite Dialect = sqlite{}
+
+//go:embed migrations/sqlite/*.sql
+var sqliteMigrations embed.FS
+
+type sqlite struct{}
+
+func (sqlite) String() string { return "SQLite" }
+
+func (sqlite) migrations() []string { return scripts(sqliteMigrations, "migrations/sqlite") }
+
+func (sqlite) version(ctx context.Context, q querier, table string) (int, error) {
+	var there bool
+	err := q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
+	if err != nil || !there {
+		return 0, err
+	}
+	var v int
+	err = q.QueryRowContext(ctx, `SELECT version FROM `+table).Scan(&v)
+	return v, err
+}
+
+// settings insists on WAL. In the other modes a reader keeps a writer from
+// committing and a writer keeps readers out, so that COMMIT itself would have to
+// wait, and a frozen reader of the user's would stop every process.
+func (sqlite) settings(ctx context.Context, q querier) error {
+	var mode string
+	if err := q.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("the file's journal mode is %q; several processes need WAL: "+
+			"add _pragma=journal_mode(WAL) to the data source name, on a local disk", mode)
+	}
+	return nil
+}
+
+// begin takes the file's write lock at once. A deferred transaction would take it
+// at its first write and could fail there, after reading, with
+// SQLITE_BUSY_SNAPSHOT. https://www.sqlite.org/lang_transaction.html
+func (sqlite) begin() string { return `BEGIN IMMEDIATE` }
+
+func (sqlite) forUpdate() string { return `` }
+
+func (sqlite) lockSeeds() string { return `` }
+
+func (sqlite) now() string { return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')` }
+
+// inTransaction tries to begin one, which SQLite refuses within a transaction and
+// without touching it.
+func (sqlite) inTransaction(ctx context.Context, conn *sql.Conn) (bool, error) {
+	_, err := conn.ExecContext(ctx, `BEGIN`)
+	var e interface{ Code() int }
+	if errors.As(err, &e) && e.Code() == sqliteError {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	_, err = conn.ExecContext(ctx, `ROLLBACK`)
+	return false, err
+}
+
+// Result codes. https://www.sqlite.org/rescode.html
+const (
+	sqliteError     = 1
+	sqliteAbort     = 4
+	sqliteBusy      = 5
+	sqliteLocked    = 6
+	sqliteNoMem     = 7
+	sqliteInterrupt = 9
+	sqliteIOErr     = 10
+	sqliteCorrupt   = 11
+	sqliteFull      = 13
+	sqliteNotADB    = 26
+)
+
+// classify follows https://www.sqlite.org/lang_transaction.html, "Response To
+// Errors Within A Transaction": after full, I/O error, out of memory, busy and
+// interrupt the transaction may have been rolled back. A COMMIT that fails with
+// an I/O error may have been written and not synced, and a crash may bring it
+// to light; all others are definite.
+func (sqlite) classify(err error) class {
+	var e interface{ Code() int }
+	if !errors.As(err, &e) {
+		switch {
+		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+			return aborted // the driver interrupts
+		case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
+			return doubtful
+		}
+		return refused
+	}
+	switch e.Code() & 0xff { // the rest is the extended code
+	case sqliteBusy, sqliteLocked:
+		return busy
+	case sqliteFull:
+		return full
+	case sqliteNoMem, sqliteInterrupt, sqliteAbort:
+		return aborted
+	case sqliteIOErr, sqliteCorrupt, sqliteNotADB:
+		return doubtful
+	}
+	return refused
+}

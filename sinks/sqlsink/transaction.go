@@ -1,0 +1,127 @@
+package sqlsink
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// transaction is a connection on which a transaction is run by hand: package
+// database/sql knows no BEGIN IMMEDIATE, and its Tx cannot be begun late.
+type transaction struct {
+	s    *Sink
+	conn *sql.Conn
+	open bool // a transaction has been begun, perhaps
+}
+
+func (s *Sink) newTransaction() *transaction { return &transaction{s: s} }
+
+// begin takes a connection and opens a transaction that may write, waiting for
+// whoever is in the way as long as ctx and the lock timeout allow.
+func (t *transaction) begin(ctx context.Context) error {
+	err := t.s.patiently(ctx, func(ctx context.Context) error {
+		if t.conn == nil {
+			conn, err := t.s.db.Conn(ctx) // its PRAGMAs may be in someone's way
+			if err != nil {
+				return err
+			}
+			t.conn = conn
+		}
+		// Whatever the answer: the driver may report the end of the context
+		// although BEGIN took effect.
+		t.open = true
+		_, err := t.conn.ExecContext(ctx, t.s.d.begin())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	return nil
+}
+
+// patiently does what another transaction may be in the way of, until it is not
+// or the time is up. It does not rely on the driver's own patience, which is
+// none unless busy_timeout is set.
+func (s *Sink) patiently(ctx context.Context, do func(ctx context.Context) error) error {
+	waited, cancel := context.WithTimeout(ctx, s.o.LockTimeout)
+	defer cancel()
+	for wait := time.Millisecond; ; wait = min(2*wait, 16*time.Millisecond) {
+		err := do(waited)
+		if err == nil || waited.Err() == nil && s.d.classify(err) != busy {
+			return err
+		}
+		// Jitter, so that two who wait do not keep meeting.
+		timer := time.NewTimer(wait/2 + rand.N(wait))
+		select {
+		case <-timer.C:
+			continue
+		case <-waited.Done():
+			timer.Stop()
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("waiting for the write lock: %w", ctx.Err())
+		}
+		return fmt.Errorf("the write lock was not free for %v: another transaction holds it, "+
+			"perhaps that of a frozen process: %w", s.o.LockTimeout, err)
+	}
+}
+
+// commit commits. An error that is not [epoch.ErrInDoubt] means that nothing
+// is committed, now or later.
+func (t *transaction) commit(ctx context.Context) error {
+	// The last moment at which the context counts. A COMMIT that was cut off
+	// by it would have an unknown outcome; in WAL mode it waits for nobody.
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	_, err := t.conn.ExecContext(context.WithoutCancel(ctx), `COMMIT`)
+	if err == nil {
+		t.open = false
+		return nil
+	}
+	if t.s.d.classify(err) == doubtful {
+		return fmt.Errorf("%w: COMMIT: %w", epoch.ErrInDoubt, err)
+	}
+	return t.s.explain(fmt.Errorf("COMMIT: %w", err))
+}
+
+// end gives the connection back, after rolling back what is still open. It must
+// be called whatever happened.
+func (t *transaction) end() {
+	if t.conn == nil {
+		return
+	}
+	if t.open {
+		if _, err := t.conn.ExecContext(context.Background(), `ROLLBACK`); err != nil {
+			// There may have been nothing to roll back. If there still is, the
+			// connection must not be anyone's again.
+			if still, err := t.s.d.inTransaction(context.Background(), t.conn); still || err != nil {
+				_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
+			}
+		}
+	}
+	_ = t.conn.Close()
+	t.conn = nil
+}
+
+// explain adds what a person can do.
+func (s *Sink) explain(err error) error {
+	if err != nil && s.d.classify(err) == full && !errors.As(err, new(*fullError)) {
+		return &fullError{err}
+	}
+	return err
+}
+
+type fullError struct{ err error }
+
+func (e *fullError) Error() string {
+	return fmt.Sprintf("no room: the disk, or the file by its own limit, is full; nothing was committed: %v", e.err)
+}
+
+func (e *fullError) Unwrap() error { return e.err }
