@@ -48,7 +48,7 @@ func (b *Board) Print(line string) {
 // Event writes a line that stays, with the time since the board was made and
 // the column it is about.
 func (b *Board) Event(column, line string) {
-	head := fmt.Sprintf("%6.1f s  %-11s ", time.Since(b.begin).Seconds(), column)
+	head := fmt.Sprintf("%5.1f s  %-10s  ", time.Since(b.begin).Seconds(), column)
 	b.Print(head + wrap(line, len(head)))
 }
 

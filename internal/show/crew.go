@@ -39,7 +39,8 @@ type Tally struct {
 	Applied   int             // effects, by what workers say
 	Stale     int             // transactions refused because their claim was stale
 	Late      int             // offsets refused by the source, their effects already committed
-	Failed    int             // transactions given up for another reason
+	Ended     int             // transactions that a frozen worker found ended when it was thawed
+	Failed    int             // transactions given up for other reasons
 	Takeovers []time.Duration // from a freeze or kill to the next owner, each partition
 	Workers   int             // that live
 	Frozen    int             // of those
@@ -123,6 +124,12 @@ func (c *Crew) handle(p *process, r report) {
 	case reportStale:
 		c.tally.Stale++
 		p.settle(r)
+	case reportDoubt:
+		if p.settle(r) {
+			c.tally.Ended++
+		} else {
+			c.tally.Failed++
+		}
 	case reportFailed:
 		c.tally.Failed++
 		p.settle(r)
@@ -131,11 +138,14 @@ func (c *Crew) handle(p *process, r report) {
 	}
 }
 
-// settle notes what became of a transaction if it is the one that was stopped.
-func (p *process) settle(r report) {
-	if p.reached != nil && p.outcome == nil && slices.Equal(p.reached.Work, r.Work) {
+// settle notes what became of a transaction, and reports whether it is the one
+// that p was stopped in.
+func (p *process) settle(r report) bool {
+	mine := p.reached != nil && p.outcome == nil && slices.Equal(p.reached.Work, r.Work)
+	if mine {
 		p.outcome = &r
 	}
+	return mine
 }
 
 // notify wakes those in await. The mutex is held.

@@ -32,7 +32,7 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(line, "committed its 1 messages all the same") {
+	if !strings.Contains(line, "then committed all 1") {
 		t.Errorf("line is %q: nothing fences a puppet", line)
 	}
 	tally := c.Tally()

@@ -45,8 +45,11 @@ func (c *Crew) Freeze(ctx context.Context, worker int, at Point, l Limits) (stri
 		return "", fmt.Errorf("let worker %d go on: %w", p.n, err)
 	}
 	end, err := c.awaitOutcome(ctx, p, l.Settle)
-	return fmt.Sprintf("worker %d frozen for %.1f s at %s, %s; moved on; thawed: %s",
-		p.n, frozen.Seconds(), r.Work, at, end), err
+	in := ""
+	if at == AfterWrites {
+		in = " after its SQL"
+	}
+	return fmt.Sprintf("worker %d frozen %s at %s%s, then %s", p.n, Seconds(frozen), r.Work, in, end), err
 }
 
 // Kill ends a worker (SIGKILL) after its next transaction has committed and
@@ -70,8 +73,7 @@ func (c *Crew) Kill(ctx context.Context, worker int, l Limits) (string, error) {
 	if errors.Is(err, errTimeout) {
 		err = fmt.Errorf("worker %d was killed %v ago and nobody has its partitions", p.n, l.Move)
 	}
-	return fmt.Sprintf("worker %d killed at %s, %s; moved on in %.1f s; worker %d joined",
-		p.n, r.Work, AfterCommit, time.Since(began).Seconds(), n), err
+	return fmt.Sprintf("worker %d killed at %s, moved in %s, worker %d joined", p.n, r.Work, Seconds(time.Since(began)), n), err
 }
 
 // strike tells a worker that holds partitions, the given one if it does, to stop
@@ -179,11 +181,13 @@ func (c *Crew) awaitOutcome(ctx context.Context, p *process, limit time.Duration
 	defer c.mu.Unlock()
 	switch p.outcome.Kind {
 	case reportApplied:
-		return fmt.Sprintf("it committed its %d messages all the same", p.outcome.Messages), nil
+		return fmt.Sprintf("committed all %d", p.outcome.Messages), nil
 	case reportStale:
 		return "refused as stale", nil
+	case reportDoubt:
+		return "cut off", nil
 	default:
-		return "its transaction failed", nil
+		return "failed", nil
 	}
 }
 

@@ -73,7 +73,7 @@ func transaction(stage *Stage, count string) error {
 	cue.Reach(BeforeWrites)
 	err := os.WriteFile(count, []byte(strconv.FormatInt(n+1, 10)), 0o600)
 	cue.Reach(AfterWrites)
-	cue.Done(1, false, err)
+	cue.Done(1, err)
 	return err
 }
 
@@ -83,7 +83,7 @@ const parentVariable = "EPOCHFENCE_SHOW_TEST_PARENT"
 // parent starts a worker and makes a temporary directory, says so, and waits.
 func parent(dir string) int {
 	crew := NewCrew(func(int) any { return puppetConfig{Dir: dir} })
-	temp, _, err := TempDir("epochfence-show-test-")
+	temp, _, err := TempDir("epochfence-show-test-", false)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -17,7 +17,7 @@ type Incident struct {
 }
 
 // NewSchedule draws n incidents from seed, freezes and kills in turn, for a crew
-// that starts with so many workers. A freeze strikes at one of the points.
+// that starts with so many workers. Freezes strike at each of the points in turn.
 func NewSchedule(seed uint64, n, workers int, points ...Point) []Incident {
 	r := rand.New(rand.NewPCG(seed, 0x5ced))
 	is := make([]Incident, n)
@@ -27,7 +27,7 @@ func NewSchedule(seed uint64, n, workers int, points ...Point) []Incident {
 			// Whoever was killed has been replaced by the next number.
 			Worker: i/2 + 1 + r.IntN(workers),
 			Kill:   i%2 == 1,
-			At:     points[r.IntN(len(points))],
+			At:     points[i/2%len(points)],
 		}
 	}
 	return is

@@ -2,7 +2,6 @@ package show
 
 import (
 	"context"
-	"errors"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -27,7 +26,9 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 		messages += int(a.To - a.From)
 	}
 	cue := s.stage.Cue(work)
-	err := s.Sink.Commit(cue.Context(ctx), as, func(ctx context.Context, tx TX) error {
+	ctx = cue.Context(ctx)
+	cue.Reach(InHand)
+	err := s.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
 		cue.Reach(BeforeWrites)
 		if err := apply(ctx, tx); err != nil {
 			return err
@@ -35,7 +36,7 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 		cue.Reach(AfterWrites)
 		return nil
 	})
-	cue.Done(messages, errors.Is(err, epoch.ErrStale), err)
+	cue.Done(messages, err)
 	return err
 }
 

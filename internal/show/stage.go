@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // Stage is a worker's end of the pipes to its parent. It is safe for
@@ -99,10 +102,12 @@ func (s *Stage) Cue(work Work) *Cue {
 // gives up by itself; with this, nothing is left between it and the database
 // but the fence.
 func (c *Cue) Context(ctx context.Context) context.Context {
-	if c.point == BeforeWrites || c.point == AfterWrites {
+	switch c.point {
+	case InHand, BeforeWrites, AfterWrites:
 		return context.WithoutCancel(ctx)
+	default:
+		return ctx
 	}
-	return ctx
 }
 
 // Reach blocks if this is the point the transaction was told to stop at, until
@@ -116,16 +121,20 @@ func (c *Cue) Reach(p Point) {
 	<-c.stage.resume
 }
 
-// Done reports what became of the transaction: committed with this many
-// messages, refused because its claim was stale, or failed. An order that the
-// transaction did not come to is kept for the next one.
-func (c *Cue) Done(messages int, stale bool, err error) {
+// Done reports what became of the transaction: nil, and it committed with this
+// many messages; [epoch.ErrStale] and [epoch.ErrInDoubt] are told from other
+// errors. An order that the transaction did not come to is kept for the next
+// one.
+func (c *Cue) Done(messages int, err error) {
 	r := report{Kind: reportApplied, Work: c.work, Messages: messages}
+	if err != nil {
+		r.Kind, r.Text = reportFailed, err.Error()
+	}
 	switch {
-	case stale:
-		r = report{Kind: reportStale, Work: c.work, Text: err.Error()}
-	case err != nil:
-		r = report{Kind: reportFailed, Work: c.work, Text: err.Error()}
+	case errors.Is(err, epoch.ErrStale):
+		r.Kind = reportStale
+	case errors.Is(err, epoch.ErrInDoubt):
+		r.Kind = reportDoubt
 	}
 	c.stage.tell(r)
 	if err == nil {

@@ -8,11 +8,15 @@ import (
 )
 
 // TempDir makes a directory that is removed by the function returned, and by a
-// process of its own if this one ends before it could call it.
-func TempDir(pattern string) (dir string, remove func(), err error) {
+// process of its own if this one ends before it could call it. If keep is true,
+// neither removes it.
+func TempDir(pattern string, keep bool) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", pattern)
 	if err != nil {
 		return "", nil, fmt.Errorf("show: make a temporary directory: %w", err)
+	}
+	if keep {
+		return dir, func() {}, nil
 	}
 	cmd, err := self(roleSweeper)
 	if err != nil {

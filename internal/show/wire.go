@@ -1,21 +1,17 @@
 package show
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // Point is a place in a worker's work on one transaction, where an incident can
 // strike it.
 type Point string
 
-// The three places where processes are caught in earnest: with messages in
-// hand and nothing written, with everything written and nothing committed, and
-// with the effects committed while the source has not been told.
+// The places where processes are caught in earnest.
 const (
-	BeforeWrites Point = "before its SQL"
-	AfterWrites  Point = "after its SQL, the transaction open"
-	AfterCommit  Point = "after its transaction's commit, before the offsets'"
+	InHand       Point = "in hand"       // messages in hand, the transaction not begun
+	BeforeWrites Point = "before writes" // in the transaction, before its first statement
+	AfterWrites  Point = "after writes"  // in the transaction, after its last statement
+	AfterCommit  Point = "after commit"  // the effects committed, the source not told
 )
 
 // Span is what one transaction has in hand of one partition: the offsets from
@@ -29,13 +25,12 @@ type Span struct {
 // Work is what one transaction has in hand.
 type Work []Span
 
-// String names the first message of each partition, as "0/17, 3/4".
+// String names the first message, as partition/offset.
 func (w Work) String() string {
-	parts := make([]string, len(w))
-	for i, s := range w {
-		parts[i] = fmt.Sprintf("%d/%d", s.Partition, s.From)
+	if len(w) == 0 {
+		return "nothing"
 	}
-	return strings.Join(parts, ", ")
+	return fmt.Sprintf("%d/%d", w[0].Partition, w[0].From)
 }
 
 // What a worker can report.
@@ -44,6 +39,7 @@ const (
 	reportReached = "reached" // it stands at the point it was told to stop at
 	reportApplied = "applied" // a transaction has committed
 	reportStale   = "stale"   // a transaction was refused because its claim was stale
+	reportDoubt   = "doubt"   // a transaction's connection was lost before its commit was acknowledged
 	reportFailed  = "failed"  // a transaction was given up for another reason
 	reportLate    = "late"    // the source refused an offset after the effects were committed
 )

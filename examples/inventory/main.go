@@ -1,0 +1,29 @@
+// Command inventory shows epochfence at work: reservations come in on a Kafka
+// topic, workers take stock for them in SQL, and workers are frozen and killed
+// while they do. Beside it runs the usual code, struck alike.
+//
+//	go run ./examples/inventory
+//
+// needs nothing but Go: the broker is a fake one in this process, the database
+// a SQLite file in a temporary directory. With -brokers and -database it runs
+// on real services. The exit status is 0 only if the fenced column is exact.
+//
+// What a reader would copy is in sqlite.go, and in postgres.go for PostgreSQL:
+// the handler and its wiring.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+func main() {
+	show.Enter(work)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}

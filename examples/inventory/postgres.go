@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// reserveAll takes stock for consecutive reservations of a partition, in one
+// round trip, and records who did, under which epoch.
+func reserveAll(worker string) consumer.BatchHandler[pgsink.Tx] {
+	const statement = `
+		WITH taken AS (UPDATE stock SET present = present - $3 WHERE item = $2 RETURNING item)
+		INSERT INTO ledger (reservation, item, quantity, kafka_partition, kafka_offset, epoch, worker)
+		SELECT $1, item, $3, $4, $5, $6, $7 FROM taken`
+	return func(ctx context.Context, tx pgsink.Tx, ms []consumer.Message, e epoch.Epoch) error {
+		var b pgx.Batch
+		for _, m := range ms {
+			r, err := parse(m)
+			if err != nil {
+				return err
+			}
+			b.Queue(statement, r.ID, r.Item, r.Quantity, m.Partition, int64(m.Offset), int64(e), worker).
+				Exec(func(done pgconn.CommandTag) error {
+					if done.RowsAffected() != 1 {
+						return unknown(r.Item)
+					}
+					return nil
+				})
+		}
+		return tx.SendBatch(ctx, &b).Close()
+	}
+}
+
+// consumePostgres runs the handler on what the group leases to this process,
+// into PostgreSQL. Without the show, the lines with stage in them go.
+func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
+	pool, err := openPostgres(ctx, c.Database, c.Schema)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+
+	source, err := kafkasource.New(kafkasource.Options{Group: c.Group, Topics: []string{c.Topic}, Client: c.client()})
+	if err != nil {
+		return err
+	}
+	sink, err := pgsink.Open(ctx, pool, pgsink.Options{Schema: c.Schema})
+	if err != nil {
+		return err
+	}
+	return consumer.RunBatch(ctx, source, show.Fenced(sink, stage), reserveAll(c.Worker), consumer.Options[pgsink.Tx]{
+		Observer: show.Holdings(stage),
+	})
+}
+
+func openPostgres(ctx context.Context, url, schema string) (*pgxpool.Pool, error) {
+	c, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("inventory: -database: %w", err)
+	}
+	c.ConnConfig.RuntimeParams["search_path"] = schema
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("inventory: -database: %w", err)
+	}
+	return pool, nil
+}
+
+const postgresTables = `
+CREATE TABLE stock (item TEXT PRIMARY KEY, present BIGINT NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE ledger (
+	seq             BIGINT  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	reservation     BIGINT  NOT NULL,
+	item            TEXT    NOT NULL,
+	quantity        BIGINT  NOT NULL,
+	kafka_partition INTEGER NOT NULL,
+	kafka_offset    BIGINT  NOT NULL,
+	epoch           BIGINT  NOT NULL,
+	worker          TEXT    NOT NULL
+);`

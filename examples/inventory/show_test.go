@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// The workers are this test binary.
+func TestMain(m *testing.M) {
+	show.Enter(work)
+	os.Exit(m.Run())
+}
+
+func short() settings {
+	return settings{
+		workers: 3, partitions: 4, messages: 800, duration: 2 * time.Second, seed: 3, naive: true,
+		session: 1200 * time.Millisecond,
+	}
+}
+
+func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := short()
+	s.database = filepath.Join(t.TempDir(), "a file with spaces, ? and %.db")
+	var out bytes.Buffer
+	b := show.NewBoard(&out)
+	cs, err := play(ctx, s, b)
+	if err != nil {
+		t.Fatal(err, out.String())
+	}
+	status := conclude(b, cs)
+	for _, sd := range cs {
+		if sd.err != nil {
+			t.Errorf("%s: %v", sd.name, sd.err)
+		}
+	}
+	if status != statusExact || !cs[0].verdict.exact() || cs[0].verdict.Effects != s.messages {
+		t.Errorf("fenced: status %d, %+v", status, cs[0].verdict)
+	}
+	if cs[0].crew.Tally().Stale == 0 {
+		t.Error("no commit of a worker that was frozen was refused as stale")
+	}
+	if v := cs[1].verdict; v.exact() || v.Doubled == 0 {
+		t.Errorf("usual code: %+v; nothing was doubled by a freeze and a kill", v)
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+	if strings.Contains(out.String(), "\x1b") {
+		t.Error("escape sequences where there is no terminal")
+	}
+}
+
+func TestTheExitStatusFollowsTheFencedColumn(t *testing.T) {
+	b := show.NewBoard(&bytes.Buffer{})
+	exact, doubled := verdict{}, verdict{Findings: show.Findings{Sent: 1, Effects: 2, Doubled: 1}}
+	column := func(name string, v verdict, judged bool) *side {
+		return &side{name: name, crew: show.NewCrew(nil), verdict: v, judged: judged}
+	}
+	for name, c := range map[string]struct {
+		sides []*side
+		want  int
+	}{
+		"exact beside damage":    {[]*side{column(fenced, exact, true), column(usual, doubled, true)}, statusExact},
+		"damage":                 {[]*side{column(fenced, doubled, true), column(usual, exact, true)}, statusNot},
+		"not judged":             {[]*side{column(fenced, exact, false)}, statusNot},
+		"beside one unplayed":    {[]*side{column(fenced, exact, true), column(usual, exact, false)}, statusExact},
+		"alone, as -naive=false": {[]*side{column(fenced, exact, true)}, statusExact},
+	} {
+		if got := conclude(b, c.sides); got != c.want {
+			t.Errorf("%s: status %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestAnInterruptStopsEverythingAndLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var out, errOut bytes.Buffer
+	time.AfterFunc(1500*time.Millisecond, interrupt)
+	if status := run(ctx, []string{"-messages", "100000"}, &out, &errOut); status != statusHalted {
+		t.Errorf("status %d: %s%s", status, out.String(), errOut.String())
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
+
+func TestUnreachableServicesAreSaidClearlyAndSoon(t *testing.T) {
+	for args, want := range map[string]string{
+		"-brokers 127.0.0.1:1": "no answer from Kafka at [127.0.0.1:1]",
+		"-database postgres://nobody:secret@127.0.0.1:1/none?sslmode=disable": "connection refused",
+		"-database postgres://nobody:secret@127.0.0.1:port/none":              "-database: cannot parse",
+	} {
+		var out, errOut bytes.Buffer
+		began := time.Now()
+		status := run(t.Context(), strings.Fields(args), &out, &errOut)
+		all := out.String() + errOut.String()
+		if status != statusNot || !strings.Contains(all, want) || strings.Contains(all, "secret") {
+			t.Errorf("%s: status %d, output %s", args, status, all)
+		}
+		if took := time.Since(began); took > 2*reachable {
+			t.Errorf("%s: took %v", args, took)
+		}
+	}
+}

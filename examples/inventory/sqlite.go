@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// execer is a transaction of database/sql: *sqlsink.Tx, *sql.Tx, and whatever
+// sqlc calls DBTX.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// reserve takes stock for one reservation and records who did, under which
+// epoch. It knows nothing of fences: what it writes commits with the message's
+// position, or not at all.
+func reserve[TX execer](worker string) consumer.Handler[TX] {
+	return func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
+		r, err := parse(m)
+		if err != nil {
+			return err
+		}
+		taken, err := tx.ExecContext(ctx, `UPDATE stock SET present = present - ? WHERE item = ?`, r.Quantity, r.Item)
+		if err != nil {
+			return err
+		}
+		if n, err := taken.RowsAffected(); err == nil && n != 1 {
+			return unknown(r.Item)
+		}
+		_, err = tx.ExecContext(ctx,
+			`INSERT INTO ledger (reservation, item, quantity, kafka_partition, kafka_offset, epoch, worker) VALUES (?, ?, ?, ?, ?, ?, ?)`,
+			r.ID, r.Item, r.Quantity, m.Partition, m.Offset, e, worker)
+		return err
+	}
+}
+
+// consumeSQLite runs the handler on what the group leases to this process, into
+// SQLite. Without the show, the lines with stage in them go.
+func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
+	db, err := openSQLite(c.Database)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+
+	source, err := kafkasource.New(kafkasource.Options{Group: c.Group, Topics: []string{c.Topic}, Client: c.client()})
+	if err != nil {
+		return err
+	}
+	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		return err
+	}
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), reserve[*sqlsink.Tx](c.Worker), consumer.Options[*sqlsink.Tx]{
+		Observer: show.Holdings(stage),
+	})
+}
+
+// openSQLite opens a file that several processes share: they wait for each
+// other's write lock, which a transaction takes when it begins.
+func openSQLite(path string) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+
+		"?_txlock=immediate&_pragma=busy_timeout(30000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
+	if err != nil {
+		return nil, fmt.Errorf("inventory: open SQLite %s: %w", path, err)
+	}
+	return db, nil
+}
+
+const sqliteTables = `
+CREATE TABLE stock (item TEXT PRIMARY KEY, present INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE ledger (
+	seq             INTEGER PRIMARY KEY AUTOINCREMENT,
+	reservation     INTEGER NOT NULL,
+	item            TEXT    NOT NULL,
+	quantity        INTEGER NOT NULL,
+	kafka_partition INTEGER NOT NULL,
+	kafka_offset    INTEGER NOT NULL,
+	epoch           INTEGER NOT NULL,
+	worker          TEXT    NOT NULL
+);`

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// usualBatch is what a poll takes at most, the same as the fenced column takes
+// of a partition.
+const usualBatch = 256
+
+// consumeAsUsual is the careful form of the code that most services run: poll,
+// apply the batch in one database transaction, commit its offsets once that has
+// committed, and let the group rebalance only in between. Its cue is where the
+// show strikes; apply calls it around the handler.
+func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func(context.Context, []*kgo.Record, *show.Cue) error) error {
+	client, err := kgo.NewClient(append(c.client(),
+		kgo.ConsumerGroup(c.Group),
+		kgo.ConsumeTopics(c.Topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(),
+		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, assigned map[string][]int32) {
+			for _, p := range assigned[c.Topic] {
+				stage.Holds(p)
+			}
+		}),
+	)...)
+	if err != nil {
+		return fmt.Errorf("inventory: usual code: %w", err)
+	}
+	defer client.CloseAllowingRebalance()
+
+	for ctx.Err() == nil {
+		fetches := client.PollRecords(ctx, usualBatch)
+		fetches.EachError(func(_ string, p int32, err error) {
+			if ctx.Err() == nil {
+				slog.Warn("fetch", "partition", p, "err", err)
+			}
+		})
+		if records := fetches.Records(); len(records) > 0 {
+			cue := stage.Cue(workOf(fetches))
+			cue.Reach(show.InHand)
+			err := retry(ctx, func() error { return apply(ctx, records, cue) })
+			cue.Done(len(records), err)
+			if err != nil {
+				return fmt.Errorf("inventory: usual code: %w", err)
+			}
+			// The effects are in. If the process ends here, or this fails, they
+			// will be applied again by whoever reads the messages again.
+			if err := client.CommitUncommittedOffsets(context.WithoutCancel(ctx)); err != nil {
+				slog.Warn("commit offsets", "err", err)
+				stage.Late(err)
+			}
+		}
+		client.AllowRebalance()
+	}
+	return nil
+}
+
+// retry tries a transaction again that the database refused, as deadlocks are.
+func retry(ctx context.Context, f func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := f()
+		if err == nil || attempt == 5 || ctx.Err() != nil {
+			return err
+		}
+		slog.Warn("transaction", "attempt", attempt, "err", err)
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// usualSQLite applies each batch in a transaction of database/sql, with the
+// handler of the fenced column.
+func usualSQLite(ctx context.Context, c config, stage *show.Stage) error {
+	db, err := openSQLite(c.Database)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	handle := reserve[*sql.Tx](c.Worker)
+	return consumeAsUsual(ctx, c, stage, func(ctx context.Context, records []*kgo.Record, cue *show.Cue) error {
+		cue.Reach(show.BeforeWrites) // with the file's write lock it would stop everyone
+		tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			if err := handle(ctx, tx, message(r), noEpoch); err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+		}
+		cue.Reach(show.AfterWrites)
+		return tx.Commit()
+	})
+}
+
+// usualPostgres does the same with pgx.
+func usualPostgres(ctx context.Context, c config, stage *show.Stage) error {
+	pool, err := openPostgres(ctx, c.Database, c.Schema)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	handle := reserveAll(c.Worker)
+	return consumeAsUsual(ctx, c, stage, func(ctx context.Context, records []*kgo.Record, cue *show.Cue) error {
+		return pgx.BeginFunc(context.WithoutCancel(ctx), pool, func(tx pgx.Tx) error {
+			cue.Reach(show.BeforeWrites)
+			ms := make([]consumer.Message, len(records))
+			for i, r := range records {
+				ms[i] = message(r)
+			}
+			if err := handle(ctx, tx, ms, noEpoch); err != nil {
+				return err
+			}
+			cue.Reach(show.AfterWrites)
+			return nil
+		})
+	})
+}
+
+// noEpoch is what the handler records here: the usual code has none.
+const noEpoch epoch.Epoch = 0
+
+func message(r *kgo.Record) consumer.Message {
+	return consumer.Message{
+		Topic: r.Topic, Partition: r.Partition, Offset: epoch.Offset(r.Offset),
+		Key: r.Key, Value: r.Value, Time: r.Timestamp, LeaderEpoch: r.LeaderEpoch,
+	}
+}
+
+func workOf(fetches kgo.Fetches) (work show.Work) {
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		if n := len(p.Records); n > 0 {
+			work = append(work, show.Span{Partition: p.Partition, From: p.Records[0].Offset, To: p.Records[n-1].Offset + 1})
+		}
+	})
+	return work
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// entry is a line of the ledger.
+type entry struct {
+	Reservation
+	show.Place
+	Epoch  int64
+	Worker string
+}
+
+// books is what the database says afterwards: ledger and stock, in the order
+// in which they were written.
+type books interface {
+	ledger(ctx context.Context, each func(entry)) error
+	stock(ctx context.Context) (map[string]int64, error)
+}
+
+// verdict is what is true of one column, by its database and by what was sent,
+// whatever the workers reported.
+type verdict struct {
+	show.Findings
+	Units  int64 // of stock that are missing or too many, over all items
+	Unsung int   // items whose stock is not what the ledger makes it
+}
+
+// exact reports whether each reservation took its stock exactly once.
+func (v verdict) exact() bool { return v.Exact() && v.Units == 0 && v.Unsung == 0 }
+
+// judge compares books with the messages of seed, which the broker put at sent.
+func judge(ctx context.Context, b books, seed uint64, items int, sent []show.Place) (verdict, error) {
+	audit := show.NewAudit(sent)
+	deducted := make(map[string]int64, items)
+	err := b.ledger(ctx, func(e entry) {
+		deducted[e.Item] += e.Quantity
+		effect := show.Effect{Message: int(e.ID), Place: e.Place, Epoch: e.Epoch}
+		if e.ID < 0 || e.ID >= int64(len(sent)) || e.Reservation != reservation(seed, int(e.ID), items) {
+			effect.Message = -1 // of no reservation that anyone sent
+		}
+		audit.Add(effect)
+	})
+	if err != nil {
+		return verdict{}, fmt.Errorf("read the ledger: %w", err)
+	}
+	present, err := b.stock(ctx)
+	if err != nil {
+		return verdict{}, fmt.Errorf("read the stock: %w", err)
+	}
+
+	reserved := make(map[string]int64, items)
+	for i := range sent {
+		r := reservation(seed, i, items)
+		reserved[r.Item] += r.Quantity
+	}
+	v := verdict{Findings: audit.Findings()}
+	for n := range items {
+		item := itemName(n)
+		v.Units += max(initial-reserved[item]-present[item], present[item]-initial+reserved[item])
+		if present[item] != initial-deducted[item] {
+			v.Unsung++
+		}
+	}
+	return v, nil
+}
+
+// column is one column of the table.
+type column struct {
+	name  string
+	tally show.Tally
+	verdict
+}
+
+func writeTable(b *show.Board, cs []column) {
+	row := func(label string, cell func(column) show.Cell) show.Row {
+		r := show.Row{Label: label}
+		for _, c := range cs {
+			r.Cells = append(r.Cells, cell(c))
+		}
+		return r
+	}
+	yes := func(ok bool, otherwise string) show.Cell {
+		if ok {
+			return show.Cell{Text: "yes", Mood: show.Good}
+		}
+		return show.Cell{Text: otherwise, Mood: show.Bad}
+	}
+	rows := []show.Row{
+		row("messages sent", func(c column) show.Cell { return show.Number(c.Sent) }),
+		row("effects applied", func(c column) show.Cell { return show.Number(c.Effects) }),
+		row("  doubled", func(c column) show.Cell { return show.None(c.Doubled) }),
+		row("  lost", func(c column) show.Cell { return show.None(c.Lost) }),
+		row("  out of order", func(c column) show.Cell { return show.None(c.Disorder) }),
+		row("  of no message sent", func(c column) show.Cell { return show.None(c.Alien) }),
+		row("  epoch lower than before", func(c column) show.Cell {
+			if c.name == usual {
+				return show.Cell{Text: "-"}
+			}
+			return show.None(c.Regressed)
+		}),
+		row("stock conserved", func(c column) show.Cell {
+			return yes(c.Units == 0, fmt.Sprintf("no, %s units off", show.Thousands(int(c.Units))))
+		}),
+		row("stock and ledger agree", func(c column) show.Cell {
+			return yes(c.Unsung == 0, fmt.Sprintf("no, for %s items", show.Thousands(c.Unsung)))
+		}),
+		row("commits refused as stale", func(c column) show.Cell {
+			if c.name == usual && c.tally.Late > 0 {
+				return show.Cell{Text: fmt.Sprintf("%d, too late *", c.tally.Late)}
+			}
+			return show.Number(c.tally.Stale)
+		}),
+		row("transactions cut off", func(c column) show.Cell { return show.Number(c.tally.Ended) }),
+		row("partitions taken over", func(c column) show.Cell { return show.Number(len(c.tally.Takeovers)) }),
+		row("  after, median and most", func(c column) show.Cell {
+			if len(c.tally.Takeovers) == 0 {
+				return show.Cell{Text: "-"}
+			}
+			slices.Sort(c.tally.Takeovers)
+			return show.Cell{Text: show.Seconds(c.tally.Takeovers[len(c.tally.Takeovers)/2]) + ", " +
+				show.Seconds(c.tally.Takeovers[len(c.tally.Takeovers)-1])}
+		}),
+	}
+	heads := make([]string, len(cs))
+	for i, c := range cs {
+		heads[i] = c.name
+	}
+	b.Table(heads, rows)
+}

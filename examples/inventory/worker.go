@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// The names of the columns.
+const (
+	fenced = "fenced"
+	usual  = "usual code"
+)
+
+// config is what the parent tells a worker.
+type config struct {
+	Side     string
+	Worker   string // its name in the ledger
+	Brokers  []string
+	Topic    string
+	Group    string
+	Database string        // a postgres:// URL or the path of a SQLite file
+	Schema   string        // in PostgreSQL
+	Session  time.Duration // after which the group gives a silent member's partitions away
+}
+
+// work is a worker process.
+func work(ctx context.Context, stage *show.Stage) error {
+	var c config
+	if err := stage.Config(&c); err != nil {
+		return fmt.Errorf("inventory: worker's configuration: %w", err)
+	}
+	switch {
+	case c.Side == usual && isPostgres(c.Database):
+		return usualPostgres(ctx, c, stage)
+	case c.Side == usual:
+		return usualSQLite(ctx, c, stage)
+	case isPostgres(c.Database):
+		return consumePostgres(ctx, c, stage)
+	default:
+		return consumeSQLite(ctx, c, stage)
+	}
+}
+
+// client is what both columns tell Kafka's client: the same broker, and the
+// same time after which a silent worker loses its partitions.
+func (c config) client() []kgo.Opt {
+	return []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...),
+		kgo.ClientID(c.Group + "-" + c.Worker),
+		kgo.SessionTimeout(c.Session),
+		kgo.HeartbeatInterval(c.Session / 6),
+	}
+}
