@@ -243,9 +243,17 @@ func (m *Member) setSession(term time.Duration) {
 		m.session.Stop()
 		m.session = nil
 	}
-	if term > 0 {
-		m.session = time.AfterFunc(term, func() { m.group.Expire(m) })
+	if term <= 0 {
+		return
 	}
+	freeze := m.thaw
+	m.session = time.AfterFunc(term, func() {
+		m.group.broker.mu.Lock()
+		defer m.group.broker.mu.Unlock()
+		if m.thaw == freeze { // and not thawed at this very moment
+			m.group.expire(m)
+		}
+	})
 }
 
 // Kill ends the process at once: its contexts end, nothing is published any

@@ -91,15 +91,18 @@ func (g *Group) Lose(m *Member, topic string, n int32, cause error) {
 func (g *Group) Expire(m *Member) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
+	g.expire(m)
+}
+
+func (g *Group) expire(m *Member) {
 	if !slices.Contains(g.members, m) {
 		return
 	}
 	g.drop(m)
-	g.forgiveAndRebalance() // the others come first
-	m.tell(func() {
-		m.loseAll(errExpired)
-		m.rejoin()
-	})
+	// Who hears of a loss hears of it before anyone else has the partition.
+	m.tell(func() { m.loseAll(errExpired) })
+	g.forgiveAndRebalance()
+	m.tell(m.rejoin)
 }
 
 // drop takes m and its leases out of the group's records.
@@ -139,10 +142,10 @@ func (g *Group) Delete() {
 	clear(g.positions)
 	clear(g.declined)
 	for _, m := range members {
-		m.tell(func() {
-			m.loseAll(errDeleted)
-			m.rejoin()
-		})
+		m.tell(func() { m.loseAll(errDeleted) })
+	}
+	for _, m := range members {
+		m.tell(m.rejoin)
 	}
 }
 

@@ -111,7 +111,8 @@ var losing = []history{{
 		old := first.granted(topic, 0)
 		from := old.earliest()
 		number := old.confirm(from).Number
-		w.note(func() { first.gone, first.mayFail = true, true })
+		first.mayFail = true
+		first.cutOff()
 		second.runHolding()
 		if now := second.granted(topic, 0).confirm(from).Number; now != number {
 			w.fail("the number went from %d to %d", number, now)

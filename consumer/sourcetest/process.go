@@ -28,7 +28,7 @@ type process struct {
 	// The world's lock guards the rest.
 	grants []*grant // all there were, the latest last
 	frozen func()   // thaws; nil unless frozen
-	gone   bool     // frozen once, or replaced: it may act on what it has lost
+	cut    bool     // frozen, or replaced: it may not hear of what it loses
 }
 
 // grant is one tenure of a process, from the call of own to its return.
@@ -38,7 +38,10 @@ type grant struct {
 	ctx  context.Context // of own
 	once sync.Once
 	back chan struct{} // closed by give
-	over bool          // own has returned; the world's lock guards it
+
+	// The world's lock guards the rest.
+	over    bool // own has returned
+	excused bool // the process was cut off during the tenure
 }
 
 // start runs a process which holds what it is granted until that is drained or
@@ -106,6 +109,7 @@ func (p *process) hold(ctx context.Context, t consumer.Tenure) {
 func (p *process) record(ctx context.Context, t consumer.Tenure, spend func(g *grant)) {
 	g := &grant{Tenure: t, p: p, ctx: ctx, back: make(chan struct{})}
 	p.w.note(func() {
+		g.excused = p.cut
 		p.w.watch(g)
 		p.grants = append(p.grants, g)
 	})
@@ -114,8 +118,8 @@ func (p *process) record(ctx context.Context, t consumer.Tenure, spend func(g *g
 }
 
 // watch notes it if a partition is granted that somebody still holds: what must
-// never be in any history. A process that was cut off is excused, as it may not
-// have heard that it has lost the partition.
+// never be in any history. A tenure during which the process was cut off is
+// excused, as its loss may not have been heard of.
 func (w *world) watch(g *grant) {
 	at := g.Origin().Partition
 	for _, p := range w.processes {
@@ -125,7 +129,9 @@ func (w *world) watch(g *grant) {
 			case !held:
 			case p == g.p:
 				w.violations = append(w.violations, fmt.Errorf("%s was granted to %s while its own of the tenure before still ran", at, p.name))
-			case !p.gone && other.ctx.Err() == nil:
+			case g.excused, other.excused:
+			case g.ctx.Err() != nil, other.ctx.Err() != nil: // lost, perhaps before own was even called
+			default:
 				w.violations = append(w.violations, fmt.Errorf("%s was granted to %s while %s held it", at, g.p.name, p.name))
 			}
 		}
@@ -158,10 +164,21 @@ func (p *process) granted(topic string, n int32) *grant {
 	return found
 }
 
+// cutOff notes that the process may not hear of what it loses from now on.
+func (p *process) cutOff() {
+	p.w.note(func() {
+		p.cut = true
+		for _, g := range p.grants {
+			g.excused = g.excused || !g.over
+		}
+	})
+}
+
 // freeze cuts the process off.
 func (p *process) freeze() {
+	p.cutOff()
 	thaw := p.w.Harness.(Freezer).Freeze(p.w.t, p.source)
-	p.w.note(func() { p.frozen, p.gone = thaw, true })
+	p.w.note(func() { p.frozen = thaw })
 }
 
 // thaw ends the freeze, if there is one.
@@ -170,6 +187,7 @@ func (p *process) thaw() {
 	p.w.note(func() { thaw, p.frozen = p.frozen, nil })
 	if thaw != nil {
 		thaw()
+		p.w.note(func() { p.cut = false })
 	}
 }
 
