@@ -44,7 +44,10 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err != nil {
 		return epoch.Lease{}, err
 	}
-	origin := t.s.origin(t.place, id)
+	origin := t.Origin()
+	if id != t.topicID() { // the tenure is being lost for it
+		return epoch.Lease{}, lost(errOtherTopic)
+	}
 	if seen.Partition != origin.Partition {
 		return epoch.Lease{}, fmt.Errorf("the fence is that of %s", seen.Partition)
 	}

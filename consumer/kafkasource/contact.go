@@ -22,7 +22,7 @@ import (
 type contact struct {
 	classic lease
 	lose    func(silent time.Duration) // contact is lost
-	regain  func()                     // and is back
+	sign    func()                     // there is a sign of life again; answer with back or not
 
 	mu      sync.Mutex
 	nextGen lease
@@ -30,6 +30,7 @@ type contact struct {
 	last    time.Time // when what was acknowledged last was sent; zero before the first
 	before  time.Time // the same of the one before
 	lost    bool
+	asking  bool // sign was called and has not been answered
 	timer   *time.Timer
 	stopped bool
 }
@@ -46,6 +47,13 @@ func (c *contact) lease() lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leaseLocked()
+}
+
+// speaking is lease, with the protocol.
+func (c *contact) speaking() (lease, protocol) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leaseLocked(), c.speaks
 }
 
 func (c *contact) leaseLocked() lease {
@@ -101,14 +109,24 @@ func (c *contact) acknowledged(p protocol, sent time.Time) {
 		return
 	}
 	c.before, c.last = c.last, sent
-	back := c.lost && c.silenceLocked() < c.leaseLocked().silence()
-	if back {
-		c.lost = false
-	}
 	c.arm()
+	ask := c.lost && !c.asking && c.silenceLocked() < c.leaseLocked().silence()
+	c.asking = c.asking || ask
 	c.mu.Unlock()
-	if back {
-		c.regain()
+	if ask {
+		c.sign()
+	}
+}
+
+// answered says whether a sign of life after contact was lost came from a group
+// of which we are still a member. Until it did, nothing is held.
+func (c *contact) answered(member bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asking = false
+	if member {
+		c.lost = false
+		c.arm()
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 var (
 	// errOtherTopic: the broker knows the topic under another id.
-	errOtherTopic = errors.New("the topic has another id")
+	errOtherTopic = errors.New("the topic was deleted and created again")
 
 	// errNoTopicID: the broker answered a fetch by the topic's name.
 	errNoTopicID = errors.New("the broker does not fetch by topic id, which takes Kafka 3.1: " +
@@ -83,7 +83,7 @@ func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err err
 			return fmt.Errorf("kafkasource: read %s: the topic was deleted: %w", from.Partition, terr)
 		case terr != nil:
 			return fmt.Errorf("kafkasource: read %s: %w, and the topic's id could not be learnt: %w", from.Partition, err, terr)
-		case t.s.logOf(id) != from.Log:
+		case id != f.id: // the tenure is lost for it
 			return &epoch.LogChangedError{Partition: from.Partition, Fence: from.Log, Source: t.s.logOf(id), Next: epoch.Offset(f.taken())}
 		}
 		return fmt.Errorf("kafkasource: read %s: not every broker knows the topic's id yet: %w", from.Partition, err)

@@ -27,6 +27,7 @@ type slot struct {
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
+	s.contact.answered(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.joined = true
@@ -43,21 +44,20 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 			}
 		}
 	}
+	for _, sl := range s.slots {
+		if sl.held && sl.tenure != nil && sl.tenure.member != member {
+			sl.tenure.lose(errNewMember)
+		}
+	}
 	s.regrant(member)
 	s.log.Debug("assigned", "member", member, "generation", number, "added", added)
 }
 
 // regrant begins a tenure for each partition that we hold and whose tenure was
-// lost all the same, or belongs to an earlier membership.
+// lost all the same. Where own has given up the partition it stays idle.
 func (s *Source) regrant(member string) {
 	for p, sl := range s.slots {
-		if !sl.held || sl.tenure == nil {
-			continue
-		}
-		if sl.tenure.member != member {
-			sl.tenure.lose(errNewMember)
-		}
-		if sl.tenure.ctx.Err() != nil {
+		if sl.held && sl.tenure != nil && sl.tenure.ctx.Err() != nil {
 			s.grant(p, sl, member)
 		}
 	}
@@ -164,16 +164,44 @@ func (s *Source) contactLost(silent time.Duration) {
 	}
 }
 
-// contactBack begins anew with the partitions that the group has left with us.
-// If it has not, it will say so in a moment, and confirms nothing until then.
-func (s *Source) contactBack() {
-	go func() { // not on the goroutine that reads the broker's answers
+// signOfLife asks, after contact was lost, whether we are still a member, and
+// if so begins anew with the partitions that the group has left with us. It is
+// called on the goroutine that reads the coordinator's answers, and must not
+// wait for one.
+func (s *Source) signOfLife() {
+	go func() {
 		<-s.ready
-		member, _ := s.group.GroupMetadata()
+		member, generation := s.group.GroupMetadata()
+		err := s.stillMember(member, generation)
+		s.contact.answered(err == nil)
+		if err != nil {
+			s.log.Debug("in contact again, but not a member", "member", member, "err", err)
+			return // kgo hears the same, and joins again
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.regrant(member)
+		if now, _ := s.group.GroupMetadata(); now == member {
+			s.regrant(member)
+		}
 	}()
+}
+
+// renewed ends the tenures that are of another log than their topic is now, and
+// begins anew under the log there is.
+func (s *Source) renewed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, sl := range s.slots {
+		if !sl.held || sl.tenure == nil || sl.tenure.ctx.Err() != nil {
+			continue
+		}
+		id := s.topics.known(p.topic)
+		if was := sl.tenure.topicID(); was != ([16]byte{}) && was != id {
+			s.log.Error("the topic was deleted and created again", "topic", p.topic, "partition", p.number)
+			sl.tenure.lose(errOtherTopic)
+			s.grant(p, sl, sl.tenure.member)
+		}
+	}
 }
 
 // groupHook hears of errors that cost the membership.
@@ -219,24 +247,50 @@ func (s *Source) fenced(err error) error {
 }
 
 // heartbeat sends one of our own, for [contact.quiet].
-func (s *Source) heartbeat(ctx context.Context) {
+func (s *Source) heartbeat() {
 	member, generation := s.group.GroupMetadata()
-	if member == "" || generation <= 0 {
-		return
+	if err := s.stillMember(member, generation); err != nil {
+		s.contact.revert() // the hook has counted it, and a no does not count
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.contact.lease().session/3)
+}
+
+// stillMember asks the coordinator whether it knows us, by a request that
+// changes nothing. It returns nil only if the answer was yes.
+func (s *Source) stillMember(member string, generation int32) error {
+	if member == "" || generation <= 0 {
+		return errNotJoined
+	}
+	lease, speaks := s.contact.speaking()
+	ctx, cancel := context.WithTimeout(s.base, lease.session/3)
 	defer cancel()
+	if speaks == nextGenProtocol {
+		// A heartbeat would take part in the exchange of assignments, which is
+		// kgo's. Under KIP-848 a fetch of no offsets checks the member, too.
+		req := kmsg.NewPtrOffsetFetchRequest()
+		group := kmsg.NewOffsetFetchRequestGroup()
+		group.Group, group.MemberID, group.MemberEpoch = s.set.Group, &member, generation
+		group.Topics = []kmsg.OffsetFetchRequestGroupTopic{}
+		req.Groups = append(req.Groups, group)
+		resp, err := req.RequestWith(ctx, s.group)
+		if err != nil {
+			return err
+		}
+		for _, g := range resp.Groups {
+			return kerr.ErrorForCode(g.ErrorCode)
+		}
+		return errNotJoined
+	}
 	req := kmsg.NewPtrHeartbeatRequest()
 	req.Group = s.set.Group
 	req.MemberID, req.Generation, req.InstanceID = member, generation, s.set.instance
 	resp, err := req.RequestWith(ctx, s.group)
 	if err != nil {
-		return
+		return err
 	}
-	// The hook has counted it. A no does not count.
-	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil && !errors.Is(err, kerr.RebalanceInProgress) {
-		s.contact.revert()
+	if err := kerr.ErrorForCode(resp.ErrorCode); !errors.Is(err, kerr.RebalanceInProgress) {
+		return err
 	}
+	return nil
 }
 
 // owner names this process in the fence.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -37,11 +36,10 @@ func (t *tenure) reads(ctx context.Context) bool {
 }
 
 func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func([]consumer.Message, error) bool) error {
-	id, err := t.idFor(ctx, from)
-	if err != nil {
+	if err := t.check(from); err != nil {
 		return err
 	}
-	f := newFeed(t.place, id, from)
+	f := newFeed(t.place, t.topicID(), from)
 	t.mu.Lock()
 	t.feed = f
 	t.mu.Unlock()
@@ -72,20 +70,13 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func([]consum
 	return nil
 }
 
-// idFor returns the id of the topic whose offsets the fence counts.
-func (t *tenure) idFor(ctx context.Context, from epoch.Fence) ([16]byte, error) {
-	id := t.s.topics.known(t.topic)
-	if t.s.logOf(id) != from.Log {
-		var err error
-		if id, err = t.s.topics.fresh(ctx, t.topic, time.Now()); err != nil {
-			return id, fmt.Errorf("kafkasource: read %s: %w", from.Partition, err)
-		}
-	}
-	if err := from.Check(t.s.origin(t.place, id)); err != nil {
-		return id, fmt.Errorf("kafkasource: read: %w", err)
+// check refuses a position that this log cannot have.
+func (t *tenure) check(from epoch.Fence) error {
+	if err := from.Check(t.Origin()); err != nil {
+		return fmt.Errorf("kafkasource: read: %w", err)
 	}
 	if from.Next < 0 {
-		return id, fmt.Errorf("kafkasource: read %s at offset %d: %w", from.Partition, from.Next, errBadPosition)
+		return fmt.Errorf("kafkasource: read %s at offset %d: %w", from.Partition, from.Next, errBadPosition)
 	}
-	return id, nil
+	return nil
 }

@@ -54,7 +54,7 @@ func New(o Options) (*Source, error) {
 		ready: make(chan struct{}), failed: make(chan error, 1),
 	}
 	s.commits = newCommits(s)
-	s.contact = &contact{classic: set.classic, nextGen: set.classic, lose: s.contactLost, regain: s.contactBack}
+	s.contact = &contact{classic: set.classic, nextGen: set.classic, lose: s.contactLost, sign: s.signOfLife}
 	return s, nil
 }
 
@@ -85,7 +85,7 @@ func (s *Source) Run(ctx context.Context, own func(context.Context, consumer.Ten
 	}
 	defer s.close(reader, end)
 	s.reader = reader
-	s.topics = newTopicIDs(reader, s.set.Topics)
+	s.topics = newTopicIDs(reader, s.set.Topics, s.renewed)
 	s.fetcher = newFetcher(reader, budget, s.log)
 	if err := s.reach(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -151,14 +151,19 @@ func readNothing(context.Context, map[string]map[int32]kgo.Offset) (map[string]m
 func (s *Source) watch(ctx context.Context) {
 	every := time.NewTicker(min(s.contact.lease().session/6, time.Minute))
 	defer every.Stop()
+	topics := time.NewTicker(topicInterval)
+	defer topics.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-topics.C:
+			s.lookAtTopics(ctx)
+			continue
 		case <-every.C:
 		}
 		if s.contact.quiet() {
-			s.heartbeat(ctx)
+			s.heartbeat()
 		}
 		// The member reads nothing, but kgo queues its errors as fetches.
 		poll, cancel := context.WithTimeout(ctx, time.Millisecond)
@@ -168,6 +173,19 @@ func (s *Source) watch(ctx context.Context) {
 			}
 		}
 		cancel()
+	}
+}
+
+// topicInterval is how often the topics are looked at. A topic that was deleted
+// and created again is noticed by the next fetch; this is for partitions that
+// are not being read.
+const topicInterval = 10 * time.Second
+
+func (s *Source) lookAtTopics(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if _, err := s.topics.fresh(ctx, s.set.Topics[0], time.Now()); err != nil {
+		s.log.Debug("cannot look at the topics", "err", err)
 	}
 }
 

@@ -27,7 +27,8 @@ type tenure struct {
 	reading  atomic.Bool
 
 	mu        sync.Mutex
-	feed      *feed // of the Read under way, or of the last one
+	id        [16]byte // of the topic, zero until it is known
+	feed      *feed    // of the Read under way, or of the last one
 	position  epoch.Fence
 	known     bool  // there is a position
 	published int64 // what the group has, as far as we know; -1 for unknown
@@ -71,8 +72,11 @@ func (t *tenure) prepare() bool {
 	ctx, cancel := t.whileHeld(t.ctx)
 	defer cancel()
 	for pause := leastPause; ; pause = min(2*pause, mostPause) {
-		_, err := t.s.topics.fresh(ctx, t.topic, t.began)
+		id, err := t.s.topics.fresh(ctx, t.topic, t.began)
 		if err == nil {
+			t.mu.Lock()
+			t.id = id
+			t.mu.Unlock()
 			return true
 		}
 		if ctx.Err() != nil {
@@ -138,9 +142,15 @@ func (t *tenure) over() error {
 	return nil
 }
 
-// Origin implements [consumer.Tenure]. After a topic was deleted and created
-// again it names the new log as soon as anyone here has heard of it.
-func (t *tenure) Origin() epoch.Origin { return t.s.origin(t.place, t.s.topics.known(t.topic)) }
+func (t *tenure) topicID() [16]byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.id
+}
+
+// Origin implements [consumer.Tenure]. It does not change: when the topic is
+// deleted and created again the tenure is lost, and another one begins.
+func (t *tenure) Origin() epoch.Origin { return t.s.origin(t.place, t.topicID()) }
 
 // Term implements [consumer.Tenure].
 func (t *tenure) Term() time.Duration { return t.s.contact.lease().term() }

@@ -20,6 +20,7 @@ import (
 type topicIDs struct {
 	client *kgo.Client
 	names  []string
+	heard  func()        // called after every answer
 	asking chan struct{} // holds a token while a request is under way
 
 	mu    sync.Mutex
@@ -28,8 +29,8 @@ type topicIDs struct {
 	since time.Time // when the newest answer was asked for
 }
 
-func newTopicIDs(cl *kgo.Client, names []string) *topicIDs {
-	return &topicIDs{client: cl, names: names, asking: make(chan struct{}, 1)}
+func newTopicIDs(cl *kgo.Client, names []string, heard func()) *topicIDs {
+	return &topicIDs{client: cl, names: names, heard: heard, asking: make(chan struct{}, 1)}
 }
 
 // known is the id as last heard.
@@ -55,6 +56,7 @@ func (ts *topicIDs) fresh(ctx context.Context, topic string, since time.Time) ([
 		if _, err := ts.ask(ctx); err != nil {
 			return [16]byte{}, fmt.Errorf("ask for the id of topic %q: %w", topic, err)
 		}
+		ts.heard()
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
