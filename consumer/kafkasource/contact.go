@@ -17,18 +17,19 @@ import (
 // What counts is when an acknowledged heartbeat was sent, since the coordinator
 // cannot have begun to count sooner. The hook does not show what the answer
 // was. Most errors end the membership anyhow; those that say "not I, ask
-// another" have kgo look for the coordinator next, and then the answer before
-// it does not count.
+// another" have kgo look for the coordinator next. So an answer counts once
+// kgo has gone on to the next heartbeat without doing that, which makes contact
+// look up to one interval older than it is.
 type contact struct {
 	classic lease
 	lose    func(silent time.Duration) // contact is lost
-	sign    func()                     // there is a sign of life again; answer with back or not
+	sign    func()                     // there is a sign of life again; answer with asked
 
 	mu      sync.Mutex
 	nextGen lease
 	speaks  protocol
 	last    time.Time // when what was acknowledged last was sent; zero before the first
-	before  time.Time // the same of the one before
+	pending time.Time // the same of a newer answer that may not have been a yes
 	lost    bool
 	asking  bool // sign was called and has not been answered
 	timer   *time.Timer
@@ -89,7 +90,7 @@ var (
 func (c *contact) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
 	switch key {
 	case keyFindCoordinator:
-		c.revert()
+		c.doubt()
 	case keyHeartbeat, keySyncGroup:
 		if e2e.Err() == nil {
 			c.acknowledged(classicProtocol, time.Now().Add(-e2e.DurationE2E()))
@@ -104,13 +105,17 @@ func (c *contact) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E
 func (c *contact) acknowledged(p protocol, sent time.Time) {
 	c.mu.Lock()
 	c.speaks = p
-	if c.stopped || sent.Before(c.last) {
+	if c.stopped {
 		c.mu.Unlock()
 		return
 	}
-	c.before, c.last = c.last, sent
-	c.arm()
-	ask := c.lost && !c.asking && c.silenceLocked() < c.leaseLocked().silence()
+	if c.last.IsZero() {
+		c.last = sent
+		c.arm()
+	}
+	c.count(c.pending)
+	c.pending = sent
+	ask := c.lost && !c.asking
 	c.asking = c.asking || ask
 	c.mu.Unlock()
 	if ask {
@@ -118,32 +123,49 @@ func (c *contact) acknowledged(p protocol, sent time.Time) {
 	}
 }
 
-// answered says whether a sign of life after contact was lost came from a group
-// of which we are still a member. Until it did, nothing is held.
-func (c *contact) answered(member bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asking = false
-	if member {
-		c.lost = false
+// count takes what was sent at that time for acknowledged.
+func (c *contact) count(sent time.Time) {
+	if sent.After(c.last) {
+		c.last = sent
 		c.arm()
 	}
 }
 
-// revert takes the last acknowledgement back: it did not come from the
-// coordinator, or said no.
-func (c *contact) revert() {
+// doubt strikes the newest answer out.
+func (c *contact) doubt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.before.IsZero() {
-		c.last = c.before
-		c.arm()
+	c.pending = time.Time{}
+}
+
+// certain says that the coordinator has answered yes to what was sent then.
+func (c *contact) certain(sent time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count(sent)
+	if c.lost && c.silenceLocked() < c.leaseLocked().silence() {
+		c.lost = false
 	}
+}
+
+// joined says that kgo has completed a rebalance: the newest answer was a yes.
+func (c *contact) joined() {
+	c.mu.Lock()
+	sent := c.pending
+	c.mu.Unlock()
+	c.certain(sent)
+}
+
+// asked says that sign has found out, one way or the other.
+func (c *contact) asked() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asking = false
 }
 
 // arm sets the timer to when contact will have been lost.
 func (c *contact) arm() {
-	if c.stopped || c.last.IsZero() {
+	if c.stopped {
 		return
 	}
 	left := c.leaseLocked().silence() - c.silenceLocked()

@@ -27,7 +27,7 @@ type slot struct {
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
-	s.contact.answered(true)
+	s.contact.joined()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.joined = true
@@ -126,6 +126,7 @@ func (s *Source) await(ts []*tenure) {
 	for i, t := range ts {
 		select {
 		case <-t.done:
+		case <-t.ctx.Done(): // lost, and no longer ours to wait for
 		case <-limit.C:
 			for _, t := range ts[i:] {
 				if !t.ended() {
@@ -173,7 +174,7 @@ func (s *Source) signOfLife() {
 		<-s.ready
 		member, generation := s.group.GroupMetadata()
 		err := s.stillMember(member, generation)
-		s.contact.answered(err == nil)
+		s.contact.asked()
 		if err != nil {
 			s.log.Debug("in contact again, but not a member", "member", member, "err", err)
 			return // kgo hears the same, and joins again
@@ -250,7 +251,7 @@ func (s *Source) fenced(err error) error {
 func (s *Source) heartbeat() {
 	member, generation := s.group.GroupMetadata()
 	if err := s.stillMember(member, generation); err != nil {
-		s.contact.revert() // the hook has counted it, and a no does not count
+		s.contact.doubt() // the hook has seen an answer, but it was not a yes
 	}
 }
 
@@ -263,6 +264,15 @@ func (s *Source) stillMember(member string, generation int32) error {
 	lease, speaks := s.contact.speaking()
 	ctx, cancel := context.WithTimeout(s.base, lease.session/3)
 	defer cancel()
+	began := time.Now()
+	err := s.askMembership(ctx, speaks, member, generation)
+	if err == nil {
+		s.contact.certain(began)
+	}
+	return err
+}
+
+func (s *Source) askMembership(ctx context.Context, speaks protocol, member string, generation int32) error {
 	if speaks == nextGenProtocol {
 		// A heartbeat would take part in the exchange of assignments, which is
 		// kgo's. Under KIP-848 a fetch of no offsets checks the member, too.

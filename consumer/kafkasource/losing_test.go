@@ -1,0 +1,441 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// short makes leases short.
+func short(p membership) func(*Options) {
+	return with(append(p.opts, kgo.SessionTimeout(6*time.Second), kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(10*time.Second))...)
+}
+
+var shortNextGen = kfake.BrokerConfigs(map[string]string{
+	"group.consumer.heartbeat.interval.ms": "1000", "group.consumer.session.timeout.ms": "6000",
+})
+
+// holder keeps tenures, and lets the test act on them.
+type holder struct {
+	*sink
+	granted []*held
+}
+
+type held struct {
+	consumer.Tenure
+	ctx     context.Context
+	at      time.Time // granted
+	release chan struct{}
+}
+
+func (h *holder) own(ctx context.Context, t consumer.Tenure) {
+	one := &held{Tenure: t, ctx: ctx, at: time.Now(), release: make(chan struct{})}
+	h.do(func() { h.granted = append(h.granted, one) })
+	<-one.release
+	h.do(func() { h.ended[t.Origin().Partition]++ })
+}
+
+// hold starts a source whose first grant is returned.
+func (r *rig) hold(mod ...func(*Options)) (*holder, *held, *running) {
+	r.Helper()
+	h := &holder{sink: r.sink}
+	run := r.run(r.source(mod...), h.own)
+	r.Cleanup(func() {
+		h.do(func() {})
+		for _, one := range h.granted {
+			select {
+			case <-one.release:
+			default:
+				close(one.release)
+			}
+		}
+	})
+	r.until("granted", func() bool { return len(h.granted) > 0 })
+	return h, h.granted[0], run
+}
+
+func (r *rig) fence(t consumer.Tenure, next epoch.Offset) epoch.Fence {
+	return epoch.Fence{Origin: t.Origin(), Next: next, LeaderEpoch: -1}
+}
+
+// link is a network that can be cut off.
+func (r *rig) link() *link {
+	l := &link{net: r.net}
+	r.Cleanup(l.thaw)
+	return l
+}
+
+// groupHas waits until the group has so many members.
+func (r *rig) groupHas(members int) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	if _, err := r.cluster.WaitGroupInfo(ctx, testGroup, func(g *kfake.GroupInfo) bool { return len(g.Members) == members }); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// lostWithin waits for the tenure to be lost and returns how long it took.
+func (r *rig) lostWithin(one *held, d time.Duration) time.Duration {
+	r.Helper()
+	began := time.Now()
+	select {
+	case <-one.ctx.Done():
+	case <-time.After(d):
+		r.Fatalf("not lost within %v", d)
+	}
+	if err := context.Cause(one.ctx); !errors.Is(err, consumer.ErrLost) {
+		r.Errorf("the cause is %v, want ErrLost", err)
+	}
+	return time.Since(began)
+}
+
+func TestATenureIsLostBeforeTheSessionOfASilentMemberExpires(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				l := r.link()
+				_, one, _ := r.hold(short(p), with(kgo.Dialer(l.dial)))
+
+				l.freeze()
+				if took := r.lostWithin(one, 6*time.Second); took < 3*time.Second {
+					r.Errorf("lost after %v already", took)
+				}
+				if _, err := one.Confirm(r.Context(), r.fence(one, 0)); !errors.Is(err, consumer.ErrLost) {
+					r.Errorf("Confirm = %v, want ErrLost", err)
+				}
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestAMemberThatWasSilentForAMomentKeepsItsTenure(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				l := r.link()
+				_, one, _ := r.hold(short(p), with(kgo.Dialer(l.dial)))
+				for range 5 {
+					l.freeze()
+					<-time.After(3 * time.Second)
+					l.thaw()
+					<-time.After(3 * time.Second)
+				}
+				if err := context.Cause(one.ctx); err != nil {
+					r.Errorf("lost: %v", err)
+				}
+				if _, err := one.Confirm(r.Context(), r.fence(one, 0)); err != nil {
+					r.Errorf("Confirm: %v", err)
+				}
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestATenureOutlivesManySessionsOfAQuietTopic(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				_, one, _ := r.hold(short(p))
+				<-time.After(10 * time.Minute)
+				if err := context.Cause(one.ctx); err != nil {
+					r.Errorf("lost: %v", err)
+				}
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestAfterContactIsBackAndTheGroupHasNotMovedThePartitionANewTenureBegins(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				l := r.link()
+				h, one, _ := r.hold(short(p), with(kgo.Dialer(l.dial)))
+				l.freeze()
+				r.lostWithin(one, time.Minute)
+				l.thaw() // before the session expires at the broker
+				close(one.release)
+				r.until("granted again", func() bool { return len(h.granted) == 2 })
+				if _, err := h.granted[1].Confirm(r.Context(), r.fence(one, 0)); err != nil {
+					r.Errorf("Confirm: %v", err)
+				}
+			}, shortNextGen)
+		})
+	}
+}
+
+// An answer that says "not I, ask another" is not a sign of life from the
+// coordinator, however often it comes.
+func TestAnswersFromABrokerThatIsNotTheCoordinatorDoNotKeepTheTenure(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				_, one, _ := r.hold(short(p))
+				r.cluster.Fault(kfake.Fault{
+					Keys: []kmsg.Key{kmsg.Heartbeat, kmsg.ConsumerGroupHeartbeat}, TopLevel: true,
+					Err: kerr.NotCoordinator, Count: -1,
+				})
+				r.lostWithin(one, 6*time.Second)
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestAMemberThatTheGroupHasLetGoLosesItsTenuresAtOnce(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				_, one, _ := r.hold(short(p))
+				r.cluster.Fault(kfake.Fault{
+					Keys: []kmsg.Key{kmsg.Heartbeat, kmsg.ConsumerGroupHeartbeat}, TopLevel: true,
+					Err: kerr.UnknownMemberID,
+				})
+				r.lostWithin(one, 1100*time.Millisecond) // one heartbeat
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				o := func(o *Options) { o.DrainTimeout = 4 * time.Second }
+				_, one, _ := r.hold(short(p), o)
+				if one.Term() != 4*time.Second {
+					r.Errorf("the term is %v, want the drain's 4s", one.Term())
+				}
+				r.run(r.source(short(p), o), (&worker{sink: r.sink}).own)
+				if p.retains { // nobody takes the partition from a member that has it
+					r.groupHas(2)
+					return
+				}
+				select {
+				case <-one.Draining():
+				case <-time.After(patience):
+					r.Fatal("not drained")
+				}
+				if took := r.lostWithin(one, time.Minute); took != 4*time.Second {
+					r.Errorf("cancelled after %v, want 4s", took)
+				}
+				if err := context.Cause(one.ctx); !errors.Is(err, errDrainOverrun) {
+					r.Errorf("cause: %v", err)
+				}
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestShutdownIsBoundedThoughAHandlerDoesNotHeedAnything(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				_, one, run := r.hold(short(p))
+				began := time.Now()
+				if err := run.stop(); err != nil {
+					r.Error(err)
+				}
+				// The drain, the wait for what was cancelled.
+				lease := 8 * time.Second
+				if took, most := time.Since(began), lease+closeTimeout; took > most {
+					r.Errorf("Run took %v to end, want up to %v", took, most)
+				}
+				r.lostWithin(one, 0+time.Second)
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestShutdownIsBoundedThoughTheClusterIsGone(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				l := r.link()
+				_, one, run := r.hold(short(p), with(kgo.Dialer(l.dial)))
+				l.freeze()
+				close(one.release)
+				began := time.Now()
+				if err := run.stop(); err != nil {
+					r.Error(err)
+				}
+				if took := time.Since(began); took > 25*time.Second {
+					r.Errorf("Run took %v to end", took)
+				}
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestAStaticMemberThatWasReplacedEndsRunWithAClearErrorAndItsTenureIsLost(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		opts := func(p membership) func(*Options) { return short(p) }
+		static := with(kgo.InstanceID("one"))
+		_, one, run := r.hold(opts(protocols[1]), static)
+		before, err := one.Confirm(r.Context(), r.fence(one, 0))
+		if err != nil {
+			r.Fatal(err)
+		}
+		second := r.run(r.source(opts(protocols[1]), static), (&worker{sink: r.sink}).own)
+		r.until("the second has claimed", func() bool { return len(r.sink.claims) == 1 })
+		if now := r.sink.fences[part(0)].Number; now != before.Number {
+			r.Errorf("the generation went from %d to %d", before.Number, now)
+		}
+		r.lostWithin(one, 2*time.Second)
+		close(one.release)
+		err = run.wait()
+		if !errors.Is(err, kerr.FencedInstanceID) || !strings.Contains(err.Error(), `instance "one"`) {
+			r.Errorf("Run = %v", err)
+		}
+		if err := second.stop(); err != nil {
+			r.Error(err)
+		}
+	})
+}
+
+func TestAConfirmOfAReplacedStaticMemberIsErrLostAndEndsRun(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		_, one, run := r.hold(short(protocols[1]), with(kgo.InstanceID("one")))
+		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.FencedInstanceID})
+		_, err := one.Confirm(r.Context(), r.fence(one, 0))
+		if !errors.Is(err, consumer.ErrLost) || !errors.Is(err, kerr.FencedInstanceID) {
+			r.Errorf("Confirm = %v", err)
+		}
+		close(one.release)
+		if err := run.wait(); !errors.Is(err, kerr.FencedInstanceID) {
+			r.Errorf("Run = %v", err)
+		}
+	})
+}
+
+// A process that lost a partition but is still a member, and reads its
+// generation only when it commits, borrows the new one: the coordinator takes
+// the commit. The tenure says no.
+func TestAZombieThatIsStillAMemberIsNotConfirmedThoughTheCoordinatorAccepts(t *testing.T) {
+	virtually(t, 2, func(r *rig) {
+		o := func(o *Options) { o.DrainTimeout = 2 * time.Second }
+		h, _, _ := r.hold(short(protocols[0]), o)
+		r.until("both partitions are granted", func() bool { return len(h.granted) == 2 })
+		r.run(r.source(short(protocols[0]), o), (&worker{sink: r.sink}).own)
+		var accepted atomic.Int32
+		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.KeepControl()
+			accepted.Add(1)
+			return nil, nil, false
+		})
+		for _, one := range h.granted[:2] {
+			r.lostWithin(one, time.Minute)
+		}
+		r.until("the other has claimed one", func() bool { return len(r.sink.claims) == 1 })
+		for _, zombie := range h.granted[:2] {
+			if _, err := zombie.Confirm(r.Context(), r.fence(zombie, 0)); !errors.Is(err, consumer.ErrLost) {
+				r.Errorf("Confirm = %v, want ErrLost", err)
+			}
+		}
+	})
+}
+
+// The answer may be yes and the tenure be over when it arrives.
+func TestAConfirmIsLostIfTheTenureEndsWhileTheAnswerIsUnderWay(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		_, one, _ := r.hold(short(protocols[0]))
+		let := make(chan struct{})
+		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.SleepControl(func() { <-let })
+			return nil, nil, false // and the coordinator accepts
+		})
+		answer := make(chan error)
+		go func() {
+			_, err := one.Confirm(r.Context(), r.fence(one, 0))
+			answer <- err
+		}()
+		one.Tenure.(*tenure).lose(errRevoked)
+		close(let)
+		if err := <-answer; !errors.Is(err, consumer.ErrLost) {
+			r.Errorf("Confirm = %v, want ErrLost", err)
+		}
+	})
+}
+
+func TestConfirmSaysAskAgainWhileTheGroupRebalances(t *testing.T) {
+	for _, code := range []*kerr.Error{
+		kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch,
+		kerr.CoordinatorLoadInProgress, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
+	} {
+		t.Run(code.Message, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				_, one, _ := r.hold(short(protocols[1]))
+				f := r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: code, Count: -1})
+				ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+				defer cancel()
+				_, err := one.Confirm(ctx, r.fence(one, 0))
+				if err == nil || errors.Is(err, consumer.ErrLost) {
+					r.Errorf("Confirm = %v, want an error that is not ErrLost", err)
+				}
+				r.Log(err)
+				f.Remove()
+				if _, err := one.Confirm(r.Context(), r.fence(one, 0)); err != nil {
+					r.Errorf("asked again: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestAMemberThatComesBackUnderAnotherIDBeginsAnew(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		h, one, _ := r.hold(short(protocols[1]))
+		// In a cooperative group kgo joins again without having given its
+		// partitions up. The answer to the join lets it go.
+		r.cluster.Fault(
+			kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, TopLevel: true, Err: kerr.UnknownMemberID},
+			kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, TopLevel: true, Err: kerr.RebalanceInProgress},
+		)
+		r.lostWithin(one, time.Minute)
+		if err := context.Cause(one.ctx); !errors.Is(err, errNewMember) {
+			r.Errorf("cause: %v", err)
+		}
+		close(one.release)
+		r.until("granted anew", func() bool { return len(h.granted) == 2 })
+		if _, err := h.granted[1].Confirm(r.Context(), r.fence(one, 0)); err != nil {
+			r.Errorf("Confirm: %v", err)
+		}
+	})
+}
+
+func TestAPartitionThatOwnGaveUpIsLeftAlone(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		var fetched atomic.Int32
+		h, one, run := r.hold(short(protocols[1]))
+		close(one.release)
+		r.until("ended", func() bool { return r.sink.ended[part(0)] == 1 })
+		r.cluster.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.KeepControl()
+			for _, t := range req.(*kmsg.FetchRequest).Topics {
+				fetched.Add(int32(len(t.Partitions)))
+			}
+			return nil, nil, false
+		})
+		<-time.After(time.Minute)
+		if n := len(h.granted); n != 1 || fetched.Load() != 0 {
+			r.Errorf("granted %d times, fetched %d times", n, fetched.Load())
+		}
+		if _, err := one.Confirm(r.Context(), r.fence(one, 0)); !errors.Is(err, consumer.ErrLost) {
+			r.Errorf("Confirm after own has returned = %v, want ErrLost", err)
+		}
+		if err := run.stop(); err != nil {
+			r.Error(err)
+		}
+	})
+}
