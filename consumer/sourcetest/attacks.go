@@ -140,11 +140,12 @@ var attacks = []history{{
 		b := w.takenOver(a, s, db, topic, all...)
 		claim := w.fence(db, group, topic, 0).Claim
 		// Now a reads a fence that is up to date. Only the confirmation it has
-		// not got yet keeps it from throwing b out, and it must not get one.
+		// not got yet keeps it from throwing b out, and it must not get one,
+		// neither now nor when the source can be reached again.
+		late := w.grantsOf(a.process)[0]
 		s.goOn()
+		w.never(late, "a tenure ends that nobody can have ended", late.ctx.Done())
 		a.thaw()
-		var late *grant
-		w.note(func() { late = a.grants[0] })
 		late.waitLost()
 		w.await("the tenure of a ends", func() bool { return late.over })
 		w.undisturbed(b, db, claim, topic, all, numbered(1, 0, 10))
@@ -179,19 +180,16 @@ var attacks = []history{{
 		all := numbered(0, 0, 10)
 		w.produce(topic, 0, all...)
 		s := w.newStall()
-		static := func(name string, hooks memsink.Hooks) *system {
-			p := &process{name: name, group: group, mayFail: true}
-			p.source = w.Harness.(StaticMembers).NewStatic(w.t, groupOf(group, []string{topic}), []string{topic}, "one")
-			return w.runAs(p, db, hooks, options{}, topic)
-		}
-		first := static("first", memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+		hooks := memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 			s.stop()
 			return do()
-		}})
+		}}
+		first := w.runAs(w.static("first", topic), db, hooks, options{}, topic)
+		first.mayFail = true
 		s.wait("the first has its transaction open")
 		number := w.fence(db, group, topic, 0).Number
 		first.freeze()
-		second := static("second", memsink.Hooks{})
+		second := w.runAs(w.static("second", topic), db, memsink.Hooks{}, options{}, topic)
 		w.applied(db, topic, 0, all...)
 		f := w.fence(db, group, topic, 0)
 		if f.Number != number || f.Epoch <= epoch.Epoch(number) {

@@ -108,7 +108,7 @@ var granting = []history{{
 			asked = slices.DeleteFunc(slices.Clone(a.grants), func(g *grant) bool { return !g.asked() })
 			return len(asked) > 0
 		})
-		w.never("own ends by itself", asked[0].ctx.Done())
+		w.never(asked[0], "own ends by itself", asked[0].ctx.Done())
 		a.follow()
 		w.await("b is granted a partition", func() bool { return len(b.holding()) == 1 && len(a.holding()) == 1 })
 	},
@@ -152,7 +152,10 @@ var granting = []history{{
 		from := other.earliest()
 		ms := other.want(from, "x", "y")
 		other.confirm(after(from, ms[1]))
-		w.never("another tenure ends", other.ctx.Done())
+		w.never(other, "another tenure is lost", other.ctx.Done())
+		if other.asked() {
+			w.fail("%s was asked back", other.name())
+		}
 		p.leave()
 	},
 }, {

@@ -98,7 +98,7 @@ var losing = []history{{
 		g.confirm(g.earliest())
 		w.produce(topic, 0, "x")
 		g.want(g.earliest(), "x")
-		w.never("the tenure ends", g.ctx.Done())
+		w.never(g, "the tenure ends", g.ctx.Done())
 	},
 }, {
 	claim: "a static member that starts again takes over at the same number, and the first is fenced for good",
@@ -106,14 +106,13 @@ var losing = []history{{
 	needs: []need{needs[StaticMembers]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
-		first, second := w.static("first", "one", topic), w.static("second", "one", topic)
-		first.runHolding()
+		first := w.startAs(w.static("first", topic), []string{topic})
 		old := first.granted(topic, 0)
 		from := old.earliest()
 		number := old.confirm(from).Number
 		first.mayFail = true
 		first.cutOff()
-		second.runHolding()
+		second := w.startAs(w.static("second", topic), []string{topic})
 		if now := second.granted(topic, 0).confirm(from).Number; now != number {
 			w.fail("the number went from %d to %d", number, now)
 		}
@@ -149,10 +148,10 @@ var losing = []history{{
 	},
 }}
 
-// static adds a process with the identity of a static member.
-func (w *world) static(name, instance, topic string) *process {
+// static returns a process with the identity of a static member, the same for
+// all of a topic.
+func (w *world) static(name, topic string) *process {
 	p := &process{name: name, group: group}
-	p.source = w.Harness.(StaticMembers).NewStatic(w.t, groupOf(group, []string{topic}), []string{topic}, instance)
-	w.add(p, []string{topic})
+	p.source = w.Harness.(StaticMembers).NewStatic(w.t, groupOf(group, []string{topic}), []string{topic}, "one")
 	return p
 }

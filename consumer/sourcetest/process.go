@@ -38,6 +38,7 @@ type grant struct {
 	ctx  context.Context // of own
 	once sync.Once
 	back chan struct{} // closed by give
+	done chan struct{} // closed when own has returned
 
 	// The world's lock guards the rest.
 	over    bool // own has returned
@@ -57,7 +58,7 @@ func (w *world) startByHand(name string, topics ...string) *process {
 
 func (w *world) startAs(p *process, topics []string) *process {
 	w.add(p, topics)
-	p.runHolding()
+	p.run(func(ctx context.Context) error { return p.source.Run(ctx, p.hold) })
 	return p
 }
 
@@ -69,11 +70,6 @@ func (w *world) add(p *process, topics []string) {
 	w.note(func() { w.processes = append(w.processes, p) })
 }
 
-// runHolding runs a process that was added.
-func (p *process) runHolding() {
-	p.run(func(ctx context.Context) error { return p.source.Run(ctx, p.hold) })
-}
-
 func (p *process) run(run func(ctx context.Context) error) {
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
@@ -81,6 +77,11 @@ func (p *process) run(run func(ctx context.Context) error) {
 		defer stop()
 		err := run(ctx)
 		p.w.note(func() {
+			for _, g := range p.grants {
+				if !g.over {
+					p.w.violations = append(p.w.violations, fmt.Errorf("Run of %s returned (%v) before own of %s", p.name, err, g.name()))
+				}
+			}
 			p.err = err
 			close(p.ended)
 		})
@@ -107,13 +108,16 @@ func (p *process) hold(ctx context.Context, t consumer.Tenure) {
 
 // record notes a tenure while it is spent.
 func (p *process) record(ctx context.Context, t consumer.Tenure, spend func(g *grant)) {
-	g := &grant{Tenure: t, p: p, ctx: ctx, back: make(chan struct{})}
+	g := &grant{Tenure: t, p: p, ctx: ctx, back: make(chan struct{}), done: make(chan struct{})}
 	p.w.note(func() {
 		g.excused = p.cut
 		p.w.watch(g)
 		p.grants = append(p.grants, g)
 	})
-	defer p.w.note(func() { g.over = true })
+	defer p.w.note(func() {
+		g.over = true
+		close(g.done)
+	})
 	spend(g)
 }
 
@@ -218,7 +222,7 @@ func (p *process) follow() {
 	for _, g := range grants {
 		go func() {
 			select {
-			case <-g.back:
+			case <-g.done:
 			case <-g.Draining():
 			case <-g.ctx.Done():
 			}

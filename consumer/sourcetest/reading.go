@@ -93,6 +93,7 @@ func (g *grant) readError(from epoch.Fence) error {
 		if err != nil {
 			return err
 		}
+		g.orderly(from.Next, ms)
 		g.p.w.fail("Read of %s from %d yielded offset %d, want an error", g.name(), from.Next, ms[0].Offset)
 	}
 	g.p.w.fail("Read of %s from %d ended without an error (%v)", g.name(), from.Next, context.Cause(ctx))
@@ -206,7 +207,7 @@ var reading = []history{{
 				break
 			}
 		}
-		if !slices.Equal(got[:len(all)], all) {
+		if got = got[:min(len(got), len(all))]; !slices.Equal(got, all) {
 			w.fail("%s", difference(got, all))
 		}
 	},
@@ -220,7 +221,8 @@ var reading = []history{{
 		g := w.start("a", topic).granted(topic, 0)
 		from := g.earliest()
 		for round := range 3 {
-			ctx, cancel := context.WithCancel(g.ctx)
+			patient, done := g.bound()
+			ctx, cancel := context.WithCancel(patient)
 			seen := 0
 			for ms, err := range g.Read(ctx, from) {
 				w.check(err, "Read number %d after its context ended", round)
@@ -229,6 +231,7 @@ var reading = []history{{
 				}
 			}
 			cancel()
+			done()
 		}
 		g.want(from, all...)
 	},
@@ -277,10 +280,10 @@ var reading = []history{{
 		case <-w.ctx.Done():
 			w.fail("Read did not end when the partition was drained")
 		}
+		w.never(g, "Run returns before own", p.ended)
 		if err := g.ctx.Err(); err != nil {
 			w.fail("the context of own has ended in a drain: %v", context.Cause(g.ctx))
 		}
-		w.never("Run returns before own", p.ended)
 		p.leave()
 	},
 }}

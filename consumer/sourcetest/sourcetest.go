@@ -94,7 +94,7 @@ func (h history) play(t testing.TB, harness Harness, patience time.Duration) err
 	defer cancel()
 	w := &world{t: t, Harness: harness, ctx: ctx, patience: patience}
 	told := w.tell(h.story)
-	return errors.Join(told, w.end())
+	return errors.Join(w.end(), told)
 }
 
 func (w *world) tell(story func(w *world)) (err error) {

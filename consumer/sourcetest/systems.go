@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -61,8 +62,32 @@ type watched struct{ s *system }
 
 func (v watched) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
 	return v.s.source.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
-		v.s.record(ctx, t, func(*grant) { own(ctx, t) })
+		v.s.record(ctx, t, func(g *grant) { own(ctx, watchedTenure{t, g}) })
 	})
+}
+
+// watchedTenure notes a Read that yields nothing, and keeps it from
+// consumer.Run, to which that must not happen.
+type watchedTenure struct {
+	consumer.Tenure
+	g *grant
+}
+
+func (v watchedTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+	return func(yield func([]consumer.Message, error) bool) {
+		for ms, err := range v.Tenure.Read(ctx, from) {
+			if len(ms) == 0 && err == nil {
+				w := v.g.p.w
+				w.note(func() {
+					w.violations = append(w.violations, fmt.Errorf("Read of %s yielded an empty slice", v.g.name()))
+				})
+				continue
+			}
+			if !yield(ms, err) {
+				return
+			}
+		}
+	}
 }
 
 // Observe notes what happens.

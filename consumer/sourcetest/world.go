@@ -65,7 +65,7 @@ func (w *world) await(what string, cond func() bool) {
 		w.mu.Unlock()
 		switch {
 		case bad:
-			w.fail("while waiting for this: %s", what) // end reports the violation
+			w.fail("which was found while waiting for this: %s", what) // end reports it
 		case ok:
 			return
 		}
@@ -90,9 +90,10 @@ func (w *world) poll(what string, cond func() bool) {
 	}
 }
 
-// never waits a little for something that must not happen.
-func (w *world) never(what string, happened <-chan struct{}) {
-	timer := time.NewTimer(200 * time.Millisecond)
+// never waits a moment for what must not happen: nothing tells that it will not.
+// The moment is shorter than a drain of g may take.
+func (w *world) never(g *grant, what string, happened <-chan struct{}) {
+	timer := time.NewTimer(min(200*time.Millisecond, g.Term()/4))
 	defer timer.Stop()
 	select {
 	case <-happened:
@@ -124,12 +125,25 @@ func (w *world) end() error {
 			}
 		case <-ctx.Done():
 			errs = append(errs, fmt.Errorf("Run of %s has not returned %v after it was told to", p.name, w.patience))
-			p.giveAll() // leave no goroutine behind if that is all it wants
 		}
 	}
+	w.leaveNothing(ctx, processes)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return errors.Join(append(errs, w.violations...)...)
+	return errors.Join(append(w.violations, errs...)...)
+}
+
+// leaveNothing lets every own return that a broken source has left running.
+func (w *world) leaveNothing(ctx context.Context, processes []*process) {
+	for _, p := range processes {
+		p.giveAll()
+		for _, g := range w.grantsOf(p) {
+			select {
+			case <-g.done:
+			case <-ctx.Done():
+			}
+		}
+	}
 }
 
 func (w *world) newTopic(partitions int32) string { return w.NewTopic(w.t, partitions) }

@@ -1,0 +1,203 @@
+package sourcetest_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Ways to read wrongly.
+var readFaults = []fault{{
+	name:  "reads on from where it was, not from the fence",
+	claim: "Read may be left in the middle",
+	world: func(b *broken) {
+		b.tenure = func(t tenure) consumer.Tenure {
+			inner, at := t.Tenure, epoch.Fence{}
+			t.read = func(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+				return func(yield func([]consumer.Message, error) bool) {
+					if at.Next == 0 {
+						at = from
+					}
+					for ms, err := range inner.Read(ctx, at) {
+						if len(ms) > 0 {
+							at.Next = ms[len(ms)-1].Offset + 1
+						}
+						if !yield(ms, err) {
+							return
+						}
+					}
+				}
+			}
+			return &t
+		}
+	},
+}, {
+	name:  "starts at the beginning whatever the fence says",
+	claim: "a process that ends and starts again",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		from.Next, from.LeaderEpoch = 0, -1
+		t.Read(ctx, from)(yield)
+	}),
+}, {
+	name:  "ends Read with messages unread",
+	claim: "Read begins at the fence's position",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		for ms, err := range t.Read(ctx, from) {
+			yield(ms, err)
+			return
+		}
+	}),
+}, {
+	name:  "waits for more before it yields what there is",
+	claim: "Read goes on with what is produced",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		var queued []consumer.Message
+		for ms, err := range t.Read(ctx, from) {
+			if queued = append(queued, ms...); len(queued) < 10 && err == nil {
+				continue
+			}
+			if !yield(queued, err) {
+				return
+			}
+			queued = nil
+		}
+	}),
+}, {
+	name:  "ends Read with an error when its context ends",
+	claim: "Read ends without an error when its context ends",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		for ms, err := range t.Read(ctx, from) {
+			if !yield(ms, err) {
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			yield(nil, ctx.Err())
+		}
+	}),
+}, {
+	name:  "ends Read with an error when the partition is drained",
+	claim: "Read ends without an error when the partition is drained",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		for ms, err := range t.Read(ctx, from) {
+			if !yield(ms, err) {
+				return
+			}
+		}
+		select {
+		case <-t.Draining():
+			yield(nil, errors.New("drained"))
+		default:
+		}
+	}),
+}, {
+	name:  "skips what retention took, in silence",
+	claim: "a position below the log's beginning",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		for ms, err := range t.Read(ctx, from) {
+			var misfit *consumer.PositionError
+			if errors.As(err, &misfit) && errors.Is(err, consumer.ErrPassedBy) {
+				from.Next = misfit.Found
+				t.Read(ctx, from)(yield)
+				return
+			}
+			if !yield(ms, err) {
+				return
+			}
+		}
+	}),
+}, {
+	name:  "is passed by where it is not",
+	claim: "a log that was trimmed to its end",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		ss, err := t.Starts(ctx, consumer.StartLatest)
+		if err == nil && ss[0].Earliest == from.Next && from.Next > 0 {
+			yield(nil, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: from.Next + 1})
+			return
+		}
+		t.Read(ctx, from)(yield)
+	}),
+}, {
+	name:  "waits at a position above the log's end",
+	claim: "a position above the log's end",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		for ms, err := range t.Read(ctx, from) {
+			if errors.Is(err, consumer.ErrTruncated) {
+				select {
+				case <-ctx.Done():
+				case <-t.Draining():
+				}
+				return
+			}
+			if !yield(ms, err) {
+				return
+			}
+		}
+	}),
+}, {
+	name:  "does not look at leader epochs",
+	claim: "attack: truncated log",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		from.LeaderEpoch = -1
+		t.Read(ctx, from)(yield)
+	}),
+}, {
+	name:  "takes a gap for a loss",
+	claim: "a gap that a delete has left",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		for ms, err := range t.Read(ctx, from) {
+			for _, m := range ms {
+				if m.Offset != from.Next {
+					yield(nil, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: m.Offset})
+					return
+				}
+				from.Next++
+			}
+			if !yield(ms, err) {
+				return
+			}
+		}
+	}),
+}, {
+	name:  "lets a slow reader stop the others",
+	claim: "a reader that stops taking messages does not hold",
+	world: func(b *broken) {
+		one := make(chan struct{}, 1)
+		brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+			select {
+			case one <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			defer func() { <-one }()
+			t.Read(ctx, from)(yield)
+		})(b)
+	},
+}, {
+	name:  "hoards messages",
+	claim: "a reader that stops taking messages does not make the source hold",
+	world: func(b *broken) {
+		var hoard sync.Map
+		b.t.Cleanup(hoard.Clear)
+		brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+			hoard.Store(t, make([]byte, 8<<20))
+			t.Read(ctx, from)(yield)
+		})(b)
+	},
+}}
+
+func brokenRead(f func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool)) func(*broken) {
+	return func(b *broken) {
+		b.tenure = func(t tenure) consumer.Tenure {
+			inner := t.Tenure
+			t.read = func(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+				return func(yield func([]consumer.Message, error) bool) { f(ctx, inner, from, yield) }
+			}
+			return &t
+		}
+	}
+}
