@@ -1,0 +1,173 @@
+package epoch_test
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+var (
+	orders0 = epoch.Partition{Group: "billing", Topic: "orders", Number: 0}
+	orders1 = epoch.Partition{Group: "billing", Topic: "orders", Number: 1}
+	at      = epoch.Origin{Partition: orders0, Log: "log-1", Source: "source-1"}
+	mine    = epoch.ClaimID{15: 1}
+	other   = epoch.ClaimID{15: 2}
+)
+
+func TestCheckComparesLogAndSource(t *testing.T) {
+	f := epoch.Fence{Origin: at, Owner: "A", Next: 7}
+	for _, c := range []struct {
+		name        string
+		log, source string
+		want        error
+	}{
+		{"both ours", "log-1", "source-1", nil},
+		{"another log", "log-2", "source-1", &epoch.LogChangedError{Partition: orders0, Fence: "log-1", Source: "log-2", Next: 7}},
+		{"another source", "log-1", "source-2", &epoch.ForeignLeaseError{Partition: orders0, Fence: "source-1", Source: "source-2", Owner: "A"}},
+		{"another of both: the log first", "log-2", "source-2", &epoch.LogChangedError{Partition: orders0, Fence: "log-1", Source: "log-2", Next: 7}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := f.Check(epoch.Origin{Partition: orders0, Log: c.log, Source: c.source})
+			if !sameRefusal(err, c.want) {
+				t.Errorf("err = %#v, want %#v", err, c.want)
+			}
+		})
+	}
+}
+
+// sameRefusal compares the refusals themselves, not only their kind.
+func sameRefusal(got, want error) bool {
+	switch want := want.(type) {
+	case *epoch.StaleError:
+		var e *epoch.StaleError
+		return errors.As(got, &e) && *e == *want
+	case *epoch.MovedError:
+		var e *epoch.MovedError
+		return errors.As(got, &e) && *e == *want
+	case *epoch.MissingError:
+		var e *epoch.MissingError
+		return errors.As(got, &e) && *e == *want
+	case *epoch.LogChangedError:
+		var e *epoch.LogChangedError
+		return errors.As(got, &e) && *e == *want
+	case *epoch.ForeignLeaseError:
+		var e *epoch.ForeignLeaseError
+		return errors.As(got, &e) && *e == *want
+	}
+	return errors.Is(got, want)
+}
+
+func TestClaimedGivesTheLeasesNumberOrTheNextEpoch(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		epoch  epoch.Epoch
+		number int64
+		want   epoch.Epoch
+	}{
+		{"first claim", 0, 5, 5},
+		{"first claim at number 1", 0, 1, 1},
+		{"a higher number", 5, 6, 6},
+		{"a far higher number", 5, 1 << 50, 1 << 50},
+		{"the same number", 5, 5, 6},
+		{"a lower number", 5, 1, 6},
+		{"the last number but one", 5, math.MaxInt64 - 1, math.MaxInt64 - 1},
+		{"the last number", 5, math.MaxInt64, math.MaxInt64},
+		{"one after the last but one", math.MaxInt64 - 1, 1, math.MaxInt64},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := epoch.Fence{Origin: at, Number: 3, Owner: "A", Epoch: c.epoch, Claim: other, Next: 9, LeaderEpoch: 4}
+			got, err := before.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Number: c.number, Owner: "B"}, ID: mine})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := epoch.Fence{Origin: at, Number: c.number, Owner: "B", Epoch: c.want, Claim: mine, Next: 9, LeaderEpoch: 4}
+			if got != want {
+				t.Errorf("fence\n%+v, want\n%+v", got, want)
+			}
+		})
+	}
+}
+
+func TestClaimedRefusesAndLeavesTheFence(t *testing.T) {
+	good := epoch.Claim{Lease: epoch.Lease{Origin: at, Number: 6}, ID: mine}
+	held := epoch.Fence{Origin: at, Number: 5, Epoch: 5, Claim: other, Next: 9}
+	for _, c := range []struct {
+		name string
+		with func(f *epoch.Fence, c *epoch.Claim)
+		want error // nil: any
+	}{
+		{"another partition", func(_ *epoch.Fence, c *epoch.Claim) { c.Partition = orders1 }, nil},
+		{"the zero id", func(_ *epoch.Fence, c *epoch.Claim) { c.ID = epoch.ClaimID{} }, nil},
+		{"the id in the fence", func(_ *epoch.Fence, c *epoch.Claim) { c.ID = other }, nil},
+		{"number 0", func(_ *epoch.Fence, c *epoch.Claim) { c.Number = 0 }, epoch.ErrNoLease},
+		{"a negative number", func(_ *epoch.Fence, c *epoch.Claim) { c.Number = math.MinInt64 }, epoch.ErrNoLease},
+		{"another log", func(_ *epoch.Fence, c *epoch.Claim) { c.Log = "log-2" }, epoch.ErrLogChanged},
+		{"another source", func(_ *epoch.Fence, c *epoch.Claim) { c.Source = "source-2" }, epoch.ErrForeignLease},
+		{"no epoch left", func(f *epoch.Fence, _ *epoch.Claim) { f.Epoch = math.MaxInt64 }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, claim := held, good
+			c.with(&f, &claim)
+			got, err := f.Claimed(claim)
+			if err == nil || c.want != nil && !errors.Is(err, c.want) {
+				t.Errorf("err = %v, want %v", err, c.want)
+			}
+			if got != f {
+				t.Errorf("the refused claim left %+v, want %+v", got, f)
+			}
+		})
+	}
+}
+
+func TestAdvanced(t *testing.T) {
+	held := epoch.Fence{Origin: at, Epoch: 5, Claim: mine, Next: 9, LeaderEpoch: 4}
+	for _, c := range []struct {
+		name string
+		a    epoch.Advance
+		want error // nil: none
+		next epoch.Offset
+		le   int32
+	}{
+		{"some messages", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: 12, LeaderEpoch: 6}, nil, 12, 6},
+		{"to the last offset", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: math.MaxInt64, LeaderEpoch: -1}, nil, math.MaxInt64, -1},
+		{"no message keeps the leader epoch", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: 9, LeaderEpoch: 6}, nil, 9, 4},
+		{"from below", epoch.Advance{Partition: orders0, Claim: mine, From: 8, To: 12}, &epoch.MovedError{Partition: orders0, From: 8, Next: 9}, 9, 4},
+		{"from above", epoch.Advance{Partition: orders0, Claim: mine, From: 10, To: 12}, &epoch.MovedError{Partition: orders0, From: 10, Next: 9}, 9, 4},
+		{"no message, from elsewhere", epoch.Advance{Partition: orders0, Claim: mine, From: 8, To: 8}, &epoch.MovedError{Partition: orders0, From: 8, Next: 9}, 9, 4},
+		{"another claim", epoch.Advance{Partition: orders0, Claim: other, From: 9, To: 12}, &epoch.StaleError{Partition: orders0, Ours: other, Held: held}, 9, 4},
+		{"another claim from elsewhere is stale first", epoch.Advance{Partition: orders0, Claim: other, From: 8, To: 12}, &epoch.StaleError{Partition: orders0, Ours: other, Held: held}, 9, 4},
+		{"no claim", epoch.Advance{Partition: orders0, From: 9, To: 12}, &epoch.StaleError{Partition: orders0, Held: held}, 9, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := held.Advanced(c.a)
+			if !sameRefusal(err, c.want) {
+				t.Fatalf("err = %v, want %v", err, c.want)
+			}
+			want := held
+			want.Next, want.LeaderEpoch = c.next, c.le
+			if got != want {
+				t.Errorf("fence\n%+v, want\n%+v", got, want)
+			}
+		})
+	}
+}
+
+func TestAdvancedRefusesWhatNoCallerMeans(t *testing.T) {
+	held := epoch.Fence{Origin: at, Epoch: 5, Claim: mine, Next: 9}
+	for name, a := range map[string]epoch.Advance{
+		"another partition": {Partition: orders1, Claim: mine, From: 9, To: 12},
+		"backwards":         {Partition: orders0, Claim: mine, From: 9, To: 8},
+	} {
+		got, err := held.Advanced(a)
+		if err == nil || got != held {
+			t.Errorf("%s: err = %v, fence %+v", name, err, got)
+		}
+	}
+	// An unclaimed fence carries the zero claim, and is nobody's.
+	seeded := epoch.Fence{Origin: at, Next: 9}
+	if _, err := seeded.Advanced(epoch.Advance{Partition: orders0, From: 9, To: 10}); !errors.Is(err, epoch.ErrStale) {
+		t.Errorf("the zero claim on an unclaimed fence: err = %v, want ErrStale", err)
+	}
+}
