@@ -79,7 +79,7 @@ func TestAFullFileCommitsNothingAndSaysSo(t *testing.T) {
 	db.SetMaxOpenConns(1) // max_page_count is of the connection
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
-	exec(t, db, `PRAGMA max_page_count = 20`)
+	mustExec(t, db, `PRAGMA max_page_count = 20`)
 	big := strings.Repeat("x", 100_000)
 	for name, hide := range map[string]bool{"the handler returns it": false, "the handler hides it": true} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestAFullFileCommitsNothingAndSaysSo(t *testing.T) {
 			wantNext(t, s, 0)
 		})
 	}
-	exec(t, db, `PRAGMA max_page_count = 1000000`)
+	mustExec(t, db, `PRAGMA max_page_count = 1000000`)
 	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return appendEffect(ctx, tx, "l", big) }); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
@@ -157,7 +157,7 @@ func TestAFileThatMayNotBeWrittenIsAClearError(t *testing.T) {
 	db.SetMaxOpenConns(1)
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
-	exec(t, db, `PRAGMA query_only = 1`)
+	mustExec(t, db, `PRAGMA query_only = 1`)
 	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Number: 2}))
 	wantError(t, err, "sqlsink: claim billing/orders/0:", "readonly")
 	if errors.Is(err, epoch.ErrInDoubt) {

@@ -33,12 +33,12 @@ func TestOpenRefusesATableVersionThatTheProgramDoesNotKnow(t *testing.T) {
 	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, db, `UPDATE epochfence_schema SET version = 7`)
+	mustExec(t, db, `UPDATE epochfence_schema SET version = 7`)
 	_, err = sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	wantError(t, err, "version 7", "newer program")
 	wantError(t, sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}), "version 7", "newer program")
 
-	exec(t, db, `UPDATE epochfence_schema SET version = 0`)
+	mustExec(t, db, `UPDATE epochfence_schema SET version = 0`)
 	_, err = sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	wantError(t, err, "sqlsink.Migrate")
 }
@@ -112,7 +112,7 @@ func TestTheExportedScriptsMakeWhatMigrateMakes(t *testing.T) {
 		if m.Version != i+1 {
 			t.Errorf("migration %d has version %d", i, m.Version)
 		}
-		exec(t, db, m.SQL)
+		mustExec(t, db, m.SQL)
 	}
 	s := newSink(t, db, o)
 	f := claim(t, s, 3)

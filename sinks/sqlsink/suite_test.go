@@ -35,7 +35,7 @@ func open(t testing.TB, file string) *sql.DB {
 	return db
 }
 
-func exec(t testing.TB, db *sql.DB, query string, args ...any) {
+func mustExec(t testing.TB, db *sql.DB, query string, args ...any) {
 	t.Helper()
 	if _, err := db.ExecContext(context.Background(), query, args...); err != nil {
 		t.Fatalf("%s: %v", query, err)
@@ -47,8 +47,8 @@ func newFile(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "app.db")
 	db := open(t, file)
-	exec(t, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, value TEXT NOT NULL) STRICT`)
-	exec(t, db, `CREATE INDEX effects_list ON effects (list)`)
+	mustExec(t, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, value TEXT NOT NULL) STRICT`)
+	mustExec(t, db, `CREATE INDEX effects_list ON effects (list)`)
 	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package sqlsink
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -51,9 +52,15 @@ func (t *transaction) begin(ctx context.Context) error {
 func (s *Sink) patiently(ctx context.Context, do func(ctx context.Context) error) error {
 	waited, cancel := context.WithTimeout(ctx, s.o.LockTimeout)
 	defer cancel()
+	var inTheWay error // the last answer that blames another transaction
 	for wait := time.Millisecond; ; wait = min(2*wait, 16*time.Millisecond) {
 		err := do(waited)
-		if err == nil || waited.Err() == nil && s.d.classify(err) != busy {
+		switch {
+		case err == nil:
+			return nil
+		case s.d.classify(err) == busy:
+			inTheWay = err
+		case waited.Err() == nil || inTheWay == nil && ctx.Err() != nil:
 			return err
 		}
 		// Jitter, so that two who wait do not keep meeting.
@@ -64,11 +71,11 @@ func (s *Sink) patiently(ctx context.Context, do func(ctx context.Context) error
 		case <-waited.Done():
 			timer.Stop()
 		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("waiting for the write lock: %w", ctx.Err())
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("waiting for the write lock: %w", err)
 		}
 		return fmt.Errorf("the write lock was not free for %v: another transaction holds it, "+
-			"perhaps that of a frozen process: %w", s.o.LockTimeout, err)
+			"perhaps that of a frozen process: %w", s.o.LockTimeout, cmp.Or(inTheWay, err))
 	}
 }
 
