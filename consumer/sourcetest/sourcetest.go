@@ -12,7 +12,7 @@ import (
 )
 
 // patience is how long a history waits for anything that has to happen.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // Run plays every history that the harness allows. create is called once to see
 // what it can do, and then once for each history.
