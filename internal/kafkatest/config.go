@@ -12,7 +12,8 @@ import (
 )
 
 // Config says how a broker differs from the default one: a single node, no
-// automatic topics, no rebalance delay, small buffers.
+// automatic topics, no rebalance delay, sessions that may be short, KIP-848
+// groups with a session of 6 s and a heartbeat every 300 ms, small buffers.
 type Config struct {
 	// Properties are added to server.properties and win over the defaults.
 	Properties map[string]string
@@ -42,6 +43,11 @@ func (c Config) serverProperties(dataDir string, client, controller, sasl string
 		"listener.security.protocol.map":                   protocols,
 		"log.dirs":                                         dataDir,
 		"auto.create.topics.enable":                        "false",
+		"group.min.session.timeout.ms":                     "500",
+		"group.consumer.min.session.timeout.ms":            "500",
+		"group.consumer.session.timeout.ms":                "6000",
+		"group.consumer.min.heartbeat.interval.ms":         "100",
+		"group.consumer.heartbeat.interval.ms":             "300",
 		"group.initial.rebalance.delay.ms":                 "0",
 		"offsets.topic.num.partitions":                     "4",
 		"offsets.topic.replication.factor":                 "1",

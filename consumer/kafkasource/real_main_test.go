@@ -1,0 +1,10 @@
+package kafkasource_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/epochfence/epochfence/internal/kafkatest"
+)
+
+func TestMain(m *testing.M) { os.Exit(kafkatest.Main(m)) }

@@ -1,0 +1,216 @@
+package kafkasource_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/consumer/sourcetest"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/kafkatest"
+)
+
+// The suite that every source must pass, in each of the ways in which Kafka
+// assigns partitions.
+func TestRealSuite(t *testing.T) {
+	broker := kafkatest.Start(t, kafkatest.Config{})
+	for name, opt := range map[string]kgo.Opt{
+		"eager":       kgo.Balancers(kgo.RangeBalancer()),
+		"cooperative": kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		"KIP-848":     kgo.ServerSideBalancer(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
+				h := newSuiteHarness(t, broker, opt)
+				if name == "eager" {
+					return h
+				}
+				return retaining{h}
+			})
+		})
+	}
+}
+
+// suiteHarness is what the histories of the suite work with. It does not
+// truncate: the restart that this takes costs the members their leases.
+type suiteHarness struct {
+	broker *kafkatest.Broker
+	member kgo.Opt
+	admin  *kadm.Client
+
+	mu    sync.Mutex
+	links map[consumer.Source]*link
+}
+
+// retaining is the harness of the assignments that move only what has to move.
+type retaining struct{ *suiteHarness }
+
+func (retaining) Retains() {}
+
+func newSuiteHarness(t testing.TB, b *kafkatest.Broker, member kgo.Opt) *suiteHarness {
+	t.Helper()
+	return &suiteHarness{broker: b, member: member, admin: kadm.NewClient(dialSuite(t, b)), links: map[consumer.Source]*link{}}
+}
+
+func dialSuite(t testing.TB, b *kafkatest.Broker) *kgo.Client {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.MetadataMinAge(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+func (h *suiteHarness) NewTopic(t testing.TB, partitions int32) string {
+	t.Helper()
+	topic := unique("suite")
+	h.create(t, topic, partitions)
+	return topic
+}
+
+func (h *suiteHarness) create(t testing.TB, topic string, partitions int32) {
+	t.Helper()
+	if _, err := h.admin.CreateTopic(t.Context(), partitions, 1, nil, topic); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *suiteHarness) Produce(t testing.TB, topic string, partition int32, ms ...consumer.Message) {
+	t.Helper()
+	records := make([]*kgo.Record, len(ms))
+	for i, m := range ms {
+		records[i] = &kgo.Record{Topic: topic, Partition: partition, Key: m.Key, Value: m.Value, Timestamp: m.Time}
+		for _, header := range m.Headers {
+			records[i].Headers = append(records[i].Headers, kgo.RecordHeader{Key: header.Key, Value: header.Value})
+		}
+	}
+	// A client of its own: a topic created again has another id.
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	client, err := kgo.NewClient(kgo.SeedBrokers(h.broker.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.MaxBufferedRecords(1<<20), kgo.ProducerBatchMaxBytes(1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *suiteHarness) NewSource(t testing.TB, group string, topics []string, member string) consumer.Source {
+	t.Helper()
+	return h.source(t, group, topics, kgo.ClientID(member))
+}
+
+func (h *suiteHarness) NewStatic(t testing.TB, group string, topics []string, instance string) consumer.Source {
+	t.Helper()
+	return h.source(t, group, topics, kgo.InstanceID(instance))
+}
+
+func (h *suiteHarness) source(t testing.TB, group string, topics []string, opts ...kgo.Opt) consumer.Source {
+	t.Helper()
+	l := newLink()
+	s, err := kafkasource.New(kafkasource.Options{
+		Group: group, Topics: topics,
+		Client: slices.Concat([]kgo.Opt{
+			kgo.SeedBrokers(h.broker.Addr), kgo.Dialer(l.dial), h.member,
+			kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(10 * time.Second),
+			kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(time.Second),
+		}, opts),
+		MirrorInterval: 100 * time.Millisecond,
+		StartTimeout:   5 * time.Second,
+		Logger:         slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.thaw)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.links[s] = l
+	return s
+}
+
+func (h *suiteHarness) Freeze(_ testing.TB, s consumer.Source) (thaw func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.links[s]
+	l.freeze()
+	return l.thaw
+}
+
+func (h *suiteHarness) RecreateTopic(t testing.TB, topic string, partitions int32) {
+	t.Helper()
+	if _, err := h.admin.DeleteTopic(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	h.create(t, topic, partitions)
+}
+
+func (h *suiteHarness) AddPartitions(t testing.TB, topic string, total int32) {
+	t.Helper()
+	if resp, err := h.admin.UpdatePartitions(t.Context(), int(total), topic); err != nil || resp.Error() != nil {
+		t.Fatal(err, resp.Error())
+	}
+}
+
+func (h *suiteHarness) Trim(t testing.TB, topic string, partition int32, begin epoch.Offset) {
+	t.Helper()
+	offsets := kadm.Offsets{}
+	offsets.AddOffset(topic, partition, int64(begin), -1)
+	if resp, err := h.admin.DeleteRecords(t.Context(), offsets); err != nil || resp.Error() != nil {
+		t.Fatal(err, resp.Error())
+	}
+}
+
+func (h *suiteHarness) DeleteGroup(t testing.TB, group string) {
+	t.Helper()
+	// A member that was not heard of for its session is still one.
+	deadline := time.After(patience)
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		resp, err := h.admin.DeleteGroup(t.Context(), group)
+		if err == nil {
+			err = resp.Err
+		}
+		if err == nil {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-deadline:
+			t.Fatalf("delete group %s: %v", group, err)
+		}
+	}
+}
+
+func (h *suiteHarness) Position(t testing.TB, group, topic string, partition int32) (epoch.Offset, bool) {
+	t.Helper()
+	offsets, err := h.admin.FetchOffsets(t.Context(), group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, ok := offsets.Lookup(topic, partition)
+	return epoch.Offset(o.At), ok && o.At >= 0
+}
+
+func (h *suiteHarness) SetPosition(t testing.TB, group, topic string, partition int32, at epoch.Offset) {
+	t.Helper()
+	offsets := kadm.Offsets{}
+	offsets.AddOffset(topic, partition, int64(at), -1)
+	if err := h.admin.CommitAllOffsets(t.Context(), group, offsets); err != nil {
+		t.Fatal(err)
+	}
+}
