@@ -2,6 +2,7 @@ package sqlsink
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -59,21 +60,37 @@ func (s *Sink) applyAndAdvance(ctx context.Context, as []epoch.Advance, apply fu
 	}
 	// From here on nothing waits for anyone, and the context is looked at once
 	// more, right before COMMIT.
-	within := context.WithoutCancel(ctx)
-	for _, a := range as {
-		if err := s.advance(within, tx.t, a); err != nil {
-			return err
-		}
+	if err := s.advanceAll(context.WithoutCancel(ctx), tx.t, as); err != nil {
+		return err
 	}
 	return tx.t.commit(ctx)
 }
 
+func (s *Sink) advanceAll(ctx context.Context, t *transaction, as []epoch.Advance) error {
+	if len(as) == 1 {
+		return s.advance(ctx, t, as[0], func(args ...any) (sql.Result, error) {
+			return t.conn.ExecContext(ctx, s.q.advance, args...)
+		})
+	}
+	stmt, err := t.conn.PrepareContext(ctx, s.q.advance)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stmt.Close() }()
+	for _, a := range as {
+		err := s.advance(ctx, t, a, func(args ...any) (sql.Result, error) { return stmt.ExecContext(ctx, args...) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // advance moves one fence, or says why it may not. Rule R3: the refusal is an
 // error, which keeps Commit from its COMMIT.
-func (s *Sink) advance(ctx context.Context, t *transaction, a epoch.Advance) error {
+func (s *Sink) advance(ctx context.Context, t *transaction, a epoch.Advance, update func(args ...any) (sql.Result, error)) error {
 	if a.Claim != (epoch.ClaimID{}) { // which a fence has that nobody has claimed
-		r, err := t.conn.ExecContext(ctx, s.q.advance,
-			int64(a.To), a.LeaderEpoch, int64(a.To),
+		r, err := update(int64(a.To), a.LeaderEpoch, int64(a.To),
 			a.Group, a.Topic, a.Number, a.Claim[:], int64(a.From))
 		if err = oneRow(r, err); !errors.Is(err, errNoRow) {
 			return s.explain(err)
