@@ -42,7 +42,7 @@ func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Cont
 			return err
 		}
 		tx := &handlerTx{conn: conn, as: as}
-		if err := tx.run(ctx, apply); err != nil || conn.IsClosed() || conn.PgConn().TxStatus() != inTransaction {
+		if err := tx.run(ctx, apply); err != nil || !tx.ready() {
 			return t.abandon(ctx, tx.blame(err))
 		}
 		return t.commit(ctx)
@@ -52,12 +52,8 @@ func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Cont
 // onCommit is on for a Commit, to which an unreachable server is a lost
 // connection, and no fault of the handler's.
 func (s *Sink) onCommit(ctx context.Context, f func(*pgx.Conn) error) error {
-	connected := false
-	err := s.on(ctx, harmful, func(conn *pgx.Conn) error {
-		connected = true
-		return f(conn)
-	})
-	if err != nil && !connected && ctx.Err() == nil {
+	err := s.on(ctx, harmful, f)
+	if _, is := err.(unreachable); is && ctx.Err() == nil {
 		return inDoubt(err)
 	}
 	return err
@@ -181,11 +177,19 @@ func (t *fenced) abandon(ctx context.Context, err error) error {
 		return ended(ctx, err)
 	case err == nil:
 		return inDoubt(errors.New("connection lost"))
-	case t.conn.IsClosed():
+	case t.conn.IsClosed() && !closedByHandler(err):
 		return inDoubt(err)
 	default:
 		return err
 	}
+}
+
+// closedByHandler reports whether err, of a transaction whose own context has
+// not ended, tells why pgx closed the connection: a context of the handler's
+// ended within a statement, or an argument could not be encoded. Nothing was
+// committed, and a new claim would not help.
+func closedByHandler(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || unencodable(err)
 }
 
 // rollback ends the transaction xid, or whatever transaction there is if xid is

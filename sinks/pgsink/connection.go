@@ -24,8 +24,14 @@ const (
 	harmful  repeat = false
 )
 
-// unexecuted marks an error, outermost, after which nothing was executed.
-type unexecuted struct{ error }
+// unexecuted marks an error, outermost, after which nothing was executed, and
+// unreachable one of a connection that could not be had.
+type (
+	unexecuted  struct{ error }
+	unreachable struct{ error }
+)
+
+func (e unreachable) Unwrap() error { return e.error }
 
 // on runs f on a connection, and on another one if that was lost before it
 // executed anything, or whenever it was lost if a repetition is harmless.
@@ -33,7 +39,7 @@ func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) er
 	for try := 1; ; try++ {
 		conn, err := s.acquire(ctx)
 		if err != nil {
-			return err
+			return unreachable{err}
 		}
 		lost := false
 		err = func() error {

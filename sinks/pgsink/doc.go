@@ -1,2 +1,79 @@
-// Package pgsink keeps fences in PostgreSQL.
+// Package pgsink keeps fences in PostgreSQL, 13 or newer, beside the effects of
+// a handler that writes through pgx.
+//
+// # The fence in a minute
+//
+// A row of the table fence says which claim owns a partition and which offset
+// is next. [Sink.Commit] runs a handler in this transaction:
+//
+//	begin;
+//	select epochfence.enter(…);     -- timeouts, the claim's lock, an early look
+//	…                               -- what the handler writes
+//	select epochfence.advance(…);   -- the fence: raises, or moves next_offset
+//	commit;
+//
+// advance locks the row, and raises unless the row carries this process's claim
+// and stands at the offset where the batch began. A raised error aborts the
+// transaction, so that the COMMIT that travels right behind it is skipped and
+// the handler's writes are gone. A process that was frozen and wakes up after
+// its partition has a new owner fails there, whatever it believes.
+//
+// # Setting up
+//
+//	err = pgsink.Migrate(ctx, adminPool, "")              // as the schema's owner
+//	err = pgsink.Grant(ctx, adminPool, "", "shop")        // the role that the application uses
+//	sink, err := pgsink.Open(ctx, pool, pgsink.Options{}) // as that role
+//	err = consumer.Run(ctx, source, sink, handle, consumer.Options[pgsink.Tx]{OnFailure: sink.DeadLetter})
+//
+// [Migrations] and [GrantSQL] return the same as SQL for a migration tool. The
+// functions are SECURITY DEFINER: the application's role has USAGE on the schema
+// and EXECUTE on them, and no right to the tables. People who look after dead
+// letters need SELECT on dead_letter. Restrict the owner of the schema: the
+// functions run with its rights.
+//
+// # How long a frozen owner can hold up the next one
+//
+// The fence's row is locked from advance to the commit behind it, which travel
+// together, so it is the rows that the handler locked that a frozen process
+// holds. [Sink.Claim] ends the open transactions of the claim it replaces: each
+// transaction holds a shared advisory lock that derives from its claim id, by
+// which the claimant finds the connection in pg_locks and calls
+// pg_terminate_backend. It does so once the source has confirmed the new lease,
+// before the swap, and again after it. The next owner's first commit is then
+// late by a few round trips.
+//
+// A role may end its own connections, so all processes of a group should use
+// one role (or the role of the new owner be a member of the old one's). Where
+// it may not, which is logged once, the server ends the frozen transaction:
+// after [Options.IdleTimeout], or a second after the end of the Commit's context
+// if that is sooner. That is the bound: with the defaults of package consumer,
+// half the source's Term and a second, and 30 s at most. From PostgreSQL 17 on,
+// transaction_timeout bounds the transaction as a whole as well.
+//
+// # Pools and poolers
+//
+// A Commit takes one connection, a Claim another: the pool needs one more than
+// there are committers. Connections that died in the pool are replaced unseen.
+//
+// Nothing is kept in a session: settings are local to a transaction, locks are
+// those of transactions, so PgBouncer's transaction pooling will do. pgx must
+// then be told not to use named prepared statements,
+//
+//	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+//
+// unless PgBouncer is 1.21 or newer and its max_prepared_statements is above
+// zero. All query modes of pgx work; in the simple protocol the error of a
+// queued statement may not say which. Poolers that split one role's
+// transactions over several databases do not share locks, and statement pooling
+// has no transactions at all: neither can work.
+//
+// # What a handler may do
+//
+// Anything that SQL can do in a transaction, savepoints too. A COMMIT or
+// ROLLBACK of its own is found out: the Commit is then [epoch.ErrEscaped], and
+// what the handler committed stays. Its effects on other connections are not
+// fenced; the epoch that it gets is for those.
+//
+// [Sink.Queued] is a second form for handlers that only write: all of a
+// transaction travels in one round trip.
 package pgsink

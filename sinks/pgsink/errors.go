@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/jackc/pgx/v5"
@@ -160,6 +161,14 @@ func fatal(err error) bool {
 func definite(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && !fatal(err)
+}
+
+// unencodable reports whether err is about an argument of a batch. pgx closes
+// the connection after it, before it has sent any of the batch, and does not
+// export the step at which it failed.
+func unencodable(err error) bool {
+	var e pgx.ErrPreprocessingBatch
+	return errors.As(err, &e) && strings.HasPrefix(e.Error(), "error preprocessing batch (build)")
 }
 
 // inDoubt says that the connection is gone.

@@ -81,7 +81,7 @@ func (q *Queue) close() []queuedStatement {
 
 // StatementError is the failure of a queued statement.
 type StatementError struct {
-	Number int    // which one, from 1
+	Number int    // which one, from 1; 0 where several have this SQL and pgx does not say which
 	Of     int    // how many there were
 	SQL    string // as it was queued, without its arguments
 	Err    error
@@ -91,6 +91,9 @@ func (e *StatementError) Error() string {
 	sql := printable(e.SQL, 200)
 	if len(sql) < len(e.SQL) {
 		sql += "…"
+	}
+	if e.Number == 0 {
+		return fmt.Sprintf("one of %d queued statements, %q: %v", e.Of, sql, e.Err)
 	}
 	return fmt.Sprintf("queued statement %d of %d, %q: %v", e.Number, e.Of, sql, e.Err)
 }
@@ -169,16 +172,13 @@ func (t *fenced) results(r pgx.BatchResults, items []queuedStatement) error {
 // unsent judges an error that came before the first result: of preparing the
 // statements and their arguments, unless the connection is gone.
 func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement) error {
-	var prepare pgx.ErrPreprocessingBatch
-	if errors.As(err, &prepare) {
-		for i, q := range items {
-			if q.sql == prepare.SQL() {
-				err = &StatementError{Number: i + 1, Of: len(items), SQL: q.sql, Err: err}
-				break
-			}
-		}
+	var failed pgx.ErrPreprocessingBatch
+	if errors.As(err, &failed) {
+		err = preprocessing(failed, items)
 	}
 	switch {
+	case unencodable(err):
+		return err // for which pgx gives the connection up
 	case !t.conn.IsClosed():
 		return t.abandon(ctx, err)
 	case neverRan(err):
@@ -186,4 +186,26 @@ func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement)
 	default:
 		return t.failed(ctx, err)
 	}
+}
+
+// preprocessing finds the statement that could not be prepared, or one of whose
+// arguments could not be encoded.
+func preprocessing(err pgx.ErrPreprocessingBatch, items []queuedStatement) error {
+	e := &StatementError{Of: len(items), SQL: err.SQL(), Err: err}
+	same := 0
+	for i, q := range items {
+		if q.sql != e.SQL {
+			continue
+		}
+		if same++; same == 1 {
+			e.Number = i + 1
+		}
+	}
+	switch {
+	case same == 0:
+		return err // one of the sink's own
+	case same > 1 && unencodable(err):
+		e.Number = 0
+	}
+	return e
 }

@@ -17,14 +17,16 @@ import (
 // name that needs its quotes.
 type schemas struct {
 	rig *rig
-	n   atomic.Int64
 }
+
+// schemaNumber makes their names different.
+var schemaNumber atomic.Int64
 
 func (s *schemas) create(t testing.TB) *rig {
 	t.Helper()
 	r := *s.rig
 	r.TB = t
-	r.schema = fmt.Sprintf(`Fences of "Größe" %d`, s.n.Add(1))
+	r.schema = fmt.Sprintf(`Fences of "Größe" %d`, schemaNumber.Add(1))
 	quoted := pgx.Identifier{r.schema}.Sanitize()
 	r.admin = r.db.Superuser(t)
 	if err := pgsink.Migrate(t.Context(), r.admin, r.schema); err != nil {
@@ -48,13 +50,13 @@ func commit(ctx context.Context, tx execer) error {
 	return err
 }
 
-func suite(t *testing.T, configure ...func(*pgxpool.Config)) func(testing.TB) sinktest.Database[pgsink.Tx] {
-	s := &schemas{rig: newRig(t)}
+func suiteOn(r *rig, url string, configure ...func(*pgxpool.Config)) func(testing.TB) sinktest.Database[pgsink.Tx] {
+	s := &schemas{rig: r}
 	return func(t testing.TB) sinktest.Database[pgsink.Tx] {
 		r := s.create(t)
 		return sinktest.Database[pgsink.Tx]{
 			Open: func(t testing.TB) epoch.Sink[pgsink.Tx] {
-				return r.openOn(newPool(t, r.appURL, configure...))
+				return r.openOn(newPool(t, url, append(configure, fast)...))
 			},
 			Append: func(ctx context.Context, tx pgsink.Tx, list, value string) error {
 				return r.append(ctx, tx, list, value)
@@ -65,13 +67,13 @@ func suite(t *testing.T, configure ...func(*pgxpool.Config)) func(testing.TB) si
 	}
 }
 
-func queuedSuite(t *testing.T, configure ...func(*pgxpool.Config)) func(testing.TB) sinktest.Database[*pgsink.Queue] {
-	s := &schemas{rig: newRig(t)}
+func queuedSuiteOn(r *rig, url string, configure ...func(*pgxpool.Config)) func(testing.TB) sinktest.Database[*pgsink.Queue] {
+	s := &schemas{rig: r}
 	return func(t testing.TB) sinktest.Database[*pgsink.Queue] {
 		r := s.create(t)
 		return sinktest.Database[*pgsink.Queue]{
 			Open: func(t testing.TB) epoch.Sink[*pgsink.Queue] {
-				return r.openOn(newPool(t, r.appURL, configure...)).Queued()
+				return r.openOn(newPool(t, url, append(configure, fast)...)).Queued()
 			},
 			Append: func(ctx context.Context, q *pgsink.Queue, list, value string) error {
 				return r.append(ctx, q, list, value)
@@ -82,10 +84,21 @@ func queuedSuite(t *testing.T, configure ...func(*pgxpool.Config)) func(testing.
 	}
 }
 
-func TestSuite(t *testing.T)          { t.Parallel(); sinktest.Run(t, suite(t)) }
-func TestSuiteUnblocked(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, suite(t)) }
-func TestSuiteQueued(t *testing.T)    { t.Parallel(); sinktest.Run(t, queuedSuite(t)) }
-func TestSuiteQueuedUnblocked(t *testing.T) {
+// TestSuite plays the suite in every way in which pgx may send a statement.
+func TestSuite(t *testing.T) {
 	t.Parallel()
-	sinktest.RunUnblocked(t, queuedSuite(t))
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			t.Run("queries", func(t *testing.T) { sinktest.Run(t, suiteOn(r, r.appURL, mode)) })
+			t.Run("queue", func(t *testing.T) { sinktest.Run(t, queuedSuiteOn(r, r.appURL, mode)) })
+			t.Run("queries, unblocked", func(t *testing.T) { sinktest.RunUnblocked(t, suiteOn(r, r.appURL, mode)) })
+			t.Run("queue, unblocked", func(t *testing.T) { sinktest.RunUnblocked(t, queuedSuiteOn(r, r.appURL, mode)) })
+		})
+	}
 }
+
+// fast spares the suite, which crashes no server, the wait for the disk at each
+// of its many commits.
+func fast(c *pgxpool.Config) { runtimeParam("synchronous_commit", "off")(c) }

@@ -63,8 +63,15 @@ func (t *handlerTx) close() {
 	t.mu.Unlock()
 }
 
+// ready reports whether the handler left the connection in an open transaction,
+// idle and in good health.
+func (t *handlerTx) ready() bool {
+	pg := t.conn.PgConn()
+	return !t.leaked && !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == inTransaction
+}
+
 // blame is why the handler's work cannot be committed, where the handler
-// returned err and did not leave the transaction ready.
+// returned err or did not leave the transaction ready.
 func (t *handlerTx) blame(err error) error {
 	pg := t.conn.PgConn()
 	switch {

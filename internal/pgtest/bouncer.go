@@ -1,0 +1,142 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// EnvBouncer is the environment variable that demands PgBouncer where CI=true:
+// its absence is then a failure and not a skip.
+const EnvBouncer = "EPOCHFENCE_PGBOUNCER"
+
+// Bouncer is a PgBouncer in transaction pooling, in front of one database.
+type Bouncer struct {
+	// URL is how the role connects through it.
+	URL string
+}
+
+// bouncerConfig has few connections for many clients. The startup parameters
+// that it does not track are those that pools of the tests set.
+const bouncerConfig = `[databases]
+%[1]s = host=%[2]s port=%[3]s dbname=%[1]s user=%[4]s password=%[5]s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %[6]d
+unix_socket_dir =
+auth_type = trust
+auth_file = %[7]s
+pool_mode = transaction
+default_pool_size = 10
+max_client_conn = 500
+ignore_startup_parameters = extra_float_digits,synchronous_commit
+server_idle_timeout = 5
+logfile =
+`
+
+// StartBouncer puts a PgBouncer in front of the database and role of a URL, and
+// skips the test where none is installed.
+func StartBouncer(t testing.TB, database string) Bouncer {
+	t.Helper()
+	bin, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		if os.Getenv("CI") == "true" && os.Getenv(EnvBouncer) != "" {
+			t.Fatalf("PgBouncer is absent, CI=true and %s is set: %v", EnvBouncer, err)
+		}
+		t.Skipf("no PgBouncer: %v", err)
+	}
+	b, stop, err := startBouncer(t.Context(), bin, database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("stop PgBouncer: %v", err)
+		}
+	})
+	return b
+}
+
+func startBouncer(ctx context.Context, bin, database string) (b Bouncer, stop func() error, err error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return b, nil, errors.New("pgtest: the database's URL is none")
+	}
+	port, err := freePort()
+	if err != nil {
+		return b, nil, err
+	}
+	dir, err := serverDir("pgtest-bouncer-")
+	if err != nil {
+		return b, nil, err
+	}
+	g, err := newGuard(dir)
+	if err != nil {
+		return b, nil, err
+	}
+	var p *process
+	stop = func() error {
+		if p != nil {
+			_ = p.signal(sigImmediate) // which is PgBouncer's word for it, too
+			select {
+			case <-p.exited:
+			case <-time.After(stopTimeout):
+				_ = p.signal(os.Kill)
+			}
+		}
+		return g.close()
+	}
+	password, _ := u.User.Password()
+	users, config := filepath.Join(dir, "users"), filepath.Join(dir, "pgbouncer.ini")
+	text := fmt.Sprintf(bouncerConfig, u.Path[1:], u.Hostname(), u.Port(), u.User.Username(), password, port, users)
+	err = errors.Join(
+		os.WriteFile(users, []byte(strconv.Quote(u.User.Username())+" "+strconv.Quote(password)+"\n"), 0o644),
+		os.WriteFile(config, []byte(text), 0o644)) // their directory is the server user's alone
+	if err != nil {
+		return b, nil, errors.Join(err, stop())
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return b, nil, errors.Join(err, stop())
+	}
+	defer func() { _ = log.Close() }()
+	if p, err = g.start(log, bin, config); err != nil {
+		return b, nil, errors.Join(err, stop())
+	}
+	u.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+	if err := awaitBouncer(ctx, p, u.String(), log.Name()); err != nil {
+		return b, nil, errors.Join(err, stop())
+	}
+	return Bouncer{URL: u.String()}, stop, nil
+}
+
+func awaitBouncer(ctx context.Context, p *process, u, log string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := pgx.Connect(ctx, u)
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		said, _ := os.ReadFile(log)
+		select {
+		case <-p.exited:
+			return fmt.Errorf("pgtest: PgBouncer ended:\n%s", said)
+		case <-ctx.Done():
+			return fmt.Errorf("pgtest: PgBouncer: %w: last: %w\n%s", ctx.Err(), err, said)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package pgsink_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// hostile is a message of bytes that are not text.
+var hostile = epoch.Message{
+	Topic: "orders", Partition: 3, Offset: 7, LeaderEpoch: 2,
+	Key:   []byte("\xff\x00key"),
+	Value: nil,
+	Headers: []epoch.Header{
+		{Key: "trace", Value: []byte("1")},
+		{Key: "\xfe\x00", Value: []byte{}},
+		{Key: "trace", Value: nil},
+		{Key: "", Value: []byte(`{"quoted, \"and\" NULL}`)},
+	},
+	Time: time.UnixMilli(1700000000123),
+}
+
+var errHostile = errors.New("bad \x00 byte and \xff and " + strings.Repeat("数", 1<<15))
+
+func TestADeadLetterKeepsTheMessageByteForByte(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, mode := range modes {
+		s := r.openOn(r.pool(mode))
+		p := orders
+		p.Group = "group of " + name
+		seed(t, s, p)
+		f := claim(t, s, p, 5)
+		for i, form := range []func() error{
+			func() error {
+				return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+					return s.DeadLetter(ctx, tx, hostile, f.Epoch, errHostile)
+				})
+			},
+			func() error {
+				return s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+					return s.Queued().DeadLetter(ctx, q, hostile, f.Epoch, errHostile)
+				})
+			},
+		} {
+			if err := form(); err != nil {
+				t.Fatalf("%s, form %d: %v", name, i+1, err)
+			}
+			f.Next++
+			wantHostile(r, p.Group, i+1)
+		}
+	}
+}
+
+func wantHostile(r *rig, group string, n int) {
+	r.Helper()
+	var (
+		got            epoch.Message
+		keys, values   [][]byte
+		text           string
+		ep, number, at int64
+		count          int
+	)
+	err := r.admin.QueryRow(r.Context(), `
+		select count(*) over (), topic, partition, message_offset, leader_epoch, epoch, message_time, key, value, header_keys, header_values, error
+		from epochfence.dead_letter where group_name = $1 order by id desc limit 1`, group).
+		Scan(&count, &got.Topic, &number, &at, &got.LeaderEpoch, &ep, &got.Time, &got.Key, &got.Value, &keys, &values, &text)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if count != n || got.Topic != "orders" || number != 3 || at != 7 || got.LeaderEpoch != 2 || ep != 5 || !got.Time.Equal(hostile.Time) ||
+		!bytes.Equal(got.Key, hostile.Key) || got.Value != nil {
+		r.Fatalf("%s: %d letters, the last is %+v", group, count, got)
+	}
+	if len(keys) != len(hostile.Headers) || len(values) != len(keys) {
+		r.Fatalf("%s: %d header keys and %d values", group, len(keys), len(values))
+	}
+	for i, h := range hostile.Headers {
+		if string(keys[i]) != h.Key || !bytes.Equal(values[i], h.Value) || (values[i] == nil) != (h.Value == nil) {
+			r.Errorf("%s: header %d is %q: %q, want %q: %q", group, i, keys[i], values[i], h.Key, h.Value)
+		}
+	}
+	if !strings.HasPrefix(text, "bad \uFFFD byte and \uFFFD and 数") || len(text) > 64<<10 || len(text) < 64<<10-3 {
+		r.Errorf("%s: the error's text has %d bytes and begins %.40q", group, len(text), text)
+	}
+}
+
+func TestADeadLetterCommitsWithTheAdvanceOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	own := errors.New("after all")
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		if err := s.DeadLetter(ctx, tx, hostile, f.Epoch, errHostile); err != nil {
+			return err
+		}
+		return own
+	})
+	want(t, err, own)
+	var n int
+	if err := r.admin.QueryRow(t.Context(), "select count(*) from epochfence.dead_letter").Scan(&n); err != nil || n != 0 {
+		t.Fatalf("%d dead letters, %v", n, err)
+	}
+}
+
+func TestADeadLetterBelongsToItsTransaction(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	elsewhere := hostile
+	elsewhere.Partition = 4
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		if err := s.DeadLetter(ctx, struct{ pgsink.Tx }{tx}, hostile, 5, nil); err == nil || !strings.Contains(err.Error(), "not the transaction") {
+			t.Errorf("through another Tx: err = %v", err)
+		}
+		return s.DeadLetter(ctx, tx, elsewhere, 5, nil)
+	})
+	if err == nil || !strings.Contains(err.Error(), "applies no messages of orders/4") {
+		t.Errorf("a message of another partition: err = %v", err)
+	}
+}
+
+func TestADeadLettersTimeMayBeOutOfRange(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	for _, at := range []time.Time{{}, time.UnixMilli(1 << 62), time.UnixMilli(-1 << 62)} {
+		m := hostile
+		m.Time = at
+		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			return s.DeadLetter(ctx, tx, m, f.Epoch, nil)
+		})
+		if err != nil {
+			t.Errorf("%v: %v", at, err)
+		}
+		f.Next++
+	}
+	var n int
+	if err := r.admin.QueryRow(t.Context(), "select count(*) from epochfence.dead_letter where message_time is null").Scan(&n); err != nil || n != 3 {
+		t.Fatalf("%d of 3 without a time, %v", n, err)
+	}
+}
+
+// modes are the ways in which pgx may send a statement.
+var modes = map[string]func(*pgxpool.Config){
+	"cache_statement": mode(pgx.QueryExecModeCacheStatement),
+	"cache_describe":  mode(pgx.QueryExecModeCacheDescribe),
+	"describe_exec":   mode(pgx.QueryExecModeDescribeExec),
+	"exec":            mode(pgx.QueryExecModeExec),
+	"simple_protocol": mode(pgx.QueryExecModeSimpleProtocol),
+}
+
+func mode(m pgx.QueryExecMode) func(*pgxpool.Config) {
+	return func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = m }
+}

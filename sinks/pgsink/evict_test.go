@@ -1,0 +1,294 @@
+package pgsink_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/jackc/pgx/v5"
+)
+
+// takeoverBound is what a takeover may take where the claim may end the frozen
+// transaction; it takes some milliseconds on an idle machine.
+const takeoverBound = 3 * time.Second
+
+const takeStock = "update stock set left_over = left_over - 1 where item = 1"
+
+func takingStock(ctx context.Context, tx pgsink.Tx) error {
+	_, err := tx.Exec(ctx, takeStock)
+	return err
+}
+
+// takesOver claims and commits a transaction that needs the row which the
+// frozen owner has locked, and returns how long that took.
+func takesOver(t *testing.T, s *pgsink.Sink, p epoch.Partition, number int64) (epoch.Fence, time.Duration) {
+	t.Helper()
+	began := time.Now()
+	f := claim(t, s, p, number)
+	if err := s.Commit(t.Context(), advance(f, 1), takingStock); err != nil {
+		t.Fatal(err)
+	}
+	return f, time.Since(began)
+}
+
+func TestAnOwnerFrozenInItsHandlerDelaysTheNextByMilliseconds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, b := r.open(), r.open()
+	seed(t, a, orders)
+	fa := claim(t, a, orders, 5)
+	frozen := func(ctx context.Context, tx pgsink.Tx) error {
+		if err := takingStock(ctx, tx); err != nil {
+			return err
+		}
+		fb, took := takesOver(t, b, orders, 6)
+		t.Logf("the next owner's first commit was done after %v", took)
+		if took > takeoverBound || fb.Next != 0 {
+			t.Errorf("it went on at offset %d after %v", fb.Next, took)
+		}
+		return nil
+	}
+	want(t, a.Commit(t.Context(), advance(fa, 1), frozen), epoch.ErrInDoubt)
+	want(t, a.Commit(t.Context(), advance(fa, 1), takingStock), epoch.ErrStale)
+	wantStock(r, 99)
+}
+
+func wantStock(r *rig, n int) {
+	r.Helper()
+	var left int
+	if err := r.admin.QueryRow(r.Context(), "select left_over from stock where item = 1").Scan(&left); err != nil || left != n {
+		r.Fatalf("%d left in stock, %v; want %d", left, err, n)
+	}
+}
+
+// enterSQL and advanceSQL are what a sink sends, for a transaction that stops
+// where none of its calls would.
+const (
+	enterSQL = `select epochfence.enter(30000, $1::int, 10000, 60000, $2::bigint[],
+		$3::text[], $4::text[], $5::int[], $6::text[]::uuid[], $7::bigint[])`
+	advanceSQL = `select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::int[])`
+)
+
+// freeze leaves a transaction open that holds the stock and, after its
+// advance, the fence.
+func freeze(t *testing.T, url string, f epoch.Fence, idle time.Duration) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	groups, topics, numbers := []string{f.Group}, []string{f.Topic}, []int32{f.Partition.Number}
+	claims, from := []string{f.Claim.String()}, []int64{int64(f.Next)}
+	for _, s := range []struct {
+		sql  string
+		args []any
+	}{
+		{"begin", nil},
+		{enterSQL, []any{idle.Milliseconds(), []int64{pgsink.ClaimLock(f.Claim)}, groups, topics, numbers, claims, from}},
+		{takeStock, nil},
+		{advanceSQL, []any{groups, topics, numbers, claims, from, []int64{int64(f.Next) + 1}, []int32{-1}}},
+	} {
+		if _, err := conn.Exec(t.Context(), s.sql, s.args...); err != nil {
+			t.Fatalf("%s: %v", s.sql, err)
+		}
+	}
+	return conn
+}
+
+func TestAnOwnerFrozenBetweenAdvanceAndCommitDelaysTheNextByMilliseconds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, b := r.open(), r.open()
+	seed(t, a, orders)
+	fa := claim(t, a, orders, 5)
+	conn := freeze(t, r.appURL, fa, 30*time.Second)
+	fb, took := takesOver(t, b, orders, 6)
+	t.Logf("the next owner's first commit was done after %v", took)
+	if took > takeoverBound || fb.Next != 0 {
+		t.Errorf("it went on at offset %d after %v", fb.Next, took)
+	}
+	if _, err := conn.Exec(t.Context(), "commit"); err == nil {
+		t.Error("the frozen owner committed")
+	}
+	wantStock(r, 99)
+}
+
+func TestAnOwnerWhoseStatementRunsIsEndedToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, b := r.open(), r.open()
+	seed(t, a, orders)
+	fa := claim(t, a, orders, 5)
+	outcome := make(chan error, 1)
+	go func() {
+		outcome <- a.Commit(t.Context(), advance(fa, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			_, err := tx.Exec(ctx, takeStock+" and pg_sleep(300) is not null /* slow */")
+			return err
+		})
+	}()
+	r.eventually("the slow statement runs", "select exists (select from pg_stat_activity where query like '%slow%' and state = 'active' and pid <> pg_backend_pid())")
+	_, took := takesOver(t, b, orders, 6)
+	t.Logf("the next owner's first commit was done after %v", took)
+	want(t, <-outcome, epoch.ErrInDoubt)
+}
+
+func TestAQueuedTransactionOfAReplacedClaimIsEndedToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, b := r.open(), r.open()
+	seed(t, a, orders)
+	fa := claim(t, a, orders, 5)
+	outcome := make(chan error, 1)
+	go func() {
+		outcome <- a.Queued().Commit(t.Context(), advance(fa, 1), func(ctx context.Context, q *pgsink.Queue) error {
+			_, err := q.Exec(ctx, takeStock+" and pg_sleep(300) is not null /* slow */")
+			return err
+		})
+	}()
+	r.eventually("the slow statement runs", "select exists (select from pg_stat_activity where query like '%slow%' and state = 'active' and pid <> pg_backend_pid())")
+	_, took := takesOver(t, b, orders, 6)
+	t.Logf("the next owner's first commit was done after %v", took)
+	want(t, <-outcome, epoch.ErrInDoubt)
+}
+
+// TestWithoutTheRightToEndItTheIdleTimeoutBoundsTheDelay is what the eviction is
+// for: the same histories, with an owner that uses another role.
+func TestWithoutTheRightToEndItTheIdleTimeoutBoundsTheDelay(t *testing.T) {
+	t.Parallel()
+	const idle = time.Second
+	r := newRig(t)
+	other, otherURL := r.db.Role(t)
+	if err := pgsink.Grant(t.Context(), r.admin, "", other); err != nil {
+		t.Fatal(err)
+	}
+	r.sql("grant select, insert, update on effects, stock to " + other)
+	var log lockedBuffer
+	b := r.open(func(o *pgsink.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	seed(t, b, orders)
+	for i, where := range []string{"in its handler", "between advance and commit"} {
+		fa := claim(t, b, orders, int64(10*i+5))
+		if i == 0 {
+			a := r.openOn(newPool(t, otherURL), func(o *pgsink.Options) { o.IdleTimeout = idle })
+			want(t, a.Commit(t.Context(), advance(fa, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				if err := takingStock(ctx, tx); err != nil {
+					return err
+				}
+				_, took := takesOver(t, b, orders, 6)
+				boundedByIdle(t, where, took, idle)
+				return nil
+			}), epoch.ErrInDoubt)
+			continue
+		}
+		freeze(t, otherURL, fa, idle)
+		_, took := takesOver(t, b, orders, 16)
+		boundedByIdle(t, where, took, idle)
+	}
+	if n := strings.Count(log.String(), "cannot end the open transaction"); n != 1 {
+		t.Errorf("it was said %d times:\n%s", n, log.String())
+	}
+}
+
+func boundedByIdle(t *testing.T, where string, took, idle time.Duration) {
+	t.Helper()
+	t.Logf("frozen %s: the next owner's first commit was done after %v", where, took)
+	if took < idle/2 || took > idle+takeoverBound {
+		t.Errorf("frozen %s: it took %v; want about the idle timeout, %v", where, took, idle)
+	}
+}
+
+func TestAClaimThatCannotHaveTheFenceSaysSoInTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	other, otherURL := r.db.Role(t)
+	if err := pgsink.Grant(t.Context(), r.admin, "", other); err != nil {
+		t.Fatal(err)
+	}
+	r.sql("grant update, select on stock to " + other)
+	s := r.open(func(o *pgsink.Options) { o.ClaimTimeout = 300 * time.Millisecond })
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	freeze(t, otherURL, f, 30*time.Second)
+	began := time.Now()
+	_, err := tryClaim(t.Context(), s, orders, 6)
+	if err == nil || !strings.Contains(err.Error(), "another transaction holds the fence") {
+		t.Errorf("err = %v", err)
+	}
+	if took := time.Since(began); took > takeoverBound {
+		t.Errorf("said after %v", took)
+	}
+}
+
+// TestAClaimEndsNoTransactionButThoseOfTheClaimItReplaces: neither those of
+// other partitions nor those of a claim it has not seen.
+func TestAClaimEndsNoTransactionButThoseOfTheClaimItReplaces(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	other := epoch.Partition{Group: orders.Group, Topic: orders.Topic, Number: 4}
+	seed(t, s, orders, other)
+	f, g := claim(t, s, orders, 5), claim(t, s, other, 5)
+	err := s.Commit(t.Context(), advance(g, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		if err := put(ctx, tx, "other", "1"); err != nil {
+			return err
+		}
+		f = claim(t, s, orders, 6)
+		return nil
+	})
+	if err != nil {
+		t.Errorf("a transaction of another partition: %v", err)
+	}
+	late := f // what a slow claimant has read
+	f = claim(t, s, orders, 7)
+	err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		if _, err := s.Claim(ctx, late, epoch.NewClaim(lease(orders, 6))); !errors.Is(err, epoch.ErrStale) {
+			t.Errorf("the late claimant: err = %v", err)
+		}
+		return put(ctx, tx, "orders", "1")
+	})
+	if err != nil {
+		t.Errorf("a transaction of a later claim: %v", err)
+	}
+}
+
+// TestAStaleTransactionIsRefusedBeforeItsHandlerRuns: the early look, which spares
+// a zombie the work.
+func TestAStaleTransactionIsRefusedBeforeItsHandlerRuns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	fa := claim(t, s, orders, 5)
+	fb := claim(t, s, orders, 6)
+	called := false
+	err := s.Commit(t.Context(), advance(fa, 1), func(context.Context, pgsink.Tx) error { called = true; return nil })
+	want(t, err, epoch.ErrStale)
+	var stale *epoch.StaleError
+	if !errors.As(err, &stale) || stale.Held != fb || called {
+		t.Errorf("err = %v, called %v", err, called)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -1,0 +1,93 @@
+package pgsink_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A handler takes stock in SQL, and records who did it under which epoch.
+func Example() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	if err := pgsink.Migrate(ctx, pool, ""); err != nil {
+		log.Fatal(err)
+	}
+	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	handle := func(ctx context.Context, tx pgsink.Tx, m consumer.Message, e epoch.Epoch) error {
+		_, err := tx.Exec(ctx, "insert into reservation (id, item, epoch) values ($1, $2, $3)", m.Key, m.Value, e)
+		return err
+	}
+
+	var source consumer.Source // of package kafkasource or natssource
+	err = consumer.Run(ctx, source, sink, handle, consumer.Options[pgsink.Tx]{OnFailure: sink.DeadLetter})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A handler that only writes can queue its statements: the whole transaction
+// is then one round trip.
+func ExampleSink_Queued() {
+	var sink *pgsink.Sink // from Open
+	var source consumer.Source
+
+	queued := sink.Queued()
+	handle := func(ctx context.Context, q *pgsink.Queue, m consumer.Message, e epoch.Epoch) error {
+		_, err := q.Exec(ctx, "insert into reservation (id, item, epoch) values ($1, $2, $3)", m.Key, m.Value, e)
+		return err
+	}
+	err := consumer.Run(context.Background(), source, queued, handle,
+		consumer.Options[*pgsink.Queue]{OnFailure: queued.DeadLetter})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The schema's SQL for a migration tool of your own.
+func ExampleMigrations() {
+	steps, err := pgsink.Migrations("fences")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, m := range steps {
+		fmt.Printf("%04d_%s.sql\n", m.Version, m.Name)
+	}
+	// Output:
+	// 0001_fence.sql
+	// 0002_dead_letter.sql
+}
+
+// What the schema's owner runs so that a role may use it.
+func ExampleGrantSQL() {
+	sql, err := pgsink.GrantSQL("fences", "shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Print(sql)
+	// Output:
+	// grant usage on schema "fences" to "shop";
+	// grant execute on function
+	//     "fences".schema_version,
+	//     "fences".read_fence,
+	//     "fences".seed,
+	//     "fences".claim,
+	//     "fences".enter,
+	//     "fences".advance,
+	//     "fences".dead_letter
+	// to "shop";
+}

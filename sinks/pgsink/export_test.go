@@ -1,0 +1,4 @@
+package pgsink
+
+// ClaimLock lets tests hold a transaction open as a sink would.
+var ClaimLock = claimLock

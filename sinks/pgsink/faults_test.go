@@ -1,0 +1,86 @@
+package pgsink_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// cut says what becomes of the next thing that the client sends.
+type cut int
+
+const (
+	cutNothing cut = iota
+	cutBefore      // the connection is lost, and the server never sees it
+	cutAfter       // the server does it, and its answer is lost with the connection
+)
+
+// wire is the network between a pool and its server.
+type wire struct {
+	mu    sync.Mutex
+	cut   cut
+	sends int // since it was last asked
+}
+
+func (w *wire) arm(c cut) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = c
+}
+
+// sent returns how often the client has sent something and waited for the
+// answer since the last call.
+func (w *wire) sent() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.sends
+	w.sends = 0
+	return n
+}
+
+// one is a pool of one connection over this wire.
+func (w *wire) one(c *pgxpool.Config) {
+	c.MaxConns = 1
+	c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &wireConn{Conn: conn, wire: w}, nil
+	}
+}
+
+type wireConn struct {
+	net.Conn
+	wire *wire
+}
+
+func (c *wireConn) Write(b []byte) (int, error) {
+	c.wire.mu.Lock()
+	how := c.wire.cut
+	c.wire.cut = cutNothing
+	c.wire.sends++
+	c.wire.mu.Unlock()
+	switch how {
+	case cutBefore:
+		_ = c.Close()
+		return len(b), nil // as a kernel says that has it in a buffer
+	case cutAfter:
+		n, err := c.Conn.Write(b)
+		// The server answers when it is done: a batch is synced at its end.
+		var answer []byte
+		buf := make([]byte, 4096)
+		for err == nil && !bytes.HasSuffix(answer, []byte{'Z', 0, 0, 0, 5, 'I'}) {
+			var m int
+			m, err = c.Read(buf)
+			answer = append(answer, buf[:m]...)
+		}
+		_ = c.Close()
+		return n, err
+	default:
+		return c.Conn.Write(b)
+	}
+}

@@ -1,0 +1,287 @@
+package pgsink_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files of exported SQL")
+
+func TestConcurrentMigrationsAreSafe(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t)
+	pool := newPool(t, db.URL)
+	errs := make(chan error)
+	for range 6 {
+		go func() { errs <- pgsink.Migrate(t.Context(), pool, "") }()
+	}
+	for range 6 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := pgsink.Open(t.Context(), pool, pgsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMigratingAgainChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	if err := pgsink.Migrate(t.Context(), r.admin, ""); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+		t.Fatalf("the fence is %+v, %v; want %+v", again, err, f)
+	}
+}
+
+func TestAMigratorNeedsNoRightToCreateASchemaThatExists(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t)
+	owner, url := db.Role(t)
+	if _, err := db.Superuser(t).Exec(t.Context(), "create schema fences authorization "+owner); err != nil {
+		t.Fatal(err)
+	}
+	pool := newPool(t, url)
+	if err := pgsink.Migrate(t.Context(), pool, "fences"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pgsink.Open(t.Context(), pool, pgsink.Options{Schema: "fences"}); err != nil {
+		t.Fatal(err)
+	}
+	err := pgsink.Migrate(t.Context(), pool, "another")
+	if err == nil || !strings.Contains(err.Error(), "permission denied for database") {
+		t.Fatalf("err = %v; want that the schema may not be created", err)
+	}
+}
+
+func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	stranger, strangerURL := r.db.Role(t)
+	open := func(url, schema string) error {
+		_, err := pgsink.Open(t.Context(), newPool(t, url), pgsink.Options{Schema: schema})
+		return err
+	}
+	check := func(what string, err, target error, mentions string) {
+		t.Helper()
+		if !errors.Is(err, target) || !strings.Contains(fmt.Sprint(err), mentions) {
+			t.Errorf("%s: err = %v; want %v, and %q in it", what, err, target, mentions)
+		}
+	}
+	check("no such schema", open(r.appURL, "nowhere"), pgsink.ErrNotMigrated, "nowhere")
+	r.sql("create schema bare; grant usage on schema bare to public")
+	check("an empty schema", open(r.appURL, "bare"), pgsink.ErrNotMigrated, "bare")
+	check("no right to the schema", open(strangerURL, ""), pgsink.ErrPermission, stranger)
+	r.sql("grant usage on schema epochfence to " + stranger)
+	check("no right to the functions", open(strangerURL, ""), pgsink.ErrPermission, "schema_version")
+	r.sql("grant execute on all functions in schema epochfence to " + stranger + "; revoke execute on function epochfence.claim from " + stranger)
+	check("no right to one function", open(strangerURL, ""), pgsink.ErrPermission, "claim")
+
+	steps, err := pgsink.Migrations("old")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.sql(steps[0].SQL + "grant usage on schema old to public; grant execute on all functions in schema old to public")
+	check("a schema of an older version", open(r.appURL, "old"), pgsink.ErrSchemaOlder, "version 1")
+	if err := pgsink.Migrate(t.Context(), r.admin, "old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(r.db.URL, "old"); err != nil {
+		t.Errorf("after Migrate brought it up to date: %v", err)
+	}
+
+	r.sql("insert into epochfence.migration (version, name) values (99, 'of tomorrow')")
+	check("a schema of a newer version", open(r.appURL, ""), pgsink.ErrSchemaNewer, "99")
+	check("a schema of a newer version", pgsink.Migrate(t.Context(), r.admin, ""), pgsink.ErrSchemaNewer, "99")
+}
+
+// TestTheApplicationCannotTouchTheTables is why the functions are SECURITY
+// DEFINER: a bug or an injection in the application cannot move a fence.
+func TestTheApplicationCannotTouchTheTables(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open() // and yet it can do all a sink does, as the suite shows
+	seed(t, s, orders)
+	claim(t, s, orders, 5)
+	app, err := pgx.Connect(t.Context(), r.appURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = app.Close(context.Background()) }()
+	for _, sql := range []string{
+		"select from epochfence.fence",
+		"update epochfence.fence set next_offset = 0",
+		"delete from epochfence.fence",
+		"insert into epochfence.fence (group_name, topic, partition, log_id, lease_source, next_offset) values ('', '', 0, '', '', 0)",
+		"truncate epochfence.fence",
+		"select from epochfence.migration",
+		"delete from epochfence.dead_letter",
+		"select from epochfence.dead_letter",
+		"create table epochfence.mine ()",
+		"drop function epochfence.claim",
+		"select epochfence.refuse('', '', 0, '00000000-0000-0000-0000-000000000000', 0)",
+		"alter table epochfence.fence disable trigger all",
+		"begin; lock table epochfence.fence",
+		"rollback; select nextval('epochfence.dead_letter_id_seq')",
+	} {
+		_, err := app.Exec(t.Context(), sql)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "42501" {
+			t.Errorf("%s: err = %v; want that permission is denied", sql, err)
+		}
+	}
+}
+
+func TestFunctionsIgnoreTheCallersSearchPath(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.openOn(newPool(t, r.appURL, runtimeParam("search_path", "decoy, pg_catalog")))
+	r.sql(`create schema decoy authorization ` + r.role + `;
+		create table decoy.fence (like epochfence.fence); grant all on decoy.fence to ` + r.role)
+	seed(t, s, orders)
+	claim(t, s, orders, 5)
+	var n int
+	if err := r.admin.QueryRow(t.Context(), "select count(*) from decoy.fence").Scan(&n); err != nil || n != 0 {
+		t.Fatalf("%d fences went to the caller's schema, %v", n, err)
+	}
+}
+
+func TestASchemaMayHaveAnyName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, name := range []string{
+		"Upper", `quo"ted`, "it's", "größe 数量", "semi;colon -- comment", "$$", "select", strings.Repeat("x", 63),
+	} {
+		if err := pgsink.Migrate(t.Context(), r.admin, name); err != nil {
+			t.Fatal(err)
+		}
+		if err := pgsink.Grant(t.Context(), r.admin, name, r.role); err != nil {
+			t.Fatal(err)
+		}
+		s := r.open(func(o *pgsink.Options) { o.Schema = name })
+		seed(t, s, orders)
+		f := claim(t, s, orders, 5)
+		if err := s.Commit(t.Context(), advance(f, 1), putting(name, "1")); err != nil {
+			t.Fatal(err)
+		}
+		r.wantList(name, "1")
+	}
+	for _, name := range []string{strings.Repeat("x", 64), "nul\x00", "not utf-8 \xff"} {
+		if err := pgsink.Migrate(t.Context(), r.admin, name); err == nil {
+			t.Errorf("a schema named %q was made", name)
+		}
+		if _, err := pgsink.Open(t.Context(), newPool(t, r.appURL), pgsink.Options{Schema: name}); err == nil {
+			t.Errorf("a schema named %q was opened", name)
+		}
+	}
+}
+
+// TestExportedMigrations compares what users' migration tools apply with files
+// that are read by people: `go test -run TestExported -update` rewrites them.
+func TestExportedMigrations(t *testing.T) {
+	t.Parallel()
+	for file, schema := range map[string]string{"default.sql": "", "quoted.sql": `Fences of "Größe"`} {
+		steps, err := pgsink.Migrations(schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, m := range steps {
+			fmt.Fprintf(&b, "-- %04d_%s.sql\n%s\n", m.Version, m.Name, m.SQL)
+		}
+		grant, err := pgsink.GrantSQL(schema, "App")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "-- grant\n%s", grant)
+		golden := filepath.Join("testdata", file)
+		if *update {
+			if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		old, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(old) != b.String() {
+			t.Errorf("the exported SQL is not that of %s. A migration that was released must not change; "+
+				"otherwise rewrite the file with -update", golden)
+		}
+	}
+}
+
+func TestTheExportedSQLIsWhatMigrateApplies(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t)
+	conn := db.Superuser(t)
+	steps, err := pgsink.Migrations("exported")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range steps {
+		if _, err := conn.Exec(t.Context(), m.SQL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Migrate finds nothing left to do, and the sink works.
+	if err := pgsink.Migrate(t.Context(), conn, "exported"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := pgsink.Open(t.Context(), newPool(t, db.URL), pgsink.Options{Schema: "exported"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed(t, s, orders)
+	claim(t, s, orders, 5)
+}
+
+func TestTwoGroupsOnOneTableAreIndependent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	shipping := orders
+	shipping.Group = "shipping"
+	seed(t, s, orders, shipping)
+	a, b := claim(t, s, orders, 5), claim(t, s, shipping, 9)
+	if a.Epoch != 5 || b.Epoch != 9 {
+		t.Fatalf("epochs %d and %d", a.Epoch, b.Epoch)
+	}
+	if err := s.Commit(t.Context(), advance(a, 3), putting("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := s.Fence(t.Context(), shipping); err != nil || f != b {
+		t.Fatalf("the other group's fence is %+v, %v; want %+v", f, err, b)
+	}
+	claim(t, s, shipping, 10)
+	a.Next = 3
+	if err := s.Commit(t.Context(), advance(a, 1), putting("a", "2")); err != nil {
+		t.Fatalf("after the other group's takeover: %v", err)
+	}
+	// A message of both in one transaction belongs to neither in particular.
+	b = claim(t, s, shipping, 11)
+	a.Next = 4
+	err := s.Commit(t.Context(), append(advance(a, 1), advance(b, 1)...), func(ctx context.Context, tx pgsink.Tx) error {
+		return s.DeadLetter(ctx, tx, epoch.Message{Topic: "orders", Partition: 3, Offset: 4}, a.Epoch, errors.New("bad"))
+	})
+	if err == nil || !strings.Contains(err.Error(), "both apply") {
+		t.Fatalf("err = %v; want that the group is not known", err)
+	}
+}

@@ -1,0 +1,286 @@
+-- 0001_fence.sql
+create schema if not exists "Fences of ""Größe""";
+
+-- Fences, and the functions that are the only way to them.
+--
+-- Every function is SECURITY DEFINER with a pinned search_path: an application
+-- role needs USAGE on the schema and EXECUTE on the functions, and cannot read
+-- or write the tables. Refusals are errors with a SQLSTATE of their own, so that
+-- they abort the transaction, and carry the fence as found as JSON in DETAIL:
+--
+--   XF001 stale       another claim holds the fence
+--   XF002 moved       the claim holds, the position is another
+--   XF003 missing     there is no such fence
+--   XF004 escaped     the transaction is not the one that was entered
+--   XF005 log         the fence counts the offsets of another log
+--   XF006 source      the fence is leased from another issuer
+--   XF007 claim id    the new claim id is not a fresh one
+--   XF008 no lease    the number of the lease is not positive
+--   XF009 exhausted   epochs are used up
+
+create table "Fences of ""Größe""".migration (
+    version    integer primary key,
+    name       text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+
+create function "Fences of ""Größe""".schema_version() returns integer
+language sql stable security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+    select coalesce(max(version), 0) from migration
+$$;
+
+-- One row per partition. It is never deleted: a group whose fence is gone would
+-- begin again at the earliest message.
+create table "Fences of ""Größe""".fence (
+    group_name   text collate "C" not null,
+    topic        text collate "C" not null,
+    partition    integer not null,
+    log_id       text collate "C" not null, -- whose offsets next_offset counts
+    lease_source text collate "C" not null, -- who issued lease_number
+    lease_number bigint not null default 0, -- for people
+    owner        text not null default '',  -- for people
+    epoch        bigint not null default 0, -- zero: seeded, never claimed
+    claim_id     uuid not null default '00000000-0000-0000-0000-000000000000',
+    next_offset  bigint not null,           -- the next message to apply
+    leader_epoch integer not null default -1,
+    claimed_at   timestamptz,               -- for people
+    advanced_at  timestamptz,               -- for people
+    primary key (group_name, topic, partition)
+) with (fillfactor = 50); -- each advance writes a version of the row: let it find room beside the last
+
+create function "Fences of ""Größe""".read_fence(in_group text, in_topic text, in_partition integer)
+returns setof "Fences of ""Größe""".fence
+language sql stable security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+    select f.* from fence f
+    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
+$$;
+
+-- seed adds a fence for each partition that has none: at nexts if the group has
+-- no fence of the topic yet, otherwise at earliests. Concurrent calls for one
+-- group and topic come one after the other. It relies on READ COMMITTED: the
+-- statements after the lock see what the call before it did.
+create function "Fences of ""Größe""".seed(in_group text, in_topic text, lock_timeout_ms integer,
+    partitions integer[], logs text[], sources text[], nexts bigint[], earliests bigint[])
+returns void
+language plpgsql security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+declare
+    known boolean;
+begin
+    perform set_config('lock_timeout', lock_timeout_ms::text, true);
+    perform pg_advisory_xact_lock(hashtextextended(in_group, hashtextextended(in_topic, 0)));
+    known := exists (select from fence f where f.group_name = in_group and f.topic = in_topic);
+    insert into fence (group_name, topic, partition, log_id, lease_source, next_offset)
+    select in_group, in_topic, s.partition, s.log, s.source, case when known then s.earliest else s.next end
+    from unnest(partitions, logs, sources, nexts, earliests)
+        with ordinality as s (partition, log, source, next, earliest, position)
+    order by s.position
+    on conflict do nothing;
+end
+$$;
+
+-- claim swaps a claim in if the fence still is as seen. It relies on READ
+-- COMMITTED: the row it locks is the newest.
+create function "Fences of ""Größe""".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
+    seen_epoch bigint, seen_claim uuid, log text, source text, number bigint, new_owner text, new_claim uuid)
+returns setof "Fences of ""Größe""".fence
+language plpgsql security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+declare
+    f fence;
+begin
+    perform set_config('lock_timeout', lock_timeout_ms::text, true);
+    select * into f from fence
+    where group_name = in_group and topic = in_topic and partition = in_partition
+    for update;
+    if not found then
+        raise exception using errcode = 'XF003', message = 'no fence',
+            detail = json_build_object('group_name', in_group, 'topic', in_topic, 'partition', in_partition);
+    end if;
+    if f.epoch <> seen_epoch or f.claim_id <> seen_claim then
+        raise exception using errcode = 'XF001', message = 'stale claim', detail = row_to_json(f);
+    end if;
+    if new_claim = '00000000-0000-0000-0000-000000000000' or new_claim = f.claim_id then
+        raise exception using errcode = 'XF007', message = 'claim id is not a fresh one', detail = row_to_json(f);
+    end if;
+    if number <= 0 then
+        raise exception using errcode = 'XF008', message = 'no lease', detail = row_to_json(f);
+    end if;
+    if f.log_id <> log then
+        raise exception using errcode = 'XF005', message = 'log changed', detail = row_to_json(f);
+    end if;
+    if f.lease_source <> source then
+        raise exception using errcode = 'XF006', message = 'foreign lease source', detail = row_to_json(f);
+    end if;
+    if f.epoch = 9223372036854775807 then
+        raise exception using errcode = 'XF009', message = 'epochs are used up', detail = row_to_json(f);
+    end if;
+    return query
+    update fence t
+    set lease_number = number, owner = new_owner, epoch = greatest(number, t.epoch + 1),
+        claim_id = new_claim, claimed_at = clock_timestamp()
+    where t.group_name = in_group and t.topic = in_topic and t.partition = in_partition
+    returning t.*;
+end
+$$;
+
+-- refuse raises what speaks against an advance, if anything does.
+create function "Fences of ""Größe""".refuse(in_group text, in_topic text, in_partition integer, in_claim uuid, in_from bigint)
+returns void
+language plpgsql set search_path = "Fences of ""Größe""", pg_temp
+as $$
+declare
+    f fence;
+begin
+    select * into f from fence
+    where group_name = in_group and topic = in_topic and partition = in_partition;
+    if not found then
+        raise exception using errcode = 'XF003', message = 'no fence',
+            detail = json_build_object('group_name', in_group, 'topic', in_topic, 'partition', in_partition);
+    end if;
+    if f.claim_id <> in_claim or in_claim = '00000000-0000-0000-0000-000000000000' then
+        raise exception using errcode = 'XF001', message = 'stale claim', detail = row_to_json(f);
+    end if;
+    if f.next_offset <> in_from then
+        raise exception using errcode = 'XF002', message = 'position moved', detail = row_to_json(f);
+    end if;
+end
+$$;
+
+-- enter is the first statement of a fenced transaction. It bounds the
+-- transaction in time, marks it, takes a shared lock by which a later claim
+-- finds it, and refuses at once what advance would refuse now. It holds no lock
+-- on a fence. It returns the transaction's id.
+--
+-- The locks come before the look: a transaction that the look let through is
+-- one that a later claim finds.
+create function "Fences of ""Größe""".enter(statement_timeout_ms integer, idle_timeout_ms integer, lock_timeout_ms integer,
+    transaction_timeout_ms integer, locks bigint[],
+    groups text[], topics text[], partitions integer[], claims uuid[], froms bigint[])
+returns bigint
+language plpgsql security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+declare
+    xid text := pg_current_xact_id()::text;
+    i bigint;
+begin
+    perform set_config('epochfence.transaction', xid, true),
+        set_config('statement_timeout', statement_timeout_ms::text, true),
+        set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true),
+        set_config('lock_timeout', lock_timeout_ms::text, true);
+    if current_setting('server_version_num')::integer >= 170000 then
+        perform set_config('transaction_timeout', transaction_timeout_ms::text, true);
+    end if;
+    perform pg_advisory_xact_lock_shared(k) from unnest(locks) k;
+
+    select a.position into i
+    from unnest(groups, topics, partitions, claims, froms)
+        with ordinality as a (group_name, topic, partition, claim, start, position)
+    left join fence f
+        on f.group_name = a.group_name and f.topic = a.topic and f.partition = a.partition
+    where f.claim_id is distinct from a.claim or f.next_offset is distinct from a.start
+        or a.claim = '00000000-0000-0000-0000-000000000000'
+    order by a.position limit 1;
+    if found then
+        perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i]);
+    end if;
+    return xid::bigint;
+end
+$$;
+
+-- advance is the last statement before COMMIT: for each partition in the order
+-- given, which must be key order, the fence's claim is mine and its next_offset
+-- is where I started, or it raises.
+create function "Fences of ""Größe""".advance(groups text[], topics text[], partitions integer[], claims uuid[],
+    froms bigint[], tos bigint[], leader_epochs integer[])
+returns void
+language plpgsql security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+begin
+    -- A transaction that the handler began after one that it ended by itself
+    -- does not carry the mark that enter left.
+    if current_setting('epochfence.transaction', true) is distinct from pg_current_xact_id()::text then
+        raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction';
+    end if;
+    for i in 1 .. cardinality(groups) loop
+        for attempt in 1 .. 2 loop
+            update fence f
+            set next_offset = tos[i], advanced_at = clock_timestamp(),
+                leader_epoch = case when tos[i] > froms[i] then leader_epochs[i] else f.leader_epoch end
+            where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
+                and f.claim_id = claims[i] and f.next_offset = froms[i]
+                and claims[i] <> '00000000-0000-0000-0000-000000000000';
+            exit when found;
+            -- An UPDATE does not wait for a row whose old version does not
+            -- match. Lock it, and judge what it has become.
+            perform from fence f
+            where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
+            for update;
+            perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i]);
+            if attempt = 2 then
+                raise exception 'fence neither advanced nor refused';
+            end if;
+        end loop;
+    end loop;
+end
+$$;
+
+revoke all on "Fences of ""Größe""".migration, "Fences of ""Größe""".fence from public;
+revoke all on function "Fences of ""Größe""".schema_version, "Fences of ""Größe""".read_fence, "Fences of ""Größe""".seed, "Fences of ""Größe""".claim,
+    "Fences of ""Größe""".refuse, "Fences of ""Größe""".enter, "Fences of ""Größe""".advance from public;
+
+insert into "Fences of ""Größe""".migration (version, name) values (1, 'fence');
+
+-- 0002_dead_letter.sql
+-- Messages that a handler could not apply, each stored in the transaction that
+-- moved past it.
+
+create table "Fences of ""Größe""".dead_letter (
+    id             bigint generated always as identity primary key,
+    group_name     text collate "C" not null,
+    topic          text collate "C" not null,
+    partition      integer not null,
+    message_offset bigint not null,
+    leader_epoch   integer not null,
+    epoch          bigint not null,  -- under which the message was given up
+    message_time   timestamptz,
+    key            bytea,
+    value          bytea,
+    header_keys    bytea[] not null, -- in the message's order, with header_values
+    header_values  bytea[] not null,
+    error          text not null,
+    failed_at      timestamptz not null default clock_timestamp()
+);
+
+create index dead_letter_partition on "Fences of ""Größe""".dead_letter (topic, partition, message_offset);
+
+create function "Fences of ""Größe""".dead_letter(in_group text, in_topic text, in_partition integer, in_offset bigint,
+    in_leader_epoch integer, in_epoch bigint, in_time timestamptz, in_key bytea, in_value bytea,
+    in_header_keys bytea[], in_header_values bytea[], in_error text)
+returns void
+language sql security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+    insert into dead_letter (group_name, topic, partition, message_offset, leader_epoch, epoch, message_time,
+        key, value, header_keys, header_values, error)
+    values (in_group, in_topic, in_partition, in_offset, in_leader_epoch, in_epoch, in_time,
+        in_key, in_value, in_header_keys, in_header_values, in_error)
+$$;
+
+revoke all on "Fences of ""Größe""".dead_letter from public;
+revoke all on function "Fences of ""Größe""".dead_letter from public;
+
+insert into "Fences of ""Größe""".migration (version, name) values (2, 'dead_letter');
+
+-- grant
+grant usage on schema "Fences of ""Größe""" to "App";
+grant execute on function
+    "Fences of ""Größe""".schema_version,
+    "Fences of ""Größe""".read_fence,
+    "Fences of ""Größe""".seed,
+    "Fences of ""Größe""".claim,
+    "Fences of ""Größe""".enter,
+    "Fences of ""Größe""".advance,
+    "Fences of ""Größe""".dead_letter
+to "App";
