@@ -16,8 +16,13 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// reachable is how long a service may take to answer at the start.
-const reachable = 10 * time.Second
+const (
+	// reachable is how long a service may take to answer at the start.
+	reachable = 5 * time.Second
+
+	// preparing is how long making topics and tables, or removing them, may take.
+	preparing = 30 * time.Second
+)
 
 // database is the parent's view of one column's tables.
 type database struct {
@@ -29,7 +34,7 @@ type database struct {
 // newDatabase creates the tables of a column, with so many items in stock. The
 // schema is for PostgreSQL.
 func newDatabase(ctx context.Context, path, schema string, items int) (*database, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*reachable)
+	ctx, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()
 	d := &database{path: path}
 	var err error
@@ -71,6 +76,9 @@ func pingPostgres(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, reachable)
 	defer cancel()
 	if err := pool.Ping(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer from PostgreSQL within %v: %w", reachable, err)
+		}
 		return fmt.Errorf("inventory: -database: %w", err)
 	}
 	return nil
@@ -161,7 +169,7 @@ func (d *database) drop() error {
 	if d.schema == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*reachable)
+	ctx, cancel := context.WithTimeout(context.Background(), preparing)
 	defer cancel()
 	if _, err := d.db.ExecContext(ctx, "DROP SCHEMA "+pgx.Identifier{d.schema}.Sanitize()+" CASCADE"); err != nil {
 		return fmt.Errorf("inventory: drop schema %s: %w", d.schema, err)

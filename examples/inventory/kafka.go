@@ -46,13 +46,13 @@ func connectKafka(ctx context.Context, brokers []string) (*kafka, error) {
 	defer cancel()
 	if err := client.Ping(answer); err != nil {
 		client.Close()
-		return nil, fmt.Errorf("inventory: -brokers: no answer from Kafka at %v within %v (is it running, and is this its plaintext listener?): %w", brokers, reachable, err)
+		return nil, fmt.Errorf("inventory: -brokers: cannot reach Kafka; is it running, and is this its plaintext listener? %w", err)
 	}
 	return &kafka{client: client, admin: kadm.NewClient(client)}, nil
 }
 
 func (k *kafka) createTopic(ctx context.Context, topic string, partitions int) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*reachable)
+	ctx, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()
 	r, err := k.admin.CreateTopic(ctx, int32(partitions), -1, nil, topic)
 	if err == nil {
@@ -66,7 +66,7 @@ func (k *kafka) createTopic(ctx context.Context, topic string, partitions int) e
 
 // remove deletes what a column left in Kafka.
 func (k *kafka) remove(topic, group string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*reachable)
+	ctx, cancel := context.WithTimeout(context.Background(), preparing)
 	defer cancel()
 	t, err := k.admin.DeleteTopic(ctx, topic)
 	if err = errors.Join(err, t.Err); err != nil {

@@ -68,7 +68,7 @@ func openPostgres(ctx context.Context, url, schema string) (*pgxpool.Pool, error
 	if err != nil {
 		return nil, fmt.Errorf("inventory: -database: %w", err)
 	}
-	c.ConnConfig.RuntimeParams["search_path"] = schema
+	c.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("inventory: -database: %w", err)

@@ -122,6 +122,9 @@ func introduce(b *show.Board, s settings, broker, database string) {
 	b.Print("Frozen:  SIGSTOP with messages in hand, " + frozenWhere + ",")
 	b.Print("         until another worker has gone on with its partitions; then SIGCONT.")
 	b.Print("Killed:  SIGKILL after its transaction's commit, before the offsets' commit.")
+	if isPostgres(s.database) {
+		b.Print("Cut off: its open transaction was ended by the next owner's claim.")
+	}
 	b.Print("At p/o:  the first message in hand, by partition and offset.")
 	b.Print("")
 }
@@ -171,12 +174,19 @@ func conclude(b *show.Board, cs []*side) int {
 		b.Print("Judged from the tables alone, after all workers had ended.")
 	}
 	f := cs[0]
+	said, status := "exact", statusExact
 	if f.err != nil || !f.judged || !f.verdict.exact() {
-		b.Print(fmt.Sprintf("The fenced column is NOT exact (%s).", show.Seconds(b.Elapsed())))
-		return statusNot
+		said, status = "NOT exact", statusNot
 	}
-	b.Print(fmt.Sprintf("The fenced column is exact (%s).", show.Seconds(b.Elapsed())))
-	return statusExact
+	for _, c := range columns[min(1, len(columns)):] {
+		if c.exact() {
+			said += "; the usual code's is too, this time"
+		} else {
+			said += "; the usual code's is not"
+		}
+	}
+	b.Print(fmt.Sprintf("The fenced column is %s (%s).", said, show.Seconds(b.Elapsed())))
+	return status
 }
 
 func late(cs []column) bool {

@@ -73,6 +73,9 @@ func (sd *side) play(ctx context.Context) (err error) {
 	}
 	sd.made = true
 	sent, err := sd.consume(ctx)
+	if ctx.Err() != nil {
+		sd.crew.Stop(0) // interrupted: nobody will look at what they did
+	}
 	if killed := sd.crew.Stop(stopGrace); killed > 0 && err == nil {
 		err = fmt.Errorf("%d workers did not end within %v of being asked to, and were killed", killed, stopGrace)
 	}

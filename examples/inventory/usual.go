@@ -59,7 +59,7 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 			}
 			// The effects are in. If the process ends here, or this fails, they
 			// will be applied again by whoever reads the messages again.
-			if err := client.CommitUncommittedOffsets(context.WithoutCancel(ctx)); err != nil {
+			if err := commitOffsets(ctx, client, c.Session); err != nil {
 				slog.Warn("commit offsets", "err", err)
 				stage.Late(err)
 			}
@@ -67,6 +67,12 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 		client.AllowRebalance()
 	}
 	return nil
+}
+
+func commitOffsets(ctx context.Context, client *kgo.Client, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	return client.CommitUncommittedOffsets(ctx)
 }
 
 // retry tries a transaction again that the database refused, as deadlocks are.

@@ -47,12 +47,13 @@ func work(ctx context.Context, stage *show.Stage) error {
 }
 
 // client is what both columns tell Kafka's client: the same broker, and the
-// same time after which a silent worker loses its partitions.
+// same times after which a silent worker loses its partitions.
 func (c config) client() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...),
 		kgo.ClientID(c.Group + "-" + c.Worker),
 		kgo.SessionTimeout(c.Session),
 		kgo.HeartbeatInterval(c.Session / 6),
+		kgo.RebalanceTimeout(5 * c.Session / 2),
 	}
 }

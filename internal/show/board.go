@@ -110,7 +110,7 @@ func (b *Board) Watch(ctx context.Context, status func() []string) {
 
 func (b *Board) erase() {
 	if b.drawn > 0 {
-		fmt.Fprintf(b.w, "\x1b[%dA\x1b[J", b.drawn)
+		fmt.Fprintf(b.w, "\r\x1b[%dA\x1b[J", b.drawn)
 		b.drawn = 0
 	}
 }

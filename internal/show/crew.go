@@ -113,6 +113,8 @@ func (c *Crew) handle(p *process, r report) {
 		if ok && v.owner != p.n {
 			c.tally.Takeovers = append(c.tally.Takeovers, now.Sub(v.since))
 		}
+	case reportArmed:
+		p.armed = r.Point
 	case reportReached:
 		p.reached = &r
 	case reportApplied:

@@ -28,7 +28,7 @@ func newTestCrew(t *testing.T, workers int) *Crew {
 
 func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t *testing.T) {
 	c := newTestCrew(t, 2)
-	line, err := c.Freeze(t.Context(), 1, BeforeWrites, testLimits)
+	line, err := c.Freeze(t.Context(), 1, BeforeWrites, func() {}, testLimits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 
 func TestAKilledWorkerIsReplacedAndItsPartitionTakenOver(t *testing.T) {
 	c := newTestCrew(t, 2)
-	line, err := c.Kill(t.Context(), 1, testLimits)
+	line, err := c.Kill(t.Context(), 1, func() {}, testLimits)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,13 +17,14 @@ type Limits struct {
 
 // Freeze stops a worker at a point of its next transaction (SIGSTOP), waits
 // until the partitions it had in hand have moved on, thaws it (SIGCONT) and lets
-// it go on. It returns a line that says what happened.
+// it go on. release is called once the worker waits for a message to be stopped
+// at. Freeze returns a line that says what happened.
 //
 // Moved on means that another worker has committed effects of them; or, where
 // the frozen transaction's locks hold that one up, that it has had them for a
 // few seconds.
-func (c *Crew) Freeze(ctx context.Context, worker int, at Point, l Limits) (string, error) {
-	p, r, err := c.strike(ctx, worker, at, l)
+func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(), l Limits) (string, error) {
+	p, r, err := c.strike(ctx, worker, at, release, l)
 	if err != nil {
 		return "", err
 	}
@@ -53,10 +54,11 @@ func (c *Crew) Freeze(ctx context.Context, worker int, at Point, l Limits) (stri
 }
 
 // Kill ends a worker (SIGKILL) after its next transaction has committed and
-// before the source knows, and starts another. It returns a line that says what
-// happened once all partitions have an owner again.
-func (c *Crew) Kill(ctx context.Context, worker int, l Limits) (string, error) {
-	p, r, err := c.strike(ctx, worker, AfterCommit, l)
+// before the source knows, and starts another. release is as in [Crew.Freeze]. It
+// returns a line that says what happened once all partitions have an owner
+// again.
+func (c *Crew) Kill(ctx context.Context, worker int, release func(), l Limits) (string, error) {
+	p, r, err := c.strike(ctx, worker, AfterCommit, release, l)
 	if err != nil {
 		return "", err
 	}
@@ -77,31 +79,74 @@ func (c *Crew) Kill(ctx context.Context, worker int, l Limits) (string, error) {
 }
 
 // strike tells a worker that holds partitions, the given one if it does, to stop
-// at the point, and waits until it stands there.
-func (c *Crew) strike(ctx context.Context, worker int, at Point, l Limits) (*process, report, error) {
-	c.mu.Lock()
-	p := c.victim(worker)
-	if p != nil {
-		p.reached, p.outcome = nil, nil
-	}
-	c.mu.Unlock()
-	if p == nil {
-		return nil, report{}, errors.New("no worker holds a partition")
-	}
-	if err := p.orders.Encode(order{Do: orderStopAt, Point: at}); err != nil {
-		return nil, report{}, fmt.Errorf("order worker %d: %w", p.n, err)
-	}
-	var r report
-	err := c.await(ctx, l.Strike, func() bool {
-		if p.reached != nil {
-			r = *p.reached
+// at the point, releases messages for it to be struck at, and waits until it
+// stands there. If it loses its partitions before, another one is told.
+func (c *Crew) strike(ctx context.Context, worker int, at Point, release func(), l Limits) (*process, report, error) {
+	for {
+		c.mu.Lock()
+		p := c.victim(worker)
+		if p != nil {
+			p.reached, p.outcome = nil, nil
 		}
-		return p.reached != nil
-	})
-	if errors.Is(err, errTimeout) {
-		err = fmt.Errorf("worker %d got no message to be stopped at for %v", p.n, l.Strike)
+		c.mu.Unlock()
+		if p == nil {
+			return nil, report{}, errors.New("no worker holds a partition")
+		}
+		if err := c.arm(ctx, p, at, l.Strike); err != nil {
+			return nil, report{}, err
+		}
+		release()
+		release = func() {}
+		err := c.await(ctx, l.Strike, func() bool { return p.reached != nil || !c.holds(p) })
+		if errors.Is(err, errTimeout) {
+			err = fmt.Errorf("worker %d got no message to be stopped at for %v", p.n, l.Strike)
+		}
+		if err != nil {
+			return nil, report{}, err
+		}
+		c.mu.Lock()
+		r := p.reached
+		c.mu.Unlock()
+		if r != nil {
+			return p, *r, nil
+		}
+		if err := c.arm(ctx, p, "", l.Strike); err != nil {
+			return nil, report{}, err
+		}
+		c.mu.Lock()
+		r = p.reached
+		c.mu.Unlock()
+		if r != nil { // just before it took that order
+			return p, *r, nil
+		}
+		worker = p.n + 1
 	}
-	return p, r, err
+}
+
+// arm orders p to stop at a point and waits until it has taken the order.
+func (c *Crew) arm(ctx context.Context, p *process, at Point, limit time.Duration) error {
+	c.mu.Lock()
+	p.armed = "unknown"
+	c.mu.Unlock()
+	if err := p.orders.Encode(order{Do: orderStopAt, Point: at}); err != nil {
+		return fmt.Errorf("order worker %d: %w", p.n, err)
+	}
+	err := c.await(ctx, limit, func() bool { return p.armed == at })
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("worker %d has not taken an order for %v", p.n, limit)
+	}
+	return err
+}
+
+// holds reports whether p was the last to report some partition. The mutex is
+// held.
+func (c *Crew) holds(p *process) bool {
+	for _, n := range c.holder {
+		if n == p.n {
+			return true
+		}
+	}
+	return false
 }
 
 // victim is the given worker if it lives and holds partitions, and the next one

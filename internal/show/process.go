@@ -25,6 +25,7 @@ type process struct {
 
 	// Guarded by the crew's mutex.
 	stopping bool    // it was told to end
+	armed    Point   // the last order to stop that it has taken
 	reached  *report // where it stands, waiting
 	outcome  *report // what became of the transaction it was stopped in
 }

@@ -48,15 +48,14 @@ func (c *Crew) Play(ctx context.Context, is []Incident, total int, pace *Pace, l
 				break
 			}
 		}
-		pace.Release()
 		var (
 			line string
 			err  error
 		)
 		if in.Kill {
-			line, err = c.Kill(ctx, in.Worker, l)
+			line, err = c.Kill(ctx, in.Worker, pace.Release, l)
 		} else {
-			line, err = c.Freeze(ctx, in.Worker, in.At, l)
+			line, err = c.Freeze(ctx, in.Worker, in.At, pace.Release, l)
 		}
 		if err != nil {
 			return fmt.Errorf("incident %d of %d: %w", i+1, len(is), err)

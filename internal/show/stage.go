@@ -52,6 +52,7 @@ func (s *Stage) obey(o order) {
 		s.mu.Lock()
 		s.armed = o.Point
 		s.mu.Unlock()
+		s.tell(report{Kind: reportArmed, Point: o.Point})
 	case orderGo:
 		s.resume <- struct{}{}
 	}

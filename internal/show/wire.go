@@ -36,6 +36,7 @@ func (w Work) String() string {
 // What a worker can report.
 const (
 	reportHolds   = "holds"   // it has a partition now
+	reportArmed   = "armed"   // it has taken the order to stop, or not to
 	reportReached = "reached" // it stands at the point it was told to stop at
 	reportApplied = "applied" // a transaction has committed
 	reportStale   = "stale"   // a transaction was refused because its claim was stale
@@ -56,8 +57,8 @@ type report struct {
 
 // What a worker can be told.
 const (
-	orderStopAt = "stop at"
-	orderGo     = "go"
+	orderStopAt = "stop at" // a point of the next transaction, "" for none
+	orderGo     = "go"      // on from there
 )
 
 // order is a line to a worker. The first line is its configuration.

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"maps"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// newTestDatabase is what the show's parent makes, with a few items.
+func newTestDatabase(t *testing.T, path, schema string) *database {
+	t.Helper()
+	d, err := newDatabase(t.Context(), path, schema, testItems)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.drop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// testLog holds so many reservations of testSeed on two partitions.
+func testLog(t *testing.T, n int) (*memsource.Log, []show.Place) {
+	t.Helper()
+	log := memsource.New("reservations", 2)
+	sent := make([]show.Place, n)
+	for i := range sent {
+		p := int32(i % 2)
+		value, err := json.Marshal(reservation(testSeed, i, testItems))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent[i] = show.Place{Partition: p, Offset: int64(log.Append(p, string(value)))}
+	}
+	return log, sent
+}
+
+func bounded(t *testing.T, log *memsource.Log) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return log.UntilApplied(ctx)
+}
+
+func checkExact(t *testing.T, d *database, sent []show.Place) {
+	t.Helper()
+	v, err := judge(t.Context(), d, testSeed, testItems, sent)
+	if err != nil || !v.exact() {
+		t.Errorf("%+v, %v", v, err)
+	}
+	err = d.ledger(t.Context(), func(e entry) {
+		if e.Worker != "worker 7" || e.Epoch < 1 {
+			t.Errorf("line %+v does not say who, under which epoch", e)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheSQLiteHandlerTakesStockOnceForEachReservation(t *testing.T) {
+	d := newTestDatabase(t, filepath.Join(t.TempDir(), "t.db"), "")
+	log, sent := testLog(t, 50)
+	sink, err := sqlsink.Open(t.Context(), d.db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := consumer.Run(bounded(t, log), log.Member("m"), sink, reserve[*sqlsink.Tx]("worker 7"), consumer.Options[*sqlsink.Tx]{}); err != nil {
+		t.Fatal(err)
+	}
+	checkExact(t, d, sent)
+}
+
+func TestThePostgresHandlerTakesStockOnceForEachReservation(t *testing.T) {
+	const schema = "inventory test"
+	db := pgtest.Start(t)
+	d := newTestDatabase(t, db.URL, schema)
+	log, sent := testLog(t, 50)
+	pool, err := openPostgres(t.Context(), db.URL, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := consumer.RunBatch(bounded(t, log), log.Member("m"), sink, reserveAll("worker 7"), consumer.Options[pgsink.Tx]{}); err != nil {
+		t.Fatal(err)
+	}
+	checkExact(t, d, sent)
+}
+
+var badMessages = []string{"", "{", `{"id":"x"}`, `{"id":1,"item":"no such item","quantity":1}`}
+
+func TestTheHandlersRefuseBadMessagesAndWriteNothing(t *testing.T) {
+	handlers := map[string]func(*testing.T) (*database, func(consumer.Message) error){
+		"SQLite": func(t *testing.T) (*database, func(consumer.Message) error) {
+			d := newTestDatabase(t, filepath.Join(t.TempDir(), "t.db"), "")
+			return d, func(m consumer.Message) error {
+				tx, err := d.db.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = tx.Commit() }() // as if nobody had looked at the error
+				return reserve[*sql.Tx]("worker 7")(t.Context(), tx, m, 1)
+			}
+		},
+		"PostgreSQL": func(t *testing.T) (*database, func(consumer.Message) error) {
+			db := pgtest.Start(t)
+			d := newTestDatabase(t, db.URL, "inventory")
+			pool, err := openPostgres(t.Context(), db.URL, "inventory")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			return d, func(m consumer.Message) error {
+				return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					return reserveAll("worker 7")(t.Context(), tx, []consumer.Message{m}, 1)
+				})
+			}
+		},
+	}
+	for name, open := range handlers {
+		t.Run(name, func(t *testing.T) {
+			d, handle := open(t)
+			for _, value := range badMessages {
+				err := handle(consumer.Message{Value: []byte(value)})
+				if err == nil {
+					t.Errorf("%q: no error", value)
+				}
+			}
+			err := d.ledger(t.Context(), func(e entry) { t.Errorf("written: %+v", e) })
+			if err != nil {
+				t.Error(err)
+			}
+			stock, err := d.stock(t.Context())
+			if err != nil || slices.ContainsFunc(slices.Collect(maps.Values(stock)), func(n int64) bool { return n != initial }) {
+				t.Errorf("stock is %v, %v", stock, err)
+			}
+		})
+	}
+}
