@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -63,27 +62,6 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	}
 	t.publishedAt(seen.Next)
 	return epoch.Lease{Origin: origin, Number: int64(number), Owner: t.s.owner(t.member)}, nil
-}
-
-// Starts implements [consumer.Tenure]. The partitions are listed by the topic's
-// name, so its id is looked at before and after.
-func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
-	before, err := t.s.topics.fresh(ctx, t.topic, time.Now())
-	if err != nil {
-		return nil, fmt.Errorf("kafkasource: %w", err)
-	}
-	starts, err := t.s.starts(ctx, t.topic, before, policy)
-	if err != nil {
-		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, err)
-	}
-	after, err := t.s.topics.fresh(ctx, t.topic, time.Now())
-	if err != nil {
-		return nil, fmt.Errorf("kafkasource: %w", err)
-	}
-	if before != after {
-		return nil, fmt.Errorf("kafkasource: topic %q was created again while its offsets were listed", t.topic)
-	}
-	return starts, nil
 }
 
 var errNotJoined = errors.New("the member is not in the group at the moment, ask again")

@@ -30,6 +30,7 @@ var shortNextGen = kfake.BrokerConfigs(map[string]string{
 type holder struct {
 	*sink
 	granted []*held
+	over    chan struct{} // closed when the test ends
 }
 
 type held struct {
@@ -42,27 +43,35 @@ type held struct {
 func (h *holder) own(ctx context.Context, t consumer.Tenure) {
 	one := &held{Tenure: t, ctx: ctx, at: time.Now(), release: make(chan struct{})}
 	h.do(func() { h.granted = append(h.granted, one) })
-	<-one.release
+	select {
+	case <-one.release:
+	case <-h.over:
+	}
 	h.do(func() { h.ended[t.Origin().Partition]++ })
+}
+
+// count is how many grants there were.
+func (h *holder) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.granted)
+}
+
+// nth returns a grant, from 0.
+func (h *holder) nth(n int) *held {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.granted[n]
 }
 
 // hold starts a source whose first grant is returned.
 func (r *rig) hold(mod ...func(*Options)) (*holder, *held, *running) {
 	r.Helper()
-	h := &holder{sink: r.sink}
+	h := &holder{sink: r.sink, over: make(chan struct{})}
 	run := r.run(r.source(mod...), h.own)
-	r.Cleanup(func() {
-		h.do(func() {})
-		for _, one := range h.granted {
-			select {
-			case <-one.release:
-			default:
-				close(one.release)
-			}
-		}
-	})
+	r.Cleanup(func() { close(h.over) })
 	r.until("granted", func() bool { return len(h.granted) > 0 })
-	return h, h.granted[0], run
+	return h, h.nth(0), run
 }
 
 func (r *rig) fence(t consumer.Tenure, next epoch.Offset) epoch.Fence {
@@ -168,7 +177,7 @@ func TestAfterContactIsBackAndTheGroupHasNotMovedThePartitionANewTenureBegins(t 
 				l.thaw() // before the session expires at the broker
 				close(one.release)
 				r.until("granted again", func() bool { return len(h.granted) == 2 })
-				if _, err := h.granted[1].Confirm(r.Context(), r.fence(one, 0)); err != nil {
+				if _, err := h.nth(1).Confirm(r.Context(), r.fence(one, 0)); err != nil {
 					r.Errorf("Confirm: %v", err)
 				}
 			}, shortNextGen)
@@ -289,7 +298,7 @@ func TestAStaticMemberThatWasReplacedEndsRunWithAClearErrorAndItsTenureIsLost(t 
 		}
 		second := r.run(r.source(opts(protocols[1]), static), (&worker{sink: r.sink}).own)
 		r.until("the second has claimed", func() bool { return len(r.sink.claims) == 1 })
-		if now := r.sink.fences[part(0)].Number; now != before.Number {
+		if now := r.sink.fence(part(0)).Number; now != before.Number {
 			r.Errorf("the generation went from %d to %d", before.Number, now)
 		}
 		r.lostWithin(one, 2*time.Second)
@@ -334,11 +343,12 @@ func TestAZombieThatIsStillAMemberIsNotConfirmedThoughTheCoordinatorAccepts(t *t
 			accepted.Add(1)
 			return nil, nil, false
 		})
-		for _, one := range h.granted[:2] {
-			r.lostWithin(one, time.Minute)
+		for n := range 2 {
+			r.lostWithin(h.nth(n), time.Minute)
 		}
 		r.until("the other has claimed one", func() bool { return len(r.sink.claims) == 1 })
-		for _, zombie := range h.granted[:2] {
+		for n := range 2 {
+			zombie := h.nth(n)
 			if _, err := zombie.Confirm(r.Context(), r.fence(zombie, 0)); !errors.Is(err, consumer.ErrLost) {
 				r.Errorf("Confirm = %v, want ErrLost", err)
 			}
@@ -408,7 +418,7 @@ func TestAMemberThatComesBackUnderAnotherIDBeginsAnew(t *testing.T) {
 		}
 		close(one.release)
 		r.until("granted anew", func() bool { return len(h.granted) == 2 })
-		if _, err := h.granted[1].Confirm(r.Context(), r.fence(one, 0)); err != nil {
+		if _, err := h.nth(1).Confirm(r.Context(), r.fence(one, 0)); err != nil {
 			r.Errorf("Confirm: %v", err)
 		}
 	})
@@ -428,7 +438,7 @@ func TestAPartitionThatOwnGaveUpIsLeftAlone(t *testing.T) {
 			return nil, nil, false
 		})
 		<-time.After(time.Minute)
-		if n := len(h.granted); n != 1 || fetched.Load() != 0 {
+		if n := h.count(); n != 1 || fetched.Load() != 0 {
 			r.Errorf("granted %d times, fetched %d times", n, fetched.Load())
 		}
 		if _, err := one.Confirm(r.Context(), r.fence(one, 0)); !errors.Is(err, consumer.ErrLost) {

@@ -89,7 +89,7 @@ func TestASecondMemberTakesOverDrainedPartitionsAndEachMessageIsAppliedOnce(t *t
 			r.Errorf("the second returned %v", err)
 		}
 		for p := range int32(4) {
-			for _, err := range r.sink.errs[part(p)] {
+			for _, err := range r.sink.errors(part(p)) {
 				if !errors.Is(err, consumer.ErrLost) {
 					r.Logf("partition %d: on the way: %v", p, err)
 				}
@@ -103,7 +103,7 @@ func TestALeaseCarriesTheGenerationTheCoordinatorAcceptedAndNamesItsOrigin(t *te
 		run := r.run(r.source(member(1)), (&worker{sink: r.sink}).own)
 		r.until("claimed", func() bool { return len(r.sink.claims[part(0)]) > 0 })
 		info := r.cluster.GroupInfo(testGroup)
-		got := r.sink.fences[part(0)]
+		got := r.sink.fence(part(0))
 		if got.Number != int64(info.Epoch) || got.Number <= 0 {
 			r.Errorf("the lease carries %d, the group is at %d", got.Number, info.Epoch)
 		}
@@ -132,8 +132,8 @@ func TestAPartitionRetainedThroughARebalanceKeepsItsTenure(t *testing.T) {
 		r.until("both own one", func() bool { return len(r.sink.owners()) == 2 })
 		claims, ended := 0, 0
 		for n := range int32(2) {
-			claims += len(r.sink.claims[part(n)])
-			ended += r.sink.ended[part(n)]
+			c, e := r.sink.count(part(n))
+			claims, ended = claims+c, ended+e
 		}
 		if claims != 3 || ended != 1 {
 			r.Errorf("%d claims and %d ended tenures, want 3 and 1: the retained partition was touched", claims, ended)

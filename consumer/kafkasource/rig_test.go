@@ -322,6 +322,31 @@ func (w *worker) advance(f epoch.Fence, ms []consumer.Message) (epoch.Fence, err
 	return next, err
 }
 
+// fence, errors and others look at the sink while workers run.
+func (s *sink) fence(p epoch.Partition) epoch.Fence {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fences[p]
+}
+
+func (s *sink) errors(p epoch.Partition) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.errs[p])
+}
+
+func (s *sink) offsets(p epoch.Partition) []epoch.Offset {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.applied[p])
+}
+
+func (s *sink) count(p epoch.Partition) (claims, ended int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.claims[p]), s.ended[p]
+}
+
 // exactly reports whether the offsets 0 to n-1 were applied, once each and in
 // order.
 func (s *sink) exactly(p epoch.Partition, n int) bool {

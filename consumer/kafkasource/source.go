@@ -35,10 +35,11 @@ type Source struct {
 
 	tenures sync.WaitGroup
 
-	mu      sync.Mutex
-	slots   map[place]*slot
-	joined  bool
-	closing bool
+	mu       sync.Mutex
+	slots    map[place]*slot
+	listings map[listingKey]*listing
+	joined   bool
+	closing  bool
 }
 
 var _ consumer.Source = (*Source)(nil)

@@ -4,12 +4,72 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 )
+
+// startsAge is how long an answer serves others. At the first start of a group
+// every partition asks at once, and each answer is about all of them.
+const startsAge = time.Second
+
+// listing is an answer of Starts, and a place to wait for one.
+type listing struct {
+	asking chan struct{} // holds a token while a request is under way
+	at     time.Time
+	starts []epoch.Start
+}
+
+type listingKey struct {
+	topic  string
+	id     [16]byte
+	policy consumer.StartPolicy
+}
+
+// Starts implements [consumer.Tenure].
+func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
+	id := t.topicID()
+	l := t.s.listing(listingKey{t.topic, id, policy})
+	select {
+	case l.asking <- struct{}{}:
+		defer func() { <-l.asking }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, ctx.Err())
+	}
+	if l.starts != nil && time.Since(l.at) < startsAge {
+		return slices.Clone(l.starts), nil
+	}
+	at := time.Now()
+	starts, err := t.s.starts(ctx, t.topic, id, policy)
+	if err == nil { // the partitions were listed by the topic's name
+		var after [16]byte
+		if after, err = t.s.topics.fresh(ctx, t.topic, time.Now()); err == nil && after != id {
+			err = lost(errOtherTopic)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, err)
+	}
+	l.at, l.starts = at, starts
+	return slices.Clone(starts), nil
+}
+
+func (s *Source) listing(k listingKey) *listing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listings == nil {
+		s.listings = map[listingKey]*listing{}
+	}
+	l := s.listings[k]
+	if l == nil {
+		l = &listing{asking: make(chan struct{}, 1)}
+		s.listings[k] = l
+	}
+	return l
+}
 
 // starts lists every partition that the topic has now.
 func (s *Source) starts(ctx context.Context, topic string, id [16]byte, policy consumer.StartPolicy) ([]epoch.Start, error) {
