@@ -3,42 +3,11 @@ package sourcetest
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
-
-// stall is a place where a process stops, once, until it is told to go on.
-type stall struct {
-	w       *world
-	once    sync.Once
-	reached chan struct{}
-	on      chan struct{}
-}
-
-func (w *world) newStall() *stall {
-	return &stall{w: w, reached: make(chan struct{}), on: make(chan struct{})}
-}
-
-// stop is called by the process. It does not look at any context: the process
-// is frozen.
-func (s *stall) stop() {
-	s.once.Do(func() {
-		close(s.reached)
-		select {
-		case <-s.on:
-		case <-s.w.ctx.Done(): // so that a story that failed ends
-		}
-	})
-}
-
-// wait waits until the process has got there.
-func (s *stall) wait(what string) { s.w.awaitClosed(what, s.reached) }
-
-// goOn lets the process go on.
-func (s *stall) goOn() { close(s.on) }
 
 // takenOver is how most attacks go: a is frozen at the stall, source and all; b
 // takes the partition over and applies what there is; a thaws and finds out. The
@@ -141,10 +110,11 @@ var attacks = []history{{
 		claim := w.fence(db, group, topic, 0).Claim
 		// Now a reads a fence that is up to date. Only the confirmation it has
 		// not got yet keeps it from throwing b out, and it must not get one,
-		// neither now nor when the source can be reached again.
+		// neither now nor when the source can be reached again. A source may
+		// have given the tenure up by itself, as it heard of nobody for a term.
 		late := w.grantsOf(a.process)[0]
 		s.goOn()
-		w.never(late, "a tenure ends that nobody can have ended", late.ctx.Done())
+		<-moment(late)
 		a.thaw()
 		late.waitLost()
 		w.await("the tenure of a ends", func() bool { return late.over })

@@ -1,6 +1,7 @@
 package sourcetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,11 +18,7 @@ const patience = 2 * time.Minute
 // Run plays every history that the harness allows. create is called once to see
 // what it can do, and then once for each history.
 func Run(t *testing.T, create func(t testing.TB) Harness) {
-	playAll(t, create(t), func(t *testing.T, h history) {
-		if err := h.play(t, create(t), patience); err != nil {
-			t.Error(err)
-		}
-	})
+	playAll(t, create(t), func(t *testing.T, h history) { h.playOn(t, create(t)) })
 }
 
 // RunInBubble is [Run] with every history in a testing/synctest bubble. create
@@ -30,11 +27,7 @@ func RunInBubble(t *testing.T, create func(t testing.TB) Harness) {
 	var probe Harness
 	synctest.Test(t, func(t *testing.T) { probe = create(t) })
 	playAll(t, probe, func(t *testing.T, h history) {
-		synctest.Test(t, func(t *testing.T) {
-			if err := h.play(t, create(t), patience); err != nil {
-				t.Error(err)
-			}
-		})
+		synctest.Test(t, func(t *testing.T) { h.playOn(t, create(t)) })
 	})
 }
 
@@ -81,6 +74,12 @@ func (h history) missing(harness Harness) string {
 		}
 	}
 	return ""
+}
+
+func (h history) playOn(t *testing.T, harness Harness) {
+	if err := h.play(t, harness, patience); err != nil {
+		t.Errorf("%v\nwhich bears on: %s", err, cmp.Or(h.rules, "the contract of consumer.Source"))
+	}
 }
 
 // failure is how a story ends early. It is an error, not a failed test, so that

@@ -90,15 +90,18 @@ func (w *world) poll(what string, cond func() bool) {
 	}
 }
 
-// never waits a moment for what must not happen: nothing tells that it will not.
-// The moment is shorter than a drain of g may take.
+// moment passes soon: it is for what must not happen, as nothing tells that it
+// will not. It is shorter than a drain of g may take.
+func moment(g *grant) <-chan time.Time {
+	return time.After(min(200*time.Millisecond, g.Term()/4))
+}
+
+// never waits a moment for what must not happen.
 func (w *world) never(g *grant, what string, happened <-chan struct{}) {
-	timer := time.NewTimer(min(200*time.Millisecond, g.Term()/4))
-	defer timer.Stop()
 	select {
 	case <-happened:
 		w.fail("must not happen: %s", what)
-	case <-timer.C:
+	case <-moment(g):
 	}
 }
 

@@ -1,0 +1,33 @@
+package sourcetest
+
+import "sync"
+
+// stall is a place where a process stops, once, until it is told to go on.
+type stall struct {
+	w       *world
+	once    sync.Once
+	reached chan struct{}
+	on      chan struct{}
+}
+
+func (w *world) newStall() *stall {
+	return &stall{w: w, reached: make(chan struct{}), on: make(chan struct{})}
+}
+
+// stop is called by the process. It does not look at any context: the process
+// is frozen.
+func (s *stall) stop() {
+	s.once.Do(func() {
+		close(s.reached)
+		select {
+		case <-s.on:
+		case <-s.w.ctx.Done(): // so that a story that failed ends
+		}
+	})
+}
+
+// wait waits until the process has got there.
+func (s *stall) wait(what string) { s.w.awaitClosed(what, s.reached) }
+
+// goOn lets the process go on.
+func (s *stall) goOn() { close(s.on) }
