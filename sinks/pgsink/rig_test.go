@@ -25,6 +25,7 @@ type rig struct {
 	role   string
 	appURL string
 	schema string
+	reader *pgxpool.Pool // as the superuser
 }
 
 // effectsTable is what handlers of these tests write to: effects are the
@@ -37,7 +38,7 @@ const effectsTable = `
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	r := &rig{TB: t, db: pgtest.Start(t)}
-	r.admin = r.db.Superuser(t)
+	r.admin, r.reader = r.db.Superuser(t), newPool(t, r.db.URL)
 	r.role, r.appURL = r.db.Role(t)
 	if err := pgsink.Migrate(t.Context(), r.admin, r.schema); err != nil {
 		t.Fatal(err)
@@ -101,16 +102,11 @@ func (r *rig) openOn(pool *pgxpool.Pool, configure ...func(*pgsink.Options)) *pg
 }
 
 func (r *rig) list(ctx context.Context, list string) ([]string, error) {
-	conn, err := pgx.Connect(ctx, r.db.URL)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	table := pgx.Identifier{"effects"}
 	if r.schema != "" {
 		table = pgx.Identifier{r.schema, "effects"}
 	}
-	rows, err := conn.Query(ctx, "select value from "+table.Sanitize()+" where list = $1 order by n", list)
+	rows, err := r.reader.Query(ctx, "select value from "+table.Sanitize()+" where list = $1 order by n", list)
 	if err != nil {
 		return nil, err
 	}
@@ -204,12 +200,11 @@ func (r *rig) eventually(what, query string, args ...any) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
 	defer cancel()
-	conn := r.db.Superuser(r.TB)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		var yes bool
-		if err := conn.QueryRow(ctx, query, args...).Scan(&yes); err != nil {
+		if err := r.reader.QueryRow(ctx, query, args...).Scan(&yes); err != nil {
 			r.Fatalf("%s: %v", what, err)
 		}
 		if yes {

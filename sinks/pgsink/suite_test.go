@@ -28,15 +28,23 @@ func (s *schemas) create(t testing.TB) *rig {
 	r.TB = t
 	r.schema = fmt.Sprintf(`Fences of "Größe" %d`, schemaNumber.Add(1))
 	quoted := pgx.Identifier{r.schema}.Sanitize()
-	r.admin = r.db.Superuser(t)
-	if err := pgsink.Migrate(t.Context(), r.admin, r.schema); err != nil {
+	steps, err := pgsink.Migrations(r.schema)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pgsink.Grant(t.Context(), r.admin, r.schema, r.role); err != nil {
+	grant, err := pgsink.GrantSQL(r.schema, r.role)
+	if err != nil {
 		t.Fatal(err)
 	}
-	r.sql("create table " + quoted + ".effects (n bigint generated always as identity, list text, value text);" +
-		"grant insert on " + quoted + ".effects to " + r.role)
+	sql := "set synchronous_commit = off;"
+	for _, m := range steps {
+		sql += m.SQL
+	}
+	sql += grant + "create table " + quoted + ".effects (n bigint generated always as identity, list text, value text);" +
+		"grant insert on " + quoted + ".effects to " + r.role
+	if _, err := r.reader.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
 	return &r
 }
 
