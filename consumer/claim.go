@@ -32,6 +32,10 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool) (got, seen
 	if err != nil {
 		return got, seen, &unconfirmedError{origin.Partition, err}
 	}
+	if lease.Origin != origin {
+		return got, seen, fmt.Errorf("consumer: claim %s of log %q: the source confirmed %s of log %q",
+			origin.Partition, origin.Log, lease.Partition, lease.Log)
+	}
 	got, err = r.sink.Claim(ctx, seen, epoch.NewClaim(lease))
 	if err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %s: %w", origin.Partition, err)

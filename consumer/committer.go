@@ -2,47 +2,137 @@ package consumer
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
-// committer runs one transaction at a time, for the partitions pinned to it.
+// committer runs the transactions of the partitions pinned to it. It has two
+// lanes, each with one transaction at a time: one for all partitions in good
+// order, which share it, and one for those that have just failed, one by one,
+// so that a failing or slow message holds up nobody else's.
 type committer[TX any] struct {
-	*runner[TX]
+	run    *runner[TX]
 	base   context.Context // of every transaction; never ends
 	closed chan struct{}   // closed once no partition is left
-	wake   chan struct{}   // something may be ready
 	pinned int             // guarded by the runner's mutex
 
-	limit int // messages a transaction takes of one partition, adapted to the time it takes
-
-	mu    sync.Mutex
-	queue []*holding[TX] // the ready ones, in the order they became so
+	mu     sync.Mutex
+	shared lane[TX]
+	alone  lane[TX]
+	room   int // messages a shared transaction takes in all, adapted to the time it takes
 }
+
+// lane holds the ready ones, in the order they became so.
+type lane[TX any] struct {
+	wake  chan struct{}
+	queue []*holding[TX]
+}
+
+// sharedBatches bounds a shared transaction: so many times MaxBatch messages.
+const sharedBatches = 16
 
 func newCommitter[TX any](base context.Context, r *runner[TX]) *committer[TX] {
 	return &committer[TX]{
-		runner: r, base: base, limit: r.MaxBatch,
-		closed: make(chan struct{}), wake: make(chan struct{}, 1),
+		run: r, base: base, closed: make(chan struct{}), room: sharedBatches * r.MaxBatch,
+		shared: lane[TX]{wake: make(chan struct{}, 1)},
+		alone:  lane[TX]{wake: make(chan struct{}, 1)},
 	}
 }
 
-// apply has ms applied and waits for that. It returns nil once all of them are,
-// errLeft if the partition was asked back or lost before that, and otherwise
-// what ended the claim. The transaction under way is always waited for.
-func (c *committer[TX]) apply(h *holding[TX], ms []Message) error {
-	h.hand = ms
+// start runs the two lanes until closed is.
+func (c *committer[TX]) start(running *sync.WaitGroup) {
+	running.Go(func() { c.serve(&c.shared, c.pickShared) })
+	running.Go(func() { c.serve(&c.alone, c.pickAlone) })
+}
+
+func (c *committer[TX]) serve(l *lane[TX], pick func() []*holding[TX]) {
+	for {
+		select {
+		case <-c.closed:
+			return
+		case <-l.wake:
+		}
+		for hs := pick(); len(hs) > 0; hs = pick() {
+			c.transact(hs)
+		}
+	}
+}
+
+// pickShared takes what is ready from all partitions in good order, within the
+// room there is. Those that find none are first the next time.
+func (c *committer[TX]) pickShared() []*holding[TX] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dropLost(&c.shared)
+	n := min(len(c.shared.queue), c.room)
+	picked := slices.Clone(c.shared.queue[:n])
+	c.shared.queue = slices.Delete(c.shared.queue, 0, n)
+	for _, h := range picked {
+		h.state = busy
+		h.size = min(len(h.unapplied), c.run.MaxBatch, c.room/n)
+	}
+	return picked
+}
+
+// pickAlone takes one partition that has just failed.
+func (c *committer[TX]) pickAlone() []*holding[TX] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dropLost(&c.alone)
+	if len(c.alone.queue) == 0 {
+		return nil
+	}
+	h := c.alone.queue[0]
+	c.alone.queue = slices.Delete(c.alone.queue, 0, 1)
+	h.state = busy
+	h.size = h.probe.size(min(len(h.unapplied), c.run.MaxBatch))
+	return []*holding[TX]{h}
+}
+
+// dropLost ends those whose transaction would only abort the others'.
+func (c *committer[TX]) dropLost(l *lane[TX]) {
+	l.queue = slices.DeleteFunc(l.queue, func(h *holding[TX]) bool {
+		if h.ctx.Err() == nil {
+			return false
+		}
+		c.end(h, outcome{end: left})
+		return true
+	})
+}
+
+// adapt keeps shared transactions short, so that a message waits for others no
+// longer than it must: it halves what they take when they come near target, or
+// to the end of their time, and lets it grow again when they do not.
+func (c *committer[TX]) adapt(messages int, took, timeout time.Duration) {
+	const target = time.Second
+	bound := min(target, timeout/4)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case took > bound:
+		c.room = max(messages/2, 1)
+	case took < bound/4:
+		c.room = min(c.room*2, sharedBatches*c.run.MaxBatch)
+	}
+}
+
+// apply has ms applied and waits for that. Its outcome is that all of them are,
+// that the partition was asked back or lost before that, or what ended the
+// claim. The transaction under way is always waited for.
+func (c *committer[TX]) apply(h *holding[TX], ms []Message) outcome {
+	h.unapplied = ms
 	c.mu.Lock()
 	c.ready(h)
 	c.mu.Unlock()
 	select {
-	case err := <-h.outcome:
-		return err
-	case <-h.tenure.Draining():
+	case out := <-h.outcome:
+		return out
+	case <-h.owner.tenure.Draining():
 	case <-h.ctx.Done():
 	}
 	if c.withdraw(h) {
-		return errLeft
+		return outcome{end: left}
 	}
 	return <-h.outcome
 }
@@ -54,12 +144,8 @@ func (c *committer[TX]) withdraw(h *holding[TX]) bool {
 	defer c.mu.Unlock()
 	switch h.state {
 	case ready:
-		for i, q := range c.queue {
-			if q == h {
-				c.queue = append(c.queue[:i], c.queue[i+1:]...)
-				break
-			}
-		}
+		l := c.lane(h)
+		l.queue = slices.DeleteFunc(l.queue, func(q *holding[TX]) bool { return q == h })
 	case waiting:
 		h.timer.Stop()
 	default:
@@ -70,12 +156,20 @@ func (c *committer[TX]) withdraw(h *holding[TX]) bool {
 	return true
 }
 
+func (c *committer[TX]) lane(h *holding[TX]) *lane[TX] {
+	if h.probe.active() {
+		return &c.alone
+	}
+	return &c.shared
+}
+
 // ready queues h. The mutex is held.
 func (c *committer[TX]) ready(h *holding[TX]) {
 	h.state = ready
-	c.queue = append(c.queue, h)
+	l := c.lane(h)
+	l.queue = append(l.queue, h)
 	select {
-	case c.wake <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
@@ -86,7 +180,7 @@ func (c *committer[TX]) again(h *holding[TX], d time.Duration) {
 	defer c.mu.Unlock()
 	switch {
 	case h.leaving:
-		c.end(h, errLeft)
+		c.end(h, outcome{end: left})
 	case d <= 0:
 		c.ready(h)
 	default:
@@ -102,52 +196,13 @@ func (c *committer[TX]) again(h *holding[TX], d time.Duration) {
 }
 
 // finish ends the owner's call of apply after a transaction.
-func (c *committer[TX]) finish(h *holding[TX], outcome error) {
+func (c *committer[TX]) finish(h *holding[TX], out outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.end(h, outcome)
+	c.end(h, out)
 }
 
-func (c *committer[TX]) end(h *holding[TX], outcome error) {
+func (c *committer[TX]) end(h *holding[TX], out outcome) {
 	h.state = idle
-	h.outcome <- outcome
-}
-
-// loop takes a turn whenever something is ready.
-func (c *committer[TX]) loop() {
-	for {
-		select {
-		case <-c.closed:
-			return
-		case <-c.wake:
-		}
-		c.turn()
-	}
-}
-
-// turn commits what is ready: one transaction for all partitions that are in
-// good order, and one each for those that have just failed.
-func (c *committer[TX]) turn() {
-	c.mu.Lock()
-	var together, alone []*holding[TX]
-	for _, h := range c.queue {
-		h.state = busy
-		switch {
-		case h.ctx.Err() != nil: // lost: its transaction would only abort the others
-			c.end(h, errLeft)
-		case h.alone():
-			alone = append(alone, h)
-		default:
-			together = append(together, h)
-		}
-	}
-	c.queue = nil
-	c.mu.Unlock()
-
-	if len(together) > 0 {
-		c.transact(together)
-	}
-	for _, h := range alone {
-		c.transact([]*holding[TX]{h})
-	}
+	h.outcome <- out
 }

@@ -156,7 +156,7 @@ func TestR2AClaimFrozenAfterItsConfirmationDoesNotThrowOutTheNextOwner(t *testin
 		g.Script()
 		g.SetNumber(3)
 		frozen, thaw := make(chan struct{}), make(chan struct{})
-		a := r.start("a", record, options{BatchTimeout: 9 * time.Second}, memsink.Hooks{
+		a := r.start("a", record, options{BatchTimeout: 6 * time.Second}, memsink.Hooks{
 			Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
 				close(frozen)
 				<-thaw

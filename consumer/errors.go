@@ -45,19 +45,20 @@ func (e *PositionError) Error() string {
 // Unwrap returns e.Kind.
 func (e *PositionError) Unwrap() error { return e.Kind }
 
-// HandlerError is what a handler's failure is reported as.
+// HandlerError is what the failure of a message is reported as: its handler's,
+// or the database's refusal to commit what the handler wrote.
 type HandlerError struct {
 	Partition epoch.Partition
-	Offset    epoch.Offset // of the message, or of the first of a batch
+	Offset    epoch.Offset
 	Attempts  int
 	Err       error
 }
 
 func (e *HandlerError) Error() string {
-	return fmt.Sprintf("%s: handler failed at offset %d, attempt %d: %v", e.Partition, e.Offset, e.Attempts, e.Err)
+	return fmt.Sprintf("%s: the message at offset %d failed, attempt %d: %v", e.Partition, e.Offset, e.Attempts, e.Err)
 }
 
-// Unwrap returns the handler's own error.
+// Unwrap returns the error of the handler or the database.
 func (e *HandlerError) Unwrap() error { return e.Err }
 
 // PanicError is the error that a handler's panic counts as.

@@ -1,14 +1,52 @@
 package consumer
 
-import "runtime/debug"
+import (
+	"errors"
+	"runtime/debug"
 
-// guard calls f and turns a panic into an error, so that one message cannot
-// take the process and its other partitions down.
-func guard(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-		}
+	"github.com/epochfence/epochfence/epoch"
+)
+
+var errGoexit = errors.New("the handler ended its goroutine: it called runtime.Goexit, or FailNow of a test")
+
+// guard calls f, a user's function, on a goroutine of its own, and turns a panic
+// or a runtime.Goexit in it into an error, so that one message cannot take the
+// process and its other partitions down.
+func guard(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		err := errGoexit
+		defer func() {
+			if v := recover(); v != nil {
+				err = &PanicError{Value: v, Stack: debug.Stack()}
+			}
+			done <- err
+		}()
+		err = f()
 	}()
-	return f()
+	return <-done
+}
+
+// maskedError is a handler's error on its way through the sink. A handler may
+// use another fenced store, whose "stale" or "in doubt" says nothing about this
+// transaction; everything else shows through, so that a sink can tell a deadlock
+// from a mistake.
+type maskedError struct{ err error }
+
+func (e *maskedError) Error() string { return e.err.Error() }
+
+func (e *maskedError) Is(target error) bool {
+	switch target {
+	case epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrEscaped:
+		return false
+	}
+	return errors.Is(e.err, target)
+}
+
+func (e *maskedError) As(target any) bool {
+	switch target.(type) {
+	case **epoch.StaleError, **epoch.MovedError, **epoch.MissingError:
+		return false
+	}
+	return errors.As(e.err, target)
 }

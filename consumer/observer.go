@@ -20,7 +20,10 @@ type ObserverFunc func(Event)
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
 // Event is one of [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
-// [Drained] and [Retried]. More may be added.
+// [Drained], [Lost], [Retried] and [Overdue]. More may be added.
+//
+// A tenure ends with Drained or Lost. A Next of -1 means that this process has
+// not claimed the partition yet.
 type Event interface{ event() }
 
 // Claimed: this process has claimed a partition and starts at Fence.Next.
@@ -57,7 +60,7 @@ type InDoubt struct {
 }
 
 // Halted: the partition has stopped at Next because of Err and is tried again
-// after RetryIn.
+// after RetryIn, or not by this process if RetryIn is zero.
 type Halted struct {
 	Partition epoch.Partition
 	Next      epoch.Offset
@@ -72,12 +75,29 @@ type Drained struct {
 	Next      epoch.Offset
 }
 
+// Lost: the partition was taken away, and nothing more can commit.
+type Lost struct {
+	Partition epoch.Partition
+	Epoch     epoch.Epoch
+	Next      epoch.Offset
+	Cause     error
+}
+
+// Overdue: a transaction has not come to an end after twice its time: the
+// handler does not heed its context, and the partitions of its committer wait.
+type Overdue struct {
+	Partition epoch.Partition
+	Epoch     epoch.Epoch
+	From, To  epoch.Offset
+	Timeout   time.Duration
+}
+
 // Retried: the handler failed on a message, everything was rolled back, and it
 // is tried again after RetryIn.
 type Retried struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
-	Attempt   int // the one that failed, from 1
+	Attempt   int // the one that failed, from 1; those that were nobody's fault do not count
 	Err       error
 	RetryIn   time.Duration
 }
@@ -88,4 +108,6 @@ func (Stale) event()    {}
 func (InDoubt) event()  {}
 func (Halted) event()   {}
 func (Drained) event()  {}
+func (Lost) event()     {}
+func (Overdue) event()  {}
 func (Retried) event()  {}

@@ -15,23 +15,27 @@ type Options[TX any] struct {
 	Start StartPolicy
 
 	// MaxBatch is how many messages of one partition a transaction takes at
-	// most. It takes what is ready and never waits for more. Zero means 256.
+	// most, and a sixteenth of what it takes of all partitions together. It
+	// takes what is ready and never waits for more, and takes less where
+	// handlers are slow, so that it lasts about a second. Zero means 256.
 	MaxBatch int
 
-	// Committers is how many transactions may be open at a time. Each
-	// partition is pinned to one committer, and each transaction takes what is
-	// ready from all of a committer's partitions. Zero means one. More help
-	// where the handler waits; partitions whose messages touch the same rows
-	// may then deadlock, which is retried.
+	// Committers is how many transactions may be open at a time, beside those
+	// of partitions that have just failed, which take turns in one more for
+	// each committer. Each partition is pinned to one committer, and each
+	// transaction takes what is ready from all of a committer's partitions.
+	// Zero means one. More help where the handler waits; partitions whose
+	// messages touch the same rows may then deadlock, which is retried.
 	Committers int
 
-	// BatchTimeout bounds one transaction, handlers included. It must be
-	// shorter than the source's Term. Zero means half of that.
+	// BatchTimeout bounds one transaction, handlers included, and one attempt
+	// to claim. It can be two thirds of the source's Term at most. Zero means
+	// half of the Term.
 	BatchTimeout time.Duration
 
 	// MaxAttempts is how often a message is tried before OnFailure. Zero means
 	// 10. A message that fails among others is tried alone first; those tries
-	// do not count.
+	// do not count, and neither do failures that are [epoch.ErrTransient].
 	MaxAttempts int
 
 	// RetryMin and RetryMax bound the wait between attempts, which doubles,
@@ -87,10 +91,15 @@ func (o Options[TX]) withDefaults() (Options[TX], error) {
 	count("Committers", &o.Committers, 1, maxCommittersLimit)
 	count("MaxAttempts", &o.MaxAttempts, 10, maxAttemptsLimit)
 	wait("BatchTimeout", &o.BatchTimeout, 0)
-	wait("RetryMin", &o.RetryMin, 100*time.Millisecond)
-	wait("RetryMax", &o.RetryMax, max(10*time.Second, o.RetryMin))
-	wait("HaltMin", &o.HaltMin, time.Second)
-	wait("HaltMax", &o.HaltMax, max(time.Minute, o.HaltMin))
+	bounds := func(low, high string, vlow, vhigh *time.Duration, zlow, zhigh time.Duration) {
+		if *vhigh > 0 {
+			zlow = min(zlow, *vhigh)
+		}
+		wait(low, vlow, zlow)
+		wait(high, vhigh, max(zhigh, *vlow))
+	}
+	bounds("RetryMin", "RetryMax", &o.RetryMin, &o.RetryMax, 100*time.Millisecond, 10*time.Second)
+	bounds("HaltMin", "HaltMax", &o.HaltMin, &o.HaltMax, time.Second, time.Minute)
 	if err == nil && o.RetryMin > o.RetryMax {
 		err = fmt.Errorf("consumer: Options.RetryMin %v is above RetryMax %v", o.RetryMin, o.RetryMax)
 	}

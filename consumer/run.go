@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -14,8 +16,9 @@ import (
 // ctx ends. Then it drains: the transactions under way commit, the partitions
 // are given back, and Run returns nil.
 //
-// It returns an error at once for wrong options, and when the source cannot
-// start or go on. Nothing that happens to a message or a partition ends it.
+// It returns an error for wrong options, and when the source cannot start or go
+// on. Nothing that happens to a message ends it. It waits for a handler that is
+// at work for as long as that takes.
 func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle Handler[TX], o Options[TX]) error {
 	if handle == nil {
 		return errors.New("consumer: the handler is nil")
@@ -42,6 +45,7 @@ type runner[TX any] struct {
 
 	mu         sync.Mutex
 	committers []*committer[TX]
+	escapes    map[epoch.Partition]error // partitions whose handler committed by itself
 }
 
 func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle applyFunc[TX], o Options[TX]) error {
@@ -54,14 +58,14 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	r := &runner[TX]{Options: o, sink: sink, handle: handle, stop: stop}
+	r := &runner[TX]{Options: o, sink: sink, handle: handle, stop: stop, escapes: map[epoch.Partition]error{}}
 
 	// A committer outlives ctx: what ends its work is the end of each tenure.
 	var running sync.WaitGroup
 	for range o.Committers {
 		c := newCommitter(context.WithoutCancel(ctx), r)
 		r.committers = append(r.committers, c)
-		running.Go(c.loop)
+		c.start(&running)
 	}
 	err = source.Run(ctx, func(ctx context.Context, t Tenure) {
 		r.owning.Add(1)
@@ -113,33 +117,63 @@ func (r *runner[TX]) log(p epoch.Partition) *slog.Logger {
 	return r.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number)
 }
 
-// oneByOne and allAtOnce make the two kinds of handlers one.
-func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
-	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
-		for i, m := range ms {
-			if err := context.Cause(ctx); err != nil {
-				return i, err
-			}
-			if err := guard(func() error { return handle(ctx, tx, m, e) }); err != nil {
-				return i, err
-			}
-		}
-		return -1, nil
-	}
+// escape notes that the handler has committed by itself, for as long as this
+// Run lasts: a rebalance must not let it do so again.
+func (r *runner[TX]) escape(p epoch.Partition, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.escapes[p] = err
 }
 
-func allAtOnce[TX any](handle BatchHandler[TX]) applyFunc[TX] {
-	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
-		return -1, guard(func() error { return handle(ctx, tx, ms, e) })
+func (r *runner[TX]) escapedFrom(p epoch.Partition) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.escapes[p]
+}
+
+// batchTimeout bounds a transaction by what remains of a lease in good order,
+// which is renewed at least once a third of its term (R13).
+func (r *runner[TX]) batchTimeout(t Tenure) (time.Duration, error) {
+	term := t.Term()
+	if r.BatchTimeout == 0 {
+		return term / 2, nil
 	}
+	if most := term * 2 / 3; r.BatchTimeout > most {
+		o := t.Origin()
+		return 0, fmt.Errorf("consumer: Options.BatchTimeout is %v, but %s leases %s for %v: "+
+			"a transaction must be over before the lease can be, so want %v at most; lower the one or raise the other",
+			r.BatchTimeout, o.Source, o.Partition, term, most)
+	}
+	return r.BatchTimeout, nil
 }
 
 // applyFunc calls the user's handler. It returns the index of the message that
 // failed, or -1 where that is not known.
 type applyFunc[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (at int, err error)
 
-func batchTimeoutTooLong(o epoch.Origin, timeout, term fmt.Stringer) error {
-	return fmt.Errorf("consumer: Options.BatchTimeout is %v, but %s leases %s for %v: "+
-		"a transaction must be over before the lease can be; lower the one or raise the other",
-		timeout, o.Source, o.Partition, term)
+// oneByOne and allAtOnce make the two kinds of handlers one.
+func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
+	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
+		at := -1
+		err := guard(func() error {
+			for i, m := range ms {
+				at = i
+				if err := context.Cause(ctx); err != nil {
+					return err
+				}
+				if err := handle(ctx, tx, m, e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		return at, err
+	}
+}
+
+func allAtOnce[TX any](handle BatchHandler[TX]) applyFunc[TX] {
+	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
+		ms = slices.Clone(ms) // a handler may sort its slice; ours says what is still to be applied
+		return -1, guard(func() error { return handle(ctx, tx, ms, e) })
+	}
 }

@@ -107,7 +107,7 @@ func TestR13BatchTimeoutMustBeShorterThanTheLease(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().SetTerm(5 * time.Second)
 		p := r.start("a", record, options{BatchTimeout: 5 * time.Second})
-		if err := <-p.done; err == nil || !strings.Contains(err.Error(), "BatchTimeout is 5s") {
+		if err := <-p.done; err == nil || !strings.Contains(err.Error(), "want 3.333333333s at most") {
 			t.Errorf("Run returned %v", err)
 		}
 	})

@@ -12,9 +12,10 @@ import (
 // consumer/sourcetest holds the suite that every Source must pass.
 type Source interface {
 	// Run joins, and calls own on a goroutine of its own for each partition
-	// granted to this process, from grant to loss. When own returns early the
-	// partition is given up, where the source can do so, and otherwise left
-	// idle until it is lost.
+	// granted to this process, from grant to loss. It calls it for a partition
+	// only after the call for an earlier tenure of the same partition has
+	// returned. When own returns early the partition is given up, where the
+	// source can do so, and otherwise left idle until it is lost.
 	//
 	// When ctx ends, Run drains: it asks for each partition back, waits for
 	// own to return, bounded in time, releases the leases and returns nil.

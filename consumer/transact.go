@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -14,31 +13,34 @@ import (
 type take[TX any] struct {
 	*holding[TX]
 	ms      []Message
+	epoch   epoch.Epoch
 	advance epoch.Advance
 }
 
 // attempt is what became of the handler's part of a transaction.
 type attempt struct {
-	called bool  // the sink got as far as calling it
-	err    error // the handler's
-	take   int   // whose messages it failed on
-	at     int   // which of them, or -1
+	called   bool  // the sink got as far as calling it
+	err      error // the handler's
+	take     int   // whose messages it failed on
+	at       int   // which of them, or -1
+	timedOut bool
 }
 
 // errTimeout is the cause of a transaction's end by Options.BatchTimeout.
 var errTimeout = errors.New("transaction took longer than BatchTimeout")
 
-// transact runs one transaction over what is in hand of hs and settles each of
+// transact runs one transaction over what was picked of hs and settles each of
 // them.
 func (c *committer[TX]) transact(hs []*holding[TX]) {
-	slices.SortFunc(hs, func(a, b *holding[TX]) int { return a.partition.Compare(b.partition) })
+	slices.SortFunc(hs, func(a, b *holding[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })
 	takes := make([]take[TX], len(hs))
 	advances := make([]epoch.Advance, len(hs))
-	timeout := hs[0].timeout
+	timeout, messages := hs[0].owner.timeout, 0
 	for i, h := range hs {
-		takes[i] = c.take(h)
+		takes[i] = newTake(h)
 		advances[i] = takes[i].advance
-		timeout = min(timeout, h.timeout)
+		timeout = min(timeout, h.owner.timeout)
+		messages += len(takes[i].ms)
 	}
 
 	ctx, cancel := context.WithCancelCause(c.base)
@@ -50,33 +52,33 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 		stop := context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })
 		defer stop()
 	}
+	defer c.watch(takes, timeout)()
 
 	began := time.Now()
 	a := attempt{at: -1}
-	err := c.sink.Commit(ctx, advances, func(ctx context.Context, tx TX) error {
+	err := c.run.sink.Commit(ctx, advances, func(ctx context.Context, tx TX) error {
 		a.called = true
 		for i := range takes {
-			if at, err := c.handleTake(ctx, tx, &takes[i]); err != nil {
+			if at, err := c.handle(ctx, tx, &takes[i]); err != nil {
 				a.err, a.take, a.at = err, i, at
-				return err
+				return &maskedError{err}
 			}
 		}
 		return nil
 	})
 	took := time.Since(began)
-	timedOut := err != nil && errors.Is(context.Cause(ctx), errTimeout)
-	c.adapt(took, timeout, timedOut)
-	if timedOut {
-		a.at = -1 // the message at hand when time ran out need not be the slow one
+	a.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
+	if !takes[0].probe.active() {
+		c.adapt(messages, took, timeout)
 	}
 	c.settle(takes, a, err, took)
 }
 
-func (c *committer[TX]) take(h *holding[TX]) take[TX] {
-	ms := h.hand[:h.next(c.limit)]
+func newTake[TX any](h *holding[TX]) take[TX] {
+	ms := h.unapplied[:h.size]
 	last := ms[len(ms)-1]
-	return take[TX]{holding: h, ms: ms, advance: epoch.Advance{
-		Partition:   h.partition,
+	return take[TX]{holding: h, ms: ms, epoch: h.fence.Epoch, advance: epoch.Advance{
+		Partition:   h.fence.Partition,
 		Claim:       h.fence.Claim,
 		From:        h.fence.Next,
 		To:          last.Offset + 1,
@@ -84,29 +86,33 @@ func (c *committer[TX]) take(h *holding[TX]) take[TX] {
 	}}
 }
 
-// handleTake calls the handler, or OnFailure for a message given up on.
-func (c *committer[TX]) handleTake(ctx context.Context, tx TX, t *take[TX]) (at int, err error) {
-	if t.given != nil {
-		return 0, guard(func() error { return c.OnFailure(ctx, tx, t.ms[0], t.fence.Epoch, t.given) })
+// handle calls the handler, or OnFailure for a message given up on.
+func (c *committer[TX]) handle(ctx context.Context, tx TX, t *take[TX]) (at int, err error) {
+	if given := t.probe.given; given != nil {
+		return 0, guard(func() error { return c.run.OnFailure(ctx, tx, t.ms[0], t.epoch, given) })
 	}
-	return c.handle(ctx, tx, t.ms, t.fence.Epoch)
+	return c.run.handle(ctx, tx, t.ms, t.epoch)
 }
 
-// adapt keeps transactions well inside their time: it halves what they take
-// when they come near it, and lets it grow again when they do not.
-func (c *committer[TX]) adapt(took, timeout time.Duration, timedOut bool) {
-	switch {
-	case timedOut || took > timeout/2:
-		c.limit = max(c.limit/2, 1)
-	case took < timeout/4:
-		c.limit = min(c.limit*2, c.MaxBatch)
-	}
+// watch reports a transaction that goes on long after its time is up: a handler
+// that is deaf to its context. Nothing can be done about it from here.
+func (c *committer[TX]) watch(takes []take[TX], timeout time.Duration) (stop func() bool) {
+	return time.AfterFunc(2*timeout, func() {
+		for _, t := range takes {
+			t.owner.logger.Error("a transaction goes on long after its context ended; does the handler heed its context?",
+				"epoch", t.epoch, "from", t.advance.From, "to", t.advance.To, "batch_timeout", timeout)
+			c.run.Observer.Observe(Overdue{
+				Partition: t.advance.Partition, Epoch: t.epoch, From: t.advance.From, To: t.advance.To, Timeout: timeout,
+			})
+		}
+	}).Stop
 }
 
 // settle decides for each partition of a transaction what its outcome means.
-// The order of the cases matters: doubt comes before blame.
+// The order of the cases matters: a refusal comes before doubt, doubt before
+// blame.
 func (c *committer[TX]) settle(takes []take[TX], a attempt, err error, took time.Duration) {
-	switch refused := refusedPartition(takes, err); {
+	switch refusal, i := refusedTake(takes, err); {
 	case err == nil:
 		for _, t := range takes {
 			c.advanced(t, took)
@@ -115,48 +121,37 @@ func (c *committer[TX]) settle(takes []take[TX], a attempt, err error, took time
 	case errors.Is(err, epoch.ErrEscaped):
 		// What the handler wrote may be committed without the fence. Trying
 		// again would write it again.
-		for _, t := range takes {
-			c.finish(t.holding, &haltError{err: err, forever: true})
-		}
+		c.finishAll(takes, outcome{end: escaped, err: err})
 
-	case refused >= 0:
-		for i, t := range takes {
-			if i == refused {
-				c.finish(t.holding, refusal(err))
-			} else {
-				c.again(t.holding, 0)
-			}
-		}
+	case i >= 0:
+		c.finish(takes[i].holding, refusal)
+		c.otherwiseAgain(takes, i)
 
-	case errors.Is(err, epoch.ErrInDoubt) || !a.called:
-		for _, t := range takes {
-			c.finish(t.holding, &reclaimError{err})
-		}
+	case errors.Is(err, epoch.ErrInDoubt):
+		c.doubt(takes, a, err)
 
 	case anyLost(takes):
-		for _, t := range takes {
-			c.again(t.holding, 0) // the lost ones are leaving
-		}
+		c.otherwiseAgain(takes, -1) // the lost ones are leaving
+
+	case !a.called: // the sink could not begin, which is no message's fault
+		c.finishAll(takes, outcome{end: inDoubt, err: err})
 
 	case a.err != nil:
-		for i, t := range takes {
-			if i == a.take {
-				c.blame(t, a.at, len(takes) == 1, a.err)
-			} else {
-				c.again(t.holding, 0)
-			}
-		}
+		c.otherwiseAgain(takes, a.take)
+		c.failed(takes[a.take], a, len(takes) > 1, err)
 
 	default: // the database refused the commit, and did not say for whom
 		for _, t := range takes {
-			c.blame(t, -1, len(takes) == 1, err)
+			c.failed(t, a, len(takes) > 1, err)
 		}
 	}
 }
 
-// refusedPartition returns the index of the take whose fence refused, or -1.
-func refusedPartition[TX any](takes []take[TX], err error) int {
+// refusedTake returns what a fence's refusal means to the claim, and whose it
+// is, or a negative index if none refused.
+func refusedTake[TX any](takes []take[TX], err error) (outcome, int) {
 	var (
+		out     outcome
 		p       epoch.Partition
 		stale   *epoch.StaleError
 		moved   *epoch.MovedError
@@ -164,62 +159,97 @@ func refusedPartition[TX any](takes []take[TX], err error) int {
 	)
 	switch {
 	case errors.As(err, &stale):
-		p = stale.Partition
+		out, p = outcome{end: refused, err: err, stale: stale}, stale.Partition
 	case errors.As(err, &moved):
-		p = moved.Partition
+		out, p = outcome{end: inDoubt, err: err}, moved.Partition
 	case errors.As(err, &missing):
-		p = missing.Partition
+		out, p = outcome{end: halted, err: err}, missing.Partition
 	default:
-		return -1
+		return out, -1
 	}
-	return slices.IndexFunc(takes, func(t take[TX]) bool { return t.partition == p })
-}
-
-// refusal is what a fence's refusal means to the claim.
-func refusal(err error) error {
-	switch {
-	case errors.Is(err, epoch.ErrStale):
-		return err
-	case errors.Is(err, epoch.ErrMoved):
-		return &reclaimError{err}
-	default:
-		return &haltError{err: err}
-	}
+	return out, slices.IndexFunc(takes, func(t take[TX]) bool { return t.advance.Partition == p })
 }
 
 func anyLost[TX any](takes []take[TX]) bool {
 	return slices.ContainsFunc(takes, func(t take[TX]) bool { return t.ctx.Err() != nil })
 }
 
+func (c *committer[TX]) finishAll(takes []take[TX], out outcome) {
+	for _, t := range takes {
+		c.finish(t.holding, out)
+	}
+}
+
+// otherwiseAgain puts all back but the take at index except.
+func (c *committer[TX]) otherwiseAgain(takes []take[TX], except int) {
+	for i, t := range takes {
+		if i != except {
+			c.again(t.holding, 0)
+		}
+	}
+}
+
+// doubt has all partitions claimed again. Where the handler had failed before
+// the connection was lost, the two may have to do with each other: the message
+// is remembered, and does not share its next transaction.
+func (c *committer[TX]) doubt(takes []take[TX], a attempt, err error) {
+	for i, t := range takes {
+		if a.err != nil && i == a.take {
+			if _, failure := t.blame(len(t.ms), a.at, len(takes) > 1, err); failure != nil {
+				c.finish(t.holding, outcome{end: halted, err: failure})
+				continue
+			}
+		}
+		c.finish(t.holding, outcome{end: inDoubt, err: err})
+	}
+}
+
+// failed settles a partition whose messages, or one of them, failed. err is the
+// sink's word on it, a.err the handler's.
+func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error) {
+	n, cause := len(t.ms), err
+	if a.err != nil {
+		cause = a.err
+	}
+	var permanent *permanentError
+	switch {
+	case errors.Is(err, epoch.ErrTransient) && !errors.As(cause, &permanent):
+		c.again(t.holding, t.postpone(n, err))
+		return
+	case a.timedOut && (n > 1 || shared):
+		// The message at hand when time ran out need not be the slow one.
+		t.probe.tooSlow(n)
+		c.again(t.holding, 0)
+		return
+	}
+	in, failure := t.blame(n, a.at, shared, cause)
+	if failure != nil {
+		c.finish(t.holding, outcome{end: halted, err: failure})
+		return
+	}
+	c.again(t.holding, in)
+}
+
 func (c *committer[TX]) advanced(t take[TX], took time.Duration) {
 	failed := 0
-	if t.given != nil {
+	if t.probe.given != nil {
 		failed = 1
 	}
 	h := t.holding
 	if err := h.advanced(t.advance, len(t.ms)); err != nil {
-		c.finish(h, &haltError{err: fmt.Errorf("consumer: the sink committed what it had to refuse: %w", err), forever: true})
+		c.finish(h, outcome{end: inDoubt, err: err})
 		return
 	}
-	h.tenure.Mirror(h.fence)
-	c.Observer.Observe(Advanced{
-		Partition: h.partition, Epoch: h.fence.Epoch, From: t.advance.From, To: t.advance.To,
+	h.owner.tenure.Mirror(h.fence)
+	c.run.Observer.Observe(Advanced{
+		Partition: t.advance.Partition, Epoch: t.epoch, From: t.advance.From, To: t.advance.To,
 		Messages: len(t.ms), Failed: failed, Bytes: size(t.ms), Took: took,
 	})
-	if len(h.hand) == 0 {
-		c.finish(h, nil)
+	if len(h.unapplied) == 0 {
+		c.finish(h, outcome{})
 		return
 	}
 	c.again(h, 0)
-}
-
-func (c *committer[TX]) blame(t take[TX], at int, alone bool, cause error) {
-	in, err := t.holding.blame(len(t.ms), at, alone, cause)
-	if err != nil {
-		c.finish(t.holding, err)
-		return
-	}
-	c.again(t.holding, in)
 }
 
 func size(ms []Message) int {

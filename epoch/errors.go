@@ -31,6 +31,12 @@ var (
 	// or has lost its connection. Claim again: the position then tells.
 	ErrInDoubt = errors.New("outcome in doubt")
 
+	// ErrTransient: the database refused for a reason that passes: a deadlock,
+	// a serialization failure, a lock not granted in time, a full disk. Nothing
+	// is committed and no message is at fault; try again. A handler may return
+	// it too.
+	ErrTransient = errors.New("transient failure")
+
 	// ErrEscaped: the handler left the fenced transaction, by a COMMIT or
 	// ROLLBACK of its own. What it wrote may be committed without the fence.
 	// Only a change to the handler helps.

@@ -33,6 +33,11 @@ func (fs Fences) Seed(starts []Start) error {
 			return fmt.Errorf("epoch: seed %s together with %s: one group and topic at a time", s.Partition, starts[0].Partition)
 		}
 	}
+	for _, s := range starts {
+		if s.Next < 0 || s.Earliest < 0 {
+			return fmt.Errorf("epoch: seed %s at offset %d, or at %d if the group is known: want no negative offset", s.Partition, s.Next, s.Earliest)
+		}
+	}
 	known := false
 	for p := range fs {
 		known = known || p.Group == group && p.Topic == topic
@@ -53,6 +58,9 @@ func (fs Fences) Seed(starts []Start) error {
 // Claim swaps c in if the fence still is as seen, by its epoch and claim. It
 // returns the new fence, or a [*StaleError] if another claim came first.
 func (fs Fences) Claim(seen Fence, c Claim) (Fence, error) {
+	if seen.Partition != c.Partition {
+		return Fence{}, fmt.Errorf("epoch: claim of %s after a look at the fence of %s", c.Partition, seen.Partition)
+	}
 	f, err := fs.Read(c.Partition)
 	if err != nil {
 		return Fence{}, err

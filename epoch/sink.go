@@ -33,7 +33,9 @@ type Sink[TX any] interface {
 	// wrapped, so that [errors.Is] finds it, unless the connection is gone,
 	// which is [ErrInDoubt]. A refused advance is a [*StaleError],
 	// [*MovedError] or [*MissingError] and names the first refused partition in key
-	// order. A handler that ended the transaction by itself is [ErrEscaped].
+	// order. A handler that ended the transaction by itself is [ErrEscaped]. A
+	// refusal of the database that passes, also of a handler's statement, is
+	// [ErrTransient] beside what it was.
 	// apply is called at most once. ctx bounds the whole transaction; when it
 	// ends before the commit was sent, nothing is committed.
 	Commit(ctx context.Context, as []Advance, apply func(ctx context.Context, tx TX) error) error

@@ -6,7 +6,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -103,7 +105,7 @@ func (s *Source) patience(err error) time.Duration {
 		errors.Is(err, errNoClusterID), errors.Is(err, errNoTopicID),
 		errors.Is(err, kerr.InvalidGroupID), errors.Is(err, kerr.InvalidTopicException):
 		return 0
-	case errors.As(err, &eof), errors.Is(err, kerr.UnknownTopicOrPartition):
+	case errors.As(err, &eof), closes(err), errors.Is(err, kerr.UnknownTopicOrPartition):
 		return soonPatience
 	}
 	return s.set.StartTimeout
@@ -127,6 +129,9 @@ func isTLS(err error) bool {
 	return errors.As(err, &record) || errors.As(err, &value) || errors.As(err, &verify) || errors.As(err, &alert) ||
 		errors.As(err, &signer) || errors.As(err, &host) || errors.As(err, &bad)
 }
+
+// closes tells a connection that the broker closed from one that never was.
+func closes(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) }
 
 func isPermission(err error) bool {
 	return errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.GroupAuthorizationFailed) ||
@@ -158,6 +163,10 @@ func (s *Source) unreached(err error, after time.Duration) error {
 		return fmt.Errorf("kafkasource: group %q: no coordinator after %v: %w", s.set.Group, after, err)
 	case errors.Is(err, errNoClusterID):
 		return fmt.Errorf("kafkasource: cluster at %s: %w", at, err)
+	}
+	var eof *kgo.ErrFirstReadEOF // which gives the hint itself
+	if !errors.As(err, &eof) && closes(err) {
+		return fmt.Errorf("kafkasource: the cluster at %s closes the connection; are port, TLS and credentials right? %w", at, err)
 	}
 	return fmt.Errorf("kafkasource: no broker of the cluster at %s was reached within %v: %w", at, after, err)
 }

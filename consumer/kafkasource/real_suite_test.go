@@ -21,15 +21,16 @@ import (
 // The suite that every source must pass, in each of the ways in which Kafka
 // assigns partitions.
 func TestRealSuite(t *testing.T) {
-	broker := kafkatest.Start(t, kafkatest.Config{})
 	for name, opt := range map[string]kgo.Opt{
 		"eager":       kgo.Balancers(kgo.RangeBalancer()),
 		"cooperative": kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		"KIP-848":     kgo.ServerSideBalancer(),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr := kafkatest.Shared(t)
 			sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
-				h := newSuiteHarness(t, broker, opt)
+				h := newSuiteHarness(t, addr, opt)
 				if name == "eager" {
 					return h
 				}
@@ -42,7 +43,7 @@ func TestRealSuite(t *testing.T) {
 // suiteHarness is what the histories of the suite work with. It does not
 // truncate: the restart that this takes costs the members their leases.
 type suiteHarness struct {
-	broker *kafkatest.Broker
+	addr   string
 	member kgo.Opt
 	admin  *kadm.Client
 
@@ -55,20 +56,14 @@ type retaining struct{ *suiteHarness }
 
 func (retaining) Retains() {}
 
-func newSuiteHarness(t testing.TB, b *kafkatest.Broker, member kgo.Opt) *suiteHarness {
+func newSuiteHarness(t testing.TB, addr string, member kgo.Opt) *suiteHarness {
 	t.Helper()
-	return &suiteHarness{broker: b, member: member, admin: kadm.NewClient(dialSuite(t, b)), links: map[consumer.Source]*link{}}
-}
-
-func dialSuite(t testing.TB, b *kafkatest.Broker) *kgo.Client {
-	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(b.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.MetadataMinAge(100*time.Millisecond))
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return client
+	return &suiteHarness{addr: addr, member: member, admin: kadm.NewClient(client), links: map[consumer.Source]*link{}}
 }
 
 func (h *suiteHarness) NewTopic(t testing.TB, partitions int32) string {
@@ -97,7 +92,7 @@ func (h *suiteHarness) Produce(t testing.TB, topic string, partition int32, ms .
 	// A client of its own: a topic created again has another id.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	client, err := kgo.NewClient(kgo.SeedBrokers(h.broker.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	client, err := kgo.NewClient(kgo.SeedBrokers(h.addr), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.MaxBufferedRecords(1<<20), kgo.ProducerBatchMaxBytes(1<<20))
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +119,7 @@ func (h *suiteHarness) source(t testing.TB, group string, topics []string, opts 
 	s, err := kafkasource.New(kafkasource.Options{
 		Group: group, Topics: topics,
 		Client: slices.Concat([]kgo.Opt{
-			kgo.SeedBrokers(h.broker.Addr), kgo.Dialer(l.dial), h.member,
+			kgo.SeedBrokers(h.addr), kgo.Dialer(l.dial), h.member,
 			kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(10 * time.Second),
 			kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(time.Second),
 		}, opts),

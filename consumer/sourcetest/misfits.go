@@ -40,13 +40,15 @@ var misfits = []history{{
 		topic := w.newTopic(1)
 		all := numbered(0, 0, 10)
 		w.produce(topic, 0, all...)
-		g := w.start("a", topic).granted(topic, 0)
+		a := w.start("a", topic)
+		g := a.granted(topic, 0)
 		ms := g.want(g.earliest(), all...)
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[6].Offset)
 		g.wantMisfit(g.at(ms[2].Offset), consumer.ErrPassedBy, ms[6].Offset)
 		g.wantMisfit(g.at(ms[6].Offset-1), consumer.ErrPassedBy, ms[6].Offset)
 		g.want(g.at(ms[6].Offset), all[6:]...)
-		if at := g.earliest().Next; at != ms[6].Offset {
+		a.leave()
+		if at := w.start("b", topic).granted(topic, 0).earliest().Next; at != ms[6].Offset {
 			w.fail("the earliest offset is %d, want %d", at, ms[6].Offset)
 		}
 	},

@@ -1,0 +1,22 @@
+package consumer
+
+import "github.com/epochfence/epochfence/epoch"
+
+// outcome is what became of messages that were handed to a committer. The zero
+// outcome is that all of them are applied.
+type outcome struct {
+	end   ending
+	err   error
+	stale *epoch.StaleError // if end is refused
+}
+
+type ending int
+
+const (
+	applied ending = iota
+	left           // the partition was asked back or lost, and nothing is under way
+	refused        // the fence belongs to another claim (R6)
+	inDoubt        // what the sink holds is not known (R5)
+	halted         // the partition cannot go on; nothing is in doubt
+	escaped        // the handler committed by itself; trying again would do so again
+)

@@ -1,0 +1,97 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// What a person and an observer are told, and how long to wait after it.
+
+// ended reports why consuming under a claim came to an end. It does so for a
+// tenure that is over as well: that a transaction was refused is news all the
+// same.
+func (o *ownership[TX]) ended(out outcome) time.Duration {
+	if o.progress {
+		o.halts.Reset()
+		o.retries.Reset()
+		o.progress = false
+	}
+	o.keep = out.end == halted
+	switch out.end {
+	case refused:
+		o.logger.Warn("stale: the partition belongs to a later claim; rolled back",
+			"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
+			"held_epoch", out.stale.Held.Epoch, "held_claim", out.stale.Held.Claim,
+			"held_owner", out.stale.Held.Owner, "held_next", out.stale.Held.Next)
+		o.run.Observer.Observe(Stale{Ours: o.fence, Held: out.stale.Held})
+		return o.retries.next()
+	case inDoubt:
+		o.logger.Warn("in doubt, claiming again", "epoch", o.fence.Epoch, "next", o.fence.Next, "err", out.err)
+		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
+		return o.retries.next()
+	case halted:
+		return o.halted(out.err)
+	case escaped:
+		o.run.escape(o.partition, out.err)
+		o.escaped(out.err)
+		return forever
+	default: // left: the tenure is over
+		return 0
+	}
+}
+
+// unclaimed reports why there is no claim.
+func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration {
+	var no *unconfirmedError
+	switch in := o.retries.next(); {
+	case !o.running(ctx):
+		return 0
+	case errors.Is(err, epoch.ErrStale): // somebody else's swap came first
+		o.logger.Debug("another claim came first", "err", err, "retry_in", in)
+		return in
+	case needsPerson(err):
+		return o.halted(err)
+	case errors.As(err, &no) && o.unconfirmed < 2: // an ordinary rebalance
+		o.unconfirmed++
+		o.logger.Info("lease not confirmed, asking again", "err", err, "retry_in", in)
+		return in
+	default:
+		o.logger.Warn("not claimed, trying again", "err", err, "retry_in", in)
+		o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+		return in
+	}
+}
+
+// needsPerson tells the refusals of a claim that no waiting resolves from those
+// that pass.
+func needsPerson(err error) bool {
+	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) || errors.Is(err, epoch.ErrMissing)
+}
+
+func (o *ownership[TX]) halted(err error) time.Duration {
+	in := o.halts.next()
+	o.logger.Error("halted", "next", o.next(), "err", err, "retry_in", in)
+	o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+	return in
+}
+
+func (o *ownership[TX]) escaped(err error) {
+	o.logger.Error("halted until restarted", "next", o.next(), "err", err)
+	o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err})
+}
+
+func (o *ownership[TX]) lost(cause error) {
+	o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.next(), "cause", cause)
+	o.run.Observer.Observe(Lost{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Cause: cause})
+}
+
+// next is the position, or -1 before the first claim.
+func (o *ownership[TX]) next() epoch.Offset {
+	if o.fence.Epoch == 0 {
+		return -1
+	}
+	return o.fence.Next
+}
