@@ -178,11 +178,3 @@ func (d *database) drop() error {
 }
 
 func (d *database) close() { _ = d.db.Close() }
-
-// String says where the tables are, without a password.
-func (d *database) String() string {
-	if d.schema != "" {
-		return "schema " + d.schema
-	}
-	return d.path
-}

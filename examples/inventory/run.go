@@ -90,7 +90,7 @@ func play(ctx context.Context, s settings, b *show.Board) (cs []*side, err error
 	for _, name := range names {
 		sd := newSide(s, k, b, name, hex.EncodeToString(id))
 		cs = append(cs, sd)
-		defer func() { err = errors.Join(err, sd.close(s.keep)) }()
+		defer func() { err = errors.Join(err, sd.close()) }()
 	}
 	introduce(b, s, where, database)
 
@@ -112,9 +112,9 @@ func introduce(b *show.Board, s settings, broker, database string) {
 	if isPostgres(s.database) {
 		frozenWhere += " or after it"
 	}
-	b.Print(fmt.Sprintf("%s reservations on %d partitions, %d worker processes, seed %d",
+	b.Print(fmt.Sprintf("Reservations: %s; partitions: %d; worker processes: %d; seed: %d",
 		show.Thousands(s.messages), s.partitions, s.workers, s.seed))
-	b.Print("broker: " + broker + "; database: " + database)
+	b.Print("Broker: " + broker + "; database: " + database)
 	b.Print("")
 	if s.naive {
 		b.Print("Both columns: own topic, group and tables; same messages, handler and schedule.")
@@ -172,6 +172,11 @@ func conclude(b *show.Board, cs []*side) int {
 			b.Print("* the offsets were refused; the effects had been committed before")
 		}
 		b.Print("Judged from the tables alone, after all workers had ended.")
+	}
+	for _, sd := range cs {
+		if sd.keep && sd.db != nil {
+			b.Print(fmt.Sprintf("Kept, %s: %s", sd.name, sd.kept()))
+		}
 	}
 	f := cs[0]
 	said, status := "exact", statusExact

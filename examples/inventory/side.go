@@ -133,12 +133,12 @@ func ends(sent []show.Place) map[int32]int64 {
 	return m
 }
 
-// close removes what the column made, or says where it is.
-func (sd *side) close(keep bool) (err error) {
+// close removes what the column made, unless it is to be kept.
+func (sd *side) close() (err error) {
 	sd.crew.Stop(0)
-	if keep {
-		if sd.made {
-			sd.board.Print(fmt.Sprintf("%s: kept topic and group %s, database %s", sd.name, sd.topic, sd.db))
+	if sd.keep {
+		if sd.db != nil {
+			sd.db.close()
 		}
 		return nil
 	}
@@ -149,4 +149,12 @@ func (sd *side) close(keep bool) (err error) {
 		err = errors.Join(err, sd.db.drop())
 	}
 	return err
+}
+
+// kept says where the column's tables are.
+func (sd *side) kept() string {
+	if sd.db.schema != "" {
+		return fmt.Sprintf("schema %s, topic and group %s", sd.db.schema, sd.topic)
+	}
+	return fmt.Sprintf("%s, topic and group %s", sd.db.path, sd.topic)
 }
