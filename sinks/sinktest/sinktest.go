@@ -62,7 +62,7 @@ type history struct {
 	play  func(w *world)
 }
 
-var histories = concat(attacks, claims, seeds, commits, names, random)
+var histories = concat(attacks, claims, seeds, commits, handlers, names, random)
 
 func concat(hs ...[]history) []history {
 	var all []history

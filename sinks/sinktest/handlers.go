@@ -1,0 +1,243 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// handlers are the rules of what a handler may meet with or do.
+var handlers = []history{
+	{"a handler's error is returned, and nothing is committed", "R1", handlerError},
+	{"a handler's panic reaches the caller, nothing is committed, and the sink works on", "R12", handlerPanic},
+	{"a handler that ends its goroutine commits nothing, and the sink works on", "R12", handlerGoexit},
+	{"a context that ended before commits nothing", "R12", contextEndedBefore},
+	{"a context that ends in the handler commits nothing, even if the handler does not care", "R12", contextEndsWithin},
+	{"a commit cut off at any moment is there whole or not at all, and only an error in doubt leaves open which", "R5 R12", cutOffAnywhere},
+	{"a transaction is of no use when its handler has returned", "R1", transactionKept},
+	{"what a transaction writes is seen by nobody until it commits", "R1", isolation},
+}
+
+type handlersOwn struct{ code int }
+
+func (e *handlersOwn) Error() string { return "out of stock" }
+
+func handlerError(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	own := &handlersOwn{code: 409}
+	as := []epoch.Advance{ta.advance(2)}
+	err := ta.commit(as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+			return err
+		}
+		return own
+	})
+	var found *handlersOwn
+	if !errors.Is(err, own) || !errors.As(err, &found) || found.code != 409 || len(class(err)) > 0 {
+		w.Errorf("err = %v, want the handler's own and no refusal", err)
+	}
+	ta.wantFence()
+	w.wantEffects(orders0, "")
+	ta.applies(2)
+	w.wantEffects(orders0, "0-1@5")
+}
+
+func handlerPanic(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	func() {
+		defer func() {
+			if r := recover(); r != "out of stock" {
+				w.Errorf("recovered %v, want the handler's own panic", r)
+			}
+		}()
+		as := []epoch.Advance{ta.advance(2)}
+		err := ta.commit(as, func(ctx context.Context, tx any) error {
+			if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+				return err
+			}
+			panic("out of stock")
+		})
+		w.Errorf("Commit returned %v, want the handler's panic", err)
+	}()
+	ta.wantFence()
+	w.wantEffects(orders0, "")
+	ta.applies(2)
+	tb := w.process("B").claims(orders0, 6)
+	tb.applies(1)
+	w.wantEffects(orders0, "0-1@5 2@6")
+}
+
+func handlerGoexit(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		as := []epoch.Advance{ta.advance(2)}
+		err := ta.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+			if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+				return err
+			}
+			runtime.Goexit() // as t.FailNow does
+			return nil
+		})
+		w.Errorf("Commit returned %v after its goroutine had ended", err)
+	}()
+	<-ended
+	ta.wantFence()
+	ta.applies(2)
+	w.wantEffects(orders0, "0-1@5")
+}
+
+func contextEndedBefore(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	as := []epoch.Advance{ta.advance(1)}
+	err := ta.sink.Commit(ctx, as, func(ctx context.Context, tx any) error {
+		return w.effects(ctx, tx, as[0], ta.Epoch)
+	})
+	if !errors.Is(err, context.Canceled) {
+		w.Errorf("Commit: err = %v, want the context's", err)
+	}
+	if _, err := ta.sink.Claim(ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, "A"))); !errors.Is(err, context.Canceled) {
+		w.Errorf("Claim: err = %v, want the context's", err)
+	}
+	if _, err := ta.sink.Fence(ctx, orders0); !errors.Is(err, context.Canceled) {
+		w.Errorf("Fence: err = %v, want the context's", err)
+	}
+	if err := ta.sink.Seed(ctx, []epoch.Start{start(orders1, 0, 0)}); !errors.Is(err, context.Canceled) {
+		w.Errorf("Seed: err = %v, want the context's", err)
+	}
+	ta.wantFence()
+	w.wantEffects(orders0, "")
+	ta.applies(1)
+}
+
+func contextEndsWithin(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	for name, apply := range map[string]func(ctx context.Context, tx any, as epoch.Advance, cancel func()) error{
+		"before it writes": func(ctx context.Context, tx any, as epoch.Advance, cancel func()) error {
+			cancel()
+			_ = w.effects(ctx, tx, as, 1)
+			return nil
+		},
+		"after it wrote": func(ctx context.Context, tx any, as epoch.Advance, cancel func()) error {
+			if err := w.effects(ctx, tx, as, 1); err != nil {
+				return err
+			}
+			cancel()
+			return nil
+		},
+	} {
+		ta := a.claims(orders0, 5)
+		ctx, cancel := context.WithCancel(w.ctx)
+		as := ta.advance(1)
+		err := a.sink.Commit(ctx, []epoch.Advance{as}, func(ctx context.Context, tx any) error {
+			return apply(ctx, tx, as, cancel)
+		})
+		cancel()
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, epoch.ErrInDoubt) {
+			w.Errorf("%s: err = %v, want the context's or %q", name, err, epoch.ErrInDoubt)
+		}
+		again := a.claims(orders0, 5) // whatever was in flight is refused from here on
+		if again.Next != ta.Next {
+			w.Errorf("%s: the fence stands at offset %d, want %d", name, again.Next, ta.Next)
+		}
+		w.wantEffects(orders0, "")
+	}
+	ta := a.claims(orders0, 100)
+	ta.applies(1)
+	w.wantEffects(orders0, "0@100")
+}
+
+// cutOffAnywhere ends the context of a commit a little later each time, from
+// before it begins until after it is done.
+func cutOffAnywhere(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	var story []string
+	var took time.Duration // by a commit that is let through
+	for round := range 50 {
+		ta := a.claims(orders0, 1)
+		cut := time.Duration(round) * took / 20
+		if round == 0 {
+			cut = patience
+		}
+		ctx, cancel := context.WithTimeout(w.ctx, cut)
+		as := ta.advance(2)
+		began := time.Now()
+		err := a.sink.Commit(ctx, []epoch.Advance{as}, func(ctx context.Context, tx any) error {
+			return w.effects(ctx, tx, as, ta.Epoch)
+		})
+		cancel()
+		if err == nil {
+			took = max(took, time.Since(began))
+		}
+		again := a.claims(orders0, 1) // whatever was in flight has landed, or never will
+		switch landed := again.Next == as.To; {
+		case !landed && again.Next != as.From:
+			w.Fatalf("cut off after %v: the fence stands at offset %d, want %d or %d", cut, again.Next, as.From, as.To)
+		case !landed && err == nil:
+			w.Fatalf("cut off after %v: acknowledged, but not committed", cut)
+		case landed && err != nil && !errors.Is(err, epoch.ErrInDoubt):
+			w.Fatalf("cut off after %v: committed, although the error was a definite one: %v", cut, err)
+		case landed:
+			story = append(story, effect(as.From, ta.Epoch), effect(as.From+1, ta.Epoch))
+		}
+		w.wantList(orders0.String(), story...)
+	}
+}
+
+func transactionKept(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	var kept any
+	for _, result := range []error{nil, errors.New("not this time")} {
+		err := ta.commit([]epoch.Advance{ta.advance(0)}, func(_ context.Context, tx any) error {
+			kept = tx
+			return result
+		})
+		if !errors.Is(err, result) {
+			w.Fatal(err)
+		}
+		err = func() (err error) {
+			defer func() {
+				if r := recover(); r != nil {
+					err = errors.New("it panicked, which will do")
+				}
+			}()
+			return w.db.Append(w.ctx, kept, orders0.String(), "late")
+		}()
+		if err == nil {
+			w.Errorf("a write through a transaction that had ended with %v was accepted", result)
+		}
+	}
+	ta.applies(1)
+	w.wantEffects(orders0, "0@5")
+}
+
+func isolation(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	as := []epoch.Advance{ta.advance(2)}
+	err := ta.commit(as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+			return err
+		}
+		w.wantEffects(orders0, "")
+		ta.wantFence()
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.wantEffects(orders0, "0-1@5")
+}

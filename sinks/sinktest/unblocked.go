@@ -1,0 +1,57 @@
+package sinktest
+
+import (
+	"context"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// unblocked are the rules of RunUnblocked.
+var unblocked = []history{
+	{"frozen with the transaction open, after its writes: the next owner claims and commits, the frozen one is refused", "R4 R12", frozenAfterWrites},
+	{"frozen with two partitions in one transaction: the other partition's next owner goes on too", "R4 R12", frozenWithTwo},
+}
+
+func frozenAfterWrites(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders0, 5)
+	ta.applies(2)
+	var tb *tenure
+	as := []epoch.Advance{ta.advance(2)}
+	err := a.commit(as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
+			return err
+		}
+		// A is frozen here. Meanwhile:
+		tb = b.claims(orders0, 6)
+		tb.applies(3)
+		return nil
+	})
+	w.wantRefused(err, "A thaws and commits")
+	ta.refused(epoch.ErrStale, 2)
+	tb.applies(1)
+	w.wantEffects(orders0, "0-1@5 2-5@6")
+}
+
+func frozenWithTwo(w *world) {
+	w.seed(orders0, orders1)
+	a, b := w.process("A"), w.process("B")
+	t0, t1 := a.claims(orders0, 5), a.claims(orders1, 5)
+	as := []epoch.Advance{t0.advance(2), t1.advance(2)}
+	err := a.commit(as, func(ctx context.Context, tx any) error {
+		for _, one := range as {
+			if err := w.effects(ctx, tx, one, 5); err != nil {
+				return err
+			}
+		}
+		b.claims(orders1, 6).applies(1)
+		return nil
+	})
+	w.wantRefused(err, "A thaws and commits")
+	w.wantEffects(orders0, "")
+	w.wantEffects(orders1, "0@6")
+	again := a.claims(orders0, 7) // orders/0 is A's still, in doubt
+	again.applies(2)
+	w.wantEffects(orders0, "0-1@7")
+}
