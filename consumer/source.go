@@ -14,13 +14,14 @@ type Source interface {
 	// Run joins, and calls own on a goroutine of its own for each partition
 	// granted to this process, from grant to loss. It calls it for a partition
 	// only after the call for an earlier tenure of the same partition has
-	// returned. When own returns early the partition is given up, where the
+	// returned, and never after Run has. When own returns early the partition is given up, where the
 	// source can do so, and otherwise left idle until it is lost.
 	//
 	// When ctx ends, Run drains: it asks for each partition back, waits for
 	// own to return, bounded in time, releases the leases and returns nil.
 	// An error means that the source cannot go on at all: it could not be
-	// reached or refused us at start, or this member was fenced for good.
+	// reached at start, lacks a topic or refused us, or this member was fenced
+	// for good.
 	// Run is called once.
 	Run(ctx context.Context, own func(ctx context.Context, t Tenure)) error
 }

@@ -72,6 +72,7 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 		c.adapt(messages, took, timeout)
 	}
 	c.settle(takes, a, err, took)
+	clear(takes) // a stopped timer may keep them for a while, and the messages are the source's again
 }
 
 func newTake[TX any](h *holding[TX]) take[TX] {

@@ -161,7 +161,7 @@ func (db *database) commit(tx *Tx, as []epoch.Advance) error {
 	}
 	for n, seen := range tx.read {
 		if db.state.changed[n] != seen {
-			return fmt.Errorf("%q: %w", n.name, ErrConflict)
+			return fmt.Errorf("%q: %w: %w", n.name, epoch.ErrTransient, ErrConflict)
 		}
 	}
 	if err := db.state.fences.Advance(as); err != nil {
