@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -99,6 +100,45 @@ func TestAHandlerThatEndsItsTransactionIsFoundOutBeforeTheFenceMoves(t *testing.
 			}
 		})
 	}
+}
+
+func TestAHandlersCommitIsFoundOutThoughItsContextEnds(t *testing.T) {
+	s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
+	f := claim(t, s, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		if err := run(ctx, tx, insert, `COMMIT`); err != nil {
+			return err
+		}
+		cancel()
+		return run(ctx, tx, insert)
+	})
+	if !errors.Is(err, epoch.ErrEscaped) || !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v, want ErrEscaped and the context's", err)
+	}
+	wantNext(t, s, 0)
+}
+
+func TestAFullFileUnderAPreparedStatementIsNoEscape(t *testing.T) {
+	db := open(t, newFile(t))
+	db.SetMaxOpenConns(1) // max_page_count is of the connection
+	s := newSink(t, db, sqlsink.Options{})
+	f := claim(t, s, 1)
+	mustExec(t, db, `PRAGMA max_page_count = 20`)
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		stmt, err := tx.PrepareContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', ?)`)
+		if err != nil {
+			return err
+		}
+		_, err = stmt.ExecContext(ctx, strings.Repeat("x", 100_000))
+		return err
+	})
+	wantError(t, err, "no room")
+	if errors.Is(err, epoch.ErrEscaped) {
+		t.Errorf("err = %v", err)
+	}
+	wantNext(t, s, 0)
 }
 
 func TestAHandlerMayUseSavepointsOfItsOwn(t *testing.T) {

@@ -1,6 +1,7 @@
 package sqlsink
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -33,6 +34,8 @@ type Tx struct {
 	ended bool
 	gone  error // why there is no transaction: it could not begin, or was rolled back by the database
 	stmts []*sql.Stmt
+
+	prepared bool // a statement was
 }
 
 func (s *Sink) newTx(ctx context.Context, as []epoch.Advance) *Tx {
@@ -66,7 +69,7 @@ func (tx *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, erro
 	if err != nil {
 		return nil, tx.judge(err)
 	}
-	tx.stmts = append(tx.stmts, stmt)
+	tx.stmts, tx.prepared = append(tx.stmts, stmt), true
 	return stmt, nil
 }
 
@@ -117,6 +120,11 @@ func (tx *Tx) use(ctx context.Context) (context.Context, error) {
 		return ctx, fmt.Errorf("sqlsink: transaction used after its handler returned: %w", sql.ErrTxDone)
 	case tx.gone != nil:
 		return ctx, fmt.Errorf("sqlsink: there is no transaction any more: %w", tx.gone)
+	}
+	if err := ctx.Err(); err != nil {
+		// Not left to the driver: what it has not run has not ended the
+		// transaction, whatever judge would find.
+		return ctx, err
 	}
 	if !tx.begun {
 		if err := tx.begin(); err != nil {
@@ -183,12 +191,15 @@ func (tx *Tx) end() {
 func (tx *Tx) settle(applyErr error) error {
 	if tx.begun {
 		_, err := tx.t.conn.ExecContext(context.WithoutCancel(tx.ctx), releaseSavepoint)
-		if err != nil && tx.gone == nil && !tx.rolledBackBy(applyErr) {
-			// A new transaction has no such savepoint, and no transaction
-			// neither: what was written may be committed.
-			if applyErr != nil {
-				return fmt.Errorf("%w, and failed: %w", epoch.ErrEscaped, applyErr)
-			}
+		switch {
+		case err == nil || tx.gone != nil || tx.rolledBackBy(applyErr):
+		case tx.s.d.classify(err) != refused:
+			applyErr = cmp.Or(applyErr, err)
+		case applyErr != nil:
+			return fmt.Errorf("%w, and failed: %w", epoch.ErrEscaped, applyErr)
+		default:
+			// There is no such savepoint: neither is this the transaction that
+			// was begun, then. What was written may be committed.
 			return fmt.Errorf("%w: %w", epoch.ErrEscaped, err)
 		}
 	}
@@ -203,8 +214,9 @@ func (tx *Tx) settle(applyErr error) error {
 	return nil
 }
 
-// rolledBackBy reports whether err, which a handler may have met on a
-// statement it had prepared, explains that the transaction is gone.
+// rolledBackBy reports whether err, which the handler may have met on a
+// statement it had prepared, where judge does not see it, explains that the
+// transaction is gone.
 func (tx *Tx) rolledBackBy(err error) bool {
-	return err != nil && tx.s.d.classify(err) != refused
+	return tx.prepared && err != nil && tx.s.d.classify(err) != refused
 }
