@@ -20,7 +20,7 @@ const embeddedVersion = embeddedpostgres.V18
 // binaries returns the directory of initdb and postgres, fetching them if it
 // must.
 func binaries() (string, error) {
-	if dir, ok := installed(); ok {
+	if dir, ok := installed(); ok && os.Getenv(Env) != embedded {
 		return dir, nil
 	}
 	return fetched()

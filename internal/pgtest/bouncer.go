@@ -87,6 +87,12 @@ func startBouncer(ctx context.Context, bin, database string) (b Bouncer, stop fu
 	var p *process
 	stop = func() error {
 		if p != nil {
+			select {
+			case <-p.exited:
+				said, _ := os.ReadFile(filepath.Join(dir, "log"))
+				return errors.Join(fmt.Errorf("pgtest: PgBouncer ended by itself :\n%s", lastLines(said)), g.close())
+			default:
+			}
 			_ = p.signal(sigImmediate) // which is PgBouncer's word for it, too
 			select {
 			case <-p.exited:

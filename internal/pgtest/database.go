@@ -13,8 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Env is the environment variable that may hold the URL of a server to use.
+// Env is the environment variable that may hold the URL of a server to use, or
+// the word "embedded" for one from fetched binaries, whatever is installed.
 const Env = "EPOCHFENCE_POSTGRES"
+
+const embedded = "embedded"
 
 const cleanupTimeout = 30 * time.Second
 
@@ -33,7 +36,7 @@ type Database struct {
 
 // shared is the server of this test binary. It ends with the process.
 var shared = sync.OnceValues(func() (string, error) {
-	if given := os.Getenv(Env); given != "" {
+	if given := os.Getenv(Env); given != "" && given != embedded {
 		if _, err := url.Parse(given); err != nil {
 			return "", fmt.Errorf("pgtest: %s is not a URL", Env) // err would show the password
 		}

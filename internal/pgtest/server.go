@@ -168,6 +168,10 @@ func (s *Server) await(ctx context.Context) error {
 // tail is the end of the server's log.
 func (s *Server) tail() []byte {
 	log, _ := os.ReadFile(s.log())
+	return lastLines(log)
+}
+
+func lastLines(log []byte) []byte {
 	lines := bytes.Split(bytes.TrimSpace(log), []byte("\n"))
 	return bytes.Join(lines[max(0, len(lines)-20):], []byte("\n"))
 }

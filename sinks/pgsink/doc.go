@@ -63,7 +63,9 @@
 //
 // unless PgBouncer is 1.21 or newer and its max_prepared_statements is above
 // zero. All query modes of pgx work; in the simple protocol the error of a
-// queued statement may not say which. Poolers that split one role's
+// queued statement may not say which. PgBouncer from 1.18 to 1.20 may exit when
+// a client cancels (its issue 822), which pgx does whenever a context ends
+// within a statement: use a newer one. Poolers that split one role's
 // transactions over several databases do not share locks, and statement pooling
 // has no transactions at all: neither can work.
 //
