@@ -7,4 +7,9 @@ import (
 	"github.com/epochfence/epochfence/internal/kafkatest"
 )
 
-func TestMain(m *testing.M) { os.Exit(kafkatest.Main(m)) }
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(processEnv); spec != "" {
+		os.Exit(processMain(spec))
+	}
+	os.Exit(kafkatest.Main(m))
+}

@@ -1,0 +1,97 @@
+package kafkasource_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	_ "modernc.org/sqlite"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// processEnv makes the test binary a worker process: a processSpec in JSON.
+const processEnv = "KAFKASOURCE_PROCESS"
+
+type processSpec struct {
+	Addr, Group, Topic string
+	Database           string // a SQLite file
+	Name               string
+	Effect             string // the statement that is a message's effect
+}
+
+// marker is a message at which a worker process says so, and waits for a line
+// on its standard input before it goes on.
+const marker = "marker"
+
+// processMain runs one worker. It tells its standard output when it is at a
+// marker, and ends when its standard input does.
+func processMain(spec string) int {
+	var s processSpec
+	if err := json.Unmarshal([]byte(spec), &s); err != nil {
+		return complain(err)
+	}
+	lines := make(chan string)
+	go func() {
+		in := bufio.NewScanner(os.Stdin)
+		for in.Scan() {
+			lines <- in.Text()
+		}
+		os.Exit(3) // whoever started us is gone
+	}()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+
+	db, err := sql.Open("sqlite", s.Database)
+	if err != nil {
+		return complain(err)
+	}
+	defer db.Close()
+	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		return complain(err)
+	}
+	source, err := kafkasource.New(kafkasource.Options{
+		Group: s.Group, Topics: []string{s.Topic},
+		Client: []kgo.Opt{
+			kgo.SeedBrokers(s.Addr), kgo.ClientID(s.Name), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+			kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(10 * time.Second),
+		},
+	})
+	if err != nil {
+		return complain(err)
+	}
+	handle := func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, e epoch.Epoch) error {
+		if string(m.Value) == marker {
+			fmt.Println("marker", m.Partition)
+			<-lines
+		}
+		_, err := tx.ExecContext(context.WithoutCancel(ctx), s.Effect, m.Partition, m.Value, e, s.Name)
+		return err
+	}
+	err = consumer.Run(ctx, source, sink, handle, consumer.Options[*sqlsink.Tx]{
+		RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
+		HaltMin: 100 * time.Millisecond, HaltMax: 500 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return complain(err)
+	}
+	return 0
+}
+
+func complain(err error) int {
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}

@@ -1,0 +1,259 @@
+//go:build unix
+
+package kafkasource_test
+
+import (
+	"bufio"
+	"bytes"
+	"database/sql"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// Three worker processes share four partitions and one SQLite file. One is
+// stopped (SIGSTOP) in the middle of a message until another has its partition
+// and has applied everything; then it goes on (SIGCONT) with the message, which
+// comes to nothing: the claim is gone, whether it learns that from its own clock
+// or from the fence. Then one is killed (SIGKILL), the broker is killed and comes
+// back, a fourth process joins, and one is told to end (SIGTERM), with messages
+// coming in all the while. Every message is applied once, in order, under epochs
+// that never go back.
+func TestRealProcessesFrozenAndKilled(t *testing.T) {
+	t.Parallel()
+	b := kafkatest.Start(t, kafkatest.Config{})
+	h := newRealHistory(t, b.Addr, 4)
+	led := newLedger(h)
+	a, c, d := led.startProcess("a"), led.startProcess("c"), led.startProcess("d")
+	led.round(25)
+	led.awaitApplied()
+
+	h.sendValue(0, marker)
+	h.sent[0] = append(h.sent[0], marker)
+	frozen, others := led.firstAt(marker+" 0", a, c, d)
+	frozen.signal(syscall.SIGSTOP)
+	for _, o := range others {
+		o.goOn()
+	}
+	led.round(25)
+	led.awaitApplied()
+	frozen.signal(syscall.SIGCONT)
+	frozen.goOn()
+
+	led.round(25)
+	others[0].signal(syscall.SIGKILL)
+	led.round(25)
+	b.Kill()
+	if err := b.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	late := led.startProcess("late")
+	led.round(25)
+	led.awaitApplied()
+	others[1].end()
+	led.round(25)
+	led.awaitApplied()
+	frozen.end()
+	late.end()
+	led.wantExactlyOnce()
+}
+
+// ledger is the database that the worker processes share.
+type ledger struct {
+	*realHistory
+	file string
+	db   *sql.DB
+	sink *sqlsink.Sink
+}
+
+func newLedger(h *realHistory) *ledger {
+	h.Helper()
+	file := "file:" + filepath.Join(h.TempDir(), "ledger.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(5000)"
+	db, err := sql.Open("sqlite", file)
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { _ = db.Close() })
+	if err := sqlsink.Migrate(h.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+		h.Fatal(err)
+	}
+	_, err = db.ExecContext(h.Context(), `CREATE TABLE effects (
+		id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER, value TEXT, epoch INTEGER, worker TEXT)`)
+	if err != nil {
+		h.Fatal(err)
+	}
+	sink, err := sqlsink.Open(h.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return &ledger{realHistory: h, file: file, db: db, sink: sink}
+}
+
+func (l *ledger) round(n int) {
+	l.Helper()
+	for p := range int32(4) {
+		l.send(p, n)
+	}
+}
+
+// awaitApplied looks at the fences: what is below them is applied.
+func (l *ledger) awaitApplied() {
+	l.Helper()
+	l.poll("every message to be applied", func() bool {
+		for p, sent := range l.sent {
+			f, err := l.sink.Fence(l.Context(), l.partition(p))
+			if err != nil || f.Next < epoch.Offset(len(sent)) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (l *ledger) wantExactlyOnce() {
+	l.Helper()
+	rows, err := l.db.QueryContext(l.Context(), `SELECT number, value, epoch FROM effects ORDER BY id`)
+	if err != nil {
+		l.Fatal(err)
+	}
+	defer rows.Close()
+	applied, newest := map[int32][]string{}, map[int32]epoch.Epoch{}
+	for rows.Next() {
+		var p int32
+		var value string
+		var e epoch.Epoch
+		if err := rows.Scan(&p, &value, &e); err != nil {
+			l.Fatal(err)
+		}
+		applied[p] = append(applied[p], value)
+		if e < newest[p] {
+			l.Errorf("partition %d: %s was applied under epoch %d, after epoch %d", p, value, e, newest[p])
+		}
+		newest[p] = e
+	}
+	if err := rows.Err(); err != nil {
+		l.Fatal(err)
+	}
+	for p, sent := range l.sent {
+		if !slices.Equal(applied[p], sent) {
+			l.Errorf("partition %d: applied %v, want %v", p, applied[p], sent)
+		}
+	}
+}
+
+// process is a worker process.
+type process struct {
+	l      *ledger
+	name   string
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stderr bytes.Buffer
+	done   chan struct{}
+	err    error // how it ended, once done is closed
+
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *ledger) startProcess(name string) *process {
+	l.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		l.Fatal(err)
+	}
+	spec, err := json.Marshal(processSpec{
+		Addr: l.addr, Group: l.group, Topic: l.topic, Database: l.file, Name: name,
+		Effect: `INSERT INTO effects (number, value, epoch, worker) VALUES (?, CAST(? AS TEXT), ?, ?)`,
+	})
+	if err != nil {
+		l.Fatal(err)
+	}
+	p := &process{l: l, name: name, cmd: exec.Command(self), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), processEnv+"="+string(spec))
+	p.cmd.Stderr = &p.stderr
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		l.Fatal(err)
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		l.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		l.Fatal(err)
+	}
+	go func() {
+		defer close(p.done)
+		for s := bufio.NewScanner(stdout); s.Scan(); {
+			p.mu.Lock()
+			p.lines = append(p.lines, s.Text())
+			p.mu.Unlock()
+			l.notify()
+		}
+		p.err = p.cmd.Wait()
+	}()
+	l.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // fails only if it is gone already
+		<-p.done
+		if l.Failed() {
+			l.Logf("process %s logged\n%s", name, p.stderr.String())
+		}
+	})
+	return p
+}
+
+func (p *process) signal(s os.Signal) {
+	p.l.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.l.Fatalf("%v to %s: %v", s, p.name, err)
+	}
+}
+
+// goOn lets the process go on from the marker, now or when it gets there.
+func (p *process) goOn() {
+	p.l.Helper()
+	if _, err := io.WriteString(p.stdin, "go on\n"); err != nil {
+		p.l.Fatal(err)
+	}
+}
+
+func (p *process) said(line string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.lines, line)
+}
+
+// firstAt waits until one of ps has said line, and returns it and the others.
+func (l *ledger) firstAt(line string, ps ...*process) (*process, []*process) {
+	l.Helper()
+	at := -1
+	l.await("one of them to say "+line, func() bool {
+		at = slices.IndexFunc(ps, func(p *process) bool { return p.said(line) })
+		return at >= 0
+	})
+	return ps[at], slices.Delete(slices.Clone(ps), at, at+1)
+}
+
+// end tells the process to end, and expects it to do so in peace.
+func (p *process) end() {
+	p.l.Helper()
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+		if p.err != nil {
+			p.l.Errorf("%s ended with %v, want status 0 after SIGTERM", p.name, p.err)
+		}
+	case <-time.After(patience):
+		p.l.Fatalf("%s did not end in %v after SIGTERM", p.name, patience)
+	}
+}
