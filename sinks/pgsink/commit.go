@@ -185,11 +185,13 @@ func (t *fenced) abandon(ctx context.Context, err error) error {
 }
 
 // closedByHandler reports whether err, of a transaction whose own context has
-// not ended, tells why pgx closed the connection: a context of the handler's
-// ended within a statement, or an argument could not be encoded. Nothing was
-// committed, and a new claim would not help.
+// not ended, tells that the handler is why the connection was closed: a context
+// of its own ended within a statement, an argument could not be encoded, or a
+// goroutine of it went on. Nothing was committed, and to claim again would only
+// repeat it.
 func closedByHandler(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || unencodable(err)
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, errLeaked) || unencodable(err)
 }
 
 // rollback ends the transaction xid, or whatever transaction there is if xid is

@@ -1,0 +1,326 @@
+package pgsink_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// TestAHandlerThatLeavesTheTransactionIsFoundOut: whatever it does then, and
+// whether or not it then fails.
+func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	own := errors.New("its own error")
+	for _, c := range []struct {
+		sql    string
+		result error
+	}{
+		{"commit", nil},
+		{"commit", own},
+		{"rollback", nil},
+		{"rollback", own},
+		{"commit; begin", nil},
+		{"commit; begin", own},
+		{"commit and chain", nil},
+		{"rollback; begin", nil},
+		{"rollback; begin", own},
+		{"commit; begin; select 1/0", nil},
+		{"commit; begin; select 1/0", own},
+		{"commit; select 1/0", nil},
+		{"end; begin isolation level serializable", nil},
+		{"commit; begin; select set_config('epochfence.transaction', '1', true)", nil},
+	} {
+		f := claim(t, s, orders, 5)
+		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			if err := put(ctx, tx, "escaped", "1"); err != nil {
+				return err
+			}
+			_, _ = tx.Exec(ctx, c.sql)
+			return c.result
+		})
+		if !errors.Is(err, epoch.ErrEscaped) || c.result != nil && !errors.Is(err, c.result) {
+			t.Errorf("%s, and returns %v: err = %v", c.sql, c.result, err)
+		}
+		if again, err := s.Fence(t.Context(), orders); err != nil || again.Next != f.Next {
+			t.Errorf("%s: the fence moved to %d, %v", c.sql, again.Next, err)
+		}
+	}
+	for _, statements := range [][]string{
+		{"commit"},
+		{"commit", "begin"},
+		{"rollback"},
+		{"commit", "select 1/0"},
+		{"commit", "begin", "select 1/0"},
+	} {
+		f := claim(t, s, orders, 5)
+		err := s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+			if err := put(ctx, q, "escaped", "1"); err != nil {
+				return err
+			}
+			for _, sql := range statements {
+				if _, err := q.Exec(ctx, sql); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if !errors.Is(err, epoch.ErrEscaped) {
+			t.Errorf("queued %q: err = %v", statements, err)
+		}
+	}
+}
+
+func TestSavepointsAreTheHandlersOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		for _, sql := range []string{
+			"insert into effects (list, value) values ('kept', '1')",
+			"savepoint before",
+			"insert into effects (list, value) values ('kept', 'refused')", // by the constraint
+			"rollback to savepoint before",
+			"insert into effects (list, value) values ('kept', '2')",
+		} {
+			if _, err := tx.Exec(ctx, sql); err != nil && !strings.Contains(sql, "refused") {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wantList("kept", "1", "2")
+}
+
+func TestAHandlerThatHidesAnErrorIsToldWhichOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	for name, apply := range map[string]func(context.Context, pgsink.Tx) error{
+		"Exec": func(ctx context.Context, tx pgsink.Tx) error { _ = put(ctx, tx, "x", "refused"); return nil },
+		"QueryRow": func(ctx context.Context, tx pgsink.Tx) error {
+			_ = tx.QueryRow(ctx, "insert into effects (value) values ('refused') returning n").Scan(new(int))
+			return nil
+		},
+		"Query": func(ctx context.Context, tx pgsink.Tx) error {
+			rows, _ := tx.Query(ctx, "insert into effects (value) values ('refused') returning n")
+			rows.Close()
+			return nil
+		},
+		"SendBatch": func(ctx context.Context, tx pgsink.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue("insert into effects (value) values ('refused')")
+			_ = tx.SendBatch(ctx, b).Close()
+			return nil
+		},
+		"CopyFrom": func(ctx context.Context, tx pgsink.Tx) error {
+			_, _ = tx.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"value"}, pgx.CopyFromRows([][]any{{"refused"}}))
+			return nil
+		},
+	} {
+		err := s.Commit(t.Context(), advance(f, 1), apply)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "23514" || errors.Is(err, epoch.ErrInDoubt) || !strings.Contains(err.Error(), "returned nil although") {
+			t.Errorf("%s: err = %v; want the check that was violated", name, err)
+		}
+	}
+	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
+	}
+}
+
+func TestResultsLeftOpenAreAnErrorThatSaysSo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	const many = "select generate_series(1, 100000)"
+	for name, apply := range map[string]func(context.Context, pgsink.Tx) error{
+		"rows": func(ctx context.Context, tx pgsink.Tx) error { _, err := tx.Query(ctx, many); return err },
+		"half-read rows": func(ctx context.Context, tx pgsink.Tx) error {
+			rows, err := tx.Query(ctx, many)
+			rows.Next()
+			return err
+		},
+		"a row": func(ctx context.Context, tx pgsink.Tx) error { tx.QueryRow(ctx, "select 1"); return nil },
+		"a batch": func(ctx context.Context, tx pgsink.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue("select 1")
+			tx.SendBatch(ctx, b)
+			return nil
+		},
+	} {
+		err := s.Commit(t.Context(), advance(f, 1), apply)
+		if err == nil || errors.Is(err, epoch.ErrInDoubt) || !strings.Contains(err.Error(), "left a result open") {
+			t.Errorf("%s: err = %v", name, err)
+		}
+	}
+	if err := s.Commit(t.Context(), advance(f, 1), putting("x", "1")); err != nil {
+		t.Errorf("and then: %v", err)
+	}
+}
+
+func TestNothingOfATransactionWorksAfterItsHandlerReturned(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	ctx := t.Context()
+	var (
+		kept pgsink.Tx
+		rows pgx.Rows
+		row  pgx.Row
+	)
+	_ = s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) (err error) {
+		kept = tx
+		rows, err = tx.Query(ctx, "select 1")
+		return err
+	})
+	if rows.Next() || !errors.Is(rows.Err(), pgsink.ErrTxClosed) {
+		t.Errorf("rows: err = %v", rows.Err())
+	}
+	rows.Close()
+	_ = s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		row = tx.QueryRow(ctx, "select 1")
+		return nil
+	})
+	var errs []error
+	errs = append(errs, row.Scan(new(int)))
+	_, err := kept.Exec(ctx, "select 1")
+	errs = append(errs, err)
+	_, err = kept.Query(ctx, "select 1")
+	errs = append(errs, err, kept.QueryRow(ctx, "select 1").Scan(new(int)))
+	b := &pgx.Batch{}
+	b.Queue("select 1")
+	errs = append(errs, kept.SendBatch(ctx, b).Close())
+	_, err = kept.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"value"}, pgx.CopyFromRows(nil))
+	errs = append(errs, err)
+	var q *pgsink.Queue
+	if err := s.Queued().Commit(ctx, advance(f, 1), func(_ context.Context, queue *pgsink.Queue) error { q = queue; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	_, err = q.Exec(ctx, "select 1")
+	errs = append(errs, err)
+	for i, err := range errs {
+		if !errors.Is(err, pgsink.ErrTxClosed) {
+			t.Errorf("use %d: err = %v", i, err)
+		}
+	}
+}
+
+func TestAGoroutineThatOutlivesItsHandlerCommitsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	leaked := make(chan error, 1)
+	err := s.Commit(t.Context(), advance(f, 1), func(_ context.Context, tx pgsink.Tx) error {
+		go func() {
+			_, err := tx.Exec(context.Background(), "select pg_sleep(300) /* leaked */")
+			leaked <- err
+		}()
+		r.eventually("the goroutine's statement runs", "select exists (select from pg_stat_activity where query like '%leaked%' and state = 'active' and pid <> pg_backend_pid())")
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "goroutine") || errors.Is(err, epoch.ErrInDoubt) {
+		t.Errorf("err = %v", err)
+	}
+	if err := <-leaked; err == nil {
+		t.Error("the goroutine's statement succeeded")
+	}
+	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
+	}
+}
+
+func TestATxIsNothingButATx(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		if _, is := tx.(interface{ Commit(context.Context) error }); is {
+			t.Error("it has a Commit")
+		}
+		if _, is := tx.(interface{ Rollback(context.Context) error }); is {
+			t.Error("it has a Rollback")
+		}
+		if _, is := tx.(interface{ Conn() *pgx.Conn }); is {
+			t.Error("it has a Conn")
+		}
+		if _, is := tx.(interface {
+			Begin(context.Context) (pgx.Tx, error)
+		}); is {
+			t.Error("it has a Begin")
+		}
+		rows, err := tx.Query(ctx, "select 1")
+		if err != nil {
+			return err
+		}
+		if rows.Conn() != nil {
+			t.Error("its rows have a Conn")
+		}
+		rows.Close()
+		b := &pgx.Batch{}
+		b.Queue("select 1")
+		results := tx.SendBatch(ctx, b)
+		if results.Tx() != nil {
+			t.Error("its batches have a Tx")
+		}
+		return results.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAConnectionThatTheHandlerBrokeIsTheHandlersFault and no lost connection:
+// claiming again would repeat it for ever.
+func TestAConnectionThatTheHandlerBrokeIsTheHandlersFault(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	for name, apply := range map[string]func(context.Context, pgsink.Tx) error{
+		"a timeout of its own": func(ctx context.Context, tx pgsink.Tx) error {
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+			defer cancel()
+			_, err := tx.Exec(ctx, "select pg_sleep(300)")
+			return err
+		},
+		"an argument of no type": func(ctx context.Context, tx pgsink.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue("select $1::text", make(chan int))
+			return tx.SendBatch(ctx, b).Close()
+		},
+	} {
+		err := s.Commit(t.Context(), advance(f, 1), apply)
+		if err == nil || errors.Is(err, epoch.ErrInDoubt) {
+			t.Errorf("%s: err = %v", name, err)
+		}
+	}
+	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
+	}
+}
