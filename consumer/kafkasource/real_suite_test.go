@@ -21,20 +21,38 @@ import (
 // The suite that every source must pass, in each of the ways in which Kafka
 // assigns partitions.
 func TestRealSuite(t *testing.T) {
-	for name, opt := range map[string]kgo.Opt{
-		"eager":       kgo.Balancers(kgo.RangeBalancer()),
-		"cooperative": kgo.Balancers(kgo.CooperativeStickyBalancer()),
-		"KIP-848":     kgo.ServerSideBalancer(),
+	for name, as := range map[string]struct {
+		member kgo.Opt
+		of     func(*suiteHarness) sourcetest.Harness
+	}{
+		"eager": {
+			kgo.Balancers(kgo.RangeBalancer()),
+			func(h *suiteHarness) sourcetest.Harness { return struct{ static }{static{h}} },
+		},
+		"cooperative": {
+			kgo.Balancers(kgo.CooperativeStickyBalancer()),
+			func(h *suiteHarness) sourcetest.Harness {
+				return struct {
+					static
+					retaining
+				}{static: static{h}}
+			},
+		},
+		"KIP-848": {
+			kgo.ServerSideBalancer(),
+			func(h *suiteHarness) sourcetest.Harness {
+				return struct {
+					*suiteHarness
+					retaining
+				}{suiteHarness: h}
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			addr := kafkatest.Shared(t)
 			sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
-				h := newSuiteHarness(t, addr, opt)
-				if name == "eager" {
-					return h
-				}
-				return retaining{h}
+				return as.of(newSuiteHarness(t, addr, as.member))
 			})
 		})
 	}
@@ -51,10 +69,19 @@ type suiteHarness struct {
 	links map[consumer.Source]*link
 }
 
-// retaining is the harness of the assignments that move only what has to move.
-type retaining struct{ *suiteHarness }
+// retaining is had by the assignments that move only what has to move.
+type retaining struct{}
 
 func (retaining) Retains() {}
+
+// static is had by the classic protocol. Under KIP-848 the group does not take a
+// member in that comes in the place of a live one.
+type static struct{ *suiteHarness }
+
+func (h static) NewStatic(t testing.TB, group string, topics []string, instance string) consumer.Source {
+	t.Helper()
+	return h.source(t, group, topics, kgo.InstanceID(instance))
+}
 
 func newSuiteHarness(t testing.TB, addr string, member kgo.Opt) *suiteHarness {
 	t.Helper()
@@ -106,11 +133,6 @@ func (h *suiteHarness) Produce(t testing.TB, topic string, partition int32, ms .
 func (h *suiteHarness) NewSource(t testing.TB, group string, topics []string, member string) consumer.Source {
 	t.Helper()
 	return h.source(t, group, topics, kgo.ClientID(member))
-}
-
-func (h *suiteHarness) NewStatic(t testing.TB, group string, topics []string, instance string) consumer.Source {
-	t.Helper()
-	return h.source(t, group, topics, kgo.InstanceID(instance))
 }
 
 func (h *suiteHarness) source(t testing.TB, group string, topics []string, opts ...kgo.Opt) consumer.Source {
