@@ -20,7 +20,7 @@ func TestALostAcknowledgement(t *testing.T) {
 		what string
 		cut  cut
 		next epoch.Offset
-	}{{"landed", cutAfter, 2}, {"not landed", cutBefore, 1}} {
+	}{{"landed", cutAfter, 2}, {"landed, and the advance was answered", cutWithin, 2}, {"not landed", cutBefore, 1}} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			for _, queued := range []bool{false, true} {

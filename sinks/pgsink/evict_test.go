@@ -134,7 +134,7 @@ func TestAnOwnerWhoseStatementRunsIsEndedToo(t *testing.T) {
 			return err
 		})
 	}()
-	r.eventually("the slow statement runs", "select exists (select from pg_stat_activity where query like '%slow%' and state = 'active' and pid <> pg_backend_pid())")
+	r.eventually("the slow statement runs", "select exists (select from pg_stat_activity where datname = current_database() and query like '%slow%' and state = 'active' and pid <> pg_backend_pid())")
 	_, took := takesOver(t, b, orders, 6)
 	t.Logf("the next owner's first commit was done after %v", took)
 	want(t, <-outcome, epoch.ErrInDoubt)
@@ -153,7 +153,7 @@ func TestAQueuedTransactionOfAReplacedClaimIsEndedToo(t *testing.T) {
 			return err
 		})
 	}()
-	r.eventually("the slow statement runs", "select exists (select from pg_stat_activity where query like '%slow%' and state = 'active' and pid <> pg_backend_pid())")
+	r.eventually("the slow statement runs", "select exists (select from pg_stat_activity where datname = current_database() and query like '%slow%' and state = 'active' and pid <> pg_backend_pid())")
 	_, took := takesOver(t, b, orders, 6)
 	t.Logf("the next owner's first commit was done after %v", took)
 	want(t, <-outcome, epoch.ErrInDoubt)

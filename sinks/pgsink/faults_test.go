@@ -16,6 +16,7 @@ const (
 	cutNothing cut = iota
 	cutBefore      // the connection is lost, and the server never sees it
 	cutAfter       // the server does it, and its answer is lost with the connection
+	cutWithin      // the same, but for the answers before that of the COMMIT
 )
 
 // wire is the network between a pool and its server.
@@ -56,6 +57,16 @@ func (w *wire) one(c *pgxpool.Config) {
 type wireConn struct {
 	net.Conn
 	wire *wire
+	last []byte // what is still read after the cut
+}
+
+func (c *wireConn) Read(b []byte) (int, error) {
+	if len(c.last) > 0 {
+		n := copy(b, c.last)
+		c.last = c.last[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
 }
 
 func (c *wireConn) Write(b []byte) (int, error) {
@@ -68,17 +79,21 @@ func (c *wireConn) Write(b []byte) (int, error) {
 	case cutBefore:
 		_ = c.Close()
 		return len(b), nil // as a kernel says that has it in a buffer
-	case cutAfter:
+	case cutAfter, cutWithin:
 		n, err := c.Conn.Write(b)
 		// The server answers when it is done: a batch is synced at its end.
 		var answer []byte
 		buf := make([]byte, 4096)
 		for err == nil && !bytes.HasSuffix(answer, []byte{'Z', 0, 0, 0, 5, 'I'}) {
 			var m int
-			m, err = c.Read(buf)
+			m, err = c.Conn.Read(buf)
 			answer = append(answer, buf[:m]...)
 		}
 		_ = c.Close()
+		if how == cutWithin {
+			// CommandComplete: 'C', a length of four bytes, the tag.
+			c.last = answer[:bytes.LastIndex(answer, []byte("COMMIT\x00"))-5]
+		}
 		return n, err
 	default:
 		return c.Conn.Write(b)

@@ -238,7 +238,7 @@ func TestAGoroutineThatOutlivesItsHandlerCommitsNothing(t *testing.T) {
 			_, err := tx.Exec(context.Background(), "select pg_sleep(300) /* leaked */")
 			leaked <- err
 		}()
-		r.eventually("the goroutine's statement runs", "select exists (select from pg_stat_activity where query like '%leaked%' and state = 'active' and pid <> pg_backend_pid())")
+		r.eventually("the goroutine's statement runs", "select exists (select from pg_stat_activity where datname = current_database() and query like '%leaked%' and state = 'active' and pid <> pg_backend_pid())")
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "goroutine") || errors.Is(err, epoch.ErrInDoubt) {
