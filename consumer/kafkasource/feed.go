@@ -2,6 +2,7 @@ package kafkasource
 
 import (
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -20,10 +21,7 @@ type place struct {
 // over from an earlier one can get into it.
 type feed struct {
 	place
-	id    [16]byte // of the topic; records under another one are refused
-	first int64    // where to begin
-	epoch int32    // leader epoch of the message before that, or -1
-
+	id    [16]byte      // of the topic; records under another one are refused
 	ready chan struct{} // holds a token when there may be something to take
 
 	mu     sync.Mutex
@@ -31,9 +29,16 @@ type feed struct {
 	queued int64 // cost of chunks
 	lent   int64 // cost of what was taken last, and is being applied
 	next   int64 // the offset after everything that was fetched
+	epoch  int32 // leader epoch of what is before next, or -1
 	after  int64 // the offset after the last message taken
 	err    error // what comes after the chunks; nothing is added any more
-	paused bool  // written by the poller, cleared by whoever makes room
+	paused bool  // set by the poller, cleared by whoever makes room
+
+	// The rest belongs to the poller.
+	stumbled time.Time // when the errors began that pass by themselves
+	latest   time.Time // when the newest of them came
+	wait     time.Duration
+	shut     bool // nobody reads any more
 }
 
 // chunk is what one fetch brought. Its memory is one piece, a record keeps all
@@ -45,8 +50,8 @@ type chunk struct {
 
 func newFeed(p place, id [16]byte, from epoch.Fence) *feed {
 	return &feed{
-		place: p, id: id, first: int64(from.Next), epoch: from.LeaderEpoch,
-		ready: make(chan struct{}, 1), next: int64(from.Next), after: int64(from.Next),
+		place: p, id: id, ready: make(chan struct{}, 1),
+		next: int64(from.Next), epoch: from.LeaderEpoch, after: int64(from.Next),
 	}
 }
 
@@ -54,28 +59,35 @@ func newFeed(p place, id [16]byte, from epoch.Fence) *feed {
 // and the pointers to them, in bytes.
 const recordCost = 320
 
-// push adds what a fetch brought, and returns what the feed now costs and
-// whether it has failed.
-func (f *feed) push(p *kgo.FetchPartition) (held int64, failed bool) {
+// at is where to fetch on.
+func (f *feed) at() kgo.Offset {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return kgo.NewOffset().At(f.next).WithEpoch(f.epoch)
+}
+
+// push adds what a fetch brought, and returns what the feed now costs. It takes
+// what comes before a fault.
+func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
-		return f.queued + f.lent, true
+		return f.queued + f.lent, f.err
 	}
 	keep := p.Records[:0]
 	var cost int64
 	for _, r := range p.Records {
 		if r.Offset < f.next {
-			f.err = &positionFault{consumer.ErrOutOfOrder, f.next, r.Offset}
+			err = &positionFault{consumer.ErrOutOfOrder, f.next, r.Offset}
 			break
 		}
 		// Between two offsets the broker leaves out what compaction and
 		// aborted transactions took. Not so below the start of the log.
 		if r.Offset > f.next && p.LogStartOffset > f.next {
-			f.err = &positionFault{consumer.ErrPassedBy, f.next, p.LogStartOffset}
+			err = &positionFault{consumer.ErrPassedBy, f.next, p.LogStartOffset}
 			break
 		}
-		f.next = r.Offset + 1
+		f.next, f.epoch = r.Offset+1, r.LeaderEpoch
 		if r.Attrs.IsControl() { // a transaction marker is a position, not a message
 			continue
 		}
@@ -89,11 +101,9 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, failed bool) {
 	if len(keep) > 0 {
 		f.chunks = append(f.chunks, chunk{keep, cost})
 		f.queued += cost
-	}
-	if len(keep) > 0 || f.err != nil {
 		f.wake()
 	}
-	return f.queued + f.lent, f.err != nil
+	return f.queued + f.lent, err
 }
 
 const headerCost = 40 // of a kgo.RecordHeader, in bytes; a Message has its own
@@ -162,6 +172,40 @@ func (f *feed) pause() bool {
 	was := f.paused
 	f.paused = true
 	return !was
+}
+
+// unpause notes that fetching goes on. It reports false if nobody had stopped.
+func (f *feed) unpause() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.paused && f.err == nil
+	f.paused = f.paused && !was
+	return was
+}
+
+// How long an error that passes by itself may last before Read reports it: a
+// topic that is not known, less than a leader that is being elected.
+const (
+	unknownPatience = 3 * time.Second
+	errorPatience   = 20 * time.Second
+	mostStumble     = time.Second
+)
+
+// stumble takes note of an error that passes by itself. It returns how long to
+// wait before the next fetch, or false if it has lasted too long.
+func (f *feed) stumble(unknown bool) (wait time.Duration, goOn bool) {
+	now := time.Now()
+	if now.Sub(f.latest) > 5*mostStumble { // a new one
+		f.stumbled, f.wait = now, leastPause
+	}
+	f.latest = now
+	patience := errorPatience
+	if unknown {
+		patience = unknownPatience
+	}
+	wait = f.wait
+	f.wait = min(2*f.wait, mostStumble)
+	return wait, now.Sub(f.stumbled) < patience
 }
 
 // taken is the offset after the last message that Read has yielded.

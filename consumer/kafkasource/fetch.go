@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -93,11 +95,12 @@ func (f *fetcher) follow(orders []order) {
 		p := o.feed.place
 		current := f.feeds[p] == o.feed
 		switch {
-		case o.what == open:
+		case o.what == open && !o.feed.shut:
 			f.feeds[p], opened[p] = o.feed, o.feed
 		case o.what == resume && current:
 			unpause[p.topic] = append(unpause[p.topic], p.number)
 		case o.what == shut && current:
+			o.feed.shut = true // it may be about to be opened again
 			delete(f.feeds, p)
 			if opened[p] == nil {
 				remove[p.topic] = append(remove[p.topic], p.number)
@@ -130,7 +133,7 @@ func (f *fetcher) add(feeds map[place]*feed) {
 		if add[p.topic] == nil {
 			add[p.topic] = map[int32]kgo.Offset{}
 		}
-		add[p.topic][p.number] = kgo.NewOffset().At(fd.first).WithEpoch(fd.epoch)
+		add[p.topic][p.number] = fd.at()
 	}
 	f.client.AddConsumePartitions(add)
 }
@@ -153,17 +156,14 @@ func (f *fetcher) resize() {
 	}
 }
 
-// distribute hands what a poll brought to the feeds, and pauses those that are
+// distribute hands what a poll brought to the feeds, and stops those that are
 // full or have failed: a partition that answers with an error would otherwise
-// be asked again at once, and again.
+// be asked again at once, and again. kgo itself waits only if all partitions of
+// a broker have failed, which is why it leaves to us also those errors that pass
+// by themselves (KeepRetryableFetchErrors).
 func (f *fetcher) distribute(fetches kgo.Fetches) {
 	high := f.share() * 3 / 4
-	pause := map[string][]int32{}
-	stop := func(fd *feed) {
-		if fd.pause() {
-			pause[fd.topic] = append(pause[fd.topic], fd.number)
-		}
-	}
+	stop := stops{map[string][]int32{}, map[string][]int32{}}
 	for _, fetch := range fetches {
 		for i := range fetch.Topics {
 			topic := &fetch.Topics[i]
@@ -177,42 +177,97 @@ func (f *fetcher) distribute(fetches kgo.Fetches) {
 				if fd == nil {
 					continue
 				}
-				if held, failed := f.deliver(fd, topic, part); failed || held >= high {
-					stop(fd)
+				held, err := deliver(fd, topic, part)
+				if err != nil {
+					f.trouble(fd, err, stop)
+				} else if held >= high {
+					stop.pause(fd)
 				}
 			}
 		}
 	}
-	if len(pause) > 0 {
-		f.client.PauseFetchPartitions(pause)
+	if len(stop.paused) > 0 {
+		f.client.PauseFetchPartitions(stop.paused)
+	}
+	if len(stop.removed) > 0 {
+		f.client.RemoveConsumePartitions(stop.removed)
 	}
 }
 
-// deliver hands one partition's part of a fetch to its feed.
-func (f *fetcher) deliver(fd *feed, topic *kgo.FetchTopic, part *kgo.FetchPartition) (held int64, failed bool) {
-	if (part.Err == nil || len(part.Records) > 0) && topic.TopicID != fd.id {
-		err := errOtherTopic
-		if topic.TopicID == ([16]byte{}) {
-			err = errNoTopicID
-		}
-		fd.fail(err, false)
-		return 0, true
+// stops collects the partitions that are not to be fetched for now.
+type stops struct{ paused, removed map[string][]int32 }
+
+func (s stops) pause(fd *feed) {
+	if fd.pause() {
+		s.paused[fd.topic] = append(s.paused[fd.topic], fd.number)
 	}
+}
+
+// remove stops for good, until the feed is opened again. A topic that the
+// broker does not know must not stay in the fetch session: its error would end
+// every fetch of the others at once.
+func (s stops) remove(fd *feed) {
+	s.removed[fd.topic] = append(s.removed[fd.topic], fd.number)
+}
+
+// deliver hands one partition's part of a fetch to its feed, and returns what
+// the feed now costs.
+func deliver(fd *feed, topic *kgo.FetchTopic, part *kgo.FetchPartition) (held int64, err error) {
 	if part.Err == nil || len(part.Records) > 0 {
-		held, failed = fd.push(part)
+		switch topic.TopicID {
+		case fd.id:
+		case [16]byte{}:
+			return 0, errNoTopicID
+		default:
+			return 0, errOtherTopic
+		}
+		if held, err = fd.push(part); err != nil {
+			return held, err
+		}
 	}
-	if part.Err == nil {
-		return held, failed
+	return held, part.Err
+}
+
+// trouble deals with an error of a feed: it waits for a while with those that
+// pass by themselves, and hands the others to Read.
+func (f *fetcher) trouble(fd *feed, err error, stop stops) {
+	unknown := isUnknown(err)
+	wait, goOn := time.Duration(0), false
+	if kerr.IsRetriable(err) {
+		wait, goOn = fd.stumble(unknown)
 	}
-	// What is queued beyond the point of a truncation is not in the log any
-	// more. It has not been applied, and must not be.
-	var loss *kgo.ErrDataLoss
-	fd.fail(part.Err, errors.As(part.Err, &loss))
-	return held, true
+	if !goOn {
+		// What is queued beyond the point of a truncation is not in the log
+		// any more. It has not been applied, and must not be.
+		var loss *kgo.ErrDataLoss
+		fd.fail(err, errors.As(err, &loss))
+	}
+	if unknown {
+		stop.remove(fd)
+	} else {
+		stop.pause(fd)
+	}
+	if !goOn {
+		return
+	}
+	f.log.Debug("cannot fetch, trying again", "topic", fd.topic, "partition", fd.number, "err", err, "retry_in", wait)
+	time.AfterFunc(wait, func() {
+		if unknown {
+			f.order(open, fd)
+		} else if fd.unpause() {
+			f.order(resume, fd)
+		}
+	})
+}
+
+// isUnknown reports whether the broker does not know the topic, or not under
+// the id we have.
+func isUnknown(err error) bool {
+	return errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.InconsistentTopicID)
 }
 
 // general deals with an error that is not about one partition.
-func (f *fetcher) general(topic string, err error, stop func(*feed)) {
+func (f *fetcher) general(topic string, err error, stop stops) {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return // the poll was interrupted for new orders
 	}
@@ -222,8 +277,7 @@ func (f *fetcher) general(topic string, err error, stop func(*feed)) {
 	}
 	for p, fd := range f.feeds {
 		if p.topic == topic {
-			fd.fail(err, false)
-			stop(fd)
+			f.trouble(fd, err, stop)
 		}
 	}
 }

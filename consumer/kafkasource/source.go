@@ -77,6 +77,7 @@ func (s *Source) Run(ctx context.Context, own func(context.Context, consumer.Ten
 	reader, err := s.client(base, s.set.ReadClient,
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.KeepRetryableFetchErrors(),
 		kgo.KeepControlRecords(), // the position after a transaction is behind its marker
 		kgo.FetchMaxBytes(first.fetch), kgo.FetchMaxPartitionBytes(first.partition),
 		kgo.WithHooks(budget),

@@ -1,0 +1,202 @@
+package kafkasource
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// heap is what is in use after a collection, in bytes.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// endless serves every partition from one batch, for ever.
+func endless(b kfake.SyntheticBatch) []kfake.Opt {
+	return []kfake.Opt{kfake.SyntheticFetch(b)}
+}
+
+func TestTheHeapStaysWithinBufferBytesThoughReadersAreSlow(t *testing.T) {
+	const buffer = 32 << 20
+	for name, c := range map[string]struct {
+		partitions int32
+		batch      kfake.SyntheticBatch
+	}{
+		"small records":              {8, kfake.SyntheticBatch{Records: 100, RecordBytes: 10, RandomFrac: 1}},
+		"middling records":           {8, kfake.SyntheticBatch{Records: 20, RecordBytes: 1000, RandomFrac: 1}},
+		"records that compress well": {8, kfake.SyntheticBatch{Records: 100, RecordBytes: 1000, Compression: kgo.GzipCompression()}},
+		"one partition":              {1, kfake.SyntheticBatch{Records: 20, RecordBytes: 1000, RandomFrac: 1}},
+		"many partitions":            {100, kfake.SyntheticBatch{Records: 10, RecordBytes: 1000, RandomFrac: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, c.partitions, func(r *rig) {
+				before := heap()
+				var read atomic.Int64
+				r.run(r.source(func(o *Options) { o.BufferBytes = buffer }), func(ctx context.Context, t consumer.Tenure) {
+					for ms, err := range t.Read(ctx, r.fence(t, 0)) {
+						if err != nil {
+							r.Error(err)
+							return
+						}
+						read.Add(int64(len(ms)))
+						select { // with the messages in hand
+						case <-time.After(time.Second):
+						case <-t.Draining():
+						}
+						runtime.KeepAlive(ms)
+					}
+				})
+				most := int64(0)
+				for range 12 {
+					<-time.After(2500 * time.Millisecond)
+					most = max(most, heap()-before)
+				}
+				r.Logf("%d messages read, the heap grew by up to %d KiB of %d", read.Load(), most>>10, buffer>>10)
+				if most > buffer {
+					r.Error("more than BufferBytes")
+				}
+				if most < buffer/50 || read.Load() == 0 {
+					r.Error("the test does not fill the buffer")
+				}
+			}, endless(c.batch)...)
+		})
+	}
+}
+
+func TestAPartitionThatIsStuckTakesNothingFromTheOthers(t *testing.T) {
+	virtually(t, 3, func(r *rig) {
+		var read [3]atomic.Int64
+		r.run(r.source(func(o *Options) { o.BufferBytes = leastBuffer }), func(ctx context.Context, t consumer.Tenure) {
+			p := t.Origin().Partition.Number
+			for ms, err := range t.Read(ctx, r.fence(t, 0)) {
+				if err != nil {
+					r.Error(err)
+					return
+				}
+				if read[p].Add(int64(len(ms))); p == 0 {
+					select { // stuck with what it has got
+					case <-t.Draining():
+					case <-ctx.Done():
+					}
+					return
+				}
+				select {
+				case <-time.After(10 * time.Millisecond):
+				case <-t.Draining():
+				}
+			}
+		})
+		<-time.After(30 * time.Second)
+		one, two := read[1].Load(), read[2].Load()
+		<-time.After(30 * time.Second)
+		if read[1].Load() < one*3/2 || read[2].Load() < two*3/2 {
+			r.Errorf("the others came to a halt: %d to %d and %d to %d", one, read[1].Load(), two, read[2].Load())
+		}
+	}, endless(kfake.SyntheticBatch{Records: 20, RecordBytes: 1000, RandomFrac: 1})...)
+}
+
+func TestAMessageLargerThanTheBufferIsDelivered(t *testing.T) {
+	virtually(t, 2, func(r *rig) {
+		r.kafka = r.client(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(20<<20), kgo.ProducerBatchCompression(kgo.NoCompression()))
+		r.produce(0, 5)
+		huge := &kgo.Record{Topic: testTopic, Partition: 0, Value: make([]byte, 8<<20)}
+		if err := r.kafka.ProduceSync(r.Context(), huge).FirstErr(); err != nil {
+			r.Fatal(err)
+		}
+		r.produce(0, 5)
+		r.produce(1, 5)
+		w := &worker{sink: r.sink}
+		r.run(r.source(func(o *Options) { o.BufferBytes = leastBuffer }), w.own)
+		r.until("all are applied", func() bool { return r.sink.exactly(part(0), 11) && r.sink.exactly(part(1), 5) })
+	}, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "20000000"}))
+}
+
+// A reader that is slower than the network is paused and resumed over and over.
+// What is fetched for a paused partition is thrown away by kgo and fetched
+// again; hysteresis keeps that rare.
+func TestPausingWastesLittle(t *testing.T) {
+	virtually(t, 4, func(r *rig) {
+		const perBatch = 20
+		var batches, read atomic.Int64
+		r.cluster.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.KeepControl()
+			return nil, nil, false
+		})
+		r.run(r.source(with(kgo.WithHooks(batchCounter{&batches})), func(o *Options) { o.BufferBytes = 8 << 20 }), func(ctx context.Context, t consumer.Tenure) {
+			for ms, err := range t.Read(ctx, r.fence(t, 0)) {
+				if err != nil {
+					r.Error(err)
+					return
+				}
+				read.Add(int64(len(ms)))
+				select {
+				case <-time.After(100 * time.Millisecond):
+				case <-t.Draining():
+				}
+			}
+		})
+		<-time.After(2 * time.Minute)
+		fetched := batches.Load() * perBatch
+		waste := float64(fetched-read.Load()) / float64(fetched)
+		r.Logf("fetched %d, read %d: %.0f%% more", fetched, read.Load(), waste*100)
+		if waste > 0.35 {
+			r.Error("too much is fetched twice")
+		}
+	}, endless(kfake.SyntheticBatch{Records: 20, RecordBytes: 1000, RandomFrac: 1})...)
+}
+
+type batchCounter struct{ n *atomic.Int64 }
+
+func (c batchCounter) OnFetchBatchRead(kgo.BrokerMetadata, string, int32, kgo.FetchBatchMetrics) {
+	c.n.Add(1)
+}
+
+func TestBudgetAddsUpToItsTotal(t *testing.T) {
+	for _, total := range []int{leastBuffer, defaultBuffer, 1 << 30} {
+		for _, partitions := range []int{0, 1, 7, 100} {
+			for _, brokers := range []int{0, 1, 3, 9} {
+				for _, growth := range []float64{1, 4, 30} {
+					b := newBudget(total, 100<<20)
+					b.growth = growth
+					s, _ := b.sizes(partitions, brokers)
+					queues := float64(b.share(partitions)) * float64(max(partitions, 1))
+					flight := float64(s.fetch) * growth * float64(max(brokers, 1))
+					overshoot := float64(s.partition) * growth / float64(b.share(partitions))
+					if queues > float64(total)/2 || s.fetch > leastFetch && flight > float64(total)/4+1 || s.partition > leastFetch && overshoot > 0.126 {
+						t.Errorf("total %d, %d partitions, %d brokers, growth %v: %+v", total, partitions, brokers, growth, s)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestAMessageKeepsWhatTheRecordHad(t *testing.T) {
+	at := time.UnixMilli(1234)
+	m := message(&kgo.Record{
+		Topic: "t", Partition: 3, Offset: 7, Key: []byte{}, Value: nil, Timestamp: at, LeaderEpoch: 5,
+		Headers: []kgo.RecordHeader{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}},
+	})
+	if m.Topic != "t" || m.Partition != 3 || m.Offset != epoch.Offset(7) || m.Key == nil || m.Value != nil || !m.Time.Equal(at) || m.LeaderEpoch != 5 {
+		t.Errorf("%+v", m)
+	}
+	if !slices.EqualFunc(m.Headers, []consumer.Header{{Key: "a"}, {Key: "a", Value: []byte{}}}, func(a, b consumer.Header) bool {
+		return a.Key == b.Key && (a.Value == nil) == (b.Value == nil)
+	}) {
+		t.Errorf("%+v", m.Headers)
+	}
+}
