@@ -292,3 +292,48 @@ func (l *lockedBuffer) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+// TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo: the eviction after the
+// swap.
+func TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, b := r.open(), r.open(func(o *pgsink.Options) { o.ClaimTimeout = 30 * time.Second })
+	seed(t, a, orders)
+	fa := claim(t, a, orders, 5)
+	holder := r.db.Superuser(t)
+	if _, err := holder.Exec(t.Context(), "begin; select from epochfence.fence for update"); err != nil {
+		t.Fatal(err)
+	}
+	type claimed struct {
+		f   epoch.Fence
+		err error
+	}
+	swapped := make(chan claimed, 1)
+	go func() {
+		f, err := tryClaim(t.Context(), b, orders, 6)
+		swapped <- claimed{f, err}
+	}()
+	r.eventually("the claim waits for the fence", waiting, "%claim%")
+	want(t, a.Commit(t.Context(), advance(fa, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		if err := takingStock(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := holder.Exec(ctx, "commit"); err != nil {
+			return err
+		}
+		got := <-swapped
+		if got.err != nil {
+			t.Error(got.err)
+			return nil
+		}
+		began := time.Now()
+		if err := b.Commit(ctx, advance(got.f, 1), takingStock); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > takeoverBound {
+			t.Errorf("the next owner's first commit took %v", took)
+		}
+		return nil
+	}), epoch.ErrInDoubt)
+}

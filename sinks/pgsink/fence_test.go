@@ -151,3 +151,37 @@ func TestTheDefaultIsolationOfTheDatabaseDoesNotMatter(t *testing.T) {
 		t.Errorf("the claim found offset %d, %v; want 9", got.Next, err)
 	}
 }
+
+// TestAnAdvanceJudgesNoVersionThatIsBeingReplaced: one that starts where a
+// commit under way will leave the fence is not refused for where it stood.
+func TestAnAdvanceJudgesNoVersionThatIsBeingReplaced(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	first := freeze(t, r.appURL, f, 30*time.Second)
+	second := r.db.Superuser(t)
+	result := make(chan error, 1)
+	go func() {
+		_, err := second.Exec(t.Context(), "begin; select set_config('epochfence.transaction', pg_current_xact_id()::text, true)")
+		if err == nil {
+			_, err = second.Exec(t.Context(), advanceSQL, []string{f.Group}, []string{f.Topic}, []int32{f.Partition.Number},
+				[]string{f.Claim.String()}, []int64{1}, []int64{2}, []int32{-1})
+		}
+		if err == nil {
+			_, err = second.Exec(t.Context(), "commit")
+		}
+		result <- err
+	}()
+	r.eventually("the second waits", waiting, "%advance%")
+	if _, err := first.Exec(t.Context(), "commit"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+	if f, err := s.Fence(t.Context(), orders); err != nil || f.Next != 2 {
+		t.Errorf("the fence stands at offset %d, %v; want 2", f.Next, err)
+	}
+}
