@@ -8,6 +8,10 @@
 // a SQLite file in a temporary directory. With -brokers and -database it runs
 // on real services. The exit status is 0 only if the fenced column is exact.
 //
+// A process that was frozen usually finds its deadlines passed when it goes on,
+// and gives up by itself. Here those of the transaction in hand are switched
+// off, so that nothing but the fence stands between a zombie and the database.
+//
 // What a reader would copy is in sqlite.go, and in postgres.go for PostgreSQL:
 // the handler and its wiring.
 package main

@@ -30,7 +30,7 @@ func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	if status != statusExact {
 		t.Errorf("status %d", status)
 	}
-	if !strings.Contains(out.String(), "the usual code's is not") {
+	if !strings.Contains(out.String(), "the usual code's is not exact") {
 		t.Error("freezes and kills did the usual code no harm")
 	}
 

@@ -37,7 +37,10 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	cs, err := play(ctx, s, b)
 	switch {
 	case ctx.Err() != nil:
-		fmt.Fprintln(errOut, "inventory: interrupted; workers stopped, everything removed")
+		fmt.Fprintln(errOut, "inventory: interrupted; the workers are stopped")
+		if err != nil {
+			fmt.Fprintln(errOut, err)
+		}
 		return statusHalted
 	case err != nil:
 		fmt.Fprintln(errOut, err)
@@ -178,16 +181,20 @@ func conclude(b *show.Board, cs []*side) int {
 			b.Print(fmt.Sprintf("Kept, %s: %s", sd.name, sd.kept()))
 		}
 	}
-	f := cs[0]
 	said, status := "exact", statusExact
-	if f.err != nil || !f.judged || !f.verdict.exact() {
+	switch f := cs[0]; {
+	case f.judged && !f.verdict.exact():
 		said, status = "NOT exact", statusNot
+	case !f.judged || f.err != nil:
+		said, status = "NOT played to its end", statusNot
 	}
-	for _, c := range columns[min(1, len(columns)):] {
-		if c.exact() {
-			said += "; the usual code's is too, this time"
-		} else {
-			said += "; the usual code's is not"
+	for _, c := range columns {
+		switch {
+		case c.name != usual:
+		case c.exact():
+			said += "; the usual code's is exact too, this time"
+		default:
+			said += "; the usual code's is not exact"
 		}
 	}
 	b.Print(fmt.Sprintf("The fenced column is %s (%s).", said, show.Seconds(b.Elapsed())))

@@ -22,12 +22,13 @@ func TestMain(m *testing.M) {
 func short() settings {
 	return settings{
 		workers: 3, partitions: 4, messages: 800, duration: 2 * time.Second, seed: 3, naive: true,
-		session: 1200 * time.Millisecond,
+		session: 2 * time.Second,
 	}
 }
 
 func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s := short()
 	s.database = filepath.Join(t.TempDir(), "a file with spaces, ? and %.db")
@@ -85,7 +86,7 @@ func TestTheExitStatusFollowsTheFencedColumn(t *testing.T) {
 func TestAnInterruptStopsEverythingAndLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+	ctx, interrupt := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer interrupt()
 	var out, errOut bytes.Buffer
 	go func() {
@@ -102,6 +103,7 @@ func TestAnInterruptStopsEverythingAndLeavesNothing(t *testing.T) {
 }
 
 func TestUnreachableServicesAreSaidClearlyAndSoon(t *testing.T) {
+	t.Parallel()
 	mute := listenAndSayNothing(t)
 	for args, want := range map[string]string{
 		"-brokers " + mute: "cannot reach Kafka",

@@ -13,17 +13,18 @@ import (
 // side is one column while it is played.
 type side struct {
 	settings
-	kafka *kafka
-	board *show.Board
-	name  string
-	topic string // and group
-	path  string // of its database
-	crew  *show.Crew
-	pace  *show.Pace
-	plan  []show.Incident
-	items int
-	db    *database // nil until created
-	made  bool      // the topic
+	kafka  *kafka
+	board  *show.Board
+	name   string
+	topic  string // and group
+	path   string // of its database
+	schema string // in it, where that is PostgreSQL
+	crew   *show.Crew
+	pace   *show.Pace
+	plan   []show.Incident
+	items  int
+	db     *database // nil until created
+	made   bool      // the topic
 
 	judged  bool
 	verdict verdict
@@ -38,14 +39,10 @@ func newSide(s settings, k *kafka, b *show.Board, name, id string) *side {
 	word := map[string]string{fenced: "fenced", usual: "usual"}[name]
 	sd := &side{
 		settings: s, kafka: k, board: b, name: name, topic: "inventory-" + id + "-" + word,
-		path: s.database, items: catalogue(s.partitions),
+		path: s.database, schema: "inventory_" + id + "_" + word, items: catalogue(s.partitions),
 	}
-	schema := "inventory_" + id + "_" + word
-	points := []show.Point{show.BeforeWrites}
+	points := []show.Point{show.Unlocked} // nobody can take SQLite's write lock from a frozen process
 	if isPostgres(s.database) {
-		// A process frozen after its writes holds row locks, which the next owner
-		// needs. In SQLite it would hold the one write lock of the file, and
-		// nobody can take that from it.
 		points = []show.Point{show.AfterWrites, show.InHand, show.BeforeWrites}
 	} else {
 		sd.path = sqlitePath(s.database, name)
@@ -56,7 +53,7 @@ func newSide(s settings, k *kafka, b *show.Board, name, id string) *side {
 	sd.crew = show.NewCrew(func(n int) any {
 		return config{
 			Side: name, Worker: "worker " + strconv.Itoa(n), Brokers: s.brokers, Topic: sd.topic, Group: sd.topic,
-			Database: sd.path, Schema: schema, Session: s.session,
+			Database: sd.path, Schema: sd.schema, Session: s.session,
 		}
 	})
 	return sd
@@ -64,8 +61,7 @@ func newSide(s settings, k *kafka, b *show.Board, name, id string) *side {
 
 // play plays the column and judges it.
 func (sd *side) play(ctx context.Context) (err error) {
-	schema := sd.crew.Config(0).(config).Schema
-	if sd.db, err = newDatabase(ctx, sd.path, schema, sd.items); err != nil {
+	if sd.db, err = newDatabase(ctx, sd.path, sd.schema, sd.items); err != nil {
 		return err
 	}
 	if err := sd.kafka.createTopic(ctx, sd.topic, sd.partitions); err != nil {
@@ -73,6 +69,9 @@ func (sd *side) play(ctx context.Context) (err error) {
 	}
 	sd.made = true
 	sent, err := sd.consume(ctx)
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, sd.crew.Logs())
+	}
 	if ctx.Err() != nil {
 		sd.crew.Stop(0) // interrupted: nobody will look at what they did
 	}

@@ -100,7 +100,7 @@ func usualSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	defer func() { _ = db.Close() }()
 	handle := reserve[*sql.Tx](c.Worker)
 	return consumeAsUsual(ctx, c, stage, func(ctx context.Context, records []*kgo.Record, cue *show.Cue) error {
-		cue.Reach(show.BeforeWrites) // with the file's write lock it would stop everyone
+		cue.Reach(show.Unlocked)
 		tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
 		if err != nil {
 			return err
@@ -110,7 +110,6 @@ func usualSQLite(ctx context.Context, c config, stage *show.Stage) error {
 				return errors.Join(err, tx.Rollback())
 			}
 		}
-		cue.Reach(show.AfterWrites)
 		return tx.Commit()
 	})
 }

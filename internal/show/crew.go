@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -54,9 +55,6 @@ func NewCrew(config func(n int) any) *Crew {
 		holder: map[int32]int{}, position: map[int32]int64{}, vacant: map[int32]vacancy{},
 	}
 }
-
-// Config is what the n-th worker is configured with.
-func (c *Crew) Config(n int) any { return c.config(n) }
 
 // Start adds a worker. It lives until it is killed, [Crew.Stop], or the end of
 // this process.
@@ -221,6 +219,17 @@ func (c *Crew) AwaitPositions(ctx context.Context, ends map[int32]int64, patienc
 		}
 		last = left
 	}
+}
+
+// Logs is the last lines that each living worker wrote to standard error.
+func (c *Crew) Logs() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var b strings.Builder
+	for _, n := range slices.Sorted(maps.Keys(c.workers)) {
+		fmt.Fprintf(&b, "worker %d says\n%s\n", n, c.workers[n].log.last(5))
+	}
+	return strings.TrimRight(b.String(), "\n")
 }
 
 // Stop asks all workers to end and kills those that have not after grace. It

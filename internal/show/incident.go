@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -46,6 +47,7 @@ func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(),
 		return "", fmt.Errorf("let worker %d go on: %w", p.n, err)
 	}
 	end, err := c.awaitOutcome(ctx, p, l.Settle)
+	c.forgive(p)
 	in := ""
 	if at == AfterWrites {
 		in = " after its SQL"
@@ -71,7 +73,7 @@ func (c *Crew) Kill(ctx context.Context, worker int, release func(), l Limits) (
 	if err != nil {
 		return "", err
 	}
-	err = c.await(ctx, l.Move, func() bool { return len(c.vacant) == 0 })
+	err = c.await(ctx, l.Move, func() bool { return !c.missed(p) })
 	if errors.Is(err, errTimeout) {
 		err = fmt.Errorf("worker %d was killed %v ago and nobody has its partitions", p.n, l.Move)
 	}
@@ -178,6 +180,25 @@ func (c *Crew) vacate(p *process) time.Time {
 	}
 	c.notify()
 	return now
+}
+
+// missed reports whether a partition of p's has no other owner yet. The mutex is
+// held.
+func (c *Crew) missed(p *process) bool {
+	for _, v := range c.vacant {
+		if v.owner == p.n {
+			return true
+		}
+	}
+	return false
+}
+
+// forgive forgets that p was away: a partition that nobody took over from it
+// until now is its own, and moves for other reasons later.
+func (c *Crew) forgive(p *process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.vacant, func(_ int32, v vacancy) bool { return v.owner == p.n })
 }
 
 // lockedFor is how long a next owner may be held up before the frozen one is

@@ -87,7 +87,7 @@ func (p *process) failure() error {
 	if p.err != nil {
 		how = "ended: " + p.err.Error()
 	}
-	return fmt.Errorf("worker %d %s\n%s", p.n, how, p.log.String())
+	return fmt.Errorf("worker %d %s\n%s", p.n, how, p.log.last(tailBytes))
 }
 
 // onSpawner runs f on the one thread that starts all processes. Linux ties a
@@ -134,8 +134,10 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (t *tail) String() string {
+// last is the last n lines, indented.
+func (t *tail) last(n int) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return "  " + strings.ReplaceAll(strings.TrimRight(string(t.buf), "\n"), "\n", "\n  ")
+	lines := strings.Split(strings.TrimRight(string(t.buf), "\n"), "\n")
+	return "  " + strings.Join(lines[max(0, len(lines)-n):], "\n  ")
 }

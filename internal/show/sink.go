@@ -2,6 +2,7 @@ package show
 
 import (
 	"context"
+	"sync"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -15,7 +16,20 @@ func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
 
 type stagedSink[TX any] struct {
 	epoch.Sink[TX]
-	stage *Stage
+	stage   *Stage
+	writing sync.RWMutex // read-locked by what writes beside Commit
+}
+
+func (s *stagedSink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {
+	s.writing.RLock()
+	defer s.writing.RUnlock()
+	return s.Sink.Seed(ctx, starts)
+}
+
+func (s *stagedSink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	s.writing.RLock()
+	defer s.writing.RUnlock()
+	return s.Sink.Claim(ctx, seen, c)
 }
 
 func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
@@ -29,6 +43,7 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 	ctx = cue.Context(ctx)
 	cue.Reach(InHand)
 	err := s.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
+		s.unlocked(cue)
 		cue.Reach(BeforeWrites)
 		if err := apply(ctx, tx); err != nil {
 			return err
@@ -38,6 +53,17 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 	})
 	cue.Done(messages, err)
 	return err
+}
+
+// unlocked reaches the point Unlocked once claims under way have ended, and lets
+// none begin until it is told to go on. consumer.Run with one committer has no
+// other writes.
+func (s *stagedSink[TX]) unlocked(cue *Cue) {
+	if cue.point == Unlocked {
+		s.writing.Lock()
+		defer s.writing.Unlock()
+		cue.Reach(Unlocked)
+	}
 }
 
 // Holdings is an observer that reports to stage which partitions are claimed.

@@ -104,7 +104,7 @@ func (s *Stage) Cue(work Work) *Cue {
 // but the fence.
 func (c *Cue) Context(ctx context.Context) context.Context {
 	switch c.point {
-	case InHand, BeforeWrites, AfterWrites:
+	case InHand, Unlocked, BeforeWrites, AfterWrites:
 		return context.WithoutCancel(ctx)
 	default:
 		return ctx

@@ -12,6 +12,11 @@ const (
 	BeforeWrites Point = "before writes" // in the transaction, before its first statement
 	AfterWrites  Point = "after writes"  // in the transaction, after its last statement
 	AfterCommit  Point = "after commit"  // the effects committed, the source not told
+
+	// Unlocked is BeforeWrites at a moment when nothing else in the process
+	// writes either. It is for a database with one write lock: nobody could go on
+	// if a process were frozen with it.
+	Unlocked Point = "unlocked"
 )
 
 // Span is what one transaction has in hand of one partition: the offsets from
