@@ -83,9 +83,9 @@ func (c *commits) run(ctx context.Context, interval time.Duration) {
 }
 
 // flush publishes the last positions of tenures that have ended, while the
-// membership they were held under still counts.
+// membership they were held under still counts. The group is waiting.
 func (c *commits) flush(ts []*tenure) {
-	ctx, cancel := context.WithTimeout(c.s.base, c.s.commitTimeout())
+	ctx, cancel := context.WithTimeout(c.s.base, min(c.s.commitTimeout(), c.s.contact.lease().rebalance/10))
 	defer cancel()
 	c.turn(ctx, ts)
 }
@@ -152,13 +152,13 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 	}
 	resp, err := req.RequestWith(ctx, c.s.group)
 	if err != nil {
-		c.answer(sent, outcome{err: fmt.Errorf("commit the position: %w", err)})
+		answer(sent, outcome{err: fmt.Errorf("commit the position: %w", err)})
 		return
 	}
-	for i, t := range resp.Topics {
+	for _, t := range resp.Topics {
 		topic := t.Topic
-		if topic == "" && i < len(req.Topics) {
-			topic = c.topicOf(req, t.TopicID)
+		if topic == "" {
+			topic = topicOf(req, t.TopicID)
 		}
 		for _, p := range t.Partitions {
 			one := sent[place{topic, p.Partition}]
@@ -169,10 +169,10 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 			one.done(c.judge(one, generation, p.ErrorCode))
 		}
 	}
-	c.answer(sent, outcome{err: errors.New("the coordinator left the partition out of its answer")})
+	answer(sent, outcome{err: errors.New("the coordinator left the partition out of its answer")})
 }
 
-func (c *commits) topicOf(req *kmsg.OffsetCommitRequest, id [16]byte) string {
+func topicOf(req *kmsg.OffsetCommitRequest, id [16]byte) string {
 	for _, t := range req.Topics {
 		if t.TopicID == id {
 			return t.Topic
@@ -181,7 +181,7 @@ func (c *commits) topicOf(req *kmsg.OffsetCommitRequest, id [16]byte) string {
 	return ""
 }
 
-func (c *commits) answer(all map[place]*commit, o outcome) {
+func answer(all map[place]*commit, o outcome) {
 	for _, one := range all {
 		one.done(o)
 	}

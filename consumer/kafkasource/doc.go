@@ -68,8 +68,9 @@
 // rewritten, is [consumer.ErrTruncated]; a topic that was created again is an
 // [*epoch.LogChangedError], and so is the next claim, until somebody has decided
 // where to go on: the process itself need not be restarted. Nothing is skipped.
-// A partition that answers with an error is not asked again before Read is called
-// again.
+// Errors that pass by themselves, as while a leader is elected, are waited out for
+// 20 s, a topic that the broker does not know for 3 s. A partition that answers
+// with another error is not asked again before Read is called again.
 //
 // Keys, values and headers of messages are slices of the response they came in,
 // and keep it in memory as long as they are kept. They must not be changed.
@@ -104,8 +105,9 @@
 // # Shutting down
 //
 // When the context of Run ends, all partitions are drained, the positions are
-// published, and the member leaves the group: DrainTimeout at most, plus up to 20
-// s for a cluster that does not answer. A static member does not leave: its
+// published, and the member leaves the group: DrainTimeout at most, plus up to 30
+// s for a cluster that does not answer or a handler that does not heed its
+// context. A static member does not leave: its
 // partitions wait for the session timeout, or for the process to come back.
 //
 // # Permissions

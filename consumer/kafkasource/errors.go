@@ -76,7 +76,7 @@ func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err err
 			return position(consumer.ErrTruncated, at, end)
 		}
 		return fmt.Errorf("kafkasource: read %s at offset %d: %w, though the log holds %d to %d", from.Partition, at, err, start, end)
-	case errors.Is(err, errOtherTopic), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID):
+	case errors.Is(err, errOtherTopic), isUnknown(err):
 		id, terr := t.s.topics.fresh(ctx, t.topic, time.Now())
 		switch {
 		case errors.Is(terr, kerr.UnknownTopicOrPartition):
@@ -86,7 +86,7 @@ func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err err
 		case id != f.id: // the tenure is lost for it
 			return &epoch.LogChangedError{Partition: from.Partition, Fence: from.Log, Source: t.s.logOf(id), Next: epoch.Offset(f.taken())}
 		}
-		return fmt.Errorf("kafkasource: read %s: not every broker knows the topic's id yet: %w", from.Partition, err)
+		return fmt.Errorf("kafkasource: read %s: the broker does not know the topic, others do: %w", from.Partition, err)
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		return fmt.Errorf("kafkasource: read %s: this user may not read the topic: %w", from.Partition, err)
 	case errors.As(err, &huge):

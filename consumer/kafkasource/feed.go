@@ -164,14 +164,17 @@ func (f *feed) take(limit, low int64) (ms []consumer.Message, err error, resume 
 	return ms, err, resume
 }
 
-// pause notes that the poller has stopped fetching for this feed. It reports
-// false if that was noted before.
-func (f *feed) pause() bool {
+// pause notes that the poller stops fetching for this feed, if it holds at least
+// so much. It reports false if it does not, by now, or if that was noted before.
+// Whoever takes next then knows to have it resumed.
+func (f *feed) pause(least int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	was := f.paused
+	if f.paused || f.queued+f.lent < least {
+		return false
+	}
 	f.paused = true
-	return !was
+	return true
 }
 
 // unpause notes that fetching goes on. It reports false if nobody had stopped.

@@ -181,7 +181,7 @@ func (f *fetcher) distribute(fetches kgo.Fetches) {
 				if err != nil {
 					f.trouble(fd, err, stop)
 				} else if held >= high {
-					stop.pause(fd)
+					stop.pause(fd, high)
 				}
 			}
 		}
@@ -197,8 +197,8 @@ func (f *fetcher) distribute(fetches kgo.Fetches) {
 // stops collects the partitions that are not to be fetched for now.
 type stops struct{ paused, removed map[string][]int32 }
 
-func (s stops) pause(fd *feed) {
-	if fd.pause() {
+func (s stops) pause(fd *feed, least int64) {
+	if fd.pause(least) {
 		s.paused[fd.topic] = append(s.paused[fd.topic], fd.number)
 	}
 }
@@ -245,7 +245,7 @@ func (f *fetcher) trouble(fd *feed, err error, stop stops) {
 	if unknown {
 		stop.remove(fd)
 	} else {
-		stop.pause(fd)
+		stop.pause(fd, 0)
 	}
 	if !goOn {
 		return

@@ -14,101 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/epoch"
 )
-
-// short makes leases short.
-func short(p membership) func(*Options) {
-	return with(append(p.opts, kgo.SessionTimeout(6*time.Second), kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(10*time.Second))...)
-}
-
-var shortNextGen = kfake.BrokerConfigs(map[string]string{
-	"group.consumer.heartbeat.interval.ms": "1000", "group.consumer.session.timeout.ms": "6000",
-})
-
-// holder keeps tenures, and lets the test act on them.
-type holder struct {
-	*sink
-	granted []*held
-	over    chan struct{} // closed when the test ends
-}
-
-type held struct {
-	consumer.Tenure
-	ctx     context.Context
-	at      time.Time // granted
-	release chan struct{}
-}
-
-func (h *holder) own(ctx context.Context, t consumer.Tenure) {
-	one := &held{Tenure: t, ctx: ctx, at: time.Now(), release: make(chan struct{})}
-	h.do(func() { h.granted = append(h.granted, one) })
-	select {
-	case <-one.release:
-	case <-h.over:
-	}
-	h.do(func() { h.ended[t.Origin().Partition]++ })
-}
-
-// count is how many grants there were.
-func (h *holder) count() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.granted)
-}
-
-// nth returns a grant, from 0.
-func (h *holder) nth(n int) *held {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.granted[n]
-}
-
-// hold starts a source whose first grant is returned.
-func (r *rig) hold(mod ...func(*Options)) (*holder, *held, *running) {
-	r.Helper()
-	h := &holder{sink: r.sink, over: make(chan struct{})}
-	run := r.run(r.source(mod...), h.own)
-	r.Cleanup(func() { close(h.over) })
-	r.until("granted", func() bool { return len(h.granted) > 0 })
-	return h, h.nth(0), run
-}
-
-func (r *rig) fence(t consumer.Tenure, next epoch.Offset) epoch.Fence {
-	return epoch.Fence{Origin: t.Origin(), Next: next, LeaderEpoch: -1}
-}
-
-// link is a network that can be cut off.
-func (r *rig) link() *link {
-	l := &link{net: r.net}
-	r.Cleanup(l.thaw)
-	return l
-}
-
-// groupHas waits until the group has so many members.
-func (r *rig) groupHas(members int) {
-	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
-	defer cancel()
-	if _, err := r.cluster.WaitGroupInfo(ctx, testGroup, func(g *kfake.GroupInfo) bool { return len(g.Members) == members }); err != nil {
-		r.Fatal(err)
-	}
-}
-
-// lostWithin waits for the tenure to be lost and returns how long it took.
-func (r *rig) lostWithin(one *held, d time.Duration) time.Duration {
-	r.Helper()
-	began := time.Now()
-	select {
-	case <-one.ctx.Done():
-	case <-time.After(d):
-		r.Fatalf("not lost within %v", d)
-	}
-	if err := context.Cause(one.ctx); !errors.Is(err, consumer.ErrLost) {
-		r.Errorf("the cause is %v, want ErrLost", err)
-	}
-	return time.Since(began)
-}
 
 func TestATenureIsLostBeforeTheSessionOfASilentMemberExpires(t *testing.T) {
 	for _, p := range protocols {
@@ -116,7 +22,6 @@ func TestATenureIsLostBeforeTheSessionOfASilentMemberExpires(t *testing.T) {
 			virtually(t, 1, func(r *rig) {
 				l := r.link()
 				_, one, _ := r.hold(short(p), with(kgo.Dialer(l.dial)))
-
 				l.freeze()
 				if took := r.lostWithin(one, 6*time.Second); took < 3*time.Second {
 					r.Errorf("lost after %v already", took)
@@ -311,96 +216,6 @@ func TestAStaticMemberThatWasReplacedEndsRunWithAClearErrorAndItsTenureIsLost(t 
 			r.Error(err)
 		}
 	})
-}
-
-func TestAConfirmOfAReplacedStaticMemberIsErrLostAndEndsRun(t *testing.T) {
-	virtually(t, 1, func(r *rig) {
-		_, one, run := r.hold(short(protocols[1]), with(kgo.InstanceID("one")))
-		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.FencedInstanceID})
-		_, err := one.Confirm(r.Context(), r.fence(one, 0))
-		if !errors.Is(err, consumer.ErrLost) || !errors.Is(err, kerr.FencedInstanceID) {
-			r.Errorf("Confirm = %v", err)
-		}
-		close(one.release)
-		if err := run.wait(); !errors.Is(err, kerr.FencedInstanceID) {
-			r.Errorf("Run = %v", err)
-		}
-	})
-}
-
-// A process that lost a partition but is still a member, and reads its
-// generation only when it commits, borrows the new one: the coordinator takes
-// the commit. The tenure says no.
-func TestAZombieThatIsStillAMemberIsNotConfirmedThoughTheCoordinatorAccepts(t *testing.T) {
-	virtually(t, 2, func(r *rig) {
-		o := func(o *Options) { o.DrainTimeout = 2 * time.Second }
-		h, _, _ := r.hold(short(protocols[0]), o)
-		r.until("both partitions are granted", func() bool { return len(h.granted) == 2 })
-		r.run(r.source(short(protocols[0]), o), (&worker{sink: r.sink}).own)
-		var accepted atomic.Int32
-		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
-			r.cluster.KeepControl()
-			accepted.Add(1)
-			return nil, nil, false
-		})
-		for n := range 2 {
-			r.lostWithin(h.nth(n), time.Minute)
-		}
-		r.until("the other has claimed one", func() bool { return len(r.sink.claims) == 1 })
-		for n := range 2 {
-			zombie := h.nth(n)
-			if _, err := zombie.Confirm(r.Context(), r.fence(zombie, 0)); !errors.Is(err, consumer.ErrLost) {
-				r.Errorf("Confirm = %v, want ErrLost", err)
-			}
-		}
-	})
-}
-
-// The answer may be yes and the tenure be over when it arrives.
-func TestAConfirmIsLostIfTheTenureEndsWhileTheAnswerIsUnderWay(t *testing.T) {
-	virtually(t, 1, func(r *rig) {
-		_, one, _ := r.hold(short(protocols[0]))
-		let := make(chan struct{})
-		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
-			r.cluster.SleepControl(func() { <-let })
-			return nil, nil, false // and the coordinator accepts
-		})
-		answer := make(chan error)
-		go func() {
-			_, err := one.Confirm(r.Context(), r.fence(one, 0))
-			answer <- err
-		}()
-		one.Tenure.(*tenure).lose(errRevoked)
-		close(let)
-		if err := <-answer; !errors.Is(err, consumer.ErrLost) {
-			r.Errorf("Confirm = %v, want ErrLost", err)
-		}
-	})
-}
-
-func TestConfirmSaysAskAgainWhileTheGroupRebalances(t *testing.T) {
-	for _, code := range []*kerr.Error{
-		kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch,
-		kerr.CoordinatorLoadInProgress, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
-	} {
-		t.Run(code.Message, func(t *testing.T) {
-			virtually(t, 1, func(r *rig) {
-				_, one, _ := r.hold(short(protocols[1]))
-				f := r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: code, Count: -1})
-				ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
-				defer cancel()
-				_, err := one.Confirm(ctx, r.fence(one, 0))
-				if err == nil || errors.Is(err, consumer.ErrLost) {
-					r.Errorf("Confirm = %v, want an error that is not ErrLost", err)
-				}
-				r.Log(err)
-				f.Remove()
-				if _, err := one.Confirm(r.Context(), r.fence(one, 0)); err != nil {
-					r.Errorf("asked again: %v", err)
-				}
-			})
-		})
-	}
 }
 
 func TestAMemberThatComesBackUnderAnotherIDBeginsAnew(t *testing.T) {

@@ -1,0 +1,106 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+func TestAConfirmOfAReplacedStaticMemberIsErrLostAndEndsRun(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		_, one, run := r.hold(short(protocols[1]), with(kgo.InstanceID("one")))
+		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.FencedInstanceID})
+		_, err := one.Confirm(r.Context(), r.fence(one, 0))
+		if !errors.Is(err, consumer.ErrLost) || !errors.Is(err, kerr.FencedInstanceID) {
+			r.Errorf("Confirm = %v", err)
+		}
+		close(one.release)
+		if err := run.wait(); !errors.Is(err, kerr.FencedInstanceID) {
+			r.Errorf("Run = %v", err)
+		}
+	})
+}
+
+// A process that lost a partition but is still a member, and reads its
+// generation only when it commits, borrows the new one: the coordinator takes
+// the commit. The tenure says no.
+func TestAZombieThatIsStillAMemberIsNotConfirmedThoughTheCoordinatorAccepts(t *testing.T) {
+	virtually(t, 2, func(r *rig) {
+		o := func(o *Options) { o.DrainTimeout = 2 * time.Second }
+		h, _, _ := r.hold(short(protocols[0]), o)
+		r.until("both partitions are granted", func() bool { return len(h.granted) == 2 })
+		r.run(r.source(short(protocols[0]), o), (&worker{sink: r.sink}).own)
+		var accepted atomic.Int32
+		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.KeepControl()
+			accepted.Add(1)
+			return nil, nil, false
+		})
+		for n := range 2 {
+			r.lostWithin(h.nth(n), time.Minute)
+		}
+		r.until("the other has claimed one", func() bool { return len(r.sink.claims) == 1 })
+		for n := range 2 {
+			zombie := h.nth(n)
+			if _, err := zombie.Confirm(r.Context(), r.fence(zombie, 0)); !errors.Is(err, consumer.ErrLost) {
+				r.Errorf("Confirm = %v, want ErrLost", err)
+			}
+		}
+	})
+}
+
+// The answer may be yes and the tenure be over when it arrives.
+func TestAConfirmIsLostIfTheTenureEndsWhileTheAnswerIsUnderWay(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		_, one, _ := r.hold(short(protocols[0]))
+		let := make(chan struct{})
+		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.SleepControl(func() { <-let })
+			return nil, nil, false // and the coordinator accepts
+		})
+		answer := make(chan error)
+		go func() {
+			_, err := one.Confirm(r.Context(), r.fence(one, 0))
+			answer <- err
+		}()
+		one.Tenure.(*tenure).lose(errRevoked)
+		close(let)
+		if err := <-answer; !errors.Is(err, consumer.ErrLost) {
+			r.Errorf("Confirm = %v, want ErrLost", err)
+		}
+	})
+}
+
+func TestConfirmSaysAskAgainWhileTheGroupRebalances(t *testing.T) {
+	for _, code := range []*kerr.Error{
+		kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch,
+		kerr.CoordinatorLoadInProgress, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
+	} {
+		t.Run(code.Message, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				_, one, _ := r.hold(short(protocols[1]))
+				f := r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: code, Count: -1})
+				ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+				defer cancel()
+				_, err := one.Confirm(ctx, r.fence(one, 0))
+				if err == nil || errors.Is(err, consumer.ErrLost) {
+					r.Errorf("Confirm = %v, want an error that is not ErrLost", err)
+				}
+				r.Log(err)
+				f.Remove()
+				if _, err := one.Confirm(r.Context(), r.fence(one, 0)); err != nil {
+					r.Errorf("asked again: %v", err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,210 @@
+package kafkasource
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+func wantPosition(t testing.TB, err, kind error, position, found epoch.Offset) {
+	t.Helper()
+	var misfit *consumer.PositionError
+	if !errors.As(err, &misfit) || !errors.Is(err, kind) {
+		t.Fatalf("%v, want a *PositionError: %v", err, kind)
+	}
+	if misfit.Position != position || misfit.Found != found || misfit.Partition != part(0) {
+		t.Errorf("%v; want position %d, found %d", err, position, found)
+	}
+}
+
+func TestAPositionThatRetentionHasPassedByIsAnError(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		r.produce(0, 50)
+		_, one, _ := r.hold()
+		if err := r.cluster.DeleteRecords(testTopic, 0, 30); err != nil {
+			r.Fatal(err)
+		}
+		_, err := r.readUntil(one, r.fence(one, 10), 1)
+		wantPosition(t, err, consumer.ErrPassedBy, 10, 30)
+		if got, err := r.readUntil(one, r.fence(one, 30), 20); err != nil || !slices.Equal(got, sequence(30, 50)) {
+			r.Errorf("Read again from where the log begins: %v, %v", got, err)
+		}
+	})
+}
+
+func TestAPositionAboveTheEndOfTheLogIsAnError(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		r.produce(0, 5)
+		_, one, _ := r.hold()
+		_, err := r.readUntil(one, r.fence(one, 9), 1)
+		wantPosition(t, err, consumer.ErrTruncated, 9, 5)
+		from := r.fence(one, 9)
+		from.LeaderEpoch = 0
+		_, err = r.readUntil(one, from, 1)
+		wantPosition(t, err, consumer.ErrTruncated, 9, 5)
+	})
+}
+
+// The log ends above the position again, but not with the messages that were
+// applied: only their leader epoch tells (KIP-320). kfake does not truncate, so
+// the broker's answer is made up.
+func TestALogThatWasRewrittenBelowThePositionIsAnError(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		r.produce(0, 50)
+		_, one, _ := r.hold()
+		r.cluster.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.KeepControl()
+			req := kreq.(*kmsg.OffsetForLeaderEpochRequest)
+			resp := req.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
+			for _, rt := range req.Topics {
+				st := kmsg.NewOffsetForLeaderEpochResponseTopic()
+				st.Topic = rt.Topic
+				for _, rp := range rt.Partitions {
+					sp := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+					sp.Partition, sp.LeaderEpoch, sp.EndOffset = rp.Partition, 0, 20
+					st.Partitions = append(st.Partitions, sp)
+				}
+				resp.Topics = append(resp.Topics, st)
+			}
+			return resp, nil, true
+		})
+		from := r.fence(one, 30)
+		from.LeaderEpoch = 0
+		_, err := r.readUntil(one, from, 1)
+		wantPosition(t, err, consumer.ErrTruncated, 30, 20)
+		from.Next = 20
+		if got, err := r.readUntil(one, from, 30); err != nil || !slices.Equal(got, sequence(20, 50)) {
+			r.Errorf("from a position that is still in the log: %v, %v", got, err)
+		}
+	})
+}
+
+// What was fetched and not applied before a truncation is in the log no more.
+func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
+	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, LeaderEpoch: 1})
+	var rs []*kgo.Record
+	for o := int64(10); o < 20; o++ {
+		rs = append(rs, &kgo.Record{Offset: o})
+	}
+	f.push(&kgo.FetchPartition{Records: rs})
+	loss := &kgo.ErrDataLoss{ConsumedTo: 20, ResetTo: 15}
+	(&fetcher{}).trouble(f, loss, stops{map[string][]int32{}, map[string][]int32{}})
+	ms, err, _ := f.take(1<<20, 1<<20)
+	if len(ms) != 0 || !errors.Is(err, loss) {
+		t.Errorf("took %d messages, %v", len(ms), err)
+	}
+}
+
+func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
+	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, LeaderEpoch: 1})
+	if _, err := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 10}, {Offset: 12}}}); err != nil {
+		t.Fatal("a gap that compaction leaves is no error")
+	}
+	_, again := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 12}}})
+	if again == nil {
+		t.Fatal("an offset that came before was taken")
+	}
+	f.fail(again, false)
+	if ms, err, _ := f.take(1<<20, 0); len(ms) != 2 || err != nil {
+		t.Fatalf("took %v, %v; want what was good first", ms, err)
+	}
+	_, err, _ := f.take(1<<20, 0)
+	var fault *positionFault
+	if !errors.As(err, &fault) || fault.kind != consumer.ErrOutOfOrder || fault.position != 13 || fault.found != 12 {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAGapBelowTheStartOfTheLogIsAnError(t *testing.T) {
+	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10})
+	if _, err := f.push(&kgo.FetchPartition{LogStartOffset: 30, Records: []*kgo.Record{{Offset: 30}}}); err == nil {
+		t.Error("skipped from 10 to 30")
+	}
+}
+
+func TestATopicThatWasCreatedAgainIsAnotherLogAndGoesOnWithoutARestartOnceSomebodyDecides(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				r.produce(0, 20)
+				w := &worker{sink: r.sink}
+				r.run(r.source(short(p)), w.own)
+				r.until("applied", func() bool { return r.sink.exactly(part(0), 20) })
+				old := r.sink.fence(part(0))
+				if err := r.cluster.DeleteTopic(testTopic); err != nil {
+					r.Fatal(err)
+				}
+				if err := r.cluster.CreateTopic(testTopic, 1, nil); err != nil {
+					r.Fatal(err)
+				}
+				r.kafka.PurgeTopicsFromClient(testTopic)
+				r.produce(0, 40)
+				var changed *epoch.LogChangedError
+				r.until("the change is reported", func() bool {
+					errs := r.sink.errs[part(0)]
+					return len(errs) > 0 && errors.As(errs[len(errs)-1], &changed)
+				})
+				if changed.Fence != old.Log || changed.Next != 20 || changed.Source == old.Log {
+					r.Errorf("%+v", changed)
+				}
+				if n := len(r.sink.offsets(part(0))); n != 20 {
+					r.Errorf("%d messages were applied, of which %d are of the new log", n, n-20)
+				}
+				r.sink.do(func() { // a person decides
+					f := r.sink.fences[part(0)]
+					f.Log, f.Next, f.LeaderEpoch = changed.Source, 0, -1
+					r.sink.fences[part(0)] = f
+					r.sink.applied[part(0)] = nil
+				})
+				r.until("the new log is applied", func() bool { return r.sink.exactly(part(0), 40) })
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestADeletedTopicIsAnErrorAndNoOtherPartitionSuffers(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		r.produce(0, 20)
+		r.produceTo("doomed", 0, 20)
+		w := &worker{sink: r.sink}
+		doomed := epoch.Partition{Group: testGroup, Topic: "doomed"}
+		r.run(r.source(short(protocols[1]), func(o *Options) { o.Topics = []string{testTopic, "doomed"} }), w.own)
+		r.until("both are applied", func() bool { return r.sink.exactly(part(0), 20) && r.sink.exactly(doomed, 20) })
+		if err := r.cluster.DeleteTopic("doomed"); err != nil {
+			r.Fatal(err)
+		}
+		r.until("the error is reported", func() bool {
+			errs := r.sink.errs[doomed]
+			return len(errs) > 0 && strings.Contains(errs[len(errs)-1].Error(), "deleted") || len(errs) > 0 && errors.Is(errs[len(errs)-1], kerr.UnknownTopicOrPartition)
+		})
+		r.Log(r.sink.errors(doomed))
+		r.produce(0, 20)
+		r.until("the other goes on", func() bool { return r.sink.exactly(part(0), 40) })
+	}, kfake.SeedTopics(1, "doomed"))
+}
+
+func TestReadRefusesAFenceOfAnotherLogOrPlace(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		_, one, _ := r.hold()
+		from := r.fence(one, 0)
+		from.Log = "kafka:other/x"
+		if _, err := r.readUntil(one, from, 1); !errors.Is(err, epoch.ErrLogChanged) {
+			r.Errorf("another log: %v", err)
+		}
+		if _, err := one.Confirm(r.Context(), from); !errors.Is(err, epoch.ErrLogChanged) {
+			r.Errorf("Confirm of another log: %v", err)
+		}
+		if _, err := r.readUntil(one, r.fence(one, -1), 1); !errors.Is(err, errBadPosition) {
+			r.Errorf("a negative position: %v", err)
+		}
+	})
+}
