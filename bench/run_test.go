@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"strconv"
 	"testing"
@@ -68,7 +67,7 @@ func newEndToEnd(b *testing.B, pool *pgxpool.Pool, batch int) *endToEnd {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- consumer.RunBatch(ctx, e.log.Member("bench"), sink, e.handle, consumer.Options[pgsink.Tx]{
-			MaxBatch: batch, Observer: e, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			MaxBatch: batch, Observer: e, Logger: slog.New(slog.DiscardHandler),
 		})
 	}()
 	e.stop = func() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -114,7 +113,7 @@ func playChaos(t *testing.T, seed uint64, met map[string]int) {
 	r.group().SetTerm(10 * time.Second)
 	o := options{
 		MaxBatch: 1 + c.roll(20), Committers: 1 + c.roll(2), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger: slog.New(slog.DiscardHandler),
 	}
 
 	want := map[int32][]string{}
@@ -150,7 +149,7 @@ func playChaos(t *testing.T, seed uint64, met map[string]int) {
 	}
 	for _, p := range all {
 		p.stop()
-		<-p.done
+		_ = <-p.done // some were killed
 		for _, e := range p.events {
 			met[fmt.Sprintf("%T", e)]++
 		}

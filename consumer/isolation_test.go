@@ -182,7 +182,10 @@ func TestAHandlerThatCallsGoexitDoesNotHangRun(t *testing.T) {
 		r.wantEffects(1, one...)
 		p.stop()
 		select {
-		case <-p.done:
+		case err := <-p.done:
+			if err != nil {
+				t.Error(err)
+			}
 		case <-time.After(24 * time.Hour):
 			t.Errorf("Run has not returned a day after it was stopped")
 		}

@@ -229,8 +229,7 @@ func TestAConfirmationOfAnotherPartitionIsRefused(t *testing.T) {
 		if f := r.sink.Fences()[r.partition(1)]; f.Epoch != 0 {
 			t.Errorf("partition 1, which nobody was granted, was claimed: %+v", f)
 		}
-		p.stop()
-		<-p.done
+		p.end()
 	})
 }
 

@@ -28,10 +28,12 @@ type Sink[TX any] interface {
 	// again, with a fresh id.
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
-	// Commit runs apply in a transaction, then moves the fences of as, each of
-	// another partition, and commits. An error of apply is returned as it is or
-	// wrapped, so that [errors.Is] finds it, unless the connection is gone,
-	// which is [ErrInDoubt]. A refused advance is a [*StaleError],
+	// Commit runs apply in a transaction, then moves the fences of as and
+	// commits. Without any advance it would be a transaction without a fence,
+	// and two of one partition have no order: both are refused before apply is
+	// called. An error of apply is returned as it is or
+	// wrapped, so that [errors.Is] finds it. If the connection went meanwhile
+	// it is [ErrInDoubt] too, unless the handler itself broke the connection. A refused advance is a [*StaleError],
 	// [*MovedError] or [*MissingError] and names the first refused partition in key
 	// order. A handler that ended the transaction by itself is [ErrEscaped]. A
 	// refusal of the database that passes, also of a handler's statement, is

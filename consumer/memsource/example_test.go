@@ -3,7 +3,6 @@ package memsource_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -14,7 +13,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-var quiet = consumer.Options[*memsink.Tx]{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+var quiet = consumer.Options[*memsink.Tx]{Logger: slog.New(slog.DiscardHandler)}
 
 // reserve is a handler to test.
 func reserve(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {

@@ -93,12 +93,11 @@ func (g *Group) grantFree(free []place, shares map[*Member]int, held map[*Member
 }
 
 // grant records the lease and tells the member.
-func (g *Group) grant(m *Member, at place) *tenure {
+func (g *Group) grant(m *Member, at place) {
 	t := newTenure(m, at)
 	g.leases[at] = t
 	m.tell(func() { m.start(t) })
 	g.broker.notify()
-	return t
 }
 
 // drain asks for the lease back, and takes it when the term is over. A term of

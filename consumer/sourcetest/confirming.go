@@ -46,7 +46,7 @@ var confirming = []history{{
 	rules: "R2, R7",
 	story: func(w *world) {
 		topic := w.newTopic(1)
-		a := w.startByHand("a", topic)
+		a := w.startByHand(topic)
 		g := a.granted(topic, 0)
 		from := g.earliest()
 		g.confirm(from)

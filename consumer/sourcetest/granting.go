@@ -95,7 +95,7 @@ var granting = []history{{
 	rules: "R7",
 	story: func(w *world) {
 		topic := w.newTopic(2)
-		a := w.startByHand("a", topic)
+		a := w.startByHand(topic)
 		a.granted(topic, 0)
 		a.granted(topic, 1)
 		b := w.start("b", topic)
@@ -144,7 +144,7 @@ var granting = []history{{
 	claim: "an own that returns early does not disturb the other partitions",
 	story: func(w *world) {
 		topic := w.newTopic(3)
-		p := w.startByHand("a", topic)
+		p := w.startByHand(topic)
 		early, other := p.granted(topic, 0), p.granted(topic, 1)
 		p.granted(topic, 2)
 		early.give()
@@ -165,7 +165,7 @@ var granting = []history{{
 		topic := w.newTopic(2)
 		w.produce(topic, 0, "never read")
 		w.produce(topic, 1, numbered(1, 0, 100)...)
-		p := w.startByHand("a", topic)
+		p := w.startByHand(topic)
 		p.granted(topic, 0)
 		other := p.granted(topic, 1)
 		other.want(other.earliest(), numbered(1, 0, 100)...)

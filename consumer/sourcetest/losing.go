@@ -12,7 +12,7 @@ var losing = []history{{
 	needs: []need{needs[Freezer]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
-		a := w.startByHand("a", topic)
+		a := w.startByHand(topic)
 		old := a.granted(topic, 0)
 		from := old.earliest()
 		old.confirm(from)

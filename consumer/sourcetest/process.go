@@ -52,8 +52,8 @@ func (w *world) start(name string, topics ...string) *process {
 }
 
 // startByHand runs a process which holds what it is granted until it gives it.
-func (w *world) startByHand(name string, topics ...string) *process {
-	return w.startAs(&process{name: name, group: group, byHand: true}, topics)
+func (w *world) startByHand(topics ...string) *process {
+	return w.startAs(&process{name: "a", group: group, byHand: true}, topics)
 }
 
 func (w *world) startAs(p *process, topics []string) *process {
@@ -79,7 +79,7 @@ func (p *process) run(run func(ctx context.Context) error) {
 		p.w.note(func() {
 			for _, g := range p.grants {
 				if !g.over {
-					p.w.violations = append(p.w.violations, fmt.Errorf("Run of %s returned (%v) before own of %s", p.name, err, g.name()))
+					p.w.violations = append(p.w.violations, fmt.Errorf("Run of %s returned (%w) before own of %s", p.name, err, g.name()))
 				}
 			}
 			p.err = err

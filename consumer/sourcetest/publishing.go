@@ -54,7 +54,7 @@ var publishing = []history{{
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		w.produce(topic, 0, numbered(0, 0, 10)...)
-		a := w.startByHand("a", topic)
+		a := w.startByHand(topic)
 		old := a.granted(topic, 0)
 		ms := old.read(old.earliest(), 10)
 		a.freeze()

@@ -254,7 +254,7 @@ var reading = []history{{
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		w.produce(topic, 0, "x")
-		p := w.startByHand("a", topic)
+		p := w.startByHand(topic)
 		g := p.granted(topic, 0)
 		from := g.earliest()
 		first, ended := make(chan struct{}), make(chan error, 1)

@@ -27,7 +27,8 @@ var resources = []history{{
 			reading := make(chan struct{})
 			go func() { // until the tenure ends under it
 				defer close(reading)
-				for range g.Read(g.ctx, end) {
+				for _, err := range g.Read(g.ctx, end) {
+					_ = err
 				}
 			}()
 			a.leave()

@@ -3,7 +3,6 @@ package sourcetest
 import (
 	"context"
 	"fmt"
-	"io"
 	"iter"
 	"log/slog"
 	"math/rand/v2"
@@ -41,7 +40,7 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 	// Faults are not what these histories wait for.
 	o.RetryMin, o.RetryMax = time.Millisecond, 20*time.Millisecond
 	o.HaltMin, o.HaltMax = 10*time.Millisecond, 100*time.Millisecond
-	o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	o.Logger = slog.New(slog.DiscardHandler)
 	o.Observer = s
 	p.run(func(ctx context.Context) error {
 		return consumer.Run(ctx, watched{s}, s.sink, apply, o)

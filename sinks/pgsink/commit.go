@@ -30,7 +30,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 		return err
 	}
 	if err := s.commit(ctx, set, apply); err != nil {
-		return fmt.Errorf("pgsink: commit %s: %w", set, err)
+		return fmt.Errorf("pgsink: commit %s: %w", set, passing(err))
 	}
 	return nil
 }

@@ -52,8 +52,9 @@
 //
 // # Pools and poolers
 //
-// A Commit takes one connection, a Claim another: the pool needs one more than
-// there are committers. Connections that died in the pool are replaced unseen.
+// A Commit takes one connection, a Claim another, and a committer has up to two
+// transactions at a time: the pool needs one connection more than twice
+// consumer.Options.Committers. Connections that died in the pool are replaced unseen.
 //
 // Nothing is kept in a session: settings are local to a transaction, locks are
 // those of transactions, so PgBouncer's transaction pooling will do. pgx must

@@ -88,6 +88,21 @@ func held(e *pgconn.PgError) (epoch.Fence, error) {
 	return r.fence()
 }
 
+// passing marks the refusals of a transaction that are nobody's fault and pass:
+// class 40 (deadlock, serialization failure), class 53 (disk, memory or
+// connections used up), a lock not granted in time, and a server that has become
+// a standby.
+func passing(err error) error {
+	var pg *pgconn.PgError
+	if errors.Is(err, epoch.ErrInDoubt) || !errors.As(err, &pg) {
+		return err
+	}
+	if strings.HasPrefix(pg.Code, "40") || strings.HasPrefix(pg.Code, "53") || pg.Code == codeLockTimeout || pg.Code == codeReadOnly {
+		return fmt.Errorf("%w: %w", epoch.ErrTransient, err)
+	}
+	return err
+}
+
 // refusedClaim is what the function claim's refusal means, or nil if err is
 // none.
 func refusedClaim(err error, c epoch.Claim) error {

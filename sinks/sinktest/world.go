@@ -82,7 +82,7 @@ func (w *world) process(name string) *process {
 	return &process{w: w, name: name, sink: w.db.Open(w)}
 }
 
-// reads reads the fence of p.
+// reads returns the fence of p.
 func (a *process) reads(p epoch.Partition) epoch.Fence {
 	a.w.Helper()
 	f, err := a.sink.Fence(a.w.ctx, p)
@@ -92,7 +92,7 @@ func (a *process) reads(p epoch.Partition) epoch.Fence {
 	return f
 }
 
-// swaps swaps a claim from l into the fence it has seen, and must succeed.
+// swaps puts a claim from l into the fence it has seen, and must succeed.
 func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 	a.w.Helper()
 	c := epoch.NewClaim(l)
