@@ -76,11 +76,17 @@ func (fs Fences) Claim(seen Fence, c Claim) (Fence, error) {
 	return next, nil
 }
 
-// Advance applies all of as, or none and the error of the first refusal in key
-// order.
+// Advance applies all of as, each of another partition, or none and the error
+// of the first refusal in key order.
 func (fs Fences) Advance(as []Advance) error {
+	as = slices.SortedFunc(slices.Values(as), func(a, b Advance) int { return a.Compare(b.Partition) })
+	for i := 1; i < len(as); i++ {
+		if as[i].Partition == as[i-1].Partition {
+			return fmt.Errorf("epoch: advance %s twice in one transaction", as[i].Partition)
+		}
+	}
 	after := maps.Clone(fs)
-	for _, a := range slices.SortedFunc(slices.Values(as), func(a, b Advance) int { return a.Compare(b.Partition) }) {
+	for _, a := range as {
 		f, err := after.Read(a.Partition)
 		if err != nil {
 			return err

@@ -79,6 +79,28 @@ func TestClaimComparesWhatWasSeen(t *testing.T) {
 	}
 }
 
+func TestAdvanceRefusesAPartitionGivenTwice(t *testing.T) {
+	fence := func(p epoch.Partition) epoch.Fence {
+		return epoch.Fence{Origin: epoch.Origin{Partition: p}, Epoch: 5, Claim: mine}
+	}
+	for name, second := range map[string]epoch.Advance{
+		"going on from the first": {Partition: orders0, Claim: mine, From: 1, To: 2},
+		"the same again":          {Partition: orders0, Claim: mine, From: 0, To: 1},
+		"applying nothing":        {Partition: orders0, Claim: mine, From: 1, To: 1},
+	} {
+		fs := epoch.Fences{orders0: fence(orders0), orders1: fence(orders1)}
+		before := maps.Clone(fs)
+		err := fs.Advance([]epoch.Advance{
+			{Partition: orders0, Claim: mine, From: 0, To: 1},
+			{Partition: orders1, Claim: mine, From: 0, To: 1},
+			second,
+		})
+		if err == nil || errors.Is(err, epoch.ErrMoved) || !maps.Equal(fs, before) {
+			t.Errorf("%s: err = %v, fences %+v", name, err, fs)
+		}
+	}
+}
+
 func TestAdvanceIsAllOrNothingAndNamesTheFirstInKeyOrder(t *testing.T) {
 	fence := func(p epoch.Partition, next epoch.Offset) epoch.Fence {
 		return epoch.Fence{Origin: epoch.Origin{Partition: p}, Epoch: 5, Claim: mine, Next: next}

@@ -399,6 +399,12 @@ var broken = []struct {
 			return tx.soundAppend(list, value)
 		}
 	}, "a transaction is of no use"},
+	{"a commit without an advance is taken", "R1", func(db *toy) { db.unfenced = true }, "a commit without an advance"},
+	{"two advances of one partition are refused only after apply", "R1", func(db *toy) { db.twice = true }, "a partition that is given twice"},
+	{"two advances of one partition are taken one after the other", "R1", func(db *toy) {
+		db.twice = true
+		db.advance = eachAdvance(epoch.Fence.Advanced)
+	}, "a partition that is given twice"},
 	{"a handler's own commit goes unseen", "R3", func(db *toy) { db.unseenEscape = true }, "handler that commits by itself"},
 	{"names are compared without case", "R9", func(db *toy) { db.renames(strings.ToLower) }, "names that differ at all"},
 	{"names are cut at 200 bytes", "R9", func(db *toy) {

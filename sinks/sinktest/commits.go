@@ -14,6 +14,8 @@ var commits = []history{
 	{"ownership is judged before the position", "R3", staleBeforeMoved},
 	{"an advance of a partition without a fence is missing", "R3", missingAdvance},
 	{"an advance backwards is refused", "R1", backwards},
+	{"a commit without an advance is refused before apply", "R1", noAdvance},
+	{"a partition that is given twice is refused before apply", "R1", advancedTwice},
 	{"an advance that applies nothing commits what the handler wrote, under the fence", "R1", emptyAdvance},
 	{"several partitions commit together", "R1", severalPartitions},
 	{"of several partitions one is refused: nothing of any commits, and the first refused in key order is named", "R1 R3", oneOfSeveralRefused},
@@ -91,6 +93,53 @@ func backwards(w *world) {
 	}
 	ta.wantFence()
 	w.wantEffects(orders0, "")
+}
+
+func noAdvance(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	for _, none := range [][]epoch.Advance{nil, {}} {
+		ta.refusedUncalled(none, "a commit without an advance")
+	}
+	ta.wantFence()
+	w.wantEffects(orders0, "")
+}
+
+func advancedTwice(w *world) {
+	w.seed(orders0, orders1)
+	a := w.process("A")
+	ta, other := a.claims(orders0, 5), a.claims(orders1, 5)
+	first := ta.advance(1)
+	second, nothing := first, first
+	second.From, second.To = first.To, first.To+1
+	nothing.From = nothing.To
+	for _, twice := range [][]epoch.Advance{
+		{first, first},
+		{first, second},
+		{second, first},
+		{first, nothing},
+		{first, other.advance(1), second},
+	} {
+		ta.refusedUncalled(twice, "a commit that advances orders/0 twice")
+	}
+	ta.wantFence()
+	other.wantFence()
+	w.wantEffects(orders0, "")
+	ta.applies(1)
+	w.wantEffects(orders0, "0@5")
+}
+
+// refusedUncalled commits as, which must be refused without a call of apply and
+// without a doubt.
+func (t *tenure) refusedUncalled(as []epoch.Advance, what string) {
+	t.w.Helper()
+	err := t.commit(as, func(ctx context.Context, tx any) error {
+		t.w.Errorf("%s: apply was called", what)
+		return t.w.db.Append(ctx, tx, t.Partition.String(), "without a fence")
+	})
+	if is := class(err); err == nil || len(is) > 0 {
+		t.w.Errorf("%s: err = %v, which is %q; want a refusal that is none of these", what, err, is)
+	}
 }
 
 func emptyAdvance(w *world) {

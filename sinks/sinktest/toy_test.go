@@ -27,6 +27,8 @@ type toy struct {
 	append  func(tx *toyTx, list, value string) error
 
 	unseenEscape bool
+	unfenced     bool // a commit without an advance is taken
+	twice        bool // two advances of one partition are only judged after apply
 }
 
 // toyTx is what a transaction of a toy has written.
@@ -49,6 +51,16 @@ func newToy() *toy {
 func (db *toy) soundCommit(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if len(as) == 0 && !db.unfenced {
+		return errors.New("toy: no advance")
+	}
+	given := map[epoch.Partition]bool{}
+	for _, a := range as {
+		if given[a.Partition] && !db.twice {
+			return fmt.Errorf("toy: %s twice", a.Partition)
+		}
+		given[a.Partition] = true
 	}
 	tx := &toyTx{db: db}
 	defer func() { tx.ended = true }()

@@ -28,7 +28,12 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 	}
 	// Key order: see rule R4 and [epoch.Partition.Compare].
 	as = slices.SortedStableFunc(slices.Values(as), func(a, b epoch.Advance) int { return a.Compare(b.Partition) })
-	if err := s.applyAndAdvance(ctx, as, apply); err != nil {
+	for i := 1; i < len(as); i++ {
+		if as[i].Partition == as[i-1].Partition {
+			return fmt.Errorf("sqlsink: commit: %s is given twice; want one advance for each partition", as[i].Partition)
+		}
+	}
+	if err := s.explain(s.applyAndAdvance(ctx, as, apply)); err != nil {
 		if len(as) == 1 {
 			return fmt.Errorf("sqlsink: commit %s: %w", as[0].Partition, err)
 		}
@@ -93,7 +98,7 @@ func (s *Sink) advance(ctx context.Context, t *transaction, a epoch.Advance, upd
 		r, err := update(int64(a.To), a.LeaderEpoch, int64(a.To),
 			a.Group, a.Topic, a.Number, a.Claim[:], int64(a.From))
 		if err = oneRow(r, err); !errors.Is(err, errNoRow) {
-			return s.explain(err)
+			return err
 		}
 	}
 	f, err := s.read(ctx, t.conn, s.q.fence+s.d.forUpdate(), a.Partition)

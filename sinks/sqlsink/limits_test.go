@@ -37,8 +37,10 @@ func TestAWaitForTheWriteLockIsBoundedAndSaysSo(t *testing.T) {
 
 	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Number: 2}))
 	wantError(t, err, "sqlsink: claim billing/orders/0:", "write lock was not free for 50ms", "frozen")
+	wantTransient(t, err)
 	err = s.Commit(t.Context(), advance(f, 1), func(context.Context, *sqlsink.Tx) error { return nil })
 	wantError(t, err, "sqlsink: commit billing/orders/0:", "write lock was not free")
+	wantTransient(t, err)
 	if errors.Is(err, epoch.ErrInDoubt) {
 		t.Error("a transaction that never began is in doubt")
 	}
@@ -47,6 +49,7 @@ func TestAWaitForTheWriteLockIsBoundedAndSaysSo(t *testing.T) {
 		return nil
 	})
 	wantError(t, err, "write lock was not free")
+	wantTransient(t, err)
 	wantError(t, s.Seed(t.Context(), []epoch.Start{{Origin: f.Origin}}), "sqlsink: seed", "write lock was not free")
 
 	if _, err := s.Fence(t.Context(), orders0); err != nil {
@@ -71,6 +74,61 @@ func TestAWaitForTheWriteLockEndsWithItsContext(t *testing.T) {
 		t.Errorf("err = %v, want the context's", err)
 	}
 	wantError(t, err, "waiting for the write lock")
+	wantTransient(t, err) // or the message would be blamed for a frozen process
+}
+
+// wantTransient fails the test unless err says, to the consumer, that the
+// database refused and that it passes.
+func wantTransient(t testing.TB, err error) {
+	t.Helper()
+	if !errors.Is(err, epoch.ErrTransient) {
+		t.Errorf("err = %v, want it to be ErrTransient", err)
+	}
+}
+
+// A reader that becomes a writer after another has written gets
+// SQLITE_BUSY_SNAPSHOT, and a handler may do that on a connection of its own.
+func TestAConflictInAHandlersStatementIsTransientBesideWhatItWas(t *testing.T) {
+	file := newFile(t)
+	db := open(t, file)
+	s := newSink(t, open(t, file), sqlsink.Options{})
+	f := claim(t, s, 1)
+	conflict := func(ctx context.Context) error {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			_, _ = conn.ExecContext(context.Background(), `ROLLBACK`)
+			_ = conn.Close()
+		}()
+		if _, err := conn.ExecContext(ctx, `BEGIN`); err != nil {
+			return err
+		}
+		var n int
+		if err := conn.QueryRowContext(ctx, `SELECT count(*) FROM effects`).Scan(&n); err != nil {
+			return err
+		}
+		if _, err := db.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES ('other', 'other')`); err != nil {
+			return err
+		}
+		_, err = conn.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', 'mine')`)
+		return err
+	}
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, _ *sqlsink.Tx) error { return conflict(ctx) })
+	var code interface{ Code() int }
+	if !errors.As(err, &code) || code.Code() != 517 { // SQLITE_BUSY_SNAPSHOT
+		t.Fatalf("err = %v, want SQLITE_BUSY_SNAPSHOT", err)
+	}
+	wantTransient(t, err)
+
+	err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		return run(ctx, tx, `INSERT INTO nowhere VALUES (1)`)
+	})
+	if errors.Is(err, epoch.ErrTransient) || err == nil {
+		t.Errorf("err = %v, of a mistake, want one that is not transient", err)
+	}
+	wantNext(t, s, 0)
 }
 
 func TestAFullFileCommitsNothingAndSaysSo(t *testing.T) {
@@ -98,6 +156,7 @@ func TestAFullFileCommitsNothingAndSaysSo(t *testing.T) {
 			})
 			if !hide || err != nil {
 				wantError(t, err, "no room", "nothing was committed")
+				wantTransient(t, err)
 			}
 			if errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrEscaped) {
 				t.Errorf("err = %v, want a definite one", err)

@@ -82,7 +82,7 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 		return err
 	})
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("sqlsink: read fence %s: %w", p, err)
+		return epoch.Fence{}, fmt.Errorf("sqlsink: read fence %s: %w", p, s.explain(err))
 	}
 	return f, nil
 }
@@ -92,7 +92,7 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if len(starts) == 0 {
 		return nil
 	}
-	if err := s.seed(ctx, starts); err != nil {
+	if err := s.explain(s.seed(ctx, starts)); err != nil {
 		return fmt.Errorf("sqlsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, err)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 			continue
 		}
 		if _, err := t.conn.ExecContext(within, s.q.insert, p.Group, p.Topic, p.Number, f.Log, f.Source, int64(f.Next)); err != nil {
-			return s.explain(err)
+			return err
 		}
 	}
 	return t.commit(ctx)
@@ -152,7 +152,7 @@ func (s *Sink) topic(ctx context.Context, conn *sql.Conn, group, topic string) (
 func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	f, err := s.claim(ctx, seen, c)
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("sqlsink: claim %s: %w", c.Partition, err)
+		return epoch.Fence{}, fmt.Errorf("sqlsink: claim %s: %w", c.Partition, s.explain(err))
 	}
 	return f, nil
 }
@@ -178,7 +178,7 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 		f.Number, f.Owner, int64(f.Epoch), f.Claim[:],
 		c.Group, c.Topic, c.Partition.Number, int64(seen.Epoch), seen.Claim[:])
 	if err := oneRow(r, err); err != nil {
-		return epoch.Fence{}, s.explain(err)
+		return epoch.Fence{}, err
 	}
 	return f, t.commit(ctx)
 }

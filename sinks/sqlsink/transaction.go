@@ -71,11 +71,12 @@ func (s *Sink) patiently(ctx context.Context, do func(ctx context.Context) error
 		case <-waited.Done():
 			timer.Stop()
 		}
+		// Whoever is in the way, it is no message's fault.
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("waiting for the write lock: %w", err)
+			return fmt.Errorf("%w: waiting for the write lock: %w", epoch.ErrTransient, err)
 		}
-		return fmt.Errorf("the write lock was not free for %v: another transaction holds it, "+
-			"perhaps that of a frozen process: %w", s.o.LockTimeout, cmp.Or(inTheWay, err))
+		return fmt.Errorf("%w: the write lock was not free for %v: another transaction holds it, "+
+			"perhaps that of a frozen process: %w", epoch.ErrTransient, s.o.LockTimeout, cmp.Or(inTheWay, err))
 	}
 }
 
@@ -95,7 +96,7 @@ func (t *transaction) commit(ctx context.Context) error {
 	if t.s.d.classify(err) == doubtful {
 		return fmt.Errorf("%w: COMMIT: %w", epoch.ErrInDoubt, err)
 	}
-	return t.s.explain(fmt.Errorf("COMMIT: %w", err))
+	return fmt.Errorf("COMMIT: %w", err)
 }
 
 // end gives the connection back, after rolling back what is still open. It must
@@ -117,18 +118,20 @@ func (t *transaction) end() {
 	t.conn = nil
 }
 
-// explain adds what a person can do.
+// explain marks a refusal that passes as [epoch.ErrTransient], and adds what a
+// person can do.
 func (s *Sink) explain(err error) error {
-	if err != nil && s.d.classify(err) == full && !errors.As(err, new(*fullError)) {
-		return &fullError{err}
+	for _, settled := range []error{epoch.ErrTransient, epoch.ErrInDoubt, epoch.ErrEscaped} {
+		if errors.Is(err, settled) {
+			return err
+		}
 	}
-	return err
+	switch s.d.classify(err) {
+	case full:
+		return fmt.Errorf("%w: no room: the disk, or the file by its own limit, is full; nothing was committed: %w", epoch.ErrTransient, err)
+	case busy:
+		return fmt.Errorf("%w: another transaction is in the way: %w", epoch.ErrTransient, err)
+	default:
+		return err
+	}
 }
-
-type fullError struct{ err error }
-
-func (e *fullError) Error() string {
-	return fmt.Sprintf("no room: the disk, or the file by its own limit, is full; nothing was committed: %v", e.err)
-}
-
-func (e *fullError) Unwrap() error { return e.err }

@@ -207,7 +207,7 @@ func (tx *Tx) settle(applyErr error) error {
 	case applyErr != nil && tx.s.d.classify(applyErr) == doubtful && !errors.Is(applyErr, epoch.ErrInDoubt):
 		return fmt.Errorf("%w: %w", epoch.ErrInDoubt, applyErr)
 	case applyErr != nil:
-		return tx.s.explain(applyErr)
+		return applyErr
 	case tx.gone != nil:
 		return fmt.Errorf("the handler hid that its transaction was gone: %w", tx.gone)
 	}
