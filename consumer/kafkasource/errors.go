@@ -32,13 +32,13 @@ var (
 // lost is the cause of a tenure's cancellation.
 func lost(why error) error { return fmt.Errorf("%w: %w", consumer.ErrLost, why) }
 
-// positionFault is a [consumer.PositionError] without the partition.
-type positionFault struct {
+// misfitError is a [consumer.PositionError] without the partition.
+type misfitError struct {
 	kind            error
 	position, found int64
 }
 
-func (e *positionFault) Error() string {
+func (e *misfitError) Error() string {
 	return fmt.Sprintf("%v: at %d, found %d", e.kind, e.position, e.found)
 }
 
@@ -52,7 +52,7 @@ func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err err
 		return &consumer.PositionError{Partition: from.Partition, Kind: kind, Position: epoch.Offset(at), Found: epoch.Offset(found)}
 	}
 	var (
-		fault *positionFault
+		fault *misfitError
 		loss  *kgo.ErrDataLoss
 		huge  *kgo.ErrDecompressTooLarge
 	)

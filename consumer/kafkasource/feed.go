@@ -78,13 +78,13 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 	var cost int64
 	for _, r := range p.Records {
 		if r.Offset < f.next {
-			err = &positionFault{consumer.ErrOutOfOrder, f.next, r.Offset}
+			err = &misfitError{consumer.ErrOutOfOrder, f.next, r.Offset}
 			break
 		}
 		// Between two offsets the broker leaves out what compaction and
 		// aborted transactions took. Not so below the start of the log.
 		if r.Offset > f.next && p.LogStartOffset > f.next {
-			err = &positionFault{consumer.ErrPassedBy, f.next, p.LogStartOffset}
+			err = &misfitError{consumer.ErrPassedBy, f.next, p.LogStartOffset}
 			break
 		}
 		f.next, f.epoch = r.Offset+1, r.LeaderEpoch

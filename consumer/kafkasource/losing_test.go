@@ -264,3 +264,42 @@ func TestAPartitionThatOwnGaveUpIsLeftAlone(t *testing.T) {
 		}
 	})
 }
+
+// kgo starts its KIP-848 session anew after so many heartbeats without an
+// answer, and calls that an assignment.
+func TestASessionThatKgoStartsAnewByItselfIsNoSignOfLife(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		h, one, _ := r.hold(short(protocols[2]), with(kgo.RequestRetries(1)))
+		f := r.cluster.Fault(
+			kfake.Fault{Keys: []kmsg.Key{kmsg.ConsumerGroupHeartbeat}, TopLevel: true, Err: kerr.NotCoordinator, Count: -1},
+			kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Err: kerr.NotCoordinator, Count: -1},
+		)
+		r.lostWithin(one, 6*time.Second)
+		close(one.release)
+		<-time.After(20 * time.Second)
+		if n := h.count(); n != 1 {
+			r.Errorf("%d tenures", n)
+		}
+		f.Remove()
+		r.until("granted again", func() bool { return len(h.granted) > 1 })
+		if _, err := h.nth(h.count()-1).Confirm(r.Context(), r.fence(one, 0)); err != nil {
+			r.Errorf("Confirm: %v", err)
+		}
+	}, shortNextGen)
+}
+
+// A process that was frozen may ask before its timers do.
+func TestATenureFoundOverdueBeforeTheTimerIsLostAndComesBack(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		h, one, _ := r.hold(short(protocols[1]))
+		s := one.Tenure.(*tenure).s
+		s.contact.mu.Lock()
+		s.contact.last = s.contact.last.Add(-time.Minute)
+		s.contact.mu.Unlock()
+		if _, err := one.Confirm(r.Context(), r.fence(one, 0)); !errors.Is(err, consumer.ErrLost) {
+			r.Errorf("Confirm = %v, want ErrLost", err)
+		}
+		close(one.release)
+		r.until("granted again", func() bool { return len(h.granted) == 2 })
+	})
+}

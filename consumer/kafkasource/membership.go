@@ -17,6 +17,12 @@ type slot struct {
 	tenure *tenure
 }
 
+// joining is a membership that kgo has told us of.
+type joining struct {
+	member string
+	number int32
+}
+
 // assigned is kgo's OnPartitionsAssigned. It is called at the end of every
 // rebalance, whether it brought us anything or not, and must not wait.
 //
@@ -27,10 +33,14 @@ type slot struct {
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
-	s.contact.joined()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.joined = true
+	// Under KIP-848 this is called also when kgo starts its session anew
+	// without having reached the coordinator. A new number comes from there.
+	if now := (joining{member, number}); s.joined != now {
+		s.joined = now
+		s.contact.joined()
+	}
 	for topic, ps := range added {
 		for _, p := range ps {
 			sl := s.slots[place{topic, p}]
@@ -49,7 +59,9 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 			sl.tenure.lose(errNewMember)
 		}
 	}
-	s.regrant(member)
+	if !s.contact.overdue() { // otherwise when contact is back
+		s.regrant(member)
+	}
 	s.log.Debug("assigned", "member", member, "generation", number, "added", added)
 }
 
@@ -212,7 +224,7 @@ type groupHook struct{ s *Source }
 func (h groupHook) OnGroupManageError(err error) {
 	s := h.s
 	s.mu.Lock()
-	joined := s.joined
+	joined := s.joined != joining{}
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, kerr.FencedInstanceID):

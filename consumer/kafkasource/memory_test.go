@@ -168,8 +168,8 @@ func TestAFeedThatWasEmptiedMeanwhileIsNotPaused(t *testing.T) {
 	if held < 1000 || err != nil {
 		t.Fatal(held, err)
 	}
-	f.take(1<<20, 0)
-	f.take(1<<20, 0) // which lets go of what was taken before
+	_, _, _ = f.take(1<<20, 0)
+	_, _, _ = f.take(1<<20, 0) // which lets go of what was taken before
 	if f.pause(held) {
 		t.Error("paused, though there is nothing to take that would resume it")
 	}

@@ -95,7 +95,9 @@ func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
 	for o := int64(10); o < 20; o++ {
 		rs = append(rs, &kgo.Record{Offset: o})
 	}
-	f.push(&kgo.FetchPartition{Records: rs})
+	if _, err := f.push(&kgo.FetchPartition{Records: rs}); err != nil {
+		t.Fatal(err)
+	}
 	loss := &kgo.ErrDataLoss{ConsumedTo: 20, ResetTo: 15}
 	(&fetcher{}).trouble(f, loss, stops{map[string][]int32{}, map[string][]int32{}})
 	ms, err, _ := f.take(1<<20, 1<<20)
@@ -118,7 +120,7 @@ func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
 		t.Fatalf("took %v, %v; want what was good first", ms, err)
 	}
 	_, err, _ := f.take(1<<20, 0)
-	var fault *positionFault
+	var fault *misfitError
 	if !errors.As(err, &fault) || fault.kind != consumer.ErrOutOfOrder || fault.position != 13 || fault.found != 12 {
 		t.Errorf("%v", err)
 	}

@@ -38,7 +38,7 @@ type Source struct {
 	mu       sync.Mutex
 	slots    map[place]*slot
 	listings map[listingKey]*listing
-	joined   bool
+	joined   joining // zero before the first time
 	closing  bool
 }
 

@@ -128,7 +128,10 @@ func (t *tenure) lose(why error) { t.cancel(lost(why)) }
 // over returns why the tenure no longer holds, or nil.
 func (t *tenure) over() error {
 	if t.ctx.Err() == nil && t.s.contact.overdue() {
-		t.lose(errSilence)
+		t.s.contact.expire() // as its timer would, so that it also comes back
+		if t.s.contact.overdue() {
+			t.lose(errSilence)
+		}
 	}
 	if err := context.Cause(t.ctx); err != nil {
 		if !errors.Is(err, consumer.ErrLost) {
