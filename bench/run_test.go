@@ -5,17 +5,17 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// BenchmarkRun compares consumer.Run, with a source in memory, and calling the
+// BenchmarkRun compares consumer.Run, with a source that costs nothing, and calling the
 // sink directly with the same batches and the same handler.
 func BenchmarkRun(b *testing.B) {
 	for _, durable := range []bool{true, false} {
@@ -28,14 +28,10 @@ func BenchmarkRun(b *testing.B) {
 func benchmarkRun(b *testing.B, durable bool, batch int) {
 	pool := open(b, durable)
 	direct, run := newFenced(b, pool, "direct", batch), newEndToEnd(b, pool, batch)
-	messages := 20 * batch
+	const transactions = 20
 	took := rounds(b,
-		variant{"direct", func() {
-			for range 20 {
-				direct.commit(b)
-			}
-		}},
-		variant{"run", func() { run.consume(messages) }},
+		variant{"direct", func() { direct.handle(b, transactions) }},
+		variant{"run", func() { run.consume(transactions) }},
 	)
 	run.stop()
 	direct.check(b)
@@ -44,14 +40,52 @@ func benchmarkRun(b *testing.B, durable bool, batch int) {
 	b.ReportMetric(speed(took, "run", "direct"), "run/direct")
 }
 
-// endToEnd is a consumer.Run that goes on through all rounds: each appends to
-// the log and waits until the last message is applied.
+// handle commits messages by calling the sink, with the handler that
+// consumer.Run is given.
+func (f *fenced) handle(b *testing.B, transactions int) {
+	for range transactions {
+		ms := messages(f.next, f.batch)
+		err := f.sink.Commit(b.Context(), f.advance(), func(ctx context.Context, tx pgsink.Tx) error {
+			return f.apply(ctx, tx, ms, f.fence.Epoch)
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		f.next += int64(f.batch)
+	}
+}
+
+func messages(from int64, count int) []consumer.Message {
+	ms := make([]consumer.Message, count)
+	for i := range ms {
+		id := from + int64(i)
+		ms[i] = consumer.Message{Offset: epoch.Offset(id), Value: strconv.AppendInt(nil, id, 10), LeaderEpoch: -1}
+	}
+	return ms
+}
+
+// apply is the handler.
+func (a *applied) apply(ctx context.Context, tx pgsink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
+	ids, accounts, amounts := make([]int64, len(ms)), make([]int32, len(ms)), make([]int32, len(ms))
+	for i, m := range ms {
+		id, err := strconv.ParseInt(string(m.Value), 10, 64)
+		if err != nil {
+			return consumer.Permanent(err)
+		}
+		ids[i], accounts[i], amounts[i] = id, int32(id%100), int32(id%7)
+	}
+	_, err := tx.Exec(ctx, a.insert(), ids, accounts, amounts)
+	return err
+}
+
+// endToEnd is a consumer.Run that goes on through all rounds: each feeds it
+// batches and waits until the last message is applied.
 type endToEnd struct {
 	*applied
-	log    *memsource.Log
-	target chan epoch.Offset
-	done   chan struct{}
-	stop   func()
+	feed *feed
+	last atomic.Int64 // the round's end
+	done chan struct{}
+	stop func()
 }
 
 func newEndToEnd(b *testing.B, pool *pgxpool.Pool, batch int) *endToEnd {
@@ -59,14 +93,14 @@ func newEndToEnd(b *testing.B, pool *pgxpool.Pool, batch int) *endToEnd {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := &endToEnd{
-		applied: newApplied(b, pool, "run", batch), log: memsource.New("run", 1),
-		target: make(chan epoch.Offset, 1), done: make(chan struct{}, 1),
-	}
+	e := &endToEnd{applied: newApplied(b, pool, "run", batch), done: make(chan struct{}), feed: &feed{
+		origin: epoch.Origin{Partition: epoch.Partition{Group: "bench", Topic: "run"}, Log: "log", Source: "bench"},
+		slices: make(chan []consumer.Message, 1), drain: make(chan struct{}),
+	}}
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- consumer.RunBatch(ctx, e.log.Member("bench"), sink, e.handle, consumer.Options[pgsink.Tx]{
+		ended <- consumer.RunBatch(ctx, e.feed, sink, e.apply, consumer.Options[pgsink.Tx]{
 			MaxBatch: batch, Observer: e, Logger: slog.New(slog.DiscardHandler),
 		})
 	}()
@@ -79,38 +113,18 @@ func newEndToEnd(b *testing.B, pool *pgxpool.Pool, batch int) *endToEnd {
 	return e
 }
 
-func (e *endToEnd) handle(ctx context.Context, tx pgsink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
-	ids, accounts, amounts := make([]int64, len(ms)), make([]int32, len(ms)), make([]int32, len(ms))
-	for i, m := range ms {
-		id, err := strconv.ParseInt(string(m.Value), 10, 64)
-		if err != nil {
-			return consumer.Permanent(err)
-		}
-		ids[i], accounts[i], amounts[i] = id, int32(id%100), int32(id%7)
-	}
-	_, err := tx.Exec(ctx, e.insert(), ids, accounts, amounts)
-	return err
-}
-
 // Observe waits for the last message of a round.
 func (e *endToEnd) Observe(ev consumer.Event) {
-	if a, ok := ev.(consumer.Advanced); ok {
-		target := <-e.target
-		if a.To < target {
-			e.target <- target
-			return
-		}
+	if a, ok := ev.(consumer.Advanced); ok && int64(a.To) == e.last.Load() {
 		e.done <- struct{}{}
 	}
 }
 
-func (e *endToEnd) consume(messages int) {
-	values := make([]string, messages)
-	for i := range values {
-		values[i] = strconv.FormatInt(e.next+int64(i), 10)
+func (e *endToEnd) consume(transactions int) {
+	e.last.Store(e.next + int64(transactions*e.batch))
+	for range transactions {
+		e.feed.slices <- messages(e.next, e.batch)
+		e.next += int64(e.batch)
 	}
-	e.next += int64(messages)
-	e.target <- epoch.Offset(e.next)
-	e.log.Append(0, values...)
 	<-e.done
 }
