@@ -1,0 +1,514 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// Each of these tests fails without one guard that nothing else here would miss.
+// internal/rules takes the guards away, one at a time, and wants that failure.
+
+type commitHook = memsink.Hook[[]epoch.Advance]
+
+// together has one transaction of p take what fill appends to partitions from 1
+// on: one of partition 0 holds the committer until then. That one is not shown
+// to the hook.
+func (r *rig) together(p *process, hook commitHook, fill func()) {
+	release := make(chan struct{})
+	var holding atomic.Bool
+	p.sink.Script(memsink.Hooks{Commit: func(ctx context.Context, as []epoch.Advance, do func() error) error {
+		if !holding.Swap(true) {
+			<-release
+			return do()
+		}
+		return hook(ctx, as, do)
+	}})
+	synctest.Wait()
+	r.log.Append(0, "first")
+	synctest.Wait()
+	fill()
+	synctest.Wait()
+	close(release)
+}
+
+// claims counts how often p claimed a partition.
+func (p *process) claims(n int32) int {
+	count := 0
+	for _, c := range seen[consumer.Claimed](p) {
+		if c.Fence.Partition == p.rig.partition(n) {
+			count++
+		}
+	}
+	return count
+}
+
+// R2: only a yes is a yes.
+func TestR2AnAnswerThatIsNotKnownMakesNoClaim(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.group().OnConfirm(func(context.Context, confirmation) error { return errors.New("timed out") })
+		p := r.start("a", record, options{})
+		r.pass(time.Hour)
+		p.end()
+		if f := r.sink.Fences()[r.partition(0)]; f.Epoch != 0 {
+			t.Errorf("claimed without a confirmation: %+v", f)
+		}
+	})
+}
+
+// The CHECK comes before the CONFIRM, which publishes the fence's position.
+func TestNoPositionOfAnotherLogIsPublished(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		origin := epoch.Origin{Partition: r.partition(0), Log: "another log", Source: "another source"}
+		if err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: origin, Next: 7}}); err != nil {
+			t.Fatal(err)
+		}
+		p := r.start("a", record, options{})
+		r.pass(time.Minute)
+		p.end()
+		if at, ok := r.group().Position(r.log.Name(), 0); ok {
+			t.Errorf("the group was told position %d", at)
+		}
+		if h := seen[consumer.Halted](p); len(h) == 0 || !errors.Is(h[0].Err, epoch.ErrLogChanged) {
+			t.Errorf("halts: %v", h)
+		}
+	})
+}
+
+// betweenReadAndSwap has a commit of the claim before, which was in flight, land
+// when the next process has read the fence and before it swaps.
+func betweenReadAndSwap(t *testing.T, check func(r *rig, p *process)) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.start("a", record, options{})
+		synctest.Wait()
+		p.end()
+		f := r.sink.Fences()[r.partition(0)]
+		r.fill(0, 3)
+		p = r.start("b", record, options{}, memsink.Hooks{Claim: func(ctx context.Context, _ epoch.Claim, do func() error) error {
+			landing := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: 0, To: 3, LeaderEpoch: -1}
+			if err := r.sink.Commit(ctx, []epoch.Advance{landing}, func(context.Context, tx) error { return nil }); err != nil {
+				t.Errorf("the commit in flight: %v", err)
+			}
+			return do()
+		}})
+		synctest.Wait()
+		check(r, p)
+		p.end()
+	})
+}
+
+// R5: the swap's answer says where to go on, not what was read before it.
+func TestR5ReadingStartsAtThePositionThatTheSwapReturned(t *testing.T) {
+	betweenReadAndSwap(t, func(r *rig, p *process) {
+		r.log.Append(0, "next")
+		synctest.Wait()
+		r.wantEffects(0, "next")
+		if d := seen[consumer.InDoubt](p); len(d) > 0 {
+			t.Errorf("began at the position that was seen: %v", d)
+		}
+	})
+}
+
+func TestR8ThePositionThatTheSwapReturnedIsMirrored(t *testing.T) {
+	betweenReadAndSwap(t, func(r *rig, _ *process) {
+		if at, _ := r.group().Position(r.log.Name(), 0); at != 3 {
+			t.Errorf("the group was told position %d; the fence stands at 3", at)
+		}
+	})
+}
+
+// R10: without the leader epoch a log that was rewritten, and is as long as
+// before, looks like the one that was read.
+func TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.log.Truncate(0, 0) // from now on leader epoch 1
+		first := r.fill(0, 3)
+		p := r.start("a", record, options{})
+		synctest.Wait()
+		p.end()
+		r.log.Truncate(0, 1)
+		r.fill(0, 9)
+		p = r.start("a", record, options{})
+		r.pass(time.Minute)
+		p.end()
+		r.wantEffects(0, first...)
+		if h := seen[consumer.Halted](p); len(h) == 0 || !errors.Is(h[0].Err, consumer.ErrTruncated) {
+			t.Errorf("halts: %v", h)
+		}
+	})
+}
+
+func TestR10AnOffsetThatComesTwiceInOneSliceHalts(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 3)
+		p := r.process("a", nil)
+		s := reading{p.member, func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+			return func(yield func([]consumer.Message, error) bool) {
+				t.Read(ctx, from)(func(ms []consumer.Message, err error) bool {
+					return yield(append(ms, ms[len(ms)-1]), err)
+				})
+			}
+		}}
+		p.run(func(ctx context.Context) error { return consumer.Run(ctx, s, p.sink, record, p.watched(options{})) })
+		synctest.Wait()
+		p.end()
+		r.wantEffects(0)
+		if h := seen[consumer.Halted](p); len(h) == 0 || !errors.Is(h[0].Err, consumer.ErrOutOfOrder) {
+			t.Errorf("halts: %v", h)
+		}
+	})
+}
+
+// R9: all partitions of the topic get their fences when the group begins.
+func TestR9APartitionClaimedLaterStartsWhereItWasWhenTheGroupBegan(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		g := r.group()
+		g.Script()
+		r.fill(0, 5)
+		r.fill(1, 5)
+		p := r.start("a", record, options{Start: consumer.StartLatest})
+		synctest.Wait()
+		g.Grant(p.member, r.log.Name(), 0)
+		synctest.Wait()
+		r.log.Append(1, "since")
+		g.Grant(p.member, r.log.Name(), 1)
+		synctest.Wait()
+		p.end()
+		r.wantEffects(1, "since")
+	})
+}
+
+// R9 and R3: a fence that is missing at the commit is no doubt that another
+// claim resolves.
+func TestR9AFenceMissingAtTheCommitHaltsAtOnce(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		empty := r.sink.Snapshot()
+		p := r.start("a", record, options{})
+		synctest.Wait()
+		r.sink.Restore(empty)
+		r.fill(0, 3)
+		synctest.Wait()
+		p.end()
+		if h := wantOne[consumer.Halted](p); !errors.Is(h.Err, epoch.ErrMissing) || h.RetryIn <= 0 {
+			t.Errorf("halted: %+v", h)
+		}
+		if d := seen[consumer.InDoubt](p); len(d) > 0 {
+			t.Errorf("in doubt: %v", d)
+		}
+		r.wantEffects(0)
+	})
+}
+
+// R6 in a transaction that several partitions share: the one that is refused is
+// the one that is named, and the others keep their claims.
+func TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone(t *testing.T) {
+	for name, refuse := range map[string]func(p epoch.Partition) error{
+		"stale":   func(p epoch.Partition) error { return &epoch.StaleError{Partition: p} },
+		"moved":   func(p epoch.Partition) error { return &epoch.MovedError{Partition: p} },
+		"missing": func(p epoch.Partition) error { return &epoch.MissingError{Partition: p} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 4, func(r *rig) {
+				p := r.start("a", record, options{})
+				shared := 0
+				r.together(p, func(_ context.Context, as []epoch.Advance, do func() error) error {
+					if len(as) == 3 {
+						if shared++; shared == 1 {
+							return fmt.Errorf("commit: %w", refuse(r.partition(2)))
+						}
+					}
+					return do()
+				}, func() {
+					for n := range int32(3) {
+						r.fill(n+1, 1)
+					}
+				})
+				r.pass(time.Minute)
+				p.end()
+				if shared == 0 {
+					t.Fatal("no transaction was shared")
+				}
+				if one, three := p.claims(1), p.claims(3); one != 1 || three != 1 {
+					t.Errorf("partitions 1 and 3 were claimed %d and %d times", one, three)
+				}
+				if n := len(seen[consumer.Stale](p)) + len(seen[consumer.InDoubt](p)) + len(seen[consumer.Halted](p)); n != 1 {
+					t.Errorf("%d partitions were refused: %v", n, p.events)
+				}
+				for n := range int32(3) {
+					r.wantEffects(n+1, fmt.Sprintf("%d/0", n+1))
+				}
+			})
+		})
+	}
+}
+
+// A process that was asked in vain for a lease it has lost does not ask again.
+func TestR6ALeaseThatIsKnownToBeLostEndsTheTenure(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.process("a", nil)
+		asked := 0
+		s := refusing{p.member, &asked}
+		p.run(func(ctx context.Context) error { return consumer.Run(ctx, s, p.sink, record, p.watched(options{})) })
+		r.pass(time.Hour)
+		p.end()
+		if asked != 1 || len(seen[consumer.Lost](p)) != 1 {
+			t.Errorf("asked %d times; %v", asked, p.events)
+		}
+	})
+}
+
+// refusing is a source that says no, and tells nobody else so.
+type refusing struct {
+	consumer.Source
+	asked *int
+}
+
+type refusingTenure struct {
+	consumer.Tenure
+	asked *int
+}
+
+func (s refusing) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+	return s.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { own(ctx, refusingTenure{t, s.asked}) })
+}
+
+func (t refusingTenure) Confirm(context.Context, epoch.Fence) (epoch.Lease, error) {
+	*t.asked++
+	return epoch.Lease{}, consumer.ErrLost
+}
+
+func TestALostTenureIsNotReportedAsDrained(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		g := r.group()
+		g.Script()
+		p := r.start("a", record, options{})
+		g.Grant(p.member, r.log.Name(), 0)
+		synctest.Wait()
+		g.Lose(p.member, r.log.Name(), 0, nil)
+		synctest.Wait()
+		p.end()
+		wantOne[consumer.Lost](p)
+		if d := seen[consumer.Drained](p); len(d) > 0 {
+			t.Errorf("drained: %v", d)
+		}
+	})
+}
+
+// R4: key order, whatever came first, so that two transactions over the same
+// partitions wait for each other in one order.
+func TestR4PartitionsAreAdvancedInKeyOrder(t *testing.T) {
+	inBubble(t, 4, func(r *rig) {
+		p := r.start("a", record, options{})
+		var order []int32
+		r.together(p, func(_ context.Context, as []epoch.Advance, do func() error) error {
+			for _, a := range as {
+				order = append(order, a.Partition.Number)
+			}
+			return do()
+		}, func() {
+			for _, n := range []int32{3, 2, 1} {
+				r.fill(n, 1)
+				synctest.Wait()
+			}
+		})
+		synctest.Wait()
+		p.end()
+		if !slices.Equal(order, []int32{1, 2, 3}) {
+			t.Errorf("advanced in the order %v", order)
+		}
+	})
+}
+
+// R12: a sink that does not answer does not hold a claim up for ever.
+func TestR12AnAttemptToClaimIsBoundedInTime(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		want := r.fill(0, 3)
+		var silent atomic.Bool
+		silent.Store(true)
+		p := r.start("a", record, options{}, memsink.Hooks{Fence: func(ctx context.Context, _ epoch.Partition, do func() error) error {
+			if silent.Swap(false) {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return do()
+		}})
+		r.pass(time.Hour)
+		r.wantEffects(0, want...)
+		p.end()
+	})
+}
+
+// R13: a handler that is deaf to its context is not given the next message.
+func TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		g := r.group()
+		g.Script()
+		r.fill(0, 5)
+		entered := make(chan struct{})
+		late := 0
+		p := r.start("a", func(ctx context.Context, _ tx, m consumer.Message, _ epoch.Epoch) error {
+			if ctx.Err() != nil {
+				late++
+			}
+			if m.Offset == 0 {
+				close(entered)
+				<-ctx.Done()
+			}
+			return nil
+		}, options{})
+		g.Grant(p.member, r.log.Name(), 0)
+		<-entered
+		g.Lose(p.member, r.log.Name(), 0, nil)
+		synctest.Wait()
+		p.end()
+		if late > 0 {
+			t.Errorf("%d messages were handled after the partition was lost", late)
+		}
+	})
+}
+
+// withoutBegin is a sink that cannot begin a transaction for some time, and does
+// not know that this is doubt.
+type withoutBegin struct {
+	*memsink.Sink
+	refusals int
+}
+
+func (s *withoutBegin) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, tx) error) error {
+	if s.refusals > 0 {
+		s.refusals--
+		return errors.New("cannot begin: too many connections")
+	}
+	return s.Sink.Commit(ctx, as, apply)
+}
+
+// R5: what failed before the handler was called is no message's fault.
+func TestR5ATransactionThatCouldNotBeginIsBlamedOnNoMessage(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		want := r.fill(0, 1)
+		p := r.process("a", nil)
+		s := &withoutBegin{p.sink, 5}
+		p.run(func(ctx context.Context) error {
+			return consumer.Run[tx](ctx, p.member, s, record, p.watched(options{MaxAttempts: 1, OnFailure: p.sink.DeadLetter}))
+		})
+		r.pass(time.Hour)
+		p.end()
+		r.wantEffects(0, want...)
+		if n, dead := len(seen[consumer.Retried](p)), r.sink.DeadLetters(); n+len(dead) > 0 {
+			t.Errorf("%d retries, dead letters %v", n, dead)
+		}
+	})
+}
+
+// One attempt is all that a message has, and failing among others is none.
+func TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed(t *testing.T) {
+	for name, fail := range map[string]func(ctx context.Context) error{
+		"an error": func(context.Context) error { return errPoison },
+		"a timeout": func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 3, func(r *rig) {
+				failed := false
+				p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+					if m.Partition == 2 && !failed {
+						failed = true
+						return fail(ctx)
+					}
+					return record(ctx, tx, m, e)
+				}, options{MaxAttempts: 1})
+				r.together(p, func(_ context.Context, _ []epoch.Advance, do func() error) error { return do() }, func() {
+					r.fill(1, 1)
+					r.fill(2, 1)
+				})
+				r.pass(time.Minute)
+				p.end()
+				r.wantEffects(1, "1/0")
+				r.wantEffects(2, "2/0")
+				if h := seen[consumer.Halted](p); len(h) > 0 {
+					t.Errorf("halts: %v", h)
+				}
+			})
+		})
+	}
+}
+
+func TestAttemptsAreCountedForEachMessageAnew(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		want := r.fill(0, 4)
+		tries := map[epoch.Offset]int{}
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if tries[m.Offset]++; tries[m.Offset] <= 2 {
+				return errPoison
+			}
+			return record(ctx, tx, m, e)
+		}, options{MaxBatch: 1, MaxAttempts: 3})
+		r.pass(time.Hour)
+		p.end()
+		r.wantEffects(0, want...)
+		if h := seen[consumer.Halted](p); len(h) > 0 {
+			t.Errorf("halts: %v", h)
+		}
+	})
+}
+
+func TestProgressMakesTheWaitOfTheNextHaltShortAgain(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 3)
+		var mended atomic.Bool
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Offset == 2 || m.Offset == 1 && !mended.Load() {
+				return consumer.Permanent(errPoison)
+			}
+			return record(ctx, tx, m, e)
+		}, options{HaltMin: time.Second, HaltMax: time.Hour})
+		r.pass(24 * time.Hour)
+		mended.Store(true)
+		r.pass(24 * time.Hour)
+		p.end()
+		var longest time.Duration // before there was progress
+		for _, h := range seen[consumer.Halted](p) {
+			if h.Next == 1 {
+				longest = max(longest, h.RetryIn)
+				continue
+			}
+			if longest < 10*time.Minute || h.RetryIn > 10*time.Second {
+				t.Errorf("waits grew to %v, and began again at %v", longest, h.RetryIn)
+			}
+			return
+		}
+		t.Error("never halted at the second message")
+	})
+}
+
+func TestPartitionsAreSpreadOverTheCommitters(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		release := make(chan struct{})
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Partition == 0 {
+				<-release
+			}
+			return record(ctx, tx, m, e)
+		}, options{Committers: 2})
+		synctest.Wait()
+		r.fill(0, 1)
+		synctest.Wait()
+		one := r.fill(1, 1)
+		synctest.Wait()
+		r.wantEffects(1, one...)
+		close(release)
+		p.end()
+	})
+}
