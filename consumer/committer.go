@@ -42,14 +42,23 @@ func newCommitter[TX any](base context.Context, r *runner[TX]) *committer[TX] {
 
 // start runs the two lanes until closed is.
 func (c *committer[TX]) start(running *sync.WaitGroup) {
-	running.Go(func() { c.serve(&c.shared, c.pickShared) })
-	running.Go(func() { c.serve(&c.alone, c.pickAlone) })
+	running.Go(func() { c.serve(running, &c.shared, c.pickShared) })
+	running.Go(func() { c.serve(running, &c.alone, c.pickAlone) })
 }
 
-func (c *committer[TX]) serve(l *lane[TX], pick func() []*holding[TX]) {
+// serve runs a lane. A handler that ends this goroutine is followed by another.
+func (c *committer[TX]) serve(running *sync.WaitGroup, l *lane[TX], pick func() []*holding[TX]) {
+	over := false
+	defer func() {
+		if !over {
+			l.signal()
+			running.Go(func() { c.serve(running, l, pick) })
+		}
+	}()
 	for {
 		select {
 		case <-c.closed:
+			over = true
 			return
 		case <-l.wake:
 		}
@@ -168,6 +177,10 @@ func (c *committer[TX]) ready(h *holding[TX]) {
 	h.state = ready
 	l := c.lane(h)
 	l.queue = append(l.queue, h)
+	l.signal()
+}
+
+func (l *lane[TX]) signal() {
 	select {
 	case l.wake <- struct{}{}:
 	default:

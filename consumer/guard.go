@@ -7,25 +7,20 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-var errGoexit = errors.New("the handler ended its goroutine: it called runtime.Goexit, or FailNow of a test")
-
-// guard calls f, a user's function, on a goroutine of its own, and turns a panic
-// or a runtime.Goexit in it into an error, so that one message cannot take the
-// process and its other partitions down.
-func guard(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		err := errGoexit
-		defer func() {
-			if v := recover(); v != nil {
-				err = &PanicError{Value: v, Stack: debug.Stack()}
-			}
-			done <- err
-		}()
-		err = f()
+// guard calls f, a user's function, and turns a panic in it into an error, so
+// that one message cannot take the process and its other partitions down.
+func guard(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
 	}()
-	return <-done
+	return f()
 }
+
+// errGoexit is the failure of a message whose handler called runtime.Goexit,
+// as FailNow of a test does. It cannot be stopped: see [committer.serve].
+var errGoexit = errors.New("the handler ended its goroutine: it called runtime.Goexit, or FailNow of a test")
 
 // maskedError is a handler's error on its way through the sink. A handler may
 // use another fenced store, whose "stale" or "in doubt" says nothing about this

@@ -56,16 +56,25 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 
 	began := time.Now()
 	a := attempt{at: -1}
+	returned := false
+	defer func() {
+		if !returned { // the handler is ending this goroutine, and the sink has rolled back
+			a.err = errGoexit
+			c.settle(takes, a, errGoexit, time.Since(began))
+		}
+	}()
 	err := c.run.sink.Commit(ctx, advances, func(ctx context.Context, tx TX) error {
 		a.called = true
 		for i := range takes {
+			a.take = i
 			if at, err := c.handle(ctx, tx, &takes[i]); err != nil {
-				a.err, a.take, a.at = err, i, at
+				a.err, a.at = err, at
 				return &maskedError{err}
 			}
 		}
 		return nil
 	})
+	returned = true
 	took := time.Since(began)
 	a.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
 	if !takes[0].probe.active() {
