@@ -149,7 +149,9 @@ func playChaos(t *testing.T, seed uint64, met map[string]int) {
 	}
 	for _, p := range all {
 		p.stop()
-		_ = <-p.done // some were killed
+		if err := <-p.done; err != nil && !errors.Is(err, memsource.ErrKilled) {
+			t.Errorf("seed %d: Run: %v", seed, err)
+		}
 		for _, e := range p.events {
 			met[fmt.Sprintf("%T", e)]++
 		}

@@ -167,7 +167,12 @@ var runFaults = []fault{{
 			select {
 			case <-ctx.Done():
 				s.(*memsource.Member).Freeze()
-				b.t.Cleanup(func() { <-ending })
+				b.t.Cleanup(func() {
+					select {
+					case <-ending: // what it says was judged before
+					case <-time.After(time.Minute):
+					}
+				})
 				time.AfterFunc(time.Second, func() { close(over); cancel() })
 				return nil
 			case err := <-ending:

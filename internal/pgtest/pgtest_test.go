@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/internal/pgtest"
 )
 
 func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {

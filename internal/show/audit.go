@@ -76,13 +76,12 @@ func (a *Audit) Findings() Findings {
 	f := a.f
 	var applied []int
 	for i, n := range a.times {
-		switch {
-		case n == 0:
+		if n == 0 {
 			f.Lost++
-		default:
-			f.Doubled += int(n) - 1
-			applied = append(applied, i)
+			continue
 		}
+		f.Doubled += int(n) - 1
+		applied = append(applied, i)
 	}
 	slices.SortFunc(applied, func(i, j int) int {
 		return cmp.Or(cmp.Compare(a.sent[i].Partition, a.sent[j].Partition), cmp.Compare(a.sent[i].Offset, a.sent[j].Offset))

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // claimTries is how often a claim evicts and then waits for the row of its

@@ -7,9 +7,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // rollbackTimeout is how long a rollback may take before the connection is
@@ -53,7 +54,7 @@ func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Cont
 // connection, and no fault of the handler's.
 func (s *Sink) onCommit(ctx context.Context, f func(*pgx.Conn) error) error {
 	err := s.on(ctx, harmful, f)
-	if _, is := err.(unreachable); is && ctx.Err() == nil {
+	if _, is := err.(unreachable); is && ctx.Err() == nil { //nolint:errorlint // outermost only: a handler's error may hold one
 		return inDoubt(err)
 	}
 	return err

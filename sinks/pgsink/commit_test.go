@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // TestALostAcknowledgement is R5: whether the commit landed is not known to

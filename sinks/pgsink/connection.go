@@ -48,7 +48,7 @@ func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) er
 			lost = err != nil && conn.Conn().IsClosed()
 			return err
 		}()
-		mark, nothing := err.(unexecuted) // not errors.As: an error of the handler may hold one
+		mark, nothing := err.(unexecuted) //nolint:errorlint // outermost only: an error of the handler may hold one
 		if nothing {
 			err = mark.error
 		}

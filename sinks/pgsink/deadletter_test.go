@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // hostile is a message of bytes that are not text.

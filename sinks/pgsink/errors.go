@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // The SQLSTATEs that the functions raise; migrations/0001_fence.sql lists them.

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
-	"github.com/jackc/pgx/v5"
 )
 
 // takeoverBound is what a takeover may take where the claim may end the frozen
@@ -324,8 +325,7 @@ func TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo(t *testing.T) {
 		}
 		got := <-swapped
 		if got.err != nil {
-			t.Error(got.err)
-			return nil
+			return got.err
 		}
 		began := time.Now()
 		if err := b.Commit(ctx, advance(got.f, 1), takingStock); err != nil {

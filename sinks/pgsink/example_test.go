@@ -6,10 +6,11 @@ import (
 	"log"
 	"os"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A handler takes stock in SQL, and records who did it under which epoch.

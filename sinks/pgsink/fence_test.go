@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
-	"github.com/jackc/pgx/v5"
 )
 
 // stranger is a process with a role of its own, whose transactions a claim of

@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // TestAHandlerThatLeavesTheTransactionIsFoundOut: whatever it does then, and

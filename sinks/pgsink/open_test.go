@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/sinks/pgsink"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func runtimeParam(name, value string) func(*pgxpool.Config) {

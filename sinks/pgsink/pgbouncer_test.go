@@ -7,9 +7,10 @@ import (
 	"net"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/sinks/sinktest"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // TestSuiteThroughPgBouncer plays the suite through transaction pooling, where

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // Queued is a [Sink] for handlers that only queue statements. The beginning of

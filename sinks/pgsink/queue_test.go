@@ -7,9 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func TestAFailedQueuedStatementIsNamed(t *testing.T) {

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // rig is a migrated database, and an application's role that may do no more

@@ -7,9 +7,10 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // Sink keeps fences in a schema of a PostgreSQL database. It is safe for

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // Tx is what a handler writes through: the interface that sqlc calls DBTX, for

@@ -21,14 +21,14 @@ var handlers = []history{
 	{"what a transaction writes is seen by nobody until it commits", "R1", isolation},
 }
 
-type handlersOwn struct{ code int }
+type ownError struct{ code int }
 
-func (e *handlersOwn) Error() string { return "out of stock" }
+func (e *ownError) Error() string { return "out of stock" }
 
 func handlerError(w *world) {
 	w.seed(orders0)
 	ta := w.process("A").claims(orders0, 5)
-	own := &handlersOwn{code: 409}
+	own := &ownError{code: 409}
 	as := []epoch.Advance{ta.advance(2)}
 	err := ta.commit(as, func(ctx context.Context, tx any) error {
 		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
@@ -36,7 +36,7 @@ func handlerError(w *world) {
 		}
 		return own
 	})
-	var found *handlersOwn
+	var found *ownError
 	if !errors.Is(err, own) || !errors.As(err, &found) || found.code != 409 || len(class(err)) > 0 {
 		w.Errorf("err = %v, want the handler's own and no refusal", err)
 	}
