@@ -81,7 +81,6 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 		c.adapt(messages, took, timeout)
 	}
 	c.settle(takes, a, err, took)
-	clear(takes) // a stopped timer may keep them for a while, and the messages are the source's again
 }
 
 func newTake[TX any](h *holding[TX]) take[TX] {
@@ -105,15 +104,18 @@ func (c *committer[TX]) handle(ctx context.Context, tx TX, t *take[TX]) (at int,
 }
 
 // watch reports a transaction that goes on long after its time is up: a handler
-// that is deaf to its context. Nothing can be done about it from here.
+// that is deaf to its context. Nothing can be done about it from here. What it
+// reports is copied, since its timer may fire as the transaction ends.
 func (c *committer[TX]) watch(takes []take[TX], timeout time.Duration) (stop func() bool) {
+	overdue := make([]Overdue, len(takes))
+	for i, t := range takes {
+		overdue[i] = Overdue{Partition: t.advance.Partition, Epoch: t.epoch, From: t.advance.From, To: t.advance.To, Timeout: timeout}
+	}
 	return time.AfterFunc(2*timeout, func() {
-		for _, t := range takes {
-			t.owner.logger.Error("a transaction goes on long after its context ended; does the handler heed its context?",
-				"epoch", t.epoch, "from", t.advance.From, "to", t.advance.To, "batch_timeout", timeout)
-			c.run.Observer.Observe(Overdue{
-				Partition: t.advance.Partition, Epoch: t.epoch, From: t.advance.From, To: t.advance.To, Timeout: timeout,
-			})
+		for _, o := range overdue {
+			c.run.log(o.Partition).Error("a transaction goes on long after its context ended; does the handler heed its context?",
+				"epoch", o.Epoch, "from", o.From, "to", o.To, "batch_timeout", o.Timeout)
+			c.run.Observer.Observe(o)
 		}
 	}).Stop
 }
