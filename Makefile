@@ -35,6 +35,12 @@ race: ## all tests under the race detector
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -run '^TestReal' ./consumer/...
 
+MESSAGES := 10000000
+
+.PHONY: memory
+memory: ## ten million messages into a slow sink: the heap stays bounded (MESSAGES=… to change)
+	go test -count 1 -timeout 40m -v -run 'TheHeapStaysWithinTheBufferBound' ./internal/e2e -messages=$(MESSAGES)
+
 .PHONY: demo
 demo: ## the inventory example: freezes, kills, and who loses stock
 	go run ./examples/inventory
@@ -45,6 +51,10 @@ DEMO := -workers 3 -partitions 8 -messages 1000000
 demo-real: kafka ## the same on a real Kafka and PostgreSQL, with a million messages (DEMO=… to change)
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/kafkatest/withservices \
 		sh -c 'exec go run ./examples/inventory -brokers "$$EPOCHFENCE_KAFKA" -database "$$EPOCHFENCE_POSTGRES" $(DEMO)'
+
+.PHONY: bench
+bench: ## what the fence costs, as medians of ratios within a round (BENCH=… to choose)
+	cd bench && go test -run '^$$' -bench '$(or $(BENCH),.)' -benchtime 30x
 
 .PHONY: lint
 lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
