@@ -39,7 +39,8 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 	case <-ctx.Done():
 		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, ctx.Err())
 	}
-	if l.starts != nil && time.Since(l.at) < startsAge {
+	// Not one from before the tenure: the partition may be new.
+	if l.starts != nil && !l.at.Before(t.began) && time.Since(l.at) < startsAge {
 		return slices.Clone(l.starts), nil
 	}
 	at := time.Now()
@@ -49,6 +50,9 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 		if after, err = t.s.topics.fresh(ctx, t.topic, time.Now()); err == nil && after != id {
 			err = lost(errOtherTopic)
 		}
+	}
+	if err == nil && !slices.ContainsFunc(starts, func(st epoch.Start) bool { return st.Number == t.number }) {
+		err = fmt.Errorf("not every broker knows of partition %d yet", t.number)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, err)

@@ -99,3 +99,35 @@ func TestANewPartitionOfTheTopicIsGrantedAndStartsAtItsEarliest(t *testing.T) {
 		})
 	}
 }
+
+func TestStartsListsThePartitionThatAsksThoughItIsNew(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		h, one, _ := r.hold(with(kgo.MetadataMaxAge(time.Second), kgo.MetadataMinAge(time.Second)))
+		stop := make(chan struct{})
+		asked := make(chan struct{})
+		go func() { // so that there is always an answer of just now
+			defer close(asked)
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(10 * time.Millisecond):
+					if _, err := one.Starts(r.Context(), consumer.StartLatest); err != nil {
+						r.Error(err)
+					}
+				}
+			}
+		}()
+		if _, err := r.admin.UpdatePartitions(r.Context(), 2, testTopic); err != nil {
+			r.Fatal(err)
+		}
+		r.until("the new partition is granted", func() bool { return len(h.granted) > 1 })
+		close(stop)
+		<-asked
+		last := h.nth(h.count() - 1)
+		starts, err := last.Starts(r.Context(), consumer.StartLatest)
+		if err != nil || len(starts) != 2 {
+			r.Errorf("%v, %v", starts, err)
+		}
+	})
+}
