@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -17,15 +18,7 @@ func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.
 	if err != nil {
 		return err
 	}
-	type header struct {
-		Key   string `json:"key"`
-		Value []byte `json:"value"`
-	}
-	headers := make([]header, 0, len(m.Headers))
-	for _, h := range m.Headers {
-		headers = append(headers, header(h))
-	}
-	text, err := json.Marshal(headers)
+	text, err := headersText(m.Headers)
 	if err != nil {
 		return fmt.Errorf("sqlsink: dead letter %s at offset %d: %w", p, m.Offset, err)
 	}
@@ -40,6 +33,26 @@ func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.
 		return fmt.Errorf("sqlsink: dead letter %s at offset %d: %w", p, m.Offset, err)
 	}
 	return nil
+}
+
+// headersText is a JSON array with an object for each header: its key and its
+// value, this in base64. A key that is not UTF-8, which JSON cannot hold, is
+// key_bytes in base64 instead.
+func headersText(hs []epoch.Header) ([]byte, error) {
+	type header struct {
+		Key      *string `json:"key,omitempty"`
+		KeyBytes []byte  `json:"key_bytes,omitempty"`
+		Value    []byte  `json:"value"`
+	}
+	headers := make([]header, 0, len(hs))
+	for _, h := range hs {
+		if utf8.ValidString(h.Key) {
+			headers = append(headers, header{Key: &h.Key, Value: h.Value})
+		} else {
+			headers = append(headers, header{KeyBytes: []byte(h.Key), Value: h.Value})
+		}
+	}
+	return json.Marshal(headers)
 }
 
 // partitionOf finds the partition of m, and so its group, among those of the

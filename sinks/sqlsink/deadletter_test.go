@@ -17,7 +17,7 @@ func TestADeadLetterKeepsWhatIsNeededToSendTheMessageAgain(t *testing.T) {
 	f := claim(t, s, 7)
 	m := epoch.Message{
 		Topic: "orders", Partition: 0, Offset: 0, Key: []byte("\xff\x00key"), Value: nil,
-		Headers:     []epoch.Header{{Key: "a", Value: []byte("\xfe")}, {Key: "a", Value: nil}},
+		Headers:     []epoch.Header{{Key: "a", Value: []byte("\xfe")}, {Key: "a", Value: nil}, {Key: "\xff\x00", Value: []byte{}}},
 		Time:        time.Date(2026, 3, 4, 5, 6, 7, 8000, time.FixedZone("", 3600)),
 		LeaderEpoch: 4,
 	}
@@ -42,7 +42,7 @@ func TestADeadLetterKeepsWhatIsNeededToSendTheMessageAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if group != "billing" || topic != "orders" || number != 0 || offset != 0 || e != 7 || string(key) != "\xff\x00key" ||
-		valueKind != "null" || headers != `[{"key":"a","value":"/g=="},{"key":"a","value":null}]` ||
+		valueKind != "null" || headers != `[{"key":"a","value":"/g=="},{"key":"a","value":null},{"key_bytes":"/wA=","value":""}]` ||
 		written != "2026-03-04T04:06:07.000008Z" || leaderEpoch != 4 || cause != `it's "poison"` {
 		t.Errorf("dead letter: %q %q %d %d %d %q %s %s %s %d %q", group, topic, number, offset, e, key, valueKind, headers, written, leaderEpoch, cause)
 	}

@@ -30,7 +30,7 @@ CREATE TABLE {{prefix}}dead_letters (
     epoch          INTEGER NOT NULL,            -- under which it was put aside
     message_key    BLOB,                        -- NULL: the message had none
     message_value  BLOB,
-    headers        TEXT    NOT NULL,            -- JSON: [{"key":"…","value":"base64"}]
+    headers        TEXT    NOT NULL,            -- JSON: [{"key":"…","value":"base64"}], "key_bytes" in base64 for a key that is not UTF-8
     message_time   TEXT,                        -- UTC
     leader_epoch   INTEGER NOT NULL,
     cause          TEXT    NOT NULL,
