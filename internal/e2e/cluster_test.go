@@ -1,0 +1,107 @@
+package e2e_test
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
+)
+
+func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T) {
+	t.Parallel()
+	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newSQLite(t)
+	produce(t, reach(c), numbered(topic, 0, 20)...)
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := l.Addr().String()
+	_ = l.Close() // and now nothing listens there
+	unreachable := func() *running {
+		source := newSource(t, func(o *kafkasource.Options) {
+			// A connection that was made is waited on as long as a request is,
+			// which is 10 s unless the client says otherwise.
+			o.Client, o.StartTimeout = []kgo.Opt{kgo.SeedBrokers(nobody), kgo.RequestTimeoutOverhead(time.Second)}, 2*time.Second
+		})
+		return start(t, source, d.sink, d.handle)
+	}
+	unreachable().refused(4*time.Second, "kafkasource: no broker", nobody, "2s", "connection refused")
+	if l, err = net.Listen("tcp", nobody); err != nil { // takes connections and never answers
+		t.Fatal(err)
+	}
+	defer l.Close()
+	unreachable().refused(8*time.Second, "kafkasource: no broker", nobody)
+
+	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r.advancedTo(part(group, topic), 20)
+	r.stop()
+	wantValues(t, d.applied(), counted(20))
+}
+
+func TestABrokerThatIsGoneForAWhileLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newSQLite(t)
+	produce(t, reach(c), numbered(topic, 0, 10)...)
+	l := &link{}
+	r := start(t, newSource(t, from(append(reach(c), kgo.Dialer(l.dial)))), d.sink, d.handle)
+	r.advancedTo(part(group, topic), 10)
+	l.cut()
+	produce(t, reach(c), numbered(topic, 10, 10)...)
+	l.mend()
+	r.advancedTo(part(group, topic), 20)
+	r.stop()
+	wantValues(t, d.applied(), counted(20))
+}
+
+func TestWrongKafkaCredentialsAreAnErrorAndNothingIsLost(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, kfake.SeedTopics(1, topic), kfake.EnableSASL(), kfake.Superuser("PLAIN", "alice", "right"))
+	d := newSQLite(t)
+	as := func(password string) []kgo.Opt {
+		return append(reach(c), kgo.SASL(plain.Auth{User: "alice", Pass: password}.AsMechanism()))
+	}
+	produce(t, as("right"), numbered(topic, 0, 20)...)
+
+	r := start(t, newSource(t, from(as("wrong"))), d.sink, d.handle)
+	r.refused(6*time.Second, "kafkasource: ", c.ListenAddrs()[0], "credentials")
+	none[consumer.Claimed](r)
+	r = start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r.refused(6*time.Second, "kafkasource: ", c.ListenAddrs()[0], "SASL")
+
+	r = start(t, newSource(t, from(as("right"))), d.sink, d.handle)
+	r.advancedTo(part(group, topic), 20)
+	r.stop()
+	wantValues(t, d.applied(), counted(20))
+}
+
+func TestAMissingTopicIsAnErrorAndNothingIsLost(t *testing.T) {
+	t.Parallel()
+	c, d := newCluster(t, kfake.SeedTopics(1, "payments")), newSQLite(t)
+	produce(t, reach(c), numbered("payments", 0, 20)...)
+	both := func(o *kafkasource.Options) { o.Client, o.Topics = reach(c), []string{"payments", topic} }
+
+	start(t, newSource(t, both), d.sink, d.handle).refused(8*time.Second, "kafkasource: ", `topic "orders"`, "create it")
+
+	admin, err := kgo.NewClient(reach(c)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if _, err := kadm.NewClient(admin).CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, newSource(t, both), d.sink, d.handle)
+	r.advancedTo(part(group, "payments"), 20)
+	produce(t, reach(c), numbered(topic, 20, 1)...)
+	r.advancedTo(part(group, topic), 1)
+	r.stop()
+	wantValues(t, d.applied(), counted(21))
+}

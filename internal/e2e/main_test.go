@@ -1,0 +1,84 @@
+package e2e_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/epochfence/epochfence/internal/kafkatest"
+)
+
+// brokerEnv makes this binary a broker instead of tests. Its value is the
+// number of partitions.
+const brokerEnv = "EPOCHFENCE_E2E_BROKER"
+
+func TestMain(m *testing.M) {
+	if partitions := os.Getenv(brokerEnv); partitions != "" {
+		if err := brokerMain(partitions); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(kafkatest.Main(m))
+}
+
+// brokerMain serves a topic without end until its standard input ends, with the
+// process that started it.
+func brokerMain(partitions string) error {
+	n, err := strconv.ParseInt(partitions, 10, 32)
+	if err != nil {
+		return err
+	}
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(int32(n), topic),
+		kfake.SyntheticFetch(kfake.SyntheticBatch{Records: 100, RecordBytes: 100, RandomFrac: 1}))
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	fmt.Println(cluster.ListenAddrs()[0])
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// endlessBroker starts a process that serves a topic, whose records have 100
+// bytes and no end, and returns its address.
+func endlessBroker(t *testing.T, partitions int) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), brokerEnv+"="+strconv.Itoa(partitions))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	addr, readErr := bufio.NewReader(stdout).ReadString('\n')
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the broker: %v", err)
+		}
+	})
+	if readErr != nil {
+		t.Fatalf("the broker did not start: %v", readErr)
+	}
+	return strings.TrimSpace(addr)
+}
