@@ -33,7 +33,7 @@ race: ## all tests under the race detector
 
 .PHONY: attacks
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)
-	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -run '^TestReal' ./consumer/...
+	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -run '^TestReal' ./consumer/... ./internal/e2e
 
 MESSAGES := 10000000
 

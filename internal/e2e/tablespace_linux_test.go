@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // Only root may mount a disk that is small. Where nobody may, the test with the
@@ -28,7 +29,7 @@ func TestAPostgresTablespaceThatIsFullIsReportedBlamesNoMessageAndNothingIsLost(
 	for some := range slices.Chunk(records, 20) { // which a batch has room for
 		produce(t, reach(c), some...)
 	}
-	r := startUnblamed(t, c, d)
+	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle, blameless[pgsink.Tx](t))
 	r.reported(soonEnough, "No space left on device")
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=64m"); err != nil {
 		t.Fatal(err)
@@ -58,7 +59,7 @@ func smallDisk(t *testing.T, size string, owner int) string {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a small disk takes root")
 	}
-	outer, err := os.MkdirTemp("", "e2e-disk-") // its path is open to the server's user, unlike that of TempDir
+	outer, err := os.MkdirTemp("", "e2e-disk-") //nolint:usetesting // the server's user may not enter T.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
