@@ -104,3 +104,50 @@ func TestConfirmSaysAskAgainWhileTheGroupRebalances(t *testing.T) {
 		})
 	}
 }
+
+// The process was frozen while the answer was under way: the coordinator said
+// yes, and has let us go since.
+func TestAConfirmThatWasAnsweredTooLongAgoIsErrLost(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		_, one, _ := r.hold(short(protocols[1]))
+		contact := one.Tenure.(*tenure).s.contact
+		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+			contact.mu.Lock()
+			contact.last = contact.last.Add(-time.Minute) // the timer has not had its turn
+			contact.mu.Unlock()
+			return nil, nil, false
+		})
+		if _, err := one.Confirm(r.Context(), r.fence(one, 0)); !errors.Is(err, consumer.ErrLost) {
+			r.Errorf("Confirm = %v, want ErrLost", err)
+		}
+	})
+}
+
+// Between the join that gave us another member id and the end of the rebalance,
+// the coordinator would take a commit from the new member.
+func TestAConfirmUnderANewMemberIDIsErrLostBeforeTheRebalanceEnds(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		_, one, _ := r.hold(short(protocols[1]))
+		s := one.Tenure.(*tenure).s
+		let, syncing := make(chan struct{}), make(chan struct{})
+		r.cluster.ControlKey(int16(kmsg.SyncGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.SleepControl(func() {
+				close(syncing)
+				<-let
+			})
+			return nil, nil, false
+		})
+		r.cluster.Fault(
+			kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, TopLevel: true, Err: kerr.UnknownMemberID},
+			kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, TopLevel: true, Err: kerr.RebalanceInProgress},
+		)
+		<-syncing
+		if now, _ := s.group.GroupMetadata(); now == one.Tenure.(*tenure).member {
+			r.Fatal("the member id is the old one")
+		}
+		if _, err := one.Confirm(r.Context(), r.fence(one, 0)); !errors.Is(err, consumer.ErrLost) {
+			r.Errorf("Confirm = %v, want ErrLost", err)
+		}
+		close(let)
+	})
+}

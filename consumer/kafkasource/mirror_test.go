@@ -3,6 +3,7 @@ package kafkasource
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -143,4 +144,38 @@ func TestADrainEndsReadAndTheBatchInHandIsStillPublished(t *testing.T) {
 			}, shortNextGen)
 		})
 	}
+}
+
+func TestAPositionIsPublishedBeforeARebalanceMovesThePartition(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		type commit struct {
+			member string
+			at     int64
+		}
+		var mu sync.Mutex
+		var commits []commit
+		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.KeepControl()
+			req := kreq.(*kmsg.OffsetCommitRequest)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, t := range req.Topics {
+				for _, p := range t.Partitions {
+					commits = append(commits, commit{req.MemberID, p.Offset})
+				}
+			}
+			return nil, nil, false
+		})
+		rarely := func(o *Options) { o.MirrorInterval = time.Hour }
+		r.produce(0, 10)
+		r.run(r.source(short(protocols[0]), rarely), (&worker{sink: r.sink}).own)
+		r.until("applied", func() bool { return r.sink.exactly(part(0), 10) })
+		r.run(r.source(short(protocols[0]), rarely), (&worker{sink: r.sink}).own)
+		r.until("claimed again", func() bool { return len(r.sink.claims[part(0)]) == 2 })
+		mu.Lock()
+		defer mu.Unlock()
+		if len(commits) < 2 || commits[0].at != 0 || commits[1] != (commit{commits[0].member, 10}) {
+			r.Errorf("%v; want the member that had it to publish 10 after its claim at 0", commits)
+		}
+	})
 }
