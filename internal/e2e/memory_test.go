@@ -89,7 +89,7 @@ func measureHeap(t *testing.T, addr, topic string) {
 	if most := 2*(int64(before)+memoryBuffer) + 8<<20; int64(inUse) > most {
 		t.Errorf("the heap in use came to %s, above %s", mib(int64(inUse)), mib(most))
 	}
-	if grown < memoryBuffer/4 {
+	if grown < memoryBuffer/8 {
 		t.Errorf("the live heap grew by %s alone: the sink is not slower than the reading, and the test shows nothing", mib(grown))
 	}
 	if collections == 0 {
