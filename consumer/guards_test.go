@@ -209,6 +209,27 @@ func TestR9AFenceMissingAtTheCommitHaltsAtOnce(t *testing.T) {
 	})
 }
 
+// R9 again: nor does a new claim make the fence again, at the earliest message.
+func TestR9AFenceMissingWhileInDoubtIsNotMadeAgain(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		empty := r.sink.Snapshot()
+		r.fill(0, 3)
+		p := r.start("a", record, options{})
+		synctest.Wait()
+		p.sink.Script(once(func(func() error) error {
+			r.sink.Restore(empty) // the effects are gone as well
+			return epoch.ErrInDoubt
+		}))
+		r.log.Append(0, "after")
+		r.pass(10 * time.Minute)
+		p.end()
+		r.wantEffects(0)
+		if h := seen[consumer.Halted](p); len(h) == 0 || !errors.Is(h[0].Err, epoch.ErrMissing) {
+			t.Errorf("halts: %v", h)
+		}
+	})
+}
+
 // R6 in a transaction that several partitions share: the one that is refused is
 // the one that is named, and the others keep their claims.
 func TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone(t *testing.T) {
@@ -305,17 +326,15 @@ func TestALostTenureIsNotReportedAsDrained(t *testing.T) {
 }
 
 // R4: key order, whatever came first, so that two transactions over the same
-// partitions wait for each other in one order.
-func TestR4PartitionsAreAdvancedInKeyOrder(t *testing.T) {
+// partitions wait for each other in one order, for the rows they write as well.
+func TestR4PartitionsAreAppliedInKeyOrder(t *testing.T) {
 	inBubble(t, 4, func(r *rig) {
-		p := r.start("a", record, options{})
 		var order []int32
-		r.together(p, func(_ context.Context, as []epoch.Advance, do func() error) error {
-			for _, a := range as {
-				order = append(order, a.Partition.Number)
-			}
-			return do()
-		}, func() {
+		p := r.start("a", func(_ context.Context, _ tx, m consumer.Message, _ epoch.Epoch) error {
+			order = append(order, m.Partition)
+			return nil
+		}, options{})
+		r.together(p, func(_ context.Context, _ []epoch.Advance, do func() error) error { return do() }, func() {
 			for _, n := range []int32{3, 2, 1} {
 				r.fill(n, 1)
 				synctest.Wait()
@@ -323,8 +342,8 @@ func TestR4PartitionsAreAdvancedInKeyOrder(t *testing.T) {
 		})
 		synctest.Wait()
 		p.end()
-		if !slices.Equal(order, []int32{1, 2, 3}) {
-			t.Errorf("advanced in the order %v", order)
+		if !slices.Equal(order, []int32{0, 1, 2, 3}) {
+			t.Errorf("applied in the order %v", order)
 		}
 	})
 }

@@ -1,0 +1,284 @@
+package main
+
+// guard is one thing that keeps a rule, and the test that fails without it.
+type guard struct {
+	rule  string
+	taken string // what the module does without it
+	edits []edit // which take it away
+	pkg   string
+	test  string // by its name, or that of a subtest, with blanks
+}
+
+// edit replaces a text that the file has exactly once.
+type edit struct{ file, old, new string }
+
+const (
+	fence    = "epoch/fence.go"
+	fences   = "epoch/fences.go"
+	claiming = "consumer/claim.go"
+	owning   = "consumer/own.go"
+	transact = "consumer/transact.go"
+	holding  = "consumer/holding.go"
+	running  = "consumer/run.go"
+	fenceSQL = "sinks/pgsink/migrations/0001_fence.sql"
+	kafka    = "consumer/kafkasource"
+
+	// The suite of sinks, as the databases of this module play it.
+	onPostgres = "TestSuite/cache_statement/queries/"
+	onSQLite   = "TestSuite/"
+)
+
+var guards = []guard{
+	{"R1", "the claim is not compared", []edit{
+		{fence, "if f.Claim != a.Claim || a.Claim == (ClaimID{}) {", "if a.Claim == (ClaimID{}) {"},
+	}, "epoch", "TestAdvanced"},
+	{"R1", "the position is not compared", []edit{{fence, "if f.Next != a.From {", "if false {"}}, "epoch", "TestAdvanced"},
+	{"R1", "an unclaimed fence takes an advance without a claim", []edit{
+		{fence, "if f.Claim != a.Claim || a.Claim == (ClaimID{}) {", "if f.Claim != a.Claim {"},
+	}, "sinks/memsink", "TestSuite/ownership is judged before the position"},
+	{"R1", "a position may go backwards", []edit{{fence, "if a.To < a.From {", "if false {"}}, "epoch", "TestAdvancedRefusesWhatNoCallerMeans"},
+	{"R1", "a claim id may be used again", []edit{{fence, "if c.ID == (ClaimID{}) || c.ID == f.Claim {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
+	{"R1", "the epoch is the lease's number, also where that repeats", []edit{
+		{fence, "max(Epoch(c.Number), f.Epoch+1)", "Epoch(c.Number)"},
+	}, "epoch", "TestClaimedGivesTheLeasesNumberOrTheNextEpoch"},
+	{"R1", "the claim is not compared in PostgreSQL", []edit{
+		{fenceSQL, "and f.claim_id = claims[i] and f.next_offset = froms[i]", "and f.next_offset = froms[i]"},
+	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
+	{"R1", "the position is not compared in PostgreSQL", []edit{
+		{fenceSQL, "and f.claim_id = claims[i] and f.next_offset = froms[i]", "and f.claim_id = claims[i]"},
+	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
+	{"R1", "the claim is not compared in SQLite", []edit{
+		{"sinks/sqlsink/queries.go", "` AND claim = ? AND next_offset = ?`", "` AND (claim = ? OR 1) AND next_offset = ?`"},
+	}, "sinks/sqlsink", onSQLite + "stale writer: whoever lost its claim commits nothing"},
+	{"R1", "the position is not compared in SQLite", []edit{
+		{"sinks/sqlsink/queries.go", "` AND claim = ? AND next_offset = ?`", "` AND claim = ? AND (next_offset = ? OR 1)`"},
+	}, "sinks/sqlsink", onSQLite + "an advance from another offset than the fence's is moved, by the right claim too"},
+
+	{"R2", "the fence is read again after the confirmation", []edit{
+		{claiming, "\tgot, err = r.sink.Claim(ctx, seen,", "\tif seen, err = r.sink.Fence(ctx, origin.Partition); err != nil {\n\t\treturn got, seen, err\n\t}\n\tgot, err = r.sink.Claim(ctx, seen,"},
+	}, "consumer", "TestR2TheConfirmationIsAskedForAfterTheRead"},
+	{"R2", "the source is not asked", []edit{
+		{claiming, "lease, err := t.Confirm(ctx, seen)", "lease, err := epoch.Lease{Origin: origin, Number: max(seen.Number, 1)}, error(nil)"},
+	}, "consumer", "TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation"},
+	{"R2", "an answer that is not known is a yes", []edit{
+		{claiming, "\tlease, err := t.Confirm(ctx, seen)\n", "\tlease, err := t.Confirm(ctx, seen)\n\tif err != nil && !errors.Is(err, ErrLost) {\n\t\tlease, err = epoch.Lease{Origin: origin, Number: 1}, nil\n\t}\n"},
+	}, "consumer", "TestR2AnAnswerThatIsNotKnownMakesNoClaim"},
+	{"R2", "a confirmation of another partition counts", []edit{
+		{claiming, "if lease.Origin != origin {", "if false {"},
+		{fences, "if seen.Partition != c.Partition {", "if false {"},
+	}, "consumer", "TestAConfirmationOfAnotherPartitionIsRefused"},
+	{"R2", "the position of another log is confirmed, and so published", []edit{
+		{claiming, "seen.Check(origin)", "seen.Check(seen.Origin)"},
+	}, "consumer", "TestNoPositionOfAnotherLogIsPublished"},
+	{"R2", "the fence of another log is claimed", []edit{{fence, "if f.Log != o.Log {", "if false {"}}, "epoch", "TestCheckComparesLogAndSource"},
+	{"R2", "another deployment's fence is claimed", []edit{{fence, "if f.Source != o.Source {", "if false {"}}, "epoch", "TestCheckComparesLogAndSource"},
+	{"R2", "a lease without a number is one", []edit{{fence, "if c.Number <= 0 {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
+	{"R2", "a swap does not compare what was seen", []edit{
+		{fences, "if f.Epoch != seen.Epoch || f.Claim != seen.Claim {", "if false {"},
+	}, "consumer", "TestR2AClaimFrozenAfterItsConfirmationDoesNotThrowOutTheNextOwner"},
+	{"R2", "a swap compares the epoch alone", []edit{
+		{fences, "if f.Epoch != seen.Epoch || f.Claim != seen.Claim {", "if f.Epoch != seen.Epoch {"},
+	}, "epoch", "TestClaimComparesWhatWasSeen"},
+	{"R2", "a swap compares nothing in PostgreSQL", []edit{
+		{fenceSQL, "if f.epoch <> seen_epoch or f.claim_id <> seen_claim then", "if false then"},
+	}, "sinks/pgsink", onPostgres + "late claimer: a claim from a fence read before another claim is refused"},
+	{"R2", "a swap compares nothing in SQLite", []edit{
+		{"sinks/sqlsink/sink.go", "epoch.Fences{c.Partition: now}.Claim(seen, c)", "now.Claimed(c)"},
+		{"sinks/sqlsink/queries.go", "key + ` AND epoch = ? AND claim = ?`", "key + ` AND (epoch = ? OR claim = ? OR 1)`"},
+	}, "sinks/sqlsink", onSQLite + "late claimer: a claim from a fence read before another claim is refused"},
+
+	{"R3", "PostgreSQL returns instead of raising", []edit{
+		{fenceSQL, "            perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i]);\n            if attempt = 2", "            return;\n            if attempt = 2"},
+	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
+	{"R3", "SQLite's count of rows is not looked at", []edit{
+		{"sinks/sqlsink/sink.go", "if n != 1 {", "if n < 0 {"},
+	}, "sinks/sqlsink", onSQLite + "stale writer: whoever lost its claim commits nothing"},
+	{"R3", "the position is judged before the claim", []edit{
+		{fence, "\tif f.Claim != a.Claim ||", "\tif f.Next != a.From {\n\t\treturn f, &MovedError{Partition: f.Partition, From: a.From, Next: f.Next}\n\t}\n\tif f.Claim != a.Claim ||"},
+	}, "epoch", "TestAdvanced"},
+	{"R3", "of several advances those before the refused one stay", []edit{
+		{fences, "after := maps.Clone(fs)", "after := fs"},
+	}, "epoch", "TestAdvanceIsAllOrNothingAndNamesTheFirstInKeyOrder"},
+	{"R3", "a missing fence is taken for doubt", []edit{
+		{transact, "outcome{end: halted, err: err}, missing.Partition", "outcome{end: inDoubt, err: err}, missing.Partition"},
+	}, "consumer", "TestR9AFenceMissingAtTheCommitHaltsAtOnce"},
+
+	{"R4", "the early look locks the fence", []edit{
+		{fenceSQL, "    perform pg_advisory_xact_lock_shared(k) from unnest(locks) k;\n", "    perform pg_advisory_xact_lock_shared(k) from unnest(locks) k;\n    perform from fence f where f.claim_id = any (claims) for update;\n"},
+	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
+	{"R4", "partitions are applied in the order they became ready", []edit{
+		{transact, "\tslices.SortFunc(hs, func(a, b *holding[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })\n", ""},
+	}, "consumer", "TestR4PartitionsAreAppliedInKeyOrder"},
+	{"R4", "advances go to PostgreSQL in the caller's order", []edit{
+		{"sinks/pgsink/advances.go", "\tslices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Compare(b.Partition) })\n", ""},
+	}, "sinks/pgsink", onPostgres + "of several partitions one is refused: nothing of any commits, and the first refused in key order is named"},
+	{"R4", "advances go to SQLite in the caller's order", []edit{
+		{"sinks/sqlsink/commit.go", "{ return a.Compare(b.Partition) })", "{ return 0 })"},
+	}, "sinks/sqlsink", onSQLite + "of several partitions one is refused: nothing of any commits, and the first refused in key order is named"},
+
+	{"R5", "a commit in doubt is a message's failure", []edit{
+		{transact, "case errors.Is(err, epoch.ErrInDoubt):", "case errors.Is(err, epoch.ErrInDoubt) && false:"},
+	}, "consumer", "TestR5AfterALostAcknowledgementThePartitionIsClaimedAgain"},
+	{"R5", "in doubt, the old claim goes on", []edit{
+		{transact, "\t\tc.finish(t.holding, outcome{end: inDoubt, err: err})\n", "\t\tc.again(t.holding, 0)\n"},
+	}, "consumer", "TestR5ACommitStillInFlightCannotLandAfterTheNextClaim"},
+	{"R5", "a position that moved is followed under the old claim, or halts", []edit{
+		{transact, "outcome{end: inDoubt, err: err}, moved.Partition", "outcome{end: halted, err: err}, moved.Partition"},
+	}, "consumer", "TestR5AMovedPositionIsClaimedAgainAndFollowed"},
+	{"R5", "a transaction that could not begin is a message's failure", []edit{
+		{transact, "case !a.called:", "case !a.called && false:"},
+	}, "consumer", "TestR5ATransactionThatCouldNotBeginIsBlamedOnNoMessage"},
+	{"R5", "reading starts where the fence was seen, not where it was claimed", []edit{
+		{owning, "\to.fence = got\n", "\to.fence = got\n\to.fence.Next = seen.Next\n"},
+	}, "consumer", "TestR5ReadingStartsAtThePositionThatTheSwapReturned"},
+	{"R5", "a lost acknowledgement of PostgreSQL is a failure", []edit{
+		{"sinks/pgsink/commit.go", "\tcase err != nil:\n\t\treturn inDoubt(ended(ctx, err))", "\tcase err != nil:\n\t\treturn ended(ctx, err)"},
+	}, "sinks/pgsink", "TestALostAcknowledgement"},
+
+	{"R6", "one refusal ends the claims of all that shared the transaction", []edit{
+		{transact, "\t\tc.finish(takes[i].holding, refusal)\n\t\tc.otherwiseAgain(takes, i)\n", "\t\tc.finishAll(takes, refusal)\n"},
+	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
+	{"R6", "a refusal is the first partition's, whoever is named", []edit{
+		{transact, "bool { return t.advance.Partition == p })", "bool { return p != t.advance.Partition || true })"},
+	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
+	{"R6", "a lease known to be lost is asked for again", []edit{
+		{owning, "errors.Is(err, ErrLost) {", "errors.Is(err, ErrLost) && false {"},
+	}, "consumer", "TestR6ALeaseThatIsKnownToBeLostEndsTheTenure"},
+	{"R6", "what was lost is reported as given back", []edit{
+		{owning, "\tif ctx.Err() != nil {\n\t\to.lost(", "\tif false {\n\t\to.lost("},
+	}, "consumer", "TestALostTenureIsNotReportedAsDrained"},
+
+	{"R7", "a yes counts although the tenure ended meanwhile", []edit{
+		{kafka + "/confirm.go", "over := t.over(); over != nil {", "over := t.over(); over != nil && false {"},
+		{kafka + "/commits.go", "\tcase <-t.ctx.Done():\n\t\treturn 0, context.Cause(t.ctx)\n", ""},
+	}, kafka, "TestR7AYesToATenureThatEndedMeanwhileIsANo"},
+	{"R7", "a new member confirms what the old one was granted", []edit{
+		{kafka + "/commits.go", "case member != one.t.member:", "case false:"},
+	}, kafka, "TestR7ANewMemberDoesNotConfirmWhatTheOldOneWasGranted"},
+	{"R7", "a halt makes a new claim", []edit{{owning, "if f.Claim == o.fence.Claim {", "if false {"}}, "consumer", "TestAHaltKeepsTheClaim"},
+	{"R7", "the loss of one partition costs the others their claims", []edit{
+		{transact, "case anyLost(takes):", "case anyLost(takes) && false:"},
+	}, "consumer", "TestTheLossOfOnePartitionWhileWaitingForAConnectionLeavesTheOthersTheirClaim"},
+
+	{"R8", "the policy's position replaces the fence's", []edit{
+		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "(errors.Is(err, epoch.ErrMissing) || r.Start == StartCommitted) && !known"},
+		{fences, "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
+	}, "consumer", "TestR8ThePositionOfTheSinkIsTheTruth"},
+	{"R8", "the position of a claim is not mirrored", []edit{{owning, "\to.tenure.Mirror(got)", "\t// o.tenure.Mirror(got)"}}, "consumer", "TestR8ThePositionThatTheSwapReturnedIsMirrored"},
+	{"R8", "the position of an advance is not mirrored", []edit{
+		{transact, "\th.owner.tenure.Mirror(h.fence)\n", ""},
+	}, "consumer", "TestStopDrainsCommitsTheTransactionUnderWayAndReturnsNil"},
+
+	{"R9", "a partition that was added begins where the policy says", []edit{{fences, "\t\tif known {", "\t\tif false {"}}, "consumer", "TestR9APartitionAddedLaterLosesNoMessages"},
+	{"R9", "each partition gets its fence when it is first claimed", []edit{
+		{claiming, "r.sink.Seed(ctx, starts)", "r.sink.Seed(ctx, starts[t.Origin().Partition.Number:][:1])"},
+	}, "consumer", "TestR9APartitionClaimedLaterStartsWhereItWasWhenTheGroupBegan"},
+	{"R9", "a fence that vanished under its owner is made again", []edit{
+		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "errors.Is(err, epoch.ErrMissing)"},
+	}, "consumer", "TestR9AFenceMissingWhileInDoubtIsNotMadeAgain"},
+	{"R9", "a seed overwrites the fence that exists", []edit{
+		{fences, "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
+	}, "epoch", "TestSeedLeavesAFenceThatExists"},
+	{"R9", "seeds of PostgreSQL do not ask whether the topic is known", []edit{
+		{fenceSQL, "case when known then s.earliest else s.next end", "s.next"},
+	}, "sinks/pgsink", onPostgres + "a new partition of a known topic begins at the earliest message"},
+	{"R9", "a seed of PostgreSQL overwrites the fence that exists", []edit{
+		{fenceSQL, "on conflict do nothing", "on conflict (group_name, topic, partition) do update set next_offset = excluded.next_offset"},
+	}, "sinks/pgsink", onPostgres + "seeding leaves a fence that exists as it is"},
+	{"R9", "seeds of PostgreSQL do not wait for each other", []edit{
+		{fenceSQL, "    perform pg_advisory_xact_lock(hashtextextended(in_group, hashtextextended(in_topic, 0)));\n", ""},
+	}, "sinks/pgsink", "TestConcurrentSeedsOfOneTopicComeOneAfterTheOther"},
+	{"R9", "seeds of SQLite do not ask whether the topic is known", []edit{
+		{"sinks/sqlsink/sink.go", "after := maps.Clone(known)", "after := maps.Clone(epoch.Fences{})"},
+	}, "sinks/sqlsink", onSQLite + "a new partition of a known topic begins at the earliest message"},
+
+	{"R10", "an offset below the position is applied again", []edit{{owning, "if m.Offset < next {", "if false {"}}, "consumer", "TestR10AnOffsetBelowThePositionThatComesAgainHalts"},
+	{"R10", "only the first offset of a slice is looked at", []edit{
+		{owning, "\t\tnext = m.Offset + 1\n", "\t\tnext = 0\n"},
+	}, "consumer", "TestR10AnOffsetThatComesTwiceInOneSliceHalts"},
+	{"R10", "an advance begins at its first message, not at the fence", []edit{
+		{transact, "From:        h.fence.Next,", "From:        ms[0].Offset,"},
+	}, "consumer", "TestR10AGapThatTheSourceExplainsIsPassedOver"},
+	{"R10", "the leader epoch is not recorded", []edit{
+		{transact, "LeaderEpoch: last.LeaderEpoch,", "LeaderEpoch: -1,"},
+	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch"},
+	{"R10", "the leader epoch is not handed to the read", []edit{
+		{owning, "o.tenure.Read(reading, h.fence) {", "o.tenure.Read(reading, epoch.Fence{Origin: h.fence.Origin, Next: h.fence.Next, LeaderEpoch: -1}) {"},
+	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch"},
+	{"R10", "a read that failed is doubt", []edit{
+		{owning, "\t\t\treturn outcome{end: halted, err: err}\n", "\t\t\treturn outcome{end: inDoubt, err: err}\n"},
+	}, "consumer", "TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers"},
+	{"R10", "an offset that Kafka sends again is passed on", []edit{{kafka + "/feed.go", "if r.Offset < f.next {", "if false {"}}, kafka, "TestAnOffsetThatComesAgainIsAnError"},
+	{"R10", "retention may take what was not applied", []edit{
+		{kafka + "/feed.go", "if r.Offset > f.next && p.LogStartOffset > f.next {", "if false {"},
+	}, kafka, "TestAGapBelowTheStartOfTheLogIsAnError"},
+	{"R10", "Kafka is not told the leader epoch", []edit{
+		{kafka + "/feed.go", "kgo.NewOffset().At(f.next).WithEpoch(f.epoch)", "kgo.NewOffset().At(f.next)"},
+	}, kafka, "TestALogThatWasRewrittenBelowThePositionIsAnError"},
+
+	{"R11", "silence is measured by the wall clock", []edit{
+		{kafka + "/contact.go", "return time.Since(c.last)", "return time.Duration(time.Now().UnixNano() - c.last.UnixNano())"},
+	}, "internal/rules", "TestR11NothingComparesWallClocks"},
+	{"R11", "a fence that was advanced lately cannot be claimed", []edit{
+		{fenceSQL, "if f.epoch <> seen_epoch or f.claim_id <> seen_claim then", "if f.epoch <> seen_epoch or f.claim_id <> seen_claim or f.advanced_at > clock_timestamp() - interval '1 s' then"},
+	}, "internal/rules", "TestR11NothingComparesWallClocks"},
+
+	{"R12", "a transaction of PostgreSQL may be idle for ever", []edit{
+		{fenceSQL, "        set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true),\n", ""},
+	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
+	{"R12", "a statement of PostgreSQL may run for ever", []edit{
+		{fenceSQL, "        set_config('statement_timeout', statement_timeout_ms::text, true),\n", ""},
+	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
+	{"R12", "a claim waits for the fence's row for ever", []edit{
+		{fenceSQL, "    perform set_config('lock_timeout', lock_timeout_ms::text, true);\n    select * into f from fence\n", "    select * into f from fence\n"},
+	}, "sinks/pgsink", "TestAClaimThatCannotHaveTheFenceSaysSoInTime"},
+	{"R12", "a claim ends no transaction before its swap", []edit{
+		{"sinks/pgsink/claim.go", "\t\ts.evict(ctx, seen.Claim)\n\t\tif f, err", "\t\tif f, err"},
+	}, "sinks/pgsink", "TestAnOwnerFrozenBetweenAdvanceAndCommitDelaysTheNextByMilliseconds"},
+	{"R12", "a claim ends no transaction after its swap", []edit{
+		{"sinks/pgsink/claim.go", "\ts.evict(ctx, seen.Claim)\n\treturn f, nil", "\treturn f, nil"},
+	}, "sinks/pgsink", "TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo"},
+	{"R12", "an attempt to claim may last for ever", []edit{
+		{owning, "context.WithTimeout(ctx, o.timeout)", "context.WithCancel(ctx)"},
+	}, "consumer", "TestR12AnAttemptToClaimIsBoundedInTime"},
+	{"R12", "the wait for SQLite's write lock is not bounded", []edit{
+		{"sinks/sqlsink/transaction.go", "context.WithTimeout(ctx, s.o.LockTimeout)", "context.WithCancel(ctx)"},
+	}, "sinks/sqlsink", "TestAWaitForTheWriteLockIsBoundedAndSaysSo"},
+
+	{"R13", "a transaction may be given more time than the lease has", []edit{
+		{running, "r.BatchTimeout > most {", "r.BatchTimeout > most && false {"},
+	}, "consumer", "TestR13BatchTimeoutMustBeShorterThanTheLease"},
+	{"R13", "a transaction has no deadline", []edit{
+		{transact, "context.WithTimeoutCause(ctx, timeout, errTimeout)", "context.WithTimeoutCause(ctx, 1000*time.Hour, errTimeout)"},
+	}, "consumer", "TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller"},
+	{"R13", "the loss of a partition does not abort its transaction", []edit{
+		{transact, "func() { cancel(context.Cause(h.ctx)) }", "func() {}"},
+	}, "consumer", "TestALostPartitionAbortsItsTransactionAtOnce"},
+	{"R13", "messages are handled after the context has ended", []edit{
+		{running, "err := context.Cause(ctx); err != nil {", "err := context.Cause(ctx); err != nil && false {"},
+	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
+	{"R13", "heartbeats may be as rare as the lease is long", []edit{
+		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},
+	}, kafka, "TestOptionsThatAreWrongAreRefusedWithTheReason/slow heartbeat"},
+	{"R13", "a silent member goes on beyond its session", []edit{
+		{kafka + "/lease.go", "return l.session * 9 / 10", "return l.session * 12 / 10"},
+	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
+	{"R13", "a drain may overrun", []edit{
+		{kafka + "/membership.go", "t.lose(errDrainOverrun)", "_ = errDrainOverrun"},
+	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
+
+	{"beside", "a failure among other partitions' messages counts", []edit{
+		{holding, "if n > 1 || shared {", "if n > 1 {"},
+	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/an error"},
+	{"beside", "a timeout among other partitions' messages counts", []edit{
+		{holding, "if n > 1 || shared {", "if n > 1 {"},
+		{transact, "case a.timedOut && (n > 1 || shared):", "case a.timedOut && n > 1:"},
+	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/a timeout"},
+	{"beside", "attempts add up over messages", []edit{
+		{"consumer/probe.go", "\tp.try = max(p.suspects/2, 1)\n\tp.attempts = 0\n", "\tp.try = max(p.suspects/2, 1)\n"},
+	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},
+	{"beside", "the wait of a halt never gets short again", []edit{
+		{"consumer/report.go", "\t\to.halts.Reset()\n", ""},
+	}, "consumer", "TestProgressMakesTheWaitOfTheNextHaltShortAgain"},
+	{"beside", "one committer has all partitions", []edit{{running, "if c.pinned < least.pinned {", "if false {"}}, "consumer", "TestPartitionsAreSpreadOverTheCommitters"},
+}

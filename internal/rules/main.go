@@ -1,0 +1,202 @@
+// Command rules takes the guards away that keep the rules of ARCHITECTURE.md,
+// one at a time, in a copy of this module, and runs the test that is named for
+// each. A guard is caught if its test fails without it. It exits with 1 if one
+// is not, or is no longer where guards.go says.
+//
+//	go run ./internal/rules             # all of them, a few minutes
+//	go run ./internal/rules R2 R9       # some rules only
+//	go run ./internal/rules -table      # the table of ARCHITECTURE.md
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+func main() {
+	table := flag.Bool("table", false, "print the table of ARCHITECTURE.md, and run nothing")
+	jobs := flag.Int("jobs", 2, "how many tests run at a time, each in a copy of its own")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *table, max(*jobs, 1), flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "rules:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, table bool, jobs int, only []string) error {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	module := strings.TrimSpace(string(out))
+	if table {
+		t, err := markdown(module)
+		fmt.Print(t)
+		return err
+	}
+	gs := slices.DeleteFunc(slices.Clone(guards), func(g guard) bool { return len(only) > 0 && !slices.Contains(only, g.rule) })
+	temp, err := os.MkdirTemp("", "epochfence-rules-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(temp) }()
+	copies := make(chan string, jobs)
+	for n := range jobs {
+		to := filepath.Join(temp, fmt.Sprint(n))
+		if err := copyModule(to, module); err != nil {
+			return fmt.Errorf("copy the module: %w", err)
+		}
+		copies <- to
+	}
+	if err := passWithTheirGuards(ctx, filepath.Join(temp, "0"), gs); err != nil {
+		return err
+	}
+	return takeAway(ctx, copies, gs)
+}
+
+// takeAway takes one guard after the other away, as many at a time as there are
+// copies.
+func takeAway(ctx context.Context, copies chan string, gs []guard) error {
+	var (
+		running      sync.WaitGroup
+		mu           sync.Mutex
+		done, missed int
+		began        = time.Now()
+	)
+	for _, g := range gs {
+		module := <-copies
+		running.Go(func() {
+			err := without(ctx, module, g)
+			copies <- module
+			mu.Lock()
+			defer mu.Unlock()
+			if ctx.Err() != nil {
+				return
+			}
+			verdict := fmt.Sprintf("caught by %s %s", g.pkg, g.test)
+			if err != nil {
+				missed++
+				verdict = "NOT CAUGHT: " + err.Error()
+			}
+			done++
+			fmt.Printf("%3d/%d %4.0fs  %-6s %s: %s\n", done, len(gs), time.Since(began).Seconds(), g.rule, g.taken, verdict)
+		})
+	}
+	running.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d of %d guards are not caught", missed, len(gs))
+	}
+	fmt.Printf("all %d guards are caught\n", len(gs))
+	return nil
+}
+
+// copyModule copies all but hidden directories.
+func copyModule(to, from string) error {
+	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		switch {
+		case d.IsDir() && rel != "." && strings.HasPrefix(d.Name(), "."):
+			return filepath.SkipDir
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, rel), 0o755)
+		case !d.Type().IsRegular():
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, rel), b, 0o644)
+	})
+}
+
+// passWithTheirGuards runs all the tests once before anything is taken away.
+func passWithTheirGuards(ctx context.Context, module string, gs []guard) error {
+	tests := map[string][]string{}
+	for _, g := range gs {
+		tests[g.pkg] = append(tests[g.pkg], pattern(g.test))
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(tests)) {
+		began := time.Now()
+		slices.Sort(tests[pkg])
+		if out, err := goTest(ctx, module, pkg, strings.Join(slices.Compact(tests[pkg]), "|"), 3*time.Minute); err != nil {
+			return fmt.Errorf("with every guard in its place the tests of %s fail: %w\n%s", pkg, err, out)
+		}
+		fmt.Printf("%s: with every guard in its place its tests pass (%.0f s)\n", pkg, time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// without runs the test of one guard without it, and returns an error if that
+// does not fail.
+func without(ctx context.Context, module string, g guard) error {
+	for _, e := range g.edits {
+		path := filepath.Join(module, filepath.FromSlash(e.file))
+		before, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if n := strings.Count(string(before), e.old); n != 1 {
+			return fmt.Errorf("%s has this %d times, want it once; where is the guard now?\n%s", e.file, n, e.old)
+		}
+		defer func() { _ = os.WriteFile(path, before, 0o644) }()
+		if err := os.WriteFile(path, []byte(strings.Replace(string(before), e.old, e.new, 1)), 0o644); err != nil {
+			return err
+		}
+	}
+	// A test that hangs without the guard has failed as well.
+	out, err := goTest(ctx, module, g.pkg, pattern(g.test), 30*time.Second)
+	top, _, _ := strings.Cut(g.test, "/")
+	switch {
+	case err == nil:
+		return fmt.Errorf("%s %s passes without it", g.pkg, g.test)
+	case regexp.MustCompile(`(?m)^(--- FAIL: |\s+)` + top + `\b.*\(`).MatchString(out):
+		return nil
+	}
+	return fmt.Errorf("%s %s did not run: %w\n%s", g.pkg, g.test, err, out)
+}
+
+// goTest runs tests of one package. A service that is not there is a failure.
+func goTest(ctx context.Context, module, pkg, run string, timeout time.Duration) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-ldflags=-s -w", "-timeout", timeout.String(), "-run", run, "./"+pkg)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CI=true")
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err == nil && strings.Contains(string(out), "no tests to run") {
+		err = errors.New("no test of that name")
+	}
+	return string(out), err
+}
+
+// pattern is what go test -run takes for one test or subtest.
+func pattern(test string) string {
+	parts := strings.Split(strings.ReplaceAll(test, " ", "_"), "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const module = "../.."
+
+func TestEveryRuleHasAGuard(t *testing.T) {
+	guarded := map[string]bool{}
+	for _, g := range guards {
+		guarded[g.rule] = true
+	}
+	for _, r := range rules {
+		if !guarded[r.name] {
+			t.Errorf("no guard of %s in guards.go", r.name)
+		}
+		delete(guarded, r.name)
+	}
+	for rule := range guarded {
+		t.Errorf("%s is no rule", rule)
+	}
+}
+
+func TestTheTableInArchitectureIsThisOneAndEveryGuardIsInItsPlace(t *testing.T) {
+	want, err := markdown(module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(module, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), want) {
+		t.Errorf("replace the table in ARCHITECTURE.md by what `go run ./internal/rules -table` prints")
+	}
+}
+
+// What takes the monotonic reading off a time, or asks for the wall clock.
+var wallClock = map[string]*regexp.Regexp{
+	".go":  regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|Round\(0\)|GobEncode|MarshalText)\b|time\.(Unix|UnixMilli|Parse|Date)\(|d\.now\(\)|_at (<|>|=|IN)`),
+	".sql": regexp.MustCompile(`(?i)\b(clock_timestamp|statement_timestamp|transaction_timestamp|now|current_timestamp|localtimestamp|timeofday|strftime|interval)\b|_at\b\s*[<>]`),
+}
+
+// Where wall clocks are written down for people.
+var written = regexp.MustCompile(`(?:_at timestamptz not null default|claimed_at =|advanced_at =|dead_at\)|\?, ` + "`" + ` \+) ?(clock_timestamp\(\)|` + "`" + ` \+ d\.now\(\)|d\.now\(\))|` +
+	`_at      timestamptz not null default clock_timestamp\(\)|m\.Time = time\.Now\(\)\.Round\(0\)|m\.Time\.UTC\(\)|_at     TEXT`)
+
+// R11: the code that decides who owns what never asks what time it is. A time
+// that keeps its monotonic reading is all right, and so is one that is written
+// down for people.
+func TestR11NothingComparesWallClocks(t *testing.T) {
+	for _, room := range []string{"epoch", "consumer", "sinks"} {
+		err := filepath.WalkDir(filepath.Join(module, room), func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				if err == nil && (d.Name() == "testdata" || d.Name() == "sinktest" || d.Name() == "sourcetest") {
+					return filepath.SkipDir
+				}
+				return err
+			}
+			clock := wallClock[filepath.Ext(path)]
+			if clock == nil || strings.HasSuffix(path, "_test.go") {
+				return nil
+			}
+			src, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for n, line := range strings.Split(string(src), "\n") {
+				line, _, _ = strings.Cut(line, "//")
+				line, _, _ = strings.Cut(line, "--")
+				if clock.MatchString(written.ReplaceAllString(line, "")) {
+					t.Errorf("%s:%d looks at a wall clock: %s", path, n+1, strings.TrimSpace(line))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
