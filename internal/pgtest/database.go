@@ -42,7 +42,7 @@ var shared = sync.OnceValues(func() (string, error) {
 		}
 		return given, nil
 	}
-	s, err := Launch(context.Background(), Options{})
+	s, err := Launch(context.Background(), Options{NoFsync: true})
 	if err != nil {
 		return "", err
 	}
