@@ -58,28 +58,6 @@ func TestAZombieThatIsStillAMemberIsNotConfirmedThoughTheCoordinatorAccepts(t *t
 	})
 }
 
-// The answer may be yes and the tenure be over when it arrives.
-func TestAConfirmIsLostIfTheTenureEndsWhileTheAnswerIsUnderWay(t *testing.T) {
-	virtually(t, 1, func(r *rig) {
-		_, one, _ := r.hold(short(protocols[0]))
-		let := make(chan struct{})
-		r.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
-			r.cluster.SleepControl(func() { <-let })
-			return nil, nil, false // and the coordinator accepts
-		})
-		answer := make(chan error)
-		go func() {
-			_, err := one.Confirm(r.Context(), r.fence(one, 0))
-			answer <- err
-		}()
-		one.Tenure.(*tenure).lose(errRevoked)
-		close(let)
-		if err := <-answer; !errors.Is(err, consumer.ErrLost) {
-			r.Errorf("Confirm = %v, want ErrLost", err)
-		}
-	})
-}
-
 func TestConfirmSaysAskAgainWhileTheGroupRebalances(t *testing.T) {
 	for _, code := range []*kerr.Error{
 		kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch,

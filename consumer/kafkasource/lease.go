@@ -22,6 +22,10 @@ type lease struct {
 
 // check fills in drain and refuses what leaves no room for a batch (R13).
 func (l *lease) check(drain time.Duration) error {
+	if l.heartbeat <= 0 || l.session <= 0 || l.rebalance <= 0 {
+		return fmt.Errorf("the heartbeat interval of %v, the session timeout of %v and the rebalance timeout of %v must be positive",
+			l.heartbeat, l.session, l.rebalance)
+	}
 	if l.heartbeat > l.session/3 {
 		return fmt.Errorf("the heartbeat interval of %v is more than a third of the session timeout of %v: "+
 			"one lost heartbeat would cost the partitions; lower the one or raise the other", l.heartbeat, l.session)

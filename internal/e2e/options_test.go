@@ -104,7 +104,7 @@ func TestNegativeAndHugeOptionsAreErrorsThatNameTheOption(t *testing.T) {
 		waits("kafkasource: Options.DrainTimeout", tryKafka, func(o *kafkaOptions) *time.Duration { return &o.DrainTimeout }),
 		waits("kafkasource: Options.MirrorInterval", tryKafka, func(o *kafkaOptions) *time.Duration { return &o.MirrorInterval }),
 		wrong("kafkasource: ", tryKafka, func(o *kafkaOptions) *[]kgo.Opt { return &o.Client }, [][]kgo.Opt{
-			{kgo.SessionTimeout(-time.Second)}, {kgo.HeartbeatInterval(time.Hour)},
+			{kgo.SessionTimeout(-time.Second)}, {kgo.HeartbeatInterval(time.Hour)}, {kgo.HeartbeatInterval(-time.Second)},
 			{kgo.RebalanceTimeout(-time.Second)}, {kgo.BrokerMaxReadBytes(-1)},
 		}),
 
