@@ -19,9 +19,9 @@
 // waits for more.
 //
 // A transaction that fails is rolled back as a whole. The partition whose
-// message failed is then taken alone and its batch split, down to the message
-// at fault, which is retried with backoff while the committer serves the other
-// partitions.
+// message failed is then taken alone, in the committer's second lane, and its
+// batch split, down to the message at fault, which is retried with backoff. The
+// other partitions go on meanwhile.
 //
 // Whenever the outcome of a transaction is unknown, the partition is claimed
 // again and goes on from the position that the sink then states. Nothing is

@@ -169,7 +169,8 @@ var runFaults = []fault{{
 				s.(*memsource.Member).Freeze()
 				b.t.Cleanup(func() {
 					select {
-					case <-ending: // what it says was judged before
+					case err := <-ending:
+						b.t.Logf("Run returned %v", err) // which was judged before
 					case <-time.After(time.Minute):
 					}
 				})
