@@ -110,18 +110,19 @@ func (c *committer[TX]) dropLost(l *lane[TX]) {
 	})
 }
 
-// adapt keeps shared transactions short, so that a message waits for others no
-// longer than it must: it halves what they take when they come near target, or
-// to the end of their time, and lets it grow again when they do not.
-func (c *committer[TX]) adapt(messages int, took, timeout time.Duration) {
-	const target = time.Second
-	bound := min(target, timeout/4)
+// adapt keeps shared transactions well within their time: it halves what they
+// take when they come near its end, and lets it grow again when they do not.
+// Where it is the commit that is slow, and not the messages, taking fewer of them
+// does not help; so it stops at MaxBatch unless time ran out.
+func (c *committer[TX]) adapt(messages int, took, timeout time.Duration, timedOut bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case took > bound:
+	case timedOut:
 		c.room = max(messages/2, 1)
-	case took < bound/4:
+	case took > timeout/4:
+		c.room = max(messages/2, c.run.MaxBatch)
+	case took < timeout/16:
 		c.room = min(c.room*2, sharedBatches*c.run.MaxBatch)
 	}
 }

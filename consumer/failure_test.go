@@ -313,6 +313,26 @@ func TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller(t *testing.T) {
 	})
 }
 
+// Where the commit is slow and not the messages, smaller transactions would only
+// mean more of them.
+func TestASlowDatabaseDoesNotShrinkTransactionsBelowMaxBatch(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.group().SetTerm(40 * time.Second)
+		r.fill(0, 1600)
+		p := r.start("a", record, options{MaxBatch: 100}, memsink.Hooks{
+			Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+				<-time.After(12 * time.Second) // of 20
+				return do()
+			},
+		})
+		<-r.group().UntilApplied(r.Context()).Done()
+		p.end()
+		if n := len(seen[consumer.Advanced](p)); n > 18 { // the slices that Read yields need not be full
+			t.Errorf("%d transactions for 16 batches", n)
+		}
+	})
+}
+
 func TestR13AMessageThatTakesTooLongIsThatMessagesFailure(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 5)

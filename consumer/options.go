@@ -17,7 +17,7 @@ type Options[TX any] struct {
 	// MaxBatch is how many messages of one partition a transaction takes at
 	// most, and a sixteenth of what it takes of all partitions together. It
 	// takes what is ready and never waits for more, and takes less where
-	// handlers are slow, so that it lasts about a second. Zero means 256.
+	// handlers are slow, to stay well within BatchTimeout. Zero means 256.
 	MaxBatch int
 
 	// Committers is how many transactions may be open at a time, beside those

@@ -78,7 +78,7 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 	took := time.Since(began)
 	a.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
 	if !takes[0].probe.active() {
-		c.adapt(messages, took, timeout)
+		c.adapt(messages, took, timeout, a.timedOut)
 	}
 	c.settle(takes, a, err, took)
 }
