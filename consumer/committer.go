@@ -121,7 +121,7 @@ func (c *committer[TX]) adapt(messages int, took, timeout time.Duration, timedOu
 	case timedOut:
 		c.room = max(messages/2, 1)
 	case took > timeout/4:
-		c.room = max(messages/2, c.run.MaxBatch)
+		c.room = max(messages/2, min(c.room, c.run.MaxBatch))
 	case took < timeout/16:
 		c.room = min(c.room*2, sharedBatches*c.run.MaxBatch)
 	}
