@@ -35,7 +35,7 @@ func (s *Source) reach(ctx context.Context) error {
 	var last error
 	began := time.Now()
 	for pause := leastPause; ; pause = min(2*pause, mostPause) {
-		err := s.tryReach(ctx)
+		err := s.tryReachUntil(ctx)
 		if err == nil {
 			return nil
 		}
@@ -50,6 +50,24 @@ func (s *Source) reach(ctx context.Context) error {
 		case <-ctx.Done():
 			return s.unreached(last, time.Since(began))
 		}
+	}
+}
+
+// tryReachUntil is tryReach that ends with ctx: kgo's first word to a broker that
+// takes the connection and never answers does not, but with the client.
+func (s *Source) tryReachUntil(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- s.tryReach(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done: // which says more than that time is up
+		return err
+	default:
+		return ctx.Err()
 	}
 }
 

@@ -27,9 +27,7 @@ func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T
 	_ = l.Close() // and now nothing listens there
 	unreachable := func() *running {
 		source := newSource(t, func(o *kafkasource.Options) {
-			// A connection that was made is waited on as long as a request is,
-			// which is 10 s unless the client says otherwise.
-			o.Client, o.StartTimeout = []kgo.Opt{kgo.SeedBrokers(nobody), kgo.RequestTimeoutOverhead(time.Second)}, 2*time.Second
+			o.Client, o.StartTimeout = []kgo.Opt{kgo.SeedBrokers(nobody)}, 2*time.Second
 		})
 		return start(t, source, d.sink, d.handle)
 	}
@@ -38,7 +36,7 @@ func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T
 		t.Fatal(err)
 	}
 	defer l.Close()
-	unreachable().refused(8*time.Second, "kafkasource: no broker", nobody)
+	unreachable().refused(4*time.Second, "kafkasource: no broker", nobody)
 
 	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
 	r.advancedTo(part(group, topic), 20)
@@ -88,7 +86,7 @@ func TestAMissingTopicIsAnErrorAndNothingIsLost(t *testing.T) {
 	produce(t, reach(c), numbered("payments", 0, 20)...)
 	both := func(o *kafkasource.Options) { o.Client, o.Topics = reach(c), []string{"payments", topic} }
 
-	start(t, newSource(t, both), d.sink, d.handle).refused(8*time.Second, "kafkasource: ", `topic "orders"`, "create it")
+	start(t, newSource(t, both), d.sink, d.handle).refused(4*time.Second, "kafkasource: ", `topic "orders"`, "create it")
 
 	admin, err := kgo.NewClient(reach(c)...)
 	if err != nil {
