@@ -272,3 +272,32 @@ func TestR9AFenceDeletedUnderItsOwnerHaltsThePartition(t *testing.T) {
 		}
 	})
 }
+
+// What is known of a message is about that message: not about the one at which a
+// restored sink stands.
+func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		values := r.fill(0, 8)
+		var backup memsink.Snapshot
+		restored := false
+		p := r.start("a", failOn(consumer.Permanent(errPoison), values[5]), options{MaxBatch: 1, OnFailure: r.sink.DeadLetter}, memsink.Hooks{
+			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+				switch {
+				case as[0].From == 3:
+					backup = r.sink.Snapshot()
+				case as[0].From == 5 && !restored: // OnFailure's
+					restored = true
+					r.sink.Restore(backup)
+					return epoch.ErrInDoubt
+				}
+				return do()
+			},
+		})
+		<-r.group().UntilApplied(r.Context()).Done()
+		p.end()
+		r.wantEffects(0, append(values[:5:5], values[6:]...)...)
+		if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 5 {
+			t.Errorf("dead letters: %v", dead)
+		}
+	})
+}

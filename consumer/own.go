@@ -97,7 +97,7 @@ func (o *ownership[TX]) hold(ctx context.Context) error {
 			return err
 		}
 		if f.Claim == o.fence.Claim {
-			o.fence = f // a person may have set the position
+			o.stand(f)
 			return nil
 		}
 	}
@@ -106,16 +106,24 @@ func (o *ownership[TX]) hold(ctx context.Context) error {
 		return err
 	}
 	o.unconfirmed = 0
-	if o.fence.Epoch > 0 && got.Next > o.fence.Next {
-		o.progress = true // a commit whose acknowledgement was lost had landed
-		o.probe.passed(o.probe.suspects)
-	}
-	o.fence = got
+	o.stand(got)
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
 	o.logger.Info("claimed", "epoch", got.Epoch, "claim", got.Claim, "next", got.Next,
 		"replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
 	o.run.Observer.Observe(Claimed{Fence: got, Seen: seen, Took: time.Since(began)})
 	return nil
+}
+
+// stand takes over the fence as the sink has it. Its position may not be where
+// we left it: a commit whose acknowledgement was lost had landed, a person has
+// set it, or the sink was restored. What was known of the messages there is then
+// about others.
+func (o *ownership[TX]) stand(f epoch.Fence) {
+	if o.fence.Epoch > 0 && f.Next != o.fence.Next {
+		o.progress = o.progress || f.Next > o.fence.Next
+		o.probe.passed(o.probe.suspects)
+	}
+	o.fence = f
 }
 
 // claiming returns the context of one attempt to claim. It is bounded, and ends

@@ -129,8 +129,11 @@ var guards = []guard{
 		{transact, "case !a.called:", "case !a.called && false:"},
 	}, "consumer", "TestR5ATransactionThatCouldNotBeginIsBlamedOnNoMessage"},
 	{"R5", "reading starts where the fence was seen, not where it was claimed", []edit{
-		{owning, "\to.fence = got\n", "\to.fence = got\n\to.fence.Next = seen.Next\n"},
+		{owning, "\to.stand(got)\n", "\tgot.Next = seen.Next\n\to.stand(got)\n"},
 	}, "consumer", "TestR5ReadingStartsAtThePositionThatTheSwapReturned"},
+	{"R5", "what was known of a message is taken for another's after a restore", []edit{
+		{owning, "f.Next != o.fence.Next {", "f.Next > o.fence.Next {"},
+	}, "consumer", "TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore"},
 	{"R5", "a lost acknowledgement of PostgreSQL is a failure", []edit{
 		{"sinks/pgsink/commit.go", "\tcase err != nil:\n\t\treturn inDoubt(ended(ctx, err))", "\tcase err != nil:\n\t\treturn ended(ctx, err)"},
 	}, "sinks/pgsink", "TestALostAcknowledgement"},
