@@ -1,11 +1,16 @@
 package consumer_test
 
 import (
+	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 // A process that was refused as stale goes on asking the source, and as long as
@@ -35,6 +40,83 @@ func TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation(t *testing.T) {
 		}
 		a.end()
 		b.end()
+	})
+}
+
+// A control message moves the position, and nobody's handler sees it.
+func TestAControlMessageMovesThePositionAndReachesNoHandler(t *testing.T) {
+	for name, start := range map[string]func(r *rig, called *atomic.Int64) *process{
+		"one by one": func(r *rig, called *atomic.Int64) *process {
+			return r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+				called.Add(1)
+				return record(ctx, tx, m, e)
+			}, options{})
+		},
+		"all at once": func(r *rig, called *atomic.Int64) *process {
+			return r.startBatch("a", func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
+				for _, m := range ms {
+					called.Add(1)
+					if err := record(ctx, tx, m, e); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, options{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 2, func(r *rig) {
+				all, none := r.fill(0, 4), r.fill(1, 3)
+				r.log.Delete(0, 2, 3)
+				r.log.Delete(1, 0, 1, 2)
+				var called atomic.Int64
+				p := start(r, &called)
+				synctest.Wait()
+				p.end()
+				r.wantEffects(0, all[0], all[1])
+				r.wantEffects(1)
+				r.wantNext(0, 4)
+				r.wantNext(1, epoch.Offset(len(none)))
+				if n := called.Load(); n != 2 {
+					t.Errorf("the handler saw %d messages of 2", n)
+				}
+				n := 0
+				for _, a := range seen[consumer.Advanced](p) {
+					n += a.Messages
+				}
+				if n != 2 {
+					t.Errorf("%d messages were reported as applied, want 2", n)
+				}
+			})
+		})
+	}
+}
+
+// A sink that refuses to move past one is in doubt, and no message is to blame.
+func TestAControlMessageIsNeverGivenUpOn(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 3)
+		r.log.Delete(0, 0, 1, 2)
+		var broken atomic.Bool
+		broken.Store(true)
+		p := r.start("a", record, options{MaxAttempts: 1, OnFailure: func(context.Context, tx, consumer.Message, epoch.Epoch, error) error {
+			t.Error("a control message was given up on")
+			return nil
+		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			if broken.Load() {
+				return errors.New("refused")
+			}
+			return do()
+		}})
+		r.pass(time.Minute)
+		r.wantNext(0, 0)
+		if h := seen[consumer.Halted](p); len(h) > 0 {
+			t.Errorf("halted: %v", h)
+		}
+		broken.Store(false)
+		r.pass(time.Minute)
+		r.wantNext(0, 3)
+		p.end()
 	})
 }
 

@@ -33,12 +33,12 @@ type Claimed struct {
 	Took  time.Duration // from the first read of the fence
 }
 
-// Advanced: a transaction with messages of this partition has committed.
+// Advanced: a transaction that moved this partition's position has committed.
 type Advanced struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
 	From, To  epoch.Offset
-	Messages  int
+	Messages  int           // zero where the log had none in between
 	Failed    int           // of Messages, those that OnFailure took
 	Bytes     int           // of keys, values and headers
 	Took      time.Duration // the whole transaction, which other partitions may have shared

@@ -157,6 +157,9 @@ func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
 		at := -1
 		err := guard(func() error {
 			for i, m := range ms {
+				if m.Control {
+					continue
+				}
 				at = i
 				if err := context.Cause(ctx); err != nil {
 					return err
@@ -173,7 +176,11 @@ func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
 
 func allAtOnce[TX any](handle BatchHandler[TX]) applyFunc[TX] {
 	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
-		ms = slices.Clone(ms) // a handler may sort its slice; ours says what is still to be applied
+		// A copy: a handler may sort its slice; ours says what is still to be applied.
+		ms = slices.DeleteFunc(slices.Clone(ms), func(m Message) bool { return m.Control })
+		if len(ms) == 0 {
+			return -1, nil
+		}
 		return -1, guard(func() error { return handle(ctx, tx, ms, e) })
 	}
 }

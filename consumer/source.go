@@ -60,8 +60,10 @@ type Tenure interface {
 	// Read yields the messages from the fence's position on, in order, in
 	// slices of whatever is ready, never empty. It ends without an error when
 	// the partition is drained or ctx ends. The messages of a slice may be kept
-	// until the next one is asked for. A gap between offsets is one that the
-	// source can explain; one that it cannot, and a position the log
+	// until the next one is asked for. Where the partition goes on without
+	// messages, a message that is only Control moves the position, so that a
+	// partition with nothing to apply keeps up with a log that loses its
+	// beginning. A gap between offsets is one that the source can explain; one that it cannot, and a position the log
 	// does not hold, is a [*PositionError]. After an error Read has ended; it
 	// may be called again.
 	Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]Message, error]

@@ -225,6 +225,9 @@ func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error) {
 	}
 	var permanent *permanentError
 	switch {
+	case t.ms[0].Control && n == 1 && !shared: // nobody's message
+		c.finish(t.holding, outcome{end: inDoubt, err: err})
+		return
 	case errors.Is(err, epoch.ErrTransient) && !errors.As(cause, &permanent):
 		c.again(t.holding, t.postpone(n, err))
 		return
@@ -255,13 +258,23 @@ func (c *committer[TX]) advanced(t take[TX], took time.Duration) {
 	h.owner.tenure.Mirror(h.fence)
 	c.run.Observer.Observe(Advanced{
 		Partition: t.advance.Partition, Epoch: t.epoch, From: t.advance.From, To: t.advance.To,
-		Messages: len(t.ms), Failed: failed, Bytes: size(t.ms), Took: took,
+		Messages: count(t.ms), Failed: failed, Bytes: size(t.ms), Took: took,
 	})
 	if len(h.unapplied) == 0 {
 		c.finish(h, outcome{})
 		return
 	}
 	c.again(h, 0)
+}
+
+func count(ms []Message) int {
+	n := 0
+	for _, m := range ms {
+		if !m.Control {
+			n++
+		}
+	}
+	return n
 }
 
 func size(ms []Message) int {

@@ -15,9 +15,14 @@ type Message struct {
 	Headers   []Header
 	Time      time.Time
 
-	// LeaderEpoch is the leader epoch the message was written under, -1 where
-	// the source has none.
+	// LeaderEpoch is the leader epoch the message was written under, or whatever
+	// else the source recognises a rewritten log by; -1 where it has nothing.
 	LeaderEpoch int32
+
+	// Control marks what a source says about the log, not a message in it: from
+	// the message before it up to this offset the partition holds none, and the
+	// position may pass. Handlers never see one.
+	Control bool
 }
 
 // Header is one header of a message. Keys may repeat and keep their order.

@@ -87,6 +87,11 @@ func (p *part) fetch(of epoch.Partition, at epoch.Offset, leaderEpoch int32) ([]
 		bytes += len(p.messages[last].Key) + len(p.messages[last].Value)
 		last++
 	}
+	if first == len(p.messages) && at < p.end { // the rest was deleted
+		return []consumer.Message{{
+			Topic: of.Topic, Partition: of.Number, Offset: p.end - 1, LeaderEpoch: int32(len(p.epochs) - 1), Control: true,
+		}}, nil
+	}
 	// A copy: the reader keeps it while the log changes.
 	return slices.Clone(p.messages[first:last]), nil
 }

@@ -59,7 +59,11 @@ func (g *grant) read(from epoch.Fence, n int) []consumer.Message {
 		g.p.w.check(err, "Read of %s from %d, after %d messages", g.name(), from.Next, len(got))
 		g.orderly(next, ms)
 		next = ms[len(ms)-1].Offset + 1
-		got = append(got, ms...)
+		for _, m := range ms {
+			if !m.Control {
+				got = append(got, m)
+			}
+		}
 		if len(got) >= n {
 			return got[:n]
 		}
@@ -80,6 +84,9 @@ func (g *grant) orderly(next epoch.Offset, ms []consumer.Message) {
 		}
 		if o := g.Origin(); m.Topic != o.Topic || m.Partition != o.Number {
 			g.p.w.fail("Read of %s yielded a message of %s/%d", g.name(), m.Topic, m.Partition)
+		}
+		if m.Control && (m.Key != nil || m.Value != nil || m.Headers != nil) {
+			g.p.w.fail("Read of %s yielded a control message that carries something, at %d", g.name(), m.Offset)
 		}
 		next = m.Offset + 1
 	}
@@ -112,7 +119,9 @@ func (g *grant) want(from epoch.Fence, values ...string) []consumer.Message {
 func valuesOf(ms []consumer.Message) []string {
 	var vs []string
 	for _, m := range ms {
-		vs = append(vs, string(m.Value))
+		if !m.Control {
+			vs = append(vs, string(m.Value))
+		}
 	}
 	return vs
 }
