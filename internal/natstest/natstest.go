@@ -1,0 +1,60 @@
+package natstest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// reconnectWait is short: it is a wait on loopback.
+const reconnectWait = 50 * time.Millisecond
+
+// Start starts a server for t alone, and ends it with t. If t has failed by
+// then, the tail of the server's log is added to its output.
+func Start(t testing.TB, configure ...Configure) *Server {
+	t.Helper()
+	s, err := New(t.TempDir(), configure...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the server's log ends with\n%s", s.LogTail())
+		}
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Connect returns a connection that is closed when t ends. It reconnects for
+// as long as it takes.
+func (s *Server) Connect(t testing.TB, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	return connect(t, s.URL(), options)
+}
+
+// JetStream is [Server.Connect] with the JetStream of the connection.
+func (s *Server) JetStream(t testing.TB, options ...nats.Option) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(s.Connect(t, options...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+func connect(t testing.TB, urls string, options []nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(urls, append([]nats.Option{
+		nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(0, 0), nats.IgnoreDiscoveredServers(),
+	}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}

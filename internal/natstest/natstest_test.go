@@ -1,0 +1,42 @@
+package natstest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestAServerKeepsItsDataAndItsAddressAcrossARestart(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := Start(t)
+	js := s.JetStream(t)
+	url := s.URL()
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(ctx, "s", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if s.Embedded() != nil {
+		t.Error("the server is stopped and still there")
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if s.URL() != url {
+		t.Errorf("the server is now at %s, was at %s", s.URL(), url)
+	}
+	stream, err := s.JetStream(t).Stream(ctx, "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stream.CachedInfo().State.LastSeq; got != 1 {
+		t.Errorf("last sequence %d, want 1", got)
+	}
+}

@@ -1,0 +1,174 @@
+package natstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const (
+	// startLimit bounds one start. It takes some milliseconds on an idle
+	// machine.
+	startLimit = 30 * time.Second
+
+	// stopLimit bounds one stop.
+	stopLimit = 30 * time.Second
+
+	// anyPort lets the server choose a free one.
+	anyPort = server.RANDOM_PORT
+)
+
+// Server is one nats-server with JetStream. Its methods are safe for
+// concurrent use.
+type Server struct {
+	log *tail
+
+	mu      sync.Mutex
+	options *server.Options // with the port, once it is known
+	running *server.Server  // nil while stopped
+}
+
+// Configure changes a server's options before it starts. What natstest needs
+// itself (addresses, the data directory) must be left alone.
+type Configure func(*server.Options)
+
+// New starts a server whose data is below dir, which must exist. It ends with
+// Stop.
+func New(dir string, configure ...Configure) (*Server, error) {
+	s := &Server{log: &tail{}, options: NodeOptions("natstest", dir)}
+	for _, c := range configure {
+		c(s.options)
+	}
+	if err := s.Start(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// NodeOptions are the options of a server on a free loopback port with its
+// data below dir. They are the caller's to change.
+func NodeOptions(name, dir string) *server.Options {
+	return &server.Options{
+		ServerName:         name,
+		Host:               "127.0.0.1",
+		Port:               anyPort,
+		JetStream:          true,
+		StoreDir:           dir,
+		JetStreamMaxMemory: 256 << 20,
+		JetStreamMaxStore:  8 << 30,
+		NoSigs:             true, // signals are the program's own
+		NoLog:              true,
+		// Nothing here outlives a power cut.
+		SyncInterval: time.Minute,
+	}
+}
+
+// Start starts the server again after Stop, with its data, on the same port.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running != nil {
+		return errors.New("natstest: start: the server is running")
+	}
+	if err := os.MkdirAll(s.options.StoreDir, 0o700); err != nil {
+		return fmt.Errorf("natstest: %w", err)
+	}
+	started, err := s.launch()
+	if err != nil {
+		return err
+	}
+	s.running = started
+	return nil
+}
+
+func (s *Server) launch() (*server.Server, error) {
+	options := s.options.Clone()
+	// The server takes the options over, and it writes what it chose into them.
+	ns, err := server.NewServer(options)
+	if err != nil {
+		return nil, fmt.Errorf("natstest: start: %w", err)
+	}
+	ns.SetLoggerV2(s.log, false, false, false)
+	ns.Start()
+	if !ns.ReadyForConnections(startLimit) {
+		ns.Shutdown()
+		return nil, fmt.Errorf("natstest: the server was not ready after %v:\n%s", startLimit, s.LogTail())
+	}
+	if s.options.Port == anyPort {
+		s.options.Port = options.Port
+	}
+	return ns, nil
+}
+
+// Stop stops the server and returns when it is gone. Its data stays.
+func (s *Server) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		return nil
+	}
+	gone := make(chan struct{})
+	go func(ns *server.Server) {
+		defer close(gone)
+		ns.Shutdown()
+		ns.WaitForShutdown()
+	}(s.running)
+	select {
+	case <-gone:
+	case <-time.After(stopLimit):
+		return fmt.Errorf("natstest: the server has not stopped after %v:\n%s", stopLimit, s.LogTail())
+	}
+	s.running = nil
+	return nil
+}
+
+// URL is where clients connect. It stays the same across restarts.
+func (s *Server) URL() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("nats://127.0.0.1:%d", s.options.Port)
+}
+
+// Embedded is the server itself, nil while it is stopped.
+func (s *Server) Embedded() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
+// LogTail is the end of what the server has logged: warnings and errors.
+func (s *Server) LogTail() string { return s.log.String() }
+
+// tail keeps the last lines of a log.
+type tail struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+const tailLines = 40
+
+func (t *tail) add(level, format string, args []any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	line := time.Now().Format("15:04:05.000 ") + level + " " + fmt.Sprintf(format, args...)
+	t.lines = append(t.lines, line)
+	t.lines = t.lines[max(0, len(t.lines)-tailLines):]
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(t.lines, "\n")
+}
+
+func (t *tail) Noticef(string, ...any)            {}
+func (t *tail) Debugf(string, ...any)             {}
+func (t *tail) Tracef(string, ...any)             {}
+func (t *tail) Warnf(format string, args ...any)  { t.add("WRN", format, args) }
+func (t *tail) Errorf(format string, args ...any) { t.add("ERR", format, args) }
+func (t *tail) Fatalf(format string, args ...any) { t.add("FTL", format, args) }
