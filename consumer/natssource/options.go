@@ -1,0 +1,182 @@
+package natssource
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Options say which group reads which streams, and where its leases are kept.
+type Options struct {
+	// Group is the scope of the leases, and of the fences in the sink. Any
+	// name will do, up to 512 bytes of UTF-8; in the keys of the bucket, bytes
+	// other than letters, digits, '-' and '_' are written as '=' and two
+	// hexadecimal digits. Required.
+	Group string
+
+	// JetStream is what [jetstream.New], [jetstream.NewWithDomain] or
+	// [jetstream.NewWithAPIPrefix] made of a connection. The connection stays
+	// the caller's: the source neither closes it nor sets its callbacks. It
+	// should reconnect for as long as it takes ([nats.MaxReconnects] of -1):
+	// Run ends with an error when it is closed. Required.
+	JetStream jetstream.JetStream
+
+	// Streams are the streams to read, at least one, each named once.
+	Streams []Stream
+
+	// Bucket is the key-value bucket that holds the leases. Several groups
+	// may share one. It is created if it is missing, in files and with the
+	// replicas of the first stream. Empty means "epochfence".
+	Bucket string
+
+	// LeaseTTL is how long a lease outlives the last sign of life of its
+	// holder: whole seconds, from 1 s to 1 h. Zero means 15 s. Every process of a
+	// group should have the same.
+	LeaseTTL time.Duration
+
+	// BufferBytes bounds what is read ahead and not yet applied, over all
+	// partitions, in bytes of messages. Zero means 64 MiB; the least is 1 MiB.
+	BufferBytes int
+
+	// StartTimeout bounds how long Run tries to reach JetStream before it
+	// gives up. Zero means 30 s.
+	StartTimeout time.Duration
+
+	// Name names this process in leases and fences, for people; it need not be
+	// unique. Empty means the host's name and the process id.
+	Name string
+
+	// Logger gets the source's lines. Nil means [slog.Default].
+	Logger *slog.Logger
+}
+
+// Stream names a stream and says how it is partitioned: by Filters, by
+// Transform, or, with neither, not at all: the whole stream is partition 0.
+type Stream struct {
+	// Name is the stream's name, which is the topic of its messages.
+	Name string
+
+	// Filters makes partition n of the messages whose stored subject matches
+	// filter n. Two filters must not match the same subject.
+	Filters []string
+
+	// Transform makes the partitions from the partition(N, ...) in the
+	// destination of the stream's subject transform, which must be this one.
+	// See [EnsureTransform].
+	Transform *Transform
+}
+
+// Transform is a subject transform of a stream, as the server writes it, such as
+// from "payments.*" to "payments.{{partition(16,1)}}.{{wildcard(1)}}".
+type Transform struct {
+	Source      string
+	Destination string
+}
+
+const (
+	defaultBucket = "epochfence"
+	defaultTTL    = 15 * time.Second
+	leastTTL      = time.Second
+	mostWait      = time.Hour
+
+	defaultBuffer = 64 << 20
+	leastBuffer   = 1 << 20
+	mostBuffer    = 1 << 40
+
+	mostName = 512 // bytes
+)
+
+var bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+
+// withDefaults checks what can be checked without a server.
+func (o Options) withDefaults() (Options, error) {
+	if o.Bucket == "" {
+		o.Bucket = defaultBucket
+	}
+	if o.LeaseTTL == 0 {
+		o.LeaseTTL = defaultTTL
+	}
+	if o.BufferBytes == 0 {
+		o.BufferBytes = defaultBuffer
+	}
+	if o.StartTimeout == 0 {
+		o.StartTimeout = 30 * time.Second
+	}
+	if o.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown-host"
+		}
+		o.Name = fmt.Sprintf("%s-%d", host, os.Getpid())
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if err := o.check(); err != nil {
+		return Options{}, err
+	}
+	o.Logger = o.Logger.With("group", o.Group)
+	return o, nil
+}
+
+func (o Options) check() error {
+	if o.Group == "" {
+		return errors.New("natssource: Options.Group is empty")
+	}
+	for _, name := range []struct{ option, v string }{{"Group", o.Group}, {"Name", o.Name}} {
+		if !utf8.ValidString(name.v) || strings.ContainsRune(name.v, 0) || len(name.v) > mostName {
+			return fmt.Errorf("natssource: Options.%s is %q; want valid UTF-8 without NUL, up to %d bytes", name.option, shorten(name.v), mostName)
+		}
+	}
+	if o.JetStream == nil {
+		return errors.New("natssource: Options.JetStream is nil; make one with jetstream.New(conn)")
+	}
+	if len(o.Bucket) > mostName || !bucketName.MatchString(o.Bucket) {
+		return fmt.Errorf("natssource: Options.Bucket is %q, which is no name of a bucket: want letters, digits, '-' and '_'", shorten(o.Bucket))
+	}
+	if o.LeaseTTL < leastTTL || o.LeaseTTL > mostWait || o.LeaseTTL%time.Second != 0 {
+		return fmt.Errorf("natssource: Options.LeaseTTL is %v; want 0 for the default of %v, or whole seconds from %v to %v: NATS counts TTLs in seconds",
+			o.LeaseTTL, defaultTTL, leastTTL, mostWait)
+	}
+	if o.BufferBytes < leastBuffer || o.BufferBytes > mostBuffer {
+		return fmt.Errorf("natssource: Options.BufferBytes is %d; want 0 for the default of %d, or %d to %d", o.BufferBytes, defaultBuffer, leastBuffer, int64(mostBuffer))
+	}
+	if o.StartTimeout < 0 || o.StartTimeout > mostWait {
+		return fmt.Errorf("natssource: Options.StartTimeout is %v; want 0 for the default of 30 s, or up to %v", o.StartTimeout, mostWait)
+	}
+	return checkStreams(o.Streams)
+}
+
+func checkStreams(streams []Stream) error {
+	if len(streams) == 0 {
+		return errors.New("natssource: Options.Streams is empty")
+	}
+	seen := map[string]bool{}
+	for _, s := range streams {
+		switch {
+		case s.Name == "" || len(s.Name) > 255 || strings.ContainsAny(s.Name, ".*>/\\ \t\r\n\f\x00"):
+			return fmt.Errorf("natssource: Options.Streams holds %q, which is no name of a stream: want 1 to 255 characters without '.', '*', '>', slashes and white space", shorten(s.Name))
+		case seen[s.Name]:
+			return fmt.Errorf("natssource: Options.Streams names %q twice", s.Name)
+		case len(s.Filters) > 0 && s.Transform != nil:
+			return fmt.Errorf("natssource: stream %q has Filters and a Transform; partitions come from one of them", s.Name)
+		}
+		seen[s.Name] = true
+	}
+	return nil
+}
+
+func shorten(name string) string {
+	const most = 260
+	if len(name) <= most {
+		return name
+	}
+	return name[:most] + "..."
+}
