@@ -10,17 +10,20 @@ import (
 // committer runs the transactions of the partitions pinned to it. It has two
 // lanes, each with one transaction at a time: one for all partitions in good
 // order, which share it, and one for those that have just failed, one by one,
-// so that a failing or slow message holds up nobody else's.
+// so that a failing or slow message holds up nobody else's. A third one is for
+// the work beside the messages; see [side].
 type committer[TX any] struct {
 	run    *runner[TX]
 	base   context.Context // of every transaction; never ends
 	closed chan struct{}   // closed once no partition is left
 	pinned int             // guarded by the runner's mutex
 
-	mu     sync.Mutex
-	shared lane[TX]
-	alone  lane[TX]
-	room   int // messages a shared transaction takes in all, adapted to the time it takes
+	mu      sync.Mutex
+	shared  lane[TX]
+	alone   lane[TX]
+	besides lane[TX]    // its queue is sides
+	sides   []*side[TX] // those with work queued
+	room    int         // messages a shared transaction takes in all, adapted to the time it takes
 }
 
 // lane holds the ready ones, in the order they became so.
@@ -35,24 +38,40 @@ const sharedBatches = 16
 func newCommitter[TX any](base context.Context, r *runner[TX]) *committer[TX] {
 	return &committer[TX]{
 		run: r, base: base, closed: make(chan struct{}), room: sharedBatches * r.MaxBatch,
-		shared: lane[TX]{wake: make(chan struct{}, 1)},
-		alone:  lane[TX]{wake: make(chan struct{}, 1)},
+		shared:  lane[TX]{wake: make(chan struct{}, 1)},
+		alone:   lane[TX]{wake: make(chan struct{}, 1)},
+		besides: lane[TX]{wake: make(chan struct{}, 1)},
 	}
 }
 
-// start runs the two lanes until closed is.
+// start runs the lanes until closed is.
 func (c *committer[TX]) start(running *sync.WaitGroup) {
-	running.Go(func() { c.serve(running, &c.shared, c.pickShared) })
-	running.Go(func() { c.serve(running, &c.alone, c.pickAlone) })
+	running.Go(func() { c.serve(running, &c.shared, c.messages(c.pickShared)) })
+	running.Go(func() { c.serve(running, &c.alone, c.messages(c.pickAlone)) })
+	if c.run.Beside != nil {
+		running.Go(func() { c.serve(running, &c.besides, c.workBeside) })
+	}
+}
+
+// messages runs one transaction over what pick takes, and reports whether there
+// was one to run.
+func (c *committer[TX]) messages(pick func() []*holding[TX]) func() bool {
+	return func() bool {
+		hs := pick()
+		if len(hs) > 0 {
+			c.transact(hs)
+		}
+		return len(hs) > 0
+	}
 }
 
 // serve runs a lane. A handler that ends this goroutine is followed by another.
-func (c *committer[TX]) serve(running *sync.WaitGroup, l *lane[TX], pick func() []*holding[TX]) {
+func (c *committer[TX]) serve(running *sync.WaitGroup, l *lane[TX], transact func() bool) {
 	over := false
 	defer func() {
 		if !over {
 			l.signal()
-			running.Go(func() { c.serve(running, l, pick) })
+			running.Go(func() { c.serve(running, l, transact) })
 		}
 	}()
 	for {
@@ -62,8 +81,7 @@ func (c *committer[TX]) serve(running *sync.WaitGroup, l *lane[TX], pick func() 
 			return
 		case <-l.wake:
 		}
-		for hs := pick(); len(hs) > 0; hs = pick() {
-			c.transact(hs)
+		for transact() {
 		}
 	}
 }
@@ -74,12 +92,10 @@ func (c *committer[TX]) pickShared() []*holding[TX] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLost(&c.shared)
-	n := min(len(c.shared.queue), c.room)
-	picked := slices.Clone(c.shared.queue[:n])
-	c.shared.queue = slices.Delete(c.shared.queue, 0, n)
+	picked := c.shared.take(c.room)
 	for _, h := range picked {
-		h.state = busy
-		h.size = min(len(h.unapplied), c.run.MaxBatch, c.room/n)
+		h.begun()
+		h.size = min(len(h.unapplied), c.run.MaxBatch, c.room/len(picked))
 	}
 	return picked
 }
@@ -89,14 +105,66 @@ func (c *committer[TX]) pickAlone() []*holding[TX] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLost(&c.alone)
-	if len(c.alone.queue) == 0 {
+	picked := c.alone.take(1)
+	for _, h := range picked {
+		h.begun()
+		h.size = h.probe.size(min(len(h.unapplied), c.run.MaxBatch))
+	}
+	return picked
+}
+
+// take takes the first holdings of a lane that need not wait for work beside
+// their messages, most at most.
+func (l *lane[TX]) take(most int) []*holding[TX] {
+	var picked []*holding[TX]
+	l.queue = slices.DeleteFunc(l.queue, func(h *holding[TX]) bool {
+		if len(picked) == most || !h.owner.side.mayGo() {
+			return false
+		}
+		picked = append(picked, h)
+		return true
+	})
+	return picked
+}
+
+// begun notes that a transaction is under way.
+func (h *holding[TX]) begun() {
+	h.state = busy
+	h.owner.side.begun()
+}
+
+// consuming notes what o works with, and returns what has ended the claim
+// already, if anything has.
+func (c *committer[TX]) consuming(h *holding[TX], interrupt func()) *outcome {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := h.owner.side
+	if s == nil {
 		return nil
 	}
-	h := c.alone.queue[0]
-	c.alone.queue = slices.Delete(c.alone.queue, 0, 1)
-	h.state = busy
-	h.size = h.probe.size(min(len(h.unapplied), c.run.MaxBatch))
-	return []*holding[TX]{h}
+	if s.broken == nil {
+		h.owner.holding, s.interrupt = h, interrupt
+	}
+	return s.broken
+}
+
+func (c *committer[TX]) consumed(o *ownership[TX]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o.holding = nil
+	if o.side != nil {
+		o.side.interrupt = nil
+	}
+}
+
+// brokenOutcome is what work beside the messages has ended the claim with.
+func (c *committer[TX]) brokenOutcome(o *ownership[TX]) *outcome {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o.side == nil {
+		return nil
+	}
+	return o.side.broken
 }
 
 // dropLost ends those whose transaction would only abort the others'.
@@ -133,6 +201,10 @@ func (c *committer[TX]) adapt(messages int, took, timeout time.Duration, timedOu
 func (c *committer[TX]) apply(h *holding[TX], ms []Message) outcome {
 	h.unapplied = ms
 	c.mu.Lock()
+	if s := h.owner.side; s != nil && s.broken != nil {
+		c.mu.Unlock()
+		return *s.broken
+	}
 	c.ready(h)
 	c.mu.Unlock()
 	select {
@@ -152,18 +224,25 @@ func (c *committer[TX]) apply(h *holding[TX], ms []Message) outcome {
 func (c *committer[TX]) withdraw(h *holding[TX]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch h.state {
-	case ready:
-		l := c.lane(h)
-		l.queue = slices.DeleteFunc(l.queue, func(q *holding[TX]) bool { return q == h })
-	case waiting:
-		h.timer.Stop()
-	default:
+	if h.state != ready && h.state != waiting {
 		h.leaving = true
 		return false
 	}
-	h.state = idle
+	c.takeBack(h)
 	return true
+}
+
+// takeBack takes h, which is ready or waiting, out of the lanes. The mutex is
+// held.
+func (c *committer[TX]) takeBack(h *holding[TX]) {
+	if h.state == waiting {
+		h.timer.Stop()
+	} else {
+		l := c.lane(h)
+		l.queue = slices.DeleteFunc(l.queue, func(q *holding[TX]) bool { return q == h })
+	}
+	h.state = idle
+	c.besides.signal() // it may have waited for h
 }
 
 func (c *committer[TX]) lane(h *holding[TX]) *lane[TX] {
@@ -192,6 +271,7 @@ func (l *lane[TX]) signal() {
 func (c *committer[TX]) again(h *holding[TX], d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	h.owner.side.settled(c)
 	switch {
 	case h.leaving:
 		c.end(h, outcome{end: left})
@@ -213,10 +293,12 @@ func (c *committer[TX]) again(h *holding[TX], d time.Duration) {
 func (c *committer[TX]) finish(h *holding[TX], out outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	h.owner.side.settled(c)
 	c.end(h, out)
 }
 
 func (c *committer[TX]) end(h *holding[TX], out outcome) {
 	h.state = idle
+	c.besides.signal()
 	h.outcome <- out
 }

@@ -49,6 +49,14 @@ type Options[TX any] struct {
 	// stops at the message, is reported, and is tried again from time to time.
 	OnFailure func(ctx context.Context, tx TX, m Message, e epoch.Epoch, cause error) error
 
+	// Beside, if it is set, is called for each claim of a partition, on a
+	// goroutine of its own, for work that goes with the partition but not with
+	// one message: to relay what handlers left in an outbox, say. Its context
+	// ends when the claim ends or the partition is asked back; it must return
+	// then, as the partition waits for it. If it returns before, it is not
+	// called again under that claim; if it panics, it is.
+	Beside func(ctx context.Context, b Beside[TX])
+
 	// HaltMin and HaltMax bound the wait before a halted partition is tried
 	// again, which doubles. Zero means 1 s and 1 min.
 	HaltMin, HaltMax time.Duration

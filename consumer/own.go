@@ -18,6 +18,9 @@ type ownership[TX any] struct {
 	logger    *slog.Logger
 	timeout   time.Duration // of one transaction
 
+	holding *holding[TX] // while consuming; guarded by the committer's mutex
+	side    *side[TX]    // of the claim, nil without Options.Beside; likewise
+
 	fence       epoch.Fence // as last claimed and advanced; zero before the first claim
 	keep        bool        // nothing is in doubt: if the fence carries our claim still, no new one is due
 	probe       probe       // of the messages from fence.Next on
@@ -46,6 +49,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		retries: newRetryWait(r.RetryMin, r.RetryMax),
 	}
 	defer r.unpin(o.committer)
+	defer o.endBeside()
 	if err := r.escapedFrom(p); err != nil {
 		o.escaped(err)
 		o.wait(ctx, forever)
@@ -60,12 +64,16 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		} else {
 			in = o.ended(o.consume(ctx))
 		}
+		if !o.keep {
+			o.endBeside()
+		}
 		o.wait(ctx, in)
 	}
 	if ctx.Err() != nil {
 		o.lost(context.Cause(ctx))
 		return
 	}
+	o.endBeside()
 	o.logger.Info("drained", "epoch", o.fence.Epoch, "next", o.next())
 	r.Observer.Observe(Drained{Partition: p, Epoch: o.fence.Epoch, Next: o.next()})
 }
@@ -84,9 +92,9 @@ func (o *ownership[TX]) running(ctx context.Context) bool {
 
 // hold makes sure of a claim: the one we have, where nothing is in doubt and the
 // fence still carries it, and otherwise a new one.
-func (o *ownership[TX]) hold(ctx context.Context) error {
+func (o *ownership[TX]) hold(tenure context.Context) error {
 	began := time.Now()
-	ctx, done := o.claiming(ctx)
+	ctx, done := o.claiming(tenure)
 	defer done()
 	if o.keep {
 		f, err := o.run.sink.Fence(ctx, o.partition)
@@ -101,12 +109,14 @@ func (o *ownership[TX]) hold(ctx context.Context) error {
 			return nil
 		}
 	}
+	o.endBeside()
 	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0)
 	if err != nil {
 		return err
 	}
 	o.unconfirmed = 0
 	o.stand(got)
+	o.beside(tenure)
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
 	o.logger.Info("claimed", "epoch", got.Epoch, "claim", got.Claim, "next", got.Next,
 		"replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
@@ -124,6 +134,9 @@ func (o *ownership[TX]) stand(f epoch.Fence) {
 		o.probe.passed(o.probe.suspects)
 	}
 	o.fence = f
+	o.committer.mu.Lock()
+	defer o.committer.mu.Unlock()
+	o.side.moved(f)
 }
 
 // claiming returns the context of one attempt to claim. It is bounded, and ends
@@ -146,6 +159,10 @@ func (o *ownership[TX]) consume(ctx context.Context) outcome {
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h := newHolding(reading, o)
+	if out := o.committer.consuming(h, cancel); out != nil {
+		return *out
+	}
+	defer o.committer.consumed(o)
 	defer func() {
 		o.progress = o.progress || h.fence.Next > o.fence.Next
 		o.fence = h.fence
@@ -166,6 +183,9 @@ func (o *ownership[TX]) consume(ctx context.Context) outcome {
 	}
 	if !o.running(ctx) {
 		return outcome{end: left}
+	}
+	if out := o.committer.brokenOutcome(o); out != nil {
+		return *out
 	}
 	return outcome{end: halted, err: errors.New("consumer: the source ended the read before the partition was asked back")}
 }

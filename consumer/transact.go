@@ -255,6 +255,9 @@ func (c *committer[TX]) advanced(t take[TX], took time.Duration) {
 		c.finish(h, outcome{end: inDoubt, err: err})
 		return
 	}
+	c.mu.Lock()
+	h.owner.side.passed(h.fence)
+	c.mu.Unlock()
 	h.owner.tenure.Mirror(h.fence)
 	c.run.Observer.Observe(Advanced{
 		Partition: t.advance.Partition, Epoch: t.epoch, From: t.advance.From, To: t.advance.To,

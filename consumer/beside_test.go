@@ -1,0 +1,321 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+type beside = consumer.Beside[tx]
+
+// note returns a work that leaves a line in the list "beside".
+func note(line string) func(context.Context, tx) error {
+	return func(_ context.Context, tx tx) error {
+		tx.Append("beside", line)
+		return nil
+	}
+}
+
+func TestWorkBesideTheMessagesCommitsUnderTheClaimAndLeavesThePosition(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		want := r.fill(0, 3)
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			<-b.Applied()
+			if err := b.Do(ctx, note(fmt.Sprintf("%v epoch %d", b.Partition(), b.Epoch()))); err != nil {
+				t.Errorf("Do: %v", err)
+			}
+			<-ctx.Done()
+		}})
+		synctest.Wait()
+		r.wantNext(0, 3)
+		r.log.Append(0, "more")
+		synctest.Wait()
+		p.end()
+		r.wantEffects(0, append(want, "more")...)
+		if got, want := fmt.Sprint(r.sink.List("beside")), fmt.Sprintf("[%v epoch %d]", r.partition(0), wantOne[consumer.Claimed](p).Fence.Epoch); got != want {
+			t.Errorf("beside: %s, want %s", got, want)
+		}
+		if d := seen[consumer.InDoubt](p); len(d) > 0 {
+			t.Errorf("the messages' claim was in doubt: %v", d)
+		}
+	})
+}
+
+func TestWorkBesideAndMessagesTakeTurnsAndNeitherDisturbsTheOther(t *testing.T) {
+	inBubble(t, 3, func(r *rig) {
+		const rounds = 200
+		var did atomic.Int64
+		p := r.start("a", record, options{MaxBatch: 1, Beside: func(ctx context.Context, b beside) {
+			for ctx.Err() == nil && did.Load() < rounds {
+				if err := b.Do(ctx, note("x")); err != nil && ctx.Err() == nil {
+					t.Errorf("Do: %v", err)
+				}
+				did.Add(1)
+			}
+			<-ctx.Done()
+		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			runtime.Gosched()
+			return do()
+		}})
+		var want [3][]string
+		for n := range int32(3) {
+			want[n] = r.fill(n, 100)
+		}
+		r.pass(time.Minute)
+		p.end()
+		for n := range int32(3) {
+			r.wantEffects(n, want[n]...)
+		}
+		if n := did.Load(); n < rounds || len(r.sink.List("beside")) != int(n) {
+			t.Errorf("%d pieces of work were done and %d committed, want at least %d and as many", n, len(r.sink.List("beside")), rounds)
+		}
+		if d, c := seen[consumer.InDoubt](p), seen[consumer.Claimed](p); len(d) > 0 || len(c) != 3 {
+			t.Errorf("%d claims, doubts %v", len(c), d)
+		}
+	})
+}
+
+// Whoever asks without end gets every other transaction, and no more.
+func TestWorkBesideWithoutEndDoesNotStarveTheMessages(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		takesAWhile := memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			r.pass(time.Millisecond)
+			return do()
+		}}
+		p := r.start("a", record, options{MaxBatch: 1, Beside: func(ctx context.Context, b beside) {
+			done := make(chan struct{})
+			for range 4 { // so that one is always queued
+				go func() {
+					for ctx.Err() == nil {
+						_ = b.Do(ctx, note("x"))
+					}
+					done <- struct{}{}
+				}()
+			}
+			for range 4 {
+				<-done
+			}
+		}}, takesAWhile)
+		r.fill(0, 1000)
+		r.pass(time.Second)
+		p.end()
+		messages, work := len(r.sink.List(list(0))), len(r.sink.List("beside"))
+		if messages < 400 || work < 400 {
+			t.Errorf("in 1,000 transactions %d were of messages and %d beside them; want about half each", messages, work)
+		}
+	})
+}
+
+func TestAZombiesWorkBesideIsRefusedAndEndsItsClaim(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.group().Script()
+		goOn, refused := make(chan struct{}), make(chan error, 1)
+		a := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			select {
+			case <-goOn:
+			case <-ctx.Done():
+				return
+			}
+			refused <- b.Do(ctx, note("zombie"))
+			<-ctx.Done()
+		}})
+		synctest.Wait()
+		r.group().Grant(a.member, r.log.Name(), 0)
+		synctest.Wait()
+		b := r.start("b", record, options{})
+		synctest.Wait()
+		r.group().Grant(b.member, r.log.Name(), 0) // and a is not told
+		synctest.Wait()
+		close(goOn)
+		if err := <-refused; !errors.Is(err, epoch.ErrStale) {
+			t.Errorf("Do = %v, want a refusal as stale", err)
+		}
+		synctest.Wait()
+		if s := wantOne[consumer.Stale](a); s.Held.Claim != wantOne[consumer.Claimed](b).Fence.Claim {
+			t.Errorf("%+v", s)
+		}
+		if got := r.sink.List("beside"); len(got) > 0 {
+			t.Errorf("committed: %v", got)
+		}
+		a.end()
+		b.end()
+	})
+}
+
+func TestWorkBesideInDoubtIsFollowedByANewClaim(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		lose := true
+		var epochs []epoch.Epoch // one claim after the other
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			epochs = append(epochs, b.Epoch())
+			err := b.Do(ctx, note(fmt.Sprint(len(epochs))))
+			if first := len(epochs) == 1; first != errors.Is(err, epoch.ErrInDoubt) {
+				t.Errorf("Do under claim %d: %v", len(epochs), err)
+			}
+			<-ctx.Done()
+		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			if lose {
+				lose = false
+				return errors.Join(epoch.ErrInDoubt, do())
+			}
+			return do()
+		}})
+		r.pass(time.Minute)
+		p.end()
+		if len(epochs) != 2 || epochs[1] <= epochs[0] {
+			t.Errorf("epochs %v, want two, rising", epochs)
+		}
+		if got := fmt.Sprint(r.sink.List("beside")); got != "[1 2]" {
+			t.Errorf("beside: %s", got)
+		}
+	})
+}
+
+func TestAFailureOfWorkBesideIsTheWorksOwn(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		broken := errors.New("broken")
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			err := b.Do(ctx, func(_ context.Context, tx tx) error {
+				tx.Append("beside", "rolled back")
+				return broken
+			})
+			if !errors.Is(err, broken) {
+				t.Errorf("Do = %v", err)
+			}
+			var panicked *consumer.PanicError
+			if err := b.Do(ctx, func(context.Context, tx) error { panic("no") }); !errors.As(err, &panicked) {
+				t.Errorf("Do = %v, want a panic", err)
+			}
+			// What another fenced store says is not said of this one.
+			if err := b.Do(ctx, func(context.Context, tx) error { return epoch.ErrStale }); err == nil || errors.Is(err, epoch.ErrStale) {
+				t.Errorf("Do = %v", err)
+			}
+			if err := b.Do(ctx, note("kept")); err != nil {
+				t.Errorf("Do = %v", err)
+			}
+			<-ctx.Done()
+		}})
+		want := r.fill(0, 2)
+		synctest.Wait()
+		p.end()
+		r.wantEffects(0, want...)
+		wantOne[consumer.Claimed](p)
+		if got := fmt.Sprint(r.sink.List("beside")); got != "[kept]" {
+			t.Errorf("beside: %s", got)
+		}
+	})
+}
+
+func TestWorkBesideGoesOnWhileAMessageHaltsThePartition(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 1)
+		calls := 0
+		p := r.start("a", func(context.Context, tx, consumer.Message, epoch.Epoch) error {
+			return consumer.Permanent(errors.New("poison"))
+		}, options{HaltMin: time.Hour, HaltMax: time.Hour, Beside: func(ctx context.Context, b beside) {
+			calls++
+			for tick := time.NewTicker(time.Minute); ; {
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					tick.Stop()
+					return
+				}
+				if err := b.Do(ctx, note("x")); err != nil {
+					t.Errorf("Do: %v", err)
+				}
+			}
+		}})
+		r.pass(150*time.Minute + time.Second)
+		p.end()
+		if n := len(r.sink.List("beside")); n != 150 || calls != 1 {
+			t.Errorf("%d pieces of work in 150 minutes, in %d calls", n, calls)
+		}
+	})
+}
+
+func TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		goOn, asked := make(chan struct{}), make(chan struct{})
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			<-ctx.Done()
+			close(asked)
+			<-goOn
+			if err := b.Do(context.WithoutCancel(ctx), note("late")); err == nil {
+				t.Error("Do after the end of the claim")
+			}
+		}})
+		synctest.Wait()
+		p.stop()
+		<-asked
+		synctest.Wait()
+		if len(seen[consumer.Drained](p)) > 0 {
+			t.Error("drained while the work beside went on")
+		}
+		close(goOn)
+		p.end()
+		wantOne[consumer.Drained](p)
+	})
+}
+
+func TestWorkBesideThatPanicsOrEndsItsGoroutineIsCalledAgain(t *testing.T) {
+	for name, fail := range map[string]func(){"panic": func() { panic("no") }, "goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				calls := 0
+				p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+					if calls++; calls < 3 {
+						fail()
+					}
+					if err := b.Do(ctx, note("x")); err != nil {
+						t.Errorf("Do: %v", err)
+					}
+				}})
+				r.pass(time.Minute)
+				want := r.fill(0, 1)
+				synctest.Wait()
+				p.end()
+				r.wantEffects(0, want...)
+				if calls != 3 || len(r.sink.List("beside")) != 1 {
+					t.Errorf("called %d times, committed %v", calls, r.sink.List("beside"))
+				}
+			})
+		})
+	}
+}
+
+func TestWorkThatNoLongerWaitsIsNotBegun(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		underWay, release := make(chan struct{}), make(chan struct{})
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			<-underWay
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			if err := b.Do(short, note("x")); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Do = %v", err)
+			}
+			close(release)
+		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			close(underWay)
+			<-release
+			return do()
+		}})
+		synctest.Wait()
+		r.log.Append(0, "first")
+		r.pass(time.Minute)
+		p.end()
+		r.wantEffects(0, "first")
+		if got := r.sink.List("beside"); len(got) > 0 {
+			t.Errorf("committed: %v", got)
+		}
+	})
+}
