@@ -1,0 +1,137 @@
+package httpfence
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// recorder is the ResponseWriter of a handler whose answer is held back.
+type recorder struct {
+	header http.Header // the handler's
+	sent   http.Header // as it was when the status was written
+	status int
+	body   bytes.Buffer
+	limit  int64
+	wrong  error // why the answer cannot be kept
+}
+
+func newRecorder(limit int64) *recorder { return &recorder{header: http.Header{}, limit: limit} }
+
+func (w *recorder) Header() http.Header { return w.header }
+
+func (w *recorder) WriteHeader(status int) {
+	switch {
+	case status < 100 || status > 999:
+		panic(fmt.Sprintf("httpfence: invalid WriteHeader code %d", status)) // as net/http does
+	case w.status != 0 || status < 200 && status != http.StatusSwitchingProtocols:
+		return
+	case status == http.StatusSwitchingProtocols:
+		w.wrong = fmt.Errorf("status %d: a fenced answer switches no protocol", status)
+	}
+	w.status = status
+	w.sent = w.header.Clone()
+}
+
+func (w *recorder) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if !bodyAllowed(w.status) {
+		return 0, http.ErrBodyNotAllowed
+	}
+	if int64(w.body.Len())+int64(len(p)) > w.limit {
+		w.wrong = fmt.Errorf("the body has more than the %d bytes of Options.MaxAnswer", w.limit)
+	}
+	if w.wrong != nil {
+		return 0, fmt.Errorf("httpfence: write the answer: %w", w.wrong)
+	}
+	return w.body.Write(p)
+}
+
+// answer is what the handler has written, once it has returned.
+func (w *recorder) answer() (Answer, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if w.wrong != nil {
+		return Answer{}, w.wrong
+	}
+	a := Answer{Status: w.status, Header: w.sent, Body: w.body.Bytes()}
+	// Trailers are what was announced in Trailer, and what has the prefix.
+	for _, list := range a.Header["Trailer"] {
+		for name := range strings.SplitSeq(list, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			a.trail(name, w.header[name])
+		}
+	}
+	for name, values := range w.header {
+		if bare, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
+			a.trail(http.CanonicalHeaderKey(bare), values)
+			delete(a.Header, name)
+		}
+	}
+	for _, name := range hopByHop {
+		delete(a.Header, name)
+	}
+	for name := range a.Trailer {
+		delete(a.Header, name)
+	}
+	return a, nil
+}
+
+// hopByHop are the headers that belong to one connection or that the server
+// writes itself.
+var hopByHop = []string{"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+func (a *Answer) trail(name string, values []string) {
+	if len(values) == 0 || slices.Contains(hopByHop, name) {
+		return
+	}
+	if a.Trailer == nil {
+		a.Trailer = http.Header{}
+	}
+	a.Trailer[name] = slices.Clone(values)
+}
+
+// write sends the reply.
+func (r Reply) write(w http.ResponseWriter, method string) {
+	h := w.Header()
+	for name, values := range r.Header {
+		h[name] = slices.Clone(values)
+	}
+	if r.Replayed {
+		h.Set(ReplayedHeader, "true")
+	} else {
+		h.Del(ReplayedHeader) // nobody else says so
+	}
+	switch {
+	case len(r.Trailer) > 0:
+		for name := range r.Trailer {
+			h.Add("Trailer", name)
+		}
+	case bodyAllowed(r.Status) && method != http.MethodHead:
+		h.Set("Content-Length", strconv.Itoa(len(r.Body)))
+	}
+	w.WriteHeader(r.Status)
+	if bodyAllowed(r.Status) {
+		_, _ = w.Write(r.Body) // the client may be gone: it will ask again
+	}
+	for name, values := range r.Trailer {
+		h[name] = slices.Clone(values)
+	}
+}
+
+func bodyAllowed(status int) bool {
+	return status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// answer makes a problem the answer of a handler that could not give one.
+func (p Problem) answer() Answer {
+	body, _ := json.Marshal(p) // strings and numbers
+	return Answer{Status: p.Status, Header: http.Header{"Content-Type": {problemMediaType}}, Body: append(body, '\n')}
+}

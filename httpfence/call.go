@@ -1,0 +1,167 @@
+package httpfence
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// The headers of a request that is fenced, and of an answer that is a replay.
+const (
+	// EpochHeader carries the fencing token: the epoch under which the sender
+	// owns what it acts for, a decimal number from 1 to 2^63-1.
+	EpochHeader = "Epochfence-Epoch"
+
+	// ScopeHeader names the resource whose highest epoch the receiver keeps:
+	// 1 to [MaxScope] printable ASCII characters, none of the outer ones a space.
+	ScopeHeader = "Epochfence-Scope"
+
+	// KeyHeader carries the idempotency key, as draft-ietf-httpapi-idempotency-key-header-06
+	// defines it: one structured string (RFC 9651), in double quotes, of 1 to
+	// [MaxKey] printable ASCII characters, with \" and \\ for a quote and a backslash.
+	KeyHeader = "Idempotency-Key"
+
+	// ReplayedHeader is "true" in an answer that was stored for the key before.
+	ReplayedHeader = "Epochfence-Replayed"
+)
+
+// MaxScope and MaxKey bound a scope and an idempotency key, in bytes.
+const (
+	MaxScope = 255
+	MaxKey   = 255
+)
+
+// Call is what the headers of one fenced request say.
+type Call struct {
+	Scope string
+	Epoch epoch.Epoch
+	Key   string // without the quotes of the header
+}
+
+// ErrMalformed is the kind of a [Call] that cannot be sent or was not received
+// whole: a header is missing, comes twice, or is not of its form.
+var ErrMalformed = errors.New("malformed call")
+
+// SetHeaders writes the call into the headers of a request, for a sender. An
+// error is [ErrMalformed].
+func (c Call) SetHeaders(h http.Header) error {
+	if err := CheckScope(c.Scope); err != nil {
+		return err
+	}
+	if err := CheckKey(c.Key); err != nil {
+		return err
+	}
+	if c.Epoch <= 0 {
+		return fmt.Errorf("httpfence: %w: epoch %d; want 1 or more", ErrMalformed, c.Epoch)
+	}
+	h.Set(EpochHeader, strconv.FormatInt(int64(c.Epoch), 10))
+	h.Set(ScopeHeader, c.Scope)
+	h.Set(KeyHeader, quote(c.Key))
+	return nil
+}
+
+// ReadCall reads the headers that [Call.SetHeaders] writes. An error is
+// [ErrMalformed] and says which header is wrong.
+func ReadCall(h http.Header) (Call, error) {
+	var c Call
+	number, err := one(h, EpochHeader)
+	if err != nil {
+		return c, err
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n <= 0 || strconv.FormatInt(n, 10) != number {
+		return c, fmt.Errorf("httpfence: %w: %s is %q; want a decimal number from 1 to 9223372036854775807", ErrMalformed, EpochHeader, number)
+	}
+	c.Epoch = epoch.Epoch(n)
+	if c.Scope, err = one(h, ScopeHeader); err != nil {
+		return c, err
+	}
+	if err := CheckScope(c.Scope); err != nil {
+		return c, err
+	}
+	key, err := one(h, KeyHeader)
+	if err != nil {
+		return c, err
+	}
+	c.Key, err = unquote(key)
+	if err != nil {
+		return c, err
+	}
+	return c, CheckKey(c.Key)
+}
+
+func one(h http.Header, name string) (string, error) {
+	switch vs := h.Values(name); len(vs) {
+	case 0:
+		return "", fmt.Errorf("httpfence: %w: %s is missing", ErrMalformed, name)
+	case 1:
+		return vs[0], nil
+	default:
+		return "", fmt.Errorf("httpfence: %w: %s comes %d times; want it once", ErrMalformed, name, len(vs))
+	}
+}
+
+// CheckScope returns an [ErrMalformed] unless s can be a scope.
+func CheckScope(s string) error {
+	switch {
+	case s == "" || len(s) > MaxScope:
+		return fmt.Errorf("httpfence: %w: the scope has %d bytes; want 1 to %d", ErrMalformed, len(s), MaxScope)
+	case !printable(s):
+		return fmt.Errorf("httpfence: %w: the scope %q holds more than printable ASCII", ErrMalformed, s)
+	case strings.TrimSpace(s) != s:
+		return fmt.Errorf("httpfence: %w: the scope %q begins or ends with a space, which HTTP drops", ErrMalformed, s)
+	}
+	return nil
+}
+
+// CheckKey returns an [ErrMalformed] unless s can be an idempotency key.
+func CheckKey(s string) error {
+	switch {
+	case s == "" || len(s) > MaxKey:
+		return fmt.Errorf("httpfence: %w: the idempotency key has %d bytes; want 1 to %d", ErrMalformed, len(s), MaxKey)
+	case !printable(s):
+		return fmt.Errorf("httpfence: %w: the idempotency key %q holds more than printable ASCII", ErrMalformed, s)
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// quote writes a structured string: RFC 9651, section 4.1.6.
+func quote(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
+
+// unquote reads one: RFC 9651, section 4.2.5. Parameters, of which the draft
+// defines none, are refused.
+func unquote(v string) (string, error) {
+	wrong := fmt.Errorf(`httpfence: %w: %s is %s; want one string in double quotes, with \" and \\ for a quote and a backslash`, ErrMalformed, KeyHeader, v)
+	if len(v) < 2 || v[0] != '"' || v[len(v)-1] != '"' {
+		return "", wrong
+	}
+	var b strings.Builder
+	for in := v[1 : len(v)-1]; in != ""; in = in[1:] {
+		switch in[0] {
+		case '"':
+			return "", wrong
+		case '\\':
+			in = in[1:]
+			if in == "" || in[0] != '"' && in[0] != '\\' {
+				return "", wrong
+			}
+		}
+		b.WriteByte(in[0])
+	}
+	return b.String(), nil
+}

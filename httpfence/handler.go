@@ -1,0 +1,171 @@
+package httpfence
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+)
+
+// Handler lets next see each request once, and none under an epoch lower than
+// one that its scope has seen.
+//
+// A request needs the headers [EpochHeader], [ScopeHeader] and [KeyHeader]. It
+// waits until no other request of its scope is being served, also while
+// that one's handler still runs. Then it is refused if its epoch is stale, and
+// answered again with what is stored if its key is known; otherwise next is
+// called. Refusals are [Problem]s, with the statuses that the Type constants
+// name.
+//
+// The answer of next is held back until it is stored, and sent then. An answer
+// that is [Retryable], one larger than Options.MaxAnswer, and a panic mean that
+// nothing is stored, and that what next wrote through [Tx] is rolled back; the
+// epoch counts all the same. The panic goes on, to whatever recovers it.
+//
+// The context of next does not end when the client goes away: the answer is
+// stored for when it asks again. The ResponseWriter of next cannot be flushed
+// or hijacked, and drops informational (1xx) answers. Trailers are kept.
+//
+// Handler panics if store or next is nil or the Options are out of range: those
+// are mistakes in the program.
+func Handler(store Store, next http.Handler, o Options) http.Handler {
+	o, err := o.withDefaults()
+	if err != nil {
+		panic(err)
+	}
+	if store == nil || next == nil {
+		panic("httpfence: Handler needs a store and a handler")
+	}
+	return &handler{store: store, next: next, o: o, inside: make(chan struct{}, o.MaxInside)}
+}
+
+type handler struct {
+	store  Store
+	next   http.Handler
+	o      Options
+	inside chan struct{}
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	select {
+	case h.inside <- struct{}{}:
+		defer func() { <-h.inside }()
+	default:
+		h.refuse(w, Call{}, fmt.Errorf("httpfence: %w: %d requests are inside", ErrBusy, h.o.MaxInside))
+		return
+	}
+	c, err := ReadCall(r.Header)
+	if err != nil {
+		h.refuse(w, Call{}, err)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.MaxBody))
+	if err != nil {
+		h.refuse(w, c, &bodyError{err})
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), h.o.Wait)
+	defer cancel()
+	outcome := Replayed
+	reply, err := h.store.Serve(ctx, c, fingerprint(r, body), func(ctx context.Context) (Answer, bool) {
+		outcome = Undone
+		a, keep := h.run(context.WithValue(ctx, callKey{}, c), r, body)
+		if keep {
+			outcome = Applied
+		}
+		return a, keep
+	})
+	if err != nil {
+		h.refuse(w, c, err)
+		return
+	}
+	h.o.Observe(c, outcome)
+	reply.write(w, r.Method)
+}
+
+// run calls next.
+func (h *handler) run(ctx context.Context, r *http.Request, body []byte) (Answer, bool) {
+	ctx, cancel := context.WithTimeout(ctx, h.o.HandlerTimeout)
+	defer cancel()
+	r = r.WithContext(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	r.TransferEncoding = nil
+	rec := newRecorder(h.o.MaxAnswer)
+	h.next.ServeHTTP(rec, r)
+	a, err := rec.answer()
+	if err != nil {
+		h.o.Logger.Error("the handler's answer cannot be kept", "method", r.Method, "path", r.URL.Path, "err", err)
+		return failure("the handler's answer cannot be kept").answer(), false
+	}
+	return a, !Retryable(a.Status)
+}
+
+// refuse answers without an effect, or with an unknown one.
+func (h *handler) refuse(w http.ResponseWriter, c Call, err error) {
+	p, outcome := problemOf(err)
+	if outcome == Failed {
+		h.o.Logger.Error("a request failed in the fence's store", "scope", c.Scope, "epoch", int64(c.Epoch), "key", c.Key, "err", err)
+	}
+	h.o.Observe(c, outcome)
+	p.write(w)
+}
+
+// bodyError is a body that could not be read.
+type bodyError struct{ err error }
+
+func (e *bodyError) Error() string { return "httpfence: read the body of the request: " + e.err.Error() }
+func (e *bodyError) Unwrap() error { return e.err }
+
+func problemOf(err error) (Problem, Outcome) {
+	var stale *StaleError
+	var body *bodyError
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &stale):
+		return Problem{
+			Type: TypeStale, Title: "Stale epoch", Status: http.StatusPreconditionFailed, Detail: err.Error(),
+			Scope: stale.Scope, Epoch: stale.Epoch, Highest: stale.Highest,
+		}, Stale
+	case errors.Is(err, ErrKeyReused):
+		return Problem{Type: TypeKeyReused, Title: "Idempotency key reused", Status: http.StatusUnprocessableEntity, Detail: err.Error()}, KeyReused
+	case errors.Is(err, ErrBusy):
+		return Problem{Type: TypeBusy, Title: "Busy", Status: http.StatusServiceUnavailable, Detail: "The request did not get its turn in time, and had no effect."}, Busy
+	case errors.As(err, &large):
+		return Problem{Type: TypeTooLarge, Title: "Request too large", Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("The body may have %d bytes.", large.Limit)}, Malformed
+	case errors.Is(err, ErrMalformed), errors.As(err, &body):
+		return Problem{Type: TypeMalformed, Title: "Malformed request", Status: http.StatusBadRequest, Detail: err.Error()}, Malformed
+	default: // its text is for the log, not for the sender
+		return failure("The fence's store failed; try again with the same key."), Failed
+	}
+}
+
+func failure(detail string) Problem {
+	return Problem{Type: TypeFailed, Title: "Failed", Status: http.StatusInternalServerError, Detail: detail}
+}
+
+// fingerprint hashes what makes a request this one. Lengths go before what they
+// count, so that no two requests write the same.
+func fingerprint(r *http.Request, body []byte) Fingerprint {
+	hash := sha256.New()
+	for _, part := range [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), body} {
+		_ = binary.Write(hash, binary.BigEndian, uint64(len(part)))
+		hash.Write(part)
+	}
+	return Fingerprint(hash.Sum(nil))
+}
+
+type callKey struct{}
+
+// CallOf returns what the headers of the request said, in a handler behind
+// [Handler].
+func CallOf(ctx context.Context) (c Call, ok bool) {
+	c, ok = ctx.Value(callKey{}).(Call)
+	return c, ok
+}
+

@@ -1,0 +1,91 @@
+package httpfence
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Memory is a [Store] in this process's memory, for tests and for receivers
+// whose effects are as short-lived: when the process ends it has forgotten
+// every epoch and every key. Of what effects write it can undo nothing. It
+// is safe for concurrent use; use [NewMemory].
+type Memory struct {
+	turns turns
+
+	mu      sync.Mutex
+	highest map[string]epoch.Epoch
+	answers map[memoryKey]memoryAnswer
+}
+
+type memoryKey struct{ scope, key string }
+
+type memoryAnswer struct {
+	Answer
+	fingerprint Fingerprint
+	stored      time.Time
+}
+
+// NewMemory returns a store that has seen nothing.
+func NewMemory() *Memory {
+	return &Memory{highest: map[string]epoch.Epoch{}, answers: map[memoryKey]memoryAnswer{}}
+}
+
+// Serve is [Store]'s.
+func (m *Memory) Serve(ctx context.Context, c Call, f Fingerprint, effect func(context.Context) (Answer, bool)) (Reply, error) {
+	leave, err := m.turns.enter(ctx, c.Scope)
+	if err != nil {
+		return Reply{}, fmt.Errorf("httpfence: scope %q: %w", c.Scope, err)
+	}
+	defer leave()
+	known, err := m.admit(c, f)
+	if err != nil {
+		return Reply{}, err
+	}
+	if known != nil {
+		return Reply{Answer: known.Answer, Replayed: true}, nil
+	}
+	a, keep := effect(context.WithoutCancel(ctx))
+	if keep {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.answers[memoryKey{c.Scope, c.Key}] = memoryAnswer{a, f, time.Now()}
+	}
+	return Reply{Answer: a}, nil
+}
+
+// admit notes the epoch, and returns the answer that the key has.
+func (m *Memory) admit(c Call, f Fingerprint) (*memoryAnswer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.highest[c.Scope]; h > c.Epoch {
+		return nil, &StaleError{Scope: c.Scope, Epoch: c.Epoch, Highest: h}
+	}
+	known, ok := m.answers[memoryKey{c.Scope, c.Key}]
+	if ok && known.fingerprint != f {
+		return nil, &KeyReusedError{Scope: c.Scope, Key: c.Key}
+	}
+	m.highest[c.Scope] = c.Epoch
+	if !ok {
+		return nil, nil
+	}
+	return &known, nil
+}
+
+// Forget deletes the answers that were stored longer than age ago, and returns
+// how many. See [SQLStore.Forget].
+func (m *Memory) Forget(_ context.Context, age time.Duration) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var n int64
+	for k, a := range m.answers {
+		if time.Since(a.stored) > age {
+			delete(m.answers, k)
+			n++
+		}
+	}
+	return n, nil
+}

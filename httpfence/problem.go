@@ -1,0 +1,87 @@
+package httpfence
+
+import (
+	"encoding/json"
+	"mime"
+	"net/http"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// The types of the problems that a [Handler] answers with, as [Problem] has them.
+// They lead to this page.
+const (
+	// TypeStale comes with 412 Precondition Failed: the scope has seen a higher
+	// epoch. Who sent this is no longer the owner. It must not try again.
+	TypeStale = problems + "TypeStale"
+
+	// TypeKeyReused comes with 422 Unprocessable Content: the idempotency key
+	// was used for another request of this scope.
+	TypeKeyReused = problems + "TypeKeyReused"
+
+	// TypeMalformed comes with 400 Bad Request: a header is missing or wrong, or
+	// the body could not be read.
+	TypeMalformed = problems + "TypeMalformed"
+
+	// TypeTooLarge comes with 413 Content Too Large.
+	TypeTooLarge = problems + "TypeTooLarge"
+
+	// TypeBusy comes with 503 Service Unavailable and Retry-After: the request
+	// did not get its turn in time, and had no effect.
+	TypeBusy = problems + "TypeBusy"
+
+	// TypeFailed comes with 500 Internal Server Error: the store failed. Whether
+	// the request had its effect is not known; the same key will tell.
+	TypeFailed = problems + "TypeFailed"
+
+	problems = "https://pkg.go.dev/github.com/epochfence/epochfence/httpfence#"
+
+	problemMediaType = "application/problem+json"
+)
+
+// Problem is the body of a refusal: RFC 9457.
+type Problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+
+	// Of a stale request: its scope and epoch, and the highest epoch of that
+	// scope that was seen.
+	Scope   string      `json:"scope,omitempty"`
+	Epoch   epoch.Epoch `json:"epoch,omitempty"`
+	Highest epoch.Epoch `json:"highest,omitempty"`
+}
+
+// ReadProblem recognises an answer that is a [Problem], by its media type.
+func ReadProblem(h http.Header, body []byte) (Problem, bool) {
+	var p Problem
+	if media, _, err := mime.ParseMediaType(h.Get("Content-Type")); err != nil || media != problemMediaType {
+		return p, false
+	}
+	return p, json.Unmarshal(body, &p) == nil
+}
+
+func (p Problem) write(w http.ResponseWriter) {
+	body, _ := json.Marshal(p) // strings and numbers
+	h := w.Header()
+	h.Set("Content-Type", problemMediaType)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if p.Status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "1")
+	}
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// Retryable reports whether an answer with this status asks for another try:
+// 408, 425, 429 and every 5xx. A [Handler] keeps no such answer, and undoes what
+// led to it where its store can; a sender tries again with the same key.
+func Retryable(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return status >= 500
+}

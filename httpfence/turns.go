@@ -1,0 +1,55 @@
+package httpfence
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// turns lets one holder of each name in at a time, the others in the order in
+// which they came.
+type turns struct {
+	mu sync.Mutex
+	of map[string]*turn
+}
+
+type turn struct {
+	in    chan struct{} // holds one value while someone is in; senders queue up in order
+	users int           // in or waiting
+}
+
+// enter waits for its turn as long as ctx lasts. Whoever gets no error must
+// call leave.
+func (t *turns) enter(ctx context.Context, name string) (leave func(), err error) {
+	t.mu.Lock()
+	if t.of == nil {
+		t.of = map[string]*turn{}
+	}
+	mine := t.of[name]
+	if mine == nil {
+		mine = &turn{in: make(chan struct{}, 1)}
+		t.of[name] = mine
+	}
+	mine.users++
+	t.mu.Unlock()
+
+	done := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if mine.users--; mine.users == 0 {
+			delete(t.of, name)
+		}
+	}
+	select {
+	case mine.in <- struct{}{}:
+		if err := ctx.Err(); err != nil { // both were ready
+			<-mine.in
+			done()
+			return nil, fmt.Errorf("%w: %w", ErrBusy, err)
+		}
+		return func() { <-mine.in; done() }, nil
+	case <-ctx.Done():
+		done()
+		return nil, fmt.Errorf("%w: others of the same scope are being served: %w", ErrBusy, ctx.Err())
+	}
+}
