@@ -290,7 +290,7 @@ func (c *committer[TX]) workBeside() bool {
 	defer context.AfterFunc(w.ctx, func() { abort(context.Cause(w.ctx)) })()
 
 	here := epoch.Advance{Partition: at.Partition, Claim: at.Claim, From: at.Next, To: at.Next, LeaderEpoch: at.LeaderEpoch}
-	err := error(errGoexit)
+	err := errGoexit
 	var called atomic.Bool
 	defer func() { c.workedBeside(s, w, err, called.Load()) }()
 	err = c.run.sink.Commit(ctx, []epoch.Advance{here}, func(ctx context.Context, tx TX) error {

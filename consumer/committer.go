@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // committer runs the transactions of the partitions pinned to it. It has two
@@ -92,7 +94,11 @@ func (c *committer[TX]) pickShared() []*holding[TX] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLost(&c.shared)
-	picked := c.shared.take(c.room)
+	most := c.room
+	if c.run.sink.Guarantee() < epoch.Transactional {
+		most = 1 // no transaction of it spans two partitions
+	}
+	picked := c.shared.take(most)
 	for _, h := range picked {
 		h.begun()
 		h.size = min(len(h.unapplied), c.run.MaxBatch, c.room/len(picked))

@@ -14,6 +14,11 @@ type Options[TX any] struct {
 	// Start says where to begin in a topic of which the sink has no fence.
 	Start StartPolicy
 
+	// Guarantee is the least that the sink must give; Run refuses a sink that
+	// gives less. Zero means [epoch.Transactional]: every effect exactly once.
+	// Beside and OnFailure need that, too.
+	Guarantee epoch.Guarantee
+
 	// MaxBatch is how many messages of one partition a transaction takes at
 	// most, and a sixteenth of what it takes of all partitions together. It
 	// takes what is ready and never waits for more, and takes less where
@@ -69,6 +74,22 @@ type Options[TX any] struct {
 	Logger *slog.Logger
 }
 
+// suits says whether a sink gives what the options ask for.
+func (o Options[TX]) suits(given epoch.Guarantee) error {
+	asks := func(what string, asked epoch.Guarantee) error {
+		return fmt.Errorf("consumer: %s asks for a %v sink, and this one is %v: choose another sink, or ask for less", what, asked, given)
+	}
+	switch {
+	case given < o.Guarantee:
+		return asks("Options.Guarantee", o.Guarantee)
+	case given < epoch.Transactional && o.Beside != nil:
+		return asks("Options.Beside", epoch.Transactional)
+	case given < epoch.Transactional && o.OnFailure != nil:
+		return asks("Options.OnFailure", epoch.Transactional)
+	}
+	return nil
+}
+
 // The limits keep a mistyped option from taking the process down.
 const (
 	maxBatchLimit      = 1 << 20
@@ -116,6 +137,12 @@ func (o Options[TX]) withDefaults() (Options[TX], error) {
 	}
 	if err == nil && (o.Start < StartEarliest || o.Start > StartCommitted) {
 		err = fmt.Errorf("consumer: Options.Start is %d; want StartEarliest, StartLatest or StartCommitted", o.Start)
+	}
+	if o.Guarantee == 0 {
+		o.Guarantee = epoch.Transactional
+	}
+	if err == nil && (o.Guarantee < epoch.Keyed || o.Guarantee > epoch.Transactional) {
+		err = fmt.Errorf("consumer: Options.Guarantee is %d; want epoch.Keyed, epoch.Conditional or epoch.Transactional", o.Guarantee)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

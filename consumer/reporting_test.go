@@ -134,7 +134,7 @@ func TestAnEmptySliceDoesNotTakeTheProcessDown(t *testing.T) {
 
 func TestAMessageThatAlwaysTimesOutDoesNotStarveTheOthers(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
-		r.group().SetTerm(45 * time.Second) // Kafka's default session timeout
+		r.group().SetTerm(45 * time.Second) // an ordinary session timeout
 		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if m.Partition == 0 && m.Offset == 0 {
 				<-ctx.Done()

@@ -16,7 +16,8 @@ import (
 // ctx ends. Then it drains: the transactions under way commit, the partitions
 // are given back, and Run returns nil.
 //
-// It returns an error for wrong options, and when the source cannot start or go
+// It returns an error for wrong options, for a sink that gives less than they
+// ask for, and when the source cannot start or go
 // on. Nothing that happens to a message ends it. It waits for a handler that is
 // at work for as long as that takes.
 func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle Handler[TX], o Options[TX]) error {
@@ -54,6 +55,9 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 	}
 	o, err := o.withDefaults()
 	if err != nil {
+		return err
+	}
+	if err := o.suits(sink.Guarantee()); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)

@@ -226,7 +226,7 @@ func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error) {
 	var permanent *permanentError
 	switch {
 	case t.ms[0].Control && n == 1 && !shared: // nobody's message
-		c.finish(t.holding, outcome{end: inDoubt, err: err})
+		c.doubt([]take[TX]{t}, attempt{}, err)
 		return
 	case errors.Is(err, epoch.ErrTransient) && !errors.As(cause, &permanent):
 		c.again(t.holding, t.postpone(n, err))

@@ -34,7 +34,7 @@
 //
 // # Why a claim id and an epoch
 //
-// The number a lease carries (a Kafka generation, the revision of a NATS key)
+// The number a lease carries (the generation of a group, the revision of a key)
 // repeats and restarts: a static member swaps in at the same generation, a
 // deleted group starts again at one. So ownership is the random [ClaimID],
 // compared for equality only. The [Epoch] is for everybody else: it is strictly

@@ -14,6 +14,11 @@ import "context"
 // A Sink is safe for concurrent use. Its errors name the partition and wrap the
 // errors of this package.
 type Sink[TX any] interface {
+	// Guarantee says what the sink gives. It does not change. What follows is
+	// written for [Transactional]; the others do the same for what fits in one
+	// item, or leave out what their constants say.
+	Guarantee() Guarantee
+
 	// Fence reads the fence of p as last committed, or returns [ErrMissing].
 	Fence(ctx context.Context, p Partition) (Fence, error)
 

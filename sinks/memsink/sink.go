@@ -80,6 +80,9 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	return f, nil
 }
 
+// Guarantee is [epoch.Transactional].
+func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }
+
 // Seed adds the fences that are missing. See [epoch.Sink].
 func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	err := run(ctx, s.hook().Seed, starts, func() error {

@@ -146,6 +146,9 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	return f, nil
 }
 
+// Guarantee is [epoch.Transactional].
+func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }
+
 // Seed implements [epoch.Sink].
 func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := (epoch.Fences{}).Seed(starts); err != nil {

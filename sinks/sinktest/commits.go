@@ -10,6 +10,7 @@ import (
 
 // commits are the rules of transactions.
 var commits = []history{
+	{"the sink says that it is transactional, which is what all the others show", "guarantee", saysTransactional},
 	{"an advance from another offset than the fence's is moved, by the right claim too", "R1 R3", movedAdvance},
 	{"ownership is judged before the position", "R3", staleBeforeMoved},
 	{"an advance of a partition without a fence is missing", "R3", missingAdvance},
@@ -21,6 +22,12 @@ var commits = []history{
 	{"of several partitions one is refused: nothing of any commits, and the first refused in key order is named", "R1 R3", oneOfSeveralRefused},
 	{"transactions over the same partitions in opposite orders do not deadlock", "R4", oppositeOrders},
 	{"of two commits from one position, one is accepted", "R1", sameAdvanceTwice},
+}
+
+func saysTransactional(w *world) {
+	if g := w.process("A").sink.Guarantee(); g != epoch.Transactional {
+		w.Errorf("the sink says that it is %v", g)
+	}
 }
 
 func movedAdvance(w *world) {

@@ -26,6 +26,7 @@ type toy struct {
 	commit  func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error
 	append  func(tx *toyTx, list, value string) error
 
+	guarantee    epoch.Guarantee
 	unseenEscape bool
 	unfenced     bool // a commit without an advance is taken
 	twice        bool // two advances of one partition are only judged after apply
@@ -39,7 +40,7 @@ type toyTx struct {
 }
 
 func newToy() *toy {
-	db := &toy{fences: epoch.Fences{}, lists: map[string][]string{}}
+	db := &toy{fences: epoch.Fences{}, lists: map[string][]string{}, guarantee: epoch.Transactional}
 	db.seed = epoch.Fences.Seed
 	db.claim = epoch.Fences.Claim
 	db.advance = epoch.Fences.Advance
@@ -128,6 +129,8 @@ func (s toySink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, err
 	defer s.db.mu.Unlock()
 	return s.db.fences.Read(p)
 }
+
+func (s toySink) Guarantee() epoch.Guarantee { return s.db.guarantee }
 
 func (s toySink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := ctx.Err(); err != nil {

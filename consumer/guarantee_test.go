@@ -1,0 +1,80 @@
+package consumer_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// lesser is a sink that gives less.
+type lesser struct {
+	epoch.Sink[tx]
+	gives epoch.Guarantee
+}
+
+func (l lesser) Guarantee() epoch.Guarantee { return l.gives }
+
+func TestMoreThanTheSinkGivesIsRefusedAtTheStart(t *testing.T) {
+	giveUp := func(context.Context, tx, consumer.Message, epoch.Epoch, error) error { return nil }
+	beside := func(context.Context, beside) {}
+	for _, c := range []struct {
+		gives epoch.Guarantee
+		o     options
+		says  string // empty if it suits
+	}{
+		{epoch.Transactional, options{}, ""},
+		{epoch.Transactional, options{Guarantee: epoch.Keyed, OnFailure: giveUp, Beside: beside}, ""},
+		{epoch.Conditional, options{}, "Options.Guarantee asks for a transactional sink, and this one is conditional"},
+		{epoch.Keyed, options{Guarantee: epoch.Conditional}, "Options.Guarantee asks for a conditional sink, and this one is keyed"},
+		{0, options{Guarantee: epoch.Keyed}, "Options.Guarantee asks for a keyed sink, and this one is none"},
+		{epoch.Conditional, options{Guarantee: epoch.Conditional}, ""},
+		{epoch.Keyed, options{Guarantee: epoch.Keyed}, ""},
+		{epoch.Conditional, options{Guarantee: epoch.Conditional, Beside: beside}, "Options.Beside asks for a transactional sink"},
+		{epoch.Conditional, options{Guarantee: epoch.Conditional, OnFailure: giveUp}, "Options.OnFailure asks for a transactional sink"},
+	} {
+		inBubble(t, 1, func(r *rig) {
+			ctx, stop := context.WithCancel(r.Context())
+			done := make(chan error, 1)
+			go func() {
+				done <- consumer.Run(ctx, r.group().Member("a"), lesser{r.sink, c.gives}, record, (&process{rig: r}).watched(c.o))
+			}()
+			synctest.Wait()
+			stop()
+			switch err := <-done; {
+			case c.says == "" && err != nil:
+				t.Errorf("a %v sink for %+v: %v", c.gives, c.o.Guarantee, err)
+			case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
+				t.Errorf("a %v sink for %+v: %v, want %q", c.gives, c.o.Guarantee, err, c.says)
+			}
+		})
+	}
+}
+
+func TestPartitionsShareNoTransactionOfASinkThatIsNotTransactional(t *testing.T) {
+	for gives, want := range map[epoch.Guarantee]int{epoch.Conditional: 1, epoch.Transactional: 3} {
+		inBubble(t, 4, func(r *rig) {
+			p := r.process("a", nil)
+			p.run(func(ctx context.Context) error {
+				return consumer.Run(ctx, p.member, lesser{p.sink, gives}, record, p.watched(options{Guarantee: gives}))
+			})
+			most := 0
+			r.together(p, func(_ context.Context, as []epoch.Advance, do func() error) error {
+				most = max(most, len(as))
+				return do()
+			}, func() {
+				for n := range int32(3) {
+					r.fill(n+1, 2)
+				}
+			})
+			synctest.Wait()
+			p.end()
+			if most != want {
+				t.Errorf("%v: %d partitions in one transaction, want %d", gives, most, want)
+			}
+		})
+	}
+}
