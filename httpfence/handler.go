@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-
 )
 
 // Handler lets next see each request once, and none under an epoch lower than
@@ -119,7 +118,9 @@ func (h *handler) refuse(w http.ResponseWriter, c Call, err error) {
 // bodyError is a body that could not be read.
 type bodyError struct{ err error }
 
-func (e *bodyError) Error() string { return "httpfence: read the body of the request: " + e.err.Error() }
+func (e *bodyError) Error() string {
+	return "httpfence: read the body of the request: " + e.err.Error()
+}
 func (e *bodyError) Unwrap() error { return e.err }
 
 func problemOf(err error) (Problem, Outcome) {
@@ -168,4 +169,3 @@ func CallOf(ctx context.Context) (c Call, ok bool) {
 	c, ok = ctx.Value(callKey{}).(Call)
 	return c, ok
 }
-

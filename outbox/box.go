@@ -1,0 +1,61 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Box is an outbox: handlers add entries to it, and its Relay sends them. It is
+// safe for concurrent use, and needs no closing.
+type Box[TX any] struct {
+	store  Store[TX]
+	o      Options[TX]
+	client *http.Client
+}
+
+// New returns a box over store.
+func New[TX any](store Store[TX], o Options[TX]) (*Box[TX], error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if store == nil {
+		return nil, errors.New("outbox: New needs a store")
+	}
+	return &Box[TX]{store: store, o: o, client: newClient(o.Client, o.Concurrency)}, nil
+}
+
+// Add adds an entry in the handler's transaction, for the partition of the
+// message that the handler was called with. It is sent once that transaction has
+// committed, and never if it does not.
+func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error {
+	e, err := e.complete(b.o.MaxBody)
+	if err != nil {
+		return err
+	}
+	p := epoch.Partition{Group: b.o.Group, Topic: m.Topic, Number: m.Partition}
+	if err := b.store.Add(ctx, tx, p, e); err != nil {
+		return fmt.Errorf("outbox: add an entry for the message %s at offset %d: %w", p, m.Offset, err)
+	}
+	return nil
+}
+
+// Relay sends the entries of one partition under one claim: set
+// consumer.Options.Beside to it.
+func (b *Box[TX]) Relay(ctx context.Context, c consumer.Beside[TX]) {
+	<-ctx.Done()
+}
+
+func newClient(given *http.Client, _ int) *http.Client {
+	c := &http.Client{}
+	if given != nil {
+		*c = *given
+	}
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return c
+}

@@ -1,0 +1,2 @@
+// Package pgoutbox keeps an outbox in PostgreSQL, through pgx.
+package pgoutbox

@@ -1,0 +1,2 @@
+// Package sqloutbox keeps an outbox through database/sql, for SQLite so far.
+package sqloutbox
