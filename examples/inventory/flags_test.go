@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/show"
 )
 
 func TestWrongFlagsAreRefusedWithWhatIsWanted(t *testing.T) {
@@ -54,7 +56,7 @@ func TestWrongFlagsAreRefusedWithWhatIsWanted(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		_, err := parseFlags(strings.Fields(args), &out)
-		if !errors.Is(err, errUsage) || !strings.Contains(out.String(), want) {
+		if !errors.Is(err, show.ErrUsage) || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: error %v, output %q; want %q", args, err, out.String(), want)
 		}
 		if strings.Contains(out.String(), "secret") {
@@ -69,13 +71,13 @@ func TestGoodFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, out.String())
 	}
-	if len(s.brokers) != 2 || s.brokers[1] != "b:2" || s.naive || s.session != kafkaMinSession {
+	if len(s.brokers) != 2 || s.brokers[1] != "b:2" || s.Naive || s.session != kafkaMinSession {
 		t.Errorf("settings are %+v", s)
 	}
-	if s.duration != 125*time.Second {
-		t.Errorf("a million messages last %v", s.duration)
+	if s.Duration != 125*time.Second {
+		t.Errorf("a million messages last %v", s.Duration)
 	}
-	if s, err = parseFlags(nil, &out); err != nil || s.duration != 24*time.Second || !s.naive {
+	if s, err = parseFlags(nil, &out); err != nil || s.Duration != 24*time.Second || !s.Naive {
 		t.Errorf("without flags: %+v, %v", s, err)
 	}
 }

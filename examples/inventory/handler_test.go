@@ -28,7 +28,7 @@ func newTestDatabase(t *testing.T, path, schema string) *database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.drop(); err != nil {
+		if err := d.Drop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -77,7 +77,7 @@ func checkExact(t *testing.T, d *database, sent []show.Place) {
 func TestTheSQLiteHandlerTakesStockOnceForEachReservation(t *testing.T) {
 	d := newTestDatabase(t, filepath.Join(t.TempDir(), "t.db"), "")
 	log, sent := testLog(t, 50)
-	sink, err := sqlsink.Open(t.Context(), d.db, sqlsink.SQLite, sqlsink.Options{})
+	sink, err := sqlsink.Open(t.Context(), d.DB, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestThePostgresHandlerTakesStockOnceForEachReservation(t *testing.T) {
 	db := pgtest.Start(t)
 	d := newTestDatabase(t, db.URL, schema)
 	log, sent := testLog(t, 50)
-	pool, err := openPostgres(t.Context(), db.URL, schema)
+	pool, err := show.OpenPostgres(t.Context(), db.URL, schema)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestTheHandlersRefuseBadMessagesAndWriteNothing(t *testing.T) {
 		"SQLite": func(t *testing.T) (*database, func(consumer.Message) error) {
 			d := newTestDatabase(t, filepath.Join(t.TempDir(), "t.db"), "")
 			return d, func(m consumer.Message) error {
-				tx, err := d.db.BeginTx(t.Context(), nil)
+				tx, err := d.BeginTx(t.Context(), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -125,7 +125,7 @@ func TestTheHandlersRefuseBadMessagesAndWriteNothing(t *testing.T) {
 		"PostgreSQL": func(t *testing.T) (*database, func(consumer.Message) error) {
 			db := pgtest.Start(t)
 			d := newTestDatabase(t, db.URL, "inventory")
-			pool, err := openPostgres(t.Context(), db.URL, "inventory")
+			pool, err := show.OpenPostgres(t.Context(), db.URL, "inventory")
 			if err != nil {
 				t.Fatal(err)
 			}

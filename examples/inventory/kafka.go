@@ -42,7 +42,7 @@ func connectKafka(ctx context.Context, brokers []string) (*kafka, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inventory: -brokers: %w", err)
 	}
-	answer, cancel := context.WithTimeout(ctx, reachable)
+	answer, cancel := context.WithTimeout(ctx, show.Reachable)
 	defer cancel()
 	if err := client.Ping(answer); err != nil {
 		client.Close()
@@ -52,7 +52,7 @@ func connectKafka(ctx context.Context, brokers []string) (*kafka, error) {
 }
 
 func (k *kafka) createTopic(ctx context.Context, topic string, partitions int) error {
-	ctx, cancel := context.WithTimeout(ctx, preparing)
+	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
 	r, err := k.admin.CreateTopic(ctx, int32(partitions), -1, nil, topic)
 	if err == nil {
@@ -66,7 +66,7 @@ func (k *kafka) createTopic(ctx context.Context, topic string, partitions int) e
 
 // remove deletes what a column left in Kafka.
 func (k *kafka) remove(topic, group string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), preparing)
+	ctx, cancel := context.WithTimeout(context.Background(), show.Preparing)
 	defer cancel()
 	t, err := k.admin.DeleteTopic(ctx, topic)
 	if err = errors.Join(err, t.Err); err != nil {

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
@@ -44,7 +42,7 @@ func reserveAll(worker string) consumer.BatchHandler[pgsink.Tx] {
 // consumePostgres runs the handler on what the group leases to this process,
 // into PostgreSQL. Without the show, the lines with stage in them go.
 func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
-	pool, err := openPostgres(ctx, c.Database, c.Schema)
+	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
 	if err != nil {
 		return err
 	}
@@ -61,19 +59,6 @@ func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
 	return consumer.RunBatch(ctx, source, show.Fenced(sink, stage), reserveAll(c.Worker), consumer.Options[pgsink.Tx]{
 		Observer: show.Holdings(stage),
 	})
-}
-
-func openPostgres(ctx context.Context, url, schema string) (*pgxpool.Pool, error) {
-	c, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("inventory: -database: %w", err)
-	}
-	c.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
-	pool, err := pgxpool.NewWithConfig(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("inventory: -database: %w", err)
-	}
-	return pool, nil
 }
 
 const postgresTables = `

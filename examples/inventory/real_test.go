@@ -14,6 +14,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/kafkatest"
 	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/show"
 )
 
 // The long form of this is `make demo-real`.
@@ -27,7 +28,7 @@ func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 		"-brokers", broker.Addr, "-database", db.URL, "-messages", "40000", "-partitions", "8", "-duration", "10s",
 	}, &out, &errOut)
 	t.Log(out.String() + errOut.String())
-	if status != statusExact {
+	if status != show.StatusExact {
 		t.Errorf("status %d", status)
 	}
 	if !strings.Contains(out.String(), "the usual code's is not exact") {
@@ -70,7 +71,7 @@ func TestRealPostgresThatRefusesUsIsSaidClearly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
 			status := run(t.Context(), []string{"-database", c.url}, &out, &errOut)
-			if all := out.String() + errOut.String(); status != statusNot || !strings.Contains(all, c.want) {
+			if all := out.String() + errOut.String(); status != show.StatusNot || !strings.Contains(all, c.want) {
 				t.Errorf("status %d: %s", status, all)
 			}
 		})

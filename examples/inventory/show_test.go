@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 
 func short() settings {
 	return settings{
-		workers: 3, partitions: 4, messages: 800, duration: 2 * time.Second, seed: 3, naive: true,
-		session: 2 * time.Second,
+		Settings: show.Settings{Workers: 3, Partitions: 4, Messages: 800, Duration: 2 * time.Second, Seed: 3, Naive: true},
+		session:  2 * time.Second,
 	}
 }
 
@@ -31,26 +31,27 @@ func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s := short()
-	s.database = filepath.Join(t.TempDir(), "a file with spaces, ? and %.db")
+	s.Database = filepath.Join(t.TempDir(), "a file with spaces, ? and %.db")
 	var out bytes.Buffer
 	b := show.NewBoard(&out)
 	cs, err := play(ctx, s, b)
 	if err != nil {
 		t.Fatal(err, out.String())
 	}
-	status := conclude(b, cs)
-	for _, sd := range cs {
-		if sd.err != nil {
-			t.Errorf("%s: %v", sd.name, sd.err)
+	status := show.Conclude(b, cs, writeTable)
+	for _, c := range cs {
+		if c.Err != nil {
+			t.Errorf("%s: %v", c.Name, c.Err)
 		}
 	}
-	if status != statusExact || !cs[0].verdict.exact() || cs[0].verdict.Effects != s.messages {
-		t.Errorf("fenced: status %d, %+v", status, cs[0].verdict)
+	verdict := func(i int) verdict { return cs[i].Play.(*side).verdict }
+	if status != show.StatusExact || !cs[0].Exact || verdict(0).Effects != s.Messages {
+		t.Errorf("fenced: status %d, %+v", status, verdict(0))
 	}
-	if cs[0].crew.Tally().Stale == 0 {
+	if cs[0].Crew.Tally().Stale == 0 {
 		t.Error("no commit of a worker that was frozen was refused as stale")
 	}
-	if v := cs[1].verdict; v.exact() || v.Doubled == 0 {
+	if v := verdict(1); cs[1].Exact || v.Doubled == 0 {
 		t.Errorf("usual code: %+v; nothing was doubled by a freeze and a kill", v)
 	}
 	if t.Failed() {
@@ -58,28 +59,6 @@ func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "\x1b") {
 		t.Error("escape sequences where there is no terminal")
-	}
-}
-
-func TestTheExitStatusFollowsTheFencedColumn(t *testing.T) {
-	b := show.NewBoard(&bytes.Buffer{})
-	exact, doubled := verdict{}, verdict{Findings: show.Findings{Sent: 1, Effects: 2, Doubled: 1}}
-	column := func(name string, v verdict, judged bool) *side {
-		return &side{name: name, crew: show.NewCrew(nil), verdict: v, judged: judged}
-	}
-	for name, c := range map[string]struct {
-		sides []*side
-		want  int
-	}{
-		"exact beside damage":    {[]*side{column(fenced, exact, true), column(usual, doubled, true)}, statusExact},
-		"damage":                 {[]*side{column(fenced, doubled, true), column(usual, exact, true)}, statusNot},
-		"not judged":             {[]*side{column(fenced, exact, false)}, statusNot},
-		"beside one unplayed":    {[]*side{column(fenced, exact, true), column(usual, exact, false)}, statusExact},
-		"alone, as -naive=false": {[]*side{column(fenced, exact, true)}, statusExact},
-	} {
-		if got := conclude(b, c.sides); got != c.want {
-			t.Errorf("%s: status %d, want %d", name, got, c.want)
-		}
 	}
 }
 
@@ -93,7 +72,7 @@ func TestAnInterruptStopsEverythingAndLeavesNothing(t *testing.T) {
 		defer interrupt()
 		awaitLedger(ctx, filepath.Join(dir, "*", "inventory.db"))
 	}()
-	if status := run(ctx, []string{"-messages", "100000"}, &out, &errOut); status != statusHalted {
+	if status := run(ctx, []string{"-messages", "100000"}, &out, &errOut); status != show.StatusHalted {
 		t.Errorf("status %d: %s%s", status, out.String(), errOut.String())
 	}
 	left, err := os.ReadDir(dir)
@@ -118,10 +97,10 @@ func TestUnreachableServicesAreSaidClearlyAndSoon(t *testing.T) {
 			began := time.Now()
 			status := run(t.Context(), strings.Fields(args), &out, &errOut)
 			all := out.String() + errOut.String()
-			if status != statusNot || !strings.Contains(all, want) || strings.Contains(all, "secret") {
+			if status != show.StatusNot || !strings.Contains(all, want) || strings.Contains(all, "secret") {
 				t.Errorf("status %d, output %s", status, all)
 			}
-			if took := time.Since(began); took > 3*reachable {
+			if took := time.Since(began); took > 3*show.Reachable {
 				t.Errorf("took %v", took)
 			}
 		})
@@ -147,7 +126,7 @@ func awaitLedger(ctx context.Context, pattern string) {
 		if len(found) == 0 {
 			continue
 		}
-		db, err := openSQLite(found[0])
+		db, err := show.OpenSQLite(found[0])
 		if err != nil {
 			continue
 		}

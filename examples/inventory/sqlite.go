@@ -3,10 +3,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"net/url"
-
-	_ "modernc.org/sqlite"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
@@ -45,9 +41,10 @@ func reserve[TX execer](worker string) consumer.Handler[TX] {
 }
 
 // consumeSQLite runs the handler on what the group leases to this process, into
-// SQLite. Without the show, the lines with stage in them go.
+// SQLite. Without the show, the lines with stage in them go, and a sql.Open takes
+// the place of show.OpenSQLite.
 func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
-	db, err := openSQLite(c.Database)
+	db, err := show.OpenSQLite(c.Database)
 	if err != nil {
 		return err
 	}
@@ -64,17 +61,6 @@ func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), reserve[*sqlsink.Tx](c.Worker), consumer.Options[*sqlsink.Tx]{
 		Observer: show.Holdings(stage),
 	})
-}
-
-// openSQLite opens a file that several processes share: they wait for each
-// other's write lock, which a transaction takes when it begins.
-func openSQLite(path string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+
-		"?_txlock=immediate&_pragma=busy_timeout(30000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
-	if err != nil {
-		return nil, fmt.Errorf("inventory: open SQLite %s: %w", path, err)
-	}
-	return db, nil
 }
 
 const sqliteTables = `

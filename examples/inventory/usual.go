@@ -50,7 +50,7 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 			}
 		})
 		if records := fetches.Records(); len(records) > 0 {
-			cue := stage.Cue(workOf(fetches))
+			cue := stage.Cue(workOf(fetches), show.InHand, show.Unlocked, show.BeforeWrites, show.AfterWrites, show.AfterCommit)
 			cue.Reach(show.InHand)
 			err := retry(ctx, func() error { return apply(ctx, records, cue) })
 			cue.Done(len(records), err)
@@ -93,7 +93,7 @@ func retry(ctx context.Context, f func() error) error {
 // usualSQLite applies each batch in a transaction of database/sql, with the
 // handler of the fenced column.
 func usualSQLite(ctx context.Context, c config, stage *show.Stage) error {
-	db, err := openSQLite(c.Database)
+	db, err := show.OpenSQLite(c.Database)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func usualSQLite(ctx context.Context, c config, stage *show.Stage) error {
 
 // usualPostgres does the same with pgx.
 func usualPostgres(ctx context.Context, c config, stage *show.Stage) error {
-	pool, err := openPostgres(ctx, c.Database, c.Schema)
+	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
 	if err != nil {
 		return err
 	}

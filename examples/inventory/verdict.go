@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/epochfence/epochfence/internal/show"
 )
@@ -77,20 +76,14 @@ type column struct {
 	verdict
 }
 
-func writeTable(b *show.Board, cs []column) {
-	row := func(label string, cell func(column) show.Cell) show.Row {
-		r := show.Row{Label: label}
-		for _, c := range cs {
-			r.Cells = append(r.Cells, cell(c))
-		}
-		return r
+func writeTable(b *show.Board, columns []*show.Column) {
+	var cs []column
+	late := false
+	for _, c := range columns {
+		cs = append(cs, column{c.Name, c.Crew.Tally(), c.Play.(*side).verdict})
+		late = late || c.Name == show.Usual && c.Crew.Tally().Late > 0
 	}
-	yes := func(ok bool, otherwise string) show.Cell {
-		if ok {
-			return show.Cell{Text: "yes", Mood: show.Good}
-		}
-		return show.Cell{Text: otherwise, Mood: show.Bad}
-	}
+	row := func(label string, cell func(column) show.Cell) show.Row { return show.RowOf(label, cs, cell) }
 	rows := []show.Row{
 		row("messages sent", func(c column) show.Cell { return show.Number(c.Sent) }),
 		row("effects applied", func(c column) show.Cell { return show.Number(c.Effects) }),
@@ -99,37 +92,31 @@ func writeTable(b *show.Board, cs []column) {
 		row("  out of order", func(c column) show.Cell { return show.None(c.Disorder) }),
 		row("  of no message sent", func(c column) show.Cell { return show.None(c.Alien) }),
 		row("  epoch lower than before", func(c column) show.Cell {
-			if c.name == usual {
+			if c.name == show.Usual {
 				return show.Cell{Text: "-"}
 			}
 			return show.None(c.Regressed)
 		}),
 		row("stock conserved", func(c column) show.Cell {
-			return yes(c.Units == 0, fmt.Sprintf("no, %s units off", show.Thousands(int(c.Units))))
+			return show.Yes(c.Units == 0, fmt.Sprintf("no, %s units off", show.Thousands(int(c.Units))))
 		}),
 		row("stock and ledger agree", func(c column) show.Cell {
-			return yes(c.Unsung == 0, fmt.Sprintf("no, for %s items", show.Thousands(c.Unsung)))
+			return show.Yes(c.Unsung == 0, fmt.Sprintf("no, for %s items", show.Thousands(c.Unsung)))
 		}),
 		row("commits refused as stale", func(c column) show.Cell {
-			if c.name == usual && c.tally.Late > 0 {
+			if c.name == show.Usual && c.tally.Late > 0 {
 				return show.Cell{Text: fmt.Sprintf("%d, too late *", c.tally.Late)}
 			}
 			return show.Number(c.tally.Stale)
 		}),
 		row("transactions cut off", func(c column) show.Cell { return show.Number(c.tally.Ended) }),
 		row("partitions taken over", func(c column) show.Cell { return show.Number(len(c.tally.Takeovers)) }),
-		row("  after, median and most", func(c column) show.Cell {
-			if len(c.tally.Takeovers) == 0 {
-				return show.Cell{Text: "-"}
-			}
-			slices.Sort(c.tally.Takeovers)
-			return show.Cell{Text: show.Seconds(c.tally.Takeovers[len(c.tally.Takeovers)/2]) + ", " +
-				show.Seconds(c.tally.Takeovers[len(c.tally.Takeovers)-1])}
-		}),
+		row("  after, median and most", func(c column) show.Cell { return show.Spread(c.tally.Takeovers) }),
 	}
-	heads := make([]string, len(cs))
-	for i, c := range cs {
-		heads[i] = c.name
+	b.Columns(columns, rows)
+	b.Print("")
+	if late {
+		b.Print("* the offsets were refused; the effects had been committed before")
 	}
-	b.Table(heads, rows)
+	b.Print("Judged from the tables alone, after all workers had ended.")
 }

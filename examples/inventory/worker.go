@@ -10,12 +10,6 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// The names of the columns.
-const (
-	fenced = "fenced"
-	usual  = "usual code"
-)
-
 // config is what the parent tells a worker.
 type config struct {
 	Side     string
@@ -35,11 +29,11 @@ func work(ctx context.Context, stage *show.Stage) error {
 		return fmt.Errorf("inventory: worker's configuration: %w", err)
 	}
 	switch {
-	case c.Side == usual && isPostgres(c.Database):
+	case c.Side == show.Usual && show.IsPostgres(c.Database):
 		return usualPostgres(ctx, c, stage)
-	case c.Side == usual:
+	case c.Side == show.Usual:
 		return usualSQLite(ctx, c, stage)
-	case isPostgres(c.Database):
+	case show.IsPostgres(c.Database):
 		return consumePostgres(ctx, c, stage)
 	default:
 		return consumeSQLite(ctx, c, stage)

@@ -61,6 +61,15 @@ func (b *Board) Table(heads []string, rows []Row) {
 	b.draw()
 }
 
+// Columns writes a table of columns.
+func (b *Board) Columns(cs []*Column, rows []Row) {
+	heads := make([]string, len(cs))
+	for i, c := range cs {
+		heads[i] = c.Name
+	}
+	b.Table(heads, rows)
+}
+
 // wrap breaks line between words so that it fits after an indent.
 func wrap(line string, indent int) string {
 	var b strings.Builder

@@ -16,6 +16,11 @@ import (
 // Crew is the worker processes of one column and what they have reported. It is
 // safe for concurrent use.
 type Crew struct {
+	// Elsewhere reports whether what a worker's request was about has been done
+	// and recorded, by whomever. It is needed where incidents strike workers at a
+	// request, and asks the database.
+	Elsewhere func(ctx context.Context, subject string) (bool, error)
+
 	config func(n int) any
 
 	mu       sync.Mutex
@@ -39,6 +44,7 @@ type vacancy struct {
 type Tally struct {
 	Applied   int             // effects, by what workers say
 	Stale     int             // transactions refused because their claim was stale
+	Refused   int             // requests refused because their epoch was stale
 	Late      int             // offsets refused by the source, their effects already committed
 	Ended     int             // transactions that a frozen worker found ended when it was thawed
 	Failed    int             // transactions given up for other reasons
@@ -133,6 +139,11 @@ func (c *Crew) handle(p *process, r report) {
 	case reportFailed:
 		c.tally.Failed++
 		p.settle(r)
+	case reportSent:
+		p.settle(r)
+	case reportRefused:
+		c.tally.Refused++
+		p.settle(r)
 	case reportLate:
 		c.tally.Late++
 	}
@@ -141,7 +152,7 @@ func (c *Crew) handle(p *process, r report) {
 // settle notes what became of a transaction, and reports whether it is the one
 // that p was stopped in.
 func (p *process) settle(r report) bool {
-	mine := p.reached != nil && p.outcome == nil && slices.Equal(p.reached.Work, r.Work)
+	mine := p.reached != nil && p.outcome == nil && slices.Equal(p.reached.Work, r.Work) && p.reached.Subject == r.Subject
 	if mine {
 		p.outcome = &r
 	}
@@ -218,6 +229,30 @@ func (c *Crew) AwaitPositions(ctx context.Context, ends map[int32]int64, patienc
 			return nil
 		}
 		last = left
+	}
+}
+
+// AwaitNone asks left, from time to time, until that is zero. It fails when it
+// has not become less for as long as patience.
+func (c *Crew) AwaitNone(ctx context.Context, left func(context.Context) (int, error), patience time.Duration) error {
+	least, since := math.MaxInt, time.Now()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		n, err := left(ctx)
+		if err != nil || n == 0 {
+			return err
+		}
+		if n < least {
+			least, since = n, time.Now()
+		}
+		if time.Since(since) > patience {
+			return fmt.Errorf("no progress for %v with %d messages to go", patience, n)
+		}
+		if err := c.await(ctx, 0, func() bool { return false }); !errors.Is(err, errTimeout) {
+			return err
+		}
+		<-tick.C
 	}
 }
 

@@ -46,7 +46,7 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 
 func TestAKilledWorkerIsReplacedAndItsPartitionTakenOver(t *testing.T) {
 	c := newTestCrew(t, 2)
-	line, err := c.Kill(t.Context(), 1, func() {}, testLimits)
+	line, err := c.Kill(t.Context(), 1, AfterCommit, func() {}, testLimits)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,8 @@ type Limits struct {
 //
 // Moved on means that another worker has committed effects of them; or, where
 // the frozen transaction's locks hold that one up, that it has had them for a
-// few seconds.
+// few seconds. If the worker has a request in hand, it means that what it is
+// about was done elsewhere.
 func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(), l Limits) (string, error) {
 	p, r, err := c.strike(ctx, worker, at, release, l)
 	if err != nil {
@@ -34,7 +35,7 @@ func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(),
 	}
 	began := c.vacate(p)
 	c.count(&c.tally.Frozen, 1)
-	moved := c.awaitMoved(ctx, p, r.Work, l.Move)
+	moved := c.awaitMoved(ctx, p, r, l.Move)
 	frozen := time.Since(began)
 	if err := thaw(p.cmd.Process); err != nil {
 		return "", err
@@ -48,19 +49,15 @@ func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(),
 	}
 	end, err := c.awaitOutcome(ctx, p, l.Settle)
 	c.forgive(p)
-	in := ""
-	if at == AfterWrites {
-		in = " after its SQL"
-	}
-	return fmt.Sprintf("worker %d frozen %s at %s%s, then %s", p.n, Seconds(frozen), r.Work, in, end), err
+	return fmt.Sprintf("worker %d frozen %s at %s%s, then %s", p.n, Seconds(frozen), r.inHand(), at.phrase(), end), err
 }
 
-// Kill ends a worker (SIGKILL) after its next transaction has committed and
-// before the source knows, and starts another. release is as in [Crew.Freeze]. It
-// returns a line that says what happened once all partitions have an owner
-// again.
-func (c *Crew) Kill(ctx context.Context, worker int, release func(), l Limits) (string, error) {
-	p, r, err := c.strike(ctx, worker, AfterCommit, release, l)
+// Kill ends a worker (SIGKILL) at a point of its next transaction, as a rule
+// after that has committed and before the source knows, and starts another.
+// release is as in [Crew.Freeze]. It returns a line that says what happened once
+// all partitions have an owner again, and what it had in hand was done elsewhere.
+func (c *Crew) Kill(ctx context.Context, worker int, at Point, release func(), l Limits) (string, error) {
+	p, r, err := c.strike(ctx, worker, at, release, l)
 	if err != nil {
 		return "", err
 	}
@@ -73,11 +70,17 @@ func (c *Crew) Kill(ctx context.Context, worker int, release func(), l Limits) (
 	if err != nil {
 		return "", err
 	}
-	err = c.await(ctx, l.Move, func() bool { return !c.missed(p) })
-	if errors.Is(err, errTimeout) {
-		err = fmt.Errorf("worker %d was killed %v ago and nobody has its partitions", p.n, l.Move)
+	if len(r.Work) > 0 {
+		err = c.await(ctx, l.Move, func() bool { return !c.missed(p) })
+	} else {
+		err = c.awaitElsewhere(ctx, r, began, l.Move)
 	}
-	return fmt.Sprintf("worker %d killed at %s, moved in %s, worker %d joined", p.n, r.Work, Seconds(time.Since(began)), n), err
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("worker %d was killed %v ago and nobody has taken over", p.n, l.Move)
+	}
+	c.forgive(p)
+	return fmt.Sprintf("worker %d killed at %s%s, taken over in %s, worker %d joined",
+		p.n, r.inHand(), at.phrase(), Seconds(time.Since(began)), n), err
 }
 
 // strike tells a worker that holds partitions, the given one if it does, to stop
@@ -205,9 +208,10 @@ func (c *Crew) forgive(p *process) {
 // thawed: longer than a healthy transaction takes.
 const lockedFor = 3 * time.Second
 
-func (c *Crew) awaitMoved(ctx context.Context, p *process, work Work, limit time.Duration) error {
+func (c *Crew) awaitMoved(ctx context.Context, p *process, r report, limit time.Duration) error {
+	began := time.Now()
 	moved := func() bool {
-		for _, s := range work {
+		for _, s := range r.Work {
 			if c.holder[s.Partition] == p.n {
 				return false
 			}
@@ -220,9 +224,12 @@ func (c *Crew) awaitMoved(ctx context.Context, p *process, work Work, limit time
 		}
 		return err
 	}
+	if r.Subject != "" {
+		return c.awaitElsewhere(ctx, r, began, limit)
+	}
 	err := c.await(ctx, lockedFor, func() bool {
-		for _, s := range work {
-			if c.position[s.Partition] <= s.From {
+		for _, s := range r.Work {
+			if c.position[s.Partition] <= s.From && r.Work.moves() {
 				return false
 			}
 		}
@@ -232,6 +239,27 @@ func (c *Crew) awaitMoved(ctx context.Context, p *process, work Work, limit time
 		return nil
 	}
 	return err
+}
+
+// awaitElsewhere returns once what r's request is about was done. Where no
+// partition was taken over, that is what counts as one.
+func (c *Crew) awaitElsewhere(ctx context.Context, r report, began time.Time, limit time.Duration) error {
+	left := func(ctx context.Context) (int, error) {
+		done, err := c.Elsewhere(ctx, r.Subject)
+		if done || err != nil {
+			return 0, err
+		}
+		return 1, nil
+	}
+	if err := c.AwaitNone(ctx, left, limit); err != nil {
+		return fmt.Errorf("nobody else has done %s: %w", r.Subject, err)
+	}
+	if len(r.Work) == 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.tally.Takeovers = append(c.tally.Takeovers, time.Since(began))
+	}
+	return nil
 }
 
 // awaitOutcome waits for what becomes of the transaction that p was frozen in.
@@ -247,7 +275,11 @@ func (c *Crew) awaitOutcome(ctx context.Context, p *process, limit time.Duration
 	defer c.mu.Unlock()
 	switch p.outcome.Kind {
 	case reportApplied:
-		return fmt.Sprintf("committed all %d", p.outcome.Messages), nil
+		return "committed all " + Thousands(p.outcome.Messages), nil
+	case reportSent:
+		return "answered", nil
+	case reportRefused:
+		return "refused by the receiver as stale", nil
 	case reportStale:
 		return "refused as stale", nil
 	case reportDoubt:

@@ -69,7 +69,7 @@ func puppet(ctx context.Context, stage *Stage) error {
 func transaction(stage *Stage, count string) error {
 	b, _ := os.ReadFile(count)
 	n, _ := strconv.ParseInt(string(b), 10, 64)
-	cue := stage.Cue(Work{{Partition: 0, From: n, To: n + 1}})
+	cue := stage.Cue(Work{{Partition: 0, From: n, To: n + 1}}, BeforeWrites, AfterWrites, AfterCommit)
 	cue.Reach(BeforeWrites)
 	err := os.WriteFile(count, []byte(strconv.FormatInt(n+1, 10)), 0o600)
 	cue.Reach(AfterWrites)

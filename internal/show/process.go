@@ -87,7 +87,7 @@ func (p *process) failure() error {
 	if p.err != nil {
 		how = "ended: " + p.err.Error()
 	}
-	return fmt.Errorf("worker %d %s\n%s", p.n, how, p.log.last(tailBytes))
+	return fmt.Errorf("%s %s\n%s", p.name(), how, p.log.last(tailBytes))
 }
 
 // onSpawner runs f on the one thread that starts all processes. Linux ties a
@@ -140,4 +140,12 @@ func (t *tail) last(n int) string {
 	defer t.mu.Unlock()
 	lines := strings.Split(strings.TrimRight(string(t.buf), "\n"), "\n")
 	return "  " + strings.Join(lines[max(0, len(lines)-n):], "\n  ")
+}
+
+// name is what it is called: worker 3.
+func (p *process) name() string {
+	if p.n == 0 {
+		return "the helper process"
+	}
+	return fmt.Sprintf("worker %d", p.n)
 }

@@ -12,16 +12,20 @@ import (
 type Incident struct {
 	After  float64 // the fraction of all messages that is applied when it begins
 	Worker int     // whom it strikes: the n-th ever started, or the next one that holds a partition
-	Kill   bool    // SIGKILL at AfterCommit; otherwise SIGSTOP
-	At     Point   // where it freezes
+	Kill   bool    // SIGKILL; otherwise SIGSTOP
+	At     Point   // where it strikes
 }
 
 // NewSchedule draws n incidents from seed, freezes and kills in turn, for a crew
-// that starts with so many workers. Freezes strike at each of the points in turn.
-func NewSchedule(seed uint64, n, workers int, points ...Point) []Incident {
+// that starts with so many workers. They strike at each of their points in turn.
+func NewSchedule(seed uint64, n, workers int, freezes, kills []Point) []Incident {
 	r := rand.New(rand.NewPCG(seed, 0x5ced))
 	is := make([]Incident, n)
 	for i := range is {
+		points := freezes
+		if i%2 == 1 {
+			points = kills
+		}
 		is[i] = Incident{
 			After: (float64(i) + 0.4 + 0.3*r.Float64()) / float64(n+1),
 			// Whoever was killed has been replaced by the next number.
@@ -53,7 +57,7 @@ func (c *Crew) Play(ctx context.Context, is []Incident, total int, pace *Pace, l
 			err  error
 		)
 		if in.Kill {
-			line, err = c.Kill(ctx, in.Worker, pace.Release, l)
+			line, err = c.Kill(ctx, in.Worker, in.At, pace.Release, l)
 		} else {
 			line, err = c.Freeze(ctx, in.Worker, in.At, pace.Release, l)
 		}

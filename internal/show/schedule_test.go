@@ -9,11 +9,11 @@ import (
 )
 
 func TestAScheduleFollowsFromItsSeed(t *testing.T) {
-	a := NewSchedule(7, 9, 3, BeforeWrites, AfterWrites)
-	if b := NewSchedule(7, 9, 3, BeforeWrites, AfterWrites); !reflect.DeepEqual(a, b) {
+	a := NewSchedule(7, 9, 3, []Point{BeforeWrites, AfterWrites}, []Point{AfterCommit})
+	if b := NewSchedule(7, 9, 3, []Point{BeforeWrites, AfterWrites}, []Point{AfterCommit}); !reflect.DeepEqual(a, b) {
 		t.Errorf("one seed, two schedules:\n%v\n%v", a, b)
 	}
-	if b := NewSchedule(8, 9, 3, BeforeWrites, AfterWrites); reflect.DeepEqual(a, b) {
+	if b := NewSchedule(8, 9, 3, []Point{BeforeWrites, AfterWrites}, []Point{AfterCommit}); reflect.DeepEqual(a, b) {
 		t.Error("two seeds, one schedule")
 	}
 	for i, in := range a {

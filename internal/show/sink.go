@@ -2,7 +2,6 @@ package show
 
 import (
 	"context"
-	"sync"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -16,20 +15,19 @@ func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
 
 type stagedSink[TX any] struct {
 	epoch.Sink[TX]
-	stage   *Stage
-	writing sync.RWMutex // read-locked by what writes beside Commit
+	stage *Stage
 }
 
 func (s *stagedSink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {
-	s.writing.RLock()
-	defer s.writing.RUnlock()
-	return s.Sink.Seed(ctx, starts)
+	return s.stage.Writing(func() error { return s.Sink.Seed(ctx, starts) })
 }
 
-func (s *stagedSink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
-	s.writing.RLock()
-	defer s.writing.RUnlock()
-	return s.Sink.Claim(ctx, seen, c)
+func (s *stagedSink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epoch.Fence, err error) {
+	err = s.stage.Writing(func() error {
+		f, err = s.Sink.Claim(ctx, seen, c)
+		return err
+	})
+	return f, err
 }
 
 func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
@@ -39,31 +37,45 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 		work[i] = Span{Partition: a.Number, From: int64(a.From), To: int64(a.To)}
 		messages += int(a.To - a.From)
 	}
-	cue := s.stage.Cue(work)
+	if !work.moves() {
+		return s.beside(ctx, as, work, apply)
+	}
+	cue := s.stage.Cue(work, InHand, Unlocked, BeforeWrites, AfterWrites, AfterCommit)
 	ctx = cue.Context(ctx)
 	cue.Reach(InHand)
-	err := s.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
-		s.unlocked(cue)
-		cue.Reach(BeforeWrites)
-		if err := apply(ctx, tx); err != nil {
-			return err
-		}
-		cue.Reach(AfterWrites)
-		return nil
-	})
+	commit := func() error {
+		return s.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
+			cue.Reach(Unlocked)
+			cue.Reach(BeforeWrites)
+			if err := apply(ctx, tx); err != nil {
+				return err
+			}
+			cue.Reach(AfterWrites)
+			return nil
+		})
+	}
+	var err error
+	if cue.point == Unlocked {
+		err = commit() // it waits until nobody else writes
+	} else {
+		err = s.stage.Writing(commit)
+	}
 	cue.Done(messages, err)
 	return err
 }
 
-// unlocked reaches the point Unlocked once claims under way have ended, and lets
-// none begin until it is told to go on. consumer.Run with one committer has no
-// other writes.
-func (s *stagedSink[TX]) unlocked(cue *Cue) {
-	if cue.point == Unlocked {
-		s.writing.Lock()
-		defer s.writing.Unlock()
-		cue.Reach(Unlocked)
+// beside commits a transaction that moves no position: a relay's. Its point is
+// Answered, if requests were since the last one.
+func (s *stagedSink[TX]) beside(ctx context.Context, as []epoch.Advance, work Work, apply func(context.Context, TX) error) error {
+	cue := &Cue{stage: s.stage, work: work}
+	if subject := s.stage.takeAnswer(work); subject != "" {
+		cue = s.stage.Cue(work, Answered).About(subject)
 	}
+	ctx = cue.Context(ctx)
+	cue.Reach(Answered)
+	err := s.stage.Writing(func() error { return s.Sink.Commit(ctx, as, apply) })
+	cue.Done(0, err)
+	return err
 }
 
 // Holdings is an observer that reports to stage which partitions are claimed.

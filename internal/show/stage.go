@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -19,9 +20,12 @@ type Stage struct {
 	config json.RawMessage
 	resume chan struct{}
 
-	mu    sync.Mutex
-	out   *json.Encoder
-	armed Point // where the next transaction is to stop, "" for nowhere
+	writing sync.RWMutex // read-locked by what writes to the database
+
+	mu      sync.Mutex
+	out     *json.Encoder
+	armed   Point            // where the next transaction is to stop, "" for nowhere
+	answers map[int32]string // what the last request of a partition was about, if it was answered and not yet recorded
 }
 
 // newStage reads the configuration and then, on a goroutine of its own, orders
@@ -32,7 +36,7 @@ func newStage(in io.Reader, out io.Writer, gone func()) (*Stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("show: read the worker's configuration: %w", err)
 	}
-	s := &Stage{config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out)}
+	s := &Stage{config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out), answers: map[int32]string{}}
 	go func() {
 		defer gone()
 		for orders := json.NewDecoder(lines); ; {
@@ -66,8 +70,21 @@ func (s *Stage) Holds(partition int32) {
 	s.tell(report{Kind: reportHolds, Partition: partition})
 }
 
-// Late reports that the source refused the offset of effects which are
-// committed already.
+// Ready reports that this process, started by [StartHelper], can be reached.
+func (s *Stage) Ready(address string) {
+	s.tell(report{Kind: reportReady, Text: address})
+}
+
+// Writing runs f, which writes to the database, at a moment when the process is
+// not to be frozen without a write lock in hand.
+func (s *Stage) Writing(f func() error) error {
+	s.writing.RLock()
+	defer s.writing.RUnlock()
+	return f()
+}
+
+// Late reports that the source refused the offset, or the ack, of effects which
+// are committed already.
 func (s *Stage) Late(err error) {
 	s.tell(report{Kind: reportLate, Text: err.Error()})
 }
@@ -83,18 +100,29 @@ func (s *Stage) tell(r report) {
 // Cue is what the parent has in mind for one transaction. Its zero value is
 // nothing.
 type Cue struct {
-	stage *Stage
-	point Point
-	work  Work
+	stage   *Stage
+	point   Point
+	work    Work
+	subject string
+	stopped bool // at its point
 }
 
-// Cue takes the order that is waiting, if there is one, for a transaction which
-// is about to begin with work in hand.
-func (s *Stage) Cue(work Work) *Cue {
+// Cue takes the order that is waiting, if there is one and it is for one of
+// these points, for a transaction which is about to begin with work in hand.
+func (s *Stage) Cue(work Work, points ...Point) *Cue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := &Cue{stage: s, point: s.armed, work: work}
-	s.armed = ""
+	c := &Cue{stage: s, work: work}
+	if slices.Contains(points, s.armed) {
+		c.point, s.armed = s.armed, ""
+	}
+	return c
+}
+
+// About says what the request in hand is about, in the words that [Crew.Elsewhere]
+// understands.
+func (c *Cue) About(subject string) *Cue {
+	c.subject = subject
 	return c
 }
 
@@ -104,7 +132,7 @@ func (s *Stage) Cue(work Work) *Cue {
 // but the fence.
 func (c *Cue) Context(ctx context.Context) context.Context {
 	switch c.point {
-	case InHand, Unlocked, BeforeWrites, AfterWrites:
+	case InHand, Unlocked, BeforeWrites, AfterWrites, BeforeSend, Answered:
 		return context.WithoutCancel(ctx)
 	default:
 		return ctx
@@ -117,9 +145,19 @@ func (c *Cue) Reach(p Point) {
 	if c.point != p {
 		return
 	}
-	c.point = ""
-	c.stage.tell(report{Kind: reportReached, Point: p, Work: c.work})
+	switch p {
+	case Unlocked, BeforeSend, Answered:
+		c.stage.writing.Lock()
+		defer c.stage.writing.Unlock()
+	}
+	c.point, c.stopped = "", true
+	c.tell(report{Kind: reportReached, Point: p})
 	<-c.stage.resume
+}
+
+func (c *Cue) tell(r report) {
+	r.Work, r.Subject = c.work, c.subject
+	c.stage.tell(r)
 }
 
 // Done reports what became of the transaction: nil, and it committed with this
@@ -127,7 +165,7 @@ func (c *Cue) Reach(p Point) {
 // errors. An order that the transaction did not come to is kept for the next
 // one.
 func (c *Cue) Done(messages int, err error) {
-	r := report{Kind: reportApplied, Work: c.work, Messages: messages}
+	r := report{Kind: reportApplied, Messages: messages}
 	if err != nil {
 		r.Kind, r.Text = reportFailed, err.Error()
 	}
@@ -137,10 +175,15 @@ func (c *Cue) Done(messages int, err error) {
 	case errors.Is(err, epoch.ErrInDoubt):
 		r.Kind = reportDoubt
 	}
-	c.stage.tell(r)
+	c.tell(r)
 	if err == nil {
 		c.Reach(AfterCommit)
 	}
+	c.keep()
+}
+
+// keep leaves an order that was not come to for the next one.
+func (c *Cue) keep() {
 	c.stage.mu.Lock()
 	defer c.stage.mu.Unlock()
 	if c.stage.armed == "" {

@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,32 @@ func None(n int) Cell {
 
 // Number is a count that is what it is.
 func Number(n int) Cell { return Cell{Text: Thousands(n)} }
+
+// Yes is a condition that should hold, and otherwise what is to be said.
+func Yes(ok bool, otherwise string) Cell {
+	if ok {
+		return Cell{"yes", Good}
+	}
+	return Cell{otherwise, Bad}
+}
+
+// Spread is the median and the most of some durations.
+func Spread(ds []time.Duration) Cell {
+	if len(ds) == 0 {
+		return Cell{Text: "-"}
+	}
+	ds = slices.Sorted(slices.Values(ds))
+	return Cell{Text: Seconds(ds[len(ds)/2]) + ", " + Seconds(ds[len(ds)-1])}
+}
+
+// RowOf is a line with a cell for each of cs.
+func RowOf[T any](label string, cs []T, cell func(T) Cell) Row {
+	r := Row{Label: label}
+	for _, c := range cs {
+		r.Cells = append(r.Cells, cell(c))
+	}
+	return r
+}
 
 func writeTable(w io.Writer, color bool, heads []string, rows []Row) {
 	label := 0

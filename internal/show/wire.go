@@ -1,6 +1,9 @@
 package show
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Point is a place in a worker's work on one transaction, where an incident can
 // strike it.
@@ -17,7 +20,27 @@ const (
 	// writes either. It is for a database with one write lock: nobody could go on
 	// if a process were frozen with it.
 	Unlocked Point = "unlocked"
+
+	// BeforeSend and Answered are for effects outside the database: a request
+	// that is about to leave, and one that was answered but not yet recorded.
+	// Nothing in the process writes then, as with Unlocked.
+	BeforeSend Point = "before a request"
+	Answered   Point = "after an answer"
 )
+
+// phrase says where p is, after what was in hand.
+func (p Point) phrase() string {
+	switch p {
+	case AfterWrites:
+		return " after its SQL"
+	case BeforeSend:
+		return " before its request"
+	case Answered:
+		return " after its answer"
+	default:
+		return ""
+	}
+}
 
 // Span is what one transaction has in hand of one partition: the offsets from
 // From up to, not including, To.
@@ -30,12 +53,9 @@ type Span struct {
 // Work is what one transaction has in hand.
 type Work []Span
 
-// String names the first message, as partition/offset.
-func (w Work) String() string {
-	if len(w) == 0 {
-		return "nothing"
-	}
-	return fmt.Sprintf("%d/%d", w[0].Partition, w[0].From)
+// moves reports whether a position moves with it.
+func (w Work) moves() bool {
+	return slices.ContainsFunc(w, func(s Span) bool { return s.To > s.From })
 }
 
 // What a worker can report.
@@ -47,7 +67,10 @@ const (
 	reportStale   = "stale"   // a transaction was refused because its claim was stale
 	reportDoubt   = "doubt"   // a transaction's connection was lost before its commit was acknowledged
 	reportFailed  = "failed"  // a transaction was given up for another reason
-	reportLate    = "late"    // the source refused an offset after the effects were committed
+	reportLate    = "late"    // the source refused what it was told after the effects were committed
+	reportReady   = "ready"   // a helper can be reached
+	reportSent    = "sent"    // a request that a worker was stopped at was answered
+	reportRefused = "refused" // a request was refused because its epoch was stale
 )
 
 // report is a line from a worker.
@@ -56,6 +79,7 @@ type report struct {
 	Partition int32  `json:"p,omitempty"`
 	Point     Point  `json:"point,omitempty"`
 	Work      Work   `json:"work,omitempty"`
+	Subject   string `json:"subject,omitempty"` // what the request in hand is about
 	Messages  int    `json:"n,omitempty"`
 	Text      string `json:"text,omitempty"`
 }
@@ -65,6 +89,19 @@ const (
 	orderStopAt = "stop at" // a point of the next transaction, "" for none
 	orderGo     = "go"      // on from there
 )
+
+// inHand names what the worker has: what its request is about, or its first
+// message, as partition/offset.
+func (r report) inHand() string {
+	switch {
+	case r.Subject != "":
+		return r.Subject
+	case len(r.Work) > 0:
+		return fmt.Sprintf("%d/%d", r.Work[0].Partition, r.Work[0].From)
+	default:
+		return "nothing"
+	}
+}
 
 // order is a line to a worker. The first line is its configuration.
 type order struct {

@@ -1,0 +1,85 @@
+package show
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+)
+
+// Exit statuses of a show.
+const (
+	StatusExact  = 0 // the fenced column is exact
+	StatusNot    = 1 // it is not, or could not be played
+	StatusUsage  = 2
+	StatusHalted = 130 // interrupted
+)
+
+// Run is a show's parent, from the flags, which parse reads, to the exit
+// status. play sets up, plays the columns and cleans up; table shows what it
+// found of those that were judged.
+func Run(ctx context.Context, name string, out, errOut io.Writer,
+	parse func() error, play func(context.Context, *Board) ([]*Column, error), table func(*Board, []*Column),
+) int {
+	switch err := parse(); {
+	case errors.Is(err, flag.ErrHelp):
+		return StatusExact
+	case err != nil:
+		return StatusUsage
+	}
+	b := NewBoard(out)
+	cs, err := play(ctx, b)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintf(errOut, "%s: interrupted; the workers are stopped\n", name)
+		if err != nil {
+			fmt.Fprintf(errOut, "%s: %v\n", name, err)
+		}
+		return StatusHalted
+	case err != nil:
+		fmt.Fprintf(errOut, "%s: %v\n", name, err)
+		return StatusNot
+	}
+	return Conclude(b, cs, table)
+}
+
+// Conclude shows the table and says what it means.
+func Conclude(b *Board, cs []*Column, table func(*Board, []*Column)) int {
+	var judged []*Column
+	for _, c := range cs {
+		if c.Err != nil {
+			b.Print(fmt.Sprintf("%s: %v", c.Name, c.Err))
+		}
+		if c.Judged {
+			judged = append(judged, c)
+		}
+	}
+	if len(judged) > 0 {
+		b.Print("")
+		table(b, judged)
+	}
+	for _, c := range cs {
+		if c.kept != "" {
+			b.Print(fmt.Sprintf("Kept, %s: %s", c.Name, c.kept))
+		}
+	}
+	said, status := "exact", StatusExact
+	switch f := cs[0]; {
+	case f.Judged && !f.Exact:
+		said, status = "NOT exact", StatusNot
+	case !f.Judged || f.Err != nil:
+		said, status = "NOT played to its end", StatusNot
+	}
+	for _, c := range judged {
+		switch {
+		case c.Name != Usual:
+		case c.Exact:
+			said += "; the usual code's is exact too, this time"
+		default:
+			said += "; the usual code's is not exact"
+		}
+	}
+	b.Print(fmt.Sprintf("The fenced column is %s (%s).", said, Seconds(b.Elapsed())))
+	return status
+}

@@ -1,0 +1,27 @@
+package show
+
+import (
+	"bytes"
+	"testing"
+)
+
+func TestTheExitStatusFollowsTheFencedColumn(t *testing.T) {
+	b := NewBoard(&bytes.Buffer{})
+	column := func(name string, exact, judged bool) *Column {
+		return &Column{Name: name, Crew: NewCrew(nil), Exact: exact, Judged: judged}
+	}
+	for name, c := range map[string]struct {
+		columns []*Column
+		want    int
+	}{
+		"exact beside damage":    {[]*Column{column(Fence, true, true), column(Usual, false, true)}, StatusExact},
+		"damage":                 {[]*Column{column(Fence, false, true), column(Usual, true, true)}, StatusNot},
+		"not judged":             {[]*Column{column(Fence, true, false)}, StatusNot},
+		"beside one unplayed":    {[]*Column{column(Fence, true, true), column(Usual, true, false)}, StatusExact},
+		"alone, as -naive=false": {[]*Column{column(Fence, true, true)}, StatusExact},
+	} {
+		if got := Conclude(b, c.columns, func(*Board, []*Column) {}); got != c.want {
+			t.Errorf("%s: status %d, want %d", name, got, c.want)
+		}
+	}
+}

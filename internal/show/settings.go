@@ -1,0 +1,143 @@
+package show
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Settings are the flags that every show has.
+type Settings struct {
+	Database   string // a postgres:// URL or the path of a new SQLite file; "" means a temporary one
+	Workers    int
+	Partitions int
+	Messages   int
+	Duration   time.Duration
+	Seed       uint64
+	Naive      bool
+	Keep       bool
+}
+
+// The limits keep a mistyped flag from taking the machine down.
+const (
+	maxWorkers    = 64
+	maxPartitions = 1000
+	maxMessages   = 20_000_000
+	maxDuration   = 24 * time.Hour
+
+	// perPartition messages at least, so that whoever is to be struck at a
+	// message gets one.
+	perPartition = 25
+
+	// shortest is what a load takes unless told otherwise: time for a freeze, a
+	// kill and another freeze.
+	shortest = 24 * time.Second
+)
+
+// ErrUsage says that the flags are wrong and that this was reported.
+var ErrUsage = errors.New("usage")
+
+// ParseFlags parses args into fs, to which it adds the flags of s, whose
+// Messages is their default. Unless -duration says otherwise, the load is spread
+// over the time that it takes at rate messages a second. check looks at the flags
+// that the show itself has put into fs. ParseFlags returns [flag.ErrHelp] or
+// [ErrUsage] after writing to out what is to be said.
+func (s *Settings) ParseFlags(fs *flag.FlagSet, args []string, out io.Writer, rate int, check func() error) error {
+	fs.SetOutput(out)
+	fs.StringVar(&s.Database, "database", "", "postgres://… `URL`, or the path of a new SQLite file; empty: SQLite in a temporary directory")
+	fs.IntVar(&s.Workers, "workers", 3, "worker processes of each column, `2` to 64")
+	fs.IntVar(&s.Partitions, "partitions", 4, "partitions of the messages, `1` to 1000")
+	fs.IntVar(&s.Messages, "messages", s.Messages, "messages of each column, 25 for each partition at least, 20 million at most, as a `number`")
+	fs.DurationVar(&s.Duration, "duration", 0, fmt.Sprintf(
+		"time to spread the messages over, such as `30s`; 0: 24 s, or a second for each %s messages where that is longer", Thousands(rate)))
+	fs.Uint64Var(&s.Seed, "seed", 1, "`number` from which messages, freezes and kills are drawn")
+	fs.BoolVar(&s.Naive, "naive", true, "play the usual code beside")
+	fs.BoolVar(&s.Keep, "keep", false, "leave what the broker and the database have in place afterwards, and say where")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return ErrUsage // reported by Parse
+	}
+	err := s.check(fs.Args())
+	if err == nil {
+		err = check()
+	}
+	if err == nil {
+		err = s.checkDatabase()
+	}
+	if err != nil {
+		fmt.Fprintf(out, "%s: %v\n", fs.Name(), err)
+		return ErrUsage
+	}
+	if s.Duration == 0 {
+		s.Duration = max(shortest, time.Duration(s.Messages/rate)*time.Second)
+	}
+	return nil
+}
+
+func (s *Settings) check(rest []string) error {
+	if len(rest) > 0 {
+		return fmt.Errorf("unexpected argument %q; all settings are flags, see -help", rest[0])
+	}
+	for _, f := range []struct {
+		name     string
+		v        int
+		min, max int
+	}{
+		{"workers", s.Workers, 2, maxWorkers},
+		{"partitions", s.Partitions, 1, maxPartitions},
+		{"messages", s.Messages, 1, maxMessages},
+	} {
+		if f.v < f.min || f.v > f.max {
+			return fmt.Errorf("-%s is %d; want %d to %d", f.name, f.v, f.min, f.max)
+		}
+	}
+	if need := perPartition * s.Partitions; s.Messages < need {
+		return fmt.Errorf("-messages is %d; %d partitions need at least %d, so that each worker has one to be struck at", s.Messages, s.Partitions, need)
+	}
+	if s.Duration != 0 && (s.Duration < time.Second || s.Duration > maxDuration) {
+		return fmt.Errorf("-duration is %v; want 0, or 1s to %v", s.Duration, maxDuration)
+	}
+	return nil
+}
+
+func (s *Settings) checkDatabase() error {
+	switch {
+	case s.Database == "" || IsPostgres(s.Database):
+		return nil
+	case strings.Contains(s.Database, "://"):
+		return errors.New("-database is neither a postgres:// URL nor the path of a SQLite file")
+	}
+	path, err := filepath.Abs(s.Database)
+	if err != nil {
+		return fmt.Errorf("-database: %w", err)
+	}
+	s.Database = path
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("-database: %w", err)
+	}
+	for _, column := range []string{Fence, Usual} {
+		path := s.DatabaseOf(column)
+		if _, err := os.Stat(path); err == nil {
+			return fmt.Errorf("-database: %s exists; the show writes a new file only", path)
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("-database: %w", err)
+		}
+	}
+	return nil
+}
+
+// DatabaseOf is where a column has its tables: in PostgreSQL a schema of its
+// own, in SQLite the file named or one beside it.
+func (s *Settings) DatabaseOf(column string) string {
+	if column == Usual && !IsPostgres(s.Database) {
+		return s.Database + ".usual"
+	}
+	return s.Database
+}
