@@ -63,7 +63,9 @@
 // buffer delay neither heartbeats nor other partitions.
 //
 // Only committed transactions are read. Gaps between offsets are what compaction,
-// transaction markers and aborted transactions leave. A position below the start
+// transaction markers and aborted transactions leave. The position passes a marker
+// at the end of what there is: lag comes down to zero, and a topic that nobody
+// writes to any more has lost nothing when retention takes the marker. A position below the start
 // of the log is [consumer.ErrPassedBy]; one above its end, or in a part that was
 // rewritten, is [consumer.ErrTruncated]; a topic that was created again is an
 // [*epoch.LogChangedError], and so is the next claim, until somebody has decided
@@ -97,10 +99,8 @@
 // # Positions for people
 //
 // Every MirrorInterval, and when a partition is given back, the newest positions
-// are committed to the group, so that tools which show lag work. At the end of a
-// topic with transactions the position is behind the last marker, so lag comes
-// down to zero. Nothing is ever decided by them, and a commit that fails is
-// logged at debug level and forgotten.
+// are committed to the group, so that tools which show lag work. Nothing is ever
+// decided by them, and a commit that fails is logged at debug level and forgotten.
 //
 // # Shutting down
 //

@@ -46,6 +46,8 @@ type feed struct {
 type chunk struct {
 	records []*kgo.Record
 	cost    int64
+	next    int64 // the offset after it, behind any transaction markers
+	epoch   int32 // leader epoch of what is before next
 }
 
 func newFeed(p place, id [16]byte, from epoch.Fence) *feed {
@@ -75,6 +77,7 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 		return f.queued + f.lent, f.err
 	}
 	keep := p.Records[:0]
+	before := f.next
 	var cost int64
 	for _, r := range p.Records {
 		if r.Offset < f.next {
@@ -98,8 +101,8 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 		}
 	}
 	clear(p.Records[len(keep):])
-	if len(keep) > 0 {
-		f.chunks = append(f.chunks, chunk{keep, cost})
+	if f.next > before {
+		f.chunks = append(f.chunks, chunk{keep, cost, f.next, f.epoch})
 		f.queued += cost
 		f.wake()
 	}
@@ -145,7 +148,8 @@ func (f *feed) take(limit, low int64) (ms []consumer.Message, err error, resume 
 	}
 	f.queued -= f.lent
 	if n > 0 {
-		ms = make([]consumer.Message, 0, records)
+		ms = make([]consumer.Message, 0, records+1)
+		last := f.chunks[n-1]
 		for i := range f.chunks[:n] {
 			for _, r := range f.chunks[i].records {
 				ms = append(ms, message(r))
@@ -153,7 +157,10 @@ func (f *feed) take(limit, low int64) (ms []consumer.Message, err error, resume 
 			f.chunks[i] = chunk{}
 		}
 		f.chunks = f.chunks[n:]
-		f.after = int64(ms[len(ms)-1].Offset) + 1
+		f.after = last.next
+		if len(ms) == 0 || int64(ms[len(ms)-1].Offset) < last.next-1 {
+			ms = append(ms, f.marker(last))
+		}
 	} else {
 		f.chunks = nil
 		err = f.err
@@ -218,16 +225,13 @@ func (f *feed) taken() int64 {
 	return f.after
 }
 
-// settled returns the position that at amounts to: where everything that was
-// taken is applied and nothing is queued, that is behind the transaction
-// markers that follow, so that lag comes down to zero.
-func (f *feed) settled(at int64) int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if at == f.after && len(f.chunks) == 0 {
-		return f.next
+// marker moves the position behind the transaction markers at the end of a
+// chunk. Otherwise lag would not come down to zero, and a topic without new
+// messages would seem to have lost some once retention takes the markers.
+func (f *feed) marker(c chunk) consumer.Message {
+	return consumer.Message{
+		Topic: f.topic, Partition: f.number, Offset: epoch.Offset(c.next - 1), LeaderEpoch: c.epoch, Control: true,
 	}
-	return at
 }
 
 func message(r *kgo.Record) consumer.Message {

@@ -168,18 +168,14 @@ func (t *tenure) Mirror(at epoch.Fence) {
 	t.position, t.known = at, true
 }
 
-// unpublished returns what the group should be told of the position.
+// unpublished returns the position, if the group has not been told of it.
 func (t *tenure) unpublished() (epoch.Fence, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.known {
 		return epoch.Fence{}, false
 	}
-	at := t.position
-	if t.feed != nil {
-		at.Next = epoch.Offset(t.feed.settled(int64(at.Next)))
-	}
-	return at, int64(at.Next) != t.published
+	return t.position, int64(t.position.Next) != t.published
 }
 
 func (t *tenure) publishedAt(next epoch.Offset) {

@@ -170,7 +170,9 @@ func (w *worker) advance(f epoch.Fence, ms []consumer.Message) (epoch.Fence, err
 	w.do(func() {
 		if err = w.fences.Advance([]epoch.Advance{a}); err == nil {
 			for _, m := range ms {
-				w.applied[f.Partition] = append(w.applied[f.Partition], m.Offset)
+				if !m.Control {
+					w.applied[f.Partition] = append(w.applied[f.Partition], m.Offset)
+				}
 			}
 		}
 	})
