@@ -122,7 +122,8 @@ func (e *PermissionError) Unwrap() error { return e.Err }
 
 // denied explains a request that was not answered in time: the server tells a
 // refused one to the connection, not to whoever waits for the answer. begins is
-// how the request's subject begins.
+// how the request's subject begins. A refused inbox, where no answer arrives, is
+// told too.
 func denied(nc *nats.Conn, begins string, err error) error {
 	if err == nil || !passing(err) {
 		return err
@@ -133,7 +134,8 @@ func denied(nc *nats.Conn, begins string, err error) error {
 	}
 	_, said, ok := strings.Cut(last.Error(), `"`)
 	subject, _, closed := strings.Cut(said, `"`)
-	if !ok || !closed || !strings.HasPrefix(subject, begins) {
+	inbox, _, _ := strings.Cut(nc.NewInbox(), ".")
+	if !ok || !closed || !strings.HasPrefix(subject, begins) && !strings.HasPrefix(subject, inbox+".") {
 		return err
 	}
 	return &PermissionError{Subject: subject, Err: last}

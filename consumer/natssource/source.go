@@ -2,8 +2,16 @@ package natssource
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/epochfence/epochfence/consumer"
 )
@@ -14,6 +22,26 @@ import (
 type Source struct {
 	Options
 	started atomic.Bool
+
+	log     *slog.Logger
+	member  string // a random id, new in each process
+	keys    keys
+	bucket  *bucket
+	view    *view
+	wake    chan struct{} // something has changed: balance
+	changed chan struct{} // our record has changed: register
+
+	own  func(context.Context, consumer.Tenure)
+	base context.Context // outlives the context of Run, until all has been given back
+
+	logs    []*streamLog
+	workers sync.WaitGroup // one for each busy slot
+
+	mu      sync.Mutex
+	slots   map[place]*slot
+	handing *handover
+	seen    map[string]member // the members at the last balance
+	closing bool
 }
 
 var _ consumer.Source = (*Source)(nil)
@@ -24,13 +52,238 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Source{Options: o}, nil
+	s := &Source{
+		Options: o, member: newMemberID(), keys: newKeys(o.Group), slots: map[place]*slot{},
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+	}
+	s.log = o.Logger.With("member", s.member)
+	s.bucket = newBucket(o.JetStream, o.Bucket, o.LeaseTTL, s.log)
+	s.view = newView(s.bucket, s.keys, s.log, s.wake)
+	return s, nil
 }
 
-// Run implements [consumer.Source].
+// Run implements [consumer.Source]. It returns nil when ctx has ended and
+// everything was given back. It returns an error when JetStream was not reached
+// within StartTimeout, when a stream, the bucket or a permission is not as it
+// must be, and when the connection is closed: [nats.ErrConnectionClosed].
 func (s *Source) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
 	if s.started.Swap(true) {
 		return errors.New("natssource: Run was called before; make a new Source")
 	}
-	return errors.New("natssource: not written yet")
+	var end context.CancelFunc
+	s.base, end = context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	s.own = own
+
+	nc := s.JetStream.Conn()
+	closed := nc.StatusChanged(nats.CLOSED)
+	defer nc.RemoveStatusListener(closed)
+	if err := s.start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	return s.join(ctx, closed)
+}
+
+// join is Run from where everything was found to be in order.
+func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
+	working, rest := context.WithCancel(s.base)
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer rest()
+	registered, leave := context.WithCancel(working)
+	workers.Go(func() { s.view.run(working, s.ensureBucket) })
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		s.stayRegistered(registered)
+	}()
+
+	err := s.lead(ctx, closed)
+	if err != nil {
+		for _, t := range s.running() {
+			t.lose(err)
+		}
+	}
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	leave()
+	s.drainAll()
+	<-gone
+	return err
+}
+
+// lead balances until ctx ends or the connection is closed.
+func (s *Source) lead(ctx context.Context, closed <-chan nats.Status) error {
+	if s.isFirst() {
+		// Others may be starting at the same moment. Whoever comes first
+		// would take everything, to give most of it back at once.
+		wait(ctx, min(time.Second, s.LeaseTTL/10))
+	}
+	tick := time.NewTicker(min(time.Second, s.LeaseTTL/10))
+	defer tick.Stop()
+	for {
+		if s.JetStream.Conn().IsClosed() {
+			return fmt.Errorf("natssource: group %q: the connection was closed, and what is leased through it cannot be renewed; "+
+				"make it reconnect for as long as it takes (nats.MaxReconnects(-1)): %w", s.Group, nats.ErrConnectionClosed)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.balance()
+		select {
+		case <-ctx.Done():
+		case <-closed:
+		case <-s.wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// isFirst reports whether the group has no live lease at all.
+func (s *Source) isFirst() bool {
+	for _, h := range s.view.snapshot().leases {
+		if h.live {
+			return false
+		}
+	}
+	return true
+}
+
+// start checks streams and bucket, registers, and reads what there is of the
+// group. It tries again what may pass, within StartTimeout.
+func (s *Source) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.StartTimeout)
+	defer cancel()
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		err := s.tryStart(ctx)
+		if err == nil {
+			return nil
+		}
+		var denied *PermissionError
+		if errors.As(err, &denied) || !passing(err) && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		if !wait(ctx, pause) {
+			return fmt.Errorf("natssource: JetStream at %s was not reached within %v: %w", s.JetStream.Conn().ConnectedAddr(), s.StartTimeout, err)
+		}
+		s.log.Warn("cannot start yet, trying again", "err", err)
+	}
+}
+
+// attemptLimit bounds one request of a start, so that one that was lost is made
+// again.
+const attemptLimit = 5 * time.Second
+
+func (s *Source) tryStart(ctx context.Context) error {
+	for len(s.logs) < len(s.Streams) {
+		if err := s.openNext(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.ensureBucket(ctx); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	if _, err := s.bucket.get(limited, s.keys.member(s.member)); err != nil {
+		return fmt.Errorf("natssource: read a key of bucket %q: %w", s.bucket.name, err)
+	}
+	if err := s.register(limited); err != nil {
+		return err
+	}
+	w, err := s.view.read(ctx)
+	if err != nil {
+		return fmt.Errorf("natssource: watch bucket %q: %w", s.bucket.name, err)
+	}
+	w.stop()
+	return nil
+}
+
+// openNext opens the next stream.
+func (s *Source) openNext(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	log, err := openLog(ctx, s.Options, s.Streams[len(s.logs)])
+	if err != nil {
+		return err
+	}
+	log.renewed = func() { s.streamRenewed(log) }
+	for n := range log.partitions() {
+		p := place{log.stream.Name, n}
+		s.slots[p] = &slot{place: p, log: log}
+	}
+	s.logs = append(s.logs, log)
+	return nil
+}
+
+// ensureBucket creates the bucket, with the replicas of the first stream, or
+// checks the one that is there.
+func (s *Source) ensureBucket(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	first, err := s.JetStream.Stream(ctx, s.Streams[0].Name)
+	if err != nil {
+		return fmt.Errorf("natssource: look at stream %q: %w", s.Streams[0].Name, err)
+	}
+	return s.bucket.ensure(ctx, first.CachedInfo().Config.Replicas)
+}
+
+// lingerLimit bounds how long Run waits for a handler that does not heed its
+// context.
+const lingerLimit = 5 * time.Second
+
+// drainAll asks for every partition back, and cancels what takes too long.
+func (s *Source) drainAll() {
+	for _, t := range s.running() {
+		t.drain() // which is cut off after the term
+	}
+	done := make(chan struct{})
+	go func() {
+		s.workers.Wait()
+		close(done)
+	}()
+	limit := time.NewTimer(term(s.LeaseTTL) + lingerLimit)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+		s.log.Error("some handlers have not returned although their partitions were taken from them")
+	}
+}
+
+// owner names this process in leases and fences.
+func (s *Source) owner() string { return s.Name + "/" + s.member }
+
+func (s *Source) newRecord(nonce string) record {
+	return record{Owner: s.Name, Member: s.member, Nonce: nonce}
+}
+
+func (r record) json() []byte {
+	data, _ := json.Marshal(r) // strings and numbers
+	return data
+}
+
+// memberRecord is what others are to know of us.
+func (s *Source) memberRecord() memberRecord {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recordLocked()
+}
+
+func (s *Source) recordLocked() memberRecord {
+	r := memberRecord{Name: s.Name, Streams: map[string]int32{}}
+	for _, l := range s.logs {
+		r.Streams[l.stream.Name] = l.partitions()
+	}
+	for p, sl := range s.slots {
+		if sl.declined {
+			r.Declined = append(r.Declined, p.String())
+		}
+	}
+	slices.Sort(r.Declined)
+	return r
 }

@@ -1,0 +1,299 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// slot is a partition that this process serves. At most one goroutine spends a
+// tenure of it at a time: it is busy from before the lease is asked for until
+// after it was given back.
+type slot struct {
+	place
+	log *streamLog
+
+	// Guarded by Source.mu.
+	busy     bool
+	tenure   *tenure   // while it runs
+	declined bool      // own has returned early; others may have it
+	notUntil time.Time // after a failure
+	free     time.Time // when we first saw that nobody holds it; zero while somebody does
+}
+
+// handover is a partition that we have given back because others are to have it.
+type handover struct {
+	place
+	since time.Time
+}
+
+// balance looks at the group and does what is due: take what is free, give
+// back what is too much, let go of what we hold without knowing.
+func (s *Source) balance() {
+	now := s.view.snapshot()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return
+	}
+	s.forgive(now)
+	g := s.group(now)
+	next := g.plan(s.member)
+	for _, p := range next.take {
+		if sl := s.slots[p]; sl != nil && !sl.busy && time.Now().After(sl.notUntil) {
+			s.occupy(sl, func() { s.spend(sl, now.leases[p].rev) })
+		}
+	}
+	s.letGo(now)
+	s.handOver(now, next.give)
+}
+
+// group is what balance decides upon.
+func (s *Source) group(now *picture) *group {
+	g := &group{
+		members: map[string]memberRecord{s.member: s.recordLocked()},
+		held:    map[place]string{}, free: map[place]time.Duration{}, busy: map[place]bool{},
+		grace: min(time.Second, s.LeaseTTL/3), idle: 2 * s.LeaseTTL,
+	}
+	for id, m := range now.members {
+		// A member one of whose leases ran out is taken for gone until it
+		// registers again: its record expires later than that by chance only.
+		if rev, missed := now.missed[id]; id != s.member && (!missed || rev != m.rev) {
+			g.members[id] = m.memberRecord
+		}
+	}
+	for p, h := range now.leases {
+		if h.live && h.member != s.member {
+			g.held[p] = h.member
+		}
+	}
+	for p, sl := range s.slots {
+		_, taken := g.held[p]
+		switch {
+		case taken:
+			sl.free = time.Time{}
+			continue
+		case sl.busy:
+			sl.free = time.Time{}
+			g.held[p] = s.member
+			g.busy[p] = sl.tenure == nil || sl.tenure.isDraining() || sl.tenure.ctx.Err() != nil
+			continue
+		case sl.free.IsZero():
+			sl.free = time.Now()
+		}
+		g.free[p] = time.Since(sl.free)
+	}
+	return g
+}
+
+// forgive lets us try partitions again that we declined, when the members of
+// the group have changed.
+func (s *Source) forgive(now *picture) {
+	if same := maps.EqualFunc(now.members, s.seen, func(member, member) bool { return true }); same {
+		return
+	}
+	first := s.seen == nil
+	s.seen = now.members
+	if first {
+		return
+	}
+	for _, sl := range s.slots {
+		if sl.declined {
+			sl.declined = false
+			notify(s.changed)
+		}
+	}
+}
+
+// letGo releases the leases that the bucket says are ours and that no tenure
+// holds: of a tenure that lost contact, or of a request that landed late.
+func (s *Source) letGo(now *picture) {
+	for p, h := range now.leases {
+		sl := s.slots[p]
+		if !h.live || h.member != s.member || sl == nil || sl.busy || time.Now().Before(sl.notUntil) {
+			continue
+		}
+		s.occupy(sl, func() {
+			ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
+			defer cancel()
+			rev, err := s.bucket.release(ctx, s.keys.lease(p), h.rev)
+			if err == nil {
+				s.view.learn(p, entry{rev: rev})
+			} else {
+				s.lookAgain(ctx, p)
+			}
+			s.vacate(sl, err != nil)
+		})
+	}
+}
+
+// handOver gives one partition back, and the next only when somebody has taken
+// it or has had the time to.
+func (s *Source) handOver(now *picture, give *place) {
+	if h := s.handing; h != nil {
+		at := now.leases[h.place]
+		taken := at.live && at.member != s.member
+		if !taken && time.Since(h.since) < s.LeaseTTL {
+			return
+		}
+		s.handing = nil
+	}
+	if give == nil {
+		return
+	}
+	sl := s.slots[*give]
+	if sl == nil || sl.tenure == nil || sl.tenure.isDraining() {
+		return
+	}
+	s.log.Info("giving a partition back, as others have fewer", "stream", sl.stream, "partition", sl.number)
+	s.handing = &handover{place: *give, since: time.Now()}
+	sl.tenure.drain()
+}
+
+// occupy runs f, which ends with vacate, on a goroutine of its own.
+func (s *Source) occupy(sl *slot, f func()) {
+	sl.busy = true
+	s.workers.Go(f)
+}
+
+// vacate ends what occupy began.
+func (s *Source) vacate(sl *slot, failed bool) {
+	s.mu.Lock()
+	sl.busy, sl.tenure = false, nil
+	if failed {
+		sl.notUntil = time.Now().Add(jitter(max(s.LeaseTTL/10, 100*time.Millisecond)))
+	}
+	s.mu.Unlock()
+	notify(s.wake)
+}
+
+// spend takes the lease of a partition, spends a tenure with it, and gives it
+// back.
+func (s *Source) spend(sl *slot, last revision) {
+	l, err := s.acquire(sl.place, last)
+	if err != nil {
+		s.vacate(sl, !errors.Is(err, errSwapped))
+		return
+	}
+	t := s.newTenure(sl.place, sl.log, l)
+	s.mu.Lock()
+	sl.tenure = t
+	closing := s.closing
+	s.mu.Unlock()
+	if closing {
+		t.asked()
+	}
+	early := t.run(s.own)
+	if early {
+		s.decline(sl)
+	}
+	err = t.giveBack()
+	s.vacate(sl, err != nil)
+}
+
+func (s *Source) acquire(p place, last revision) (*lease, error) {
+	ctx, cancel := context.WithTimeout(s.base, min(readLimit, s.LeaseTTL/2))
+	defer cancel()
+	l := newLease(s.bucket, s.keys.lease(p))
+	value := s.newRecord(l.nonce).json()
+	now, err := l.acquire(ctx, last, value)
+	switch {
+	case err == nil:
+		s.view.learn(p, entry{rev: l.rev, live: true, value: value})
+		return l, nil
+	case errors.Is(err, errSwapped):
+		s.view.learn(p, now) // we heard late of somebody else's turn, or of the end of it
+	default:
+		s.log.Warn("cannot take the lease yet", "stream", p.stream, "partition", p.number, "err", err)
+		s.view.doubt()
+	}
+	return nil, err
+}
+
+// lookAgain asks the leader what is under a lease's key.
+func (s *Source) lookAgain(ctx context.Context, p place) {
+	if now, err := s.bucket.get(ctx, s.keys.lease(p)); err == nil {
+		s.view.learn(p, now)
+	}
+}
+
+// decline notes that own does not want the partition.
+func (s *Source) decline(sl *slot) {
+	s.mu.Lock()
+	sl.declined = true
+	s.mu.Unlock()
+	s.log.Info("own has returned early; the partition is left to others, or idle until a member joins or leaves", "stream", sl.stream, "partition", sl.number)
+	notify(s.changed)
+}
+
+// run calls own, and renews the lease meanwhile. It reports whether own gave the
+// partition up by itself.
+func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
+	ctx, stop := context.WithCancel(t.s.base)
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		t.keep(ctx)
+	}()
+	if t.over() == nil && !t.isDraining() {
+		own(t.ctx, t)
+	}
+	close(t.done)
+	early = t.ctx.Err() == nil && !t.isDraining()
+	stop()
+	<-kept
+	return early
+}
+
+// giveBack publishes the last position and releases the lease.
+func (t *tenure) giveBack() error {
+	defer t.lose(errEnded)
+	ctx, cancel := context.WithTimeout(t.s.base, t.s.goodbyeLimit())
+	defer cancel()
+	if t.ctx.Err() == nil {
+		t.publish(ctx)
+	} else if errors.Is(context.Cause(t.ctx), errTaken) {
+		t.s.lookAgain(ctx, t.place)
+		return nil
+	}
+	rev, err := t.lease.release(ctx)
+	switch {
+	case err == nil:
+		t.s.view.learn(t.place, entry{rev: rev})
+	case errors.Is(err, consumer.ErrLost):
+		t.s.lookAgain(ctx, t.place)
+		return nil
+	default:
+		t.s.log.Warn("lease not released; it will expire", "stream", t.stream, "partition", t.number, "err", err)
+	}
+	return err
+}
+
+// streamRenewed ends the tenures that are of another life of their stream.
+func (s *Source) streamRenewed(log *streamLog) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range slices.SortedFunc(maps.Keys(s.slots), place.compare) {
+		if t := s.slots[p].tenure; t != nil && t.log == log && t.life != log.incarnation() {
+			s.log.Error("the stream was deleted and created again", "stream", t.stream, "partition", t.number)
+			t.lose(errOtherStream)
+		}
+	}
+}
+
+// running returns the tenures that there are.
+func (s *Source) running() []*tenure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ts []*tenure
+	for _, sl := range s.slots {
+		if sl.tenure != nil {
+			ts = append(ts, sl.tenure)
+		}
+	}
+	return ts
+}

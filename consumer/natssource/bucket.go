@@ -1,0 +1,202 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// markerTTL is how long the bucket remembers that a key expired or a member
+// left, so that watchers hear of it.
+const markerTTL = time.Minute
+
+// bucket is the key-value bucket of the leases. It is spoken to as the stream
+// that it is: [jetstream.KeyValue.Update] drops a key's TTL, and its Get may be
+// answered by a replica that lags behind.
+type bucket struct {
+	js     jetstream.JetStream
+	name   string
+	stream string
+	stored string // what the subjects of stored keys begin with
+	put    string // what the subjects of published keys begin with
+	ttl    time.Duration
+	log    *slog.Logger
+}
+
+func newBucket(js jetstream.JetStream, name string, ttl time.Duration, log *slog.Logger) *bucket {
+	b := &bucket{js: js, name: name, stream: "KV_" + name, stored: "$KV." + name + ".", ttl: ttl, log: log}
+	b.put = b.stored
+	if p := apiPrefix(js); p != jetstream.DefaultAPIPrefix {
+		b.put = p + b.stored // as jetstream's own key-value store does for domains
+	}
+	return b
+}
+
+// source names the bucket in fences: not its creation, so that a bucket that
+// was created again leases the same partitions, and the sink counts on.
+func (b *bucket) source() string {
+	if p := apiPrefix(b.js); p != jetstream.DefaultAPIPrefix {
+		return "nats-kv:" + b.name + "@" + strings.TrimSuffix(p, ".")
+	}
+	return "nats-kv:" + b.name
+}
+
+// ensure creates the bucket if it is missing, and checks it otherwise.
+func (b *bucket) ensure(ctx context.Context, replicas int) error {
+	nc := b.js.Conn()
+	st, err := b.js.Stream(ctx, b.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		_, err = b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: b.name, Description: "partition leases of epochfence", History: 1,
+			Storage: jetstream.FileStorage, Replicas: replicas, LimitMarkerTTL: markerTTL,
+		})
+		switch {
+		case err == nil:
+			b.log.Info("created the bucket of the leases", "bucket", b.name, "replicas", replicas)
+		case errors.Is(err, jetstream.ErrLimitMarkerTTLNotSupported):
+			return fmt.Errorf("natssource: create bucket %q: the server is older than 2.11, the first that lets a single key expire; upgrade it: %w", b.name, err)
+		case !errors.Is(err, jetstream.ErrBucketExists):
+			return fmt.Errorf("natssource: create bucket %q: %w", b.name, denied(nc, apiPrefix(b.js), err))
+		}
+		st, err = b.js.Stream(ctx, b.stream)
+	}
+	if err != nil {
+		return fmt.Errorf("natssource: look at bucket %q: %w", b.name, denied(nc, apiPrefix(b.js), err))
+	}
+	if err := checkBucket(st.CachedInfo().Config, b.ttl); err != nil {
+		return fmt.Errorf("natssource: bucket %q cannot hold leases: %w", b.name, err)
+	}
+	return nil
+}
+
+// checkBucket refuses a bucket that would lose leases, or keep them too long.
+func checkBucket(c jetstream.StreamConfig, ttl time.Duration) error {
+	edit := func(flags string) string { return "nats stream edit " + c.Name + " " + flags }
+	switch {
+	case c.MaxMsgsPerSubject < 1:
+		return errors.New("it is a stream, but not a key-value bucket; name another one or create it with: nats kv add")
+	case c.Mirror != nil:
+		return fmt.Errorf("it is a mirror of %q, which may lag behind; use that one, with jetstream.NewWithDomain if need be", c.Mirror.Name)
+	case !c.AllowMsgTTL, c.SubjectDeleteMarkerTTL <= 0:
+		return fmt.Errorf("its keys cannot expire one by one, which takes a limit marker TTL (and nats-server 2.11); set one with: %s", edit("--subject-del-markers-ttl=1m"))
+	case c.MaxAge > 0:
+		return fmt.Errorf("all of its keys expire after %v, the positions too; leases have a TTL of their own; lift it with: %s", c.MaxAge, edit("--max-age=-1"))
+	case c.MaxMsgsPerSubject > 1 && c.SubjectDeleteMarkerTTL > ttl:
+		return fmt.Errorf("it keeps a history of %d, and then its limit marker TTL of %v replaces the lease TTL of %v, which is shorter; lower the one with: %s",
+			c.MaxMsgsPerSubject, c.SubjectDeleteMarkerTTL, ttl, edit("--max-msgs-per-subject=1"))
+	case c.Discard == jetstream.DiscardOld && (c.MaxBytes > 0 || c.MaxMsgs > 0):
+		return fmt.Errorf("it drops old keys when it is full, and so live leases; let it refuse new ones with: %s", edit("--discard=new"))
+	}
+	return nil
+}
+
+// revision is the number of a key's last message; 0 is that of a key which is
+// not there, whose first message a swap may write.
+type revision = uint64
+
+// entry is what the leader has under a key.
+type entry struct {
+	rev     revision
+	live    bool // it has a value; otherwise a delete marker, or nothing if rev is 0
+	expired bool // the marker was left by the server when the TTL ran out
+	value   []byte
+}
+
+// errSwapped: the key is no longer at the revision that a swap expected.
+var errSwapped = errors.New("the key has changed meanwhile")
+
+// errNoBucket: the bucket was deleted.
+var errNoBucket = errors.New("the bucket does not exist")
+
+// swap writes a value that expires after the TTL, if the key still is at last.
+// Any error other than errSwapped says nothing about whether it was written,
+// now or later.
+func (b *bucket) swap(ctx context.Context, key string, value []byte, last revision) (revision, error) {
+	m := b.message(key, value)
+	m.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))
+	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	return b.publish(ctx, m)
+}
+
+// release writes a delete marker, if the key still is at last.
+func (b *bucket) release(ctx context.Context, key string, last revision) (revision, error) {
+	m := b.message(key, nil)
+	m.Header.Set("KV-Operation", "DEL")
+	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	return b.publish(ctx, m)
+}
+
+// write puts a value, whatever was there; a ttl of zero means for ever.
+func (b *bucket) write(ctx context.Context, key string, value []byte, ttl time.Duration) (revision, error) {
+	m := b.message(key, value)
+	if ttl > 0 {
+		m.Header.Set(jetstream.MsgTTLHeader, seconds(ttl))
+	}
+	return b.publish(ctx, m)
+}
+
+// remove replaces a key by a marker that goes, too, after a while.
+func (b *bucket) remove(ctx context.Context, key string) (revision, error) {
+	m := b.message(key, nil)
+	m.Header.Set("KV-Operation", "PURGE")
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	m.Header.Set(jetstream.MsgTTLHeader, seconds(markerTTL))
+	return b.publish(ctx, m)
+}
+
+func (b *bucket) message(key string, value []byte) *nats.Msg {
+	m := nats.NewMsg(b.put + key)
+	m.Data = value
+	return m
+}
+
+func (b *bucket) publish(ctx context.Context, m *nats.Msg) (revision, error) {
+	nc := b.js.Conn()
+	if !nc.IsConnected() {
+		// nats.go would keep it and send it who knows when.
+		if nc.IsClosed() {
+			return 0, nats.ErrConnectionClosed
+		}
+		return 0, nats.ErrDisconnected
+	}
+	ack, err := b.js.PublishMsg(ctx, m, jetstream.WithExpectStream(b.stream))
+	switch {
+	case hasCode(err, jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant):
+		return 0, errSwapped
+	case err != nil:
+		return 0, denied(nc, m.Subject, err)
+	}
+	return ack.Sequence, nil
+}
+
+// get asks the leader of the bucket what is under a key.
+func (b *bucket) get(ctx context.Context, key string) (entry, error) {
+	m, err := stored(ctx, b.js, b.stream, map[string]string{"last_by_subj": b.stored + key})
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return entry{}, nil
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return entry{}, errNoBucket
+	case err != nil:
+		return entry{}, denied(b.js.Conn(), apiPrefix(b.js)+"STREAM.MSG.GET."+b.stream, err)
+	}
+	e := entry{rev: m.Sequence, live: true, value: m.Data}
+	if len(m.Header) > 0 {
+		h, err := nats.DecodeHeadersMsg(m.Header)
+		if err != nil {
+			return entry{}, fmt.Errorf("the headers of the key are broken: %w", err)
+		}
+		e.expired = h.Get(jetstream.MarkerReasonHeader) == "MaxAge"
+		e.live = h.Get("KV-Operation") == "" && h.Get(jetstream.MarkerReasonHeader) == ""
+	}
+	return e, nil
+}
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }

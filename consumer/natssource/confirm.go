@@ -1,0 +1,44 @@
+package natssource
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Confirm implements [consumer.Tenure]. It is a renewal of the lease: the leader
+// of the bucket takes it only if the key is as our last renewal left it. After
+// the answer it looks again whether the tenure still runs, as the answer may
+// have come when the lease had run out on our clock.
+func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
+	number, err := t.confirm(ctx, seen)
+	if over := t.over(); over != nil {
+		err = over // whatever the answer was
+	}
+	if err != nil {
+		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.origin.Partition, err)
+	}
+	return epoch.Lease{Origin: t.origin, Number: int64(number), Owner: t.s.owner()}, nil
+}
+
+func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (revision, error) {
+	if err := t.over(); err != nil {
+		return 0, err
+	}
+	if seen.Partition != t.origin.Partition {
+		return 0, fmt.Errorf("the fence is that of %s", seen.Partition)
+	}
+	if err := seen.Check(t.origin); err != nil {
+		return 0, err // its position means nothing here
+	}
+	t.Mirror(seen)
+	ctx, cancel := t.whileRunning(ctx)
+	defer cancel()
+	number, err := t.renew(ctx)
+	if err != nil {
+		return 0, err
+	}
+	t.publish(ctx)
+	return number, nil
+}

@@ -1,0 +1,188 @@
+package natssource
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// record is the value of a lease's key. Member and Nonce are compared, the rest
+// is for people.
+type record struct {
+	Owner  string       `json:"owner"`
+	Member string       `json:"member"`
+	Nonce  string       `json:"nonce"` // of the tenure
+	Epoch  epoch.Epoch  `json:"epoch,omitempty"`
+	Next   epoch.Offset `json:"next,omitempty"`
+	Lag    int64        `json:"lag"`
+}
+
+// lease is a key of the bucket that we hold. Its revision is the lease's number;
+// every renewal gives it another one.
+type lease struct {
+	bucket *bucket
+	key    string
+	nonce  string
+	turn   chan struct{} // holds a token while a request is under way
+
+	// Guarded by turn.
+	rev   revision
+	doubt bool // what the last request did is not known
+
+	mu       sync.Mutex
+	deadline time.Time // on our monotonic clock
+}
+
+func newLease(b *bucket, key string) *lease {
+	return &lease{bucket: b, key: key, nonce: rand.Text(), turn: make(chan struct{}, 1)}
+}
+
+// acquire takes a key over that stands at last, where there is no live lease or
+// one of our own that no tenure holds any more. On [errSwapped] what the leader has
+// instead is returned with it.
+func (l *lease) acquire(ctx context.Context, last revision, value []byte) (entry, error) {
+	sent := time.Now()
+	rev, err := l.bucket.swap(ctx, l.key, value, last)
+	if err == nil {
+		l.rev = rev
+		l.extend(sent)
+		return entry{}, nil
+	}
+	now, gerr := l.bucket.get(ctx, l.key)
+	if gerr != nil {
+		return entry{}, fmt.Errorf("%w, and what the key holds could not be learnt: %w", err, gerr)
+	}
+	if !l.isOurs(now) {
+		return now, err
+	}
+	// The request had been carried out, though its answer is lost or it was
+	// sent twice. When that was is not known: only a renewal starts the clock.
+	l.rev = now.rev
+	_, err = l.renew(ctx, func() []byte { return value })
+	return now, err
+}
+
+// renew extends the lease. The error is [consumer.ErrLost] if it is known to be
+// gone; after any other, ask again.
+func (l *lease) renew(ctx context.Context, value func() []byte) (revision, error) {
+	if err := l.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer l.leave()
+	for {
+		if err := l.settle(ctx); err != nil {
+			return 0, err
+		}
+		sent := time.Now()
+		rev, err := l.bucket.swap(ctx, l.key, value(), l.rev)
+		if err == nil {
+			l.rev = rev
+			l.extend(sent)
+			return rev, nil
+		}
+		l.doubt = true
+		if !errors.Is(err, errSwapped) {
+			return 0, err
+		}
+		// Either somebody else has it, or an earlier request of ours landed
+		// late. The leader tells.
+	}
+}
+
+// release gives the lease back, if it is ours still.
+func (l *lease) release(ctx context.Context) (revision, error) {
+	if err := l.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer l.leave()
+	for {
+		if err := l.settle(ctx); err != nil {
+			return 0, err
+		}
+		rev, err := l.bucket.release(ctx, l.key, l.rev)
+		if err == nil {
+			return rev, nil
+		}
+		l.doubt = true
+		if !errors.Is(err, errSwapped) {
+			return 0, err
+		}
+	}
+}
+
+// settle finds out, where the outcome of a request is not known, what became of
+// it. A revision that is adopted does not move the deadline: the bucket may
+// have written it at any time since.
+func (l *lease) settle(ctx context.Context) error {
+	if !l.doubt {
+		return nil
+	}
+	now, err := l.bucket.get(ctx, l.key)
+	switch {
+	case errors.Is(err, errNoBucket):
+		return lost(err)
+	case err != nil:
+		return fmt.Errorf("look at the lease: %w", err)
+	case !l.isOurs(now):
+		return lost(taken(now))
+	}
+	l.rev, l.doubt = now.rev, false
+	return nil
+}
+
+func (l *lease) isOurs(e entry) bool {
+	var r record
+	return e.live && json.Unmarshal(e.value, &r) == nil && r.Nonce == l.nonce
+}
+
+// taken says what is in the lease's place.
+func taken(now entry) error {
+	var r record
+	switch {
+	case now.rev == 0:
+		return fmt.Errorf("%w: the key is gone", errTaken)
+	case now.expired:
+		return fmt.Errorf("%w: its TTL ran out", errTaken)
+	case !now.live:
+		return fmt.Errorf("%w: it was deleted", errTaken)
+	case json.Unmarshal(now.value, &r) != nil:
+		return fmt.Errorf("%w: the key holds something else", errTaken)
+	}
+	return fmt.Errorf("%w: member %s (%s) holds it", errTaken, r.Member, r.Owner)
+}
+
+func (l *lease) enter(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *lease) leave() { <-l.turn }
+
+// extend notes that a renewal sent at that time was acknowledged. The bucket
+// counts the TTL from when it wrote it, which is later.
+func (l *lease) extend(sent time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deadline = sent.Add(term(l.bucket.ttl))
+}
+
+// left is how much of the lease is certain to remain.
+func (l *lease) left() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(l.deadline)
+}
+
+// term is how long a lease outlives the last renewal on our own clock: short of
+// the TTL, so that a tenure is over before the bucket lets anybody else in.
+func term(ttl time.Duration) time.Duration { return ttl * 9 / 10 }

@@ -1,0 +1,226 @@
+package natssource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// tenure is one time with one partition, under one lease.
+type tenure struct {
+	place
+	s      *Source
+	log    *streamLog
+	life   incarnation // of the stream
+	origin epoch.Origin
+	lease  *lease
+
+	ctx      context.Context // ends when the partition is lost, with the cause
+	cancel   context.CancelCauseFunc
+	draining chan struct{}
+	asked    func()        // closes draining
+	done     chan struct{} // closed when own has returned
+	reading  atomic.Bool
+
+	mu        sync.Mutex
+	position  epoch.Fence
+	known     bool          // there is a position
+	published *epoch.Offset // what the position's key has, as far as we know
+}
+
+var _ consumer.Tenure = (*tenure)(nil)
+
+func (s *Source) newTenure(p place, log *streamLog, l *lease) *tenure {
+	t := &tenure{
+		place: p, s: s, log: log, life: log.incarnation(), lease: l,
+		draining: make(chan struct{}), done: make(chan struct{}),
+	}
+	t.origin = t.originOf(p.number)
+	t.ctx, t.cancel = context.WithCancelCause(s.base)
+	t.asked = sync.OnceFunc(func() { close(t.draining) })
+	return t
+}
+
+func (t *tenure) originOf(n int32) epoch.Origin {
+	return epoch.Origin{
+		Partition: epoch.Partition{Group: t.s.Group, Topic: t.stream, Number: n},
+		Log:       t.log.logID(t.life, n),
+		Source:    t.s.bucket.source(),
+	}
+}
+
+// Origin implements [consumer.Tenure].
+func (t *tenure) Origin() epoch.Origin { return t.origin }
+
+// Term implements [consumer.Tenure].
+func (t *tenure) Term() time.Duration { return term(t.s.LeaseTTL) }
+
+// Draining implements [consumer.Tenure].
+func (t *tenure) Draining() <-chan struct{} { return t.draining }
+
+// Starts implements [consumer.Tenure].
+func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
+	committed := func(ctx context.Context, n int32) (epoch.Offset, bool, error) {
+		return t.s.mirrored(ctx, place{t.stream, n})
+	}
+	return t.log.starts(ctx, t.life, t.originOf, policy, committed)
+}
+
+// Read implements [consumer.Tenure].
+func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+	return func(yield func([]consumer.Message, error) bool) {
+		if !t.reading.CompareAndSwap(false, true) {
+			yield(nil, errReading)
+			return
+		}
+		defer t.reading.Store(false)
+		if err := from.Check(t.origin); err != nil {
+			yield(nil, fmt.Errorf("natssource: read: %w", err))
+			return
+		}
+		ctx, cancel := t.whileHeld(ctx)
+		defer cancel()
+		for ms, err := range t.log.read(ctx, t.life, t.origin.Partition, from) {
+			if ctx.Err() != nil {
+				return
+			}
+			if !yield(ms, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// whileHeld ends when the partition is lost, or asked back.
+func (t *tenure) whileHeld(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	if t.isDraining() || t.ctx.Err() != nil {
+		cancel()
+		return ctx, cancel
+	}
+	go func() {
+		select {
+		case <-t.draining:
+			cancel()
+		case <-t.ctx.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// Mirror implements [consumer.Tenure].
+func (t *tenure) Mirror(at epoch.Fence) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.position, t.known = at, true
+}
+
+// drain asks for the partition back. A drain that takes longer than the term
+// costs the tenure.
+func (t *tenure) drain() {
+	t.asked()
+	overrun := time.AfterFunc(t.Term(), func() {
+		if !t.ended() {
+			t.s.log.Error("the partition was not given back in time; its transaction is cancelled", "stream", t.stream, "partition", t.number)
+			t.lose(errDrainOverrun)
+		}
+	})
+	context.AfterFunc(t.ctx, func() { overrun.Stop() })
+}
+
+func (t *tenure) isDraining() bool { return isClosed(t.draining) }
+
+func (t *tenure) ended() bool { return isClosed(t.done) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// lose cancels the tenure: nothing can commit any more.
+func (t *tenure) lose(why error) { t.cancel(lost(why)) }
+
+// over returns why the tenure no longer holds, or nil. It does not wait for a
+// timer to notice that the lease ran out: a process that was stopped finds the
+// timer due, and may get here first.
+func (t *tenure) over() error {
+	if t.ctx.Err() == nil && t.lease.left() <= 0 {
+		t.lose(errRanOut)
+	}
+	if t.ctx.Err() != nil {
+		return lost(context.Cause(t.ctx))
+	}
+	if t.ended() {
+		return lost(errEnded)
+	}
+	return nil
+}
+
+// record is what the lease's key is to hold now.
+func (t *tenure) record() []byte {
+	r := t.s.newRecord(t.lease.nonce)
+	t.mu.Lock()
+	if t.known {
+		r.Epoch, r.Next = t.position.Epoch, t.position.Next
+	}
+	t.mu.Unlock()
+	r.Lag = t.log.lag(t.number)
+	return r.json()
+}
+
+// mirror is the value of a position's key.
+type mirror struct {
+	Next  epoch.Offset `json:"next"`
+	Epoch epoch.Epoch  `json:"epoch,omitempty"`
+	Owner string       `json:"owner,omitempty"`
+}
+
+// publish writes the position where people look, if it is a new one. Nothing is
+// decided by it, so that a write that fails is made up for by the next.
+func (t *tenure) publish(ctx context.Context) {
+	t.mu.Lock()
+	at, due := t.position, t.known && (t.published == nil || *t.published != t.position.Next)
+	t.mu.Unlock()
+	if !due {
+		return
+	}
+	data, _ := json.Marshal(mirror{Next: at.Next, Epoch: at.Epoch, Owner: t.s.owner()})
+	if _, err := t.s.bucket.write(ctx, t.s.keys.position(t.place), data, 0); err != nil {
+		t.s.log.Debug("position not mirrored", "stream", t.stream, "partition", t.number, "next", at.Next, "err", err)
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.published = &at.Next
+}
+
+// mirrored reads a position's key.
+func (s *Source) mirrored(ctx context.Context, p place) (epoch.Offset, bool, error) {
+	e, err := s.bucket.get(ctx, s.keys.position(p))
+	if err != nil || !e.live {
+		return 0, false, err
+	}
+	var m struct{ Next *epoch.Offset }
+	err = json.Unmarshal(e.value, &m)
+	if err == nil && m.Next == nil {
+		err = errors.New(`it has no "next"`)
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("the position in key %s of bucket %q is broken: %w", s.keys.position(p), s.bucket.name, err)
+	}
+	return *m.Next, true, nil
+}
