@@ -81,7 +81,22 @@ func (w *recorder) answer() (Answer, error) {
 	for name := range a.Trailer {
 		delete(a.Header, name)
 	}
+	if n := size(a.Header) + size(a.Trailer); n > maxHeader {
+		return Answer{}, fmt.Errorf("headers of %d bytes; want at most %d", n, maxHeader)
+	}
 	return a, nil
+}
+
+// maxHeader bounds the headers of an answer, in bytes.
+const maxHeader = 64 << 10
+
+func size(h http.Header) (n int) {
+	for name, values := range h {
+		for _, v := range values {
+			n += len(name) + len(v)
+		}
+	}
+	return n
 }
 
 // hopByHop are the headers that belong to one connection or that the server

@@ -1,0 +1,179 @@
+package httpfence_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/httpfence"
+)
+
+// over serves a handler behind a store over real HTTP, and does the request
+// twice: the answers must be the same, but for the header that says so.
+func over(t *testing.T, r *rig, method string, handle http.HandlerFunc) (first, again *http.Response, body string) {
+	t.Helper()
+	srv := httptest.NewServer(httpfence.Handler(r.open(), handle, quiet))
+	t.Cleanup(srv.Close)
+	do := func() (*http.Response, string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, srv.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call("a", 1, "k").SetHeaders(req.Header); err != nil {
+			t.Fatal(err)
+		}
+		res, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res, string(body)
+	}
+	first, body = do()
+	again, replay := do()
+	if replay != body || again.StatusCode != first.StatusCode {
+		t.Errorf("first %d %q, again %d %q", first.StatusCode, body, again.StatusCode, replay)
+	}
+	if first.Header.Get(httpfence.ReplayedHeader) != "" || again.Header.Get(httpfence.ReplayedHeader) != "true" {
+		t.Errorf("%s: first %q, again %q", httpfence.ReplayedHeader, first.Header.Get(httpfence.ReplayedHeader), again.Header.Get(httpfence.ReplayedHeader))
+	}
+	return first, again, body
+}
+
+func TestAnAnswerComesAgainWithItsHeadersAndTrailers(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		first, again, body := over(t, r, http.MethodPost, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum, X-Unused")
+			w.Header()["X-Many"] = []string{"one", "two: three", "caf\xe9"}
+			w.WriteHeader(http.StatusAccepted)
+			w.Header().Set("X-Late", "not sent: the status was written")
+			_, _ = io.WriteString(w, "hello ")
+			_, _ = io.WriteString(w, "world")
+			w.Header().Set("X-Sum", "42")
+			w.Header().Set(http.TrailerPrefix+"X-Unannounced", "43")
+		})
+		if body != "hello world" {
+			t.Errorf("body %q", body)
+		}
+		for _, res := range []*http.Response{first, again} {
+			if got := res.Header["X-Many"]; len(got) != 3 || got[1] != "two: three" || got[2] != "caf\xe9" {
+				t.Errorf("X-Many %q", got)
+			}
+			if res.Header.Get("X-Late") != "" {
+				t.Error("a header that was set too late was sent")
+			}
+			if res.Trailer.Get("X-Sum") != "42" || res.Trailer.Get("X-Unannounced") != "43" {
+				t.Errorf("trailers %v", res.Trailer)
+			}
+		}
+	})
+}
+
+func TestAnAnswerWithoutABodyComesAgain(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		first, _, _ := over(t, r, http.MethodPost, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints) // dropped
+			w.WriteHeader(http.StatusNoContent)
+			if _, err := io.WriteString(w, "x"); !errors.Is(err, http.ErrBodyNotAllowed) {
+				t.Errorf("write to a 204: %v", err)
+			}
+		})
+		if first.StatusCode != 204 || first.Header.Get("Content-Length") != "" {
+			t.Errorf("%d %v", first.StatusCode, first.Header)
+		}
+	})
+}
+
+func TestAHandlerThatWritesNothingHasAnswered200(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		first, _, _ := over(t, r, http.MethodHead, func(http.ResponseWriter, *http.Request) {})
+		if first.StatusCode != 200 {
+			t.Errorf("%d", first.StatusCode)
+		}
+	})
+}
+
+func TestAnAnswerCannotBeFlushedHijackedOrSwitchTheProtocol(t *testing.T) {
+	h := httpfence.Handler(httpfence.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c := http.NewResponseController(w)
+		if err := c.Flush(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("flush: %v", err)
+		}
+		if _, _, err := c.Hijack(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("hijack: %v", err)
+		}
+		w.WriteHeader(http.StatusSwitchingProtocols)
+	}), quiet)
+	send(t, h, call("a", 1, "k"), "x").wantProblem(500, httpfence.TypeFailed)
+}
+
+func TestAnAnswerOverTheBoundIsNotKept(t *testing.T) {
+	o := quiet
+	o.MaxAnswer = 4
+	size := 5
+	h := httpfence.Handler(httpfence.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write(make([]byte, size))
+		if (err != nil) != (size > 4) {
+			t.Errorf("write of %d bytes: %v", size, err)
+		}
+	}), o)
+	send(t, h, call("a", 1, "k"), "x").wantProblem(500, httpfence.TypeFailed)
+	size = 4
+	send(t, h, call("a", 1, "k"), "x").want(200, "\x00\x00\x00\x00", false)
+}
+
+func TestTheHandlerSeesTheRequestAsItCame(t *testing.T) {
+	h := httpfence.Handler(httpfence.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if string(body) != "a charge" || err != nil || req.ContentLength != 8 {
+			t.Errorf("body %q, %v, length %d", body, err, req.ContentLength)
+		}
+		if c, ok := httpfence.CallOf(req.Context()); !ok || c != call("a", 1, "k") {
+			t.Errorf("call %+v, %v", c, ok)
+		}
+		w.WriteHeader(http.StatusCreated)
+	}), quiet)
+	send(t, h, call("a", 1, "k"), "a charge").want(201, "", false)
+}
+
+func TestCallsComeOutOfHeadersAsTheyWentIn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringMatching(`[ -~]{1,255}`)
+		c := httpfence.Call{
+			Scope: text.Draw(t, "scope"),
+			Epoch: epoch.Epoch(rapid.Int64().Draw(t, "epoch")),
+			Key:   text.Draw(t, "key"),
+		}
+		h := http.Header{}
+		if err := c.SetHeaders(h); err != nil {
+			if !errors.Is(err, httpfence.ErrMalformed) {
+				t.Fatal(err)
+			}
+			if c.Epoch > 0 && httpfence.CheckScope(c.Scope) == nil {
+				t.Fatalf("%+v: %v", c, err)
+			}
+			return
+		}
+		if got, err := httpfence.ReadCall(h); got != c || err != nil {
+			t.Fatalf("%+v came out as %+v, %v", c, got, err)
+		}
+	})
+}
+
+func TestRetryable(t *testing.T) {
+	for status, want := range map[int]bool{200: false, 302: false, 400: false, 402: false, 408: true, 409: false,
+		412: false, 422: false, 425: true, 429: true, 500: true, 503: true, 599: true} {
+		if got := httpfence.Retryable(status); got != want {
+			t.Errorf("%d: %v", status, got)
+		}
+	}
+}

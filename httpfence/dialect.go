@@ -1,0 +1,225 @@
+package httpfence
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Dialect is what differs between databases. [SQLite] and [PostgreSQL] are the
+// ones there are.
+//
+// All statements use ? for parameters until bind has seen them. SAVEPOINT,
+// RELEASE SAVEPOINT, COMMIT and ROLLBACK are everybody's.
+type Dialect interface {
+	// String is the name of the database, for errors.
+	String() string
+
+	// migrations are the schema's versions, 1 first, with {{prefix}} where
+	// table names begin.
+	migrations() []string
+
+	// lockMigrations is run first in the transaction of a migration and makes
+	// others wait for its end. Empty where begin does.
+	lockMigrations() string
+
+	// version is the schema's version, or 0 where there is no such table.
+	version(ctx context.Context, q querier, table string) (int, error)
+
+	// settings refuses a database whose settings do not fit.
+	settings(ctx context.Context, q querier) error
+
+	// bind gives parameters the names that the driver wants.
+	bind(query string) string
+
+	// turn names what a transaction of this scope excludes within a process.
+	turn(scope string) string
+
+	// begin opens a transaction that may write, in which a statement waits for
+	// locks no longer than wait, and which is ended when nothing happens in it
+	// for longer than idle.
+	begin(wait, idle time.Duration) string
+
+	// lockTimeout changes how long statements of the transaction wait for locks.
+	lockTimeout(wait time.Duration) string
+
+	// now is an expression for the time some time ago, which is its only
+	// parameter, made by ago.
+	now() string
+	ago(age time.Duration) any
+
+	// busy reports that another transaction is in the way.
+	busy(err error) bool
+
+	// ends reports whether err, the answer to a statement on conn, has ended
+	// the transaction in such a way that the next statement would be committed by itself.
+	ends(conn *sql.Conn, err error) bool
+}
+
+// querier is a [sql.DB] or [sql.Conn].
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+//go:embed migrations/*/*.sql
+var migrationFiles embed.FS
+
+// scripts reads dir/1.sql, dir/2.sql and so on.
+func scripts(dir string) []string {
+	var all []string
+	for {
+		script, err := migrationFiles.ReadFile(dir + "/" + strconv.Itoa(len(all)+1) + ".sql")
+		if err != nil {
+			return all
+		}
+		all = append(all, string(script))
+	}
+}
+
+// SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
+// driver whose errors have a method Code() int that returns SQLite's result
+// code will do as well.
+var SQLite Dialect = sqlite{}
+
+type sqlite struct{}
+
+func (sqlite) String() string           { return "SQLite" }
+func (sqlite) migrations() []string     { return scripts("migrations/sqlite") }
+func (sqlite) lockMigrations() string   { return "" }
+func (sqlite) bind(query string) string { return query }
+
+// turn is one for all scopes: there is one write lock for the whole file.
+func (sqlite) turn(string) string { return "" }
+
+// begin takes the write lock at once. A deferred transaction takes it at its
+// first write and can fail there, after reading, with SQLITE_BUSY_SNAPSHOT.
+// https://www.sqlite.org/lang_transaction.html
+func (sqlite) begin(_, _ time.Duration) string    { return `BEGIN IMMEDIATE` }
+func (sqlite) lockTimeout(_ time.Duration) string { return "" }
+
+func (sqlite) now() string { return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?)` }
+func (sqlite) ago(age time.Duration) any {
+	return fmt.Sprintf("-%.3f seconds", age.Seconds())
+}
+
+func (sqlite) version(ctx context.Context, q querier, table string) (v int, err error) {
+	var there bool
+	err = q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
+	if err != nil || !there {
+		return 0, err
+	}
+	err = q.QueryRowContext(ctx, `SELECT version FROM `+table).Scan(&v)
+	return v, err
+}
+
+// settings insists on WAL: in the other modes a reader keeps a writer from
+// committing, so that COMMIT itself would have to wait.
+func (sqlite) settings(ctx context.Context, q querier) error {
+	var mode string
+	if err := q.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("the file's journal mode is %q; want WAL: add _pragma=journal_mode(WAL) to the data source name, on a local disk", mode)
+	}
+	return nil
+}
+
+// Result codes. https://www.sqlite.org/rescode.html
+const (
+	sqliteError  = 1
+	sqliteBusy   = 5
+	sqliteLocked = 6
+)
+
+func sqliteCode(err error) int {
+	var e interface{ Code() int }
+	if !errors.As(err, &e) {
+		return 0
+	}
+	return e.Code() & 0xff // the rest is the extended code
+}
+
+func (sqlite) busy(err error) bool {
+	code := sqliteCode(err)
+	return code == sqliteBusy || code == sqliteLocked
+}
+
+// ends tries to begin a transaction, which SQLite refuses within one and without
+// touching it. A full disk, an interrupt and some other errors roll back.
+func (sqlite) ends(conn *sql.Conn, _ error) bool {
+	_, err := conn.ExecContext(context.Background(), `BEGIN`)
+	if err == nil {
+		_, _ = conn.ExecContext(context.Background(), `ROLLBACK`)
+	}
+	return sqliteCode(err) != sqliteError
+}
+
+// PostgreSQL is PostgreSQL 13 or newer through github.com/jackc/pgx/v5/stdlib. Its
+// tables are where the search_path of db leads. A driver whose errors have a method
+// SQLState() string, and which takes several statements in one Exec without
+// parameters, will do as well.
+var PostgreSQL Dialect = postgres{}
+
+type postgres struct{}
+
+func (postgres) String() string                              { return "PostgreSQL" }
+func (postgres) migrations() []string                        { return scripts("migrations/postgres") }
+func (postgres) lockMigrations() string                      { return `SELECT pg_advisory_xact_lock(7308895159)` } // any number of our own
+func (postgres) turn(scope string) string                    { return scope }
+func (postgres) settings(_ context.Context, _ querier) error { return nil }
+func (postgres) ends(*sql.Conn, error) bool                  { return false } // it stays open and refuses everything
+func (postgres) now() string                                 { return `clock_timestamp() - make_interval(secs => ?)` }
+func (postgres) ago(age time.Duration) any                   { return age.Seconds() }
+
+func (postgres) bind(query string) string {
+	var b strings.Builder
+	n := 0
+	for part := range strings.SplitSeq(query, "?") {
+		if n > 0 {
+			b.WriteString("$" + strconv.Itoa(n))
+		}
+		b.WriteString(part)
+		n++
+	}
+	return b.String()
+}
+
+// begin asks for READ COMMITTED, whatever the default: a statement that has
+// waited for a lock, and those after it, must see what its holder did.
+func (d postgres) begin(wait, idle time.Duration) string {
+	return fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s; SET LOCAL idle_in_transaction_session_timeout = %d`,
+		d.lockTimeout(wait), idle.Milliseconds())
+}
+
+func (postgres) lockTimeout(wait time.Duration) string {
+	return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, max(wait.Milliseconds(), 1))
+}
+
+func (postgres) version(ctx context.Context, q querier, table string) (v int, err error) {
+	var there bool
+	err = q.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&there)
+	if err != nil || !there {
+		return 0, err
+	}
+	err = q.QueryRowContext(ctx, `SELECT version FROM `+table).Scan(&v)
+	return v, err
+}
+
+// busy knows lock_not_available, deadlock_detected and serialization_failure.
+func (postgres) busy(err error) bool {
+	var e interface{ SQLState() string }
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.SQLState() {
+	case "55P03", "40P01", "40001":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,487 @@
+package httpfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/httpfence"
+)
+
+func call(scope string, e epoch.Epoch, key string) httpfence.Call {
+	return httpfence.Call{Scope: scope, Epoch: e, Key: key}
+}
+
+func TestALowerEpochIsRefusedAfterAHigherOneAndAnEqualOneIsNot(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
+		send(t, h, call("a", 5, "k1"), "x").want(201, "done under epoch 5", false)
+		send(t, h, call("a", 5, "k2"), "x").want(201, "done under epoch 5", false)
+		send(t, h, call("a", 6, "k3"), "x").want(201, "done under epoch 6", false)
+		p := send(t, h, call("a", 5, "k4"), "x").wantProblem(412, httpfence.TypeStale)
+		if p.Scope != "a" || p.Epoch != 5 || p.Highest != 6 {
+			t.Errorf("problem %+v", p)
+		}
+		send(t, h, call("b", 1, "k4"), "x").want(201, "done under epoch 1", false)
+		r.wantLog(t, effect{"a", "k1", 5}, effect{"a", "k2", 5}, effect{"a", "k3", 6}, effect{"b", "k4", 1})
+	})
+}
+
+func TestAKnownKeyIsAnsweredAgainWithWhatWasStored(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
+		again := send(t, h, call("a", 7, "k"), "x")
+		again.want(201, "done under epoch 5", true)
+		if ct := again.Header.Get("Content-Type"); ct != "text/plain" {
+			t.Errorf("Content-Type %q", ct)
+		}
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+func TestTheEpochOfAReplayCountsAndIsCheckedBeforeIt(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
+		send(t, h, call("a", 7, "k"), "x").want(201, "done under epoch 5", true)
+		send(t, h, call("a", 6, "new"), "x").wantProblem(412, httpfence.TypeStale)
+		send(t, h, call("a", 5, "k"), "x").wantProblem(412, httpfence.TypeStale)
+	})
+}
+
+func TestAKeyBelongsToOneRequestOfOneScope(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
+		send(t, h, call("a", 5, "k"), "y").wantProblem(422, httpfence.TypeKeyReused)
+		for _, change := range []func(*http.Request){
+			func(r *http.Request) { r.Method = http.MethodPut },
+			func(r *http.Request) { r.URL.Path = "/refunds" },
+			func(r *http.Request) { r.URL.RawQuery = "twice" },
+		} {
+			req := request(t.Context(), call("a", 5, "k"), "x")
+			change(req)
+			serve(t, h, req).wantProblem(422, httpfence.TypeKeyReused)
+		}
+		send(t, h, call("b", 2, "k"), "y").want(201, "done under epoch 2", false)
+		r.wantLog(t, effect{"a", "k", 5}, effect{"b", "k", 2})
+	})
+}
+
+func TestAHandlerThatFailsIsUndoneItsAnswerNotKeptAndItsEpochCounts(t *testing.T) {
+	for name, fail := range map[string]func(http.ResponseWriter){
+		"500":      func(w http.ResponseWriter) { w.WriteHeader(500) },
+		"429":      func(w http.ResponseWriter) { w.WriteHeader(429) },
+		"too long": func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 2<<20)) },
+		"panic":    func(http.ResponseWriter) { panic("oh") },
+		"goexit":   func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachStore(t, func(t *testing.T, r *rig) {
+				failing := true
+				h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+					if !failing {
+						r.apply(w, req)
+						return
+					}
+					if r.undoes {
+						r.apply(httptest.NewRecorder(), req)
+					}
+					fail(w)
+				}), quiet)
+				func() {
+					defer func() {
+						if v := recover(); (v != nil) != (name == "panic" || name == "goexit") {
+							t.Errorf("recovered %v", v)
+						}
+					}()
+					if got := send(t, h, call("a", 9, "k"), "x"); !httpfence.Retryable(got.StatusCode) {
+						t.Errorf("answer %d", got.StatusCode)
+					}
+				}()
+				r.wantLog(t)
+				send(t, h, call("a", 8, "k"), "x").wantProblem(412, httpfence.TypeStale)
+				failing = false
+				send(t, h, call("a", 9, "k"), "x").want(201, "done under epoch 9", false)
+				r.wantLog(t, effect{"a", "k", 9})
+			})
+		})
+	}
+}
+
+func TestAFinalRefusalOfTheHandlerIsKeptAndReplayed(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		calls := 0
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			calls++
+			w.WriteHeader(http.StatusPaymentRequired)
+			_, _ = fmt.Fprint(w, "declined")
+		}), quiet)
+		send(t, h, call("a", 1, "k"), "x").want(402, "declined", false)
+		send(t, h, call("a", 1, "k"), "x").want(402, "declined", true)
+		if calls != 1 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+func TestAHigherEpochWaitsUntilTheHandlerOfALowerOneIsOver(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if c, _ := httpfence.CallOf(req.Context()); c.Epoch == 5 {
+				close(begun)
+				<-goOn
+			}
+			r.apply(w, req)
+		}), quiet)
+		// Two processes, so that the wait is for the database's lock too.
+		other := h
+		if r.db != nil {
+			other = httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
+		}
+		first, second := make(chan *answer, 1), make(chan *answer, 1)
+		go func() { first <- send(t, h, call("a", 5, "k5"), "x") }()
+		<-begun
+		go func() { second <- send(t, other, call("a", 6, "k6"), "x") }()
+		select {
+		case a := <-second:
+			t.Errorf("answered %d while the lower one still ran", a.StatusCode)
+		case <-time.After(100 * time.Millisecond):
+		}
+		close(goOn)
+		(<-first).want(201, "done under epoch 5", false)
+		(<-second).want(201, "done under epoch 6", false)
+		r.wantLog(t, effect{"a", "k5", 5}, effect{"a", "k6", 6})
+	})
+}
+
+func TestARequestWhoseKeyIsInFlightWaitsAndIsAnsweredWithTheSame(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			close(begun)
+			<-goOn
+			r.apply(w, req)
+		}), quiet)
+		answers := make(chan *answer, 2)
+		go func() { answers <- send(t, h, call("a", 5, "k"), "x") }()
+		<-begun
+		go func() { answers <- send(t, h, call("a", 5, "k"), "x") }()
+		close(goOn)
+		(<-answers).want(201, "done under epoch 5", false)
+		(<-answers).want(201, "done under epoch 5", true)
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+func TestTheWaitForATurnIsBoundedAndHasNoEffect(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		here := r.open()
+		slow := httpfence.Handler(here, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			close(begun)
+			<-goOn
+			r.apply(w, req)
+		}), quiet)
+		o := quiet
+		o.Wait = 20 * time.Millisecond
+		stores := []httpfence.Store{here}
+		if r.db != nil {
+			stores = append(stores, r.open()) // another process
+		}
+		done := make(chan *answer, 1)
+		go func() { done <- send(t, slow, call("a", 5, "k"), "x") }()
+		<-begun
+		for _, s := range stores {
+			busy := send(t, httpfence.Handler(s, http.HandlerFunc(r.apply), o), call("a", 6, "other"), "x")
+			busy.wantProblem(503, httpfence.TypeBusy)
+			if busy.Header.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+		}
+		close(goOn)
+		(<-done).want(201, "done under epoch 5", false)
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+func TestAClientThatLeavesWhileItWaitsHasNoEffect(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if c, _ := httpfence.CallOf(req.Context()); c.Key == "first" {
+				close(begun)
+				<-goOn
+			}
+			r.apply(w, req)
+		}), quiet)
+		done := make(chan *answer, 1)
+		go func() { done <- send(t, h, call("a", 5, "first"), "x") }()
+		<-begun
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan *answer, 1)
+		go func() { left <- serve(t, h, request(ctx, call("a", 9, "left"), "x")) }()
+		leave()
+		(<-left).wantProblem(503, httpfence.TypeBusy)
+		close(goOn)
+		(<-done).want(201, "done under epoch 5", false)
+		send(t, h, call("a", 6, "next"), "x").want(201, "done under epoch 6", false)
+		r.wantLog(t, effect{"a", "first", 5}, effect{"a", "next", 6})
+	})
+}
+
+func TestAClientThatLeavesDoesNotStopAHandlerAndGetsTheAnswerLater(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		ctx, leave := context.WithCancel(t.Context())
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			leave()
+			if err := req.Context().Err(); err != nil {
+				t.Errorf("the handler's context: %v", err)
+			}
+			r.apply(w, req)
+		}), quiet)
+		serve(t, h, request(ctx, call("a", 5, "k"), "x")).want(201, "done under epoch 5", false)
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", true)
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+func TestEpochsAndAnswersSurviveTheProcess(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, r *rig) {
+		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
+		h = httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
+		send(t, h, call("a", 4, "k"), "x").wantProblem(412, httpfence.TypeStale)
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", true)
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+func TestForgetDeletesAnswersAndNoEpoch(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		s := r.open().(interface {
+			httpfence.Store
+			Forget(ctx context.Context, age time.Duration) (int64, error)
+		})
+		h := httpfence.Handler(s, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), quiet)
+		for i := range 1100 {
+			send(t, h, call("a", 5, fmt.Sprint(i)), "x")
+		}
+		if n, err := s.Forget(t.Context(), time.Hour); n != 0 || err != nil {
+			t.Errorf("forgot %d, %v", n, err)
+		}
+		send(t, h, call("a", 5, "0"), "x").want(200, "", true)
+		await(t, func() bool { // all are older than nothing, soon
+			n, err := s.Forget(t.Context(), time.Microsecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n == 0
+		})
+		send(t, h, call("a", 5, "0"), "x").want(200, "", false)
+		send(t, h, call("a", 4, "1"), "x").wantProblem(412, httpfence.TypeStale)
+	})
+}
+
+// await polls until ok.
+func await(t *testing.T, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("it did not happen within 20 s")
+		}
+	}
+}
+
+func TestARequestThatIsNotWholeIsRefusedWithTheReason(t *testing.T) {
+	h := httpfence.Handler(httpfence.NewMemory(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("the handler was called")
+	}), httpfence.Options{MaxBody: 3})
+	for name, c := range map[string]struct {
+		header, value, want string
+	}{
+		"no epoch":            {httpfence.EpochHeader, "", "Epochfence-Epoch is missing"},
+		"epoch zero":          {httpfence.EpochHeader, "0", "Epochfence-Epoch"},
+		"epoch negative":      {httpfence.EpochHeader, "-1", "Epochfence-Epoch"},
+		"epoch with a sign":   {httpfence.EpochHeader, "+1", "Epochfence-Epoch"},
+		"epoch 2^63":          {httpfence.EpochHeader, "9223372036854775808", "Epochfence-Epoch"},
+		"epoch in words":      {httpfence.EpochHeader, "six", "Epochfence-Epoch"},
+		"no scope":            {httpfence.ScopeHeader, "", "Epochfence-Scope is missing"},
+		"a long scope":        {httpfence.ScopeHeader, strings.Repeat("x", 256), "256 bytes"},
+		"a scope not ASCII":   {httpfence.ScopeHeader, "ä", "ASCII"},
+		"no key":              {httpfence.KeyHeader, "", "Idempotency-Key is missing"},
+		"a key not quoted":    {httpfence.KeyHeader, "k", "double quotes"},
+		"a key half quoted":   {httpfence.KeyHeader, `"k`, "double quotes"},
+		"a quote in a key":    {httpfence.KeyHeader, `"a"b"`, "double quotes"},
+		"a bad escape":        {httpfence.KeyHeader, `"a\b"`, "double quotes"},
+		"an escape at an end": {httpfence.KeyHeader, `"a\"`, "double quotes"},
+		"a parameter":         {httpfence.KeyHeader, `"a";b=c`, "double quotes"},
+		"an empty key":        {httpfence.KeyHeader, `""`, "0 bytes"},
+		"a long key":          {httpfence.KeyHeader, `"` + strings.Repeat("x", 256) + `"`, "256 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request(t.Context(), call("a", 1, "k"), "x")
+			req.Header.Del(c.header)
+			if c.value != "" {
+				req.Header.Set(c.header, c.value)
+			}
+			if p := serve(t, h, req).wantProblem(400, httpfence.TypeMalformed); !strings.Contains(p.Detail, c.want) {
+				t.Errorf("detail %q, want %q", p.Detail, c.want)
+			}
+		})
+	}
+	twice := request(t.Context(), call("a", 1, "k"), "x")
+	twice.Header.Add(httpfence.EpochHeader, "2")
+	serve(t, h, twice).wantProblem(400, httpfence.TypeMalformed)
+	send(t, h, call("a", 1, "k"), "four").wantProblem(413, httpfence.TypeTooLarge)
+}
+
+func TestMoreThanMaxInsideAreRefusedAtOnce(t *testing.T) {
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	o := quiet
+	o.MaxInside = 1
+	h := httpfence.Handler(httpfence.NewMemory(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(begun)
+		<-goOn
+	}), o)
+	done := make(chan *answer, 1)
+	go func() { done <- send(t, h, call("a", 1, "k"), "x") }()
+	<-begun
+	send(t, h, call("b", 1, "k"), "x").wantProblem(503, httpfence.TypeBusy)
+	close(goOn)
+	(<-done).want(200, "", false)
+}
+
+func TestAHandlerThatOverrunsItsTimeIsUndone(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, r *rig) {
+		o := quiet
+		o.HandlerTimeout = 50 * time.Millisecond
+		slow := true
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if slow {
+				r.apply(httptest.NewRecorder(), req)
+				<-req.Context().Done()
+				c, _ := httpfence.CallOf(req.Context())
+				if err := r.write(req.Context(), effect{c.Scope, "more", c.Epoch}); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("write after the deadline: %v", err)
+				}
+				http.Error(w, "too late", http.StatusServiceUnavailable)
+				return
+			}
+			r.apply(w, req)
+		}), o)
+		send(t, h, call("a", 5, "k"), "x").want(503, "too late\n", false)
+		slow = false
+		send(t, h, call("a", 4, "k"), "x").wantProblem(412, httpfence.TypeStale)
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+func TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, r *rig) {
+		forever := `SELECT pg_sleep(60)`
+		if _, err := r.db.ExecContext(t.Context(), `SELECT sqlite_version()`); err == nil {
+			forever = `INSERT INTO effects (scope, key) WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) SELECT 'endless', n FROM c`
+		}
+		interrupted := true
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if interrupted {
+				ctx, cancel := context.WithTimeout(req.Context(), 50*time.Millisecond)
+				defer cancel()
+				if _, err := httpfence.Tx(ctx).ExecContext(ctx, forever); err == nil {
+					t.Error("the endless statement ended")
+				}
+				if err := r.write(req.Context(), effect{"a", "escaped", 1}); err == nil {
+					t.Error("written although the transaction is gone")
+				}
+				w.WriteHeader(200) // as if all was well
+				return
+			}
+			r.apply(w, req)
+		}), quiet)
+		send(t, h, call("a", 5, "k"), "x").wantProblem(500, httpfence.TypeFailed)
+		r.wantLog(t)
+		send(t, h, call("a", 4, "k"), "x").wantProblem(412, httpfence.TypeStale)
+		interrupted = false
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
+	})
+}
+
+func TestAHandlerThatCommitsByItselfHasFailed(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, r *rig) {
+		var outcomes []httpfence.Outcome
+		o := quiet
+		o.Observe = func(_ httpfence.Call, o httpfence.Outcome) { outcomes = append(outcomes, o) }
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r.apply(w, req)
+			if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), `COMMIT`); err != nil {
+				t.Error(err)
+			}
+		}), o)
+		send(t, h, call("a", 5, "k"), "x").wantProblem(500, httpfence.TypeFailed)
+		if !slices.Equal(outcomes, []httpfence.Outcome{httpfence.Failed}) {
+			t.Errorf("outcomes %v", outcomes)
+		}
+		r.wantLog(t, effect{"a", "k", 5}) // it did commit; but once:
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", true)
+	})
+}
+
+func TestATransactionIsOfNoUseOnceItsHandlerHasReturned(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, r *rig) {
+		var kept context.Context
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { kept = context.WithoutCancel(req.Context()) }), quiet)
+		send(t, h, call("a", 5, "k"), "x").want(200, "", false)
+		if err := r.write(kept, effect{"a", "late", 5}); err == nil {
+			t.Error("written after the handler returned")
+		}
+		var one int
+		if err := httpfence.Tx(kept).QueryRowContext(kept, `SELECT 1`).Scan(&one); err == nil {
+			t.Error("read after the handler returned")
+		}
+		r.wantLog(t)
+	})
+}
+
+func TestTxPanicsWhereThereIsNone(t *testing.T) {
+	defer func() {
+		if v := recover(); !strings.Contains(fmt.Sprint(v), "no transaction in this context") {
+			t.Errorf("recovered %v", v)
+		}
+	}()
+	httpfence.Tx(t.Context())
+}
+
+func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
+	for want, o := range map[string]httpfence.Options{
+		"MaxBody":        {MaxBody: -1},
+		"MaxAnswer":      {MaxAnswer: 1 << 40},
+		"MaxInside":      {MaxInside: -1},
+		"Wait":           {Wait: -time.Second},
+		"HandlerTimeout": {HandlerTimeout: 48 * time.Hour},
+	} {
+		func() {
+			defer func() {
+				if v := recover(); !strings.Contains(fmt.Sprint(v), want) {
+					t.Errorf("recovered %v, want it to name %s", v, want)
+				}
+			}()
+			httpfence.Handler(httpfence.NewMemory(), http.NotFoundHandler(), o)
+		}()
+	}
+}

@@ -1,0 +1,23 @@
+CREATE TABLE {{prefix}}schema (
+    version integer NOT NULL
+);
+
+CREATE TABLE {{prefix}}scopes (
+    scope text COLLATE "C" NOT NULL PRIMARY KEY,
+    epoch bigint NOT NULL CHECK (epoch > 0) -- the highest that was seen; never deleted
+) WITH (fillfactor = 50); -- each call locks its row: let the next version find room beside the last
+
+CREATE TABLE {{prefix}}answers (
+    scope           text COLLATE "C" NOT NULL,
+    idempotency_key text COLLATE "C" NOT NULL,
+    fingerprint     bytea NOT NULL,         -- SHA-256 of the request
+    epoch           bigint NOT NULL,        -- under which it was answered
+    status          integer NOT NULL,
+    header          bytea NOT NULL,         -- lines "Name: value", each ended by CR LF
+    trailer         bytea NOT NULL,
+    body            bytea NOT NULL,
+    stored_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (scope, idempotency_key)
+);
+
+CREATE INDEX {{prefix}}answers_age ON {{prefix}}answers (stored_at);

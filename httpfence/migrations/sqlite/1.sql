@@ -1,0 +1,24 @@
+CREATE TABLE {{prefix}}schema (
+    version INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE {{prefix}}scopes (
+    scope TEXT    NOT NULL PRIMARY KEY,
+    epoch INTEGER NOT NULL,             -- the highest that was seen; never deleted
+    CHECK (epoch > 0)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE {{prefix}}answers (
+    scope           TEXT    NOT NULL,
+    idempotency_key TEXT    NOT NULL,
+    fingerprint     BLOB    NOT NULL,   -- SHA-256 of the request
+    epoch           INTEGER NOT NULL,   -- under which it was answered
+    status          INTEGER NOT NULL,
+    header          BLOB    NOT NULL,   -- lines "Name: value", each ended by CR LF
+    trailer         BLOB    NOT NULL,
+    body            BLOB    NOT NULL,
+    stored_at       TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    PRIMARY KEY (scope, idempotency_key)
+) STRICT;
+
+CREATE INDEX {{prefix}}answers_age ON {{prefix}}answers (stored_at);

@@ -1,0 +1,201 @@
+package httpfence
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+)
+
+// SQLOptions say how an [SQLStore] works. The zero SQLOptions work.
+type SQLOptions struct {
+	// TablePrefix begins the names of the store's tables: letters, digits and
+	// underscores, at most 32. Empty means "httpfence_".
+	TablePrefix string
+
+	// LockTimeout bounds each wait of a handler's statement for a row lock, and
+	// IdleTimeout each pause between two statements, after which PostgreSQL ends
+	// the transaction of a process that was frozen or cut off. SQLite knows
+	// neither. Zero means 10 s and 60 s.
+	LockTimeout, IdleTimeout time.Duration
+}
+
+var tablePrefix = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,31}$`)
+
+func (o SQLOptions) withDefaults() (SQLOptions, error) {
+	o.TablePrefix = cmp.Or(o.TablePrefix, "httpfence_")
+	if !tablePrefix.MatchString(o.TablePrefix) {
+		return o, fmt.Errorf("httpfence: SQLOptions.TablePrefix is %q; want a letter or underscore, then letters, digits and underscores, at most 32 in all", o.TablePrefix)
+	}
+	o.LockTimeout = cmp.Or(o.LockTimeout, 10*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
+	for name, d := range map[string]time.Duration{"LockTimeout": o.LockTimeout, "IdleTimeout": o.IdleTimeout} {
+		if d < time.Millisecond || d > 24*time.Hour {
+			return o, fmt.Errorf("httpfence: SQLOptions.%s is %v; want 0 for the default, or 1ms to 24h", name, d)
+		}
+	}
+	return o, nil
+}
+
+// SQLStore is a [Store] in a database, beside the effects. A handler behind it
+// writes through [Tx]: its effect, the epoch and the answer commit together. It is
+// safe for concurrent use, by several processes too, holds no connection between
+// calls and needs no closing; use [OpenSQL].
+//
+// Requests of this process wait for their turn in the order in which they came,
+// and without a connection; those of several processes for the database's lock, in
+// no order.
+type SQLStore struct {
+	db    *sql.DB
+	d     Dialect
+	o     SQLOptions
+	q     queries
+	turns turns
+}
+
+// OpenSQL returns a store on db, which stays the caller's. It changes nothing:
+// see [Migrate].
+func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStore, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &SQLStore{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix)}
+	if err := d.settings(ctx, db); err != nil {
+		return nil, fmt.Errorf("httpfence: open %s: %w", d, err)
+	}
+	v, err := d.version(ctx, db, o.TablePrefix+"schema")
+	if err != nil {
+		return nil, fmt.Errorf("httpfence: open %s: read the version of the schema: %w", d, err)
+	}
+	if want := len(d.migrations()); v != want {
+		return nil, fmt.Errorf("httpfence: open %s: the tables %s* are of version %d, this program needs %d; "+
+			"call httpfence.Migrate, or use a newer program", d, o.TablePrefix, v, want)
+	}
+	return s, nil
+}
+
+// Serve is [Store]'s.
+func (s *SQLStore) Serve(ctx context.Context, c Call, f Fingerprint, effect func(context.Context) (Answer, bool)) (Reply, error) {
+	reply, err := s.serve(ctx, c, f, effect)
+	if err != nil {
+		var stale *StaleError
+		var reused *KeyReusedError
+		if errors.As(err, &stale) || errors.As(err, &reused) {
+			return Reply{}, err
+		}
+		return Reply{}, fmt.Errorf("httpfence: scope %q: %w", c.Scope, err)
+	}
+	return reply, nil
+}
+
+func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func(context.Context) (Answer, bool)) (Reply, error) {
+	leave, err := s.turns.enter(ctx, s.d.turn(c.Scope))
+	if err != nil {
+		return Reply{}, err
+	}
+	defer leave()
+	t, err := s.begin(ctx)
+	if err != nil {
+		return Reply{}, err
+	}
+	defer t.end()
+	raised, err := t.admit(c)
+	if err != nil {
+		return Reply{}, t.waited(ctx, err)
+	}
+	known, err := t.answerTo(c, f)
+	if err != nil {
+		return Reply{}, err
+	}
+	if known != nil {
+		if raised {
+			err = t.commit()
+		}
+		return Reply{Answer: *known, Replayed: true}, err
+	}
+	if err := ctx.Err(); err != nil { // the last moment at which it counts
+		return Reply{}, fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	if err := t.enter(); err != nil {
+		return Reply{}, err
+	}
+	a, keep, err := t.run(ctx, c, effect)
+	switch {
+	case err != nil:
+		return Reply{}, errors.Join(fmt.Errorf("the handler lost its transaction: %w", err), t.undo(c))
+	case !keep:
+		return Reply{Answer: a}, t.undo(c)
+	}
+	if err := t.store(c, f, a); err != nil {
+		return Reply{}, errors.Join(t.blame(a.Status, err), t.undo(c))
+	}
+	return Reply{Answer: a}, t.commit()
+}
+
+// Forget deletes the answers that were stored longer than age ago, by the
+// clock of the database, and returns how many. A request that comes with such
+// a key is a new one from then on: keep answers for longer than any sender may
+// try again. Epochs are never deleted.
+func (s *SQLStore) Forget(ctx context.Context, age time.Duration) (int64, error) {
+	var all int64
+	for {
+		n, err := s.forgetSome(ctx, age)
+		if err != nil {
+			return all, fmt.Errorf("httpfence: forget answers: %w", err)
+		}
+		if all += n; n < forgetAtOnce {
+			return all, nil
+		}
+	}
+}
+
+// forgetAtOnce keeps the transactions short that others may have to wait for.
+const forgetAtOnce = 500
+
+func (s *SQLStore) forgetSome(ctx context.Context, age time.Duration) (int64, error) {
+	leave, err := s.turns.enter(ctx, s.d.turn(""))
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
+	t, err := s.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer t.end()
+	r, err := t.conn.ExecContext(ctx, s.q.forget, s.d.ago(age), forgetAtOnce)
+	if err != nil {
+		return 0, err
+	}
+	n, err := r.RowsAffected()
+	if err != nil {
+		return 0, err
+	}
+	return n, t.commit()
+}
+
+// queries are the statements of a store, with its table names.
+type queries struct {
+	raise, highest, answer, store, forget string
+}
+
+func newQueries(d Dialect, prefix string) queries {
+	scopes, answers := prefix+`scopes`, prefix+`answers`
+	return queries{
+		// It locks the scope's row, also where it changes nothing and returns
+		// none.
+		raise: d.bind(`INSERT INTO ` + scopes + ` (scope, epoch) VALUES (?, ?)` +
+			` ON CONFLICT (scope) DO UPDATE SET epoch = excluded.epoch WHERE ` + scopes + `.epoch < excluded.epoch RETURNING epoch`),
+		highest: d.bind(`SELECT epoch FROM ` + scopes + ` WHERE scope = ?`),
+		answer: d.bind(`SELECT fingerprint, status, header, trailer, body FROM ` + answers +
+			` WHERE scope = ? AND idempotency_key = ?`),
+		store: d.bind(`INSERT INTO ` + answers + ` (scope, idempotency_key, fingerprint, epoch, status, header, trailer, body)` +
+			` VALUES (?, ?, ?, ?, ?, ?, ?, ?)`),
+		forget: d.bind(`DELETE FROM ` + answers + ` WHERE (scope, idempotency_key) IN (SELECT scope, idempotency_key FROM ` + answers +
+			` WHERE stored_at < ` + d.now() + ` ORDER BY stored_at LIMIT ?)`),
+	}
+}
