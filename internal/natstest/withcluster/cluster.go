@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// cluster is the nodes. Its methods are for one goroutine at a time.
+type cluster struct{ nodes []*node }
+
+// newCluster starts the nodes, with their data below dir, and returns once they
+// have found each other.
+func newCluster(ctx context.Context, dir string) (*cluster, error) {
+	ports, err := freePorts(3 * nodes)
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{}
+	for i := range nodes {
+		name := "node-" + strconv.Itoa(i+1)
+		n := &node{config: config{
+			Name: name, Dir: filepath.Join(dir, name),
+			Client: ports[i], Cluster: ports[nodes+i], Monitor: ports[2*nodes+i], Routes: ports[nodes : 2*nodes],
+		}}
+		if err := os.Mkdir(n.Dir, 0o700); err != nil {
+			c.stop()
+			return nil, fmt.Errorf("withcluster: %w", err)
+		}
+		c.nodes = append(c.nodes, n)
+		if err := n.start(); err != nil {
+			c.stop()
+			return nil, err
+		}
+	}
+	if err := c.awaitHealthy(ctx); err != nil {
+		c.stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// freePorts returns ports of 127.0.0.1 that nobody listens on at the moment.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("withcluster: %w", err)
+		}
+		defer func() { _ = l.Close() }()
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}
+
+func (c *cluster) urls() []string {
+	urls := make([]string, len(c.nodes))
+	for i, n := range c.nodes {
+		urls[i] = "nats://127.0.0.1:" + strconv.Itoa(n.Client)
+	}
+	return urls
+}
+
+func (c *cluster) awaitHealthy(ctx context.Context) error {
+	for _, n := range c.nodes {
+		if err := n.awaitHealthy(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stop ends all nodes and returns when they are gone.
+func (c *cluster) stop() {
+	for _, n := range c.nodes {
+		n.kill()
+	}
+}
+
+// killEach kills a node every so often, each in turn, until ctx ends.
+func (c *cluster) killEach(ctx context.Context, every, down time.Duration, say func(string)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	kills := 0
+	defer func() { say(fmt.Sprintf("nodes were killed %d times", kills)) }()
+	for i := 0; ; i++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		n := c.nodes[i%len(c.nodes)]
+		if err := c.bounce(ctx, n, down); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			say(err.Error())
+			return err
+		}
+		kills++
+		say(n.Name + " was killed, started again, and has caught up")
+	}
+}
+
+// bounce kills a node, starts it again after a time, and waits until the cluster
+// is whole.
+func (c *cluster) bounce(ctx context.Context, n *node, down time.Duration) error {
+	n.kill()
+	timer := time.NewTimer(down)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if err := n.start(); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("it takes too long"))
+	defer cancel()
+	return c.awaitHealthy(limited)
+}
+
+// newReport returns a function that writes a line to w with the time since now.
+func newReport(w io.Writer) func(string) {
+	begin := time.Now()
+	return func(line string) {
+		fmt.Fprintf(w, "withcluster: %s: %s\n", time.Since(begin).Round(100*time.Millisecond), line)
+	}
+}
