@@ -3,39 +3,184 @@ package natssource
 import (
 	"context"
 	"errors"
-	"iter"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
 
-	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/epoch"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
-// This file is the LOG side's: it is here so that both sides compile.
+const (
+	// settleEvery is how often a partition that has nothing to deliver is
+	// looked after; see [streamLog.settle].
+	settleEvery = 10 * time.Second
 
-// streamLog is one stream, as its partitions read it.
-type streamLog struct {
-	stream  Stream
-	renewed func() // called when the stream was seen to be another one
-}
+	// watchEvery is how often the stream is looked at, whoever reads.
+	watchEvery = 5 * time.Second
+
+	// askTimeout bounds one request.
+	askTimeout = 5 * time.Second
+)
+
+// ErrRetention refuses a stream that deletes messages once somebody has
+// acknowledged them: the position is the sink's to keep, and it may need
+// them again.
+var ErrRetention = errors.New("the stream deletes what was acknowledged; give it limits retention (`nats stream edit --retention limits`, or a new stream that sources this one)")
 
 // incarnation is one life of a stream, from its creation to its deletion.
-type incarnation struct{ created int64 }
+type incarnation struct{ created int64 } // by the server's clock, in nanoseconds
 
-var errNotWritten = errors.New("natssource: not written yet")
-
-func openLog(_ context.Context, _ Options, s Stream) (*streamLog, error) {
-	return &streamLog{stream: s, renewed: func() {}}, errNotWritten
+func incarnationOf(info *jetstream.StreamInfo) incarnation {
+	return incarnation{info.Created.UnixNano()}
 }
 
-func (l *streamLog) partitions() int32                   { return 1 }
-func (l *streamLog) incarnation() incarnation            { return incarnation{} }
-func (l *streamLog) logID(_ incarnation, _ int32) string { return l.stream.Name }
-func (l *streamLog) lag(_ int32) int64                   { return 0 }
+// streamLog is one stream, as its partitions read it. Its methods are safe for
+// concurrent use.
+type streamLog struct {
+	js      jetstream.JetStream
+	group   string
+	stream  Stream
+	filters []string // of each partition; one that is empty is the whole stream
+	budget  *budget
+	asking  inquiry
+	lags    []atomic.Int64
 
-func (l *streamLog) starts(_ context.Context, _ incarnation, _ func(n int32) epoch.Origin, _ consumer.StartPolicy,
-	_ func(ctx context.Context, n int32) (epoch.Offset, bool, error)) ([]epoch.Start, error) {
-	return nil, errNotWritten
+	settleEvery time.Duration
+	renewed     func() // called when the stream was seen to be another one; set before anything else
+
+	first incarnation // that was seen
+
+	mu   sync.Mutex
+	life incarnation // that was seen last
 }
 
-func (l *streamLog) read(_ context.Context, _ incarnation, _ epoch.Partition, _ epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) { yield(nil, errNotWritten) }
+// openLog checks the stream.
+func openLog(ctx context.Context, o Options, s Stream) (*streamLog, error) {
+	l := &streamLog{
+		js: o.JetStream, group: o.Group, stream: s, budget: newBudget(o.BufferBytes / max(len(o.Streams), 1)),
+		settleEvery: settleEvery, renewed: func() {},
+	}
+	l.asking.ask = l.request
+	if err := l.open(ctx); err != nil {
+		return nil, fmt.Errorf("natssource: stream %q: %w", s.Name, err)
+	}
+	return l, nil
+}
+
+func (l *streamLog) open(ctx context.Context) error {
+	var err error
+	switch {
+	case l.stream.Transform != nil:
+		if l.filters, err = l.stream.Transform.filters(); err != nil {
+			return err
+		}
+	case len(l.stream.Filters) > 0:
+		l.filters = l.stream.Filters
+	default:
+		l.filters = []string{""}
+	}
+	l.lags = make([]atomic.Int64, len(l.filters))
+	info, err := l.asking.answer(ctx)
+	if err != nil {
+		return err
+	}
+	l.life = incarnationOf(info)
+	l.first = l.life
+	return checkStream(info, l.stream)
+}
+
+// checkStream refuses a stream that cannot be read as it was asked to be.
+func checkStream(info *jetstream.StreamInfo, s Stream) error {
+	c := info.Config
+	if c.Retention != jetstream.LimitsPolicy {
+		return fmt.Errorf("it has %v retention: %w", c.Retention, ErrRetention)
+	}
+	if s.Transform != nil {
+		if differs := s.Transform.differs(info); differs != nil {
+			return differs
+		}
+		return nil
+	}
+	return checkFilters(s.Filters, storedSubjects(c))
+}
+
+// storedSubjects are patterns of the subjects that a stream may hold, nil if
+// they are not known from its configuration.
+func storedSubjects(c jetstream.StreamConfig) []string {
+	if c.Mirror != nil || len(c.Sources) > 0 {
+		return nil
+	}
+	stored := c.Subjects
+	if t := c.SubjectTransform; t != nil {
+		filters, err := Transform{t.Source, t.Destination}.filters()
+		if err != nil {
+			return nil
+		}
+		stored = append(filters, stored...) // what the source does not match stays as it is
+	}
+	return stored
+}
+
+func (l *streamLog) partitions() int32 { return int32(len(l.filters)) }
+
+// incarnation is the life the stream was last seen in.
+func (l *streamLog) incarnation() incarnation {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.life
+}
+
+// logID names the log that a partition's offsets count. They mean something
+// else in another life of the stream, and another filter finds other messages
+// under the same offsets.
+func (l *streamLog) logID(in incarnation, n int32) string {
+	return fmt.Sprintf("%s@%d/%d/%d/%s", l.stream.Name, in.created, n, len(l.filters), l.filters[n])
+}
+
+// lag is how many messages of the partition were waiting when it was last heard
+// of. It is for people: a server that lags behind may have said it.
+func (l *streamLog) lag(n int32) int64 { return l.lags[n].Load() }
+
+// look asks the stream's leader what the stream is now. The request is sent
+// after look was called.
+func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
+	info, err := l.asking.answer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	other := incarnationOf(info) != l.life
+	l.life = incarnationOf(info)
+	l.mu.Unlock()
+	if other {
+		l.renewed()
+	}
+	return info, nil
+}
+
+// watch looks at the stream now and then until ctx ends, so that one that was
+// created again is noticed while nobody reads.
+func (l *streamLog) watch(ctx context.Context) {
+	tick := time.NewTicker(min(watchEvery, l.settleEvery))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_, _ = l.look(ctx) // the next one may be answered
+			if l.incarnation() != l.first {
+				l.renewed() // again, for a tenure that was just beginning then
+			}
+		}
+	}
+}
+
+func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) {
+	s, err := l.js.Stream(ctx, l.stream.Name)
+	if err != nil {
+		return nil, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.INFO.", err)
+	}
+	return s.CachedInfo(), nil
 }

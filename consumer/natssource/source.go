@@ -95,6 +95,9 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	defer rest()
 	registered, leave := context.WithCancel(working)
 	workers.Go(func() { s.view.run(working, s.ensureBucket) })
+	for _, log := range s.logs {
+		workers.Go(func() { log.watch(working) })
+	}
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)

@@ -40,3 +40,47 @@ func TestAServerKeepsItsDataAndItsAddressAcrossARestart(t *testing.T) {
 		t.Errorf("last sequence %d, want 1", got)
 	}
 }
+
+func TestAStreamIsRestoredAsItWas(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	js := Start(t).JetStream(t)
+	s, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func() {
+		t.Helper()
+		if _, err := js.Publish(ctx, "s", make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 1000 {
+		publish()
+	}
+	was, err := s.Info(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := TakeBackup(ctx, js.Conn(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish()
+	if err := b.Restore(ctx, js.Conn()); err == nil {
+		t.Error("a stream was restored over one that is there")
+	}
+	if err := js.DeleteStream(ctx, "S"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Restore(ctx, js.Conn()); err != nil {
+		t.Fatal(err)
+	}
+	is, err := s.Info(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if is.State.LastSeq != 1000 || !is.Created.After(was.Created) || !is.State.LastTime.Equal(was.State.LastTime) {
+		t.Errorf("the stream is %+v, was %+v", is, was)
+	}
+}

@@ -134,6 +134,10 @@ func (s *Server) URL() string {
 	return fmt.Sprintf("nats://127.0.0.1:%d", s.options.Port)
 }
 
+// Dir is where the server keeps its data. It may be copied, and replaced, while
+// the server is stopped.
+func (s *Server) Dir() string { return s.options.StoreDir }
+
 // Embedded is the server itself, nil while it is stopped.
 func (s *Server) Embedded() *server.Server {
 	s.mu.Lock()

@@ -1,0 +1,114 @@
+package natssource
+
+import (
+	"sync"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// feed holds what was read for a partition and not yet taken.
+type feed struct {
+	budget *budget
+	leave  func()
+	ready  chan struct{} // holds a token after something was put
+	room   chan struct{} // holds a token after something was taken
+
+	mu     sync.Mutex
+	queue  []slice
+	held   int // bytes of the queue, of the slice taken last, and of the window
+	taken  int // bytes of the slice taken last
+	err    error
+	closed bool
+}
+
+type slice struct {
+	ms    []consumer.Message
+	bytes int
+}
+
+func newFeed(b *budget) *feed {
+	return &feed{budget: b, leave: b.join(), ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+}
+
+// window takes bytes from the budget for a request, zero if enough is held.
+func (f *feed) window() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return 0
+	}
+	w := f.budget.window(f.held)
+	f.held += w
+	return w
+}
+
+// done gives a window back.
+func (f *feed) done(window int) { f.hold(-window) }
+
+// put queues a slice.
+func (f *feed) put(s slice) {
+	f.hold(s.bytes)
+	f.mu.Lock()
+	f.queue = append(f.queue, s)
+	f.mu.Unlock()
+	signal(f.ready)
+}
+
+// fail ends the feed, behind what is queued.
+func (f *feed) fail(err error) {
+	f.mu.Lock()
+	f.err = err
+	f.mu.Unlock()
+	signal(f.ready)
+}
+
+// take returns the next slice, or the error behind the last. The one that was
+// taken before is no longer held.
+func (f *feed) take() ([]consumer.Message, error) {
+	f.mu.Lock()
+	before := f.taken
+	f.taken = 0
+	var s slice
+	if len(f.queue) > 0 {
+		s = f.queue[0]
+		f.queue[0] = slice{}
+		f.queue = f.queue[1:]
+		f.taken = s.bytes
+	}
+	err := f.err
+	f.mu.Unlock()
+	if before > 0 {
+		f.hold(-before)
+		signal(f.room)
+	}
+	if s.ms != nil {
+		return s.ms, nil
+	}
+	return nil, err
+}
+
+func (f *feed) hold(bytes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	f.held += bytes
+	f.budget.give(-bytes)
+}
+
+// close gives everything back.
+func (f *feed) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.budget.give(f.held)
+	f.held, f.queue, f.closed = 0, nil, true
+	f.leave()
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,133 @@
+package natssource
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// forgotten is how long the server keeps a consumer that asks for nothing: one
+// whose process has died, or whose handler is slow and finds a new one.
+const forgotten = time.Minute
+
+// errBehind: a server that may have been cut off from the others does not have
+// what we have read.
+var errBehind = errors.New("the stream's leader does not have what was read before, and has not heard from the other servers")
+
+// open makes a consumer that delivers from the position on, and then makes sure
+// that the stream it belongs to is the one that the position is about. The
+// order matters: a consumer that was made before the stream was seen to be
+// ours belongs to ours, and dies with it; its name is not used again.
+func (r *reader) open(ctx context.Context) error {
+	ask, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	c, err := r.l.js.CreateConsumer(ask, r.l.stream.Name, jetstream.ConsumerConfig{
+		Name:              "epochfence-" + rand.Text(),
+		Description:       r.p.String(),
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       r.at,
+		AckPolicy:         jetstream.AckNonePolicy,
+		FilterSubject:     r.filter,
+		InactiveThreshold: forgotten,
+		MemoryStorage:     true,
+		Replicas:          1,
+	})
+	if err != nil {
+		return fmt.Errorf("make a consumer: %w", denied(r.l.js.Conn(), apiPrefix(r.l.js)+"CONSUMER.CREATE.", err))
+	}
+	r.consumer, r.delivered = c, 0
+	if err := r.check(ctx); err != nil {
+		r.discard()
+		return err
+	}
+	r.opened = time.Now()
+	r.l.lags[r.p.Number].Store(int64(c.CachedInfo().NumPending))
+	return nil
+}
+
+// check makes sure that the stream is the one that the position is about, and
+// holds it.
+func (r *reader) check(ctx context.Context) error {
+	info, err := r.lookAgain(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case info.State.FirstSeq > r.at:
+		return r.misfit(consumer.ErrPassedBy, r.at, info.State.FirstSeq)
+	case r.at > info.State.LastSeq+1 && !heardFromMost(info.Cluster):
+		return errBehind
+	case r.at > info.State.LastSeq+1:
+		return r.misfit(consumer.ErrTruncated, r.at, info.State.LastSeq+1)
+	}
+	return r.recognise(ctx)
+}
+
+// recognise compares the last message that was read with what the stream holds
+// in its place now. A stream that lost its end, or was restored from a backup,
+// and has grown since then, gives the same sequences to other messages.
+func (r *reader) recognise(ctx context.Context) error {
+	if r.print < 0 || r.at < 2 {
+		return nil
+	}
+	print, err := r.printOf(ctx, r.at-1)
+	if err == nil && print >= 0 && print != r.print {
+		err = r.misfit(consumer.ErrTruncated, r.at, r.at-1)
+	}
+	return err
+}
+
+// seqRequest asks for a message by its sequence, or for the first from there on
+// that matches a subject.
+type seqRequest struct {
+	Seq       uint64 `json:"seq"`
+	NextFor   string `json:"next_by_subj,omitempty"`
+	NoHeaders bool   `json:"no_hdr,omitempty"`
+}
+
+func (l *streamLog) stored(ctx context.Context, request seqRequest) (storedMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	m, err := stored(ctx, l.js, l.stream.Name, request)
+	return m, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.MSG.GET.", err)
+}
+
+// stillLeading is how recently a leader must have heard from most servers for
+// there to be no other one: they wait at least 4 s before they elect one, and
+// hear from it every second.
+const stillLeading = 3 * time.Second
+
+// heardFromMost reports whether the leader that said this has been in touch
+// with most of the stream's servers, or is the only one.
+func heardFromMost(c *jetstream.ClusterInfo) bool {
+	if c == nil {
+		return true
+	}
+	heard := 1
+	for _, peer := range c.Replicas {
+		if !peer.Offline && peer.Active < stillLeading {
+			heard++
+		}
+	}
+	return heard > (len(c.Replicas)+1)/2
+}
+
+// discard lets the consumer go. Where that fails the server forgets it in time.
+func (r *reader) discard() {
+	if r.consumer == nil {
+		return
+	}
+	name := r.consumer.CachedInfo().Name
+	r.consumer = nil
+	go func(js jetstream.JetStream, stream string) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = js.DeleteConsumer(ctx, stream, name)
+	}(r.l.js, r.l.stream.Name)
+}

@@ -1,0 +1,359 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+const (
+	// patience is how long a read goes on trying without having got anywhere
+	// before it says so.
+	patience = 20 * time.Second
+
+	// absence is how long the stream may be missing before that is said.
+	absence = 3 * time.Second
+
+	// heartbeat is how often a consumer shows that it is alive while it has
+	// nothing to deliver. Two in a row that do not come, and it is replaced.
+	heartbeat = time.Second
+
+	// leastWait and mostRetryWait bound the wait between two attempts.
+	leastWait     = 50 * time.Millisecond
+	mostRetryWait = time.Second
+
+	// mostSlice bounds the messages of one slice.
+	mostSlice = 500
+)
+
+var (
+	errBadPosition = errors.New("the fence's position is negative")
+
+	// errSequence: a message that was delivered did not arrive.
+	errSequence = errors.New("a message from the consumer was lost on the way")
+
+	// errStalled: the stream holds a message for us that does not come.
+	errStalled = errors.New("the consumer does not deliver a message that the stream has")
+)
+
+// read yields the messages of a partition from the fence's position on. It ends
+// without an error when ctx ends.
+func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+	return func(yield func([]consumer.Message, error) bool) {
+		if from.Next < 0 {
+			yield(nil, fmt.Errorf("natssource: read %s at offset %d: %w", p, from.Next, errBadPosition))
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		f := newFeed(l.budget)
+		defer f.close()
+		r := &reader{
+			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
+			at: max(uint64(from.Next), 1), print: from.LeaderEpoch, settled: time.Now(),
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			f.fail(r.run(ctx))
+		}()
+		defer func() { cancel(); <-ended }()
+		for {
+			ms, err := f.take()
+			switch {
+			case ctx.Err() != nil:
+				return
+			case ms != nil:
+				if !yield(ms, nil) {
+					return
+				}
+			case err != nil:
+				yield(nil, err)
+				return
+			default:
+				select {
+				case <-f.ready:
+				case <-ctx.Done():
+				}
+			}
+		}
+	}
+}
+
+// reader fetches one partition into its feed. It belongs to one goroutine.
+//
+// The subscription of an ordered consumer, as nats.go has it, is not used: it
+// replaces its consumer without saying so, and whether the new one reads the
+// same stream is to be known before anything it delivers is believed.
+type reader struct {
+	l      *streamLog
+	in     incarnation
+	p      epoch.Partition
+	fence  epoch.Fence
+	filter string
+	feed   *feed
+
+	at    uint64 // the next sequence: everything below has been put into the feed
+	print int32  // fingerprint of the message at-1; -1 if it is not known
+
+	consumer  jetstream.Consumer
+	opened    time.Time
+	delivered uint64 // the consumer's count of the message that came last
+	missing   uint64 // what the last look found in the stream, and nobody delivered
+	settled   time.Time
+}
+
+// run reads until ctx ends, or something must be said.
+func (r *reader) run(ctx context.Context) error {
+	var failing time.Time // since when nothing has worked
+	wait := leastWait
+	for {
+		at := r.at
+		r.opened = time.Time{}
+		err := r.once(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > 3*heartbeat
+		if worked || failing.IsZero() {
+			failing, wait = time.Now(), leastWait
+		}
+		quiet := time.Since(failing)
+		if final(err) || quiet > patience || quiet > absence && errors.Is(err, jetstream.ErrStreamNotFound) {
+			return r.explain(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, mostRetryWait)
+	}
+}
+
+// once reads with one consumer, for as long as nothing goes wrong.
+func (r *reader) once(ctx context.Context) error {
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	defer r.discard()
+	for {
+		if err := r.fetch(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// final reports whether trying again cannot help.
+func final(err error) bool {
+	var (
+		misfit  *consumer.PositionError
+		changed *epoch.LogChangedError
+		refused *PermissionError
+		api     *jetstream.APIError
+	)
+	switch {
+	case errors.As(err, &misfit), errors.As(err, &changed), errors.As(err, &refused):
+		return true
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return true
+	case errors.Is(err, jetstream.ErrStreamNotFound), hasCode(err, jetstream.JSErrCodeConsumerNotFound):
+		return false
+	}
+	return errors.As(err, &api) && !passing(err)
+}
+
+func (r *reader) explain(err error) error {
+	var (
+		misfit  *consumer.PositionError
+		changed *epoch.LogChangedError
+	)
+	switch {
+	case errors.As(err, &misfit):
+		return misfit
+	case errors.As(err, &changed):
+		return changed
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("natssource: read %s: the stream was deleted: %w", r.p, err)
+	}
+	return fmt.Errorf("natssource: read %s at offset %d: %w", r.p, r.at, err)
+}
+
+// misfit is what to say when the log and the position do not fit together.
+func (r *reader) misfit(kind error, position, found uint64) error {
+	if position == max(uint64(r.fence.Next), 1) {
+		position = uint64(r.fence.Next) // zero is said as it is
+	}
+	return &consumer.PositionError{Partition: r.p, Kind: kind, Position: epoch.Offset(position), Found: epoch.Offset(found)}
+}
+
+// sameLife checks that an answer is about the stream that the fence is about.
+func (r *reader) sameLife(info *jetstream.StreamInfo) error {
+	if now := incarnationOf(info); now != r.in {
+		return &epoch.LogChangedError{
+			Partition: r.p, Fence: r.fence.Log, Source: r.l.logID(now, r.p.Number), Next: epoch.Offset(r.at),
+		}
+	}
+	return nil
+}
+
+// fetch makes one request and puts what it brings into the feed. It returns nil
+// when the request has ended as it should.
+func (r *reader) fetch(ctx context.Context) error {
+	window, err := r.window(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { r.feed.done(window) }()
+	batch, err := r.consumer.Fetch(messagesIn(window),
+		jetstream.FetchMaxBytes(window), jetstream.FetchHeartbeat(heartbeat), jetstream.FetchContext(ctx))
+	if err != nil {
+		return err
+	}
+	n, err := r.receive(ctx, batch, window)
+	if err != nil || n > 0 {
+		return err
+	}
+	// The next message may be larger than the window. It comes alone.
+	batch, err = r.consumer.Fetch(1, jetstream.FetchHeartbeat(heartbeat), jetstream.FetchContext(ctx))
+	if err != nil {
+		return err
+	}
+	_, err = r.receive(ctx, batch, window)
+	return err
+}
+
+// window waits until there is room for more. Meanwhile it settles, so that what
+// the log loses at its beginning is known not to be ours.
+func (r *reader) window(ctx context.Context) (int, error) {
+	for {
+		if w := r.feed.window(); w > 0 {
+			return w, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-r.feed.room:
+		case <-r.settleDue():
+			if err := r.settle(ctx, false); err != nil {
+				return 0, err
+			}
+		}
+	}
+}
+
+func (r *reader) settleDue() <-chan time.Time {
+	return time.After(time.Until(r.settled.Add(r.l.settleEvery)))
+}
+
+// receive puts the messages of one request into the feed, in slices of what is
+// there, and returns how many came.
+func (r *reader) receive(ctx context.Context, batch jetstream.MessageBatch, window int) (int, error) {
+	n := 0
+	for {
+		var first jetstream.Msg
+		select {
+		case <-ctx.Done():
+			return n, ctx.Err()
+		case first = <-batch.Messages():
+		case <-r.settleDue():
+			if err := r.settle(ctx, true); err != nil {
+				return n, err
+			}
+			continue
+		}
+		if first == nil {
+			return n, batch.Error()
+		}
+		s, count, err := r.slice(first, batch, window)
+		if err != nil {
+			return n, err
+		}
+		n += count
+		good, err := r.verify(ctx, s.ms)
+		s.ms = s.ms[:good]
+		r.put(s)
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+func (r *reader) put(s slice) {
+	if len(s.ms) == 0 {
+		return
+	}
+	last := s.ms[len(s.ms)-1]
+	r.at, r.print = uint64(last.Offset)+1, last.LeaderEpoch
+	r.missing, r.settled = 0, time.Now()
+	r.feed.put(s)
+}
+
+// slice takes what is there of a batch, beginning with its first message, and
+// leaves out what is below the position: messages that the stream's leader had
+// deleted before the consumer's server did.
+func (r *reader) slice(first jetstream.Msg, batch jetstream.MessageBatch, window int) (slice, int, error) {
+	var s slice
+	count := 0
+	for m := first; m != nil; {
+		meta, err := m.Metadata()
+		if err != nil {
+			return s, count, fmt.Errorf("the reply subject %q of a message: %w", m.Reply(), err)
+		}
+		if meta.Sequence.Consumer != r.delivered+1 {
+			return s, count, errSequence
+		}
+		r.delivered++
+		count++
+		r.l.lags[r.p.Number].Store(int64(meta.NumPending))
+		if meta.Sequence.Stream >= r.at {
+			message := r.message(m, meta)
+			s.ms = append(s.ms, message)
+			s.bytes += size(message) + overhead
+		}
+		if len(s.ms) >= mostSlice || s.bytes >= window/2 {
+			break
+		}
+		select {
+		case m = <-batch.Messages():
+		default:
+			m = nil
+		}
+	}
+	return s, count, nil
+}
+
+// verify makes sure that what is missing between the messages was never ours to
+// apply, or was deleted from inside the stream: after the last message had
+// arrived, the stream's beginning was not above the first gap. It returns how
+// many messages it answers for.
+func (r *reader) verify(ctx context.Context, ms []consumer.Message) (int, error) {
+	next := r.at
+	for i, m := range ms {
+		at := uint64(m.Offset)
+		if at != next {
+			return r.verifyGap(ctx, ms, i, next)
+		}
+		next = at + 1
+	}
+	return len(ms), nil
+}
+
+func (r *reader) verifyGap(ctx context.Context, ms []consumer.Message, before int, begin uint64) (int, error) {
+	info, err := r.lookAgain(ctx)
+	if err == nil && info.State.FirstSeq > begin {
+		err = r.misfit(consumer.ErrPassedBy, begin, info.State.FirstSeq)
+	}
+	if err != nil {
+		return before, err
+	}
+	return len(ms), nil
+}

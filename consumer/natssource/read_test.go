@@ -1,0 +1,300 @@
+package natssource
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/natstest"
+)
+
+func TestAPartitionIsReadInOrderWithWhatItsMessagesHold(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "a")
+	r.publish(1, "other")
+	m := nats.NewMsg("log.0")
+	m.Data = []byte("b")
+	m.Header = nats.Header{"z": {"2", "1"}, "A": {"x"}}
+	must(t, second(js.PublishMsg(r.ctx, m)))
+	g := r.read(r.fence(0, 0))
+	g.values("a", "b")
+	r.publish(2, "other")
+	r.publish(0, "c")
+	g.values("a", "b", "c")
+	b := messages(g.all())[1]
+	if b.Topic != "log" || b.Partition != 0 || b.Offset != 3 || string(b.Key) != "log.0" || b.Time.IsZero() || b.LeaderEpoch < 0 {
+		t.Errorf("the message is %+v", b)
+	}
+	want := []consumer.Header{{Key: "A", Value: []byte("x")}, {Key: "z", Value: []byte("2")}, {Key: "z", Value: []byte("1")}}
+	if len(b.Headers) != 3 || b.Headers[0].Key != "A" || string(b.Headers[1].Value) != "2" || string(b.Headers[2].Value) != "1" {
+		t.Errorf("headers %q, want %q", b.Headers, want)
+	}
+	g.stop()
+	<-g.ended
+	if g.err != nil {
+		t.Errorf("Read has ended with %v", g.err)
+	}
+}
+
+func TestAMessageLargerThanTheWindowIsDelivered(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.log.budget = newBudget(100_000)
+	huge := strings.Repeat("x", 900_000)
+	r.publish(0, "a", huge, "b", huge, huge, "c")
+	r.read(r.fence(0, 1)).values("a", huge, "b", huge, huge, "c")
+}
+
+func TestManyMessagesComeThroughASmallBufferInOneGo(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.log.budget = newBudget(200_000)
+	var want []string
+	for i := range 3000 {
+		v := strings.Repeat("x", i%2000)
+		want = append(want, v)
+		must(t, second(js.PublishAsync("log.0", []byte(v))))
+	}
+	<-js.PublishAsyncComplete()
+	g := r.read(r.fence(0, 1))
+	g.values(want...)
+	list := r.stream().ConsumerNames(r.ctx)
+	var names []string
+	for name := range list.Name() {
+		names = append(names, name)
+	}
+	if len(names) != 1 {
+		t.Errorf("%d consumers were needed, want 1: requests do not end where the server thinks they do", len(names))
+	}
+}
+
+func TestDeletedMessagesAreExplainedGaps(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, numbered(0, 10)...)
+	for _, seq := range []uint64{1 + 3, 1 + 4, 1 + 7} {
+		must(t, r.stream().DeleteMsg(r.ctx, seq))
+	}
+	g := r.read(r.fence(0, 1))
+	g.values("0", "1", "2", "5", "6", "8", "9")
+	must(t, r.stream().DeleteMsg(r.ctx, 10))
+	r.publish(0, "more")
+	g.values("0", "1", "2", "5", "6", "8", "9", "more")
+}
+
+func TestAPositionBelowTheStreamsBeginningIsPassedBy(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, numbered(0, 10)...)
+	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(5)))
+	wantMisfit(t, r.read(r.fence(0, 3)).fails(), consumer.ErrPassedBy, 3, 5)
+	wantMisfit(t, r.read(r.fence(0, 0)).fails(), consumer.ErrPassedBy, 0, 5)
+	r.read(r.fence(0, 5)).values("4", "5", "6", "7", "8", "9")
+}
+
+func TestAPositionAboveTheStreamsEndIsTruncated(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "a", "b")
+	wantMisfit(t, r.read(r.fence(0, 4)).fails(), consumer.ErrTruncated, 4, 3)
+	g := r.read(r.fence(0, 3))
+	r.publish(0, "c")
+	g.values("c")
+}
+
+// Guard: verify. Without it the reader goes on at the new beginning.
+func TestABeginningThatMovesPastASlowPartitionIsNoticed(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.log.budget = newBudget(1) // a window at a time
+	big := strings.Repeat("x", 20_000)
+	r.publish(0, big, big, big, big, big, big, big, big)
+	hold := make(chan struct{})
+	g := r.readSlowly(r.fence(0, 1), hold)
+	g.values(big)
+	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(8)))
+	close(hold)
+	err := g.fails()
+	got := len(g.all())
+	wantMisfit(t, err, consumer.ErrPassedBy, uint64(got+1), 8)
+	if got >= 7 {
+		t.Errorf("%d messages were read ahead of a slow handler; the buffer holds one or two", got)
+	}
+}
+
+// The messages had been read before the beginning passed them.
+func TestWhatWasReadAheadIsNotPassedBy(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	hold := make(chan struct{})
+	r.publish(0, "a")
+	g := r.readSlowly(r.fence(0, 1), hold)
+	g.values("a")
+	r.publish(1, "other")
+	r.publish(0, "b")
+	r.publish(1, "other")
+	r.publish(0, "c")
+	poll(t, "the messages are read ahead", func() bool {
+		r.log.budget.mu.Lock()
+		defer r.log.budget.mu.Unlock()
+		return r.log.lag(0) == 0 && r.log.budget.held > 0
+	})
+	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(6)))
+	close(hold)
+	r.publish(0, "d")
+	g.values("a", "b", "c", "d")
+}
+
+// Guard: settle. Without it the position stays below the beginning.
+func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs = 50 })
+	r.publish(0, "a")
+	g := r.read(r.fence(0, 1))
+	g.values("a")
+	for range 4 {
+		last := r.publish(1, numbered(0, 30)...)
+		if c := g.passes(last); c.Offset > epoch.Offset(last) {
+			t.Fatalf("the position passed %d, the stream ends at %d", c.Offset, last)
+		}
+	}
+	r.publish(0, "b")
+	g.values("a", "b")
+	// From the fence that the control message left, reading goes on.
+	c := g.passes(100)
+	from := r.fence(0, uint64(c.Offset)+1)
+	from.LeaderEpoch = c.LeaderEpoch
+	r.read(from).values("b")
+	// Without it, it does not.
+	if err := r.read(r.fence(0, 2)).fails(); !errors.Is(err, consumer.ErrPassedBy) {
+		t.Errorf("a read from below the beginning: %v", err)
+	}
+}
+
+// Its next message is far ahead, and a full buffer keeps it from being fetched.
+// Guard: settle. Without it the beginning passes the partition by.
+func TestASlowPartitionIsNotPassedByWhereTheStreamHeldNothingOfIt(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.log.budget = newBudget(1)
+	big := strings.Repeat("x", 30_000)
+	r.publish(0, big, big, big)
+	r.publish(1, numbered(0, 50)...)
+	next := r.publish(0, big)
+	hold := make(chan struct{})
+	g := r.readSlowly(r.fence(0, 1), hold)
+	hold <- struct{}{}
+	hold <- struct{}{}
+	g.values(big, big, big)
+	held := func() int {
+		r.log.budget.mu.Lock()
+		defer r.log.budget.mu.Unlock()
+		return r.log.budget.held
+	}
+	poll(t, "a control message waits behind the third", func() bool { h := held(); return h >= len(big)+2*overhead && h < leastWindow })
+	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(next)))
+	close(hold)
+	if c := g.passes(next - 1); c.Offset != epoch.Offset(next-1) {
+		t.Errorf("the position passed %d, want %d", c.Offset, next-1)
+	}
+	g.values(big, big, big, big)
+}
+
+func TestAStreamThatWasCreatedAgainIsAnotherLog(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	renewed := make(chan struct{}, 8)
+	r.log.renewed = func() { renewed <- struct{}{} }
+	r.publish(0, "a", "b")
+	old := r.log.incarnation()
+	g := r.read(r.fence(0, 1))
+	g.values("a", "b")
+	must(t, js.DeleteStream(r.ctx, r.Name))
+	r.create()
+	r.publish(0, "x", "y", "z")
+	err := g.fails()
+	var changed *epoch.LogChangedError
+	if !errors.As(err, &changed) {
+		t.Fatalf("Read has ended with %v, want a *LogChangedError; it has read %v", err, show(g.all()))
+	}
+	<-renewed
+	now := r.log.incarnation()
+	if now == old || changed.Next != 3 || changed.Fence != r.log.logID(old, 0) || changed.Source != r.log.logID(now, 0) {
+		t.Errorf("the error is %+v", changed)
+	}
+	g.values("a", "b")
+	if _, err := r.log.starts(r.ctx, old, r.origin, consumer.StartEarliest, nil); !errors.Is(err, consumer.ErrLost) {
+		t.Errorf("starts for the old life: %v", err)
+	}
+	r.read(r.fence(0, 1)).values("x", "y", "z")
+}
+
+func TestAStreamThatIsCreatedAgainWhileNobodyReadsIsNoticed(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	renewed := make(chan struct{}, 8)
+	r.log.renewed = func() { renewed <- struct{}{} }
+	go r.log.watch(r.ctx)
+	must(t, js.DeleteStream(r.ctx, r.Name))
+	r.create()
+	select {
+	case <-renewed:
+	case <-r.ctx.Done():
+		t.Fatal("nobody noticed")
+	}
+}
+
+func TestAStreamThatIsGoneIsSaidToBe(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "a")
+	g := r.read(r.fence(0, 1))
+	g.values("a")
+	must(t, js.DeleteStream(r.ctx, r.Name))
+	err := g.fails()
+	if !errors.Is(err, jetstream.ErrStreamNotFound) || !strings.Contains(err.Error(), "was deleted") {
+		t.Errorf("Read has ended with %v", err)
+	}
+}
+
+// Guard: recognise. Without it the rewritten messages are skipped.
+func TestALogThatWasRewrittenUnderTheSameSequencesIsTruncated(t *testing.T) {
+	server := natstest.Start(t)
+	r := newLogRig(t, server.JetStream(t))
+	r.publish(0, numbered(0, 10)...)
+	old := backup(t, server)
+	r.publishAgain(0, numbered(10, 15)...)
+	g := r.read(r.fence(0, 1))
+	g.values(numbered(0, 15)...)
+	ms := g.all()
+	rollBack(t, server, old)
+	// The live reader sees the stream while it is short, or once it has grown
+	// again.
+	r.publishAgain(0, numbered(100, 120)...)
+	if err := g.fails(); !errors.Is(err, consumer.ErrTruncated) {
+		t.Errorf("the live reader has ended with %v", err)
+	}
+	for i, m := range ms {
+		from := r.fence(0, uint64(m.Offset)+1)
+		from.LeaderEpoch = m.LeaderEpoch
+		if i < 10 { // what was applied is still there
+			r.read(from).await("the next message", func(ms []consumer.Message, _ error) bool { return len(ms) > 0 })
+			continue
+		}
+		wantMisfit(t, r.read(from).fails(), consumer.ErrTruncated, uint64(from.Next), uint64(m.Offset))
+	}
+}
+
+func wantMisfit(t testing.TB, err, kind error, position, found uint64) {
+	t.Helper()
+	var misfit *consumer.PositionError
+	if !errors.As(err, &misfit) || !errors.Is(err, kind) || misfit.Position != epoch.Offset(position) || misfit.Found != epoch.Offset(found) {
+		t.Errorf("the error is %v; want %v, at %d, found %d", err, kind, position, found)
+	}
+}

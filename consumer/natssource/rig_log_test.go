@@ -1,0 +1,272 @@
+package natssource
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/natstest"
+)
+
+// logRig is one stream with its log, without leases.
+type logRig struct {
+	t   testing.TB
+	ctx context.Context
+	js  jetstream.JetStream // the test's own
+	log *streamLog
+	Stream
+}
+
+const rigGroup = "group"
+
+// newLogRig makes a stream with three partitions, log.0 to log.2, and opens it
+// through js.
+func newLogRig(t testing.TB, js jetstream.JetStream, change ...func(*jetstream.StreamConfig)) *logRig {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	r := &logRig{t: t, ctx: ctx, js: js, Stream: Stream{Name: "log", Filters: []string{"log.0", "log.1", "log.2"}}}
+	r.create(change...)
+	r.log = r.open(js)
+	return r
+}
+
+func (r *logRig) create(change ...func(*jetstream.StreamConfig)) jetstream.StreamConfig {
+	c := jetstream.StreamConfig{Name: r.Name, Subjects: []string{"log.*"}}
+	for _, f := range change {
+		f(&c)
+	}
+	must(r.t, second(r.js.CreateStream(r.ctx, c)))
+	return c
+}
+
+func (r *logRig) open(js jetstream.JetStream) *streamLog {
+	l, err := openLog(r.ctx, Options{Group: rigGroup, JetStream: js, BufferBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)}, r.Stream)
+	must(r.t, err)
+	l.settleEvery = 200 * time.Millisecond
+	return l
+}
+
+// publish returns the sequence of the last one.
+func (r *logRig) publish(n int, values ...string) uint64 {
+	var last uint64
+	for _, v := range values {
+		ack, err := r.js.Publish(r.ctx, "log."+strconv.Itoa(n), []byte(v))
+		must(r.t, err)
+		last = ack.Sequence
+	}
+	return last
+}
+
+// publishAgain publishes once the server is back.
+func (r *logRig) publishAgain(n int, values ...string) {
+	poll(r.t, "the server is back", func() bool {
+		return second(r.js.Stream(r.ctx, r.Name)) == nil
+	})
+	r.publish(n, values...)
+}
+
+func (r *logRig) stream() jetstream.Stream {
+	s, err := r.js.Stream(r.ctx, r.Name)
+	must(r.t, err)
+	return s
+}
+
+func (r *logRig) partition(n int32) epoch.Partition {
+	return epoch.Partition{Group: rigGroup, Topic: r.Name, Number: n}
+}
+
+// fence is one that stands at next.
+func (r *logRig) fence(n int32, next uint64) epoch.Fence {
+	return epoch.Fence{
+		Origin: epoch.Origin{Partition: r.partition(n), Log: r.log.logID(r.log.incarnation(), n)},
+		Next:   epoch.Offset(next), LeaderEpoch: -1,
+	}
+}
+
+// reading is a Read under way.
+type reading struct {
+	t      testing.TB
+	stop   context.CancelFunc
+	hold   chan struct{} // taken by each slice
+	ended  chan struct{}
+	arrive chan struct{} // holds a token after something came
+
+	mu  sync.Mutex
+	ms  []consumer.Message
+	err error
+}
+
+func (r *logRig) read(from epoch.Fence) *reading { return r.readSlowly(from, nil) }
+
+// readSlowly asks for a slice only when it can receive from hold.
+func (r *logRig) readSlowly(from epoch.Fence, hold chan struct{}) *reading {
+	ctx, cancel := context.WithCancel(r.ctx)
+	g := &reading{t: r.t, stop: cancel, ended: make(chan struct{}), arrive: make(chan struct{}, 1)}
+	in := r.log.incarnation()
+	go func() {
+		defer close(g.ended)
+		for ms, err := range r.log.read(ctx, in, from.Partition, from) {
+			g.mu.Lock()
+			g.ms, g.err = append(g.ms, ms...), err
+			g.mu.Unlock()
+			signal(g.arrive)
+			if hold != nil {
+				select {
+				case <-hold:
+				case <-ctx.Done():
+				}
+			}
+		}
+	}()
+	r.t.Cleanup(func() { cancel(); <-g.ended })
+	return g
+}
+
+func (g *reading) all() []consumer.Message {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]consumer.Message(nil), g.ms...)
+}
+
+// await waits until cond is true of what has come.
+func (g *reading) await(what string, cond func(ms []consumer.Message, err error) bool) {
+	g.t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		g.mu.Lock()
+		ms, err := g.ms, g.err
+		g.mu.Unlock()
+		if cond(ms, err) {
+			return
+		}
+		select {
+		case <-g.arrive:
+		case <-g.ended:
+			g.mu.Lock()
+			ok := cond(g.ms, g.err)
+			g.mu.Unlock()
+			if !ok {
+				g.t.Fatalf("%s: Read has ended with %v after %v", what, g.err, show(g.ms))
+			}
+			return
+		case <-limit:
+			g.t.Fatalf("%s: not within 30 s; there are %v, %v", what, show(ms), err)
+		}
+	}
+}
+
+// values waits for so many messages of the log and compares them.
+func (g *reading) values(want ...string) {
+	g.t.Helper()
+	g.await(fmt.Sprintf("messages %q", want), func(ms []consumer.Message, _ error) bool { return len(messages(ms)) >= len(want) })
+	got := messages(g.all())
+	for i, m := range got {
+		if i >= len(want) || string(m.Value) != want[i] {
+			g.t.Fatalf("there are %v, want %q", show(got), want)
+		}
+	}
+}
+
+// fails waits for the error of the Read.
+func (g *reading) fails() error {
+	g.t.Helper()
+	g.await("an error", func(_ []consumer.Message, err error) bool { return err != nil })
+	return g.err
+}
+
+// passes waits for a control message at or above seq.
+func (g *reading) passes(seq uint64) consumer.Message {
+	g.t.Helper()
+	var c consumer.Message
+	g.await(fmt.Sprintf("a control message at %d or above", seq), func(ms []consumer.Message, _ error) bool {
+		for _, m := range ms {
+			if m.Control && m.Offset >= epoch.Offset(seq) {
+				c = m
+				return true
+			}
+		}
+		return false
+	})
+	return c
+}
+
+func messages(ms []consumer.Message) []consumer.Message {
+	var out []consumer.Message
+	for _, m := range ms {
+		if !m.Control {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func show(ms []consumer.Message) []string {
+	var out []string
+	for _, m := range ms {
+		s := fmt.Sprintf("%d:%.20s", m.Offset, m.Value)
+		if m.Control {
+			s = fmt.Sprintf("%d(control)", m.Offset)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func numbered(from, to int) []string {
+	var out []string
+	for i := from; i < to; i++ {
+		out = append(out, strconv.Itoa(i))
+	}
+	return out
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// poll waits until cond is true.
+func poll(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	tick, limit := time.NewTicker(5*time.Millisecond), time.After(30*time.Second)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+func (r *logRig) origin(n int32) epoch.Origin { return r.fence(n, 0).Origin }
+
+// backup copies what a server has on disk, and rollBack puts it in the place of
+// what it has: the streams lose what came later, and are still the same.
+func backup(t testing.TB, s *natstest.Server) (dir string) {
+	dir = t.TempDir()
+	must(t, s.Stop())
+	must(t, os.CopyFS(dir, os.DirFS(s.Dir())))
+	must(t, s.Start())
+	return dir
+}
+
+func rollBack(t testing.TB, s *natstest.Server, dir string) {
+	must(t, s.Stop())
+	must(t, os.RemoveAll(s.Dir()))
+	must(t, os.CopyFS(s.Dir(), os.DirFS(dir)))
+	must(t, s.Start())
+}

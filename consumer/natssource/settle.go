@@ -1,0 +1,111 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// settle finds out how far the stream holds nothing of the partition, so that
+// the position of a quiet or a slow one does not fall behind the stream's
+// beginning for nothing.
+//
+// Only the stream's leader is asked: what a consumer says is what its own server
+// has, and that may lag behind. The leader says where the stream ends, then
+// which message of ours comes first, then that it still leads the same stream,
+// which has lost nothing above the position meanwhile. Idle says that the
+// consumer has been asked for messages all the time.
+func (r *reader) settle(ctx context.Context, idle bool) error {
+	r.settled = time.Now()
+	before, err := r.lookAgain(ctx)
+	if err != nil || r.at > before.State.LastSeq {
+		return err
+	}
+	ours, err := r.firstOfOurs(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := r.lookAgain(ctx)
+	switch {
+	case err != nil:
+		return err
+	case leader(before) != leader(after):
+		return nil // next time
+	case after.State.FirstSeq > r.at:
+		return r.misfit(consumer.ErrPassedBy, r.at, after.State.FirstSeq)
+	}
+	end, print := before.State.LastSeq, fingerprint(before.State.LastTime)
+	if ours > 0 && ours <= end {
+		if idle && ours == r.missing {
+			return errStalled
+		}
+		if r.missing = 0; idle {
+			r.missing = ours
+		}
+		if end = ours - 1; end < r.at {
+			return nil
+		}
+		if print, err = r.printOf(ctx, end); err != nil {
+			return err
+		}
+	} else {
+		r.missing = 0
+	}
+	r.pass(end, print)
+	return nil
+}
+
+// pass moves the position over sequences that hold nothing of ours.
+func (r *reader) pass(end uint64, print int32) {
+	r.at, r.print = end+1, print
+	r.feed.put(slice{ms: []consumer.Message{{
+		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(end), LeaderEpoch: print, Control: true,
+	}}, bytes: overhead})
+}
+
+// lookAgain asks what the stream is now, and makes sure that it is still ours.
+func (r *reader) lookAgain(ctx context.Context) (*jetstream.StreamInfo, error) {
+	info, err := r.l.look(ctx)
+	if err == nil {
+		err = r.sameLife(info)
+	}
+	return info, err
+}
+
+// firstOfOurs asks the leader for the first message of the partition from the
+// position on. Zero is none.
+func (r *reader) firstOfOurs(ctx context.Context) (uint64, error) {
+	filter := r.filter
+	if filter == "" {
+		filter = everything
+	}
+	m, err := r.l.stored(ctx, seqRequest{Seq: r.at, NextFor: filter, NoHeaders: true})
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, nil
+	}
+	return m.Sequence, err
+}
+
+// printOf is the fingerprint of a message, whose ever it is; -1 if it is gone.
+func (r *reader) printOf(ctx context.Context, seq uint64) (int32, error) {
+	m, err := r.l.stored(ctx, seqRequest{Seq: seq, NoHeaders: true})
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return -1, nil
+	case err != nil:
+		return -1, err
+	}
+	return fingerprint(m.Time), nil
+}
+
+func leader(info *jetstream.StreamInfo) string {
+	if info.Cluster == nil {
+		return ""
+	}
+	return info.Cluster.Leader
+}

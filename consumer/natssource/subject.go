@@ -1,0 +1,60 @@
+package natssource
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// everything matches every subject.
+const everything = ">"
+
+// checkSubject checks a subject that may hold wildcards.
+func checkSubject(s string) error {
+	tokens := strings.Split(s, ".")
+	for i, token := range tokens {
+		switch {
+		case token == "":
+			return fmt.Errorf("subject %q has an empty token", s)
+		case strings.ContainsAny(token, " \t\r\n\f\x00"):
+			return fmt.Errorf("subject %q holds white space", s)
+		case token == everything && i < len(tokens)-1:
+			return fmt.Errorf("subject %q goes on after '>'", s)
+		}
+	}
+	return nil
+}
+
+// overlap reports whether there is a subject that both match. Subjects are
+// matched token by token; '*' is any token, '>' is one or more to the end.
+func overlap(a, b string) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range min(len(as), len(bs)) {
+		switch {
+		case as[i] == everything || bs[i] == everything:
+			return true
+		case as[i] != "*" && bs[i] != "*" && as[i] != bs[i]:
+			return false
+		}
+	}
+	return len(as) == len(bs)
+}
+
+// checkFilters checks the filters that make the partitions of a stream. stored
+// are patterns of the subjects that it may hold; nil if that is not known.
+func checkFilters(filters, stored []string) error {
+	for i, f := range filters {
+		if err := checkSubject(f); err != nil {
+			return fmt.Errorf("filter %d: %w", i, err)
+		}
+		for j, g := range filters[:i] {
+			if overlap(f, g) {
+				return fmt.Errorf("filters %d and %d, %q and %q, match the same subjects: a message would be in two partitions", j, i, g, f)
+			}
+		}
+		if stored != nil && !slices.ContainsFunc(stored, func(s string) bool { return overlap(f, s) }) {
+			return fmt.Errorf("filter %d, %q, matches nothing the stream can hold, which is %q", i, f, stored)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// TransformError says that a stream's subject transform is not the one that the
+// partitions were to come from.
+type TransformError struct {
+	Stream string
+	Want   Transform
+	Have   *Transform // nil if the stream has none
+	Held   uint64     // the last sequence of the stream; see [EnsureTransform]
+}
+
+func (e *TransformError) Error() string {
+	have := "has no subject transform"
+	if e.Have != nil {
+		have = fmt.Sprintf("has a subject transform from %q to %q", e.Have.Source, e.Have.Destination)
+	}
+	advice := "set it with natssource.EnsureTransform before anything is published"
+	if e.Held > 0 {
+		advice = fmt.Sprintf("it has taken %d messages, which keep the subjects they have, so name the transform that it has, or publish to a new stream", e.Held)
+	}
+	return fmt.Sprintf("stream %q %s, want one from %q to %q: %s", e.Stream, have, e.Want.Source, e.Want.Destination, advice)
+}
+
+// EnsureTransform sets the subject transform of a stream that has never held a
+// message, or checks that it is t already. It returns a [*TransformError] if
+// the stream has another transform, or none, and has taken messages: these
+// would stay where the old one put them. Call it where streams are made; a
+// [Source] only checks.
+func EnsureTransform(ctx context.Context, js jetstream.JetStream, stream string, t Transform) error {
+	if _, err := t.filters(); err != nil {
+		return fmt.Errorf("natssource: transform of stream %q: %w", stream, err)
+	}
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return fmt.Errorf("natssource: transform of stream %q: %w", stream, denied(js.Conn(), apiPrefix(js), err))
+	}
+	info := s.CachedInfo()
+	differs := t.differs(info)
+	if differs == nil {
+		return nil
+	}
+	if differs.Held > 0 {
+		return fmt.Errorf("natssource: %w", differs)
+	}
+	config := info.Config
+	config.SubjectTransform = &jetstream.SubjectTransformConfig{Source: t.Source, Destination: t.Destination}
+	if _, err := js.UpdateStream(ctx, config); err != nil {
+		return fmt.Errorf("natssource: set the subject transform of stream %q: %w", stream, denied(js.Conn(), apiPrefix(js), err))
+	}
+	// A message that came between the two requests has the subject it came with.
+	s, err = js.Stream(ctx, stream)
+	if err != nil {
+		return fmt.Errorf("natssource: transform of stream %q, once it is set: %w", stream, denied(js.Conn(), apiPrefix(js), err))
+	}
+	if last := s.CachedInfo().State.LastSeq; last > 0 {
+		return fmt.Errorf("natssource: stream %q took %d messages while its subject transform was set, and some may have kept their subjects: purge it, or publish to a new one", stream, last)
+	}
+	return nil
+}
+
+// differs returns nil if the stream has this transform.
+func (t Transform) differs(info *jetstream.StreamInfo) *TransformError {
+	e := &TransformError{Stream: info.Config.Name, Want: t, Held: info.State.LastSeq}
+	if c := info.Config.SubjectTransform; c != nil {
+		e.Have = &Transform{Source: c.Source, Destination: c.Destination}
+	}
+	if e.Have != nil && e.Have.canonical() == t.canonical() {
+		return nil
+	}
+	return e
+}
+
+var (
+	// The server writes functions in either case of the first letter.
+	partitionFunction = regexp.MustCompile(`^{{\s*[pP]artition\s*\((.*)\)\s*}}$`)
+	wildcardFunction  = regexp.MustCompile(`^{{\s*[wW]ildcard\s*\((.*)\)\s*}}$`)
+	oldWildcard       = regexp.MustCompile(`^\$[0-9]+$`)
+	spaces            = regexp.MustCompile(`\s+`)
+)
+
+// canonical returns the transform as it is compared: functions in lower case,
+// without white space.
+func (t Transform) canonical() Transform {
+	if t.Source == "" {
+		t.Source = everything
+	}
+	tokens := strings.Split(t.Destination, ".")
+	for i, token := range tokens {
+		if strings.HasPrefix(token, "{{") {
+			tokens[i] = strings.ToLower(spaces.ReplaceAllString(token, ""))
+		}
+	}
+	t.Destination = strings.Join(tokens, ".")
+	return t
+}
+
+// maxPartitions bounds what one destination makes: each partition is a lease
+// and a reader of its own.
+const maxPartitions = 10_000
+
+// filters returns a filter for each partition: the destination with the
+// partition's number in place of the function that makes it.
+func (t Transform) filters() ([]string, error) {
+	if t.Source != "" {
+		if err := checkSubject(t.Source); err != nil {
+			return nil, fmt.Errorf("the source: %w", err)
+		}
+	}
+	tokens := strings.Split(t.Destination, ".")
+	place, count := -1, 0
+	for i, token := range tokens {
+		if call := partitionFunction.FindStringSubmatch(token); call != nil {
+			if place >= 0 {
+				return nil, fmt.Errorf("the destination %q has two partition functions", t.Destination)
+			}
+			n, _, _ := strings.Cut(call[1], ",")
+			var err error
+			if count, err = strconv.Atoi(strings.TrimSpace(n)); err != nil || count < 1 || count > maxPartitions {
+				return nil, fmt.Errorf("the destination's %s makes %q partitions; want 1 to %d", token, n, maxPartitions)
+			}
+			place = i
+			continue
+		}
+		any, err := placeholder(token)
+		if err != nil {
+			return nil, fmt.Errorf("the destination %q: %w", t.Destination, err)
+		}
+		if any {
+			tokens[i] = "*"
+		}
+	}
+	if place < 0 {
+		return nil, fmt.Errorf("the destination %q has no {{partition(N, ...)}}", t.Destination)
+	}
+	filters := make([]string, count)
+	for n := range filters {
+		tokens[place] = strconv.Itoa(n)
+		filters[n] = strings.Join(tokens, ".")
+		if err := checkSubject(filters[n]); err != nil {
+			return nil, fmt.Errorf("the destination: %w", err)
+		}
+	}
+	return filters, nil
+}
+
+// placeholder reports whether a token of a destination stands for one token that
+// the source's subject decides.
+func placeholder(token string) (bool, error) {
+	switch {
+	case oldWildcard.MatchString(token), wildcardFunction.MatchString(token):
+		return true, nil
+	case token == "*":
+		return false, errors.New("a wildcard of the source is written {{wildcard(1)}}, not '*'")
+	case strings.HasPrefix(token, "{{"), strings.Contains(token, "{{"):
+		return false, fmt.Errorf("what %s makes of a subject is not known here: use partition and wildcard only, or name the filters", token)
+	}
+	return false, nil
+}
