@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// patience is how long a read goes on trying without having got anywhere
+	// longSilence is how long a read goes on trying without having got anywhere
 	// before it says so.
-	patience = 20 * time.Second
+	longSilence = 20 * time.Second
 
 	// absence is how long the stream may be missing before that is said.
 	absence = 3 * time.Second
@@ -127,7 +127,7 @@ func (r *reader) run(ctx context.Context) error {
 			failing, wait = time.Now(), leastWait
 		}
 		quiet := time.Since(failing)
-		if final(err) || quiet > patience || quiet > absence && errors.Is(err, jetstream.ErrStreamNotFound) {
+		if final(err) || quiet > longSilence || quiet > absence && errors.Is(err, jetstream.ErrStreamNotFound) {
 			return r.explain(err)
 		}
 		select {
