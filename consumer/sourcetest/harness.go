@@ -104,7 +104,8 @@ type Positions interface {
 // Carrier says what a log makes of a message that it cannot carry as it is: one
 // without keys, say, or with an order of its own among headers. A harness
 // without it promises that key, value and headers come out as they went in, nil
-// as nil and empty as empty, and the time to the millisecond.
+// as nil and empty as empty, and the time to the millisecond. The message says
+// its topic and partition; a zero time is one that the log gives.
 type Carrier interface {
 	Carried(m consumer.Message) consumer.Message
 }
