@@ -17,7 +17,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## compile everything
@@ -55,6 +55,18 @@ DEMO := -workers 3 -partitions 8 -messages 1000000
 demo-real: kafka ## the same on a real Kafka and PostgreSQL, with a million messages (DEMO=… to change)
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/kafkatest/withservices \
 		sh -c 'exec go run ./examples/inventory -brokers "$$EPOCHFENCE_KAFKA" -database "$$EPOCHFENCE_POSTGRES" $(DEMO)'
+
+.PHONY: demo-payments
+demo-payments: ## the payments example: freezes, kills, and who is charged twice
+	go run ./examples/payments
+
+PAYMENTS := -workers 4 -partitions 16 -messages 500000
+CLUSTER  := -kill-every 1m -down 5s
+
+.PHONY: demo-payments-real
+demo-payments-real: ## the same on three NATS nodes, killed in turn, and PostgreSQL (PAYMENTS=…, CLUSTER=… to change)
+	go run ./internal/natstest/withcluster $(CLUSTER) \
+		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_POSTGRES" $(PAYMENTS)'
 
 .PHONY: bench
 bench: ## what the fence costs, as medians of ratios within a round (BENCH=… to choose)

@@ -70,17 +70,21 @@ func (c *Crew) Kill(ctx context.Context, worker int, at Point, release func(), l
 	if err != nil {
 		return "", err
 	}
-	if len(r.Work) > 0 {
+	switch {
+	case len(r.Work) > 0:
 		err = c.await(ctx, l.Move, func() bool { return !c.missed(p) })
-	} else {
+	case at != AfterCommit:
 		err = c.awaitElsewhere(ctx, r, began, l.Move)
 	}
 	if errors.Is(err, errTimeout) {
 		err = fmt.Errorf("worker %d was killed %v ago and nobody has taken over", p.n, l.Move)
 	}
 	c.forgive(p)
-	return fmt.Sprintf("worker %d killed at %s%s, taken over in %s, worker %d joined",
-		p.n, r.inHand(), at.phrase(), Seconds(time.Since(began)), n), err
+	after := ""
+	if len(r.Work) > 0 || at != AfterCommit {
+		after = "taken over in " + Seconds(time.Since(began)) + ", "
+	}
+	return fmt.Sprintf("worker %d killed at %s%s, %sworker %d joined", p.n, r.inHand(), at.phrase(), after, n), err
 }
 
 // strike tells a worker that holds partitions, the given one if it does, to stop

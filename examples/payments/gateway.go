@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// gateway is the payment gateway: it charges accounts, in a database of its own.
+type gateway struct {
+	db     *sql.DB
+	fenced bool
+	silent int
+
+	mu       sync.Mutex
+	unheard  map[int64]bool // payments whose charge was not answered, once
+	failures error          // to keep notes
+}
+
+// serveGateway is the gateway's process. It serves until ctx ends.
+func serveGateway(ctx context.Context, c config, stage *show.Stage) error {
+	db, err := openGateway(c.Database)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(ctx, gatewayTables); err != nil {
+		return fmt.Errorf("payments: gateway: create the tables: %w", err)
+	}
+	g := &gateway{db: db, fenced: c.Fenced, silent: c.Silent, unheard: map[int64]bool{}}
+	handler, err := g.handler(ctx)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("payments: gateway: %w", err)
+	}
+	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	stage.Ready("http://" + l.Addr().String())
+	select {
+	case err := <-ended:
+		return fmt.Errorf("payments: gateway: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), gatewayGrace)
+	defer cancel()
+	if err := s.Shutdown(grace); err != nil {
+		err = errors.Join(err, s.Close())
+		return fmt.Errorf("payments: gateway: %w", err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failures
+}
+
+// gatewayGrace is how long the gateway waits for those it serves: longer than
+// they wait for it.
+const gatewayGrace = 10 * time.Second
+
+// handler charges. Fenced, it lets each payment be charged once, and never by a
+// worker whose epoch is over.
+func (g *gateway) handler(ctx context.Context) (http.Handler, error) {
+	var h http.Handler = http.HandlerFunc(g.charge)
+	if g.fenced {
+		if err := httpfence.Migrate(ctx, g.db, httpfence.SQLite, httpfence.SQLOptions{}); err != nil {
+			return nil, fmt.Errorf("payments: gateway: %w", err)
+		}
+		store, err := httpfence.OpenSQL(ctx, g.db, httpfence.SQLite, httpfence.SQLOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("payments: gateway: %w", err)
+		}
+		h = httpfence.Handler(store, h, httpfence.Options{Observe: g.observe})
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST "+chargesPath, g.unreliable(h))
+	return mux, nil
+}
+
+// charge takes the money. Behind the fence it does so in the transaction that
+// keeps the answer.
+func (g *gateway) charge(w http.ResponseWriter, r *http.Request) {
+	var p Payment
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<10)).Decode(&p); err != nil || p.Cents <= 0 || p.Account == "" {
+		http.Error(w, "want a payment: its number, account and cents", http.StatusBadRequest)
+		return
+	}
+	var (
+		db    execer = g.db
+		epoch any    // NULL where nobody sends one
+	)
+	if c, ok := httpfence.CallOf(r.Context()); ok {
+		db, epoch = httpfence.Tx(r.Context()), int64(c.Epoch)
+	}
+	done, err := db.ExecContext(r.Context(),
+		`INSERT INTO charges (payment, account, cents, epoch) VALUES (?, ?, ?, ?)`, p.ID, p.Account, p.Cents, epoch)
+	if err != nil {
+		slog.Error("charge", "payment", p.ID, "err", err)
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
+	}
+	charge, err := done.LastInsertId()
+	if err != nil {
+		slog.Error("charge", "payment", p.ID, "err", err)
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
+	}
+	g.mayStaySilent(r.Context(), p)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(Receipt{Charge: charge, Payment: p.ID})
+}
+
+// unreliable makes the gateway one that times out after charging, now and then:
+// what it has done is done, and whoever asked does not hear of it.
+func (g *gateway) unreliable(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var s silence
+		next.ServeHTTP(&silenced{w, &s}, r.WithContext(context.WithValue(r.Context(), silenceKey{}, &s)))
+		if s.about == nil {
+			return
+		}
+		g.note(s.about.Account, s.about.name(), 0, notAnswered)
+		select {
+		case <-r.Context().Done(): // the client has given up
+		case <-time.After(gatewayGrace / 2):
+		}
+		panic(http.ErrAbortHandler)
+	})
+}
+
+// silence is kept about a payment, or not.
+type silence struct{ about *Payment }
+
+type silenceKey struct{}
+
+// mayStaySilent decides that, once for a payment.
+func (g *gateway) mayStaySilent(ctx context.Context, p Payment) {
+	s, ok := ctx.Value(silenceKey{}).(*silence)
+	if !ok || g.silent == 0 || p.ID%int64(g.silent) != int64(g.silent)/2 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.unheard[p.ID] {
+		g.unheard[p.ID] = true
+		s.about = &p
+	}
+}
+
+// silenced drops what is not to be heard.
+type silenced struct {
+	http.ResponseWriter
+	silence *silence
+}
+
+func (w *silenced) WriteHeader(status int) {
+	if w.silence.about == nil {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+func (w *silenced) Write(b []byte) (int, error) {
+	if w.silence.about != nil {
+		return len(b), nil
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// observe keeps a note of what the fence did.
+func (g *gateway) observe(c httpfence.Call, o httpfence.Outcome) {
+	switch o {
+	case httpfence.Stale, httpfence.Replayed:
+		g.note(c.Scope, c.Key, int64(c.Epoch), o.String())
+	}
+}
+
+// notAnswered is a note of the gateway's own, beside the fence's outcomes.
+const notAnswered = "not answered"
+
+func (g *gateway) note(account, key string, epoch int64, what string) {
+	_, err := g.db.Exec(`INSERT INTO notes (account, request, epoch, what) VALUES (?, ?, ?, ?)`, account, key, epoch, what)
+	if err != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.failures = errors.Join(g.failures, fmt.Errorf("payments: gateway: keep a note: %w", err))
+	}
+}
+
+// openGateway opens the gateway's database for one process. It writes one
+// transaction at a time in any case, and waits for its turn better than SQLite
+// does.
+func openGateway(path string) (*sql.DB, error) {
+	db, err := show.OpenSQLite(path)
+	if err != nil {
+		return nil, fmt.Errorf("payments: gateway: %w", err)
+	}
+	db.SetMaxOpenConns(1)
+	return db, nil
+}
+
+const gatewayTables = `
+CREATE TABLE charges (
+	charge  INTEGER PRIMARY KEY AUTOINCREMENT,
+	payment INTEGER NOT NULL,
+	account TEXT    NOT NULL,
+	cents   INTEGER NOT NULL,
+	epoch   INTEGER -- of who asked for it
+);
+CREATE TABLE notes (
+	seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+	account TEXT    NOT NULL,
+	request TEXT    NOT NULL,
+	epoch   INTEGER NOT NULL,
+	what    TEXT    NOT NULL
+);`

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/httpfence"
+)
+
+// startGateway serves a gateway that does not answer one in silent charges at
+// first.
+func startGateway(t *testing.T, fenced bool, silent int) (url string, db gatewayDB) {
+	t.Helper()
+	db = gatewayDB{filepath.Join(t.TempDir(), "gateway.db")}
+	sqlite, err := openGateway(db.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sqlite.Close() })
+	if _, err := sqlite.Exec(gatewayTables); err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{db: sqlite, fenced: fenced, silent: silent, unheard: map[int64]bool{}}
+	h, err := g.handler(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		s.Close()
+		if g.failures != nil {
+			t.Error(g.failures)
+		}
+	})
+	return s.URL, db
+}
+
+// ask asks a gateway to charge p under an epoch, 0 for none, and reads the
+// answer.
+func ask(t *testing.T, url string, p Payment, e epoch.Epoch, timeout time.Duration) (status int, r Receipt, err error) {
+	t.Helper()
+	entry, err := p.charge(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, entry.URL, strings.NewReader(string(entry.Body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e != 0 {
+		if err := (httpfence.Call{Scope: entry.Scope, Epoch: e, Key: entry.IdempotencyKey}).SetHeaders(request.Header); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, r, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode == http.StatusCreated {
+		err = json.Unmarshal(body, &r)
+	}
+	return answer.StatusCode, r, err
+}
+
+func countCharges(t *testing.T, db gatewayDB) (n int) {
+	t.Helper()
+	if err := db.charges(t.Context(), func(charge) { n++ }); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+const patient = 20 * time.Second
+
+func TestAGatewayWithoutAFenceChargesAsOftenAsItIsAsked(t *testing.T) {
+	url, db := startGateway(t, false, 0)
+	for range 2 {
+		if status, r, err := ask(t, url, testPayment(3), 0, patient); status != http.StatusCreated || err != nil || r.Payment != 3 {
+			t.Errorf("status %d, %+v, %v", status, r, err)
+		}
+	}
+	if n := countCharges(t, db); n != 2 {
+		t.Errorf("%d charges, want 2", n)
+	}
+}
+
+func TestAFencedGatewayChargesOnceAndNotForAFormerOwner(t *testing.T) {
+	url, db := startGateway(t, true, 0)
+	first, second := sameAccount()
+	_, r1, err := ask(t, url, testPayment(first), 5, patient)
+	if err != nil || r1.Charge == 0 {
+		t.Fatal(r1, err)
+	}
+	if status, r2, err := ask(t, url, testPayment(first), 6, patient); status != http.StatusCreated || r2 != r1 || err != nil {
+		t.Errorf("asked again by the next owner: status %d, %+v, %v; want the first receipt, %+v", status, r2, err, r1)
+	}
+	if status, _, _ := ask(t, url, testPayment(second), 5, patient); status != http.StatusPreconditionFailed {
+		t.Errorf("asked by the former owner: status %d", status)
+	}
+	if status, _, _ := ask(t, url, testPayment(second), 0, patient); status != http.StatusBadRequest {
+		t.Errorf("asked without an epoch: status %d", status)
+	}
+	if n := countCharges(t, db); n != 1 {
+		t.Errorf("%d charges, want 1", n)
+	}
+	notes, err := db.notes(t.Context())
+	if err != nil || notes[httpfence.Stale.String()] != 1 || notes[httpfence.Replayed.String()] != 1 {
+		t.Errorf("notes %v, %v", notes, err)
+	}
+}
+
+func TestAGatewayThatDoesNotAnswerHasChargedAndAnswersTheNextTime(t *testing.T) {
+	for name, fenced := range map[string]bool{"fenced": true, "usual": false} {
+		t.Run(name, func(t *testing.T) {
+			url, db := startGateway(t, fenced, 1)
+			e := epoch.Epoch(0)
+			if fenced {
+				e = 1
+			}
+			if status, _, err := ask(t, url, testPayment(3), e, 300*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("status %d, %v; want no answer", status, err)
+			}
+			if n := countCharges(t, db); n != 1 {
+				t.Errorf("%d charges, want 1", n)
+			}
+			if status, r, err := ask(t, url, testPayment(3), e, patient); status != http.StatusCreated || r.Payment != 3 || err != nil {
+				t.Errorf("the next time: status %d, %+v, %v", status, r, err)
+			}
+			if n, want := countCharges(t, db), map[bool]int{true: 1, false: 2}[fenced]; n != want {
+				t.Errorf("%d charges, want %d", n, want)
+			}
+			if notes, err := db.notes(t.Context()); err != nil || notes[notAnswered] != 1 {
+				t.Errorf("notes %v, %v", notes, err)
+			}
+		})
+	}
+}
+
+func TestAGatewayRefusesWhatIsNoPayment(t *testing.T) {
+	url, db := startGateway(t, false, 0)
+	for _, body := range []string{"", "{", `{"payment":1}`, `{"payment":1,"account":"a","cents":-3}`, strings.Repeat(" ", 1<<11)} {
+		answer, err := http.Post(url+chargesPath, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusBadRequest {
+			t.Errorf("%.40q: status %d", body, answer.StatusCode)
+		}
+	}
+	if n := countCharges(t, db); n != 0 {
+		t.Errorf("%d charges, want none", n)
+	}
+}

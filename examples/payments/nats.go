@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer/natssource"
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// embeddedServer starts a nats-server in this process, with its streams below
+// dir.
+func embeddedServer(dir string) (url string, stop func(), err error) {
+	s, err := server.NewServer(&server.Options{
+		ServerName: "payments", Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		JetStream: true, StoreDir: dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 4 << 30,
+		NoSigs: true, NoLog: true,
+	})
+	if err != nil {
+		return "", nil, fmt.Errorf("start a nats-server: %w", err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(show.Preparing) {
+		s.Shutdown()
+		return "", nil, fmt.Errorf("the nats-server of this process is not ready after %v", show.Preparing)
+	}
+	return s.ClientURL(), func() { s.Shutdown(); s.WaitForShutdown() }, nil
+}
+
+// connect returns a connection that finds its way back for as long as it takes.
+func connect(urls, name string) (*nats.Conn, error) {
+	conn, err := nats.Connect(urls, nats.Name(name), nats.Timeout(show.Reachable),
+		nats.MaxReconnects(-1), nats.ReconnectWait(200*time.Millisecond))
+	if err != nil {
+		return nil, fmt.Errorf("payments: -nats: cannot reach NATS; is it running, and is this its client port? %w", err)
+	}
+	return conn, nil
+}
+
+// broker is the parent's client: it makes streams and sends messages.
+type broker struct {
+	conn     *nats.Conn
+	js       jetstream.JetStream
+	replicas int
+}
+
+func connectBroker(ctx context.Context, urls string, replicas int) (*broker, error) {
+	conn, err := connect(urls, "payments")
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(conn)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, show.Reachable)
+		defer cancel()
+		_, err = js.AccountInfo(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("-nats: JetStream does not answer; is it on (nats-server -js)? %w", err)
+	}
+	return &broker{conn: conn, js: js, replicas: replicas}, nil
+}
+
+// transform puts the payments of an account into the partition of its name.
+func transform(stream string, partitions int) natssource.Transform {
+	return natssource.Transform{
+		Source:      stream + ".*",
+		Destination: fmt.Sprintf("%s.{{partition(%d,1)}}.{{wildcard(1)}}", stream, partitions),
+	}
+}
+
+// partitionOf is what the server's partition(N, ...) makes of an account.
+func partitionOf(account string, partitions int) int32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(account))
+	return int32(h.Sum32() % uint32(partitions))
+}
+
+func (b *broker) createStream(ctx context.Context, stream string, partitions int) error {
+	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
+	defer cancel()
+	_, err := b.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: stream, Subjects: []string{stream + ".*"}, Replicas: b.replicas, Storage: jetstream.FileStorage,
+	})
+	if err != nil {
+		return fmt.Errorf("create stream %s with %d replicas: %w", stream, b.replicas, err)
+	}
+	return natssource.EnsureTransform(ctx, b.js, stream, transform(stream, partitions))
+}
+
+// createConsumer makes the durable consumer that the usual code's workers share.
+func (b *broker) createConsumer(ctx context.Context, stream, name string, ackWait time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
+	defer cancel()
+	_, err := b.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, DeliverPolicy: jetstream.DeliverAllPolicy,
+	})
+	if err != nil {
+		return fmt.Errorf("create consumer %s of stream %s: %w", name, stream, err)
+	}
+	return nil
+}
+
+// unacked is how many messages a consumer has still to deliver, or to be told
+// that they are done.
+func (b *broker) unacked(ctx context.Context, stream, name string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
+	defer cancel()
+	c, err := b.js.Consumer(ctx, stream, name)
+	if err != nil {
+		return 0, fmt.Errorf("consumer %s of stream %s: %w", name, stream, err)
+	}
+	info := c.CachedInfo()
+	return int(info.NumPending) + info.NumAckPending, nil
+}
+
+// remove deletes what a column left in JetStream.
+func (b *broker) remove(stream, bucket string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), show.Preparing)
+	defer cancel()
+	err := b.js.DeleteStream(ctx, stream)
+	if kv := b.js.DeleteKeyValue(ctx, bucket); !errors.Is(kv, jetstream.ErrBucketNotFound) && !errors.Is(kv, jetstream.ErrStreamNotFound) {
+		err = errors.Join(err, kv)
+	}
+	if err != nil {
+		return fmt.Errorf("delete stream %s and bucket %s: %w", stream, bucket, err)
+	}
+	return nil
+}
+
+// send publishes the payments of seed to stream, as pace allows, by account. It
+// returns where the stream put each, once all are acknowledged.
+func (b *broker) send(ctx context.Context, stream string, seed uint64, accounts, partitions, messages int, pace *show.Pace) ([]show.Place, error) {
+	sent := make([]show.Place, 0, messages)
+	for {
+		n, err := pace.Wait(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return sent, nil
+		}
+		acks := make([]jetstream.PubAckFuture, 0, n)
+		for i := len(sent); i < len(sent)+n; i++ {
+			m, err := message(stream, payment(seed, i, accounts))
+			if err != nil {
+				return nil, err
+			}
+			ack, err := b.js.PublishMsgAsync(m)
+			if err != nil {
+				return nil, fmt.Errorf("send to stream %s: %w", stream, err)
+			}
+			acks = append(acks, ack)
+		}
+		for _, ack := range acks {
+			p := payment(seed, len(sent), accounts)
+			at, err := b.acknowledged(ctx, ack)
+			if err != nil {
+				return nil, fmt.Errorf("send %s to stream %s: %w", p.name(), stream, err)
+			}
+			sent = append(sent, show.Place{Partition: partitionOf(p.Account, partitions), Offset: at})
+		}
+	}
+}
+
+// message has the payment as its id, for the stream to recognise it by when it
+// has to be sent again.
+func message(stream string, p Payment) (*nats.Msg, error) {
+	value, err := json.Marshal(p)
+	m := nats.NewMsg(stream + "." + p.Account)
+	m.Data = value
+	m.Header.Set(jetstream.MsgIDHeader, p.name())
+	return m, err
+}
+
+const (
+	// ackWait is how long a stream may take to acknowledge a message before it is
+	// sent again, and sending how long in all: while a node is down, the others
+	// choose a leader first.
+	ackWait = 5 * time.Second
+	sending = time.Minute
+)
+
+// acknowledged waits for where a message was put, and sends it again until that
+// is known.
+func (b *broker) acknowledged(ctx context.Context, ack jetstream.PubAckFuture) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, sending)
+	defer cancel()
+	timer := time.NewTimer(ackWait)
+	defer timer.Stop()
+	select {
+	case a := <-ack.Ok():
+		return int64(a.Sequence), nil
+	case <-ack.Err():
+	case <-timer.C:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	again := nats.NewMsg(ack.Msg().Subject)
+	again.Data = ack.Msg().Data
+	again.Header.Set(jetstream.MsgIDHeader, ack.Msg().Header.Get(jetstream.MsgIDHeader))
+	for {
+		try, cancel := context.WithTimeout(ctx, ackWait)
+		a, err := b.js.PublishMsg(try, again)
+		cancel()
+		if err == nil {
+			return int64(a.Sequence), nil
+		}
+		timer.Reset(200 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return 0, fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// partitionIn reads the partition from a stored subject.
+func partitionIn(subject string) string {
+	parts := strings.Split(subject, ".")
+	if len(parts) != 3 {
+		return "-1"
+	}
+	return parts[1]
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/natssource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// postgresPayment is the statement that writes a payment.
+const postgresPayment = `
+	INSERT INTO payments (payment, account, cents, stream_partition, stream_sequence, epoch, worker)
+	VALUES ($1, $2, $3, $4, $5, $6, $7)`
+
+// payIntoPostgres is pay for PostgreSQL.
+func payIntoPostgres(box *outbox.Box[pgsink.Tx], c config) consumer.Handler[pgsink.Tx] {
+	return func(ctx context.Context, tx pgsink.Tx, m consumer.Message, e epoch.Epoch) error {
+		p, err := parse(m.Value)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, postgresPayment, p.ID, p.Account, p.Cents, m.Partition, int64(m.Offset), int64(e), c.Worker)
+		if err != nil {
+			return err
+		}
+		charge, err := p.charge(c.Gateway)
+		if err != nil {
+			return err
+		}
+		return box.Add(ctx, tx, m, charge)
+	}
+}
+
+// chargedInPostgres is charged for PostgreSQL.
+func chargedInPostgres(ctx context.Context, tx pgsink.Tx, e outbox.Sent, a outbox.Answer) error {
+	r, err := receipt(a.Body, e.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `UPDATE payments SET charge = $1 WHERE payment = $2`, r.Charge, r.Payment)
+	return err
+}
+
+// payPostgres is paySQLite for PostgreSQL.
+func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
+	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+
+	source, err := natssource.New(natssource.Options{
+		Group: c.Group, JetStream: js, Bucket: c.Group, LeaseTTL: c.Lease, Name: c.Worker,
+		Streams: []natssource.Stream{{Name: c.Stream, Transform: &c.Transform}},
+	})
+	if err != nil {
+		return err
+	}
+	sink, err := pgsink.Open(ctx, pool, pgsink.Options{Schema: c.Schema})
+	if err != nil {
+		return err
+	}
+	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, c.Schema)
+	if err != nil {
+		return err
+	}
+	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{
+		Group: c.Group, OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Client: c.client(stage),
+	})
+	if err != nil {
+		return err
+	}
+	err = consumer.Run(ctx, source, show.Fenced(sink, stage), payIntoPostgres(box, c), consumer.Options[pgsink.Tx]{
+		Beside:   show.Relaying(box.Relay),
+		Observer: show.Holdings(stage),
+	})
+	if err != nil {
+		return fmt.Errorf("payments: %w", err)
+	}
+	return nil
+}
+
+const postgresTables = `
+CREATE TABLE payments (
+	seq              BIGINT  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	payment          BIGINT  NOT NULL,
+	account          TEXT    NOT NULL,
+	cents            BIGINT  NOT NULL,
+	charge           BIGINT, -- NULL until the gateway has answered
+	stream_partition INTEGER NOT NULL,
+	stream_sequence  BIGINT  NOT NULL,
+	epoch            BIGINT  NOT NULL,
+	worker           TEXT    NOT NULL
+) WITH (fillfactor = 70);
+CREATE INDEX payments_payment ON payments (payment);`

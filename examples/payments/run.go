@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// run is the parent: it parses args, plays the columns and shows them.
+func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	var s settings
+	parse := func() (err error) {
+		s, err = parseFlags(args, errOut)
+		return err
+	}
+	return show.Run(ctx, "payments", out, errOut, parse, func(ctx context.Context, b *show.Board) ([]*show.Column, error) {
+		return play(ctx, s, b)
+	}, writeTable)
+}
+
+// play sets up, plays all columns at the same time, and cleans up.
+func play(ctx context.Context, s settings, b *show.Board) ([]*show.Column, error) {
+	if show.IsPostgres(s.Database) {
+		if err := show.PingPostgres(ctx, s.Database); err != nil {
+			return nil, err
+		}
+	}
+	dir, remove, err := show.TempDir("epochfence-payments-", s.Keep)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	server := "at " + s.nats
+	if s.nats == "" {
+		url, stop, err := embeddedServer(filepath.Join(dir, "jetstream"))
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+		s.nats, server = url, "in this process"
+	}
+	br, err := connectBroker(ctx, s.nats, s.replicas)
+	if err != nil {
+		return nil, err
+	}
+	defer br.conn.Close()
+	ledger := "in " + s.Database
+	switch {
+	case show.IsPostgres(s.Database):
+		ledger = "in PostgreSQL"
+	case s.Database == "":
+		s.Database, ledger = filepath.Join(dir, "ledger.db"), "in SQLite"
+	}
+	introduce(b, s, server, ledger)
+	var cs []*show.Column
+	id := s.ID()
+	for _, name := range s.Names() {
+		cs = append(cs, newSide(s, br, name, id, dir).column())
+	}
+	return cs, s.Stage(ctx, b, cs)
+}
+
+// introduce says what is about to be seen.
+func introduce(b *show.Board, s settings, server, ledger string) {
+	b.Print(fmt.Sprintf("%s payments from %s accounts, on %d partitions, for %d workers; seed %d",
+		show.Thousands(s.Messages), show.Thousands(accounts(s.Partitions)), s.Partitions, s.Workers, s.Seed))
+	b.Print("nats-server " + server)
+	b.Print("ledger " + ledger + "; the gateway is a process with a database of its own")
+	b.Print("")
+	b.Print("For each payment a worker writes a line of the ledger, and asks the gateway to")
+	b.Print("charge the account. Now and then that charges and does not answer. Workers are")
+	b.Print("frozen (SIGSTOP) until another one has done what they had in hand, or killed:")
+	b.Print("  before a request: the payment is in the ledger, the charge about to be sent")
+	b.Print("  after an answer:  it is charged, and that not yet written down")
+	if s.Naive {
+		b.Print("Beside it the usual code: charge, write the line, ack. Same schedule, no epochs.")
+	}
+	b.Print("")
+}

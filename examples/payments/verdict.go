@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// line is one of the ledger.
+type line struct {
+	Payment
+	show.Place
+	Charge int64 // the gateway's number of it, 0 if the ledger has none
+	Epoch  int64
+}
+
+// charge is one of the gateway's.
+type charge struct {
+	Payment
+	Number int64
+	Epoch  int64 // 0 where nobody sends one
+}
+
+// ledger is what the workers' database says afterwards.
+type ledger interface {
+	lines(ctx context.Context, each func(line)) error
+}
+
+// account is what the gateway's database says afterwards.
+type account interface {
+	charges(ctx context.Context, each func(charge)) error
+	notes(ctx context.Context) (map[string]int, error)
+}
+
+// verdict is what is true of one column, by its ledger, its gateway and what was
+// sent, whatever the workers reported.
+type verdict struct {
+	Ledger  show.Findings // in the order of each partition
+	Charges show.Findings // in the order of each account
+
+	Unequal  int   // accounts whose requests, ledger and charges do not add up to the same
+	Overpaid int64 // cents that accounts were charged beyond what was asked
+	Unpaid   int64 // cents that were asked and not charged
+	Crossed  int   // lines that name no charge of theirs
+
+	Refused    int // requests whose epoch was stale, by the gateway's notes
+	Replayed   int // requests answered from memory
+	Unanswered int // charges that nobody heard of at first
+}
+
+// exact reports whether each payment was written and charged exactly once, to
+// the cent; and in order, under epochs that never fall, where that is promised.
+func (v verdict) exact(ordered bool) bool {
+	for _, f := range []show.Findings{v.Ledger, v.Charges} {
+		if f.Doubled+f.Lost+f.Alien > 0 || ordered && !f.Exact() {
+			return false
+		}
+	}
+	return v.Unequal == 0 && v.Crossed == 0
+}
+
+// sums are the cents of one account.
+type sums struct{ asked, written, charged int64 }
+
+// judge compares ledger and gateway with the payments of seed, which the stream
+// put at sent, and with each other.
+func judge(ctx context.Context, l ledger, g account, seed uint64, accounts int, sent []show.Place) (v verdict, err error) {
+	byAccount := make([]show.Place, len(sent)) // where a charge has its place
+	number := make(map[string]int32, accounts)
+	total := make(map[string]*sums, accounts)
+	of := func(name string) *sums {
+		if total[name] == nil {
+			total[name] = &sums{}
+		}
+		return total[name]
+	}
+	for n := range accounts {
+		number[accountName(n)] = int32(n)
+	}
+	for i := range sent {
+		p := payment(seed, i, accounts)
+		byAccount[i] = show.Place{Partition: number[p.Account], Offset: sent[i].Offset}
+		of(p.Account).asked += p.Cents
+	}
+	// known is the number of a payment as it was asked for, -1 of any other.
+	known := func(p Payment) int {
+		if p.ID < 0 || p.ID >= int64(len(sent)) || p != payment(seed, int(p.ID), accounts) {
+			return -1
+		}
+		return int(p.ID)
+	}
+
+	charges, made := show.NewAudit(byAccount), map[int64]int64{}
+	err = g.charges(ctx, func(c charge) {
+		effect := show.Effect{Message: known(c.Payment), Epoch: c.Epoch}
+		if effect.Message >= 0 {
+			effect.Place = byAccount[effect.Message]
+		}
+		charges.Add(effect)
+		made[c.Number] = c.ID
+		of(c.Account).charged += c.Cents
+	})
+	if err != nil {
+		return v, fmt.Errorf("read the gateway's charges: %w", err)
+	}
+	lines := show.NewAudit(sent)
+	err = l.lines(ctx, func(l line) {
+		lines.Add(show.Effect{Message: known(l.Payment), Place: l.Place, Epoch: l.Epoch})
+		if by, ok := made[l.Charge]; !ok || by != l.ID {
+			v.Crossed++
+		}
+		of(l.Account).written += l.Cents
+	})
+	if err != nil {
+		return v, fmt.Errorf("read the ledger: %w", err)
+	}
+	notes, err := g.notes(ctx)
+	if err != nil {
+		return v, fmt.Errorf("read the gateway's notes: %w", err)
+	}
+	v.Ledger, v.Charges = lines.Findings(), charges.Findings()
+	v.Refused, v.Replayed, v.Unanswered = notes[httpfence.Stale.String()], notes[httpfence.Replayed.String()], notes[notAnswered]
+	for _, s := range total {
+		if s.asked != s.written || s.asked != s.charged {
+			v.Unequal++
+		}
+		v.Overpaid += max(0, s.charged-s.asked)
+		v.Unpaid += max(0, s.asked-s.charged)
+	}
+	return v, nil
+}
+
+// column is one column of the table.
+type column struct {
+	name  string
+	tally show.Tally
+	verdict
+}
+
+func writeTable(b *show.Board, columns []*show.Column) {
+	var cs []column
+	for _, c := range columns {
+		cs = append(cs, column{c.Name, c.Crew.Tally(), c.Play.(*side).verdict})
+	}
+	row := func(label string, cell func(column) show.Cell) show.Row { return show.RowOf(label, cs, cell) }
+	// Nobody promises order, or has epochs, in the usual code.
+	ours := func(cell func(column) show.Cell) func(column) show.Cell {
+		return func(c column) show.Cell {
+			if c.name == show.Usual {
+				return show.Cell{Text: "-"}
+			}
+			return cell(c)
+		}
+	}
+	b.Columns(columns, []show.Row{
+		row("payments asked for", func(c column) show.Cell { return show.Number(c.Ledger.Sent) }),
+		row("lines in the ledger", func(c column) show.Cell { return show.Number(c.Ledger.Effects) }),
+		row("  payments written again", func(c column) show.Cell { return show.None(c.Ledger.Doubled) }),
+		row("  payments missing", func(c column) show.Cell { return show.None(c.Ledger.Lost) }),
+		row("  lines nobody asked for", func(c column) show.Cell { return show.None(c.Ledger.Alien) }),
+		row("  out of order", ours(func(c column) show.Cell { return show.None(c.Ledger.Disorder) })),
+		row("  epoch lower than before", ours(func(c column) show.Cell { return show.None(c.Ledger.Regressed) })),
+		row("charges by the gateway", func(c column) show.Cell { return show.Number(c.Charges.Effects) }),
+		row("  payments charged again", func(c column) show.Cell { return show.None(c.Charges.Doubled) }),
+		row("  payments not charged", func(c column) show.Cell { return show.None(c.Charges.Lost) }),
+		row("  charges nobody asked for", func(c column) show.Cell { return show.None(c.Charges.Alien) }),
+		row("  out of order in an account", ours(func(c column) show.Cell { return show.None(c.Charges.Disorder) })),
+		row("  epoch lower than before", ours(func(c column) show.Cell { return show.None(c.Charges.Regressed) })),
+		row("charged too much", func(c column) show.Cell { return money(c.Overpaid) }),
+		row("charged too little", func(c column) show.Cell { return money(c.Unpaid) }),
+		row("ledger and gateway agree", func(c column) show.Cell {
+			return show.Yes(c.Unequal == 0 && c.Crossed == 0, fmt.Sprintf("no, for %s accounts", show.Thousands(c.Unequal)))
+		}),
+		row("charges nobody heard of", func(c column) show.Cell { return show.Number(c.Unanswered) }),
+		row("requests answered again", ours(func(c column) show.Cell { return show.Number(c.Replayed) })),
+		row("stale: refused by the gateway", ours(func(c column) show.Cell { return show.Number(c.Refused) })),
+		row("stale: refused by the ledger", ours(func(c column) show.Cell { return show.Number(c.tally.Stale) })),
+		row("taken over, times", func(c column) show.Cell { return show.Number(len(c.tally.Takeovers)) }),
+		row("  after, median and most", func(c column) show.Cell { return show.Spread(c.tally.Takeovers) }),
+	})
+	b.Print("")
+	b.Print("Judged from the tables of ledger and gateway alone, after all had ended.")
+}
+
+// money is what should be none.
+func money(cents int64) show.Cell {
+	c := show.Cell{Text: fmt.Sprintf("$%s.%02d", show.Thousands(int(cents/100)), cents%100), Mood: show.Good}
+	if cents != 0 {
+		c.Mood = show.Bad
+	}
+	return c
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer/natssource"
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+// config is what the parent tells a process that it starts.
+type config struct {
+	Role   string // usual, fenced or gateway
+	Worker string // its name in the ledger
+	Number int    // and its number, from 1
+
+	NATS      string
+	Stream    string
+	Transform natssource.Transform
+	Group     string        // and bucket of the leases, or durable consumer
+	Lease     time.Duration // after which a silent worker's partitions, or messages, are given away
+
+	Database string // a postgres:// URL or the path of a SQLite file
+	Schema   string // in PostgreSQL
+
+	Gateway string        // its URL, for workers
+	Timeout time.Duration // after which a request to it is given up
+	Silent  int           // one of so many charges is not answered
+	Fenced  bool          // for the gateway: it asks for epochs and idempotency keys
+}
+
+const roleGateway = "gateway"
+
+// work is every process but the parent.
+func work(ctx context.Context, stage *show.Stage) error {
+	var c config
+	if err := stage.Config(&c); err != nil {
+		return fmt.Errorf("payments: the configuration of a worker: %w", err)
+	}
+	if c.Role == roleGateway {
+		return serveGateway(ctx, c, stage)
+	}
+	conn, err := connect(c.NATS, c.Group+" "+c.Worker)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return fmt.Errorf("payments: %w", err)
+	}
+	switch {
+	case c.Role == show.Usual && show.IsPostgres(c.Database):
+		return usualPostgres(ctx, c, js, stage)
+	case c.Role == show.Usual:
+		return usualSQLite(ctx, c, js, stage)
+	case show.IsPostgres(c.Database):
+		return payPostgres(ctx, c, js, stage)
+	default:
+		return paySQLite(ctx, c, js, stage)
+	}
+}
+
+// client is the outbox's, with the points in it where the show strikes.
+func (c config) client(stage *show.Stage) *http.Client {
+	return &http.Client{Transport: show.Sending(transport(), stage)}
+}
+
+// transport keeps enough connections to the one gateway.
+func transport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost, t.MaxIdleConns = 256, 256
+	t.Proxy = nil // it is on this machine
+	return t
+}
