@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -41,11 +41,12 @@ var errClaimEnded = errors.New("consumer: the claim has ended, and with it the w
 // side is the work beside the messages of one claim. Its transactions and those
 // of the messages take turns, as both start from the fence's position.
 type side[TX any] struct {
-	owner   *ownership[TX]
-	ctx     context.Context // of the claim
-	cancel  context.CancelFunc
-	ended   chan struct{} // closed when Options.Beside has returned for good
-	applied chan struct{}
+	owner    *ownership[TX]
+	ctx      context.Context // of the claim
+	cancel   context.CancelFunc
+	ended    chan struct{} // closed when Options.Beside has returned for good
+	applied  chan struct{}
+	underWay sync.WaitGroup // transactions
 
 	// Guarded by the committer's mutex.
 	fence     epoch.Fence // as last claimed and advanced
@@ -121,10 +122,20 @@ func (o *ownership[TX]) endBeside() {
 		o.logger.Error("the work beside the messages goes on long after its context ended; does it heed its context?", "epoch", s.Epoch())
 	})
 	<-s.ended
+	s.underWay.Wait() // for a call of Do that Beside did not wait for
 	late.Stop()
 	o.committer.mu.Lock()
 	o.side = nil
 	o.committer.mu.Unlock()
+}
+
+// whileClaimed returns a context that ends when work beside the messages breaks
+// the claim, or with ctx.
+func (o *ownership[TX]) whileClaimed(ctx context.Context) context.Context {
+	if o.side == nil || o.side.ctx.Err() != nil {
+		return ctx
+	}
+	return o.side.ctx
 }
 
 func (s *side[TX]) Partition() epoch.Partition { return s.owner.partition }
@@ -140,6 +151,9 @@ func (s *side[TX]) Applied() <-chan struct{} { return s.applied }
 func (s *side[TX]) Do(ctx context.Context, apply func(context.Context, TX) error) error {
 	w := &work[TX]{ctx: ctx, apply: apply, done: make(chan error, 1)}
 	c := s.owner.committer
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if !c.submit(s, w) {
 		return errClaimEnded
 	}
@@ -206,7 +220,7 @@ func (s *side[TX]) passed(f epoch.Fence) {
 func (c *committer[TX]) submit(s *side[TX], w *work[TX]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.closed || s.broken != nil {
+	if s.closed || s.broken != nil || s.ctx.Err() != nil {
 		return false
 	}
 	s.queue = append(s.queue, w)
@@ -269,6 +283,7 @@ func (c *committer[TX]) pickBeside() (s *side[TX], w *work[TX], at epoch.Fence) 
 	w = s.queue[0]
 	s.queue = slices.Delete(s.queue, 0, 1)
 	s.working = true
+	s.underWay.Add(1)
 	if len(s.queue) == 0 {
 		c.sides = c.sides[:len(c.sides)-1]
 	}
@@ -290,11 +305,10 @@ func (c *committer[TX]) workBeside() bool {
 	defer context.AfterFunc(w.ctx, func() { abort(context.Cause(w.ctx)) })()
 
 	here := epoch.Advance{Partition: at.Partition, Claim: at.Claim, From: at.Next, To: at.Next, LeaderEpoch: at.LeaderEpoch}
+	defer c.watch([]take[TX]{{advance: here, epoch: at.Epoch}}, s.owner.timeout)()
 	err := errGoexit
-	var called atomic.Bool
-	defer func() { c.workedBeside(s, w, err, called.Load()) }()
+	defer func() { c.workedBeside(s, w, err) }()
 	err = c.run.sink.Commit(ctx, []epoch.Advance{here}, func(ctx context.Context, tx TX) error {
-		called.Store(true)
 		if err := guard(func() error { return w.apply(ctx, tx) }); err != nil {
 			return &maskedError{err}
 		}
@@ -304,7 +318,8 @@ func (c *committer[TX]) workBeside() bool {
 }
 
 // workedBeside says what the outcome means, as settle does for the messages.
-func (c *committer[TX]) workedBeside(s *side[TX], w *work[TX], err error, called bool) {
+func (c *committer[TX]) workedBeside(s *side[TX], w *work[TX], err error) {
+	defer s.underWay.Done()
 	takes := []take[TX]{{advance: epoch.Advance{Partition: s.owner.partition}}}
 	refusal, i := refusedTake(takes, err)
 	c.mu.Lock()
@@ -313,10 +328,11 @@ func (c *committer[TX]) workedBeside(s *side[TX], w *work[TX], err error, called
 	switch {
 	case err == nil:
 	case errors.Is(err, epoch.ErrEscaped):
+		c.run.escape(s.owner.partition, err) // whatever the owner is at: never again
 		c.breakClaim(s, outcome{end: escaped, err: err})
 	case i >= 0:
 		c.breakClaim(s, refusal)
-	case errors.Is(err, epoch.ErrInDoubt) && called:
+	case errors.Is(err, epoch.ErrInDoubt):
 		c.breakClaim(s, outcome{end: inDoubt, err: err})
 	}
 	w.done <- err

@@ -164,13 +164,13 @@ func (c *committer[TX]) consumed(o *ownership[TX]) {
 }
 
 // brokenOutcome is what work beside the messages has ended the claim with.
-func (c *committer[TX]) brokenOutcome(o *ownership[TX]) *outcome {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if o.side == nil {
+func (c *committer[TX]) brokenOutcome(s *side[TX]) *outcome {
+	if s == nil {
 		return nil
 	}
-	return o.side.broken
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.broken
 }
 
 // dropLost ends those whose transaction would only abort the others'.

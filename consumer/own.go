@@ -50,11 +50,12 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	}
 	defer r.unpin(o.committer)
 	defer o.endBeside()
-	if err := r.escapedFrom(p); err != nil {
-		o.escaped(err)
-		o.wait(ctx, forever)
-	}
 	for o.running(ctx) {
+		if err := r.escapedFrom(p); err != nil {
+			o.escaped(err)
+			o.wait(ctx, forever)
+			break
+		}
 		var in time.Duration
 		if err := o.hold(ctx); errors.Is(err, ErrLost) {
 			o.lost(err)
@@ -64,10 +65,11 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		} else {
 			in = o.ended(o.consume(ctx))
 		}
-		if !o.keep {
+		if !o.keep || o.committer.brokenOutcome(o.side) != nil {
+			o.keep = false
 			o.endBeside()
 		}
-		o.wait(ctx, in)
+		o.wait(o.whileClaimed(ctx), in)
 	}
 	if ctx.Err() != nil {
 		o.lost(context.Cause(ctx))
@@ -108,6 +110,7 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 			o.stand(f)
 			return nil
 		}
+		o.keep = false
 	}
 	o.endBeside()
 	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0)
@@ -153,9 +156,22 @@ func (o *ownership[TX]) claiming(ctx context.Context) (context.Context, context.
 	return ctx, cancel
 }
 
-// consume reads from the fence's position and has the committer apply what
-// comes, until the read ends or something happens.
+// consume has messages applied until the tenure is over or something happens to
+// the claim, be it in the work beside the messages.
 func (o *ownership[TX]) consume(ctx context.Context) outcome {
+	out, s := o.applyAll(ctx), o.side
+	if out.end == left {
+		o.endBeside() // it may have news yet
+	}
+	if broken := o.committer.brokenOutcome(s); broken != nil && (out.end == left || out.end == halted) {
+		return *broken
+	}
+	return out
+}
+
+// applyAll reads from the fence's position and has the committer apply what
+// comes, until the read ends or something happens.
+func (o *ownership[TX]) applyAll(ctx context.Context) outcome {
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h := newHolding(reading, o)
@@ -183,9 +199,6 @@ func (o *ownership[TX]) consume(ctx context.Context) outcome {
 	}
 	if !o.running(ctx) {
 		return outcome{end: left}
-	}
-	if out := o.committer.brokenOutcome(o); out != nil {
-		return *out
 	}
 	return outcome{end: halted, err: errors.New("consumer: the source ended the read before the partition was asked back")}
 }
