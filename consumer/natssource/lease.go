@@ -80,7 +80,7 @@ func (l *lease) renew(ctx context.Context, value func() []byte) (revision, error
 			return 0, err
 		}
 		sent := time.Now()
-		rev, err := l.bucket.swap(ctx, l.key, value(), l.rev)
+		rev, err := l.swap(ctx, value())
 		if err == nil {
 			l.rev = rev
 			l.extend(sent)
@@ -93,6 +93,18 @@ func (l *lease) renew(ctx context.Context, value func() []byte) (revision, error
 		// Either somebody else has it, or an earlier request of ours landed
 		// late. The leader tells.
 	}
+}
+
+func (l *lease) swap(ctx context.Context, value []byte) (revision, error) {
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
+	return l.bucket.swap(ctx, l.key, value, l.rev)
+}
+
+// soon bounds one request, so that one whose answer is lost leaves time for
+// others.
+func (l *lease) soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, l.bucket.ttl/4)
 }
 
 // release gives the lease back, if it is ours still.
@@ -123,6 +135,8 @@ func (l *lease) settle(ctx context.Context) error {
 	if !l.doubt {
 		return nil
 	}
+	ctx, cancel := l.soon(ctx)
+	defer cancel()
 	now, err := l.bucket.get(ctx, l.key)
 	switch {
 	case errors.Is(err, errNoBucket):

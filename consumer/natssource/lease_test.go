@@ -23,6 +23,14 @@ func inTime(t testing.TB) context.Context {
 	return ctx
 }
 
+// inASecond is for what will not be answered.
+func inASecond(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // eventually polls until done says true.
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
@@ -226,7 +234,9 @@ func TestARenewalThatNeverArrivedIsMadeAgain(t *testing.T) {
 	wires.cut()
 	wires.hold(false, false)
 	eventually(t, "the lease is renewed", func() bool {
-		_, err := l.renew(inTime(t), value)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := l.renew(ctx, value)
 		if errors.Is(err, consumer.ErrLost) {
 			t.Fatal(err)
 		}
@@ -348,6 +358,21 @@ func TestALeaseInABucketThatIsGoneOrAnotherIsLost(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestALostAnswerLeavesTimeToRenewAgain(t *testing.T) {
+	s, wires := natstest.Start(t), newLink()
+	b := testBucket(t, wires.connect(t, s), 2*time.Second)
+	l, value := acquire(t, b, 0)
+	wires.hold(false, true)
+	if _, err := l.renew(inTime(t), value); err == nil || errors.Is(err, consumer.ErrLost) {
+		t.Fatalf("renew without an answer: %v; want an error that is not ErrLost", err)
+	}
+	if l.left() <= 0 {
+		t.Error("the lease has run out while one request was waited for")
+	}
+	wires.hold(false, false)
+	renew(t, l, value)
 }
 
 func TestTwoRequestsOfOneLeaseDoNotOvertakeEachOther(t *testing.T) {

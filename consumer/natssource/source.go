@@ -98,6 +98,9 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	for _, log := range s.logs {
 		workers.Go(func() { log.watch(working) })
 	}
+	for _, log := range s.logs {
+		workers.Go(func() { log.watch(working) })
+	}
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)

@@ -140,7 +140,7 @@ func (v *view) follow(ctx context.Context) error {
 }
 
 // readLimit bounds a full read.
-const readLimit = 10 * time.Second
+const readLimit = 5 * time.Second
 
 // read opens a watcher and replaces the view by what it shows first.
 func (v *view) read(ctx context.Context) (*watcher, error) {
@@ -174,10 +174,16 @@ func (v *view) watch(starting, ctx context.Context) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The watcher lives as long as its context; nobody else bounds its start.
 	ctx, cancel := context.WithCancel(ctx)
+	bounded := context.AfterFunc(starting, cancel)
+	defer bounded()
 	w, err := kv.WatchFiltered(ctx, []string{v.keys.member(">"), v.keys.prefix + "lease.>"})
 	if err != nil {
 		cancel()
+		if starting.Err() != nil {
+			err = starting.Err()
+		}
 		return nil, err
 	}
 	return &watcher{w, cancel}, nil

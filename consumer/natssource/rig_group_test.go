@@ -1,0 +1,235 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/natstest"
+)
+
+// groupRig is a stream with partitions, and the members of a group that leases
+// them.
+type groupRig struct {
+	t      testing.TB
+	server *natstest.Server
+	js     jetstream.JetStream // the test's own
+	ttl    time.Duration
+	stream Stream
+
+	mu     sync.Mutex
+	grants []*grant // in order
+}
+
+func newGroupRig(t testing.TB, partitions int, ttl time.Duration) *groupRig {
+	t.Helper()
+	r := &groupRig{t: t, server: natstest.Start(t), ttl: ttl, stream: Stream{Name: "orders"}}
+	for n := range partitions {
+		r.stream.Filters = append(r.stream.Filters, fmt.Sprintf("orders.%d", n))
+	}
+	r.js = r.server.JetStream(t)
+	if _, err := r.js.CreateStream(inTime(t), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// testMember is one process of the group. What it owns it holds until it is
+// asked for it or has lost it.
+type testMember struct {
+	rig    *groupRig
+	name   string
+	source *Source
+	wires  *link
+	stop   context.CancelFunc
+	ended  chan struct{}
+	err    error // of Run
+
+	own func(*grant) // nil for one that holds
+}
+
+// grant is one tenure as own sees it.
+type grant struct {
+	consumer.Tenure
+	member *testMember
+	ctx    context.Context
+	at     time.Time
+	over   chan struct{} // closed when own returns
+	give   chan struct{} // closed to have own return
+}
+
+func (r *groupRig) options() Options {
+	return Options{
+		Group: "billing", JetStream: r.js, Streams: []Stream{r.stream}, Bucket: "leases", LeaseTTL: r.ttl,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func (r *groupRig) start(name string) *testMember {
+	r.t.Helper()
+	return r.startWith(name, nil)
+}
+
+func (r *groupRig) startWith(name string, own func(*grant)) *testMember {
+	r.t.Helper()
+	m := &testMember{rig: r, name: name, wires: newLink(), ended: make(chan struct{}), own: own}
+	o := r.options()
+	o.JetStream, o.Name = m.wires.connect(r.t, r.server), name
+	source, err := New(o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	m.source = source
+	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
+	m.stop = stop
+	go func() {
+		defer close(m.ended)
+		m.err = source.Run(ctx, m.hold)
+	}()
+	r.t.Cleanup(func() {
+		m.wires.hold(false, false)
+		m.stop()
+		select {
+		case <-m.ended:
+		case <-time.After(patience):
+			r.t.Errorf("Run of %s has not returned", name)
+		}
+	})
+	return m
+}
+
+func (m *testMember) hold(ctx context.Context, t consumer.Tenure) {
+	g := &grant{Tenure: t, member: m, ctx: ctx, at: time.Now(), over: make(chan struct{}), give: make(chan struct{})}
+	defer close(g.over)
+	m.rig.mu.Lock()
+	m.rig.grants = append(m.rig.grants, g)
+	m.rig.mu.Unlock()
+	if m.own != nil {
+		m.own(g)
+		return
+	}
+	g.wait()
+}
+
+// wait returns when the partition is to be given up.
+func (g *grant) wait() {
+	select {
+	case <-g.Draining():
+	case <-g.ctx.Done():
+	case <-g.give:
+	}
+}
+
+func (g *grant) isOver() bool { return isClosed(g.over) }
+
+func (g *grant) fence(next epoch.Offset) epoch.Fence {
+	return epoch.Fence{Origin: g.Origin(), Next: next, LeaderEpoch: -1}
+}
+
+func (g *grant) confirm(t testing.TB, next epoch.Offset) epoch.Lease {
+	t.Helper()
+	lease, err := g.Confirm(inTime(t), g.fence(next))
+	if err != nil {
+		t.Fatalf("Confirm: %v", err)
+	}
+	return lease
+}
+
+// lost waits until the tenure is, and returns why.
+func (g *grant) lost(t testing.TB) error {
+	t.Helper()
+	select {
+	case <-g.ctx.Done():
+	case <-time.After(patience):
+		t.Fatalf("%s has not lost %s", g.member.name, g.Origin().Partition)
+	}
+	err := context.Cause(g.ctx)
+	if !errors.Is(err, consumer.ErrLost) {
+		t.Errorf("the cause is %v, want ErrLost", err)
+	}
+	return err
+}
+
+// leave ends Run and waits for it.
+func (m *testMember) leave() {
+	m.rig.t.Helper()
+	m.stop()
+	select {
+	case <-m.ended:
+	case <-time.After(patience):
+		m.rig.t.Fatalf("Run of %s has not returned", m.name)
+	}
+	if m.err != nil {
+		m.rig.t.Errorf("Run of %s: %v", m.name, m.err)
+	}
+}
+
+// holding lists the tenures of m that are running.
+func (m *testMember) holding() []*grant {
+	m.rig.mu.Lock()
+	defer m.rig.mu.Unlock()
+	var gs []*grant
+	for _, g := range m.rig.grants {
+		if g.member == m && !g.isOver() && g.ctx.Err() == nil {
+			gs = append(gs, g)
+		}
+	}
+	return gs
+}
+
+// granted waits for a tenure of a partition that m runs.
+func (m *testMember) granted(n int32) *grant {
+	m.rig.t.Helper()
+	var got *grant
+	eventually(m.rig.t, fmt.Sprintf("%s is granted partition %d", m.name, n), func() bool {
+		i := slices.IndexFunc(m.holding(), func(g *grant) bool { return g.Origin().Number == n })
+		if i >= 0 {
+			got = m.holding()[i]
+		}
+		return got != nil
+	})
+	return got
+}
+
+// shared waits until each member holds as many as the numbers say, in any order.
+func (r *groupRig) shared(ms []*testMember, want ...int) {
+	r.t.Helper()
+	slices.Sort(want)
+	var now []int
+	eventually(r.t, fmt.Sprintf("the partitions are shared out as %v", want), func() bool {
+		now = nil
+		for _, m := range ms {
+			now = append(now, len(m.holding()))
+		}
+		slices.Sort(now)
+		return slices.Equal(now, want)
+	})
+}
+
+// bucket is the bucket of the leases, seen by the test.
+func (r *groupRig) bucket() *bucket {
+	return newBucket(r.js, "leases", r.ttl, slog.New(slog.DiscardHandler))
+}
+
+// lease is what the leader has under the key of a partition.
+func (r *groupRig) lease(n int32) (record, entry) {
+	r.t.Helper()
+	e, err := r.bucket().get(inTime(r.t), newKeys("billing").lease(place{"orders", n}))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var now record
+	if e.live {
+		now = parseRecord(r.t, e.value)
+	}
+	return now, e
+}

@@ -1,0 +1,360 @@
+package natssource
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+func parseRecord(t testing.TB, value []byte) record {
+	t.Helper()
+	var r record
+	if err := json.Unmarshal(value, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestMembersShareOutAndAMemberThatLeavesLeavesAllToOthersAtOnce(t *testing.T) {
+	r := newGroupRig(t, 7, 5*time.Second)
+	a := r.start("a")
+	r.shared([]*testMember{a}, 7)
+	b := r.start("b")
+	r.shared([]*testMember{a, b}, 3, 4)
+	c := r.start("c")
+	r.shared([]*testMember{a, b, c}, 2, 2, 3)
+	began := time.Now()
+	b.leave()
+	r.shared([]*testMember{a, c}, 3, 4)
+	if took := time.Since(began); took > r.ttl/2 {
+		t.Errorf("it took %v until b's partitions were with others; nothing had to run out", took)
+	}
+}
+
+func TestTheLeaseTellsPeopleWhoHoldsItAndWhereItStands(t *testing.T) {
+	r := newGroupRig(t, 1, 5*time.Second)
+	for range 3 {
+		if _, err := r.js.Publish(inTime(t), "orders.0", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := r.start("worker-1").granted(0)
+	f := g.fence(2)
+	f.Epoch = 9
+	lease, err := g.Confirm(inTime(t), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, e := r.lease(0)
+	if now.Owner != "worker-1" || now.Epoch != 9 || now.Next != 2 || int64(e.rev) != lease.Number {
+		t.Errorf("the key holds %+v at %d, the lease is %+v", now, e.rev, lease)
+	}
+	if lease.Owner != "worker-1/"+now.Member || lease.Origin != g.Origin() {
+		t.Errorf("the lease is %+v", lease)
+	}
+	at, ok, err := g.member.source.mirrored(inTime(t), place{"orders", 0})
+	if err != nil || !ok || at != 2 {
+		t.Errorf("the position is %d, %v, %v", at, ok, err)
+	}
+}
+
+func TestConfirmIsARenewalWithALaterNumber(t *testing.T) {
+	r := newGroupRig(t, 1, 5*time.Second)
+	g := r.start("a").granted(0)
+	last := int64(0)
+	for range 10 {
+		if lease := g.confirm(t, 1); lease.Number <= last {
+			t.Fatalf("number %d after %d", lease.Number, last)
+		} else {
+			last = lease.Number
+		}
+	}
+}
+
+func TestALeaseWhoseTTLRanOutOnOurClockIsLost(t *testing.T) {
+	r := newGroupRig(t, 1, 2*time.Second)
+	m := r.start("a")
+	g := m.granted(0)
+	// The server takes the renewals, only its answers do not arrive: as far as
+	// it is concerned the lease goes on.
+	g.confirm(t, 1)
+	cut := time.Now()
+	m.wires.hold(false, true)
+	err := g.lost(t)
+	if !errors.Is(err, errRanOut) {
+		t.Errorf("lost because of %v, want that it ran out", err)
+	}
+	if took := time.Since(cut); took > r.ttl {
+		t.Errorf("lost after %v, with a TTL of %v", took, r.ttl)
+	}
+	if _, err := g.Confirm(inTime(t), g.fence(1)); !errors.Is(err, consumer.ErrLost) {
+		t.Errorf("Confirm: %v, want ErrLost", err)
+	}
+	// When it is back, what the bucket still has under our name is ours to use.
+	m.wires.hold(false, false)
+	again := m.granted(0)
+	again.confirm(t, 1)
+}
+
+func TestAConnectionThatIsLostForAMomentCostsNoLease(t *testing.T) {
+	r := newGroupRig(t, 2, 4*time.Second)
+	m := r.start("a")
+	gs := []*grant{m.granted(0), m.granted(1)}
+	for range 5 {
+		m.wires.cut()
+		eventually(t, "the lease is confirmed", func() bool {
+			_, err := gs[0].Confirm(inASecond(t), gs[0].fence(1))
+			if errors.Is(err, consumer.ErrLost) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+	}
+	for _, g := range gs {
+		g.confirm(t, 1)
+		if g.ctx.Err() != nil || g.isOver() {
+			t.Errorf("the tenure of %s has ended", g.Origin().Partition)
+		}
+	}
+}
+
+func TestAServerThatRestartsCostsNoLease(t *testing.T) {
+	r := newGroupRig(t, 2, 10*time.Second)
+	m := r.start("a")
+	gs := []*grant{m.granted(0), m.granted(1)}
+	must(t, r.server.Stop())
+	must(t, r.server.Start())
+	for _, g := range gs {
+		eventually(t, "the lease is confirmed", func() bool {
+			_, err := g.Confirm(inASecond(t), g.fence(1))
+			if errors.Is(err, consumer.ErrLost) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+	}
+}
+
+func TestAMemberThatIsCutOffIsReplacedAndDoesNotComeBackToItsOldTenure(t *testing.T) {
+	r := newGroupRig(t, 3, 2*time.Second)
+	a := r.start("a")
+	old := []*grant{a.granted(0), a.granted(1), a.granted(2)}
+	a.wires.hold(true, true)
+	cut := time.Now()
+	b := r.start("b")
+	r.shared([]*testMember{b}, 3)
+	if took := time.Since(cut); took > 2*r.ttl+2*time.Second {
+		t.Errorf("taken over after %v, with a TTL of %v", took, r.ttl)
+	}
+	a.wires.hold(false, false)
+	for _, g := range old {
+		g.lost(t)
+		if _, err := g.Confirm(inTime(t), g.fence(1)); !errors.Is(err, consumer.ErrLost) {
+			t.Errorf("Confirm: %v, want ErrLost", err)
+		}
+	}
+	r.shared([]*testMember{a, b}, 1, 2)
+}
+
+func TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished(t *testing.T) {
+	r := newGroupRig(t, 1, 5*time.Second)
+	m := r.start("a")
+	g := m.granted(0)
+	g.confirm(t, 1)
+	g.Mirror(g.fence(77))
+	m.leave()
+	at, ok, err := m.source.mirrored(inTime(t), place{"orders", 0})
+	if err != nil || !ok || at != 77 {
+		t.Errorf("the position is %d, %v, %v", at, ok, err)
+	}
+	if _, e := r.lease(0); e.live || e.expired {
+		t.Errorf("the lease was not released: %+v", e)
+	}
+}
+
+func TestADrainThatOverrunsIsCancelled(t *testing.T) {
+	r := newGroupRig(t, 2, time.Second)
+	stuck := make(chan struct{})
+	a := r.startWith("a", func(g *grant) { <-g.ctx.Done(); <-stuck })
+	t.Cleanup(func() { close(stuck) })
+	first, second := a.granted(0), a.granted(1)
+	b := r.start("b")
+	eventually(t, "b has its share", func() bool { return len(b.holding()) == 1 })
+	taken := b.holding()[0]
+	overrun := first
+	if taken.Origin().Number == 1 {
+		overrun = second
+	}
+	if err := overrun.lost(t); !errors.Is(err, errDrainOverrun) {
+		t.Errorf("lost because of %v", err)
+	}
+	taken.confirm(t, 1)
+}
+
+func TestWhatOwnGivesUpIsLeftToOthersUntilTheMembersChange(t *testing.T) {
+	r := newGroupRig(t, 2, 3*time.Second)
+	a := r.start("a")
+	given := a.granted(0)
+	kept := a.granted(1)
+	close(given.give)
+	eventually(t, "the partition is released", func() bool { _, e := r.lease(0); return !e.live })
+	eventually(t, "the others are told", func() bool {
+		data, err := r.bucket().get(inTime(t), newKeys("billing").member(a.source.member))
+		must(t, err)
+		var m memberRecord
+		return json.Unmarshal(data.value, &m) == nil && len(m.Declined) == 1 && m.Declined[0] == "orders/0"
+	})
+	b := r.start("b")
+	b.granted(0)
+	if kept.isOver() {
+		t.Error("the other tenure has ended, too")
+	}
+	b.leave()
+	a.granted(0)
+}
+
+func TestAConnectionThatIsClosedEndsRunAndSaysSo(t *testing.T) {
+	r := newGroupRig(t, 2, 3*time.Second)
+	m := r.start("a")
+	g := m.granted(0)
+	m.source.JetStream.Conn().Close()
+	g.lost(t)
+	select {
+	case <-m.ended:
+	case <-time.After(patience):
+		t.Fatal("Run goes on")
+	}
+	if !errors.Is(m.err, nats.ErrConnectionClosed) {
+		t.Errorf("Run: %v, want nats.ErrConnectionClosed", m.err)
+	}
+	m.err = nil
+}
+
+func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
+	r := newGroupRig(t, 2, 3*time.Second)
+	a, b := r.start("a"), r.start("b")
+	r.shared([]*testMember{a, b}, 1, 1)
+	mine := a.holding()[0].Origin().Number
+	b.leave()
+	g := a.granted(1 - mine)
+	at := g.Origin().Number
+	close(g.give) // declined, so that what comes is released rather than used
+	eventually(t, "the partition is released", func() bool { _, x := r.lease(at); return !x.live })
+	land := func() {
+		_, x := r.lease(at)
+		late := record{Owner: "a", Member: a.source.member, Nonce: "late"}
+		if _, err := r.bucket().swap(inTime(t), newKeys("billing").lease(place{"orders", at}), late.json(), x.rev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	land()
+	began := time.Now()
+	eventually(t, "the late lease is released", func() bool { _, x := r.lease(at); return !x.live })
+	if _, x := r.lease(at); x.expired || time.Since(began) > r.ttl/2 {
+		t.Errorf("it was left to run out: %+v", x)
+	}
+	land()
+	c := r.start("c") // as members change, a wants the partition again, or c has it
+	eventually(t, "somebody has a tenure of it", func() bool {
+		for _, g := range append(a.holding(), c.holding()...) {
+			if g.Origin().Number == at {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestABucketThatIsDeletedIsCreatedAgainAndLeasedAnew(t *testing.T) {
+	r := newGroupRig(t, 3, time.Second)
+	a := r.start("a")
+	g := a.granted(0)
+	source := g.Origin().Source
+	must(t, r.js.DeleteKeyValue(inTime(t), "leases"))
+	g.lost(t)
+	r.shared([]*testMember{a}, 3)
+	if now := a.granted(0); now.Origin().Source != source {
+		t.Errorf("the leases now come from %q, came from %q", now.Origin().Source, source)
+	}
+	b := r.start("b")
+	r.shared([]*testMember{a, b}, 1, 2)
+}
+
+func TestABucketThatIsCreatedAgainBySomebodyIsNoticed(t *testing.T) {
+	r := newGroupRig(t, 3, time.Second)
+	a, b := r.start("a"), r.start("b")
+	r.shared([]*testMember{a, b}, 1, 2)
+	must(t, r.js.DeleteKeyValue(inTime(t), "leases"))
+	must(t, r.bucket().ensure(inTime(t), 1))
+	c := r.start("c")
+	eventually(t, "all have one partition of the new bucket", func() bool {
+		for _, m := range []*testMember{a, b, c} {
+			holds := m.holding()
+			if len(holds) != 1 {
+				return false
+			}
+			if _, err := holds[0].Confirm(inASecond(t), holds[0].fence(1)); err != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestABucketThatIsRestoredFromABackupLeasesOn(t *testing.T) {
+	r := newGroupRig(t, 2, 2*time.Second)
+	a := r.start("a")
+	first := a.granted(0)
+	number := first.confirm(t, 1).Number
+	saved := backup(t, r.server)
+	for range 20 {
+		eventually(t, "the lease is confirmed", func() bool {
+			_, err := first.Confirm(inASecond(t), first.fence(1))
+			return err == nil || errors.Is(err, consumer.ErrLost)
+		})
+	}
+	a.leave()
+	rollBack(t, r.server, saved)
+	b := r.start("b")
+	r.shared([]*testMember{b}, 2)
+	if now := b.granted(0).confirm(t, 1).Number; now <= number {
+		t.Errorf("number %d; the backup had gone as far as %d", now, number)
+	}
+}
+
+func TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog(t *testing.T) {
+	r := newGroupRig(t, 1, 3*time.Second)
+	a := r.start("a")
+	g := a.granted(0)
+	was := g.Origin()
+	st, err := r.js.Stream(inTime(t), "orders")
+	must(t, err)
+	c := st.CachedInfo().Config
+	must(t, r.js.DeleteStream(inTime(t), "orders"))
+	must(t, second(r.js.CreateStream(inTime(t), c)))
+	if err := g.lost(t); !errors.Is(err, errOtherStream) {
+		t.Errorf("lost because of %v", err)
+	}
+	now := a.granted(0).Origin()
+	if now.Log == was.Log || now.Source != was.Source || now.Partition != was.Partition {
+		t.Errorf("origin %+v, was %+v", now, was)
+	}
+	if _, err := a.granted(0).Confirm(inTime(t), epoch.Fence{Origin: was}); !errors.Is(err, epoch.ErrLogChanged) {
+		t.Errorf("Confirm of a fence of the old log: %v", err)
+	}
+}
+
+func TestRunIsForOnce(t *testing.T) {
+	r := newGroupRig(t, 1, 3*time.Second)
+	m := r.start("a")
+	m.granted(0)
+	if err := m.source.Run(inTime(t), m.hold); err == nil {
+		t.Error("a second Run began")
+	}
+}
