@@ -32,7 +32,7 @@ type side struct {
 
 // incidentEvery is how far apart freezes and kills are in a long load. Each
 // takes as long as a lease, and somewhat more.
-const incidentEvery = 5 * time.Second
+const incidentEvery = 4 * time.Second
 
 func newSide(s settings, b *broker, name, id, dir string) *side {
 	word := map[string]string{show.Fence: "fenced", show.Usual: "usual"}[name]
