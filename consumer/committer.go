@@ -206,6 +206,7 @@ func (c *committer[TX]) adapt(messages int, took, timeout time.Duration, timedOu
 // claim. The transaction under way is always waited for.
 func (c *committer[TX]) apply(h *holding[TX], ms []Message) outcome {
 	h.unapplied = ms
+	h.probe.meets(ms[0].Offset)
 	c.mu.Lock()
 	if s := h.owner.side; s != nil && s.broken != nil {
 		c.mu.Unlock()

@@ -73,8 +73,9 @@ func (h *holding[TX]) blame(n, at int, shared bool, cause error) (time.Duration,
 		return 0, nil
 	}
 	p.failed(1, 0) // from now on alone, whatever it was this time
-	p.attempts++
 	m := h.unapplied[0]
+	p.attempts++
+	p.first = m.Offset
 	failure := &HandlerError{Partition: h.fence.Partition, Offset: m.Offset, Attempts: p.attempts, Err: cause}
 	var permanent *permanentError
 	switch final := errors.As(cause, &permanent) || p.attempts >= r.MaxAttempts; {

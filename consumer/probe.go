@@ -1,13 +1,16 @@
 package consumer
 
+import "github.com/epochfence/epochfence/epoch"
+
 // probe narrows a failed batch down to the message at fault. It outlives the
 // claim, for as long as the position stays where it was.
 type probe struct {
-	suspects int   // the fault is among so many messages from the position on
-	try      int   // so many of them go into the next transaction
-	most     int   // more than this takes too long; zero for no limit
-	attempts int   // of the first message, alone
-	given    error // why the first message goes to OnFailure, if it does
+	suspects int          // the fault is among so many messages from the position on
+	try      int          // so many of them go into the next transaction
+	most     int          // more than this takes too long; zero for no limit
+	attempts int          // of the first message, alone
+	given    error        // why the first message goes to OnFailure, if it does
+	first    epoch.Offset // the first message, if it has attempts
 	wait     retryWait
 }
 
@@ -51,6 +54,15 @@ func (p *probe) passed(n int) {
 		p.most = 0
 	}
 	p.bound()
+}
+
+// meets: the message at the offset is the first one. If it is another than it
+// was, as that has been deleted from the log, it begins with a clean sheet.
+func (p *probe) meets(first epoch.Offset) {
+	if first != p.first {
+		p.attempts = 0
+		p.given = nil
+	}
 }
 
 // halted: the first message is to be tried afresh some time later, still alone.

@@ -225,11 +225,11 @@ func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error) {
 	}
 	var permanent *permanentError
 	switch {
-	case t.ms[0].Control && n == 1 && !shared: // nobody's message
-		c.doubt([]take[TX]{t}, attempt{}, err)
-		return
 	case errors.Is(err, epoch.ErrTransient) && !errors.As(cause, &permanent):
 		c.again(t.holding, t.postpone(n, err))
+		return
+	case t.ms[0].Control && n == 1 && !shared: // nobody's message
+		c.doubt([]take[TX]{t}, attempt{}, err)
 		return
 	case a.timedOut && (n > 1 || shared):
 		// The message at hand when time ran out need not be the slow one.

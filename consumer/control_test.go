@@ -1,0 +1,268 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// marking is a source that says of every gap in its log that there is one: a
+// control message comes in front of the message behind the gap.
+type marking struct{ consumer.Source }
+
+func (m marking) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+	return m.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { own(ctx, markingTenure{t}) })
+}
+
+type markingTenure struct{ consumer.Tenure }
+
+func (t markingTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+	return func(yield func([]consumer.Message, error) bool) {
+		next := from.Next
+		for ms, err := range t.Tenure.Read(ctx, from) {
+			var marked []consumer.Message
+			for _, m := range ms {
+				if m.Offset > next && !m.Control {
+					marked = append(marked, consumer.Message{
+						Topic: m.Topic, Partition: m.Partition, Offset: m.Offset - 1, LeaderEpoch: m.LeaderEpoch, Control: true,
+					})
+				}
+				marked = append(marked, m)
+				next = m.Offset + 1
+			}
+			if !yield(marked, err) {
+				return
+			}
+		}
+	}
+}
+
+// Control messages are in front, in between, at the end and alone, in every way
+// that batches are split: failures with and without a known culprit, failures
+// that pass, slow messages, refused commits, doubt.
+func TestControlMessagesAreInNobodysWayHoweverABatchIsSplit(t *testing.T) {
+	seeds := uint64(200)
+	if testing.Short() {
+		seeds = 20
+	}
+	met := map[string]int{}
+	for seed := range seeds {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { playControl(t, seed, met) })
+		})
+	}
+	t.Logf("met in %d seeds: %v", seeds, met)
+	for _, what := range []string{"control", "given up", "consumer.Retried", "consumer.InDoubt", "timeout"} {
+		if met[what] < 5 {
+			t.Errorf("hardly met %s: %v", what, met)
+		}
+	}
+}
+
+func playControl(t *testing.T, seed uint64, met map[string]int) {
+	const partitions, messages = 3, 40
+	c := &chaos{rng: rand.New(rand.NewPCG(seed, 1))}
+	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
+	var want, poisoned [partitions][]string
+	for n := range int32(partitions) {
+		var gaps []epoch.Offset
+		density := 1 + c.roll(9)
+		for at, v := range r.fill(n, messages) {
+			switch {
+			case c.roll(10) < density:
+				gaps = append(gaps, epoch.Offset(at))
+			case c.roll(8) == 0:
+				poisoned[n] = append(poisoned[n], v)
+			default:
+				want[n] = append(want[n], v)
+			}
+		}
+		r.log.Delete(n, gaps...)
+	}
+	var slow atomic.Int64
+	one := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		if m.Control {
+			t.Errorf("a handler was given the control message at %d", m.Offset)
+		}
+		if slices.Contains(poisoned[m.Partition], string(m.Value)) {
+			return errPoison
+		}
+		switch c.roll(40) {
+		case 0:
+			return fmt.Errorf("%w: deadlock", epoch.ErrTransient)
+		case 1:
+			slow.Add(1)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		return record(ctx, tx, m, e)
+	}
+	all := func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
+		for _, m := range ms {
+			if err := one(ctx, tx, m, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	o := options{
+		MaxBatch: 1 + c.roll(12), Committers: 1 + c.roll(2), BatchTimeout: 2 * time.Second, MaxAttempts: 30,
+		OnFailure: func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, cause error) error {
+			var failure *consumer.HandlerError
+			if m.Control || !errors.As(cause, &failure) || failure.Offset != m.Offset {
+				t.Errorf("given up on %+v because of %v", m, cause)
+			}
+			tx.Append("dead of "+list(m.Partition), string(m.Value))
+			return nil
+		},
+	}
+	p := r.process("a", nil)
+	p.sink.Script(memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+		switch c.roll(30) {
+		case 0:
+			return errors.Join(do(), epoch.ErrInDoubt)
+		case 1:
+			return errors.New("refused")
+		case 2:
+			return fmt.Errorf("%w: serialization", epoch.ErrTransient)
+		}
+		return do()
+	}})
+	p.run(func(ctx context.Context) error {
+		if seed%2 == 0 {
+			return consumer.Run(ctx, marking{p.member}, p.sink, one, p.watched(o))
+		}
+		return consumer.RunBatch(ctx, marking{p.member}, p.sink, all, p.watched(o))
+	})
+	r.pass(24 * time.Hour)
+	p.end()
+	met["timeout"] += int(slow.Load())
+	applied, failed := map[int32]int{}, map[int32]int{}
+	for _, e := range p.events {
+		met[fmt.Sprintf("%T", e)]++
+		if a, ok := e.(consumer.Advanced); ok {
+			applied[a.Partition.Number] += a.Messages
+			failed[a.Partition.Number] += a.Failed
+			if int(a.To-a.From) > a.Messages {
+				met["control"]++
+			}
+			if a.Messages == 0 && a.Failed+a.Bytes > 0 {
+				t.Errorf("nothing of something: %+v", a)
+			}
+		}
+	}
+	doubts := len(seen[consumer.InDoubt](p)) // a transaction that landed unseen is not reported
+	for n := range int32(partitions) {
+		met["given up"] += len(poisoned[n])
+		r.wantEffects(n, want[n]...)
+		if got := r.sink.List("dead of " + list(n)); !slices.Equal(got, poisoned[n]) {
+			t.Errorf("given up on %v, want %v", got, poisoned[n])
+		}
+		r.wantNext(n, messages)
+		if there := len(want[n]) + len(poisoned[n]); applied[n] > there || doubts == 0 && (applied[n] != there || failed[n] != len(poisoned[n])) {
+			t.Errorf("partition %d: %d applied and %d given up of %d and %d", n, applied[n], failed[n], there, len(poisoned[n]))
+		}
+	}
+}
+
+// What is known of a message goes with it when it is taken out of the log.
+func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterItWasDeleted(t *testing.T) {
+	for name, gone := range map[string][]epoch.Offset{"the next one follows": {0}, "nothing follows": {0, 1}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				values := r.fill(0, 2)
+				var given atomic.Int32
+				p := r.start("a", failOn(consumer.Permanent(errPoison), values[0]), options{
+					OnFailure: func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, _ error) error {
+						given.Add(1)
+						if m.Control || m.Offset != 0 {
+							t.Errorf("given up on %+v", m)
+						}
+						return nil
+					},
+				}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+					if given.Load() == 1 {
+						given.Add(1)
+						r.log.Delete(0, gone...)
+						return epoch.ErrInDoubt
+					}
+					return do()
+				}})
+				r.pass(time.Hour)
+				p.end()
+				r.wantEffects(0, values[len(gone):]...)
+				r.wantNext(0, 2)
+			})
+		})
+	}
+}
+
+func TestTheAttemptsOfAMessageThatWasDeletedAreNotAnothers(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		values := r.fill(0, 2)
+		var mu sync.Mutex
+		tries := map[string]int{}
+		doubtful := false
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			mu.Lock()
+			defer mu.Unlock()
+			tries[string(m.Value)]++
+			if tries[values[0]] == 5 && !doubtful {
+				doubtful = true
+				return nil
+			}
+			return errPoison
+		}, options{MaxBatch: 1, MaxAttempts: 5, OnFailure: r.sink.DeadLetter}, memsink.Hooks{
+			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+				if as[0].From == 0 && len(r.sink.DeadLetters()) == 0 {
+					mu.Lock()
+					defer mu.Unlock()
+					if tries[values[1]] == 0 {
+						r.log.Delete(0, 0)
+						return epoch.ErrInDoubt
+					}
+				}
+				return do()
+			},
+		})
+		r.pass(time.Hour)
+		p.end()
+		if tries[values[1]] != 5+1 && tries[values[1]] != 5 {
+			t.Errorf("tries: %v", tries)
+		}
+		if d := r.sink.DeadLetters(); len(d) != 1 || d[0].Message.Offset != 1 {
+			t.Errorf("dead letters: %v", d)
+		}
+	})
+}
+
+func TestARefusalThatPassesCostsAControlMessageNoClaim(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 3)
+		r.log.Delete(0, 0, 1, 2)
+		refusals := 0
+		p := r.start("a", record, options{}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			if refusals++; refusals < 5 {
+				return fmt.Errorf("%w: deadlock", epoch.ErrTransient)
+			}
+			return do()
+		}})
+		r.pass(time.Hour)
+		p.end()
+		r.wantNext(0, 3)
+		wantOne[consumer.Claimed](p)
+	})
+}
