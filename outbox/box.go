@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -43,19 +42,4 @@ func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) erro
 		return fmt.Errorf("outbox: add an entry for the message %s at offset %d: %w", p, m.Offset, err)
 	}
 	return nil
-}
-
-// Relay sends the entries of one partition under one claim: set
-// consumer.Options.Beside to it.
-func (b *Box[TX]) Relay(ctx context.Context, c consumer.Beside[TX]) {
-	<-ctx.Done()
-}
-
-func newClient(given *http.Client, _ int) *http.Client {
-	c := &http.Client{}
-	if given != nil {
-		*c = *given
-	}
-	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return c
 }

@@ -3,6 +3,7 @@ package pgoutbox
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,55 +21,113 @@ type DBTX interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// DB is a [*pgx.Conn] or a [*pgxpool.Pool].
-//
-// [*pgxpool.Pool]: https://pkg.go.dev/github.com/jackc/pgx/v5/pgxpool#Pool
-type DB interface {
-	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
-}
-
-// DefaultSchema is the schema that an empty name means.
-const DefaultSchema = "epochfence_outbox"
-
 // Store is an [outbox.Store] for the transactions TX of the application, such as
 // pgsink.Tx. It is safe for concurrent use.
-type Store[TX DBTX] struct{ schema string }
-
-var errSkeleton = errors.New("pgoutbox: not built yet")
-
-// Migrate makes a schema, "" for [DefaultSchema], or brings it up to date.
-// Several processes may call it at once.
-func Migrate(ctx context.Context, db DB, schema string) error { return errSkeleton }
-
-// Grant lets role use a schema, "" for [DefaultSchema], as an application does.
-func Grant(ctx context.Context, db DB, schema, role string) error { return errSkeleton }
+type Store[TX DBTX] struct {
+	add, scan, next, load, remove string
+}
 
 // Open returns a store on the schema that [Migrate] made, "" for [DefaultSchema].
 func Open[TX DBTX](ctx context.Context, db DB, schema string) (*Store[TX], error) {
-	return nil, errSkeleton
+	ms, err := Migrations(schema)
+	if err != nil {
+		return nil, err
+	}
+	schema, _ = checkSchema(schema) // as Migrations did
+	err = pgx.BeginTxFunc(ctx, db, readCommitted, func(tx pgx.Tx) error {
+		v, err := version(ctx, tx, schema)
+		if err == nil && v != len(ms) {
+			err = versionError(schema, v, len(ms))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgoutbox: open: %w", err)
+	}
+	const (
+		partition = ` where group_name = $1 and topic = $2 and partition = $3`
+		row       = `select id, order_key, scope, idempotency_key, method, url, header, body from `
+	)
+	entries := quote(schema) + `.entry`
+	return &Store[TX]{
+		add: `insert into ` + entries + ` (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)` +
+			` values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		scan:   row + entries + partition + ` and id > $4 order by id limit $5`,
+		next:   row + entries + partition + ` and order_key = $4 and id > $5 order by id limit 1`,
+		load:   row + entries + partition + ` and id = $4`,
+		remove: `delete from ` + entries + partition + ` and id = $4`,
+	}, nil
 }
 
 // Add is [outbox.Store]'s, and so are the others.
 func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.Entry) error {
-	return errSkeleton
+	header, err := outbox.MarshalHeader(e.Header)
+	if err != nil {
+		return err
+	}
+	body := e.Body
+	if body == nil {
+		body = []byte{} // not NULL
+	}
+	_, err = tx.Exec(ctx, s.add, p.Group, p.Topic, p.Number,
+		e.Key, e.Scope, e.IdempotencyKey, e.Method, e.URL, header, body)
+	if err != nil {
+		return fmt.Errorf("pgoutbox: add: %w", err)
+	}
+	return nil
 }
 
 // Scan is [outbox.Store]'s.
 func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, after int64, limit int) ([]outbox.Row, error) {
-	return nil, errSkeleton
+	rows, err := tx.Query(ctx, s.scan, p.Group, p.Topic, p.Number, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("pgoutbox: scan %s: %w", p, err)
+	}
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (outbox.Row, error) { return read(r) })
+	if err != nil {
+		return nil, fmt.Errorf("pgoutbox: scan %s: %w", p, err)
+	}
+	return all, nil
 }
 
 // Next is [outbox.Store]'s.
 func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, key string, after int64) (outbox.Row, bool, error) {
-	return outbox.Row{}, false, errSkeleton
+	return one(p, tx.QueryRow(ctx, s.next, p.Group, p.Topic, p.Number, key, after))
 }
 
 // Load is [outbox.Store]'s.
 func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, id int64) (outbox.Row, bool, error) {
-	return outbox.Row{}, false, errSkeleton
+	return one(p, tx.QueryRow(ctx, s.load, p.Group, p.Topic, p.Number, id))
+}
+
+func one(p epoch.Partition, row pgx.Row) (outbox.Row, bool, error) {
+	r, err := read(row)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return r, false, nil
+	case err != nil:
+		return r, false, fmt.Errorf("pgoutbox: read %s: %w", p, err)
+	}
+	return r, true, nil
+}
+
+func read(row pgx.Row) (r outbox.Row, err error) {
+	var header string
+	err = row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
+	if err != nil {
+		return r, err
+	}
+	if r.Header, err = outbox.UnmarshalHeader(header); err != nil {
+		return r, fmt.Errorf("entry %d: %w", r.ID, err)
+	}
+	return r, nil
 }
 
 // Delete is [outbox.Store]'s.
 func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, id int64) (bool, error) {
-	return false, errSkeleton
+	tag, err := tx.Exec(ctx, s.remove, p.Group, p.Topic, p.Number, id)
+	if err != nil {
+		return false, fmt.Errorf("pgoutbox: delete entry %d of %s: %w", id, p, err)
+	}
+	return tag.RowsAffected() == 1, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/outbox"
@@ -18,49 +19,120 @@ type DBTX interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Options say how a [Store] works. The zero Options work.
-type Options struct {
-	// TablePrefix begins the names of the tables: letters, digits and
-	// underscores, at most 32. Empty means "epochfence_outbox_".
-	TablePrefix string
-}
-
 // Store is an [outbox.Store] for the transactions TX of the application, such as
 // *sqlsink.Tx. It is safe for concurrent use.
-type Store[TX DBTX] struct{ prefix string }
-
-var errSkeleton = errors.New("sqloutbox: not built yet")
-
-// Migrate makes the tables in a SQLite database, or brings them up to date.
-// Several processes may call it at once.
-func Migrate(ctx context.Context, db *sql.DB, o Options) error { return errSkeleton }
+type Store[TX DBTX] struct {
+	add, scan, next, load, remove string
+}
 
 // Open returns a store on the tables that [Migrate] made in db.
 func Open[TX DBTX](ctx context.Context, db *sql.DB, o Options) (*Store[TX], error) {
-	return nil, errSkeleton
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	v, err := version(ctx, db, o)
+	if err != nil {
+		return nil, fmt.Errorf("sqloutbox: open: %w", err)
+	}
+	if ms, _ := Migrations(o); v != len(ms) {
+		return nil, fmt.Errorf("sqloutbox: open: %w", versionError(o, v))
+	}
+	const (
+		partition = ` WHERE consumer_group = ? AND topic = ? AND number = ?`
+		row       = `SELECT id, order_key, scope, idempotency_key, method, url, header, body FROM `
+	)
+	entries := o.TablePrefix + `entries`
+	return &Store[TX]{
+		add: `INSERT INTO ` + entries + ` (consumer_group, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +
+			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		scan:   row + entries + partition + ` AND id > ? ORDER BY id LIMIT ?`,
+		next:   row + entries + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
+		load:   row + entries + partition + ` AND id = ?`,
+		remove: `DELETE FROM ` + entries + partition + ` AND id = ?`,
+	}, nil
 }
 
 // Add is [outbox.Store]'s, and so are the others.
 func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.Entry) error {
-	return errSkeleton
+	header, err := outbox.MarshalHeader(e.Header)
+	if err != nil {
+		return err
+	}
+	body := e.Body
+	if body == nil {
+		body = []byte{} // not NULL
+	}
+	_, err = tx.ExecContext(ctx, s.add, p.Group, p.Topic, p.Number,
+		e.Key, e.Scope, e.IdempotencyKey, e.Method, e.URL, header, body)
+	if err != nil {
+		return fmt.Errorf("sqloutbox: add: %w", err)
+	}
+	return nil
 }
 
 // Scan is [outbox.Store]'s.
-func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, after int64, limit int) ([]outbox.Row, error) {
-	return nil, errSkeleton
+func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, after int64, limit int) (all []outbox.Row, err error) {
+	rows, err := tx.QueryContext(ctx, s.scan, p.Group, p.Topic, p.Number, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		r, err := read(rows)
+		if err != nil {
+			return nil, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
+		}
+		all = append(all, r)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
+	}
+	return all, nil
 }
 
 // Next is [outbox.Store]'s.
 func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, key string, after int64) (outbox.Row, bool, error) {
-	return outbox.Row{}, false, errSkeleton
+	return one(p, tx.QueryRowContext(ctx, s.next, p.Group, p.Topic, p.Number, key, after))
 }
 
 // Load is [outbox.Store]'s.
 func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, id int64) (outbox.Row, bool, error) {
-	return outbox.Row{}, false, errSkeleton
+	return one(p, tx.QueryRowContext(ctx, s.load, p.Group, p.Topic, p.Number, id))
+}
+
+func one(p epoch.Partition, row *sql.Row) (outbox.Row, bool, error) {
+	r, err := read(row)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return r, false, nil
+	case err != nil:
+		return r, false, fmt.Errorf("sqloutbox: read %s: %w", p, err)
+	}
+	return r, true, nil
+}
+
+func read(row interface{ Scan(...any) error }) (r outbox.Row, err error) {
+	var header string
+	err = row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
+	if err != nil {
+		return r, err
+	}
+	if r.Header, err = outbox.UnmarshalHeader(header); err != nil {
+		return r, fmt.Errorf("entry %d: %w", r.ID, err)
+	}
+	return r, nil
 }
 
 // Delete is [outbox.Store]'s.
 func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, id int64) (bool, error) {
-	return false, errSkeleton
+	r, err := tx.ExecContext(ctx, s.remove, p.Group, p.Topic, p.Number, id)
+	if err != nil {
+		return false, fmt.Errorf("sqloutbox: delete entry %d of %s: %w", id, p, err)
+	}
+	n, err := r.RowsAffected()
+	if err != nil {
+		return false, fmt.Errorf("sqloutbox: delete entry %d of %s: %w", id, p, err)
+	}
+	return n == 1, nil
 }

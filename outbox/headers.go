@@ -1,0 +1,28 @@
+package outbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// MarshalHeader is how a [Store] keeps an entry's header: a JSON object of lists.
+func MarshalHeader(h http.Header) (string, error) {
+	if h == nil {
+		h = http.Header{}
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return "", fmt.Errorf("outbox: write a header: %w", err)
+	}
+	return string(text), nil
+}
+
+// UnmarshalHeader reads what [MarshalHeader] has written.
+func UnmarshalHeader(text string) (http.Header, error) {
+	var h http.Header
+	if err := json.Unmarshal([]byte(text), &h); err != nil {
+		return nil, fmt.Errorf("outbox: read a header: %w", err)
+	}
+	return h, nil
+}

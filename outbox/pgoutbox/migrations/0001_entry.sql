@@ -1,0 +1,23 @@
+create table "epochfence_outbox".migration (
+    version integer primary key
+);
+
+create table "epochfence_outbox".entry (
+    id              bigint generated always as identity primary key,
+    group_name      text collate "C" not null,
+    topic           text collate "C" not null,
+    partition       integer not null,
+    order_key       text collate "C" not null, -- '': no order
+    scope           text collate "C" not null,
+    idempotency_key text collate "C" not null,
+    method          text not null,
+    url             text not null,
+    header          text not null,             -- JSON: {"Name":["value"]}
+    body            bytea not null,
+    added_at        timestamptz not null default clock_timestamp() -- for people
+);
+
+create index entry_partition on "epochfence_outbox".entry (group_name, topic, partition, id);
+create index entry_key on "epochfence_outbox".entry (group_name, topic, partition, order_key, id);
+
+insert into "epochfence_outbox".migration (version) values (1);

@@ -1,0 +1,478 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/outbox"
+)
+
+func ok(*http.Request, string) int { return http.StatusOK }
+
+func TestEntriesThatAreThereAndThoseThatComeAreSentAndDeleted(t *testing.T) {
+	r := newRig(t, fast, ok)
+	r.add("a 1", "a 2")
+	run := r.relay(7)
+	r.awaitEmpty()
+	r.add("a 3")
+	run.wake()
+	r.awaitEmpty()
+	r.wantReceived("1", "2", "3")
+	for i, c := range r.calls {
+		if c.Epoch != 7 || c.Scope != "scope/a" || len(c.Key) < 20 || i > 0 && c.Key == r.calls[i-1].Key {
+			t.Errorf("call %+v", c)
+		}
+	}
+}
+
+func TestEntriesOfOneKeyComeInOrderAlsoThroughFailures(t *testing.T) {
+	var mu sync.Mutex
+	inside := map[string]bool{}
+	n := 0
+	r := newRig(t, fast, func(_ *http.Request, body string) int {
+		key := body[:1]
+		mu.Lock()
+		if inside[key] {
+			t.Errorf("two requests of key %s at a time", key)
+		}
+		inside[key] = true
+		n++
+		fail := n%3 == 0
+		mu.Unlock()
+		defer func() { mu.Lock(); inside[key] = false; mu.Unlock() }()
+		if fail {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusOK
+	})
+	for i := range 60 {
+		r.add(fmt.Sprintf("a a%02d", i), fmt.Sprintf("b b%02d", i), fmt.Sprintf("c c%02d", i))
+	}
+	r.relay(1)
+	r.awaitEmpty()
+	for _, key := range []string{"a", "b", "c"} {
+		got := slices.DeleteFunc(r.received(), func(s string) bool { return s[:1] != key })
+		if !slices.IsSorted(got) {
+			t.Errorf("key %s came as %q", key, got)
+		}
+		if n := len(slices.Compact(got)); n != 60 {
+			t.Errorf("key %s: %d of 60 came", key, n)
+		}
+	}
+}
+
+func TestAFailingKeyHoldsUpOnlyItself(t *testing.T) {
+	var healed atomic.Bool
+	r := newRig(t, fast, func(_ *http.Request, body string) int {
+		if strings.HasPrefix(body, "bad") && !healed.Load() {
+			return http.StatusInternalServerError
+		}
+		return http.StatusOK
+	})
+	for i := range 200 { // more than are read at a time
+		r.add(fmt.Sprintf("bad bad%03d", i))
+	}
+	for i := range 20 {
+		r.add(fmt.Sprintf("good good%d", i), fmt.Sprintf("- free%d", i))
+	}
+	r.relay(1)
+	r.await("all but the bad key delivered", func() bool { return len(r.db.left()) == 200 })
+	r.add("good late") // and nobody wakes the relay: the next retry's transaction does not look
+	healed.Store(true)
+	r.await("the bad key delivered", func() bool { return len(r.db.left()) == 1 })
+	bad := slices.DeleteFunc(r.received(), func(s string) bool { return !strings.HasPrefix(s, "bad") })
+	if bad = slices.Compact(bad); len(bad) != 200 || !slices.IsSorted(bad) {
+		t.Errorf("the bad key came as %q", bad)
+	}
+}
+
+func TestEntriesWithoutAKeyDoNotWaitForEachOther(t *testing.T) {
+	hold := make(chan struct{})
+	r := newRig(t, fast, func(_ *http.Request, body string) int {
+		if body == "slow" {
+			<-hold
+		}
+		return http.StatusOK
+	})
+	r.add("- slow", "- quick")
+	r.relay(1)
+	r.await("the quick one delivered", func() bool { return len(r.db.left()) == 1 })
+	close(hold)
+	r.awaitEmpty()
+}
+
+func TestNoMoreRequestsAreUnderWayThanConcurrencyAllows(t *testing.T) {
+	var inside, most atomic.Int64
+	o := fast
+	o.Concurrency = 3
+	hold := make(chan struct{})
+	r := newRig(t, o, func(*http.Request, string) int {
+		most.Store(max(most.Load(), inside.Add(1)))
+		defer inside.Add(-1)
+		<-hold
+		return http.StatusOK
+	})
+	for i := range 50 {
+		r.add(fmt.Sprintf("- %d", i))
+	}
+	r.relay(1)
+	r.await("three requests", func() bool { return inside.Load() == 3 })
+	close(hold)
+	r.awaitEmpty()
+	if most.Load() != 3 {
+		t.Errorf("up to %d at a time", most.Load())
+	}
+}
+
+func TestTheNextOfAKeyIsNotSentBeforeTheDeletionOfTheLastHasCommitted(t *testing.T) {
+	r := newRig(t, fast, ok)
+	r.add("a 1", "a 2")
+	r.db.fail = func(n int) error {
+		if got := r.got; n == 4 && len(got) == 1 {
+			return fmt.Errorf("%w: the database is busy", epoch.ErrTransient)
+		}
+		if slices.Contains(r.got, "2") && !slices.Contains(r.got, "1") {
+			t.Error("2 before 1")
+		}
+		return nil
+	}
+	r.relay(1)
+	r.awaitEmpty()
+	r.wantReceived("1", "2")
+}
+
+func TestAfterACrashBetweenTheAnswerAndTheDeletionTheSameComesUnderTheNextEpoch(t *testing.T) {
+	r := newRig(t, fast, ok)
+	r.add("a 1", "a 2")
+	r.db.fail = func(int) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.got) == 1 {
+			return &epoch.StaleError{Partition: orders} // it does not commit, and the claim is over
+		}
+		return nil
+	}
+	first := r.relay(4)
+	r.over(first)
+	r.db.fail = nil
+	r.relay(5)
+	r.awaitEmpty()
+	r.wantReceived("1", "1", "2")
+	if a, b := r.calls[0], r.calls[1]; a.Key != b.Key || a.Epoch != 4 || b.Epoch != 5 {
+		t.Errorf("sent as %+v and %+v", a, b)
+	}
+}
+
+func TestAnswersAreRecordedInTheTransactionThatDeletes(t *testing.T) {
+	o := fast
+	fails := 3
+	o.OnAnswer = func(_ context.Context, t *tx, e outbox.Sent, a outbox.Answer) error {
+		t.note(fmt.Sprintf("%s: %d %s %s", e.Body, a.Status, a.Header.Get("X-Answer"), a.Body))
+		if string(e.Body) == "2" && fails > 0 {
+			fails--
+			return errTest
+		}
+		return nil
+	}
+	r := newRig(t, o, func(*http.Request, string) int { return http.StatusAccepted })
+	r.add("a 1", "b 2", "c 3")
+	r.relay(1)
+	r.awaitEmpty()
+	if got := r.db.notes(); len(got) != 3 || !slices.Contains(got, "2: 202 yes answer to 2") {
+		t.Errorf("noted %q", got)
+	}
+	if got := r.received(); len(got) != 3 {
+		t.Errorf("received %q: an answer that OnAnswer could not take is tried again, not the request", got)
+	}
+}
+
+func TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey(t *testing.T) {
+	o := fast
+	o.OnAnswer = func(_ context.Context, t *tx, e outbox.Sent, _ outbox.Answer) error {
+		t.note(string(e.Body))
+		switch {
+		case e.Key == "bad":
+			return errTest
+		case e.Key == "worse":
+			panic("oh")
+		}
+		return nil
+	}
+	r := newRig(t, o, ok)
+	for i := range 30 {
+		r.add(fmt.Sprintf("good %d", i), "bad x", fmt.Sprintf("- %d", i), "worse x")
+	}
+	r.relay(1)
+	r.await("the others delivered", func() bool { return len(r.db.left()) == 60 })
+	if slices.Contains(r.db.notes(), "x") {
+		t.Error("what a failed OnAnswer wrote was committed")
+	}
+}
+
+func TestAFailureThatOnlyTheCommitShowsIsFoundAndHoldsUpOnlyItsEntry(t *testing.T) {
+	o := fast
+	o.OnAnswer = func(_ context.Context, t *tx, e outbox.Sent, _ outbox.Answer) error {
+		t.note(e.Key)
+		return nil
+	}
+	r := newRig(t, o, ok)
+	var entries []string
+	for i := range 20 {
+		entries = append(entries, fmt.Sprintf("k%d %d", i, i))
+	}
+	r.add(append(entries, "bad x")...)
+	run := &claimThatFails{claim: &claim{db: r.db, epoch: 1, applied: make(chan struct{}, 1)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.box.Relay(ctx, run) }()
+	r.await("the others delivered", func() bool { return len(r.db.left()) == 1 })
+	cancel()
+	<-done
+}
+
+// claimThatFails refuses to commit what was noted of the key "bad".
+type claimThatFails struct{ *claim }
+
+func (c *claimThatFails) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
+	var noted []string
+	return c.db.do(func(t *tx) error {
+		before := len(t.list)
+		if err := apply(ctx, t); err != nil {
+			return err
+		}
+		noted = t.list[before:]
+		if slices.Contains(noted, "bad") {
+			return errTest
+		}
+		return nil
+	})
+}
+
+func TestARefusalForGoodGoesToOnRefused(t *testing.T) {
+	for _, status := range []int{301, 400, 402, 404, 409, 412, 422} {
+		o := fast
+		o.OnRefused = func(_ context.Context, t *tx, e outbox.Sent, a outbox.Answer) error {
+			t.note(fmt.Sprintf("%s refused: %d", e.Body, a.Status))
+			return nil
+		}
+		r := newRig(t, o, func(_ *http.Request, body string) int {
+			if body == "1" {
+				return status
+			}
+			return http.StatusOK
+		})
+		r.add("a 1", "a 2")
+		r.relay(1)
+		r.awaitEmpty()
+		r.wantReceived("1", "2")
+		if got := r.db.notes(); !slices.Equal(got, []string{fmt.Sprintf("1 refused: %d", status)}) {
+			t.Errorf("noted %q", got)
+		}
+	}
+}
+
+func TestARefusalThatNobodyTakesStaysIsReportedAndHoldsUpItsKey(t *testing.T) {
+	r := newRig(t, fast, func(_ *http.Request, body string) int {
+		if body == "1" {
+			return http.StatusBadRequest
+		}
+		return http.StatusOK
+	})
+	r.add("a 1", "a 2", "b 3")
+	r.relay(1)
+	r.await("three tries", func() bool {
+		return len(slices.DeleteFunc(r.received(), func(s string) bool { return s != "1" })) >= 3
+	})
+	if left := r.db.left(); len(left) != 2 || slices.Contains(r.received(), "2") {
+		t.Errorf("left %v, received %q", left, r.received())
+	}
+	if !slices.ContainsFunc(r.told(), func(e outbox.Event) bool {
+		return e.Kind == outbox.Refused && e.Status == 400 && e.Err != nil && string(e.Body) == "1"
+	}) {
+		t.Errorf("told %+v", r.told())
+	}
+}
+
+func TestWhatAsksForAnotherTryGetsOne(t *testing.T) {
+	for _, status := range []int{0, 408, 425, 429, 500, 503} {
+		var n atomic.Int64
+		r := newRig(t, fast, func(*http.Request, string) int {
+			if n.Add(1) < 4 {
+				return status
+			}
+			return http.StatusOK
+		})
+		r.add("a 1")
+		r.relay(1)
+		r.awaitEmpty()
+		if n.Load() < 4 {
+			t.Errorf("status %d: %d tries", status, n.Load())
+		}
+		if last := r.told()[len(r.told())-1]; last.Kind != outbox.Delivered || status != 0 && last.Attempt != 4 {
+			t.Errorf("status %d: %+v", status, last)
+		}
+	}
+}
+
+func TestAReceiverThatHasSeenAHigherEpochEndsTheRelay(t *testing.T) {
+	store := httpfence.NewMemory()
+	fence := httpfence.Handler(store, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), httpfence.Options{})
+	r := newRig(t, fast, ok)
+	srv := newServer(t, fence)
+	r.url = srv
+	r.add("a 1")
+	newer := r.relay(9)
+	r.awaitEmpty()
+	r.stop(newer)
+	for i := range 20 {
+		r.add(fmt.Sprintf("a again%d", i), fmt.Sprintf("b other%d", i))
+	}
+	zombie := r.relay(8)
+	r.over(zombie)
+	if left := r.db.left(); len(left) < 20 {
+		t.Errorf("%d entries left: those of key a cannot have been delivered", len(left))
+	}
+	if !slices.ContainsFunc(r.told(), func(e outbox.Event) bool {
+		var stale *httpfence.StaleError
+		return e.Kind == outbox.Fenced && errors.As(e.Err, &stale) && stale.Highest == 9 && stale.Epoch == 8
+	}) {
+		t.Errorf("told %+v", r.told())
+	}
+	r.relay(10)
+	r.awaitEmpty()
+}
+
+func TestTheEndOfTheClaimEndsTheRequestsUnderWay(t *testing.T) {
+	begun := make(chan struct{}, 1)
+	hold := make(chan struct{})
+	r := newRig(t, outbox.Options[*tx]{RequestTimeout: time.Hour}, func(*http.Request, string) int {
+		begun <- struct{}{}
+		<-hold
+		return http.StatusOK
+	})
+	defer close(hold)
+	r.add("a 1")
+	run := r.relay(1)
+	<-begun
+	r.stop(run)
+	if len(r.db.left()) != 1 {
+		t.Error("the entry is gone")
+	}
+}
+
+func TestARequestIsBoundedInTime(t *testing.T) {
+	o := fast
+	o.RequestTimeout = 20 * time.Millisecond
+	var n atomic.Int64
+	hold := make(chan struct{})
+	r := newRig(t, o, func(*http.Request, string) int {
+		if n.Add(1) == 1 {
+			<-hold
+		}
+		return http.StatusOK
+	})
+	defer close(hold)
+	r.add("a 1")
+	r.relay(1)
+	r.awaitEmpty()
+}
+
+func TestALostClaimDeletesNothingAndEndsTheRelay(t *testing.T) {
+	r := newRig(t, fast, ok)
+	r.add("a 1")
+	hold := make(chan struct{})
+	run := &claim{db: r.db, epoch: 1, applied: make(chan struct{}, 1)}
+	r.db.fail = func(n int) error {
+		if n == 2 { // after the read
+			run.lose()
+			close(hold)
+		}
+		return nil
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); r.box.Relay(t.Context(), run) }()
+	<-hold
+	<-done
+	if len(r.db.left()) != 1 {
+		t.Error("a lost claim has deleted an entry")
+	}
+}
+
+func TestTheDatabaseMayFailForAWhile(t *testing.T) {
+	r := newRig(t, fast, ok)
+	r.add("a 1", "a 2", "b 3")
+	r.db.fail = func(n int) error {
+		if n%3 != 0 {
+			return fmt.Errorf("%w: away", epoch.ErrTransient)
+		}
+		return nil
+	}
+	r.relay(1)
+	r.awaitEmpty()
+	if got := r.received(); len(got) != 3 {
+		t.Errorf("received %q: an answer is not forgotten because the database failed", got)
+	}
+}
+
+func TestAnEntryThatAPersonDeletedIsNotMissed(t *testing.T) {
+	var away atomic.Bool
+	r := newRig(t, fast, func(_ *http.Request, body string) int {
+		if body == "1" {
+			away.Store(true)
+			return http.StatusInternalServerError
+		}
+		return http.StatusOK
+	})
+	r.add("a 1", "a 2", "- 1")
+	r.relay(1)
+	r.await("a failure", away.Load)
+	err := r.db.do(func(t *tx) error {
+		delete(t.rows, 1)
+		delete(t.rows, 3)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.awaitEmpty()
+	if got := r.received(); !slices.Contains(got, "2") {
+		t.Errorf("received %q", got)
+	}
+}
+
+func TestABoxOfAnotherGroupSendsNothing(t *testing.T) {
+	box, err := outbox.New(table{}, outbox.Options[*tx]{Group: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box.Relay(t.Context(), &claim{db: newDatabase(), epoch: 1}) // returns
+}
+
+func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
+	for want, o := range map[string]outbox.Options[*tx]{
+		"Group":          {},
+		"Concurrency":    {Group: "g", Concurrency: -1},
+		"MaxBody":        {Group: "g", MaxBody: 1 << 30},
+		"MaxAnswer":      {Group: "g", MaxAnswer: -1},
+		"RequestTimeout": {Group: "g", RequestTimeout: -1},
+		"RetryMin":       {Group: "g", RetryMin: time.Minute, RetryMax: time.Second},
+		"RetryMax":       {Group: "g", RetryMax: 100 * time.Hour},
+	} {
+		if _, err := outbox.New(table{}, o); err == nil || !strings.Contains(err.Error(), "Options."+want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if _, err := outbox.New[*tx](nil, outbox.Options[*tx]{Group: "g"}); err == nil {
+		t.Error("a box without a store")
+	}
+}

@@ -1,0 +1,313 @@
+package outbox_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/outbox"
+)
+
+// database is one in memory: entries, and a list that transactions append to.
+type database struct {
+	mu    sync.Mutex
+	state state
+	last  int64
+	begun int // transactions
+
+	// fail, if it is set, is asked before a transaction commits.
+	fail func(n int) error
+}
+
+type state struct {
+	rows map[int64]outbox.Row
+	list []string
+}
+
+// tx is a transaction on a copy.
+type tx struct {
+	db *database
+	state
+}
+
+func (t *tx) note(s string) { t.list = append(slices.Clone(t.list), s) }
+
+func newDatabase() *database { return &database{state: state{rows: map[int64]outbox.Row{}}} }
+
+func (db *database) do(apply func(*tx) error) error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	t := &tx{db: db, state: state{rows: maps.Clone(db.state.rows), list: db.state.list}}
+	db.begun++
+	err := apply(t)
+	if err == nil && db.fail != nil {
+		err = db.fail(db.begun)
+	}
+	if err == nil {
+		db.state = t.state
+	}
+	return err
+}
+
+func (db *database) notes() []string {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.state.list
+}
+
+func (db *database) left() []outbox.Row {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return slices.SortedFunc(maps.Values(db.state.rows), func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// table is the outbox.Store of a database.
+type table struct{}
+
+func (table) Add(_ context.Context, t *tx, _ epoch.Partition, e outbox.Entry) error {
+	t.db.last++
+	t.rows[t.db.last] = outbox.Row{ID: t.db.last, Entry: e}
+	return nil
+}
+
+func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, after int64, limit int) (all []outbox.Row, err error) {
+	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
+		if id > after && len(all) < limit {
+			all = append(all, t.rows[id])
+		}
+	}
+	return all, nil
+}
+
+func (table) Next(_ context.Context, t *tx, _ epoch.Partition, key string, after int64) (outbox.Row, bool, error) {
+	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
+		if id > after && t.rows[id].Key == key {
+			return t.rows[id], true, nil
+		}
+	}
+	return outbox.Row{}, false, nil
+}
+
+func (table) Load(_ context.Context, t *tx, _ epoch.Partition, id int64) (outbox.Row, bool, error) {
+	row, ok := t.rows[id]
+	return row, ok, nil
+}
+
+func (table) Delete(_ context.Context, t *tx, _ epoch.Partition, id int64) (bool, error) {
+	_, ok := t.rows[id]
+	delete(t.rows, id)
+	return ok, nil
+}
+
+// claim is a consumer.Beside.
+type claim struct {
+	db      *database
+	epoch   epoch.Epoch
+	applied chan struct{}
+
+	mu    sync.Mutex
+	stale error
+}
+
+var orders = epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
+
+func (c *claim) Partition() epoch.Partition { return orders }
+func (c *claim) Epoch() epoch.Epoch         { return c.epoch }
+func (c *claim) Applied() <-chan struct{}   { return c.applied }
+
+func (c *claim) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return c.db.do(func(t *tx) error {
+		if err := apply(ctx, t); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.stale
+	})
+}
+
+// lose makes every transaction of the claim stale.
+func (c *claim) lose() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stale = &epoch.StaleError{Partition: orders}
+}
+
+// rig is a box, its database and a receiver.
+type rig struct {
+	*testing.T
+	db  *database
+	box *outbox.Box[*tx]
+	url string
+
+	mu     sync.Mutex
+	got    []string // bodies, in the order in which they came
+	calls  []httpfence.Call
+	events []outbox.Event
+}
+
+// newRig has a receiver that answers as told: with a status, or 0 to answer
+// nothing.
+func newRig(t *testing.T, o outbox.Options[*tx], answer func(r *http.Request, body string) int) *rig {
+	t.Helper()
+	r := &rig{T: t, db: newDatabase()}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		c, err := httpfence.ReadCall(req.Header)
+		if err != nil {
+			t.Error(err)
+		}
+		r.mu.Lock()
+		r.got, r.calls = append(r.got, string(body)), append(r.calls, c)
+		r.mu.Unlock()
+		status := answer(req, string(body))
+		if status == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("X-Answer", "yes")
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, "answer to %s", body)
+	}))
+	t.Cleanup(srv.Close)
+	r.url = srv.URL
+	o.Group = "billing"
+	o.Client = srv.Client()
+	o.Logger = slog.New(slog.DiscardHandler)
+	o.Observe = func(e outbox.Event) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.events = append(r.events, e)
+	}
+	box, err := outbox.New(table{}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.box = box
+	return r
+}
+
+// add adds entries in one transaction, each "key body".
+func (r *rig) add(entries ...string) {
+	r.Helper()
+	err := r.db.do(func(t *tx) error {
+		for _, e := range entries {
+			var key, body string
+			if _, err := fmt.Sscanf(e, "%s %s", &key, &body); err != nil {
+				return err
+			}
+			if key == "-" {
+				key = ""
+			}
+			err := r.box.Add(r.Context(), t, epoch.Message{Topic: "orders", Partition: 3},
+				outbox.Entry{Key: key, Scope: "scope/" + key, URL: r.url, Body: []byte(body)})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// running is a relay under one claim.
+type running struct {
+	*claim
+	end  func() // ends the claim's context
+	done chan struct{}
+}
+
+func (r *rig) relay(e epoch.Epoch) *running {
+	c := &claim{db: r.db, epoch: e, applied: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(r.Context())
+	run := &running{c, cancel, make(chan struct{})}
+	go func() {
+		defer close(run.done)
+		r.box.Relay(ctx, c)
+	}()
+	r.Cleanup(func() { r.stop(run) })
+	return run
+}
+
+func (r *rig) stop(run *running) {
+	r.Helper()
+	run.end()
+	r.over(run)
+}
+
+// over waits until the relay has returned.
+func (r *rig) over(run *running) {
+	r.Helper()
+	select {
+	case <-run.done:
+	case <-time.After(20 * time.Second):
+		r.Fatal("the relay did not return")
+	}
+}
+
+// wake tells the relay that messages were applied.
+func (run *running) wake() {
+	select {
+	case run.applied <- struct{}{}:
+	default:
+	}
+}
+
+func (r *rig) await(what string, ok func() bool) {
+	r.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.Fatalf("not within 20 s: %s; left %v, received %v", what, r.db.left(), r.received())
+		}
+	}
+}
+
+func (r *rig) awaitEmpty() {
+	r.Helper()
+	r.await("an empty outbox", func() bool { return len(r.db.left()) == 0 })
+}
+
+func (r *rig) received() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+func (r *rig) told() []outbox.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
+}
+
+func (r *rig) wantReceived(want ...string) {
+	r.Helper()
+	if got := r.received(); !slices.Equal(got, want) {
+		r.Errorf("received %q, want %q", got, want)
+	}
+}
+
+// fast makes failures short.
+var fast = outbox.Options[*tx]{RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond}
+
+var errTest = errors.New("of the test")

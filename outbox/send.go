@@ -1,0 +1,98 @@
+package outbox
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/epochfence/epochfence/httpfence"
+)
+
+// outcome is what became of a request.
+type outcome struct {
+	kind       Kind
+	answered   bool // answer is one
+	answer     Answer
+	err        error
+	retryAfter time.Duration // what the receiver asked for
+}
+
+// send sends an entry and judges the answer.
+func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
+	ctx, cancel := context.WithTimeout(ctx, b.o.RequestTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, e.Method, e.URL, bytes.NewReader(e.Body))
+	if err != nil {
+		return outcome{kind: Refused, err: fmt.Errorf("outbox: entry %d: %w: %w", e.ID, ErrEntry, err)}
+	}
+	if e.Header != nil {
+		req.Header = e.Header.Clone()
+	}
+	call := httpfence.Call{Scope: e.Scope, Epoch: e.Epoch, Key: e.IdempotencyKey}
+	if err := call.SetHeaders(req.Header); err != nil {
+		return outcome{kind: Refused, err: fmt.Errorf("outbox: entry %d: %w: %w", e.ID, ErrEntry, err)}
+	}
+	res, err := b.client.Do(req)
+	if err != nil {
+		return outcome{kind: Retrying, err: fmt.Errorf("outbox: send entry %d: %w", e.ID, err)}
+	}
+	defer func() { _ = res.Body.Close() }()
+	a := Answer{Status: res.StatusCode, Header: res.Header}
+	a.Body, err = io.ReadAll(io.LimitReader(res.Body, int64(b.o.MaxAnswer)+1))
+	if len(a.Body) > b.o.MaxAnswer {
+		a.Body, a.Truncated = a.Body[:b.o.MaxAnswer], true
+	}
+	if err != nil && (b.o.OnAnswer != nil || !success(a.Status)) {
+		return outcome{kind: Retrying, err: fmt.Errorf("outbox: read the answer to entry %d: %w", e.ID, err)}
+	}
+	return judge(e, a)
+}
+
+func judge(e Sent, a Answer) outcome {
+	o := outcome{answered: true, answer: a}
+	if success(a.Status) {
+		return o // Delivered
+	}
+	p, isProblem := httpfence.ReadProblem(a.Header, a.Body)
+	switch {
+	case isProblem && a.Status == http.StatusPreconditionFailed && p.Type == httpfence.TypeStale:
+		o.kind = Fenced
+		o.err = &httpfence.StaleError{Scope: e.Scope, Epoch: e.Epoch, Highest: p.Highest}
+		return o
+	case httpfence.Retryable(a.Status):
+		o.kind = Retrying
+		o.answered = false // it is not for the application
+		if s, err := strconv.Atoi(a.Header.Get("Retry-After")); err == nil && s > 0 && s < int(maxWait/time.Second) {
+			o.retryAfter = time.Duration(s) * time.Second
+		}
+	default:
+		o.kind = Refused
+	}
+	o.err = fmt.Errorf("outbox: entry %d: %s %s was answered %d %s", e.ID, e.Method, e.URL, a.Status, http.StatusText(a.Status))
+	if isProblem && p.Detail != "" {
+		o.err = fmt.Errorf("%w: %s", o.err, p.Detail)
+	}
+	return o
+}
+
+func success(status int) bool { return status >= 200 && status < 300 }
+
+// newClient is given's copy, or one of our own, that follows no redirects: an
+// entry goes where it was meant to go.
+func newClient(given *http.Client, concurrency int) *http.Client {
+	c := &http.Client{}
+	if given != nil {
+		*c = *given
+	} else if t, ok := http.DefaultTransport.(*http.Transport); ok {
+		t = t.Clone()
+		t.MaxIdleConns = 0 // as many as there are hosts
+		t.MaxIdleConnsPerHost = max(concurrency, 64)
+		c.Transport = t
+	}
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return c
+}

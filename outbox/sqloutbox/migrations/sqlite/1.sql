@@ -1,0 +1,21 @@
+CREATE TABLE {{prefix}}schema (
+    version INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE {{prefix}}entries (
+    id              INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again
+    consumer_group  TEXT    NOT NULL,
+    topic           TEXT    NOT NULL,
+    number          INTEGER NOT NULL,                  -- of the partition
+    order_key       TEXT    NOT NULL,                  -- '': no order
+    scope           TEXT    NOT NULL,
+    idempotency_key TEXT    NOT NULL,
+    method          TEXT    NOT NULL,
+    url             TEXT    NOT NULL,
+    header          TEXT    NOT NULL,                  -- JSON: {"Name":["value"]}
+    body            BLOB    NOT NULL,
+    added_at        TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) -- for people
+) STRICT;
+
+CREATE INDEX {{prefix}}entries_partition ON {{prefix}}entries (consumer_group, topic, number, id);
+CREATE INDEX {{prefix}}entries_key ON {{prefix}}entries (consumer_group, topic, number, order_key, id);
