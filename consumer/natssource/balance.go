@@ -174,9 +174,9 @@ func (s *Source) vacate(sl *slot, failed bool) {
 // spend takes the lease of a partition, spends a tenure with it, and gives it
 // back.
 func (s *Source) spend(sl *slot, last revision) {
-	l, err := s.acquire(sl.place, last)
-	if err != nil {
-		s.vacate(sl, !errors.Is(err, errSwapped))
+	l, again := s.acquire(sl.place, last)
+	if l == nil {
+		s.vacate(sl, !again)
 		return
 	}
 	t := s.newTenure(sl.place, sl.log, l)
@@ -191,27 +191,28 @@ func (s *Source) spend(sl *slot, last revision) {
 	if early {
 		s.decline(sl)
 	}
-	err = t.giveBack()
+	err := t.giveBack()
 	s.vacate(sl, err != nil)
 }
 
-func (s *Source) acquire(p place, last revision) (*lease, error) {
+// acquire takes a lease. If it cannot, it says whether there is any point in
+// trying again at once.
+func (s *Source) acquire(p place, last revision) (l *lease, again bool) {
 	ctx, cancel := context.WithTimeout(s.base, min(readLimit, s.LeaseTTL/2))
 	defer cancel()
-	l := newLease(s.bucket, s.keys.lease(p))
+	l = newLease(s.bucket, s.keys.lease(p))
 	value := s.newRecord(l.nonce).json()
 	now, err := l.acquire(ctx, last, value)
 	switch {
 	case err == nil:
 		s.view.learn(p, entry{rev: l.rev, live: true, value: value})
-		return l, nil
+		return l, false
 	case errors.Is(err, errSwapped):
-		s.view.learn(p, now) // we heard late of somebody else's turn, or of the end of it
-	default:
-		s.log.Warn("cannot take the lease yet", "stream", p.stream, "partition", p.number, "err", err)
-		s.view.doubt()
+		return nil, s.view.learn(p, now) // we heard late of somebody else's turn, or of the end of it
 	}
-	return nil, err
+	s.log.Warn("cannot take the lease yet", "stream", p.stream, "partition", p.number, "err", err)
+	s.view.doubt()
+	return nil, false
 }
 
 // lookAgain asks the leader what is under a lease's key.

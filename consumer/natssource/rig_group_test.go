@@ -67,10 +67,12 @@ type grant struct {
 	give   chan struct{} // closed to have own return
 }
 
+var debugLog = func(testing.TB) *slog.Logger { return slog.New(slog.DiscardHandler) }
+
 func (r *groupRig) options() Options {
 	return Options{
 		Group: "billing", JetStream: r.js, Streams: []Stream{r.stream}, Bucket: "leases", LeaseTTL: r.ttl,
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: debugLog(r.t),
 	}
 }
 

@@ -75,14 +75,21 @@ func (v *view) doubt() {
 	}
 }
 
-// learn takes over what the leader has said about a lease.
-func (v *view) learn(p place, e entry) {
+// learn takes over what the leader has said about a lease. If that is older than
+// what we have seen, the watcher was faster, or the bucket is another one.
+// It reports whether it was any news.
+func (v *view) learn(p place, e entry) (news bool) {
 	v.mu.Lock()
-	changed := v.now.setLease(p, e, true)
+	was := v.now.leases[p].rev
+	changed := v.now.setLease(p, e)
 	v.mu.Unlock()
 	if changed {
 		notify(v.wake)
 	}
+	if e.rev < was {
+		v.doubt()
+	}
+	return e.rev > was
 }
 
 func notify(c chan<- struct{}) {
@@ -244,7 +251,7 @@ func (p *picture) apply(k keys, e jetstream.KeyValueEntry) bool {
 		// We release by DEL, so PURGE is the server's marker of a TTL that ran
 		// out, or the work of somebody else.
 		expired := e.Operation() == jetstream.KeyValuePurge
-		return p.setLease(at, entry{rev: e.Revision(), live: live, expired: expired, value: e.Value()}, false)
+		return p.setLease(at, entry{rev: e.Revision(), live: live, expired: expired, value: e.Value()})
 	}
 	return false
 }
@@ -276,11 +283,10 @@ func (p *picture) miss(was, now holder) {
 	}
 }
 
-// setLease notes what is under a lease's key. What the leader says counts even
-// if its revision is lower than what we had seen.
-func (p *picture) setLease(at place, e entry, leader bool) bool {
+// setLease notes what is under a lease's key.
+func (p *picture) setLease(at place, e entry) bool {
 	was, known := p.leases[at]
-	if known && e.rev <= was.rev && !leader {
+	if known && e.rev <= was.rev {
 		return false
 	}
 	now := holder{rev: e.rev, live: e.live, expired: e.expired}
