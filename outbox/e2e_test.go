@@ -1,0 +1,395 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/outbox/sqloutbox"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// ledger is the sender's database: a table of payments, one of answers, the
+// fences and the outbox. db is for looking at it.
+type ledger[TX any] struct {
+	db    *sql.DB
+	sink  epoch.Sink[TX]
+	store outbox.Store[TX]
+	exec  func(ctx context.Context, tx TX, query string, args ...any) error
+	left  string // counts the entries of the outbox
+}
+
+func sqliteLedger(t *testing.T) *ledger[*sqlsink.Tx] {
+	t.Helper()
+	db := sqliteFile(t, "ledger.db")
+	must(t, func() error { return sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}) })
+	must(t, func() error { return sqloutbox.Migrate(t.Context(), db, sqloutbox.Options{}) })
+	must(t, func() error { return sqloutbox.Migrate(t.Context(), db, sqloutbox.Options{}) }) // again: nothing to do
+	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (&ledger[*sqlsink.Tx]{
+		db: db, sink: sink, store: store,
+		exec: func(ctx context.Context, tx *sqlsink.Tx, query string, args ...any) error {
+			_, err := tx.ExecContext(ctx, query, args...)
+			return err
+		},
+		left: `SELECT count(*) FROM epochfence_outbox_entries`,
+	}).tables(t)
+}
+
+func postgresLedger(t *testing.T) *ledger[pgsink.Tx] {
+	t.Helper()
+	d := pgtest.Start(t)
+	admin := d.Superuser(t)
+	role, url := d.Role(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	db, err := sql.Open("pgx", d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	must(t, func() error { return pgsink.Migrate(t.Context(), admin, "") })
+	must(t, func() error { return pgsink.Grant(t.Context(), admin, "", role) })
+	must(t, func() error { return pgoutbox.Migrate(t.Context(), admin, "") })
+	must(t, func() error { return pgoutbox.Migrate(t.Context(), admin, "") }) // again: nothing to do
+	must(t, func() error { return pgoutbox.Grant(t.Context(), admin, "", role) })
+	sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := (&ledger[pgsink.Tx]{
+		db: db, sink: sink, store: store,
+		exec: func(ctx context.Context, tx pgsink.Tx, query string, args ...any) error {
+			_, err := tx.Exec(ctx, strings.Replace(query, "?", "$1", 1), args...)
+			return err
+		},
+		left: `SELECT count(*) FROM epochfence_outbox.entry`,
+	}).tables(t)
+	must(t, func() error {
+		_, err := admin.Exec(t.Context(), `GRANT INSERT ON payments, answers TO `+role)
+		return err
+	})
+	return l
+}
+
+func (l *ledger[TX]) tables(t *testing.T) *ledger[TX] {
+	t.Helper()
+	for _, name := range []string{"payments", "answers"} {
+		must(t, func() error {
+			_, err := l.db.ExecContext(t.Context(), `CREATE TABLE `+name+` (payment text)`)
+			return err
+		})
+	}
+	return l
+}
+
+func sqliteFile(t *testing.T, name string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), name)+"?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func must(t *testing.T, do func() error) {
+	t.Helper()
+	if err := do(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func count(t *testing.T, db *sql.DB, query string) (n int) {
+	t.Helper()
+	must(t, func() error { return db.QueryRowContext(t.Context(), query).Scan(&n) })
+	return n
+}
+
+// doubtful is a sink that now and then loses the acknowledgement of a
+// transaction beside the messages, which has landed or has not: a crash between
+// the answer of a receiver and the deletion of its entry, as the next claim sees it.
+type doubtful[TX any] struct {
+	epoch.Sink[TX]
+	on    *atomic.Bool
+	count *atomic.Int64
+}
+
+func (s doubtful[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
+	if as[0].From != as[0].To || !s.on.Load() || rand.IntN(25) > 0 {
+		return s.Sink.Commit(ctx, as, apply)
+	}
+	s.count.Add(1)
+	if rand.IntN(2) == 0 { // landed
+		if err := s.Sink.Commit(ctx, as, apply); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: the acknowledgement was lost", epoch.ErrInDoubt)
+	}
+	lost := fmt.Errorf("%w: the connection was lost", epoch.ErrInDoubt)
+	return s.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
+		if err := apply(ctx, tx); err != nil {
+			return err
+		}
+		return lost
+	})
+}
+
+// network loses requests and answers, and delivers some requests late, once more
+// or after the sender has given up, whoever owns the partition by then.
+type network struct {
+	http.RoundTripper
+	on   *atomic.Bool
+	late sync.WaitGroup
+}
+
+var errLost = errors.New("lost in the network")
+
+func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !n.on.Load() {
+		return n.RoundTripper.RoundTrip(req)
+	}
+	switch rand.IntN(12) {
+	case 0:
+		_ = req.Body.Close()
+		return nil, errLost
+	case 1: // after the effect
+		if res, err := n.RoundTripper.RoundTrip(req); err == nil {
+			_ = res.Body.Close()
+		}
+		return nil, errLost
+	case 2: // and the sender knows nothing of it
+		n.deliverLate(req)
+		_ = req.Body.Close()
+		return nil, errLost
+	case 3:
+		n.deliverLate(req)
+	}
+	return n.RoundTripper.RoundTrip(req)
+}
+
+func (n *network) deliverLate(req *http.Request) {
+	late := req.Clone(context.WithoutCancel(req.Context()))
+	body, err := req.GetBody()
+	if err != nil {
+		panic(err)
+	}
+	late.Body = body
+	n.late.Add(1)
+	time.AfterFunc(rand.N(150*time.Millisecond), func() {
+		defer n.late.Done()
+		if res, err := n.RoundTripper.RoundTrip(late); err == nil {
+			_ = res.Body.Close()
+		}
+	})
+}
+
+const (
+	accounts = 24
+	payments = 20 // of each account
+)
+
+// TestEveryEntryIsAppliedOnceAndInOrderOfItsKey is all of it together: a source
+// that takes partitions away unannounced, relays that go on as zombies,
+// transactions in doubt, a network that loses and repeats, and a receiver that fails.
+func TestEveryEntryIsAppliedOnceAndInOrderOfItsKey(t *testing.T) {
+	t.Run("SQLite", func(t *testing.T) { endToEnd(t, sqliteLedger(t)) })
+	t.Run("PostgreSQL", func(t *testing.T) { endToEnd(t, postgresLedger(t)) })
+}
+
+func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var faults atomic.Bool
+	faults.Store(true)
+	var doubts, outcomes [10]atomic.Int64
+
+	// The receiver, with a database of its own.
+	gateway := sqliteFile(t, "gateway.db")
+	must(t, func() error {
+		_, err := gateway.ExecContext(ctx, `CREATE TABLE charges (n INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT, payment TEXT, epoch INTEGER)`)
+		return err
+	})
+	must(t, func() error { return httpfence.Migrate(ctx, gateway, httpfence.SQLite, httpfence.SQLOptions{}) })
+	fence, err := httpfence.OpenSQL(ctx, gateway, httpfence.SQLite, httpfence.SQLOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(httpfence.Handler(fence, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		c, _ := httpfence.CallOf(req.Context())
+		payment, err := io.ReadAll(req.Body)
+		if err == nil {
+			_, err = httpfence.Tx(req.Context()).ExecContext(req.Context(),
+				`INSERT INTO charges (account, payment, epoch) VALUES (?, ?, ?)`, c.Scope, string(payment), int64(c.Epoch))
+		}
+		switch {
+		case err != nil || faults.Load() && rand.IntN(15) == 0:
+			w.WriteHeader(http.StatusInternalServerError)
+		case faults.Load() && rand.IntN(15) == 0:
+			panic(http.ErrAbortHandler)
+		}
+	}), httpfence.Options{
+		Observe: func(_ httpfence.Call, o httpfence.Outcome) { outcomes[o].Add(1) },
+		Logger:  slog.New(slog.DiscardHandler),
+	}))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.Start()
+	defer srv.Close()
+
+	// The senders: two processes on one group.
+	topic := memsource.New("payments", 4)
+	group := topic.Group("billing")
+	group.SetTerm(5 * time.Second)
+	group.Script()
+	net := &network{RoundTripper: srv.Client().Transport, on: &faults}
+	var running sync.WaitGroup
+	var members []*memsource.Member
+	runCtx, stop := context.WithCancel(ctx)
+	defer running.Wait()
+	defer stop()
+	for _, name := range []string{"a", "b"} {
+		m := group.Member(name)
+		members = append(members, m)
+		box, err := outbox.New(l.store, outbox.Options[TX]{
+			Group: "billing", Client: &http.Client{Transport: net}, RequestTimeout: 2 * time.Second,
+			RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+			OnAnswer: func(ctx context.Context, tx TX, e outbox.Sent, _ outbox.Answer) error {
+				return l.exec(ctx, tx, `INSERT INTO answers (payment) VALUES (?)`, string(e.Body))
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		handle := func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+			account := string(m.Key)
+			if err := l.exec(ctx, tx, `INSERT INTO payments (payment) VALUES (?)`, string(m.Value)); err != nil {
+				return err
+			}
+			return box.Add(ctx, tx, m, outbox.Entry{Key: account, Scope: account, URL: srv.URL + "/charges", Body: m.Value})
+		}
+		running.Go(func() {
+			sink := doubtful[TX]{l.sink, &faults, &doubts[0]}
+			err := consumer.Run(runCtx, m, sink, handle, consumer.Options[TX]{
+				Beside: box.Relay, RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Errorf("member %s: %v", name, err)
+			}
+		})
+	}
+
+	// The history: messages come while partitions change hands.
+	tick := time.NewTicker(40 * time.Millisecond)
+	defer tick.Stop()
+	for n := range int32(4) {
+		group.Grant(members[n%2], "payments", n)
+	}
+	for i := range payments {
+		for a := range accounts {
+			account := fmt.Sprintf("account-%d", a)
+			topic.Send(account, fmt.Sprintf("%s/%02d", account, i))
+		}
+		<-tick.C
+		group.Grant(members[rand.IntN(2)], "payments", rand.Int32N(4))
+	}
+	for range 20 {
+		<-tick.C
+		group.Grant(members[rand.IntN(2)], "payments", rand.Int32N(4))
+	}
+	net.late.Wait()
+	faults.Store(false)
+	for n := range int32(4) {
+		group.Grant(members[n%2], "payments", n)
+	}
+	for count(t, l.db, `SELECT count(*) FROM payments`) < accounts*payments || count(t, l.db, l.left) > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not done in time: %d payments, %d entries left", count(t, l.db, `SELECT count(*) FROM payments`), count(t, l.db, l.left))
+		}
+	}
+	net.late.Wait()
+
+	// The verdict, from what the receiver has written.
+	var charges []string
+	rows, err := gateway.QueryContext(ctx, `SELECT account, payment, epoch FROM charges ORDER BY n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	highest := map[string]int64{}
+	last := map[string]string{}
+	for rows.Next() {
+		var account, payment string
+		var e int64
+		must(t, func() error { return rows.Scan(&account, &payment, &e) })
+		if e < highest[account] {
+			t.Errorf("%s charged under epoch %d after %d", payment, e, highest[account])
+		}
+		if payment <= last[account] {
+			t.Errorf("%s charged after %s", payment, last[account])
+		}
+		highest[account], last[account] = e, payment
+		charges = append(charges, payment)
+	}
+	must(t, rows.Err)
+	slices.Sort(charges)
+	if n := len(slices.Compact(slices.Clone(charges))); len(charges) != accounts*payments || n != len(charges) {
+		t.Errorf("%d charges of %d payments, want one of each of %d", len(charges), n, accounts*payments)
+	}
+	for _, table := range []string{"payments", "answers"} {
+		all := count(t, l.db, `SELECT count(payment) FROM `+table)
+		different := count(t, l.db, `SELECT count(DISTINCT payment) FROM `+table)
+		if all != accounts*payments || different != all {
+			t.Errorf("%s: %d rows, %d different, want %d", table, all, different, accounts*payments)
+		}
+	}
+	t.Logf("%d commits in doubt; the receiver applied %d, undid %d, replayed %d and refused %d as stale",
+		doubts[0].Load(), outcomes[httpfence.Applied].Load(), outcomes[httpfence.Undone].Load(),
+		outcomes[httpfence.Replayed].Load(), outcomes[httpfence.Stale].Load())
+	for _, o := range []httpfence.Outcome{httpfence.Undone, httpfence.Replayed, httpfence.Stale} {
+		if outcomes[o].Load() == 0 {
+			t.Errorf("no request was %s: the test shows less than it says", o)
+		}
+	}
+}
