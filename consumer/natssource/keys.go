@@ -25,7 +25,6 @@ type keys struct {
 
 func newKeys(group string) keys { return keys{escape(group) + "."} }
 
-func (k keys) all() string             { return k.prefix + ">" }
 func (k keys) member(id string) string { return k.prefix + "member." + id }
 func (k keys) lease(p place) string    { return k.prefix + "lease." + k.of(p) }
 func (k keys) position(p place) string { return k.prefix + "position." + k.of(p) }

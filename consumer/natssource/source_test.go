@@ -154,7 +154,7 @@ func TestAMemberThatIsCutOffIsReplacedAndDoesNotComeBackToItsOldTenure(t *testin
 	}
 	a.wires.hold(false, false)
 	for _, g := range old {
-		g.lost(t)
+		_ = g.lost(t)
 		if _, err := g.Confirm(inTime(t), g.fence(1)); !errors.Is(err, consumer.ErrLost) {
 			t.Errorf("Confirm: %v, want ErrLost", err)
 		}
@@ -224,7 +224,7 @@ func TestAConnectionThatIsClosedEndsRunAndSaysSo(t *testing.T) {
 	m := r.start("a")
 	g := m.granted(0)
 	m.source.JetStream.Conn().Close()
-	g.lost(t)
+	_ = g.lost(t)
 	select {
 	case <-m.ended:
 	case <-time.After(patience):
@@ -277,7 +277,7 @@ func TestABucketThatIsDeletedIsCreatedAgainAndLeasedAnew(t *testing.T) {
 	g := a.granted(0)
 	source := g.Origin().Source
 	must(t, r.js.DeleteKeyValue(inTime(t), "leases"))
-	g.lost(t)
+	_ = g.lost(t)
 	r.shared([]*testMember{a}, 3)
 	if now := a.granted(0); now.Origin().Source != source {
 		t.Errorf("the leases now come from %q, came from %q", now.Origin().Source, source)
