@@ -284,21 +284,26 @@ var attacks = []history{{
 	needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(2), memsink.New()
+		other, topics := topic, []string{topic}
+		if _, shared := w.Harness.(SharedLog); shared {
+			other = w.newTopic(2)
+			topics = append(topics, other)
+		}
 		all := numbered(0, 0, 20)
 		w.produce(topic, 0, all[:10]...)
-		a := w.run("a", db, memsink.Hooks{}, topic)
+		a := w.run("a", db, memsink.Hooks{}, topics...)
 		w.applied(db, topic, 0, all[:10]...)
 		a.leave()
 		w.produce(topic, 0, all[10:]...)
 		position := w.fence(db, group, topic, 0).Next
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, position+5)
-		b := w.run("b", db, memsink.Hooks{}, topic)
-		halted := saw(b, func(e consumer.Halted) bool { return errors.Is(e.Err, consumer.ErrPassedBy) })
+		b := w.run("b", db, memsink.Hooks{}, topics...)
+		halted := saw(b, func(e consumer.Halted) bool { return e.Partition.Number == 0 && errors.Is(e.Err, consumer.ErrPassedBy) })
 		if halted.Next != position {
 			w.fail("halted at %d, want %d", halted.Next, position)
 		}
-		w.produce(topic, 1, "other")
-		w.applied(db, topic, 1, "other")
+		w.produce(other, 1, "other")
+		w.applied(db, other, 1, "other")
 		b.leave()
 		w.applied(db, topic, 0, all[:10]...)
 	},

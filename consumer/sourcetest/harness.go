@@ -75,6 +75,13 @@ type Trimmer interface {
 	Trim(t testing.TB, topic string, partition int32, begin epoch.Offset)
 }
 
+// SharedLog is had by the harness of a source whose partitions share one log:
+// what is trimmed from one is trimmed from all.
+type SharedLog interface {
+	// SharesLog does nothing.
+	SharesLog()
+}
+
 // Deleter can delete one message from the inside of the log, which leaves a gap
 // that the source can explain.
 type Deleter interface {
