@@ -1,2 +1,13 @@
-// Package pgoutbox keeps an outbox in PostgreSQL, through pgx.
+// Package pgoutbox keeps an [outbox] in PostgreSQL, through pgx. Its table is in the
+// database of the sink, so that a handler's effects and its entries commit
+// together:
+//
+//	err = pgoutbox.Migrate(ctx, owner, "")
+//	err = pgoutbox.Grant(ctx, owner, "", "app")
+//	…
+//	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, "")
+//
+// It works in the transactions that it is given and holds no connection.
+//
+// [outbox]: https://pkg.go.dev/github.com/epochfence/epochfence/outbox
 package pgoutbox

@@ -1,2 +1,12 @@
-// Package sqloutbox keeps an outbox through database/sql, for SQLite so far.
+// Package sqloutbox keeps an [outbox] through database/sql, for SQLite so far.
+// Its tables are in the database of the sink, so that a handler's effects and its
+// entries commit together:
+//
+//	err = sqloutbox.Migrate(ctx, db, sqloutbox.Options{})
+//	…
+//	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.Options{})
+//
+// It works in the transactions that it is given and holds no connection.
+//
+// [outbox]: https://pkg.go.dev/github.com/epochfence/epochfence/outbox
 package sqloutbox
