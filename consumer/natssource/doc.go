@@ -1,3 +1,154 @@
-// Package natssource leases partitions of JetStream streams through a key-value
-// bucket and reads them: a [consumer.Source] on nats.go.
+// Package natssource leases partitions of NATS JetStream streams and reads them:
+// a [consumer.Source] on nats.go.
+//
+//	js, err := jetstream.New(conn) // with nats.MaxReconnects(-1)
+//	source, err := natssource.New(natssource.Options{
+//		Group:     "billing",
+//		JetStream: js,
+//		Streams: []natssource.Stream{{
+//			Name:      "payments",
+//			Transform: &natssource.Transform{Source: "payments.*", Destination: "payments.{{partition(16,1)}}.{{wildcard(1)}}"},
+//		}},
+//	})
+//
+// It needs nats-server 2.11, the first in which a single key can expire;
+// [Source.Run] says so otherwise.
+//
+// # Partitions
+//
+// A partition is a subject filter on a stream: one of a list ([Stream.Filters]), one
+// for each number of the partition(N, ...) in the stream's subject transform
+// ([Stream.Transform], which [EnsureTransform] sets or checks), or the whole
+// stream. Its offsets are the stream's sequences, so that gaps are the
+// rule: they are the messages of other partitions, and deleted ones. The topic of
+// a message is its stream, its key the subject it is stored under.
+//
+// The log that a fence names is made of the stream's name and time of creation,
+// the number of partitions and the partition's filter. A stream that was deleted
+// and created again, or is partitioned in another way, is another log, and
+// partitions halt with an [*epoch.LogChangedError] until a person decides.
+//
+// # The lease
+//
+// For each partition of a group there is a key in a key-value bucket, and who
+// wrote its last value holds the lease. The revision of that value is the lease's
+// number.
+//
+//	GROUP.lease.STREAM.NUMBER     {"owner", "member", "nonce", "epoch", "next", "lag"}, expires
+//	GROUP.member.ID               {"name", "streams", "declined"}, expires
+//	GROUP.position.STREAM.NUMBER  {"next", "epoch", "owner"}
+//
+// In group and stream, bytes other than letters, digits, '-' and '_' are written
+// as '=' and two hexadecimal digits.
+//
+// A lease is acquired by a write that the leader of the bucket takes only if the
+// key still stands at the revision of a delete marker, or does not exist
+// (Nats-Expected-Last-Subject-Sequence). It expires after LeaseTTL (Nats-TTL), and
+// is renewed every third of that, by a write that is taken only at our own
+// revision. It is released by a delete marker at our own revision, after own has
+// returned. No lease of another member that has not expired is ever touched.
+//
+// Where the answer to a write is lost, or the revision is not what it should be, the
+// leader is asked what the key holds. A value with the nonce of this tenure is
+// ours, and its revision is gone on from; anything else means that the lease is
+// lost. A lost connection alone does not.
+//
+// Whatever the connection does, a tenure ends when no renewal was acknowledged
+// for nine tenths of LeaseTTL, which is its Term: counted on this process's monotonic clock,
+// from when the last acknowledged renewal was sent. The server counts the TTL from when
+// it stored it, which is later. So on clocks that run at one speed a tenure is
+// over before anybody else can have the partition. Nothing rests on that, though:
+// a leader whose wall clock is ahead of the one before lets leases run out early,
+// and a suspended machine may stop its monotonic clock. The sink's fence holds all
+// the same.
+//
+// # Confirm
+//
+// Confirm is a renewal. It counts if the acknowledgement arrives while the
+// tenure runs and the lease has not run out on our own clock. The number it
+// returns is the revision that it has just written.
+//
+// Revisions start over with a bucket that was created again, and are used again by
+// one that was restored from a backup; two members may then hold one number for a
+// moment, until one of them renews. Epochs go on all the same: the sink counts on from
+// where it was. A bucket that was deleted while members run is created again
+// by them. Its name is what fences keep of it, with the domain: a group that moves to
+// another bucket is another deployment, which the sink refuses with an
+// [*epoch.ForeignLeaseError].
+//
+// # Members and shares
+//
+// Every member registers under a key that expires like a lease, watches the keys
+// of its group, and computes the same shares: partitions by members, no more
+// than a member serves, and what remains with those that hold most. It takes free
+// partitions up to its share. What it has too much it gives back, drained, one
+// at a time, and only while somebody who can take it has less than a share. So
+// a member that joins or leaves moves no more partitions than it must. What it sees
+// may be late or wrong; that costs a refused write, or a partition that moves
+// once more, and no lease.
+//
+// A partition that own returns from early is declined: others may have it. This
+// member tries again when a member joins or leaves.
+//
+// A partition that is to be given back is drained within Term; after that its
+// tenure is cancelled. When the context of Run ends, all are, and then the
+// leases are released and the others hear of it at once: Term at most, and some seconds
+// more for a server that does not answer or a handler that does not heed its context.
+// A member that is killed is missed when its first lease runs out, LeaseTTL after the
+// last renewal; the server looks every 250 ms to 1 s.
+//
+// # Reading
+//
+// Reading starts at the sink's position, with an ordered consumer on the
+// partition's filter. Nothing is acknowledged to the server: the stream must have limits
+// retention, and work-queue and interest streams are refused with [ErrRetention].
+// A position that retention or a purge has passed is [consumer.ErrPassedBy];
+// one above the stream's end, or in a stream that lost its tail and grew again,
+// is [consumer.ErrTruncated]. The latter is recognised by a fingerprint of the
+// server's timestamps, which is what [consumer.Message] has as LeaderEpoch. What
+// decides is asked of the leader of the stream, never of a replica.
+//
+// A partition with no messages of its own still moves on through its stream, by
+// control messages, so that retention does not pass it by.
+//
+// BufferBytes are shared by the partitions being read. A message larger than
+// its partition's part is delivered all the same.
+//
+// # Positions for people
+//
+// The position of each partition is in its lease, with the owner, the epoch and
+// the lag, and stays in its position key: `nats kv get epochfence billing.position.payments.3`.
+// It is written with renewals and at the end of a tenure. Nothing is decided by it, but
+// a group of which the sink has no fence adopts it on request
+// ([consumer.StartCommitted]), or where there is none the ack floor of a durable consumer
+// that is named like the group.
+//
+// # How durable the bucket must be
+//
+// A bucket that forgets costs no message and no effect: the sink counts on, and
+// whoever held a lease takes it again or loses it. It does cost the work in hand.
+// Where a server may fail, give the bucket three replicas: it is created with those of the
+// first stream. Where all of them may lose power at once and that work matters, set
+// sync_interval: always for the servers. A bucket in memory works.
+//
+// # Permissions
+//
+// For each stream, the bucket and the group, in a domain with its prefix in the
+// place of $JS.API (and before $KV):
+//
+//	publish    $JS.API.STREAM.INFO.STREAM_NAME
+//	publish    $JS.API.STREAM.MSG.GET.STREAM_NAME
+//	publish    $JS.API.CONSUMER.CREATE.STREAM_NAME.>
+//	publish    $JS.API.CONSUMER.DELETE.STREAM_NAME.>
+//	publish    $JS.API.CONSUMER.INFO.STREAM_NAME.>
+//	publish    $JS.API.CONSUMER.MSG.NEXT.STREAM_NAME.>
+//	publish    $JS.API.STREAM.INFO.KV_BUCKET
+//	publish    $JS.API.STREAM.MSG.GET.KV_BUCKET
+//	publish    $JS.API.CONSUMER.CREATE.KV_BUCKET.>
+//	publish    $JS.API.CONSUMER.DELETE.KV_BUCKET.>
+//	publish    $JS.FC.KV_BUCKET.>
+//	publish    $KV.BUCKET.GROUP.>
+//	publish    $JS.API.INFO                        to create the bucket
+//	publish    $JS.API.STREAM.CREATE.KV_BUCKET     to create the bucket
+//	subscribe  _INBOX.>                            or the connection's own prefix
 package natssource
