@@ -1,6 +1,8 @@
 package natstest
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +43,50 @@ func (s *Server) Connect(t testing.TB, options ...nats.Option) *nats.Conn {
 func (s *Server) JetStream(t testing.TB, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(s.Connect(t, options...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// StartCluster starts a cluster for t alone, and ends it with t. If t has failed
+// by then, the tails of the nodes' logs are added to its output.
+func StartCluster(t testing.TB, nodes int, configure ...Configure) *Cluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*startLimit)
+	defer cancel()
+	c, err := NewCluster(ctx, t.TempDir(), nodes, configure...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the servers' logs end with\n%s", c.LogTail())
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Connect returns a connection to any node, that goes to another when its own
+// is gone, and is closed when t ends.
+func (c *Cluster) Connect(t testing.TB, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	return connect(t, strings.Join(c.URLs(), ","), options)
+}
+
+// ConnectTo returns a connection to one node only.
+func (c *Cluster) ConnectTo(t testing.TB, node int, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	return connect(t, c.URLs()[node], options)
+}
+
+// JetStream is [Cluster.Connect] with the JetStream of the connection.
+func (c *Cluster) JetStream(t testing.TB, options ...nats.Option) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(c.Connect(t, options...))
 	if err != nil {
 		t.Fatal(err)
 	}
