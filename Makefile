@@ -60,11 +60,11 @@ demo-real: kafka ## the same on a real Kafka and PostgreSQL, with a million mess
 demo-payments: ## the payments example: freezes, kills, and who is charged twice
 	go run ./examples/payments
 
-PAYMENTS := -workers 4 -partitions 16 -messages 500000
+PAYMENTS := -workers 4 -partitions 16 -messages 500000 -naive=false
 CLUSTER  := -kill-every 1m -down 5s
 
 .PHONY: demo-payments-real
-demo-payments-real: ## the same on three NATS nodes, killed in turn, and PostgreSQL (PAYMENTS=…, CLUSTER=… to change)
+demo-payments-real: ## half a million on three NATS nodes, killed in turn, and PostgreSQL (PAYMENTS=…, CLUSTER=… to change)
 	go run ./internal/natstest/withcluster $(CLUSTER) \
 		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_POSTGRES" $(PAYMENTS)'
 

@@ -58,7 +58,7 @@ func connectBroker(ctx context.Context, urls string, replicas int) (*broker, err
 	if err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithPublishAsyncTimeout(ackWait))
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, show.Reachable)
 		defer cancel()
@@ -150,27 +150,42 @@ func (b *broker) send(ctx context.Context, stream string, seed uint64, accounts,
 		if n == 0 {
 			return sent, nil
 		}
-		acks := make([]jetstream.PubAckFuture, 0, n)
-		for i := len(sent); i < len(sent)+n; i++ {
-			m, err := message(stream, payment(seed, i, accounts))
-			if err != nil {
-				return nil, err
+		for end := len(sent) + n; len(sent) < end; {
+			var some []Payment
+			for i := len(sent); i < min(end, len(sent)+atOnce); i++ {
+				some = append(some, payment(seed, i, accounts))
 			}
-			ack, err := b.js.PublishMsgAsync(m)
+			offsets, err := b.sendSome(ctx, stream, some)
 			if err != nil {
 				return nil, fmt.Errorf("send to stream %s: %w", stream, err)
 			}
-			acks = append(acks, ack)
-		}
-		for _, ack := range acks {
-			p := payment(seed, len(sent), accounts)
-			at, err := b.acknowledged(ctx, ack)
-			if err != nil {
-				return nil, fmt.Errorf("send %s to stream %s: %w", p.name(), stream, err)
+			for i, at := range offsets {
+				sent = append(sent, show.Place{Partition: partitionOf(some[i].Account, partitions), Offset: at})
 			}
-			sent = append(sent, show.Place{Partition: partitionOf(p.Account, partitions), Offset: at})
 		}
 	}
+}
+
+// sendSome publishes some payments, and returns the sequences that they got.
+func (b *broker) sendSome(ctx context.Context, stream string, some []Payment) ([]int64, error) {
+	acks := make([]jetstream.PubAckFuture, len(some))
+	for i, p := range some {
+		m, err := message(stream, p)
+		if err != nil {
+			return nil, err
+		}
+		if acks[i], err = b.js.PublishMsgAsync(m); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name(), err)
+		}
+	}
+	offsets := make([]int64, len(some))
+	for i, p := range some {
+		var err error
+		if offsets[i], err = b.acknowledged(ctx, acks[i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name(), err)
+		}
+	}
+	return offsets, nil
 }
 
 // message has the payment as its id, for the stream to recognise it by when it
@@ -184,6 +199,9 @@ func message(stream string, p Payment) (*nats.Msg, error) {
 }
 
 const (
+	// atOnce is how many messages may be without an acknowledgement.
+	atOnce = 512
+
 	// ackWait is how long a stream may take to acknowledge a message before it is
 	// sent again, and sending how long in all: while a node is down, the others
 	// choose a leader first.
@@ -196,13 +214,10 @@ const (
 func (b *broker) acknowledged(ctx context.Context, ack jetstream.PubAckFuture) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, sending)
 	defer cancel()
-	timer := time.NewTimer(ackWait)
-	defer timer.Stop()
 	select {
 	case a := <-ack.Ok():
 		return int64(a.Sequence), nil
-	case <-ack.Err():
-	case <-timer.C:
+	case <-ack.Err(): // or none for so long
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
@@ -216,9 +231,8 @@ func (b *broker) acknowledged(ctx context.Context, ack jetstream.PubAckFuture) (
 		if err == nil {
 			return int64(a.Sequence), nil
 		}
-		timer.Reset(200 * time.Millisecond)
 		select {
-		case <-timer.C:
+		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
 			return 0, fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
 		}

@@ -81,7 +81,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 		return err
 	}
 	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{
-		Group: c.Group, OnAnswer: charged, RequestTimeout: c.Timeout, Client: c.client(stage),
+		Group: c.Group, OnAnswer: charged, RequestTimeout: c.Timeout, Concurrency: 32, Client: c.client(stage),
 	})
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -68,9 +69,9 @@ func paymentNumber(name string) (int64, error) {
 	return strconv.ParseInt(strings.TrimPrefix(name, "payment-"), 10, 64)
 }
 
-// accounts is how many there are: enough for each partition to have some, and
-// few enough for each to be charged often.
-func accounts(partitions int) int { return max(400, 40*partitions) }
+// accounts is how many there are: enough for each partition to have some, which
+// are charged at the same time, and few enough for each to be charged often.
+func accounts(s show.Settings) int { return max(400, 40*s.Partitions, s.Messages/100) }
 
 func accountName(n int) string { return fmt.Sprintf("account-%05d", n) }
 

@@ -68,12 +68,12 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 	if err != nil {
 		return err
 	}
-	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, c.Schema)
+	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, outboxSchema(c.Schema))
 	if err != nil {
 		return err
 	}
 	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{
-		Group: c.Group, OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Client: c.client(stage),
+		Group: c.Group, OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Concurrency: 32, Client: c.client(stage),
 	})
 	if err != nil {
 		return err

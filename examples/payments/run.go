@@ -66,7 +66,7 @@ func play(ctx context.Context, s settings, b *show.Board) ([]*show.Column, error
 // introduce says what is about to be seen.
 func introduce(b *show.Board, s settings, server, ledger string) {
 	b.Print(fmt.Sprintf("%s payments from %s accounts, on %d partitions, for %d workers; seed %d",
-		show.Thousands(s.Messages), show.Thousands(accounts(s.Partitions)), s.Partitions, s.Workers, s.Seed))
+		show.Thousands(s.Messages), show.Thousands(accounts(s.Settings)), s.Partitions, s.Workers, s.Seed))
 	b.Print("nats-server " + server)
 	b.Print("ledger " + ledger + "; the gateway is a process with a database of its own")
 	b.Print("")

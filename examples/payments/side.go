@@ -30,16 +30,23 @@ type side struct {
 	verdict verdict
 }
 
-// incidentEvery is how far apart freezes and kills are in a long load. Each
-// takes as long as a lease, and somewhat more.
-const incidentEvery = 4 * time.Second
+// incidents is how many freezes and kills there are: as many as there is time
+// for, each as long as a lease and somewhat more; or fewer, where the load is long
+// and is to get on.
+func (s settings) incidents() int {
+	every := 4 * time.Second
+	if s.Duration > time.Minute {
+		every = 10 * time.Second
+	}
+	return show.Count(s.Duration, every)
+}
 
 func newSide(s settings, b *broker, name, id, dir string) *side {
 	word := map[string]string{show.Fence: "fenced", show.Usual: "usual"}[name]
 	sd := &side{
 		settings: s, broker: b, name: name, stream: "payments-" + id + "-" + word,
 		schema: "payments_" + id + "_" + word, charges: filepath.Join(dir, "gateway-"+word+".db"),
-		pace: show.NewPace(s.Messages, s.Duration, show.Count(s.Duration, incidentEvery)),
+		pace: show.NewPace(s.Messages, s.Duration, s.incidents()),
 	}
 	sd.crew = show.NewCrew(func(n int) any { return sd.config(n) })
 	sd.crew.Elsewhere = func(ctx context.Context, payment string) (bool, error) { return sd.db.settled(ctx, payment) }
@@ -58,7 +65,7 @@ func (sd *side) config(n int) config {
 func (sd *side) column() *show.Column {
 	c := &show.Column{
 		Name: sd.name, Play: sd, Crew: sd.crew, Pace: sd.pace, Held: sd.Partitions,
-		Plan: show.NewSchedule(sd.Seed, show.Count(sd.Duration, incidentEvery), sd.Workers,
+		Plan: show.NewSchedule(sd.Seed, sd.incidents(), sd.Workers,
 			[]show.Point{show.BeforeSend, show.Answered, show.Unlocked},
 			[]show.Point{show.Answered, show.AfterCommit}),
 	}
@@ -88,7 +95,7 @@ func (sd *side) Prepare(ctx context.Context) (err error) {
 }
 
 func (sd *side) Send(ctx context.Context) (err error) {
-	sd.sent, err = sd.broker.send(ctx, sd.stream, sd.Seed, accounts(sd.Partitions), sd.Partitions, sd.Messages, sd.pace)
+	sd.sent, err = sd.broker.send(ctx, sd.stream, sd.Seed, accounts(sd.Settings), sd.Partitions, sd.Messages, sd.pace)
 	return err
 }
 
@@ -112,7 +119,7 @@ func (sd *side) Judge(ctx context.Context) (exact bool, err error) {
 	if err := sd.stopGateway(); err != nil {
 		return false, err
 	}
-	sd.verdict, err = judge(ctx, sd.db, gatewayDB{sd.charges}, sd.Seed, accounts(sd.Partitions), sd.sent)
+	sd.verdict, err = judge(ctx, sd.db, gatewayDB{sd.charges}, sd.Seed, accounts(sd.Settings), sd.sent)
 	return sd.verdict.exact(sd.name == show.Fence), err
 }
 
