@@ -21,7 +21,8 @@ type Beside[TX any] interface {
 	// Do runs apply in a fenced transaction that applies no message: it
 	// commits only under this claim, and leaves the position where it is. It
 	// waits for the transaction of the partition's messages under way, if any,
-	// and takes turns with the next ones. The transaction is bounded by
+	// and takes turns with the next ones. So neither a handler nor apply may
+	// call Do: it would wait for itself. The transaction is bounded by
 	// [Options.BatchTimeout].
 	//
 	// An error of apply is returned, with everything rolled back; try again or
@@ -54,7 +55,7 @@ type side[TX any] struct {
 	messages  bool     // a transaction of the messages is under way
 	working   bool     // one beside them is
 	turn      bool     // of the queue: the last transaction was one of the messages
-	closed    bool     // nothing more is begun
+	skipped   bool     // another partition's work was begun first, though later in line
 	broken    *outcome // what ended the claim
 	interrupt func()   // ends the read under way
 }
@@ -168,10 +169,19 @@ func (s *side[TX]) Do(ctx context.Context, apply func(context.Context, TX) error
 	return <-w.done // it ends, as its context has
 }
 
-// mayGo reports whether the messages may have the next transaction. The
-// committer's mutex is held, as for the following.
+// mayGo reports whether the messages may have the next transaction. They let
+// the queue have its turn, unless it would wait for another partition's work that
+// takes its time; but not again and again. The committer's mutex is held, as for
+// the following.
 func (s *side[TX]) mayGo() bool {
-	return s == nil || !s.working && (!s.turn || len(s.queue) == 0)
+	switch {
+	case s == nil:
+		return true
+	case s.working:
+		return false
+	default:
+		return !s.turn || len(s.queue) == 0 || s.owner.committer.slow && !s.skipped
+	}
 }
 
 // mayWork reports whether the queue may have the next transaction.
@@ -220,7 +230,7 @@ func (s *side[TX]) passed(f epoch.Fence) {
 func (c *committer[TX]) submit(s *side[TX], w *work[TX]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.closed || s.broken != nil || s.ctx.Err() != nil {
+	if s.ctx.Err() != nil {
 		return false
 	}
 	s.queue = append(s.queue, w)
@@ -244,11 +254,11 @@ func (c *committer[TX]) recall(s *side[TX], w *work[TX]) bool {
 	return true
 }
 
-// closeSide refuses what is queued and what may come.
+// closeSide refuses what is queued. What may come is refused by its context,
+// which has ended.
 func (c *committer[TX]) closeSide(s *side[TX]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.closed = true
 	c.refuse(s)
 }
 
@@ -278,11 +288,14 @@ func (c *committer[TX]) pickBeside() (s *side[TX], w *work[TX], at epoch.Fence) 
 	if i < 0 {
 		return nil, nil, at
 	}
+	for _, t := range c.sides[:i] {
+		t.skipped = true
+	}
 	s = c.sides[i]
 	c.sides = append(slices.Delete(c.sides, i, i+1), s) // the others first, the next time
 	w = s.queue[0]
 	s.queue = slices.Delete(s.queue, 0, 1)
-	s.working = true
+	s.working, s.skipped = true, false
 	s.underWay.Add(1)
 	if len(s.queue) == 0 {
 		c.sides = c.sides[:len(c.sides)-1]
@@ -306,6 +319,7 @@ func (c *committer[TX]) workBeside() bool {
 
 	here := epoch.Advance{Partition: at.Partition, Claim: at.Claim, From: at.Next, To: at.Next, LeaderEpoch: at.LeaderEpoch}
 	defer c.watch([]take[TX]{{advance: here, epoch: at.Epoch}}, s.owner.timeout)()
+	defer time.AfterFunc(s.owner.timeout/16, func() { c.slowBeside(s) }).Stop()
 	err := errGoexit
 	defer func() { c.workedBeside(s, w, err) }()
 	err = c.run.sink.Commit(ctx, []epoch.Advance{here}, func(ctx context.Context, tx TX) error {
@@ -317,6 +331,18 @@ func (c *committer[TX]) workBeside() bool {
 	return true
 }
 
+// slowBeside has the messages of the other partitions go on.
+func (c *committer[TX]) slowBeside(s *side[TX]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !s.working {
+		return // the timer fired as the work ended
+	}
+	c.slow = true
+	c.shared.signal()
+	c.alone.signal()
+}
+
 // workedBeside says what the outcome means, as settle does for the messages.
 func (c *committer[TX]) workedBeside(s *side[TX], w *work[TX], err error) {
 	defer s.underWay.Done()
@@ -324,7 +350,7 @@ func (c *committer[TX]) workedBeside(s *side[TX], w *work[TX], err error) {
 	refusal, i := refusedTake(takes, err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.working, s.turn = false, false
+	s.working, s.turn, c.slow = false, false, false
 	switch {
 	case err == nil:
 	case errors.Is(err, epoch.ErrEscaped):

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -97,7 +98,7 @@ func (c *chaos) work(ctx context.Context, b beside, l *ledger) {
 // done, or in doubt; and no work and no message of an earlier claim comes after
 // one of a later.
 func TestUnderAnyScheduleOfFaultsWorkBesideIsCommittedAsDoAnswers(t *testing.T) {
-	seeds := uint64(60)
+	seeds := uint64(40)
 	if testing.Short() {
 		seeds = 5
 	}
@@ -168,13 +169,18 @@ func playBeside(t *testing.T, seed uint64, met map[string]int) {
 
 	committed := map[string]int{}
 	for n := range int32(partitions) {
-		r.wantEffects(n, want[n]...)
+		got := slices.DeleteFunc(r.sink.List(list(n)), func(v string) bool { return v == "gone" }) // or just not yet
+		if !slices.Equal(got, want[n]) {
+			t.Errorf("seed %d: effects of partition %d:\n got %v\nwant %v", seed, n, got, want[n])
+		}
 		for _, id := range r.sink.List(besides(n)) {
 			committed[id]++
 		}
 		r.wantRising("epochs of "+list(n), "")
 		r.wantRising(besides(n), ":")
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for id, err := range l.answers {
 		times, doubt := committed[id], errors.Is(err, epoch.ErrInDoubt)
 		switch {

@@ -475,7 +475,7 @@ func TestABrokenClaimTakesItsMessagesWithItWhateverTheyWaitFor(t *testing.T) {
 
 // Hundreds of partitions on several committers: each has its own turns.
 func TestWorkBesideManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
-	const partitions, messages, works = 300, 20, 5
+	const partitions, messages, works = 300, 6, 3
 	inBubble(t, partitions, func(r *rig) {
 		var did atomic.Int64
 		p := r.start("a", record, options{MaxBatch: 3, Committers: 3, Beside: func(ctx context.Context, b beside) {
@@ -531,5 +531,211 @@ func TestSlowWorkHoldsUpNoOtherPartitionsMessages(t *testing.T) {
 		synctest.Wait()
 		p.end()
 		r.wantEffects(0, mine...)
+	})
+}
+
+// Work that takes its time does not hold up the messages of those who wait in
+// line behind it either; and they are not passed over for ever.
+func TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt(t *testing.T) {
+	inBubble(t, 4, func(r *rig) {
+		r.group().SetTerm(time.Minute)
+		var slow, quick atomic.Int64
+		hold := make(chan struct{})
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			r.pass(100 * time.Millisecond)
+			return record(ctx, tx, m, e)
+		}, options{MaxBatch: 1, BatchTimeout: 16 * time.Second, Beside: func(ctx context.Context, b beside) {
+			<-hold
+			for ctx.Err() == nil {
+				err := b.Do(ctx, func(context.Context, tx) error {
+					if n := b.Partition().Number; n < 3 {
+						slow.Add(1)
+						r.pass(10 * time.Second)
+					} else {
+						quick.Add(1)
+					}
+					return nil
+				})
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("Do: %v", err)
+				}
+			}
+		}})
+		synctest.Wait()
+		r.fill(3, 7_000)
+		close(hold)
+		r.pass(10 * time.Minute)
+		applied := len(r.sink.List(list(3)))
+		p.end()
+		// Of each 20 s, one slow work after the other, it waits for 1 s at the
+		// beginning of each, and for the whole of the one it was passed over for.
+		if at := 10 * 60 * 10; applied < at/4 {
+			t.Errorf("%d messages in 10 minutes beside slow work of others, of about %d without it", applied, at)
+		}
+		if quick.Load() < slow.Load()/4 {
+			t.Errorf("%d pieces of work beside those messages, and %d slow ones of others", quick.Load(), slow.Load())
+		}
+	})
+}
+
+// A person sets the position behind a message that halts the partition. The
+// claim goes on from there, and the work beside the messages with it.
+func TestWorkBesideFollowsAPositionSetByHand(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 1)
+		p := r.start("a", poison, options{HaltMin: time.Minute, HaltMax: time.Minute, Beside: func(ctx context.Context, b beside) {
+			r.pass(10 * time.Minute)
+			if err := b.Do(ctx, note("x")); err != nil {
+				t.Errorf("Do: %v", err)
+			}
+		}})
+		synctest.Wait()
+		f := r.sink.Fences()[r.partition(0)]
+		skip := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: 0, To: 1}}
+		if err := r.sink.Commit(r.Context(), skip, func(context.Context, tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(20 * time.Minute)
+		p.end()
+		wantOne[consumer.Claimed](p)
+	})
+}
+
+func TestPartitionsTakeTurnsWithTheirWorkBeside(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			var running sync.WaitGroup
+			for range 1 + 3*(1-b.Partition().Number) { // partition 0 always has some queued
+				running.Go(func() {
+					for ctx.Err() == nil {
+						_ = b.Do(ctx, func(_ context.Context, tx tx) error {
+							r.pass(10 * time.Millisecond)
+							tx.Append("turns of "+list(b.Partition().Number), "x")
+							return nil
+						})
+					}
+				})
+			}
+			running.Wait()
+		}})
+		r.pass(10 * time.Second)
+		p.end()
+		many, few := len(r.sink.List("turns of "+list(0))), len(r.sink.List("turns of "+list(1)))
+		if few < many/3 {
+			t.Errorf("%d turns of the partition that asks all the time, %d of the other", many, few)
+		}
+	})
+}
+
+func TestWorkUnderWayEndsWithTheContextOfItsCall(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			began := time.Now()
+			err := b.Do(short, func(ctx context.Context, tx tx) error {
+				tx.Append("beside", "rolled back")
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != time.Second {
+				t.Errorf("Do = %v after %v", err, took)
+			}
+		}})
+		r.pass(time.Minute)
+		p.end()
+		if got := r.sink.List("beside"); len(got) > 0 {
+			t.Errorf("committed: %v", got)
+		}
+	})
+}
+
+// Messages that let work have its turn go on at once when nobody waits for it
+// any more.
+func TestMessagesGoOnWhenTheWorkTheyWaitForIsTakenBack(t *testing.T) {
+	for name, fails := range map[string]bool{"in good order": false, "after a failure": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 2, func(r *rig) {
+				r.group().SetTerm(time.Minute)
+				var began time.Time
+				took := make(chan time.Duration, 1)
+				p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+					switch {
+					case began.IsZero() && fails:
+						began = time.Now()
+						return errPoison
+					case began.IsZero():
+						began = time.Now()
+					case fails || string(m.Value) == "1/1":
+						took <- time.Since(began)
+					}
+					return record(ctx, tx, m, e)
+				}, options{MaxBatch: 1, BatchTimeout: 32 * time.Second, RetryMin: 50 * time.Millisecond, RetryMax: 50 * time.Millisecond,
+					Beside: func(ctx context.Context, b beside) {
+						r.pass(time.Second)
+						if b.Partition().Number == 0 {
+							_ = b.Do(ctx, func(context.Context, tx) error { r.pass(time.Second); return nil })
+							return
+						}
+						r.pass(200 * time.Millisecond)
+						r.fill(1, 2)
+						synctest.Wait()
+						short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+						defer cancel()
+						if err := b.Do(short, note("x")); err == nil {
+							t.Error("the work was not in line behind the other")
+						}
+					}}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+					if as[0].From < as[0].To && as[0].From == 0 && !fails {
+						r.pass(10 * time.Millisecond) // so that the work is in line by then
+					}
+					return do()
+				}})
+				r.pass(time.Minute)
+				if d := <-took; d != 100*time.Millisecond {
+					t.Errorf("the message went on after %v", d)
+				}
+				p.end()
+			})
+		})
+	}
+}
+
+// An escape that comes to light while the partition is busy with a doubt is not
+// lost over it.
+func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 1)
+		escaped := make(chan struct{})
+		calls := 0
+		p := r.process("a", []memsink.Hooks{{Commit: func(_ context.Context, as []epoch.Advance, _ func() error) error {
+			if as[0].From < as[0].To {
+				r.pass(time.Second) // for the work to be in line
+				return epoch.ErrInDoubt
+			}
+			return epoch.ErrEscaped
+		}}})
+		o := p.watched(options{Beside: func(ctx context.Context, b beside) {
+			calls++
+			if err := b.Do(context.WithoutCancel(ctx), note("x")); !errors.Is(err, epoch.ErrEscaped) {
+				t.Errorf("Do = %v", err)
+			}
+			close(escaped)
+		}})
+		o.Observer = consumer.ObserverFunc(func(e consumer.Event) {
+			p.Observe(e)
+			if _, doubt := e.(consumer.InDoubt); doubt {
+				<-escaped
+			}
+		})
+		p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, record, o) })
+		r.pass(time.Hour)
+		if h := wantOne[consumer.Halted](p); !errors.Is(h.Err, epoch.ErrEscaped) || h.RetryIn != 0 {
+			t.Errorf("%+v", h)
+		}
+		p.end()
+		if calls != 1 {
+			t.Errorf("the work was let loose %d times", calls)
+		}
 	})
 }

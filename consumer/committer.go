@@ -25,6 +25,7 @@ type committer[TX any] struct {
 	alone   lane[TX]
 	besides lane[TX]    // its queue is sides
 	sides   []*side[TX] // those with work queued
+	slow    bool        // the work under way beside the messages takes its time
 	room    int         // messages a shared transaction takes in all, adapted to the time it takes
 }
 

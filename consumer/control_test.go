@@ -54,7 +54,7 @@ func (t markingTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]c
 // that batches are split: failures with and without a known culprit, failures
 // that pass, slow messages, refused commits, doubt.
 func TestControlMessagesAreInNobodysWayHoweverABatchIsSplit(t *testing.T) {
-	seeds := uint64(200)
+	seeds := uint64(100)
 	if testing.Short() {
 		seeds = 20
 	}

@@ -27,7 +27,7 @@ type Options[TX any] struct {
 
 	// Committers is how many transactions may be open at a time, beside those
 	// of partitions that have just failed, which take turns in one more for
-	// each committer. Each partition is pinned to one committer, and each
+	// each committer, as does the work of Beside. Each partition is pinned to one committer, and each
 	// transaction takes what is ready from all of a committer's partitions.
 	// Zero means one. More help where the handler waits; partitions whose
 	// messages touch the same rows may then deadlock, which is retried.
