@@ -444,9 +444,10 @@ func TestAHandlerThatCommitsByItselfHasFailed(t *testing.T) {
 
 func TestATransactionIsOfNoUseOnceItsHandlerHasReturned(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, r *rig) {
-		var kept context.Context
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { kept = context.WithoutCancel(req.Context()) }), quiet)
+		var last *http.Request
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { last = req }), quiet)
 		send(t, h, call("a", 5, "k"), "x").want(200, "", false)
+		kept := context.WithoutCancel(last.Context())
 		if err := r.write(kept, effect{"a", "late", 5}); err == nil {
 			t.Error("written after the handler returned")
 		}

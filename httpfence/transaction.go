@@ -123,14 +123,14 @@ func (t *transaction) answerTo(c Call, f Fingerprint) (*Answer, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	var a Answer
-	var print, header, trailer []byte
-	err := t.conn.QueryRowContext(ctx, t.s.q.answer, c.Scope, c.Key).Scan(&print, &a.Status, &header, &trailer, &a.Body)
+	var known, header, trailer []byte
+	err := t.conn.QueryRowContext(ctx, t.s.q.answer, c.Scope, c.Key).Scan(&known, &a.Status, &header, &trailer, &a.Body)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read the answer to key %q: %w", c.Key, err)
-	case string(print) != string(f[:]):
+	case string(known) != string(f[:]):
 		return nil, &KeyReusedError{Scope: c.Scope, Key: c.Key}
 	}
 	a.Header, a.Trailer = readHeader(header), readHeader(trailer)

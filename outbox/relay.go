@@ -161,10 +161,10 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 	}
 	if now.Before(r.resume) {
 		sooner(r.resume)
-	} else if t, any := r.waiting.next(); any && r.room() > 0 {
+	} else if t, some := r.waiting.next(); some && r.room() > 0 {
 		sooner(t)
 	}
-	if t, any := r.kept.next(); any {
+	if t, some := r.kept.next(); some {
 		sooner(t)
 	}
 	return next, ok

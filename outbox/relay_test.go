@@ -200,10 +200,10 @@ func TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey(t *testing.T) {
 	o := fast
 	o.OnAnswer = func(_ context.Context, t *tx, e outbox.Sent, _ outbox.Answer) error {
 		t.note(string(e.Body))
-		switch {
-		case e.Key == "bad":
+		switch e.Key {
+		case "bad":
 			return errTest
-		case e.Key == "worse":
+		case "worse":
 			panic("oh")
 		}
 		return nil

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strings"
 	"time"
@@ -49,12 +50,16 @@ func Migrations(o Options) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
+	names, err := fs.Glob(migrationFiles, "migrations/sqlite/*.sql") // sorted
+	if err != nil {
+		return nil, err
+	}
 	var ms []Migration
-	for {
-		v := len(ms) + 1
-		script, err := migrationFiles.ReadFile(fmt.Sprintf("migrations/sqlite/%d.sql", v))
+	for i, name := range names {
+		v := i + 1
+		script, err := migrationFiles.ReadFile(name)
 		if err != nil {
-			return ms, nil
+			return nil, err
 		}
 		text := strings.ReplaceAll(string(script), "{{prefix}}", o.TablePrefix)
 		// The schema says its own version, so that a foreign tool need not.
@@ -65,6 +70,7 @@ func Migrations(o Options) ([]Migration, error) {
 		}
 		ms = append(ms, Migration{v, text})
 	}
+	return ms, nil
 }
 
 // lockTimeout bounds the wait of Migrate for the write lock, beside its context.
