@@ -208,12 +208,15 @@ func openGateway(path string) (*sql.DB, error) {
 		return nil, fmt.Errorf("payments: gateway: %w", err)
 	}
 	db.SetMaxOpenConns(1)
+	if _, err := db.Exec(`PRAGMA wal_autocheckpoint = 16384`); err != nil { // pages: rarely
+		return nil, errors.Join(fmt.Errorf("payments: gateway: %w", err), db.Close())
+	}
 	return db, nil
 }
 
 const gatewayTables = `
 CREATE TABLE charges (
-	charge  INTEGER PRIMARY KEY AUTOINCREMENT,
+	charge  INTEGER PRIMARY KEY,
 	payment INTEGER NOT NULL,
 	account TEXT    NOT NULL,
 	cents   INTEGER NOT NULL,

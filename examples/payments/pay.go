@@ -55,6 +55,13 @@ func charged(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer
 	return err
 }
 
+// Messages and the relay take turns, so that large transactions of the one hold
+// up the other.
+const (
+	maxBatch = 64 // messages of a partition in a transaction
+	requests = 64 // under way for a partition
+)
+
 // paySQLite runs the handler on the partitions leased to this process, into
 // SQLite, and relays what it leaves in the outbox. Without the show, what has
 // stage in it goes, and a sql.Open takes the place of show.OpenSQLite.
@@ -81,13 +88,14 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 		return err
 	}
 	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{
-		Group: c.Group, OnAnswer: charged, RequestTimeout: c.Timeout, Concurrency: 32, Client: c.client(stage),
+		Group: c.Group, OnAnswer: charged, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
 	})
 	if err != nil {
 		return err
 	}
 	err = consumer.Run(ctx, source, show.Fenced(sink, stage), pay(box, c), consumer.Options[*sqlsink.Tx]{
 		Beside:   show.Relaying(box.Relay),
+		MaxBatch: maxBatch,
 		Observer: show.Holdings(stage),
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -15,27 +16,29 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// postgresPayment is the statement that writes a payment.
-const postgresPayment = `
-	INSERT INTO payments (payment, account, cents, stream_partition, stream_sequence, epoch, worker)
-	VALUES ($1, $2, $3, $4, $5, $6, $7)`
-
-// payIntoPostgres is pay for PostgreSQL.
-func payIntoPostgres(box *outbox.Box[pgsink.Tx], c config) consumer.Handler[pgsink.Tx] {
-	return func(ctx context.Context, tx pgsink.Tx, m consumer.Message, e epoch.Epoch) error {
-		p, err := parse(m.Value)
-		if err != nil {
-			return err
+// payAll is pay for PostgreSQL, and for consecutive messages of a partition: the
+// ledger takes them in one round trip.
+func payAll(box *outbox.Box[pgsink.Tx], c config) consumer.BatchHandler[pgsink.Tx] {
+	const statement = `
+		INSERT INTO payments (payment, account, cents, stream_partition, stream_sequence, epoch, worker)
+		VALUES ($1, $2, $3, $4, $5, $6, $7)`
+	return func(ctx context.Context, tx pgsink.Tx, ms []consumer.Message, e epoch.Epoch) error {
+		var lines pgx.Batch
+		for _, m := range ms {
+			p, err := parse(m.Value)
+			if err != nil {
+				return err
+			}
+			charge, err := p.charge(c.Gateway)
+			if err != nil {
+				return err
+			}
+			if err := box.Add(ctx, tx, m, charge); err != nil {
+				return err
+			}
+			lines.Queue(statement, p.ID, p.Account, p.Cents, m.Partition, int64(m.Offset), int64(e), c.Worker)
 		}
-		_, err = tx.Exec(ctx, postgresPayment, p.ID, p.Account, p.Cents, m.Partition, int64(m.Offset), int64(e), c.Worker)
-		if err != nil {
-			return err
-		}
-		charge, err := p.charge(c.Gateway)
-		if err != nil {
-			return err
-		}
-		return box.Add(ctx, tx, m, charge)
+		return tx.SendBatch(ctx, &lines).Close()
 	}
 }
 
@@ -73,13 +76,14 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 		return err
 	}
 	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{
-		Group: c.Group, OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Concurrency: 32, Client: c.client(stage),
+		Group: c.Group, OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
 	})
 	if err != nil {
 		return err
 	}
-	err = consumer.Run(ctx, source, show.Fenced(sink, stage), payIntoPostgres(box, c), consumer.Options[pgsink.Tx]{
+	err = consumer.RunBatch(ctx, source, show.Fenced(sink, stage), payAll(box, c), consumer.Options[pgsink.Tx]{
 		Beside:   show.Relaying(box.Relay),
+		MaxBatch: maxBatch,
 		Observer: show.Holdings(stage),
 	})
 	if err != nil {

@@ -68,15 +68,17 @@ func introduce(b *show.Board, s settings, server, ledger string) {
 	b.Print(fmt.Sprintf("%s payments from %s accounts, on %d partitions, for %d workers; seed %d",
 		show.Thousands(s.Messages), show.Thousands(accounts(s.Settings)), s.Partitions, s.Workers, s.Seed))
 	b.Print("nats-server " + server)
-	b.Print("ledger " + ledger + "; the gateway is a process with a database of its own")
+	b.Print("ledger " + ledger)
+	b.Print("gateway: a process with a database of its own")
 	b.Print("")
-	b.Print("For each payment a worker writes a line of the ledger, and asks the gateway to")
-	b.Print("charge the account. Now and then that charges and does not answer. Workers are")
-	b.Print("frozen (SIGSTOP) until another one has done what they had in hand, or killed:")
-	b.Print("  before a request: the payment is in the ledger, the charge about to be sent")
-	b.Print("  after an answer:  it is charged, and that not yet written down")
+	b.Print("A worker writes each payment into the ledger and asks the gateway to charge it.")
+	b.Print("Now and then the gateway charges and does not answer. Workers are killed, or")
+	b.Print("frozen (SIGSTOP) until another one has done what they had in hand:")
+	b.Print("  before its request  the payment is written, the charge about to be asked for")
+	b.Print("  after its answer    it is charged, and that is not yet written")
+	b.Print("  at p/n              at messages, the first of them n of partition p")
 	if s.Naive {
-		b.Print("Beside it the usual code: charge, write the line, ack. Same schedule, no epochs.")
+		b.Print("The usual code charges, writes the payment, then acks. Same schedule, no epochs.")
 	}
 	b.Print("")
 }

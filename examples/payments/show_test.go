@@ -1,8 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/internal/show"
 )
@@ -11,4 +17,124 @@ import (
 func TestMain(m *testing.M) {
 	show.Enter(work)
 	os.Exit(m.Run())
+}
+
+func short() settings {
+	return settings{
+		Settings: show.Settings{Workers: 3, Partitions: 4, Messages: 1200, Duration: 12 * time.Second, Seed: 3, Naive: true},
+		replicas: 1, lease: 2 * time.Second, timeout: 500 * time.Millisecond,
+	}
+}
+
+func TestEachPaymentIsChargedOnceAndTheUsualCodeChargesSomeAgain(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	s := short()
+	s.Database = filepath.Join(t.TempDir(), "a file with spaces, ? and %.db")
+	var out bytes.Buffer
+	cs, err := play(ctx, s, show.NewBoard(&out))
+	if err != nil {
+		t.Fatal(err, out.String())
+	}
+	status := show.Conclude(show.NewBoard(&out), cs, writeTable)
+	for _, c := range cs {
+		if c.Err != nil {
+			t.Errorf("%s: %v", c.Name, c.Err)
+		}
+	}
+	if v := cs[0].Play.(*side).verdict; status != show.StatusExact || v.Charges.Effects != s.Messages || v.Ledger.Effects != s.Messages {
+		t.Errorf("fenced: status %d, %+v", status, v)
+	} else if v.Refused == 0 || v.Unanswered == 0 || v.Replayed < v.Unanswered {
+		t.Errorf("fenced: %+v; want requests refused as stale, and a replay for each that was not answered", v)
+	}
+	if cs[0].Crew.Tally().Stale == 0 {
+		t.Error("the ledger refused no commit of a worker that was frozen")
+	}
+	if v := cs[1].Play.(*side).verdict; cs[1].Exact || v.Charges.Doubled < v.Unanswered || v.Ledger.Doubled == 0 || v.Overpaid == 0 {
+		t.Errorf("usual code: %+v; want what was not answered charged again, and what was in hand written again", v)
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+	if strings.Contains(out.String(), "\x1b") {
+		t.Error("escape sequences where there is no terminal")
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(strings.TrimRight(line, "\n")) > 80 && !strings.Contains(line, s.Database) {
+			t.Errorf("a line is longer than 80: %q", line)
+		}
+	}
+}
+
+func TestAnInterruptStopsAllProcessesAndLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	ctx, interrupt := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer interrupt()
+	var out, errOut bytes.Buffer
+	go func() {
+		defer interrupt()
+		awaitCharge(ctx, filepath.Join(dir, "*", "gateway-fenced.db"))
+	}()
+	if status := run(ctx, []string{"-messages", "100000"}, &out, &errOut); status != show.StatusHalted {
+		t.Errorf("status %d: %s%s", status, out.String(), errOut.String())
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
+
+// awaitCharge returns once the gateway whose file matches has charged.
+func awaitCharge(ctx context.Context, pattern string) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for charges := 0; charges == 0 && ctx.Err() == nil; <-tick.C {
+		found, _ := filepath.Glob(pattern)
+		if len(found) == 0 {
+			continue
+		}
+		_ = gatewayDB{found[0]}.charges(ctx, func(charge) { charges++ }) // until there is a table
+	}
+}
+
+func TestServicesThatDoNotAnswerAreSaidClearlyAndSoon(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	mute := l.Addr().String()
+	for args, want := range map[string]string{
+		"-nats nats://u:secret@" + mute:                                        "cannot reach NATS",
+		"-nats nats://u:secret@127.0.0.1":                                      "cannot reach NATS",
+		"-database postgres://nobody:secret@" + mute + "/none?sslmode=disable": "no answer from PostgreSQL within 5s",
+		"-database postgres://nobody:secret@127.0.0.1:1/none?sslmode=disable":  "connection refused",
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			var out, errOut bytes.Buffer
+			began := time.Now()
+			status := run(t.Context(), strings.Fields(args), &out, &errOut)
+			all := out.String() + errOut.String()
+			if status != show.StatusNot || !strings.Contains(all, want) || strings.Contains(all, "secret") {
+				t.Errorf("status %d, output %s", status, all)
+			}
+			if took := time.Since(began); took > 3*show.Reachable {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+}
+
+func TestAServerWithoutJetStreamIsSaidClearly(t *testing.T) {
+	t.Parallel()
+	s := startPlainServer(t)
+	var out, errOut bytes.Buffer
+	status := run(t.Context(), []string{"-nats", s}, &out, &errOut)
+	if all := out.String() + errOut.String(); status != show.StatusNot || !strings.Contains(all, "nats-server -js") {
+		t.Errorf("status %d, output %s", status, all)
+	}
 }

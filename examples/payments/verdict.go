@@ -171,12 +171,13 @@ func writeTable(b *show.Board, columns []*show.Column) {
 		row("charged too much", func(c column) show.Cell { return money(c.Overpaid) }),
 		row("charged too little", func(c column) show.Cell { return money(c.Unpaid) }),
 		row("ledger and gateway agree", func(c column) show.Cell {
-			return show.Yes(c.Unequal == 0 && c.Crossed == 0, fmt.Sprintf("no, for %s accounts", show.Thousands(c.Unequal)))
+			return show.Yes(c.Unequal == 0 && c.Crossed == 0, fmt.Sprintf("no, for %s accounts", show.Thousands(max(c.Unequal, c.Crossed))))
 		}),
 		row("charges nobody heard of", func(c column) show.Cell { return show.Number(c.Unanswered) }),
 		row("requests answered again", ours(func(c column) show.Cell { return show.Number(c.Replayed) })),
 		row("stale: refused by the gateway", ours(func(c column) show.Cell { return show.Number(c.Refused) })),
 		row("stale: refused by the ledger", ours(func(c column) show.Cell { return show.Number(c.tally.Stale) })),
+		row("transactions cut off", ours(func(c column) show.Cell { return show.Number(c.tally.Ended) })),
 		row("taken over, times", func(c column) show.Cell { return show.Number(len(c.tally.Takeovers)) }),
 		row("  after, median and most", func(c column) show.Cell { return show.Spread(c.tally.Takeovers) }),
 	})

@@ -279,11 +279,14 @@ func (c *Crew) awaitOutcome(ctx context.Context, p *process, limit time.Duration
 	defer c.mu.Unlock()
 	switch p.outcome.Kind {
 	case reportApplied:
+		if p.outcome.Messages <= 1 {
+			return "committed", nil
+		}
 		return "committed all " + Thousands(p.outcome.Messages), nil
 	case reportSent:
 		return "answered", nil
 	case reportRefused:
-		return "refused by the receiver as stale", nil
+		return "refused by the receiver", nil
 	case reportStale:
 		return "refused as stale", nil
 	case reportDoubt:
