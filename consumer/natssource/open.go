@@ -46,7 +46,7 @@ func (r *reader) open(ctx context.Context) error {
 		r.discard()
 		return err
 	}
-	r.opened = time.Now()
+	r.opened, r.settled, r.missing = time.Now(), time.Now(), 0
 	r.l.lags[r.p.Number].Store(int64(c.CachedInfo().NumPending))
 	return nil
 }

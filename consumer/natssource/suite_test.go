@@ -23,10 +23,22 @@ import (
 )
 
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
 		s := natstest.Start(t)
 		return newHarness(t, s.JetStream(t), 1, func(t testing.TB, l *link) jetstream.JetStream {
 			return l.connect(t, s)
+		})
+	})
+}
+
+func TestClusterSuite(t *testing.T) {
+	long(t)
+	t.Parallel()
+	c := natstest.StartCluster(t, 3)
+	sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
+		return newHarness(t, c.JetStream(t), 3, func(t testing.TB, l *link) jetstream.JetStream {
+			return l.connect(t, c)
 		})
 	})
 }
