@@ -739,3 +739,30 @@ func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *te
 		}
 	})
 }
+
+// One piece of slow work does not cost the next ones their turns.
+func TestWorkHasItsTurnsAgainAfterSlowWork(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.start("a", record, options{MaxBatch: 1, BatchTimeout: time.Second, Beside: func(ctx context.Context, b beside) {
+			_ = b.Do(ctx, func(context.Context, tx) error { r.pass(time.Second / 2); return nil })
+			r.fill(0, 10_000)
+			var running sync.WaitGroup
+			for range 2 { // so that one is always queued
+				running.Go(func() {
+					for ctx.Err() == nil {
+						_ = b.Do(ctx, note("x"))
+					}
+				})
+			}
+			running.Wait()
+		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			r.pass(time.Millisecond)
+			return do()
+		}})
+		r.pass(2 * time.Second)
+		p.end()
+		if n := len(r.sink.List("beside")); n < 500 {
+			t.Errorf("%d pieces of work in about 1,500 transactions", n)
+		}
+	})
+}

@@ -20,6 +20,9 @@ const (
 	transact = "consumer/transact.go"
 	holding  = "consumer/holding.go"
 	running  = "consumer/run.go"
+	aside    = "consumer/beside.go"
+	lanes    = "consumer/committer.go"
+	options  = "consumer/options.go"
 	fenceSQL = "sinks/pgsink/migrations/0001_fence.sql"
 	kafka    = "consumer/kafkasource"
 
@@ -138,6 +141,19 @@ var guards = []guard{
 		{"sinks/pgsink/commit.go", "\tcase err != nil:\n\t\treturn inDoubt(ended(ctx, err))", "\tcase err != nil:\n\t\treturn ended(ctx, err)"},
 	}, "sinks/pgsink", "TestALostAcknowledgement"},
 
+	{"R5", "doubt in work beside the messages keeps the claim", []edit{
+		{aside, "case errors.Is(err, epoch.ErrInDoubt):", "case false:"},
+	}, "consumer", "TestWorkBesideInDoubtIsFollowedByANewClaim"},
+	{"R5", "doubt beside a halted partition waits for the halt to end", []edit{
+		{aside, "if o.side == nil || o.side.ctx.Err() != nil {", "if true {"},
+	}, "consumer", "TestDoubtBesideAHaltedPartitionIsFollowedByANewClaimAtOnce"},
+	{"R5", "what ended a claim is met again after it is over", []edit{
+		{owning, "if !o.keep || o.committer.brokenOutcome(o.side) != nil {", "if !o.keep {"},
+	}, "consumer", "TestAFenceMissingForWorkBesideHaltsUntilItIsBack"},
+	{"R5", "what was known of a message is taken for another's after a deletion", []edit{
+		{lanes, "\th.probe.meets(ms[0].Offset)\n", ""},
+	}, "consumer", "TestAMessageGivenUpOnIsNotMistakenForAnotherAfterItWasDeleted"},
+
 	{"R6", "one refusal ends the claims of all that shared the transaction", []edit{
 		{transact, "\t\tc.finish(takes[i].holding, refusal)\n\t\tc.otherwiseAgain(takes, i)\n", "\t\tc.finishAll(takes, refusal)\n"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
@@ -150,6 +166,19 @@ var guards = []guard{
 	{"R6", "what was lost is reported as given back", []edit{
 		{owning, "\tif ctx.Err() != nil {\n\t\to.lost(", "\tif false {\n\t\to.lost("},
 	}, "consumer", "TestALostTenureIsNotReportedAsDrained"},
+
+	{"R6", "a zombie's work beside the messages ends no claim", []edit{
+		{aside, "\t\tc.breakClaim(s, refusal)\n", "\t\t_ = refusal\n"},
+	}, "consumer", "TestAZombiesWorkBesideIsRefusedAndEndsItsClaim"},
+	{"R6", "the next claim does not wait for the last one's work", []edit{
+		{aside, "\ts.underWay.Wait() //", "\t//"},
+	}, "consumer", "TestTheNextClaimWaitsForTheWorkOfTheLastOne"},
+	{"R6", "a partition is given back while work beside it goes on", []edit{
+		{aside, "\t<-s.ended\n", ""},
+	}, "consumer", "TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned"},
+	{"R6", "work is begun after the partition was asked back", []edit{
+		{aside, "\tif s.ctx.Err() != nil {\n\t\treturn false", "\tif false {\n\t\treturn false"},
+	}, "consumer", "TestDoIsRefusedFromTheMomentThePartitionIsAskedBack"},
 
 	{"R7", "a yes counts although the tenure ended meanwhile", []edit{
 		{kafka + "/confirm.go", "over := t.over(); over != nil {", "over := t.over(); over != nil && false {"},
@@ -202,6 +231,15 @@ var guards = []guard{
 	{"R10", "an advance begins at its first message, not at the fence", []edit{
 		{transact, "From:        h.fence.Next,", "From:        ms[0].Offset,"},
 	}, "consumer", "TestR10AGapThatTheSourceExplainsIsPassedOver"},
+	{"R10", "a control message reaches a handler", []edit{
+		{running, "\t\t\t\tif m.Control {\n\t\t\t\t\tcontinue\n\t\t\t\t}\n", ""},
+	}, "consumer", "TestAControlMessageMovesThePositionAndReachesNoHandler/one by one"},
+	{"R10", "a control message reaches a handler of batches", []edit{
+		{running, "func(m Message) bool { return m.Control })", "func(m Message) bool { return false })"},
+	}, "consumer", "TestAControlMessageMovesThePositionAndReachesNoHandler/all at once"},
+	{"R10", "a control message is given up on", []edit{
+		{transact, "case t.ms[0].Control && n == 1 && !shared:", "case false:"},
+	}, "consumer", "TestAControlMessageIsNeverGivenUpOn"},
 	{"R10", "the leader epoch is not recorded", []edit{
 		{transact, "LeaderEpoch: last.LeaderEpoch,", "LeaderEpoch: -1,"},
 	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch"},
@@ -260,6 +298,9 @@ var guards = []guard{
 	{"R13", "messages are handled after the context has ended", []edit{
 		{running, "err := context.Cause(ctx); err != nil {", "err := context.Cause(ctx); err != nil && false {"},
 	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
+	{"R13", "work beside the messages has no deadline", []edit{
+		{aside, "context.WithTimeoutCause(c.base, s.owner.timeout, errTimeout)", "context.WithTimeoutCause(c.base, 1000*time.Hour, errTimeout)"},
+	}, "consumer", "TestWorkBesideIsBoundedInTime"},
 	{"R13", "heartbeats may be as rare as the lease is long", []edit{
 		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},
 	}, kafka, "TestOptionsThatAreWrongAreRefusedWithTheReason/slow heartbeat"},
@@ -283,5 +324,38 @@ var guards = []guard{
 	{"beside", "the wait of a halt never gets short again", []edit{
 		{"consumer/report.go", "\t\to.halts.Reset()\n", ""},
 	}, "consumer", "TestProgressMakesTheWaitOfTheNextHaltShortAgain"},
+	{"beside", "work and messages of a partition run at a time", []edit{
+		{aside, "\tcase s.working:\n\t\treturn false\n", ""},
+	}, "consumer", "TestWorkBesideAndMessagesTakeTurnsAndNeitherDisturbsTheOther"},
+	{"beside", "messages and work of a partition run at a time", []edit{
+		{aside, "return !s.messages && !s.working", "return !s.working"},
+	}, "consumer", "TestWorkBesideAndMessagesTakeTurnsAndNeitherDisturbsTheOther"},
+	{"beside", "work has no turn", []edit{
+		{aside, "s.messages, s.turn = false, true", "s.messages = false"},
+	}, "consumer", "TestWorkBesideWithoutEndDoesNotStarveTheMessages"},
+	{"beside", "work has every turn", []edit{
+		{aside, "s.working, s.turn, c.slow = false, false, false", "s.working, c.slow = false, false"},
+	}, "consumer", "TestWorkBesideWithoutEndDoesNotStarveTheMessages"},
+	{"beside", "slow work holds up all who are in line", []edit{
+		{aside, " || s.owner.committer.slow && !s.skipped", ""},
+	}, "consumer", "TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt"},
+	{"beside", "who was passed over once is so for ever", []edit{
+		{aside, "committer.slow && !s.skipped", "committer.slow"},
+	}, "consumer", "TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt"},
+	{"beside", "messages go on waiting for work that was taken back", []edit{
+		{aside, "bool { return t == s })\n\t\tc.shared.signal()\n", "bool { return t == s })\n"},
+	}, "consumer", "TestMessagesGoOnWhenTheWorkTheyWaitForIsTakenBack/in good order"},
+	{"beside", "work that commits by itself is let loose again", []edit{
+		{aside, "\t\tc.run.escape(s.owner.partition, err) // whatever the owner is at: never again\n", ""},
+	}, "consumer", "TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart"},
+	{"beside", "a handler's fenced store speaks for this one", []edit{
+		{aside, "return &maskedError{err}", "return err"},
+	}, "consumer", "TestAFailureOfWorkBesideIsTheWorksOwn"},
+	{"beside", "a sink may give less than is asked for", []edit{
+		{options, "case given < o.Guarantee:", "case false:"},
+	}, "consumer", "TestMoreThanTheSinkGivesIsRefusedAtTheStart"},
+	{"beside", "a transaction spans partitions where the sink's cannot", []edit{
+		{lanes, "\t\tmost = 1 // no", "\t\t_ = 1 // no"},
+	}, "consumer", "TestPartitionsShareNoTransactionOfASinkThatIsNotTransactional"},
 	{"beside", "one committer has all partitions", []edit{{running, "if c.pinned < least.pinned {", "if false {"}}, "consumer", "TestPartitionsAreSpreadOverTheCommitters"},
 }
