@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/outbox/sqloutbox"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// newTestLedger is what the show's parent makes.
+func newTestLedger(t *testing.T, path, schema string) *ledgerDB {
+	t.Helper()
+	d, err := newLedger(t.Context(), path, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Drop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// testLog holds so many payments of testSeed on two partitions, after a message
+// that is none.
+func testLog(t *testing.T, n int) (*memsource.Log, []show.Place) {
+	t.Helper()
+	log := memsource.New("payments", 2)
+	sent := make([]show.Place, n)
+	for i := range sent {
+		p := testPayment(i)
+		value, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := partitionOf(p.Account, 2)
+		sent[i] = show.Place{Partition: at, Offset: int64(log.Append(at, string(value)))}
+	}
+	return log, sent
+}
+
+// untilCharged returns a context that ends once n payments are charged.
+func untilCharged(t *testing.T, d *ledgerDB, n int) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	go func() {
+		defer cancel()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for charged := 0; charged < n && ctx.Err() == nil; <-tick.C {
+			_ = d.QueryRowContext(ctx, `SELECT count(charge) FROM payments`).Scan(&charged)
+		}
+	}()
+	return ctx
+}
+
+func checkExact(t *testing.T, d *ledgerDB, g gatewayDB, sent []show.Place) {
+	t.Helper()
+	v, err := judge(t.Context(), d, g, testSeed, testAccounts, sent)
+	if err != nil || !v.exact(true) || v.Unanswered == 0 || v.Replayed < v.Unanswered {
+		t.Errorf("%+v, %v", v, err)
+	}
+	err = d.lines(t.Context(), func(l line) {
+		if l.Epoch < 1 || l.Charge < 1 {
+			t.Fatalf("line %+v does not say under which epoch, or which charge", l)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+const testGroup = "payments"
+
+func TestTheSQLiteHandlerHasEachPaymentChargedOnce(t *testing.T) {
+	t.Parallel()
+	url, charges := startGateway(t, true, 10)
+	d := newTestLedger(t, filepath.Join(t.TempDir(), "t.db"), "")
+	log, sent := testLog(t, 50)
+	sink, err := sqlsink.Open(t.Context(), d.DB, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), d.DB, sqloutbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{Group: testGroup, OnAnswer: charged, RequestTimeout: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = consumer.Run(untilCharged(t, d, len(sent)), log.Group(testGroup).Member("worker 7"), sink, pay(box, config{Gateway: url, Worker: "worker 7"}),
+		consumer.Options[*sqlsink.Tx]{Beside: box.Relay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkExact(t, d, charges, sent)
+}
+
+func TestThePostgresHandlerHasEachPaymentChargedOnce(t *testing.T) {
+	t.Parallel()
+	const schema = "payments test"
+	db := pgtest.Start(t)
+	url, charges := startGateway(t, true, 10)
+	d := newTestLedger(t, db.URL, schema)
+	log, sent := testLog(t, 50)
+	sink, err := pgsink.Open(t.Context(), d.Pool, pgsink.Options{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), d.Pool, outboxSchema(schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{Group: testGroup, OnAnswer: chargedInPostgres, RequestTimeout: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = consumer.RunBatch(untilCharged(t, d, len(sent)), log.Group(testGroup).Member("worker 7"), sink, payAll(box, config{Gateway: url, Worker: "worker 7"}),
+		consumer.Options[pgsink.Tx]{Beside: box.Relay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkExact(t, d, charges, sent)
+}
+
+func TestWhatIsNoPaymentIsRefused(t *testing.T) {
+	for _, value := range []string{"", "{", `{"payment":"x"}`, `{"payment":1}`, `{"payment":1,"account":"a","cents":0}`, `{"payment":1,"account":"","cents":5}`} {
+		if p, err := parse([]byte(value)); err == nil {
+			t.Errorf("%q: %+v", value, p)
+		}
+	}
+}
+
+func TestAReceiptOfAnotherPaymentIsRefused(t *testing.T) {
+	for _, body := range []string{"", "{", `{}`, `{"charge":5,"payment":8}`, `{"charge":0,"payment":7}`} {
+		if r, err := receipt([]byte(body), paymentName(7)); err == nil {
+			t.Errorf("%q: %+v", body, r)
+		}
+	}
+	if r, err := receipt([]byte(`{"charge":5,"payment":7}`), paymentName(7)); err != nil || r.Charge != 5 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
