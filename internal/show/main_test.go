@@ -25,6 +25,7 @@ func TestMain(m *testing.M) {
 type puppetConfig struct {
 	Dir   string // where the partition's owner is written
 	Crash bool
+	Help  string // it is a helper that can be reached here
 }
 
 // puppet owns partition 0 as long as its sign of life in a file is fresh. It
@@ -36,6 +37,11 @@ func puppet(ctx context.Context, stage *Stage) error {
 	}
 	if c.Crash {
 		return errors.New("puppet: cut")
+	}
+	if c.Help != "" {
+		stage.Ready(c.Help)
+		<-ctx.Done()
+		return nil
 	}
 	lease := filepath.Join(c.Dir, "lease")
 	me := strconv.Itoa(os.Getpid())

@@ -40,32 +40,39 @@ func testStage(t *testing.T) (*Stage, *json.Encoder, *json.Decoder) {
 	return stage, json.NewEncoder(orders), json.NewDecoder(reports)
 }
 
-func TestAWorkerIsNotFrozenWhileAClaimOfItsHoldsTheWriteLock(t *testing.T) {
-	stage, orders, reports := testStage(t)
-	inner := &slowClaims{began: make(chan struct{}), claimed: make(chan struct{})}
-	sink := Fenced(inner, stage)
-	kinds := make(chan string)
+// reading returns the reports that come, and a function that waits for the next
+// one, which must be of a kind.
+func reading(t *testing.T, reports *json.Decoder) (told <-chan report, next func(want string) report) {
+	c := make(chan report)
 	go func() {
 		for {
 			var r report
 			if reports.Decode(&r) != nil {
 				return
 			}
-			kinds <- r.Kind
+			c <- r
 		}
 	}()
-	next := func(want string) {
+	return c, func(want string) report {
 		t.Helper()
 		select {
-		case got := <-kinds:
-			if got != want {
-				t.Fatalf("report is %s, want %s", got, want)
+		case r := <-c:
+			if r.Kind != want {
+				t.Fatalf("report is %+v, want %s", r, want)
 			}
-		case <-t.Context().Done():
+			return r
 		case <-time.After(20 * time.Second):
 			t.Fatalf("no report, want %s", want)
+			return report{}
 		}
 	}
+}
+
+func TestAWorkerIsNotFrozenWhileAClaimOfItsHoldsTheWriteLock(t *testing.T) {
+	stage, orders, reports := testStage(t)
+	inner := &slowClaims{began: make(chan struct{}), claimed: make(chan struct{})}
+	sink := Fenced(inner, stage)
+	told, next := reading(t, reports)
 
 	if err := orders.Encode(order{Do: orderStopAt, Point: Unlocked}); err != nil {
 		t.Fatal(err)
@@ -77,8 +84,8 @@ func TestAWorkerIsNotFrozenWhileAClaimOfItsHoldsTheWriteLock(t *testing.T) {
 		_ = sink.Commit(t.Context(), []epoch.Advance{{To: 3}}, func(context.Context, int) error { return nil })
 	}()
 	select {
-	case kind := <-kinds:
-		t.Fatalf("report is %s while a claim is under way", kind)
+	case r := <-told:
+		t.Fatalf("report is %s while a claim is under way", r.Kind)
 	case <-time.After(50 * time.Millisecond): // nothing is to be waited for: it must not come
 	}
 	inner.claimed <- struct{}{}
