@@ -217,7 +217,7 @@ func (b *broker) acknowledged(ctx context.Context, ack jetstream.PubAckFuture) (
 	select {
 	case a := <-ack.Ok():
 		return int64(a.Sequence), nil
-	case <-ack.Err(): // or none for so long
+	case <-ack.Err(): //nolint:errcheck // whatever it is, or that none came in time, it is sent again
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
