@@ -102,11 +102,21 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 	}
 	clear(p.Records[len(keep):])
 	if f.next > before {
-		f.chunks = append(f.chunks, chunk{keep, cost, f.next, f.epoch})
-		f.queued += cost
-		f.wake()
+		f.add(chunk{keep, cost, f.next, f.epoch})
 	}
 	return f.queued + f.lent, err
+}
+
+// add queues c. One without records moves the end of the one before it: they
+// cost nothing, so that nothing else bounds how many there are.
+func (f *feed) add(c chunk) {
+	if last := len(f.chunks) - 1; last >= 0 && len(c.records) == 0 {
+		f.chunks[last].next, f.chunks[last].epoch = c.next, c.epoch
+	} else {
+		f.chunks = append(f.chunks, c)
+	}
+	f.queued += c.cost
+	f.wake()
 }
 
 const headerCost = 40 // of a kgo.RecordHeader, in bytes; a Message has its own

@@ -175,6 +175,23 @@ func TestAFeedThatWasEmptiedMeanwhileIsNotPaused(t *testing.T) {
 	}
 }
 
+// A reader may be slow while others write nothing but transaction markers.
+func TestMarkersThatNobodyTakesDoNotPileUp(t *testing.T) {
+	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{})
+	for next := range int64(1000) {
+		f.add(chunk{next: next + 1, epoch: int32(next / 100)})
+	}
+	if len(f.chunks) != 1 {
+		t.Errorf("%d chunks are kept", len(f.chunks))
+	}
+	f.add(chunk{records: []*kgo.Record{{Offset: 1000}}, next: 1001, epoch: 9})
+	f.add(chunk{next: 1003, epoch: 10})
+	ms, err, _ := f.take(1<<20, 0)
+	if err != nil || len(ms) != 2 || ms[0].Offset != 1000 || ms[0].Control || ms[1].Offset != 1002 || !ms[1].Control || ms[1].LeaderEpoch != 10 {
+		t.Errorf("took %+v, %v", ms, err)
+	}
+}
+
 func TestBudgetAddsUpToItsTotal(t *testing.T) {
 	for _, total := range []int{leastBuffer, defaultBuffer, 1 << 30} {
 		for _, partitions := range []int{0, 1, 7, 100} {
