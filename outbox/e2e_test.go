@@ -175,12 +175,14 @@ func (s doubtful[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func
 	})
 }
 
-// network loses requests and answers, and delivers some requests late, once more
-// or after the sender has given up, whoever owns the partition by then.
+// network loses requests and answers, and holds some requests back: they arrive
+// once more, or after the sender has given up, whoever owns the partition by then.
 type network struct {
 	http.RoundTripper
-	on   *atomic.Bool
-	late sync.WaitGroup
+	on *atomic.Bool
+
+	mu   sync.Mutex
+	held []*http.Request
 }
 
 var errLost = errors.New("lost in the network")
@@ -198,30 +200,43 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 			_ = res.Body.Close()
 		}
 		return nil, errLost
-	case 2: // and the sender knows nothing of it
-		n.deliverLate(req)
+	case 2: // it arrives, and the sender knows nothing of it
+		n.hold(req)
 		_ = req.Body.Close()
 		return nil, errLost
-	case 3:
-		n.deliverLate(req)
+	case 3: // it arrives twice
+		n.hold(req)
 	}
 	return n.RoundTripper.RoundTrip(req)
 }
 
-func (n *network) deliverLate(req *http.Request) {
+func (n *network) hold(req *http.Request) {
 	late := req.Clone(context.WithoutCancel(req.Context()))
 	body, err := req.GetBody()
 	if err != nil {
 		panic(err)
 	}
 	late.Body = body
-	n.late.Add(1)
-	time.AfterFunc(rand.N(150*time.Millisecond), func() {
-		defer n.late.Done()
-		if res, err := n.RoundTripper.RoundTrip(late); err == nil {
-			_ = res.Body.Close()
-		}
-	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held = append(n.held, late)
+}
+
+// deliver delivers what was held back, in no order.
+func (n *network) deliver() {
+	n.mu.Lock()
+	late := n.held
+	n.held = nil
+	n.mu.Unlock()
+	var all sync.WaitGroup
+	for _, req := range late {
+		all.Go(func() {
+			if res, err := n.RoundTripper.RoundTrip(req); err == nil {
+				_ = res.Body.Close()
+			}
+		})
+	}
+	all.Wait()
 }
 
 const accounts = 24
@@ -316,12 +331,19 @@ func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
 	}
 
 	// The history: messages come while partitions change hands.
-	tick := time.NewTicker(40 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for n := range int32(4) {
-		group.Grant(members[n%2], "payments", n)
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for !ok() {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				t.Fatalf("not done in time: %s: %d doubts, %d applied, %d undone, %d replayed, %d stale", what, doubts[0].Load(),
+					outcomes[httpfence.Applied].Load(), outcomes[httpfence.Undone].Load(), outcomes[httpfence.Replayed].Load(), outcomes[httpfence.Stale].Load())
+			}
+		}
 	}
-	sent := 0
 	shown := func() bool { // each kind of fault, a few times
 		for _, o := range []httpfence.Outcome{httpfence.Undone, httpfence.Replayed, httpfence.Stale} {
 			if outcomes[o].Load() < 5 {
@@ -330,33 +352,26 @@ func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
 		}
 		return doubts[0].Load() > 0
 	}
+	for n := range int32(4) {
+		group.Grant(members[n%2], "payments", n)
+	}
+	sent := 0
 	for round := 0; round < 20 || !shown(); round++ {
 		for a := range accounts {
 			account := fmt.Sprintf("account-%d", a)
 			topic.Send(account, fmt.Sprintf("%s/%04d", account, round))
 			sent++
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("the faults did not show: %d doubts, %d undone, %d replayed, %d stale", doubts[0].Load(),
-				outcomes[httpfence.Undone].Load(), outcomes[httpfence.Replayed].Load(), outcomes[httpfence.Stale].Load())
-		}
-		group.Grant(members[rand.IntN(2)], "payments", rand.Int32N(4))
+		before := outcomes[httpfence.Applied].Load()
+		group.Grant(members[rand.IntN(2)], "payments", int32(round)%4)
+		await("some charges", func() bool { return outcomes[httpfence.Applied].Load() >= before+accounts/3 })
+		net.deliver()
 	}
-	net.late.Wait()
 	faults.Store(false)
-	for n := range int32(4) {
-		group.Grant(members[n%2], "payments", n)
-	}
-	for count(t, l.db, `SELECT count(*) FROM payments`) < sent || count(t, l.db, l.left) > 0 {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not done in time: %d payments, %d entries left", count(t, l.db, `SELECT count(*) FROM payments`), count(t, l.db, l.left))
-		}
-	}
-	net.late.Wait()
+	net.deliver()
+	await("all charges", func() bool {
+		return count(t, l.db, `SELECT count(*) FROM payments`) == sent && count(t, l.db, l.left) == 0
+	})
 
 	// The verdict, from what the receiver has written.
 	var charges []string
