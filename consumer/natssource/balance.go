@@ -90,8 +90,8 @@ func (s *Source) group(now *picture) *group {
 	return g
 }
 
-// forgive lets us try partitions again that we declined, when the members of
-// the group have changed.
+// forgive begins anew when the members of the group have changed: with
+// partitions that we declined, and with giving back what nobody took.
 func (s *Source) forgive(now *picture) {
 	if same := maps.EqualFunc(now.members, s.seen, func(member, member) bool { return true }); same {
 		return
@@ -100,6 +100,9 @@ func (s *Source) forgive(now *picture) {
 	s.seen = now.members
 	if first {
 		return
+	}
+	if s.refused {
+		s.refused, s.handing = false, nil
 	}
 	for _, sl := range s.slots {
 		if sl.declined {
@@ -132,17 +135,22 @@ func (s *Source) letGo(now *picture) {
 }
 
 // handOver gives one partition back, and the next only when somebody has taken
-// it or has had the time to.
+// it. What nobody takes within a TTL is the last: another one would only be idle,
+// too, until the members change.
 func (s *Source) handOver(now *picture, give *place) {
 	if h := s.handing; h != nil {
 		at := now.leases[h.place]
-		taken := at.live && at.member != s.member
-		if !taken && time.Since(h.since) < s.LeaseTTL {
+		switch {
+		case at.live && at.member != s.member:
+			s.handing, s.refused = nil, false
+		case time.Since(h.since) < s.LeaseTTL:
 			return
+		case !s.refused:
+			s.log.Warn("nobody takes the partition that was given back; giving back no other until a member joins or leaves", "stream", h.stream, "partition", h.number)
+			s.refused = true
 		}
-		s.handing = nil
 	}
-	if give == nil {
+	if give == nil || s.refused {
 		return
 	}
 	sl := s.slots[*give]

@@ -130,7 +130,7 @@ func TestTakeover(t *testing.T) {
 		}
 		return survivor, other, partitions
 	}
-	measure("released", 500*time.Millisecond, func(t *testing.T, r *groupRig) ([]int32, time.Time, *testMember) {
+	measure("released", 900*time.Millisecond, func(t *testing.T, r *groupRig) ([]int32, time.Time, *testMember) {
 		survivor, other, partitions := two(t, r)
 		at := time.Now()
 		other.stop()

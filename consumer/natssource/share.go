@@ -57,8 +57,9 @@ func (r memberRecord) serves() map[place]bool {
 }
 
 // shares says how many partitions each member is to have: the same number,
-// unless it serves fewer. What remains goes, one each, to those that hold most,
-// so that nothing moves for it.
+// unless it serves fewer. What remains goes, one each, to those that hold it
+// already, so that nothing moves for it, and otherwise by id: by nothing that
+// changes while partitions are being taken, and looks different to each.
 func (g *group) shares() map[string]int {
 	union, holds := map[place]bool{}, map[string]int{}
 	for _, ps := range g.served {
@@ -77,19 +78,26 @@ func (g *group) shares() map[string]int {
 			continue
 		}
 		rest := ids[i:]
-		each, more := left/len(rest), left%len(rest)
+		each, extra := left/len(rest), left%len(rest)
 		slices.SortFunc(rest, func(a, b string) int {
-			return cmp.Or(cmp.Compare(holds[b], holds[a]), cmp.Compare(a, b))
+			return cmp.Or(more(holds[b], each)-more(holds[a], each), cmp.Compare(a, b))
 		})
 		for j, id := range rest {
 			shares[id] = each
-			if j < more {
+			if j < extra {
 				shares[id]++
 			}
 		}
 		break
 	}
 	return shares
+}
+
+func more(n, than int) int {
+	if n > than {
+		return 1
+	}
+	return 0
 }
 
 // take lists the free partitions that are for me. room is how many more each

@@ -40,6 +40,7 @@ type Source struct {
 	mu      sync.Mutex
 	slots   map[place]*slot
 	handing *handover
+	refused bool              // nobody took what we handed over
 	seen    map[string]member // the members at the last balance
 	closing bool
 }

@@ -1,8 +1,10 @@
 package natssource
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -269,6 +271,99 @@ func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
 		}
 		return false
 	})
+}
+
+func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T) {
+	r := newGroupRig(t, 4, time.Second)
+	a := r.start("a")
+	r.shared([]*testMember{a}, 4)
+	// Somebody who is registered, for ever, and takes nothing.
+	idle := memberRecord{Name: "idle", Streams: map[string]int32{"orders": 4}}
+	data, err := json.Marshal(idle)
+	must(t, err)
+	must(t, second(r.bucket().write(inTime(t), newKeys("billing").member("idle"), data, 0)))
+	eventually(t, "a gives a partition back", func() bool { return len(a.holding()) == 3 })
+	r.shared([]*testMember{a}, 4)
+	grants := r.granted()
+	timer := time.NewTimer(4 * r.ttl)
+	defer timer.Stop()
+	<-timer.C
+	if now := r.granted(); now != grants || len(a.holding()) != 4 {
+		t.Errorf("a holds %d, after %d more grants", len(a.holding()), now-grants)
+	}
+	// When the members change, a shares again.
+	b := r.start("b")
+	eventually(t, "b has its share", func() bool { return len(b.holding()) >= 1 })
+}
+
+func TestAServerThatIsNotThereEndsRunAfterStartTimeoutAndSaysSo(t *testing.T) {
+	r := newGroupRig(t, 1, time.Second)
+	o := r.options()
+	o.StartTimeout = time.Second
+	s, err := New(o)
+	must(t, err)
+	must(t, r.server.Stop())
+	began := time.Now()
+	err = s.Run(inTime(t), func(context.Context, consumer.Tenure) { t.Error("granted") })
+	if err == nil || !strings.Contains(err.Error(), "not reached within 1s") {
+		t.Errorf("Run: %v", err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	must(t, r.server.Start())
+}
+
+func TestAServerThatComesUpInTimeIsWaitedFor(t *testing.T) {
+	r := newGroupRig(t, 1, time.Second)
+	s, err := New(r.options())
+	must(t, err)
+	must(t, r.server.Stop())
+	ctx, stop := context.WithCancel(inTime(t))
+	granted, ended := make(chan struct{}), make(chan error)
+	go func() {
+		ended <- s.Run(ctx, func(_ context.Context, tn consumer.Tenure) {
+			close(granted)
+			<-tn.Draining()
+		})
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("Run: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	must(t, r.server.Start())
+	<-granted
+	stop()
+	must(t, <-ended)
+}
+
+func TestTwoGroupsShareABucket(t *testing.T) {
+	r := newGroupRig(t, 2, 2*time.Second)
+	a := r.start("a")
+	r.shared([]*testMember{a}, 2)
+	o := r.options()
+	o.Group = "billing.lease" // whose keys might be taken for those of the other
+	s, err := New(o)
+	must(t, err)
+	ctx, stop := context.WithCancel(inTime(t))
+	granted := make(chan int32, 2)
+	ended := make(chan error)
+	go func() {
+		ended <- s.Run(ctx, func(ctx context.Context, tn consumer.Tenure) {
+			granted <- tn.Origin().Number
+			<-tn.Draining()
+		})
+	}()
+	if x, y := <-granted, <-granted; x == y {
+		t.Errorf("partitions %d and %d", x, y)
+	}
+	stop()
+	must(t, <-ended)
+	r.shared([]*testMember{a}, 2)
+	if n := r.granted(); n != 2 {
+		t.Errorf("the other group has moved partitions of this one: %d grants", n)
+	}
 }
 
 func TestABucketThatIsDeletedIsCreatedAgainAndLeasedAnew(t *testing.T) {
