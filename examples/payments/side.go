@@ -49,6 +49,9 @@ func newSide(s settings, b *broker, name, id, dir string) *side {
 		pace: show.NewPace(s.Messages, s.Duration, s.incidents()),
 	}
 	sd.crew = show.NewCrew(func(n int) any { return sd.config(n) })
+	if name == show.Fence {
+		sd.crew.Progress = func(t show.Tally) int { return min(t.Applied, t.Answered) }
+	}
 	sd.crew.Elsewhere = func(ctx context.Context, payment string) (bool, error) { return sd.db.settled(ctx, payment) }
 	return sd
 }

@@ -21,6 +21,9 @@ type Crew struct {
 	// request, and asks the database.
 	Elsewhere func(ctx context.Context, subject string) (bool, error)
 
+	// Progress is how much of the load is done. Nil means what is applied.
+	Progress func(Tally) int
+
 	config func(n int) any
 
 	mu       sync.Mutex
@@ -43,6 +46,7 @@ type vacancy struct {
 // Tally is what a crew has reported so far, for people to watch.
 type Tally struct {
 	Applied   int             // effects, by what workers say
+	Answered  int             // requests, of which some are sent again
 	Stale     int             // transactions refused because their claim was stale
 	Refused   int             // requests refused because their epoch was stale
 	Late      int             // offsets refused by the source, their effects already committed
@@ -92,6 +96,14 @@ func (c *Crew) Start() (n int, err error) {
 	return n, nil
 }
 
+// progress is how much of the load is done. The mutex is held.
+func (c *Crew) progress() int {
+	if c.Progress == nil {
+		return c.tally.Applied
+	}
+	return c.Progress(c.tally)
+}
+
 // Tally returns what has been reported so far.
 func (c *Crew) Tally() Tally {
 	c.mu.Lock()
@@ -123,6 +135,7 @@ func (c *Crew) handle(p *process, r report) {
 		p.reached = &r
 	case reportApplied:
 		c.tally.Applied += r.Messages
+		c.tally.Answered += r.Answers
 		for _, s := range r.Work {
 			c.position[s.Partition] = max(c.position[s.Partition], s.To)
 		}

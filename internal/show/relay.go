@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -67,19 +68,24 @@ func (c *Cue) sent(kind string) {
 func (s *Stage) answered(partition int32, subject string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answers[partition] = subject
+	s.answers[partition] = answers{subject, s.answers[partition].n + 1}
 }
 
-// takeAnswer returns what the last answer was about that no transaction beside
-// the messages has been begun for, "" if there is none.
-func (s *Stage) takeAnswer(w Work) string {
+// answers are those of one partition that no transaction beside its messages has
+// been begun for.
+type answers struct {
+	last string // what the last one is about
+	n    int
+}
+
+// takeAnswers takes them.
+func (s *Stage) takeAnswers(w Work) (taken answers) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, span := range w {
-		if subject := s.answers[span.Partition]; subject != "" {
-			delete(s.answers, span.Partition)
-			return subject
-		}
+		a := s.answers[span.Partition]
+		delete(s.answers, span.Partition)
+		taken = answers{cmp.Or(a.last, taken.last), a.n + taken.n}
 	}
-	return ""
+	return taken
 }

@@ -10,7 +10,7 @@ import (
 
 // Incident is one freeze or kill of a [Schedule].
 type Incident struct {
-	After  float64 // the fraction of all messages that is applied when it begins
+	After  float64 // the fraction of the load that is done when it begins
 	Worker int     // whom it strikes: the n-th ever started, or the next one that holds a partition
 	Kill   bool    // SIGKILL; otherwise SIGSTOP
 	At     Point   // where it strikes
@@ -38,17 +38,21 @@ func NewSchedule(seed uint64, n, workers int, freezes, kills []Point) []Incident
 }
 
 // Play plays the incidents one after the other, each once its share of total
-// messages is applied, and releases the messages that pace holds back for it.
+// messages is done, and releases the messages that pace holds back for it.
 // say gets a line for each.
 func (c *Crew) Play(ctx context.Context, is []Incident, total int, pace *Pace, l Limits, say func(string)) error {
 	for i, in := range is {
 		due := int(in.After * float64(total))
-		for {
-			err := c.await(ctx, l.Strike, func() bool { return c.tally.Applied >= due })
+		for done := -1; ; {
+			err := c.await(ctx, l.Strike, func() bool {
+				before := done
+				done = c.progress()
+				return done >= due || before >= 0 && done > before
+			})
 			if err != nil && !errors.Is(err, errTimeout) {
 				return err
 			}
-			if err == nil || pace.Sent() >= due { // a backlog that does not move: strike anyway
+			if done >= due || err != nil && pace.Sent() >= due { // a backlog that does not move: strike anyway
 				break
 			}
 		}

@@ -68,8 +68,9 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 // Answered, if requests were since the last one.
 func (s *stagedSink[TX]) beside(ctx context.Context, as []epoch.Advance, work Work, apply func(context.Context, TX) error) error {
 	cue := &Cue{stage: s.stage, work: work}
-	if subject := s.stage.takeAnswer(work); subject != "" {
-		cue = s.stage.Cue(work, Answered).About(subject)
+	if a := s.stage.takeAnswers(work); a.n > 0 {
+		cue = s.stage.Cue(work, Answered).About(a.last)
+		cue.answers = a.n
 	}
 	ctx = cue.Context(ctx)
 	cue.Reach(Answered)

@@ -24,8 +24,8 @@ type Stage struct {
 
 	mu      sync.Mutex
 	out     *json.Encoder
-	armed   Point            // where the next transaction is to stop, "" for nowhere
-	answers map[int32]string // what the last request of a partition was about, if it was answered and not yet recorded
+	armed   Point // where the next transaction is to stop, "" for nowhere
+	answers map[int32]answers
 }
 
 // newStage reads the configuration and then, on a goroutine of its own, orders
@@ -36,7 +36,7 @@ func newStage(in io.Reader, out io.Writer, gone func()) (*Stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("show: read the worker's configuration: %w", err)
 	}
-	s := &Stage{config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out), answers: map[int32]string{}}
+	s := &Stage{config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out), answers: map[int32]answers{}}
 	go func() {
 		defer gone()
 		for orders := json.NewDecoder(lines); ; {
@@ -104,6 +104,7 @@ type Cue struct {
 	point   Point
 	work    Work
 	subject string
+	answers int  // to requests, that are to be recorded
 	stopped bool // at its point
 }
 
@@ -165,7 +166,7 @@ func (c *Cue) tell(r report) {
 // errors. An order that the transaction did not come to is kept for the next
 // one.
 func (c *Cue) Done(messages int, err error) {
-	r := report{Kind: reportApplied, Messages: messages}
+	r := report{Kind: reportApplied, Messages: messages, Answers: c.answers}
 	if err != nil {
 		r.Kind, r.Text = reportFailed, err.Error()
 	}

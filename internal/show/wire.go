@@ -81,6 +81,7 @@ type report struct {
 	Work      Work   `json:"work,omitempty"`
 	Subject   string `json:"subject,omitempty"` // what the request in hand is about
 	Messages  int    `json:"n,omitempty"`
+	Answers   int    `json:"answers,omitempty"`
 	Text      string `json:"text,omitempty"`
 }
 
