@@ -66,6 +66,9 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 			return fmt.Errorf("natssource: create bucket %q: %w", b.name, denied(nc, apiPrefix(b.js), err))
 		}
 		st, err = b.js.Stream(ctx, b.stream)
+		for errors.Is(err, jetstream.ErrStreamNotFound) && wait(ctx, 50*time.Millisecond) {
+			st, err = b.js.Stream(ctx, b.stream) // a cluster may take a moment to know what it has created
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("natssource: look at bucket %q: %w", b.name, denied(nc, apiPrefix(b.js), err))

@@ -76,8 +76,8 @@ func (r *reader) recognise(ctx context.Context) error {
 	if r.print < 0 || r.at < 2 {
 		return nil
 	}
-	print, err := r.printOf(ctx, r.at-1)
-	if err == nil && print >= 0 && print != r.print {
+	now, err := r.printOf(ctx, r.at-1)
+	if err == nil && now >= 0 && now != r.print {
 		err = r.misfit(consumer.ErrTruncated, r.at, r.at-1)
 	}
 	return err

@@ -120,7 +120,7 @@ func (r *reader) run(ctx context.Context) error {
 		r.opened = time.Time{}
 		err := r.once(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // whatever it was, nobody reads any more
 		}
 		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > 3*heartbeat
 		if worked || failing.IsZero() {

@@ -96,7 +96,6 @@ func (r *logRig) fence(n int32, next uint64) epoch.Fence {
 type reading struct {
 	t      testing.TB
 	stop   context.CancelFunc
-	hold   chan struct{} // taken by each slice
 	ended  chan struct{}
 	arrive chan struct{} // holds a token after something came
 

@@ -39,7 +39,7 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	case after.State.FirstSeq > r.at:
 		return r.misfit(consumer.ErrPassedBy, r.at, after.State.FirstSeq)
 	}
-	end, print := before.State.LastSeq, fingerprint(before.State.LastTime)
+	end, last := before.State.LastSeq, fingerprint(before.State.LastTime)
 	if ours > 0 && ours <= end {
 		if idle && ours == r.missing {
 			return errStalled
@@ -50,21 +50,21 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 		if end = ours - 1; end < r.at {
 			return nil
 		}
-		if print, err = r.printOf(ctx, end); err != nil {
+		if last, err = r.printOf(ctx, end); err != nil {
 			return err
 		}
 	} else {
 		r.missing = 0
 	}
-	r.pass(end, print)
+	r.pass(end, last)
 	return nil
 }
 
 // pass moves the position over sequences that hold nothing of ours.
-func (r *reader) pass(end uint64, print int32) {
-	r.at, r.print = end+1, print
+func (r *reader) pass(end uint64, last int32) {
+	r.at, r.print = end+1, last
 	r.feed.put(slice{ms: []consumer.Message{{
-		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(end), LeaderEpoch: print, Control: true,
+		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(end), LeaderEpoch: last, Control: true,
 	}}, bytes: overhead})
 }
 

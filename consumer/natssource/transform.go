@@ -132,11 +132,11 @@ func (t Transform) filters() ([]string, error) {
 			place = i
 			continue
 		}
-		any, err := placeholder(token)
+		open, err := placeholder(token)
 		if err != nil {
 			return nil, fmt.Errorf("the destination %q: %w", t.Destination, err)
 		}
-		if any {
+		if open {
 			tokens[i] = "*"
 		}
 	}

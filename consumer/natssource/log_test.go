@@ -1,0 +1,186 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/natstest"
+)
+
+func TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	for _, c := range []struct {
+		name   string
+		config jetstream.StreamConfig
+		stream Stream
+		want   error
+		says   string
+	}{
+		{name: "missing", stream: Stream{Name: "nowhere"}, want: jetstream.ErrStreamNotFound, says: `stream "nowhere"`},
+		{
+			name: "work queue", config: jetstream.StreamConfig{Name: "wq", Subjects: []string{"wq"}, Retention: jetstream.WorkQueuePolicy},
+			stream: Stream{Name: "wq"}, want: ErrRetention, says: "WorkQueue retention",
+		},
+		{
+			name: "interest", config: jetstream.StreamConfig{Name: "in", Subjects: []string{"in"}, Retention: jetstream.InterestPolicy},
+			stream: Stream{Name: "in"}, want: ErrRetention, says: "Interest retention",
+		},
+		{
+			name: "a filter outside", config: jetstream.StreamConfig{Name: "a", Subjects: []string{"a.*"}},
+			stream: Stream{Name: "a", Filters: []string{"a.x", "b.x"}}, says: `"b.x"`,
+		},
+		{name: "filters that overlap", stream: Stream{Name: "a", Filters: []string{"a.x", "a.*"}}, says: "in two partitions"},
+		{name: "no transform", stream: Stream{Name: "a", Transform: &Transform{"a.*", "a.{{partition(2,1)}}"}}, says: "has no subject transform"},
+		{name: "a transform without partitions", stream: Stream{Name: "a", Transform: &Transform{"a.*", "a.x"}}, says: "no {{partition"},
+		{
+			name: "another transform",
+			config: jetstream.StreamConfig{
+				Name: "t", Subjects: []string{"t.*"},
+				SubjectTransform: &jetstream.SubjectTransformConfig{Source: "t.*", Destination: "t.{{partition(3,1)}}"},
+			},
+			stream: Stream{Name: "t", Transform: &Transform{"t.*", "t.{{partition(2,1)}}"}}, says: `to "t.{{partition(3,1)}}", want one from "t.*" to "t.{{partition(2,1)}}"`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.config.Name != "" {
+				must(t, second(js.CreateStream(inTime(t), c.config)))
+			}
+			_, err := openLog(inTime(t), Options{Group: "g", JetStream: js, BufferBytes: leastBuffer, Logger: slog.New(slog.DiscardHandler)}, c.stream)
+			if err == nil || !strings.Contains(err.Error(), c.says) || c.want != nil && !errors.Is(err, c.want) {
+				t.Errorf("openLog = %v; want %v, and that it says %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+func TestPartitionsAreOfTheStreamTheTransformOrTheFilters(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	must(t, second(js.CreateStream(inTime(t), jetstream.StreamConfig{
+		Name: "s", Subjects: []string{"s.*"},
+		SubjectTransform: &jetstream.SubjectTransformConfig{Source: "s.*", Destination: "s.{{partition(3,1)}}.{{wildcard(1)}}"},
+	})))
+	ids := map[string]bool{}
+	for _, c := range []struct {
+		stream Stream
+		want   int32
+	}{
+		{Stream{Name: "s"}, 1},
+		{Stream{Name: "s", Transform: &Transform{"s.*", "s.{{partition(3,1)}}.{{wildcard(1)}}"}}, 3},
+		{Stream{Name: "s", Filters: []string{"s.0.*", "s.1.>"}}, 2}, // only what the transform makes
+	} {
+		l, err := openLog(inTime(t), Options{Group: "g", JetStream: js, BufferBytes: leastBuffer}, c.stream)
+		must(t, err)
+		if l.partitions() != c.want {
+			t.Errorf("%+v has %d partitions, want %d", c.stream, l.partitions(), c.want)
+		}
+		for n := range l.partitions() {
+			id := l.logID(l.incarnation(), n)
+			if ids[id] {
+				t.Errorf("two logs are called %q", id)
+			}
+			ids[id] = true
+			if id == l.logID(incarnation{l.incarnation().created + 1}, n) {
+				t.Errorf("another life of the stream is called %q, too", id)
+			}
+		}
+	}
+}
+
+func TestPartitionsStartWhereThePolicySays(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	none := func(context.Context, int32) (epoch.Offset, bool, error) { return 0, false, nil }
+	starts := func(policy consumer.StartPolicy, committed func(context.Context, int32) (epoch.Offset, bool, error), want ...[2]epoch.Offset) {
+		t.Helper()
+		got, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, policy, committed)
+		must(t, err)
+		if len(got) != 3 {
+			t.Fatalf("%v: %d partitions, want 3", policy, len(got))
+		}
+		for n, s := range got {
+			w := want[min(n, len(want)-1)]
+			if s.Origin != r.origin(int32(n)) || s.Next != w[0] || s.Earliest != w[1] {
+				t.Errorf("%v: partition %d starts at %d, earliest %d; want %v", policy, n, s.Next, s.Earliest, w)
+			}
+		}
+	}
+	starts(consumer.StartEarliest, none, [2]epoch.Offset{1, 1})
+	starts(consumer.StartLatest, none, [2]epoch.Offset{1, 1})
+	r.publish(0, numbered(0, 10)...)
+	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(4)))
+	starts(consumer.StartEarliest, none, [2]epoch.Offset{4, 4})
+	starts(consumer.StartLatest, none, [2]epoch.Offset{11, 4})
+	starts(consumer.StartCommitted, none, [2]epoch.Offset{4, 4})
+	mirrored := func(_ context.Context, n int32) (epoch.Offset, bool, error) { return 7, n == 1, nil }
+	starts(consumer.StartCommitted, mirrored, [2]epoch.Offset{4, 4}, [2]epoch.Offset{7, 4}, [2]epoch.Offset{4, 4})
+
+	// A durable consumer that is named as the group has done the work before.
+	c, err := r.stream().CreateConsumer(r.ctx, jetstream.ConsumerConfig{Durable: rigGroup, AckPolicy: jetstream.AckExplicitPolicy})
+	must(t, err)
+	starts(consumer.StartCommitted, none, [2]epoch.Offset{4, 4})
+	batch, err := c.Fetch(2)
+	must(t, err)
+	for m := range batch.Messages() {
+		must(t, m.DoubleAck(r.ctx))
+	}
+	starts(consumer.StartCommitted, mirrored, [2]epoch.Offset{6, 4}, [2]epoch.Offset{7, 4}, [2]epoch.Offset{6, 4})
+
+	broken := errors.New("broken")
+	if _, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, consumer.StartCommitted,
+		func(context.Context, int32) (epoch.Offset, bool, error) { return 0, false, broken }); !errors.Is(err, broken) {
+		t.Errorf("a position that could not be read: %v", err)
+	}
+}
+
+func TestAnAnswerIsSharedByThoseWhoAskedBeforeItWasAskedFor(t *testing.T) {
+	synctest.Test(t, testSharedAnswers)
+}
+
+func testSharedAnswers(t *testing.T) {
+	var asked atomic.Int32
+	asking, answer := make(chan int32), make(chan struct{})
+	q := &inquiry{ask: func(context.Context) (*jetstream.StreamInfo, error) {
+		n := asked.Add(1)
+		asking <- n
+		<-answer
+		return &jetstream.StreamInfo{Created: time.Unix(int64(n), 0)}, nil
+	}}
+	var all sync.WaitGroup
+	get := func(want int64) {
+		all.Go(func() {
+			info, err := q.answer(t.Context())
+			if err != nil || info.Created.Unix() != want {
+				t.Errorf("the answer is to request %v, want %d (%v)", info, want, err)
+			}
+		})
+	}
+	get(1)
+	<-asking
+	for range 10 {
+		get(2)
+	}
+	synctest.Wait() // until all of them do
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := q.answer(impatient); !errors.Is(err, context.Canceled) {
+		t.Errorf("one who does not wait: %v", err)
+	}
+	answer <- struct{}{}
+	<-asking
+	answer <- struct{}{}
+	all.Wait()
+	if n := asked.Load(); n != 2 {
+		t.Errorf("%d requests, want 2", n)
+	}
+}
