@@ -104,9 +104,11 @@ func (r *groupRig) still(ms []*testMember) {
 func TestTakeover(t *testing.T) {
 	const ttl, granularity = 3 * time.Second, 1500 * time.Millisecond
 	table := newTable("how the member went", "partitions", "least", "median", "90%", "most", "bound")
-	measure := func(how string, bound time.Duration, begin func(t *testing.T, r *groupRig) (gone []int32, at time.Time, survivor *testMember)) {
+	one := func(t *testing.T) *groupRig { return newGroupRig(t, 64, ttl) }
+	three := func(t *testing.T) *groupRig { r, _ := newClusterRig(t, 64, ttl); return r }
+	measure := func(how string, rig func(*testing.T) *groupRig, bound time.Duration, begin func(t *testing.T, r *groupRig) (gone []int32, at time.Time, survivor *testMember)) {
 		t.Run(how, func(t *testing.T) {
-			r := newGroupRig(t, 64, ttl)
+			r := rig(t)
 			partitions, at, survivor := begin(t, r)
 			var took []time.Duration
 			for _, n := range partitions {
@@ -130,20 +132,24 @@ func TestTakeover(t *testing.T) {
 		}
 		return survivor, other, partitions
 	}
-	measure("released", 900*time.Millisecond, func(t *testing.T, r *groupRig) ([]int32, time.Time, *testMember) {
+	release := func(t *testing.T, r *groupRig) ([]int32, time.Time, *testMember) {
 		survivor, other, partitions := two(t, r)
 		at := time.Now()
 		other.stop()
 		return partitions, at, survivor
-	})
-	measure("cut off", ttl+granularity, func(t *testing.T, r *groupRig) ([]int32, time.Time, *testMember) {
+	}
+	cut := func(t *testing.T, r *groupRig) ([]int32, time.Time, *testMember) {
 		survivor, other, partitions := two(t, r)
 		r.renewed(partitions)
 		at := time.Now()
 		other.wires.hold(true, true)
 		return partitions, at, survivor
-	})
-	measure("SIGKILL", ttl+granularity, func(t *testing.T, r *groupRig) ([]int32, time.Time, *testMember) {
+	}
+	measure("released", one, 900*time.Millisecond, release)
+	measure("released, three nodes", three, 900*time.Millisecond, release)
+	measure("cut off", one, ttl+granularity, cut)
+	measure("cut off, three nodes", three, ttl+granularity, cut)
+	measure("SIGKILL", one, ttl+granularity, func(t *testing.T, r *groupRig) ([]int32, time.Time, *testMember) {
 		survivor := r.start("survivor")
 		r.shared([]*testMember{survivor}, 64)
 		kill := r.startProcess(t)
@@ -168,7 +174,7 @@ func TestTakeover(t *testing.T) {
 		kill()
 		return partitions, at, survivor
 	})
-	t.Logf("32 partitions change hands, a lease TTL of %v, an embedded server:\n%s", ttl, table)
+	t.Logf("32 partitions change hands, a lease TTL of %v, embedded servers:\n%s", ttl, table)
 }
 
 // renewed waits until each lease was renewed twice, so that the moments at which

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -20,8 +21,11 @@ import (
 // groupRig is a stream with partitions, and the members of a group that leases
 // them.
 type groupRig struct {
-	t      testing.TB
-	server *natstest.Server
+	t       testing.TB
+	servers interface {
+		JetStream(testing.TB, ...nats.Option) jetstream.JetStream
+	}
+	server *natstest.Server    // if it is one
 	js     jetstream.JetStream // the test's own
 	ttl    time.Duration
 	stream Stream
@@ -32,12 +36,29 @@ type groupRig struct {
 
 func newGroupRig(t testing.TB, partitions int, ttl time.Duration) *groupRig {
 	t.Helper()
-	r := &groupRig{t: t, server: natstest.Start(t), ttl: ttl, stream: Stream{Name: "orders"}}
+	s := natstest.Start(t)
+	r := newGroupRigOn(t, s, 1, partitions, ttl)
+	r.server = s
+	return r
+}
+
+// newClusterRig is a group on three nodes.
+func newClusterRig(t testing.TB, partitions int, ttl time.Duration) (*groupRig, *natstest.Cluster) {
+	t.Helper()
+	c := natstest.StartCluster(t, 3)
+	return newGroupRigOn(t, c, 3, partitions, ttl), c
+}
+
+func newGroupRigOn(t testing.TB, servers interface {
+	JetStream(testing.TB, ...nats.Option) jetstream.JetStream
+}, replicas, partitions int, ttl time.Duration) *groupRig {
+	t.Helper()
+	r := &groupRig{t: t, servers: servers, ttl: ttl, stream: Stream{Name: "orders"}}
 	for n := range partitions {
 		r.stream.Filters = append(r.stream.Filters, fmt.Sprintf("orders.%d", n))
 	}
-	r.js = r.server.JetStream(t)
-	if _, err := r.js.CreateStream(inTime(t), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}}); err != nil {
+	r.js = servers.JetStream(t)
+	if _, err := r.js.CreateStream(inTime(t), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}, Replicas: replicas}); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -67,12 +88,10 @@ type grant struct {
 	give   chan struct{} // closed to have own return
 }
 
-var debugLog = func(testing.TB) *slog.Logger { return slog.New(slog.DiscardHandler) }
-
 func (r *groupRig) options() Options {
 	return Options{
 		Group: "billing", JetStream: r.js, Streams: []Stream{r.stream}, Bucket: "leases", LeaseTTL: r.ttl,
-		Logger: debugLog(r.t),
+		Logger: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -85,7 +104,7 @@ func (r *groupRig) startWith(name string, own func(*grant)) *testMember {
 	r.t.Helper()
 	m := &testMember{rig: r, name: name, wires: newLink(), ended: make(chan struct{}), own: own}
 	o := r.options()
-	o.JetStream, o.Name = m.wires.connect(r.t, r.server), name
+	o.JetStream, o.Name = m.wires.connect(r.t, r.servers), name
 	source, err := New(o)
 	if err != nil {
 		r.t.Fatal(err)
