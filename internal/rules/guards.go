@@ -334,7 +334,7 @@ var guards = []guard{
 		{aside, "s.messages, s.turn = false, true", "s.messages = false"},
 	}, "consumer", "TestWorkBesideWithoutEndDoesNotStarveTheMessages"},
 	{"beside", "work has every turn", []edit{
-		{aside, "s.working, s.turn, c.slow = false, false, false", "s.working, c.slow = false, false"},
+		{aside, "s.working, s.turn, c.slow = ", "s.working, _, c.slow = "},
 	}, "consumer", "TestWorkBesideWithoutEndDoesNotStarveTheMessages"},
 	{"beside", "slow work holds up all who are in line", []edit{
 		{aside, " || s.owner.committer.slow && !s.skipped", ""},
