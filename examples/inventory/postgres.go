@@ -57,7 +57,7 @@ func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
 		return err
 	}
 	return consumer.RunBatch(ctx, source, show.Fenced(sink, stage), reserveAll(c.Worker), consumer.Options[pgsink.Tx]{
-		Observer: show.Holdings(stage),
+		Observer: show.Reporting(stage),
 	})
 }
 

@@ -59,7 +59,7 @@ func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
 		return err
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), reserve[*sqlsink.Tx](c.Worker), consumer.Options[*sqlsink.Tx]{
-		Observer: show.Holdings(stage),
+		Observer: show.Reporting(stage),
 	})
 }
 

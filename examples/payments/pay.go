@@ -96,7 +96,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 	err = consumer.Run(ctx, source, show.Fenced(sink, stage), pay(box, c), consumer.Options[*sqlsink.Tx]{
 		Beside:   show.Relaying(box.Relay),
 		MaxBatch: maxBatch,
-		Observer: show.Holdings(stage),
+		Observer: show.Reporting(stage),
 	})
 	if err != nil {
 		return fmt.Errorf("payments: %w", err)

@@ -84,7 +84,7 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 	err = consumer.RunBatch(ctx, source, show.Fenced(sink, stage), payAll(box, c), consumer.Options[pgsink.Tx]{
 		Beside:   show.Relaying(box.Relay),
 		MaxBatch: maxBatch,
-		Observer: show.Holdings(stage),
+		Observer: show.Reporting(stage),
 	})
 	if err != nil {
 		return fmt.Errorf("payments: %w", err)

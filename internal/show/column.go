@@ -168,7 +168,7 @@ func status(b *Board, cs []*Column) []string {
 		"",
 		line(Seconds(b.Elapsed()), func(c *Column, _ Tally) string { return c.Name }),
 		line("messages sent", func(c *Column, _ Tally) string { return Thousands(c.Pace.Sent()) }),
-		line("effects applied", func(_ *Column, t Tally) string { return Thousands(t.Applied) }),
+		line("done", func(_ *Column, t Tally) string { return Thousands(t.Done) }),
 		line("taken over", func(_ *Column, t Tally) string { return Thousands(len(t.Takeovers)) }),
 		line("workers", func(_ *Column, t Tally) string {
 			if t.Frozen > 0 {

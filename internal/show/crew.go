@@ -47,6 +47,7 @@ type vacancy struct {
 type Tally struct {
 	Applied   int             // effects, by what workers say
 	Answered  int             // requests, of which some are sent again
+	Done      int             // of the load, by Crew.Progress
 	Stale     int             // transactions refused because their claim was stale
 	Refused   int             // requests refused because their epoch was stale
 	Late      int             // offsets refused by the source, their effects already committed
@@ -109,6 +110,7 @@ func (c *Crew) Tally() Tally {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tally
+	t.Done = c.progress()
 	t.Takeovers = slices.Clone(t.Takeovers)
 	return t
 }
@@ -152,6 +154,8 @@ func (c *Crew) handle(p *process, r report) {
 	case reportFailed:
 		c.tally.Failed++
 		p.settle(r)
+	case reportCounted:
+		c.tally.Applied += r.Messages
 	case reportSent:
 		p.settle(r)
 	case reportRefused:

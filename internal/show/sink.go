@@ -32,10 +32,8 @@ func (s *stagedSink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Cl
 
 func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
 	work := make(Work, len(as))
-	messages := 0
 	for i, a := range as {
 		work[i] = Span{Partition: a.Number, From: int64(a.From), To: int64(a.To)}
-		messages += int(a.To - a.From)
 	}
 	if !work.moves() {
 		return s.beside(ctx, as, work, apply)
@@ -60,7 +58,7 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 	} else {
 		err = s.stage.Writing(commit)
 	}
-	cue.Done(messages, err)
+	cue.Done(0, err) // Reporting counts the messages: not every offset has one
 	return err
 }
 
@@ -79,11 +77,15 @@ func (s *stagedSink[TX]) beside(ctx context.Context, as []epoch.Advance, work Wo
 	return err
 }
 
-// Holdings is an observer that reports to stage which partitions are claimed.
-func Holdings(stage *Stage) consumer.Observer {
+// Reporting is an observer that reports to stage which partitions are claimed,
+// and how many messages were applied.
+func Reporting(stage *Stage) consumer.Observer {
 	return consumer.ObserverFunc(func(e consumer.Event) {
-		if e, ok := e.(consumer.Claimed); ok {
+		switch e := e.(type) {
+		case consumer.Claimed:
 			stage.Holds(e.Fence.Partition.Number)
+		case consumer.Advanced:
+			stage.tell(report{Kind: reportCounted, Messages: e.Messages})
 		}
 	})
 }

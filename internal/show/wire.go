@@ -64,6 +64,7 @@ const (
 	reportArmed   = "armed"   // it has taken the order to stop, or not to
 	reportReached = "reached" // it stands at the point it was told to stop at
 	reportApplied = "applied" // a transaction has committed
+	reportCounted = "counted" // and had so many messages of a partition
 	reportStale   = "stale"   // a transaction was refused because its claim was stale
 	reportDoubt   = "doubt"   // a transaction's connection was lost before its commit was acknowledged
 	reportFailed  = "failed"  // a transaction was given up for another reason
