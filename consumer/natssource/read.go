@@ -104,6 +104,10 @@ type reader struct {
 	at    uint64 // the next sequence: everything below has been put into the feed
 	print int32  // fingerprint of the message at-1; -1 if it is not known
 
+	// since is when the server stored the message at-1, or one before it; zero
+	// if it is not known. What comes later is not older.
+	since time.Time
+
 	consumer  jetstream.Consumer
 	opened    time.Time
 	delivered uint64 // the consumer's count of the message that came last
@@ -292,7 +296,7 @@ func (r *reader) put(s slice) {
 		return
 	}
 	last := s.ms[len(s.ms)-1]
-	r.at, r.print = uint64(last.Offset)+1, last.LeaderEpoch
+	r.at, r.print, r.since = uint64(last.Offset)+1, last.LeaderEpoch, last.Time
 	r.missing, r.settled = 0, time.Now()
 	r.feed.put(s)
 }
@@ -349,6 +353,11 @@ func (r *reader) verify(ctx context.Context, ms []consumer.Message) (int, error)
 
 func (r *reader) verifyGap(ctx context.Context, ms []consumer.Message, before int, begin uint64) (int, error) {
 	info, err := r.lookAgain(ctx)
+	if err == nil && r.mayBeAhead(info, ms) {
+		if before, err = r.compare(ctx, info, ms); err == nil {
+			info, err = r.lookAgain(ctx)
+		}
+	}
 	if err == nil && info.State.FirstSeq > begin {
 		err = r.misfit(consumer.ErrPassedBy, begin, info.State.FirstSeq)
 	}

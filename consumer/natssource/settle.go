@@ -26,7 +26,7 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	if err != nil || r.at > before.State.LastSeq {
 		return err
 	}
-	ours, err := r.firstOfOurs(ctx)
+	ours, err := r.firstOfOurs(ctx, r.at)
 	if err != nil {
 		return err
 	}
@@ -57,6 +57,9 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 		r.missing = 0
 	}
 	r.pass(end, last)
+	if end == before.State.LastSeq {
+		r.since = before.State.LastTime
+	}
 	return nil
 }
 
@@ -77,14 +80,14 @@ func (r *reader) lookAgain(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return info, err
 }
 
-// firstOfOurs asks the leader for the first message of the partition from the
-// position on. Zero is none.
-func (r *reader) firstOfOurs(ctx context.Context) (uint64, error) {
+// firstOfOurs asks the leader for the first message of the partition from a
+// sequence on. Zero is none.
+func (r *reader) firstOfOurs(ctx context.Context, from uint64) (uint64, error) {
 	filter := r.filter
 	if filter == "" {
 		filter = everything
 	}
-	m, err := r.l.stored(ctx, seqRequest{Seq: r.at, NextFor: filter, NoHeaders: true})
+	m, err := r.l.stored(ctx, seqRequest{Seq: from, NextFor: filter, NoHeaders: true})
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return 0, nil
 	}

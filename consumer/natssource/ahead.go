@@ -1,0 +1,56 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// errAhead: the server of the consumer has deleted what the leader still has.
+var errAhead = errors.New("the consumer's server has let a message expire that the stream's leader still has")
+
+// expiring reports whether a message may be about to expire somewhere. Where a
+// stream has a maximum age, each of its servers deletes by its own clock
+// (nats-server's fileStore.expireMsgs), so that the consumer's may be ahead of
+// the leader's. That they are apart by half the maximum age is not reckoned
+// with.
+func expiring(info *jetstream.StreamInfo, stored time.Time) bool {
+	c := info.Config
+	return c.Replicas > 1 && c.MaxAge > 0 && info.TimeStamp.Sub(stored) > c.MaxAge/2
+}
+
+// mayBeAhead reports whether one of the gaps between the messages may be of
+// messages that have expired at the consumer's server only.
+func (r *reader) mayBeAhead(info *jetstream.StreamInfo, ms []consumer.Message) bool {
+	next, since := r.at, r.since
+	for _, m := range ms {
+		if uint64(m.Offset) != next && expiring(info, since) {
+			return true
+		}
+		next, since = uint64(m.Offset)+1, m.Time
+	}
+	return false
+}
+
+// compare asks the leader what it has in each such gap. It returns how many
+// messages come before the first where that is a message of ours.
+func (r *reader) compare(ctx context.Context, info *jetstream.StreamInfo, ms []consumer.Message) (int, error) {
+	next, since := r.at, r.since
+	for i, m := range ms {
+		if uint64(m.Offset) != next && expiring(info, since) {
+			ours, err := r.firstOfOurs(ctx, next)
+			if err == nil && ours > 0 && ours < uint64(m.Offset) {
+				err = errAhead // another consumer may be on a server that has it
+			}
+			if err != nil {
+				return i, err
+			}
+		}
+		next, since = uint64(m.Offset)+1, m.Time
+	}
+	return len(ms), nil
+}
