@@ -64,12 +64,18 @@ func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStor
 		return nil, err
 	}
 	s := &SQLStore{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix)}
-	if err := d.settings(ctx, db); err != nil {
-		return nil, fmt.Errorf("httpfence: open %s: %w", d, err)
-	}
-	v, err := d.version(ctx, db, o.TablePrefix+"schema")
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	var v int
+	err = patiently(ctx, d, func() (err error) {
+		if err := d.settings(ctx, db); err != nil {
+			return err
+		}
+		v, err = d.version(ctx, db, o.TablePrefix+"schema")
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("httpfence: open %s: read the version of the schema: %w", d, err)
+		return nil, fmt.Errorf("httpfence: open %s: %w", d, err)
 	}
 	if want := len(d.migrations()); v != want {
 		return nil, fmt.Errorf("httpfence: open %s: the tables %s* are of version %d, this program needs %d; "+

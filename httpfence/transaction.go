@@ -42,24 +42,36 @@ func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
 		defer cancel()
 		ctx = bound
 	}
-	conn, err := s.db.Conn(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w: no connection was free: %w", ErrBusy, err)
+	t := &transaction{s: s}
+	err := patiently(ctx, s.d, func() (err error) {
+		if t.conn == nil {
+			if t.conn, err = s.db.Conn(ctx); err != nil { // its PRAGMAs may be in someone's way
+				t.conn = nil
+				return err
+			}
 		}
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	t := &transaction{s: s, conn: conn}
-	for wait := time.Millisecond; ; wait = min(2*wait, 16*time.Millisecond) {
 		t.open = true // whatever the answer
 		deadline, _ := ctx.Deadline()
-		err := t.exec(s.d.begin(time.Until(deadline), s.o.IdleTimeout))
-		if err == nil {
-			return t, nil
+		return t.exec(s.d.begin(time.Until(deadline), s.o.IdleTimeout))
+	})
+	if err != nil {
+		connected := t.conn != nil
+		t.end()
+		if !connected && ctx.Err() != nil && !errors.Is(err, ErrBusy) {
+			return nil, fmt.Errorf("%w: no connection was free: %w", ErrBusy, err)
 		}
-		if !s.d.busy(err) {
-			t.end()
-			return nil, fmt.Errorf("begin: %w", err)
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	return t, nil
+}
+
+// patiently does what another process may be in the way of, until it is not or ctx
+// ends.
+func patiently(ctx context.Context, d Dialect, do func() error) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 16*time.Millisecond) {
+		err := do()
+		if err == nil || !d.busy(err) {
+			return err
 		}
 		// Jitter, so that two processes that wait do not keep meeting.
 		timer := time.NewTimer(wait/2 + rand.N(wait))
@@ -68,8 +80,7 @@ func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
 			continue
 		case <-ctx.Done():
 			timer.Stop()
-			t.end()
-			return nil, fmt.Errorf("%w: another process holds the write lock, perhaps a frozen one: %w: %w", ErrBusy, ctx.Err(), err)
+			return fmt.Errorf("%w: another process holds the write lock, perhaps a frozen one: %w: %w", ErrBusy, ctx.Err(), err)
 		}
 	}
 }

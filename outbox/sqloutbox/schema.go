@@ -87,7 +87,11 @@ func Migrate(ctx context.Context, db *sql.DB, o Options) error {
 	o, _ = o.withDefaults() // as Migrations did
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	conn, err := db.Conn(ctx)
+	var conn *sql.Conn
+	err = patiently(ctx, func() (err error) { // its PRAGMAs may be in someone's way
+		conn, err = db.Conn(ctx)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("sqloutbox: migrate: connect: %w", err)
 	}
@@ -100,7 +104,11 @@ func Migrate(ctx context.Context, db *sql.DB, o Options) error {
 }
 
 func migrate(ctx context.Context, conn *sql.Conn, o Options, ms []Migration) error {
-	if err := begin(ctx, conn); err != nil {
+	err := patiently(ctx, func() error {
+		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	v, err := version(ctx, conn, o)
@@ -119,12 +127,13 @@ func migrate(ctx context.Context, conn *sql.Conn, o Options, ms []Migration) err
 	return err
 }
 
-// begin takes the file's write lock, and waits for it as long as ctx lasts.
-func begin(ctx context.Context, conn *sql.Conn) error {
+// patiently does what another connection may be in the way of, until it is not
+// or ctx ends.
+func patiently(ctx context.Context, do func() error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
+		err := do()
 		var e interface{ Code() int }
 		if err == nil || !errors.As(err, &e) || e.Code()&0xff != sqliteBusy {
 			return err

@@ -1,0 +1,64 @@
+package httpfence_test
+
+import (
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/internal/pgtest"
+)
+
+func TestOpenSQLWantsTheTablesOfThisVersionAndAFileInWALMode(t *testing.T) {
+	wantError := func(t *testing.T, err error, says string) {
+		t.Helper()
+		if err == nil || !strings.HasPrefix(err.Error(), "httpfence: ") || !strings.Contains(err.Error(), says) {
+			t.Errorf("err = %v, want one of httpfence that says %q", err, says)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "receiver.db")
+	for _, c := range []struct {
+		d           httpfence.Dialect
+		driver, dsn string
+	}{
+		{httpfence.SQLite, "sqlite", "file:" + file + "?_pragma=journal_mode(WAL)"},
+		{httpfence.PostgreSQL, "pgx", pgtest.Start(t).URL},
+	} {
+		t.Run(c.d.String(), func(t *testing.T) {
+			db, err := sql.Open(c.driver, c.dsn)
+			db = opened(t, db, err)
+			_, err = httpfence.OpenSQL(t.Context(), db, c.d, httpfence.SQLOptions{})
+			wantError(t, err, "call httpfence.Migrate")
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					if err := httpfence.Migrate(t.Context(), db, c.d, httpfence.SQLOptions{}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if _, err := httpfence.OpenSQL(t.Context(), db, c.d, httpfence.SQLOptions{}); err != nil {
+				t.Error(err)
+			}
+			if _, err := db.ExecContext(t.Context(), `UPDATE httpfence_schema SET version = 99`); err != nil {
+				t.Fatal(err)
+			}
+			_, err = httpfence.OpenSQL(t.Context(), db, c.d, httpfence.SQLOptions{})
+			wantError(t, err, "newer program")
+			wantError(t, httpfence.Migrate(t.Context(), db, c.d, httpfence.SQLOptions{}), "newer program")
+			for says, o := range map[string]httpfence.SQLOptions{
+				"TablePrefix": {TablePrefix: "a b"}, "LockTimeout": {LockTimeout: -1}, "IdleTimeout": {IdleTimeout: 48 * time.Hour},
+			} {
+				_, err = httpfence.OpenSQL(t.Context(), db, c.d, o)
+				wantError(t, err, says)
+			}
+		})
+	}
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "delete.db")+"?_pragma=journal_mode(DELETE)")
+	_, err = httpfence.OpenSQL(t.Context(), opened(t, db, err), httpfence.SQLite, httpfence.SQLOptions{})
+	wantError(t, err, "journal_mode(WAL)")
+}
