@@ -104,7 +104,8 @@ func (l *lease) swap(ctx context.Context, value []byte) (revision, error) {
 // soon bounds one request, so that one whose answer is lost leaves time for
 // others.
 func (l *lease) soon(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, l.bucket.ttl/4)
+	ttl := l.bucket.ttl
+	return context.WithTimeout(ctx, min(max(ttl/6, 500*time.Millisecond), ttl/3))
 }
 
 // release gives the lease back, if it is ours still.

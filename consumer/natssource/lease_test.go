@@ -14,7 +14,7 @@ import (
 )
 
 // patience bounds everything that a test waits for.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 func inTime(t testing.TB) context.Context {
 	t.Helper()

@@ -31,7 +31,7 @@ func (t *tenure) keep(ctx context.Context) {
 	for pause := jitter(every); wait(ctx, pause); {
 		if err := t.renewOnce(ctx, every); err != nil && ctx.Err() == nil {
 			t.s.log.Warn("lease not renewed, trying again", "stream", t.stream, "partition", t.number, "left", t.lease.left().Round(time.Millisecond), "err", err)
-			pause = jitter(every / 4)
+			pause = jitter(every / 8)
 			continue
 		}
 		pause = jitter(every)
