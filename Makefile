@@ -68,6 +68,14 @@ demo-payments-real: ## half a million on three NATS nodes, killed in turn, and P
 	go run ./internal/natstest/withcluster $(CLUSTER) \
 		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_POSTGRES" $(PAYMENTS)'
 
+.PHONY: balance
+balance: ## 64 partitions on NATS, members 1 -> 4 -> 3; and how long takeovers take
+	go test -count 1 -timeout 10m -v -run '^Test(Balance64|Takeover)' ./consumer/natssource
+
+.PHONY: receiver
+receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order
+	go test -count 1 -timeout 10m -v -run '^TestTenThousand' ./httpfence
+
 .PHONY: bench
 bench: ## what the fence costs, as medians of ratios within a round (BENCH=… to choose)
 	cd bench && go test -run '^$$' -bench '$(or $(BENCH),.)' -benchtime 30x
