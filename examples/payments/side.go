@@ -142,7 +142,7 @@ func (sd *side) Close(keep bool) (kept string, err error) {
 			return "", err
 		}
 		sd.db.Close()
-		return fmt.Sprintf("%s; %s; stream %s", sd.db, sd.charges, sd.stream), err
+		return fmt.Sprintf("%s, %s, stream %s", sd.db, sd.charges, sd.stream), err
 	}
 	if sd.made {
 		err = errors.Join(err, sd.broker.remove(sd.stream, sd.stream))

@@ -75,8 +75,9 @@ func (s *Stage) Ready(address string) {
 	s.tell(report{Kind: reportReady, Text: address})
 }
 
-// Writing runs f, which writes to the database, at a moment when the process is
-// not to be frozen without a write lock in hand.
+// Writing runs f, which writes to the database. While it runs the process is not
+// stopped at [Unlocked], [BeforeSend] or [Answered]: with SQLite's write lock in a
+// frozen process, nobody could go on.
 func (s *Stage) Writing(f func() error) error {
 	s.writing.RLock()
 	defer s.writing.RUnlock()
