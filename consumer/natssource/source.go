@@ -214,7 +214,12 @@ func (s *Source) tryStart(ctx context.Context) error {
 func (s *Source) openNext(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
-	log, err := openLog(ctx, s.Options, s.Streams[len(s.logs)])
+	stream := s.Streams[len(s.logs)]
+	log, err := openLog(ctx, s.Options, stream)
+	var refused *PermissionError
+	if errors.As(denied(s.JetStream.Conn(), apiPrefix(s.JetStream)+"STREAM.INFO."+stream.Name, err), &refused) {
+		return fmt.Errorf("natssource: stream %q: %w", stream.Name, refused)
+	}
 	if err != nil {
 		return err
 	}
