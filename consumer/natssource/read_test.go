@@ -3,6 +3,7 @@ package natssource
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,9 +95,12 @@ func TestAPositionBelowTheStreamsBeginningIsPassedBy(t *testing.T) {
 	r := newLogRig(t, js)
 	r.publish(0, numbered(0, 10)...)
 	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(5)))
+	r.log.settleEvery = time.Hour // it is not a matter of time
 	wantMisfit(t, r.read(r.fence(0, 3)).fails(), consumer.ErrPassedBy, 3, 5)
 	wantMisfit(t, r.read(r.fence(0, 0)).fails(), consumer.ErrPassedBy, 0, 5)
 	r.read(r.fence(0, 5)).values("4", "5", "6", "7", "8", "9")
+	must(t, r.stream().Purge(r.ctx))
+	wantMisfit(t, r.read(r.fence(0, 7)).fails(), consumer.ErrPassedBy, 7, 11)
 }
 
 func TestAPositionAboveTheStreamsEndIsTruncated(t *testing.T) {
@@ -290,6 +294,112 @@ func TestALogThatWasRewrittenUnderTheSameSequencesIsTruncated(t *testing.T) {
 			continue
 		}
 		wantMisfit(t, r.read(from).fails(), consumer.ErrTruncated, uint64(from.Next), uint64(m.Offset))
+	}
+}
+
+// A consumer that shows that it is alive, and delivers nothing.
+func TestAConsumerThatDoesNotDeliverIsReplaced(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "a")
+	g := r.read(r.fence(0, 1))
+	g.values("a")
+	for name := range r.stream().ConsumerNames(r.ctx).Name() {
+		must(t, second(js.PauseConsumer(r.ctx, r.Name, name, time.Now().Add(time.Hour))))
+	}
+	r.publish(0, "b")
+	g.values("a", "b")
+}
+
+// Nothing of ours is left when the stream is asked, but there was something.
+func TestAPositionDoesNotPassWhatWasLostAtTheBeginningBeforeItCame(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "a")
+	g := r.read(r.fence(0, 1))
+	g.values("a")
+	for name := range r.stream().ConsumerNames(r.ctx).Name() {
+		must(t, second(js.PauseConsumer(r.ctx, r.Name, name, time.Now().Add(time.Hour))))
+	}
+	r.log.asking.mu.Lock() // so that nothing is settled in between
+	r.publish(0, "b")
+	last := r.publish(1, "other", "other")
+	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(last)))
+	r.log.asking.mu.Unlock()
+	wantMisfit(t, g.fails(), consumer.ErrPassedBy, 2, last)
+}
+
+// delivered is a message as a consumer has sent it.
+type delivered struct {
+	jetstream.Msg
+	consumer, stream uint64
+}
+
+func (d delivered) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Consumer: d.consumer, Stream: d.stream}}, nil
+}
+func (delivered) Subject() string      { return "log.0" }
+func (delivered) Data() []byte         { return nil }
+func (delivered) Headers() nats.Header { return nil }
+
+type deliveries chan jetstream.Msg
+
+func (d deliveries) Messages() <-chan jetstream.Msg { return d }
+func (deliveries) Error() error                     { return nil }
+
+func TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed(t *testing.T) {
+	l := &streamLog{lags: make([]atomic.Int64, 1)}
+	fresh := func() *reader { return &reader{l: l, p: epoch.Partition{Topic: "log"}, at: 5, delivered: 7} }
+	batch := make(deliveries, 3)
+	if _, _, err := fresh().slice(delivered{consumer: 9, stream: 6}, batch, 1000); !errors.Is(err, errSequence) {
+		t.Errorf("the ninth message after the seventh: %v", err)
+	}
+	// The leader had deleted 4 when it was asked what comes from there on.
+	r := fresh()
+	batch <- delivered{consumer: 9, stream: 6}
+	s, count, err := r.slice(delivered{consumer: 8, stream: 4}, batch, 10_000)
+	if err != nil || count != 2 || len(s.ms) != 1 || s.ms[0].Offset != 6 || r.delivered != 9 {
+		t.Errorf("a message from below the position: %v, %d came, %v", show(s.ms), count, err)
+	}
+}
+
+func TestAConsumerThatIsDeletedIsReplaced(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "a")
+	g := r.read(r.fence(0, 1))
+	g.values("a")
+	for name := range r.stream().ConsumerNames(r.ctx).Name() {
+		must(t, js.DeleteConsumer(r.ctx, r.Name, name))
+	}
+	r.publish(0, "b")
+	g.values("a", "b")
+	if g.err != nil {
+		t.Error(g.err)
+	}
+}
+
+func TestALeaderThatHasNotHeardFromMostServersIsNotBelievedToHaveLostMessages(t *testing.T) {
+	peer := func(active time.Duration, offline bool) *jetstream.PeerInfo {
+		return &jetstream.PeerInfo{Active: active, Offline: offline}
+	}
+	for _, c := range []struct {
+		name string
+		info *jetstream.ClusterInfo
+		want bool
+	}{
+		{"a server alone", nil, true},
+		{"a stream on one server of a cluster", &jetstream.ClusterInfo{}, true},
+		{"all", &jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{peer(0, false), peer(time.Second, false)}}, true},
+		{"one of two", &jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{peer(time.Minute, false), peer(time.Second, false)}}, true},
+		{"none", &jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{peer(4*time.Second, false), peer(time.Second, true)}}, false},
+		{"one of four", &jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{
+			peer(0, false), peer(time.Minute, false), peer(time.Minute, false), peer(time.Minute, false),
+		}}, false},
+	} {
+		if got := heardFromMost(c.info); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
 	}
 }
 
