@@ -102,17 +102,37 @@
 // Reading starts at the sink's position, with an ordered consumer on the
 // partition's filter. Nothing is acknowledged to the server: the stream must have limits
 // retention, and work-queue and interest streams are refused with [ErrRetention].
-// A position that retention or a purge has passed is [consumer.ErrPassedBy];
-// one above the stream's end, or in a stream that lost its tail and grew again,
-// is [consumer.ErrTruncated]. The latter is recognised by a fingerprint of the
-// server's timestamps, which is what [consumer.Message] has as LeaderEpoch. What
-// decides is asked of the leader of the stream, never of a replica.
+// What decides is asked of the leader of the stream, never of a replica, which
+// may lag behind.
 //
-// A partition with no messages of its own still moves on through its stream, by
-// control messages, so that retention does not pass it by.
+//   - A consumer is replaced whenever it is silent for 2 s, or a message from it
+//     was lost. Each new one delivers nothing before the stream was seen to be the
+//     one it was. A stream that was created again is an [*epoch.LogChangedError].
+//   - A gap is handed on once the stream was seen to begin no later than the gap,
+//     after the message behind it had arrived. A position that retention or a
+//     purge has passed is [consumer.ErrPassedBy]: also that of a partition
+//     which may have lost nothing, where nobody can tell, as when the group was
+//     away for longer than the stream keeps messages.
+//   - A position above the stream's end, or in a stream that lost its tail and
+//     grew again, is [consumer.ErrTruncated]. The latter is recognised by a
+//     fingerprint of the server's timestamps, which is what [consumer.Message]
+//     has as LeaderEpoch. A leader that has not heard from most of its servers
+//     lately is not believed that it has lost anything.
+//   - Every 10 s a partition that has nothing to deliver, or a full buffer, finds
+//     out up to where the stream holds nothing of it. A control message lets its
+//     position pass, so that retention does not pass it by.
 //
-// BufferBytes are shared by the partitions being read. A message larger than
-// its partition's part is delivered all the same.
+// Where a stream has a maximum age and several replicas, each server deletes by
+// its own clock. Messages older than half that age are compared with what the
+// leader has, one by one; clocks must not be further apart than that.
+//
+// Errors that pass by themselves are waited out for 20 s, a stream that is
+// missing for 3 s.
+//
+// BufferBytes are divided evenly by the number of streams, and shared among
+// the partitions of each. They count the bytes of messages and 512 for
+// each. A message larger than its partition's part is delivered all the same, and each partition
+// may always ask for 32 KiB.
 //
 // # Positions for people
 //
