@@ -139,3 +139,39 @@ func bounded(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+func TestPartitionsOfATransformAreReadWhereTheServerPutTheMessages(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	transform := Transform{"in.*", "elsewhere.{{partition(3,1)}}.{{wildcard(1)}}"}
+	r := &logRig{t: t, ctx: bounded(t), js: js, Stream: Stream{Name: "in", Transform: &transform}}
+	must(t, second(js.CreateStream(r.ctx, jetstream.StreamConfig{Name: "in", Subjects: []string{"in.*"}})))
+	must(t, EnsureTransform(r.ctx, js, "in", transform))
+	const total = 60
+	for i := range total {
+		must(t, second(js.Publish(r.ctx, fmt.Sprint("in.", i), []byte(fmt.Sprint(i)))))
+	}
+	r.log = r.open(js)
+	var readings []*reading
+	for n := range r.log.partitions() {
+		readings = append(readings, r.read(r.fence(n, 1)))
+	}
+	count := func() (all int) {
+		for _, g := range readings {
+			all += len(messages(g.all()))
+		}
+		return all
+	}
+	eventually(t, "every message is read", func() bool { return count() >= total })
+	seen := map[string]bool{}
+	for n, g := range readings {
+		for _, m := range messages(g.all()) {
+			if want := fmt.Sprintf("elsewhere.%d.%s", n, m.Value); string(m.Key) != want || seen[want] {
+				t.Errorf("partition %d has read %q under %q", n, m.Value, m.Key)
+			}
+			seen[string(m.Key)] = true
+		}
+	}
+	if len(seen) != total {
+		t.Errorf("%d messages were read, want %d", len(seen), total)
+	}
+}
