@@ -25,6 +25,7 @@ import (
 //	go test ./consumer/natssource -run TestBalance64 -v
 func TestBalance64(t *testing.T) {
 	r := newGroupRig(t, 64, 15*time.Second)
+	r.quiet = true
 	var ms []*testMember
 	table := newTable("members", "time to balance", "moves", "moves needed", "each holds", "most above its share")
 	change := func(name string, needed int, do func()) {
@@ -109,6 +110,7 @@ func TestTakeover(t *testing.T) {
 	measure := func(how string, rig func(*testing.T) *groupRig, bound time.Duration, begin func(t *testing.T, r *groupRig) (gone []int32, at time.Time, survivor *testMember)) {
 		t.Run(how, func(t *testing.T) {
 			r := rig(t)
+			r.quiet = true
 			partitions, at, survivor := begin(t, r)
 			var took []time.Duration
 			for _, n := range partitions {

@@ -29,6 +29,7 @@ type groupRig struct {
 	js     jetstream.JetStream // the test's own
 	ttl    time.Duration
 	stream Stream
+	quiet  bool // about what members log
 
 	mu     sync.Mutex
 	grants []*grant // in order
@@ -105,7 +106,9 @@ func (r *groupRig) startWith(name string, own func(*grant)) *testMember {
 	m := &testMember{rig: r, name: name, wires: newLink(), ended: make(chan struct{}), own: own}
 	o := r.options()
 	o.JetStream, o.Name = m.wires.connect(r.t, r.servers), name
-	o.Logger = slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})) // shown if the test fails
+	if !r.quiet {
+		o.Logger = slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})) // shown if the test fails
+	}
 	source, err := New(o)
 	if err != nil {
 		r.t.Fatal(err)
