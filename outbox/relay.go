@@ -235,15 +235,27 @@ func (r *relay[TX]) report(l *lane, kind Kind, err error) {
 		"idempotency_key", sent.IdempotencyKey, "url", sent.URL, "attempt", sent.Attempt, "err", err)
 }
 
-// explainFenced asks the sink who is right.
+// explainFenced asks the sink who is right, until it answers.
 func (r *relay[TX]) explainFenced(ctx context.Context) {
-	err := r.claim.Do(ctx, func(context.Context, TX) error { return nil })
-	if err != nil {
-		r.logger.Info("the claim of the outbox's relay was superseded, as its receiver said", "err", err)
-		return
+	for {
+		err := r.claim.Do(ctx, func(context.Context, TX) error { return nil })
+		switch {
+		case err == nil:
+			r.logger.Error("the receiver has seen a higher epoch than the sink has issued: another partition uses the same scope, "+
+				"or the sink was restored from a backup; nothing is sent until the next claim", "scope", r.fenced.row.Scope, "err", r.fenced.outcome.err)
+			return
+		case ended(err):
+			r.logger.Info("the claim of the outbox's relay was superseded, as its receiver said", "err", err)
+			return
+		}
+		timer := time.NewTimer(r.pause.NextBackOff())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
 	}
-	r.logger.Error("the receiver has seen a higher epoch than the sink has issued: another partition uses the same scope, "+
-		"or the sink was restored from a backup; nothing is sent until the next claim", "scope", r.fenced.row.Scope, "err", r.fenced.outcome.err)
 }
 
 // transact settles what was answered and reads what is to be sent next, in one

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,16 +43,25 @@ func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 	}
 	defer func() { _ = res.Body.Close() }()
 	a := Answer{Status: res.StatusCode, Header: res.Header}
-	a.Body, err = io.ReadAll(io.LimitReader(res.Body, int64(b.o.MaxAnswer)+1))
-	if len(a.Body) > b.o.MaxAnswer {
-		a.Body, a.Truncated = a.Body[:b.o.MaxAnswer], true
+	if a.Status == http.StatusSwitchingProtocols {
+		return judge(e, a) // its body is the connection, which no context ends
 	}
+	a.Body, err = io.ReadAll(io.LimitReader(res.Body, int64(max(b.o.MaxAnswer, maxProblem))+1))
 	if err != nil && (b.o.OnAnswer != nil || !success(a.Status)) {
 		return outcome{kind: Retrying, err: fmt.Errorf("outbox: read the answer to entry %d: %w", e.ID, err)}
 	}
-	return judge(e, a)
+	o := judge(e, a)
+	if kept := &o.answer; len(kept.Body) > b.o.MaxAnswer {
+		kept.Body, kept.Truncated = slices.Clone(kept.Body[:b.o.MaxAnswer]), true
+	}
+	return o
 }
 
+// maxProblem is how much of an answer is read to see what it means, however
+// little of it is kept. A refusal by package httpfence has less.
+const maxProblem = 8 << 10
+
+// judge says what an answer means.
 func judge(e Sent, a Answer) outcome {
 	o := outcome{answered: true, answer: a}
 	if success(a.Status) {
@@ -81,6 +91,10 @@ func judge(e Sent, a Answer) outcome {
 
 func success(status int) bool { return status >= 200 && status < 300 }
 
+// maxAnswerHeader bounds the headers of an answer, in bytes, which are kept as long
+// as its body is.
+const maxAnswerHeader = 128 << 10
+
 // newClient is given's copy, or one of our own, that follows no redirects: an
 // entry goes where it was meant to go.
 func newClient(given *http.Client, concurrency int) *http.Client {
@@ -91,6 +105,7 @@ func newClient(given *http.Client, concurrency int) *http.Client {
 		t = t.Clone()
 		t.MaxIdleConns = 0 // as many as there are hosts
 		t.MaxIdleConnsPerHost = max(concurrency, 64)
+		t.MaxResponseHeaderBytes = maxAnswerHeader
 		c.Transport = t
 	}
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
