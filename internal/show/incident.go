@@ -117,7 +117,17 @@ func (c *Crew) strike(ctx context.Context, worker int, at Point, release func(),
 		r := p.reached
 		c.mu.Unlock()
 		if r != nil {
-			return p, *r, nil
+			again, err := c.isRepetition(ctx, *r)
+			if err != nil {
+				return nil, report{}, err
+			}
+			if !again {
+				return p, *r, nil
+			}
+			if err := p.orders.Encode(order{Do: orderGo}); err != nil {
+				return nil, report{}, fmt.Errorf("let worker %d go on: %w", p.n, err)
+			}
+			continue
 		}
 		if err := c.arm(ctx, p, "", l.Strike); err != nil {
 			return nil, report{}, err
@@ -130,6 +140,15 @@ func (c *Crew) strike(ctx context.Context, worker int, at Point, release func(),
 		}
 		worker = p.n + 1
 	}
+}
+
+// isRepetition reports whether p stands at a request that has been done before:
+// where partitions have no owner, nobody need do it again.
+func (c *Crew) isRepetition(ctx context.Context, r report) (bool, error) {
+	if r.Subject == "" || len(r.Work) > 0 || r.Point == AfterCommit {
+		return false, nil
+	}
+	return c.Elsewhere(ctx, r.Subject)
 }
 
 // arm orders p to stop at a point and waits until it has taken the order.

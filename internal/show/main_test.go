@@ -47,7 +47,7 @@ func puppet(ctx context.Context, stage *Stage) error {
 	me := strconv.Itoa(os.Getpid())
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for held := false; ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -56,16 +56,14 @@ func puppet(ctx context.Context, stage *Stage) error {
 		owner, _ := os.ReadFile(lease)
 		info, err := os.Stat(lease)
 		if err == nil && string(owner) != me && time.Since(info.ModTime()) < 300*time.Millisecond {
-			held = false
 			continue
 		}
 		if err := os.WriteFile(lease, []byte(me), 0o600); err != nil {
 			return err
 		}
-		if !held {
-			held = true
-			stage.Holds(0)
-		}
+		// Two may take it at the same moment; whoever has it in the end says so
+		// last.
+		stage.Holds(0)
 		if err := transaction(stage, filepath.Join(c.Dir, "count")); err != nil {
 			return err
 		}

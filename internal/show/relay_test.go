@@ -163,3 +163,22 @@ func TestWhatIsAwaitedElsewhereFailsWithItsErrorAndWithoutProgress(t *testing.T)
 		t.Error(err)
 	}
 }
+
+func TestARequestThatOthersHaveDoneIsNoPlaceToStrikeUnlessItsPartitionMoves(t *testing.T) {
+	c := NewCrew(nil)
+	c.Elsewhere = func(_ context.Context, subject string) (bool, error) { return subject == "done", nil }
+	for name, x := range map[string]struct {
+		report
+		want bool
+	}{
+		"not done":            {report{Point: Answered, Subject: "new"}, false},
+		"done":                {report{Point: Answered, Subject: "done"}, true},
+		"just done":           {report{Point: AfterCommit, Subject: "done"}, false},
+		"done, with an owner": {report{Point: BeforeSend, Subject: "done", Work: Work{{Partition: 3}}}, false},
+		"messages":            {report{Point: InHand, Work: Work{{To: 5}}}, false},
+	} {
+		if got, err := c.isRepetition(t.Context(), x.report); got != x.want || err != nil {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
