@@ -16,6 +16,7 @@ import (
 )
 
 func TestAPartitionIsReadInOrderWithWhatItsMessagesHold(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, "a")
@@ -45,6 +46,7 @@ func TestAPartitionIsReadInOrderWithWhatItsMessagesHold(t *testing.T) {
 }
 
 func TestAMessageLargerThanTheWindowIsDelivered(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.log.budget = newBudget(100_000)
@@ -54,6 +56,7 @@ func TestAMessageLargerThanTheWindowIsDelivered(t *testing.T) {
 }
 
 func TestManyMessagesComeThroughASmallBufferInOneGo(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.log.budget = newBudget(200_000)
@@ -77,6 +80,7 @@ func TestManyMessagesComeThroughASmallBufferInOneGo(t *testing.T) {
 }
 
 func TestDeletedMessagesAreExplainedGaps(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, numbered(0, 10)...)
@@ -91,6 +95,7 @@ func TestDeletedMessagesAreExplainedGaps(t *testing.T) {
 }
 
 func TestAPositionBelowTheStreamsBeginningIsPassedBy(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, numbered(0, 10)...)
@@ -104,6 +109,7 @@ func TestAPositionBelowTheStreamsBeginningIsPassedBy(t *testing.T) {
 }
 
 func TestAPositionAboveTheStreamsEndIsTruncated(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, "a", "b")
@@ -115,6 +121,7 @@ func TestAPositionAboveTheStreamsEndIsTruncated(t *testing.T) {
 
 // Guard: verify. Without it the reader goes on at the new beginning.
 func TestABeginningThatMovesPastASlowPartitionIsNoticed(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.log.budget = newBudget(1) // a window at a time
@@ -135,6 +142,7 @@ func TestABeginningThatMovesPastASlowPartitionIsNoticed(t *testing.T) {
 
 // The messages had been read before the beginning passed them.
 func TestWhatWasReadAheadIsNotPassedBy(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.log.settleEvery = time.Hour
@@ -159,6 +167,7 @@ func TestWhatWasReadAheadIsNotPassedBy(t *testing.T) {
 
 // Guard: settle. Without it the position stays below the beginning.
 func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs = 50 })
 	r.publish(0, "a")
@@ -186,6 +195,7 @@ func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
 // Its next message is far ahead, and a full buffer keeps it from being fetched.
 // Guard: settle. Without it the beginning passes the partition by.
 func TestASlowPartitionIsNotPassedByWhereTheStreamHeldNothingOfIt(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.log.budget = newBudget(1)
@@ -213,6 +223,7 @@ func TestASlowPartitionIsNotPassedByWhereTheStreamHeldNothingOfIt(t *testing.T) 
 }
 
 func TestAStreamThatWasCreatedAgainIsAnotherLog(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	renewed := make(chan struct{}, 8)
@@ -242,6 +253,7 @@ func TestAStreamThatWasCreatedAgainIsAnotherLog(t *testing.T) {
 }
 
 func TestAStreamThatIsCreatedAgainWhileNobodyReadsIsNoticed(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	renewed := make(chan struct{}, 8)
@@ -257,6 +269,7 @@ func TestAStreamThatIsCreatedAgainWhileNobodyReadsIsNoticed(t *testing.T) {
 }
 
 func TestAStreamThatIsGoneIsSaidToBe(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, "a")
@@ -271,6 +284,7 @@ func TestAStreamThatIsGoneIsSaidToBe(t *testing.T) {
 
 // Guard: recognise. Without it the rewritten messages are skipped.
 func TestALogThatWasRewrittenUnderTheSameSequencesIsTruncated(t *testing.T) {
+	t.Parallel()
 	server := natstest.Start(t)
 	r := newLogRig(t, server.JetStream(t))
 	r.publish(0, numbered(0, 10)...)
@@ -299,6 +313,7 @@ func TestALogThatWasRewrittenUnderTheSameSequencesIsTruncated(t *testing.T) {
 
 // A consumer that shows that it is alive, and delivers nothing.
 func TestAConsumerThatDoesNotDeliverIsReplaced(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, "a")
@@ -313,6 +328,7 @@ func TestAConsumerThatDoesNotDeliverIsReplaced(t *testing.T) {
 
 // Nothing of ours is left when the stream is asked, but there was something.
 func TestAPositionDoesNotPassWhatWasLostAtTheBeginningBeforeItCame(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, "a")
@@ -364,6 +380,7 @@ func TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed(t *testing.T) {
 }
 
 func TestAConsumerThatIsDeletedIsReplaced(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, "a")
@@ -406,6 +423,7 @@ func TestALeaderThatHasNotHeardFromMostServersIsNotBelievedToHaveLostMessages(t 
 // Its own clock makes a server delete what its leader still has. A leader that
 // has it, and messages that leave it out, are what that looks like.
 func TestAMessageThatHasExpiredAtTheConsumersServerOnlyIsNotPassedOver(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, numbered(0, 5)...)

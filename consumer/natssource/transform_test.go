@@ -46,6 +46,7 @@ func TestPartitionsComeFromTheDestinationOfATransform(t *testing.T) {
 
 // What the server stores under must be what we read.
 func TestEveryMessageIsInThePartitionThatTheServerPutsItIn(t *testing.T) {
+	t.Parallel()
 	ctx := bounded(t)
 	js := natstest.Start(t).JetStream(t)
 	for i, tr := range []Transform{
@@ -90,6 +91,7 @@ func TestEveryMessageIsInThePartitionThatTheServerPutsItIn(t *testing.T) {
 }
 
 func TestATransformIsSetOnAnEmptyStreamAndOnlyThere(t *testing.T) {
+	t.Parallel()
 	ctx := bounded(t)
 	js := natstest.Start(t).JetStream(t)
 	const name = "payments"
@@ -141,6 +143,7 @@ func bounded(t *testing.T) context.Context {
 }
 
 func TestPartitionsOfATransformAreReadWhereTheServerPutTheMessages(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	transform := Transform{"in.*", "elsewhere.{{partition(3,1)}}.{{wildcard(1)}}"}
 	r := &logRig{t: t, ctx: bounded(t), js: js, Stream: Stream{Name: "in", Transform: &transform}}
