@@ -121,7 +121,7 @@ func TestThePostgresHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), d.Pool, outboxSchema(schema))
+	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), d.Pool, schema)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,17 +32,13 @@ func newLedger(ctx context.Context, path, schema string) (*ledgerDB, error) {
 		if err := pgsink.Migrate(ctx, d.Pool, d.Schema); err != nil {
 			return err
 		}
-		d.Beside = []string{outboxSchema(d.Schema)}
-		return pgoutbox.Migrate(ctx, d.Pool, outboxSchema(d.Schema))
+		return pgoutbox.Migrate(ctx, d.Pool, d.Schema)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &ledgerDB{d}, nil
 }
-
-// outboxSchema is where the outbox of a column is, in PostgreSQL.
-func outboxSchema(schema string) string { return schema + "_outbox" }
 
 // lines calls each for every line, in the order in which they were written.
 func (d *ledgerDB) lines(ctx context.Context, each func(line)) error {

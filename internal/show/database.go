@@ -30,7 +30,6 @@ type Database struct {
 	Pool   *pgxpool.Pool // nil in SQLite
 	Path   string        // of the SQLite file, or the postgres:// URL
 	Schema string        // in PostgreSQL, "" in SQLite
-	Beside []string      // further schemas, to be dropped with it
 }
 
 // NewDatabase opens a new SQLite file, or creates a schema in PostgreSQL, and
@@ -83,10 +82,8 @@ func (d *Database) Drop() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Preparing)
 	defer cancel()
-	for _, schema := range append([]string{d.Schema}, d.Beside...) {
-		if _, err := d.ExecContext(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE"); err != nil {
-			return fmt.Errorf("drop schema %s: %w", schema, err)
-		}
+	if _, err := d.ExecContext(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{d.Schema}.Sanitize()+" CASCADE"); err != nil {
+		return fmt.Errorf("drop schema %s: %w", d.Schema, err)
 	}
 	return nil
 }

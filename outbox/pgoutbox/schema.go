@@ -104,7 +104,7 @@ func Grant(ctx context.Context, db DB, schema, role string) error {
 		return err
 	}
 	s, r := quote(schema), quote(role)
-	sql := fmt.Sprintf("grant usage on schema %s to %s; grant select on %s.migration to %s; grant select, insert, delete on %s.entry to %s",
+	sql := fmt.Sprintf("grant usage on schema %s to %s; grant select on %s.outbox_migration to %s; grant select, insert, delete on %s.outbox_entry to %s",
 		s, r, s, r, s, r)
 	err = pgx.BeginTxFunc(ctx, db, readCommitted, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sql)
@@ -119,9 +119,9 @@ func Grant(ctx context.Context, db DB, schema, role string) error {
 // version is the schema's, or 0 where there is none.
 func version(ctx context.Context, tx pgx.Tx, schema string) (v int, err error) {
 	var there bool
-	err = tx.QueryRow(ctx, `select to_regclass($1) is not null`, quote(schema)+".migration").Scan(&there)
+	err = tx.QueryRow(ctx, `select to_regclass($1) is not null`, quote(schema)+".outbox_migration").Scan(&there)
 	if err == nil && there {
-		err = tx.QueryRow(ctx, `select coalesce(max(version), 0) from `+quote(schema)+`.migration`).Scan(&v)
+		err = tx.QueryRow(ctx, `select coalesce(max(version), 0) from `+quote(schema)+`.outbox_migration`).Scan(&v)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read the version of the schema: %w", err)

@@ -29,7 +29,7 @@ func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := db.Exec(t.Context(), `insert into epochfence_outbox.migration values (99)`); err != nil {
+	if _, err := db.Exec(t.Context(), `insert into epochfence_outbox.outbox_migration values (99)`); err != nil {
 		t.Fatal(err)
 	}
 	_, err := pgoutbox.Open[pgsink.Tx](t.Context(), db, "")
@@ -37,6 +37,28 @@ func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
 	wantError(t, pgoutbox.Migrate(t.Context(), db, ""), "newer program")
 	wantError(t, pgoutbox.Migrate(t.Context(), db, strings.Repeat("x", 64)), "63 bytes")
 	wantError(t, pgoutbox.Grant(t.Context(), db, "", ""), "role name is empty")
+}
+
+func TestTheOutboxFindsRoomInTheSchemaOfTheSinkAndOfTheApplication(t *testing.T) {
+	db := pgtest.Start(t).Superuser(t)
+	const schema = "billing"
+	for _, sql := range []string{`create schema billing`, `create table billing.entry (id int)`, `create table billing.migration (id int)`} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pgoutbox.Migrate(t.Context(), db, schema); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pgoutbox.Open[pgsink.Tx](t.Context(), db, schema); err != nil {
+		t.Error(err)
+	}
+	if err := pgsink.Migrate(t.Context(), db, "shared"); err != nil {
+		t.Fatal(err)
+	}
+	if err := pgoutbox.Migrate(t.Context(), db, "shared"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestConcurrentMigrationsDoTheWorkOnce(t *testing.T) {

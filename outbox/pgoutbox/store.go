@@ -48,7 +48,7 @@ func Open[TX DBTX](ctx context.Context, db DB, schema string) (*Store[TX], error
 		partition = ` where group_name = $1 and topic = $2 and partition = $3`
 		row       = `select id, order_key, scope, idempotency_key, method, url, header, body from `
 	)
-	entries := quote(schema) + `.entry`
+	entries := quote(schema) + `.outbox_entry`
 	return &Store[TX]{
 		add: `insert into ` + entries + ` (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)` +
 			` values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,

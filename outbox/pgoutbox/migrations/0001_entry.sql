@@ -1,8 +1,8 @@
-create table "epochfence_outbox".migration (
+create table "epochfence_outbox".outbox_migration (
     version integer primary key
 );
 
-create table "epochfence_outbox".entry (
+create table "epochfence_outbox".outbox_entry (
     id              bigint generated always as identity primary key,
     group_name      text collate "C" not null,
     topic           text collate "C" not null,
@@ -17,7 +17,7 @@ create table "epochfence_outbox".entry (
     added_at        timestamptz not null default clock_timestamp() -- for people
 );
 
-create index entry_partition on "epochfence_outbox".entry (group_name, topic, partition, id);
-create index entry_key on "epochfence_outbox".entry (group_name, topic, partition, order_key, id);
+create index outbox_entry_partition on "epochfence_outbox".outbox_entry (group_name, topic, partition, id);
+create index outbox_entry_key on "epochfence_outbox".outbox_entry (group_name, topic, partition, order_key, id);
 
-insert into "epochfence_outbox".migration (version) values (1);
+insert into "epochfence_outbox".outbox_migration (version) values (1);
