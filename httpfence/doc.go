@@ -34,6 +34,14 @@
 // Choose scopes as small as the resource is. The requests of one scope are
 // served one at a time.
 //
+// # Who may send
+//
+// The Handler believes what a request says. Whoever can reach it can lock a scope's
+// owner out for ever, with one request under the highest epoch there is, and is given
+// stored answers without next being asked. So authenticate before it: put the Handler
+// behind what does. It bounds the size of a body, not the time it takes to arrive:
+// set the http.Server's ReadTimeout.
+//
 // # What holds
 //
 //	the receiver                           a request's effect happens

@@ -139,7 +139,9 @@ func problemOf(err error) (Problem, Outcome) {
 		return Problem{Type: TypeBusy, Title: "Busy", Status: http.StatusServiceUnavailable, Detail: "The request did not get its turn in time, and had no effect."}, Busy
 	case errors.As(err, &large):
 		return Problem{Type: TypeTooLarge, Title: "Request too large", Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("The body may have %d bytes.", large.Limit)}, Malformed
-	case errors.Is(err, ErrMalformed), errors.As(err, &body):
+	case errors.As(err, &body): // the sender's mistake or the network's: it may try again
+		return Problem{Type: TypeIncomplete, Title: "Incomplete request", Status: http.StatusRequestTimeout, Detail: err.Error()}, Malformed
+	case errors.Is(err, ErrMalformed):
 		return Problem{Type: TypeMalformed, Title: "Malformed request", Status: http.StatusBadRequest, Detail: err.Error()}, Malformed
 	default: // its text is for the log, not for the sender
 		return failure("The fence's store failed; try again with the same key."), Failed

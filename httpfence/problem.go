@@ -19,9 +19,12 @@ const (
 	// was used for another request of this scope.
 	TypeKeyReused = problems + "TypeKeyReused"
 
-	// TypeMalformed comes with 400 Bad Request: a header is missing or wrong, or
-	// the body could not be read.
+	// TypeMalformed comes with 400 Bad Request: a header is missing or wrong.
 	TypeMalformed = problems + "TypeMalformed"
+
+	// TypeIncomplete comes with 408 Request Timeout: the body did not arrive
+	// whole, and the request had no effect.
+	TypeIncomplete = problems + "TypeIncomplete"
 
 	// TypeTooLarge comes with 413 Content Too Large.
 	TypeTooLarge = problems + "TypeTooLarge"

@@ -42,6 +42,8 @@ type rig struct {
 	undoes, forgets bool
 
 	db *sql.DB // nil in memory
+
+	driver, url string // for other processes
 }
 
 // eachStore runs the test with each kind of store.
@@ -87,14 +89,16 @@ func memoryRig(*testing.T) *rig {
 
 func sqliteRig(t *testing.T) *rig {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), "receiver.db")
+	source := "file:" + filepath.Join(t.TempDir(), "receiver.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"
 	connect := func() *sql.DB {
-		db, err := sql.Open("sqlite", "file:"+name+"?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
+		db, err := sql.Open("sqlite", source)
 		return opened(t, db, err)
 	}
-	return databaseRig(t, httpfence.SQLite, connect,
+	r := databaseRig(t, httpfence.SQLite, connect,
 		`CREATE TABLE effects (n INTEGER PRIMARY KEY AUTOINCREMENT, scope TEXT, key TEXT, epoch INTEGER, UNIQUE (scope, key))`,
 		`INSERT INTO effects (scope, key, epoch) VALUES (?, ?, ?)`)
+	r.driver, r.url = "sqlite", source
+	return r
 }
 
 func postgresRig(t *testing.T) *rig {
@@ -106,9 +110,11 @@ func postgresRig(t *testing.T) *rig {
 		db.SetMaxOpenConns(8)
 		return db
 	}
-	return databaseRig(t, httpfence.PostgreSQL, connect,
+	r := databaseRig(t, httpfence.PostgreSQL, connect,
 		`CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, scope text, key text, epoch bigint, UNIQUE (scope, key))`,
 		`INSERT INTO effects (scope, key, epoch) VALUES ($1, $2, $3)`)
+	r.driver, r.url = "pgx", url
+	return r
 }
 
 func opened(t *testing.T, db *sql.DB, err error) *sql.DB {

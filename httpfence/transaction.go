@@ -172,6 +172,9 @@ func (t *transaction) run(ctx context.Context, c Call, effect func(context.Conte
 	a, keep := effect(context.WithValue(context.WithoutCancel(ctx), txKey{}, DBTX(tx)))
 	returned = true
 	tx.close()
+	if tx.gone == nil && tx.prepared && t.s.d.ends(t.conn, nil) {
+		tx.gone = errGone // else the answer would be stored by itself, for an effect that is not there
+	}
 	return a, keep, tx.gone
 }
 

@@ -3,6 +3,7 @@ package httpfence
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -20,6 +21,10 @@ type DBTX interface {
 // are stored too: what a handler writes through it is committed exactly once, or
 // not at all. It is safe for concurrent use, and of use until the handler has
 // returned. A handler that sends a COMMIT or ROLLBACK of its own has failed.
+//
+// In SQLite, some failures roll back the whole transaction: a full disk, or the
+// end of the context of a statement that writes. Tx refuses all further calls then,
+// but cannot for a prepared statement: after such a failure, use none again.
 //
 // It panics where there is none: behind another [Store] than an [SQLStore], or
 // no [Handler] at all.
@@ -43,6 +48,8 @@ type effectTx struct {
 	ended bool
 	gone  error // why there is no transaction any more
 	stmts []*sql.Stmt
+
+	prepared bool // a statement was, whose errors judge does not see
 }
 
 func newEffectTx(t *transaction) *effectTx {
@@ -73,7 +80,7 @@ func (tx *effectTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt
 	if err != nil {
 		return nil, tx.judge(err)
 	}
-	tx.stmts = append(tx.stmts, stmt)
+	tx.stmts, tx.prepared = append(tx.stmts, stmt), true
 	return stmt, nil
 }
 
@@ -125,10 +132,16 @@ func (tx *effectTx) use(ctx context.Context) (context.Context, error) {
 	if err := ctx.Err(); err != nil {
 		return ctx, err
 	}
+	if tx.prepared && tx.t.s.d.ends(tx.t.conn, nil) {
+		tx.gone = errGone
+		return ctx, fmt.Errorf("httpfence: %w", tx.gone)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	context.AfterFunc(tx.ctx, cancel)
 	return ctx, nil
 }
+
+var errGone = errors.New("the database has rolled back the transaction after a failure")
 
 // judge looks, after an error, whether the transaction is still there. If not,
 // the handler's next statement would be committed at once, whatever becomes of
