@@ -103,7 +103,7 @@ func postgresLedger(t *testing.T) *ledger[pgsink.Tx] {
 			_, err := tx.Exec(ctx, strings.Replace(query, "?", "$1", 1), args...)
 			return err
 		},
-		left: `SELECT count(*) FROM epochfence_outbox.entry`,
+		left: `SELECT count(*) FROM epochfence_outbox.outbox_entry`,
 	}).tables(t)
 	must(t, func() error {
 		_, err := admin.Exec(t.Context(), `GRANT INSERT ON payments, answers TO `+role)
