@@ -314,3 +314,42 @@ func TestNothingIsLeftBehindOfRequestsThatFailed(t *testing.T) {
 		await(t, func() bool { return runtime.NumGoroutine() <= before+8 })
 	})
 }
+
+// Whoever has left does not get the turn that is free.
+func TestARequestWhoseClientHasLeftIsNotBegun(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		for i := range 20 { // a select would choose at random
+			serve(t, h, request(ctx, call("a", 5, fmt.Sprint(i)), "x")).wantProblem(503, httpfence.TypeBusy)
+		}
+		r.wantLog(t)
+	})
+}
+
+// A process that is frozen in a handler loses its transaction, not the others
+// theirs.
+func TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout(t *testing.T) {
+	r := postgresRig(t)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	impatient, err := httpfence.OpenSQL(t.Context(), r.connect(), httpfence.PostgreSQL, httpfence.SQLOptions{IdleTimeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	frozen := httpfence.Handler(impatient, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.apply(httptest.NewRecorder(), req)
+		close(begun)
+		<-goOn
+		w.WriteHeader(http.StatusCreated)
+	}), quiet)
+	first := make(chan *answer, 1)
+	go func() { first <- send(t, frozen, call("a", 5, "k5"), "x") }()
+	<-begun
+	o := quiet
+	o.Wait = 10 * time.Second
+	send(t, httpfence.Handler(r.open(), http.HandlerFunc(r.apply), o), call("a", 6, "k6"), "x").want(201, "done under epoch 6", false)
+	close(goOn)
+	(<-first).wantProblem(500, httpfence.TypeFailed)
+	r.wantLog(t, effect{"a", "k6", 6})
+}

@@ -44,6 +44,7 @@ type rig struct {
 	db *sql.DB // nil in memory
 
 	driver, url string // for other processes
+	connect     func() *sql.DB
 }
 
 // eachStore runs the test with each kind of store.
@@ -168,8 +169,9 @@ func databaseRig(t *testing.T, d httpfence.Dialect, connect func() *sql.DB, tabl
 			}
 			return done
 		},
-		undoes: true,
-		db:     db,
+		undoes:  true,
+		db:      db,
+		connect: connect,
 	}
 }
 

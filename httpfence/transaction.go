@@ -224,7 +224,10 @@ func (s *SQLStore) remember(c Call) error {
 		return err
 	}
 	defer t.end()
-	if _, err := t.admit(c); err != nil {
+	switch _, err := t.admit(c); {
+	case errors.Is(err, ErrStale):
+		return nil // a higher one is noted
+	case err != nil:
 		return err
 	}
 	return t.commit()
