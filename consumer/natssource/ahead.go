@@ -23,6 +23,39 @@ func expiring(info *jetstream.StreamInfo, stored time.Time) bool {
 	return c.Replicas > 1 && c.MaxAge > 0 && info.TimeStamp.Sub(stored) > c.MaxAge/2
 }
 
+// aged reports whether messages that came after since may have expired although
+// the stream's beginning has not moved: a message that never expires
+// (Nats-TTL: never) stays there, and those behind it go with the stream's
+// maximum age.
+func aged(info *jetstream.StreamInfo, since time.Time) bool {
+	if info.State.FirstTime.After(since) {
+		since = info.State.FirstTime
+	}
+	return info.Config.MaxAge > 0 && info.TimeStamp.Sub(since) >= info.Config.MaxAge
+}
+
+// upTo is when what the stream does not hold yet is stored at the earliest: now,
+// but for what is on its way. A mirror keeps the times of its origin.
+func upTo(info *jetstream.StreamInfo) time.Time {
+	if info.Config.Mirror != nil {
+		return time.Time{}
+	}
+	return info.TimeStamp.Add(-min(askTimeout, info.Config.MaxAge/2))
+}
+
+// agedInside looks for the first gap between the messages that may be of such,
+// and returns how many messages come before it.
+func (r *reader) agedInside(info *jetstream.StreamInfo, ms []consumer.Message) (int, error) {
+	next, since := r.at, r.since
+	for i, m := range ms {
+		if uint64(m.Offset) != next && aged(info, since) {
+			return i, r.misfit(consumer.ErrPassedBy, next, uint64(m.Offset))
+		}
+		next, since = uint64(m.Offset)+1, m.Time
+	}
+	return len(ms), nil
+}
+
 // mayBeAhead reports whether one of the gaps between the messages may be of
 // messages that have expired at the consumer's server only.
 func (r *reader) mayBeAhead(info *jetstream.StreamInfo, ms []consumer.Message) bool {

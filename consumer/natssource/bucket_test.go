@@ -16,6 +16,7 @@ import (
 )
 
 func TestAMissingBucketIsCreatedAsLeasesNeedIt(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	done := make(chan error)
 	for range 5 { // processes that start together
@@ -39,6 +40,7 @@ func TestAMissingBucketIsCreatedAsLeasesNeedIt(t *testing.T) {
 }
 
 func TestABucketThatCannotHoldLeasesIsRefusedWithTheRemedy(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	kv := func(change func(*jetstream.KeyValueConfig)) func(t *testing.T, name string) {
 		return func(t *testing.T, name string) {
@@ -95,6 +97,7 @@ func TestABucketThatCannotHoldLeasesIsRefusedWithTheRemedy(t *testing.T) {
 
 // The remedies are those that the server takes.
 func TestTheRemedyOfABucketWithoutTTLMakesItHoldLeases(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	if _, err := js.CreateKeyValue(inTime(t), jetstream.KeyValueConfig{Bucket: "leases", TTL: time.Hour, History: 5}); err != nil {
 		t.Fatal(err)
@@ -116,6 +119,7 @@ func TestTheRemedyOfABucketWithoutTTLMakesItHoldLeases(t *testing.T) {
 // What checkBucket says of a history: the server raises a TTL to that of the
 // markers, where it keeps more than one message of a key.
 func TestABucketWithAHistoryKeepsAShortLeaseForTheTTLOfItsMarkers(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	if _, err := js.CreateKeyValue(inTime(t), jetstream.KeyValueConfig{Bucket: "leases", History: 2, LimitMarkerTTL: time.Hour}); err != nil {
 		t.Fatal(err)
@@ -136,6 +140,7 @@ func TestABucketWithAHistoryKeepsAShortLeaseForTheTTLOfItsMarkers(t *testing.T) 
 }
 
 func TestAServerThatIsTooOldIsNamedAsTheReason(t *testing.T) {
+	t.Parallel()
 	// A server without JetStream, and somebody who answers as an old one does.
 	s := natstest.Start(t, func(o *server.Options) { o.JetStream = false })
 	old := s.Connect(t)
@@ -156,6 +161,7 @@ func TestAServerThatIsTooOldIsNamedAsTheReason(t *testing.T) {
 }
 
 func TestAMissingPermissionIsNamed(t *testing.T) {
+	t.Parallel()
 	all := []string{"$JS.API.>", "$KV.leases.>"}
 	for _, c := range []struct {
 		name string
@@ -205,6 +211,7 @@ func TestAMissingPermissionIsNamed(t *testing.T) {
 }
 
 func TestTheBucketOfADomainIsAnotherSource(t *testing.T) {
+	t.Parallel()
 	s := natstest.Start(t, func(o *server.Options) { o.JetStreamDomain = "hub" })
 	nc := s.Connect(t)
 	plain, err := jetstream.New(nc)
@@ -239,6 +246,7 @@ func TestTheBucketOfADomainIsAnotherSource(t *testing.T) {
 }
 
 func TestRecordsAreWhatTheDocumentationSays(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		v    any
 		want string

@@ -21,6 +21,7 @@ import (
 // were. What was not deleted is read once, in order; where a control message
 // lets the position pass, there is nothing.
 func TestNothingIsSkippedWhileMessagesAreDeletedAndConnectionsBreak(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()

@@ -204,6 +204,7 @@ func TestClusterLosesANodeAndEveryEffectIsAppliedOnceInOrder(t *testing.T) {
 }
 
 func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.T) {
+	t.Parallel()
 	long(t)
 	o := newOuting(t, 8*time.Minute)
 	o.progress("all is well", 20)

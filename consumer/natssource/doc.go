@@ -36,7 +36,7 @@
 //
 //	GROUP.lease.STREAM.NUMBER     {"owner", "member", "nonce", "epoch", "next", "lag"}, expires
 //	GROUP.member.ID               {"name", "streams", "declined"}, expires
-//	GROUP.position.STREAM.NUMBER  {"next", "epoch", "owner"}
+//	GROUP.position.STREAM.NUMBER  {"next", "epoch", "owner", "log"}
 //
 // In group and stream, bytes other than letters, digits, '-' and '_' are written
 // as '=' and two hexadecimal digits.
@@ -112,12 +112,17 @@
 //     after the message behind it had arrived. A position that retention or a
 //     purge has passed is [consumer.ErrPassedBy]: also that of a partition
 //     which may have lost nothing, where nobody can tell, as when the group was
-//     away for longer than the stream keeps messages.
+//     away for longer than the stream keeps messages. What went from inside the
+//     stream is passed over, as in a compacted log: messages that somebody deleted or
+//     purged by subject, that a newer one under their subject replaced
+//     (MaxMsgsPerSubject), or whose own TTL ran out. Where one that never expires holds the
+//     beginning, a gap as old as the stream's maximum age is taken for lost.
 //   - A position above the stream's end, or in a stream that lost its tail and
 //     grew again, is [consumer.ErrTruncated]. The latter is recognised by a
 //     fingerprint of the server's timestamps, which is what [consumer.Message]
 //     has as LeaderEpoch. A leader that has not heard from most of its servers
 //     lately is not believed that it has lost anything.
+//   - A subject transform that is changed ends reading with a [*TransformError].
 //   - Every 10 s a partition that has nothing to deliver, or a full buffer, finds
 //     out up to where the stream holds nothing of it. A control message lets its
 //     position pass, so that retention does not pass it by.
@@ -140,7 +145,7 @@
 // the lag, and stays in its position key: `nats kv get epochfence billing.position.payments.3`.
 // It is written with renewals and at the end of a tenure. Nothing is decided by it, but
 // a group of which the sink has no fence adopts it on request
-// ([consumer.StartCommitted]), or where there is none the ack floor of a durable consumer
+// ([consumer.StartCommitted]) if its log is the one that is read, or none is named, or where there is none the ack floor of a durable consumer
 // that is named like the group.
 //
 // # How durable the bucket must be

@@ -8,6 +8,7 @@ import (
 )
 
 func TestAnyNameIsOneTokenOfAKeyAndComesBack(t *testing.T) {
+	t.Parallel()
 	token := regexp.MustCompile(`^[-_=a-zA-Z0-9]*$`)
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.String().Draw(t, "a"), rapid.String().Draw(t, "b")
@@ -32,6 +33,7 @@ func TestAnyNameIsOneTokenOfAKeyAndComesBack(t *testing.T) {
 }
 
 func TestKeysAreWhatTheDocumentationSays(t *testing.T) {
+	t.Parallel()
 	k := newKeys("billing/eu")
 	for _, c := range []struct{ got, want string }{
 		{k.member("ID"), "billing=2Feu.member.ID"},

@@ -91,6 +91,7 @@ func look(t testing.TB, b *bucket) entry {
 }
 
 func TestARenewedLeaseOutlivesItsTTLAndItsNumberGrows(t *testing.T) {
+	t.Parallel()
 	b := testBucket(t, natstest.Start(t).JetStream(t), time.Second)
 	l, value := acquire(t, b, 0)
 	began, last := time.Now(), l.rev
@@ -111,6 +112,7 @@ func TestARenewedLeaseOutlivesItsTTLAndItsNumberGrows(t *testing.T) {
 }
 
 func TestALeaseThatIsNotRenewedRunsOutAndIsTakenOverByASwapOfItsMarker(t *testing.T) {
+	t.Parallel()
 	b := testBucket(t, natstest.Start(t).JetStream(t), time.Second)
 	l, value := acquire(t, b, 0)
 	eventually(t, "the lease has run out", func() bool { return !look(t, b).live })
@@ -130,6 +132,7 @@ func TestALeaseThatIsNotRenewedRunsOutAndIsTakenOverByASwapOfItsMarker(t *testin
 }
 
 func TestAReleasedLeaseIsTakenOverByASwapOfItsMarker(t *testing.T) {
+	t.Parallel()
 	b := testBucket(t, natstest.Start(t).JetStream(t), time.Minute)
 	l, value := acquire(t, b, 0)
 	rev, err := l.release(inTime(t))
@@ -146,6 +149,7 @@ func TestAReleasedLeaseIsTakenOverByASwapOfItsMarker(t *testing.T) {
 }
 
 func TestALeaseOfAnotherIsNeverTaken(t *testing.T) {
+	t.Parallel()
 	b := testBucket(t, natstest.Start(t).JetStream(t), time.Minute)
 	first, value := acquire(t, b, 0)
 	renew(t, first, value)
@@ -164,6 +168,7 @@ func TestALeaseOfAnotherIsNeverTaken(t *testing.T) {
 }
 
 func TestOfManyThatTakeALeaseAtOnceOneGetsIt(t *testing.T) {
+	t.Parallel()
 	b := testBucket(t, natstest.Start(t).JetStream(t), time.Minute)
 	got := make(chan error)
 	const many = 20
@@ -188,6 +193,7 @@ func TestOfManyThatTakeALeaseAtOnceOneGetsIt(t *testing.T) {
 }
 
 func TestARenewalWhoseAnswerWasLostIsAdopted(t *testing.T) {
+	t.Parallel()
 	s, wires := natstest.Start(t), newLink()
 	b := testBucket(t, wires.connect(t, s), time.Minute)
 	l, value := acquire(t, b, 0)
@@ -221,6 +227,7 @@ func TestARenewalWhoseAnswerWasLostIsAdopted(t *testing.T) {
 }
 
 func TestARenewalThatNeverArrivedIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	s, wires := natstest.Start(t), newLink()
 	b := testBucket(t, wires.connect(t, s), time.Minute)
 	l, value := acquire(t, b, 0)
@@ -248,6 +255,7 @@ func TestARenewalThatNeverArrivedIsMadeAgain(t *testing.T) {
 }
 
 func TestARequestThatLandsLateIsAdoptedAndNotTakenForALoss(t *testing.T) {
+	t.Parallel()
 	s, wires := natstest.Start(t), newLink()
 	b := testBucket(t, wires.connect(t, s), time.Minute)
 	l, value := acquire(t, b, 0)
@@ -268,6 +276,7 @@ func TestARequestThatLandsLateIsAdoptedAndNotTakenForALoss(t *testing.T) {
 }
 
 func TestARenewalThatLandsAfterATakeoverChangesNothing(t *testing.T) {
+	t.Parallel()
 	s, wires := natstest.Start(t), newLink()
 	b := testBucket(t, wires.connect(t, s), time.Second)
 	l, value := acquire(t, b, 0)
@@ -291,6 +300,7 @@ func TestARenewalThatLandsAfterATakeoverChangesNothing(t *testing.T) {
 }
 
 func TestAnAcquisitionWhoseAnswerWasLostIsAdopted(t *testing.T) {
+	t.Parallel()
 	s := natstest.Start(t)
 	b := testBucket(t, s.JetStream(t), time.Minute)
 	l, value := testLease(b)
@@ -307,6 +317,7 @@ func TestAnAcquisitionWhoseAnswerWasLostIsAdopted(t *testing.T) {
 }
 
 func TestALeaseInABucketThatIsGoneOrAnotherIsLost(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		change func(t *testing.T, js jetstream.JetStream, l *lease)
@@ -361,6 +372,7 @@ func TestALeaseInABucketThatIsGoneOrAnotherIsLost(t *testing.T) {
 }
 
 func TestALostAnswerLeavesTimeToRenewAgain(t *testing.T) {
+	t.Parallel()
 	s, wires := natstest.Start(t), newLink()
 	b := testBucket(t, wires.connect(t, s), 2*time.Second)
 	l, value := acquire(t, b, 0)
@@ -376,6 +388,7 @@ func TestALostAnswerLeavesTimeToRenewAgain(t *testing.T) {
 }
 
 func TestTwoRequestsOfOneLeaseDoNotOvertakeEachOther(t *testing.T) {
+	t.Parallel()
 	b := testBucket(t, natstest.Start(t).JetStream(t), time.Minute)
 	l, value := acquire(t, b, 0)
 	done := make(chan error)
@@ -404,6 +417,7 @@ func TestTwoRequestsOfOneLeaseDoNotOvertakeEachOther(t *testing.T) {
 // renews have the key, and the other hears of it; in between, the sink's claims
 // decide, as they do whenever two believe to be owners.
 func TestOfTwoHoldersAtOneRevisionAfterABucketWasCreatedAgainOneKeepsTheLease(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	b := testBucket(t, js, time.Minute)
 	old, oldValue := acquire(t, b, 0)

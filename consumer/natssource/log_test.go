@@ -19,6 +19,7 @@ import (
 )
 
 func TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	for _, c := range []struct {
 		name   string
@@ -65,6 +66,7 @@ func TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason(t *testing.T) {
 }
 
 func TestPartitionsAreOfTheStreamTheTransformOrTheFilters(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	must(t, second(js.CreateStream(inTime(t), jetstream.StreamConfig{
 		Name: "s", Subjects: []string{"s.*"},
@@ -98,6 +100,7 @@ func TestPartitionsAreOfTheStreamTheTransformOrTheFilters(t *testing.T) {
 }
 
 func TestPartitionsStartWhereThePolicySays(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	none := func(context.Context, int32) (epoch.Offset, bool, error) { return 0, false, nil }
@@ -144,6 +147,7 @@ func TestPartitionsStartWhereThePolicySays(t *testing.T) {
 }
 
 func TestAnAnswerIsSharedByThoseWhoAskedBeforeItWasAskedFor(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, testSharedAnswers)
 }
 

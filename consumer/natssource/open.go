@@ -58,6 +58,11 @@ func (r *reader) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return r.fits(ctx, info)
+}
+
+// fits makes sure that the stream, as it was just seen, holds the position.
+func (r *reader) fits(ctx context.Context, info *jetstream.StreamInfo) error {
 	switch {
 	case info.State.FirstSeq > r.at:
 		return r.misfit(consumer.ErrPassedBy, r.at, info.State.FirstSeq)
@@ -65,6 +70,9 @@ func (r *reader) check(ctx context.Context) error {
 		return errBehind
 	case r.at > info.State.LastSeq+1:
 		return r.misfit(consumer.ErrTruncated, r.at, info.State.LastSeq+1)
+	}
+	if now := upTo(info); r.at > info.State.LastSeq && now.After(r.since) {
+		r.since = now
 	}
 	return r.recognise(ctx)
 }
@@ -76,11 +84,19 @@ func (r *reader) recognise(ctx context.Context) error {
 	if r.print < 0 || r.at < 2 {
 		return nil
 	}
-	now, err := r.printOf(ctx, r.at-1)
-	if err == nil && now >= 0 && now != r.print {
-		err = r.misfit(consumer.ErrTruncated, r.at, r.at-1)
+	m, err := r.l.stored(ctx, seqRequest{Seq: r.at - 1, NoHeaders: true})
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil
+	case err != nil:
+		return err
+	case fingerprint(m.Time) != r.print:
+		return r.misfit(consumer.ErrTruncated, r.at, r.at-1)
 	}
-	return err
+	if m.Time.After(r.since) {
+		r.since = m.Time
+	}
+	return nil
 }
 
 // seqRequest asks for a message by its sequence, or for the first from there on

@@ -16,6 +16,7 @@ func unconnected(t *testing.T) jetstream.JetStream {
 }
 
 func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
+	t.Parallel()
 	good := func() Options {
 		return Options{Group: "g", JetStream: unconnected(t), Streams: []Stream{{Name: "orders"}}}
 	}
@@ -63,6 +64,7 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 }
 
 func TestOptionsThatAreZeroHaveTheirDefaults(t *testing.T) {
+	t.Parallel()
 	s, err := New(Options{Group: "g", JetStream: unconnected(t), Streams: []Stream{{Name: "orders"}}})
 	must(t, err)
 	if s.Bucket != "epochfence" || s.LeaseTTL != 15*time.Second || s.BufferBytes != 64<<20 || s.StartTimeout != 30*time.Second || s.Name == "" || s.Logger == nil {

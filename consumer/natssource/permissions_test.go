@@ -70,6 +70,7 @@ func asUser(t *testing.T, s *natstest.Server, js jetstream.JetStream) *Source {
 }
 
 func TestThePermissionsOfTheDocumentationSuffice(t *testing.T) {
+	t.Parallel()
 	publish, subscribe := documentedPermissions(t)
 	s := natstest.Start(t, withUser(publish, subscribe, nil))
 	js := s.JetStream(t, nats.UserInfo("admin", "admin"))
@@ -120,12 +121,13 @@ func TestThePermissionsOfTheDocumentationSuffice(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if at, ok, err := source.mirrored(inTime(t), place{"orders", 0}); at != 3 || !ok || err != nil {
-		t.Errorf("position %d, %v, %v", at, ok, err)
+	if at, ok, err := source.mirrored(inTime(t), place{"orders", 0}); at.Next != 3 || !ok || err != nil {
+		t.Errorf("position %+v, %v, %v", at, ok, err)
 	}
 }
 
 func TestAPermissionThatIsMissingEndsRunAtStartAndIsNamed(t *testing.T) {
+	t.Parallel()
 	publish, subscribe := documentedPermissions(t)
 	for _, c := range []struct {
 		name, deny, want string

@@ -162,10 +162,11 @@ func final(err error) bool {
 		misfit  *consumer.PositionError
 		changed *epoch.LogChangedError
 		refused *PermissionError
+		moved   *TransformError
 		api     *jetstream.APIError
 	)
 	switch {
-	case errors.As(err, &misfit), errors.As(err, &changed), errors.As(err, &refused):
+	case errors.As(err, &misfit), errors.As(err, &changed), errors.As(err, &refused), errors.As(err, &moved):
 		return true
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return true
@@ -351,15 +352,34 @@ func (r *reader) verify(ctx context.Context, ms []consumer.Message) (int, error)
 	return len(ms), nil
 }
 
+// lookBehind is lookAgain by a leader that has stored last. A replica may be
+// ahead of its leader for a moment, and have deleted for a limit what the leader
+// will only delete when it gets there.
+func (r *reader) lookBehind(ctx context.Context, last uint64) (*jetstream.StreamInfo, error) {
+	for pause := time.Millisecond; ; pause *= 2 {
+		info, err := r.lookAgain(ctx)
+		if err != nil || info.State.LastSeq >= last {
+			return info, err
+		}
+		if pause > time.Second || !wait(ctx, pause) {
+			return nil, errBehind
+		}
+	}
+}
+
 func (r *reader) verifyGap(ctx context.Context, ms []consumer.Message, before int, begin uint64) (int, error) {
-	info, err := r.lookAgain(ctx)
+	last := uint64(ms[len(ms)-1].Offset)
+	info, err := r.lookBehind(ctx, last)
 	if err == nil && r.mayBeAhead(info, ms) {
 		if before, err = r.compare(ctx, info, ms); err == nil {
-			info, err = r.lookAgain(ctx)
+			info, err = r.lookBehind(ctx, last)
 		}
 	}
 	if err == nil && info.State.FirstSeq > begin {
 		err = r.misfit(consumer.ErrPassedBy, begin, info.State.FirstSeq)
+	}
+	if err == nil {
+		before, err = r.agedInside(info, ms)
 	}
 	if err != nil {
 		return before, err

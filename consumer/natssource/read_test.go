@@ -364,6 +364,7 @@ func (d deliveries) Messages() <-chan jetstream.Msg { return d }
 func (deliveries) Error() error                     { return nil }
 
 func TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed(t *testing.T) {
+	t.Parallel()
 	l := &streamLog{lags: make([]atomic.Int64, 1)}
 	fresh := func() *reader { return &reader{l: l, p: epoch.Partition{Topic: "log"}, at: 5, delivered: 7} }
 	batch := make(deliveries, 3)
@@ -397,6 +398,7 @@ func TestAConsumerThatIsDeletedIsReplaced(t *testing.T) {
 }
 
 func TestALeaderThatHasNotHeardFromMostServersIsNotBelievedToHaveLostMessages(t *testing.T) {
+	t.Parallel()
 	peer := func(active time.Duration, offline bool) *jetstream.PeerInfo {
 		return &jetstream.PeerInfo{Active: active, Offline: offline}
 	}

@@ -1,6 +1,7 @@
 package natssource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -23,6 +24,9 @@ import (
 func (r *reader) settle(ctx context.Context, idle bool) error {
 	r.settled = time.Now()
 	before, err := r.lookAgain(ctx)
+	if err == nil {
+		err = r.fits(ctx, before)
+	}
 	if err != nil || r.at > before.State.LastSeq {
 		return err
 	}
@@ -38,6 +42,9 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 		return nil // next time
 	case after.State.FirstSeq > r.at:
 		return r.misfit(consumer.ErrPassedBy, r.at, after.State.FirstSeq)
+	}
+	if aged(after, r.since) {
+		return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, after.State.LastSeq+1))
 	}
 	end, last := before.State.LastSeq, fingerprint(before.State.LastTime)
 	if ours > 0 && ours <= end {
@@ -76,6 +83,11 @@ func (r *reader) lookAgain(ctx context.Context) (*jetstream.StreamInfo, error) {
 	info, err := r.l.look(ctx)
 	if err == nil {
 		err = r.sameLife(info)
+	}
+	if t := r.l.stream.Transform; t != nil && err == nil {
+		if differs := t.differs(info); differs != nil {
+			err = differs // messages of one key are in two partitions now, or in none of ours
+		}
 	}
 	return info, err
 }

@@ -107,6 +107,7 @@ func newTown() *town {
 }
 
 func TestSharesAreEqualAndWhatRemainsStaysWhereItIs(t *testing.T) {
+	t.Parallel()
 	orders := func(n int32) memberRecord { return memberRecord{Streams: map[string]int32{"orders": n}} }
 	hold := func(counts map[string]int) map[place]string {
 		held, n := map[place]string{}, int32(0)
@@ -145,6 +146,7 @@ func TestSharesAreEqualAndWhatRemainsStaysWhereItIs(t *testing.T) {
 }
 
 func TestMembersThatSeeTheSameShareOutFairlyWithTheFewestMoves(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		total := int32(rapid.IntRange(1, 40).Draw(t, "partitions"))
 		record := memberRecord{Streams: map[string]int32{"orders": total}}
@@ -183,6 +185,7 @@ func TestMembersThatSeeTheSameShareOutFairlyWithTheFewestMoves(t *testing.T) {
 }
 
 func TestWhoeverServesWhatEveryPartitionIsTakenByOneThatServesIt(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newTown()
 		all := map[place]bool{}
@@ -214,6 +217,7 @@ func TestWhoeverServesWhatEveryPartitionIsTakenByOneThatServesIt(t *testing.T) {
 }
 
 func TestALiveLeaseIsNeverTaken(t *testing.T) {
+	t.Parallel()
 	record := memberRecord{Streams: map[string]int32{"orders": 4}}
 	g := &group{
 		members: map[string]memberRecord{"a": record},
@@ -226,6 +230,7 @@ func TestALiveLeaseIsNeverTaken(t *testing.T) {
 }
 
 func TestWhatAnotherDoesNotTakeIsTakenInItsPlace(t *testing.T) {
+	t.Parallel()
 	record := memberRecord{Streams: map[string]int32{"orders": 4}}
 	taken := func(free time.Duration) int {
 		g := &group{

@@ -99,9 +99,6 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	for _, log := range s.logs {
 		workers.Go(func() { log.watch(working) })
 	}
-	for _, log := range s.logs {
-		workers.Go(func() { log.watch(working) })
-	}
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -199,15 +196,15 @@ func (s *Source) tryStart(ctx context.Context) error {
 	if _, err := s.bucket.get(limited, s.keys.member(s.member)); err != nil {
 		return fmt.Errorf("natssource: read a key of bucket %q: %w", s.bucket.name, err)
 	}
-	if err := s.register(limited); err != nil {
-		return err
-	}
 	w, err := s.view.read(ctx)
 	if err != nil {
 		return fmt.Errorf("natssource: watch bucket %q: %w", s.bucket.name, err)
 	}
 	w.stop()
-	return nil
+	// Last: whoever registers is given partitions by others.
+	limited, cancel = context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	return s.register(limited)
 }
 
 // openNext opens the next stream.

@@ -9,6 +9,7 @@ import (
 )
 
 func TestTwoSubjectsOverlapIfTheServerSaysSo(t *testing.T) {
+	t.Parallel()
 	subject := rapid.Custom(func(t *rapid.T) string {
 		tokens := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "*"}), 1, 4).Draw(t, "tokens")
 		if rapid.Bool().Draw(t, "open") {
@@ -25,6 +26,7 @@ func TestTwoSubjectsOverlapIfTheServerSaysSo(t *testing.T) {
 }
 
 func TestFiltersThatCannotMakePartitionsAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		filters []string

@@ -69,7 +69,11 @@ func (t *tenure) Draining() <-chan struct{} { return t.draining }
 // Starts implements [consumer.Tenure].
 func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
 	committed := func(ctx context.Context, n int32) (epoch.Offset, bool, error) {
-		return t.s.mirrored(ctx, place{t.stream, n})
+		at, ok, err := t.s.mirrored(ctx, place{t.stream, n})
+		if at.Log != "" && at.Log != t.log.logID(t.life, n) {
+			return 0, false, err // it counts the offsets of another log
+		}
+		return at.Next, ok, err
 	}
 	return t.log.starts(ctx, t.life, t.originOf, policy, committed)
 }
@@ -187,6 +191,7 @@ type mirror struct {
 	Next  epoch.Offset `json:"next"`
 	Epoch epoch.Epoch  `json:"epoch,omitempty"`
 	Owner string       `json:"owner,omitempty"`
+	Log   string       `json:"log,omitempty"` // of which it is; one that somebody wrote by hand need not say so
 }
 
 // publish writes the position where people look, if it is a new one. Nothing is
@@ -198,7 +203,7 @@ func (t *tenure) publish(ctx context.Context) {
 	if !due {
 		return
 	}
-	data, _ := json.Marshal(mirror{Next: at.Next, Epoch: at.Epoch, Owner: t.s.owner()})
+	data, _ := json.Marshal(mirror{Next: at.Next, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log})
 	if _, err := t.s.bucket.write(ctx, t.s.keys.position(t.place), data, 0); err != nil {
 		t.s.log.Debug("position not mirrored", "stream", t.stream, "partition", t.number, "next", at.Next, "err", err)
 		return
@@ -209,18 +214,18 @@ func (t *tenure) publish(ctx context.Context) {
 }
 
 // mirrored reads a position's key.
-func (s *Source) mirrored(ctx context.Context, p place) (epoch.Offset, bool, error) {
+func (s *Source) mirrored(ctx context.Context, p place) (mirror, bool, error) {
 	e, err := s.bucket.get(ctx, s.keys.position(p))
 	if err != nil || !e.live {
-		return 0, false, err
+		return mirror{}, false, err
 	}
-	var m struct{ Next *epoch.Offset }
+	m := mirror{Next: -1}
 	err = json.Unmarshal(e.value, &m)
-	if err == nil && m.Next == nil {
+	if err == nil && m.Next < 0 {
 		err = errors.New(`it has no "next"`)
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("the position in key %s of bucket %q is broken: %w", s.keys.position(p), s.bucket.name, err)
+		return mirror{}, false, fmt.Errorf("the position in key %s of bucket %q is broken: %w", s.keys.position(p), s.bucket.name, err)
 	}
-	return *m.Next, true, nil
+	return m, true, nil
 }

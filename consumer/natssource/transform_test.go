@@ -15,6 +15,7 @@ import (
 )
 
 func TestPartitionsComeFromTheDestinationOfATransform(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		destination string
 		want        []string

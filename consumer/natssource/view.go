@@ -163,6 +163,7 @@ func (v *view) read(ctx context.Context) (*watcher, error) {
 		case e, ok := <-w.Updates():
 			switch {
 			case !ok:
+				w.stop()
 				return nil, errors.New("the watcher has ended")
 			case e == nil:
 				v.replace(fresh)

@@ -19,6 +19,7 @@ func liveEntry(rev revision, member string) entry {
 }
 
 func TestWhatTheLeaderSaidBeforeDoesNotHideWhatAWatcherSaidSince(t *testing.T) {
+	t.Parallel()
 	v := testView()
 	v.now.setLease(viewed, liveEntry(7, "b"))
 	if v.learn(viewed, entry{rev: 6}) {
@@ -35,6 +36,7 @@ func TestWhatTheLeaderSaidBeforeDoesNotHideWhatAWatcherSaidSince(t *testing.T) {
 }
 
 func TestAMemberWhoseLeaseRanOutIsGoneUntilItRegistersAgain(t *testing.T) {
+	t.Parallel()
 	data := []byte(`{"name":"b","streams":{"orders":1}}`)
 	missed := func(v *view) bool { _, ok := v.snapshot().missed["b"]; return ok }
 	held := func() *view {
@@ -73,6 +75,7 @@ func TestAMemberWhoseLeaseRanOutIsGoneUntilItRegistersAgain(t *testing.T) {
 }
 
 func TestOnlyChangesThatMatterWakeTheGroup(t *testing.T) {
+	t.Parallel()
 	p := newPicture()
 	data := []byte(`{"name":"b","streams":{"orders":1}}`)
 	for _, step := range []struct {
@@ -97,6 +100,7 @@ func TestOnlyChangesThatMatterWakeTheGroup(t *testing.T) {
 }
 
 func TestAValueThatIsNotOursIsALiveLeaseOfNobodyWeKnow(t *testing.T) {
+	t.Parallel()
 	p := newPicture()
 	p.setLease(viewed, entry{rev: 1, live: true, value: []byte("not JSON")})
 	if h := p.leases[viewed]; !h.live || h.member != "" {
@@ -105,6 +109,7 @@ func TestAValueThatIsNotOursIsALiveLeaseOfNobodyWeKnow(t *testing.T) {
 }
 
 func TestAFullReadShowsWhatAWatcherMissed(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	b := testBucket(t, js, time.Minute)
 	v := newView(b, newKeys("g"), b.log, make(chan struct{}, 1))
