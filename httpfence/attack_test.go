@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -352,4 +353,34 @@ func TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout(t *testing.T) {
 	close(goOn)
 	(<-first).wantProblem(500, httpfence.TypeFailed)
 	r.wantLog(t, effect{"a", "k6", 6})
+}
+
+func TestEveryOutcomeIsTold(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		var told []httpfence.Outcome
+		o := quiet
+		o.Observe = func(_ httpfence.Call, o httpfence.Outcome) { told = append(told, o) }
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			switch c, _ := httpfence.CallOf(req.Context()); c.Key {
+			case "panics":
+				panic(http.ErrAbortHandler)
+			case "fails":
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		}), o)
+		do := func(c httpfence.Call, body string) {
+			defer func() { _ = recover() }()
+			h.ServeHTTP(httptest.NewRecorder(), request(t.Context(), c, body))
+		}
+		do(call("a", 5, "k"), "x")
+		do(call("a", 5, "k"), "x")
+		do(call("a", 5, "panics"), "x")
+		do(call("a", 5, "fails"), "x")
+		do(call("a", 4, "k"), "x")
+		do(call("a", 5, "k"), "y")
+		want := []httpfence.Outcome{httpfence.Applied, httpfence.Replayed, httpfence.Undone, httpfence.Undone, httpfence.Stale, httpfence.KeyReused}
+		if !slices.Equal(told, want) {
+			t.Errorf("told %v, want %v", told, want)
+		}
+	})
 }

@@ -70,7 +70,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), h.o.Wait)
 	defer cancel()
-	outcome := Replayed
+	outcome, returned := Replayed, false
+	defer func() {
+		if !returned { // the handler panicked
+			h.o.Observe(c, Undone)
+		}
+	}()
 	reply, err := h.store.Serve(ctx, c, fingerprint(r, body), func(ctx context.Context) (Answer, bool) {
 		outcome = Undone
 		a, keep := h.run(context.WithValue(ctx, callKey{}, c), r, body)
@@ -79,6 +84,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return a, keep
 	})
+	returned = true
 	if err != nil {
 		h.refuse(w, c, err)
 		return

@@ -672,3 +672,26 @@ func TestAReceiverCannotPutATryOffForLongerThanRetryMax(t *testing.T) {
 	r.relay(1)
 	r.awaitEmpty()
 }
+
+func TestAPasswordInAURLIsNotLogged(t *testing.T) {
+	var log bytes.Buffer
+	r := newRig(t, fast, ok)
+	events := make(chan outbox.Event, 1)
+	box, err := outbox.New(table{}, outbox.Options[*tx]{
+		Group: "billing", RetryMin: time.Hour, RetryMax: time.Hour,
+		Logger:  slog.New(slog.NewTextHandler(&log, nil)),
+		Observe: func(e outbox.Event) { events <- e },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.box = box
+	r.url = strings.Replace(newServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+	})), "://", "://user:secret@", 1)
+	r.add("a 1")
+	r.stop(r.relay(1).after(events))
+	if text := log.String(); strings.Contains(text, "secret") || !strings.Contains(text, "403") {
+		t.Errorf("the log says\n%s", text)
+	}
+}

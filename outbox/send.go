@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -82,7 +83,7 @@ func judge(e Sent, a Answer) outcome {
 	default:
 		o.kind = Refused
 	}
-	o.err = fmt.Errorf("outbox: entry %d: %s %s was answered %d %s", e.ID, e.Method, e.URL, a.Status, http.StatusText(a.Status))
+	o.err = fmt.Errorf("outbox: entry %d: %s %s was answered %d %s", e.ID, e.Method, redacted(e.URL), a.Status, http.StatusText(a.Status))
 	if isProblem && p.Detail != "" {
 		o.err = fmt.Errorf("%w: %s", o.err, p.Detail)
 	}
@@ -110,4 +111,13 @@ func newClient(given *http.Client, concurrency int) *http.Client {
 	}
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return c
+}
+
+// redacted is a URL without its password, for people to read.
+func redacted(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "that cannot be read"
+	}
+	return u.Redacted()
 }
