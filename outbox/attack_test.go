@@ -695,3 +695,22 @@ func TestAPasswordInAURLIsNotLogged(t *testing.T) {
 		t.Errorf("the log says\n%s", text)
 	}
 }
+
+func TestWhatIsKnownOfFailingKeysIsBounded(t *testing.T) {
+	const known, extra = 4096, 500
+	r := newRig(t, outbox.Options[*tx]{RetryMin: time.Hour, RetryMax: time.Hour, Concurrency: 64}, func(*http.Request, string) int {
+		return http.StatusServiceUnavailable
+	})
+	var all []string
+	for i := range known + extra {
+		all = append(all, fmt.Sprintf("k%d %d", i, i))
+	}
+	r.add(all...)
+	run := r.relay(1)
+	r.await("as many tries as keys are known", func() bool { return len(r.told()) >= known })
+	time.AfterFunc(200*time.Millisecond, run.end)
+	r.over(run)
+	if n := len(r.received()); n > known+64 {
+		t.Errorf("%d keys were tried and failed, want no more to be read after %d", n, known)
+	}
+}
