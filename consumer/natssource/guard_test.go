@@ -1,0 +1,225 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/natstest"
+)
+
+func TestAConfirmationThatComesAfterTheTenureCountsAsLost(t *testing.T) {
+	r := newGroupRig(t, 1, 10*time.Second)
+	m := r.start("a")
+	g := m.granted(0)
+	tn := m.source.running()[0]
+	must(t, tn.lease.enter(inTime(t))) // so that it waits
+	answer := make(chan error, 1)
+	go func() {
+		_, err := g.Confirm(inTime(t), g.fence(5))
+		answer <- err
+	}()
+	eventually(t, "Confirm is under way", func() bool {
+		tn.mu.Lock()
+		defer tn.mu.Unlock()
+		return tn.known
+	})
+	tn.lose(errOtherStream)
+	err := <-answer
+	tn.lease.leave()
+	if !errors.Is(err, consumer.ErrLost) {
+		t.Errorf("Confirm: %v, want ErrLost", err)
+	}
+}
+
+func TestADeadlineThatNoTimerHasNoticedCounts(t *testing.T) {
+	r := newGroupRig(t, 1, time.Minute)
+	m := r.start("a")
+	g := m.granted(0)
+	g.confirm(t, 1)
+	l := m.source.running()[0].lease
+	l.mu.Lock()
+	l.deadline = time.Now().Add(-time.Millisecond)
+	l.mu.Unlock()
+	if _, err := g.Confirm(inTime(t), g.fence(1)); !errors.Is(err, consumer.ErrLost) {
+		t.Errorf("Confirm: %v, want ErrLost", err)
+	}
+	if err := g.lost(t); !errors.Is(err, errRanOut) {
+		t.Errorf("lost because of %v", err)
+	}
+}
+
+func TestALeaseCountsFromWhenItsRenewalWasSent(t *testing.T) {
+	s, wires := natstest.Start(t), newLink()
+	b := testBucket(t, wires.connect(t, s), time.Minute)
+	l, value := acquire(t, b, 0)
+	other, before := testBucket(t, s.JetStream(t), time.Minute), l.rev
+	wires.hold(false, true)
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.renew(inTime(t), value)
+		done <- err
+	}()
+	eventually(t, "the renewal has landed", func() bool { return look(t, other).rev > before })
+	latest := time.Now().Add(term(b.ttl))
+	wires.hold(false, false)
+	must(t, <-done)
+	if l.deadline.After(latest) {
+		t.Errorf("the deadline is %v too late", l.deadline.Sub(latest))
+	}
+}
+
+func TestAReleaseThatLandsAfterATakeoverChangesNothing(t *testing.T) {
+	b := testBucket(t, natstest.Start(t).JetStream(t), time.Second)
+	l, _ := acquire(t, b, 0)
+	eventually(t, "the lease has run out", func() bool { return !look(t, b).live })
+	next, value := acquire(t, b, look(t, b).rev)
+	if _, err := l.release(inTime(t)); !errors.Is(err, consumer.ErrLost) {
+		t.Errorf("release: %v, want ErrLost", err)
+	}
+	renew(t, next, value)
+}
+
+func TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed(t *testing.T) {
+	r := newGroupRig(t, 1, 20*time.Second)
+	g := r.start("a").granted(0)
+	must(t, second(r.bucket().remove(inTime(t), newKeys("billing").lease(place{"orders", 0}))))
+	if _, err := g.Confirm(inTime(t), g.fence(1)); !errors.Is(err, consumer.ErrLost) {
+		t.Errorf("Confirm: %v, want ErrLost", err)
+	}
+	select {
+	case <-g.ctx.Done():
+	default:
+		t.Error("the tenure goes on")
+	}
+}
+
+func TestNoTenureBeginsBeforeTheOneBeforeItHasReturned(t *testing.T) {
+	r := newGroupRig(t, 1, time.Second)
+	stuck := make(chan struct{})
+	m := r.startWith("a", func(g *grant) { g.wait(); <-stuck })
+	g := m.granted(0)
+	must(t, second(r.bucket().remove(inTime(t), newKeys("billing").lease(place{"orders", 0}))))
+	_ = g.lost(t)
+	limit := time.NewTimer(3 * r.ttl)
+	defer limit.Stop()
+	<-limit.C
+	if n := r.granted(); n != 1 {
+		t.Errorf("%d tenures while the first has not returned", n)
+	}
+	close(stuck)
+	m.granted(0).confirm(t, 1)
+}
+
+// Its messages follow one another as if nothing had happened.
+func TestAConsumerOfAnotherLifeOfTheStreamIsNotBelieved(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.log.settleEvery = time.Hour
+	r.publish(0, "a")
+	from := r.fence(0, 2)
+	must(t, js.DeleteStream(r.ctx, r.Name))
+	r.create()
+	r.publish(0, "x", "y", "z")
+	if err := r.read(from).fails(); !errors.Is(err, epoch.ErrLogChanged) {
+		t.Errorf("Read has ended with %v", err)
+	}
+}
+
+// after changes what the leader says, from the second answer on.
+func (r *logRig) after(first func(), change func(*jetstream.StreamInfo)) {
+	answers := 0
+	r.log.asking.ask = func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		info, err := r.log.request(ctx)
+		if answers++; answers == 1 {
+			first()
+		} else if err == nil {
+			changed := *info
+			change(&changed)
+			info = &changed
+		}
+		return info, err
+	}
+}
+
+func TestWhatIsLostWhileAPartitionSettlesIsNotPassed(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "lost")
+	last := r.publish(1, "other", "other")
+	r.after(func() { must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(last))) }, func(*jetstream.StreamInfo) {})
+	rd := r.reader(0, 1, -1)
+	wantMisfit(t, rd.settle(r.ctx, true), consumer.ErrPassedBy, 1, last)
+	if rd.at != 1 {
+		t.Errorf("the position is %d", rd.at)
+	}
+}
+
+func TestNothingIsSettledAcrossAChangeOfLeaders(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(1, "other", "other")
+	r.after(func() {}, func(info *jetstream.StreamInfo) { info.Cluster = &jetstream.ClusterInfo{Leader: "another"} })
+	rd := r.reader(0, 1, -1)
+	must(t, rd.settle(r.ctx, true))
+	if rd.at != 1 {
+		t.Errorf("the position has passed to %d", rd.at)
+	}
+	must(t, rd.settle(r.ctx, true)) // by the other one
+	if rd.at != 3 {
+		t.Errorf("the position is %d, want 3", rd.at)
+	}
+}
+
+func TestALeaderOnItsOwnIsAskedAgain(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "a")
+	info, err := r.log.look(r.ctx)
+	must(t, err)
+	alone := *info
+	alone.Cluster = &jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{{Active: time.Hour}, {Offline: true}}}
+	if err := r.reader(0, 9, -1).fits(r.ctx, &alone); !errors.Is(err, errBehind) {
+		t.Errorf("a position above its end: %v", err)
+	}
+	wantMisfit(t, r.reader(0, 9, -1).fits(r.ctx, info), consumer.ErrTruncated, 9, 2)
+}
+
+func TestWhatOnlyTheConsumersServerHasLetExpireIsNotHandedOn(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, numbered(0, 3)...)
+	r.log.asking.ask = func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		info, err := r.log.request(ctx)
+		must(t, err)
+		old := *info
+		old.Config.Replicas, old.Config.MaxAge = 3, time.Hour
+		old.TimeStamp = old.State.FirstTime.Add(50 * time.Minute)
+		return &old, nil
+	}
+	good, err := r.reader(0, 1, -1).verify(r.ctx, []consumer.Message{{Offset: 3}})
+	if good != 0 || !errors.Is(err, errAhead) {
+		t.Errorf("%d messages, %v; want errAhead", good, err)
+	}
+}
+
+func TestALogIsAnotherWhenWhatItsOffsetsCountIs(t *testing.T) {
+	l := func(name string, filters ...string) *streamLog {
+		return &streamLog{stream: Stream{Name: name}, filters: filters}
+	}
+	seen := map[string]bool{}
+	for _, id := range []string{
+		l("s", "a", "b").logID(incarnation{1}, 0), l("s", "a", "b").logID(incarnation{1}, 1), l("s", "a", "b").logID(incarnation{2}, 0),
+		l("s", "a", "b", "c").logID(incarnation{1}, 0), l("s", "x", "b").logID(incarnation{1}, 0), l("t", "a", "b").logID(incarnation{1}, 0),
+	} {
+		if seen[id] {
+			t.Errorf("two logs are called %s", id)
+		}
+		seen[id] = true
+	}
+}
