@@ -1,0 +1,173 @@
+package main
+
+const (
+	receiver = "httpfence/transaction.go"
+	sending  = "outbox/send.go"
+	relaying = "outbox/relay.go"
+)
+
+// guardsOfTheOutbox are those of what sends effects to other services, and of who
+// receives them.
+var guardsOfTheOutbox = []guard{
+	{"R1", "the receiver admits a lower epoch", []edit{
+		{receiver, "if highest > c.Epoch {", "if false {"},
+	}, "httpfence", "TestALowerEpochIsRefusedAfterAHigherOneAndAnEqualOneIsNot/SQLite"},
+	{"R1", "the receiver in memory admits a lower epoch", []edit{
+		{"httpfence/memory.go", "h > c.Epoch {", "h > c.Epoch && false {"},
+	}, "httpfence", "TestALowerEpochIsRefusedAfterAHigherOneAndAnEqualOneIsNot/memory"},
+	{"R1", "the receiver notes no higher epoch", []edit{
+		{"httpfence/sqlstore.go", "SET epoch = excluded.epoch WHERE ", "SET epoch = ` + scopes + `.epoch WHERE "},
+	}, "httpfence", "TestALowerEpochIsRefusedAfterAHigherOneAndAnEqualOneIsNot/PostgreSQL"},
+	{"R1", "the epoch of a replay does not count", []edit{
+		{"httpfence/sqlstore.go", "\t\tif raised {\n", "\t\tif raised && false {\n"},
+	}, "httpfence", "TestTheEpochOfAReplayCountsAndIsCheckedBeforeIt/SQLite"},
+	{"R1", "the epoch of a handler that failed does not count", []edit{
+		{receiver, "return errors.Join(err, t.s.remember(c))", "return err"},
+	}, "httpfence", "TestAHandlerWhoseConnectionIsLostIsUndoneAndItsEpochCounts"},
+	{"R1", "the epoch of a handler that panicked does not count", []edit{
+		{receiver, "\t\t\t_ = t.undo(c) //", "\t\t\t//"},
+	}, "httpfence", "TestAHandlerThatFailsIsUndoneItsAnswerNotKeptAndItsEpochCounts/panic/SQLite"},
+	{"R1", "the receiver in memory serves a scope's requests at a time", []edit{
+		{"httpfence/memory.go", "m.turns.enter(ctx, c.Scope)", "m.turns.enter(ctx, c.Scope+c.Key)"},
+	}, "httpfence", "TestAHigherEpochWaitsUntilTheHandlerOfALowerOneIsOver/memory"},
+	{"R1", "a key's answer is given to another request", []edit{
+		{receiver, "case string(known) != string(f[:]):", "case false:"},
+	}, "httpfence", "TestAKeyBelongsToOneRequestOfOneScope/SQLite"},
+	{"R1", "what a failed handler wrote is committed", []edit{
+		{"httpfence/sqlstore.go", "return Reply{Answer: a}, t.undo(c)", "return Reply{Answer: a}, t.commit()"},
+	}, "httpfence", "TestAHandlerThatFailsIsUndoneItsAnswerNotKeptAndItsEpochCounts/500/SQLite"},
+	{"R1", "a failed handler's answer is kept", []edit{
+		{"httpfence/handler.go", "return a, !Retryable(a.Status)", "return a, true"},
+	}, "httpfence", "TestAHandlerThatFailsIsUndoneItsAnswerNotKeptAndItsEpochCounts/429/memory"},
+
+	{"R3", "a commit of the receiver does not ask for its savepoint", []edit{
+		{receiver, "`RELEASE SAVEPOINT httpfence_effect; COMMIT`\n\tundo", "`COMMIT`\n\tundo"},
+	}, "httpfence", "TestAHandlerThatCommitsByItselfHasFailed/PostgreSQL"},
+	{"R3", "a handler writes on where SQLite has rolled back", []edit{
+		{"httpfence/tx.go", "\t\ttx.gone = err\n", ""},
+	}, "httpfence", "TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore/SQLite"},
+	{"R3", "a handler writes on after its prepared statement was rolled back", []edit{
+		{"httpfence/tx.go", "if tx.prepared && tx.t.s.d.ends(tx.t.conn, nil) {", "if false {"},
+	}, "httpfence", "TestATransactionThatEndedUnseenIsNotWrittenAround/500"},
+	{"R3", "an answer is stored for an effect that was rolled back", []edit{
+		{receiver, "if tx.gone == nil && tx.prepared && t.s.d.ends(t.conn, nil) {", "if false {"},
+	}, "httpfence", "TestATransactionThatEndedUnseenIsNotWrittenAround/200"},
+	{"R3", "a transaction serves after its handler has returned", []edit{
+		{"httpfence/tx.go", "\ttx.ended = true\n", ""},
+	}, "httpfence", "TestATransactionIsOfNoUseOnceItsHandlerHasReturned/SQLite"},
+	{"R3", "every 412 is a stale epoch", []edit{
+		{sending, " && p.Type == httpfence.TypeStale:", ":"},
+	}, "outbox", "TestA412ThatIsNoStaleEpochIsARefusal"},
+	{"R3", "a stale answer is cut off before it is understood", []edit{
+		{sending, "int64(max(b.o.MaxAnswer, maxProblem))+1", "int64(b.o.MaxAnswer)+1"},
+	}, "outbox", "TestAStaleAnswerIsRecognisedHoweverLittleOfAnswersIsKept"},
+	{"R3", "a sink that does not answer has refused", []edit{
+		{relaying, "\t\tcase ended(err):\n", "\t\tcase err != nil:\n"},
+	}, "outbox", "TestWhoIsRightAboutAStaleAnswerIsAskedUntilTheSinkAnswers"},
+
+	{"R6", "a relay goes on that its receiver took for a zombie's", []edit{
+		{relaying, "\t\tr.fenced = l\n", "\t\tr.retry(l, r.o.RetryMax)\n"},
+	}, "outbox", "TestAReceiverThatHasSeenAHigherEpochEndsTheRelay"},
+	{"R6", "a relay goes on whose claim was lost", []edit{
+		{relaying, "if ctx.Err() != nil || ended(err) {", "if ctx.Err() != nil {"},
+	}, "outbox", "TestALostClaimDeletesNothingAndEndsTheRelay"},
+	{"R6", "a relay returns while its requests are under way", []edit{
+		{relaying, "\tdefer r.requests.Wait()\n", ""},
+	}, "outbox", "TestTheRelayReturnsAfterItsRequestsHaveEnded"},
+
+	{"R10", "what comes after a waiting entry of its key is sent", []edit{
+		{relaying, "if l := r.lanes[at]; l != nil {", "if l := r.lanes[at]; l != nil && false {"},
+	}, "outbox", "TestAFailingKeyHoldsUpOnlyItself"},
+	{"R10", "what came after an entry of its key is forgotten", []edit{
+		{relaying, "l.more = l.more || l.id != row.ID", "_ = l.more"},
+	}, "outbox", "TestEntriesOfOneKeyComeInOrderAlsoThroughFailures"},
+	{"R10", "what came after an entry that is gone is forgotten", []edit{
+		{relaying, "if err == nil && !ok && l.key.key != \"\" {", "if false {"},
+	}, "outbox", "TestAnEntryThatAPersonDeletedIsNotMissed"},
+	{"R10", "a refusal that nobody takes deletes", []edit{
+		{relaying, "if r.o.OnRefused != nil && l.outcome.answered {", "if true {"},
+	}, "outbox", "TestARefusalThatNobodyTakesStaysIsReportedAndHoldsUpItsKey"},
+	{"R10", "what was never sent is refused", []edit{
+		{relaying, "if r.o.OnRefused != nil && l.outcome.answered {", "if r.o.OnRefused != nil {"},
+	}, "outbox", "TestAnEntryThatCannotBeSentStaysAndIsReported"},
+	{"R10", "the answer to an entry that is gone is recorded", []edit{
+		{relaying, "if !there { //", "if !there && false { //"},
+	}, "outbox", "TestNobodyIsToldOfTheAnswerToAnEntryThatAPersonHasDeleted"},
+	{"R10", "entries that are added later are not looked for", []edit{
+		{relaying, "\tcase <-r.claim.Applied():\n\t\tr.more = true\n", "\tcase <-r.claim.Applied():\n"},
+	}, "outbox", "TestEntriesThatAreThereAndThoseThatComeAreSentAndDeleted"},
+	{"R10", "a body that broke off is a refusal for good", []edit{
+		{"httpfence/handler.go", "\tcase errors.As(err, &body): //", "\tcase errors.As(err, &body) && false: //"},
+	}, "httpfence", "TestABodyThatDoesNotArriveWholeIsNotRefusedForGood"},
+
+	{"R12", "a request waits for its scope for ever", []edit{
+		{"httpfence/handler.go", "context.WithTimeout(r.Context(), h.o.Wait)", "context.WithCancel(r.Context())"},
+	}, "httpfence", "TestTheWaitForATurnIsBoundedAndHasNoEffect/memory"},
+	{"R12", "a request waits for PostgreSQL's lock for ever", []edit{
+		{"httpfence/dialect.go", "d.lockTimeout(wait), idle.", "d.lockTimeout(wait+time.Hour), idle."},
+	}, "httpfence", "TestTheWaitForATurnIsBoundedAndHasNoEffect/PostgreSQL"},
+	{"R12", "a request is begun whose client left while it waited for another process", []edit{
+		{"httpfence/sqlstore.go", "if err := ctx.Err(); err != nil { // the last", "if err := ctx.Err(); err != nil && false { // the last"},
+	}, "httpfence", "TestAClientThatLeavesWhileAnotherProcessServesTheScopeHasNoEffect/PostgreSQL"},
+	{"R12", "a request is begun whose client has left", []edit{
+		{"httpfence/turns.go", "if err := ctx.Err(); err != nil { // both", "if err := ctx.Err(); err != nil && false { // both"},
+	}, "httpfence", "TestARequestWhoseClientHasLeftIsNotBegun/memory"},
+	{"R12", "a frozen receiver keeps its scope", []edit{
+		{"httpfence/dialect.go", "d.lockTimeout(wait), idle.Milliseconds())", "d.lockTimeout(wait), 1000*idle.Milliseconds())"},
+	}, "httpfence", "TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout"},
+	{"R12", "a handler of the receiver has no deadline", []edit{
+		{"httpfence/handler.go", "context.WithTimeout(ctx, h.o.HandlerTimeout)", "context.WithCancel(ctx)"},
+	}, "httpfence", "TestAHandlerThatOverrunsItsTimeIsUndone/SQLite"},
+	{"R12", "a request of the outbox has no deadline", []edit{
+		{sending, "context.WithTimeout(ctx, b.o.RequestTimeout)", "context.WithCancel(ctx)"},
+	}, "outbox", "TestARequestIsBoundedInTime"},
+
+	{"R13", "the end of a claim does not end its requests", []edit{
+		{relaying, "l.outcome = r.send(ctx, sent)", "l.outcome = r.send(context.WithoutCancel(ctx), sent)"},
+	}, "outbox", "TestTheEndOfTheClaimEndsTheRequestsUnderWay"},
+	{"R13", "a receiver that switches protocols holds up the end of a claim", []edit{
+		{sending, "if a.Status == http.StatusSwitchingProtocols {", "if false {"},
+	}, "outbox", "TestAReceiverThatSwitchesProtocolsDoesNotHoldUpTheEndOfAClaim"},
+
+	{"beside", "an answer that nobody can take holds up the others", []edit{
+		{relaying, "\t\tr.alone = true\n", ""},
+	}, "outbox", "TestAFailureThatOnlyTheCommitShowsIsFoundAndHoldsUpOnlyItsEntry"},
+	{"beside", "a failure of OnAnswer is the database's", []edit{
+		{relaying, "case errors.As(err, &own):", "case errors.As(err, &own) && false:"},
+	}, "outbox", "TestATransientFailureOfOnAnswerHoldsUpOnlyItsKey"},
+	{"beside", "a panic of OnAnswer ends the relay", []edit{
+		{relaying, "if v := recover(); v != nil {", "if v := any(nil); v != nil {"},
+	}, "outbox", "TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey"},
+	{"beside", "a database that fails is asked again at once", []edit{
+		{relaying, "if now.Before(r.resume) { // the", "if false { // the"},
+	}, "outbox", "TestADatabaseThatFailsIsGivenTime"},
+	{"beside", "answers pile up", []edit{
+		{relaying, "r.held() < maxKept && r.fenced", "r.fenced"},
+		{relaying, "if r.fenced != nil || r.held() >= maxKept {", "if r.fenced != nil {"},
+	}, "outbox", "TestAnswersThatNobodyCanTakeAreBounded"},
+	{"beside", "requests pile up at a receiver", []edit{
+		{relaying, "r.sending < r.o.Concurrency", "r.sending < 1<<10"},
+		{relaying, "make(chan *lane, b.o.Concurrency)", "make(chan *lane, 1<<10)"},
+	}, "outbox", "TestNoMoreRequestsAreUnderWayThanConcurrencyAllows"},
+	{"beside", "a receiver puts a try off for as long as it likes", []edit{
+		{relaying, "min(l.outcome.retryAfter, r.o.RetryMax)", "l.outcome.retryAfter"},
+	}, "outbox", "TestAReceiverCannotPutATryOffForLongerThanRetryMax"},
+	{"beside", "a redirect is followed", []edit{
+		{sending, "c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }", "_ = http.ErrUseLastResponse"},
+	}, "outbox", "TestARefusalForGoodGoesToOnRefused"},
+	{"beside", "the headers of an answer are not bounded", []edit{
+		{sending, "\t\tt.MaxResponseHeaderBytes = maxAnswerHeader\n", ""},
+	}, "outbox", "TestTheHeadersOfAnAnswerAreBounded"},
+	{"beside", "a box sends what is another group's", []edit{
+		{relaying, "if p.Group != b.o.Group {", "if false {"},
+	}, "outbox", "TestABoxOfAnotherGroupSendsNothing"},
+	{"beside", "a client that leaves stops the handler", []edit{
+		{receiver, "effect(context.WithValue(context.WithoutCancel(ctx), ", "effect(context.WithValue(ctx, "},
+	}, "httpfence", "TestAClientThatLeavesDoesNotStopAHandlerAndGetsTheAnswerLater/SQLite"},
+	{"beside", "any number of requests is inside", []edit{
+		{"httpfence/handler.go", "make(chan struct{}, o.MaxInside)", "make(chan struct{}, 1000+o.MaxInside)"},
+	}, "httpfence", "TestMoreThanMaxInsideAreRefusedAtOnce"},
+	{"beside", "any number of failing keys is known", []edit{
+		{relaying, "len(r.lanes) < maxLanes", "len(r.lanes) < 100*maxLanes"},
+	}, "outbox", "TestWhatIsKnownOfFailingKeysIsBounded"},
+}
