@@ -714,3 +714,24 @@ func TestWhatIsKnownOfFailingKeysIsBounded(t *testing.T) {
 		t.Errorf("%d keys were tried and failed, want no more to be read after %d", n, known)
 	}
 }
+
+// An entry goes where it was meant to go, with its epoch and key, and nowhere else.
+func TestARedirectIsNotFollowed(t *testing.T) {
+	for _, status := range []int{301, 302, 307, 308} {
+		var elsewhere atomic.Int64
+		other := newServer(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+		o := fast
+		o.OnRefused = func(_ context.Context, t *tx, _ outbox.Sent, a outbox.Answer) error {
+			t.note(fmt.Sprint(a.Status))
+			return nil
+		}
+		r := newRig(t, o, ok)
+		r.url = newServer(t, http.RedirectHandler(other, status))
+		r.add("a 1")
+		r.relay(1)
+		r.awaitEmpty()
+		if got := r.db.notes(); elsewhere.Load() > 0 || !slices.Equal(got, []string{fmt.Sprint(status)}) {
+			t.Errorf("%d: %d requests elsewhere, noted %q", status, elsewhere.Load(), got)
+		}
+	}
+}

@@ -221,6 +221,7 @@ func TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey(t *testing.T) {
 
 func TestAFailureThatOnlyTheCommitShowsIsFoundAndHoldsUpOnlyItsEntry(t *testing.T) {
 	o := fast
+	o.Concurrency = 32
 	o.OnAnswer = func(_ context.Context, t *tx, e outbox.Sent, _ outbox.Answer) error {
 		t.note(e.Key)
 		return nil
@@ -232,6 +233,10 @@ func TestAFailureThatOnlyTheCommitShowsIsFoundAndHoldsUpOnlyItsEntry(t *testing.
 	}
 	r.add(append(entries, "bad x")...)
 	run := &claimThatFails{claim: &claim{db: r.db, epoch: 1, applied: make(chan struct{}, 1)}}
+	run.hold = func() { // so that all that is answered meanwhile comes to one transaction
+		r.await("all received", func() bool { return len(r.received()) == 21 })
+		<-time.After(50 * time.Millisecond)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); r.box.Relay(ctx, run) }()
@@ -241,9 +246,16 @@ func TestAFailureThatOnlyTheCommitShowsIsFoundAndHoldsUpOnlyItsEntry(t *testing.
 }
 
 // claimThatFails refuses to commit what was noted of the key "bad".
-type claimThatFails struct{ *claim }
+type claimThatFails struct {
+	*claim
+	calls int
+	hold  func()
+}
 
 func (c *claimThatFails) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
+	if c.calls++; c.calls == 2 { // the first settlement
+		c.hold()
+	}
 	var noted []string
 	return c.db.do(func(t *tx) error {
 		before := len(t.list)
