@@ -135,8 +135,8 @@ var guardsOfTheOutbox = []guard{
 	{"beside", "a failure of OnAnswer is the database's", []edit{
 		{relaying, "case errors.As(err, &own):", "case errors.As(err, &own) && false:"},
 	}, "outbox", "TestATransientFailureOfOnAnswerHoldsUpOnlyItsKey"},
-	{"beside", "a panic of OnAnswer ends the relay", []edit{
-		{relaying, "if v := recover(); v != nil {", "if v := any(nil); v != nil {"},
+	{"beside", "a panic of OnAnswer is taken for success", []edit{
+		{relaying, "err = fmt.Errorf(\"outbox: Options.%s panicked", "_ = fmt.Errorf(\"outbox: Options.%s panicked"},
 	}, "outbox", "TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey"},
 	{"beside", "a database that fails is asked again at once", []edit{
 		{relaying, "if now.Before(r.resume) { // the", "if false { // the"},
@@ -154,7 +154,7 @@ var guardsOfTheOutbox = []guard{
 	}, "outbox", "TestAReceiverCannotPutATryOffForLongerThanRetryMax"},
 	{"beside", "a redirect is followed", []edit{
 		{sending, "c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }", "_ = http.ErrUseLastResponse"},
-	}, "outbox", "TestARefusalForGoodGoesToOnRefused"},
+	}, "outbox", "TestARedirectIsNotFollowed"},
 	{"beside", "the headers of an answer are not bounded", []edit{
 		{sending, "\t\tt.MaxResponseHeaderBytes = maxAnswerHeader\n", ""},
 	}, "outbox", "TestTheHeadersOfAnAnswerAreBounded"},
