@@ -223,3 +223,20 @@ func TestALogIsAnotherWhenWhatItsOffsetsCountIs(t *testing.T) {
 		seen[id] = true
 	}
 }
+
+func TestALiveLeaseOfWhoeverIsNotRegisteredIsLeftAlone(t *testing.T) {
+	r := newGroupRig(t, 2, time.Second)
+	b := r.bucket()
+	must(t, b.ensure(inTime(t), 1))
+	b.ttl = time.Hour
+	key := newKeys("billing").lease(place{"orders", 0})
+	rev, err := b.swap(inTime(t), key, record{Member: "x", Nonce: "x"}.json(), 0)
+	must(t, err)
+	r.start("a").granted(1)
+	limit := time.NewTimer(3 * r.ttl) // after 2 TTLs anybody may take what nobody has
+	defer limit.Stop()
+	<-limit.C
+	if _, e := r.lease(0); !e.live || e.rev != rev {
+		t.Errorf("the key holds %+v, want what it held at %d", e, rev)
+	}
+}
