@@ -72,6 +72,70 @@ func TestALeaseCountsFromWhenItsRenewalWasSent(t *testing.T) {
 	if l.deadline.After(latest) {
 		t.Errorf("the deadline is %v too late", l.deadline.Sub(latest))
 	}
+	// The same for the first.
+	_, err := l.release(inTime(t))
+	must(t, err)
+	marker := look(t, other).rev
+	wires.hold(false, true)
+	next, value := testLease(b)
+	go func() {
+		_, err := next.acquire(inTime(t), marker, value())
+		done <- err
+	}()
+	eventually(t, "the lease is acquired", func() bool { return look(t, other).rev > marker })
+	latest = time.Now().Add(term(b.ttl))
+	wires.hold(false, false)
+	must(t, <-done)
+	if next.deadline.After(latest) {
+		t.Errorf("the first deadline is %v too late", next.deadline.Sub(latest))
+	}
+}
+
+// nats.go would keep it, and send it when it is connected again.
+func TestNothingIsWrittenLaterThanItWasAskedFor(t *testing.T) {
+	s := natstest.Start(t)
+	b := testBucket(t, s.JetStream(t), time.Minute)
+	l, value := acquire(t, b, 0)
+	before := l.rev
+	must(t, s.Stop())
+	eventually(t, "the connection is lost", func() bool { return !b.js.Conn().IsConnected() })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := l.renew(ctx, value); err == nil || errors.Is(err, consumer.ErrLost) {
+		t.Errorf("renew without a connection: %v", err)
+	}
+	must(t, s.Start())
+	eventually(t, "the connection is back", func() bool { return b.js.Conn().IsConnected() })
+	must(t, b.js.Conn().FlushWithContext(inTime(t)))
+	eventually(t, "the bucket is back", func() bool { _, err := b.get(inASecond(t), testKey); return err == nil })
+	if now := look(t, b); now.rev != before {
+		t.Errorf("the key is at %d, was at %d when the connection was lost", now.rev, before)
+	}
+}
+
+func TestPartitionsAreGivenBackOneAfterTheOther(t *testing.T) {
+	r := newGroupRig(t, 4, 20*time.Second)
+	slow := make(chan struct{})
+	a := r.startWith("a", func(g *grant) { g.wait(); <-slow })
+	r.shared([]*testMember{a}, 4)
+	_ = r.start("b")
+	drained := func() int {
+		n := 0
+		for _, g := range a.holding() {
+			if isClosed(g.Draining()) {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, "one is asked back", func() bool { return drained() > 0 })
+	for range 3 {
+		a.source.balance()
+	}
+	if n := drained(); n != 1 {
+		t.Errorf("%d are asked back at a time", n)
+	}
+	close(slow)
 }
 
 func TestAReleaseThatLandsAfterATakeoverChangesNothing(t *testing.T) {

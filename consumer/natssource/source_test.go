@@ -456,12 +456,18 @@ func TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog(t *testing.T) {
 	if err := g.lost(t); !errors.Is(err, errOtherStream) {
 		t.Errorf("lost because of %v", err)
 	}
+	must(t, second(r.js.Publish(inTime(t), "orders.0", []byte("x"))))
 	now := a.granted(0).Origin()
 	if now.Log == was.Log || now.Source != was.Source || now.Partition != was.Partition {
 		t.Errorf("origin %+v, was %+v", now, was)
 	}
 	if _, err := a.granted(0).Confirm(inTime(t), epoch.Fence{Origin: was}); !errors.Is(err, epoch.ErrLogChanged) {
 		t.Errorf("Confirm of a fence of the old log: %v", err)
+	}
+	for ms, err := range a.granted(0).Read(inTime(t), epoch.Fence{Origin: was, Next: 1}) {
+		if len(ms) > 0 || !errors.Is(err, epoch.ErrLogChanged) {
+			t.Errorf("Read from a fence of the old log: %v, %v", show(ms), err)
+		}
 	}
 }
 
