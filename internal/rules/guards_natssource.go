@@ -1,0 +1,167 @@
+package main
+
+const nats = "consumer/natssource"
+
+// guardsOfNATS are those of leases in a key-value bucket, and of reading streams.
+var guardsOfNATS = []guard{
+	{"R2", "a confirmation is not asked of the bucket", []edit{
+		{nats + "/confirm.go", "number, err := t.renew(ctx)", "number, err := t.lease.rev, error(nil)"},
+	}, nats, "TestConfirmIsARenewalWithALaterNumber"},
+	{"R2", "a renewal does not compare the revision", []edit{
+		{nats + "/bucket.go", "\tm.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))\n\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))\n", "\tm.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))\n\t_ = last\n"},
+	}, nats, "TestOfManyThatTakeALeaseAtOnceOneGetsIt"},
+	{"R2", "a release does not compare the revision", []edit{
+		{nats + "/bucket.go", "\"DEL\")\n\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))\n", "\"DEL\")\n\t_ = last\n"},
+	}, nats, "TestAReleaseThatLandsAfterATakeoverChangesNothing"},
+	{"R2", "whatever the key holds is adopted", []edit{
+		{nats + "/lease.go", "case !l.isOurs(now):", "case false:"},
+	}, nats, "TestARenewalThatLandsAfterATakeoverChangesNothing"},
+	{"R2", "the nonce is not compared", []edit{
+		{nats + "/lease.go", "r.Nonce == l.nonce", "r.Nonce != \"\""},
+	}, nats, "TestARenewalThatLandsAfterATakeoverChangesNothing"},
+	{"R2", "a live lease of another is acquired", []edit{
+		{nats + "/lease.go", "if !l.isOurs(now) {", "if false {"},
+	}, nats, "TestALeaseOfAnotherIsNeverTaken"},
+	{"R2", "a live lease of another is taken for free", []edit{
+		{nats + "/balance.go", "if h.live && h.member != s.member {", "if false {"},
+	}, nats, "TestALiveLeaseOfWhoeverIsNotRegisteredIsLeftAlone"},
+	{"R2", "the position of another life of a stream is confirmed", []edit{
+		{nats + "/confirm.go", "seen.Check(t.origin)", "seen.Check(seen.Origin)"},
+	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
+	{"R2", "partitions of another number of partitions are the same log", []edit{
+		{nats + "/log.go", "n, len(l.filters), l.filters[n])", "n, 0, l.filters[n])"},
+	}, nats, "TestALogIsAnotherWhenWhatItsOffsetsCountIs"},
+
+	{"R6", "a lease that the bucket says is gone is tried again", []edit{
+		{nats + "/renew.go", "\t\tt.lose(err)\n", ""},
+	}, nats, "TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed"},
+
+	{"R7", "an answer counts after the tenure has ended", []edit{
+		{nats + "/confirm.go", "if over := t.over(); over != nil {", "if over := t.over(); over != nil && false {"},
+	}, nats, "TestAConfirmationThatComesAfterTheTenureCountsAsLost"},
+	{"R7", "a tenure begins while another of its partition has not returned", []edit{
+		{nats + "/balance.go", "sl != nil && !sl.busy && time.Now()", "sl != nil && time.Now()"},
+		{nats + "/balance.go", "\t\tcase sl.busy:\n", "\t\tcase sl.busy && sl.tenure != nil && sl.tenure.ctx.Err() == nil:\n"},
+	}, nats, "TestNoTenureBeginsBeforeTheOneBeforeItHasReturned"},
+	{"R7", "a tenure outlives the stream it is of", []edit{
+		{nats + "/balance.go", "\t\t\tt.lose(errOtherStream)\n", ""},
+	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
+
+	{"R8", "the position of another life of a stream is adopted", []edit{
+		{nats + "/tenure.go", "if at.Log != \"\" && at.Log !=", "if false && at.Log !="},
+	}, nats, "TestAPositionOfAnotherLifeOfTheStreamIsNotAdopted"},
+	{"R8", "the last position of a NATS tenure is not published", []edit{
+		{nats + "/balance.go", "\tif t.ctx.Err() == nil {\n\t\tt.publish(ctx)\n", "\tif t.ctx.Err() == nil {\n"},
+	}, nats, "TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished"},
+
+	{"R10", "a stream's beginning may pass a gap", []edit{
+		{nats + "/read.go", "err == nil && info.State.FirstSeq > begin", "false"},
+	}, nats, "TestABeginningThatMovesPastASlowPartitionIsNoticed"},
+	{"R10", "a leader that has not stored the message yet explains a gap", []edit{
+		{nats + "/read.go", "err != nil || info.State.LastSeq >= last", "err != nil || true"},
+	}, nats, "TestALeaderThatHasNotStoredTheMessageYetExplainsNoGap"},
+	{"R10", "messages that expired behind one that never does are a gap like others", []edit{
+		{nats + "/ahead.go", "info.Config.MaxAge > 0 && info.TimeStamp", "false && info.TimeStamp"},
+	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
+	{"R10", "a partition settles over messages that expired behind one that never does", []edit{
+		{nats + "/settle.go", "if aged(after, r.since) {", "if false {"},
+	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
+	{"R10", "what only the consumer's server let expire is passed over", []edit{
+		{nats + "/read.go", "err == nil && r.mayBeAhead(info, ms)", "false"},
+	}, nats, "TestWhatOnlyTheConsumersServerHasLetExpireIsNotHandedOn"},
+	{"R10", "a lost delivery is taken for a gap", []edit{
+		{nats + "/read.go", "if meta.Sequence.Consumer != r.delivered+1 {", "if false {"},
+	}, nats, "TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed"},
+	{"R10", "a message from below the position is repeated", []edit{
+		{nats + "/read.go", "if meta.Sequence.Stream >= r.at {", "if true {"},
+	}, nats, "TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed"},
+	{"R10", "a consumer is believed before its stream was seen", []edit{
+		{nats + "/open.go", "if err := r.check(ctx); err != nil {", "if err := ctx.Err(); err != nil {"},
+	}, nats, "TestAConsumerOfAnotherLifeOfTheStreamIsNotBelieved"},
+	{"R10", "a stream's time of creation is not compared", []edit{
+		{nats + "/read.go", "now != r.in {", "now != r.in && false {"},
+	}, nats, "TestAStreamThatWasCreatedAgainIsAnotherLog"},
+	{"R10", "a position above a stream's end waits", []edit{
+		{nats + "/open.go", "case r.at > info.State.LastSeq+1:", "case false:"},
+	}, nats, "TestAPositionAboveTheStreamsEndIsTruncated"},
+	{"R10", "a leader on its own is believed to have lost messages", []edit{
+		{nats + "/open.go", "case r.at > info.State.LastSeq+1 && !heardFromMost(info.Cluster):", "case false:"},
+	}, nats, "TestALeaderOnItsOwnIsAskedAgain"},
+	{"R10", "a rewritten stream is not recognised", []edit{
+		{nats + "/open.go", "case fingerprint(m.Time) != r.print:", "case false:"},
+	}, nats, "TestALogThatWasRewrittenUnderTheSameSequencesIsTruncated"},
+	{"R10", "a stream is looked at only when a consumer is made", []edit{
+		{nats + "/settle.go", "err = r.fits(ctx, before)", "err = nil"},
+	}, nats, "TestAStreamThatLosesItsEndUnderAReaderIsTruncated"},
+	{"R10", "a partition settles over what is lost meanwhile", []edit{
+		{nats + "/settle.go", "case after.State.FirstSeq > r.at:", "case false:"},
+	}, nats, "TestWhatIsLostWhileAPartitionSettlesIsNotPassed"},
+	{"R10", "a partition settles by what two leaders say", []edit{
+		{nats + "/settle.go", "case leader(before) != leader(after):", "case false:"},
+	}, nats, "TestNothingIsSettledAcrossAChangeOfLeaders"},
+	{"R10", "a partition settles over a message of its own", []edit{
+		{nats + "/settle.go", "if ours > 0 && ours <= end {", "if false {"},
+	}, nats, "TestAConsumerThatDoesNotDeliverIsReplaced"},
+	{"R10", "a quiet partition of a stream stays behind its beginning", []edit{
+		{nats + "/settle.go", "\tr.pass(end, last)\n", "\t_, _ = end, last\n"},
+	}, nats, "TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning"},
+	{"R10", "a transform may change under its readers", []edit{
+		{nats + "/settle.go", "differs != nil {", "differs != nil && false {"},
+	}, nats, "TestATransformThatIsChangedUnderAReaderEndsItsRead"},
+	{"R10", "two filters may match one message", []edit{
+		{nats + "/subject.go", "if overlap(f, g) {", "if false {"},
+	}, nats, "TestFiltersThatCannotMakePartitionsAreRefused"},
+	{"R10", "a stream that deletes what was acknowledged is read", []edit{
+		{nats + "/log.go", "if c.Retention != jetstream.LimitsPolicy {", "if false {"},
+	}, nats, "TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason"},
+
+	{"R13", "renewals are rarer than the TTL", []edit{
+		{nats + "/renew.go", "every := t.s.LeaseTTL / 3", "every := t.s.LeaseTTL * 2"},
+	}, nats, "TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore"},
+	{"R13", "a tenure without acknowledgements goes on beyond the TTL", []edit{
+		{nats + "/lease.go", "return ttl * 9 / 10", "return ttl * 12 / 10"},
+	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
+	{"R13", "only the bucket ends a tenure", []edit{
+		{nats + "/renew.go", "\t\t\tt.lose(errRanOut)\n", ""},
+	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
+	{"R13", "a deadline counts once a timer has noticed it", []edit{
+		{nats + "/tenure.go", "t.ctx.Err() == nil && t.lease.left() <= 0", "false"},
+	}, nats, "TestADeadlineThatNoTimerHasNoticedCounts"},
+	{"R13", "a lease counts from when the answer came", []edit{
+		{nats + "/lease.go", "\t\t\tl.extend(sent)\n\t\t\treturn rev, nil", "\t\t\tl.extend(time.Now().Add(0 * time.Until(sent)))\n\t\t\treturn rev, nil"},
+	}, nats, "TestALeaseCountsFromWhenItsRenewalWasSent"},
+	{"R13", "an adopted revision extends the lease", []edit{
+		{nats + "/lease.go", "l.rev, l.doubt = now.rev, false\n", "l.rev, l.doubt = now.rev, false\n\tl.extend(time.Now())\n"},
+	}, nats, "TestARenewalWhoseAnswerWasLostIsAdopted"},
+	{"R13", "one lost answer uses the lease up", []edit{
+		{nats + "/lease.go", "min(max(ttl/6, 500*time.Millisecond), ttl/3)", "ttl"},
+	}, nats, "TestALostAnswerLeavesTimeToRenewAgain"},
+	{"R13", "a drain of a NATS partition may overrun", []edit{
+		{nats + "/tenure.go", "t.lose(errDrainOverrun)", "_ = errDrainOverrun"},
+	}, nats, "TestADrainThatOverrunsIsCancelled"},
+	{"R13", "a bucket whose keys do not expire holds leases", []edit{
+		{nats + "/bucket.go", "case !c.AllowMsgTTL, c.SubjectDeleteMarkerTTL <= 0:", "case false:"},
+	}, nats, "TestABucketThatCannotHoldLeasesIsRefusedWithTheRemedy"},
+
+	{"R6", "a lease that a tenure holds is taken for one of nobody", []edit{
+		{nats + "/balance.go", "|| sl == nil || sl.busy ||", "|| sl == nil ||"},
+	}, nats, "TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore"},
+	{"R13", "a new lease counts from when the answer came", []edit{
+		{nats + "/lease.go", "\t\tl.extend(sent)\n\t\treturn entry{}, nil", "\t\tl.extend(time.Now().Add(0 * time.Until(sent)))\n\t\treturn entry{}, nil"},
+	}, nats, "TestALeaseCountsFromWhenItsRenewalWasSent"},
+	{"R13", "a write is kept until the connection is back", []edit{
+		{nats + "/bucket.go", "if !nc.IsConnected() {", "if false {"},
+	}, nats, "TestNothingIsWrittenLaterThanItWasAskedFor"},
+	{"R2", "the position of another log is read from", []edit{
+		{nats + "/tenure.go", "if err := from.Check(t.origin); err != nil {", "if err := from.Check(from.Origin); err != nil {"},
+	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
+	{"beside", "a member gives partitions back all at once", []edit{
+		{nats + "/balance.go", "\t\tcase time.Since(h.since) < s.LeaseTTL:\n\t\t\treturn\n", "\t\tcase time.Since(h.since) < s.LeaseTTL:\n"},
+	}, nats, "TestPartitionsAreGivenBackOneAfterTheOther"},
+	{"beside", "members that cannot start are given partitions", []edit{
+		{nats + "/source.go", "\tw, err := s.view.read(ctx)\n", "\t_ = s.register(limited)\n\tw, err := s.view.read(ctx)\n"},
+	}, nats, "TestAMemberThatCannotStartIsNotGivenPartitions"},
+	{"beside", "partitions that nobody takes are given back for ever", []edit{
+		{nats + "/balance.go", "if give == nil || s.refused {", "if give == nil {"},
+	}, nats, "TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore"},
+}
