@@ -16,12 +16,12 @@ import (
 )
 
 // reader is one that stands at a position, and is not run.
-func (r *logRig) reader(n int32, at uint64, print int32) *reader {
+func (r *logRig) reader(n int32, at uint64, last int32) *reader {
 	f := newFeed(r.log.budget)
 	r.t.Cleanup(f.close)
 	return &reader{
 		l: r.log, in: r.log.incarnation(), p: r.partition(n), fence: r.fence(n, at), filter: r.log.filters[n],
-		feed: f, at: at, print: print,
+		feed: f, at: at, print: last,
 	}
 }
 
