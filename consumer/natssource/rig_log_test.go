@@ -69,7 +69,9 @@ func (r *logRig) publish(n int, values ...string) uint64 {
 // publishAgain publishes once the server is back.
 func (r *logRig) publishAgain(n int, values ...string) {
 	poll(r.t, "the server is back", func() bool {
-		return second(r.js.Stream(r.ctx, r.Name)) == nil
+		ctx, cancel := context.WithTimeout(r.ctx, time.Second) // a request may be lost with the connection
+		defer cancel()
+		return second(r.js.Stream(ctx, r.Name)) == nil
 	})
 	r.publish(n, values...)
 }
