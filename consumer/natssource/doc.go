@@ -99,8 +99,10 @@
 //
 // # Reading
 //
-// Reading starts at the sink's position, with an ordered consumer on the
-// partition's filter. Nothing is acknowledged to the server: the stream must have limits
+// Reading starts at the sink's position, with a consumer of its own on the
+// partition's filter: an ordered consumer, made here and not by nats.go, which
+// replaces its own without a chance to look at what the new one reads.
+// Nothing is acknowledged to the server: the stream must have limits
 // retention, and work-queue and interest streams are refused with [ErrRetention].
 // What decides is asked of the leader of the stream, never of a replica, which
 // may lag behind.
