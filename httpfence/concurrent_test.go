@@ -24,6 +24,7 @@ type receiver struct {
 	client *http.Client
 	url    string
 	stop   func()
+	failed atomic.Pointer[error] // why a request had no answer, the latest
 }
 
 func (r *rig) serve(t *testing.T, handle http.HandlerFunc) *receiver {
@@ -44,7 +45,14 @@ func (r *rig) serve(t *testing.T, handle http.HandlerFunc) *receiver {
 		srv.Close()
 	})
 	t.Cleanup(stop)
-	return &receiver{client: &http.Client{Transport: transport}, url: srv.URL + "/charges", stop: stop}
+	rec := &receiver{client: &http.Client{Transport: transport}, url: srv.URL + "/charges", stop: stop}
+	// Each request that finds no connection yet dials one: have it before thousands do.
+	res, err := rec.client.Get(rec.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	return rec
 }
 
 // send returns the status, or 0 if there was no answer.
@@ -58,10 +66,12 @@ func (r *receiver) send(ctx context.Context, c httpfence.Call) (status int, repl
 	}
 	res, err := r.client.Do(req)
 	if err != nil {
+		r.failed.Store(&err)
 		return 0, false
 	}
 	defer func() { _ = res.Body.Close() }()
 	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		r.failed.Store(&err)
 		return 0, false
 	}
 	return res.StatusCode, res.Header.Get(httpfence.ReplayedHeader) == "true"
@@ -142,6 +152,8 @@ func TestTenThousandConcurrentRequestsWithEpochsOutOfOrder(t *testing.T) {
 					t.Fatalf("%+v was answered 201 but applied under epoch %d, %v", c, e, ok)
 				}
 			case http.StatusPreconditionFailed:
+			case 0:
+				t.Fatalf("%+v was not answered; the latest reason: %v", c, *server.failed.Load())
 			default:
 				t.Fatalf("%+v was answered %d", c, answered[i])
 			}
