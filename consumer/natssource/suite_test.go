@@ -22,8 +22,9 @@ import (
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
+// Neither suite runs beside other tests: one of their histories measures the heap.
+
 func TestSuite(t *testing.T) {
-	t.Parallel()
 	sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
 		s := natstest.Start(t)
 		return newHarness(t, s.JetStream(t), 1, func(t testing.TB, l *link) jetstream.JetStream {
@@ -34,13 +35,28 @@ func TestSuite(t *testing.T) {
 
 func TestClusterSuite(t *testing.T) {
 	long(t)
-	t.Parallel()
 	c := natstest.StartCluster(t, 3)
 	sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
-		return newHarness(t, c.JetStream(t), 3, func(t testing.TB, l *link) jetstream.JetStream {
+		h := newHarness(t, c.JetStream(t), 3, func(t testing.TB, l *link) jetstream.JetStream {
 			return l.connect(t, c)
 		})
+		return unbounded{h, h, h, h, h, h, h, h, h, h}
 	})
+}
+
+// unbounded leaves out [sourcetest.Bounded]: that history looks at the heap, in
+// which the three servers keep what they store.
+type unbounded struct {
+	sourcetest.Harness
+	sourcetest.Freezer
+	sourcetest.Retainer
+	sourcetest.SharedLog
+	sourcetest.Recreator
+	sourcetest.Trimmer
+	sourcetest.Deleter
+	sourcetest.GroupDeleter
+	sourcetest.Positions
+	sourcetest.Carrier
 }
 
 // harness is what the public suite needs to know of JetStream. A topic is a
