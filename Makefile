@@ -70,7 +70,7 @@ demo-payments-real: ## half a million on three NATS nodes, killed in turn, and P
 
 .PHONY: balance
 balance: ## 64 partitions on NATS, members 1 -> 4 -> 3; and how long takeovers take
-	go test -count 1 -timeout 10m -v -run '^Test(Balance64|Takeover)' ./consumer/natssource
+	EPOCHFENCE_LONG=1 go test -count 1 -timeout 10m -v -run '^Test(Balance64|Takeover)' ./consumer/natssource
 
 .PHONY: receiver
 receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order

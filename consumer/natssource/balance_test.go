@@ -103,6 +103,7 @@ func (r *groupRig) still(ms []*testMember) {
 // It bounds them: a release is taken over at once, and the rest after the TTL
 // at most, with the second in which the server counts TTLs.
 func TestTakeover(t *testing.T) {
+	long(t)
 	const ttl, granularity = 3 * time.Second, 1500 * time.Millisecond
 	table := newTable("how the member went", "partitions", "least", "median", "90%", "most", "bound")
 	one := func(t *testing.T) *groupRig { return newGroupRig(t, 64, ttl) }
