@@ -84,6 +84,39 @@ func TestWorkBesideAndMessagesTakeTurnsAndNeitherDisturbsTheOther(t *testing.T) 
 	})
 }
 
+func TestNoTransactionOfMessagesBeginsWhileWorkIsUnderWay(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		release := make(chan struct{})
+		var messages atomic.Int64
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			if err := b.Do(ctx, note("x")); err != nil {
+				t.Errorf("Do: %v", err)
+			}
+			<-ctx.Done()
+		}}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+			if as[0].From == as[0].To {
+				<-release
+			} else {
+				messages.Add(1)
+			}
+			return do()
+		}})
+		synctest.Wait() // the work is under way
+		want := r.fill(0, 1)
+		synctest.Wait()
+		if messages.Load() > 0 {
+			t.Error("a transaction of messages began beside that of the work")
+		}
+		close(release)
+		synctest.Wait()
+		p.end()
+		r.wantEffects(0, want...)
+		if d := seen[consumer.InDoubt](p); len(d) > 0 {
+			t.Errorf("in doubt: %v", d)
+		}
+	})
+}
+
 // Whoever asks without end gets every other transaction, and no more.
 func TestWorkBesideWithoutEndDoesNotStarveTheMessages(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
