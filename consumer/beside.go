@@ -31,8 +31,8 @@ type Beside[TX any] interface {
 	// looked up under the next claim. Do does not try again by itself.
 	Do(ctx context.Context, apply func(ctx context.Context, tx TX) error) error
 
-	// Applied receives a value after a transaction with messages of the
-	// partition has committed. Several may come as one.
+	// Applied receives a value after a transaction has committed that moved the
+	// partition's position. Several may come as one.
 	Applied() <-chan struct{}
 }
 

@@ -21,7 +21,7 @@ import (
 // long skips what takes minutes unless it was asked for.
 func long(t *testing.T) {
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
-		t.Skip("takes minutes; set EPOCHFENCE_LONG=1")
+		t.Skip("takes long, and CI runs it; set EPOCHFENCE_LONG=1")
 	}
 }
 

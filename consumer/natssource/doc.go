@@ -80,7 +80,7 @@
 //
 // Every member registers under a key that expires like a lease, watches the keys
 // of its group, and computes the same shares: partitions by members, no more
-// than a member serves, and what remains with those that hold most. It takes free
+// than a member serves, and what remains with those that hold it already. It takes free
 // partitions up to its share. What it has too much it gives back, drained, one
 // at a time, and only while somebody who can take it has less than a share. So
 // a member that joins or leaves moves no more partitions than it must. What it sees
