@@ -156,10 +156,11 @@ func isPermission(err error) bool {
 		errors.Is(err, kerr.ClusterAuthorizationFailed)
 }
 
-// unreached is the error that Run ends with when it could not start.
+// unreached is the error that Run ends with when it could not start. A machine
+// that is busy looks at the clock late; what ended the trying is the bound.
 func (s *Source) unreached(err error, after time.Duration) error {
 	at := strings.Join(s.set.seeds, ", ")
-	after = after.Round(100 * time.Millisecond)
+	after = min(after.Round(100*time.Millisecond), s.set.StartTimeout)
 	var (
 		topic *topicError
 		group *groupError

@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -49,6 +50,18 @@ func TestABrokerThatCannotBeReachedIsAClearErrorWithinTheBound(t *testing.T) {
 		s := r.source(with(kgo.SeedBrokers("127.0.0.1:7777")), func(o *Options) { o.StartTimeout = 10 * time.Second })
 		r.wantRefusal(s, 10*time.Second, "127.0.0.1:7777", "10s", "no listener on port 7777")
 	})
+}
+
+func TestTheErrorNamesTheBoundAlsoWhereTheClockIsReadLate(t *testing.T) {
+	s, err := New(Options{Group: testGroup, Topics: []string{testTopic}, StartTimeout: 2 * time.Second, Client: []kgo.Opt{kgo.SeedBrokers("127.0.0.1:7777")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for took, says := range map[time.Duration]string{2140 * time.Millisecond: " 2s:", 1240 * time.Millisecond: " 1.2s:"} {
+		if err := s.unreached(syscall.ECONNREFUSED, took); !strings.Contains(err.Error(), says) {
+			t.Errorf("after %v: %q, want it to say%s", took, err, says)
+		}
+	}
 }
 
 func TestABrokerThatDoesNotAnswerIsAClearErrorWithinTheBound(t *testing.T) {

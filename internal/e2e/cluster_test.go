@@ -31,12 +31,12 @@ func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T
 		})
 		return start(t, source, d.sink, d.handle)
 	}
-	unreachable().refused(4*time.Second, "kafkasource: no broker", nobody, "2s", "connection refused")
+	unreachable().refused(patience, "kafkasource: no broker", nobody, "2s", "connection refused")
 	if l, err = net.Listen("tcp", nobody); err != nil { // takes connections and never answers
 		t.Fatal(err)
 	}
 	defer l.Close()
-	unreachable().refused(4*time.Second, "kafkasource: no broker", nobody)
+	unreachable().refused(patience, "kafkasource: no broker", nobody)
 
 	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
 	r.advancedTo(part(group, topic), 20)
@@ -69,10 +69,10 @@ func TestWrongKafkaCredentialsAreAnErrorAndNothingIsLost(t *testing.T) {
 	produce(t, as("right"), numbered(topic, 0, 20)...)
 
 	r := start(t, newSource(t, from(as("wrong"))), d.sink, d.handle)
-	r.refused(6*time.Second, "kafkasource: ", c.ListenAddrs()[0], "credentials")
+	r.refused(patience, "kafkasource: ", c.ListenAddrs()[0], "credentials")
 	none[consumer.Claimed](r)
 	r = start(t, newSource(t, from(reach(c))), d.sink, d.handle)
-	r.refused(6*time.Second, "kafkasource: ", c.ListenAddrs()[0], "SASL")
+	r.refused(patience, "kafkasource: ", c.ListenAddrs()[0], "SASL")
 
 	r = start(t, newSource(t, from(as("right"))), d.sink, d.handle)
 	r.advancedTo(part(group, topic), 20)
@@ -86,7 +86,7 @@ func TestAMissingTopicIsAnErrorAndNothingIsLost(t *testing.T) {
 	produce(t, reach(c), numbered("payments", 0, 20)...)
 	both := func(o *kafkasource.Options) { o.Client, o.Topics = reach(c), []string{"payments", topic} }
 
-	start(t, newSource(t, both), d.sink, d.handle).refused(4*time.Second, "kafkasource: ", `topic "orders"`, "create it")
+	start(t, newSource(t, both), d.sink, d.handle).refused(patience, "kafkasource: ", `topic "orders"`, "create it")
 
 	admin, err := kgo.NewClient(reach(c)...)
 	if err != nil {
