@@ -5,6 +5,7 @@
 //
 //	go run ./internal/rules             # all of them, a few minutes
 //	go run ./internal/rules R2 R9       # some rules only
+//	go run ./internal/rules "SQLite"    # those whose text says so
 //	go run ./internal/rules -table      # the table of ARCHITECTURE.md
 package main
 
@@ -48,7 +49,10 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 		fmt.Print(t)
 		return err
 	}
-	gs := slices.DeleteFunc(slices.Clone(guards), func(g guard) bool { return len(only) > 0 && !slices.Contains(only, g.rule) })
+	gs := slices.DeleteFunc(slices.Clone(guards), func(g guard) bool { return len(only) > 0 && !slices.ContainsFunc(only, g.answersTo) })
+	if len(gs) == 0 {
+		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines in the table of ARCHITECTURE.md", only)
+	}
 	temp, err := os.MkdirTemp("", "epochfence-rules-")
 	if err != nil {
 		return err
@@ -67,6 +71,9 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 	}
 	return takeAway(ctx, copies, gs)
 }
+
+// answersTo reports whether word is the guard's rule or part of its text.
+func (g guard) answersTo(word string) bool { return word == g.rule || strings.Contains(g.taken, word) }
 
 // takeAway takes one guard after the other away, as many at a time as there are
 // copies.
