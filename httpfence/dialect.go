@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
 // Dialect is what differs between databases. [SQLite] and [PostgreSQL] are the
@@ -69,18 +71,6 @@ type querier interface {
 //go:embed migrations/*/*.sql
 var migrationFiles embed.FS
 
-// scripts reads dir/1.sql, dir/2.sql and so on.
-func scripts(dir string) []string {
-	var all []string
-	for {
-		script, err := migrationFiles.ReadFile(dir + "/" + strconv.Itoa(len(all)+1) + ".sql")
-		if err != nil {
-			return all
-		}
-		all = append(all, string(script))
-	}
-}
-
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
 // driver whose errors have a method Code() int that returns SQLite's result
 // code will do as well.
@@ -89,7 +79,7 @@ var SQLite Dialect = sqlite{}
 type sqlite struct{}
 
 func (sqlite) String() string           { return "SQLite" }
-func (sqlite) migrations() []string     { return scripts("migrations/sqlite") }
+func (sqlite) migrations() []string     { return sqlschema.Scripts(migrationFiles, "migrations/sqlite") }
 func (sqlite) lockMigrations() string   { return "" }
 func (sqlite) bind(query string) string { return query }
 
@@ -107,14 +97,8 @@ func (sqlite) ago(age time.Duration) any {
 	return fmt.Sprintf("-%.3f seconds", age.Seconds())
 }
 
-func (sqlite) version(ctx context.Context, q querier, table string) (v int, err error) {
-	var there bool
-	err = q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
-	if err != nil || !there {
-		return 0, err
-	}
-	err = q.QueryRowContext(ctx, `SELECT version FROM `+table).Scan(&v)
-	return v, err
+func (sqlite) version(ctx context.Context, q querier, table string) (int, error) {
+	return sqlschema.SQLiteVersion(ctx, q, table)
 }
 
 // settings insists on WAL: in the other modes a reader keeps a writer from
@@ -168,8 +152,10 @@ var PostgreSQL Dialect = postgres{}
 
 type postgres struct{}
 
-func (postgres) String() string                              { return "PostgreSQL" }
-func (postgres) migrations() []string                        { return scripts("migrations/postgres") }
+func (postgres) String() string { return "PostgreSQL" }
+func (postgres) migrations() []string {
+	return sqlschema.Scripts(migrationFiles, "migrations/postgres")
+}
 func (postgres) lockMigrations() string                      { return `SELECT pg_advisory_xact_lock(7308895159)` } // any number of our own
 func (postgres) turn(scope string) string                    { return scope }
 func (postgres) settings(_ context.Context, _ querier) error { return nil }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
+
+	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
 // Migration is one version of the schema of an [SQLStore].
@@ -17,6 +18,10 @@ type Migration struct {
 	SQL string
 }
 
+func schema(d Dialect, o SQLOptions) sqlschema.Schema {
+	return sqlschema.Schema{Package: "httpfence", Prefix: o.TablePrefix, Scripts: d.migrations()}
+}
+
 // Migrations returns the schema as scripts for a migration tool of your own.
 // Whoever uses [Migrate] has no need of them.
 func Migrations(d Dialect, o SQLOptions) ([]Migration, error) {
@@ -25,16 +30,8 @@ func Migrations(d Dialect, o SQLOptions) ([]Migration, error) {
 		return nil, err
 	}
 	var ms []Migration
-	for i, script := range d.migrations() {
-		v := i + 1
-		script = strings.ReplaceAll(script, "{{prefix}}", o.TablePrefix)
-		// The schema says its own version, so that a foreign tool need not.
-		if v == 1 {
-			script += fmt.Sprintf("\nINSERT INTO %sschema (version) VALUES (1);\n", o.TablePrefix)
-		} else {
-			script += fmt.Sprintf("\nUPDATE %sschema SET version = %d;\n", o.TablePrefix, v)
-		}
-		ms = append(ms, Migration{Version: v, SQL: script})
+	for _, m := range schema(d, o).Migrations() {
+		ms = append(ms, Migration(m))
 	}
 	return ms, nil
 }
@@ -43,18 +40,17 @@ func Migrations(d Dialect, o SQLOptions) ([]Migration, error) {
 // call it at once; one does the work. It needs the right to create tables. A
 // schema newer than this program knows is an error.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) error {
-	ms, err := Migrations(d, o)
+	o, err := o.withDefaults()
 	if err != nil {
 		return err
 	}
-	o, _ = o.withDefaults() // as Migrations did
-	if err := migrate(ctx, &SQLStore{db: db, d: d, o: o}, ms); err != nil {
+	if err := migrate(ctx, &SQLStore{db: db, d: d, o: o}); err != nil {
 		return fmt.Errorf("httpfence: migrate %s: %w", d, err)
 	}
 	return nil
 }
 
-func migrate(ctx context.Context, s *SQLStore, ms []Migration) error {
+func migrate(ctx context.Context, s *SQLStore) error {
 	t, err := s.begin(ctx)
 	if err != nil {
 		return err
@@ -65,17 +61,20 @@ func migrate(ctx context.Context, s *SQLStore, ms []Migration) error {
 			return err
 		}
 	}
-	v, err := s.d.version(ctx, t.conn, s.o.TablePrefix+"schema")
+	v, err := s.version(ctx, t.conn)
 	if err != nil {
-		return fmt.Errorf("read the version of the schema: %w", err)
+		return err
 	}
-	if v > len(ms) {
-		return fmt.Errorf("the tables %s* are of version %d, this program knows none above %d; use a newer program", s.o.TablePrefix, v, len(ms))
-	}
-	for _, m := range ms[v:] {
-		if err := t.exec(m.SQL); err != nil {
-			return fmt.Errorf("to version %d: %w", m.Version, err)
-		}
+	if err := schema(s.d, s.o).Upgrade(v, func(script string) error { return t.exec(script) }); err != nil {
+		return err
 	}
 	return t.commit()
+}
+
+func (s *SQLStore) version(ctx context.Context, q querier) (int, error) {
+	v, err := s.d.version(ctx, q, schema(s.d, s.o).Table())
+	if err != nil {
+		return 0, fmt.Errorf("read the version of the schema: %w", err)
+	}
+	return v, nil
 }

@@ -6,8 +6,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
 // SQLOptions say how an [SQLStore] works. The zero SQLOptions work.
@@ -23,12 +24,10 @@ type SQLOptions struct {
 	LockTimeout, IdleTimeout time.Duration
 }
 
-var tablePrefix = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,31}$`)
-
 func (o SQLOptions) withDefaults() (SQLOptions, error) {
 	o.TablePrefix = cmp.Or(o.TablePrefix, "httpfence_")
-	if !tablePrefix.MatchString(o.TablePrefix) {
-		return o, fmt.Errorf("httpfence: SQLOptions.TablePrefix is %q; want a letter or underscore, then letters, digits and underscores, at most 32 in all", o.TablePrefix)
+	if err := sqlschema.CheckPrefix("SQLOptions.TablePrefix", o.TablePrefix); err != nil {
+		return o, fmt.Errorf("httpfence: %w", err)
 	}
 	o.LockTimeout = cmp.Or(o.LockTimeout, 10*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
@@ -71,15 +70,14 @@ func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStor
 		if err := d.settings(ctx, db); err != nil {
 			return err
 		}
-		v, err = d.version(ctx, db, o.TablePrefix+"schema")
+		v, err = s.version(ctx, db)
 		return err
 	})
+	if err == nil {
+		err = schema(d, o).Check(v)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("httpfence: open %s: %w", d, err)
-	}
-	if want := len(d.migrations()); v != want {
-		return nil, fmt.Errorf("httpfence: open %s: the tables %s* are of version %d, this program needs %d; "+
-			"call httpfence.Migrate, or use a newer program", d, o.TablePrefix, v, want)
 	}
 	return s, nil
 }

@@ -161,21 +161,22 @@ func (t *transaction) enter() error {
 // run calls effect with the transaction. If it does not return, what it wrote is
 // undone, and the epoch kept.
 func (t *transaction) run(ctx context.Context, c Call, effect func(context.Context) (Answer, bool)) (Answer, bool, error) {
-	tx := newEffectTx(t)
+	tx := t.lend()
 	returned := false
 	defer func() {
-		tx.close()
+		tx.Close()
 		if !returned {
 			_ = t.undo(c) // the panic goes on
 		}
 	}()
 	a, keep := effect(context.WithValue(context.WithoutCancel(ctx), txKey{}, DBTX(tx)))
 	returned = true
-	tx.close()
-	if tx.gone == nil && tx.prepared && t.s.d.ends(t.conn, nil) {
-		tx.gone = errGone // else the answer would be stored by itself, for an effect that is not there
+	tx.Close()
+	gone := tx.Gone()
+	if gone == nil && tx.Prepared() && t.s.d.ends(t.conn, nil) {
+		gone = errGone // else the answer would be stored by itself, for an effect that is not there
 	}
-	return a, keep, tx.gone
+	return a, keep, gone
 }
 
 // store writes the answer down, in what is undone with the effect.

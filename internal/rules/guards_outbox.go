@@ -44,16 +44,22 @@ var guardsOfTheOutbox = []guard{
 		{receiver, "`RELEASE SAVEPOINT httpfence_effect; COMMIT`\n\tundo", "`COMMIT`\n\tundo"},
 	}, "httpfence", "TestAHandlerThatCommitsByItselfHasFailed/PostgreSQL"},
 	{"R3", "a handler writes on where SQLite has rolled back", []edit{
-		{"httpfence/tx.go", "\t\ttx.gone = err\n", ""},
+		{"internal/lent/tx.go", "\t\ttx.gone = seen\n", ""},
 	}, "httpfence", "TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore/SQLite"},
 	{"R3", "a handler writes on after its prepared statement was rolled back", []edit{
-		{"httpfence/tx.go", "if tx.prepared && tx.t.s.d.ends(tx.t.conn, nil) {", "if false {"},
+		{"httpfence/tx.go", "if prepared && t.s.d.ends(t.conn, nil) {", "if false {"},
 	}, "httpfence", "TestATransactionThatEndedUnseenIsNotWrittenAround/500"},
+	{"R3", "a handler of the SQLite sink writes on after its prepared statement was rolled back", []edit{
+		{"sinks/sqlsink/tx.go", "\tcase prepared:\n", "\tcase false:\n"},
+	}, "sinks/sqlsink", "TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround"},
+	{"R3", "a handler of the SQLite sink writes on where SQLite has rolled back", []edit{
+		{"sinks/sqlsink/tx.go", "return !in || probeErr != nil,", "return (!in || probeErr != nil) && false,"},
+	}, "sinks/sqlsink", "TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing"},
 	{"R3", "an answer is stored for an effect that was rolled back", []edit{
-		{receiver, "if tx.gone == nil && tx.prepared && t.s.d.ends(t.conn, nil) {", "if false {"},
+		{receiver, "if gone == nil && tx.Prepared() && t.s.d.ends(t.conn, nil) {", "if false {"},
 	}, "httpfence", "TestATransactionThatEndedUnseenIsNotWrittenAround/200"},
 	{"R3", "a transaction serves after its handler has returned", []edit{
-		{"httpfence/tx.go", "\ttx.ended = true\n", ""},
+		{"internal/lent/tx.go", "\ttx.ended = true\n", ""},
 	}, "httpfence", "TestATransactionIsOfNoUseOnceItsHandlerHasReturned/SQLite"},
 	{"R3", "every 412 is a stale epoch", []edit{
 		{sending, " && p.Type == httpfence.TypeStale:", ":"},

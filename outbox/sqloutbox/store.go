@@ -35,8 +35,8 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, o Options) (*Store[TX], erro
 	if err != nil {
 		return nil, fmt.Errorf("sqloutbox: open: %w", err)
 	}
-	if ms, _ := Migrations(o); v != len(ms) {
-		return nil, fmt.Errorf("sqloutbox: open: %w", versionError(o, v))
+	if err := schema(o).Check(v); err != nil {
+		return nil, fmt.Errorf("sqloutbox: open: %w", err)
 	}
 	const (
 		partition = ` WHERE consumer_group = ? AND topic = ? AND number = ?`

@@ -53,8 +53,8 @@ func (s *Sink) applyAndAdvance(ctx context.Context, as []epoch.Advance, apply fu
 	}
 	tx := s.newTx(ctx, as)
 	defer tx.end() // also when apply panics: rolls back whatever is open
-	applyErr := apply(tx.ctx, tx)
-	tx.close()
+	applyErr := apply(tx.lent.Context(), tx)
+	tx.lent.Close()
 	if err := tx.settle(applyErr); err != nil {
 		return err
 	}

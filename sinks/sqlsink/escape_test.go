@@ -141,6 +141,49 @@ func TestAFullFileUnderAPreparedStatementIsNoEscape(t *testing.T) {
 	wantNext(t, s, 0)
 }
 
+func TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround(t *testing.T) {
+	hides := errors.New("the handler's own error")
+	for name, c := range map[string]struct {
+		result func(full, next error) error
+		says   error
+	}{
+		"the failure is returned":  {func(full, _ error) error { return full }, epoch.ErrTransient},
+		"what follows is returned": {func(_, next error) error { return next }, epoch.ErrEscaped},
+		"another error":            {func(_, _ error) error { return hides }, epoch.ErrEscaped},
+		"no error":                 {func(_, _ error) error { return nil }, epoch.ErrEscaped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := open(t, newFile(t))
+			db.SetMaxOpenConns(1) // max_page_count is of the connection
+			s := newSink(t, db, sqlsink.Options{})
+			f := claim(t, s, 1)
+			mustExec(t, db, `PRAGMA max_page_count = 20`)
+			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+				stmt, err := tx.PrepareContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', ?)`)
+				if err != nil {
+					return err
+				}
+				_, full := stmt.ExecContext(ctx, strings.Repeat("x", 100_000))
+				if full == nil {
+					t.Error("the file is not full")
+				}
+				next := run(ctx, tx, insert)
+				if next == nil {
+					t.Error("a statement ran without a transaction")
+				}
+				return c.result(full, next)
+			})
+			if !errors.Is(err, c.says) {
+				t.Errorf("err = %v, want %v", err, c.says)
+			}
+			if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) != 0 {
+				t.Errorf("effects %q, %v, of a transaction that was rolled back", got, err)
+			}
+			wantNext(t, s, 0)
+		})
+	}
+}
+
 func TestAHandlerMayUseSavepointsOfItsOwn(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
 // Options say how a sink works. The zero Options work.
@@ -29,8 +30,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.TablePrefix == "" {
 		o.TablePrefix = "epochfence_"
 	}
-	if !tablePrefix.MatchString(o.TablePrefix) {
-		return o, fmt.Errorf("sqlsink: Options.TablePrefix is %q; want a letter or underscore, then letters, digits and underscores, at most 32 in all", o.TablePrefix)
+	if err := sqlschema.CheckPrefix("Options.TablePrefix", o.TablePrefix); err != nil {
+		return o, fmt.Errorf("sqlsink: %w", err)
 	}
 	if o.LockTimeout == 0 {
 		o.LockTimeout = 30 * time.Second

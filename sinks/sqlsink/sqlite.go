@@ -7,6 +7,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+
+	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
@@ -21,17 +23,10 @@ type sqlite struct{}
 
 func (sqlite) String() string { return "SQLite" }
 
-func (sqlite) migrations() []string { return scripts(sqliteMigrations, "migrations/sqlite") }
+func (sqlite) migrations() []string { return sqlschema.Scripts(sqliteMigrations, "migrations/sqlite") }
 
 func (sqlite) version(ctx context.Context, q querier, table string) (int, error) {
-	var there bool
-	err := q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
-	if err != nil || !there {
-		return 0, err
-	}
-	var v int
-	err = q.QueryRowContext(ctx, `SELECT version FROM `+table).Scan(&v)
-	return v, err
+	return sqlschema.SQLiteVersion(ctx, q, table)
 }
 
 // settings insists on WAL. In the other modes a reader keeps a writer from
