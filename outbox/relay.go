@@ -3,9 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -322,93 +320,6 @@ func (r *relay[TX]) keep(l *lane, err error) {
 	r.kept.add(l, time.Now().Add(l.next(r.Box)))
 }
 
-// settlement is one transaction of the relay.
-type settlement struct {
-	settle []*lane // to be deleted
-	load   []*lane // to be read again
-	scan   bool
-
-	gone   map[*lane]bool // entries that were not there any more
-	next   map[*lane]*Row // what follows in the same lane
-	loaded map[*lane]*Row
-	rows   []Row
-}
-
-// ownError is the failure of OnAnswer or OnRefused.
-type ownError struct {
-	lane *lane
-	err  error
-}
-
-func (e *ownError) Error() string { return e.err.Error() }
-func (e *ownError) Unwrap() error { return e.err }
-
-// apply runs in the fenced transaction.
-func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
-	t.gone, t.next, t.loaded = map[*lane]bool{}, map[*lane]*Row{}, map[*lane]*Row{}
-	for _, l := range t.settle {
-		there, err := r.store.Delete(ctx, tx, r.p, l.id)
-		if err != nil {
-			return err
-		}
-		if !there { // a person took it, or a commit in doubt did land
-			t.gone[l] = true
-		} else if err := r.tell(ctx, tx, l); err != nil {
-			return &ownError{l, err}
-		}
-		if !l.more {
-			continue
-		}
-		row, ok, err := r.store.Next(ctx, tx, r.p, l.key.key, l.id)
-		if err != nil {
-			return err
-		}
-		if ok {
-			t.next[l] = &row
-		}
-	}
-	for _, l := range t.load {
-		row, ok, err := r.store.Load(ctx, tx, r.p, l.id)
-		if err == nil && !ok && l.key.key != "" { // a person took it: go on with the next one
-			row, ok, err = r.store.Next(ctx, tx, r.p, l.key.key, l.id)
-		}
-		if err != nil {
-			return err
-		}
-		if ok {
-			t.loaded[l] = &row
-		}
-	}
-	if t.scan {
-		rows, err := r.store.Scan(ctx, tx, r.p, r.after, scanLimit)
-		if err != nil {
-			return err
-		}
-		t.rows = rows
-	}
-	return nil
-}
-
-// tell calls OnAnswer or OnRefused.
-func (r *relay[TX]) tell(ctx context.Context, tx TX, l *lane) (err error) {
-	call, name := r.o.OnAnswer, "OnAnswer"
-	if l.outcome.kind == Refused {
-		call, name = r.o.OnRefused, "OnRefused"
-	}
-	if call == nil {
-		return nil
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("outbox: Options.%s panicked: %v\n%s", name, v, debug.Stack())
-		}
-	}()
-	if err := call(ctx, tx, r.sent(l), l.outcome.answer); err != nil {
-		return fmt.Errorf("outbox: Options.%s of entry %d: %w", name, l.id, err)
-	}
-	return nil
-}
-
 // committed notes what the transaction has done.
 func (r *relay[TX]) committed(t *settlement) {
 	r.finished = r.finished[len(t.settle):]
@@ -419,7 +330,7 @@ func (r *relay[TX]) committed(t *settlement) {
 		r.continueWith(l, t.next[l])
 	}
 	for _, l := range t.load {
-		r.continueWith(l, t.loaded[l])
+		r.continueWith(l, t.next[l])
 	}
 	if !t.scan {
 		return

@@ -91,24 +91,35 @@ func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, after int64, limi
 	return all, nil
 }
 
-func (table) Next(_ context.Context, t *tx, _ epoch.Partition, key string, after int64) (outbox.Row, bool, error) {
-	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
-		if id > after && t.rows[id].Key == key {
-			return t.rows[id], true, nil
+func (table) Next(_ context.Context, t *tx, _ epoch.Partition, after []outbox.Place) (all []outbox.Row, err error) {
+	for _, a := range after {
+		for _, id := range slices.Sorted(maps.Keys(t.rows)) {
+			if id > a.ID && t.rows[id].Key == a.Key {
+				all = append(all, t.rows[id])
+				break
+			}
 		}
 	}
-	return outbox.Row{}, false, nil
+	return all, nil
 }
 
-func (table) Load(_ context.Context, t *tx, _ epoch.Partition, id int64) (outbox.Row, bool, error) {
-	row, ok := t.rows[id]
-	return row, ok, nil
+func (table) Load(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (all []outbox.Row, err error) {
+	for _, id := range ids {
+		if row, ok := t.rows[id]; ok {
+			all = append(all, row)
+		}
+	}
+	return all, nil
 }
 
-func (table) Delete(_ context.Context, t *tx, _ epoch.Partition, id int64) (bool, error) {
-	_, ok := t.rows[id]
-	delete(t.rows, id)
-	return ok, nil
+func (table) Delete(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (there []int64, err error) {
+	for _, id := range ids {
+		if _, ok := t.rows[id]; ok {
+			there = append(there, id)
+			delete(t.rows, id)
+		}
+	}
+	return there, nil
 }
 
 // claim is a consumer.Beside.

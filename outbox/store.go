@@ -21,14 +21,21 @@ type Store[TX any] interface {
 	// most limit.
 	Scan(ctx context.Context, tx TX, p epoch.Partition, after int64, limit int) ([]Row, error)
 
-	// Next returns the first entry of p and key with an ID above after, if
-	// there is one.
-	Next(ctx context.Context, tx TX, p epoch.Partition, key string, after int64) (row Row, ok bool, err error)
+	// Load returns those of these entries of p that are still there, in any
+	// order.
+	Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]Row, error)
 
-	// Load returns the entry of p with that ID, if it is still there.
-	Load(ctx context.Context, tx TX, p epoch.Partition, id int64) (row Row, ok bool, err error)
+	// Next returns the entries of p that follow these: of each Key the first with
+	// a higher ID, if there is one, in any order. No Key is given twice.
+	Next(ctx context.Context, tx TX, p epoch.Partition, after []Place) ([]Row, error)
 
-	// Delete deletes the entry of p with that ID, and reports whether it was
+	// Delete deletes these entries of p, and returns the IDs of those that were
 	// there.
-	Delete(ctx context.Context, tx TX, p epoch.Partition, id int64) (ok bool, err error)
+	Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error)
+}
+
+// Place is one in the order of the entries with a Key.
+type Place struct {
+	Key string
+	ID  int64
 }

@@ -4,6 +4,7 @@ const (
 	receiver = "httpfence/transaction.go"
 	sending  = "outbox/send.go"
 	relaying = "outbox/relay.go"
+	settling = "outbox/settlement.go"
 )
 
 // guardsOfTheOutbox are those of what sends effects to other services, and of who
@@ -88,7 +89,7 @@ var guardsOfTheOutbox = []guard{
 		{relaying, "l.more = l.more || l.id != row.ID", "_ = l.more"},
 	}, "outbox", "TestEntriesOfOneKeyComeInOrderAlsoThroughFailures"},
 	{"R10", "what came after an entry that is gone is forgotten", []edit{
-		{relaying, "if err == nil && !ok && l.key.key != \"\" {", "if false {"},
+		{settling, "if t.next[l] == nil && l.key.key != \"\" {", "if false {"},
 	}, "outbox", "TestAnEntryThatAPersonDeletedIsNotMissed"},
 	{"R10", "a refusal that nobody takes deletes", []edit{
 		{relaying, "if r.o.OnRefused != nil && l.outcome.answered {", "if true {"},
@@ -97,7 +98,7 @@ var guardsOfTheOutbox = []guard{
 		{relaying, "if r.o.OnRefused != nil && l.outcome.answered {", "if r.o.OnRefused != nil {"},
 	}, "outbox", "TestAnEntryThatCannotBeSentStaysAndIsReported"},
 	{"R10", "the answer to an entry that is gone is recorded", []edit{
-		{relaying, "if !there { //", "if !there && false { //"},
+		{settling, "if !slices.Contains(there, l.id) { //", "if len(there) < 0 { //"},
 	}, "outbox", "TestNobodyIsToldOfTheAnswerToAnEntryThatAPersonHasDeleted"},
 	{"R10", "entries that are added later are not looked for", []edit{
 		{relaying, "\tcase <-r.claim.Applied():\n\t\tr.more = true\n", "\tcase <-r.claim.Applied():\n"},
@@ -142,7 +143,7 @@ var guardsOfTheOutbox = []guard{
 		{relaying, "case errors.As(err, &own):", "case errors.As(err, &own) && false:"},
 	}, "outbox", "TestATransientFailureOfOnAnswerHoldsUpOnlyItsKey"},
 	{"beside", "a panic of OnAnswer is taken for success", []edit{
-		{relaying, "err = fmt.Errorf(\"outbox: Options.%s panicked", "_ = fmt.Errorf(\"outbox: Options.%s panicked"},
+		{settling, "err = fmt.Errorf(\"outbox: Options.%s panicked", "_ = fmt.Errorf(\"outbox: Options.%s panicked"},
 	}, "outbox", "TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey"},
 	{"beside", "a database that fails is asked again at once", []edit{
 		{relaying, "if now.Before(r.resume) { // the", "if false { // the"},

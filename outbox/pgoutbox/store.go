@@ -2,7 +2,6 @@ package pgoutbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +17,6 @@ import (
 type DBTX interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // Store is an [outbox.Store] for the transactions TX of the application, such as
@@ -52,10 +50,11 @@ func Open[TX DBTX](ctx context.Context, db DB, schema string) (*Store[TX], error
 	return &Store[TX]{
 		add: `insert into ` + entries + ` (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)` +
 			` values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		scan:   row + entries + partition + ` and id > $4 order by id limit $5`,
-		next:   row + entries + partition + ` and order_key = $4 and id > $5 order by id limit 1`,
-		load:   row + entries + partition + ` and id = $4`,
-		remove: `delete from ` + entries + partition + ` and id = $4`,
+		scan: row + entries + partition + ` and id > $4 order by id limit $5`,
+		next: `select following.* from unnest($4::text[], $5::bigint[]) as done (order_key, id), lateral (` +
+			row + entries + ` as e` + partition + ` and e.order_key = done.order_key and e.id > done.id order by e.id limit 1) as following`,
+		load:   row + entries + partition + ` and id = any ($4)`,
+		remove: `delete from ` + entries + partition + ` and id = any ($4) returning id`,
 	}, nil
 }
 
@@ -79,39 +78,41 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.
 
 // Scan is [outbox.Store]'s.
 func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, after int64, limit int) ([]outbox.Row, error) {
-	rows, err := tx.Query(ctx, s.scan, p.Group, p.Topic, p.Number, after, limit)
-	if err != nil {
-		return nil, fmt.Errorf("pgoutbox: scan %s: %w", p, err)
-	}
-	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (outbox.Row, error) { return read(r) })
-	if err != nil {
-		return nil, fmt.Errorf("pgoutbox: scan %s: %w", p, err)
-	}
-	return all, nil
-}
-
-// Next is [outbox.Store]'s.
-func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, key string, after int64) (outbox.Row, bool, error) {
-	return one(p, tx.QueryRow(ctx, s.next, p.Group, p.Topic, p.Number, key, after))
+	return all(ctx, tx, p, read, s.scan, p.Group, p.Topic, p.Number, after, limit)
 }
 
 // Load is [outbox.Store]'s.
-func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, id int64) (outbox.Row, bool, error) {
-	return one(p, tx.QueryRow(ctx, s.load, p.Group, p.Topic, p.Number, id))
+func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]outbox.Row, error) {
+	return all(ctx, tx, p, read, s.load, p.Group, p.Topic, p.Number, ids)
 }
 
-func one(p epoch.Partition, row pgx.Row) (outbox.Row, bool, error) {
-	r, err := read(row)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return r, false, nil
-	case err != nil:
-		return r, false, fmt.Errorf("pgoutbox: read %s: %w", p, err)
+// Next is [outbox.Store]'s.
+func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, after []outbox.Place) ([]outbox.Row, error) {
+	keys, ids := make([]string, len(after)), make([]int64, len(after))
+	for i, a := range after {
+		keys[i], ids[i] = a.Key, a.ID
 	}
-	return r, true, nil
+	return all(ctx, tx, p, read, s.next, p.Group, p.Topic, p.Number, keys, ids)
 }
 
-func read(row pgx.Row) (r outbox.Row, err error) {
+// Delete is [outbox.Store]'s.
+func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error) {
+	return all(ctx, tx, p, pgx.RowTo[int64], s.remove, p.Group, p.Topic, p.Number, ids)
+}
+
+func all[T any, TX DBTX](ctx context.Context, tx TX, p epoch.Partition, read pgx.RowToFunc[T], query string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("pgoutbox: entries of %s: %w", p, err)
+	}
+	found, err := pgx.CollectRows(rows, read)
+	if err != nil {
+		return nil, fmt.Errorf("pgoutbox: entries of %s: %w", p, err)
+	}
+	return found, nil
+}
+
+func read(row pgx.CollectableRow) (r outbox.Row, err error) {
 	var header string
 	err = row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
 	if err != nil {
@@ -121,13 +122,4 @@ func read(row pgx.Row) (r outbox.Row, err error) {
 		return r, fmt.Errorf("entry %d: %w", r.ID, err)
 	}
 	return r, nil
-}
-
-// Delete is [outbox.Store]'s.
-func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, id int64) (bool, error) {
-	tag, err := tx.Exec(ctx, s.remove, p.Group, p.Topic, p.Number, id)
-	if err != nil {
-		return false, fmt.Errorf("pgoutbox: delete entry %d of %s: %w", id, p, err)
-	}
-	return tag.RowsAffected() == 1, nil
 }

@@ -91,25 +91,36 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, after in
 	return all, nil
 }
 
-// Next is [outbox.Store]'s.
-func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, key string, after int64) (outbox.Row, bool, error) {
-	return one(p, tx.QueryRowContext(ctx, s.next, p.Group, p.Topic, p.Number, key, after))
-}
-
 // Load is [outbox.Store]'s.
-func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, id int64) (outbox.Row, bool, error) {
-	return one(p, tx.QueryRowContext(ctx, s.load, p.Group, p.Topic, p.Number, id))
+func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) (all []outbox.Row, err error) {
+	for _, id := range ids {
+		if all, err = one(all, p, tx.QueryRowContext(ctx, s.load, p.Group, p.Topic, p.Number, id)); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
-func one(p epoch.Partition, row *sql.Row) (outbox.Row, bool, error) {
+// Next is [outbox.Store]'s.
+func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, after []outbox.Place) (all []outbox.Row, err error) {
+	for _, a := range after {
+		if all, err = one(all, p, tx.QueryRowContext(ctx, s.next, p.Group, p.Topic, p.Number, a.Key, a.ID)); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// one appends the row, if there is one.
+func one(all []outbox.Row, p epoch.Partition, row *sql.Row) ([]outbox.Row, error) {
 	r, err := read(row)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return r, false, nil
+		return all, nil
 	case err != nil:
-		return r, false, fmt.Errorf("sqloutbox: read %s: %w", p, err)
+		return nil, fmt.Errorf("sqloutbox: read %s: %w", p, err)
 	}
-	return r, true, nil
+	return append(all, r), nil
 }
 
 func read(row interface{ Scan(...any) error }) (r outbox.Row, err error) {
@@ -125,14 +136,18 @@ func read(row interface{ Scan(...any) error }) (r outbox.Row, err error) {
 }
 
 // Delete is [outbox.Store]'s.
-func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, id int64) (bool, error) {
-	r, err := tx.ExecContext(ctx, s.remove, p.Group, p.Topic, p.Number, id)
-	if err != nil {
-		return false, fmt.Errorf("sqloutbox: delete entry %d of %s: %w", id, p, err)
+func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) (there []int64, err error) {
+	for _, id := range ids {
+		r, err := tx.ExecContext(ctx, s.remove, p.Group, p.Topic, p.Number, id)
+		if err != nil {
+			return nil, fmt.Errorf("sqloutbox: delete entry %d of %s: %w", id, p, err)
+		}
+		switch n, err := r.RowsAffected(); {
+		case err != nil:
+			return nil, fmt.Errorf("sqloutbox: delete entry %d of %s: %w", id, p, err)
+		case n == 1:
+			there = append(there, id)
+		}
 	}
-	n, err := r.RowsAffected()
-	if err != nil {
-		return false, fmt.Errorf("sqloutbox: delete entry %d of %s: %w", id, p, err)
-	}
-	return n == 1, nil
+	return there, nil
 }
