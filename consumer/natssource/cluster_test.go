@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -25,12 +26,18 @@ func long(t *testing.T) {
 	}
 }
 
-// outing is a cluster with a stream, members that apply it to one database, and
+type servers interface {
+	JetStream(testing.TB, ...nats.Option) jetstream.JetStream
+}
+
+// outing is a cluster, or one server, with a stream, members that apply it to one database, and
 // one publisher for each partition.
 type outing struct {
 	t       testing.TB
 	ctx     context.Context
-	cluster *natstest.Cluster
+	servers servers
+	cluster *natstest.Cluster // if it is one
+	wires   []*link           // of the members
 	js      jetstream.JetStream
 	db      *memsink.Sink
 	stop    context.CancelFunc // of the publishers
@@ -45,15 +52,24 @@ const (
 	outingBucket     = "outing-leases"
 	outingPartitions = 4
 	outingMembers    = 3
+	outingTTL        = 3 * time.Second
 )
 
+// newOuting is one on three nodes.
 func newOuting(t *testing.T, limit time.Duration) *outing {
+	c := natstest.StartCluster(t, 3)
+	o := newOutingOn(t, c, 3, limit)
+	o.cluster = c
+	return o
+}
+
+func newOutingOn(t *testing.T, s servers, replicas int, limit time.Duration) *outing {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	o := &outing{t: t, ctx: ctx, cluster: natstest.StartCluster(t, 3), db: memsink.New()}
-	o.js = o.cluster.JetStream(t)
+	o := &outing{t: t, ctx: ctx, servers: s, db: memsink.New()}
+	o.js = s.JetStream(t)
 	must(t, second(o.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: outingStream, Subjects: []string{outingStream + ".*"}, Replicas: 3, Duplicates: 2 * time.Minute,
+		Name: outingStream, Subjects: []string{outingStream + ".*"}, Replicas: replicas, Duplicates: 2 * time.Minute,
 	})))
 	for m := range outingMembers {
 		o.member(m)
@@ -68,8 +84,10 @@ func newOuting(t *testing.T, limit time.Duration) *outing {
 }
 
 func (o *outing) member(m int) {
+	l := newLink()
+	o.wires = append(o.wires, l)
 	opts := Options{
-		Group: "g", JetStream: o.cluster.JetStream(o.t), Bucket: outingBucket, LeaseTTL: 3 * time.Second,
+		Group: "g", JetStream: l.connect(o.t, o.servers), Bucket: outingBucket, LeaseTTL: outingTTL,
 		Name: fmt.Sprint("member", m), Logger: slog.New(slog.DiscardHandler),
 		Streams: []Stream{{Name: outingStream}},
 	}
@@ -87,6 +105,7 @@ func (o *outing) member(m int) {
 		}, consumer.Options[*memsink.Tx]{Logger: slog.New(slog.DiscardHandler), RetryMax: time.Second, HaltMax: 2 * time.Second})
 	}()
 	o.t.Cleanup(func() {
+		l.hold(false, false)
 		cancel()
 		select {
 		case err := <-ended:
@@ -247,5 +266,55 @@ func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.
 	o.cluster.Heal(0)
 	o.whole()
 	o.progress("most nodes were gone and are back", 50)
+	o.exact()
+}
+
+func TestABucketRestoredUnderItsHoldersChangesNoEffect(t *testing.T) {
+	t.Parallel()
+	restoreUnderHolders(newOutingOn(t, natstest.Start(t), 1, 2*time.Minute))
+}
+
+func TestOnAClusterABucketRestoredUnderItsHoldersChangesNoEffect(t *testing.T) {
+	t.Parallel()
+	long(t)
+	restoreUnderHolders(newOuting(t, 4*time.Minute))
+}
+
+// holder is the member that leases a partition.
+func (o *outing) holder(n int32) (m int) {
+	o.t.Helper()
+	b := newBucket(o.js, outingBucket, outingTTL, slog.New(slog.DiscardHandler))
+	o.until(fmt.Sprintf("partition %d is leased", n), func() bool {
+		e, err := b.get(o.ctx, newKeys("g").lease(place{outingStream, n}))
+		if err != nil || !e.live {
+			return false
+		}
+		_, err = fmt.Sscanf(parseRecord(o.t, e.value).Owner, "member%d", &m)
+		return err == nil
+	})
+	return m
+}
+
+// restoreUnderHolders brings the bucket back to what it was: revisions are handed
+// out again, and leases that have moved on are with those that had them, one of whom
+// was cut off and believes to have what others have taken since.
+func restoreUnderHolders(o *outing) {
+	const bucket = "KV_" + outingBucket
+	o.progress("all is well", 20)
+	for round := range 3 {
+		zombie := o.wires[o.holder(int32(round))]
+		saved, err := natstest.TakeBackup(o.ctx, o.js.Conn(), bucket)
+		must(o.t, err)
+		zombie.hold(true, true)
+		o.progress("a member is cut off", 20)
+		o.until("the bucket is restored", func() bool { // before a member makes a new one
+			_ = o.js.DeleteStream(o.ctx, bucket)
+			return saved.Restore(o.ctx, o.js.Conn()) == nil
+		})
+		zombie.hold(false, false)
+		o.progress("the bucket was restored, and the member is back", 50)
+		o.member(len(o.wires))
+		o.progress("one more member has come", 20)
+	}
 	o.exact()
 }

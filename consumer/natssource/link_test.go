@@ -15,9 +15,7 @@ type link struct{ *natstest.Link }
 func newLink() *link { return &link{natstest.NewLink()} }
 
 // connect returns a JetStream whose connection goes through the link.
-func (l *link) connect(t testing.TB, s interface {
-	JetStream(testing.TB, ...nats.Option) jetstream.JetStream
-}, options ...nats.Option) jetstream.JetStream {
+func (l *link) connect(t testing.TB, s servers, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
 	t.Cleanup(func() { l.hold(false, false) }) // after which the connection can be closed
 	return s.JetStream(t, append(options, nats.SetCustomDialer(l.Link))...)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -22,14 +21,12 @@ import (
 // them.
 type groupRig struct {
 	t       testing.TB
-	servers interface {
-		JetStream(testing.TB, ...nats.Option) jetstream.JetStream
-	}
-	server *natstest.Server    // if it is one
-	js     jetstream.JetStream // the test's own
-	ttl    time.Duration
-	stream Stream
-	quiet  bool // about what members log
+	servers servers
+	server  *natstest.Server    // if it is one
+	js      jetstream.JetStream // the test's own
+	ttl     time.Duration
+	stream  Stream
+	quiet   bool // about what members log
 
 	mu     sync.Mutex
 	grants []*grant // in order
@@ -50,15 +47,13 @@ func newClusterRig(t testing.TB, partitions int, ttl time.Duration) (*groupRig, 
 	return newGroupRigOn(t, c, 3, partitions, ttl), c
 }
 
-func newGroupRigOn(t testing.TB, servers interface {
-	JetStream(testing.TB, ...nats.Option) jetstream.JetStream
-}, replicas, partitions int, ttl time.Duration) *groupRig {
+func newGroupRigOn(t testing.TB, on servers, replicas, partitions int, ttl time.Duration) *groupRig {
 	t.Helper()
-	r := &groupRig{t: t, servers: servers, ttl: ttl, stream: Stream{Name: "orders"}}
+	r := &groupRig{t: t, servers: on, ttl: ttl, stream: Stream{Name: "orders"}}
 	for n := range partitions {
 		r.stream.Filters = append(r.stream.Filters, fmt.Sprintf("orders.%d", n))
 	}
-	r.js = servers.JetStream(t)
+	r.js = on.JetStream(t)
 	if _, err := r.js.CreateStream(inTime(t), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}, Replicas: replicas}); err != nil {
 		t.Fatal(err)
 	}
