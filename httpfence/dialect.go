@@ -187,9 +187,12 @@ func (postgres) lockTimeout(wait time.Duration) string {
 	return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, max(wait.Milliseconds(), 1))
 }
 
+// version does not ask to_regclass: within a transaction it can go on answering
+// what it did before another migration, from a cache that nothing has brought up to
+// date. Names without quotes are folded to lower case.
 func (postgres) version(ctx context.Context, q querier, table string) (v int, err error) {
 	var there bool
-	err = q.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&there)
+	err = q.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = lower($1) AND pg_catalog.pg_table_is_visible(oid))`, table).Scan(&there)
 	if err != nil || !there {
 		return 0, err
 	}

@@ -12,6 +12,53 @@ import (
 	"github.com/epochfence/epochfence/internal/pgtest"
 )
 
+func TestAMigrationThatWaitedForAnotherSeesItThoughItHadLookedBefore(t *testing.T) {
+	d := pgtest.Start(t)
+	db, err := sql.Open("pgx", d.URL)
+	db = opened(t, db, err)
+	db.SetMaxOpenConns(1) // the one that remembers that there is no table
+	o := httpfence.SQLOptions{TablePrefix: "Receiver_"}
+	if _, err := httpfence.OpenSQL(t.Context(), db, httpfence.PostgreSQL, o); err == nil {
+		t.Fatal("there are no tables")
+	}
+	ms, err := httpfence.Migrations(httpfence.PostgreSQL, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := d.Superuser(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(7308895159)`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- httpfence.Migrate(t.Context(), db, httpfence.PostgreSQL, o) }()
+	watch := d.Superuser(t)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for waits := false; !waits; <-tick.C {
+		err := watch.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)`).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range ms {
+		if _, err := tx.Exec(t.Context(), m.SQL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := httpfence.OpenSQL(t.Context(), db, httpfence.PostgreSQL, o); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOpenSQLWantsTheTablesOfThisVersionAndAFileInWALMode(t *testing.T) {
 	wantError := func(t *testing.T, err error, says string) {
 		t.Helper()

@@ -119,7 +119,10 @@ func Grant(ctx context.Context, db DB, schema, role string) error {
 // version is the schema's, or 0 where there is none.
 func version(ctx context.Context, tx pgx.Tx, schema string) (v int, err error) {
 	var there bool
-	err = tx.QueryRow(ctx, `select to_regclass($1) is not null`, quote(schema)+".outbox_migration").Scan(&there)
+	// to_regclass would not do: it can go on answering what it did before another
+	// migration, from a cache that nothing has brought up to date.
+	err = tx.QueryRow(ctx, `select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+		where n.nspname = $1 and c.relname = 'outbox_migration')`, schema).Scan(&there)
 	if err == nil && there {
 		err = tx.QueryRow(ctx, `select coalesce(max(version), 0) from `+quote(schema)+`.outbox_migration`).Scan(&v)
 	}

@@ -4,6 +4,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
@@ -57,6 +60,51 @@ func TestTheOutboxFindsRoomInTheSchemaOfTheSinkAndOfTheApplication(t *testing.T)
 		t.Fatal(err)
 	}
 	if err := pgoutbox.Migrate(t.Context(), db, "shared"); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitsLock waits until somebody waits for an advisory lock.
+func awaitsLock(t *testing.T, db *pgx.Conn) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for waits := false; !waits; <-tick.C {
+		err := db.QueryRow(t.Context(), `select exists (select from pg_locks where locktype = 'advisory' and not granted)`).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAMigrationThatWaitedForAnotherSeesItThoughItHadLookedBefore(t *testing.T) {
+	d := pgtest.Start(t)
+	first, second := d.Superuser(t), d.Superuser(t)
+	_, err := pgoutbox.Open[pgsink.Tx](t.Context(), second, "") // remembers that there is no table
+	wantError(t, err, "call pgoutbox.Migrate")
+	ms, err := pgoutbox.Migrations("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := first.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select pg_advisory_xact_lock(hashtextextended('epochfence outbox migrate epochfence_outbox', 0))`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- pgoutbox.Migrate(t.Context(), second, "") }()
+	awaitsLock(t, d.Superuser(t))
+	for _, m := range ms {
+		if _, err := tx.Exec(t.Context(), m.SQL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
 		t.Error(err)
 	}
 }
