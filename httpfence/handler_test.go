@@ -442,6 +442,47 @@ func TestAHandlerThatCommitsByItselfHasFailed(t *testing.T) {
 	})
 }
 
+func TestAHandlerThatRollsBackByItselfHasFailedAndItsAnswerIsNotKept(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, r *rig) {
+		clumsy := true
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r.apply(w, req)
+			if clumsy {
+				if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), `ROLLBACK`); err != nil {
+					t.Error(err)
+				}
+			}
+		}), quiet)
+		send(t, h, call("a", 5, "k"), "x").wantProblem(500, httpfence.TypeFailed)
+		r.wantLog(t) // and the answer says so
+		send(t, h, call("a", 4, "older"), "x").wantProblem(412, httpfence.TypeStale)
+		clumsy = false
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+func TestAnAnswerThatACommitOfTheHandlersLeftOutIsNotMadeUp(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, r *rig) {
+		s := r.open()
+		h := httpfence.Handler(s, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r.apply(w, req)
+			if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), `COMMIT`); err != nil {
+				t.Error(err)
+			}
+			w.WriteHeader(500) // as if the process had died here
+			panic(http.ErrAbortHandler)
+		}), quiet)
+		func() {
+			defer func() { _ = recover() }()
+			send(t, h, call("a", 5, "k"), "x")
+		}()
+		r.wantLog(t, effect{"a", "k", 5})
+		send(t, h, call("a", 5, "k"), "x").wantProblem(500, httpfence.TypeFailed)
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
 func TestATransactionIsOfNoUseOnceItsHandlerHasReturned(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, r *rig) {
 		var last *http.Request

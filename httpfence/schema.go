@@ -65,7 +65,7 @@ func migrate(ctx context.Context, s *SQLStore) error {
 	if err != nil {
 		return err
 	}
-	if err := schema(s.d, s.o).Upgrade(v, func(script string) error { return t.exec(script) }); err != nil {
+	if err := schema(s.d, s.o).Upgrade(v, t.exec); err != nil {
 		return err
 	}
 	return t.commit()

@@ -111,21 +111,22 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	if err != nil {
 		return Reply{}, t.waited(ctx, err)
 	}
-	known, err := t.answerTo(c, f)
+	if err := t.enter(); err != nil {
+		return Reply{}, err
+	}
+	reserved, err := t.reserve(c, f)
 	if err != nil {
 		return Reply{}, err
 	}
-	if known != nil {
-		if raised {
+	if !reserved {
+		known, err := t.answerTo(c, f)
+		if err == nil && raised {
 			err = t.commit()
 		}
-		return Reply{Answer: *known, Replayed: true}, err
+		return Reply{Answer: known, Replayed: true}, err
 	}
 	if err := ctx.Err(); err != nil { // the last moment at which it counts
 		return Reply{}, fmt.Errorf("%w: %w", ErrBusy, err)
-	}
-	if err := t.enter(); err != nil {
-		return Reply{}, err
 	}
 	a, keep, err := t.run(ctx, c, effect)
 	switch {
@@ -134,7 +135,7 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	case !keep:
 		return Reply{Answer: a}, t.undo(c)
 	}
-	if err := t.store(c, f, a); err != nil {
+	if err := t.store(c, a); err != nil {
 		return Reply{}, errors.Join(t.blame(a.Status, err), t.undo(c))
 	}
 	return Reply{Answer: a}, t.commit()
@@ -184,7 +185,7 @@ func (s *SQLStore) forgetSome(ctx context.Context, age time.Duration) (int64, er
 
 // queries are the statements of a store, with its table names.
 type queries struct {
-	raise, highest, answer, store, forget string
+	raise, highest, reserve, answer, store, forget string
 }
 
 func newQueries(d Dialect, prefix string) queries {
@@ -197,8 +198,10 @@ func newQueries(d Dialect, prefix string) queries {
 		highest: d.bind(`SELECT epoch FROM ` + scopes + ` WHERE scope = ?`),
 		answer: d.bind(`SELECT fingerprint, status, header, trailer, body FROM ` + answers +
 			` WHERE scope = ? AND idempotency_key = ?`),
-		store: d.bind(`INSERT INTO ` + answers + ` (scope, idempotency_key, fingerprint, epoch, status, header, trailer, body)` +
-			` VALUES (?, ?, ?, ?, ?, ?, ?, ?)`),
+		reserve: d.bind(`INSERT INTO ` + answers + ` (scope, idempotency_key, fingerprint, epoch, status, header, trailer, body)` +
+			` VALUES (?, ?, ?, ?, 0, ?, ?, ?) ON CONFLICT (scope, idempotency_key) DO NOTHING`),
+		store: d.bind(`UPDATE ` + answers + ` SET status = ?, header = ?, trailer = ?, body = ?` +
+			` WHERE scope = ? AND idempotency_key = ? AND status = 0`),
 		forget: d.bind(`DELETE FROM ` + answers + ` WHERE (scope, idempotency_key) IN (SELECT scope, idempotency_key FROM ` + answers +
 			` WHERE stored_at < ` + d.now() + ` ORDER BY stored_at LIMIT ?)`),
 	}

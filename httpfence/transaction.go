@@ -91,10 +91,10 @@ func bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), storeTimeout)
 }
 
-func (t *transaction) exec(query string, args ...any) error {
+func (t *transaction) exec(query string) error {
 	ctx, cancel := bounded()
 	defer cancel()
-	_, err := t.conn.ExecContext(ctx, query, args...)
+	_, err := t.conn.ExecContext(ctx, query)
 	return err
 }
 
@@ -128,24 +128,39 @@ func (t *transaction) admit(c Call) (raised bool, err error) {
 	return false, nil
 }
 
-// answerTo returns the answer that the key has, or nil. It is read in a
-// statement of its own, after the lock, to see what the lock's last holder stored.
-func (t *transaction) answerTo(c Call, f Fingerprint) (*Answer, error) {
+// reserve makes the row that is to hold the answer, in what is undone with the
+// effect, or reports that the key has one. A handler that rolls back by itself
+// takes the row away with what it wrote, and one that commits leaves it there.
+func (t *transaction) reserve(c Call, f Fingerprint) (bool, error) {
+	ctx, cancel := bounded()
+	defer cancel()
+	none := []byte{}
+	r, err := t.conn.ExecContext(ctx, t.s.q.reserve, c.Scope, c.Key, f[:], int64(c.Epoch), none, none, none)
+	if err != nil {
+		return false, fmt.Errorf("make room for the answer: %w", err)
+	}
+	n, err := r.RowsAffected()
+	return n == 1, err
+}
+
+// answerTo returns the answer that the key has. It is read in a statement of its
+// own, after the lock, to see what the lock's last holder stored.
+func (t *transaction) answerTo(c Call, f Fingerprint) (Answer, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	var a Answer
 	var known, header, trailer []byte
 	err := t.conn.QueryRowContext(ctx, t.s.q.answer, c.Scope, c.Key).Scan(&known, &a.Status, &header, &trailer, &a.Body)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("read the answer to key %q: %w", c.Key, err)
+		return a, fmt.Errorf("read the answer to key %q: %w", c.Key, err)
 	case string(known) != string(f[:]):
-		return nil, &KeyReusedError{Scope: c.Scope, Key: c.Key}
+		return a, &KeyReusedError{Scope: c.Scope, Key: c.Key}
+	case a.Status == 0:
+		return a, fmt.Errorf("key %q: the handler committed by itself, and its answer was not stored: whether its effect is whole is not known", c.Key)
 	}
 	a.Header, a.Trailer = readHeader(header), readHeader(trailer)
-	return &a, nil
+	return a, nil
 }
 
 // enter sets the point to which undo goes back, and the handler's own patience.
@@ -179,14 +194,25 @@ func (t *transaction) run(ctx context.Context, c Call, effect func(context.Conte
 	return a, keep, gone
 }
 
-// store writes the answer down, in what is undone with the effect.
-func (t *transaction) store(c Call, f Fingerprint, a Answer) error {
+// store writes the answer down, where reserve made room for it.
+func (t *transaction) store(c Call, a Answer) error {
 	body := a.Body
 	if body == nil {
 		body = []byte{} // not NULL
 	}
-	return t.exec(t.s.q.store, c.Scope, c.Key, f[:], int64(c.Epoch), a.Status, writeHeader(a.Header), writeHeader(a.Trailer), body)
+	ctx, cancel := bounded()
+	defer cancel()
+	r, err := t.conn.ExecContext(ctx, t.s.q.store, a.Status, writeHeader(a.Header), writeHeader(a.Trailer), body, c.Scope, c.Key)
+	if err != nil {
+		return err
+	}
+	if n, err := r.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(errRolledBack, err)
+	}
+	return nil
 }
+
+var errRolledBack = errors.New("the handler has rolled back the transaction by itself")
 
 // blame explains why the answer of a handler cannot be stored.
 func (t *transaction) blame(status int, err error) error {

@@ -20,7 +20,8 @@ type DBTX interface {
 // Tx returns the transaction of the request, in which the epoch and the answer
 // are stored too: what a handler writes through it is committed exactly once, or
 // not at all. It is safe for concurrent use, and of use until the handler has
-// returned. A handler that sends a COMMIT or ROLLBACK of its own has failed.
+// returned. A handler that sends a COMMIT or ROLLBACK of its own has failed;
+// if its process dies after a COMMIT, the key is refused from then on.
 //
 // In SQLite, some failures roll back the whole transaction: a full disk, or the
 // end of the context of a statement that writes. Tx refuses all further calls then,

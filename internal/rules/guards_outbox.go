@@ -20,7 +20,7 @@ var guardsOfTheOutbox = []guard{
 		{"httpfence/sqlstore.go", "SET epoch = excluded.epoch WHERE ", "SET epoch = ` + scopes + `.epoch WHERE "},
 	}, "httpfence", "TestALowerEpochIsRefusedAfterAHigherOneAndAnEqualOneIsNot/PostgreSQL"},
 	{"R1", "the epoch of a replay does not count", []edit{
-		{"httpfence/sqlstore.go", "\t\tif raised {\n", "\t\tif raised && false {\n"},
+		{"httpfence/sqlstore.go", "if err == nil && raised {", "if err == nil && raised && false {"},
 	}, "httpfence", "TestTheEpochOfAReplayCountsAndIsCheckedBeforeIt/SQLite"},
 	{"R1", "the epoch of a handler that failed does not count", []edit{
 		{receiver, "return errors.Join(err, t.s.remember(c))", "return err"},
@@ -59,6 +59,12 @@ var guardsOfTheOutbox = []guard{
 	{"R3", "an answer is stored for an effect that was rolled back", []edit{
 		{receiver, "if gone == nil && tx.Prepared() && t.s.d.ends(t.conn, nil) {", "if false {"},
 	}, "httpfence", "TestATransactionThatEndedUnseenIsNotWrittenAround/200"},
+	{"R3", "an answer is stored for what its handler has rolled back", []edit{
+		{receiver, "if n, err := r.RowsAffected(); err != nil || n != 1 {", "if n, err := r.RowsAffected(); err != nil || n < 0 {"},
+	}, "httpfence", "TestAHandlerThatRollsBackByItselfHasFailedAndItsAnswerIsNotKept/SQLite"},
+	{"R3", "an answer is made up for a handler that committed and died", []edit{
+		{receiver, "case a.Status == 0:", "case false:"},
+	}, "httpfence", "TestAnAnswerThatACommitOfTheHandlersLeftOutIsNotMadeUp/SQLite"},
 	{"R3", "a transaction serves after its handler has returned", []edit{
 		{"internal/lent/tx.go", "\ttx.ended = true\n", ""},
 	}, "httpfence", "TestATransactionIsOfNoUseOnceItsHandlerHasReturned/SQLite"},
