@@ -84,7 +84,7 @@ func TestConfirmIsARenewalWithALaterNumber(t *testing.T) {
 
 func TestALeaseWhoseTTLRanOutOnOurClockIsLost(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 1, 2*time.Second)
+	r := newGroupRig(t, 1, 5*time.Second)
 	m := r.start("a")
 	g := m.granted(0)
 	// The server takes the renewals, only its answers do not arrive: as far as
@@ -190,7 +190,7 @@ func TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished(t *testing.T
 
 func TestADrainThatOverrunsIsCancelled(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 2, time.Second)
+	r := newGroupRig(t, 2, 3*time.Second)
 	stuck := make(chan struct{})
 	a := r.startWith("a", func(g *grant) { <-g.ctx.Done(); <-stuck })
 	t.Cleanup(func() { close(stuck) })
@@ -287,7 +287,7 @@ func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
 
 func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 4, time.Second)
+	r := newGroupRig(t, 4, 2*time.Second)
 	a := r.start("a")
 	r.shared([]*testMember{a}, 4)
 	// Somebody who is registered, for ever, and takes nothing.

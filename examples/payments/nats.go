@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -86,24 +87,53 @@ func partitionOf(account string, partitions int) int32 {
 	return int32(h.Sum32() % uint32(partitions))
 }
 
-func (b *broker) createStream(ctx context.Context, stream string, partitions int) error {
+// patiently makes a request that may be made again: one that a node has in hand
+// which is killed is never answered.
+func patiently(ctx context.Context, request func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
-	_, err := b.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: stream, Subjects: []string{stream + ".*"}, Replicas: b.replicas, Storage: jetstream.FileStorage,
+	var last error
+	err := backoff.Retry(func() error {
+		try, cancel := context.WithTimeout(ctx, ackWait)
+		defer cancel()
+		last = request(try)
+		var refused *jetstream.APIError
+		if errors.As(last, &refused) && refused.Code != unavailable {
+			return backoff.Permanent(last)
+		}
+		return last
+	}, backoff.WithContext(backoff.NewConstantBackOff(200*time.Millisecond), ctx))
+	if err != nil {
+		return last
+	}
+	return nil
+}
+
+// unavailable is the code of an answer that will be another once there is a leader.
+const unavailable = 503
+
+func (b *broker) createStream(ctx context.Context, stream string, partitions int) error {
+	err := patiently(ctx, func(ctx context.Context) error {
+		_, err := b.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: stream, Subjects: []string{stream + ".*"}, Replicas: b.replicas, Storage: jetstream.FileStorage,
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("create stream %s with %d replicas: %w", stream, b.replicas, err)
 	}
-	return natssource.EnsureTransform(ctx, b.js, stream, transform(stream, partitions))
+	return patiently(ctx, func(ctx context.Context) error {
+		return natssource.EnsureTransform(ctx, b.js, stream, transform(stream, partitions))
+	})
 }
 
 // createConsumer makes the durable consumer that the usual code's workers share.
 func (b *broker) createConsumer(ctx context.Context, stream, name string, ackWait time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
-	defer cancel()
-	_, err := b.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
-		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, DeliverPolicy: jetstream.DeliverAllPolicy,
+	err := patiently(ctx, func(ctx context.Context) error {
+		_, err := b.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
+			Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, DeliverPolicy: jetstream.DeliverAllPolicy,
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("create consumer %s of stream %s: %w", name, stream, err)
@@ -114,9 +144,11 @@ func (b *broker) createConsumer(ctx context.Context, stream, name string, ackWai
 // unacked is how many messages a consumer has still to deliver, or to be told
 // that they are done.
 func (b *broker) unacked(ctx context.Context, stream, name string) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
-	defer cancel()
-	c, err := b.js.Consumer(ctx, stream, name)
+	var c jetstream.Consumer
+	err := patiently(ctx, func(ctx context.Context) (err error) {
+		c, err = b.js.Consumer(ctx, stream, name)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("consumer %s of stream %s: %w", name, stream, err)
 	}
@@ -126,16 +158,17 @@ func (b *broker) unacked(ctx context.Context, stream, name string) (int, error) 
 
 // remove deletes what a column left in JetStream.
 func (b *broker) remove(stream, bucket string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), show.Preparing)
-	defer cancel()
-	err := b.js.DeleteStream(ctx, stream)
-	if kv := b.js.DeleteKeyValue(ctx, bucket); !errors.Is(kv, jetstream.ErrBucketNotFound) && !errors.Is(kv, jetstream.ErrStreamNotFound) {
-		err = errors.Join(err, kv)
+	var errs []error
+	for name, remove := range map[string]func(context.Context) error{
+		"stream " + stream: func(ctx context.Context) error { return b.js.DeleteStream(ctx, stream) },
+		"bucket " + bucket: func(ctx context.Context) error { return b.js.DeleteKeyValue(ctx, bucket) },
+	} {
+		err := patiently(context.Background(), remove)
+		if err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			errs = append(errs, fmt.Errorf("delete %s: %w", name, err))
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("delete stream %s and bucket %s: %w", stream, bucket, err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // send publishes the payments of seed to stream, as pace allows, by account. It

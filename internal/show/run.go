@@ -17,8 +17,9 @@ const (
 )
 
 // Run is a show's parent, from the flags, which parse reads, to the exit
-// status. play sets up, plays the columns and cleans up; table shows what it
-// found of those that were judged.
+// status. play sets up, plays the columns and cleans up; where it returns
+// columns with an error, they were played, and something is left over. table shows
+// what it found of those that were judged.
 func Run(ctx context.Context, name string, out, errOut io.Writer,
 	parse func() error, play func(context.Context, *Board) ([]*Column, error), table func(*Board, []*Column),
 ) int {
@@ -37,9 +38,11 @@ func Run(ctx context.Context, name string, out, errOut io.Writer,
 			fmt.Fprintf(errOut, "%s: %v\n", name, err)
 		}
 		return StatusHalted
-	case err != nil:
+	case err != nil && cs == nil:
 		fmt.Fprintf(errOut, "%s: %v\n", name, err)
 		return StatusNot
+	case err != nil:
+		fmt.Fprintf(errOut, "%s: not all could be cleaned up: %v\n", name, err)
 	}
 	return Conclude(b, cs, table)
 }

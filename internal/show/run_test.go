@@ -2,8 +2,25 @@ package show
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"strings"
 	"testing"
 )
+
+func TestWhatIsLeftOverTakesNoVerdictAway(t *testing.T) {
+	var out, errOut bytes.Buffer
+	play := func(context.Context, *Board) ([]*Column, error) {
+		return []*Column{{Name: Fence, Crew: NewCrew(nil), Exact: true, Judged: true}}, errors.New("the topic is still there")
+	}
+	status := Run(t.Context(), "demo", &out, &errOut, func() error { return nil }, play, func(*Board, []*Column) {})
+	if status != StatusExact || !strings.Contains(out.String(), "is exact") {
+		t.Errorf("status %d, %q", status, out.String())
+	}
+	if !strings.Contains(errOut.String(), "demo: not all could be cleaned up: the topic is still there") {
+		t.Errorf("nothing is said of what is left over: %q", errOut.String())
+	}
+}
 
 func TestTheExitStatusFollowsTheFencedColumn(t *testing.T) {
 	b := NewBoard(&bytes.Buffer{})
