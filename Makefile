@@ -60,13 +60,14 @@ demo-real: kafka ## the same on a real Kafka and PostgreSQL, with a million mess
 demo-payments: ## the payments example: freezes, kills, and who is charged twice
 	go run ./examples/payments
 
-PAYMENTS := -workers 4 -partitions 16 -messages 500000 -naive=false
+PAYMENTS := -workers 4 -partitions 16 -messages 500000
+NAIVE    :=
 CLUSTER  := -kill-every 1m -down 5s
 
 .PHONY: demo-payments-real
-demo-payments-real: ## half a million on three NATS nodes, killed in turn, and PostgreSQL (PAYMENTS=…, CLUSTER=… to change)
+demo-payments-real: ## half a million on three NATS nodes, killed in turn, and PostgreSQL (a quarter of an hour; NAIVE=-naive=false halves it)
 	go run ./internal/natstest/withcluster $(CLUSTER) \
-		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_POSTGRES" $(PAYMENTS)'
+		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_POSTGRES" $(PAYMENTS) $(NAIVE)'
 
 .PHONY: balance
 balance: ## 64 partitions on NATS, members 1 -> 4 -> 3; and how long takeovers take

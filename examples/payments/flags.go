@@ -17,8 +17,10 @@ type settings struct {
 	nats     string // empty means a server in this process
 	replicas int
 
-	lease   time.Duration // after which others get what a silent worker has
-	timeout time.Duration // after which a request to the gateway is given up
+	lease time.Duration // after which others get what a silent worker has
+	// timeout is after how long a request to the gateway is given up. All that
+	// are under way may queue there, on a machine that does something else too.
+	timeout time.Duration
 }
 
 // rate is how many payments a second a load has by default.
@@ -28,7 +30,7 @@ const rate = 1500
 const mostReplicas = 5
 
 func parseFlags(args []string, out io.Writer) (settings, error) {
-	s := settings{Settings: show.Settings{Messages: 10_000}, lease: 3 * time.Second, timeout: time.Second}
+	s := settings{Settings: show.Settings{Messages: 10_000}, lease: 3 * time.Second, timeout: 3 * time.Second}
 	fs := flag.NewFlagSet("payments", flag.ContinueOnError)
 	fs.StringVar(&s.nats, "nats", "", "nats://… `URL` of servers with JetStream, several with commas; empty: a server in this process")
 	fs.IntVar(&s.replicas, "replicas", 1, "replicas of streams and leases, `1` to 5; more than one needs -nats")

@@ -55,9 +55,12 @@ func charged(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer
 	return err
 }
 
-// maxBatch is how many messages of a partition a transaction takes. Messages and
-// the relay take turns: large transactions of the one hold up the other.
-const maxBatch = 64
+// Messages and the relay take turns: large transactions of the one hold up the
+// other, and what the relay has sent by its turn is what it settles in it.
+const (
+	maxBatch = 64 // messages of a partition in a transaction
+	requests = 64 // under way for a partition
+)
 
 // paySQLite runs the handler on the partitions leased to this process, into
 // SQLite, and relays what it leaves in the outbox. Without the show, what has
@@ -85,7 +88,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 		return err
 	}
 	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{
-		Group: c.Group, OnAnswer: charged, RequestTimeout: c.Timeout, Client: c.client(stage),
+		Group: c.Group, OnAnswer: charged, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
 	})
 	if err != nil {
 		return err
