@@ -172,13 +172,13 @@ func TestARequestWhoseKeyIsInFlightWaitsAndIsAnsweredWithTheSame(t *testing.T) {
 			<-goOn
 			r.apply(w, req)
 		}), quiet)
-		answers := make(chan *answer, 2)
-		go func() { answers <- send(t, h, call("a", 5, "k"), "x") }()
+		first, second := make(chan *answer, 1), make(chan *answer, 1)
+		go func() { first <- send(t, h, call("a", 5, "k"), "x") }()
 		<-begun
-		go func() { answers <- send(t, h, call("a", 5, "k"), "x") }()
+		go func() { second <- send(t, h, call("a", 5, "k"), "x") }()
 		close(goOn)
-		(<-answers).want(201, "done under epoch 5", false)
-		(<-answers).want(201, "done under epoch 5", true)
+		(<-first).want(201, "done under epoch 5", false)
+		(<-second).want(201, "done under epoch 5", true)
 		r.wantLog(t, effect{"a", "k", 5})
 	})
 }
