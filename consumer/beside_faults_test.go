@@ -706,10 +706,12 @@ func TestMessagesGoOnWhenTheWorkTheyWaitForIsTakenBack(t *testing.T) {
 func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
-		escaped := make(chan struct{})
+		begun, escaped := make(chan struct{}), make(chan struct{})
+		begin := sync.OnceFunc(func() { close(begun) })
 		calls := 0
 		p := r.process("a", []memsink.Hooks{{Commit: func(_ context.Context, as []epoch.Advance, _ func() error) error {
 			if as[0].From < as[0].To {
+				begin()
 				r.pass(time.Second) // for the work to be in line
 				return epoch.ErrInDoubt
 			}
@@ -717,6 +719,7 @@ func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *te
 		}}})
 		o := p.watched(options{Beside: func(ctx context.Context, b beside) {
 			calls++
+			<-begun
 			if err := b.Do(context.WithoutCancel(ctx), note("x")); !errors.Is(err, epoch.ErrEscaped) {
 				t.Errorf("Do = %v", err)
 			}
