@@ -129,8 +129,8 @@ func (t *transaction) admit(c Call) (raised bool, err error) {
 }
 
 // reserve makes the row that is to hold the answer, in what is undone with the
-// effect, or reports that the key has one. A handler that rolls back by itself
-// takes the row away with what it wrote, and one that commits leaves it there.
+// effect, or reports that the key has one. Whoever rolls back by itself, handler or
+// database, takes the row away with what was written, and who commits leaves it there.
 func (t *transaction) reserve(c Call, f Fingerprint) (bool, error) {
 	ctx, cancel := bounded()
 	defer cancel()
@@ -187,11 +187,7 @@ func (t *transaction) run(ctx context.Context, c Call, effect func(context.Conte
 	a, keep := effect(context.WithValue(context.WithoutCancel(ctx), txKey{}, DBTX(tx)))
 	returned = true
 	tx.Close()
-	gone := tx.Gone()
-	if gone == nil && tx.Prepared() && t.s.d.ends(t.conn, nil) {
-		gone = errGone // else the answer would be stored by itself, for an effect that is not there
-	}
-	return a, keep, gone
+	return a, keep, tx.Gone()
 }
 
 // store writes the answer down, where reserve made room for it.
@@ -212,7 +208,7 @@ func (t *transaction) store(c Call, a Answer) error {
 	return nil
 }
 
-var errRolledBack = errors.New("the handler has rolled back the transaction by itself")
+var errRolledBack = errors.New("the transaction was rolled back: by the handler, or by the database after a failure that the handler did not heed")
 
 // blame explains why the answer of a handler cannot be stored.
 func (t *transaction) blame(status int, err error) error {

@@ -56,9 +56,6 @@ var guardsOfTheOutbox = []guard{
 	{"R3", "a handler of the SQLite sink writes on where SQLite has rolled back", []edit{
 		{"sinks/sqlsink/tx.go", "return !in || probeErr != nil,", "return (!in || probeErr != nil) && false,"},
 	}, "sinks/sqlsink", "TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing"},
-	{"R3", "an answer is stored for an effect that was rolled back", []edit{
-		{receiver, "if gone == nil && tx.Prepared() && t.s.d.ends(t.conn, nil) {", "if false {"},
-	}, "httpfence", "TestATransactionThatEndedUnseenIsNotWrittenAround/200"},
 	{"R3", "an answer is stored for what its handler has rolled back", []edit{
 		{receiver, "if n, err := r.RowsAffected(); err != nil || n != 1 {", "if n, err := r.RowsAffected(); err != nil || n < 0 {"},
 	}, "httpfence", "TestAHandlerThatRollsBackByItselfHasFailedAndItsAnswerIsNotKept/SQLite"},
