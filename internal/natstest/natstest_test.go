@@ -84,3 +84,19 @@ func TestAStreamIsRestoredAsItWas(t *testing.T) {
 		t.Errorf("the stream is %+v, was %+v", is, was)
 	}
 }
+
+// A server removes the directory of an account's streams behind the answer to
+// the deletion of the last one, also under the next that is being created.
+func TestAStreamCanBeCreatedRightAfterTheLastWasDeleted(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	js := Start(t).JetStream(t)
+	for round := range 500 {
+		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+			t.Fatalf("create it the %dth time: %v", round, err)
+		}
+		if err := js.DeleteStream(ctx, "S"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -75,7 +76,7 @@ func (s *Server) Start() error {
 	if s.running != nil {
 		return errors.New("natstest: start: the server is running")
 	}
-	if err := os.MkdirAll(s.options.StoreDir, 0o700); err != nil {
+	if err := keepStreamsDir(s.options.StoreDir); err != nil {
 		return fmt.Errorf("natstest: %w", err)
 	}
 	started, err := s.launch()
@@ -84,6 +85,16 @@ func (s *Server) Start() error {
 	}
 	s.running = started
 	return nil
+}
+
+// keepStreamsDir makes the directory where a server keeps the streams of an
+// account, and something in it that is no stream. When the last stream of an
+// account is deleted, nats-server (2.15.2, stream.stop) removes that directory
+// if it is empty, but in a goroutine of its own, after it has answered: the
+// creation of the next stream then fails now and then with "error creating
+// store for stream" (10049).
+func keepStreamsDir(store string) error {
+	return os.MkdirAll(filepath.Join(store, server.JetStreamStoreDir, account, "streams", "no-stream"), 0o700)
 }
 
 func (s *Server) launch() (*server.Server, error) {
