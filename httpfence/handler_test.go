@@ -2,11 +2,8 @@ package httpfence_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,105 +28,6 @@ func TestALowerEpochIsRefusedAfterAHigherOneAndAnEqualOneIsNot(t *testing.T) {
 		}
 		send(t, h, call("b", 1, "k4"), "x").want(201, "done under epoch 1", false)
 		r.wantLog(t, effect{"a", "k1", 5}, effect{"a", "k2", 5}, effect{"a", "k3", 6}, effect{"b", "k4", 1})
-	})
-}
-
-func TestAKnownKeyIsAnsweredAgainWithWhatWasStored(t *testing.T) {
-	eachStore(t, func(t *testing.T, r *rig) {
-		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
-		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
-		again := send(t, h, call("a", 7, "k"), "x")
-		again.want(201, "done under epoch 5", true)
-		if ct := again.Header.Get("Content-Type"); ct != "text/plain" {
-			t.Errorf("Content-Type %q", ct)
-		}
-		r.wantLog(t, effect{"a", "k", 5})
-	})
-}
-
-func TestTheEpochOfAReplayCountsAndIsCheckedBeforeIt(t *testing.T) {
-	eachStore(t, func(t *testing.T, r *rig) {
-		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
-		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
-		send(t, h, call("a", 7, "k"), "x").want(201, "done under epoch 5", true)
-		send(t, h, call("a", 6, "new"), "x").wantProblem(412, httpfence.TypeStale)
-		send(t, h, call("a", 5, "k"), "x").wantProblem(412, httpfence.TypeStale)
-	})
-}
-
-func TestAKeyBelongsToOneRequestOfOneScope(t *testing.T) {
-	eachStore(t, func(t *testing.T, r *rig) {
-		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
-		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
-		send(t, h, call("a", 5, "k"), "y").wantProblem(422, httpfence.TypeKeyReused)
-		for _, change := range []func(*http.Request){
-			func(r *http.Request) { r.Method = http.MethodPut },
-			func(r *http.Request) { r.URL.Path = "/refunds" },
-			func(r *http.Request) { r.URL.RawQuery = "twice" },
-		} {
-			req := request(t.Context(), call("a", 5, "k"), "x")
-			change(req)
-			serve(t, h, req).wantProblem(422, httpfence.TypeKeyReused)
-		}
-		send(t, h, call("b", 2, "k"), "y").want(201, "done under epoch 2", false)
-		r.wantLog(t, effect{"a", "k", 5}, effect{"b", "k", 2})
-	})
-}
-
-func TestAHandlerThatFailsIsUndoneItsAnswerNotKeptAndItsEpochCounts(t *testing.T) {
-	for name, fail := range map[string]func(http.ResponseWriter){
-		"500":      func(w http.ResponseWriter) { w.WriteHeader(500) },
-		"429":      func(w http.ResponseWriter) { w.WriteHeader(429) },
-		"too long": func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 2<<20)) },
-		"panic":    func(http.ResponseWriter) { panic("oh") },
-		"goexit":   func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			eachStore(t, func(t *testing.T, r *rig) {
-				failing := true
-				h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-					if !failing {
-						r.apply(w, req)
-						return
-					}
-					if r.undoes {
-						r.apply(httptest.NewRecorder(), req)
-					}
-					fail(w)
-				}), quiet)
-				func() {
-					defer func() {
-						if v := recover(); (v != nil) != (name == "panic" || name == "goexit") {
-							t.Errorf("recovered %v", v)
-						}
-					}()
-					if got := send(t, h, call("a", 9, "k"), "x"); !httpfence.Retryable(got.StatusCode) {
-						t.Errorf("answer %d", got.StatusCode)
-					}
-				}()
-				r.wantLog(t)
-				send(t, h, call("a", 8, "k"), "x").wantProblem(412, httpfence.TypeStale)
-				failing = false
-				send(t, h, call("a", 9, "k"), "x").want(201, "done under epoch 9", false)
-				r.wantLog(t, effect{"a", "k", 9})
-			})
-		})
-	}
-}
-
-func TestAFinalRefusalOfTheHandlerIsKeptAndReplayed(t *testing.T) {
-	eachStore(t, func(t *testing.T, r *rig) {
-		calls := 0
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			calls++
-			w.WriteHeader(http.StatusPaymentRequired)
-			_, _ = fmt.Fprint(w, "declined")
-		}), quiet)
-		send(t, h, call("a", 1, "k"), "x").want(402, "declined", false)
-		send(t, h, call("a", 1, "k"), "x").want(402, "declined", true)
-		if calls != 1 {
-			t.Errorf("%d calls", calls)
-		}
 	})
 }
 
@@ -161,25 +59,6 @@ func TestAHigherEpochWaitsUntilTheHandlerOfALowerOneIsOver(t *testing.T) {
 		(<-first).want(201, "done under epoch 5", false)
 		(<-second).want(201, "done under epoch 6", false)
 		r.wantLog(t, effect{"a", "k5", 5}, effect{"a", "k6", 6})
-	})
-}
-
-func TestARequestWhoseKeyIsInFlightWaitsAndIsAnsweredWithTheSame(t *testing.T) {
-	eachStore(t, func(t *testing.T, r *rig) {
-		begun, goOn := make(chan struct{}), make(chan struct{})
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			close(begun)
-			<-goOn
-			r.apply(w, req)
-		}), quiet)
-		first, second := make(chan *answer, 1), make(chan *answer, 1)
-		go func() { first <- send(t, h, call("a", 5, "k"), "x") }()
-		<-begun
-		go func() { second <- send(t, h, call("a", 5, "k"), "x") }()
-		close(goOn)
-		(<-first).want(201, "done under epoch 5", false)
-		(<-second).want(201, "done under epoch 5", true)
-		r.wantLog(t, effect{"a", "k", 5})
 	})
 }
 
@@ -266,32 +145,6 @@ func TestEpochsAndAnswersSurviveTheProcess(t *testing.T) {
 	})
 }
 
-func TestForgetDeletesAnswersAndNoEpoch(t *testing.T) {
-	eachStore(t, func(t *testing.T, r *rig) {
-		s := r.open().(interface {
-			httpfence.Store
-			Forget(ctx context.Context, age time.Duration) (int64, error)
-		})
-		h := httpfence.Handler(s, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), quiet)
-		for i := range 1100 {
-			send(t, h, call("a", 5, fmt.Sprint(i)), "x")
-		}
-		if n, err := s.Forget(t.Context(), time.Hour); n != 0 || err != nil {
-			t.Errorf("forgot %d, %v", n, err)
-		}
-		send(t, h, call("a", 5, "0"), "x").want(200, "", true)
-		await(t, func() bool { // all are older than nothing, soon
-			n, err := s.Forget(t.Context(), time.Microsecond)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n == 0
-		})
-		send(t, h, call("a", 5, "0"), "x").want(200, "", false)
-		send(t, h, call("a", 4, "1"), "x").wantProblem(412, httpfence.TypeStale)
-	})
-}
-
 // await polls until ok.
 func await(t *testing.T, ok func() bool) {
 	t.Helper()
@@ -364,149 +217,6 @@ func TestMoreThanMaxInsideAreRefusedAtOnce(t *testing.T) {
 	send(t, h, call("b", 1, "k"), "x").wantProblem(503, httpfence.TypeBusy)
 	close(goOn)
 	(<-done).want(200, "", false)
-}
-
-func TestAHandlerThatOverrunsItsTimeIsUndone(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, r *rig) {
-		o := quiet
-		o.HandlerTimeout = 50 * time.Millisecond
-		slow := true
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			if slow {
-				r.apply(httptest.NewRecorder(), req)
-				<-req.Context().Done()
-				c, _ := httpfence.CallOf(req.Context())
-				if err := r.write(req.Context(), effect{c.Scope, "more", c.Epoch}); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("write after the deadline: %v", err)
-				}
-				http.Error(w, "too late", http.StatusServiceUnavailable)
-				return
-			}
-			r.apply(w, req)
-		}), o)
-		send(t, h, call("a", 5, "k"), "x").want(503, "too late\n", false)
-		slow = false
-		send(t, h, call("a", 4, "k"), "x").wantProblem(412, httpfence.TypeStale)
-		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
-		r.wantLog(t, effect{"a", "k", 5})
-	})
-}
-
-func TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, r *rig) {
-		forever := `SELECT pg_sleep(60)`
-		if _, err := r.db.ExecContext(t.Context(), `SELECT sqlite_version()`); err == nil {
-			forever = `INSERT INTO effects (scope, key) WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) SELECT 'endless', n FROM c`
-		}
-		interrupted := true
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			if interrupted {
-				ctx, cancel := context.WithTimeout(req.Context(), 50*time.Millisecond)
-				defer cancel()
-				if _, err := httpfence.Tx(ctx).ExecContext(ctx, forever); err == nil {
-					t.Error("the endless statement ended")
-				}
-				if err := r.write(req.Context(), effect{"a", "escaped", 1}); err == nil {
-					t.Error("written although the transaction is gone")
-				}
-				w.WriteHeader(200) // as if all was well
-				return
-			}
-			r.apply(w, req)
-		}), quiet)
-		send(t, h, call("a", 5, "k"), "x").wantProblem(500, httpfence.TypeFailed)
-		r.wantLog(t)
-		send(t, h, call("a", 4, "k"), "x").wantProblem(412, httpfence.TypeStale)
-		interrupted = false
-		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
-	})
-}
-
-func TestAHandlerThatCommitsByItselfHasFailed(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, r *rig) {
-		var outcomes []httpfence.Outcome
-		o := quiet
-		o.Observe = func(_ httpfence.Call, o httpfence.Outcome) { outcomes = append(outcomes, o) }
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			r.apply(w, req)
-			if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), `COMMIT`); err != nil {
-				t.Error(err)
-			}
-		}), o)
-		send(t, h, call("a", 5, "k"), "x").wantProblem(500, httpfence.TypeFailed)
-		if !slices.Equal(outcomes, []httpfence.Outcome{httpfence.Failed}) {
-			t.Errorf("outcomes %v", outcomes)
-		}
-		r.wantLog(t, effect{"a", "k", 5}) // it did commit; but once:
-		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", true)
-	})
-}
-
-func TestAHandlerThatRollsBackByItselfHasFailedAndItsAnswerIsNotKept(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, r *rig) {
-		clumsy := true
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			r.apply(w, req)
-			if clumsy {
-				if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), `ROLLBACK`); err != nil {
-					t.Error(err)
-				}
-			}
-		}), quiet)
-		send(t, h, call("a", 5, "k"), "x").wantProblem(500, httpfence.TypeFailed)
-		r.wantLog(t) // and the answer says so
-		send(t, h, call("a", 4, "older"), "x").wantProblem(412, httpfence.TypeStale)
-		clumsy = false
-		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
-		r.wantLog(t, effect{"a", "k", 5})
-	})
-}
-
-func TestAnAnswerThatACommitOfTheHandlersLeftOutIsNotMadeUp(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, r *rig) {
-		s := r.open()
-		h := httpfence.Handler(s, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			r.apply(w, req)
-			if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), `COMMIT`); err != nil {
-				t.Error(err)
-			}
-			w.WriteHeader(500) // as if the process had died here
-			panic(http.ErrAbortHandler)
-		}), quiet)
-		func() {
-			defer func() { _ = recover() }()
-			send(t, h, call("a", 5, "k"), "x")
-		}()
-		r.wantLog(t, effect{"a", "k", 5})
-		send(t, h, call("a", 5, "k"), "x").wantProblem(500, httpfence.TypeFailed)
-		r.wantLog(t, effect{"a", "k", 5})
-	})
-}
-
-func TestATransactionIsOfNoUseOnceItsHandlerHasReturned(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, r *rig) {
-		var last *http.Request
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { last = req }), quiet)
-		send(t, h, call("a", 5, "k"), "x").want(200, "", false)
-		kept := context.WithoutCancel(last.Context())
-		if err := r.write(kept, effect{"a", "late", 5}); err == nil {
-			t.Error("written after the handler returned")
-		}
-		var one int
-		if err := httpfence.Tx(kept).QueryRowContext(kept, `SELECT 1`).Scan(&one); err == nil {
-			t.Error("read after the handler returned")
-		}
-		r.wantLog(t)
-	})
-}
-
-func TestTxPanicsWhereThereIsNone(t *testing.T) {
-	defer func() {
-		if v := recover(); !strings.Contains(fmt.Sprint(v), "no transaction in this context") {
-			t.Errorf("recovered %v", v)
-		}
-	}()
-	httpfence.Tx(t.Context())
 }
 
 func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {

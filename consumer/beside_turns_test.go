@@ -1,0 +1,223 @@
+package consumer_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// Hundreds of partitions on several committers: each has its own turns.
+func TestWorkBesideManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
+	const partitions, messages, works = 300, 6, 3
+	inBubble(t, partitions, func(r *rig) {
+		var did atomic.Int64
+		p := r.start("a", record, options{MaxBatch: 3, Committers: 3, Beside: func(ctx context.Context, b beside) {
+			for range works {
+				if err := b.Do(ctx, note(b.Partition().String())); err != nil {
+					t.Errorf("Do: %v", err)
+				}
+				did.Add(1)
+			}
+		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			r.pass(time.Millisecond)
+			return do()
+		}})
+		var want [partitions][]string
+		for n := range int32(partitions) {
+			want[n] = r.fill(n, messages)
+		}
+		<-r.group().UntilApplied(r.Context()).Done()
+		r.pass(time.Minute)
+		p.end()
+		for n := range int32(partitions) {
+			r.wantEffects(n, want[n]...)
+		}
+		if n := len(r.sink.List("beside")); n != partitions*works || did.Load() != partitions*works {
+			t.Errorf("%d committed, %d done, want %d", n, did.Load(), partitions*works)
+		}
+		if d := seen[consumer.InDoubt](p); len(d) > 0 {
+			t.Errorf("%d doubts, the first %v", len(d), d[0])
+		}
+	})
+}
+
+// Work that takes its time holds up its own partition's messages, and nobody
+// else's.
+func TestSlowWorkHoldsUpNoOtherPartitionsMessages(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		working, release := make(chan struct{}), make(chan struct{})
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			if b.Partition().Number == 0 {
+				_ = b.Do(ctx, func(context.Context, tx) error {
+					close(working)
+					<-release
+					return nil
+				})
+			}
+		}})
+		<-working
+		mine, others := r.fill(0, 3), r.fill(1, 3)
+		synctest.Wait()
+		r.wantEffects(1, others...)
+		r.wantEffects(0)
+		close(release)
+		synctest.Wait()
+		p.end()
+		r.wantEffects(0, mine...)
+	})
+}
+
+// Work that takes its time does not hold up the messages of those who wait in
+// line behind it either; and they are not passed over for ever.
+func TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt(t *testing.T) {
+	inBubble(t, 4, func(r *rig) {
+		r.group().SetTerm(time.Minute)
+		var slow, quick atomic.Int64
+		hold := make(chan struct{})
+		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			r.pass(100 * time.Millisecond)
+			return record(ctx, tx, m, e)
+		}, options{MaxBatch: 1, BatchTimeout: 16 * time.Second, Beside: func(ctx context.Context, b beside) {
+			<-hold
+			for ctx.Err() == nil {
+				err := b.Do(ctx, func(context.Context, tx) error {
+					if n := b.Partition().Number; n < 3 {
+						slow.Add(1)
+						r.pass(10 * time.Second)
+					} else {
+						quick.Add(1)
+					}
+					return nil
+				})
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("Do: %v", err)
+				}
+			}
+		}})
+		synctest.Wait()
+		r.fill(3, 7_000)
+		close(hold)
+		r.pass(10 * time.Minute)
+		applied := len(r.sink.List(list(3)))
+		p.end()
+		// Of each 20 s, one slow work after the other, it waits for 1 s at the
+		// beginning of each, and for the whole of the one it was passed over for.
+		if at := 10 * 60 * 10; applied < at/4 {
+			t.Errorf("%d messages in 10 minutes beside slow work of others, of about %d without it", applied, at)
+		}
+		if quick.Load() < slow.Load()/4 {
+			t.Errorf("%d pieces of work beside those messages, and %d slow ones of others", quick.Load(), slow.Load())
+		}
+	})
+}
+
+func TestPartitionsTakeTurnsWithTheirWorkBeside(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			var running sync.WaitGroup
+			for range 1 + 3*(1-b.Partition().Number) { // partition 0 always has some queued
+				running.Go(func() {
+					for ctx.Err() == nil {
+						_ = b.Do(ctx, func(_ context.Context, tx tx) error {
+							r.pass(10 * time.Millisecond)
+							tx.Append("turns of "+list(b.Partition().Number), "x")
+							return nil
+						})
+					}
+				})
+			}
+			running.Wait()
+		}})
+		r.pass(10 * time.Second)
+		p.end()
+		many, few := len(r.sink.List("turns of "+list(0))), len(r.sink.List("turns of "+list(1)))
+		if few < many/3 {
+			t.Errorf("%d turns of the partition that asks all the time, %d of the other", many, few)
+		}
+	})
+}
+
+// Messages that let work have its turn go on at once when nobody waits for it
+// any more.
+func TestMessagesGoOnWhenTheWorkTheyWaitForIsTakenBack(t *testing.T) {
+	for name, fails := range map[string]bool{"in good order": false, "after a failure": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 2, func(r *rig) {
+				r.group().SetTerm(time.Minute)
+				var began time.Time
+				took := make(chan time.Duration, 1)
+				p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+					switch {
+					case began.IsZero() && fails:
+						began = time.Now()
+						return errPoison
+					case began.IsZero():
+						began = time.Now()
+					case fails || string(m.Value) == "1/1":
+						took <- time.Since(began)
+					}
+					return record(ctx, tx, m, e)
+				}, options{MaxBatch: 1, BatchTimeout: 32 * time.Second, RetryMin: 50 * time.Millisecond, RetryMax: 50 * time.Millisecond,
+					Beside: func(ctx context.Context, b beside) {
+						r.pass(time.Second)
+						if b.Partition().Number == 0 {
+							_ = b.Do(ctx, func(context.Context, tx) error { r.pass(time.Second); return nil })
+							return
+						}
+						r.pass(200 * time.Millisecond)
+						r.fill(1, 2)
+						synctest.Wait()
+						short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+						defer cancel()
+						if err := b.Do(short, note("x")); err == nil {
+							t.Error("the work was not in line behind the other")
+						}
+					}}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+					if as[0].From < as[0].To && as[0].From == 0 && !fails {
+						r.pass(10 * time.Millisecond) // so that the work is in line by then
+					}
+					return do()
+				}})
+				r.pass(time.Minute)
+				if d := <-took; d != 100*time.Millisecond {
+					t.Errorf("the message went on after %v", d)
+				}
+				p.end()
+			})
+		})
+	}
+}
+
+// One piece of slow work does not cost the next ones their turns.
+func TestWorkHasItsTurnsAgainAfterSlowWork(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.start("a", record, options{MaxBatch: 1, BatchTimeout: time.Second, Beside: func(ctx context.Context, b beside) {
+			_ = b.Do(ctx, func(context.Context, tx) error { r.pass(time.Second / 2); return nil })
+			r.fill(0, 10_000)
+			var running sync.WaitGroup
+			for range 2 { // so that one is always queued
+				running.Go(func() {
+					for ctx.Err() == nil {
+						_ = b.Do(ctx, note("x"))
+					}
+				})
+			}
+			running.Wait()
+		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			r.pass(time.Millisecond)
+			return do()
+		}})
+		r.pass(2 * time.Second)
+		p.end()
+		if n := len(r.sink.List("beside")); n < 500 {
+			t.Errorf("%d pieces of work in about 1,500 transactions", n)
+		}
+	})
+}
