@@ -45,7 +45,7 @@ type ledger[TX any] struct {
 	left  string // counts the entries of the outbox
 }
 
-func sqliteLedger(t *testing.T) *ledger[*sqlsink.Tx] {
+func sqliteLedger(t testing.TB) *ledger[*sqlsink.Tx] {
 	t.Helper()
 	db := sqliteFile(t, "ledger.db")
 	must(t, func() error { return sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}) })
@@ -69,7 +69,7 @@ func sqliteLedger(t *testing.T) *ledger[*sqlsink.Tx] {
 	}).tables(t)
 }
 
-func postgresLedger(t *testing.T) *ledger[pgsink.Tx] {
+func postgresLedger(t testing.TB) *ledger[pgsink.Tx] {
 	t.Helper()
 	d := pgtest.Start(t)
 	admin := d.Superuser(t)
@@ -112,7 +112,7 @@ func postgresLedger(t *testing.T) *ledger[pgsink.Tx] {
 	return l
 }
 
-func (l *ledger[TX]) tables(t *testing.T) *ledger[TX] {
+func (l *ledger[TX]) tables(t testing.TB) *ledger[TX] {
 	t.Helper()
 	for _, name := range []string{"payments", "answers"} {
 		must(t, func() error {
@@ -123,7 +123,7 @@ func (l *ledger[TX]) tables(t *testing.T) *ledger[TX] {
 	return l
 }
 
-func sqliteFile(t *testing.T, name string) *sql.DB {
+func sqliteFile(t testing.TB, name string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), name)+"?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
 	if err != nil {
@@ -133,14 +133,14 @@ func sqliteFile(t *testing.T, name string) *sql.DB {
 	return db
 }
 
-func must(t *testing.T, do func() error) {
+func must(t testing.TB, do func() error) {
 	t.Helper()
 	if err := do(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func count(t *testing.T, db *sql.DB, query string) (n int) {
+func count(t testing.TB, db *sql.DB, query string) (n int) {
 	t.Helper()
 	must(t, func() error { return db.QueryRowContext(t.Context(), query).Scan(&n) })
 	return n

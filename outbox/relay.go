@@ -23,13 +23,15 @@ const (
 	// IDs, not their bodies. When so many fail, no more are read.
 	maxLanes = 4096
 
-	// maxKept bounds the answers that OnAnswer or OnRefused could not take.
-	// When there are so many, nothing more is sent.
+	// maxKept bounds the answers that wait for a transaction, or that OnAnswer or
+	// OnRefused could not take. When there are so many, nothing more is sent.
 	maxKept = 64
 )
 
 // relay sends the entries of one partition under one claim. Its loop runs on
-// one goroutine, which alone touches its fields; each request has another.
+// one goroutine, which alone touches its fields; each request has another, and
+// so has the transaction under way. So requests go on while a transaction waits
+// for its turn with those of the messages.
 type relay[TX any] struct {
 	*Box[TX]
 	claim  consumer.Beside[TX]
@@ -43,12 +45,15 @@ type relay[TX any] struct {
 	waiting  waiting // to be sent again
 	kept     waiting // with an answer, to be settled again
 	sending  int
-	answers  chan *lane // from the requests under way
-	requests sync.WaitGroup
+	answers  chan *lane     // from the requests under way
+	working  sync.WaitGroup // the requests and the transaction under way
+
+	underWay *settlement // if any; its lanes are in none of the above
+	outcomes chan error  // its outcome
 
 	after  int64 // what is read so far: entries up to this ID are in a lane, or behind one
 	more   bool  // there may be entries after it
-	alone  bool  // settle one answer at a time, to find the one at fault
+	alone  int   // so many answers are to be settled one at a time, to find the one at fault
 	fenced *lane // whose receiver has seen a higher epoch
 	pause  backoff.BackOff
 	resume time.Time // not before, after the database has failed
@@ -65,20 +70,26 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Beside[TX]) {
 	p := claim.Partition()
 	r := &relay[TX]{
 		Box: b, claim: claim, p: p, epoch: claim.Epoch(),
-		logger:  b.o.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number, "epoch", int64(claim.Epoch())),
-		lanes:   map[laneKey]*lane{},
-		answers: make(chan *lane, b.o.Concurrency),
-		more:    true,
-		pause:   b.newBackOff(),
+		logger:   b.o.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number, "epoch", int64(claim.Epoch())),
+		lanes:    map[laneKey]*lane{},
+		answers:  make(chan *lane, b.o.Concurrency),
+		outcomes: make(chan error, 1),
+		more:     true,
+		pause:    b.newBackOff(),
 	}
 	if p.Group != b.o.Group {
 		r.logger.Error("the outbox is of another group: its entries are not sent", "outbox_group", b.o.Group)
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer r.requests.Wait()
+	defer r.working.Wait()
 	defer cancel()
 	for r.step(ctx) {
+	}
+	if t := r.underWay; t != nil { // the claim ends, and the transaction with it
+		if err := <-r.outcomes; err == nil {
+			r.committed(t)
+		}
 	}
 	if ctx.Err() == nil && r.fenced != nil {
 		r.explainFenced(ctx)
@@ -94,15 +105,13 @@ func (r *relay[TX]) step(ctx context.Context) bool {
 	r.sendReady(ctx)
 	now := time.Now()
 	r.finished = append(r.finished, r.kept.due(now, maxKept)...)
-	if r.fenced != nil && r.sending == 0 && len(r.finished) == 0 {
-		return false
-	}
-	if now.Before(r.resume) { // the database is given time
-		return r.await(ctx, now)
-	}
-	loads := r.waiting.due(now, r.room())
-	if len(r.finished) > 0 || len(loads) > 0 || r.mayScan() {
-		return r.transact(ctx, loads)
+	if r.underWay == nil {
+		if r.fenced != nil && r.sending == 0 && len(r.finished) == 0 {
+			return false
+		}
+		if !now.Before(r.resume) { // otherwise the database is given time
+			r.begin(ctx, now)
+		}
 	}
 	return r.await(ctx, now)
 }
@@ -112,10 +121,11 @@ func (r *relay[TX]) room() int {
 	if r.fenced != nil || r.held() >= maxKept {
 		return 0
 	}
-	return max(0, 2*r.o.Concurrency-len(r.ready))
+	return max(0, max(2*r.o.Concurrency, scanLimit)-len(r.ready))
 }
 
-// held is how many answers are in memory.
+// held is how many answers are in memory, beside those of the transaction under
+// way.
 func (r *relay[TX]) held() int { return r.kept.len() + len(r.finished) }
 
 // mayScan reports whether entries are to be looked for that are in no lane.
@@ -123,7 +133,8 @@ func (r *relay[TX]) mayScan() bool {
 	return r.more && r.room() > 0 && len(r.lanes) < maxLanes
 }
 
-// await waits for an answer, for new entries, and for what is due.
+// await waits for an answer, for the transaction under way, for new entries, and
+// for what is due. It returns false when the claim has ended.
 func (r *relay[TX]) await(ctx context.Context, now time.Time) bool {
 	var wake <-chan time.Time
 	if next, ok := r.next(now); ok {
@@ -136,6 +147,10 @@ func (r *relay[TX]) await(ctx context.Context, now time.Time) bool {
 		return false
 	case l := <-r.answers:
 		r.answered(l)
+	case err := <-r.outcomes:
+		if !r.came(ctx, err) {
+			return false
+		}
 	case <-r.claim.Applied():
 		r.more = true
 	case <-wake:
@@ -157,7 +172,9 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 			next, ok = t, true
 		}
 	}
-	if now.Before(r.resume) {
+	if r.underWay != nil {
+		// its outcome is waited for, before anything else is read
+	} else if now.Before(r.resume) {
 		sooner(r.resume)
 	} else if t, some := r.waiting.next(); some && r.room() > 0 {
 		sooner(t)
@@ -175,7 +192,7 @@ func (r *relay[TX]) sendReady(ctx context.Context) {
 		l.attempt++
 		r.sending++
 		sent := r.sent(l)
-		r.requests.Go(func() {
+		r.working.Go(func() {
 			l.outcome = r.send(ctx, sent)
 			r.answers <- l // it has room for all
 		})
@@ -256,46 +273,6 @@ func (r *relay[TX]) explainFenced(ctx context.Context) {
 	}
 }
 
-// transact settles what was answered and reads what is to be sent next, in one
-// transaction. It returns false when the claim has ended.
-func (r *relay[TX]) transact(ctx context.Context, loads []*lane) bool {
-	var t settlement
-	t.settle = r.finished[:min(len(r.finished), settleLimit)]
-	if r.alone {
-		t.settle = t.settle[:min(len(t.settle), 1)]
-	}
-	if !r.alone || len(t.settle) == 0 {
-		t.load = loads
-		t.scan = r.mayScan()
-	}
-	err := r.claim.Do(ctx, func(ctx context.Context, tx TX) error { return r.apply(ctx, tx, &t) })
-	if err == nil {
-		r.committed(&t)
-		r.waiting.back(loads[len(t.load):])
-		r.alone = r.alone && len(r.finished) > 0
-		r.pause.Reset()
-		return true
-	}
-	r.waiting.back(loads)
-	if ctx.Err() != nil || ended(err) {
-		return false
-	}
-	var own *ownError
-	switch {
-	case errors.As(err, &own):
-		r.keep(own.lane, own.err)
-	case len(t.settle) > 1:
-		r.alone = true
-	case len(t.settle) == 1 && !errors.Is(err, epoch.ErrTransient) && !errors.Is(err, epoch.ErrInDoubt):
-		r.keep(t.settle[0], err)
-	default:
-		wait := r.pause.NextBackOff()
-		r.resume = time.Now().Add(wait)
-		r.logger.Warn("the outbox could not be read or settled, trying again", "err", err, "retry_in", wait)
-	}
-	return true
-}
-
 // ended reports whether an error of Do has ended the claim. [epoch.ErrInDoubt] is
 // not among them: if it has, the context has ended too; and if what was in
 // doubt did commit, the entry is not there any more.
@@ -306,62 +283,4 @@ func ended(err error) bool {
 		}
 	}
 	return false
-}
-
-// keep puts a lane aside whose answer the application could not take.
-func (r *relay[TX]) keep(l *lane, err error) {
-	for i, f := range r.finished {
-		if f == l {
-			r.finished = append(r.finished[:i:i], r.finished[i+1:]...)
-			break
-		}
-	}
-	r.report(l, Retrying, err)
-	r.kept.add(l, time.Now().Add(l.next(r.Box)))
-}
-
-// committed notes what the transaction has done.
-func (r *relay[TX]) committed(t *settlement) {
-	r.finished = r.finished[len(t.settle):]
-	for _, l := range t.settle {
-		if !t.gone[l] {
-			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status})
-		}
-		r.continueWith(l, t.next[l])
-	}
-	for _, l := range t.load {
-		r.continueWith(l, t.next[l])
-	}
-	if !t.scan {
-		return
-	}
-	r.more = len(t.rows) == scanLimit
-	for _, row := range t.rows {
-		r.after = row.ID
-		at := laneKey{key: row.Key}
-		if row.Key == "" {
-			at.id = row.ID
-		}
-		if l := r.lanes[at]; l != nil {
-			l.more = l.more || l.id != row.ID
-			continue
-		}
-		l := &lane{key: at, id: row.ID, row: &row}
-		r.lanes[at] = l
-		r.ready = append(r.ready, l)
-	}
-}
-
-// continueWith goes on with the next entry of a lane, or ends it.
-func (r *relay[TX]) continueWith(l *lane, row *Row) {
-	if row == nil {
-		delete(r.lanes, l.key)
-		return
-	}
-	if row.ID != l.id {
-		l.attempt, l.wait = 0, nil
-		l.more = true // perhaps
-	}
-	l.id, l.row, l.outcome = row.ID, row, outcome{}
-	r.ready = append(r.ready, l)
 }

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -344,4 +345,89 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 	if _, err := outbox.New[*tx](nil, outbox.Options[*tx]{Group: "g"}); err == nil {
 		t.Error("a box without a store")
 	}
+}
+
+// The transactions of a partition's messages may take their time. What has been
+// read is sent meanwhile, and settled in one turn.
+func TestRequestsGoOnWhileATransactionWaitsForItsTurn(t *testing.T) {
+	const entries = 60
+	o := fast
+	o.Concurrency = 2
+	r := newRig(t, o, ok)
+	for i := range entries {
+		r.add(fmt.Sprintf("- %d", i))
+	}
+	run := r.relayInTurns(func(_ *turns, n int) {
+		if n == 2 { // the first settlement
+			r.await("all are sent", func() bool { return len(r.received()) == entries })
+		}
+	}, nil)
+	r.awaitEmpty()
+	r.stop(run.running)
+	if n := run.calls; n > 6 {
+		t.Errorf("%d transactions for %d entries", n, entries)
+	}
+}
+
+// What is applied while the relay looks for entries may add some that it has
+// not seen.
+func TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed(t *testing.T) {
+	r := newRig(t, fast, ok)
+	r.relayInTurns(nil, func(run *turns, n int) {
+		if n == 1 {
+			r.add("a 1")
+			run.applied <- struct{}{}
+			r.await("the relay heard of it", func() bool { return len(run.applied) == 0 })
+		}
+	})
+	r.await("the entry is received", func() bool { return len(r.received()) == 1 })
+	r.awaitEmpty()
+}
+
+// A claim may end while its last transaction commits: what that has settled is
+// told.
+func TestTheLastTransactionOfAClaimIsReported(t *testing.T) {
+	r := newRig(t, fast, ok)
+	r.add("a 1")
+	run := r.relayInTurns(nil, func(run *turns, n int) {
+		if n == 2 {
+			run.end()
+			<-time.After(20 * time.Millisecond) // in which the relay hears of it first
+		}
+	})
+	r.over(run.running)
+	if got := r.told(); len(got) != 1 || got[0].Kind != outbox.Delivered {
+		t.Errorf("told of %+v", got)
+	}
+}
+
+// turns is a claim, and a relay under it, that calls before and after around
+// each transaction, if they are set.
+type turns struct {
+	*running
+	calls         int
+	before, after func(run *turns, n int)
+}
+
+func (r *rig) relayInTurns(before, after func(run *turns, n int)) *turns {
+	c := &claim{db: r.db, epoch: 1, applied: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(r.Context())
+	s := &turns{running: &running{c, cancel, make(chan struct{})}, before: before, after: after}
+	go func() {
+		defer close(s.done)
+		r.box.Relay(ctx, s)
+	}()
+	r.Cleanup(func() { r.stop(s.running) })
+	return s
+}
+
+func (s *turns) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
+	s.calls++
+	if s.before != nil {
+		s.before(s, s.calls)
+	}
+	if s.after != nil {
+		defer s.after(s, s.calls)
+	}
+	return s.claim.Do(ctx, apply)
 }

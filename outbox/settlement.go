@@ -2,16 +2,21 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // settlement is one transaction of the relay.
 type settlement struct {
 	settle []*lane // to be deleted
 	load   []*lane // to be read again
-	scan   bool
+	scan   bool    // look for entries that are in no lane
+	after  int64   // from here on
 
 	gone map[*lane]bool // entries that were not there any more
 	next map[*lane]*Row // what the lane is to send next
@@ -27,7 +32,48 @@ type ownError struct {
 func (e *ownError) Error() string { return e.err.Error() }
 func (e *ownError) Unwrap() error { return e.err }
 
-// apply runs in the fenced transaction.
+// begin begins the next transaction, if there is something to do: it settles
+// what was answered, and reads what is to be sent next.
+func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
+	t := &settlement{}
+	if r.alone > 0 {
+		t.settle = r.finished[:1]
+	} else {
+		t.settle = r.finished[:min(len(r.finished), settleLimit)]
+		t.load = r.waiting.due(now, r.room())
+		t.scan, t.after = r.mayScan(), r.after
+	}
+	if len(t.settle) == 0 && len(t.load) == 0 && !t.scan {
+		return
+	}
+	r.finished = r.finished[len(t.settle):]
+	if t.scan {
+		r.more = false // as far as it is known; what is applied meanwhile may add some
+	}
+	r.underWay = t
+	r.working.Go(func() {
+		r.outcomes <- r.claim.Do(ctx, func(ctx context.Context, tx TX) error { return r.apply(ctx, tx, t) })
+	})
+}
+
+// came says what the outcome of the transaction under way means. It returns false
+// when the claim has ended.
+func (r *relay[TX]) came(ctx context.Context, err error) bool {
+	t := r.underWay
+	r.underWay = nil
+	if err == nil {
+		r.committed(t)
+		return true
+	}
+	if ctx.Err() != nil || ended(err) {
+		return false
+	}
+	r.failed(t, err)
+	return true
+}
+
+// apply runs in the fenced transaction, beside the relay's loop. It has the
+// transaction's lanes for itself.
 func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 	t.gone, t.next = map[*lane]bool{}, map[*lane]*Row{}
 	if err := r.settle(ctx, tx, t); err != nil {
@@ -40,7 +86,7 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 		return err
 	}
 	if t.scan {
-		rows, err := r.store.Scan(ctx, tx, r.p, r.after, scanLimit)
+		rows, err := r.store.Scan(ctx, tx, r.p, t.after, scanLimit)
 		if err != nil {
 			return err
 		}
@@ -143,4 +189,84 @@ func (r *relay[TX]) tell(ctx context.Context, tx TX, l *lane) (err error) {
 		return fmt.Errorf("outbox: Options.%s of entry %d: %w", name, l.id, err)
 	}
 	return nil
+}
+
+// failed puts everything back. Answers that cannot be settled together are tried
+// one at a time, and one that cannot be settled alone is put aside.
+func (r *relay[TX]) failed(t *settlement, err error) {
+	r.waiting.back(t.load)
+	r.more = r.more || t.scan
+	again := t.settle
+	aside := func(l *lane, err error) {
+		again = slices.DeleteFunc(slices.Clone(again), func(other *lane) bool { return other == l })
+		r.alone = max(0, r.alone-1)
+		r.keep(l, err)
+	}
+	var own *ownError
+	switch {
+	case errors.As(err, &own):
+		aside(own.lane, own.err)
+	case len(again) > 1:
+		r.alone = len(again)
+	case len(again) == 1 && !errors.Is(err, epoch.ErrTransient) && !errors.Is(err, epoch.ErrInDoubt):
+		aside(again[0], err)
+	default:
+		wait := r.pause.NextBackOff()
+		r.resume = time.Now().Add(wait)
+		r.logger.Warn("the outbox could not be read or settled, trying again", "err", err, "retry_in", wait)
+	}
+	r.finished = append(slices.Clone(again), r.finished...)
+}
+
+// keep puts a lane aside whose answer the application could not take.
+func (r *relay[TX]) keep(l *lane, err error) {
+	r.report(l, Retrying, err)
+	r.kept.add(l, time.Now().Add(l.next(r.Box)))
+}
+
+// committed notes what the transaction has done.
+func (r *relay[TX]) committed(t *settlement) {
+	r.pause.Reset()
+	r.alone = max(0, r.alone-1)
+	for _, l := range t.settle {
+		if !t.gone[l] {
+			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status})
+		}
+		r.continueWith(l, t.next[l])
+	}
+	for _, l := range t.load {
+		r.continueWith(l, t.next[l])
+	}
+	if !t.scan {
+		return
+	}
+	r.more = r.more || len(t.rows) == scanLimit
+	for _, row := range t.rows {
+		r.after = row.ID
+		at := laneKey{key: row.Key}
+		if row.Key == "" {
+			at.id = row.ID
+		}
+		if l := r.lanes[at]; l != nil {
+			l.more = l.more || l.id != row.ID
+			continue
+		}
+		l := &lane{key: at, id: row.ID, row: &row}
+		r.lanes[at] = l
+		r.ready = append(r.ready, l)
+	}
+}
+
+// continueWith goes on with the next entry of a lane, or ends it.
+func (r *relay[TX]) continueWith(l *lane, row *Row) {
+	if row == nil {
+		delete(r.lanes, l.key)
+		return
+	}
+	if row.ID != l.id {
+		l.attempt, l.wait = 0, nil
+		l.more = true // perhaps
+	}
+	l.id, l.row, l.outcome = row.ID, row, outcome{}
+	r.ready = append(r.ready, l)
 }

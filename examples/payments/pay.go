@@ -55,8 +55,8 @@ func charged(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer
 	return err
 }
 
-// Messages and the relay take turns: large transactions of the one hold up the
-// other, and what the relay has sent by its turn is what it settles in it.
+// The transactions of the messages and of the relay take turns: the larger those
+// of the one, the longer those of the other wait. Requests go on meanwhile.
 const (
 	maxBatch = 64 // messages of a partition in a transaction
 	requests = 64 // under way for a partition
