@@ -10,7 +10,7 @@ import (
 
 func TestOnAClusterLeasesOutliveStepDownsAndRestarts(t *testing.T) {
 	t.Parallel()
-	r, c := newClusterRig(t, 8, 12*time.Second)
+	r, c := newClusterRig(t, 8, 40*time.Second)
 	a, b := r.start("a"), r.start("b")
 	r.shared([]*testMember{a, b}, 4, 4)
 	grants := r.granted()

@@ -68,9 +68,11 @@ func newOutingOn(t *testing.T, s servers, replicas int, limit time.Duration) *ou
 	t.Cleanup(cancel)
 	o := &outing{t: t, ctx: ctx, servers: s, db: memsink.New()}
 	o.js = s.JetStream(t)
-	must(t, second(o.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: outingStream, Subjects: []string{outingStream + ".*"}, Replicas: replicas, Duplicates: 2 * time.Minute,
-	})))
+	insist(t, func(ctx context.Context) error {
+		return second(o.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: outingStream, Subjects: []string{outingStream + ".*"}, Replicas: replicas, Duplicates: 2 * time.Minute,
+		}))
+	})
 	for m := range outingMembers {
 		o.member(m)
 	}
@@ -303,13 +305,18 @@ func restoreUnderHolders(o *outing) {
 	o.progress("all is well", 20)
 	for round := range 3 {
 		zombie := o.wires[o.holder(int32(round))]
-		saved, err := natstest.TakeBackup(o.ctx, o.js.Conn(), bucket)
-		must(o.t, err)
+		var saved *natstest.Backup
+		insist(o.t, func(ctx context.Context) (err error) {
+			saved, err = natstest.TakeBackup(ctx, o.js.Conn(), bucket)
+			return err
+		})
 		zombie.hold(true, true)
 		o.progress("a member is cut off", 20)
 		o.until("the bucket is restored", func() bool { // before a member makes a new one
-			_ = o.js.DeleteStream(o.ctx, bucket)
-			return saved.Restore(o.ctx, o.js.Conn()) == nil
+			once, cancel := context.WithTimeout(o.ctx, 5*time.Second)
+			defer cancel()
+			_ = o.js.DeleteStream(once, bucket)
+			return saved.Restore(once, o.js.Conn()) == nil
 		})
 		zombie.hold(false, false)
 		o.progress("the bucket was restored, and the member is back", 50)

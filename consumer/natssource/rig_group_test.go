@@ -54,9 +54,9 @@ func newGroupRigOn(t testing.TB, on servers, replicas, partitions int, ttl time.
 		r.stream.Filters = append(r.stream.Filters, fmt.Sprintf("orders.%d", n))
 	}
 	r.js = on.JetStream(t)
-	if _, err := r.js.CreateStream(inTime(t), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}, Replicas: replicas}); err != nil {
-		t.Fatal(err)
-	}
+	insist(t, func(ctx context.Context) error {
+		return second(r.js.CreateStream(ctx, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}, Replicas: replicas}))
+	})
 	return r
 }
 

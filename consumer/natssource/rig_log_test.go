@@ -2,6 +2,7 @@ package natssource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -270,4 +271,24 @@ func rollBack(t testing.TB, s *natstest.Server, dir string) {
 	must(t, os.RemoveAll(s.Dir()))
 	must(t, os.CopyFS(s.Dir(), os.DirFS(dir)))
 	must(t, s.Start())
+}
+
+// insist makes a request that may be made again: one that reaches a cluster while
+// it changes its leader is never answered.
+func insist(t testing.TB, request func(ctx context.Context) error) {
+	t.Helper()
+	tries := 0
+	eventually(t, "the request is answered", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		tries++
+		err := request(ctx)
+		if tries > 1 && (errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrBucketNotFound)) {
+			return true // the first has deleted it
+		}
+		if refused := (*jetstream.APIError)(nil); errors.As(err, &refused) && refused.Code != 503 {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }

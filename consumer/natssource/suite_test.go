@@ -106,9 +106,11 @@ func (h *harness) NewTopic(t testing.TB, partitions int32) string {
 }
 
 func (h *harness) create(t testing.TB, topic string) {
-	must(t, second(h.js.CreateStream(inTime(t), jetstream.StreamConfig{
-		Name: topic, Subjects: []string{topic + ".*"}, Replicas: h.replicas, Duplicates: time.Second,
-	})))
+	insist(t, func(ctx context.Context) error {
+		return second(h.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: topic, Subjects: []string{topic + ".*"}, Replicas: h.replicas, Duplicates: time.Second,
+		}))
+	})
 }
 
 func subject(topic string, n int32) string { return fmt.Sprintf("%s.%d", topic, n) }
@@ -174,7 +176,7 @@ func (h *harness) SharesLog() {}
 func (h *harness) Buffers() int { return suiteBuffer }
 
 func (h *harness) RecreateTopic(t testing.TB, topic string, partitions int32) {
-	must(t, h.js.DeleteStream(inTime(t), topic))
+	insist(t, func(ctx context.Context) error { return h.js.DeleteStream(ctx, topic) })
 	h.mu.Lock()
 	h.partitions[topic] = partitions
 	h.mu.Unlock()
@@ -208,7 +210,7 @@ func (h *harness) DeleteGroup(t testing.TB, group string) {
 		}
 		return live == 0
 	})
-	must(t, h.js.DeleteKeyValue(inTime(t), h.bucket.name))
+	insist(t, func(ctx context.Context) error { return h.js.DeleteKeyValue(ctx, h.bucket.name) })
 }
 
 func (h *harness) Position(t testing.TB, group, topic string, n int32) (epoch.Offset, bool) {

@@ -2,8 +2,10 @@ package sourcetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -14,6 +16,20 @@ func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
 	ctx, done := g.bound()
 	defer done()
 	starts, err := g.Starts(ctx, policy)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	// As a consumer does, it asks again: a broker may not know a new partition yet.
+	for err != nil && !errors.Is(err, consumer.ErrLost) && ctx.Err() == nil {
+		last := err
+		select {
+		case <-tick.C:
+			starts, err = g.Starts(ctx, policy)
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			err = last
+		}
+	}
 	g.p.w.check(err, "Starts(%v) on %s", policy, g.name())
 	byNumber := map[int32]epoch.Start{}
 	for _, s := range starts {
