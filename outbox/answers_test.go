@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/outbox"
@@ -55,6 +56,32 @@ func TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey(t *testing.T) {
 	if slices.Contains(r.db.notes(), "x") {
 		t.Error("what a failed OnAnswer wrote was committed")
 	}
+}
+
+// With transactions that take longer than the pause before an answer is tried again,
+// those that fail come back before all of them have been found, one at a time.
+func TestManyAnswersThatNobodyCanTakeDoNotHoldUpAGoodOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o outbox.Options[*tx]
+		o.OnAnswer = func(_ context.Context, _ *tx, e outbox.Sent, _ outbox.Answer) error {
+			if e.Key == "good" {
+				return nil
+			}
+			return errTest
+		}
+		s := newStorm(t, 1, odds{request: time.Millisecond, turn: 2 * time.Second}, o)
+		const bad = 40
+		keys := make([]string, bad) // of none
+		s.add(slices.Insert(keys, bad/2, "good")...)
+		s.relay()
+		for _, which := range []string{"first", "second"} {
+			<-time.After(time.Hour)
+			if n := len(s.db.left()); n != bad {
+				t.Errorf("an hour after the %s good one was added %d entries are left, want %d", which, n, bad)
+			}
+			s.add("good")
+		}
+	})
 }
 
 func TestAFailureThatOnlyTheCommitShowsIsFoundAndHoldsUpOnlyItsEntry(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -208,4 +209,62 @@ func TestWhatIsKnownOfFailingKeysIsBounded(t *testing.T) {
 	if n := len(r.received()); n > known+64 {
 		t.Errorf("%d keys were tried and failed, want no more to be read after %d", n, known)
 	}
+}
+
+// A panic of Observe ends the relay, but not the transaction under way: what that has
+// settled is told.
+func TestAPanicOfObserveDoesNotHideWhatIsSettledMeanwhile(t *testing.T) {
+	settled := make(chan struct{})
+	r := newRig(t, fast, func(_ *http.Request, body string) int {
+		if body == "1" {
+			return http.StatusOK
+		}
+		<-settled
+		return http.StatusServiceUnavailable
+	})
+	panics := make(chan struct{})
+	var delivered []int64
+	box, err := outbox.New(table{}, outbox.Options[*tx]{
+		Group: "billing", Logger: slog.New(slog.DiscardHandler),
+		Observe: func(e outbox.Event) {
+			if e.Kind == outbox.Retrying {
+				close(panics)
+				panic("of Observe")
+			}
+			delivered = append(delivered, e.ID)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.box = box
+	r.add("a 1", "b 2")
+	run := r.relayInTurns(nil, func(_ *turns, n int) {
+		if n == 2 { // it has deleted entry 1, and the relay does not know yet
+			close(settled)
+			<-panics
+		}
+	})
+	r.over(run.running)
+	if run.panicked != "of Observe" {
+		t.Errorf("the relay ended with %v, want the panic", run.panicked)
+	}
+	if left := r.db.left(); len(left) != 1 || !slices.Equal(delivered, []int64{1}) {
+		t.Errorf("%d entries are left, want one; told of entries %v, want 1", len(left), delivered)
+	}
+}
+
+// A goroutine may end without a return or a panic, as one does that calls t.Fatal.
+func TestARelayWhoseDoNeverReturnsStillReturnsWithItsClaim(t *testing.T) {
+	r := newRig(t, fast, ok)
+	r.add("a 1")
+	ends := make(chan struct{})
+	run := r.relayInTurns(func(_ *turns, n int) {
+		if n == 1 {
+			close(ends)
+			runtime.Goexit()
+		}
+	}, nil)
+	<-ends
+	r.stop(run.running)
 }

@@ -53,7 +53,9 @@ type relay[TX any] struct {
 
 	after  int64 // what is read so far: entries up to this ID are in a lane, or behind one
 	more   bool  // there may be entries after it
-	alone  int   // so many answers are to be settled one at a time, to find the one at fault
+	again  int   // so many answers at the front were in a transaction that failed: none joins them
+	alone  bool  // settle them one at a time, to find the one at fault
+	apart  bool  // read the next entries in a transaction that settles nothing
 	fenced *lane // whose receiver has seen a higher epoch
 	pause  backoff.BackOff
 	resume time.Time // not before, after the database has failed
@@ -84,15 +86,19 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Beside[TX]) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.working.Wait()
 	defer cancel()
+	defer r.last()
 	for r.step(ctx) {
-	}
-	if t := r.underWay; t != nil { // the claim ends, and the transaction with it
-		if err := <-r.outcomes; err == nil {
-			r.committed(t)
-		}
 	}
 	if ctx.Err() == nil && r.fenced != nil {
 		r.explainFenced(ctx)
+	}
+}
+
+// last waits for the transaction under way, if the relay ends before it: with its
+// claim, as the transaction will, or because Options.Observe panics.
+func (r *relay[TX]) last() {
+	if t := r.underWay; t != nil && <-r.outcomes == nil {
+		r.committed(t)
 	}
 }
 
@@ -102,7 +108,6 @@ func (r *relay[TX]) step(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	r.sendReady(ctx)
 	now := time.Now()
 	r.finished = append(r.finished, r.kept.due(now, maxKept)...)
 	if r.underWay == nil {
@@ -113,6 +118,7 @@ func (r *relay[TX]) step(ctx context.Context) bool {
 			r.begin(ctx, now)
 		}
 	}
+	r.sendReady(ctx)
 	return r.await(ctx, now)
 }
 

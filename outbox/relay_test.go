@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -369,6 +368,29 @@ func TestRequestsGoOnWhileATransactionWaitsForItsTurn(t *testing.T) {
 	}
 }
 
+// The answers that a transaction takes with it make room when it begins, not when
+// it ends.
+func TestRequestsGoOnWhenATransactionTakesTheAnswersThatHeldThemUp(t *testing.T) {
+	const held = 64 // so many answers hold up requests
+	o := fast
+	o.Concurrency = held // so that as many entries again are read before the first is answered
+	r := newRig(t, o, ok)
+	for i := range 3 * held {
+		r.add(fmt.Sprintf("- %d", i))
+	}
+	run := r.relayInTurns(func(_ *turns, n int) {
+		switch n {
+		case 2:
+			r.await("as many answers as hold up requests", func() bool { return len(r.received()) == held })
+			<-time.After(100 * time.Millisecond) // in which the last of them reach the relay
+		case 3: // it takes them
+			r.await("a request goes out", func() bool { return len(r.received()) > held })
+		}
+	}, nil)
+	r.awaitEmpty()
+	r.stop(run.running)
+}
+
 // What is applied while the relay looks for entries may add some that it has
 // not seen.
 func TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed(t *testing.T) {
@@ -399,35 +421,4 @@ func TestTheLastTransactionOfAClaimIsReported(t *testing.T) {
 	if got := r.told(); len(got) != 1 || got[0].Kind != outbox.Delivered {
 		t.Errorf("told of %+v", got)
 	}
-}
-
-// turns is a claim, and a relay under it, that calls before and after around
-// each transaction, if they are set.
-type turns struct {
-	*running
-	calls         int
-	before, after func(run *turns, n int)
-}
-
-func (r *rig) relayInTurns(before, after func(run *turns, n int)) *turns {
-	c := &claim{db: r.db, epoch: 1, applied: make(chan struct{}, 1)}
-	ctx, cancel := context.WithCancel(r.Context())
-	s := &turns{running: &running{c, cancel, make(chan struct{})}, before: before, after: after}
-	go func() {
-		defer close(s.done)
-		r.box.Relay(ctx, s)
-	}()
-	r.Cleanup(func() { r.stop(s.running) })
-	return s
-}
-
-func (s *turns) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
-	s.calls++
-	if s.before != nil {
-		s.before(s, s.calls)
-	}
-	if s.after != nil {
-		defer s.after(s, s.calls)
-	}
-	return s.claim.Do(ctx, apply)
 }

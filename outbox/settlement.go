@@ -36,25 +36,56 @@ func (e *ownError) Unwrap() error { return e.err }
 // what was answered, and reads what is to be sent next.
 func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 	t := &settlement{}
-	if r.alone > 0 {
-		t.settle = r.finished[:1]
-	} else {
-		t.settle = r.finished[:min(len(r.finished), settleLimit)]
-		t.load = r.waiting.due(now, r.room())
-		t.scan, t.after = r.mayScan(), r.after
+	if r.apart {
+		r.read(t, now)
 	}
-	if len(t.settle) == 0 && len(t.load) == 0 && !t.scan {
+	r.apart = false
+	if !t.reads() {
+		r.take(t)
+		if !r.alone {
+			r.read(t, now)
+		}
+	}
+	if len(t.settle) == 0 && !t.reads() {
 		return
 	}
-	r.finished = r.finished[len(t.settle):]
 	if t.scan {
 		r.more = false // as far as it is known; what is applied meanwhile may add some
 	}
 	r.underWay = t
 	r.working.Go(func() {
-		r.outcomes <- r.claim.Do(ctx, func(ctx context.Context, tx TX) error { return r.apply(ctx, tx, t) })
+		err := errors.New("outbox: the transaction did not return")
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("outbox: the transaction panicked: %v\n%s", v, debug.Stack())
+			}
+			r.outcomes <- err
+		}()
+		err = r.claim.Do(ctx, func(ctx context.Context, tx TX) error { return r.apply(ctx, tx, t) })
 	})
 }
+
+// take has t settle the answers whose turn it is.
+func (r *relay[TX]) take(t *settlement) {
+	n := min(len(r.finished), settleLimit)
+	switch {
+	case r.again == 0:
+		r.alone = false
+	case r.alone:
+		n = 1
+	default:
+		n = min(n, r.again)
+	}
+	t.settle, r.finished = r.finished[:n], r.finished[n:]
+}
+
+// read has t read what there is room for.
+func (r *relay[TX]) read(t *settlement, now time.Time) {
+	t.load = r.waiting.due(now, r.room())
+	t.scan, t.after = r.mayScan(), r.after
+}
+
+func (t *settlement) reads() bool { return t.scan || len(t.load) > 0 }
 
 // came says what the outcome of the transaction under way means. It returns false
 // when the claim has ended.
@@ -125,7 +156,8 @@ func (r *relay[TX]) load(ctx context.Context, tx TX, t *settlement) error {
 	}
 	for _, l := range t.load {
 		if i := slices.IndexFunc(rows, func(row Row) bool { return row.ID == l.id }); i >= 0 {
-			t.next[l] = &rows[i]
+			row := rows[i] // by itself: a lane may be kept for long
+			t.next[l] = &row
 		}
 	}
 	return nil
@@ -157,8 +189,8 @@ func (r *relay[TX]) follow(ctx context.Context, tx TX, t *settlement) error {
 	if err != nil {
 		return err
 	}
-	for i := range rows {
-		t.next[behind[rows[i].Key]] = &rows[i]
+	for _, row := range rows {
+		t.next[behind[row.Key]] = &row
 	}
 	return nil
 }
@@ -191,15 +223,17 @@ func (r *relay[TX]) tell(ctx context.Context, tx TX, l *lane) (err error) {
 	return nil
 }
 
-// failed puts everything back. Answers that cannot be settled together are tried
-// one at a time, and one that cannot be settled alone is put aside.
+// failed puts everything back. An answer that cannot be settled alone is put
+// aside, and so is one whose OnAnswer or OnRefused fails; the others of its
+// transaction are tried again before any that came later, lest there be a failing one
+// among those each time. Nor is what it has read undone for an answer twice.
 func (r *relay[TX]) failed(t *settlement, err error) {
 	r.waiting.back(t.load)
 	r.more = r.more || t.scan
-	again := t.settle
+	r.apart = len(t.settle) > 0 && t.reads()
+	again := slices.Clone(t.settle)
 	aside := func(l *lane, err error) {
-		again = slices.DeleteFunc(slices.Clone(again), func(other *lane) bool { return other == l })
-		r.alone = max(0, r.alone-1)
+		again = slices.DeleteFunc(again, func(other *lane) bool { return other == l })
 		r.keep(l, err)
 	}
 	var own *ownError
@@ -207,7 +241,7 @@ func (r *relay[TX]) failed(t *settlement, err error) {
 	case errors.As(err, &own):
 		aside(own.lane, own.err)
 	case len(again) > 1:
-		r.alone = len(again)
+		r.alone = true
 	case len(again) == 1 && !errors.Is(err, epoch.ErrTransient) && !errors.Is(err, epoch.ErrInDoubt):
 		aside(again[0], err)
 	default:
@@ -215,7 +249,8 @@ func (r *relay[TX]) failed(t *settlement, err error) {
 		r.resume = time.Now().Add(wait)
 		r.logger.Warn("the outbox could not be read or settled, trying again", "err", err, "retry_in", wait)
 	}
-	r.finished = append(slices.Clone(again), r.finished...)
+	r.again = max(0, r.again-len(t.settle)) + len(again)
+	r.finished = append(again, r.finished...)
 }
 
 // keep puts a lane aside whose answer the application could not take.
@@ -227,7 +262,7 @@ func (r *relay[TX]) keep(l *lane, err error) {
 // committed notes what the transaction has done.
 func (r *relay[TX]) committed(t *settlement) {
 	r.pause.Reset()
-	r.alone = max(0, r.alone-1)
+	r.again = max(0, r.again-len(t.settle))
 	for _, l := range t.settle {
 		if !t.gone[l] {
 			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status})

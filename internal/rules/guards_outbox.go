@@ -143,8 +143,18 @@ var guardsOfTheOutbox = []guard{
 	}, "outbox", "TestAReceiverThatSwitchesProtocolsDoesNotHoldUpTheEndOfAClaim"},
 
 	{"beside", "an answer that nobody can take holds up the others", []edit{
-		{settling, "\t\tr.alone = len(again)\n", ""},
+		{settling, "\t\tr.alone = true\n", ""},
 	}, "outbox", "TestAFailureThatOnlyTheCommitShowsIsFoundAndHoldsUpOnlyItsEntry"},
+	{"beside", "answers that nobody can take hold up a good one that comes later", []edit{
+		{settling, "r.apart = len(t.settle) > 0 && t.reads()", "r.apart = false"},
+	}, "outbox", "TestManyAnswersThatNobodyCanTakeDoNotHoldUpAGoodOne"},
+	{"beside", "answers that nobody can take hold up a good one among them", []edit{
+		{settling, "\tr.again = max(0, r.again-len(t.settle)) + len(again)\n", ""},
+		{settling, "\t\tr.alone = true\n", "\t\tr.alone, r.again = true, len(again)\n"},
+	}, "outbox", "TestManyAnswersThatNobodyCanTakeDoNotHoldUpAGoodOne"},
+	{"beside", "what a transaction has settled is not told when the relay ends", []edit{
+		{relaying, "\tdefer r.last()\n", ""},
+	}, "outbox", "TestTheLastTransactionOfAClaimIsReported"},
 	{"beside", "nothing is sent while a transaction waits for its turn", []edit{
 		{relaying, "\tr.sendReady(ctx)\n", "\tif r.underWay == nil {\n\t\tr.sendReady(ctx)\n\t}\n"},
 	}, "outbox", "TestRequestsGoOnWhileATransactionWaitsForItsTurn"},
