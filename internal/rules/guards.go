@@ -291,6 +291,9 @@ var guardsOfTheRest = []guard{
 	{"R12", "the wait for SQLite's write lock is not bounded", []edit{
 		{"sinks/sqlsink/transaction.go", "context.WithTimeout(ctx, s.o.LockTimeout)", "context.WithCancel(ctx)"},
 	}, "sinks/sqlsink", "TestAWaitForTheWriteLockIsBoundedAndSaysSo"},
+	{"R12", "who waits for SQLite's write lock gets it by luck", []edit{
+		{"sinks/sqlsink/transaction.go", "if t.turn || !t.s.d.oneWriter() {", "if true {"},
+	}, "sinks/sqlsink", "TestWhoWaitsForTheWriteLockInOneProcessGetsItInTurn"},
 
 	{"R13", "a transaction may be given more time than the lease has", []edit{
 		{running, "r.BatchTimeout > most {", "r.BatchTimeout > most && false {"},

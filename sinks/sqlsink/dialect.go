@@ -31,6 +31,10 @@ type Dialect interface {
 	// calls busy is tried again.
 	begin() string
 
+	// oneWriter reports whether begin excludes all other writers, so that a
+	// process's own had better wait for each other in line.
+	oneWriter() bool
+
 	// forUpdate ends a SELECT of fences that will be updated: it takes their
 	// row locks, where begin has not locked everything.
 	forUpdate() string

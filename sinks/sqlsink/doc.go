@@ -17,8 +17,11 @@
 //
 // There is ONE write lock for the whole file. A transaction takes it when the
 // handler first uses its Tx, and holds it until the commit; all other claims and
-// commits, of every partition, wait. So handlers should do what is slow before they
-// touch the Tx. A process that is frozen (SIGSTOP, a suspended machine) while it
+// commits, of every partition, wait: those of one Sink in the order in which they
+// came, those of other processes until they find it free. A transaction is of a
+// batch of messages: so what is slow belongs before the first use of the Tx in a
+// handler of consumer.RunBatch, or a small MaxBatch bounds how long the lock is
+// held. A process that is frozen (SIGSTOP, a suspended machine) while it
 // holds the lock stops all others, and nobody can take the lock away; they
 // wait, each bounded by its context and [Options.LockTimeout], until the process
 // goes on or dies. When it dies, the lock is free and its transaction gone. A process frozen

@@ -16,11 +16,16 @@ var orders0 = epoch.Partition{Group: "billing", Topic: "orders", Number: 0}
 // claim seeds the partition if need be and claims it.
 func claim(t testing.TB, s *sqlsink.Sink, number int64) epoch.Fence {
 	t.Helper()
-	o := epoch.Origin{Partition: orders0, Log: "log", Source: "broker"}
+	return claimOf(t, s, orders0, number)
+}
+
+func claimOf(t testing.TB, s *sqlsink.Sink, p epoch.Partition, number int64) epoch.Fence {
+	t.Helper()
+	o := epoch.Origin{Partition: p, Log: "log", Source: "broker"}
 	if err := s.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := s.Fence(t.Context(), orders0)
+	seen, err := s.Fence(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -221,5 +223,50 @@ func TestAFileThatMayNotBeWrittenIsAClearError(t *testing.T) {
 	wantError(t, err, "sqlsink: claim billing/orders/0:", "readonly")
 	if errors.Is(err, epoch.ErrInDoubt) {
 		t.Errorf("err = %v, want a definite one", err)
+	}
+}
+
+// One who polls for a lock, next to others who take it again at once, gets it
+// late or never: a partition was not claimed while others were busy.
+func TestWhoWaitsForTheWriteLockInOneProcessGetsItInTurn(t *testing.T) {
+	s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
+	const busy, claims = 3, 40
+	partition := func(n int32) epoch.Partition {
+		p := orders0
+		p.Number = n
+		return p
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	var committed atomic.Int64
+	for n := range int32(busy) {
+		f := claimOf(t, s, partition(n), 1)
+		running.Go(func() {
+			for next := epoch.Offset(1); ctx.Err() == nil; next++ {
+				err := s.Commit(ctx, []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: next - 1, To: next}}, func(ctx context.Context, tx *sqlsink.Tx) error {
+					for range 20 {
+						if err := run(ctx, tx, insert); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil && ctx.Err() == nil {
+					t.Error(err)
+					return
+				}
+				committed.Add(1)
+			}
+		})
+	}
+	before := committed.Load()
+	for i := range claims {
+		claimOf(t, s, partition(busy), int64(i)+1)
+	}
+	// Each claim is two transactions, and in line with all the others each time.
+	if n := committed.Load() - before; n < busy*claims || n > 3*busy*claims {
+		t.Errorf("%d transactions of %d others were before %d claims", n, busy, claims)
 	}
 }

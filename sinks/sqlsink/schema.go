@@ -44,7 +44,7 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := migrate(ctx, &Sink{db: db, d: d, o: o}); err != nil {
+	if err := migrate(ctx, newSink(db, d, o)); err != nil {
 		return fmt.Errorf("sqlsink: migrate: %w", err)
 	}
 	return nil

@@ -45,10 +45,11 @@ func (o Options) withDefaults() (Options, error) {
 // Sink keeps fences in tables beside the user's own. It is safe for concurrent
 // use, holds no connection between calls, and needs no closing.
 type Sink struct {
-	db *sql.DB
-	d  Dialect
-	o  Options
-	q  queries
+	db    *sql.DB
+	d     Dialect
+	o     Options
+	q     queries
+	turns chan struct{} // holds one while a transaction of the sink writes
 }
 
 var _ epoch.Sink[*Tx] = (*Sink)(nil)
@@ -61,7 +62,7 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) 
 	if err != nil {
 		return nil, err
 	}
-	s := &Sink{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix)}
+	s := newSink(db, d, o)
 	err = s.patiently(ctx, func(ctx context.Context) error {
 		if err := d.settings(ctx, db); err != nil {
 			return err
@@ -72,6 +73,10 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) 
 		return nil, fmt.Errorf("sqlsink: open %s: %w", d, err)
 	}
 	return s, nil
+}
+
+func newSink(db *sql.DB, d Dialect, o Options) *Sink {
+	return &Sink{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix), turns: make(chan struct{}, 1)}
 }
 
 // Fence reads the fence of p, or returns [epoch.ErrMissing]. It waits for no

@@ -49,6 +49,8 @@ func (sqlite) settings(ctx context.Context, q querier) error {
 // SQLITE_BUSY_SNAPSHOT. https://www.sqlite.org/lang_transaction.html
 func (sqlite) begin() string { return `BEGIN IMMEDIATE` }
 
+func (sqlite) oneWriter() bool { return true }
+
 func (sqlite) forUpdate() string { return `` }
 
 func (sqlite) lockSeeds() string { return `` }

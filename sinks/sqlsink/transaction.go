@@ -18,6 +18,7 @@ import (
 type transaction struct {
 	s    *Sink
 	conn *sql.Conn
+	turn bool // it is this one's, of those of the sink
 	open bool // a transaction has been begun, perhaps
 }
 
@@ -27,6 +28,9 @@ func (s *Sink) newTransaction() *transaction { return &transaction{s: s} }
 // whoever is in the way as long as ctx and the lock timeout allow.
 func (t *transaction) begin(ctx context.Context) error {
 	err := t.s.patiently(ctx, func(ctx context.Context) error {
+		if err := t.line(ctx); err != nil {
+			return err
+		}
 		if t.conn == nil {
 			conn, err := t.s.db.Conn(ctx) // its PRAGMAs may be in someone's way
 			if err != nil {
@@ -46,6 +50,25 @@ func (t *transaction) begin(ctx context.Context) error {
 	return nil
 }
 
+// errInLine: the sink's own transactions before this one have not ended in time.
+var errInLine = errors.New("transactions of this process are before it")
+
+// line waits for the transactions of the sink that came before, where only one can
+// write at a time. Those who poll for a lock get it by luck, and next to one who
+// takes it again at once, hardly ever.
+func (t *transaction) line(ctx context.Context) error {
+	if t.turn || !t.s.d.oneWriter() {
+		return nil
+	}
+	select {
+	case t.s.turns <- struct{}{}: // in the order in which they came
+		t.turn = true
+		return nil
+	case <-ctx.Done():
+		return errInLine
+	}
+}
+
 // patiently does what another transaction may be in the way of, until it is not
 // or the time is up. It does not rely on the driver's own patience, which is
 // none unless busy_timeout is set.
@@ -58,7 +81,7 @@ func (s *Sink) patiently(ctx context.Context, do func(ctx context.Context) error
 		switch {
 		case err == nil:
 			return nil
-		case s.d.classify(err) == busy:
+		case errors.Is(err, errInLine) || s.d.classify(err) == busy:
 			inTheWay = err
 		case waited.Err() == nil || inTheWay == nil && ctx.Err() != nil:
 			return err
@@ -102,6 +125,10 @@ func (t *transaction) commit(ctx context.Context) error {
 // end gives the connection back, after rolling back what is still open. It must
 // be called whatever happened.
 func (t *transaction) end() {
+	if t.turn {
+		t.turn = false
+		defer func() { <-t.s.turns }()
+	}
 	if t.conn == nil {
 		return
 	}
