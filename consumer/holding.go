@@ -103,7 +103,11 @@ func (h *holding[TX]) postpone(n int, cause error) time.Duration {
 func (h *holding[TX]) retry(cause error) time.Duration {
 	in := h.probe.wait.next()
 	offset, attempt := h.unapplied[0].Offset, h.probe.attempts
-	h.owner.logger.Warn("message failed, trying again", "offset", offset, "attempt", attempt, "err", cause, "retry_in", in)
+	if attempt > 0 {
+		h.owner.logger.Warn("message failed, trying again", "offset", offset, "attempt", attempt, "err", cause, "retry_in", in)
+	} else {
+		h.owner.logger.Warn("transaction failed for no message's fault, trying again", "offset", offset, "err", cause, "retry_in", in)
+	}
 	h.owner.run.Observer.Observe(Retried{Partition: h.fence.Partition, Offset: offset, Attempt: attempt, Err: cause, RetryIn: in})
 	return in
 }

@@ -97,7 +97,7 @@ type Overdue struct {
 type Retried struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
-	Attempt   int // the one that failed, from 1; those that were nobody's fault do not count
+	Attempt   int // how many have failed; those that were no message's fault do not count, so it may be 0
 	Err       error
 	RetryIn   time.Duration
 }

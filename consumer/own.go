@@ -121,8 +121,11 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	o.stand(got)
 	o.beside(tenure)
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
-	o.logger.Info("claimed", "epoch", got.Epoch, "claim", got.Claim, "next", got.Next,
-		"replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
+	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
+	if seen.Epoch > 0 {
+		about = append(about, "replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
+	}
+	o.logger.Info("claimed", about...)
 	o.run.Observer.Observe(Claimed{Fence: got, Seen: seen, Took: time.Since(began)})
 	return nil
 }

@@ -27,7 +27,11 @@ func (e *TransformError) Error() string {
 	}
 	advice := "set it with natssource.EnsureTransform before anything is published"
 	if e.Held > 0 {
-		advice = fmt.Sprintf("it has taken %d messages, which keep the subjects they have, so name the transform that it has, or publish to a new stream", e.Held)
+		instead := "name the transform that it has"
+		if e.Have == nil {
+			instead = "list Filters or name neither"
+		}
+		advice = fmt.Sprintf("it has taken %d messages, which keep the subjects they have, so %s, or publish to a new stream", e.Held, instead)
 	}
 	return fmt.Sprintf("stream %q %s, want one from %q to %q: %s", e.Stream, have, e.Want.Source, e.Want.Destination, advice)
 }

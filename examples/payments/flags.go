@@ -33,7 +33,7 @@ func parseFlags(args []string, out io.Writer) (settings, error) {
 	s := settings{Settings: show.Settings{Messages: 10_000}, lease: 3 * time.Second, timeout: 3 * time.Second}
 	fs := flag.NewFlagSet("payments", flag.ContinueOnError)
 	fs.StringVar(&s.nats, "nats", "", "nats://… `URL` of servers with JetStream, several with commas; empty: a server in this process")
-	fs.IntVar(&s.replicas, "replicas", 1, "replicas of streams and leases, `1` to 5; more than one needs -nats")
+	fs.IntVar(&s.replicas, "replicas", 1, "replicas of streams and leases, 1 to 5, as a `number`; more than one needs -nats")
 	err := s.ParseFlags(fs, args, out, rate, s.check)
 	return s, err
 }

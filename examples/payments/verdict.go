@@ -173,7 +173,7 @@ func writeTable(b *show.Board, columns []*show.Column) {
 		row("ledger and gateway agree", func(c column) show.Cell {
 			return show.Yes(c.Unequal == 0 && c.Crossed == 0, fmt.Sprintf("no, for %s accounts", show.Thousands(max(c.Unequal, c.Crossed))))
 		}),
-		row("charges nobody heard of", func(c column) show.Cell { return show.Number(c.Unanswered) }),
+		row("charged without an answer", func(c column) show.Cell { return show.Number(c.Unanswered) }),
 		row("requests answered again", ours(func(c column) show.Cell { return show.Number(c.Replayed) })),
 		row("stale: refused by the gateway", ours(func(c column) show.Cell { return show.Number(c.Refused) })),
 		row("stale: refused by the ledger", ours(func(c column) show.Cell { return show.Number(c.tally.Stale) })),

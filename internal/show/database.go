@@ -145,9 +145,9 @@ func PingPostgres(ctx context.Context, url string) error {
 	defer cancel()
 	if err := pool.Ping(ctx); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("no answer from PostgreSQL within %v: %w", Reachable, err)
+			return fmt.Errorf("-database: no answer from PostgreSQL within %v: %w", Reachable, err)
 		}
-		return fmt.Errorf("-database: %w", err)
+		return fmt.Errorf("-database: cannot reach PostgreSQL; is it running, and does it let us in? %w", err)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Exit statuses of a show.
@@ -35,11 +36,11 @@ func Run(ctx context.Context, name string, out, errOut io.Writer,
 	case ctx.Err() != nil:
 		fmt.Fprintf(errOut, "%s: interrupted; the workers are stopped\n", name)
 		if err != nil {
-			fmt.Fprintf(errOut, "%s: %v\n", name, err)
+			fmt.Fprintf(errOut, "%s: %s\n", name, strings.TrimPrefix(err.Error(), name+": "))
 		}
 		return StatusHalted
 	case err != nil && cs == nil:
-		fmt.Fprintf(errOut, "%s: %v\n", name, err)
+		fmt.Fprintf(errOut, "%s: %s\n", name, strings.TrimPrefix(err.Error(), name+": "))
 		return StatusNot
 	case err != nil:
 		fmt.Fprintf(errOut, "%s: not all could be cleaned up: %v\n", name, err)
