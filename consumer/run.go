@@ -45,6 +45,7 @@ type runner[TX any] struct {
 	owning sync.WaitGroup
 
 	mu         sync.Mutex
+	over       bool // the source's Run has returned
 	committers []*committer[TX]
 	escapes    map[epoch.Partition]error // partitions whose handler committed by itself
 }
@@ -72,10 +73,15 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 		c.start(&running)
 	}
 	err = source.Run(ctx, func(ctx context.Context, t Tenure) {
-		r.owning.Add(1)
+		if !r.enter() {
+			return
+		}
 		defer r.owning.Done()
 		r.own(ctx, t)
 	})
+	r.mu.Lock()
+	r.over = true
+	r.mu.Unlock()
 	// A source waits for a drain only so long. Nothing of ours runs on after
 	// Run, not even a transaction that is bound to be refused.
 	r.owning.Wait()
@@ -89,6 +95,18 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 		return fatal.err
 	}
 	return err
+}
+
+// enter reports whether a tenure may begin: not once the source's Run has returned,
+// after which a source must grant nothing.
+func (r *runner[TX]) enter() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return false
+	}
+	r.owning.Add(1)
+	return true
 }
 
 // fatalError ends Run: a mistake in the options that shows only once a

@@ -269,3 +269,45 @@ func TestR8ThePositionOfTheSinkIsTheTruth(t *testing.T) {
 		r.wantEffects(0, append(want, "next")...)
 	})
 }
+
+// belated is a source that grants its partition once more after its Run has
+// returned, which no source may.
+type belated struct {
+	consumer.Source
+	again chan bool // whether that tenure was looked at
+}
+
+func (s belated) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+	var tenure touchy
+	err := s.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { tenure.Tenure = t; own(ctx, t) })
+	go func() {
+		<-time.After(time.Second)
+		own(context.Background(), &tenure)
+		s.again <- tenure.touched
+	}()
+	return err
+}
+
+type touchy struct {
+	consumer.Tenure
+	touched bool
+}
+
+func (t *touchy) Origin() epoch.Origin { t.touched = true; return t.Tenure.Origin() }
+
+func TestNothingBeginsAfterRun(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		source := belated{r.group().Member("a"), make(chan bool)}
+		ctx, stop := context.WithCancel(r.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- consumer.Run(ctx, source, r.sink, record, options{}) }()
+		synctest.Wait()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if <-source.again {
+			t.Error("a tenure was begun after Run had returned")
+		}
+	})
+}
