@@ -52,7 +52,8 @@ type Options[TX any] struct {
 	OnRefused func(ctx context.Context, tx TX, e Sent, a Answer) error
 
 	// Observe, if it is set, is told what becomes of each attempt. It must not
-	// block.
+	// block. It is called for several partitions at once, for one of them one at a
+	// time, though beside its OnAnswer and OnRefused.
 	Observe func(Event)
 
 	// Logger gets one line for each event that a person may want to know of.
