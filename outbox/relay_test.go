@@ -358,7 +358,7 @@ func TestRequestsGoOnWhileATransactionWaitsForItsTurn(t *testing.T) {
 	for i := range entries {
 		r.add(fmt.Sprintf("- %d", i))
 	}
-	run := r.relayInTurns(func(_ *turns, n int) {
+	run := r.relayInTurns(nil, func(_ *turns, n int) {
 		if n == 2 { // the first settlement
 			r.await("all are sent", func() bool { return len(r.received()) == entries })
 		}
@@ -380,7 +380,7 @@ func TestRequestsGoOnWhenATransactionTakesTheAnswersThatHeldThemUp(t *testing.T)
 	for i := range 3 * held {
 		r.add(fmt.Sprintf("- %d", i))
 	}
-	run := r.relayInTurns(func(_ *turns, n int) {
+	run := r.relayInTurns(nil, func(_ *turns, n int) {
 		switch n {
 		case 2:
 			r.await("as many answers as hold up requests", func() bool { return len(r.received()) == held })
@@ -397,7 +397,7 @@ func TestRequestsGoOnWhenATransactionTakesTheAnswersThatHeldThemUp(t *testing.T)
 // not seen.
 func TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed(t *testing.T) {
 	r := newRig(t, fast, ok)
-	r.relayInTurns(nil, func(run *turns, n int) {
+	r.relayInTurns(nil, nil, func(run *turns, n int) {
 		if n == 1 {
 			r.add("a 1")
 			run.applied <- struct{}{}
@@ -413,7 +413,7 @@ func TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed(t *testing.T) {
 func TestTheLastTransactionOfAClaimIsReported(t *testing.T) {
 	r := newRig(t, fast, ok)
 	r.add("a 1")
-	run := r.relayInTurns(nil, func(run *turns, n int) {
+	run := r.relayInTurns(nil, nil, func(run *turns, n int) {
 		if n == 2 {
 			run.end()
 			<-time.After(20 * time.Millisecond) // in which the relay hears of it first

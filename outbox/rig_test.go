@@ -196,9 +196,13 @@ func newRig(t *testing.T, o outbox.Options[*tx], answer func(r *http.Request, bo
 	}))
 	t.Cleanup(srv.Close)
 	r.url = srv.URL
-	o.Group = "billing"
-	o.Client = srv.Client()
-	o.Logger = slog.New(slog.DiscardHandler)
+	return r.withBox(o, srv.Client())
+}
+
+// withBox gives r a box that sends with client and whose events it keeps.
+func (r *rig) withBox(o outbox.Options[*tx], client *http.Client) *rig {
+	r.Helper()
+	o.Group, o.Client, o.Logger = "billing", client, slog.New(slog.DiscardHandler)
 	o.Observe = func(e outbox.Event) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -206,7 +210,7 @@ func newRig(t *testing.T, o outbox.Options[*tx], answer func(r *http.Request, bo
 	}
 	box, err := outbox.New(table{}, o)
 	if err != nil {
-		t.Fatal(err)
+		r.Fatal(err)
 	}
 	r.box = box
 	return r

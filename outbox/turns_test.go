@@ -8,16 +8,20 @@ type turns struct {
 	*running
 	calls         int
 	before, after func(run *turns, n int)
-	panicked      any // what the relay ended with
+	panics        any // what the relay must end with, if it must panic
 }
 
-func (r *rig) relayInTurns(before, after func(run *turns, n int)) *turns {
+func (r *rig) relayInTurns(panics any, before, after func(run *turns, n int)) *turns {
 	c := &claim{db: r.db, epoch: 1, applied: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(r.Context())
-	s := &turns{running: &running{c, cancel, make(chan struct{})}, before: before, after: after}
+	s := &turns{running: &running{c, cancel, make(chan struct{})}, before: before, after: after, panics: panics}
 	go func() {
 		defer close(s.done)
-		defer func() { s.panicked = recover() }()
+		defer func() {
+			if v := recover(); v != s.panics {
+				r.Errorf("the relay ended with the panic %v, want %v", v, s.panics)
+			}
+		}()
 		r.box.Relay(ctx, s)
 	}()
 	r.Cleanup(func() { r.stop(s.running) })

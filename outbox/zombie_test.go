@@ -68,19 +68,7 @@ func fencedRig(t *testing.T, o outbox.Options[*tx], network func(http.RoundTripp
 	}), httpfence.Options{Logger: slog.New(slog.DiscardHandler)}))
 	t.Cleanup(srv.Close)
 	r.url = srv.URL
-	o.Group, o.Logger = "billing", slog.New(slog.DiscardHandler)
-	o.Client = &http.Client{Transport: network(srv.Client().Transport)}
-	o.Observe = func(e outbox.Event) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.events = append(r.events, e)
-	}
-	box, err := outbox.New(table{}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.box = box
-	return r, &effects
+	return r.withBox(o, &http.Client{Transport: network(srv.Client().Transport)}), &effects
 }
 
 func TestAZombiesRequestThatArrivesLateHasNoEffect(t *testing.T) {

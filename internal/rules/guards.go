@@ -179,6 +179,9 @@ var guardsOfTheRest = []guard{
 	{"R6", "the next claim does not wait for the last one's work", []edit{
 		{aside, "\ts.underWay.Wait() //", "\t//"},
 	}, "consumer", "TestTheNextClaimWaitsForTheWorkOfTheLastOne"},
+	{"R6", "a tenure begins after Run has returned", []edit{
+		{running, "if r.over {", "if false {"},
+	}, "consumer", "TestNothingBeginsAfterRun"},
 	{"R6", "a partition is given back while work beside it goes on", []edit{
 		{aside, "\t<-s.ended\n", ""},
 	}, "consumer", "TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned"},

@@ -36,16 +36,22 @@ func Run(ctx context.Context, name string, out, errOut io.Writer,
 	case ctx.Err() != nil:
 		fmt.Fprintf(errOut, "%s: interrupted; the workers are stopped\n", name)
 		if err != nil {
-			fmt.Fprintf(errOut, "%s: %s\n", name, strings.TrimPrefix(err.Error(), name+": "))
+			complain(errOut, name, err)
 		}
 		return StatusHalted
 	case err != nil && cs == nil:
-		fmt.Fprintf(errOut, "%s: %s\n", name, strings.TrimPrefix(err.Error(), name+": "))
+		complain(errOut, name, err)
 		return StatusNot
 	case err != nil:
 		fmt.Fprintf(errOut, "%s: not all could be cleaned up: %v\n", name, err)
 	}
 	return Conclude(b, cs, table)
+}
+
+// complain says an error under the program's name, which some begin with: those of
+// workers, who say them alone.
+func complain(out io.Writer, name string, err error) {
+	fmt.Fprintf(out, "%s: %s\n", name, strings.TrimPrefix(err.Error(), name+": "))
 }
 
 // Conclude shows the table and says what it means.
