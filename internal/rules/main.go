@@ -1,7 +1,8 @@
 // Command rules takes the guards away that keep the rules of ARCHITECTURE.md,
-// one at a time, in a copy of this module, and runs the test that is named for
-// each. A guard is caught if its test fails without it. It exits with 1 if one
-// is not, or is no longer where guards.go says.
+// one at a time, and runs the test that is named for each. A guard is caught if
+// its test fails without it. It exits with 1 if one is not, or is no longer
+// where guards.go says. No file of the module changes: the compiler is given
+// the files without the guard by go test -overlay.
 //
 //	go run ./internal/rules             # all of them, a few minutes
 //	go run ./internal/rules R2 R9       # some rules only
@@ -10,7 +11,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,6 +23,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +32,7 @@ import (
 
 func main() {
 	table := flag.Bool("table", false, "print the table of ARCHITECTURE.md, and run nothing")
-	jobs := flag.Int("jobs", 2, "how many tests run at a time, each in a copy of its own")
+	jobs := flag.Int("jobs", runtime.NumCPU(), "how many tests run at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -53,42 +57,29 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 	if len(gs) == 0 {
 		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines in the table of ARCHITECTURE.md", only)
 	}
-	temp, err := os.MkdirTemp("", "epochfence-rules-")
-	if err != nil {
+	if err := passWithTheirGuards(ctx, module, gs); err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(temp) }()
-	copies := make(chan string, jobs)
-	for n := range jobs {
-		to := filepath.Join(temp, fmt.Sprint(n))
-		if err := copyModule(to, module); err != nil {
-			return fmt.Errorf("copy the module: %w", err)
-		}
-		copies <- to
-	}
-	if err := passWithTheirGuards(ctx, filepath.Join(temp, "0"), gs); err != nil {
-		return err
-	}
-	return takeAway(ctx, copies, gs)
+	return takeAway(ctx, module, jobs, gs)
 }
 
 // answersTo reports whether word is the guard's rule or part of its text.
 func (g guard) answersTo(word string) bool { return word == g.rule || strings.Contains(g.taken, word) }
 
-// takeAway takes one guard after the other away, as many at a time as there are
-// copies.
-func takeAway(ctx context.Context, copies chan string, gs []guard) error {
+// takeAway takes one guard after the other away, so many at a time.
+func takeAway(ctx context.Context, module string, jobs int, gs []guard) error {
 	var (
 		running            sync.WaitGroup
 		mu                 sync.Mutex
 		done, missed, weak int
+		free               = make(chan struct{}, jobs)
 		began              = time.Now()
 	)
 	for _, g := range gs {
-		module := <-copies
+		free <- struct{}{}
 		running.Go(func() {
 			run, err := without(ctx, module, g)
-			copies <- module
+			<-free
 			mu.Lock()
 			defer mu.Unlock()
 			if ctx.Err() != nil {
@@ -118,32 +109,6 @@ func takeAway(ctx context.Context, copies chan string, gs []guard) error {
 	return nil
 }
 
-// copyModule copies all but hidden directories.
-func copyModule(to, from string) error {
-	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		switch {
-		case d.IsDir() && rel != "." && strings.HasPrefix(d.Name(), "."):
-			return filepath.SkipDir
-		case d.IsDir():
-			return os.MkdirAll(filepath.Join(to, rel), 0o755)
-		case !d.Type().IsRegular():
-			return nil
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(to, rel), b, 0o644)
-	})
-}
-
 // passWithTheirGuards runs all the tests once before anything is taken away.
 func passWithTheirGuards(ctx context.Context, module string, gs []guard) error {
 	tests := map[string][]string{}
@@ -153,7 +118,7 @@ func passWithTheirGuards(ctx context.Context, module string, gs []guard) error {
 	for _, pkg := range slices.Sorted(maps.Keys(tests)) {
 		began := time.Now()
 		slices.Sort(tests[pkg])
-		if out, err := goTest(ctx, module, pkg, strings.Join(slices.Compact(tests[pkg]), "|"), 3*time.Minute); err != nil {
+		if out, err := goTest(ctx, module, "", pkg, strings.Join(slices.Compact(tests[pkg]), "|"), 3*time.Minute); err != nil {
 			return fmt.Errorf("with every guard in its place the tests of %s fail: %w\n%s", pkg, err, out)
 		}
 		fmt.Printf("%s: with every guard in its place its tests pass (%.0f s)\n", pkg, time.Since(began).Seconds())
@@ -168,25 +133,20 @@ const runs = 4
 // without runs the test of one guard without it until it fails, and returns in
 // which run it did, or an error if it does not.
 func without(ctx context.Context, module string, g guard) (run int, err error) {
-	for _, e := range g.edits {
-		path := filepath.Join(module, filepath.FromSlash(e.file))
-		before, err := os.ReadFile(path)
-		if err != nil {
-			return 0, err
-		}
-		if n := strings.Count(string(before), e.old); n != 1 {
-			return 0, fmt.Errorf("%s has this %d times, want it once; where is the guard now?\n%s", e.file, n, e.old)
-		}
-		defer func() { _ = os.WriteFile(path, before, 0o644) }()
-		if err := os.WriteFile(path, []byte(strings.Replace(string(before), e.old, e.new, 1)), 0o644); err != nil {
-			return 0, err
-		}
+	temp, err := os.MkdirTemp("", "epochfence-rules-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = os.RemoveAll(temp) }()
+	over, err := overlay(temp, module, g.edits)
+	if err != nil {
+		return 0, err
 	}
 	top, _, _ := strings.Cut(g.test, "/")
 	failed := regexp.MustCompile(`(?m)^(--- FAIL: |\s+)` + top + `\b.*\(`)
 	for run = 1; run <= runs; run++ {
 		// A test that hangs without the guard has failed as well.
-		out, err := goTest(ctx, module, g.pkg, pattern(g.test), 30*time.Second)
+		out, err := goTest(ctx, module, over, g.pkg, pattern(g.test), 30*time.Second)
 		switch {
 		case err == nil:
 		case failed.MatchString(out):
@@ -198,9 +158,37 @@ func without(ctx context.Context, module string, g guard) (run int, err error) {
 	return 0, fmt.Errorf("%s %s passes without it, %d times", g.pkg, g.test, runs)
 }
 
+// overlay writes the files as they are after the edits, and what go test
+// -overlay wants to know of them, to a directory. It returns the latter's path.
+func overlay(temp, module string, edits []edit) (string, error) {
+	replace := map[string]string{} // the module's file -> ours
+	for n, e := range edits {
+		original := filepath.Join(module, filepath.FromSlash(e.file))
+		from := cmp.Or(replace[original], original)
+		before, err := os.ReadFile(from)
+		if err != nil {
+			return "", err
+		}
+		if n := strings.Count(string(before), e.old); n != 1 {
+			return "", fmt.Errorf("%s has this %d times, want it once; where is the guard now?\n%s", e.file, n, e.old)
+		}
+		to := filepath.Join(temp, fmt.Sprintf("%d%s", n, filepath.Ext(original)))
+		if err := os.WriteFile(to, []byte(strings.Replace(string(before), e.old, e.new, 1)), 0o644); err != nil {
+			return "", err
+		}
+		replace[original] = to
+	}
+	data, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(temp, "overlay.json")
+	return path, os.WriteFile(path, data, 0o644)
+}
+
 // goTest runs tests of one package. A service that is not there is a failure.
-func goTest(ctx context.Context, module, pkg, run string, timeout time.Duration) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-ldflags=-s -w", "-timeout", timeout.String(), "-run", run, "./"+pkg)
+func goTest(ctx context.Context, module, overlay, pkg, run string, timeout time.Duration) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay="+overlay, "-vet=off", "-count=1", "-ldflags=-s -w", "-timeout", timeout.String(), "-run", run, "./"+pkg)
 	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "CI=true")
 	cmd.WaitDelay = 10 * time.Second
