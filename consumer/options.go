@@ -40,7 +40,8 @@ type Options[TX any] struct {
 
 	// MaxAttempts is how often a message is tried before OnFailure. Zero means
 	// 10. A message that fails among others is tried alone first; those tries
-	// do not count, and neither do failures that are [epoch.ErrTransient].
+	// do not count, and neither do failures that are [epoch.ErrTransient] or
+	// [epoch.ErrUnhealthy].
 	MaxAttempts int
 
 	// RetryMin and RetryMax bound the wait between attempts, which doubles,

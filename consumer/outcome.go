@@ -13,10 +13,11 @@ type outcome struct {
 type ending int
 
 const (
-	applied ending = iota
-	left           // the partition was asked back or lost, and nothing is under way
-	refused        // the fence belongs to another claim (R6)
-	inDoubt        // what the sink holds is not known (R5)
-	halted         // the partition cannot go on; nothing is in doubt
-	escaped        // the handler committed by itself; trying again would do so again
+	applied       ending = iota
+	left                 // the partition was asked back or lost, and nothing is under way
+	refused              // the fence belongs to another claim (R6)
+	inDoubt              // what the sink holds is not known (R5)
+	halted               // the partition cannot go on; nothing is in doubt
+	haltedInDoubt        // neither can it go on, nor is known what the sink holds
+	escaped              // the handler committed by itself; trying again would do so again
 )

@@ -34,6 +34,9 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		return o.retries.next()
 	case halted:
 		return o.halted(out.err)
+	case haltedInDoubt:
+		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
+		return o.halted(out.err)
 	case escaped:
 		o.run.escape(o.partition, out.err)
 		o.escaped(out.err)
@@ -68,7 +71,8 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration 
 // needsPerson tells the refusals of a claim that no waiting resolves from those
 // that pass.
 func needsPerson(err error) bool {
-	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) || errors.Is(err, epoch.ErrMissing)
+	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) ||
+		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrUnhealthy)
 }
 
 func (o *ownership[TX]) halted(err error) time.Duration {

@@ -205,8 +205,17 @@ func (c *committer[TX]) otherwiseAgain(takes []take[TX], except int) {
 // the connection was lost, the two may have to do with each other: the message
 // is remembered, and does not share its next transaction.
 func (c *committer[TX]) doubt(takes []take[TX], a attempt, err error) {
+	alone := len(takes) == 1 && len(takes[0].ms) == 1
 	for i, t := range takes {
-		if a.err != nil && i == a.take {
+		switch {
+		case a.err != nil && i != a.take:
+		case errors.Is(err, epoch.ErrUnhealthy) && alone:
+			t.probe.halted()
+			c.finish(t.holding, outcome{end: haltedInDoubt, err: err})
+			continue
+		case errors.Is(err, epoch.ErrUnhealthy):
+			t.probe.failed(len(t.ms), a.at)
+		case a.err != nil:
 			if _, failure := t.blame(len(t.ms), a.at, len(takes) > 1, err); failure != nil {
 				c.finish(t.holding, outcome{end: halted, err: failure})
 				continue
@@ -224,8 +233,12 @@ func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error) {
 		cause = a.err
 	}
 	var permanent *permanentError
+	final := errors.As(cause, &permanent)
 	switch {
-	case errors.Is(err, epoch.ErrTransient) && !errors.As(cause, &permanent):
+	case errors.Is(err, epoch.ErrUnhealthy) && !final && t.probe.given == nil:
+		c.unhealthy(t, n, a.at, shared, err)
+		return
+	case errors.Is(err, epoch.ErrTransient) && !final:
 		c.again(t.holding, t.postpone(n, err))
 		return
 	case t.ms[0].Control && n == 1 && !shared: // nobody's message
@@ -243,6 +256,18 @@ func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error) {
 		return
 	}
 	c.again(t.holding, in)
+}
+
+// unhealthy halts a partition whose first message cannot be applied in the state
+// the database is in. Those before it are applied first.
+func (c *committer[TX]) unhealthy(t take[TX], n, at int, shared bool, err error) {
+	if n > 1 || shared {
+		t.probe.failed(n, at)
+		c.again(t.holding, 0)
+		return
+	}
+	t.probe.halted()
+	c.finish(t.holding, outcome{end: halted, err: err})
 }
 
 func (c *committer[TX]) advanced(t take[TX], took time.Duration) {

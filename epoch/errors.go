@@ -31,11 +31,20 @@ var (
 	// or has lost its connection. Claim again: the position then tells.
 	ErrInDoubt = errors.New("outcome in doubt")
 
-	// ErrTransient: the database refused for a reason that passes: a deadlock,
-	// a serialization failure, a lock not granted in time, a full disk. Nothing
-	// is committed and no message is at fault; try again. A handler may return
-	// it too.
+	// ErrTransient: the database refused for a reason that passes and that the
+	// size or the company of a transaction may have caused: a deadlock, a
+	// serialization failure, a lock not granted in time, no locks or memory
+	// left. Nothing is committed and no message is at fault; try again, with
+	// less. A handler may return it too.
 	ErrTransient = errors.New("transient failure")
+
+	// ErrUnhealthy: the database refused for a reason that no message has: a
+	// table or column is missing, or a right; the server is read-only; the disk
+	// is full or broken. Nothing is committed, unless it is [ErrInDoubt] too,
+	// and no message is at fault: the partition halts with the reason and is
+	// tried again from time to time, until somebody has mended the database. A
+	// handler may return it too, for whatever it cannot work without.
+	ErrUnhealthy = errors.New("unhealthy database")
 
 	// ErrEscaped: the handler left the fenced transaction, by a COMMIT or
 	// ROLLBACK of its own. What it wrote may be committed without the fence.

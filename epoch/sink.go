@@ -42,7 +42,8 @@ type Sink[TX any] interface {
 	// [*MovedError] or [*MissingError] and names the first refused partition in key
 	// order. A handler that ended the transaction by itself is [ErrEscaped]. A
 	// refusal of the database that passes, also of a handler's statement, is
-	// [ErrTransient] beside what it was.
+	// [ErrTransient] beside what it was, and one that has to do with the state
+	// of the database alone is [ErrUnhealthy].
 	// apply is called at most once. ctx bounds the whole transaction; when it
 	// ends before the commit was sent, nothing is committed.
 	Commit(ctx context.Context, as []Advance, apply func(ctx context.Context, tx TX) error) error

@@ -242,7 +242,7 @@ func (r *relay[TX]) failed(t *settlement, err error) {
 		aside(own.lane, own.err)
 	case len(again) > 1:
 		r.alone = true
-	case len(again) == 1 && !errors.Is(err, epoch.ErrTransient) && !errors.Is(err, epoch.ErrInDoubt):
+	case len(again) == 1 && !errors.Is(err, epoch.ErrTransient) && !errors.Is(err, epoch.ErrUnhealthy) && !errors.Is(err, epoch.ErrInDoubt):
 		aside(again[0], err)
 	default:
 		wait := r.pause.NextBackOff()

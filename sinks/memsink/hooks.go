@@ -16,7 +16,9 @@ import (
 //	do(); return epoch.ErrInDoubt        // the step is taken, its answer lost
 //	return epoch.ErrInDoubt              // the step never arrives
 //	late = do; return epoch.ErrInDoubt   // the test calls late() when it likes: still in flight
-//	return errors.New("disk full")       // refused
+//	return errors.New("out of stock")    // refused
+//	return epoch.ErrTransient            // refused, for a reason that passes
+//	return epoch.ErrUnhealthy            // refused, for a reason that somebody has to mend
 //
 // The step is taken at most once, on the goroutine that calls do; a second call
 // is an error. A hook that returns nil without it is one too. The context is

@@ -52,6 +52,10 @@ type Dialect interface {
 
 	// classify says what an error means for the transaction it came from.
 	classify(err error) class
+
+	// blameless returns [epoch.ErrTransient] or [epoch.ErrUnhealthy], with what
+	// is the matter, for an error that is no message's fault, and otherwise nil.
+	blameless(err error) error
 }
 
 // querier is a [sql.DB], [sql.Conn] or [sql.Tx].
@@ -68,9 +72,6 @@ const (
 
 	// busy: another transaction is in the way; try again.
 	busy
-
-	// full: there is no room. Nothing of the transaction is committed.
-	full
 
 	// aborted: the database may have rolled the transaction back by itself.
 	// As the answer to a COMMIT it still means that nothing is committed.

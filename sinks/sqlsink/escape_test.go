@@ -152,7 +152,7 @@ func TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround(t *testi
 		result func(full, next error) error
 		says   error
 	}{
-		"the failure is returned":  {func(full, _ error) error { return full }, epoch.ErrTransient},
+		"the failure is returned":  {func(full, _ error) error { return full }, epoch.ErrUnhealthy},
 		"what follows is returned": {func(_, next error) error { return next }, epoch.ErrEscaped},
 		"another error":            {func(_, _ error) error { return hides }, epoch.ErrEscaped},
 		"no error":                 {func(_, _ error) error { return nil }, epoch.ErrEscaped},

@@ -7,7 +7,9 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -75,14 +77,18 @@ func (sqlite) inTransaction(ctx context.Context, conn *sql.Conn) (bool, error) {
 // Result codes. https://www.sqlite.org/rescode.html
 const (
 	sqliteError     = 1
+	sqlitePerm      = 3
 	sqliteAbort     = 4
 	sqliteBusy      = 5
 	sqliteLocked    = 6
 	sqliteNoMem     = 7
+	sqliteReadOnly  = 8
 	sqliteInterrupt = 9
 	sqliteIOErr     = 10
 	sqliteCorrupt   = 11
 	sqliteFull      = 13
+	sqliteCantOpen  = 14
+	sqliteAuth      = 23
 	sqliteNotADB    = 26
 )
 
@@ -105,12 +111,48 @@ func (sqlite) classify(err error) class {
 	switch e.Code() & 0xff { // the rest is the extended code
 	case sqliteBusy, sqliteLocked:
 		return busy
-	case sqliteFull:
-		return full
-	case sqliteNoMem, sqliteInterrupt, sqliteAbort:
+	case sqliteFull, sqliteNoMem, sqliteInterrupt, sqliteAbort:
 		return aborted
 	case sqliteIOErr, sqliteCorrupt, sqliteNotADB:
 		return doubtful
 	}
 	return refused
+}
+
+// schemaDiffers begins what SQLite says of a statement that asks for another
+// schema than the file has; the code is that of every mistake in SQL. A deploy
+// that came before its migration says so for every message.
+var schemaDiffers = []string{
+	"no such table", "no such column", "no such view", "no such function", "has no column named", "values were supplied",
+}
+
+func (sqlite) blameless(err error) error {
+	var e interface {
+		error
+		Code() int
+	}
+	if !errors.As(err, &e) {
+		return nil
+	}
+	switch e.Code() & 0xff {
+	case sqliteBusy, sqliteLocked:
+		return fmt.Errorf("%w: another transaction is in the way", epoch.ErrTransient)
+	case sqliteNoMem:
+		return fmt.Errorf("%w: out of memory", epoch.ErrTransient)
+	case sqliteFull:
+		return fmt.Errorf("%w: no room: the disk, or the file by its own limit, is full; nothing was committed", epoch.ErrUnhealthy)
+	case sqliteReadOnly, sqlitePerm, sqliteAuth, sqliteCantOpen:
+		return fmt.Errorf("%w: the file, its directory or the connection cannot be written to", epoch.ErrUnhealthy)
+	case sqliteIOErr:
+		return fmt.Errorf("%w: the disk fails", epoch.ErrUnhealthy)
+	case sqliteCorrupt, sqliteNotADB:
+		return fmt.Errorf("%w: the file is damaged: restore it from a backup", epoch.ErrUnhealthy)
+	case sqliteError:
+		for _, s := range schemaDiffers {
+			if strings.Contains(e.Error(), s) {
+				return fmt.Errorf("%w: the schema is not the one that the statement expects: is a migration missing?", epoch.ErrUnhealthy)
+			}
+		}
+	}
+	return nil
 }

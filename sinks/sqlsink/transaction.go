@@ -145,20 +145,18 @@ func (t *transaction) end() {
 	t.conn = nil
 }
 
-// explain marks a refusal that passes as [epoch.ErrTransient], and adds what a
-// person can do.
+// explain marks a refusal that passes as [epoch.ErrTransient] and one that has to
+// do with the state of the database as [epoch.ErrUnhealthy], and adds what a person
+// can do.
 func (s *Sink) explain(err error) error {
-	for _, settled := range []error{epoch.ErrTransient, epoch.ErrInDoubt, epoch.ErrEscaped} {
+	for _, settled := range []error{epoch.ErrTransient, epoch.ErrUnhealthy, epoch.ErrEscaped} {
 		if errors.Is(err, settled) {
 			return err
 		}
 	}
-	switch s.d.classify(err) {
-	case full:
-		return fmt.Errorf("%w: no room: the disk, or the file by its own limit, is full; nothing was committed: %w", epoch.ErrTransient, err)
-	case busy:
-		return fmt.Errorf("%w: another transaction is in the way: %w", epoch.ErrTransient, err)
-	default:
+	fault := s.d.blameless(err)
+	if fault == nil || errors.Is(err, epoch.ErrInDoubt) && !errors.Is(fault, epoch.ErrUnhealthy) {
 		return err
 	}
+	return fmt.Errorf("%w: %w", fault, err)
 }
