@@ -3,6 +3,7 @@ package pgoutbox
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,6 +22,11 @@ type DBTX interface {
 
 // Store is an [outbox.Store] for the transactions TX of the application, such as
 // pgsink.Tx. It is safe for concurrent use.
+//
+// What its queries read is bounded by what they are asked for, however long the
+// backlog is and whatever PostgreSQL knows about the table: the table is empty most
+// of the time, and a plan that is made then reads all of it when there is a
+// backlog. So each query fits one index only, and is planned each time it is run.
 type Store[TX DBTX] struct {
 	add, scan, next, load, remove string
 }
@@ -43,18 +49,23 @@ func Open[TX DBTX](ctx context.Context, db DB, schema string) (*Store[TX], error
 		return nil, fmt.Errorf("pgoutbox: open: %w", err)
 	}
 	const (
-		partition = ` where group_name = $1 and topic = $2 and partition = $3`
-		row       = `select id, order_key, scope, idempotency_key, method, url, header, body from `
+		row = `id, order_key, scope, idempotency_key, method, url, header, body`
+		// The partition is asked about outside of a subquery with a LIMIT, where the
+		// planner cannot choose an index for it.
+		inPartition = ` where (found.group_name, found.topic, found.partition) = ($1, $2, $3)`
 	)
 	entries := quote(schema) + `.outbox_entry`
+	byID := `unnest($4::bigint[]) as wanted (id), lateral (select * from ` + entries + ` as e where e.id = wanted.id limit 1) as found` + inPartition
 	return &Store[TX]{
 		add: `insert into ` + entries + ` (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)` +
 			` values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		scan: row + entries + partition + ` and id > $4 order by id limit $5`,
-		next: `select following.* from unnest($4::text[], $5::bigint[]) as done (order_key, id), lateral (` +
-			row + entries + ` as e` + partition + ` and e.order_key = done.order_key and e.id > done.id order by e.id limit 1) as following`,
-		load:   row + entries + partition + ` and id = any ($4)`,
-		remove: `delete from ` + entries + partition + ` and id = any ($4) returning id`,
+		scan: `select ` + row + ` from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, $4)` +
+			` and (group_name, topic, partition) <= ($1, $2, $3) order by group_name, topic, partition, id limit $5`,
+		next: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from unnest($4::text[], $5::bigint[]) as done (order_key, id), lateral (` +
+			`select * from ` + entries + ` as e where (e.group_name, e.topic, e.partition, e.order_key, e.id) > ($1, $2, $3, done.order_key, done.id)` +
+			` order by e.group_name, e.topic, e.partition, e.order_key, e.id limit 1) as found` + inPartition + ` and found.order_key = done.order_key`,
+		load:   `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from ` + byID,
+		remove: `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
 	}, nil
 }
 
@@ -101,7 +112,7 @@ func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []
 }
 
 func all[T any, TX DBTX](ctx context.Context, tx TX, p epoch.Partition, read pgx.RowToFunc[T], query string, args ...any) ([]T, error) {
-	rows, err := tx.Query(ctx, query, args...)
+	rows, err := tx.Query(ctx, query, append([]any{pgx.QueryExecModeExec}, args...)...) // a prepared statement keeps its plan
 	if err != nil {
 		return nil, fmt.Errorf("pgoutbox: entries of %s: %w", p, err)
 	}

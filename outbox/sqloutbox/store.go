@@ -43,11 +43,13 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, o Options) (*Store[TX], erro
 		row       = `SELECT id, order_key, scope, idempotency_key, method, url, header, body FROM `
 	)
 	entries := o.TablePrefix + `entries`
+	// Left to itself, SQLite follows what the last ANALYZE has seen, when the backlog
+	// was another one.
 	return &Store[TX]{
 		add: `INSERT INTO ` + entries + ` (consumer_group, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		scan:   row + entries + partition + ` AND id > ? ORDER BY id LIMIT ?`,
-		next:   row + entries + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
+		scan:   row + entries + ` INDEXED BY ` + entries + `_partition` + partition + ` AND id > ? ORDER BY id LIMIT ?`,
+		next:   row + entries + ` INDEXED BY ` + entries + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
 		load:   row + entries + partition + ` AND id = ?`,
 		remove: `DELETE FROM ` + entries + partition + ` AND id = ?`,
 	}, nil

@@ -1,0 +1,120 @@
+package pgoutbox_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+)
+
+// What PostgreSQL knows of a table, and the plans that a connection keeps, may date
+// from when there was no backlog.
+func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
+	const backlog, batch = 3000, 64
+	ours := epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
+	for name, history := range map[string][]string{
+		"never analyzed":                      {"use", "backlog"},
+		"analyzed when empty":                 {"vacuum (analyze) %", "use", "backlog"},
+		"analyzed with the backlog":           {"use", "backlog", "analyze %", "use"},
+		"analyzed with the backlog of others": {"others", "analyze %", "use", "backlog"},
+		"analyzed with our backlog alone":     {"backlog", "analyze %", "use", "others"},
+	} {
+		for _, mode := range []string{"auto", "force_generic_plan"} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				conn := pgtest.Start(t).Superuser(t)
+				if err := pgoutbox.Migrate(t.Context(), conn, ""); err != nil {
+					t.Fatal(err)
+				}
+				exec := func(sql string, args ...any) {
+					t.Helper()
+					if _, err := conn.Exec(t.Context(), strings.ReplaceAll(sql, "%", "epochfence_outbox.outbox_entry"), args...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				exec(`alter table % set (autovacuum_enabled = off)`)
+				exec(`set plan_cache_mode = ` + mode)
+				store, err := pgoutbox.Open[pgx.Tx](t.Context(), conn, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				fill := func(p epoch.Partition, n int) {
+					exec(`insert into % (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)
+						select $1, $2, $3, 'key ' || mod(i, 70), 's', i::text, 'POST', 'http://host/', '{}', convert_to(repeat('x', 1500), 'UTF8') from generate_series(1, $4::int) i`,
+						p.Group, p.Topic, p.Number, n)
+				}
+				// The middle of the backlog, as a relay has it that has sent what was before.
+				var last int64
+				round := func(check func(what string, do func(tx pgx.Tx) error)) {
+					check("Scan", func(tx pgx.Tx) error { _, err := store.Scan(t.Context(), tx, ours, last+backlog/2, batch); return err })
+					ids, places := make([]int64, 0, batch), make([]outbox.Place, 0, batch)
+					for i := range batch {
+						ids = append(ids, last+backlog/2+int64(i))
+						places = append(places, outbox.Place{Key: fmt.Sprint("key ", i), ID: last + backlog/2 + int64(i)})
+					}
+					check("Load", func(tx pgx.Tx) error { _, err := store.Load(t.Context(), tx, ours, ids); return err })
+					check("Next", func(tx pgx.Tx) error { _, err := store.Next(t.Context(), tx, ours, places); return err })
+					check("Delete", func(tx pgx.Tx) error { _, err := store.Delete(t.Context(), tx, ours, ids); return err })
+				}
+				inTx := func(do func(tx pgx.Tx) error) {
+					t.Helper()
+					tx, err := conn.Begin(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+					if err := do(tx); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, step := range history {
+					switch step {
+					case "use":
+						for range 7 { // after five, a statement that is kept gets the plan that it keeps
+							round(func(_ string, do func(pgx.Tx) error) { inTx(do) })
+						}
+					case "backlog":
+						if err := conn.QueryRow(t.Context(), `select coalesce(max(id), 0) from epochfence_outbox.outbox_entry`).Scan(&last); err != nil {
+							t.Fatal(err)
+						}
+						fill(ours, backlog)
+					case "others":
+						for i := range 4 {
+							fill(epoch.Partition{Group: ours.Group, Topic: ours.Topic, Number: ours.Number + 1 + int32(i)}, backlog)
+						}
+					default:
+						exec(step)
+					}
+				}
+				count := func(tx pgx.Tx) (rows, blocks int64) { // since the connection last told the others
+					err := tx.QueryRow(t.Context(), `select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)),
+						sum(pg_stat_get_xact_blocks_fetched(oid)) from pg_class where relname like 'outbox\_entry%'`).Scan(&rows, &blocks)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return rows, blocks
+				}
+				round(func(what string, do func(pgx.Tx) error) {
+					inTx(func(tx pgx.Tx) error {
+						rows, blocks := count(tx)
+						if err := do(tx); err != nil {
+							return err
+						}
+						rowsThen, blocksThen := count(tx)
+						if rows, blocks := rowsThen-rows, blocksThen-blocks; rows > 5*batch || blocks > 20*batch {
+							t.Errorf("%s of %d entries read %d rows and index entries, %d blocks", what, batch, rows, blocks)
+						}
+						return nil
+					})
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package sqloutbox
+
+import (
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	_ "modernc.org/sqlite"
+)
+
+// SQLite plans by what the last ANALYZE has seen, which may date from when there was
+// no backlog, or another one.
+func TestEachQueryIsDrivenByTheIndexMadeForIt(t *testing.T) {
+	const backlog = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+		INSERT INTO epochfence_outbox_entries (consumer_group, topic, number, order_key, scope, idempotency_key, method, url, header, body)
+		SELECT 'billing', 'orders', `
+	ours, others := backlog+`3, 'key ' || i % 50, 's', i, 'POST', '', '{}', x'' FROM n`, backlog+`i, '', 's', i, 'POST', '', '{}', x'' FROM n`
+	for name, history := range map[string][]string{
+		"never analyzed":                {ours},
+		"analyzed when empty":           {`ANALYZE`, ours},
+		"analyzed with our backlog":     {ours, `ANALYZE`},
+		"analyzed with that of others":  {others, `ANALYZE`, ours},
+		"analyzed with that of all":     {others, ours, `ANALYZE`},
+		"analyzed with a single entry":  {ours, `DELETE FROM epochfence_outbox_entries WHERE id > 1`, `ANALYZE`, ours},
+		"analyzed when ours was at end": {others, `ANALYZE`, ours, `DELETE FROM epochfence_outbox_entries WHERE id < 900`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "outbox.db")+"?_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = db.Close() }()
+			if err := Migrate(t.Context(), db, Options{}); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open[*sql.Tx](t.Context(), db, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, step := range history {
+				if _, err := db.ExecContext(t.Context(), step); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const byID = "USING INTEGER PRIMARY KEY (rowid=?)"
+			for _, c := range []struct {
+				query string
+				args  []any
+				want  string
+			}{
+				{s.scan, []any{"billing", "orders", 3, 500, 64}, "entries_partition (consumer_group=? AND topic=? AND number=? AND "},
+				{s.next, []any{"billing", "orders", 3, "key 7", 500}, "entries_key (consumer_group=? AND topic=? AND number=? AND order_key=? AND "},
+				{s.load, []any{"billing", "orders", 3, 500}, byID},
+				{s.remove, []any{"billing", "orders", 3, 500}, byID},
+			} {
+				var id, parent, unused int
+				var plan string
+				err := db.QueryRowContext(t.Context(), `EXPLAIN QUERY PLAN `+c.query, c.args...).Scan(&id, &parent, &unused, &plan)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !strings.Contains(plan, c.want) {
+					t.Errorf("%s\nis planned as %q, want %q", c.query, plan, c.want)
+				}
+			}
+		})
+	}
+}
