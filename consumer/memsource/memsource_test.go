@@ -300,6 +300,39 @@ func TestPartitionThatWasGivenUpStaysIdleUntilTheMembersChange(t *testing.T) {
 	})
 }
 
+func TestWhatAMemberGaveUpIsTakenByAnotherThatHasItsShareAlready(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memsource.New("orders", 4)
+		g := log.Group(memsource.DefaultGroup)
+		a, b := start(t, log.Member("a")), start(t, log.Member("b"))
+		go func() {
+			for h := range a.granted {
+				go giveWhenAsked(h)
+			}
+		}()
+		synctest.Wait()
+		x, y := <-b.granted, <-b.granted
+		if x.Origin().Number > y.Origin().Number {
+			x, y = y, x
+		}
+		go giveWhenAsked(y)
+		n := x.Origin().Number
+		x.give() // unasked
+		synctest.Wait()
+		if owner := g.Owner("orders", n); owner != "a" {
+			t.Errorf("it is %q who has what b gave up, want a", owner)
+		}
+		if other := <-b.granted; other.Origin().Number == n { // from a, which would have three
+			t.Errorf("b was granted %d again", n)
+		} else {
+			other.give()
+		}
+		a.end(t)
+		b.end(t)
+		close(a.granted)
+	})
+}
+
 func TestKilledMemberLosesEverythingAndRunSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)

@@ -3,9 +3,12 @@ package memsource
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/shares"
 )
 
 var errDrainTooLong = errors.New("memsource: the drain took longer than the term")
@@ -17,6 +20,15 @@ func (g *Group) forgiveAndRebalance() {
 	g.rebalance()
 }
 
+// kind is the partitions that the same members may be granted.
+type kind struct {
+	places []place // in order
+	takes  []bool  // by member
+	free   []place
+	held   [][]*tenure // by member, without those that are asked back
+	goal   []int       // by member: how many it is to hold
+}
+
 // rebalance moves the group one step towards fair shares: it drains from members
 // that hold too much, and grants what is free to those that hold too little. It
 // runs again when a drained partition has come back. In a scripted group it does
@@ -25,67 +37,95 @@ func (g *Group) rebalance() {
 	if g.scripted || len(g.members) == 0 {
 		return
 	}
-	held := map[*Member][]*tenure{}
-	var free []place
-	total := 0
-	for at := range g.places() {
-		total++
-		switch t := g.leases[at]; {
-		case t == nil:
-			free = append(free, at)
-		case !t.asked:
-			held[t.member] = append(held[t.member], t)
-		}
-	}
-	for m, share := range g.shares(total, held) {
-		for len(held[m]) > share {
-			last := len(held[m]) - 1
-			g.drain(held[m][last], g.term)
-			held[m] = held[m][:last]
-		}
-	}
-	g.grantFree(free, g.shares(total, held), held)
-}
-
-// shares says how many partitions each member is to hold. Where they cannot all
-// have the same number, those that hold most keep one more.
-func (g *Group) shares(total int, held map[*Member][]*tenure) map[*Member]int {
-	byHeld := slices.SortedStableFunc(slices.Values(g.members), func(a, b *Member) int {
-		return cmp.Compare(len(held[b]), len(held[a]))
-	})
-	shares := map[*Member]int{}
-	for i, m := range byHeld {
-		shares[m] = total / len(byHeld)
-		if i < total%len(byHeld) {
-			shares[m]++
-		}
-	}
-	return shares
-}
-
-func (g *Group) grantFree(free []place, shares map[*Member]int, held map[*Member][]*tenure) {
-	count := map[*Member]int{}
-	for m := range shares {
-		count[m] = len(held[m])
-	}
-	grants := map[place]*Member{}
-	for _, at := range free {
-		var to *Member
-		for _, m := range g.members {
-			if count[m] < shares[m] && !slices.Contains(g.declined[at], m) && (to == nil || count[m] < count[to]) {
-				to = m
+	kinds := g.shareOut()
+	for _, k := range kinds {
+		for m, ts := range k.held {
+			for _, t := range ts[min(len(ts), k.goal[m]):] {
+				g.drain(t, g.term)
 			}
 		}
-		if to != nil {
-			grants[at] = to
-			count[to]++
+	}
+	g.grantFree(kinds)
+}
+
+// shareOut says how many partitions each member is to hold.
+func (g *Group) shareOut() []*kind {
+	kinds := g.kinds()
+	var names []string
+	for _, m := range g.members {
+		names = append(names, m.name)
+	}
+	var all []shares.Kind
+	for _, k := range kinds {
+		holds := make([]int, len(names))
+		for m, ts := range k.held {
+			holds[m] = len(ts)
+		}
+		first := k.places[0]
+		all = append(all, shares.Kind{Name: fmt.Sprint(first.topic, "/", first.number), Size: len(k.places), Takes: k.takes, Holds: holds})
+	}
+	for i, goal := range shares.Fair(names, all) {
+		kinds[i].goal = goal
+	}
+	return kinds
+}
+
+// kinds sorts the partitions by who may be granted them: whoever has not given
+// them up.
+func (g *Group) kinds() []*kind {
+	var kinds []*kind
+	for at := range g.places() {
+		var takes []bool
+		for _, m := range g.members {
+			takes = append(takes, !slices.Contains(g.declined[at], m))
+		}
+		i := slices.IndexFunc(kinds, func(k *kind) bool { return slices.Equal(k.takes, takes) })
+		if i < 0 {
+			i = len(kinds)
+			kinds = append(kinds, &kind{takes: takes, held: make([][]*tenure, len(takes))})
+		}
+		k := kinds[i]
+		k.places = append(k.places, at)
+		switch t := g.leases[at]; {
+		case t == nil:
+			k.free = append(k.free, at)
+		case !t.asked:
+			if m := slices.Index(g.members, t.member); m >= 0 && takes[m] {
+				k.held[m] = append(k.held[m], t)
+			}
+		}
+	}
+	return kinds
+}
+
+// grantFree deals out what is free, in turn, to those that lack it.
+func (g *Group) grantFree(kinds []*kind) {
+	grants := map[place]*Member{}
+	count := make([]int, len(g.members))
+	for _, k := range kinds {
+		lacks := make([]int, len(g.members))
+		for m := range lacks {
+			lacks[m] = k.goal[m] - len(k.held[m])
+		}
+		for _, at := range k.free {
+			to := -1
+			for m, n := range lacks {
+				if n > 0 && (to < 0 || count[m] < count[to]) {
+					to = m
+				}
+			}
+			if to >= 0 {
+				grants[at] = g.members[to]
+				lacks[to]--
+				count[to]++
+			}
 		}
 	}
 	if len(grants) == 0 {
 		return
 	}
 	g.number++
-	for _, at := range free {
+	for at := range g.places() {
 		if to := grants[at]; to != nil {
 			g.grant(to, at)
 		}

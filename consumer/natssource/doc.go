@@ -79,8 +79,9 @@
 // # Members and shares
 //
 // Every member registers under a key that expires like a lease, watches the keys
-// of its group, and computes the same shares: partitions by members, no more
-// than a member serves, and what remains with those that hold it already. It takes free
+// of its group, and computes the same shares: as equal as can be among members that
+// may serve different streams, and of the ways to reach that the one that moves the fewest
+// partitions away from who holds them. It takes free
 // partitions up to its share. What it has too much it gives back, drained, one
 // at a time, and only while somebody who can take it has less than a share. So
 // a member that joins or leaves moves no more partitions than it must. What it sees

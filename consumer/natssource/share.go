@@ -6,18 +6,25 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/shares"
 )
 
-// group is what a member knows of its group when it decides what to do. Members
-// that know the same decide the same.
+// Each member computes by itself what every member of its group is to have, from
+// what it knows of the group: who serves which partitions, and who holds them.
+// Package shares says how. Then it takes what is free and meant for it, and gives
+// back what it has too much: one partition at a time, as long as others take
+// them. Members that know the same want the same. One that has heard less may
+// want something else; then a swap is refused, or a partition moves once more.
+
+// group is what a member knows of its group when it decides what to do.
 type group struct {
-	members map[string]memberRecord   // those that live, this one among them
-	held    map[place]string          // the member behind each live lease, of this group or not
-	free    map[place]time.Duration   // partitions without a live lease: for how long, as far as we saw
-	busy    map[place]bool            // of ours: those that are being taken or given back
-	grace   time.Duration             // after which another may take what was meant for one
-	idle    time.Duration             // after which anyone may take what nobody took
-	served  map[string]map[place]bool // by member; filled in by plan
+	members map[string]memberRecord // those that live, this one among them
+	held    map[place]string        // the member behind each live lease, of this group or not
+	free    map[place]time.Duration // partitions of ours without a live lease: for how long, as far as we saw
+	busy    map[place]bool          // of ours: those that are being taken or given back
+	grace   time.Duration           // after which another may take what was meant for one
+	idle    time.Duration           // after which anyone may take what nobody took
 }
 
 // decision is what a member does next.
@@ -26,21 +33,20 @@ type decision struct {
 	give *place  // one that others are to have, if there is such
 }
 
-// plan says what the member me does next: it takes free partitions up to its
-// share, and gives one back if it has more and a member that can take it has
-// less.
+// kind is the partitions that the same members serve.
+type kind struct {
+	places []place // in order
+	serves []bool  // by member
+	lacks  []int   // by member: how many more it is to have, or, below zero, fewer
+}
+
+// plan says what the member me does next.
 func (g *group) plan(me string) decision {
-	g.served = map[string]map[place]bool{}
-	for id, m := range g.members {
-		g.served[id] = m.serves()
-	}
-	room := g.shares()
-	for _, id := range g.held {
-		if _, ok := room[id]; ok {
-			room[id]--
-		}
-	}
-	return decision{take: g.take(me, room), give: g.give(me, room)}
+	ids := slices.Sorted(maps.Keys(g.members))
+	kinds := g.kinds(ids)
+	g.shareOut(ids, kinds)
+	at := slices.Index(ids, me)
+	return decision{take: g.take(ids, kinds, at), give: g.give(ids, kinds, at)}
 }
 
 // serves lists the partitions that the member takes if it may.
@@ -48,126 +54,113 @@ func (r memberRecord) serves() map[place]bool {
 	all := map[place]bool{}
 	for stream, count := range r.Streams {
 		for n := range count {
-			if p := (place{stream, n}); !slices.Contains(r.Declined, p.String()) {
-				all[p] = true
-			}
+			all[place{stream, n}] = true
+		}
+	}
+	for p := range all {
+		if slices.Contains(r.Declined, p.String()) {
+			delete(all, p)
 		}
 	}
 	return all
 }
 
-// shares says how many partitions each member is to have: the same number,
-// unless it serves fewer. What remains goes, one each, to those that hold it
-// already, so that nothing moves for it, and otherwise by id: by nothing that
-// changes while partitions are being taken, and looks different to each.
-func (g *group) shares() map[string]int {
-	union, holds := map[place]bool{}, map[string]int{}
-	for _, ps := range g.served {
-		maps.Copy(union, ps)
-	}
-	for _, id := range g.held {
-		holds[id]++
-	}
-	ids := slices.SortedFunc(maps.Keys(g.members), func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(g.served[a]), len(g.served[b])), cmp.Compare(a, b))
-	})
-	shares, left := map[string]int{}, len(union)
-	for i, id := range ids { // those that serve least first: what they cannot have, the rest shares
-		if most := len(g.served[id]); most <= left/(len(ids)-i) {
-			shares[id], left = most, left-most
-			continue
+// kinds sorts the partitions that anybody serves by who does.
+func (g *group) kinds(ids []string) []*kind {
+	served := map[place][]bool{}
+	for m, id := range ids {
+		for p := range g.members[id].serves() {
+			if served[p] == nil {
+				served[p] = make([]bool, len(ids))
+			}
+			served[p][m] = true
 		}
-		rest := ids[i:]
-		each, extra := left/len(rest), left%len(rest)
-		slices.SortFunc(rest, func(a, b string) int {
-			return cmp.Or(more(holds[b], each)-more(holds[a], each), cmp.Compare(a, b))
-		})
-		for j, id := range rest {
-			shares[id] = each
-			if j < extra {
-				shares[id]++
+	}
+	var kinds []*kind
+	for _, p := range slices.SortedFunc(maps.Keys(served), place.compare) {
+		i := slices.IndexFunc(kinds, func(k *kind) bool { return slices.Equal(k.serves, served[p]) })
+		if i < 0 {
+			i = len(kinds)
+			kinds = append(kinds, &kind{serves: served[p]})
+		}
+		kinds[i].places = append(kinds[i].places, p)
+	}
+	return kinds
+}
+
+// shareOut computes what each member lacks. What is held by one that is gone, or
+// that is not to have it, is to be had by others as soon as it is free.
+func (g *group) shareOut(ids []string, kinds []*kind) {
+	var all []shares.Kind
+	for _, k := range kinds {
+		holds := make([]int, len(ids))
+		for _, p := range k.places {
+			if by, ok := g.held[p]; ok {
+				if m, ok := slices.BinarySearch(ids, by); ok && k.serves[m] {
+					holds[m]++
+				}
 			}
 		}
-		break
+		all = append(all, shares.Kind{Name: k.places[0].String(), Size: len(k.places), Takes: k.serves, Holds: holds})
 	}
-	return shares
+	for i, has := range shares.Fair(ids, all) {
+		for m, n := range has {
+			kinds[i].lacks = append(kinds[i].lacks, n-all[i].Holds[m])
+		}
+	}
 }
 
-func more(n, than int) int {
-	if n > than {
-		return 1
-	}
-	return 0
-}
-
-// take lists the free partitions that are for me. room is how many more each
-// member is to have; what free partitions fill of it is subtracted.
-func (g *group) take(me string, room map[string]int) []place {
+// take lists the free partitions that are for me, which is its place in ids.
+func (g *group) take(ids []string, kinds []*kind, me int) []place {
 	var mine, others []place
-	for _, p := range g.scarceFirst() {
-		to := ""
-		for id := range g.members {
-			if room[id] > 0 && g.served[id][p] && (to == "" || rank(p, id, to) < 0) {
-				to = id
+	room := 0
+	for _, k := range kinds {
+		room += k.lacks[me]
+		left := slices.Clone(k.lacks)
+		for _, p := range k.places {
+			if _, held := g.held[p]; held {
+				continue
 			}
-		}
-		switch to {
-		case me:
-			mine = append(mine, p)
-			room[me]--
-		default:
-			others = append(others, p)
-			if to != "" {
-				room[to]--
+			to := -1
+			for m, id := range ids {
+				if left[m] > 0 && (to < 0 || rank(p, id, ids[to]) < 0) {
+					to = m
+				}
+			}
+			left[to]-- // there is one: what is free adds to what they lack
+			if _, ours := g.free[p]; ours && to == me {
+				mine = append(mine, p)
+			} else if ours && k.serves[me] {
+				others = append(others, p)
 			}
 		}
 	}
+	room -= len(mine)
 	for _, p := range others {
-		if !g.served[me][p] {
-			continue
-		}
-		switch free := g.free[p]; {
-		case free >= g.idle:
+		if free := g.free[p]; free >= g.idle || free >= g.grace && room > 0 {
 			mine = append(mine, p)
-			room[me]--
-		case free >= g.grace && room[me] > 0:
-			mine = append(mine, p)
-			room[me]--
+			room--
 		}
 	}
 	return mine
 }
 
-// scarceFirst lists the free partitions, those that few can take first.
-func (g *group) scarceFirst() []place {
-	takers := map[place]int{}
-	for _, ps := range g.served {
-		for p := range ps {
-			takers[p]++
-		}
-	}
-	return slices.SortedFunc(maps.Keys(g.free), func(a, b place) int {
-		return cmp.Or(cmp.Compare(takers[a], takers[b]), a.compare(b))
-	})
-}
-
-// give picks the partition that me has too much and another member can take.
-func (g *group) give(me string, room map[string]int) *place {
-	if room[me] >= 0 {
-		return nil
-	}
+// give picks the partition that me has too much and another member lacks.
+func (g *group) give(ids []string, kinds []*kind, me int) *place {
 	var given *place
-	best := ""
-	for _, p := range slices.SortedFunc(maps.Keys(g.held), place.compare) {
-		if g.held[p] != me || g.busy[p] {
+	best := uint64(0)
+	for _, k := range kinds {
+		if k.lacks[me] >= 0 {
 			continue
 		}
-		for id := range g.members {
-			if id == me || room[id] <= 0 || !g.served[id][p] {
+		for _, p := range k.places {
+			if g.held[p] != ids[me] || g.busy[p] {
 				continue
 			}
-			if given == nil || score(p, id) > score(*given, best) {
-				given, best = &p, id
+			for m, id := range ids {
+				if s := score(p, id); k.lacks[m] > 0 && (given == nil || s > best) {
+					given, best = &p, s
+				}
 			}
 		}
 	}

@@ -161,6 +161,15 @@ var guardsOfNATS = []guard{
 	{"beside", "members that cannot start are given partitions", []edit{
 		{nats + "/source.go", "\tw, err := s.view.read(ctx)\n", "\t_ = s.register(limited)\n\tw, err := s.view.read(ctx)\n"},
 	}, nats, "TestAMemberThatCannotStartIsNotGivenPartitions"},
+	{"beside", "shares do not follow from who serves what", []edit{
+		{"internal/shares/shares.go", "for f.improve() {", "for false {"},
+	}, nats, "TestMembersThatServeDifferentStreamsShareOutFairlyWithTheFewestMoves"},
+	{"beside", "a free partition is taken by whoever sees it", []edit{
+		{nats + "/share.go", "ours && to == me {", "ours && k.serves[me] {"},
+	}, nats, "TestWhatAnotherDoesNotTakeIsTakenInItsPlace"},
+	{"beside", "what a member gave up stays idle", []edit{
+		{"internal/shares/shares.go", "for f.improve() {", "for false {"},
+	}, "consumer/memsource", "TestWhatAMemberGaveUpIsTakenByAnotherThatHasItsShareAlready"},
 	{"beside", "partitions that nobody takes are given back for ever", []edit{
 		{nats + "/balance.go", "if give == nil || s.refused {", "if give == nil {"},
 	}, nats, "TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore"},
