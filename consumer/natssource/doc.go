@@ -108,6 +108,9 @@
 // What decides is asked of the leader of the stream, never of a replica, which
 // may lag behind.
 //
+//   - A message is told from what the server says by its reply subject, which the
+//     server makes, and not by its looks: one without a body and with a header
+//     "Status" is a message like any other. Headers that cannot be parsed are left out.
 //   - A consumer is replaced whenever it is silent for 2 s, or a message from it
 //     was lost. Each new one delivers nothing before the stream was seen to be the
 //     one it was. A stream that was created again is an [*epoch.LogChangedError].

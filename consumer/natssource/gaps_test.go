@@ -2,6 +2,7 @@ package natssource
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -166,38 +167,30 @@ func TestAPositionDoesNotPassWhatWasLostAtTheBeginningBeforeItCame(t *testing.T)
 	wantMisfit(t, g.fails(), consumer.ErrPassedBy, 2, last)
 }
 
-// delivered is a message as a consumer has sent it.
-type delivered struct {
-	jetstream.Msg
-	consumer, stream uint64
+// delivered is a message as a consumer sends it.
+func delivered(consumer, stream uint64) *nats.Msg {
+	return &nats.Msg{
+		Subject: "log.0", Sub: &nats.Subscription{},
+		Reply: fmt.Sprintf("$JS.ACK.log.c.1.%d.%d.%d.0", stream, consumer, time.Now().UnixNano()),
+	}
 }
-
-func (d delivered) Metadata() (*jetstream.MsgMetadata, error) {
-	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Consumer: d.consumer, Stream: d.stream}}, nil
-}
-func (delivered) Subject() string      { return "log.0" }
-func (delivered) Data() []byte         { return nil }
-func (delivered) Headers() nats.Header { return nil }
-
-type deliveries chan jetstream.Msg
-
-func (d deliveries) Messages() <-chan jetstream.Msg { return d }
-func (deliveries) Error() error                     { return nil }
 
 func TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed(t *testing.T) {
 	t.Parallel()
 	l := &streamLog{lags: make([]atomic.Int64, 1)}
-	fresh := func() *reader { return &reader{l: l, p: epoch.Partition{Topic: "log"}, at: 5, delivered: 7} }
-	batch := make(deliveries, 3)
-	if _, _, err := fresh().slice(delivered{consumer: 9, stream: 6}, batch, 1000); !errors.Is(err, errSequence) {
+	fresh := func() *reader {
+		p := &pull{stream: "log", consumer: "c", arrived: make(chan *nats.Msg, 3), messages: 10}
+		return &reader{l: l, p: epoch.Partition{Topic: "log"}, at: 5, delivered: 7, pull: p}
+	}
+	if _, err := fresh().slice(delivered(9, 6), 1000); !errors.Is(err, errSequence) {
 		t.Errorf("the ninth message after the seventh: %v", err)
 	}
 	// The leader had deleted 4 when it was asked what comes from there on.
 	r := fresh()
-	batch <- delivered{consumer: 9, stream: 6}
-	s, count, err := r.slice(delivered{consumer: 8, stream: 4}, batch, 10_000)
-	if err != nil || count != 2 || len(s.ms) != 1 || s.ms[0].Offset != 6 || r.delivered != 9 {
-		t.Errorf("a message from below the position: %v, %d came, %v", show(s.ms), count, err)
+	r.pull.arrived <- delivered(9, 6)
+	s, err := r.slice(delivered(8, 4), 10_000)
+	if err != nil || len(s.ms) != 1 || s.ms[0].Offset != 6 || r.delivered != 9 || r.pull.messages != 8 {
+		t.Errorf("a message from below the position: %v, %d are to come, %v", show(s.ms), r.pull.messages, err)
 	}
 }
 

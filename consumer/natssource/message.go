@@ -3,26 +3,27 @@ package natssource
 import (
 	"slices"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 )
 
 // message is a JetStream message as handlers see it. Its value is not copied.
-func (r *reader) message(m jetstream.Msg, meta *jetstream.MsgMetadata) consumer.Message {
+func (r *reader) message(m *nats.Msg, meta *nats.MsgMetadata) consumer.Message {
 	return consumer.Message{
 		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(meta.Sequence.Stream),
-		Key: []byte(m.Subject()), Value: m.Data(), Headers: headers(m), Time: meta.Timestamp,
+		Key: []byte(m.Subject), Value: m.Data, Headers: headers(m.Header), Time: meta.Timestamp,
 		LeaderEpoch: fingerprint(meta.Timestamp),
 	}
 }
 
 // headers puts a message's headers in order: by key, and under one key as they
-// were sent. nats.go keeps no order among keys.
-func headers(m jetstream.Msg) []consumer.Header {
+// were sent. nats.go keeps no order among keys, and has none of a block that it
+// cannot parse.
+func headers(sent nats.Header) []consumer.Header {
 	var hs []consumer.Header
-	for key, values := range m.Headers() {
+	for key, values := range sent {
 		for _, v := range values {
 			hs = append(hs, consumer.Header{Key: key, Value: []byte(v)})
 		}

@@ -41,7 +41,12 @@ func (r *reader) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a consumer: %w", denied(r.l.js.Conn(), apiPrefix(r.l.js)+"CONSUMER.CREATE.", err))
 	}
-	r.consumer, r.delivered = c, 0
+	name := c.CachedInfo().Name
+	r.delivered = 0
+	if r.pull, err = newPull(r.l.js, r.l.stream.Name, name); err != nil {
+		r.discard()
+		return fmt.Errorf("subscribe to what consumer %s delivers: %w", name, err)
+	}
 	if err := r.check(ctx); err != nil {
 		r.discard()
 		return err
@@ -136,14 +141,14 @@ func heardFromMost(c *jetstream.ClusterInfo) bool {
 
 // discard lets the consumer go. Where that fails the server forgets it in time.
 func (r *reader) discard() {
-	if r.consumer == nil {
+	if r.pull == nil {
 		return
 	}
-	name := r.consumer.CachedInfo().Name
-	r.consumer = nil
-	go func(js jetstream.JetStream, stream string) {
+	r.pull.close()
+	go func(js jetstream.JetStream, stream, consumer string) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = js.DeleteConsumer(ctx, stream, name)
-	}(r.l.js, r.l.stream.Name)
+		_ = js.DeleteConsumer(ctx, stream, consumer)
+	}(r.l.js, r.pull.stream, r.pull.consumer)
+	r.pull = nil
 }

@@ -23,8 +23,9 @@ const (
 	absence = 3 * time.Second
 
 	// heartbeat is how often a consumer shows that it is alive while it has
-	// nothing to deliver. Two in a row that do not come, and it is replaced.
+	// nothing to deliver. One that is silent for longer than silence is replaced.
 	heartbeat = time.Second
+	silence   = 2 * heartbeat
 
 	// leastWait and mostRetryWait bound the wait between two attempts.
 	leastWait     = 50 * time.Millisecond
@@ -59,7 +60,9 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 		r := &reader{
 			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
 			at: max(uint64(from.Next), 1), print: from.LeaderEpoch, settled: time.Now(),
+			alarm: time.NewTimer(l.settleEvery),
 		}
+		defer r.alarm.Stop()
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -92,7 +95,8 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 //
 // The subscription of an ordered consumer, as nats.go has it, is not used: it
 // replaces its consumer without saying so, and whether the new one reads the
-// same stream is to be known before anything it delivers is believed.
+// same stream is to be known before anything it delivers is believed. Nor is its
+// Fetch; see [pull].
 type reader struct {
 	l      *streamLog
 	in     incarnation
@@ -108,11 +112,13 @@ type reader struct {
 	// if it is not known. What comes later is not older.
 	since time.Time
 
-	consumer  jetstream.Consumer
+	pull      *pull
 	opened    time.Time
-	delivered uint64 // the consumer's count of the message that came last
-	missing   uint64 // what the last look found in the stream, and nobody delivered
+	heard     time.Time // from the consumer, or when it was asked
+	delivered uint64    // the consumer's count of the message that came last
+	missing   uint64    // what the last look found in the stream, and nobody delivered
 	settled   time.Time
+	alarm     *time.Timer // for what is due next
 }
 
 // run reads until ctx ends, or something must be said.
@@ -218,22 +224,14 @@ func (r *reader) fetch(ctx context.Context) error {
 		return err
 	}
 	defer func() { r.feed.done(window) }()
-	batch, err := r.consumer.Fetch(messagesIn(window),
-		jetstream.FetchMaxBytes(window), jetstream.FetchHeartbeat(heartbeat), jetstream.FetchContext(ctx))
-	if err != nil {
+	before := r.delivered
+	if err := r.receive(ctx, messagesIn(window), window, window); err != nil {
 		return err
 	}
-	n, err := r.receive(ctx, batch, window)
-	if err != nil || n > 0 {
-		return err
+	if r.pull.tooLarge && r.delivered == before {
+		return r.receive(ctx, 1, 0, window) // it comes alone
 	}
-	// The next message may be larger than the window. It comes alone.
-	batch, err = r.consumer.Fetch(1, jetstream.FetchHeartbeat(heartbeat), jetstream.FetchContext(ctx))
-	if err != nil {
-		return err
-	}
-	_, err = r.receive(ctx, batch, window)
-	return err
+	return nil
 }
 
 // window waits until there is room for more. Meanwhile it settles, so that what
@@ -243,53 +241,61 @@ func (r *reader) window(ctx context.Context) (int, error) {
 		if w := r.feed.window(); w > 0 {
 			return w, nil
 		}
+		r.alarm.Reset(time.Until(r.settled.Add(r.l.settleEvery)))
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		case <-r.feed.room:
-		case <-r.settleDue():
-			if err := r.settle(ctx, false); err != nil {
+		case <-r.alarm.C:
+			if err := r.settleInTime(ctx, false); err != nil {
 				return 0, err
 			}
 		}
 	}
 }
 
-func (r *reader) settleDue() <-chan time.Time {
-	return time.After(time.Until(r.settled.Add(r.l.settleEvery)))
-}
-
-// receive puts the messages of one request into the feed, in slices of what is
-// there, and returns how many came.
-func (r *reader) receive(ctx context.Context, batch jetstream.MessageBatch, window int) (int, error) {
-	n := 0
-	for {
-		var first jetstream.Msg
+// receive makes one request and puts what it brings into the feed, in slices of
+// what is there.
+func (r *reader) receive(ctx context.Context, messages, bytes, window int) error {
+	if err := r.pull.request(messages, bytes); err != nil {
+		return err
+	}
+	r.heard = time.Now()
+	r.alarm.Reset(min(silence, time.Until(r.settled.Add(r.l.settleEvery))))
+	for !r.pull.ended {
 		select {
 		case <-ctx.Done():
-			return n, ctx.Err()
-		case first = <-batch.Messages():
-		case <-r.settleDue():
-			if err := r.settle(ctx, true); err != nil {
-				return n, err
+			return ctx.Err()
+		case m := <-r.pull.arrived:
+			s, err := r.slice(m, window)
+			if err != nil {
+				return err
 			}
-			continue
-		}
-		if first == nil {
-			return n, batch.Error()
-		}
-		s, count, err := r.slice(first, batch, window)
-		if err != nil {
-			return n, err
-		}
-		n += count
-		good, err := r.verify(ctx, s.ms)
-		s.ms = s.ms[:good]
-		r.put(s)
-		if err != nil {
-			return n, err
+			good, err := r.verify(ctx, s.ms)
+			s.ms = s.ms[:good]
+			r.put(s)
+			if err != nil {
+				return err
+			}
+		case <-r.alarm.C:
+			if time.Since(r.heard) >= silence && len(r.pull.arrived) == 0 {
+				return denied(r.pull.conn, r.pull.requests, jetstream.ErrNoHeartbeat)
+			}
+			if err := r.settleInTime(ctx, true); err != nil {
+				return err
+			}
+			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.settled.Add(r.l.settleEvery))))
 		}
 	}
+	return r.pull.err
+}
+
+// settleInTime settles if that is due.
+func (r *reader) settleInTime(ctx context.Context, idle bool) error {
+	if time.Since(r.settled) < r.l.settleEvery {
+		return nil
+	}
+	return r.settle(ctx, idle)
 }
 
 func (r *reader) put(s slice) {
@@ -302,38 +308,35 @@ func (r *reader) put(s slice) {
 	r.feed.put(s)
 }
 
-// slice takes what is there of a batch, beginning with its first message, and
-// leaves out what is below the position: messages that the stream's leader had
-// deleted before the consumer's server did.
-func (r *reader) slice(first jetstream.Msg, batch jetstream.MessageBatch, window int) (slice, int, error) {
+// slice takes what has arrived, beginning with m, and leaves out what is below
+// the position: messages that the stream's leader had deleted before the
+// consumer's server did.
+func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 	var s slice
-	count := 0
-	for m := first; m != nil; {
-		meta, err := m.Metadata()
-		if err != nil {
-			return s, count, fmt.Errorf("the reply subject %q of a message: %w", m.Reply(), err)
+	r.heard = time.Now()
+	for m != nil {
+		if meta := r.pull.delivery(m); meta != nil {
+			if meta.Sequence.Consumer != r.delivered+1 {
+				return s, errSequence
+			}
+			r.delivered++
+			r.l.lags[r.p.Number].Store(int64(meta.NumPending))
+			if meta.Sequence.Stream >= r.at {
+				message := r.message(m, meta)
+				s.ms = append(s.ms, message)
+				s.bytes += size(message) + overhead
+			}
 		}
-		if meta.Sequence.Consumer != r.delivered+1 {
-			return s, count, errSequence
-		}
-		r.delivered++
-		count++
-		r.l.lags[r.p.Number].Store(int64(meta.NumPending))
-		if meta.Sequence.Stream >= r.at {
-			message := r.message(m, meta)
-			s.ms = append(s.ms, message)
-			s.bytes += size(message) + overhead
-		}
-		if len(s.ms) >= mostSlice || s.bytes >= window/2 {
+		if r.pull.ended || len(s.ms) >= mostSlice || s.bytes >= window/2 {
 			break
 		}
 		select {
-		case m = <-batch.Messages():
+		case m = <-r.pull.arrived:
 		default:
 			m = nil
 		}
 	}
-	return s, count, nil
+	return s, nil
 }
 
 // verify makes sure that what is missing between the messages was never ours to

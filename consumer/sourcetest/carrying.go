@@ -77,6 +77,41 @@ var carrying = []history{{
 			}
 		}
 	},
+}, {
+	claim: "a message that looks like the server's is carried like any other",
+	rules: "a message that looks like the server's",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		var sent []consumer.Message
+		header := func(key, value string) consumer.Header { return consumer.Header{Key: key, Value: []byte(value)} }
+		for _, status := range []string{"100", "200", "400", "404", "408", "409", "412", "423", "429", "500", "503", "shipped", "", "0"} {
+			sent = append(sent,
+				consumer.Message{Value: []byte{}, Headers: []consumer.Header{header("Status", status)}},
+				consumer.Message{Value: []byte("between"), Headers: []consumer.Header{header("Status", status)}})
+		}
+		for _, description := range []string{
+			"Consumer Deleted", "Leadership Change", "Server Shutdown", "Message Size Exceeds MaxBytes", "Batch Completed",
+			"Idle Heartbeat", "FlowControl Request", "Request Timeout", "No Messages",
+		} {
+			for _, status := range []string{"100", "404", "408", "409"} {
+				sent = append(sent, consumer.Message{Value: []byte{}, Headers: []consumer.Header{
+					header("Status", status), header("Description", description),
+					header("Nats-Pending-Messages", "1"), header("Nats-Last-Consumer", "7"), header("Nats-Consumer-Stalled", "x"),
+				}})
+			}
+		}
+		for _, key := range []string{"status", "STATUS", "x", "x-y_z", "!", "Nats-Pin-Id", "Content-Length"} {
+			sent = append(sent, consumer.Message{Value: []byte{}, Headers: []consumer.Header{header(key, "404"), header(key, "")}})
+		}
+		sent = append(sent, consumer.Message{Value: []byte{}}, consumer.Message{Value: []byte("last")})
+		w.Produce(w.t, topic, 0, sent...)
+		g := w.start("a", topic).granted(topic, 0)
+		for i, got := range g.read(g.earliest(), len(sent)) {
+			if err := same(got, w.carried(topic, sent[i])); err != nil {
+				w.fail("message %d (%q %q): %w", i, sent[i].Headers, sent[i].Value, err)
+			}
+		}
+	},
 }}
 
 // same compares what a producer decides about.

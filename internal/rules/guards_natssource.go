@@ -69,6 +69,9 @@ var guardsOfNATS = []guard{
 	{"R10", "what only the consumer's server let expire is passed over", []edit{
 		{nats + "/read.go", "err == nil && r.mayBeAhead(info, ms)", "false"},
 	}, nats, "TestWhatOnlyTheConsumersServerHasLetExpireIsNotHandedOn"},
+	{"R10", "a message that looks like the server's is taken for it", []edit{
+		{nats + "/pull.go", "err != nil || meta.Stream", "err != nil || len(m.Data) == 0 && m.Header.Get(\"Status\") != \"\" || meta.Stream"},
+	}, nats, "TestWhatTheServerSaysEndsOneRequestAndNoOther"},
 	{"R10", "a lost delivery is taken for a gap", []edit{
 		{nats + "/read.go", "if meta.Sequence.Consumer != r.delivered+1 {", "if false {"},
 	}, nats, "TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed"},
