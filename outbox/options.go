@@ -41,7 +41,8 @@ type Options[TX any] struct {
 	// OnAnswer, if it is set, is called for each entry that was answered with a
 	// 2xx, in the fenced transaction that deletes it. If it returns an error,
 	// the entry stays and OnAnswer is tried again later, with the same answer,
-	// or with a new one under the next claim.
+	// or with a new one under the next claim. It may add entries, as a handler does, and so
+	// may OnRefused.
 	OnAnswer func(ctx context.Context, tx TX, e Sent, a Answer) error
 
 	// OnRefused decides over an entry that the receiver has refused for good: by

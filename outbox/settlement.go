@@ -42,6 +42,7 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 	r.apart = false
 	if !t.reads() {
 		r.take(t)
+		r.more = r.more || r.tells(t)
 		if !r.alone {
 			r.read(t, now)
 		}
@@ -77,6 +78,12 @@ func (r *relay[TX]) take(t *settlement) {
 		n = min(n, r.again)
 	}
 	t.settle, r.finished = r.finished[:n], r.finished[n:]
+}
+
+// tells reports whether OnAnswer or OnRefused is called in t. They may add entries,
+// which are looked for after that, in the same transaction if there is room.
+func (r *relay[TX]) tells(t *settlement) bool {
+	return len(t.settle) > 0 && (r.o.OnAnswer != nil || r.o.OnRefused != nil)
 }
 
 // read has t read what there is room for.

@@ -106,6 +106,9 @@ var guardsOfTheOutbox = []guard{
 	{"R10", "entries that are added later are not looked for", []edit{
 		{relaying, "\tcase <-r.claim.Applied():\n\t\tr.more = true\n", "\tcase <-r.claim.Applied():\n"},
 	}, "outbox", "TestEntriesThatAreThereAndThoseThatComeAreSentAndDeleted"},
+	{"R10", "entries that OnAnswer adds are not looked for", []edit{
+		{settling, "\t\tr.more = r.more || r.tells(t)\n", ""},
+	}, "outbox", "TestWhatOnAnswerAndOnRefusedAddIsSentAtOnce/SQLite"},
 	{"R10", "entries that are added while the relay looks are missed", []edit{
 		{settling, "r.more = r.more || len(t.rows) == scanLimit", "r.more = len(t.rows) == scanLimit"},
 	}, "outbox", "TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed"},
