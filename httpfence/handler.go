@@ -105,7 +105,7 @@ func (h *handler) run(ctx context.Context, r *http.Request, body []byte) (Answer
 	h.next.ServeHTTP(rec, r)
 	a, err := rec.answer()
 	if err != nil {
-		h.o.Logger.Error("the handler's answer cannot be kept", "method", r.Method, "path", r.URL.Path, "err", err)
+		h.o.Logger.Error("the handler's answer cannot be kept", "method", r.Method, "pattern", r.Pattern, "err", err)
 		return failure("the handler's answer cannot be kept").answer(), false
 	}
 	return a, !Retryable(a.Status)

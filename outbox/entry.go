@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -34,7 +33,9 @@ type Entry struct {
 	// stored. See [httpfence.KeyHeader] for its form.
 	IdempotencyKey string
 
-	// Method is POST if empty. URL is absolute, http or https.
+	// Method is POST if empty. URL is absolute, http or https, and names a host; what is
+	// not ASCII, or a space, is encoded in its query. Errors and logs show its scheme and
+	// host only: the rest may be secret.
 	Method, URL string
 
 	// Header is sent with the request, beside the ones of [httpfence.Call],
@@ -82,7 +83,7 @@ const (
 // reserved are the headers that are not an entry's to set.
 var reserved = []string{
 	httpfence.EpochHeader, httpfence.ScopeHeader, httpfence.KeyHeader, httpfence.ReplayedHeader,
-	"Connection", "Content-Length", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"Connection", "Content-Length", "Expect", "Host", "Http2-Settings", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
 // complete fills in what is left empty, and refuses what could never be sent.
@@ -105,15 +106,11 @@ func (e Entry) complete(maxBody int) (Entry, error) {
 	if len(e.Key) > maxKey || !cleanText(e.Key) {
 		return wrong("Key %q; want at most %d bytes of UTF-8, without NUL", e.Key, maxKey)
 	}
-	u, err := url.Parse(e.URL)
-	if err != nil {
-		return wrong("%w", err)
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(e.URL) > maxURL || !cleanText(e.URL) {
-		return wrong("URL %q; want an absolute one, http or https, of at most %d bytes", e.URL, maxURL)
-	}
 	if !token(e.Method) || e.Method == http.MethodConnect {
 		return wrong("Method %q", e.Method)
+	}
+	if err := checkURL(e.URL); err != nil {
+		return wrong("%w", err)
 	}
 	size := 0
 	for name, values := range e.Header {
@@ -125,9 +122,9 @@ func (e Entry) complete(maxBody int) (Entry, error) {
 		}
 		for _, v := range values {
 			if !fieldValue(v) {
-				return wrong("header %s: value %q holds what no header may, or more than ASCII", name, v)
+				return wrong("header %s has a value that holds what no header may, or more than ASCII", name) // it may be secret
 			}
-			size += len(name) + len(v)
+			size += len(name) + len(v) + len(": \r\n")
 		}
 	}
 	if size > maxHeader {
@@ -135,6 +132,9 @@ func (e Entry) complete(maxBody int) (Entry, error) {
 	}
 	if len(e.Body) > maxBody {
 		return wrong("body of %d bytes; want at most Options.MaxBody, %d", len(e.Body), maxBody)
+	}
+	if !arrives(e) {
+		return wrong("net/http could not send its request to %s, or not receive it as it is", receiverOf(e.URL))
 	}
 	return e, nil
 }

@@ -253,7 +253,7 @@ func (r *relay[TX]) report(l *lane, kind Kind, err error) {
 		level, text = slog.LevelError, "a receiver has seen a higher epoch, nothing more is sent under this claim"
 	}
 	r.logger.Log(context.Background(), level, text, "entry", sent.ID, "scope", sent.Scope, "key", sent.Key,
-		"idempotency_key", sent.IdempotencyKey, "url", redacted(sent.URL), "attempt", sent.Attempt, "err", err)
+		"idempotency_key", sent.IdempotencyKey, "receiver", receiverOf(sent.URL), "attempt", sent.Attempt, "err", err)
 }
 
 // explainFenced asks the sink who is right, until it answers.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -29,7 +28,7 @@ func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, e.Method, e.URL, bytes.NewReader(e.Body))
 	if err != nil {
-		return outcome{kind: Refused, err: fmt.Errorf("outbox: entry %d: %w: %w", e.ID, ErrEntry, err)}
+		return outcome{kind: Refused, err: fmt.Errorf("outbox: entry %d: %w: %w", e.ID, ErrEntry, withoutSecrets(err, e.URL))}
 	}
 	if e.Header != nil {
 		req.Header = e.Header.Clone()
@@ -40,7 +39,7 @@ func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 	}
 	res, err := b.client.Do(req)
 	if err != nil {
-		return outcome{kind: Retrying, err: fmt.Errorf("outbox: send entry %d: %w", e.ID, err)}
+		return outcome{kind: Retrying, err: fmt.Errorf("outbox: send entry %d: %s %s: %w", e.ID, e.Method, receiverOf(e.URL), withoutSecrets(err, e.URL))}
 	}
 	defer func() { _ = res.Body.Close() }()
 	a := Answer{Status: res.StatusCode, Header: res.Header}
@@ -49,7 +48,7 @@ func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 	}
 	a.Body, err = io.ReadAll(io.LimitReader(res.Body, int64(max(b.o.MaxAnswer, maxProblem))+1))
 	if err != nil && (b.o.OnAnswer != nil || !success(a.Status)) {
-		return outcome{kind: Retrying, err: fmt.Errorf("outbox: read the answer to entry %d: %w", e.ID, err)}
+		return outcome{kind: Retrying, err: fmt.Errorf("outbox: read the answer to entry %d: %w", e.ID, withoutSecrets(err, e.URL))}
 	}
 	o := judge(e, a)
 	if kept := &o.answer; len(kept.Body) > b.o.MaxAnswer {
@@ -61,6 +60,9 @@ func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 // maxProblem is how much of an answer is read to see what it means, however
 // little of it is kept. A refusal by package httpfence has less.
 const maxProblem = 8 << 10
+
+// maxDetail is how many characters of a refusal's explanation are shown.
+const maxDetail = 500
 
 // judge says what an answer means.
 func judge(e Sent, a Answer) outcome {
@@ -83,9 +85,9 @@ func judge(e Sent, a Answer) outcome {
 	default:
 		o.kind = Refused
 	}
-	o.err = fmt.Errorf("outbox: entry %d: %s %s was answered %d %s", e.ID, e.Method, redacted(e.URL), a.Status, http.StatusText(a.Status))
+	o.err = fmt.Errorf("outbox: entry %d: %s %s was answered %d %s", e.ID, e.Method, receiverOf(e.URL), a.Status, http.StatusText(a.Status))
 	if isProblem && p.Detail != "" {
-		o.err = fmt.Errorf("%w: %s", o.err, p.Detail)
+		o.err = fmt.Errorf("%w: %.*s", o.err, maxDetail, hide(p.Detail, e.URL))
 	}
 	return o
 }
@@ -111,13 +113,4 @@ func newClient(given *http.Client, concurrency int) *http.Client {
 	}
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return c
-}
-
-// redacted is a URL without its password, for people to read.
-func redacted(text string) string {
-	u, err := url.Parse(text)
-	if err != nil {
-		return "that cannot be read"
-	}
-	return u.Redacted()
 }

@@ -1,0 +1,106 @@
+package outbox
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// receiverOf is where a URL leads, for people to read: its scheme and host. The rest may
+// be secret: a password, a token in the query, the path of a webhook.
+func receiverOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "a URL that cannot be read"
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// checkURL refuses what is no URL to send to. Its errors hold nothing that may be secret.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || len(text) > maxURL || !cleanText(text) {
+		return fmt.Errorf("the URL, of %d bytes, cannot be read; want an absolute one, http or https, of at most %d bytes", len(text), maxURL)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return errors.New("the URL is not one of a host; want an absolute one, http or https")
+	}
+	if n, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && (err != nil || n == 0) {
+		return fmt.Errorf("the URL to %s names a port that there is not", receiverOf(text))
+	}
+	if !visible(u.RequestURI()) {
+		return fmt.Errorf("the query of the URL to %s holds a space, or what is not ASCII; encode it with net/url", receiverOf(text))
+	}
+	return nil
+}
+
+func visible(s string) bool {
+	return strings.IndexFunc(s, func(c rune) bool { return c <= ' ' || c > '~' }) < 0
+}
+
+// arrives reports whether a request without its body can be written as net/http writes it,
+// and is then read as what it was.
+func arrives(e Entry) bool {
+	sent, err := http.NewRequest(e.Method, e.URL, nil)
+	if err != nil {
+		return false
+	}
+	if e.Header != nil {
+		sent.Header = e.Header
+	}
+	var wire bytes.Buffer
+	if err := sent.Write(&wire); err != nil {
+		return false
+	}
+	got, err := http.ReadRequest(bufio.NewReader(&wire))
+	return err == nil && got.Method == e.Method && got.Host != "" && got.RequestURI == sent.URL.RequestURI()
+}
+
+// withoutSecrets is an error of sending an entry, whose text shows no more of the URL than
+// where it leads. It is no *url.Error, which has all of it.
+func withoutSecrets(err error, of string) error {
+	for whole := (*url.Error)(nil); errors.As(err, &whole); {
+		err = whole.Err
+	}
+	return &quietError{err: err, text: hide(err.Error(), of)}
+}
+
+type quietError struct {
+	err  error
+	text string
+}
+
+func (e *quietError) Error() string { return e.text }
+func (e *quietError) Unwrap() error { return e.err }
+
+// hide takes out of a text what may be secret in a URL.
+func hide(text, of string) string {
+	u, err := url.Parse(of)
+	if err != nil {
+		return strings.ReplaceAll(text, of, "…")
+	}
+	secrets := []string{u.String(), u.Redacted(), u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery, u.EscapedFragment(), u.User.String()}
+	parts := append(strings.FieldsFunc(u.RequestURI(), func(c rune) bool { return strings.ContainsRune("/?&=;", c) }), u.User.Username())
+	for _, values := range u.Query() {
+		parts = append(parts, values...)
+	}
+	password, _ := u.User.Password()
+	secrets = append(secrets, password)
+	for _, part := range parts {
+		if len(part) >= 6 { // shorter ones are words, such as v1 or id
+			secrets = append(secrets, part)
+		}
+	}
+	replace := []string{of, receiverOf(of)}
+	for _, secret := range secrets {
+		if len(secret) > 1 { // "/" is none
+			replace = append(replace, secret, "…")
+		}
+	}
+	return strings.NewReplacer(replace...).Replace(text)
+}
