@@ -279,6 +279,9 @@ var guardsOfTheRest = []guard{
 	{"R12", "a statement of PostgreSQL may run for ever", []edit{
 		{fenceSQL, "        set_config('statement_timeout', statement_timeout_ms::text, true),\n", ""},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
+	{"R12", "a wait for a lock outlasts the time of its transaction", []edit{
+		{"sinks/pgsink/options.go", "ms(min(o.LockTimeout, min(o.StatementTimeout, left)/10*9))", "ms(o.LockTimeout)"},
+	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"R12", "a claim waits for the fence's row for ever", []edit{
 		{fenceSQL, "    perform set_config('lock_timeout', lock_timeout_ms::text, true);\n    select * into f from fence\n", "    select * into f from fence\n"},
 	}, "sinks/pgsink", "TestAClaimThatCannotHaveTheFenceSaysSoInTime"},
@@ -330,6 +333,9 @@ var guardsOfTheRest = []guard{
 		{holding, "if n > 1 || shared {", "if n > 1 {"},
 		{transact, "case a.timedOut && (n > 1 || shared):", "case a.timedOut && n > 1:"},
 	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/a timeout"},
+	{"beside", "a message is blamed for its wait for locks", []edit{
+		{"sinks/pgsink/lockwait.go", "w.found = w.found || waits", "w.found = w.found"},
+	}, "sinks/pgsink", "TestAWaitForALockThatIsNotTheFirstIsTransientToo"},
 	{"beside", "attempts add up over messages", []edit{
 		{"consumer/probe.go", "\tp.try = max(p.suspects/2, 1)\n\tp.attempts = 0\n", "\tp.try = max(p.suspects/2, 1)\n"},
 	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},

@@ -37,11 +37,13 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 }
 
 func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Context, Tx) error) error {
-	return s.onCommit(ctx, func(conn *pgx.Conn) error {
+	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
 		t := &fenced{sink: s, as: as, conn: conn}
 		if err := t.begin(ctx); err != nil {
 			return err
 		}
+		locks := s.watchLocks(ctx, conn, as)
+		defer func() { err = locks.judge(ctx, err) }()
 		tx := &handlerTx{conn: conn, as: as}
 		if err := tx.run(ctx, apply); err != nil || !tx.ready() {
 			return t.abandon(ctx, tx.blame(err))

@@ -168,10 +168,14 @@ func TestEveryTransactionIsBoundedOnTheServer(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	for _, bound := range func() []string { a, b, _ := settings(ctx); return []string{a, b} }() {
+	a, b, c := settings(ctx)
+	for _, bound := range []string{a, b} {
 		if d, err := time.ParseDuration(bound); err != nil || d <= 5*time.Second || d > 6*time.Second {
 			t.Errorf("with 5 s left the bound is %s, want a second more", bound)
 		}
+	}
+	if d, err := time.ParseDuration(c); err != nil || d < 4*time.Second || d > 4500*time.Millisecond {
+		t.Errorf("with 5 s left a wait for a lock is bounded by %s, want less than is left", c)
 	}
 	// And nothing of it stays with the connection, or a pooler's other clients.
 	var left string

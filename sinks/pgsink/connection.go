@@ -31,6 +31,7 @@ type (
 	unreachable struct{ error }
 )
 
+func (e unexecuted) Unwrap() error  { return e.error }
 func (e unreachable) Unwrap() error { return e.error }
 
 // on runs f on a connection, and on another one if that was lost before it

@@ -30,6 +30,7 @@ const (
 const (
 	codePermission      = "42501" // insufficient_privilege
 	codeLockTimeout     = "55P03" // lock_not_available
+	codeQueryCanceled   = "57014" // by a timeout or a person
 	codeReadOnly        = "25006" // read_only_sql_transaction
 	codeUndefinedTable  = "42P01"
 	codeUndefinedFunc   = "42883"

@@ -28,7 +28,9 @@ type Options struct {
 	IdleTimeout time.Duration
 
 	// LockTimeout bounds each wait for a lock in a Commit (lock_timeout). Zero
-	// means 10 s.
+	// means 10 s. It is nine tenths of what StatementTimeout and the context of
+	// the Commit leave if that is less, so that a wait for a lock ends as one,
+	// which is [epoch.ErrTransient], and not as a statement that took too long.
 	LockTimeout time.Duration
 
 	// ClaimTimeout bounds how long a Claim waits for the row of its fence,
@@ -96,11 +98,18 @@ const grace = time.Second
 
 // bounds are the server's bounds for a transaction of ctx, in milliseconds.
 func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole int32) {
-	left := maxTimeout
+	left := o.left(ctx)
+	late := min(left+grace, maxTimeout)
+	return ms(min(o.StatementTimeout, late)), ms(min(o.IdleTimeout, late)),
+		ms(min(o.LockTimeout, min(o.StatementTimeout, left)/10*9)), ms(late)
+}
+
+// left is how much time ctx leaves.
+func (o *Options) left(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
-		left = max(time.Until(deadline), 0) + grace
+		return min(max(time.Until(deadline), 0), maxTimeout)
 	}
-	return ms(min(o.StatementTimeout, left)), ms(min(o.IdleTimeout, left)), ms(o.LockTimeout), ms(min(left, maxTimeout))
+	return maxTimeout
 }
 
 func ms(d time.Duration) int32 { return int32(max(d.Milliseconds(), 1)) }

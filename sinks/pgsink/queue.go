@@ -130,8 +130,10 @@ func (s Queued) commit(ctx context.Context, as *advances, apply func(context.Con
 	if err != nil {
 		return err
 	}
-	return s.onCommit(ctx, func(conn *pgx.Conn) error {
+	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
 		t := &fenced{sink: s.Sink, as: as, conn: conn}
+		locks := s.watchLocks(ctx, conn, as)
+		defer func() { err = locks.judge(ctx, err) }()
 		return t.send(ctx, q.close())
 	})
 }
@@ -174,12 +176,17 @@ func (t *fenced) results(r pgx.BatchResults, items []queuedStatement) error {
 // statements and their arguments, unless the connection is gone.
 func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement) error {
 	var failed pgx.ErrPreprocessingBatch
-	if errors.As(err, &failed) {
+	preparing := errors.As(err, &failed)
+	if preparing {
 		err = preprocessing(failed, items)
 	}
 	switch {
 	case unencodable(err):
 		return err // for which pgx gives the connection up
+	case preparing && ctx.Err() != nil:
+		return ended(ctx, err)
+	case preparing && t.conn.IsClosed():
+		return unexecuted{inDoubt(err)}
 	case !t.conn.IsClosed():
 		return t.abandon(ctx, err)
 	case neverRan(err):

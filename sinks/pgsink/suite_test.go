@@ -55,6 +55,18 @@ func (r *rig) append(ctx context.Context, tx execer, list, value string) error {
 	return err
 }
 
+// lock is a transaction that has locked the effects.
+func (r *rig) lock(t testing.TB) (unlock func()) {
+	tx, err := r.reader.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "lock table "+pgx.Identifier{r.schema, "effects"}.Sanitize())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = tx.Rollback(context.Background()) }
+}
+
 func commit(ctx context.Context, tx execer) error {
 	_, err := tx.Exec(ctx, "commit")
 	return err
@@ -73,6 +85,7 @@ func suiteOn(r *rig, url string, configure ...func(*pgxpool.Config)) func(testin
 			},
 			List:   r.list,
 			Commit: func(ctx context.Context, tx pgsink.Tx) error { return commit(ctx, tx) },
+			Lock:   r.lock,
 		}
 	}
 }
@@ -90,6 +103,7 @@ func queuedSuiteOn(r *rig, url string, configure ...func(*pgxpool.Config)) func(
 			},
 			List:   r.list,
 			Commit: func(ctx context.Context, q *pgsink.Queue) error { return commit(ctx, q) },
+			Lock:   r.lock,
 		}
 	}
 }

@@ -409,6 +409,7 @@ var broken = []struct {
 		db.advance = eachAdvance(epoch.Fence.Advanced)
 	}, "a partition that is given twice"},
 	{"a handler's own commit goes unseen", "R3", func(db *toy) { db.unseenEscape = true }, "handler that commits by itself"},
+	{"a wait for a lock is a message's fault", "R12", func(db *toy) { db.lockable, db.lockedOut = true, nil }, "a wait for another"},
 	{"names are compared without case", "R9", func(db *toy) { db.renames(strings.ToLower) }, "names that differ at all"},
 	{"names are cut at 200 bytes", "R9", func(db *toy) {
 		db.renames(func(s string) string { return s[:min(len(s), 200)] })

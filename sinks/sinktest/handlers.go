@@ -17,6 +17,7 @@ var handlers = []history{
 	{"a context that ended before commits nothing", "R12", contextEndedBefore},
 	{"a context that ends in the handler commits nothing, even if the handler does not care", "R12", contextEndsWithin},
 	{"a commit cut off at any moment is there whole or not at all, and only an error in doubt leaves open which", "R5 R12", cutOffAnywhere},
+	{"a wait for another transaction's lock until time is up is transient", "R12", lockedUntilTimeIsUp},
 	{"a transaction is of no use when its handler has returned", "R1", transactionKept},
 	{"what a transaction writes is seen by nobody until it commits", "R1", isolation},
 }
@@ -194,6 +195,30 @@ func cutOffAnywhere(w *world) {
 		}
 		w.wantList(orders0.String(), story...)
 	}
+}
+
+// lockedUntilTimeIsUp: the message is not at fault, and would be blamed for an
+// end of time.
+func lockedUntilTimeIsUp(w *world) {
+	if w.db.Lock == nil {
+		w.Skip("nobody can be in the way of this sink's transactions")
+	}
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	unlock := w.db.Lock(w)
+	as := ta.advance(1)
+	ctx, cancel := context.WithTimeout(w.ctx, 500*time.Millisecond)
+	defer cancel()
+	err := ta.sink.Commit(ctx, []epoch.Advance{as}, func(ctx context.Context, tx any) error {
+		return w.effects(ctx, tx, as, ta.Epoch)
+	})
+	if !errors.Is(err, epoch.ErrTransient) || len(class(err)) > 0 {
+		w.Errorf("err = %v, want %q and no refusal", err, epoch.ErrTransient)
+	}
+	unlock()
+	ta.wantFence()
+	ta.applies(1)
+	w.wantEffects(orders0, "0@5")
 }
 
 func transactionKept(w *world) {

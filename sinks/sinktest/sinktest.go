@@ -28,6 +28,10 @@ type Database[TX any] struct {
 	// Commit ends tx behind the sink's back, as a handler may that sends COMMIT
 	// by itself. It is nil where TX gives no way to do so.
 	Commit func(ctx context.Context, tx TX) error
+
+	// Lock makes each Append wait until unlock is called, as another transaction
+	// does that has locked what they write to. It is nil where nothing can.
+	Lock func(t testing.TB) (unlock func())
 }
 
 // Run plays every history on one or two databases of its own. create makes an
@@ -81,6 +85,7 @@ func erase[TX any](db Database[TX]) Database[any] {
 			return db.Append(ctx, tx.(TX), list, value)
 		},
 		List: db.List,
+		Lock: db.Lock,
 	}
 	if db.Commit != nil {
 		e.Commit = func(ctx context.Context, tx any) error { return db.Commit(ctx, tx.(TX)) }

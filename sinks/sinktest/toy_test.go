@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -30,6 +31,9 @@ type toy struct {
 	unseenEscape bool
 	unfenced     bool // a commit without an advance is taken
 	twice        bool // two advances of one partition are only judged after apply
+	lockable     bool // Append can be made to wait
+	locked       atomic.Bool
+	lockedOut    error // why an Append has waited in vain
 }
 
 // toyTx is what a transaction of a toy has written.
@@ -40,7 +44,7 @@ type toyTx struct {
 }
 
 func newToy() *toy {
-	db := &toy{fences: epoch.Fences{}, lists: map[string][]string{}, guarantee: epoch.Transactional}
+	db := &toy{fences: epoch.Fences{}, lists: map[string][]string{}, guarantee: epoch.Transactional, lockedOut: epoch.ErrTransient}
 	db.seed = epoch.Fences.Seed
 	db.claim = epoch.Fences.Claim
 	db.advance = epoch.Fences.Advance
@@ -101,9 +105,23 @@ func (tx *toyTx) soundAppend(list, value string) error {
 
 // database is the toy as the suite sees it.
 func (db *toy) database() Database[any] {
+	var lock func(testing.TB) func()
+	if db.lockable {
+		lock = func(testing.TB) func() {
+			db.locked.Store(true)
+			return func() { db.locked.Store(false) }
+		}
+	}
 	return erase(Database[*toyTx]{
-		Open:   func(testing.TB) epoch.Sink[*toyTx] { return toySink{db} },
-		Append: func(_ context.Context, tx *toyTx, list, value string) error { return db.append(tx, list, value) },
+		Open: func(testing.TB) epoch.Sink[*toyTx] { return toySink{db} },
+		Lock: lock,
+		Append: func(ctx context.Context, tx *toyTx, list, value string) error {
+			if db.locked.Load() {
+				<-ctx.Done()
+				return errors.Join(db.lockedOut, ctx.Err())
+			}
+			return db.append(tx, list, value)
+		},
 		List: func(_ context.Context, list string) ([]string, error) {
 			db.mu.Lock()
 			defer db.mu.Unlock()

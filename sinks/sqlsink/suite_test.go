@@ -102,6 +102,12 @@ func TestSuite(t *testing.T) {
 				_, err := tx.ExecContext(ctx, `COMMIT`)
 				return err
 			},
+			Lock: func(t testing.TB) (unlock func()) {
+				db := open(t, file)
+				db.SetMaxOpenConns(1)
+				mustExec(t, db, `BEGIN IMMEDIATE`)
+				return func() { mustExec(t, db, `ROLLBACK`) }
+			},
 		}
 	})
 }

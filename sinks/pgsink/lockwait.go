@@ -1,0 +1,100 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Within the time that a transaction has, it is looked looks times whether it
+// waits for a lock, and once in rarest at least: a handler may have timeouts of
+// its own.
+const (
+	looks  = 8
+	rarest = 250 * time.Millisecond
+)
+
+// lockWait knows whether a transaction has waited for locks, for a judgement of
+// its end by a timeout: lock_timeout bounds each wait for itself, and not what is
+// left for the second one. It asks the server over another connection, and only
+// where a transaction takes long.
+type lockWait struct {
+	sink   *Sink
+	cancel context.CancelFunc
+	every  time.Duration
+	pid    uint32
+	key    uint64 // of an advisory lock that the transaction holds
+
+	mu    sync.Mutex
+	timer *time.Timer // nil when over
+	found bool
+}
+
+// watchLocks watches the transaction of as on conn until stop is called.
+func (s *Sink) watchLocks(ctx context.Context, conn *pgx.Conn, as *advances) *lockWait {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &lockWait{sink: s, cancel: cancel, pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
+	w.every = max(min(min(s.options.StatementTimeout, s.options.left(ctx))/looks, rarest), time.Millisecond)
+	w.mu.Lock() // it may fire at once
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(w.every, func() { w.look(ctx) })
+	return w
+}
+
+// waitingSQL finds a backend that waits for a lock: by its process, and, as a
+// pooler makes that up, by a lock that it holds.
+const waitingSQL = `
+select exists (
+	select from pg_catalog.pg_locks w
+	where not w.granted and (w.pid = $1::bigint or w.pid in (
+		select l.pid from pg_catalog.pg_locks l
+		where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ShareLock'
+			and l.classid = $2::bigint::oid and l.objid = $3::bigint::oid
+			and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database()))))`
+
+func (w *lockWait) look(ctx context.Context) {
+	ctx, done := context.WithTimeout(ctx, w.every)
+	defer done()
+	var waits bool
+	// An error tells nothing, and is none of the transaction's.
+	_ = w.sink.pool.QueryRow(ctx, waitingSQL, int64(w.pid), int64(w.key>>32), int64(w.key&0xffffffff)).Scan(&waits)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.found = w.found || waits; !w.found && w.timer != nil {
+		w.timer.Reset(w.every)
+	}
+}
+
+// stop reports whether the transaction has been found waiting.
+func (w *lockWait) stop() bool {
+	w.cancel()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer.Stop()
+	w.timer = nil
+	return w.found
+}
+
+// timedOut reports whether err came of a timeout: of the context, of one that the
+// handler derived from it, or of the server.
+func timedOut(ctx context.Context, err error) bool {
+	var pg *pgconn.PgError
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &pg) && pg.Code == codeQueryCanceled
+}
+
+// judge adds to err, with which the transaction ended, that it ended for its
+// waits.
+func (w *lockWait) judge(ctx context.Context, err error) error {
+	if waited := w.stop(); err == nil || !waited || !timedOut(ctx, err) || errors.Is(err, epoch.ErrEscaped) {
+		return err
+	}
+	return fmt.Errorf("%w: time was up after a wait for locks of other transactions: %w", epoch.ErrTransient, err)
+}

@@ -1,0 +1,110 @@
+package pgsink_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// TestAWaitForALockThatIsNotTheFirstIsTransientToo: what is left of the time is
+// less than lock_timeout, which the transaction got at its beginning.
+func TestAWaitForALockThatIsNotTheFirstIsTransientToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	r.sql("begin; update stock set left_over = left_over - 1 where item = 1")
+	const slow, locked = "select pg_sleep(0.5)", "update stock set left_over = left_over - 1 where item = 1"
+	for name, commit := range map[string]func(context.Context) error{
+		"handler": func(ctx context.Context) error {
+			return s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				_, err := tx.Exec(ctx, slow)
+				if err == nil {
+					_, err = tx.Exec(ctx, locked)
+				}
+				return err
+			})
+		},
+		"a timeout of the handler's": func(ctx context.Context) error {
+			return s.Commit(t.Context(), advance(f, 1), func(_ context.Context, tx pgsink.Tx) error {
+				_, err := tx.Exec(ctx, locked)
+				return err
+			})
+		},
+		"queue": func(ctx context.Context) error {
+			return s.Queued().Commit(ctx, advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+				_, err := q.Exec(ctx, slow)
+				if err == nil {
+					_, err = q.Exec(ctx, locked)
+				}
+				return err
+			})
+		},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := commit(ctx)
+		cancel()
+		if !errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrInDoubt) && name != "queue" { // whose COMMIT was sent with the rest
+			t.Errorf("%s: err = %v; want a transient one", name, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		_, err := tx.Exec(ctx, "select pg_sleep(300)")
+		return err
+	})
+	if err == nil || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrInDoubt) {
+		t.Errorf("a slow statement that waits for nobody: err = %v; want one that is its message's", err)
+	}
+	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
+	}
+}
+
+// TestATableThatIsLockedForManyTermsCostsNoMessage: BatchTimeout, half of the
+// term, is shorter than LockTimeout.
+func TestATableThatIsLockedForManyTermsCostsNoMessage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	log := memsource.New("orders", 2)
+	log.Group(memsource.DefaultGroup).SetTerm(500 * time.Millisecond)
+	for n := range int32(2) {
+		log.Append(n, "1", "2", "3")
+	}
+	r.sql("begin; lock table effects in exclusive mode")
+	var tries, given atomic.Int32
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := consumer.Run(log.UntilApplied(ctx), log.Member("a"), s,
+		func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			if tries.Add(1) == 15 {
+				r.sql("commit")
+			}
+			return put(ctx, tx, m.Topic, string(m.Value))
+		}, consumer.Options[pgsink.Tx]{
+			MaxAttempts: 2, RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, HaltMin: time.Millisecond, HaltMax: 10 * time.Millisecond,
+			Logger: slog.New(slog.DiscardHandler),
+			OnFailure: func(_ context.Context, _ pgsink.Tx, m consumer.Message, _ epoch.Epoch, cause error) error {
+				given.Add(1)
+				t.Logf("given up on %d/%d: %v", m.Partition, m.Offset, cause)
+				return nil
+			},
+		})
+	if err != nil || given.Load() > 0 {
+		t.Errorf("%d messages given up on; err = %v", given.Load(), err)
+	}
+	if all, err := r.list(t.Context(), "orders"); err != nil || len(all) != 6 {
+		t.Errorf("%d effects, %v; want 6", len(all), err)
+	}
+}
