@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/internal/reach"
 )
 
 // Options say which group reads which topics, and how to reach the cluster.
@@ -41,8 +43,10 @@ type Options struct {
 	// see the package documentation. Zero means 64 MiB; the least is 1 MiB.
 	BufferBytes int
 
-	// StartTimeout bounds how long Run tries to reach the cluster before it
-	// gives up. Zero means 30 s.
+	// StartTimeout bounds how long Run waits for a cluster that cannot be
+	// reached, before it gives up. What it waits for is logged after a second,
+	// and then every ten. Refused credentials and the like end Run at once. Zero
+	// means 30 s.
 	StartTimeout time.Duration
 
 	// DrainTimeout bounds how long a partition that the group asks back may
@@ -121,7 +125,7 @@ func (o Options) resolve() (settings, error) {
 		s.BufferBytes = defaultBuffer
 	}
 	if s.StartTimeout == 0 {
-		s.StartTimeout = 30 * time.Second
+		s.StartTimeout = reach.Timeout
 	}
 	if s.MirrorInterval == 0 {
 		s.MirrorInterval = 5 * time.Second

@@ -14,14 +14,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/internal/reach"
 )
 
-// How long to go on trying after an error at start.
-const (
-	// A broker that closes the connection at the first word, or does not know
-	// a topic, may be starting or behind. More often somebody has to act.
-	soonPatience = 3 * time.Second
+// soonPatience is how long to go on trying after an error that is more often a
+// person's to mend than not: a broker that closes the connection at the first word,
+// or does not know a topic, may be starting or behind.
+const soonPatience = 3 * time.Second
 
+// How long to wait before trying again what may pass by itself.
+const (
 	leastPause = 100 * time.Millisecond
 	mostPause  = 2 * time.Second
 )
@@ -30,28 +33,15 @@ const (
 // group has a coordinator which lets us see it. It tries for StartTimeout at
 // most, and gives up at once where trying again cannot help.
 func (s *Source) reach(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.set.StartTimeout)
-	defer cancel()
-	var last error
-	began := time.Now()
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
-		err := s.tryReachUntil(ctx)
-		if err == nil {
-			return nil
-		}
-		if last == nil || ctx.Err() == nil {
-			last = err
-		}
-		if ctx.Err() != nil || time.Since(began) >= s.patience(last) {
-			return s.unreached(last, time.Since(began))
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return s.unreached(last, time.Since(began))
-		}
+	cluster := reach.Server{Name: "Kafka at " + s.seeds(), Timeout: s.set.StartTimeout, Log: s.log, Patience: s.patience}
+	after, err := cluster.Wait(ctx, s.tryReachUntil)
+	if err != nil {
+		return s.unreached(err, after)
 	}
+	return nil
 }
+
+func (s *Source) seeds() string { return strings.Join(s.set.seeds, ", ") }
 
 // tryReachUntil is tryReach that ends with ctx: kgo's first word to a broker that
 // takes the connection and never answers does not, but with the client.
@@ -156,11 +146,9 @@ func isPermission(err error) bool {
 		errors.Is(err, kerr.ClusterAuthorizationFailed)
 }
 
-// unreached is the error that Run ends with when it could not start. A machine
-// that is busy looks at the clock late; what ended the trying is the bound.
+// unreached is the error that Run ends with when it could not start.
 func (s *Source) unreached(err error, after time.Duration) error {
-	at := strings.Join(s.set.seeds, ", ")
-	after = min(after.Round(100*time.Millisecond), s.set.StartTimeout)
+	at := s.seeds()
 	var (
 		topic *topicError
 		group *groupError
@@ -187,5 +175,5 @@ func (s *Source) unreached(err error, after time.Duration) error {
 	if !errors.As(err, &eof) && closes(err) {
 		return fmt.Errorf("kafkasource: the cluster at %s closes the connection; are port, TLS and credentials right? %w", at, err)
 	}
-	return fmt.Errorf("kafkasource: no broker of the cluster at %s was reached within %v: %w", at, after, err)
+	return fmt.Errorf("kafkasource: no broker of the cluster at %s was reached within %v; does it run, and are address and port right? %w", at, after, err)
 }

@@ -1,6 +1,7 @@
 package kafkasource
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -12,7 +13,6 @@ import (
 	"math/big"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -52,16 +52,17 @@ func TestABrokerThatCannotBeReachedIsAClearErrorWithinTheBound(t *testing.T) {
 	})
 }
 
-func TestTheErrorNamesTheBoundAlsoWhereTheClockIsReadLate(t *testing.T) {
-	s, err := New(Options{Group: testGroup, Topics: []string{testTopic}, StartTimeout: 2 * time.Second, Client: []kgo.Opt{kgo.SeedBrokers("127.0.0.1:7777")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for took, says := range map[time.Duration]string{2140 * time.Millisecond: " 2s:", 1240 * time.Millisecond: " 1.2s:"} {
-		if err := s.unreached(syscall.ECONNREFUSED, took); !strings.Contains(err.Error(), says) {
-			t.Errorf("after %v: %q, want it to say%s", took, err, says)
+func TestABrokerThatIsWaitedForIsNamedInTheLogSoon(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		var said bytes.Buffer
+		s := r.source(with(kgo.SeedBrokers("127.0.0.1:7777")), func(o *Options) {
+			o.StartTimeout, o.Logger = 10*time.Second, slog.New(slog.NewTextHandler(&said, nil))
+		})
+		r.wantRefusal(s, 10*time.Second, "within 10s")
+		if lines := strings.Count(said.String(), "127.0.0.1:7777"); lines != 1 || !strings.Contains(said.String(), "for=1s of=10s") || !strings.Contains(said.String(), "no listener") {
+			r.Errorf("%d lines, want one after a second, with the error:\n%s", lines, &said)
 		}
-	}
+	})
 }
 
 func TestABrokerThatDoesNotAnswerIsAClearErrorWithinTheBound(t *testing.T) {

@@ -1,7 +1,8 @@
 // Package natssource leases partitions of NATS JetStream streams and reads them:
 // a [consumer.Source] on nats.go.
 //
-//	js, err := jetstream.New(conn) // with nats.MaxReconnects(-1)
+//	conn, err := nats.Connect(url, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+//	js, err := jetstream.New(conn)
 //	source, err := natssource.New(natssource.Options{
 //		Group:     "billing",
 //		JetStream: js,

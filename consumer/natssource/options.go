@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/reach"
 )
 
 // Options say which group reads which streams, and where its leases are kept.
@@ -25,7 +27,9 @@ type Options struct {
 	// [jetstream.NewWithAPIPrefix] made of a connection. The connection stays
 	// the caller's: the source neither closes it nor sets its callbacks. It
 	// should reconnect for as long as it takes ([nats.MaxReconnects] of -1):
-	// Run ends with an error when it is closed. Required.
+	// Run ends with an error when it is closed. With [nats.RetryOnFailedConnect]
+	// it is Run that waits for a server which cannot be reached yet; without it,
+	// [nats.Connect] fails at once. Required.
 	JetStream jetstream.JetStream
 
 	// Streams are the streams to read, at least one, each named once.
@@ -45,8 +49,10 @@ type Options struct {
 	// partitions, in bytes of messages. Zero means 64 MiB; the least is 1 MiB.
 	BufferBytes int
 
-	// StartTimeout bounds how long Run tries to reach JetStream before it
-	// gives up. Zero means 30 s.
+	// StartTimeout bounds how long Run waits for a JetStream that cannot be
+	// reached, before it gives up. What it waits for is logged after a second,
+	// and then every ten. Refused credentials, a missing permission and the like
+	// end Run at once. Zero means 30 s.
 	StartTimeout time.Duration
 
 	// Name names this process in leases and fences, for people; it need not be
@@ -107,7 +113,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.BufferBytes = defaultBuffer
 	}
 	if o.StartTimeout == 0 {
-		o.StartTimeout = 30 * time.Second
+		o.StartTimeout = reach.Timeout
 	}
 	if o.Name == "" {
 		host, err := os.Hostname()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/reach"
 )
 
 // Source is a [consumer.Source] that leases partitions through a key-value
@@ -160,22 +162,54 @@ func (s *Source) isFirst() bool {
 // start checks streams and bucket, registers, and reads what there is of the
 // group. It tries again what may pass, within StartTimeout.
 func (s *Source) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.StartTimeout)
-	defer cancel()
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		err := s.tryStart(ctx)
-		if err == nil {
-			return nil
-		}
-		var denied *PermissionError
-		if errors.As(err, &denied) || !passing(err) && !errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-		if !wait(ctx, pause) {
-			return fmt.Errorf("natssource: JetStream at %s was not reached within %v: %w", s.JetStream.Conn().ConnectedAddr(), s.StartTimeout, err)
-		}
-		s.log.Warn("cannot start yet, trying again", "err", err)
+	at := strings.Join(s.JetStream.Conn().Servers(), ", ")
+	server := reach.Server{Name: "NATS at " + at, Timeout: s.StartTimeout, Log: s.log, Patience: s.patience}
+	after, err := server.Wait(ctx, s.tryStart)
+	switch {
+	case err == nil:
+		return nil
+	case isCredentials(err):
+		return fmt.Errorf("natssource: NATS at %s refuses the credentials: %w", at, err)
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return fmt.Errorf("natssource: the connection to NATS at %s is closed; make it try for as long as it takes "+
+			"(nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1)): %w", at, err)
+	case s.patience(err) == 0:
+		return err
 	}
+	return fmt.Errorf("natssource: JetStream at %s was not reached within %v; does NATS run there, with JetStream, and is the address right? %w", at, after, err)
+}
+
+// patience is how long a start goes on after an error.
+func (s *Source) patience(err error) time.Duration {
+	var denied *PermissionError
+	if errors.As(err, &denied) || isCredentials(err) || !passing(err) {
+		return 0
+	}
+	return s.StartTimeout
+}
+
+func isCredentials(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
+		errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAccountAuthExpired)
+}
+
+// connected says what is wrong with a connection without which there is nothing
+// to try.
+func (s *Source) connected() error {
+	nc := s.JetStream.Conn()
+	var err error
+	switch {
+	case nc.IsClosed():
+		err = nats.ErrConnectionClosed
+	case !nc.IsConnected():
+		err = nats.ErrDisconnected
+	default:
+		return nil
+	}
+	if last := nc.LastError(); last != nil {
+		return fmt.Errorf("%w: %w", err, last)
+	}
+	return err
 }
 
 // attemptLimit bounds one request of a start, so that one that was lost is made
@@ -183,6 +217,9 @@ func (s *Source) start(ctx context.Context) error {
 const attemptLimit = 5 * time.Second
 
 func (s *Source) tryStart(ctx context.Context) error {
+	if err := s.connected(); err != nil {
+		return err
+	}
 	for len(s.logs) < len(s.Streams) {
 		if err := s.openNext(ctx); err != nil {
 			return err

@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/natstest"
 )
 
 func parseRecord(t testing.TB, value []byte) record {
@@ -325,6 +328,65 @@ func TestAServerThatIsNotThereEndsRunAfterStartTimeoutAndSaysSo(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	must(t, r.server.Start())
+}
+
+// lines gets each line that is logged.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+func TestAServerThatIsWaitedForIsNamedInTheLogOnce(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 1, time.Second)
+	must(t, r.server.Stop())
+	conn, err := nats.Connect(r.server.URL(), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+	must(t, err)
+	t.Cleanup(conn.Close)
+	o := r.options()
+	o.JetStream, err = jetstream.New(conn)
+	must(t, err)
+	said := make(lines, 100)
+	o.Logger = slog.New(slog.NewTextHandler(said, nil))
+	s, err := New(o)
+	must(t, err)
+	ctx, stop := context.WithCancel(inTime(t))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, func(context.Context, consumer.Tenure) { t.Error("granted") }) }()
+	select {
+	case line := <-said:
+		if !strings.Contains(line, r.server.URL()) || !strings.Contains(line, "disconnected") {
+			t.Errorf("it does not say what is waited for, and why: %s", line)
+		}
+	case err := <-ended:
+		t.Fatalf("Run: %v", err)
+	case <-time.After(patience):
+		t.Fatal("nothing is said")
+	}
+	stop()
+	must(t, <-ended)
+	must(t, r.server.Start())
+}
+
+func TestCredentialsThatAreRefusedEndRunAndAreNamed(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, withUser(nil, nil, nil))
+	conn, err := nats.Connect(s.URL(), nats.UserInfo("user", "wrong"), nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	must(t, err)
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	must(t, err)
+	source, err := New(Options{
+		Group: "billing", JetStream: js, Streams: []Stream{{Name: "orders"}}, StartTimeout: patience, Logger: slog.New(slog.DiscardHandler),
+	})
+	must(t, err)
+	err = source.Run(inTime(t), func(context.Context, consumer.Tenure) { t.Error("granted") })
+	if !errors.Is(err, nats.ErrAuthorization) || !strings.Contains(err.Error(), "refuses the credentials") || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("Run: %v", err)
+	}
 }
 
 func TestAServerThatComesUpInTimeIsWaitedFor(t *testing.T) {

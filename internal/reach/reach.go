@@ -1,0 +1,121 @@
+// Package reach waits for a server that does not answer yet when a program
+// starts. Sources and sinks do it alike: they try again for a while, say what they
+// wait for after a second and then every ten, and give up at once where only a
+// person can help.
+package reach
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// Timeout is how long a start waits unless it is told otherwise.
+const Timeout = 30 * time.Second
+
+// When it is said what is waited for.
+const (
+	firstWord = time.Second
+	nextWord  = 10 * time.Second
+)
+
+// Server is what a program wants to reach.
+type Server struct {
+	Name    string        // what is waited for, with its address, for the log
+	Timeout time.Duration // how long in all
+	Log     *slog.Logger
+
+	// Patience is how long it makes sense to wait on an error, up to Timeout:
+	// zero for one that does not pass by itself.
+	Patience func(error) time.Duration
+}
+
+// Wait calls try until it succeeds, ctx ends, or it makes no more sense. It
+// returns the last error that says more than that time is up, and for how long it
+// has tried, which is no more than Timeout. The context of try ends with Timeout.
+func (s Server) Wait(ctx context.Context, try func(context.Context) error) (tried time.Duration, err error) {
+	began := time.Now()
+	spent := func() time.Duration { return min(time.Since(began).Round(100*time.Millisecond), s.Timeout) }
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	var last lastError
+	defer s.announce(&last, spent)()
+	pause := pauses()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return spent(), nil
+		}
+		if ctx.Err() == nil || last.get() == nil || !isEnd(err) {
+			last.set(err)
+		}
+		if ctx.Err() != nil || time.Since(began) >= s.Patience(last.get()) {
+			return spent(), last.get()
+		}
+		timer := time.NewTimer(pause.NextBackOff())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return spent(), last.get()
+		}
+	}
+}
+
+// isEnd reports whether err says only that a context has ended.
+func isEnd(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+func pauses() backoff.BackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(2*time.Second),
+		backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
+}
+
+// announce says now and then that the server is waited for, until stop is called:
+// also while a try goes on that gets no answer.
+func (s Server) announce(last *lastError, spent func() time.Duration) (stop func()) {
+	done := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		timer := time.NewTimer(firstWord)
+		defer timer.Stop()
+		for {
+			select {
+			case <-timer.C:
+			case <-done:
+				return
+			}
+			why := []any{"server", s.Name, "for", spent(), "of", s.Timeout}
+			if err := last.get(); err != nil {
+				why = append(why, "err", err)
+			}
+			s.Log.Warn("waiting for the server to answer", why...)
+			timer.Reset(nextWord)
+		}
+	})
+	return func() { close(done); running.Wait() }
+}
+
+// lastError is of the last try that says anything.
+type lastError struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (l *lastError) get() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *lastError) set(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+}

@@ -1,0 +1,101 @@
+package reach
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	errDown  = errors.New("connection refused")
+	errWrong = errors.New("wrong password")
+)
+
+// waiting is a server that is waited for, and what was logged.
+func waiting() (Server, *bytes.Buffer) {
+	var said bytes.Buffer
+	return Server{
+		Name: "the server at a:1", Timeout: 30 * time.Second, Log: slog.New(slog.NewTextHandler(&said, nil)),
+		Patience: func(err error) time.Duration {
+			if errors.Is(err, errWrong) {
+				return 0
+			}
+			return time.Hour
+		},
+	}, &said
+}
+
+func TestAServerThatComesUpIsWaitedForAndSoItIsSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, said := waiting()
+		began := time.Now()
+		tried, err := s.Wait(t.Context(), func(context.Context) error {
+			if time.Since(began) < 25*time.Second {
+				return errDown
+			}
+			return nil
+		})
+		if err != nil || tried < 25*time.Second || tried > 28*time.Second {
+			t.Errorf("%v after %v", err, tried)
+		}
+		if got := said.String(); strings.Count(got, "\n") != 3 || strings.Count(got, "a:1") != 3 || strings.Count(got, errDown.Error()) != 3 {
+			t.Errorf("want it said after 1, 11 and 21 s, with the error:\n%s", got)
+		}
+	})
+}
+
+func TestAServerThatStaysAwayIsGivenUpWithTheLastError(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := waiting()
+		tried, err := s.Wait(t.Context(), func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return errDown
+		})
+		if !errors.Is(err, errDown) || tried != 30*time.Second {
+			t.Errorf("%v after %v", err, tried)
+		}
+	})
+}
+
+func TestATryThatGetsNoAnswerIsSaidAndEndsInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, said := waiting()
+		tried, err := s.Wait(t.Context(), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		if !errors.Is(err, context.DeadlineExceeded) || tried != 30*time.Second || !strings.Contains(said.String(), "for=1s") {
+			t.Errorf("%v after %v:\n%s", err, tried, said)
+		}
+	})
+}
+
+func TestWhatOnlyAPersonCanMendEndsTheWaitAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, said := waiting()
+		tried, err := s.Wait(t.Context(), func(context.Context) error { return errWrong })
+		if !errors.Is(err, errWrong) || tried != 0 || said.Len() > 0 {
+			t.Errorf("%v after %v:\n%s", err, tried, said)
+		}
+	})
+}
+
+func TestAWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := waiting()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if tried, err := s.Wait(ctx, func(context.Context) error { return errDown }); !errors.Is(err, errDown) || tried != 5*time.Second {
+			t.Errorf("%v after %v", err, tried)
+		}
+	})
+}
