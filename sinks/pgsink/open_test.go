@@ -3,6 +3,7 @@ package pgsink_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/url"
 	"strings"
@@ -46,22 +47,80 @@ func TestOpenSaysWhyTheServerCannotBeUsed(t *testing.T) {
 	r.sql("create database " + r.db.Name + "_latin encoding 'LATIN1' template template0")
 	t.Cleanup(func() { _, _ = r.admin.Exec(context.Background(), "drop database "+r.db.Name+"_latin with (force)") })
 
-	for _, c := range []struct{ what, url, mentions string }{
-		{"nobody listens", changed(t, r.appURL, func(u *url.URL) { u.Host = closed.Addr().String() }), "connection refused"},
-		{"nobody answers", changed(t, r.appURL, func(u *url.URL) { u.Host = silent.Addr().String() }), "no answer within 500ms"},
-		{"wrong password", changed(t, r.appURL, func(u *url.URL) { u.User = url.UserPassword(r.role, "guess") }), "refused the credentials"},
-		{"no such role", changed(t, r.appURL, func(u *url.URL) { u.User = url.UserPassword("nobody", "guess") }), "refused the credentials"},
-		{"no such database", changed(t, r.appURL, func(u *url.URL) { u.Path = "/nowhere" }), `database "nowhere" does not exist`},
-		{"another encoding", changed(t, r.db.URL, func(u *url.URL) { u.Path += "_latin" }), "LATIN1; want UTF8"},
+	for _, c := range []struct {
+		what, url string
+		waits     time.Duration // what the caller is ready to wait
+		mentions  string
+	}{
+		{"nobody listens", changed(t, r.appURL, func(u *url.URL) { u.Host = closed.Addr().String() }), time.Second, closed.Addr().String() + " was not reached within 1s; does it run"},
+		{"nobody answers", changed(t, r.appURL, func(u *url.URL) { u.Host = silent.Addr().String() }), time.Second, "no answer within 500ms"},
+		{"wrong password", changed(t, r.appURL, func(u *url.URL) { u.User = url.UserPassword(r.role, "guess") }), time.Hour, "refused the credentials"},
+		{"no such role", changed(t, r.appURL, func(u *url.URL) { u.User = url.UserPassword("nobody", "guess") }), time.Hour, "refused the credentials"},
+		{"no such database", changed(t, r.appURL, func(u *url.URL) { u.Path = "/nowhere" }), time.Hour, `database "nowhere" does not exist`},
+		{"another encoding", changed(t, r.db.URL, func(u *url.URL) { u.Path += "_latin" }), time.Hour, "LATIN1; want UTF8"},
 	} {
 		began := time.Now()
-		_, err := pgsink.Open(t.Context(), newPool(t, c.url), pgsink.Options{CallTimeout: 500 * time.Millisecond})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := pgsink.Open(ctx, newPool(t, c.url), pgsink.Options{CallTimeout: 500 * time.Millisecond, StartTimeout: c.waits})
 		if err == nil || !strings.Contains(err.Error(), c.mentions) || strings.Contains(err.Error(), "guess") {
 			t.Errorf("%s: err = %v; want one with %q in it", c.what, err, c.mentions)
 		}
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("%s: said after %v", c.what, took)
+		if ctx.Err() != nil {
+			t.Errorf("%s: not said within %v", c.what, time.Since(began))
 		}
+		cancel()
+	}
+}
+
+// lines gets each line that is logged.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+func TestAServerThatIsNotUpYetIsWaitedForAndNamedInTheLog(t *testing.T) {
+	t.Parallel()
+	server := pgtest.StartServer(t, pgtest.Options{})
+	db := server.Database(t)
+	if err := pgsink.Migrate(t.Context(), newPool(t, db.URL), ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Stop(pgtest.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	said, opened := make(lines, 100), make(chan error, 2)
+	go func() {
+		_, err := pgsink.Open(t.Context(), newPool(t, db.URL), pgsink.Options{Logger: slog.New(slog.NewTextHandler(said, nil))})
+		opened <- err
+	}()
+	select {
+	case line := <-said:
+		if at, err := url.Parse(db.URL); err != nil || !strings.Contains(line, "PostgreSQL at "+at.Host) || !strings.Contains(line, "refused") {
+			t.Errorf("it does not say what is waited for, and why: %s (%v)", line, err)
+		}
+	case err := <-opened:
+		t.Fatalf("Open did not wait: %v", err)
+	}
+	go func() { opened <- pgsink.Migrate(t.Context(), newPool(t, db.URL), "") }()
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-opened; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAWaitForTheServerEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := pgsink.Open(ctx, newPool(t, "postgres://127.0.0.1:1/none"), pgsink.Options{StartTimeout: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("err = %v", err)
 	}
 }
 
@@ -90,6 +149,7 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 		"LockTimeout":      {LockTimeout: time.Microsecond},
 		"ClaimTimeout":     {ClaimTimeout: -time.Hour},
 		"CallTimeout":      {CallTimeout: 1 << 62},
+		"StartTimeout":     {StartTimeout: -1},
 		"Isolation":        {Isolation: "chaos; drop table fence"},
 	} {
 		if _, err := pgsink.Open(t.Context(), pool, o); err == nil || !strings.Contains(err.Error(), "Options."+name) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/internal/reach"
 )
 
 // Options say how a [Sink] works. The zero Options work.
@@ -37,9 +39,14 @@ type Options struct {
 	// and a Seed for another one. Zero means 3 s.
 	ClaimTimeout time.Duration
 
-	// CallTimeout bounds Open, Fence, Seed and Claim as a whole. Zero means
-	// 15 s.
+	// CallTimeout bounds Fence, Seed and Claim as a whole, and each try of
+	// Open. Zero means 15 s.
 	CallTimeout time.Duration
+
+	// StartTimeout bounds how long Open waits for a server that cannot be
+	// reached, before it gives up. What it waits for is logged after a second,
+	// and then every ten. Zero means 30 s.
+	StartTimeout time.Duration
 
 	// Isolation is that of a Commit. Empty means READ COMMITTED, which is
 	// enough for the fence. A stricter one is for the handler's sake; the
@@ -47,8 +54,8 @@ type Options struct {
 	// an error like a handler's own.
 	Isolation pgx.TxIsoLevel
 
-	// Logger is told, once, when the role may not end the transaction of a
-	// claim that was replaced. Nil means [slog.Default].
+	// Logger is told of a server that Open waits for, and, once, when the role
+	// may not end the transaction of a claim that was replaced. Nil means [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -71,6 +78,7 @@ func (o Options) withDefaults() (Options, error) {
 		{"LockTimeout", &o.LockTimeout, 10 * time.Second},
 		{"ClaimTimeout", &o.ClaimTimeout, 3 * time.Second},
 		{"CallTimeout", &o.CallTimeout, 15 * time.Second},
+		{"StartTimeout", &o.StartTimeout, reach.Timeout},
 	} {
 		if *d.v == 0 {
 			*d.v = d.zero

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"log/slog"
 	"path"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/internal/reach"
 )
 
 // DefaultSchema is the schema that an empty name means.
@@ -96,17 +99,33 @@ var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 // The role it runs as will own the schema and the functions, and they run with
 // its rights. It needs CREATE on the database unless the schema exists, and
 // CREATE on the schema. Give the role that the application uses access with
-// [Grant].
+// [Grant]. Like [Open], both wait up to 30 s for a server that cannot be reached.
 func Migrate(ctx context.Context, db Beginner, schema string) error {
 	schema, err := checkSchema(schema)
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginTxFunc(ctx, db, readCommitted, func(tx pgx.Tx) error { return migrate(ctx, tx, schema) })
-	if err != nil {
+	if err := begin(ctx, db, func(tx pgx.Tx) error { return migrate(ctx, tx, schema) }); err != nil {
 		return fmt.Errorf("pgsink: migrate schema %s: %w", quote(schema), explainServer(err))
 	}
 	return nil
+}
+
+// begin runs f in a transaction. It waits for a server that cannot be reached yet.
+func begin(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
+	var tx pgx.Tx
+	err := reached(ctx, db, slog.Default(), reach.Timeout, func(ctx context.Context) (err error) {
+		tx, err = db.BeginTx(ctx, readCommitted)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
 }
 
 func migrate(ctx context.Context, tx pgx.Tx, schema string) error {
@@ -159,7 +178,7 @@ func Grant(ctx context.Context, db Beginner, schema, role string) error {
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginTxFunc(ctx, db, readCommitted, func(tx pgx.Tx) error {
+	err = begin(ctx, db, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sql)
 		return err
 	})

@@ -54,16 +54,26 @@ const minServer = 140000
 // Open returns a sink on a pool, after it has checked that the schema is there,
 // is of this version and may be used. Its errors match [ErrNotMigrated],
 // [ErrSchemaOlder], [ErrSchemaNewer] and [ErrPermission].
+//
+// A server that cannot be reached yet is waited for, up to
+// [Options.StartTimeout], and named in the log. Refused credentials, a database that
+// does not exist, and a server that cannot be used are errors at once.
 func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	s := &Sink{pool: pool, options: o, sql: newStatements(o)}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	if err := s.check(ctx); err != nil {
-		return nil, fmt.Errorf("pgsink: open schema %s: %w", quote(o.Schema), ended(ctx, explain(err)))
+	err = reached(ctx, pool, o.Logger, o.StartTimeout, func(ctx context.Context) error {
+		ctx, cancel := s.bounded(ctx)
+		defer cancel()
+		if err := s.check(ctx); err != nil {
+			return ended(ctx, explain(err))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: open schema %s: %w", quote(o.Schema), err)
 	}
 	return s, nil
 }

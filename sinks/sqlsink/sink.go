@@ -56,7 +56,9 @@ var _ epoch.Sink[*Tx] = (*Sink)(nil)
 
 // Open returns a sink on db, which stays the caller's. It looks at the
 // database's settings and at the version of the tables, and changes nothing:
-// see [Migrate].
+// see [Migrate]. A file that is locked is waited for, up to
+// [Options.LockTimeout]; one that cannot be opened, or is no database, is an error
+// at once.
 func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) {
 	o, err := o.withDefaults()
 	if err != nil {
