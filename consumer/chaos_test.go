@@ -22,6 +22,8 @@ import (
 type chaos struct {
 	mu  sync.Mutex
 	rng *rand.Rand
+
+	backup *memsink.Snapshot
 }
 
 func (c *chaos) roll(n int) int {
@@ -90,23 +92,50 @@ func TestUnderAnyScheduleOfFaultsEachMessageIsAppliedOnceInOrder(t *testing.T) {
 	if testing.Short() {
 		seeds = 5
 	}
+	meetChaos(t, seeds, false,
+		consumer.Stale{}, consumer.InDoubt{}, consumer.Retried{}, consumer.Drained{}, consumer.Claimed{})
+}
+
+// L4: what a sink loses is applied again, though no message comes any more.
+func TestUnderAnyScheduleOfFaultsWhatASinkLosesComesBack(t *testing.T) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 5
+	}
+	meetChaos(t, seeds, true, consumer.WentBack{})
+}
+
+func meetChaos(t *testing.T, seeds uint64, goesBack bool, wanted ...consumer.Event) {
 	met := map[string]int{}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { playChaos(t, seed, met) })
+			synctest.Test(t, func(t *testing.T) { playChaos(t, seed, goesBack, met) })
 		})
 	}
 	t.Logf("met in %d seeds: %v", seeds, met)
-	for _, event := range []consumer.Event{
-		consumer.Stale{}, consumer.InDoubt{}, consumer.Retried{}, consumer.Drained{}, consumer.Claimed{},
-	} {
+	for _, event := range wanted {
 		if met[fmt.Sprintf("%T", event)] < 5 {
 			t.Errorf("the schedules hardly met %T: %v", event, met)
 		}
 	}
 }
 
-func playChaos(t *testing.T, seed uint64, met map[string]int) {
+// maybeGoBack takes a backup of the sink or restores one.
+func (c *chaos) maybeGoBack(r *rig, partitions int) {
+	switch c.roll(10) {
+	case 0:
+		if len(r.sink.Fences()) == partitions {
+			backup := r.sink.Snapshot()
+			c.backup = &backup
+		}
+	case 1:
+		if c.backup != nil {
+			r.sink.Restore(*c.backup)
+		}
+	}
+}
+
+func playChaos(t *testing.T, seed uint64, goesBack bool, met map[string]int) {
 	const partitions, messages = 4, 150
 	c := &chaos{rng: rand.New(rand.NewPCG(seed, 0))}
 	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
@@ -125,6 +154,9 @@ func playChaos(t *testing.T, seed uint64, met map[string]int) {
 		if c.roll(3) == 0 {
 			c.pause(5 * time.Second)
 		}
+		if goesBack {
+			c.maybeGoBack(r, partitions)
+		}
 		switch roll := c.roll(12); {
 		case len(running) == 0 || roll == 0 && len(running) < 4:
 			p := c.start(r, fmt.Sprintf("p%d", i), o)
@@ -142,10 +174,19 @@ func playChaos(t *testing.T, seed uint64, met map[string]int) {
 		}
 	}
 	all = append(all, c.start(r, "last", o))
-	select {
-	case <-r.group().UntilApplied(r.Context()).Done():
-	case <-time.After(24 * time.Hour):
-		t.Errorf("seed %d: not done after a day", seed)
+	applied := func() bool { // the source's positions may be ahead of a sink that went back
+		for n := range int32(partitions) {
+			if r.sink.Fences()[r.partition(n)].Next < epoch.Offset(len(want[n])) {
+				return false
+			}
+		}
+		return true
+	}
+	for began := time.Now(); !applied(); r.pass(time.Second) {
+		if time.Since(began) > 24*time.Hour {
+			t.Errorf("seed %d: not done after a day", seed)
+			break
+		}
 	}
 	for _, p := range all {
 		p.stop()

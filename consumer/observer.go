@@ -20,7 +20,7 @@ type ObserverFunc func(Event)
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
 // Event is one of [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
-// [Drained], [Lost], [Retried] and [Overdue]. More may be added.
+// [Drained], [Lost], [Retried], [Overdue] and [WentBack]. More may be added.
 //
 // A tenure ends with Drained or Lost. A Next of -1 means that this process has
 // not claimed the partition yet.
@@ -49,6 +49,15 @@ type Advanced struct {
 type Stale struct {
 	Ours epoch.Fence // as we claimed it
 	Held epoch.Fence // as the sink found it
+}
+
+// WentBack: the sink has forgotten what it had committed, as a failover or a restore
+// from a backup makes it. The partition is claimed again and goes on from where
+// the fence then is, so that the effects that are gone come back, as long as the log has
+// their messages.
+type WentBack struct {
+	Was epoch.Fence // as we left it
+	Now epoch.Fence // as the sink has it; of a refusal that does not show the claim, with ours
 }
 
 // InDoubt: the outcome of a transaction is unknown, or the position was not
@@ -105,6 +114,7 @@ type Retried struct {
 func (Claimed) event()  {}
 func (Advanced) event() {}
 func (Stale) event()    {}
+func (WentBack) event() {}
 func (InDoubt) event()  {}
 func (Halted) event()   {}
 func (Drained) event()  {}

@@ -106,7 +106,7 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 		if err != nil {
 			return err
 		}
-		if f.Claim == o.fence.Claim {
+		if f.Claim == o.fence.Claim && !o.compare(f) {
 			o.stand(f)
 			return nil
 		}
@@ -114,6 +114,9 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	}
 	o.endBeside()
 	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0)
+	if seen.Partition == o.partition {
+		o.compare(seen)
+	}
 	if err != nil {
 		return err
 	}
@@ -186,6 +189,16 @@ func (o *ownership[TX]) applyAll(ctx context.Context) outcome {
 		o.progress = o.progress || h.fence.Next > o.fence.Next
 		o.fence = h.fence
 	}()
+	l := o.run.lookout
+	at := l.begin(h.fence, o.tenure.Term(), cancel)
+	out := o.readAll(reading, ctx, h, at)
+	if err := l.end(at); err != nil && out.end != refused && out.end != inDoubt && out.end != escaped {
+		return foundOut(err)
+	}
+	return out
+}
+
+func (o *ownership[TX]) readAll(reading, ctx context.Context, h *holding[TX], at *post) outcome {
 	for ms, err := range o.tenure.Read(reading, h.fence) {
 		if err == nil {
 			err = inOrder(h.fence, ms)
@@ -196,9 +209,13 @@ func (o *ownership[TX]) applyAll(ctx context.Context) outcome {
 		if len(ms) == 0 {
 			continue
 		}
+		if o.run.lookout.busy(at) != nil {
+			return outcome{end: left}
+		}
 		if out := o.committer.apply(h, ms); out.end != applied {
 			return out
 		}
+		o.run.lookout.quiet(at, h.fence)
 	}
 	if !o.running(ctx) {
 		return outcome{end: left}

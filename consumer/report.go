@@ -20,6 +20,9 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		o.progress = false
 	}
 	o.keep = out.end == halted
+	if now, ok := fenceAt(o.fence, out.err); ok && (out.end == refused || out.end == inDoubt) && o.compare(now) {
+		return o.retries.next()
+	}
 	switch out.end {
 	case refused:
 		o.logger.Warn("stale: the partition belongs to a later claim; rolled back",
@@ -44,6 +47,22 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	default: // left: the tenure is over
 		return 0
 	}
+}
+
+// compare reports that the sink went back, if its fence says so, and has the
+// other partitions looked at. The messages at hand are then applied again.
+func (o *ownership[TX]) compare(now epoch.Fence) (back bool) {
+	var err *epoch.WentBackError
+	if o.fence.Epoch == 0 || !errors.As(o.fence.Still(now), &err) {
+		return false
+	}
+	o.logger.Error("the sink went back; claiming again and going on from where it is", "err", err,
+		"was_epoch", err.Was.Epoch, "was_next", err.Was.Next, "epoch", now.Epoch, "next", now.Next, "owner", now.Owner)
+	o.run.Observer.Observe(WentBack{Was: err.Was, Now: now})
+	o.run.lookout.lookAtAll()
+	o.probe.passed(o.probe.suspects)
+	o.fence = now
+	return true
 }
 
 // unclaimed reports why there is no claim.

@@ -42,7 +42,8 @@ type runner[TX any] struct {
 	handle applyFunc[TX]
 	stop   context.CancelCauseFunc // ends Run with an error
 
-	owning sync.WaitGroup
+	owning  sync.WaitGroup
+	lookout *lookout[TX]
 
 	mu         sync.Mutex
 	over       bool // the source's Run has returned
@@ -72,6 +73,8 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 		r.committers = append(r.committers, c)
 		c.start(&running)
 	}
+	r.lookout = newLookout(context.WithoutCancel(ctx), r)
+	running.Go(r.lookout.serve)
 	err = source.Run(ctx, func(ctx context.Context, t Tenure) {
 		if !r.enter() {
 			return
@@ -88,6 +91,7 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 	for _, c := range r.committers {
 		close(c.closed)
 	}
+	r.lookout.stop()
 	running.Wait()
 
 	var fatal *fatalError

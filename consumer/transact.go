@@ -162,24 +162,28 @@ func (c *committer[TX]) settle(takes []take[TX], a attempt, err error, took time
 // refusedTake returns what a fence's refusal means to the claim, and whose it
 // is, or a negative index if none refused.
 func refusedTake[TX any](takes []take[TX], err error) (outcome, int) {
+	out, p := refusal(err)
+	return out, slices.IndexFunc(takes, func(t take[TX]) bool { return t.advance.Partition == p })
+}
+
+// refusal returns what a fence's refusal means to a claim of the partition, and
+// the zero outcome and partition for any other error.
+func refusal(err error) (outcome, epoch.Partition) {
 	var (
-		out     outcome
-		p       epoch.Partition
 		stale   *epoch.StaleError
 		moved   *epoch.MovedError
 		missing *epoch.MissingError
 	)
 	switch {
 	case errors.As(err, &stale):
-		out, p = outcome{end: refused, err: err, stale: stale}, stale.Partition
+		return outcome{end: refused, err: err, stale: stale}, stale.Partition
 	case errors.As(err, &moved):
-		out, p = outcome{end: inDoubt, err: err}, moved.Partition
+		return outcome{end: inDoubt, err: err}, moved.Partition
 	case errors.As(err, &missing):
-		out, p = outcome{end: halted, err: err}, missing.Partition
+		return outcome{end: halted, err: err}, missing.Partition
 	default:
-		return out, -1
+		return outcome{}, epoch.Partition{}
 	}
-	return out, slices.IndexFunc(takes, func(t take[TX]) bool { return t.advance.Partition == p })
 }
 
 func anyLost[TX any](takes []take[TX]) bool {

@@ -22,6 +22,18 @@ type Sink[TX any] interface {
 	// Fence reads the fence of p as last committed, or returns [ErrMissing].
 	Fence(ctx context.Context, p Partition) (Fence, error)
 
+	// Look reads the fences of ps as last committed, those that are there, at
+	// the cost of little more than one. Like Fence it asks a database that
+	// may be written, and never a replica that may lag behind: by a fence that
+	// is not as we left it the claim is taken for lost.
+	Look(ctx context.Context, ps []Partition) (Fences, error)
+
+	// Replaced returns a channel that is closed once the sink notices that the
+	// server behind it is another one than before: a standby that was promoted,
+	// say, which may lack what was committed last. It is nil, or never
+	// closed, where a sink does not notice; then Look tells, later.
+	Replaced() <-chan struct{}
+
 	// Seed adds fences as [Fences.Seed] does, in one transaction. Of
 	// concurrent calls for one group and topic, one comes first and the others
 	// see what it did.

@@ -27,9 +27,6 @@ func short() settings {
 }
 
 func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it takes seconds")
-	}
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -25,6 +25,7 @@ const (
 	aside    = "consumer/beside.go"
 	lanes    = "consumer/committer.go"
 	options  = "consumer/options.go"
+	lookout  = "consumer/lookout.go"
 	fenceSQL = "sinks/pgsink/migrations/0001_fence.sql"
 	kafka    = "consumer/kafkasource"
 
@@ -160,6 +161,25 @@ var guardsOfTheRest = []guard{
 		{lanes, "\th.probe.meets(ms[0].Offset)\n", ""},
 	}, "consumer", "TestAMessageGivenUpOnIsNotMistakenForAnotherAfterItWasDeleted"},
 
+	{"R5", "nobody looks at a partition that has nothing to commit", []edit{
+		{lookout, "\t\t\tl.round(false)\n", ""},
+	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/within two terms, by a look now and then"},
+	{"R5", "a sink that says that its server may be another one is not heeded", []edit{
+		{lookout, "replaced := l.run.sink.Replaced()", "replaced := make(<-chan struct{})"},
+	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/at once, if the sink notices"},
+	{"R5", "one fence that went back says nothing of the others", []edit{
+		{"consumer/report.go", "\to.run.lookout.lookAtAll()\n", ""},
+	}, "consumer", "TestWhereOneFenceWentBackTheOthersAreLookedAtAtOnce"},
+	{"R5", "a look decides over a partition that commits meanwhile", []edit{
+		{lookout, "!here || !p.quiet || p.turn != w.turn", "!here"},
+	}, "consumer", "TestALookBesideATransactionDecidesNothing"},
+
+	{"R6", "a sink that went back is taken for a later claim", []edit{
+		{"consumer/report.go", " && o.compare(now) {", " && now.Next < 0 {"},
+	}, "consumer", "TestASinkThatWentBackIsSaidAsThatAndNotAsALaterClaim/a refusal under a lost claim"},
+	{"R6", "a lower epoch is taken for a later claim", []edit{
+		{"epoch/back.go", "case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:", "case now.Next < f.Next:"},
+	}, "epoch", "TestStillTellsASinkThatWentBackFromALaterClaim"},
 	{"R6", "one refusal ends the claims of all that shared the transaction", []edit{
 		{transact, "\t\tc.finish(takes[i].holding, refusal)\n\t\tc.otherwiseAgain(takes, i)\n", "\t\tc.finishAll(takes, refusal)\n"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
@@ -196,7 +216,7 @@ var guardsOfTheRest = []guard{
 	{"R7", "a new member confirms what the old one was granted", []edit{
 		{kafka + "/commits.go", "case member != one.t.member:", "case false:"},
 	}, kafka, "TestR7ANewMemberDoesNotConfirmWhatTheOldOneWasGranted"},
-	{"R7", "a halt makes a new claim", []edit{{owning, "if f.Claim == o.fence.Claim {", "if false {"}}, "consumer", "TestAHaltKeepsTheClaim"},
+	{"R7", "a halt makes a new claim", []edit{{owning, "if f.Claim == o.fence.Claim && !o.compare(f) {", "if false {"}}, "consumer", "TestAHaltKeepsTheClaim"},
 	{"R7", "the loss of one partition costs the others their claims", []edit{
 		{transact, "case anyLost(takes):", "case anyLost(takes) && false:"},
 	}, "consumer", "TestTheLossOfOnePartitionWhileWaitingForAConnectionLeavesTheOthersTheirClaim"},

@@ -33,6 +33,10 @@ type Hooks struct {
 	Fence Hook[epoch.Partition]
 	Seed  Hook[[]epoch.Start]
 
+	// Look stands before the reads by which a consumer sees to partitions that
+	// have nothing to commit.
+	Look Hook[[]epoch.Partition]
+
 	// Claim stands before the swap: a process frozen here has confirmed.
 	Claim Hook[epoch.Claim]
 

@@ -32,6 +32,8 @@ type database struct {
 	mu    sync.Mutex
 	state state
 	life  int // counts restores: a transaction does not outlive one
+
+	replaced chan struct{} // closed by the next restore
 }
 
 type state struct {
@@ -53,7 +55,7 @@ type name struct {
 
 // New returns a sink on a new, empty database.
 func New() *Sink {
-	return &Sink{db: &database{state: state{
+	return &Sink{db: &database{replaced: make(chan struct{}), state: state{
 		fences:  epoch.Fences{},
 		values:  map[string]string{},
 		lists:   map[string][]string{},
@@ -78,6 +80,32 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 		return epoch.Fence{}, fmt.Errorf("memsink: read fence %s: %w", p, err)
 	}
 	return f, nil
+}
+
+// Look reads the fences of ps, those that are there.
+func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	found := epoch.Fences{}
+	err := run(ctx, s.hook().Look, ps, func() error {
+		s.db.mu.Lock()
+		defer s.db.mu.Unlock()
+		for _, p := range ps {
+			if f, ok := s.db.state.fences[p]; ok {
+				found[p] = f
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("memsink: look at %d fences: %w", len(ps), err)
+	}
+	return found, nil
+}
+
+// Replaced returns a channel that the next [Sink.Restore] closes.
+func (s *Sink) Replaced() <-chan struct{} {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.replaced
 }
 
 // Guarantee is [epoch.Transactional].
@@ -239,6 +267,8 @@ func (s *Sink) Restore(from Snapshot) {
 	defer s.db.mu.Unlock()
 	s.db.state = from.state.clone()
 	s.db.life++
+	close(s.db.replaced)
+	s.db.replaced = make(chan struct{})
 }
 
 func (st state) clone() state {

@@ -46,7 +46,9 @@ func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) er
 		err = func() error {
 			defer conn.Release() // ends one that is still in a transaction, after a panic too
 			err := f(conn.Conn())
-			lost = err != nil && conn.Conn().IsClosed()
+			if lost = err != nil && conn.Conn().IsClosed(); lost {
+				s.server.lost()
+			}
 			return err
 		}()
 		mark, nothing := err.(unexecuted) //nolint:errorlint // outermost only: an error of the handler may hold one

@@ -85,6 +85,8 @@ func ExampleGrantSQL() {
 	// grant execute on function
 	//     "fences".schema_version,
 	//     "fences".read_fence,
+	//     "fences".read_fences,
+	//     "fences".server,
 	//     "fences".seed,
 	//     "fences".claim,
 	//     "fences".enter,

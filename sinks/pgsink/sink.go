@@ -20,6 +20,7 @@ type Sink struct {
 	options Options
 	sql     statements
 	denied  sync.Once // has been logged
+	server  server
 }
 
 var _ epoch.Sink[Tx] = (*Sink)(nil)
@@ -27,14 +28,16 @@ var _ epoch.Sink[Tx] = (*Sink)(nil)
 // statements are what the sink sends. The casts say each parameter's type, so
 // that no query mode of pgx has to ask or guess.
 type statements struct {
-	begin, read, seed, claim, enter, advance, deadLetter string
+	begin, server, read, look, seed, claim, enter, advance, deadLetter string
 }
 
 func newStatements(o Options) statements {
 	s := quote(o.Schema) + "."
 	return statements{
-		begin: "begin isolation level " + string(o.Isolation),
-		read:  "select " + fenceColumns + " from " + s + "read_fence($1::text, $2::text, $3::int)",
+		begin:  "begin isolation level " + string(o.Isolation),
+		server: "select system, timeline, started from " + s + "server()",
+		read:   "select " + fenceColumns + " from " + s + "read_fence($1::text, $2::text, $3::int)",
+		look:   "select " + fenceColumns + " from " + s + "read_fences($1::text[], $2::text[], $3::int[])",
 		seed: "select " + s + "seed($1::text, $2::text, $3::int, $4::int[], $5::text[], $6::text[], " +
 			"$7::bigint[], $8::bigint[])",
 		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
@@ -48,8 +51,8 @@ func newStatements(o Options) statements {
 	}
 }
 
-// minServer is the oldest PostgreSQL that the tests are run on, 14.
-const minServer = 140000
+// minServer is PostgreSQL 13, the first with pg_current_xact_id.
+const minServer = 130000
 
 // Open returns a sink on a pool, after it has checked that the schema is there,
 // is of this version and may be used. Its errors match [ErrNotMigrated],
@@ -63,7 +66,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sink{pool: pool, options: o, sql: newStatements(o)}
+	s := &Sink{pool: pool, options: o, sql: newStatements(o), server: newServer(o.Logger)}
 	err = reached(ctx, pool, o.Logger, o.StartTimeout, func(ctx context.Context) error {
 		ctx, cancel := s.bounded(ctx)
 		defer cancel()
@@ -125,35 +128,13 @@ func (s *Sink) check(ctx context.Context) error {
 			return fmt.Errorf("%w: role %q may not execute %s", ErrPermission, role, f)
 		}
 	}
-	return nil
+	return s.reading(ctx, nil, nil)
 }
 
 // bounded bounds one call.
 func (s *Sink) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	d := s.options.CallTimeout
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("no answer within %v: %w", d, context.DeadlineExceeded))
-}
-
-// Fence implements [epoch.Sink].
-func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	if err := checkPartition(p); err != nil {
-		return epoch.Fence{}, err
-	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	var r fenceRow
-	var f epoch.Fence
-	err := s.on(ctx, harmless, func(conn *pgx.Conn) (err error) {
-		f, err = r.scan(conn.QueryRow(ctx, s.sql.read, p.Group, p.Topic, p.Number))
-		return err
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = &epoch.MissingError{Partition: p}
-	}
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, ended(ctx, explain(err)))
-	}
-	return f, nil
 }
 
 // Guarantee is [epoch.Transactional].

@@ -26,6 +26,7 @@ var attacks = []history{
 	{"frozen between confirm and swap: the swap is refused, whatever its number", "R2", frozenBeforeSwap},
 	{"retained partition: a claim outlives the generations that pass meanwhile", "R7", retained},
 	{"sink restored from backup: epochs catch up with the source, and the lost claims are stale", "R1", restoredFromBackup},
+	{"sink that went back: its refusals and a look tell it from a later claim", "R5 R6", wentBack},
 	{"topic deleted and recreated: a claim for another log is refused", "R10", logChanged},
 	{"truncated log: the fence remembers the leader epoch of the last message applied", "R10", leaderEpochKept},
 	{"poison message in the middle: everything of the transaction is rolled back", "R1", poison},
@@ -236,6 +237,59 @@ func restoredFromBackup(w *world) {
 	tb.refused(epoch.ErrStale, 1)
 	tc.applies(2)
 	after.wantEffects(orders0, "2-3@10")
+}
+
+// wentBack is told by the other database, too, which stands where a standby
+// stood that lacked what was committed last.
+func wentBack(w *world) {
+	w.seed(orders0, orders1)
+	a := w.process("A")
+	t0, t1 := a.claims(orders0, 8), a.claims(orders1, 8)
+	t0.applies(1400)
+	t1.applies(1400)
+
+	after := w.elsewhere()
+	after.seedAt(1000, orders0)
+	after.seedAt(1000, orders1)
+	standby := after.process("A")
+	older := standby.claims(orders0, 7).Fence
+	if _, err := standby.sink.Claim(w.ctx, standby.reads(orders1), epoch.Claim{Lease: lease(orders1, 8, "A"), ID: t1.Claim}); err != nil {
+		w.Fatal(err)
+	}
+	t0.process, t1.process = standby, standby
+	fell := func(now epoch.Fence, was *tenure, how string) {
+		w.Helper()
+		var back *epoch.WentBackError
+		if err := was.Still(now); !errors.As(err, &back) || back.Now.Next != 1000 || back.Was != was.Fence {
+			w.Errorf("%s, %s: %v; want a WentBackError to offset 1000", was.Partition, how, err)
+		}
+	}
+	var stale *epoch.StaleError
+	if err := t0.tries(1); !errors.As(err, &stale) {
+		w.Fatalf("an advance under a claim that is lost: %v", err)
+	}
+	fell(stale.Held, t0, "by the refusal")
+	if stale.Held != older {
+		w.Errorf("the refusal shows\n%+v, want\n%+v", stale.Held, older)
+	}
+	var moved *epoch.MovedError
+	if err := t1.tries(1); !errors.As(err, &moved) {
+		w.Fatalf("an advance from a position that is lost: %v", err)
+	}
+	now := t1.Fence
+	now.Next = moved.Next
+	fell(now, t1, "by the refusal")
+
+	looked, err := standby.sink.Look(w.ctx, []epoch.Partition{orders0, orders1})
+	if err != nil {
+		w.Fatal(err)
+	}
+	fell(looked[orders0], t0, "by a look")
+	fell(looked[orders1], t1, "by a look")
+	later := standby.claims(orders0, 9)
+	if err := (&tenure{Fence: older}).Still(later.Fence); !errors.Is(err, epoch.ErrStale) {
+		w.Errorf("a later claim is %v", err)
+	}
 }
 
 func logChanged(w *world) {

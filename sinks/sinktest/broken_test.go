@@ -81,6 +81,27 @@ var broken = []struct {
 			return f, err
 		}
 	}, "sink restored from backup"},
+	{"a look shows what it saw before", "R5", func(db *toy) {
+		before := epoch.Fences{}
+		db.look = func(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error) {
+			for p, f := range fs {
+				if _, ok := before[p]; !ok {
+					before[p] = f
+				}
+			}
+			return soundLook(before, ps)
+		}
+	}, "a look at many partitions"},
+	{"a refusal does not show who holds the fence", "R6", func(db *toy) {
+		db.advance = eachAdvance(func(f epoch.Fence, a epoch.Advance) (epoch.Fence, error) {
+			next, err := f.Advanced(a)
+			var stale *epoch.StaleError
+			if errors.As(err, &stale) {
+				stale.Held = epoch.Fence{Origin: f.Origin, Epoch: stale.Held.Epoch + 100}
+			}
+			return next, err
+		})
+	}, "sink that went back"},
 	{"the swap does not compare", "R2", func(db *toy) {
 		db.claim = func(fs epoch.Fences, _ epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 			return fs.Claim(fs[c.Partition], c)

@@ -2,6 +2,7 @@ package sinktest
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 var claims = []history{
 	{"a partition without a fence is missing, to a reader and to a claim", "R3", missingFence},
 	{"a fence is read back as it was claimed, by every process", "R1", readBack},
+	{"a look at many partitions shows each fence that is there as last committed", "R5", lookAtMany},
 	{"the epoch is the lease's number where that is higher than every epoch before, otherwise the last plus one", "R1", epochRule},
 	{"a refused claim says who holds the fence", "R3", staleClaimDetails},
 	{"a lease whose number is not positive grants nothing", "R2", noLease},
@@ -56,6 +58,41 @@ func readBack(w *world) {
 	ta.wantFence()
 	tb := &tenure{process: b, Fence: ta.Fence}
 	tb.wantFence()
+}
+
+func lookAtMany(w *world) {
+	look := func(a *process, ps ...epoch.Partition) epoch.Fences {
+		w.Helper()
+		got, err := a.sink.Look(w.ctx, ps)
+		if err != nil {
+			w.Fatalf("%s looks at %v: %v", a.name, ps, err)
+		}
+		return got
+	}
+	w.seed(orders0, orders1)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders1, 5)
+	ta.applies(2)
+	absent := orders0
+	absent.Group = "another group"
+	got := look(b, orders0, absent, orders1, orders2)
+	if want := (epoch.Fences{orders0: b.reads(orders0), orders1: ta.Fence}); !maps.Equal(got, want) {
+		w.Errorf("a look at four partitions, two of which have a fence, shows\n%+v, want\n%+v", got, want)
+	}
+	if got := look(b); len(got) != 0 {
+		w.Errorf("a look at none shows %+v", got)
+	}
+
+	many := []epoch.Partition{orders1}
+	for n := range int32(3000) {
+		p := orders1
+		p.Topic, p.Number = "others", n
+		many = append(many, p)
+	}
+	ta.applies(1)
+	if got, want := look(b, many...), (epoch.Fences{orders1: ta.Fence}); !maps.Equal(got, want) {
+		w.Errorf("a look at %d partitions shows\n%+v, want\n%+v", len(many), got, want)
+	}
 }
 
 func epochRule(w *world) {

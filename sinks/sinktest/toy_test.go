@@ -26,6 +26,7 @@ type toy struct {
 	advance func(fs epoch.Fences, as []epoch.Advance) error
 	commit  func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error
 	append  func(tx *toyTx, list, value string) error
+	look    func(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error)
 
 	guarantee    epoch.Guarantee
 	unseenEscape bool
@@ -50,6 +51,7 @@ func newToy() *toy {
 	db.advance = epoch.Fences.Advance
 	db.commit = db.soundCommit
 	db.append = (*toyTx).soundAppend
+	db.look = soundLook
 	return db
 }
 
@@ -85,6 +87,16 @@ func (db *toy) soundCommit(ctx context.Context, as []epoch.Advance, apply func(c
 	}
 	tx.land()
 	return nil
+}
+
+func soundLook(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error) {
+	found := epoch.Fences{}
+	for _, p := range ps {
+		if f, ok := fs[p]; ok {
+			found[p] = f
+		}
+	}
+	return found, nil
 }
 
 // land makes the writes visible. The caller holds the lock.
@@ -147,6 +159,17 @@ func (s toySink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, err
 	defer s.db.mu.Unlock()
 	return s.db.fences.Read(p)
 }
+
+func (s toySink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.look(s.db.fences, ps)
+}
+
+func (s toySink) Replaced() <-chan struct{} { return nil }
 
 func (s toySink) Guarantee() epoch.Guarantee { return s.db.guarantee }
 

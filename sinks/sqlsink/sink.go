@@ -95,6 +95,37 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	return f, nil
 }
 
+// Look reads the fences of ps, those that are there. It waits for no
+// transaction.
+func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	found := epoch.Fences{}
+	err := s.patiently(ctx, func(ctx context.Context) error {
+		conn, err := s.db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		for _, p := range ps {
+			f, err := s.read(ctx, conn, s.q.fence, p)
+			if errors.Is(err, epoch.ErrMissing) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			found[p] = f
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sqlsink: look at %d fences: %w", len(ps), s.explain(err))
+	}
+	return found, nil
+}
+
+// Replaced is nil: what becomes of the file shows when it is read.
+func (s *Sink) Replaced() <-chan struct{} { return nil }
+
 // Guarantee is [epoch.Transactional].
 func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }
 

@@ -57,6 +57,36 @@ as $$
     where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
 $$;
 
+create function "Fences of ""Größe""".read_fences(groups text[], topics text[], partitions integer[])
+returns setof "Fences of ""Größe""".fence
+language sql stable security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+    select f.* from unnest(groups, topics, partitions) as k (group_name, topic, partition)
+    join fence f on f.group_name = k.group_name and f.topic = k.topic and f.partition = k.partition
+$$;
+
+-- server says which server this is: after a failover the timeline is another,
+-- behind another cluster the system identifier is, and any other server, or this
+-- one restored, was started at another time. What a hosted PostgreSQL does not
+-- tell is zero. A standby may lag behind, so its fences are none to go by.
+create function "Fences of ""Größe""".server(out system bigint, out timeline bigint, out started timestamptz)
+language plpgsql stable security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+begin
+    if pg_is_in_recovery() then
+        raise exception using errcode = 'read_only_sql_transaction', message = 'the server is a standby';
+    end if;
+    started := pg_postmaster_start_time();
+    begin
+        system := (select c.system_identifier from pg_control_system() c);
+        timeline := ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint;
+    exception when others then
+        system := coalesce(system, 0);
+        timeline := 0;
+    end;
+end
+$$;
+
 -- seed adds a fence for each partition that has none: at nexts if the group has
 -- no fence of the topic yet, otherwise at earliests. Concurrent calls for one
 -- group and topic come one after the other. It relies on READ COMMITTED: the
@@ -228,7 +258,8 @@ end
 $$;
 
 revoke all on "Fences of ""Größe""".migration, "Fences of ""Größe""".fence from public;
-revoke all on function "Fences of ""Größe""".schema_version, "Fences of ""Größe""".read_fence, "Fences of ""Größe""".seed, "Fences of ""Größe""".claim,
+revoke all on function "Fences of ""Größe""".schema_version, "Fences of ""Größe""".read_fence, "Fences of ""Größe""".read_fences,
+    "Fences of ""Größe""".server, "Fences of ""Größe""".seed, "Fences of ""Größe""".claim,
     "Fences of ""Größe""".refuse, "Fences of ""Größe""".enter, "Fences of ""Größe""".advance from public;
 
 insert into "Fences of ""Größe""".migration (version, name) values (1, 'fence');
@@ -278,6 +309,8 @@ grant usage on schema "Fences of ""Größe""" to "App";
 grant execute on function
     "Fences of ""Größe""".schema_version,
     "Fences of ""Größe""".read_fence,
+    "Fences of ""Größe""".read_fences,
+    "Fences of ""Größe""".server,
     "Fences of ""Größe""".seed,
     "Fences of ""Größe""".claim,
     "Fences of ""Größe""".enter,

@@ -1,0 +1,55 @@
+package epoch
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrWentBack: the sink no longer has what it had committed. Its effects are
+// gone with the positions; claim again and go on from where the fence is.
+var ErrWentBack = errors.New("sink went back")
+
+// WentBackError says that a sink has forgotten claims or advances that it had
+// committed: it was failed over to a server that did not have them, or restored
+// from a backup. Where the claim is the same it may be that a person has set the
+// position back.
+type WentBackError struct {
+	Was Fence // as last claimed and advanced
+	Now Fence // as the sink has it
+}
+
+func (e *WentBackError) Error() string {
+	was, now := e.Was, e.Now
+	s := fmt.Sprintf("%s: %v: it was at offset %d under epoch %d, now at %d under epoch %d",
+		was.Partition, ErrWentBack, was.Next, was.Epoch, now.Next, now.Epoch)
+	switch lost := was.Next - now.Next; {
+	case lost <= 0:
+		return s + "; claims of this partition were lost with it"
+	case was.Claim == now.Claim:
+		return s + fmt.Sprintf(" (unless a person has set it back); the effects of %d offsets were lost with it "+
+			"and are applied again if the log still has their messages", lost)
+	default:
+		return s + fmt.Sprintf("; the effects of %d offsets were lost with it "+
+			"and are applied again if the log still has their messages", lost)
+	}
+}
+
+// Unwrap returns [ErrWentBack].
+func (e *WentBackError) Unwrap() error { return ErrWentBack }
+
+// Still compares the fence, as last claimed and advanced, with what the sink has
+// now. It returns nil if that is the same claim at the same position, or a
+// [*WentBackError], [*StaleError] or [*MovedError]. Epochs and positions only
+// grow: what is below was not reached from here.
+func (f Fence) Still(now Fence) error {
+	switch {
+	case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:
+		return &WentBackError{Was: f, Now: now}
+	case now.Claim != f.Claim:
+		return &StaleError{Partition: f.Partition, Ours: f.Claim, Held: now}
+	case now.Next != f.Next:
+		return &MovedError{Partition: f.Partition, From: f.Next, Next: now.Next}
+	default:
+		return nil
+	}
+}

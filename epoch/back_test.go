@@ -1,0 +1,37 @@
+package epoch_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+func TestStillTellsASinkThatWentBackFromALaterClaim(t *testing.T) {
+	ours, other := epoch.ClaimID{1}, epoch.ClaimID{2}
+	was := epoch.Fence{Epoch: 8, Claim: ours, Next: 1400}
+	for name, c := range map[string]struct {
+		epoch epoch.Epoch
+		claim epoch.ClaimID
+		next  epoch.Offset
+		want  error
+		says  string
+	}{
+		"as it was":                                 {8, ours, 1400, nil, ""},
+		"a later claim":                             {9, other, 1400, epoch.ErrStale, "epoch 9"},
+		"a later claim that has gone on":            {9, other, 1500, epoch.ErrStale, "epoch 9"},
+		"set forward by hand":                       {8, ours, 1500, epoch.ErrMoved, "stands at offset 1500"},
+		"advances are lost":                         {8, ours, 1000, epoch.ErrWentBack, "unless a person has set it back"},
+		"the claim is lost":                         {7, other, 1400, epoch.ErrWentBack, "claims of this partition were lost"},
+		"claim and advances are lost":               {7, other, 1000, epoch.ErrWentBack, "it was at offset 1400 under epoch 8, now at 1000 under epoch 7; the effects of 400 offsets were lost"},
+		"the claim is lost, its epoch is another's": {8, other, 1400, epoch.ErrWentBack, "claims of this partition were lost"},
+		"lost, and claimed again by another":        {9, other, 1000, epoch.ErrWentBack, "now at 1000 under epoch 9"},
+		"every claim is lost":                       {0, epoch.ClaimID{}, 0, epoch.ErrWentBack, "now at 0 under epoch 0"},
+	} {
+		err := was.Still(epoch.Fence{Epoch: c.epoch, Claim: c.claim, Next: c.next})
+		if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v that says %q", name, err, c.want, c.says)
+		}
+	}
+}
