@@ -1,0 +1,74 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+var noLog = slog.New(slog.DiscardHandler)
+
+// A handler is called for each message, with the transaction that its writes
+// belong to.
+func ExampleRun() {
+	log := memsource.New("orders", 1)
+	log.Append(0, "a chair", "a table")
+	sink := memsink.New()
+
+	handle := func(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		tx.Append("reserved", string(m.Value))
+		return nil
+	}
+	ctx := log.UntilApplied(context.Background()) // a program's context ends with a signal
+	err := consumer.Run(ctx, log.Member("a"), sink, handle, consumer.Options[*memsink.Tx]{Logger: noLog})
+	fmt.Println(sink.List("reserved"), err)
+	// Output: [a chair a table] <nil>
+}
+
+// A batch handler gets what one transaction takes of a partition, at most
+// MaxBatch messages: for one statement that applies them all.
+func ExampleRunBatch() {
+	log := memsource.New("orders", 1)
+	log.Append(0, "a", "b", "c", "d", "e")
+	sink := memsink.New()
+
+	handle := func(_ context.Context, tx *memsink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
+		var all []string
+		for _, m := range ms {
+			all = append(all, string(m.Value))
+		}
+		tx.Append("batches", strings.Join(all, "+"))
+		return nil
+	}
+	err := consumer.RunBatch(log.UntilApplied(context.Background()), log.Member("a"), sink, handle,
+		consumer.Options[*memsink.Tx]{MaxBatch: 3, Logger: noLog})
+	fmt.Println(sink.List("batches"), err)
+	// Output: [a+b+c d+e] <nil>
+}
+
+// A message that no retry will help goes to OnFailure, in a fenced transaction
+// that moves past it. Without OnFailure the partition halts at it.
+func ExamplePermanent() {
+	log := memsource.New("orders", 1)
+	log.Append(0, "a chair", "???", "a table")
+	sink := memsink.New()
+
+	handle := func(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		if string(m.Value) == "???" {
+			return consumer.Permanent(errors.New("not an order"))
+		}
+		tx.Append("reserved", string(m.Value))
+		return nil
+	}
+	err := consumer.Run(log.UntilApplied(context.Background()), log.Member("a"), sink, handle,
+		consumer.Options[*memsink.Tx]{OnFailure: sink.DeadLetter, Logger: noLog})
+	fmt.Println(sink.List("reserved"), len(sink.DeadLetters()), err)
+	// Output: [a chair a table] 1 <nil>
+}
