@@ -21,7 +21,7 @@ func ExampleFences() {
 		return held
 	}
 
-	a := claim(7) // Kafka's group is at generation 7
+	a := claim(7) // the group is at generation 7
 	err := fences.Advance([]epoch.Advance{{Partition: orders, Claim: a.Claim, From: 0, To: 100}})
 	fmt.Println("A:", a.Epoch, err)
 
