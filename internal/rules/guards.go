@@ -173,6 +173,12 @@ var guardsOfTheRest = []guard{
 	{"R5", "a look decides over a partition that commits meanwhile", []edit{
 		{lookout, "!here || !p.quiet || p.turn != w.turn", "!here"},
 	}, "consumer", "TestALookBesideATransactionDecidesNothing"},
+	{"R5", "a standby, which lags behind, is believed", []edit{
+		{fenceSQL, "if pg_is_in_recovery() then", "if false then"},
+	}, "internal/e2e", "TestWhatAFailoverLostIsAppliedAgainThoughNoMessageComes"},
+	{"R5", "the loss of a connection to PostgreSQL says nothing", []edit{
+		{"sinks/pgsink/connection.go", "\t\t\t\ts.server.lost()\n", ""},
+	}, "sinks/pgsink", "TestALostConnectionMayLeadToAnotherServerAndIsSaid"},
 
 	{"R6", "a sink that went back is taken for a later claim", []edit{
 		{"consumer/report.go", " && o.compare(now) {", " && now.Next < 0 {"},
