@@ -27,6 +27,10 @@ build: ## compile everything
 test: ## all tests; those of services that are not here skip
 	go test ./...
 
+.PHONY: steady
+steady: ## all tests ten times in a row beside four busy processes (about an hour)
+	.ci/steady
+
 .PHONY: race
 race: ## all tests under the race detector
 	go test -race -timeout 20m ./...
