@@ -122,15 +122,17 @@
 //     away for longer than the stream keeps messages. What went from inside the
 //     stream is passed over, as in a compacted log: messages that somebody deleted or
 //     purged by subject, that a newer one under their subject replaced
-//     (MaxMsgsPerSubject), or whose own TTL ran out. Where one that never expires holds the
-//     beginning, a gap as old as the stream's maximum age is taken for lost.
+//     (MaxMsgsPerSubject), or whose own TTL ran out. Messages expire from the stream's
+//     beginning on, so that one that is there proves that none behind it has. Only where
+//     the first of the stream never expires (Nats-TTL: never) a gap as old as the stream's
+//     maximum age is taken for lost.
 //   - A position above the stream's end, or in a stream that lost its tail and
 //     grew again, is [consumer.ErrTruncated]. The latter is recognised by a
 //     fingerprint of the server's timestamps, which is what [consumer.Message]
 //     has as LeaderEpoch. A leader that has not heard from most of its servers
 //     lately is not believed that it has lost anything.
 //   - A subject transform that is changed ends reading with a [*TransformError].
-//   - Every 10 s a partition that has nothing to deliver, or a full buffer, finds
+//   - Every 10 s, and five times in a stream's maximum age, a partition that has nothing to deliver, or a full buffer, finds
 //     out up to where the stream holds nothing of it. A control message lets its
 //     position pass, so that retention does not pass it by.
 //

@@ -51,8 +51,9 @@ type streamLog struct {
 
 	first incarnation // that was seen
 
-	mu   sync.Mutex
-	life incarnation // that was seen last
+	mu     sync.Mutex
+	life   incarnation // that was seen last
+	maxAge time.Duration
 }
 
 // openLog checks the stream.
@@ -85,7 +86,7 @@ func (l *streamLog) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.life = incarnationOf(info)
+	l.life, l.maxAge = incarnationOf(info), info.Config.MaxAge
 	l.first = l.life
 	return checkStream(info, l.stream)
 }
@@ -151,12 +152,26 @@ func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 	}
 	l.mu.Lock()
 	other := incarnationOf(info) != l.life
-	l.life = incarnationOf(info)
+	l.life, l.maxAge = incarnationOf(info), info.Config.MaxAge
 	l.mu.Unlock()
 	if other {
 		l.renewed()
 	}
 	return info, nil
+}
+
+// leastSettle bounds how often a partition settles.
+const leastSettle = 100 * time.Millisecond
+
+// settlePause is how long a partition that has nothing to deliver may stay as it
+// is: several times in a maximum age, so that the stream's beginning does not pass it.
+func (l *streamLog) settlePause() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.maxAge == 0 {
+		return l.settleEvery
+	}
+	return min(l.settleEvery, max(l.maxAge/5, leastSettle))
 }
 
 // watch looks at the stream now and then until ctx ends, so that one that was

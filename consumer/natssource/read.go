@@ -60,7 +60,7 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 		r := &reader{
 			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
 			at: max(uint64(from.Next), 1), print: from.LeaderEpoch, settled: time.Now(),
-			alarm: time.NewTimer(l.settleEvery),
+			alarm: time.NewTimer(l.settlePause()),
 		}
 		defer r.alarm.Stop()
 		ended := make(chan struct{})
@@ -241,7 +241,7 @@ func (r *reader) window(ctx context.Context) (int, error) {
 		if w := r.feed.window(); w > 0 {
 			return w, nil
 		}
-		r.alarm.Reset(time.Until(r.settled.Add(r.l.settleEvery)))
+		r.alarm.Reset(time.Until(r.settled.Add(r.l.settlePause())))
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
@@ -261,7 +261,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 		return err
 	}
 	r.heard = time.Now()
-	r.alarm.Reset(min(silence, time.Until(r.settled.Add(r.l.settleEvery))))
+	r.alarm.Reset(min(silence, time.Until(r.settled.Add(r.l.settlePause()))))
 	for !r.pull.ended {
 		select {
 		case <-ctx.Done():
@@ -284,7 +284,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 			if err := r.settleInTime(ctx, true); err != nil {
 				return err
 			}
-			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.settled.Add(r.l.settleEvery))))
+			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.settled.Add(r.l.settlePause()))))
 		}
 	}
 	return r.pull.err
@@ -292,7 +292,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 
 // settleInTime settles if that is due.
 func (r *reader) settleInTime(ctx context.Context, idle bool) error {
-	if time.Since(r.settled) < r.l.settleEvery {
+	if time.Since(r.settled) < r.l.settlePause() {
 		return nil
 	}
 	return r.settle(ctx, idle)
@@ -382,7 +382,7 @@ func (r *reader) verifyGap(ctx context.Context, ms []consumer.Message, before in
 		err = r.misfit(consumer.ErrPassedBy, begin, info.State.FirstSeq)
 	}
 	if err == nil {
-		before, err = r.agedInside(info, ms)
+		before, err = r.expiredInside(ctx, info, ms)
 	}
 	if err != nil {
 		return before, err

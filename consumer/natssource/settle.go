@@ -43,7 +43,9 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	case after.State.FirstSeq > r.at:
 		return r.misfit(consumer.ErrPassedBy, r.at, after.State.FirstSeq)
 	}
-	if aged(after, r.since) {
+	if lost, err := r.mayHaveExpired(ctx, after, r.at, r.since); err != nil {
+		return err
+	} else if lost {
 		return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, after.State.LastSeq+1))
 	}
 	end, last := before.State.LastSeq, fingerprint(before.State.LastTime)

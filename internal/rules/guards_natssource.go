@@ -64,8 +64,17 @@ var guardsOfNATS = []guard{
 		{nats + "/ahead.go", "info.Config.MaxAge > 0 && info.TimeStamp", "false && info.TimeStamp"},
 	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
 	{"R10", "a partition settles over messages that expired behind one that never does", []edit{
-		{nats + "/settle.go", "if aged(after, r.since) {", "if false {"},
+		{nats + "/settle.go", "} else if lost {", "} else if lost && false {"},
 	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
+	{"beside", "messages that a server has not yet let expire are taken for lost", []edit{
+		{nats + "/ahead.go", "case !neverExpires(first):", "case false:"},
+	}, nats, "TestAServerThatExpiresMessagesLateHasNotLostAny"},
+	{"beside", "a message that never expires makes all that comes later lost", []edit{
+		{nats + "/ahead.go", "return err == nil && aged(info, at.Time), err", "return err == nil, err"},
+	}, nats, "TestAMessageThatNeverExpiresDoesNotMakeLaterOnesLost"},
+	{"beside", "a quiet partition is looked after more rarely than messages expire", []edit{
+		{nats + "/log.go", "if l.maxAge == 0 {", "if true {"},
+	}, nats, "TestAQuietPartitionIsNotPassedByTheAgeOfOthersMessages"},
 	{"R10", "what only the consumer's server let expire is passed over", []edit{
 		{nats + "/read.go", "err == nil && r.mayBeAhead(info, ms)", "false"},
 	}, nats, "TestWhatOnlyTheConsumersServerHasLetExpireIsNotHandedOn"},
