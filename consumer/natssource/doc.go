@@ -132,9 +132,10 @@
 //     has as LeaderEpoch. A leader that has not heard from most of its servers
 //     lately is not believed that it has lost anything.
 //   - A subject transform that is changed ends reading with a [*TransformError].
-//   - Every 10 s, and five times in a stream's maximum age, a partition that has nothing to deliver, or a full buffer, finds
-//     out up to where the stream holds nothing of it. A control message lets its
-//     position pass, so that retention does not pass it by.
+//   - Every 10 s, and five times in a stream's maximum age, a partition that has
+//     nothing to deliver, or a full buffer, finds out up to where the stream holds
+//     nothing of it. A control message lets its position pass, so that retention does
+//     not pass it by.
 //
 // Where a stream has a maximum age and several replicas, each server deletes by
 // its own clock. Messages older than half that age are compared with what the
