@@ -107,7 +107,8 @@
 // Nothing is acknowledged to the server: the stream must have limits
 // retention, and work-queue and interest streams are refused with [ErrRetention].
 // What decides is asked of the leader of the stream, never of a replica, which
-// may lag behind.
+// may lag behind. While a stream has no leader, servers answer that may have lost what
+// they had; they are asked again, for 20 s, and say nothing about what was lost.
 //
 //   - A message is told from what the server says by its reply subject, which the
 //     server makes, and not by its looks: one without a body and with a header

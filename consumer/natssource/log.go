@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -192,10 +193,32 @@ func (l *streamLog) watch(ctx context.Context) {
 	}
 }
 
+// request asks for the stream's state, and takes no other answer than its
+// leader's: whoever asks may halt a partition for what it says, or begin one there.
 func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) {
 	s, err := l.js.Stream(ctx, l.stream.Name)
 	if err != nil {
 		return nil, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.INFO.", err)
 	}
-	return s.CachedInfo(), nil
+	info := s.CachedInfo()
+	if !leads(info.Cluster, info.Config.Replicas) {
+		return nil, errNoLeader
+	}
+	return info, nil
+}
+
+// errNoLeader: a server has answered that may have lost what it had.
+var errNoLeader = errors.New("the answer came from a server that does not lead the stream, or not yet")
+
+// leads reports whether the server that describes a group so is its leader. While
+// there is none, or a server was just started, others answer too, with what they
+// happen to have (nats-server's jsStreamInfoRequest): they name no leader, or
+// one among the others, or themselves before they have joined the group.
+func leads(c *jetstream.ClusterInfo, replicas int) bool {
+	if c == nil {
+		return replicas < 2
+	}
+	isLeader := func(other *jetstream.PeerInfo) bool { return other.Name == c.Leader }
+	joined := replicas < 2 || len(c.Replicas) > 0 || c.RaftGroup != ""
+	return c.Leader != "" && joined && !slices.ContainsFunc(c.Replicas, isLeader)
 }

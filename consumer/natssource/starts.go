@@ -1,6 +1,7 @@
 package natssource
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -38,7 +39,7 @@ func (l *streamLog) listStarts(ctx context.Context, in incarnation, origin func(
 	case consumer.StartLatest:
 		next = func(int32) (epoch.Offset, error) { return epoch.Offset(info.State.LastSeq + 1), nil }
 	case consumer.StartCommitted:
-		acked, err := l.acked(ctx)
+		acked, err := l.acked(ctx, info)
 		if err != nil {
 			return nil, fmt.Errorf("the positions of consumer %q: %w", l.group, err)
 		}
@@ -69,8 +70,8 @@ func (l *streamLog) listStarts(ctx context.Context, in incarnation, origin func(
 }
 
 // acked is the position of a durable consumer that is named as the group, such as
-// one that did this work before; zero if there is none.
-func (l *streamLog) acked(ctx context.Context) (epoch.Offset, error) {
+// one that did this work before; zero if there is none. Info is the stream's.
+func (l *streamLog) acked(ctx context.Context, info *jetstream.StreamInfo) (epoch.Offset, error) {
 	if !consumerName.MatchString(l.group) {
 		return 0, nil
 	}
@@ -78,6 +79,10 @@ func (l *streamLog) acked(ctx context.Context) (epoch.Offset, error) {
 		AckFloor struct {
 			Stream uint64 `json:"stream_seq"`
 		} `json:"ack_floor"`
+		Config struct {
+			Replicas int `json:"num_replicas"`
+		} `json:"config"`
+		Cluster *jetstream.ClusterInfo `json:"cluster"`
 	}
 	err := ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+l.group, struct{}{}, &c)
 	switch {
@@ -85,6 +90,9 @@ func (l *streamLog) acked(ctx context.Context) (epoch.Offset, error) {
 		return 0, nil
 	case err != nil:
 		return 0, denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.INFO.", err)
+	case c.Cluster == nil && info.Cluster != nil && info.Cluster.Name != "",
+		c.Cluster != nil && !leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
+		return 0, errNoLeader // a server of a cluster that has only heard of the consumer may answer, too
 	case c.AckFloor.Stream == 0:
 		return 0, nil
 	}

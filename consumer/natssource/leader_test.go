@@ -1,0 +1,232 @@
+package natssource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/natstest"
+)
+
+// answering returns a JetStream whose answers go through change, with what was
+// asked for: "STREAM.INFO.log". What it returns nil for is as the server has it.
+func answering(t testing.TB, s *natstest.Server, change func(asked string, answer map[string]any) map[string]any) jetstream.JetStream {
+	const prefix = "front.API"
+	nc := s.Connect(t)
+	must(t, second(nc.Subscribe(prefix+".>", func(m *nats.Msg) {
+		asked := strings.TrimPrefix(m.Subject, prefix+".")
+		if !strings.Contains(asked, ".INFO.") {
+			_ = nc.PublishRequest("$JS.API."+asked, m.Reply, m.Data)
+			return
+		}
+		data := []byte(nil)
+		if a, err := nc.Request("$JS.API."+asked, m.Data, 5*time.Second); err == nil {
+			data = a.Data
+		}
+		var answer map[string]any
+		if json.Unmarshal(data, &answer) == nil {
+			if other := change(asked, answer); other != nil {
+				data, _ = json.Marshal(other)
+			}
+		}
+		_ = m.Respond(data)
+	})))
+	must(t, nc.FlushTimeout(10*time.Second))
+	js, err := jetstream.NewWithAPIPrefix(s.Connect(t), prefix)
+	must(t, err)
+	return js
+}
+
+// What servers say of a stream that they do not lead.
+var noLeaders = map[string]map[string]any{
+	"no leader":                     {"name": "c", "raft_group": "S-R3F", "replicas": []any{map[string]any{"name": "b"}, map[string]any{"name": "c"}}},
+	"a leader among its replicas":   {"name": "c", "raft_group": "S-R3F", "leader": "b", "replicas": []any{map[string]any{"name": "b"}, map[string]any{"name": "c"}}},
+	"itself, and has joined no one": {"name": "c", "leader": "a"},
+}
+
+// A server that has lost its disk.
+func TestWhatServersSayThatDoNotLeadDecidesNothing(t *testing.T) {
+	t.Parallel()
+	for name, cluster := range noLeaders {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := natstest.Start(t)
+			var led atomic.Bool
+			led.Store(true)
+			asked := make(chan struct{}, 1000)
+			r := newLogRig(t, s.JetStream(t))
+			r.publish(0, "a", "b", "c")
+			r.log = r.open(answering(t, s, func(what string, answer map[string]any) map[string]any {
+				if led.Load() || what != "STREAM.INFO.log" {
+					return nil
+				}
+				asked <- struct{}{}
+				answer["cluster"], answer["state"] = cluster, map[string]any{}
+				answer["config"].(map[string]any)["num_replicas"] = 3
+				return answer
+			}))
+			led.Store(false)
+			for _, policy := range []consumer.StartPolicy{consumer.StartEarliest, consumer.StartLatest} {
+				starts, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, policy, nil)
+				if !errors.Is(err, errNoLeader) || !passing(err) {
+					t.Errorf("%v: starts at %v, %v", policy, starts, err)
+				}
+			}
+			g := r.read(r.fence(0, 4))
+			for range 5 {
+				<-asked
+			}
+			led.Store(true)
+			r.publish(0, "d")
+			g.values("d")
+		})
+	}
+}
+
+func TestThePositionOfAConsumerIsItsLeadersToSay(t *testing.T) {
+	t.Parallel()
+	said := func(t *testing.T, change func(what string, answer map[string]any) map[string]any) (epoch.Offset, error) {
+		s := natstest.Start(t)
+		js := s.JetStream(t)
+		r := newLogRig(t, js)
+		r.publish(0, "a", "b", "c")
+		c, err := r.stream().CreateConsumer(r.ctx, jetstream.ConsumerConfig{Durable: rigGroup, AckPolicy: jetstream.AckExplicitPolicy})
+		must(t, err)
+		m, err := c.Next()
+		must(t, err)
+		must(t, m.DoubleAck(r.ctx))
+		r.log = r.open(answering(t, s, change))
+		info, err := r.log.look(r.ctx)
+		must(t, err)
+		return r.log.acked(r.ctx, info)
+	}
+	own := map[string]any{"name": "c", "leader": "a", "raft_group": "S-R3F", "replicas": []any{map[string]any{"name": "b"}}}
+	for name, cluster := range noLeaders {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at, err := said(t, func(what string, answer map[string]any) map[string]any {
+				answer["cluster"] = cluster
+				if what == "STREAM.INFO.log" {
+					answer["cluster"] = own
+				}
+				answer["config"].(map[string]any)["num_replicas"] = 3
+				return answer
+			})
+			if !errors.Is(err, errNoLeader) {
+				t.Errorf("%d, %v", at, err)
+			}
+		})
+	}
+	t.Run("a server that knows of it, and has none", func(t *testing.T) {
+		t.Parallel()
+		at, err := said(t, func(what string, answer map[string]any) map[string]any {
+			if what == "STREAM.INFO.log" {
+				answer["cluster"] = own
+			}
+			return answer
+		})
+		if !errors.Is(err, errNoLeader) {
+			t.Errorf("%d, %v", at, err)
+		}
+	})
+	t.Run("a server alone", func(t *testing.T) {
+		t.Parallel()
+		at, err := said(t, func(string, map[string]any) map[string]any { return nil })
+		if err != nil || at != 2 {
+			t.Errorf("%d, %v; want 2", at, err)
+		}
+	})
+}
+
+// The server that led the stream comes back without what it had, before the
+// others have elected another.
+func TestClusterWhoseLeaderLosesItsDiskHaltsNoPartition(t *testing.T) {
+	t.Parallel()
+	long(t)
+	c := natstest.StartCluster(t, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	js := c.JetStream(t)
+	lost := 0
+	for round := 0; lost < 3; round++ {
+		r := &logRig{t: t, ctx: ctx, js: js, Stream: Stream{Name: fmt.Sprint("log", round)}}
+		insist(t, func(ctx context.Context) error {
+			return second(js.CreateStream(ctx, jetstream.StreamConfig{Name: r.Name, Subjects: []string{r.Name}, Replicas: 3}))
+		})
+		n := -1
+		poll(t, "the stream has a leader", func() bool { n = c.Leader(r.Name); return n >= 0 })
+		if c.Nodes()[n].Embedded().JetStreamIsLeader() {
+			continue // the others would have to elect one of the cluster first
+		}
+		lost++
+		var last uint64
+		for range 100 {
+			insist(t, func(ctx context.Context) error {
+				ack, err := js.Publish(ctx, r.Name, nil)
+				if err == nil {
+					last = ack.Sequence
+				}
+				return err
+			})
+		}
+		r.log = r.open(js)
+		must(t, c.Stop(n))
+		must(t, os.RemoveAll(c.Nodes()[n].Dir()))
+		must(t, c.Start(n))
+		r.look(last, 15*time.Second)
+		must(t, c.Await(ctx))
+		poll(t, "the node has what it lost", func() bool {
+			info, err := r.log.look(ctx)
+			return err == nil && !slices.ContainsFunc(info.Cluster.Replicas, func(p *jetstream.PeerInfo) bool { return !p.Current })
+		})
+	}
+}
+
+// look asks again and again, for as long as it is told, and wants no answer that would halt a
+// partition at the end of the stream.
+func (r *logRig) look(last uint64, long time.Duration) {
+	ctx, cancel := context.WithTimeout(r.ctx, long)
+	defer cancel()
+	var asked, refused atomic.Int32
+	var done sync.WaitGroup
+	defer done.Wait()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+		done.Go(func() {
+			once, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			info, err := r.log.request(once)
+			asked.Add(1)
+			if errors.Is(err, errNoLeader) {
+				refused.Add(1)
+			}
+			if err != nil {
+				return
+			}
+			rd := &reader{l: r.log, in: r.log.incarnation(), p: r.partition(0), at: last + 1, print: -1}
+			if err := errors.Join(rd.sameLife(info), rd.fits(once, info)); err != nil {
+				r.t.Errorf("%v, because of %+v of %+v", err, info.State, info.Cluster)
+			}
+		})
+	}
+	done.Wait()
+	r.t.Logf("of %d requests %d were answered by no leader", asked.Load(), refused.Load())
+}
