@@ -31,9 +31,19 @@ test: ## all tests; those of services that are not here skip
 steady: ## all tests ten times in a row beside four busy processes (about an hour)
 	.ci/steady
 
+.PHONY: short
+short: ## the tests that need no server, under the race detector (a minute or two)
+	go test -race -short -timeout 10m ./...
+
 .PHONY: race
 race: ## all tests under the race detector
 	go test -race -timeout 20m ./...
+
+.PHONY: postgres
+postgres: ## what runs on PostgreSQL, on the oldest version that is supported and on the newest
+	for version in 14 18; do \
+		EPOCHFENCE_POSTGRES=embedded:$$version go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence || exit 1; \
+	done
 
 .PHONY: attacks
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)

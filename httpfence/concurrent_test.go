@@ -118,6 +118,9 @@ func everything() []httpfence.Call {
 }
 
 func TestTenThousandConcurrentRequestsWithEpochsOutOfOrder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	eachStore(t, func(t *testing.T, r *rig) {
 		server := r.serve(t, r.apply)
 		var begin, all sync.WaitGroup
@@ -188,6 +191,9 @@ func TestTenThousandConcurrentRequestsWithEpochsOutOfOrder(t *testing.T) {
 // after they have written, clients that leave, and a receiver that is stopped and
 // started again in the middle.
 func TestConcurrentRequestsThroughFailuresAndRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	eachStore(t, func(t *testing.T, r *rig) {
 		handle := func(w http.ResponseWriter, req *http.Request) {
 			fault := rand.IntN(20)

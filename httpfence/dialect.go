@@ -144,7 +144,7 @@ func (sqlite) ends(conn *sql.Conn, _ error) bool {
 	return sqliteCode(err) != sqliteError
 }
 
-// PostgreSQL is PostgreSQL 13 or newer through github.com/jackc/pgx/v5/stdlib. Its
+// PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. Its
 // tables are where the search_path of db leads. A driver whose errors have a method
 // SQLState() string, and which takes several statements in one Exec without
 // parameters, will do as well.

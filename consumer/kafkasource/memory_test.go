@@ -30,6 +30,9 @@ func endless(b kfake.SyntheticBatch) []kfake.Opt {
 }
 
 func TestTheHeapStaysWithinBufferBytesThoughReadersAreSlow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	const buffer = 32 << 20
 	for name, c := range map[string]struct {
 		partitions int32

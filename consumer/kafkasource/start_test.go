@@ -180,6 +180,9 @@ func TestABrokerWithoutTopicOrClusterIDsIsAClearError(t *testing.T) {
 }
 
 func TestTLSThatDoesNotFitIsAClearErrorSoon(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	cert, pool := certificate(t)
 	server := &tls.Config{Certificates: []tls.Certificate{cert}}
 	secure := kfake.MustCluster(kfake.NumBrokers(1), kfake.TLS(server), kfake.SeedTopics(1, testTopic))

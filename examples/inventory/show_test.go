@@ -27,6 +27,9 @@ func short() settings {
 }
 
 func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

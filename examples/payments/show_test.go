@@ -27,6 +27,9 @@ func short() settings {
 }
 
 func TestEachPaymentIsChargedOnceAndTheUsualCodeChargesSomeAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -15,6 +15,9 @@ import (
 )
 
 func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	t.Parallel()
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newSQLite(t)
 	produce(t, reach(c), numbered(topic, 0, 20)...)
@@ -60,6 +63,9 @@ func TestABrokerThatIsGoneForAWhileLosesAndDoublesNothing(t *testing.T) {
 }
 
 func TestWrongKafkaCredentialsAreAnErrorAndNothingIsLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	t.Parallel()
 	c := newCluster(t, kfake.SeedTopics(1, topic), kfake.EnableSASL(), kfake.Superuser("PLAIN", "alice", "right"))
 	d := newSQLite(t)
@@ -81,6 +87,9 @@ func TestWrongKafkaCredentialsAreAnErrorAndNothingIsLost(t *testing.T) {
 }
 
 func TestAMissingTopicIsAnErrorAndNothingIsLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	t.Parallel()
 	c, d := newCluster(t, kfake.SeedTopics(1, "payments")), newSQLite(t)
 	produce(t, reach(c), numbered("payments", 0, 20)...)

@@ -31,6 +31,9 @@ const (
 
 // The broker is a process of its own: what it holds is not ours.
 func TestTheHeapStaysWithinTheBufferBoundThoughTheSinkIsSlow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	measureHeap(t, endlessBroker(t, memoryPartitions), topic)
 }
 

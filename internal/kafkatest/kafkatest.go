@@ -21,6 +21,7 @@ const (
 // skipped, or fails if CI=true.
 func Libs(t testing.TB) string {
 	t.Helper()
+	notInShort(t)
 	libs := os.Getenv(libsEnv)
 	if libs == "" {
 		absent(t, "set "+libsEnv)
@@ -54,6 +55,7 @@ func Start(t testing.TB, c Config) *Broker {
 // calls [Main]. Tests must use topics and groups of their own.
 func Shared(t testing.TB) string {
 	t.Helper()
+	notInShort(t)
 	if addr := os.Getenv(addrEnv); addr != "" {
 		return addr
 	}
@@ -123,4 +125,13 @@ func absent(t testing.TB, remedy string) {
 		t.Fatal(what + remedy)
 	}
 	t.Skip(what + remedy)
+}
+
+// notInShort skips tests of the real Kafka under go test -short, which is for
+// what needs no server.
+func notInShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: Kafka is not started")
+	}
 }

@@ -17,6 +17,7 @@ const reconnectWait = 50 * time.Millisecond
 // then, the tail of the server's log is added to its output.
 func Start(t testing.TB, configure ...Configure) *Server {
 	t.Helper()
+	notInShort(t)
 	s, err := New(t.TempDir(), configure...)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +54,7 @@ func (s *Server) JetStream(t testing.TB, options ...nats.Option) jetstream.JetSt
 // by then, the tails of the nodes' logs are added to its output.
 func StartCluster(t testing.TB, nodes int, configure ...Configure) *Cluster {
 	t.Helper()
+	notInShort(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*startLimit)
 	defer cancel()
 	c, err := NewCluster(ctx, t.TempDir(), nodes, configure...)
@@ -103,4 +105,13 @@ func connect(t testing.TB, urls string, options []nats.Option) *nats.Conn {
 	}
 	t.Cleanup(nc.Close)
 	return nc
+}
+
+// notInShort skips tests of nats-server under go test -short, which is for what
+// needs no server.
+func notInShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: nats-server is not started")
+	}
 }

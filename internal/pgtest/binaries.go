@@ -14,16 +14,26 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// embeddedVersion is the PostgreSQL that is fetched where none is installed.
-const embeddedVersion = embeddedpostgres.V18
+// fetchable are the versions of PostgreSQL that can be fetched, by the word in
+// Env that asks for each: the newest, and the oldest that the sinks support.
+var fetchable = map[string]embeddedpostgres.PostgresVersion{
+	"embedded":    embeddedpostgres.V18,
+	"embedded:18": embeddedpostgres.V18,
+	"embedded:17": embeddedpostgres.V17,
+	"embedded:14": embeddedpostgres.V14,
+}
 
 // binaries returns the directory of initdb and postgres, fetching them if it
 // must.
 func binaries() (string, error) {
-	if dir, ok := installed(); ok && os.Getenv(Env) != embedded {
-		return dir, nil
+	version, asked := fetchable[os.Getenv(Env)]
+	if !asked {
+		if dir, ok := installed(); ok {
+			return dir, nil
+		}
+		version = fetchable["embedded"]
 	}
-	return fetched()
+	return fetched(version)
 }
 
 // installed looks on PATH and where Debian puts them, newest first.
@@ -58,7 +68,7 @@ func complete(dir string) bool {
 
 // fetched returns the embedded binaries, which it downloads and extracts at
 // the first call on a machine.
-func fetched() (string, error) {
+func fetched(version embeddedpostgres.PostgresVersion) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
@@ -69,7 +79,7 @@ func fetched() (string, error) {
 	}
 	defer release()
 
-	home := filepath.Join(cache, string(embeddedVersion))
+	home := filepath.Join(cache, string(version))
 	bin := filepath.Join(home, "bin")
 	if complete(bin) {
 		return bin, nil
@@ -88,7 +98,7 @@ func fetched() (string, error) {
 	// work and as anyone else is not wanted: we run it ourselves, as another
 	// user. An encoding that does not exist stops it there.
 	err = embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
-		Version(embeddedVersion).
+		Version(version).
 		Port(port).
 		CachePath(cache).
 		BinariesPath(extracted).
@@ -99,7 +109,7 @@ func fetched() (string, error) {
 		return "", errors.New("pgtest: fetch PostgreSQL: initdb accepted an encoding that does not exist")
 	}
 	if !complete(filepath.Join(extracted, "bin")) {
-		return "", fmt.Errorf("pgtest: fetch PostgreSQL %s for %s/%s: %w", embeddedVersion, runtime.GOOS, runtime.GOARCH, err)
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL %s for %s/%s: %w", version, runtime.GOOS, runtime.GOARCH, err)
 	}
 	if err := os.RemoveAll(home); err != nil {
 		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -14,10 +16,9 @@ import (
 )
 
 // Env is the environment variable that may hold the URL of a server to use, or
-// the word "embedded" for one from fetched binaries, whatever is installed.
+// "embedded" for one from fetched binaries, whatever is installed: the newest,
+// or "embedded:17" or "embedded:14" for those versions.
 const Env = "EPOCHFENCE_POSTGRES"
-
-const embedded = "embedded"
 
 const cleanupTimeout = 30 * time.Second
 
@@ -36,9 +37,10 @@ type Database struct {
 
 // shared is the server of this test binary. It ends with the process.
 var shared = sync.OnceValues(func() (string, error) {
-	if given := os.Getenv(Env); given != "" && given != embedded {
-		if _, err := url.Parse(given); err != nil {
-			return "", fmt.Errorf("pgtest: %s is not a URL", Env) // err would show the password
+	given := os.Getenv(Env)
+	if _, fetch := fetchable[given]; given != "" && !fetch {
+		if u, err := url.Parse(given); err != nil || u.Host == "" {
+			return "", fmt.Errorf("pgtest: %s is neither a URL nor one of %q", Env, slices.Sorted(maps.Keys(fetchable))) // err would show the password
 		}
 		return given, nil
 	}
@@ -53,6 +55,7 @@ var shared = sync.OnceValues(func() (string, error) {
 // the test where there is no PostgreSQL, and fails it if CI=true.
 func Start(t testing.TB) *Database {
 	t.Helper()
+	notInShort(t)
 	server, err := shared()
 	if err != nil {
 		absent(t, err)
@@ -64,6 +67,7 @@ func Start(t testing.TB) *Database {
 // says, so that it can stop it. Like [Start] it may skip the test.
 func StartServer(t testing.TB, o Options) *Server {
 	t.Helper()
+	notInShort(t)
 	s, err := Launch(t.Context(), o)
 	if err != nil {
 		absent(t, err)
@@ -74,6 +78,15 @@ func StartServer(t testing.TB, o Options) *Server {
 		}
 	})
 	return s
+}
+
+// notInShort skips tests of PostgreSQL under go test -short, which is for what
+// needs no server.
+func notInShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: PostgreSQL is not started")
+	}
 }
 
 func absent(t testing.TB, err error) {

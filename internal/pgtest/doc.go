@@ -18,7 +18,8 @@
 //   - one started from the binaries on PATH or below /usr/lib/postgresql;
 //   - one started from binaries that are fetched once and kept in the user's
 //     cache directory, by github.com/fergusstrange/embedded-postgres. The
-//     word "embedded" in EPOCHFENCE_POSTGRES asks for these.
+//     word "embedded" in EPOCHFENCE_POSTGRES asks for these; "embedded:14" for
+//     the oldest version that is supported.
 //
 // PostgreSQL refuses to run as root. When the process is root, the server runs
 // as the user nobody. It listens on 127.0.0.1 alone, on a free port, asks for a

@@ -99,6 +99,9 @@ func TestMain(m *testing.M) {
 }
 
 func TestTheServerDiesWithAProcessThatIsKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	t.Parallel()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "PGTEST_DIES=1")

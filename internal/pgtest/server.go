@@ -96,7 +96,7 @@ func (s *Server) initialise(ctx context.Context) error {
 	cmd := unprivileged(exec.CommandContext(ctx, filepath.Join(s.bin, "initdb"),
 		"--pgdata", s.data(), "--username", superuser, "--pwfile", pwfile,
 		"--auth", "md5", // scram-sha-256 costs a connection more than a test's whole work
-		"--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"))
+		"--encoding", "UTF8", "--locale", "C", "--no-sync"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("pgtest: %s: %w\n%s", cmd.Path, err, out)
 	}

@@ -51,8 +51,8 @@ func newStatements(o Options) statements {
 	}
 }
 
-// minServer is PostgreSQL 13, the first with pg_current_xact_id.
-const minServer = 130000
+// minServer is the oldest PostgreSQL that the tests are run on, 14.
+const minServer = 140000
 
 // Open returns a sink on a pool, after it has checked that the schema is there,
 // is of this version and may be used. Its errors match [ErrNotMigrated],

@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 }
 
 func TestWhatIsAcknowledgedSurvivesEachNodeBeingKilledInTurn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	c, err := newCluster(ctx, t.TempDir())
