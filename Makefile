@@ -91,6 +91,10 @@ balance: ## 64 partitions on NATS, members 1 -> 4 -> 3; and how long takeovers t
 receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order
 	go test -count 1 -timeout 10m -v -run '^TestTenThousand' ./httpfence
 
+.PHONY: contention
+contention: ## 2 and 4 processes on ten hot rows, beside one message per transaction (minutes)
+	EPOCHFENCE_LONG=1 go test -count 1 -timeout 20m -v -run '^TestContention' ./internal/e2e
+
 .PHONY: bench
 bench: ## what the fence costs, as medians of ratios within a round (BENCH=… to choose)
 	cd bench && go test -run '^$$' -bench '$(or $(BENCH),.)' -benchtime 30x

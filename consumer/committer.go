@@ -26,7 +26,7 @@ type committer[TX any] struct {
 	besides lane[TX]    // its queue is sides
 	sides   []*side[TX] // those with work queued
 	slow    bool        // the work under way beside the messages takes its time
-	room    int         // messages a shared transaction takes in all, adapted to the time it takes
+	sizing  sizing      // of shared transactions
 }
 
 // lane holds the ready ones, in the order they became so.
@@ -35,12 +35,9 @@ type lane[TX any] struct {
 	queue []*holding[TX]
 }
 
-// sharedBatches bounds a shared transaction: so many times MaxBatch messages.
-const sharedBatches = 16
-
 func newCommitter[TX any](base context.Context, r *runner[TX]) *committer[TX] {
 	return &committer[TX]{
-		run: r, base: base, closed: make(chan struct{}), room: sharedBatches * r.MaxBatch,
+		run: r, base: base, closed: make(chan struct{}), sizing: newSizing(r.MaxBatch),
 		shared:  lane[TX]{wake: make(chan struct{}, 1)},
 		alone:   lane[TX]{wake: make(chan struct{}, 1)},
 		besides: lane[TX]{wake: make(chan struct{}, 1)},
@@ -95,14 +92,15 @@ func (c *committer[TX]) pickShared() []*holding[TX] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLost(&c.shared)
-	most := c.room
+	room := c.sizing.room
+	most := room
 	if c.run.sink.Guarantee() < epoch.Transactional {
 		most = 1 // no transaction of it spans two partitions
 	}
 	picked := c.shared.take(most)
 	for _, h := range picked {
 		h.begun()
-		h.size = min(len(h.unapplied), c.run.MaxBatch, c.room/len(picked))
+		h.size = min(len(h.unapplied), c.run.MaxBatch, room/len(picked))
 	}
 	return picked
 }
@@ -183,23 +181,6 @@ func (c *committer[TX]) dropLost(l *lane[TX]) {
 		c.end(h, outcome{end: left})
 		return true
 	})
-}
-
-// adapt keeps shared transactions well within their time: it halves what they
-// take when they come near its end, and lets it grow again when they do not.
-// Where it is the commit that is slow, and not the messages, taking fewer of them
-// does not help; so it stops at MaxBatch unless time ran out.
-func (c *committer[TX]) adapt(messages int, took, timeout time.Duration, timedOut bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case timedOut:
-		c.room = max(messages/2, 1)
-	case took > timeout/4:
-		c.room = max(messages/2, min(c.room, c.run.MaxBatch))
-	case took < timeout/16:
-		c.room = min(c.room*2, sharedBatches*c.run.MaxBatch)
-	}
 }
 
 // apply has ms applied and waits for that. Its outcome is that all of them are,

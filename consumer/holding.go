@@ -80,7 +80,7 @@ func (h *holding[TX]) blame(n, at int, shared bool, cause error) (time.Duration,
 	var permanent *permanentError
 	switch final := errors.As(cause, &permanent) || p.attempts >= r.MaxAttempts; {
 	case !final:
-		return h.retry(cause), nil
+		return h.retry(cause, p.wait.next()), nil
 	case r.OnFailure == nil:
 		p.halted()
 		return 0, failure
@@ -91,17 +91,20 @@ func (h *holding[TX]) blame(n, at int, shared bool, cause error) (time.Duration,
 	}
 }
 
-// postpone has the first n unapplied messages tried again, alone, after a
-// failure that is nobody's fault.
-func (h *holding[TX]) postpone(n int, cause error) time.Duration {
-	h.probe.suspects, h.probe.try = n, n
-	h.probe.bound()
-	return h.retry(cause)
+// postpone has the first n unapplied messages tried again, fewer at a time, after
+// a failure that is nobody's fault and came after took. found says that it was met
+// with among them.
+func (h *holding[TX]) postpone(n int, found, shared bool, cause error, took time.Duration) time.Duration {
+	if h.probe.postponed(n, found, shared) {
+		return 0
+	}
+	in := h.probe.pause.next()
+	h.owner.stands(h.fence.Next, cause, took, in)
+	return h.retry(cause, in)
 }
 
-// retry reports that the first message is tried again, and says when.
-func (h *holding[TX]) retry(cause error) time.Duration {
-	in := h.probe.wait.next()
+// retry reports that the first message is tried again, and when.
+func (h *holding[TX]) retry(cause error, in time.Duration) time.Duration {
 	offset, attempt := h.unapplied[0].Offset, h.probe.attempts
 	if attempt > 0 {
 		h.owner.logger.Warn("message failed, trying again", "offset", offset, "attempt", attempt, "err", cause, "retry_in", in)

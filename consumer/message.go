@@ -23,6 +23,15 @@ type Header = epoch.Header
 //
 // An error rolls the whole transaction back; see [Options.MaxAttempts],
 // [Permanent] and [Options.OnFailure]. A panic counts as an error.
+//
+// A transaction holds the locks of all its messages until it commits, so two
+// processes, or two committers, that update the same rows can deadlock. That costs
+// no message an attempt: the transaction is rolled back, and the next ones take
+// fewer messages, down to one, until things are calm. In a transaction that others
+// wait for, a wait for a lock is cut short, mostly after some tens of milliseconds
+// ([epoch.WithLockWait]). To keep large transactions on rows that everybody
+// updates, make waits impossible to close to a circle: have a [BatchHandler]
+// update rows in one order, such as that of their keys, or update each row once.
 type Handler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch) error
 
 // BatchHandler is a [Handler] for consecutive messages of one partition, at

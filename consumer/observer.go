@@ -69,7 +69,9 @@ type InDoubt struct {
 }
 
 // Halted: the partition has stopped at Next because of Err and is tried again
-// after RetryIn, or not by this process if RetryIn is zero.
+// after RetryIn, or not by this process if RetryIn is zero. A partition that goes
+// on being tried and does not move is reported so as well, once, within the term of
+// its lease.
 type Halted struct {
 	Partition epoch.Partition
 	Next      epoch.Offset

@@ -21,8 +21,11 @@ type Options[TX any] struct {
 
 	// MaxBatch is how many messages of one partition a transaction takes at
 	// most, and a sixteenth of what it takes of all partitions together. It
-	// takes what is ready and never waits for more, and takes less where
-	// handlers are slow, to stay well within BatchTimeout. Zero means 256.
+	// takes what is ready and never waits for more. It takes less where
+	// handlers are slow, to stay well within BatchTimeout, and where the
+	// database refuses transactions that one message at a time would get
+	// through, as it does for deadlocks: down to one message, and more again
+	// when it stays calm. Zero means 256.
 	MaxBatch int
 
 	// Committers is how many transactions may be open at a time, beside those
@@ -30,7 +33,8 @@ type Options[TX any] struct {
 	// each committer, as does the work of Beside. Each partition is pinned to one committer, and each
 	// transaction takes what is ready from all of a committer's partitions.
 	// Zero means one. More help where the handler waits; partitions whose
-	// messages touch the same rows may then deadlock, which is retried.
+	// messages touch the same rows may then deadlock with each other, as they
+	// may with those of other processes anyhow. See [Handler] for what that costs.
 	Committers int
 
 	// BatchTimeout bounds one transaction, handlers included, and one attempt

@@ -44,7 +44,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	p := t.Origin().Partition
 	o := &ownership[TX]{
 		run: r, tenure: t, committer: r.pin(), partition: p, logger: r.log(p), timeout: timeout,
-		probe:   probe{wait: newRetryWait(r.RetryMin, r.RetryMax)},
+		probe:   probe{wait: newRetryWait(r.RetryMin, r.RetryMax), pause: newRetryWait(min(r.RetryMin, contended), r.RetryMax)},
 		halts:   newRetryWait(r.HaltMin, r.HaltMax),
 		retries: newRetryWait(r.RetryMin, r.RetryMax),
 	}

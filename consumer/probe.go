@@ -1,6 +1,14 @@
 package consumer
 
-import "github.com/epochfence/epochfence/epoch"
+import (
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// contended is the first wait of a message that is alone and was refused for a
+// reason that passes: about as long as a transaction of somebody else's.
+const contended = 2 * time.Millisecond
 
 // probe narrows a failed batch down to the message at fault. It outlives the
 // claim, for as long as the position stays where it was.
@@ -12,6 +20,29 @@ type probe struct {
 	given    error        // why the first message goes to OnFailure, if it does
 	first    epoch.Offset // the first message, if it has attempts
 	wait     retryWait
+	refusals int       // in a row, for no message's fault
+	pause    retryWait // after those
+	still    standstill
+}
+
+// postponed: n messages failed together for a reason that was none of theirs, but
+// may have been their number or their company. found says that it was met with
+// among them, and shared that others' messages were in the transaction. It reports
+// whether they are to be tried again at once.
+//
+// A shared transaction gets smaller by itself; see [sizing]. Who is met with twice
+// is in its way, waiting for a lock that is held for long, say: it goes on alone,
+// with its first message.
+func (p *probe) postponed(n int, found, shared bool) (atOnce bool) {
+	single := n == 1 && !shared
+	if found || single {
+		p.refusals++
+	}
+	if !p.active() && p.refusals < 2 {
+		return true
+	}
+	p.suspects, p.try = max(p.suspects, 1), 1
+	return !single
 }
 
 // active reports whether the next transaction must not be shared: it has failed
@@ -48,8 +79,11 @@ func (p *probe) passed(n int) {
 	p.suspects = max(p.suspects-n, 0)
 	p.try = max(p.suspects/2, 1)
 	p.attempts = 0
+	p.refusals = 0
 	p.given = nil
 	p.wait.Reset()
+	p.pause.Reset()
+	p.still.moved()
 	if p.suspects == 0 {
 		p.most = 0
 	}

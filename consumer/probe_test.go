@@ -19,7 +19,7 @@ func TestTheProbeFindsEachFaultyMessageInLogarithmicTime(t *testing.T) {
 			isFaulty[i] = true
 		}
 
-		p := probe{wait: newRetryWait(1, 1)}
+		p := probe{wait: newRetryWait(1, 1), pause: newRetryWait(1, 1)}
 		transactions, found := 0, 0
 		for done := 0; done < n; {
 			transactions++

@@ -34,7 +34,9 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	case inDoubt:
 		o.logger.Warn("in doubt, claiming again", "epoch", o.fence.Epoch, "next", o.fence.Next, "err", out.err)
 		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
-		return o.retries.next()
+		in := o.retries.next()
+		o.stands(o.fence.Next, out.err, 0, in)
+		return in
 	case halted:
 		return o.halted(out.err)
 	case haltedInDoubt:
@@ -99,6 +101,17 @@ func (o *ownership[TX]) halted(err error) time.Duration {
 	o.logger.Error("halted", "next", o.next(), "err", err, "retry_in", in)
 	o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
 	return in
+}
+
+// stands reports a partition that has not moved for long, after an attempt that
+// took so long has failed and before another one that follows after in.
+func (o *ownership[TX]) stands(next epoch.Offset, err error, took, in time.Duration) {
+	now := time.Now()
+	if !o.probe.still.failed(now.Add(-took), now, in, o.tenure.Term()) {
+		return
+	}
+	o.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(o.probe.still.since), "err", err)
+	o.run.Observer.Observe(Halted{Partition: o.partition, Next: next, Err: err, RetryIn: in})
 }
 
 func (o *ownership[TX]) escaped(err error) {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -43,8 +44,12 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 		messages += len(takes[i].ms)
 	}
 
+	shared := !takes[0].probe.active()
 	ctx, cancel := context.WithCancelCause(c.base)
 	defer cancel(nil)
+	if wait, bounded := c.lockWait(takes[0]); bounded {
+		ctx = epoch.WithLockWait(ctx, wait)
+	}
 	ctx, done := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer done()
 	for _, h := range hs {
@@ -77,10 +82,37 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 	returned = true
 	took := time.Since(began)
 	a.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
-	if !takes[0].probe.active() {
-		c.adapt(messages, took, timeout, a.timedOut)
+	if shared {
+		c.resize(messages, a, err, took, timeout)
 	}
 	c.settle(takes, a, err, took)
+}
+
+// lockWait is how long the transaction that begins with t may wait for one lock,
+// unless it is as long as the sink allows.
+func (c *committer[TX]) lockWait(t take[TX]) (d time.Duration, bounded bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	refusals := 0
+	if t.probe.active() {
+		refusals = t.probe.refusals
+	}
+	return c.sizing.lockWait(refusals, rand.Float64())
+}
+
+// resize says what the outcome of a shared transaction means for the size of the
+// next.
+func (c *committer[TX]) resize(messages int, a attempt, err error, took, timeout time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case errors.Is(err, epoch.ErrTransient), errors.Is(err, epoch.ErrInDoubt):
+		c.sizing.refused(messages, took)
+	case a.timedOut:
+		c.sizing.tooSlow(messages)
+	default:
+		c.sizing.applied(messages, took, timeout)
+	}
 }
 
 func newTake[TX any](h *holding[TX]) take[TX] {
@@ -150,11 +182,11 @@ func (c *committer[TX]) settle(takes []take[TX], a attempt, err error, took time
 
 	case a.err != nil:
 		c.otherwiseAgain(takes, a.take)
-		c.failed(takes[a.take], a, len(takes) > 1, err)
+		c.failed(takes[a.take], a, len(takes) > 1, err, took)
 
 	default: // the database refused the commit, and did not say for whom
 		for _, t := range takes {
-			c.failed(t, a, len(takes) > 1, err)
+			c.failed(t, a, len(takes) > 1, err, took)
 		}
 	}
 }
@@ -231,7 +263,7 @@ func (c *committer[TX]) doubt(takes []take[TX], a attempt, err error) {
 
 // failed settles a partition whose messages, or one of them, failed. err is the
 // sink's word on it, a.err the handler's.
-func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error) {
+func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error, took time.Duration) {
 	n, cause := len(t.ms), err
 	if a.err != nil {
 		cause = a.err
@@ -243,7 +275,7 @@ func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error) {
 		c.unhealthy(t, n, a.at, shared, err)
 		return
 	case errors.Is(err, epoch.ErrTransient) && !final:
-		c.again(t.holding, t.postpone(n, err))
+		c.again(t.holding, t.postpone(n, a.err != nil, shared, err, took))
 		return
 	case t.ms[0].Control && n == 1 && !shared: // nobody's message
 		c.doubt([]take[TX]{t}, attempt{}, err)

@@ -24,6 +24,7 @@ const (
 	running  = "consumer/run.go"
 	aside    = "consumer/beside.go"
 	lanes    = "consumer/committer.go"
+	sizes    = "consumer/sizing.go"
 	options  = "consumer/options.go"
 	lookout  = "consumer/lookout.go"
 	fenceSQL = "sinks/pgsink/migrations/0001_fence.sql"
@@ -306,7 +307,7 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "        set_config('statement_timeout', statement_timeout_ms::text, true),\n", ""},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"R12", "a wait for a lock outlasts the time of its transaction", []edit{
-		{"sinks/pgsink/options.go", "ms(min(o.LockTimeout, min(o.StatementTimeout, left)/10*9))", "ms(o.LockTimeout)"},
+		{"sinks/pgsink/options.go", "min(o.LockTimeout, min(o.StatementTimeout, left)/10*9)", "o.LockTimeout"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"R12", "a claim waits for the fence's row for ever", []edit{
 		{fenceSQL, "    perform set_config('lock_timeout', lock_timeout_ms::text, true);\n    select * into f from fence\n", "    select * into f from fence\n"},
@@ -362,6 +363,27 @@ var guardsOfTheRest = []guard{
 	{"beside", "a message is blamed for its wait for locks", []edit{
 		{"sinks/pgsink/lockwait.go", "w.found = w.found || waits", "w.found = w.found"},
 	}, "sinks/pgsink", "TestAWaitForALockThatIsNotTheFirstIsTransientToo"},
+	{"beside", "a message is blamed for an unhealthy database", []edit{
+		{transact, "case errors.Is(err, epoch.ErrUnhealthy) && !final && t.probe.given == nil:", "case false:"},
+	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/refused"},
+	{"beside", "a message is blamed for an unhealthy database that leaves it in doubt", []edit{
+		{transact, "case errors.Is(err, epoch.ErrUnhealthy) && alone:", "case false && alone:"},
+	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/in doubt"},
+	{"beside", "a transaction that was refused for its size is tried again as large", []edit{
+		{transact, "c.sizing.refused(messages, took)", "_ = took"},
+	}, "consumer", "TestWhatIsRefusedForItsSizeIsAppliedInSmallerTransactions/in passing/3 fit/3 partitions"},
+	{"beside", "transactions grow again before the loss is earned", []edit{
+		{sizes, "case took < timeout/16 && s.owed == 0:", "case took < timeout/16:"},
+	}, "consumer", "TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge"},
+	{"beside", "a message that waits for a lock goes on in the others' transactions", []edit{
+		{"consumer/probe.go", "if !p.active() && p.refusals < 2 {", "if !p.active() {"},
+	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
+	{"beside", "a standstill is not said", []edit{
+		{holding, "\th.owner.stands(h.fence.Next, cause, took, in)\n", ""},
+	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
+	{"beside", "a transaction that others wait for waits for locks as long as any", []edit{
+		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
+	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"beside", "attempts add up over messages", []edit{
 		{"consumer/probe.go", "\tp.try = max(p.suspects/2, 1)\n\tp.attempts = 0\n", "\tp.try = max(p.suspects/2, 1)\n"},
 	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},

@@ -177,6 +177,12 @@ func TestEveryTransactionIsBoundedOnTheServer(t *testing.T) {
 	if d, err := time.ParseDuration(c); err != nil || d < 4*time.Second || d > 4500*time.Millisecond {
 		t.Errorf("with 5 s left a wait for a lock is bounded by %s, want less than is left", c)
 	}
+	if _, _, c := settings(epoch.WithLockWait(t.Context(), 40*time.Millisecond)); c != "40ms" {
+		t.Errorf("where others wait for the transaction, a wait for a lock is bounded by %s", c)
+	}
+	if _, _, c := settings(epoch.WithLockWait(t.Context(), time.Hour)); c != "10s" {
+		t.Errorf("a caller that asks for an hour gets %s; the option says 10 s", c)
+	}
 	// And nothing of it stays with the connection, or a pooler's other clients.
 	var left string
 	pool := r.pool()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
@@ -32,7 +33,8 @@ type Options struct {
 	// LockTimeout bounds each wait for a lock in a Commit (lock_timeout). Zero
 	// means 10 s. It is nine tenths of what StatementTimeout and the context of
 	// the Commit leave if that is less, so that a wait for a lock ends as one,
-	// which is [epoch.ErrTransient], and not as a statement that took too long.
+	// which is [epoch.ErrTransient], and not as a statement that took too long; and
+	// it is less where other messages wait for this transaction ([epoch.WithLockWait]).
 	LockTimeout time.Duration
 
 	// ClaimTimeout bounds how long a Claim waits for the row of its fence,
@@ -108,8 +110,11 @@ const grace = time.Second
 func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole int32) {
 	left := o.left(ctx)
 	late := min(left+grace, maxTimeout)
-	return ms(min(o.StatementTimeout, late)), ms(min(o.IdleTimeout, late)),
-		ms(min(o.LockTimeout, min(o.StatementTimeout, left)/10*9)), ms(late)
+	wait := min(o.LockTimeout, min(o.StatementTimeout, left)/10*9)
+	if asked, ok := epoch.LockWait(ctx); ok {
+		wait = min(wait, asked)
+	}
+	return ms(min(o.StatementTimeout, late)), ms(min(o.IdleTimeout, late)), ms(wait), ms(late)
 }
 
 // left is how much time ctx leaves.

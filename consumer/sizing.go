@@ -1,0 +1,82 @@
+package consumer
+
+import "time"
+
+// sizing decides how many messages the next transaction of a committer's shared
+// lane takes in all. It is arithmetic on what the transactions before it cost.
+//
+// A transaction of many messages may fail where each of them alone would not: it
+// deadlocks with another process that touches the same rows, it uses up the
+// lock table, it takes too long. So what such a failure has cost, in time, has
+// to be earned first by calm transactions of a smaller size, many times over, before the
+// size grows again. That bounds what is lost by trying, whatever the reason:
+// throughput stays close to that of one message in each transaction where no
+// more than that can be had.
+type sizing struct {
+	batch, most int           // Options.MaxBatch, and the most that a transaction takes
+	room        int           // what the next one takes
+	owed        time.Duration // of calm, before it grows
+	typical     time.Duration // that a transaction takes which commits
+}
+
+const (
+	// sharedBatches bounds a shared transaction: so many times MaxBatch messages.
+	sharedBatches = 16
+
+	// calmFactor is how many times as long as a failure took there has to be calm
+	// after it.
+	calmFactor = 16
+	maxOwed    = 30 * time.Second
+
+	// shrinkFactor is by how much the first failure makes the next transaction
+	// smaller. One that follows soon after makes it a single message.
+	shrinkFactor = 8
+
+	// Waits for locks are about as long as a transaction takes, and within these
+	// bounds: PostgreSQL looks for deadlocks after 1 s.
+	minLockWait = 20 * time.Millisecond
+	maxLockWait = 500 * time.Millisecond
+	patience    = 2 * time.Second
+)
+
+func newSizing(batch int) sizing {
+	return sizing{batch: batch, most: sharedBatches * batch, room: sharedBatches * batch, typical: 100 * time.Millisecond}
+}
+
+// applied: a transaction of so many messages was not refused.
+func (s *sizing) applied(messages int, took, timeout time.Duration) {
+	s.typical += (took - s.typical) / 8
+	s.owed = max(s.owed-took, 0)
+	switch {
+	case took > timeout/4:
+		// Where it is the commit that is slow, and not the messages, taking fewer
+		// of them does not help; so this stops at MaxBatch.
+		s.room = max(messages/2, min(s.room, s.batch))
+	case took < timeout/16 && s.owed == 0:
+		s.room = min(s.room*2, s.most)
+	}
+}
+
+// tooSlow: a transaction of so many messages did not come to an end in time.
+func (s *sizing) tooSlow(messages int) { s.room = max(messages/2, 1) }
+
+// refused: a transaction of so many messages failed for a reason that its size
+// may have been.
+func (s *sizing) refused(messages int, took time.Duration) {
+	if s.owed > 0 {
+		s.room = 1
+	} else {
+		s.room = max(min(messages, s.room)/shrinkFactor, 1)
+	}
+	s.owed = min(s.owed+calmFactor*took, maxOwed)
+}
+
+// lockWait is how long a transaction may wait for one lock, which is longer after
+// each refusal of a message that is alone. It is not bounded where the database has
+// long found out whether it is a deadlock. chance is between 0 and 1: of two that
+// wait for each other, one gives up first.
+func (s *sizing) lockWait(refusals int, chance float64) (d time.Duration, bounded bool) {
+	d = min(max(s.typical, minLockWait), maxLockWait)
+	d = (d/2 + time.Duration(chance*float64(d))) << min(refusals, 16)
+	return d, d <= patience
+}

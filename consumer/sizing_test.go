@@ -1,0 +1,100 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestSizing(t *testing.T) {
+	const timeout = 10 * time.Second
+	applied := func(messages int, took time.Duration) func(*sizing) {
+		return func(s *sizing) { s.applied(messages, took, timeout) }
+	}
+	refused := func(messages int, took time.Duration) func(*sizing) {
+		return func(s *sizing) { s.refused(messages, took) }
+	}
+	tooSlow := func(messages int) func(*sizing) { return func(s *sizing) { s.tooSlow(messages) } }
+	for name, c := range map[string]struct {
+		room int
+		owed time.Duration
+		then []func(*sizing)
+		want int
+	}{
+		"what is quick may grow":                         {16, 0, []func(*sizing){applied(16, time.Millisecond)}, 32},
+		"up to sixteen batches":                          {160, 0, []func(*sizing){applied(160, time.Millisecond)}, 160},
+		"what takes some of its time stays":              {16, 0, []func(*sizing){applied(16, time.Second)}, 16},
+		"what takes a quarter of its time is halved":     {100, 0, []func(*sizing){applied(100, 3*time.Second)}, 50},
+		"but not below a batch, as the commit may be it": {16, 0, []func(*sizing){applied(16, 3*time.Second)}, 10},
+		"what takes all of its time is halved":           {16, 0, []func(*sizing){tooSlow(16)}, 8},
+		"down to one":                                    {2, 0, []func(*sizing){tooSlow(2), tooSlow(1)}, 1},
+		"what is refused is much smaller the next time":  {160, 0, []func(*sizing){refused(160, time.Millisecond)}, 20},
+		"also where it was smaller than it might be":     {160, 0, []func(*sizing){refused(16, time.Millisecond)}, 2},
+		"what is refused again is one message":           {160, 0, []func(*sizing){refused(160, time.Millisecond), refused(20, time.Millisecond)}, 1},
+		"it does not grow before it has earned the loss": {1, 0, []func(*sizing){refused(1, time.Second), applied(1, 15*time.Second/10)}, 1},
+		"it grows once it has":                           {1, 0, []func(*sizing){refused(1, time.Millisecond), applied(1, 8*time.Millisecond), applied(1, 8*time.Millisecond)}, 2},
+		"time that is owed is not gained by slowness":    {1, time.Hour, []func(*sizing){applied(1, time.Millisecond)}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSizing(10)
+			s.room, s.owed = c.room, c.owed
+			for _, then := range c.then {
+				then(&s)
+			}
+			if s.room != c.want {
+				t.Errorf("the next transaction takes %d messages, want %d", s.room, c.want)
+			}
+		})
+	}
+}
+
+// Transactions of more than so many messages fail, whatever one costs: the time
+// lost by them stays a small part of the whole.
+func TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		batch := rapid.IntRange(1, 1000).Draw(t, "MaxBatch")
+		fit := rapid.IntRange(1, 64).Draw(t, "as many fit")
+		each := time.Duration(rapid.Int64Range(int64(10*time.Microsecond), int64(10*time.Millisecond)).Draw(t, "each takes"))
+		commit := time.Duration(rapid.Int64Range(0, int64(10*time.Millisecond)).Draw(t, "and the commit"))
+		waits := time.Duration(rapid.Int64Range(0, int64(maxLockWait)).Draw(t, "a refusal comes after"))
+		s := newSizing(batch)
+		var lost, spent time.Duration
+		for spent < time.Minute {
+			if n := s.room; n > fit {
+				took := time.Duration(min(n, 2*fit))*each + waits
+				lost, spent = lost+took, spent+took
+				s.refused(n, took)
+			} else {
+				took := time.Duration(n)*each + commit
+				spent += took
+				s.applied(n, took, time.Minute)
+			}
+		}
+		if lost > spent/10 {
+			t.Errorf("%v of %v were lost", lost, spent)
+		}
+	})
+}
+
+func TestWaitsForLocksAreShortFirstAndThenAsLongAsTheSinkAllows(t *testing.T) {
+	s := newSizing(10)
+	s.typical = 0
+	short, bounded := s.lockWait(0, 0)
+	if long, _ := s.lockWait(0, 0.99); !bounded || short < time.Millisecond || long < 2*short || long > maxLockWait {
+		t.Errorf("waits from %v to %v", short, long)
+	}
+	s.typical = time.Hour
+	if d, bounded := s.lockWait(0, 0.99); !bounded || d >= time.Second {
+		t.Errorf("waits for %v, as long as PostgreSQL takes to find a deadlock", d)
+	}
+	for refusals := 1; ; refusals++ {
+		d, bounded := s.lockWait(refusals, 0.5)
+		if !bounded {
+			break
+		}
+		if refusals > 10 {
+			t.Fatalf("after %d refusals a message still waits for %v only", refusals, d)
+		}
+	}
+}
