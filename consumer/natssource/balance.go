@@ -218,7 +218,7 @@ func (s *Source) acquire(p place, last revision) (l *lease, again bool) {
 	case errors.Is(err, errSwapped):
 		return nil, s.view.learn(p, now) // we heard late of somebody else's turn, or of the end of it
 	}
-	s.log.Warn("cannot take the lease yet", "stream", p.stream, "partition", p.number, "err", err)
+	s.trouble("cannot take the lease yet", err, "stream", p.stream, "partition", p.number)
 	s.view.doubt()
 	return nil, false
 }
@@ -277,7 +277,7 @@ func (t *tenure) giveBack() error {
 		t.s.lookAgain(ctx, t.place)
 		return nil
 	default:
-		t.s.log.Warn("lease not released; it will expire", "stream", t.stream, "partition", t.number, "err", err)
+		t.s.trouble("lease not released; it will expire", err, "stream", t.stream, "partition", t.number)
 	}
 	return err
 }

@@ -1,10 +1,12 @@
 package natssource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +29,7 @@ type bucket struct {
 	stored string // what the subjects of stored keys begin with
 	put    string // what the subjects of published keys begin with
 	ttl    time.Duration
+	needs  needs // of this group
 	log    *slog.Logger
 }
 
@@ -73,7 +76,8 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 	if err != nil {
 		return fmt.Errorf("natssource: look at bucket %q: %w", b.name, denied(nc, apiPrefix(b.js), err))
 	}
-	if err := checkBucket(st.CachedInfo().Config, b.ttl); err != nil {
+	config := st.CachedInfo().Config
+	if err := cmp.Or(checkBucket(config, b.ttl), b.needs.check(config)); err != nil {
 		return fmt.Errorf("natssource: bucket %q cannot hold leases: %w", b.name, err)
 	}
 	return nil
@@ -96,6 +100,8 @@ func checkBucket(c jetstream.StreamConfig, ttl time.Duration) error {
 			c.MaxMsgsPerSubject, c.SubjectDeleteMarkerTTL, ttl, edit("--max-msgs-per-subject=1"))
 	case c.Discard == jetstream.DiscardOld && (c.MaxBytes > 0 || c.MaxMsgs > 0):
 		return fmt.Errorf("it drops old keys when it is full, and so live leases; let it refuse new ones with: %s", edit("--discard=new"))
+	case c.DiscardNewPerSubject:
+		return fmt.Errorf("it takes no new value for a key that has one, and so no renewal; let it take them with: %s", edit("--no-discard-per-subject"))
 	}
 	return nil
 }
@@ -122,7 +128,9 @@ var errNoBucket = errors.New("the bucket does not exist")
 // Any error other than errSwapped says nothing about whether it was written,
 // now or later.
 func (b *bucket) swap(ctx context.Context, key string, value []byte, last revision) (revision, error) {
-	m := b.message(key, value)
+	// The number in the header is made up for, so that its length makes no
+	// renewal larger than the one before.
+	m := b.message(key, pad(value, len(value)+len(strconv.FormatUint(math.MaxUint64, 10))-len(strconv.FormatUint(last, 10))))
 	m.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))
 	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	return b.publish(ctx, m)
@@ -174,7 +182,7 @@ func (b *bucket) publish(ctx context.Context, m *nats.Msg) (revision, error) {
 	case hasCode(err, jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant):
 		return 0, errSwapped
 	case err != nil:
-		return 0, denied(nc, m.Subject, err)
+		return 0, denied(nc, m.Subject, b.full(err))
 	}
 	return ack.Sequence, nil
 }

@@ -167,6 +167,20 @@
 // first stream. Where all of them may lose power at once and that work matters, set
 // sync_interval: always for the servers. A bucket in memory works.
 //
+// # Limits of streams and of the bucket
+//
+// A stream whose limits do not suffice for its readers is refused at start. MaxConsumers,
+// if there is such a limit, must leave two consumers for each partition: the reader's, and that of
+// a member that was killed, which the server keeps for a minute, or for the InactiveThreshold of
+// the stream's ConsumerLimits if that is less. That one must be 5 s or more.
+//
+// A bucket needs room for a lease and a position for each partition of each group, a few
+// hundred bytes each. One that has not even room for this group is refused. When
+// a bucket with limits is full, which other keys in it can bring about, writes are refused,
+// and that is said once, with the remedy. A single server still takes renewals then,
+// which are no larger than what they replace; several replicas do not, and leases are lost when their TTL has run
+// out. Nobody else can take them either, until there is room.
+//
 // # Permissions
 //
 // For each stream, the bucket and the group, in a domain with its prefix in the

@@ -46,6 +46,7 @@ type streamLog struct {
 	budget  *budget
 	asking  inquiry
 	lags    []atomic.Int64
+	keeps   atomic.Int64 // for how long the server is to keep a consumer that asks for nothing, in nanoseconds
 
 	settleEvery time.Duration
 	renewed     func() // called when the stream was seen to be another one; set before anything else
@@ -89,6 +90,10 @@ func (l *streamLog) open(ctx context.Context) error {
 	}
 	l.life, l.maxAge = incarnationOf(info), info.Config.MaxAge
 	l.first = l.life
+	l.note(info)
+	if err := checkLimits(info.Config, len(l.filters)); err != nil {
+		return err
+	}
 	return checkStream(info, l.stream)
 }
 
@@ -152,6 +157,7 @@ func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 		return nil, err
 	}
 	l.mu.Lock()
+	l.note(info)
 	other := incarnationOf(info) != l.life
 	l.life, l.maxAge = incarnationOf(info), info.Config.MaxAge
 	l.mu.Unlock()

@@ -41,6 +41,21 @@ func TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason(t *testing.T) {
 			name: "a filter outside", config: jetstream.StreamConfig{Name: "a", Subjects: []string{"a.*"}},
 			stream: Stream{Name: "a", Filters: []string{"a.x", "b.x"}}, says: `"b.x"`,
 		},
+		{
+			name: "consumers that are forgotten too soon",
+			config: jetstream.StreamConfig{
+				Name: "soon", Subjects: []string{"soon"}, ConsumerLimits: jetstream.StreamConsumerLimits{InactiveThreshold: time.Second},
+			},
+			stream: Stream{Name: "soon"}, says: "an InactiveThreshold of 5s or more",
+		},
+		{
+			name: "fewer consumers than partitions", config: jetstream.StreamConfig{Name: "few", Subjects: []string{"few.*"}, MaxConsumers: 1},
+			stream: Stream{Name: "few", Filters: []string{"few.0", "few.1"}}, says: "MaxConsumers of 4 or more",
+		},
+		{
+			name: "no consumers to spare", config: jetstream.StreamConfig{Name: "bare", Subjects: []string{"bare.*"}, MaxConsumers: 3},
+			stream: Stream{Name: "bare", Filters: []string{"bare.0", "bare.1"}}, says: "MaxConsumers of 4 or more",
+		},
 		{name: "filters that overlap", stream: Stream{Name: "a", Filters: []string{"a.x", "a.*"}}, says: "in two partitions"},
 		{name: "no transform", stream: Stream{Name: "a", Transform: &Transform{"a.*", "a.{{partition(2,1)}}"}}, says: "has no subject transform"},
 		{name: "a transform without partitions", stream: Stream{Name: "a", Transform: &Transform{"a.*", "a.x"}}, says: "no {{partition"},
@@ -62,6 +77,26 @@ func TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason(t *testing.T) {
 				t.Errorf("openLog = %v; want %v, and that it says %q", err, c.want, c.says)
 			}
 		})
+	}
+}
+
+// The readers of a member that was killed leave their consumers behind.
+func TestAStreamWhoseLimitsSufficeIsRead(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js, func(c *jetstream.StreamConfig) {
+		c.MaxConsumers = 6
+		c.ConsumerLimits = jetstream.StreamConsumerLimits{InactiveThreshold: soonForgotten, MaxAckPending: 1}
+	})
+	r.publish(0, "a", "b", "c")
+	for n := range int32(6) { // of each of three partitions two
+		rd := r.reader(n%3, 1, -1)
+		must(t, rd.open(r.ctx))
+		t.Cleanup(rd.discard)
+	}
+	err := r.reader(0, 1, -1).open(r.ctx)
+	if !hasCode(err, jetstream.JSErrCodeMaximumConsumersLimit) || !strings.Contains(err.Error(), "those of members that were killed go after 5s") {
+		t.Errorf("one more: %v", err)
 	}
 }
 

@@ -53,7 +53,7 @@ func (s *Source) stayRegistered(ctx context.Context) {
 		err := s.register(limited)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			s.log.Warn("membership not renewed, trying again", "err", err)
+			s.trouble("membership not renewed, trying again", err)
 			wait(ctx, jitter(every/4))
 			notify(s.changed)
 		}
@@ -65,7 +65,7 @@ func (s *Source) deregister() {
 	ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
 	defer cancel()
 	if _, err := s.bucket.remove(ctx, s.keys.member(s.member)); err != nil {
-		s.log.Warn("not deregistered; the group will miss this member after the lease's TTL", "err", err)
+		s.trouble("not deregistered; the group will miss this member after the lease's TTL", err)
 	}
 }
 

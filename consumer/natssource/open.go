@@ -12,10 +12,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// forgotten is how long the server keeps a consumer that asks for nothing: one
-// whose process has died, or whose handler is slow and finds a new one.
-const forgotten = time.Minute
-
 // errBehind: a server that may have been cut off from the others does not have
 // what we have read.
 var errBehind = errors.New("the stream's leader does not have what was read before, and has not heard from the other servers")
@@ -34,12 +30,12 @@ func (r *reader) open(ctx context.Context) error {
 		OptStartSeq:       r.at,
 		AckPolicy:         jetstream.AckNonePolicy,
 		FilterSubject:     r.filter,
-		InactiveThreshold: forgotten,
+		InactiveThreshold: r.l.kept(),
 		MemoryStorage:     true,
 		Replicas:          1,
 	})
 	if err != nil {
-		return fmt.Errorf("make a consumer: %w", denied(r.l.js.Conn(), apiPrefix(r.l.js)+"CONSUMER.CREATE.", err))
+		return fmt.Errorf("make a consumer: %w", denied(r.l.js.Conn(), apiPrefix(r.l.js)+"CONSUMER.CREATE.", r.l.explainLimit(err)))
 	}
 	name := c.CachedInfo().Name
 	r.delivered = 0

@@ -30,7 +30,7 @@ func (t *tenure) keep(ctx context.Context) {
 	every := t.s.LeaseTTL / 3
 	for pause := jitter(every); wait(ctx, pause); {
 		if err := t.renewOnce(ctx, every); err != nil && ctx.Err() == nil {
-			t.s.log.Warn("lease not renewed, trying again", "stream", t.stream, "partition", t.number, "left", t.lease.left().Round(time.Millisecond), "err", err)
+			t.s.trouble("lease not renewed, trying again", err, "stream", t.stream, "partition", t.number, "left", t.lease.left().Round(time.Millisecond))
 			pause = jitter(every / 8)
 			continue
 		}

@@ -26,7 +26,8 @@ type groupRig struct {
 	js      jetstream.JetStream // the test's own
 	ttl     time.Duration
 	stream  Stream
-	quiet   bool // about what members log
+	quiet   bool         // about what members log
+	logger  *slog.Logger // of members, if not the test's
 
 	mu     sync.Mutex
 	grants []*grant // in order
@@ -103,6 +104,9 @@ func (r *groupRig) startWith(name string, own func(*grant)) *testMember {
 	o.JetStream, o.Name = m.wires.connect(r.t, r.servers), name
 	if !r.quiet {
 		o.Logger = slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})) // shown if the test fails
+	}
+	if r.logger != nil {
+		o.Logger = r.logger
 	}
 	source, err := New(o)
 	if err != nil {

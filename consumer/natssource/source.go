@@ -1,11 +1,13 @@
 package natssource
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +34,7 @@ type Source struct {
 	view    *view
 	wake    chan struct{} // something has changed: balance
 	changed chan struct{} // our record has changed: register
+	room    room
 
 	own  func(context.Context, consumer.Tenure)
 	base context.Context // outlives the context of Run, until all has been given back
@@ -181,8 +184,11 @@ func (s *Source) start(ctx context.Context) error {
 
 // patience is how long a start goes on after an error.
 func (s *Source) patience(err error) time.Duration {
-	var denied *PermissionError
-	if errors.As(err, &denied) || isCredentials(err) || !passing(err) {
+	var (
+		denied *PermissionError
+		full   *fullError
+	)
+	if errors.As(err, &denied) || errors.As(err, &full) || isCredentials(err) || !passing(err) {
 		return 0
 	}
 	return s.StartTimeout
@@ -275,6 +281,7 @@ func (s *Source) ensureBucket(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("natssource: look at stream %q: %w", s.Streams[0].Name, err)
 	}
+	s.bucket.needs = s.needs()
 	return s.bucket.ensure(ctx, first.CachedInfo().Config.Replicas)
 }
 
@@ -308,9 +315,18 @@ func (s *Source) newRecord(nonce string) record {
 	return record{Owner: s.Name, Member: s.member, Nonce: nonce}
 }
 
+// json is as long for each renewal of a lease: a single server whose bucket is full
+// takes a value in the place of one that is no smaller.
 func (r record) json() []byte {
 	data, _ := json.Marshal(r) // strings and numbers
-	return data
+	r.Epoch, r.Next, r.Lag = math.MaxInt64, math.MaxInt64, math.MaxInt64
+	most, _ := json.Marshal(r)
+	return pad(data, len(most))
+}
+
+// pad adds spaces to a value in JSON.
+func pad(value []byte, to int) []byte {
+	return append(value, bytes.Repeat([]byte{' '}, max(0, to-len(value)))...)
 }
 
 // memberRecord is what others are to know of us.

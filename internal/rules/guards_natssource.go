@@ -157,6 +157,12 @@ var guardsOfNATS = []guard{
 	{"R13", "a drain of a NATS partition may overrun", []edit{
 		{nats + "/tenure.go", "t.lose(errDrainOverrun)", "_ = errDrainOverrun"},
 	}, nats, "TestADrainThatOverrunsIsCancelled"},
+	{"R13", "a bucket without room for the leases holds them", []edit{
+		{nats + "/bucket.go", "cmp.Or(checkBucket(config, b.ttl), b.needs.check(config))", "cmp.Or(checkBucket(config, b.ttl))"},
+	}, nats, "TestABucketThatIsTooSmallInAnyCaseIsRefusedWithTheRemedy"},
+	{"R13", "a renewal needs more room than the one before", []edit{
+		{nats + "/source.go", "return pad(data, len(most))", "return pad(data, len(most)-len(most))"},
+	}, nats, "TestAFullBucketOfASingleServerCostsNoLease"},
 	{"R13", "a bucket whose keys do not expire holds leases", []edit{
 		{nats + "/bucket.go", "case !c.AllowMsgTTL, c.SubjectDeleteMarkerTTL <= 0:", "case false:"},
 	}, nats, "TestABucketThatCannotHoldLeasesIsRefusedWithTheRemedy"},
@@ -179,6 +185,12 @@ var guardsOfNATS = []guard{
 	{"beside", "members that cannot start are given partitions", []edit{
 		{nats + "/source.go", "\tw, err := s.view.read(ctx)\n", "\t_ = s.register(limited)\n\tw, err := s.view.read(ctx)\n"},
 	}, nats, "TestAMemberThatCannotStartIsNotGivenPartitions"},
+	{"beside", "a stream that refuses the next reader is read", []edit{
+		{nats + "/log.go", "if err := checkLimits(info.Config, len(l.filters)); err != nil {", "if err := error(nil); err != nil {"},
+	}, nats, "TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason"},
+	{"beside", "a full bucket is told once for each write", []edit{
+		{nats + "/room.go", "case first:", "case first || full:"},
+	}, nats, "TestABucketThatTakesNoRenewalIsSaidOnceBeforeLeasesRunOut"},
 	{"beside", "shares do not follow from who serves what", []edit{
 		{"internal/shares/shares.go", "for f.improve() {", "for false {"},
 	}, nats, "TestMembersThatServeDifferentStreamsShareOutFairlyWithTheFewestMoves"},

@@ -1,0 +1,115 @@
+package natssource
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// fullError says that the bucket has no room for a write. That alone costs no
+// lease: its TTL decides.
+type fullError struct {
+	stream string
+	err    error
+}
+
+func (e *fullError) Error() string {
+	return fmt.Sprintf("the bucket takes no more: give it room (nats stream edit %s --max-bytes=-1 --max-msgs=-1 --max-msg-size=-1, or the account more storage), "+
+		"or remove what is not of a group that runs: %v", e.stream, e.err)
+}
+
+func (e *fullError) Unwrap() error { return e.err }
+
+// Codes of nats-server that nats.go has no names for.
+const (
+	codeAccountExceeded jetstream.ErrorCode = 10002
+	codeNoResources     jetstream.ErrorCode = 10023
+	codeNoMemory        jetstream.ErrorCode = 10028
+	codeNoStorage       jetstream.ErrorCode = 10047
+	codeStoreFailed     jetstream.ErrorCode = 10077
+)
+
+// full tells a write that was refused for lack of room from others.
+func (b *bucket) full(err error) error {
+	switch {
+	case hasCode(err, jetstream.JSErrCodeStreamMessageExceedsMaximum, codeAccountExceeded, codeNoResources, codeNoMemory, codeNoStorage),
+		hasCode(err, codeStoreFailed) && strings.Contains(err.Error(), " exceeded"): // maximum bytes, messages, or messages per subject
+		return &fullError{b.stream, err}
+	}
+	return err
+}
+
+// room says once that there is none.
+type room struct {
+	mu   sync.Mutex
+	last time.Time // of the last refusal
+}
+
+// isFull reports whether err is a refusal for lack of room, and whether it is the
+// first one in a while.
+func (r *room) isFull(err error, while time.Duration) (full, first bool) {
+	var f *fullError
+	if !errors.As(err, &f) {
+		return false, false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first = r.last.IsZero() || time.Since(r.last) > while
+	r.last = time.Now()
+	return true, first
+}
+
+// trouble logs that a write to the bucket has failed. A full bucket fails all
+// of them, and is said once.
+func (s *Source) trouble(what string, err error, attrs ...any) {
+	full, first := s.room.isFull(err, 2*s.LeaseTTL)
+	switch {
+	case !full:
+		s.log.Warn(what, append(attrs, "err", err)...)
+	case first:
+		s.log.Error("the bucket of the leases is full: what is leased cannot be renewed, and is lost when its TTL has run out",
+			append(attrs, "bucket", s.bucket.name, "err", err)...)
+	}
+}
+
+// needs is the least that a bucket must have room for.
+type needs struct{ message, messages, bytes int }
+
+const (
+	beside     = 200 // bytes of a message beside its value: subject, headers, and what the server adds
+	fewMembers = 4   // that a group may well have, or had a moment ago
+)
+
+// needs is what the keys of this group take up: a lease and a position for each
+// partition, and some members.
+func (s *Source) needs() needs {
+	n := needs{
+		message:  len(s.newRecord(newMemberID()).json()) + len(s.keys.prefix) + beside,
+		messages: 2*len(s.slots) + fewMembers,
+	}
+	n.bytes = n.messages * n.message
+	return n
+}
+
+// check refuses a bucket that is too small in any case.
+func (n needs) check(c jetstream.StreamConfig) error {
+	for _, limit := range []struct {
+		has       int64
+		need      int
+		what, opt string
+	}{
+		{int64(c.MaxMsgSize), n.message, "bytes in a message", "--max-msg-size"},
+		{c.MaxMsgs, n.messages, "messages", "--max-msgs"},
+		{c.MaxBytes, n.bytes, "bytes", "--max-bytes"},
+	} {
+		if limit.has > 0 && limit.has < int64(limit.need) {
+			return fmt.Errorf("it has room for %d %s, and this group alone needs %d; lift that with: nats stream edit %s %s=-1",
+				limit.has, limit.what, limit.need, c.Name, limit.opt)
+		}
+	}
+	return nil
+}
