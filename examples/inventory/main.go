@@ -2,7 +2,7 @@
 // topic, workers take stock for them in SQL, and workers are frozen and killed
 // while they do. Beside it runs the usual code, struck alike.
 //
-//	go run ./examples/inventory
+//	go run ./examples/inventory # compiles first, in silence: about a minute on two cores, from then on less than a second
 //
 // needs nothing but Go: the broker is a fake one in this process, the database
 // a SQLite file in a temporary directory. With -brokers and -database it runs
