@@ -28,11 +28,16 @@ func apiPrefix(js jetstream.JetStream) string {
 // whose call may be answered by a replica that lags behind. Only the leader of
 // the stream answers these.
 func ask(ctx context.Context, js jetstream.JetStream, subject string, request, response any) error {
+	return askAt(ctx, js.Conn(), apiPrefix(js)+subject, request, response)
+}
+
+// askAt is ask with the whole subject, which may be that of another domain.
+func askAt(ctx context.Context, conn *nats.Conn, subject string, request, response any) error {
 	data, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
-	m, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+subject, data)
+	m, err := conn.RequestWithContext(ctx, subject, data)
 	if err != nil {
 		return err
 	}

@@ -138,6 +138,17 @@
 //     nothing of it. A control message lets its position pass, so that retention does
 //     not pass it by.
 //
+// A mirror leaves out what its origin did not have any more when the mirror asked for it:
+// what was deleted from inside, and what retention had dropped while the mirror was behind.
+// In the mirror both look the same. A gap in which sequences are missing is handed on if
+// the origin still begins no later than the gap, or did so while the mirror had it and this process
+// has asked, which it does every 5 s. Otherwise nobody can tell, and the
+// partition halts with [consumer.ErrPassedBy]. So a group that reads a mirror should not be behind it
+// by more than the origin keeps, where the mirror has a filter, or messages are
+// deleted from the origin; a mirror that has all sequences can be read from
+// its beginning. A stream with sources numbers its messages itself, and shows no gap
+// where it has missed some of a source: keep what it may be behind in the source.
+//
 // Where a stream has a maximum age and several replicas, each server deletes by
 // its own clock. Messages older than half that age are compared with what the
 // leader has, one by one; clocks must not be further apart than that.
@@ -192,6 +203,7 @@
 //	publish    $JS.API.CONSUMER.DELETE.STREAM_NAME.>
 //	publish    $JS.API.CONSUMER.INFO.STREAM_NAME.>
 //	publish    $JS.API.CONSUMER.MSG.NEXT.STREAM_NAME.>
+//	publish    $JS.API.STREAM.INFO.ORIGIN          if the stream is a mirror with gaps
 //	publish    $JS.API.STREAM.INFO.KV_BUCKET
 //	publish    $JS.API.STREAM.MSG.GET.KV_BUCKET
 //	publish    $JS.API.CONSUMER.CREATE.KV_BUCKET.>

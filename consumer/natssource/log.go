@@ -45,6 +45,7 @@ type streamLog struct {
 	filters []string // of each partition; one that is empty is the whole stream
 	budget  *budget
 	asking  inquiry
+	mirror  mirrorGaps
 	lags    []atomic.Int64
 	keeps   atomic.Int64 // for how long the server is to keep a consumer that asks for nothing, in nanoseconds
 
@@ -191,7 +192,9 @@ func (l *streamLog) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			_, _ = l.look(ctx) // the next one may be answered
+			if info, err := l.look(ctx); err == nil && info.Config.Mirror != nil && !whole(info.State) {
+				_ = l.vouch(ctx, info) // while its origin still has the place of the gaps
+			} // else the next one may be answered
 			if l.incarnation() != l.first {
 				l.renewed() // again, for a tenure that was just beginning then
 			}

@@ -384,6 +384,9 @@ func (r *reader) verifyGap(ctx context.Context, ms []consumer.Message, before in
 	if err == nil {
 		before, err = r.expiredInside(ctx, info, ms)
 	}
+	if err == nil {
+		before, err = r.lostByOrigin(ctx, info, ms)
+	}
 	if err != nil {
 		return before, err
 	}

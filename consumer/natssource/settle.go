@@ -65,6 +65,11 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	} else {
 		r.missing = 0
 	}
+	if lost, err := r.l.lost(ctx, after, span{r.at, end}); err != nil {
+		return err
+	} else if lost {
+		return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, end+1))
+	}
 	r.pass(end, last)
 	if end == before.State.LastSeq {
 		r.since = before.State.LastTime

@@ -64,7 +64,7 @@ var guardsOfNATS = []guard{
 		{nats + "/ahead.go", "info.Config.MaxAge > 0 && info.TimeStamp", "false && info.TimeStamp"},
 	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
 	{"R10", "a partition settles over messages that expired behind one that never does", []edit{
-		{nats + "/settle.go", "} else if lost {", "} else if lost && false {"},
+		{nats + "/settle.go", "return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, after.State.LastSeq+1))", "_ = lost"},
 	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
 	{"beside", "messages that a server has not yet let expire are taken for lost", []edit{
 		{nats + "/ahead.go", "case !neverExpires(first):", "case false:"},
@@ -75,6 +75,15 @@ var guardsOfNATS = []guard{
 	{"beside", "a quiet partition is looked after more rarely than messages expire", []edit{
 		{nats + "/log.go", "if l.maxAge == 0 {", "if true {"},
 	}, nats, "TestAQuietPartitionIsNotPassedByTheAgeOfOthersMessages"},
+	{"R10", "what the origin of a mirror has dropped is passed over", []edit{
+		{nats + "/read.go", "before, err = r.lostByOrigin(ctx, info, ms)", "before = len(ms)"},
+	}, nats, "TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver"},
+	{"R10", "a partition settles over what the origin of a mirror has dropped", []edit{
+		{nats + "/settle.go", "return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, end+1))", "_ = lost"},
+	}, nats, "TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver"},
+	{"beside", "what is missing from a mirror is taken for lost, whatever its origin says", []edit{
+		{nats + "/mirror.go", "err != nil || l.mirror.explains(info, s) {", "err != nil {"},
+	}, nats, "TestWhatWasDeletedFromInsideTheOriginOfAMirrorIsPassedOver"},
 	{"R10", "what only the consumer's server let expire is passed over", []edit{
 		{nats + "/read.go", "err == nil && r.mayBeAhead(info, ms)", "false"},
 	}, nats, "TestWhatOnlyTheConsumersServerHasLetExpireIsNotHandedOn"},
