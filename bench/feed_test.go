@@ -33,6 +33,10 @@ func (f *feed) Starts(context.Context, consumer.StartPolicy) ([]epoch.Start, err
 	return []epoch.Start{{Origin: f.origin}}, nil
 }
 
+func (f *feed) Committed(context.Context) (epoch.Position, bool, error) {
+	return epoch.Position{}, false, nil
+}
+
 func (f *feed) Confirm(context.Context, epoch.Fence) (epoch.Lease, error) {
 	return epoch.Lease{Origin: f.origin, Number: 1, Owner: "bench"}, nil
 }

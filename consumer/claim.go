@@ -11,7 +11,9 @@ import (
 // claim makes one attempt at the protocol that makes a process the owner of a
 // partition: READ, CHECK, CONFIRM, SWAP. It returns the fence as it is now ours
 // and the one it replaced. [epoch.ErrStale] means that another claim came in
-// between: try again.
+// between: try again. The first claim of a partition also adopts the position
+// that the group had committed to the source, if that is wanted. It is read when
+// the partition is ours, and before the confirmation: the lease has held since.
 //
 // The order is the point. A confirmation that was obtained before the read
 // could be older than the claim that the read saw, and the swap would throw out
@@ -28,6 +30,10 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool) (got, seen
 	if err := seen.Check(origin); err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %w", err)
 	}
+	adopt, err := r.adopt(ctx, t, seen)
+	if err != nil {
+		return got, seen, fmt.Errorf("consumer: find what the group had committed for %s: %w", origin.Partition, err)
+	}
 	lease, err := t.Confirm(ctx, seen)
 	if err != nil {
 		return got, seen, &unconfirmedError{origin.Partition, err}
@@ -36,7 +42,9 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool) (got, seen
 		return got, seen, fmt.Errorf("consumer: claim %s of log %q: the source confirmed %s of log %q",
 			origin.Partition, origin.Log, lease.Partition, lease.Log)
 	}
-	got, err = r.sink.Claim(ctx, seen, epoch.NewClaim(lease))
+	bid := epoch.NewClaim(lease)
+	bid.Adopt = adopt
+	got, err = r.sink.Claim(ctx, seen, bid)
 	if err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %s: %w", origin.Partition, err)
 	}
@@ -55,6 +63,30 @@ func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 		return epoch.Fence{}, fmt.Errorf("create fences: %w", err)
 	}
 	return r.sink.Fence(ctx, t.Origin().Partition)
+}
+
+// adopt returns the position that the first claim of a partition adopts, or nil.
+func (r *runner[TX]) adopt(ctx context.Context, t Tenure, seen epoch.Fence) (*epoch.Position, error) {
+	if seen.Epoch > 0 || r.Start != StartCommitted {
+		return nil, nil
+	}
+	at, ok, err := t.Committed(ctx)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return &at, nil
+}
+
+// began says why a partition that was claimed for the first time begins where it
+// does.
+func (r *runner[TX]) began(got epoch.Fence) string {
+	switch {
+	case got.Applied:
+		return "where the group had committed"
+	case r.Start == StartCommitted:
+		return "at the earliest message, as the group had committed nothing"
+	}
+	return fmt.Sprintf("as Options.Start says (%v)", r.Start)
 }
 
 // unconfirmedError is a Confirm that was not a yes.

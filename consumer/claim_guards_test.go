@@ -41,7 +41,7 @@ func TestR2AnAnswerThatIsNotKnownMakesNoClaim(t *testing.T) {
 func TestNoPositionOfAnotherLogIsPublished(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		origin := epoch.Origin{Partition: r.partition(0), Log: "another log", Source: "another source"}
-		if err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: origin, Next: 7}}); err != nil {
+		if err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: origin, Next: epoch.Position{Offset: 7, LeaderEpoch: -1}}}); err != nil {
 			t.Fatal(err)
 		}
 		p := r.start("a", record, options{})

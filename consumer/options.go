@@ -11,7 +11,9 @@ import (
 
 // Options say how [Run] works. The zero Options work.
 type Options[TX any] struct {
-	// Start says where to begin in a topic of which the sink has no fence.
+	// Start says where to begin in a topic of which the sink has no fence. The
+	// zero value goes on where the group had committed to the source, and
+	// begins at the earliest message otherwise.
 	Start StartPolicy
 
 	// Guarantee is the least that the sink must give; Run refuses a sink that
@@ -140,8 +142,8 @@ func (o Options[TX]) withDefaults() (Options[TX], error) {
 	if err == nil && o.HaltMin > o.HaltMax {
 		err = fmt.Errorf("consumer: Options.HaltMin %v is above HaltMax %v", o.HaltMin, o.HaltMax)
 	}
-	if err == nil && (o.Start < StartEarliest || o.Start > StartCommitted) {
-		err = fmt.Errorf("consumer: Options.Start is %d; want StartEarliest, StartLatest or StartCommitted", o.Start)
+	if err == nil && (o.Start < StartCommitted || o.Start > StartLatest) {
+		err = fmt.Errorf("consumer: Options.Start is %d; want StartCommitted, StartEarliest or StartLatest", o.Start)
 	}
 	if o.Guarantee == 0 {
 		o.Guarantee = epoch.Transactional

@@ -24,6 +24,7 @@ type ownership[TX any] struct {
 	fence       epoch.Fence // as last claimed and advanced; zero before the first claim
 	keep        bool        // nothing is in doubt: if the fence carries our claim still, no new one is due
 	probe       probe       // of the messages from fence.Next on
+	begun       bool        // where the first message lies was looked at
 	progress    bool        // since the last wait
 	unconfirmed int         // times in a row
 	halts       retryWait
@@ -125,7 +126,9 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	o.beside(tenure)
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
 	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
-	if seen.Epoch > 0 {
+	if seen.Epoch == 0 {
+		about = append(about, "begins", o.run.began(got))
+	} else {
 		about = append(about, "replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
 	}
 	o.logger.Info("claimed", about...)
@@ -212,6 +215,7 @@ func (o *ownership[TX]) readAll(reading, ctx context.Context, h *holding[TX], at
 		if o.run.lookout.busy(at) != nil {
 			return outcome{end: left}
 		}
+		o.begins(h.fence, ms[0])
 		if out := o.committer.apply(h, ms); out.end != applied {
 			return out
 		}
@@ -221,6 +225,15 @@ func (o *ownership[TX]) readAll(reading, ctx context.Context, h *holding[TX], at
 		return outcome{end: left}
 	}
 	return outcome{end: halted, err: errors.New("consumer: the source ended the read before the partition was asked back")}
+}
+
+// begins says so if a partition of which nothing was applied yet has lost its
+// beginning meanwhile, as in a log at its limit. That is no loss to the group.
+func (o *ownership[TX]) begins(f epoch.Fence, first Message) {
+	if !o.begun && !f.Applied && first.Offset > f.Next {
+		o.logger.Info("begins at the first message there is, above its position: nothing was applied yet", "next", f.Next, "first", first.Offset)
+	}
+	o.begun = true
 }
 
 // inOrder checks what the source promises: nothing below the position, nothing

@@ -46,12 +46,20 @@ type Tenure interface {
 	Draining() <-chan struct{}
 
 	// Starts says where each partition that the topic has now begins under
-	// the policy. It is asked only if the sink has no fence of this partition.
+	// the policy: at its latest message for [StartLatest], and otherwise at its
+	// earliest. It is asked only if the sink has no fence of this partition.
 	Starts(ctx context.Context, policy StartPolicy) ([]epoch.Start, error)
+
+	// Committed returns the position that the group had committed to the source
+	// through other consumers than these, and whether there is one. One that a
+	// process of ours has published is none: it belongs to fences that this sink
+	// does not have. It is asked at the first claim of the partition: whoever
+	// had it before has given it back.
+	Committed(ctx context.Context) (at epoch.Position, ok bool, err error)
 
 	// Confirm asks the source whether this process still holds the lease,
 	// and returns the lease as it is held now. The fence is what the sink said
-	// before; its position is published to the source on the way. The answer
+	// before; its position is published to the source on the way, as by Mirror. The answer
 	// counts only if the tenure is still running when it arrives: otherwise,
 	// and whenever the source says that the lease is gone for good, the error
 	// is [ErrLost]. Any other error means "not known": ask again.
@@ -64,43 +72,55 @@ type Tenure interface {
 	// messages, a message that is only Control moves the position, so that a
 	// partition with nothing to apply keeps up with a log that loses its
 	// beginning. A gap between offsets is one that the source can explain; one that it cannot, and a position the log
-	// does not hold, is a [*PositionError]. After an error Read has ended; it
-	// may be called again.
+	// does not hold, is a [*PositionError]. Only where nothing was applied yet
+	// (the fence's Applied is false) and retention has passed the position, Read
+	// begins where the log begins. After an error Read has ended; it may be
+	// called again.
 	Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]Message, error]
 
 	// Mirror tells the source the position that the sink has committed, for
 	// those who look there. It never blocks; the source publishes the newest
 	// one when it suits, and at the end of the tenure. Nothing is decided by it.
+	//
+	// What the group had committed through other consumers is not taken back: as
+	// long as the position is below that, or the partition was not claimed (the
+	// fence's Epoch is zero), the source holds to theirs. A position below one
+	// that we have published ourselves is published: somebody has set the fence
+	// back, or the sink.
 	Mirror(at epoch.Fence)
 }
 
 // StartPolicy says where a group begins in a topic of which the sink has no
-// fence yet. Once it has one, the policy has no effect: a partition that is
-// added later begins at its earliest message.
+// fence yet. Once it has one, the policy has no effect but that of
+// [StartCommitted]: a partition that is added later begins at its earliest
+// message.
 type StartPolicy int
 
 const (
-	// StartEarliest begins at the earliest message the source has. It is the
-	// zero value.
-	StartEarliest StartPolicy = iota
+	// StartCommitted goes on where the group had committed through other
+	// consumers, before it had a fence, and begins at the earliest message of a
+	// partition for which it had committed nothing. It is the zero value. What the group had committed
+	// is read when a partition is claimed for the first time: until then an old
+	// consumer may go on committing for it.
+	StartCommitted StartPolicy = iota
 
-	// StartLatest begins after the last message there is.
+	// StartEarliest begins at the earliest message the source has, whatever the
+	// group had committed.
+	StartEarliest
+
+	// StartLatest begins after the last message there is when the sink gets its
+	// first fence of the topic.
 	StartLatest
-
-	// StartCommitted adopts the positions which the group committed to the
-	// source before it had a fence, and the earliest message for a partition
-	// that has none.
-	StartCommitted
 )
 
 func (p StartPolicy) String() string {
 	switch p {
+	case StartCommitted:
+		return "committed"
 	case StartEarliest:
 		return "earliest"
 	case StartLatest:
 		return "latest"
-	case StartCommitted:
-		return "committed"
 	default:
 		return "unknown"
 	}

@@ -50,6 +50,11 @@ func ParseClaimID(s string) (ClaimID, error) {
 type Claim struct {
 	Lease
 	ID ClaimID
+
+	// Adopt is the position that the group had committed to the source before
+	// there was a fence. The first claim of a fence may carry it, and then the
+	// partition goes on from there; nil leaves the fence where it stands.
+	Adopt *Position
 }
 
 // NewClaim makes a claim with a fresh id from a lease that the source confirmed

@@ -22,9 +22,16 @@ type Fence struct {
 	// Next is the offset of the next message to apply.
 	Next Offset
 
-	// LeaderEpoch is the leader epoch of the last message applied, by which a
-	// source recognises a truncated log. It is -1 where there is none.
+	// LeaderEpoch is the leader epoch of the last message applied, or of the
+	// log where the partition began, by which a source recognises a truncated
+	// log. It is -1 where there is none.
 	LeaderEpoch int32
+
+	// Applied says that the group has applied what is before Next: under an
+	// advance, or before it had a fence. Where it is false there is nothing that
+	// retention could have kept from being applied: the partition begins where
+	// its log begins.
+	Applied bool
 }
 
 // Check reports whether the fence is about this log and these leases. It
@@ -42,7 +49,8 @@ func (f Fence) Check(o Origin) error {
 
 // Claimed returns the fence as it is once c has replaced the claim in f. The
 // new epoch is the lease's own number where that exceeds every epoch before it,
-// otherwise the last epoch plus one.
+// otherwise the last epoch plus one. The position stays, unless the claim is the
+// first and adopts one.
 func (f Fence) Claimed(c Claim) (Fence, error) {
 	if f.Partition != c.Partition {
 		return f, fmt.Errorf("epoch: claim of %s on the fence of %s", c.Partition, f.Partition)
@@ -58,6 +66,15 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	}
 	if f.Epoch == math.MaxInt64 {
 		return f, fmt.Errorf("epoch: claim %s: epochs are used up at %d", f.Partition, f.Epoch)
+	}
+	if c.Adopt != nil {
+		if f.Epoch > 0 {
+			return f, fmt.Errorf("epoch: claim %s: it adopts offset %d, and the fence was claimed before, under epoch %d", f.Partition, c.Adopt.Offset, f.Epoch)
+		}
+		if c.Adopt.Offset < 0 {
+			return f, fmt.Errorf("epoch: claim %s: it adopts offset %d: want no negative offset", f.Partition, c.Adopt.Offset)
+		}
+		f.Next, f.LeaderEpoch, f.Applied = c.Adopt.Offset, c.Adopt.LeaderEpoch, true
 	}
 	f.Epoch = max(Epoch(c.Number), f.Epoch+1)
 	f.Claim = c.ID
@@ -84,7 +101,7 @@ func (f Fence) Advanced(a Advance) (Fence, error) {
 	}
 	f.Next = a.To
 	if a.To > a.From {
-		f.LeaderEpoch = a.LeaderEpoch
+		f.LeaderEpoch, f.Applied = a.LeaderEpoch, true
 	}
 	return f, nil
 }
@@ -106,9 +123,19 @@ type Start struct {
 	Origin
 
 	// Next is the position if the group has no fence of this topic at all.
-	Next Offset
+	Next Position
 
 	// Earliest is the position if it has: then the partition is new, or its
 	// fence was lost, and beginning anywhere later could skip messages.
-	Earliest Offset
+	Earliest Position
+}
+
+// Position is a place in a log, with what the source recognises the log by.
+type Position struct {
+	// Offset is that of the next message.
+	Offset Offset
+
+	// LeaderEpoch is the leader epoch of the message before, or a later one that
+	// the log had when it held that message; -1 where there is none.
+	LeaderEpoch int32
 }

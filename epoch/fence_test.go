@@ -121,6 +121,25 @@ func TestClaimedRefusesAndLeavesTheFence(t *testing.T) {
 	}
 }
 
+// What a group had applied before it had fences is adopted by the first claim of
+// a fence and by no other.
+func TestClaimedAdoptsAPositionOnce(t *testing.T) {
+	adopting := epoch.Claim{Lease: epoch.Lease{Origin: at, Number: 6}, ID: mine, Adopt: &epoch.Position{Offset: 3, LeaderEpoch: 2}}
+	seeded := epoch.Fence{Origin: at, Next: 9, LeaderEpoch: 4}
+	got, err := seeded.Claimed(adopting)
+	if want := (epoch.Fence{Origin: at, Number: 6, Epoch: 6, Claim: mine, Next: 3, LeaderEpoch: 2, Applied: true}); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	claimed := epoch.Fence{Origin: at, Epoch: 5, Claim: other, Next: 9}
+	if got, err := claimed.Claimed(adopting); err == nil || got != claimed {
+		t.Errorf("a fence that was claimed before: %+v, %v", got, err)
+	}
+	adopting.Adopt = &epoch.Position{Offset: -1}
+	if got, err := seeded.Claimed(adopting); err == nil || got != seeded {
+		t.Errorf("a negative offset: %+v, %v", got, err)
+	}
+}
+
 func TestAdvanced(t *testing.T) {
 	held := epoch.Fence{Origin: at, Epoch: 5, Claim: mine, Next: 9, LeaderEpoch: 4}
 	for _, c := range []struct {
@@ -146,7 +165,7 @@ func TestAdvanced(t *testing.T) {
 				t.Fatalf("err = %v, want %v", err, c.want)
 			}
 			want := held
-			want.Next, want.LeaderEpoch = c.next, c.le
+			want.Next, want.LeaderEpoch, want.Applied = c.next, c.le, c.next > held.Next
 			if got != want {
 				t.Errorf("fence\n%+v, want\n%+v", got, want)
 			}

@@ -34,8 +34,8 @@ func (fs Fences) Seed(starts []Start) error {
 		}
 	}
 	for _, s := range starts {
-		if s.Next < 0 || s.Earliest < 0 {
-			return fmt.Errorf("epoch: seed %s at offset %d, or at %d if the group is known: want no negative offset", s.Partition, s.Next, s.Earliest)
+		if s.Next.Offset < 0 || s.Earliest.Offset < 0 {
+			return fmt.Errorf("epoch: seed %s at offset %d, or at %d if the group is known: want no negative offset", s.Partition, s.Next.Offset, s.Earliest.Offset)
 		}
 	}
 	known := false
@@ -46,11 +46,11 @@ func (fs Fences) Seed(starts []Start) error {
 		if _, ok := fs[s.Partition]; ok {
 			continue
 		}
-		f := Fence{Origin: s.Origin, Next: s.Next, LeaderEpoch: -1}
+		begin := s.Next
 		if known {
-			f.Next = s.Earliest
+			begin = s.Earliest
 		}
-		fs[s.Partition] = f
+		fs[s.Partition] = Fence{Origin: s.Origin, Next: begin.Offset, LeaderEpoch: begin.LeaderEpoch}
 	}
 	return nil
 }

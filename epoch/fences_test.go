@@ -9,7 +9,8 @@ import (
 )
 
 func start(p epoch.Partition, next, earliest epoch.Offset) epoch.Start {
-	return epoch.Start{Origin: epoch.Origin{Partition: p, Log: "log-1", Source: "source-1"}, Next: next, Earliest: earliest}
+	return epoch.Start{Origin: epoch.Origin{Partition: p, Log: "log-1", Source: "source-1"},
+		Next: epoch.Position{Offset: next, LeaderEpoch: -1}, Earliest: epoch.Position{Offset: earliest, LeaderEpoch: -1}}
 }
 
 func TestSeedRefusesTwoTopicsOrGroupsAndAddsNothing(t *testing.T) {
@@ -33,7 +34,7 @@ func TestSeedOfNothingIsNothing(t *testing.T) {
 func TestSeedLeavesAFenceThatExists(t *testing.T) {
 	fs := epoch.Fences{orders0: {Origin: at, Epoch: 5, Claim: mine, Next: 9, LeaderEpoch: 4}}
 	before := maps.Clone(fs)
-	if err := fs.Seed([]epoch.Start{{Origin: epoch.Origin{Partition: orders0, Log: "x", Source: "y"}, Next: 1, Earliest: 2}}); err != nil {
+	if err := fs.Seed([]epoch.Start{{Origin: epoch.Origin{Partition: orders0, Log: "x", Source: "y"}, Next: epoch.Position{Offset: 1}, Earliest: epoch.Position{Offset: 2}}}); err != nil {
 		t.Fatal(err)
 	}
 	if !maps.Equal(fs, before) {

@@ -22,8 +22,8 @@ var update = flag.Bool("update", false, "rewrite the results in testdata")
 //
 //	seed PARTITION at OFFSET [earliest OFFSET] [and …]
 //	WHO reads PARTITION
-//	WHO swaps PARTITION number N [log LOG] [source SOURCE]     into what it has read
-//	WHO claims PARTITION number N [log LOG] [source SOURCE]    reads, then swaps
+//	WHO swaps PARTITION number N [adopting OFFSET] [log LOG] [source SOURCE]     into what it has read
+//	WHO claims PARTITION number N [adopting OFFSET] [log LOG] [source SOURCE]    reads, then swaps
 //	WHO applies PARTITION from OFFSET to OFFSET [leader N] [by CLAIM] [and …]
 //	set PARTITION next OFFSET                                  by hand
 //	backup
@@ -179,6 +179,10 @@ func (h *history) options(words []string) map[string]string {
 	return o
 }
 
+func (h *history) position(s string) epoch.Position {
+	return epoch.Position{Offset: epoch.Offset(h.number(s)), LeaderEpoch: -1}
+}
+
 func (h *history) number(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
@@ -228,10 +232,10 @@ func (h *history) seed(each [][]string) string {
 	var starts []epoch.Start
 	for _, c := range each {
 		p, o := h.partition(c[0]), h.options(c[1:])
-		s := epoch.Start{Origin: h.origin(p, o), Next: epoch.Offset(h.number(o["at"]))}
+		s := epoch.Start{Origin: h.origin(p, o), Next: h.position(o["at"])}
 		s.Earliest = s.Next
 		if e, ok := o["earliest"]; ok {
-			s.Earliest = epoch.Offset(h.number(e))
+			s.Earliest = h.position(e)
 		}
 		starts = append(starts, s)
 	}
@@ -261,6 +265,10 @@ func (h *history) swaps(who, partition string, o map[string]string) string {
 	name := who + strconv.Itoa(h.count[who])
 	l := epoch.Lease{Origin: h.origin(h.partition(partition), o), Number: h.number(o["number"]), Owner: who}
 	c := epoch.Claim{Lease: l}
+	if at, ok := o["adopting"]; ok {
+		p := h.position(at)
+		c.Adopt = &p
+	}
 	binary.BigEndian.PutUint64(c.ID[8:], uint64(len(h.names)))
 	h.names = append(h.names, c.ID.String(), name)
 	f, err := h.fences.Claim(h.seen[who+" "+partition], c)

@@ -9,8 +9,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/epochfence/epochfence/epoch"
 )
 
 // commits talks to the group's coordinator about positions: one request at a
@@ -29,7 +27,7 @@ type commits struct {
 type commit struct {
 	t       *tenure
 	id      [16]byte
-	seen    epoch.Fence
+	at      committed
 	outcome chan outcome // takes one; nil if nobody waits
 }
 
@@ -42,11 +40,11 @@ func newCommits(s *Source) *commits {
 	return &commits{s: s, busy: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 }
 
-// confirm commits the position of seen and returns the generation under which
+// confirm commits a position and returns the generation under which
 // the coordinator took it. The request is made after the call, never shared
 // with one that was sent before (R2).
-func (c *commits) confirm(ctx context.Context, t *tenure, id [16]byte, seen epoch.Fence) (int32, error) {
-	one := &commit{t: t, id: id, seen: seen, outcome: make(chan outcome, 1)}
+func (c *commits) confirm(ctx context.Context, t *tenure, id [16]byte, at committed) (int32, error) {
+	one := &commit{t: t, id: id, at: at, outcome: make(chan outcome, 1)}
 	c.mu.Lock()
 	c.waiting = append(c.waiting, one)
 	c.mu.Unlock()
@@ -108,7 +106,7 @@ func (c *commits) turn(ctx context.Context, mirror []*tenure) {
 	}
 	for _, t := range mirror {
 		if at, ok := t.unpublished(); ok && !confirming[t] {
-			all = append(all, &commit{t: t, id: c.s.topics.known(t.topic), seen: at})
+			all = append(all, &commit{t: t, id: c.s.topics.known(t.topic), at: at})
 		}
 	}
 	if len(all) > 0 {
@@ -142,8 +140,8 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 			topics[one.t.topic] = i
 		}
 		p := kmsg.NewOffsetCommitRequestTopicPartition()
-		p.Partition, p.Offset, p.LeaderEpoch = one.t.number, int64(one.seen.Next), one.seen.LeaderEpoch
-		p.Metadata = kmsg.StringPtr(fmt.Sprintf("epochfence epoch=%d claim=%s", one.seen.Epoch, one.seen.Claim))
+		p.Partition, p.Offset, p.LeaderEpoch = one.t.number, one.at.at, one.at.leaderEpoch
+		p.Metadata = kmsg.StringPtr(one.at.metadata)
 		req.Topics[i].Partitions = append(req.Topics[i].Partitions, p)
 		sent[one.t.place] = one
 	}
@@ -193,10 +191,10 @@ func (one *commit) done(o outcome) {
 		return
 	}
 	if o.err == nil {
-		one.t.publishedAt(one.seen.Next)
+		one.t.publishedAs(one.at)
 		return
 	}
-	one.t.s.log.Debug("position not mirrored", "topic", one.t.topic, "partition", one.t.number, "next", one.seen.Next, "err", o.err)
+	one.t.s.log.Debug("position not mirrored", "topic", one.t.topic, "partition", one.t.number, "next", one.at.at, "err", o.err)
 }
 
 // mayCommit refuses what the coordinator would take from us without being

@@ -14,8 +14,8 @@ import (
 const idAge = time.Second
 
 // Confirm implements [consumer.Tenure]. It commits the fence's position to the
-// group, which the coordinator takes from a member of the present generation
-// only.
+// group, or again what others had committed before, which the coordinator takes
+// from a member of the present generation only.
 //
 // That alone is not a proof. The coordinator checks the member, not its
 // partitions: a process that lost this partition and is still a member, under
@@ -53,14 +53,20 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err := seen.Check(origin); err != nil {
 		return epoch.Lease{}, err // its position means nothing here
 	}
-	number, err := t.s.commits.confirm(ctx, t, id, seen)
+	if err := t.learn(ctx); err != nil {
+		return epoch.Lease{}, err
+	}
+	t.mu.Lock()
+	position := t.toCommit(seen)
+	t.mu.Unlock()
+	number, err := t.s.commits.confirm(ctx, t, id, position)
 	if err != nil {
 		return epoch.Lease{}, err
 	}
 	if number <= 0 {
 		return epoch.Lease{}, fmt.Errorf("%w: the group is at generation %d", epoch.ErrNoLease, number)
 	}
-	t.publishedAt(seen.Next)
+	t.publishedAs(position)
 	return epoch.Lease{Origin: origin, Number: int64(number), Owner: t.s.owner(t.member)}, nil
 }
 

@@ -53,10 +53,10 @@
 // # Reading
 //
 // Reading starts at the sink's position, never at the group's committed
-// offsets, which are read once, on request, for [consumer.StartCommitted].
-// Nothing is fetched for a partition before it is claimed. Where the fence knows
-// the leader epoch of the last message applied, the log is checked for a
-// truncation below the position first (KIP-320).
+// offsets. Nothing is fetched for a partition before it is claimed. Positions
+// carry a leader epoch, also where the partition began and where the group had
+// committed, and the log is checked for a truncation below the position first
+// (KIP-320).
 //
 // Two clients are made: the member of the group, which reads nothing, and a
 // reader, which is in no group. A slow claim, a halted partition or a full

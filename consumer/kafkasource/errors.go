@@ -101,15 +101,16 @@ const askTimeout = 10 * time.Second
 // bounds returns where the log begins and ends: its first offset and the one
 // after its last.
 func (s *Source) bounds(ctx context.Context, p place) (start, end int64, err error) {
-	if start, err = s.listOffset(ctx, p, -2); err != nil {
+	if start, _, err = s.listOffset(ctx, p, -2); err != nil {
 		return 0, 0, err
 	}
-	end, err = s.listOffset(ctx, p, -1)
+	end, _, err = s.listOffset(ctx, p, -1)
 	return start, end, err
 }
 
-// listOffset asks for one offset of a partition: -2 is the first, -1 the end.
-func (s *Source) listOffset(ctx context.Context, p place, timestamp int64) (int64, error) {
+// listOffset asks for one offset of a partition, with its leader epoch: -2 is the
+// first, -1 the end.
+func (s *Source) listOffset(ctx context.Context, p place, timestamp int64) (at int64, leaderEpoch int32, err error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
 	topic := kmsg.NewListOffsetsRequestTopic()
@@ -121,12 +122,12 @@ func (s *Source) listOffset(ctx context.Context, p place, timestamp int64) (int6
 	req.Topics = append(req.Topics, topic)
 	resp, err := req.RequestWith(ctx, s.reader)
 	if err != nil {
-		return 0, err
+		return 0, -1, err
 	}
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
-			return p.Offset, kerr.ErrorForCode(p.ErrorCode)
+			return p.Offset, p.LeaderEpoch, kerr.ErrorForCode(p.ErrorCode)
 		}
 	}
-	return 0, errors.New("the broker left the partition out of its answer")
+	return 0, -1, errors.New("the broker left the partition out of its answer")
 }

@@ -33,6 +33,7 @@ type feed struct {
 	after  int64 // the offset after the last message taken
 	err    error // what comes after the chunks; nothing is added any more
 	paused bool  // set by the poller, cleared by whoever makes room
+	fresh  bool  // nothing was applied or pushed yet: the log may begin above next
 
 	// The rest belongs to the poller.
 	stumbled time.Time // when the errors began that pass by themselves
@@ -53,7 +54,7 @@ type chunk struct {
 func newFeed(p place, id [16]byte, from epoch.Fence) *feed {
 	return &feed{
 		place: p, id: id, ready: make(chan struct{}, 1),
-		next: int64(from.Next), epoch: from.LeaderEpoch, after: int64(from.Next),
+		next: int64(from.Next), epoch: from.LeaderEpoch, after: int64(from.Next), fresh: !from.Applied,
 	}
 }
 
@@ -86,11 +87,11 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 		}
 		// Between two offsets the broker leaves out what compaction and
 		// aborted transactions took. Not so below the start of the log.
-		if r.Offset > f.next && p.LogStartOffset > f.next {
+		if r.Offset > f.next && p.LogStartOffset > f.next && !f.fresh {
 			err = &misfitError{consumer.ErrPassedBy, f.next, p.LogStartOffset}
 			break
 		}
-		f.next, f.epoch = r.Offset+1, r.LeaderEpoch
+		f.next, f.epoch, f.fresh = r.Offset+1, r.LeaderEpoch, false
 		if r.Attrs.IsControl() { // a transaction marker is a position, not a message
 			continue
 		}

@@ -127,7 +127,7 @@ func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
 }
 
 func TestAGapBelowTheStartOfTheLogIsAnError(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10})
+	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Applied: true})
 	if _, err := f.push(&kgo.FetchPartition{LogStartOffset: 30, Records: []*kgo.Record{{Offset: 30}}}); err == nil {
 		t.Error("skipped from 10 to 30")
 	}

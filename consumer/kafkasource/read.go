@@ -39,6 +39,18 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func([]consum
 	if err := t.check(from); err != nil {
 		return err
 	}
+	for {
+		err := t.readFrom(ctx, from, yield)
+		var misfit *consumer.PositionError
+		if from.Applied || !errors.As(err, &misfit) || !errors.Is(err, consumer.ErrPassedBy) || misfit.Position != from.Next {
+			return err
+		}
+		from.Next, from.LeaderEpoch = misfit.Found, -1 // nothing was applied yet, so nothing is lost
+	}
+}
+
+// readFrom reads with one feed, until it has something to say.
+func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func([]consumer.Message, error) bool) error {
 	f := newFeed(t.place, t.topicID(), from)
 	t.mu.Lock()
 	t.feed = f

@@ -225,9 +225,7 @@ func (h *suiteHarness) Position(t testing.TB, group, topic string, partition int
 
 func (h *suiteHarness) SetPosition(t testing.TB, group, topic string, partition int32, at epoch.Offset) {
 	t.Helper()
-	offsets := kadm.Offsets{}
-	offsets.AddOffset(topic, partition, int64(at), -1)
-	if err := h.admin.CommitAllOffsets(t.Context(), group, offsets); err != nil {
-		t.Fatal(err)
-	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	kafkasource.CommitAsOthers(t, h.admin, h.links, group, topic, partition, at)
 }

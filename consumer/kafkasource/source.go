@@ -28,6 +28,7 @@ type Source struct {
 	group   *kgo.Client
 	ready   chan struct{} // closed when group is set
 	topics  *topicIDs
+	offsets *groupOffsets
 	fetcher *fetcher
 	commits *commits
 	contact *contact
@@ -88,6 +89,7 @@ func (s *Source) Run(ctx context.Context, own func(context.Context, consumer.Ten
 	defer s.close(reader, end)
 	s.reader = reader
 	s.topics = newTopicIDs(reader, s.set.Topics, s.renewed)
+	s.offsets = newGroupOffsets(reader, s.set.Group, s.set.Topics)
 	s.fetcher = newFetcher(reader, budget, s.log)
 	if err := s.reach(ctx); err != nil {
 		if ctx.Err() != nil {

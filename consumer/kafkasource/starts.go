@@ -82,51 +82,33 @@ func (s *Source) starts(ctx context.Context, topic string, id [16]byte, policy c
 	if err != nil {
 		return nil, fmt.Errorf("list the first offsets: %w", err)
 	}
-	next := func(int32) (epoch.Offset, bool) { return 0, false }
+	latest := earliest
 	switch policy {
-	case consumer.StartEarliest:
+	case consumer.StartCommitted, consumer.StartEarliest:
 	case consumer.StartLatest:
 		// The last stable offset: messages of a transaction that is still
 		// open come after it, and will be read if it commits.
-		latest, err := listed(admin.ListCommittedOffsets(ctx, topic))
+		latest, err = listed(admin.ListCommittedOffsets(ctx, topic))
 		if err != nil {
 			return nil, fmt.Errorf("list the last offsets: %w", err)
-		}
-		next = func(p int32) (epoch.Offset, bool) {
-			o, ok := latest.Lookup(topic, p)
-			return epoch.Offset(o.Offset), ok
-		}
-	case consumer.StartCommitted:
-		committed, err := admin.FetchOffsetsForTopics(ctx, s.set.Group, topic)
-		if err == nil {
-			err = committed.Error()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the group's committed offsets: %w", err)
-		}
-		next = func(p int32) (epoch.Offset, bool) {
-			o, ok := committed.Lookup(topic, p)
-			return epoch.Offset(o.At), ok && o.At >= 0
 		}
 	default:
 		return nil, fmt.Errorf("unknown policy %d", policy)
 	}
 	var starts []epoch.Start
 	for p, o := range earliest[topic] {
-		st := epoch.Start{
-			Origin: s.origin(place{topic, p}, id), Next: epoch.Offset(o.Offset), Earliest: epoch.Offset(o.Offset),
-		}
-		at, ok := next(p)
-		switch {
-		case ok:
-			st.Next = at
-		case policy == consumer.StartLatest: // earliest would replay the whole partition
+		next, ok := latest.Lookup(topic, p)
+		if !ok { // its earliest would replay the whole partition
 			return nil, fmt.Errorf("partition %d appeared between two requests", p)
 		}
-		starts = append(starts, st)
+		starts = append(starts, epoch.Start{Origin: s.origin(place{topic, p}, id), Next: positionOf(next), Earliest: positionOf(o)})
 	}
 	slices.SortFunc(starts, func(a, b epoch.Start) int { return a.Compare(b.Partition) })
 	return starts, nil
+}
+
+func positionOf(o kadm.ListedOffset) epoch.Position {
+	return epoch.Position{Offset: epoch.Offset(o.Offset), LeaderEpoch: o.LeaderEpoch}
 }
 
 // listed makes one error of the three ways in which a listing can fail.

@@ -189,7 +189,7 @@ func (h *harness) Position(t testing.TB, group, topic string, partition int32) (
 }
 
 func (h *harness) SetPosition(t testing.TB, group, topic string, partition int32, at epoch.Offset) {
-	var os kadm.Offsets
-	os.AddOffset(topic, partition, int64(at), -1)
-	must(t, h.admin.CommitAllOffsets(context.Background(), group, os))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	CommitAsOthers(t, h.admin, h.links, group, topic, partition, at)
 }

@@ -30,8 +30,11 @@ type tenure struct {
 	id        [16]byte // of the topic, zero until it is known
 	feed      *feed    // of the Read under way, or of the last one
 	position  epoch.Fence
-	known     bool  // there is a position
-	published int64 // what the group has, as far as we know; -1 for unknown
+	known     bool       // there is a position
+	published int64      // what the group has, as far as we know; -1 for unknown
+	learnt    bool       // what the group had when the tenure began
+	before    *committed // that, if it is others' and we have not passed it
+	said      bool       // that ours is below it
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
@@ -166,20 +169,30 @@ func (t *tenure) Mirror(at epoch.Fence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.position, t.known = at, true
+	if t.before != nil && at.Epoch > 0 && int64(at.Next) < t.before.at && !t.said {
+		t.said = true
+		t.s.log.Warn("the group has committed more through other consumers than the sink has applied; the sink's position counts, and the group's stays until it is passed",
+			"topic", t.topic, "partition", t.number, "committed", t.before.at, "next", at.Next)
+	}
 }
 
-// unpublished returns the position, if the group has not been told of it.
-func (t *tenure) unpublished() (epoch.Fence, bool) {
+// unpublished returns the position to commit, if the group has not been told of it.
+func (t *tenure) unpublished() (committed, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.known {
-		return epoch.Fence{}, false
+		return committed{}, false
 	}
-	return t.position, int64(t.position.Next) != t.published
+	c := t.toCommit(t.position)
+	return c, c.at != t.published
 }
 
-func (t *tenure) publishedAt(next epoch.Offset) {
+// publishedAs takes note of what the group has taken.
+func (t *tenure) publishedAs(c committed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.published = int64(next)
+	t.published = c.at
+	if c.ours() {
+		t.before = nil
+	}
 }

@@ -26,9 +26,25 @@ type Group struct {
 	number    int64
 	members   []*Member // who has joined, in that order; names differ
 	leases    map[place]*tenure
-	positions map[place]epoch.Offset
+	positions map[place]published
 	declined  map[place][]*Member // who gave it up unasked since the members last changed
 	onConfirm func(context.Context, Confirmation) error
+}
+
+// published is the position that a group has told its broker.
+type published struct {
+	at   epoch.Position
+	ours bool // by a member, and not by somebody who consumed without fences
+}
+
+// publish takes the position of a fence, unless what others had committed is to
+// stand. The broker's lock is held.
+func (g *Group) publish(at place, f epoch.Fence) {
+	if was, ok := g.positions[at]; ok && !was.ours && (f.Epoch == 0 || f.Next < was.at.Offset) {
+		return
+	}
+	g.positions[at] = published{at: epoch.Position{Offset: f.Next, LeaderEpoch: f.LeaderEpoch}, ours: true}
+	g.broker.notify()
 }
 
 // place is a partition within a broker.
@@ -40,7 +56,7 @@ type place struct {
 func newGroup(b *Broker, name string, topics []string) *Group {
 	return &Group{
 		broker: b, name: name, topics: topics, term: DefaultTerm,
-		leases: map[place]*tenure{}, positions: map[place]epoch.Offset{}, declined: map[place][]*Member{},
+		leases: map[place]*tenure{}, positions: map[place]published{}, declined: map[place][]*Member{},
 	}
 }
 
@@ -95,8 +111,8 @@ func (g *Group) Owner(topic string, n int32) string {
 func (g *Group) Position(topic string, n int32) (epoch.Offset, bool) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	at, ok := g.positions[g.place(topic, n)]
-	return at, ok
+	p, ok := g.positions[g.place(topic, n)]
+	return p.at.Offset, ok
 }
 
 // SetPosition publishes a position, as somebody who consumed without fences
@@ -104,7 +120,8 @@ func (g *Group) Position(topic string, n int32) (epoch.Offset, bool) {
 func (g *Group) SetPosition(topic string, n int32, at epoch.Offset) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	g.positions[g.place(topic, n)] = at
+	p := g.place(topic, n)
+	g.positions[p] = published{at: epoch.Position{Offset: at, LeaderEpoch: -1}}
 	g.broker.notify()
 }
 
@@ -133,7 +150,7 @@ func (g *Group) UntilApplied(ctx context.Context) context.Context {
 func (g *Group) applied() bool {
 	for at := range g.places() {
 		ms := g.part(at).messages
-		if len(ms) > 0 && g.positions[at] <= ms[len(ms)-1].Offset {
+		if len(ms) > 0 && g.positions[at].at.Offset <= ms[len(ms)-1].Offset {
 			return false
 		}
 	}

@@ -64,6 +64,15 @@ func (p *part) truncate(end epoch.Offset) {
 	p.epochs = append(p.epochs, end)
 }
 
+// position is a place in the log, with its leader epoch there.
+func (p *part) position(at epoch.Offset) epoch.Position {
+	e := int32(len(p.epochs) - 1)
+	for e > 0 && p.epochs[e] >= at && at > p.begin {
+		e--
+	}
+	return epoch.Position{Offset: at, LeaderEpoch: e}
+}
+
 // endOf is where the log of a leader epoch ends: where the next one begins.
 func (p *part) endOf(leaderEpoch int32) epoch.Offset {
 	if leaderEpoch < 0 || int(leaderEpoch) >= len(p.epochs)-1 {

@@ -105,21 +105,34 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 			continue
 		}
 		p := g.part(at)
-		s := epoch.Start{Origin: g.origin(at), Next: p.begin, Earliest: p.begin}
+		s := epoch.Start{Origin: g.origin(at), Next: p.position(p.begin), Earliest: p.position(p.begin)}
 		switch policy {
 		case consumer.StartLatest:
-			s.Next = p.end
-		case consumer.StartCommitted:
-			if committed, ok := g.positions[at]; ok {
-				s.Next = committed
-			}
-		case consumer.StartEarliest:
+			s.Next = p.position(p.end)
+		case consumer.StartCommitted, consumer.StartEarliest:
 		default:
 			return nil, t.failed("starts", fmt.Errorf("no such policy: %d", policy))
 		}
 		starts = append(starts, s)
 	}
 	return starts, nil
+}
+
+func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
+	if err := t.heard(ctx); err != nil {
+		return epoch.Position{}, false, t.failed("committed", err)
+	}
+	g := t.member.group
+	g.broker.mu.Lock()
+	defer g.broker.mu.Unlock()
+	p, ok := g.positions[t.at]
+	if g.leases[t.at] != t {
+		return epoch.Position{}, false, t.failed("committed", consumer.ErrLost)
+	}
+	if log := t.part; p.at.LeaderEpoch < 0 && p.at.Offset <= log.end {
+		p.at = log.position(p.at.Offset)
+	}
+	return p.at, ok && !p.ours, nil
 }
 
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
@@ -168,8 +181,7 @@ func (t *tenure) answer(seen epoch.Fence) answer {
 		return a
 	}
 	a.Lease = epoch.Lease{Origin: t.origin, Number: g.number, Owner: t.member.name}
-	g.positions[t.at] = seen.Next
-	g.broker.notify()
+	g.publish(t.at, seen)
 	return a
 }
 
@@ -193,8 +205,14 @@ func (t *tenure) failed(what string, err error) error {
 func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
 	return func(yield func([]consumer.Message, error) bool) {
 		next, leaderEpoch := from.Next, from.LeaderEpoch
+		fresh := !from.Applied
 		for {
 			ms, changed, err := t.fetch(next, leaderEpoch)
+			var misfit *consumer.PositionError
+			if fresh && errors.As(err, &misfit) && errors.Is(err, consumer.ErrPassedBy) {
+				next, leaderEpoch = misfit.Found, -1
+				continue
+			}
 			switch {
 			case t.ctx.Err() != nil, ctx.Err() != nil, t.isDraining():
 				return
@@ -205,6 +223,7 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consume
 				if !yield(ms, nil) {
 					return
 				}
+				fresh = false
 				last := ms[len(ms)-1]
 				next, leaderEpoch = last.Offset+1, last.LeaderEpoch
 				continue
@@ -249,8 +268,7 @@ func (t *tenure) Mirror(at epoch.Fence) {
 	defer g.broker.mu.Unlock()
 	t.member.tell(func() {
 		if g.leases[t.at] == t && at.Partition == t.origin.Partition {
-			g.positions[t.at] = at.Next
-			g.broker.notify()
+			g.publish(t.at, at)
 		}
 	})
 }

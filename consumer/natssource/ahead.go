@@ -44,7 +44,7 @@ var errMovedOn = errors.New("the stream has lost its beginning while it was look
 // stays, and what is behind it goes. So one that is there, and can expire, proves that
 // nothing behind it has, however late the server is.
 func (r *reader) mayHaveExpired(ctx context.Context, info *jetstream.StreamInfo, next uint64, since time.Time) (bool, error) {
-	if !info.Config.AllowMsgTTL || !aged(info, since) {
+	if !info.Config.AllowMsgTTL || !aged(info, since) || r.fresh && next == r.at {
 		return false, nil
 	}
 	first, err := r.l.stored(ctx, seqRequest{Seq: info.State.FirstSeq, NextFor: everything})
@@ -86,6 +86,9 @@ func upTo(info *jetstream.StreamInfo) time.Time {
 func (r *reader) expiredInside(ctx context.Context, info *jetstream.StreamInfo, ms []consumer.Message) (int, error) {
 	next, since := r.at, r.since
 	for i, m := range ms {
+		if uint64(m.Offset) < r.at {
+			continue // the stream has been found to begin above
+		}
 		if uint64(m.Offset) != next {
 			lost, err := r.mayHaveExpired(ctx, info, next, since)
 			if lost {

@@ -143,22 +143,18 @@ func TestAPositionOfAnotherLifeOfTheStreamIsNotAdopted(t *testing.T) {
 	r := newGroupRig(t, 1, 3*time.Second)
 	a := r.start("a")
 	g := a.granted(0)
-	g.confirm(t, 77)
-	first := func(g *grant) epoch.Offset {
-		starts, err := g.Starts(inTime(t), consumer.StartCommitted)
-		must(t, err)
-		return starts[0].Next
-	}
-	if at := first(g); at != 77 {
-		t.Errorf("starts at %d, want the position that was published", at)
+	_, err := g.Confirm(inTime(t), epoch.Fence{Origin: g.Origin(), Epoch: 1, Next: 77, LeaderEpoch: -1})
+	must(t, err)
+	if at, ok, err := g.Committed(inTime(t)); err != nil || !ok || at.Offset != 77 {
+		t.Errorf("committed is %+v, %v, %v; want the position that was published", at, ok, err)
 	}
 	st, err := r.js.Stream(inTime(t), "orders")
 	must(t, err)
 	must(t, r.js.DeleteStream(inTime(t), "orders"))
 	must(t, second(r.js.CreateStream(inTime(t), st.CachedInfo().Config)))
 	_ = g.lost(t)
-	if at := first(a.granted(0)); at != 1 {
-		t.Errorf("the other stream starts at %d, want its first message", at)
+	if at, ok, err := a.granted(0).Committed(inTime(t)); err != nil || ok {
+		t.Errorf("committed in the other stream is %+v, %v", at, err)
 	}
 }
 

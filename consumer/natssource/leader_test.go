@@ -80,7 +80,7 @@ func TestWhatServersSayThatDoNotLeadDecidesNothing(t *testing.T) {
 			}))
 			led.Store(false)
 			for _, policy := range []consumer.StartPolicy{consumer.StartEarliest, consumer.StartLatest} {
-				starts, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, policy, nil)
+				starts, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, policy)
 				if !errors.Is(err, errNoLeader) || !passing(err) {
 					t.Errorf("%v: starts at %v, %v", policy, starts, err)
 				}
@@ -111,7 +111,7 @@ func TestThePositionOfAConsumerIsItsLeadersToSay(t *testing.T) {
 		r.log = r.open(answering(t, s, change))
 		info, err := r.log.look(r.ctx)
 		must(t, err)
-		return r.log.acked(r.ctx, info)
+		return r.log.acked(r.ctx, incarnationOf(info))
 	}
 	own := map[string]any{"name": "c", "leader": "a", "raft_group": "S-R3F", "replicas": []any{map[string]any{"name": "b"}}}
 	for name, cluster := range noLeaders {

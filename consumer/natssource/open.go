@@ -64,9 +64,12 @@ func (r *reader) check(ctx context.Context) error {
 
 // fits makes sure that the stream, as it was just seen, holds the position.
 func (r *reader) fits(ctx context.Context, info *jetstream.StreamInfo) error {
+	if info.State.FirstSeq > r.at {
+		if err := r.passed(r.at, info.State.FirstSeq); err != nil {
+			return err
+		}
+	}
 	switch {
-	case info.State.FirstSeq > r.at:
-		return r.misfit(consumer.ErrPassedBy, r.at, info.State.FirstSeq)
 	case r.at > info.State.LastSeq+1 && !heardFromMost(info.Cluster):
 		return errBehind
 	case r.at > info.State.LastSeq+1:
@@ -76,6 +79,17 @@ func (r *reader) fits(ctx context.Context, info *jetstream.StreamInfo) error {
 		r.since = now
 	}
 	return r.recognise(ctx)
+}
+
+// passed is what it means that the stream begins above a position: nothing, if
+// nothing was put into the feed or applied before, and then the partition begins
+// there, too.
+func (r *reader) passed(at, begin uint64) error {
+	if !r.fresh {
+		return r.misfit(consumer.ErrPassedBy, at, begin)
+	}
+	r.at, r.print, r.since = max(r.at, begin), -1, time.Time{}
+	return nil
 }
 
 // recognise compares the last message that was read with what the stream holds

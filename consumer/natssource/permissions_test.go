@@ -88,9 +88,12 @@ func TestThePermissionsOfTheDocumentationSuffice(t *testing.T) {
 				t.Errorf("Starts: %v, %v", starts, err)
 				return
 			}
+			if _, _, err := tn.Committed(ctx); err != nil {
+				t.Errorf("Committed: %v", err)
+			}
 			g := &grant{Tenure: tn}
 			n := 0
-			for ms, err := range tn.Read(ctx, g.fence(starts[0].Earliest)) {
+			for ms, err := range tn.Read(ctx, g.fence(starts[0].Earliest.Offset)) {
 				if err != nil {
 					t.Errorf("Read: %v", err)
 				}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sort"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -59,7 +60,7 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 		defer f.close()
 		r := &reader{
 			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
-			at: max(uint64(from.Next), 1), print: from.LeaderEpoch, settled: time.Now(),
+			at: max(uint64(from.Next), 1), print: from.LeaderEpoch, fresh: !from.Applied, settled: time.Now(),
 			alarm: time.NewTimer(l.settlePause()),
 		}
 		defer r.alarm.Stop()
@@ -107,6 +108,7 @@ type reader struct {
 
 	at    uint64 // the next sequence: everything below has been put into the feed
 	print int32  // fingerprint of the message at-1; -1 if it is not known
+	fresh bool   // nothing was applied yet, or put into the feed
 
 	// since is when the server stored the message at-1, or one before it; zero
 	// if it is not known. What comes later is not older.
@@ -273,6 +275,9 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 			}
 			good, err := r.verify(ctx, s.ms)
 			s.ms = s.ms[:good]
+			if r.fresh { // the stream may begin in the middle of them
+				s.ms = s.ms[sort.Search(good, func(i int) bool { return uint64(s.ms[i].Offset) >= r.at }):]
+			}
 			r.put(s)
 			if err != nil {
 				return err
@@ -304,7 +309,7 @@ func (r *reader) put(s slice) {
 	}
 	last := s.ms[len(s.ms)-1]
 	r.at, r.print, r.since = uint64(last.Offset)+1, last.LeaderEpoch, last.Time
-	r.missing, r.settled = 0, time.Now()
+	r.fresh, r.missing, r.settled = false, 0, time.Now()
 	r.feed.put(s)
 }
 
@@ -379,7 +384,7 @@ func (r *reader) verifyGap(ctx context.Context, ms []consumer.Message, before in
 		}
 	}
 	if err == nil && info.State.FirstSeq > begin {
-		err = r.misfit(consumer.ErrPassedBy, begin, info.State.FirstSeq)
+		err = r.passed(begin, info.State.FirstSeq)
 	}
 	if err == nil {
 		before, err = r.expiredInside(ctx, info, ms)

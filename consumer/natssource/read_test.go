@@ -113,7 +113,7 @@ func TestAStreamThatWasCreatedAgainIsAnotherLog(t *testing.T) {
 		t.Errorf("the error is %+v", changed)
 	}
 	g.values("a", "b")
-	if _, err := r.log.starts(r.ctx, old, r.origin, consumer.StartEarliest, nil); !errors.Is(err, consumer.ErrLost) {
+	if _, err := r.log.starts(r.ctx, old, r.origin, consumer.StartEarliest); !errors.Is(err, consumer.ErrLost) {
 		t.Errorf("starts for the old life: %v", err)
 	}
 	r.read(r.fence(0, 1)).values("x", "y", "z")

@@ -41,7 +41,7 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	case leader(before) != leader(after):
 		return nil // next time
 	case after.State.FirstSeq > r.at:
-		return r.misfit(consumer.ErrPassedBy, r.at, after.State.FirstSeq)
+		return r.passed(r.at, after.State.FirstSeq)
 	}
 	if lost, err := r.mayHaveExpired(ctx, after, r.at, r.since); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 		if end = ours - 1; end < r.at {
 			return nil
 		}
-		if last, err = r.printOf(ctx, end); err != nil {
+		if last, err = r.l.printOf(ctx, end); err != nil {
 			return err
 		}
 	} else {
@@ -79,7 +79,7 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 
 // pass moves the position over sequences that hold nothing of ours.
 func (r *reader) pass(end uint64, last int32) {
-	r.at, r.print = end+1, last
+	r.at, r.print, r.fresh = end+1, last, false
 	r.feed.put(slice{ms: []consumer.Message{{
 		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(end), LeaderEpoch: last, Control: true,
 	}}, bytes: overhead})
@@ -114,8 +114,11 @@ func (r *reader) firstOfOurs(ctx context.Context, from uint64) (uint64, error) {
 }
 
 // printOf is the fingerprint of a message, whose ever it is; -1 if it is gone.
-func (r *reader) printOf(ctx context.Context, seq uint64) (int32, error) {
-	m, err := r.l.stored(ctx, seqRequest{Seq: seq, NoHeaders: true})
+func (l *streamLog) printOf(ctx context.Context, seq uint64) (int32, error) {
+	if seq == 0 {
+		return -1, nil
+	}
+	m, err := l.stored(ctx, seqRequest{Seq: seq, NoHeaders: true})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return -1, nil

@@ -2,8 +2,6 @@ package natssource
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"sync"
@@ -34,6 +32,9 @@ type tenure struct {
 	position  epoch.Fence
 	known     bool          // there is a position
 	published *epoch.Offset // what the position's key has, as far as we know
+	learnt    bool          // what it had when the tenure began
+	before    *epoch.Offset // that, if it is not ours to take back
+	said      bool          // that ours is below it
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
@@ -68,14 +69,7 @@ func (t *tenure) Draining() <-chan struct{} { return t.draining }
 
 // Starts implements [consumer.Tenure].
 func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
-	committed := func(ctx context.Context, n int32) (epoch.Offset, bool, error) {
-		at, ok, err := t.s.mirrored(ctx, place{t.stream, n})
-		if at.Log != "" && at.Log != t.log.logID(t.life, n) {
-			return 0, false, err // it counts the offsets of another log
-		}
-		return at.Next, ok, err
-	}
-	return t.log.starts(ctx, t.life, t.originOf, policy, committed)
+	return t.log.starts(ctx, t.life, t.originOf, policy)
 }
 
 // Read implements [consumer.Tenure].
@@ -184,48 +178,4 @@ func (t *tenure) record() []byte {
 	t.mu.Unlock()
 	r.Lag = t.log.lag(t.number)
 	return r.json()
-}
-
-// mirror is the value of a position's key.
-type mirror struct {
-	Next  epoch.Offset `json:"next"`
-	Epoch epoch.Epoch  `json:"epoch,omitempty"`
-	Owner string       `json:"owner,omitempty"`
-	Log   string       `json:"log,omitempty"` // of which it is; one that somebody wrote by hand need not say so
-}
-
-// publish writes the position where people look, if it is a new one. Nothing is
-// decided by it, so that a write that fails is made up for by the next.
-func (t *tenure) publish(ctx context.Context) {
-	t.mu.Lock()
-	at, due := t.position, t.known && (t.published == nil || *t.published != t.position.Next)
-	t.mu.Unlock()
-	if !due {
-		return
-	}
-	data, _ := json.Marshal(mirror{Next: at.Next, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log})
-	if _, err := t.s.bucket.write(ctx, t.s.keys.position(t.place), data, 0); err != nil {
-		t.s.log.Debug("position not mirrored", "stream", t.stream, "partition", t.number, "next", at.Next, "err", err)
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.published = &at.Next
-}
-
-// mirrored reads a position's key.
-func (s *Source) mirrored(ctx context.Context, p place) (mirror, bool, error) {
-	e, err := s.bucket.get(ctx, s.keys.position(p))
-	if err != nil || !e.live {
-		return mirror{}, false, err
-	}
-	m := mirror{Next: -1}
-	err = json.Unmarshal(e.value, &m)
-	if err == nil && m.Next < 0 {
-		err = errors.New(`it has no "next"`)
-	}
-	if err != nil {
-		return mirror{}, false, fmt.Errorf("the position in key %s of bucket %q is broken: %w", s.keys.position(p), s.bucket.name, err)
-	}
-	return m, true, nil
 }

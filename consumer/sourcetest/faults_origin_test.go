@@ -3,6 +3,7 @@ package sourcetest_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -73,14 +74,90 @@ var originFaults = []fault{{
 	claim: "a partition that is added to a topic",
 	world: brokenStarts(func(ss []epoch.Start) []epoch.Start { return ss[:min(1, len(ss))] }),
 }, {
-	name:  "does not look at published positions",
-	claim: "Starts begins where the group's published position is",
+	name:  "does not look at what the group had committed",
+	claim: "Committed is where the group had got to",
+	world: brokenCommitted(func(consumer.Tenure, epoch.Position, bool) (epoch.Position, bool) { return epoch.Position{}, false }),
+}, {
+	name:  "goes on at the last message where the group had committed",
+	claim: "a process goes on where the group had committed",
+	world: brokenCommitted(func(_ consumer.Tenure, at epoch.Position, ok bool) (epoch.Position, bool) {
+		at.Offset += 3
+		return at, ok
+	}),
+}, {
+	name:  "takes what it has published for what the group had committed",
+	claim: "what was published for fences that are not there",
+	world: func(b *broken) {
+		b.tenure = func(t tenure) consumer.Tenure {
+			inner := t.Tenure
+			t.committed = func(context.Context) (epoch.Position, bool, error) {
+				o := inner.Origin()
+				at, ok := b.broker.Group(o.Group).Position(o.Topic, o.Number)
+				return epoch.Position{Offset: at, LeaderEpoch: -1}, ok, nil
+			}
+			return &t
+		}
+	},
+}, {
+	name:  "reads what the group had committed when the topic is first seen",
+	claim: "what the group had committed is read when a partition is claimed first",
+	world: func(b *broken) {
+		type known struct {
+			at epoch.Offset
+			ok bool
+		}
+		var mu sync.Mutex
+		first := map[epoch.Partition]known{}
+		b.tenure = func(t tenure) consumer.Tenure {
+			inner := t.Tenure
+			t.committed = func(ctx context.Context) (epoch.Position, bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				ss, err := inner.Starts(ctx, consumer.StartEarliest)
+				for _, s := range ss {
+					if _, seen := first[s.Partition]; !seen {
+						at, ok := b.broker.Group(s.Group).Position(s.Topic, s.Number)
+						first[s.Partition] = known{at, ok}
+					}
+				}
+				k := first[inner.Origin().Partition]
+				return epoch.Position{Offset: k.at, LeaderEpoch: -1}, k.ok, err
+			}
+			return &t
+		}
+	},
+}, {
+	name:  "knows no leader epoch where the group had committed",
+	claim: "a log that was cut off below a position from which nothing",
+	world: brokenCommitted(func(_ consumer.Tenure, at epoch.Position, ok bool) (epoch.Position, bool) {
+		at.LeaderEpoch = -1
+		return at, ok
+	}),
+}, {
+	name:  "knows no leader epoch where a partition begins",
+	claim: "a log that was cut off below a position from which nothing",
 	world: brokenStarts(func(ss []epoch.Start) []epoch.Start {
 		for i := range ss {
-			ss[i].Next = ss[i].Earliest
+			ss[i].Next.LeaderEpoch = -1
 		}
 		return ss
 	}),
+}, {
+	name:  "publishes whatever it confirms",
+	claim: "a position that the group had committed through others",
+	world: func(b *broken) {
+		b.tenure = func(t tenure) consumer.Tenure {
+			inner := t.Tenure
+			t.confirm = func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
+				lease, err := inner.Confirm(ctx, seen)
+				if err == nil {
+					b.broker.Group(seen.Group).SetPosition(seen.Topic, seen.Partition.Number, seen.Next)
+				}
+				return lease, err
+			}
+			return &t
+		}
+	},
 }, {
 	name:  "mirrors nothing",
 	claim: "a mirrored position is published",
@@ -102,6 +179,20 @@ var originFaults = []fault{{
 		}
 	},
 }}
+
+func brokenCommitted(f func(t consumer.Tenure, at epoch.Position, ok bool) (epoch.Position, bool)) func(*broken) {
+	return func(b *broken) {
+		b.tenure = func(t tenure) consumer.Tenure {
+			inner := t.Tenure
+			t.committed = func(ctx context.Context) (epoch.Position, bool, error) {
+				at, ok, err := inner.Committed(ctx)
+				at, ok = f(inner, at, ok)
+				return at, ok, err
+			}
+			return &t
+		}
+	}
+}
 
 func brokenStarts(f func(ss []epoch.Start) []epoch.Start) func(*broken) {
 	return func(b *broken) {

@@ -111,11 +111,27 @@ var readFaults = []fault{{
 		}
 	}),
 }, {
+	name:  "is passed by though nothing was applied",
+	claim: "a partition of which nothing was applied begins",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		from.Applied = true
+		t.Read(ctx, from)(yield)
+	}),
+}, {
+	name:  "looks where the log begins once, when nothing was applied yet",
+	claim: "retention that passes the beginning between the first claim",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		if from.Epoch > 0 {
+			from.Applied = true
+		}
+		t.Read(ctx, from)(yield)
+	}),
+}, {
 	name:  "is passed by where it is not",
 	claim: "a log that was trimmed to its end",
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
 		ss, err := t.Starts(ctx, consumer.StartLatest)
-		if err == nil && ss[0].Earliest == from.Next && from.Next > 0 {
+		if err == nil && ss[0].Earliest.Offset == from.Next && from.Next > 0 {
 			yield(nil, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: from.Next + 1})
 			return
 		}

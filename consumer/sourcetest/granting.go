@@ -210,7 +210,7 @@ var granting = []history{{
 		if len(starts) != 3 {
 			w.fail("Starts lists %d partitions of 3", len(starts))
 		}
-		g.want(g.at(starts[2].Earliest), "x", "y")
+		g.want(g.fresh(starts[2].Earliest), "x", "y")
 	},
 }, {
 	claim: "a Run whose context ends returns nil, and others get its partitions before the lease would run out",

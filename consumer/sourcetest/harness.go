@@ -105,6 +105,9 @@ type GroupDeleter interface {
 type Positions interface {
 	// Position returns the position, and whether there is one.
 	Position(t testing.TB, group, topic string, partition int32) (epoch.Offset, bool)
+
+	// SetPosition publishes a position as a consumer of another kind would, also
+	// while the group has members.
 	SetPosition(t testing.TB, group, topic string, partition int32, at epoch.Offset)
 }
 

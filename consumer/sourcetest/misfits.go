@@ -102,6 +102,29 @@ var misfits = []history{{
 		g.want(after(g.at(0), ms[1]), append(numbered(0, 2, 4), numbered(1, 0, 20)...)...)
 	},
 }, {
+	claim: "a log that was cut off below a position from which nothing was applied yet is an error, also once it has grown again",
+	rules: "R10, attack: a log cut before the first message was applied, and grown again",
+	needs: []need{needs[Truncator](), needs[Positions]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		all := numbered(0, 0, 10)
+		ms := w.scouted(topic, all)
+		w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, 0, ms[7].Offset)
+		g := w.start("a", topic).granted(topic, 0)
+		latest := g.latest()
+		at, _ := g.committed()
+		adopted := g.fresh(at)
+		adopted.Applied = true
+		cut := ms[4].Offset
+		w.Harness.(Truncator).Truncate(w.t, topic, 0, cut)
+		g.wantMisfit(latest, consumer.ErrTruncated, cut)
+		g.wantMisfit(adopted, consumer.ErrTruncated, cut)
+		w.produce(topic, 0, numbered(1, 0, 20)...)
+		g.wantMisfit(latest, consumer.ErrTruncated, cut)
+		g.wantMisfit(adopted, consumer.ErrTruncated, cut)
+		g.want(g.earliest(), append(all[:4:4], numbered(1, 0, 20)...)...)
+	},
+}, {
 	claim: "a topic that was deleted and created again is another log, and its old tenures are lost",
 	rules: "attack: topic deleted and recreated",
 	needs: []need{needs[Recreator]()},

@@ -72,4 +72,44 @@ var publishing = []history{{
 			w.fail("the position went back")
 		}
 	},
+}, {
+	claim: "a position that the group had committed through others is not taken back before ours has passed it",
+	rules: "R8",
+	needs: []need{needs[Positions]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		ms := w.scouted(topic, numbered(0, 0, 10))
+		theirs := ms[6].Offset
+		w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, 0, theirs)
+		stays := func(g *grant, when string) {
+			if !g.published(theirs)() {
+				at, _ := w.Harness.(Positions).Position(w.t, g.Origin().Group, topic, 0)
+				w.fail("%s the group's position is %d, others had committed %d", when, at, theirs)
+			}
+		}
+		a := w.start("a", topic)
+		g := a.granted(topic, 0)
+		g.confirm(g.latest()) // before it was claimed
+		stays(g, "after a claim that was not made,")
+		for _, m := range ms[:4] {
+			g.confirm(after(g.at(0), m))
+			stays(g, "after a confirmation below it,")
+			g.Mirror(after(g.at(0), m))
+		}
+		a.leave()
+		b := w.start("b", topic)
+		g = b.granted(topic, 0)
+		stays(g, "after a tenure whose positions were all below it,")
+		if at, ok := g.committed(); !ok || at.Offset != theirs {
+			w.fail("Committed = %+v, %v; want offset %d", at, ok, theirs)
+		}
+		g.confirm(after(g.at(0), ms[4]))
+		stays(g, "after a confirmation below it,")
+		g.Mirror(after(g.at(0), ms[8]))
+		w.poll("the position has passed it", g.published(ms[8].Offset+1))
+		b.leave()
+		g = w.start("c", topic).granted(topic, 0)
+		g.confirm(after(g.at(0), ms[1])) // a person has set the fence back
+		w.poll("a position below our own is published", g.published(ms[1].Offset+1))
+	},
 }}

@@ -44,23 +44,29 @@ func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
 	return byNumber
 }
 
-// at returns a fence of the partition that stands at next.
+// at returns a fence of the partition, claimed once, under which what is below
+// next was applied.
 func (g *grant) at(next epoch.Offset) epoch.Fence {
-	return epoch.Fence{Origin: g.Origin(), Next: next, LeaderEpoch: -1}
+	return epoch.Fence{Origin: g.Origin(), Epoch: 1, Next: next, LeaderEpoch: -1, Applied: true}
+}
+
+// fresh returns a fence that was seeded, and nothing else.
+func (g *grant) fresh(at epoch.Position) epoch.Fence {
+	return epoch.Fence{Origin: g.Origin(), Next: at.Offset, LeaderEpoch: at.LeaderEpoch}
 }
 
 // earliest and latest return fences that stand where the policies say.
 func (g *grant) earliest() epoch.Fence {
-	return g.at(g.starts(consumer.StartEarliest)[g.Origin().Number].Next)
+	return g.fresh(g.starts(consumer.StartEarliest)[g.Origin().Number].Next)
 }
 
 func (g *grant) latest() epoch.Fence {
-	return g.at(g.starts(consumer.StartLatest)[g.Origin().Number].Next)
+	return g.fresh(g.starts(consumer.StartLatest)[g.Origin().Number].Next)
 }
 
 // after returns the fence once m and what precedes it were applied.
 func after(f epoch.Fence, m consumer.Message) epoch.Fence {
-	f.Next, f.LeaderEpoch = m.Offset+1, m.LeaderEpoch
+	f.Epoch, f.Next, f.LeaderEpoch, f.Applied = max(f.Epoch, 1), m.Offset+1, m.LeaderEpoch, true
 	return f
 }
 

@@ -1,7 +1,11 @@
 package sourcetest
 
 import (
+	"context"
+
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 var starting = []history{{
@@ -20,42 +24,157 @@ var starting = []history{{
 		}
 		for n, e := range earliest {
 			l := latest[n]
-			if e.Next != e.Earliest || l.Earliest != e.Earliest || l.Next < e.Next {
+			if e.Next != e.Earliest || l.Earliest != e.Earliest || l.Next.Offset < e.Next.Offset {
 				w.fail("partition %d: earliest %+v, latest %+v", n, e, l)
 			}
 		}
-		g.want(g.at(earliest[0].Next), "x", "y")
+		g.want(g.fresh(earliest[0].Next), "x", "y")
 		w.produce(topic, 0, "later")
-		g.want(g.at(latest[0].Next), "later")
+		g.want(g.fresh(latest[0].Next), "later")
 		g2 := p.granted(topic, 2)
-		g2.want(g2.at(earliest[2].Next), "z")
+		g2.want(g2.fresh(earliest[2].Next), "z")
 		w.produce(topic, 1, "first")
 		g1 := p.granted(topic, 1)
-		g1.want(g1.at(latest[1].Next), "first")
+		g1.want(g1.fresh(latest[1].Next), "first")
 	},
 }, {
-	claim: "Starts begins where the group's published position is, and at the earliest message where there is none",
+	claim: "Committed is where the group had got to, and nothing where it had committed nothing",
 	rules: "R8",
 	needs: []need{needs[Positions]()},
 	story: func(w *world) {
 		topic := w.newTopic(2)
+		ms := w.scouted(topic, numbered(0, 0, 10))
+		w.produce(topic, 1, "x")
+		w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, 0, ms[6].Offset)
+		p := w.start("a", topic)
+		g := p.granted(topic, 0)
+		at, ok := g.committed()
+		if !ok || at.Offset != ms[6].Offset {
+			w.fail("Committed = %+v, %v; want offset %d", at, ok, ms[6].Offset)
+		}
+		g.want(g.fresh(at), numbered(0, 6, 10)...)
+		if at, ok := p.granted(topic, 1).committed(); ok {
+			w.fail("Committed = %+v of a partition that the group has not committed", at)
+		}
+	},
+}, {
+	claim: "what was published for fences that are not there is not where the group had got to",
+	rules: "R9, attack: sink restored from backup",
+	needs: []need{needs[Positions]()},
+	story: func(w *world) {
+		topic := w.newTopic(2)
+		ms := w.scouted(topic, numbered(0, 0, 10))
+		a := w.start("a", topic)
+		g, other := a.granted(topic, 0), a.granted(topic, 1)
+		g.confirm(after(g.at(0), ms[6])) // of another sink, or of this one before it was put back
+		other.confirm(other.latest())    // for a claim that was not made
+		a.leave()
+		b := w.start("b", topic)
+		for n := range int32(2) {
+			if at, ok := b.granted(topic, n).committed(); ok {
+				w.fail("partition %d: Committed = %+v", n, at)
+			}
+		}
+	},
+}, {
+	claim: "a partition of which nothing was applied begins where its log begins by then",
+	rules: "R9, attack: retention that passes a group which has not begun",
+	needs: []need{needs[Trimmer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
 		all := numbered(0, 0, 10)
 		w.produce(topic, 0, all...)
-		w.produce(topic, 1, "x")
-		scout := w.startAs(&process{name: "scout", group: "other"}, []string{topic})
-		look := scout.granted(topic, 0)
-		ms := look.want(look.earliest(), all...)
-		scout.leave()
-
-		w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, 0, ms[6].Offset)
 		g := w.start("a", topic).granted(topic, 0)
-		committed, earliest := g.starts(consumer.StartCommitted), g.starts(consumer.StartEarliest)
-		if committed[0].Next != ms[6].Offset || committed[0].Earliest != ms[0].Offset {
-			w.fail("%+v, want Next %d and Earliest %d", committed[0], ms[6].Offset, ms[0].Offset)
+		earliest, latest := g.earliest(), g.latest()
+		ms := g.want(earliest, all...)
+		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[6].Offset)
+		g.want(earliest, all[6:]...)
+		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[8].Offset)
+		g.want(earliest, all[8:]...)
+		claimed := earliest
+		claimed.Epoch = 1 // under which nothing was applied, either
+		g.want(claimed, all[8:]...)
+		w.produce(topic, 0, numbered(0, 10, 20)...)
+		more := g.want(latest, numbered(0, 10, 20)...)
+		w.Harness.(Trimmer).Trim(w.t, topic, 0, more[3].Offset)
+		g.want(latest, numbered(0, 13, 20)...)
+		g.wantMisfit(g.at(earliest.Next), consumer.ErrPassedBy, more[3].Offset)
+	},
+}, {
+	claim: "retention that passes the beginning between the first claim and the first read stops nobody",
+	rules: "R9, attack: retention that passes a group which has not begun",
+	needs: []need{needs[Trimmer]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(1), memsink.New()
+		ms := w.scouted(topic, numbered(0, 0, 10))
+		s := w.run("a", db, memsink.Hooks{Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
+			w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[6].Offset)
+			return do()
+		}}, topic)
+		w.applied(db, topic, 0, numbered(0, 6, 10)...)
+		s.leave()
+	},
+}, {
+	claim: "a process goes on where the group had committed",
+	rules: "R8, attack: a group that existed before us",
+	needs: []need{needs[Positions]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(2), memsink.New()
+		ms := w.scouted(topic, numbered(0, 0, 10))
+		w.produce(topic, 1, "x")
+		w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, 0, ms[6].Offset)
+		s := w.run("a", db, memsink.Hooks{}, topic)
+		w.applied(db, topic, 0, numbered(0, 6, 10)...)
+		w.applied(db, topic, 1, "x")
+		s.leave()
+	},
+}, {
+	claim: "what the group had committed is read when a partition is claimed first, not when its topic is seen",
+	rules: "R8, attack: a group that existed before us, moved over while its old consumers run",
+	needs: []need{needs[Positions]()},
+	story: func(w *world) {
+		topic, db := w.newTopic(2), memsink.New()
+		all := [][]string{numbered(0, 0, 10), numbered(1, 0, 10)}
+		for n, values := range all {
+			w.produce(topic, int32(n), values...)
 		}
-		if committed[1] != earliest[1] {
-			w.fail("without a published position: %+v, want %+v", committed[1], earliest[1])
+		old := w.startByHand(topic)
+		var ms [2][]consumer.Message
+		commits := func(n int32, i int) { // the old consumer does
+			w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, n, ms[n][i].Offset)
 		}
-		g.want(g.at(committed[0].Next), all[6:]...)
+		for n := range int32(2) {
+			g := old.granted(topic, n)
+			ms[n] = g.want(g.earliest(), all[n]...)
+			commits(n, 3)
+		}
+		old.follow()
+		s := w.run("b", db, memsink.Hooks{}, topic)
+		first := saw(s, func(consumer.Claimed) bool { return true }).Fence.Partition.Number
+		w.applied(db, topic, first, all[first][3:]...)
+		other := 1 - first
+		commits(other, 8)
+		old.leave()
+		w.applied(db, topic, other, all[other][8:]...)
+		s.leave()
 	},
 }}
+
+// scouted produces messages to partition 0 and returns them as another group
+// reads them.
+func (w *world) scouted(topic string, values []string) []consumer.Message {
+	w.produce(topic, 0, values...)
+	scout := w.startAs(&process{name: "scout", group: "other"}, []string{topic})
+	look := scout.granted(topic, 0)
+	ms := look.want(look.earliest(), values...)
+	scout.leave()
+	return ms
+}
+
+func (g *grant) committed() (epoch.Position, bool) {
+	ctx, done := g.bound()
+	defer done()
+	at, ok, err := g.Committed(ctx)
+	g.p.w.check(err, "Committed on %s", g.name())
+	return at, ok
+}

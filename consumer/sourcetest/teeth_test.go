@@ -86,13 +86,14 @@ func (s *brokenSource) Run(ctx context.Context, own func(context.Context, consum
 // tenure is one whose methods can be replaced.
 type tenure struct {
 	consumer.Tenure
-	confirm  func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error)
-	read     func(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error]
-	starts   func(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error)
-	mirror   func(at epoch.Fence)
-	draining <-chan struct{}
-	origin   func(o epoch.Origin) epoch.Origin
-	term     time.Duration
+	confirm   func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error)
+	read      func(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error]
+	starts    func(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error)
+	committed func(ctx context.Context) (epoch.Position, bool, error)
+	mirror    func(at epoch.Fence)
+	draining  <-chan struct{}
+	origin    func(o epoch.Origin) epoch.Origin
+	term      time.Duration
 }
 
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
@@ -114,6 +115,13 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 		return t.starts(ctx, policy)
 	}
 	return t.Tenure.Starts(ctx, policy)
+}
+
+func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
+	if t.committed != nil {
+		return t.committed(ctx)
+	}
+	return t.Tenure.Committed(ctx)
 }
 
 func (t *tenure) Mirror(at epoch.Fence) {

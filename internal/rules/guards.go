@@ -33,6 +33,9 @@ const (
 	// The suite of sinks, as the databases of this module play it.
 	onPostgres = "TestSuite/cache_statement/queries/"
 	onSQLite   = "TestSuite/"
+
+	// The suite of sources, as kafkasource plays it.
+	onKafka = "TestSuite/cooperative-sticky/"
 )
 
 // guards are all there are.
@@ -232,6 +235,21 @@ var guardsOfTheRest = []guard{
 		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "(errors.Is(err, epoch.ErrMissing) || r.Start == StartCommitted) && !known"},
 		{fences, "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
 	}, "consumer", "TestR8ThePositionOfTheSinkIsTheTruth"},
+	{"R8", "what the group had committed is not adopted", []edit{{claiming, "bid.Adopt = adopt", "_ = adopt"}}, "consumer", "TestAPartitionWithoutAFenceStartsAsThePolicySays"},
+	{"R8", "what the group had committed is read back at every claim", []edit{
+		{claiming, "seen.Epoch > 0 || r.Start", "r.Start"},
+		{fence, "\t\tif f.Epoch > 0 {", "\t\tif false {"},
+	}, "consumer", "TestR8ThePositionOfTheSinkIsTheTruth"},
+	{"R8", "any claim may adopt a position", []edit{{fence, "\t\tif f.Epoch > 0 {", "\t\tif false {"}}, "epoch", "TestClaimedAdoptsAPositionOnce"},
+	{"R8", "any claim may adopt a position in PostgreSQL", []edit{
+		{fenceSQL, "adopt_offset is not null and f.epoch > 0", "false"},
+	}, "sinks/pgsink", onPostgres + "the first claim of a fence may adopt a position, and no other"},
+	{"R8", "a position below what others had committed is committed to Kafka", []edit{
+		{kafka + "/committed.go", "|| int64(f.Next) < t.before.at)", ")"},
+	}, kafka, onKafka + "a position that the group had committed through others is not taken back before ours has passed it"},
+	{"R8", "the position of a Kafka partition that was not claimed takes the place of the group's", []edit{
+		{kafka + "/committed.go", "f.Epoch == 0 || ", ""},
+	}, kafka, onKafka + "a position that the group had committed through others is not taken back before ours has passed it"},
 	{"R8", "the position of a claim is not mirrored", []edit{{owning, "\to.tenure.Mirror(got)", "\t// o.tenure.Mirror(got)"}}, "consumer", "TestR8ThePositionThatTheSwapReturnedIsMirrored"},
 	{"R8", "the position of an advance is not mirrored", []edit{
 		{transact, "\th.owner.tenure.Mirror(h.fence)\n", ""},
@@ -241,6 +259,12 @@ var guardsOfTheRest = []guard{
 	{"R9", "each partition gets its fence when it is first claimed", []edit{
 		{claiming, "r.sink.Seed(ctx, starts)", "r.sink.Seed(ctx, starts[t.Origin().Partition.Number:][:1])"},
 	}, "consumer", "TestR9APartitionClaimedLaterStartsWhereItWasWhenTheGroupBegan"},
+	{"R9", "a Kafka partition of which nothing was applied is passed by", []edit{
+		{kafka + "/read.go", "if from.Applied || !errors.As", "if true || !errors.As"},
+	}, kafka, onKafka + "a partition of which nothing was applied begins where its log begins by then"},
+	{"R9", "a fence does not say whether anything was applied", []edit{
+		{fence, "f.LeaderEpoch, f.Applied = a.LeaderEpoch, true", "f.LeaderEpoch = a.LeaderEpoch"},
+	}, "epoch", "TestAdvanced"},
 	{"R9", "a fence that vanished under its owner is made again", []edit{
 		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "errors.Is(err, epoch.ErrMissing)"},
 	}, "consumer", "TestR9AFenceMissingWhileInDoubtIsNotMadeAgain"},
@@ -287,7 +311,7 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers"},
 	{"R10", "an offset that Kafka sends again is passed on", []edit{{kafka + "/feed.go", "if r.Offset < f.next {", "if false {"}}, kafka, "TestAnOffsetThatComesAgainIsAnError"},
 	{"R10", "retention may take what was not applied", []edit{
-		{kafka + "/feed.go", "if r.Offset > f.next && p.LogStartOffset > f.next {", "if false {"},
+		{kafka + "/feed.go", "if r.Offset > f.next && p.LogStartOffset > f.next && !f.fresh {", "if false {"},
 	}, kafka, "TestAGapBelowTheStartOfTheLogIsAnError"},
 	{"R10", "Kafka is not told the leader epoch", []edit{
 		{kafka + "/feed.go", "kgo.NewOffset().At(f.next).WithEpoch(f.epoch)", "kgo.NewOffset().At(f.next)"},

@@ -48,8 +48,17 @@ var guardsOfNATS = []guard{
 	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
 
 	{"R8", "the position of another life of a stream is adopted", []edit{
-		{nats + "/tenure.go", "if at.Log != \"\" && at.Log !=", "if false && at.Log !="},
+		{nats + "/committed.go", "if m.Log != \"\" && m.Log !=", "if false && m.Log !="},
 	}, nats, "TestAPositionOfAnotherLifeOfTheStreamIsNotAdopted"},
+	{"R8", "a position below what others had published takes its place in NATS", []edit{
+		{nats + "/committed.go", "case at.Next >= *t.before:", "case true:"},
+	}, nats, "TestSuite/a position that the group had committed through others is not taken back before ours has passed it"},
+	{"R8", "the position of a NATS partition that was not claimed takes the place of the group's", []edit{
+		{nats + "/committed.go", "case at.Epoch == 0:\n\t\treturn false", "case at.Epoch == 0:\n\t\treturn true"},
+	}, nats, "TestSuite/a position that the group had committed through others is not taken back before ours has passed it"},
+	{"R9", "a NATS partition of which nothing was applied is passed by", []edit{
+		{nats + "/open.go", "if !r.fresh {", "if true {"},
+	}, nats, "TestSuite/a partition of which nothing was applied begins where its log begins by then"},
 	{"R8", "the last position of a NATS tenure is not published", []edit{
 		{nats + "/balance.go", "\tif t.ctx.Err() == nil {\n\t\tt.publish(ctx)\n", "\tif t.ctx.Err() == nil {\n"},
 	}, nats, "TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished"},
@@ -109,7 +118,7 @@ var guardsOfNATS = []guard{
 		{nats + "/log.go", "if !leads(info.Cluster, info.Config.Replicas) {", "if false {"},
 	}, nats, "TestWhatServersSayThatDoNotLeadDecidesNothing"},
 	{"R9", "a server that does not lead a durable consumer says where it stands", []edit{
-		{nats + "/starts.go", "c.Cluster != nil && !leads(c.Cluster,", "c.Cluster != nil && false && !leads(c.Cluster,"},
+		{nats + "/committed.go", "c.Cluster != nil && !leads(c.Cluster,", "c.Cluster != nil && false && !leads(c.Cluster,"},
 	}, nats, "TestThePositionOfAConsumerIsItsLeadersToSay"},
 	{"R10", "a leader on its own is believed to have lost messages", []edit{
 		{nats + "/open.go", "case r.at > info.State.LastSeq+1 && !heardFromMost(info.Cluster):", "case false:"},

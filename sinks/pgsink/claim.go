@@ -60,9 +60,14 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f ep
 }
 
 func (s *Sink) swap(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epoch.Fence, err error) {
+	var adopt *int64
+	var adoptEpoch *int32
+	if c.Adopt != nil {
+		adopt, adoptEpoch = (*int64)(&c.Adopt.Offset), &c.Adopt.LeaderEpoch
+	}
 	err = s.transact(ctx, harmful, func(b *pgx.Batch) {
 		b.Queue(s.sql.claim, c.Group, c.Topic, c.Partition.Number, ms(s.options.ClaimTimeout/claimTries),
-			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Number, c.Owner, c.ID.String())
+			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Number, c.Owner, c.ID.String(), adopt, adoptEpoch)
 	}, func(r pgx.BatchResults) error {
 		var row fenceRow
 		f, err = row.scan(r.QueryRow())

@@ -24,6 +24,7 @@ const (
 	codeNotFresh   = "XF007"
 	codeNoLease    = "XF008"
 	codeExhausted  = "XF009"
+	codeAdopted    = "XF010"
 )
 
 // SQLSTATEs of PostgreSQL, from its manual's appendix A.
@@ -52,14 +53,15 @@ type fenceRow struct {
 	Claim       string       `json:"claim_id"`
 	Next        epoch.Offset `json:"next_offset"`
 	LeaderEpoch int32        `json:"leader_epoch"`
+	Applied     bool         `json:"applied"`
 }
 
 // fenceColumns are the columns of a fence in the order that scan wants them.
-const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_number, owner, epoch, claim_id::text, next_offset, leader_epoch"
+const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_number, owner, epoch, claim_id::text, next_offset, leader_epoch, applied"
 
 func (r *fenceRow) scan(row pgx.Row) (epoch.Fence, error) {
 	err := row.Scan(&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Number, &r.Owner,
-		&r.Epoch, &r.Claim, &r.Next, &r.LeaderEpoch)
+		&r.Epoch, &r.Claim, &r.Next, &r.LeaderEpoch, &r.Applied)
 	if err != nil {
 		return epoch.Fence{}, err
 	}
@@ -74,7 +76,7 @@ func (r *fenceRow) fence() (epoch.Fence, error) {
 			Log:       r.Log,
 			Source:    r.Source,
 		},
-		Number: r.Number, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, LeaderEpoch: r.LeaderEpoch,
+		Number: r.Number, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, LeaderEpoch: r.LeaderEpoch, Applied: r.Applied,
 	}, err
 }
 
@@ -113,7 +115,7 @@ func refusedClaim(err error, c epoch.Claim) error {
 		return nil
 	}
 	switch pg.Code {
-	case codeStale, codeMissing, codeLogChanged, codeForeign, codeNotFresh, codeNoLease, codeExhausted:
+	case codeStale, codeMissing, codeLogChanged, codeForeign, codeNotFresh, codeNoLease, codeExhausted, codeAdopted:
 	default:
 		return nil
 	}

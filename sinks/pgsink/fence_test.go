@@ -103,13 +103,13 @@ func TestConcurrentSeedsOfOneTopicComeOneAfterTheOther(t *testing.T) {
 	}
 	defer func() { _ = first.Close(context.Background()) }()
 	_, err = first.Exec(t.Context(), `begin; select epochfence.seed('billing', 'orders', 1000,
-		'{0}', '{log}', '{source}', '{70}', '{7}')`)
+		'{0}', '{log}', '{source}', '{70}', '{-1}', '{7}', '{-1}')`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	second := make(chan error, 1)
 	go func() {
-		second <- s.Seed(t.Context(), []epoch.Start{{Origin: origin(orders), Next: 70, Earliest: 7}})
+		second <- s.Seed(t.Context(), []epoch.Start{{Origin: origin(orders), Next: epoch.Position{Offset: 70, LeaderEpoch: -1}, Earliest: epoch.Position{Offset: 7, LeaderEpoch: -1}}})
 	}()
 	r.eventually("the second waits", waiting, "%seed%")
 	if _, err := first.Exec(t.Context(), "commit"); err != nil {

@@ -39,9 +39,9 @@ func newStatements(o Options) statements {
 		read:   "select " + fenceColumns + " from " + s + "read_fence($1::text, $2::text, $3::int)",
 		look:   "select " + fenceColumns + " from " + s + "read_fences($1::text[], $2::text[], $3::int[])",
 		seed: "select " + s + "seed($1::text, $2::text, $3::int, $4::int[], $5::text[], $6::text[], " +
-			"$7::bigint[], $8::bigint[])",
+			"$7::bigint[], $8::int[], $9::bigint[], $10::int[])",
 		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
-			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::text, $11::text::uuid)",
+			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::text, $11::text::uuid, $12::bigint, $13::int)",
 		enter: "select " + s + "enter($1::int, $2::int, $3::int, $4::int, $5::bigint[], " +
 			"$6::text[], $7::text[], $8::int[], $9::text[]::uuid[], $10::bigint[])",
 		advance: "select " + s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], " +
@@ -152,6 +152,8 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		numbers         []int32
 		logs, sources   []string
 		nexts, earliest []int64
+		nextEpochs      []int32
+		earliestEpochs  []int32
 	)
 	for _, st := range starts {
 		if err := checkOrigin(st.Origin); err != nil {
@@ -160,14 +162,16 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		numbers = append(numbers, st.Number)
 		logs = append(logs, st.Log)
 		sources = append(sources, st.Source)
-		nexts = append(nexts, int64(st.Next))
-		earliest = append(earliest, int64(st.Earliest))
+		nexts = append(nexts, int64(st.Next.Offset))
+		nextEpochs = append(nextEpochs, st.Next.LeaderEpoch)
+		earliest = append(earliest, int64(st.Earliest.Offset))
+		earliestEpochs = append(earliestEpochs, st.Earliest.LeaderEpoch)
 	}
 	group, topic := starts[0].Group, starts[0].Topic
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
-		b.Queue(s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, earliest)
+		b.Queue(s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, nextEpochs, earliest, earliestEpochs)
 	}, func(r pgx.BatchResults) error {
 		_, err := r.Exec()
 		return err

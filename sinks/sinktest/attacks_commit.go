@@ -170,7 +170,7 @@ func leaderEpochKept(w *world) {
 		if err := a.commit([]epoch.Advance{as}, func(context.Context, any) error { return nil }); err != nil {
 			w.Fatal(err)
 		}
-		ta.Next, ta.LeaderEpoch = as.To, le
+		ta.moves(as)
 		ta.wantFence()
 	}
 	ta.applies(0) // applies no message, so there is no later one

@@ -125,6 +125,58 @@ var broken = []struct {
 			return f, err
 		}
 	}, "claiming moves no position"},
+	{"every claim adopts what it brings", "R8", func(db *toy) {
+		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+			at := c.Adopt
+			c.Adopt = nil
+			f, err := fs.Claim(seen, c)
+			if err == nil && at != nil {
+				f.Next, f.LeaderEpoch, f.Applied = at.Offset, at.LeaderEpoch, true
+				fs[c.Partition] = f
+			}
+			return f, err
+		}
+	}, "the first claim of a fence may adopt"},
+	{"what a claim adopts is looked at by the last of them, too", "R8", func(db *toy) {
+		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+			if now := fs[c.Partition]; c.Adopt != nil && seen.Epoch == 0 && now.Epoch > 0 {
+				now.Next = c.Adopt.Offset
+				fs[c.Partition] = now
+			}
+			return fs.Claim(seen, c)
+		}
+	}, "of many first claims that adopt"},
+	{"a position that is adopted has no leader epoch", "R10", func(db *toy) {
+		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+			if c.Adopt != nil {
+				c.Adopt = &epoch.Position{Offset: c.Adopt.Offset, LeaderEpoch: -1}
+			}
+			return fs.Claim(seen, c)
+		}
+	}, "the first claim of a fence may adopt"},
+	{"a seeded position has no leader epoch", "R10", func(db *toy) {
+		db.seed = func(fs epoch.Fences, starts []epoch.Start) error {
+			starts = slices.Clone(starts)
+			for i := range starts {
+				starts[i].Next.LeaderEpoch = -1
+			}
+			return fs.Seed(starts)
+		}
+	}, "a topic that the group does not know"},
+	{"a transaction that applies nothing counts as one that does", "R9", func(db *toy) {
+		db.advance = eachAdvance(func(f epoch.Fence, a epoch.Advance) (epoch.Fence, error) {
+			f, err := f.Advanced(a)
+			f.Applied = f.Applied || err == nil
+			return f, err
+		})
+	}, "a fence says whether anything"},
+	{"what was applied is not noted", "R9", func(db *toy) {
+		db.advance = eachAdvance(func(f epoch.Fence, a epoch.Advance) (epoch.Fence, error) {
+			f, err := f.Advanced(a)
+			f.Applied = false
+			return f, err
+		})
+	}, "a fence says whether anything"},
 	{"a lease of number zero is taken", "R2", func(db *toy) {
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 			c.Number = max(c.Number, 1)
@@ -262,7 +314,7 @@ var broken = []struct {
 		db.seed = func(fs epoch.Fences, starts []epoch.Start) error {
 			for _, s := range starts {
 				if _, ok := fs[s.Partition]; !ok {
-					fs[s.Partition] = epoch.Fence{Origin: s.Origin, Next: s.Next, LeaderEpoch: -1}
+					fs[s.Partition] = epoch.Fence{Origin: s.Origin, Next: s.Next.Offset, LeaderEpoch: s.Next.LeaderEpoch}
 				}
 			}
 			return nil

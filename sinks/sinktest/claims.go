@@ -2,6 +2,7 @@ package sinktest
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -23,6 +24,9 @@ var claims = []history{
 	{"of many claims from one reading, one is accepted", "R2", oneOfManyClaims},
 	{"epochs rise strictly under concurrent claimers, and none is issued twice", "R1", concurrentClaimers},
 	{"claiming moves no position", "R8", claimKeepsPosition},
+	{"the first claim of a fence may adopt a position, and no other", "R8", adopting},
+	{"of many first claims that adopt a position, one does", "R8", oneAdopts},
+	{"a fence says whether anything before its position was applied", "R9", saysWhetherApplied},
 }
 
 func missingFence(w *world) {
@@ -231,6 +235,86 @@ func claimKeepsPosition(w *world) {
 		w.Errorf("the claim's fence stands at offset %d, leader epoch %d; want 103 and %d", tb.Next, tb.LeaderEpoch, ta.LeaderEpoch)
 	}
 	tb.wantFence()
+}
+
+func adopting(w *world) {
+	w.seedAt(3, orders0, orders1)
+	a := w.process("A")
+	adopt := func(seen epoch.Fence, at epoch.Offset) (epoch.Fence, error) {
+		c := epoch.NewClaim(lease(seen.Partition, 5, "A"))
+		c.Adopt = &epoch.Position{Offset: at, LeaderEpoch: 7}
+		return a.sink.Claim(w.ctx, seen, c)
+	}
+	for _, p := range []epoch.Partition{orders0, orders1} {
+		at := map[epoch.Partition]epoch.Offset{orders0: 100, orders1: 1}[p]
+		if _, err := adopt(a.reads(p), -1); err == nil {
+			w.Errorf("%s adopted a negative offset", p)
+		}
+		f, err := adopt(a.reads(p), at)
+		if err != nil {
+			w.Fatalf("A claims %s and adopts %d: %v", p, at, err)
+		}
+		ta := &tenure{process: a, Fence: f}
+		if f.Next != at || f.LeaderEpoch != 7 || !f.Applied {
+			w.Errorf("the claim that adopts offset %d, leader epoch 7, returned\n%+v", at, f)
+		}
+		ta.wantFence()
+		for _, again := range []epoch.Offset{at, 500} {
+			if f, err := adopt(a.reads(p), again); err == nil {
+				w.Errorf("a fence that was claimed before adopted %d: %+v", again, f)
+			}
+			ta.wantFence()
+		}
+		ta.applies(2)
+		ta.wantFence()
+	}
+}
+
+func oneAdopts(w *world) {
+	for round := range 5 {
+		p := epoch.Partition{Group: fmt.Sprintf("group-%d", round), Topic: "orders"}
+		w.seed(p)
+		seen := w.process("reader").reads(p)
+		won := make(chan epoch.Fence, 4)
+		w.together(4, func(n int, a *process) {
+			c := epoch.NewClaim(lease(p, int64(n+1), a.name))
+			c.Adopt = &epoch.Position{Offset: epoch.Offset(100 + n), LeaderEpoch: int32(n)}
+			f, err := a.sink.Claim(w.ctx, seen, c)
+			if err != nil {
+				w.isOnly(err, epoch.ErrStale, "process %d claims", n)
+				return
+			}
+			if f.Next != c.Adopt.Offset || f.LeaderEpoch != c.Adopt.LeaderEpoch {
+				w.Errorf("round %d: the claim that adopts %d stands at %d, leader epoch %d", round, c.Adopt.Offset, f.Next, f.LeaderEpoch)
+			}
+			won <- f
+		})
+		if len(won) != 1 {
+			w.Fatalf("round %d: %d claims from one reading were accepted", round, len(won))
+		}
+		(&tenure{process: w.process("reader"), Fence: <-won}).wantFence()
+	}
+}
+
+func saysWhetherApplied(w *world) {
+	w.seedAt(3, orders0)
+	a, b := w.process("A"), w.process("B")
+	want := func(applied bool, when string) {
+		w.Helper()
+		if f := b.reads(orders0); f.Applied != applied {
+			w.Errorf("%s the fence says %v: %+v", when, f.Applied, f)
+		}
+	}
+	want(false, "seeded,")
+	ta := a.claims(orders0, 5)
+	want(false, "claimed,")
+	ta.applies(0)
+	want(false, "after a transaction that applied nothing")
+	ta.applies(2)
+	want(true, "after one that did")
+	ta.applies(0)
+	b.claims(orders0, 6)
+	want(true, "claimed again,")
 }
 
 // together runs n processes at a time and waits for them. They report with

@@ -189,7 +189,7 @@ func applyAll(messages int, ts ...*tenure) error {
 	})
 	if err == nil {
 		for i, t := range ts {
-			t.Next, t.LeaderEpoch = as[i].To, as[i].LeaderEpoch
+			t.moves(as[i])
 		}
 	}
 	return err
@@ -321,7 +321,7 @@ func sameAdvanceTwice(w *world) {
 		if len(accepted) != 1 {
 			w.Fatalf("%d commits from offset %d were accepted", len(accepted), as[0].From)
 		}
-		ta.Next, ta.LeaderEpoch = as[0].To, as[0].LeaderEpoch
+		ta.moves(as[0])
 		ta.wantFence()
 	}
 	w.wantEffects(orders0, "0-4@5")

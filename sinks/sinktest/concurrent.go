@@ -104,7 +104,7 @@ func (a *process) commitSome(r *rand.Rand, held map[epoch.Partition]*tenure, end
 	switch {
 	case err == nil:
 		for i, t := range ts {
-			t.Next, t.LeaderEpoch = as[i].To, as[i].LeaderEpoch
+			t.moves(as[i])
 		}
 	case errors.As(err, &stale):
 		delete(held, stale.Partition)

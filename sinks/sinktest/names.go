@@ -130,6 +130,6 @@ func farOffsets(w *world) {
 	if err := tb.commit([]epoch.Advance{all}, func(context.Context, any) error { return nil }); err != nil {
 		w.Fatal(err)
 	}
-	tb.Next, tb.LeaderEpoch = all.To, all.LeaderEpoch
+	tb.moves(all)
 	tb.wantFence()
 }

@@ -134,6 +134,10 @@ func (m *model) takeOver(t *rapid.T) {
 	case 3:
 		c.ID = seen.Claim
 	}
+	if rapid.IntRange(0, 3).Draw(t, "adopts") == 0 {
+		at := position(epoch.Offset(rapid.IntRange(-1, 20).Draw(t, "at")))
+		c.Adopt = &at
+	}
 	m.swap(t, seen, c)
 }
 

@@ -19,7 +19,12 @@ var seeds = []history{
 }
 
 func start(p epoch.Partition, next, earliest epoch.Offset) epoch.Start {
-	return epoch.Start{Origin: origin(p), Next: next, Earliest: earliest}
+	return epoch.Start{Origin: origin(p), Next: position(next), Earliest: position(earliest)}
+}
+
+// position has a leader epoch of its own for each offset.
+func position(o epoch.Offset) epoch.Position {
+	return epoch.Position{Offset: o, LeaderEpoch: int32(o) + 1000}
 }
 
 func (a *process) seeds(starts ...epoch.Start) {
@@ -32,7 +37,7 @@ func (a *process) seeds(starts ...epoch.Start) {
 // wantStart fails the test unless p has an unclaimed fence at next.
 func (a *process) wantStart(p epoch.Partition, next epoch.Offset) {
 	a.w.Helper()
-	want := epoch.Fence{Origin: origin(p), Next: next, LeaderEpoch: -1}
+	want := epoch.Fence{Origin: origin(p), Next: next, LeaderEpoch: position(next).LeaderEpoch}
 	if f := a.reads(p); f != want {
 		a.w.Fatalf("the seeded fence is\n%+v, want\n%+v", f, want)
 	}

@@ -63,7 +63,8 @@ func (w *world) seedAt(next epoch.Offset, ps ...epoch.Partition) {
 	w.Helper()
 	var starts []epoch.Start
 	for _, p := range ps {
-		starts = append(starts, epoch.Start{Origin: origin(p), Next: next, Earliest: next})
+		at := epoch.Position{Offset: next, LeaderEpoch: -1}
+		starts = append(starts, epoch.Start{Origin: origin(p), Next: at, Earliest: at})
 	}
 	if err := w.db.Open(w).Seed(w.ctx, starts); err != nil {
 		w.Fatalf("seed %v: %v", ps, err)
@@ -105,7 +106,7 @@ func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 		a.w.Fatalf("the history itself is wrong: %v", err)
 	}
 	// The position may have moved between read and swap; nothing else may.
-	if want.Next, want.LeaderEpoch = f.Next, f.LeaderEpoch; f != want {
+	if want.Next, want.LeaderEpoch, want.Applied = f.Next, f.LeaderEpoch, f.Applied; f != want {
 		a.w.Fatalf("%s claims %s under lease number %d: the fence is\n%+v, want\n%+v", a.name, l.Partition, l.Number, f, want)
 	}
 	return &tenure{process: a, Fence: f}
@@ -172,12 +173,17 @@ func (t *tenure) tries(messages int) error {
 		return t.w.effects(ctx, tx, a, t.Epoch)
 	})
 	if err == nil {
-		t.Next = a.To
-		if a.To > a.From {
-			t.LeaderEpoch = a.LeaderEpoch
-		}
+		t.moves(a)
 	}
 	return err
+}
+
+// moves takes note of an advance that was committed.
+func (t *tenure) moves(a epoch.Advance) {
+	t.Next = a.To
+	if a.To > a.From {
+		t.LeaderEpoch, t.Applied = a.LeaderEpoch, true
+	}
 }
 
 // applies is tries, and must succeed.

@@ -17,6 +17,7 @@ create schema if not exists "epochfence";
 --   XF007 claim id    the new claim id is not a fresh one
 --   XF008 no lease    the number of the lease is not positive
 --   XF009 exhausted   epochs are used up
+--   XF010 adopted     a claim adopts a position, and is not the first of its fence
 
 create table "epochfence".migration (
     version    integer primary key,
@@ -43,7 +44,8 @@ create table "epochfence".fence (
     epoch        bigint not null default 0, -- zero: seeded, never claimed
     claim_id     uuid not null default '00000000-0000-0000-0000-000000000000',
     next_offset  bigint not null,           -- the next message to apply
-    leader_epoch integer not null default -1,
+    leader_epoch integer not null default -1, -- of the message before next_offset, or a later one of its log
+    applied      boolean not null default false, -- the group has applied what is before next_offset
     claimed_at   timestamptz,               -- for people
     advanced_at  timestamptz,               -- for people
     primary key (group_name, topic, partition)
@@ -92,7 +94,8 @@ $$;
 -- group and topic come one after the other. It relies on READ COMMITTED: the
 -- statements after the lock see what the call before it did.
 create function "epochfence".seed(in_group text, in_topic text, lock_timeout_ms integer,
-    partitions integer[], logs text[], sources text[], nexts bigint[], earliests bigint[])
+    partitions integer[], logs text[], sources text[], nexts bigint[], next_epochs integer[],
+    earliests bigint[], earliest_epochs integer[])
 returns void
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
@@ -102,19 +105,22 @@ begin
     perform set_config('lock_timeout', lock_timeout_ms::text, true);
     perform pg_advisory_xact_lock(hashtextextended(in_group, hashtextextended(in_topic, 0)));
     known := exists (select from fence f where f.group_name = in_group and f.topic = in_topic);
-    insert into fence (group_name, topic, partition, log_id, lease_source, next_offset)
-    select in_group, in_topic, s.partition, s.log, s.source, case when known then s.earliest else s.next end
-    from unnest(partitions, logs, sources, nexts, earliests)
-        with ordinality as s (partition, log, source, next, earliest, position)
+    insert into fence (group_name, topic, partition, log_id, lease_source, next_offset, leader_epoch)
+    select in_group, in_topic, s.partition, s.log, s.source,
+        case when known then s.earliest else s.next end, case when known then s.earliest_epoch else s.next_epoch end
+    from unnest(partitions, logs, sources, nexts, next_epochs, earliests, earliest_epochs)
+        with ordinality as s (partition, log, source, next, next_epoch, earliest, earliest_epoch, position)
     order by s.position
     on conflict do nothing;
 end
 $$;
 
--- claim swaps a claim in if the fence still is as seen. It relies on READ
--- COMMITTED: the row it locks is the newest.
+-- claim swaps a claim in if the fence still is as seen. The first claim of a fence
+-- may adopt a position; null is none. It relies on READ COMMITTED: the row it locks
+-- is the newest.
 create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
-    seen_epoch bigint, seen_claim uuid, log text, source text, number bigint, new_owner text, new_claim uuid)
+    seen_epoch bigint, seen_claim uuid, log text, source text, number bigint, new_owner text, new_claim uuid,
+    adopt_offset bigint, adopt_epoch integer)
 returns setof "epochfence".fence
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
@@ -147,10 +153,15 @@ begin
     if f.epoch = 9223372036854775807 then
         raise exception using errcode = 'XF009', message = 'epochs are used up', detail = row_to_json(f);
     end if;
+    if adopt_offset < 0 or adopt_offset is not null and f.epoch > 0 then
+        raise exception using errcode = 'XF010', message = 'only the first claim adopts a position', detail = row_to_json(f);
+    end if;
     return query
     update fence t
     set lease_number = number, owner = new_owner, epoch = greatest(number, t.epoch + 1),
-        claim_id = new_claim, claimed_at = clock_timestamp()
+        claim_id = new_claim, claimed_at = clock_timestamp(),
+        next_offset = coalesce(adopt_offset, t.next_offset), applied = t.applied or adopt_offset is not null,
+        leader_epoch = case when adopt_offset is null then t.leader_epoch else adopt_epoch end
     where t.group_name = in_group and t.topic = in_topic and t.partition = in_partition
     returning t.*;
 end
@@ -238,7 +249,8 @@ begin
         for attempt in 1 .. 2 loop
             update fence f
             set next_offset = tos[i], advanced_at = clock_timestamp(),
-                leader_epoch = case when tos[i] > froms[i] then leader_epochs[i] else f.leader_epoch end
+                leader_epoch = case when tos[i] > froms[i] then leader_epochs[i] else f.leader_epoch end,
+                applied = f.applied or tos[i] > froms[i]
             where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
                 and f.claim_id = claims[i] and f.next_offset = froms[i]
                 and claims[i] <> '00000000-0000-0000-0000-000000000000';

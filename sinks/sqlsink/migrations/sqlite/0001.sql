@@ -13,7 +13,8 @@ CREATE TABLE {{prefix}}fences (
     epoch          INTEGER NOT NULL DEFAULT 0,  -- 0: not yet claimed
     claim          BLOB    NOT NULL DEFAULT x'00000000000000000000000000000000',
     next_offset    INTEGER NOT NULL,            -- of the next message to apply
-    leader_epoch   INTEGER NOT NULL DEFAULT -1, -- of the last message applied
+    leader_epoch   INTEGER NOT NULL DEFAULT -1, -- of the last message applied, or of the log where the partition began
+    applied        INTEGER NOT NULL DEFAULT 0,  -- 1: the group has applied what is before next_offset
     claimed_at     TEXT,                        -- UTC; for people, nothing compares them
     advanced_at    TEXT,
     PRIMARY KEY (consumer_group, topic, number),

@@ -1,0 +1,203 @@
+package natssource
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// mirror is the value of a position's key.
+type mirror struct {
+	Next  epoch.Offset `json:"next"`
+	Print *int32       `json:"print,omitempty"` // of the message before Next; see [fingerprint]
+	Epoch epoch.Epoch  `json:"epoch,omitempty"`
+	Owner string       `json:"owner,omitempty"` // of the process that wrote it; others leave it out
+	Log   string       `json:"log,omitempty"`   // of which it is; one that somebody wrote by hand need not say so
+}
+
+// ours reports whether one of us wrote it.
+func (m mirror) ours() bool { return m.Owner != "" }
+
+// Committed implements [consumer.Tenure]: the position's key, or else how far a
+// durable consumer has got that did this work before.
+func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
+	at, ok, err := t.committed(ctx)
+	if over := t.over(); over != nil {
+		err = over
+	}
+	if err != nil {
+		return epoch.Position{}, false, fmt.Errorf("natssource: where group %q has got to in %s: %w", t.s.Group, t.place, err)
+	}
+	return at, ok, nil
+}
+
+func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
+	m, ok, err := t.mirrored(ctx)
+	if err != nil {
+		return epoch.Position{}, false, err
+	}
+	at := epoch.Position{Offset: m.Next, LeaderEpoch: -1}
+	switch {
+	case !ok || m.ours():
+		// Ours is not from before the fence, but from another sink, or from this
+		// one before it was put back: what was applied went with it (R9).
+		acked, err := t.log.acked(ctx, t.life)
+		if err != nil || acked == 0 {
+			return epoch.Position{}, false, err
+		}
+		at.Offset = acked
+	case m.Print != nil:
+		at.LeaderEpoch = *m.Print
+		return at, true, nil
+	}
+	at.LeaderEpoch, err = t.log.printOf(ctx, uint64(at.Offset)-1)
+	return at, true, err
+}
+
+// mirrored reads the position's key. One of another log is none.
+func (t *tenure) mirrored(ctx context.Context) (mirror, bool, error) {
+	m, ok, err := t.s.mirrored(ctx, t.place)
+	if m.Log != "" && m.Log != t.origin.Log {
+		return mirror{}, false, err
+	}
+	return m, ok, err
+}
+
+// mirrored reads a position's key.
+func (s *Source) mirrored(ctx context.Context, p place) (mirror, bool, error) {
+	e, err := s.bucket.get(ctx, s.keys.position(p))
+	if err != nil || !e.live {
+		return mirror{}, false, err
+	}
+	m := mirror{Next: -1}
+	err = json.Unmarshal(e.value, &m)
+	if err == nil && m.Next < 0 {
+		err = errors.New(`it has no "next"`)
+	}
+	if err != nil {
+		return mirror{}, false, fmt.Errorf("the position in key %s of bucket %q is broken: %w", s.keys.position(p), s.bucket.name, err)
+	}
+	return m, true, nil
+}
+
+// publish writes the position where people look, if it is a new one. Nothing is
+// decided by it, so that a write that fails is made up for by the next.
+func (t *tenure) publish(ctx context.Context) {
+	t.mu.Lock()
+	at, due := t.position, t.known && (t.published == nil || *t.published != t.position.Next)
+	t.mu.Unlock()
+	if !due {
+		return
+	}
+	err := t.learn(ctx)
+	if err == nil && t.mayPublish(at) {
+		err = t.write(ctx, mirror{Next: at.Next, Print: &at.LeaderEpoch, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log})
+		if err == nil {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.published, t.before = &at.Next, nil
+			return
+		}
+	}
+	if err != nil {
+		t.s.log.Debug("position not mirrored", "stream", t.stream, "partition", t.number, "next", at.Next, "err", err)
+	}
+}
+
+func (t *tenure) write(ctx context.Context, m mirror) error {
+	data, err := json.Marshal(m)
+	if err == nil {
+		_, err = t.s.bucket.write(ctx, t.s.keys.position(t.place), data, 0)
+	}
+	return err
+}
+
+// learn finds out what others had published for the group when the tenure began,
+// if that is not known yet.
+func (t *tenure) learn(ctx context.Context) error {
+	t.mu.Lock()
+	learnt := t.learnt
+	t.mu.Unlock()
+	if learnt {
+		return nil
+	}
+	m, ok, err := t.mirrored(ctx)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.learnt = true
+	if ok && !m.ours() {
+		t.before = &m.Next
+	}
+	return nil
+}
+
+// mayPublish reports whether a position may take the place of what the group
+// had published through others (R8).
+func (t *tenure) mayPublish(at epoch.Fence) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.before == nil:
+		return true
+	case at.Epoch == 0:
+		return false
+	case at.Next >= *t.before:
+		return true
+	}
+	if !t.said {
+		t.said = true
+		t.s.log.Warn("the group has published a higher position through others than the sink has applied; the sink's position counts, and the group's stays until it is passed",
+			"stream", t.stream, "partition", t.number, "committed", *t.before, "next", at.Next)
+	}
+	return false
+}
+
+// acked is the position of a durable consumer that is named as the group, such as
+// one that did this work before; zero if there is none.
+func (l *streamLog) acked(ctx context.Context, in incarnation) (epoch.Offset, error) {
+	info, err := l.look(ctx)
+	if err == nil && incarnationOf(info) != in {
+		err = lost(errOtherStream)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if !consumerName.MatchString(l.group) {
+		return 0, nil
+	}
+	var c struct {
+		AckFloor struct {
+			Stream uint64 `json:"stream_seq"`
+		} `json:"ack_floor"`
+		Config struct {
+			Replicas int `json:"num_replicas"`
+		} `json:"config"`
+		Cluster *jetstream.ClusterInfo `json:"cluster"`
+	}
+	err = ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+l.group, struct{}{}, &c)
+	switch {
+	case hasCode(err, jetstream.JSErrCodeConsumerNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("the position of consumer %q: %w", l.group, denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.INFO.", err))
+	case c.Cluster == nil && info.Cluster != nil && info.Cluster.Name != "",
+		c.Cluster != nil && !leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
+		return 0, errNoLeader // a server of a cluster that has only heard of the consumer may answer, too
+	case c.AckFloor.Stream == 0:
+		return 0, nil
+	}
+	return epoch.Offset(c.AckFloor.Stream + 1), nil
+}
+
+// consumerName is what a durable consumer can be called.
+var consumerName = regexp.MustCompile(`^[^.*>\s/\\]+$`)
