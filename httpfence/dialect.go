@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/queue"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -54,6 +55,9 @@ type Dialect interface {
 	// parameter, made by ago.
 	now() string
 	ago(age time.Duration) any
+
+	// queue is the process's place among those that wait for the same lock.
+	queue(ctx context.Context, q querier) (*queue.Queue, error)
 
 	// busy reports that another transaction is in the way.
 	busy(err error) bool
@@ -129,6 +133,8 @@ func sqliteCode(err error) int {
 	return e.Code() & 0xff // the rest is the extended code
 }
 
+func (sqlite) queue(ctx context.Context, q querier) (*queue.Queue, error) { return queue.Open(ctx, q) }
+
 func (sqlite) busy(err error) bool {
 	code := sqliteCode(err)
 	return code == sqliteBusy || code == sqliteLocked
@@ -199,6 +205,9 @@ func (postgres) version(ctx context.Context, q querier, table string) (v int, er
 	err = q.QueryRowContext(ctx, `SELECT version FROM `+table).Scan(&v)
 	return v, err
 }
+
+// queue has nothing to add: PostgreSQL's locks are granted in order.
+func (postgres) queue(context.Context, querier) (*queue.Queue, error) { return &queue.Queue{}, nil }
 
 // busy knows lock_not_available, deadlock_detected and serialization_failure.
 func (postgres) busy(err error) bool {

@@ -44,7 +44,12 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := migrate(ctx, &SQLStore{db: db, d: d, o: o}); err != nil {
+	s := newSQLStore(db, d, o)
+	err = patiently(ctx, d, func() error { return s.join(ctx) })
+	if err == nil {
+		err = migrate(ctx, s)
+	}
+	if err != nil {
 		return fmt.Errorf("httpfence: migrate %s: %w", d, err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/queue"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -45,14 +46,15 @@ func (o SQLOptions) withDefaults() (SQLOptions, error) {
 // calls and needs no closing; use [OpenSQL].
 //
 // Requests of this process wait for their turn in the order in which they came,
-// and without a connection; those of several processes for the database's lock, in
-// no order.
+// and without a connection; those of several processes for the database's lock, which
+// they share.
 type SQLStore struct {
 	db    *sql.DB
 	d     Dialect
 	o     SQLOptions
 	q     queries
 	turns turns
+	queue *queue.Queue
 }
 
 // OpenSQL returns a store on db, which stays the caller's. It changes nothing:
@@ -62,12 +64,15 @@ func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStor
 	if err != nil {
 		return nil, err
 	}
-	s := &SQLStore{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix)}
+	s := newSQLStore(db, d, o)
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	var v int
 	err = patiently(ctx, d, func() (err error) {
 		if err := d.settings(ctx, db); err != nil {
+			return err
+		}
+		if err := s.join(ctx); err != nil {
 			return err
 		}
 		v, err = s.version(ctx, db)
@@ -80,6 +85,16 @@ func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStor
 		return nil, fmt.Errorf("httpfence: open %s: %w", d, err)
 	}
 	return s, nil
+}
+
+func newSQLStore(db *sql.DB, d Dialect, o SQLOptions) *SQLStore {
+	return &SQLStore{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix), queue: &queue.Queue{}}
+}
+
+// join takes the store's place among those that wait for the database's lock.
+func (s *SQLStore) join(ctx context.Context) (err error) {
+	s.queue, err = s.d.queue(ctx, s.db)
+	return err
 }
 
 // Serve is [Store]'s.

@@ -6,10 +6,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/queue"
 )
 
 const (
@@ -32,6 +32,7 @@ type transaction struct {
 	conn    *sql.Conn // nil once it was given back
 	open    bool      // a transaction has been begun, perhaps
 	entered bool      // the savepoint is set
+	began   time.Time // when it had the lock; zero before
 }
 
 // begin takes a connection and opens a transaction that may write, waiting for
@@ -43,6 +44,13 @@ func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
 		ctx = bound
 	}
 	t := &transaction{s: s}
+	var leave func()
+	defer func() {
+		if leave != nil {
+			leave()
+		}
+	}()
+	s.queue.Turn(ctx)
 	err := patiently(ctx, s.d, func() (err error) {
 		if t.conn == nil {
 			if t.conn, err = s.db.Conn(ctx); err != nil { // its PRAGMAs may be in someone's way
@@ -52,7 +60,11 @@ func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
 		}
 		t.open = true // whatever the answer
 		deadline, _ := ctx.Deadline()
-		return t.exec(s.d.begin(time.Until(deadline), s.o.IdleTimeout))
+		err = t.exec(s.d.begin(time.Until(deadline), s.o.IdleTimeout))
+		if err != nil && leave == nil && s.d.busy(err) {
+			leave = s.queue.Wait() // the other processes are told
+		}
+		return err
 	})
 	if err != nil {
 		connected := t.conn != nil
@@ -62,19 +74,19 @@ func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
 		}
 		return nil, fmt.Errorf("begin: %w", err)
 	}
+	t.began = time.Now()
 	return t, nil
 }
 
 // patiently does what another process may be in the way of, until it is not or ctx
 // ends.
 func patiently(ctx context.Context, d Dialect, do func() error) error {
-	for wait := time.Millisecond; ; wait = min(2*wait, 16*time.Millisecond) {
+	for {
 		err := do()
 		if err == nil || !d.busy(err) {
 			return err
 		}
-		// Jitter, so that two processes that wait do not keep meeting.
-		timer := time.NewTimer(wait/2 + rand.N(wait))
+		timer := time.NewTimer(queue.Pause())
 		select {
 		case <-timer.C:
 			continue
@@ -279,4 +291,7 @@ func (t *transaction) end() {
 	}
 	_ = t.conn.Close()
 	t.conn = nil
+	if !t.began.IsZero() {
+		t.s.queue.Held(time.Since(t.began))
+	}
 }

@@ -348,6 +348,9 @@ var guardsOfTheRest = []guard{
 	{"R12", "the wait for SQLite's write lock is not bounded", []edit{
 		{"sinks/sqlsink/transaction.go", "context.WithTimeout(ctx, s.o.LockTimeout)", "context.WithCancel(ctx)"},
 	}, "sinks/sqlsink", "TestAWaitForTheWriteLockIsBoundedAndSaysSo"},
+	{"R12", "a busy process has SQLite's write lock all the time", []edit{
+		{"sinks/sqlsink/transaction.go", "\t\tt.s.queue.Turn(ctx)\n", ""},
+	}, "sinks/sqlsink", "TestABusyProcessLetsThoseWhoWaitForTheWriteLockGoFirst"},
 	{"R12", "who waits for SQLite's write lock gets it by luck", []edit{
 		{"sinks/sqlsink/transaction.go", "if t.turn || !t.s.d.oneWriter() {", "if true {"},
 	}, "sinks/sqlsink", "TestWhoWaitsForTheWriteLockInOneProcessGetsItInTurn"},

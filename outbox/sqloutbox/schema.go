@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/queue"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -88,7 +89,12 @@ func Migrate(ctx context.Context, db *sql.DB, o Options) error {
 }
 
 func migrate(ctx context.Context, conn *sql.Conn, o Options) error {
-	err := patiently(ctx, func() error {
+	q, err := queue.Open(ctx, conn)
+	if err != nil {
+		return err
+	}
+	defer q.Wait()()
+	err = patiently(ctx, func() error {
 		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
 		return err
 	})
@@ -113,7 +119,7 @@ func migrate(ctx context.Context, conn *sql.Conn, o Options) error {
 // patiently does what another connection may be in the way of, until it is not
 // or ctx ends.
 func patiently(ctx context.Context, do func() error) error {
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(queue.Poll)
 	defer tick.Stop()
 	for {
 		err := do()

@@ -35,6 +35,10 @@ type Dialect interface {
 	// process's own had better wait for each other in line.
 	oneWriter() bool
 
+	// written is a query for a number that is another one when other
+	// connections have committed since it was last asked on this one.
+	written() string
+
 	// forUpdate ends a SELECT of fences that will be updated: it takes their
 	// row locks, where begin has not locked everything.
 	forUpdate() string

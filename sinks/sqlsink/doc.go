@@ -18,7 +18,11 @@
 // There is ONE write lock for the whole file. A transaction takes it when the
 // handler first uses its Tx, and holds it until the commit; all other claims and
 // commits, of every partition, wait: those of one Sink in the order in which they
-// came, those of other processes until they find it free. A transaction is of a
+// came. SQLite has no queue for several processes; they share the lock by a courtesy:
+// who waits holds a lock on a file beside the database, named like it with -queue at the end,
+// and who has had the write lock for 50 ms looks whether anybody does, and lets them go
+// first. Each Sink is a process in this. The file may be deleted at any time; where it cannot be
+// made, and on Windows, processes get the lock by luck. A transaction is of a
 // batch of messages: so what is slow belongs before the first use of the Tx in a
 // handler of consumer.RunBatch, or a small MaxBatch bounds how long the lock is
 // held. A process that is frozen (SIGSTOP, a suspended machine) while it

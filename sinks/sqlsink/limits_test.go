@@ -3,10 +3,11 @@ package sqlsink_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -231,44 +232,43 @@ func TestAFileThatMayNotBeWrittenIsAClearError(t *testing.T) {
 // One who polls for a lock, next to others who take it again at once, gets it
 // late or never: a partition was not claimed while others were busy.
 func TestWhoWaitsForTheWriteLockInOneProcessGetsItInTurn(t *testing.T) {
-	s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
-	const busy, claims = 3, 40
-	partition := func(n int32) epoch.Partition {
-		p := orders0
-		p.Number = n
-		return p
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	var committed atomic.Int64
-	for n := range int32(busy) {
-		f := claimOf(t, s, partition(n), 1)
-		running.Go(func() {
-			for next := epoch.Offset(1); ctx.Err() == nil; next++ {
-				err := s.Commit(ctx, []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: next - 1, To: next}}, func(ctx context.Context, tx *sqlsink.Tx) error {
-					for range 20 {
-						if err := run(ctx, tx, insert); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-				if err != nil && ctx.Err() == nil {
-					t.Error(err)
-					return
+	synctest.Test(t, func(t *testing.T) {
+		const waiting = 12
+		s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
+		var fences []epoch.Fence
+		for n := range int32(waiting + 1) {
+			p := orders0
+			p.Number = n
+			fences = append(fences, claimOf(t, s, p, 1))
+		}
+		var order []int32 // written by whoever has the lock
+		commit := func(f epoch.Fence, before func()) {
+			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+				if err := run(ctx, tx, insert); err != nil {
+					return err
 				}
-				committed.Add(1)
+				before()
+				order = append(order, f.Partition.Number)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
 			}
-		})
-	}
-	before := committed.Load()
-	for i := range claims {
-		claimOf(t, s, partition(busy), int64(i)+1)
-	}
-	// Each claim is two transactions, and in line with all the others each time.
-	if n := committed.Load() - before; n < busy*claims || n > 3*busy*claims {
-		t.Errorf("%d transactions of %d others were before %d claims", n, busy, claims)
-	}
+		}
+		var running sync.WaitGroup
+		has, letGo := make(chan struct{}), make(chan struct{})
+		running.Go(func() { commit(fences[waiting], func() { close(has); <-letGo }) })
+		<-has
+		var want []int32
+		for n := range int32(waiting) {
+			want = append(want, n)
+			running.Go(func() { commit(fences[n], func() {}) })
+			synctest.Wait() // until it stands in line
+		}
+		close(letGo)
+		running.Wait()
+		if want = append([]int32{waiting}, want...); !slices.Equal(order, want) {
+			t.Errorf("the write lock was had in the order %v, want that of asking, %v", order, want)
+		}
+	})
 }

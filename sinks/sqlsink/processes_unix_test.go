@@ -25,6 +25,9 @@ import (
 const (
 	roleVar = "SQLSINK_TEST_ROLE"
 	fileVar = "SQLSINK_TEST_FILE"
+
+	numberVar = "SQLSINK_TEST_NUMBER" // of a partition
+	slowVar   = "SQLSINK_TEST_SLOW"   // how long a handler takes
 )
 
 func TestMain(m *testing.M) {
@@ -60,8 +63,11 @@ func work(role, file string) error {
 	if err != nil {
 		return err
 	}
-	if role == "consume" {
+	switch role {
+	case "consume":
 		return consume(ctx, s)
+	case "share":
+		return share(ctx, s)
 	}
 
 	seen, err := s.Fence(ctx, orders0)

@@ -51,6 +51,9 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 }
 
 func migrate(ctx context.Context, s *Sink) error {
+	if err := s.patiently(ctx, s.join); err != nil {
+		return err
+	}
 	t := s.newTransaction()
 	defer t.end()
 	if err := t.begin(ctx); err != nil {

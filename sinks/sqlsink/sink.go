@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/queue"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -50,6 +51,7 @@ type Sink struct {
 	o     Options
 	q     queries
 	turns chan struct{} // holds one while a transaction of the sink writes
+	queue *queue.Queue  // among the processes that write; of whoever has the turn
 }
 
 var _ epoch.Sink[*Tx] = (*Sink)(nil)
@@ -69,6 +71,9 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) 
 		if err := d.settings(ctx, db); err != nil {
 			return err
 		}
+		if err := s.join(ctx); err != nil {
+			return err
+		}
 		return s.checkVersion(ctx)
 	})
 	if err != nil {
@@ -78,7 +83,15 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) 
 }
 
 func newSink(db *sql.DB, d Dialect, o Options) *Sink {
-	return &Sink{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix), turns: make(chan struct{}, 1)}
+	return &Sink{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix), turns: make(chan struct{}, 1), queue: &queue.Queue{}}
+}
+
+// join takes the sink's place among the processes that wait for the write lock.
+func (s *Sink) join(ctx context.Context) (err error) {
+	if s.d.oneWriter() {
+		s.queue, err = queue.Open(ctx, s.db)
+	}
+	return err
 }
 
 // Fence reads the fence of p, or returns [epoch.ErrMissing]. It waits for no

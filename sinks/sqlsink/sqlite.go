@@ -53,6 +53,8 @@ func (sqlite) begin() string { return `BEGIN IMMEDIATE` }
 
 func (sqlite) oneWriter() bool { return true }
 
+func (sqlite) written() string { return `PRAGMA data_version` }
+
 func (sqlite) forUpdate() string { return `` }
 
 func (sqlite) lockSeeds() string { return `` }

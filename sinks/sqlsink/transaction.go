@@ -7,10 +7,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/queue"
 )
 
 // transaction is a connection on which a transaction is run by hand: package
@@ -20,6 +20,8 @@ type transaction struct {
 	conn *sql.Conn
 	turn bool // it is this one's, of those of the sink
 	open bool // a transaction has been begun, perhaps
+
+	began time.Time // when it had the write lock; zero before
 }
 
 func (s *Sink) newTransaction() *transaction { return &transaction{s: s} }
@@ -27,6 +29,15 @@ func (s *Sink) newTransaction() *transaction { return &transaction{s: s} }
 // begin takes a connection and opens a transaction that may write, waiting for
 // whoever is in the way as long as ctx and the lock timeout allow.
 func (t *transaction) begin(ctx context.Context) error {
+	var (
+		leave  func()
+		before int64
+	)
+	defer func() {
+		if leave != nil {
+			leave()
+		}
+	}()
 	err := t.s.patiently(ctx, func(ctx context.Context) error {
 		if err := t.line(ctx); err != nil {
 			return err
@@ -42,12 +53,29 @@ func (t *transaction) begin(ctx context.Context) error {
 		// although BEGIN took effect.
 		t.open = true
 		_, err := t.conn.ExecContext(ctx, t.s.d.begin())
+		if err != nil && leave == nil && t.s.d.classify(err) == busy {
+			leave = t.s.queue.Wait() // the other processes are told
+			before = t.written()
+		}
 		return err
 	})
-	if err != nil {
+	switch {
+	case err == nil:
+	case leave == nil:
 		return fmt.Errorf("begin: %w", err)
+	case t.written() != before:
+		return fmt.Errorf("begin: %w; other processes write in turn, and this one's has not come", err)
+	default:
+		return fmt.Errorf("begin: %w; one transaction holds it all the time, perhaps that of a frozen process", err)
 	}
+	t.began = time.Now()
 	return nil
+}
+
+// written changes when others have written to the database.
+func (t *transaction) written() (n int64) {
+	_ = t.conn.QueryRowContext(context.Background(), t.s.d.written()).Scan(&n) // it is for an error's text
+	return n
 }
 
 // errInLine: the sink's own transactions before this one have not ended in time.
@@ -63,6 +91,7 @@ func (t *transaction) line(ctx context.Context) error {
 	select {
 	case t.s.turns <- struct{}{}: // in the order in which they came
 		t.turn = true
+		t.s.queue.Turn(ctx)
 		return nil
 	case <-ctx.Done():
 		return errInLine
@@ -76,7 +105,7 @@ func (s *Sink) patiently(ctx context.Context, do func(ctx context.Context) error
 	waited, cancel := context.WithTimeout(ctx, s.o.LockTimeout)
 	defer cancel()
 	var inTheWay error // the last answer that blames another transaction
-	for wait := time.Millisecond; ; wait = min(2*wait, 16*time.Millisecond) {
+	for {
 		err := do(waited)
 		switch {
 		case err == nil:
@@ -86,8 +115,7 @@ func (s *Sink) patiently(ctx context.Context, do func(ctx context.Context) error
 		case waited.Err() == nil || inTheWay == nil && ctx.Err() != nil:
 			return err
 		}
-		// Jitter, so that two who wait do not keep meeting.
-		timer := time.NewTimer(wait/2 + rand.N(wait))
+		timer := time.NewTimer(queue.Pause())
 		select {
 		case <-timer.C:
 			continue
@@ -98,8 +126,7 @@ func (s *Sink) patiently(ctx context.Context, do func(ctx context.Context) error
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%w: waiting for the write lock: %w", epoch.ErrTransient, err)
 		}
-		return fmt.Errorf("%w: the write lock was not free for %v: another transaction holds it, "+
-			"perhaps that of a frozen process: %w", epoch.ErrTransient, s.o.LockTimeout, cmp.Or(inTheWay, err))
+		return fmt.Errorf("%w: the write lock was not free for %v: %w", epoch.ErrTransient, s.o.LockTimeout, cmp.Or(inTheWay, err))
 	}
 }
 
@@ -128,6 +155,9 @@ func (t *transaction) end() {
 	if t.turn {
 		t.turn = false
 		defer func() { <-t.s.turns }()
+		if !t.began.IsZero() {
+			defer func() { t.s.queue.Held(time.Since(t.began)) }() // when it is free again
+		}
 	}
 	if t.conn == nil {
 		return

@@ -1,0 +1,12 @@
+//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd)
+
+package queue
+
+// Shared reports whether processes know of each other on this system.
+const Shared = false
+
+// Elsewhere processes compete for the lock as SQLite has them.
+
+func share(string) (release func()) { return func() {} }
+
+func shared(string) bool { return false }
