@@ -101,8 +101,14 @@ var guardsOfTheRest = []guard{
 	}, "sinks/sqlsink", onSQLite + "late claimer: a claim from a fence read before another claim is refused"},
 
 	{"R3", "PostgreSQL returns instead of raising", []edit{
-		{fenceSQL, "            perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i]);\n            if attempt = 2", "            return;\n            if attempt = 2"},
+		{fenceSQL, "            perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);\n            if attempt = 2", "            return nonce;\n            if attempt = 2"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
+	{"R3", "a transaction that the handler has begun passes for the one that was entered", []edit{
+		{fenceSQL, "if not entered(xid, lock) then", "if false then"},
+	}, "sinks/pgsink", "TestAHandlerThatLeavesTheTransactionIsFoundOut"},
+	{"R3", "an answer of PostgreSQL is told by its place", []edit{
+		{"sinks/pgsink/queue.go", "\tfor ; ; n++ {", "\tfor ; n < len(items)+2; n++ {"},
+	}, "sinks/pgsink", "TestAnAnswerIsThatOfItsStatement"},
 	{"R3", "SQLite's count of rows is not looked at", []edit{
 		{"sinks/sqlsink/sink.go", "if n != 1 {", "if n < 0 {"},
 	}, "sinks/sqlsink", onSQLite + "stale writer: whoever lost its claim commits nothing"},
@@ -411,6 +417,18 @@ var guardsOfTheRest = []guard{
 	{"beside", "a transaction that others wait for waits for locks as long as any", []edit{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
+	{"beside", "an error of another database is this one's", []edit{
+		{"sinks/pgsink/tx.go", "func (t *handlerTx) own(err error) *pgconn.PgError {\n", "func (t *handlerTx) own(err error) *pgconn.PgError {\n\tvar some *pgconn.PgError\n\tif errors.As(err, &some) {\n\t\treturn some\n\t}\n"},
+	}, "sinks/pgsink", "TestAnErrorOfAnotherDatabaseIsTheHandlers"},
+	{"beside", "a message is blamed for what aborted its transaction", []edit{
+		{"sinks/pgsink/tx.go", "\t\treturn t.last\n", "\t\treturn nil\n"},
+	}, "sinks/pgsink", "TestWhatAbortedATransactionIsBlamedForIt"},
+	{"beside", "what a handler raises is the fence's word", []edit{
+		{"sinks/pgsink/errors.go", "|| pg.Hint != nonce {", "|| nonce == \"\" {"},
+	}, "sinks/pgsink", "TestAHandlersOwnSQLSTATEIsNotTheSinks"},
+	{"beside", "a session that a handler has changed goes back to the pool", []edit{
+		{"sinks/pgsink/commit.go", "if t.session != 0 && !t.conn.IsClosed() {", "if false {"},
+	}, "sinks/pgsink", "TestWhatAHandlerDoesToItsSessionStaysInItsTransaction"},
 	{"beside", "attempts add up over messages", []edit{
 		{"consumer/probe.go", "\tp.try = max(p.suspects/2, 1)\n\tp.attempts = 0\n", "\tp.try = max(p.suspects/2, 1)\n"},
 	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},

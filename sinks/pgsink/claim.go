@@ -29,7 +29,7 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	defer cancel()
 	f, err := s.claim(ctx, seen, c)
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("pgsink: claim %s: %w", c.Partition, ended(ctx, explain(err)))
+		return epoch.Fence{}, fmt.Errorf("pgsink: claim %s: %w", c.Partition, faultless(ended(ctx, explain(err))))
 	}
 	return f, nil
 }

@@ -1,9 +1,11 @@
 package pgsink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -31,22 +33,28 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 		return err
 	}
 	if err := s.commit(ctx, set, apply); err != nil {
-		return fmt.Errorf("pgsink: commit %s: %w", set, passing(err))
+		return fmt.Errorf("pgsink: commit %s: %w", set, err)
 	}
 	return nil
 }
 
 func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Context, Tx) error) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := &fenced{sink: s, as: as, conn: conn}
+		t := s.newFenced(conn, as)
 		if err := t.begin(ctx); err != nil {
 			return err
 		}
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
+		defer t.discard()
 		tx := &handlerTx{conn: conn, as: as}
 		if err := tx.run(ctx, apply); err != nil || !tx.ready() {
+			t.session |= tx.session
 			return t.abandon(ctx, tx.blame(err))
+		}
+		t.session = tx.session
+		if tx.session.has(deallocates) || s.unnamed.Load() {
+			return t.commitUnnamed(ctx)
 		}
 		return t.commit(ctx)
 	})
@@ -55,7 +63,7 @@ func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Cont
 // onCommit is on for a Commit, to which an unreachable server is a lost
 // connection, and no fault of the handler's.
 func (s *Sink) onCommit(ctx context.Context, f func(*pgx.Conn) error) error {
-	err := s.on(ctx, harmful, f)
+	err := s.each(ctx, harmful, f)
 	if _, is := err.(unreachable); is && ctx.Err() == nil { //nolint:errorlint // outermost only: a handler's error may hold one
 		return inDoubt(err)
 	}
@@ -64,27 +72,57 @@ func (s *Sink) onCommit(ctx context.Context, f func(*pgx.Conn) error) error {
 
 // What PgConn.TxStatus says.
 const (
-	noTransaction = 'I'
-	inTransaction = 'T'
+	noTransaction      = 'I'
+	inTransaction      = 'T'
+	abortedTransaction = 'E'
 )
 
 // fenced is an open transaction.
 type fenced struct {
-	sink *Sink
-	as   *advances
-	conn *pgx.Conn
-	xid  int64 // zero until begin has returned
+	sink  *Sink
+	as    *advances
+	conn  *pgx.Conn
+	nonce string // tells what the functions say from what a handler's statements do
+	xid   *int64 // nil until enter has answered
+
+	session session // what has been changed of it
+}
+
+// discard closes a connection that is not as it was.
+func (t *fenced) discard() {
+	if t.session != 0 && !t.conn.IsClosed() {
+		closeNow(t.conn)
+	}
+}
+
+// own marks an error of the connection's.
+func (t *fenced) own(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && outlives(pg) {
+		t.session |= changes
+	}
+	return faultless(err)
+}
+
+func (s *Sink) newFenced(conn *pgx.Conn, as *advances) *fenced {
+	return &fenced{sink: s, as: as, conn: conn, nonce: strconv.FormatUint(rand.Uint64(), 36)}
 }
 
 func (t *fenced) queueEnter(ctx context.Context, b *pgx.Batch) {
 	statement, idle, lock, whole := t.sink.options.bounds(ctx)
 	b.Queue(t.sink.sql.begin)
 	b.Queue(t.sink.sql.enter, statement, idle, lock, whole, t.as.locks,
-		t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms)
+		t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.nonce)
+}
+
+// advance are the arguments of the statement advance.
+func (t *fenced) advance() []any {
+	return []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.leaderEpochs,
+		t.xid, t.as.locks[0], t.nonce}
 }
 
 func (t *fenced) queueCommit(b *pgx.Batch) {
-	b.Queue(t.sink.sql.advance, t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.leaderEpochs)
+	b.Queue(t.sink.sql.advance, t.advance()...)
 	b.Queue("commit")
 }
 
@@ -99,17 +137,25 @@ func (t *fenced) begin(ctx context.Context) error {
 	if closed := r.Close(); err == nil {
 		err = closed
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case vanished(err):
+		closeNow(t.conn)
+		return unexecuted{err}
 	}
-	if refused := refusedAdvance(err, t.as); refused != nil {
+	if refused := t.refused(err); refused != nil {
 		err = refused
 	}
-	if err = t.abandon(ctx, explain(err)); t.conn.IsClosed() {
+	defer t.discard()
+	if err = t.abandon(ctx, t.own(explain(err))); t.conn.IsClosed() {
 		return unexecuted{err}
 	}
 	return err
 }
+
+// refused is what a refusal of enter or advance means, or nil if err is none.
+func (t *fenced) refused(err error) error { return refusedAdvance(err, t.as, t.nonce) }
 
 // commit moves the fences and commits. The two travel together: if advance
 // raises, the server skips the COMMIT behind it.
@@ -124,24 +170,54 @@ func (t *fenced) commit(ctx context.Context) error {
 		_ = r.Close()
 		return t.failed(ctx, explain(err))
 	}
-	return t.committed(ctx, r)
-}
-
-// committed reads the outcome of the COMMIT, the last result of r.
-func (t *fenced) committed(ctx context.Context, r pgx.BatchResults) error {
 	tag, err := r.Exec()
 	_ = r.Close() // whatever becomes of the connection after the answer
+	return t.committed(ctx, tag, err)
+}
+
+// commitUnnamed is commit without the prepared statements of the connection,
+// which the handler has deallocated.
+func (t *fenced) commitUnnamed(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return t.abandon(ctx, nil)
+	}
+	if t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
+		return t.commit(ctx) // which uses none, and what it goes through may know none
+	}
+	var args pgx.ExtendedQueryBuilder
+	if err := args.Build(t.conn.TypeMap(), nil, t.advance()); err != nil {
+		return t.abandon(ctx, err)
+	}
+	b := &pgconn.Batch{}
+	b.ExecParams(t.sink.sql.advance, args.ParamValues, nil, args.ParamFormats, nil)
+	b.ExecParams("commit", nil, nil, nil, nil)
+	results, err := t.conn.PgConn().ExecBatch(ctx, b).ReadAll()
+	if len(results) < 2 {
+		return t.failed(ctx, explain(cmp.Or(err, errors.New("no answer to COMMIT"))))
+	}
+	return t.committed(ctx, results[1].CommandTag, cmp.Or(results[1].Err, err))
+}
+
+// committed judges the answer to the COMMIT.
+func (t *fenced) committed(ctx context.Context, tag pgconn.CommandTag, err error) error {
 	switch {
+	case tag.String() == "COMMIT":
+		return nil
 	case definite(err):
-		return fmt.Errorf("the database refused the COMMIT: %w", err)
+		return t.refusedCommit(err)
 	case err != nil:
 		return inDoubt(ended(ctx, err))
-	case tag.String() != "COMMIT":
+	default:
 		// The server answers an aborted transaction's COMMIT with ROLLBACK.
 		return fmt.Errorf("the server answered COMMIT with %s: nothing was committed", tag)
-	default:
-		return nil
 	}
+}
+
+func (t *fenced) refusedCommit(err error) error {
+	if vanished(err) {
+		t.sink.unnamed.Store(true)
+	}
+	return fmt.Errorf("the database refused the COMMIT: %w", t.own(err))
 }
 
 // failed judges an error that came before the answer to a COMMIT that may have
@@ -150,10 +226,13 @@ func (t *fenced) failed(ctx context.Context, err error) error {
 	var unsent pgx.ErrPreprocessingBatch
 	switch {
 	case definite(err):
-		if refused := refusedAdvance(err, t.as); refused != nil {
+		if refused := t.refused(err); refused != nil {
 			err = refused
 		}
-		return t.abandon(ctx, err)
+		if vanished(err) {
+			t.sink.unnamed.Store(true)
+		}
+		return t.abandon(ctx, t.own(err))
 	case pgconn.SafeToRetry(err), errors.As(err, &unsent) && !t.conn.IsClosed():
 		return t.abandon(ctx, err)
 	default:
@@ -198,25 +277,25 @@ func closedByHandler(err error) bool {
 }
 
 // rollback ends the transaction xid, or whatever transaction there is if xid is
-// zero, and reports whether the handler had left it by itself: then there is
-// none, or one without the mark that enter made, or xid was not aborted. It
-// uses no parameters and no cache, so that it works in an aborted transaction
-// and in every mode, in one round trip.
-func rollback(ctx context.Context, conn *pgx.Conn, xid int64) (escaped bool) {
+// nil, and reports whether the handler had left it by itself: then there is
+// none, or another one, or xid was not aborted. It uses no parameters and no
+// cache, so that it works in an aborted transaction and in every mode, in one
+// round trip.
+func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
 	status := conn.PgConn().TxStatus()
 	if status == noTransaction {
-		return xid != 0
+		return xid != nil
 	}
-	if xid == 0 {
+	if xid == nil {
 		_, _ = conn.PgConn().Exec(ctx, "rollback").ReadAll()
 		return false
 	}
-	id := "'" + strconv.FormatInt(xid, 10) + "'"
-	sql := "rollback; select pg_catalog.pg_xact_status(" + id + "::pg_catalog.xid8) <> 'aborted'"
+	id := "'" + strconv.FormatInt(*xid, 10) + "'::pg_catalog.xid8"
+	sql := "rollback; select pg_catalog.pg_xact_status(" + id + ") <> 'aborted'"
 	if status == inTransaction {
-		sql = "select pg_catalog.current_setting('epochfence.transaction', true) is distinct from " + id + "; " + sql
+		sql = "select pg_catalog.pg_current_xact_id_if_assigned() is distinct from " + id + "; " + sql
 	}
 	results, _ := conn.PgConn().Exec(ctx, sql).ReadAll() // where this fails, the connection ends
 	for _, r := range results {

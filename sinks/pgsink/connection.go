@@ -2,6 +2,7 @@ package pgsink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -34,9 +35,40 @@ type (
 func (e unexecuted) Unwrap() error  { return e.error }
 func (e unreachable) Unwrap() error { return e.error }
 
-// on runs f on a connection, and on another one if that was lost before it
-// executed anything, or whenever it was lost if a repetition is harmless.
+// vanished reports whether err is that a prepared statement, which pgx has in its
+// cache, is not there any more.
+func vanished(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeNoStatement
+}
+
+// closeNow closes a connection without a word to the server.
+func closeNow(conn *pgx.Conn) {
+	_ = conn.PgConn().Conn().Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = conn.Close(ctx)
+}
+
+// on is each for f that sends none but the sink's own statements: if they are
+// not there any more, they will be on another connection.
 func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) error {
+	return s.each(ctx, again, func(conn *pgx.Conn) error {
+		err := f(conn)
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && outlives(pg) {
+			closeNow(conn)
+		}
+		if vanished(err) {
+			return unexecuted{err}
+		}
+		return err
+	})
+}
+
+// each runs f on a connection, and on another one if that was lost before it
+// executed anything, or whenever it was lost if a repetition is harmless.
+func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) error {
 	for try := 1; ; try++ {
 		conn, err := s.acquire(ctx)
 		if err != nil {
@@ -65,7 +97,7 @@ func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) er
 func (s *Sink) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return nil, ended(ctx, fmt.Errorf("get a connection: %w", explainServer(err)))
+		return nil, ended(ctx, fmt.Errorf("get a connection: %w", faultless(explainServer(err))))
 	}
 	return conn, nil
 }
@@ -95,7 +127,7 @@ func (s *Sink) transact(ctx context.Context, again repeat, queue func(*pgx.Batch
 		}
 		_ = r.Close()
 		if err != nil && !conn.IsClosed() {
-			rollback(ctx, conn, 0)
+			rollback(ctx, conn, nil)
 		}
 		return err
 	})

@@ -29,15 +29,27 @@ const (
 
 // SQLSTATEs of PostgreSQL, from its manual's appendix A.
 const (
-	codePermission      = "42501" // insufficient_privilege
-	codeLockTimeout     = "55P03" // lock_not_available
-	codeQueryCanceled   = "57014" // by a timeout or a person
-	codeReadOnly        = "25006" // read_only_sql_transaction
-	codeUndefinedTable  = "42P01"
-	codeUndefinedFunc   = "42883"
-	codeInvalidSchema   = "3F000"
-	codeInvalidPassword = "28P01"
-	codeInvalidRole     = "28000" // invalid_authorization_specification
+	codePermission       = "42501" // insufficient_privilege
+	codeLockTimeout      = "55P03" // lock_not_available
+	codeQueryCanceled    = "57014" // by a timeout or a person
+	codeNoStatement      = "26000" // invalid_sql_statement_name
+	codeAborted          = "25P02" // in_failed_sql_transaction
+	codeReadOnly         = "25006" // read_only_sql_transaction
+	codeUnsupported      = "0A000" // feature_not_supported
+	codeDiskFull         = "53100"
+	codeUndefinedTable   = "42P01"
+	codeUndefinedColumn  = "42703"
+	codeUndefinedObject  = "42704"
+	codeDatatypeMismatch = "42804"
+	codeNoSuchConstraint = "42P10" // invalid_column_reference: of an ON CONFLICT
+	codeSameStatement    = "42P05" // duplicate_prepared_statement
+	codeInvalidCatalog   = "3D000"
+	codeDataCorrupted    = "XX001"
+	codeIndexCorrupted   = "XX002"
+	codeUndefinedFunc    = "42883"
+	codeInvalidSchema    = "3F000"
+	codeInvalidPassword  = "28P01"
+	codeInvalidRole      = "28000" // invalid_authorization_specification
 )
 
 // fenceRow is a fence as row_to_json has it in an error's DETAIL.
@@ -92,19 +104,62 @@ func held(e *pgconn.PgError) (epoch.Fence, error) {
 	return r.fence()
 }
 
-// passing marks the refusals of a transaction that are nobody's fault and pass:
-// class 40 (deadlock, serialization failure), class 53 (disk, memory or
-// connections used up), a lock not granted in time, and a server that has become
-// a standby.
-func passing(err error) error {
+// blameless returns [epoch.ErrTransient] or [epoch.ErrUnhealthy] for an error that
+// is no message's fault, and otherwise nil. Of class 42 it takes those that a
+// schema gives cause for which is not the one that the statements expect; a handler
+// that composes its SQL from messages can say consumer.Permanent.
+func blameless(e *pgconn.PgError) error {
+	switch e.Code {
+	case codeLockTimeout, codeNoStatement, codeSameStatement:
+		return epoch.ErrTransient
+	case codeUnsupported:
+		if e.Routine == "RevalidateCachedQuery" { // a prepared statement's result has changed
+			return epoch.ErrTransient
+		}
+	case codePermission:
+		if e.Routine == "ExecWithCheckOptions" { // a policy of the table's is against this row
+			return nil
+		}
+		return epoch.ErrUnhealthy
+	case codeReadOnly, codeUndefinedTable, codeUndefinedColumn, codeUndefinedFunc, codeUndefinedObject, codeDatatypeMismatch,
+		codeNoSuchConstraint, codeInvalidSchema, codeInvalidCatalog, codeDiskFull, codeDataCorrupted, codeIndexCorrupted:
+		return epoch.ErrUnhealthy
+	}
+	switch e.Code[:min(2, len(e.Code))] {
+	case "40", "53": // deadlock, serialization failure; memory, locks or connections used up
+		return epoch.ErrTransient
+	case "08", "28", "58", "F0", "HV": // another server, credentials, the operating system, the configuration, a foreign table
+		return epoch.ErrUnhealthy
+	}
+	return nil
+}
+
+// outlives reports whether e will be met with on this connection again, and not on
+// another one: its prepared statements are not those of pgx's cache, or its server
+// has become a standby.
+func outlives(e *pgconn.PgError) bool {
+	switch e.Code {
+	case codeNoStatement, codeSameStatement, codeUnsupported, codeReadOnly:
+		return blameless(e) != nil
+	}
+	return false
+}
+
+// faultless marks an error of the sink's own statements that is no message's
+// fault.
+func faultless(err error) error {
 	var pg *pgconn.PgError
-	if errors.Is(err, epoch.ErrInDoubt) || !errors.As(err, &pg) {
+	if !errors.As(err, &pg) {
 		return err
 	}
-	if strings.HasPrefix(pg.Code, "40") || strings.HasPrefix(pg.Code, "53") || pg.Code == codeLockTimeout || pg.Code == codeReadOnly {
-		return fmt.Errorf("%w: %w", epoch.ErrTransient, err)
+	return mark(err, blameless(pg))
+}
+
+func mark(err, as error) error {
+	if as == nil || errors.Is(err, as) || as == epoch.ErrTransient && errors.Is(err, epoch.ErrInDoubt) {
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %w", as, err)
 }
 
 // refusedClaim is what the function claim's refusal means, or nil if err is
@@ -137,10 +192,11 @@ func refusedClaim(err error, c epoch.Claim) error {
 }
 
 // refusedAdvance is what a refusal of enter or advance means, or nil if err is
-// none.
-func refusedAdvance(err error, as *advances) error {
+// none of a transaction with that nonce: statements of the handler's may raise what
+// they like.
+func refusedAdvance(err error, as *advances, nonce string) error {
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+	if !errors.As(err, &pg) || pg.Hint != nonce {
 		return nil
 	}
 	switch pg.Code {

@@ -73,8 +73,8 @@ func wantStock(r *rig, n int) {
 // where none of its calls would.
 const (
 	enterSQL = `select epochfence.enter(30000, $1::int, 10000, 60000, $2::bigint[],
-		$3::text[], $4::text[], $5::int[], $6::text[]::uuid[], $7::bigint[])`
-	advanceSQL = `select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::int[])`
+		$3::text[], $4::text[], $5::int[], $6::text[]::uuid[], $7::bigint[], 'nonce')`
+	advanceSQL = `select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::int[], pg_current_xact_id()::text::bigint, 0, 'nonce')`
 )
 
 // freeze leaves a transaction open that holds the stock and, after its

@@ -29,7 +29,7 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 		err = &epoch.MissingError{Partition: p}
 	}
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, ended(ctx, explain(err)))
+		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, faultless(ended(ctx, explain(err))))
 	}
 	return f, nil
 }
@@ -69,7 +69,7 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 		return rows.Err()
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), ended(ctx, explain(err)))
+		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), faultless(ended(ctx, explain(err))))
 	}
 	return found, nil
 }

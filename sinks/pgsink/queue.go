@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -82,9 +85,9 @@ func (q *Queue) close() []queuedStatement {
 
 // StatementError is the failure of a queued statement.
 type StatementError struct {
-	Number int    // which one, from 1; 0 where several have this SQL and pgx does not say which
+	Number int    // which one, from 1; 0 where several have this SQL, or nothing says which
 	Of     int    // how many there were
-	SQL    string // as it was queued, without its arguments
+	SQL    string // as it was queued, without its arguments; empty where nothing says which
 	Err    error
 }
 
@@ -93,7 +96,10 @@ func (e *StatementError) Error() string {
 	if len(sql) < len(e.SQL) {
 		sql += "…"
 	}
-	if e.Number == 0 {
+	switch {
+	case e.SQL == "":
+		return fmt.Sprintf("one of %d queued statements: %v", e.Of, e.Err)
+	case e.Number == 0:
 		return fmt.Sprintf("one of %d queued statements, %q: %v", e.Of, sql, e.Err)
 	}
 	return fmt.Sprintf("queued statement %d of %d, %q: %v", e.Number, e.Of, sql, e.Err)
@@ -110,7 +116,7 @@ func (s Queued) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx c
 		return err
 	}
 	if err := s.commit(ctx, set, apply); err != nil {
-		return fmt.Errorf("pgsink: commit %s: %w", set, passing(err))
+		return fmt.Errorf("pgsink: commit %s: %w", set, err)
 	}
 	return nil
 }
@@ -130,11 +136,42 @@ func (s Queued) commit(ctx context.Context, as *advances, apply func(context.Con
 	if err != nil {
 		return err
 	}
+	items := q.close()
+	if !slices.ContainsFunc(items, func(q queuedStatement) bool { return sessionOf(q.sql).has(deallocates) }) {
+		err := s.sendAll(ctx, as, items)
+		var lost vanishedError
+		if !errors.As(err, &lost) {
+			return err
+		}
+	}
+	// The statements deallocate those that pgx has prepared for the rest of the
+	// batch. So not as one batch.
+	return s.Sink.commit(ctx, as, func(ctx context.Context, tx Tx) error {
+		for i, q := range items {
+			if _, err := tx.Exec(ctx, q.sql, q.args...); err != nil {
+				return &StatementError{Number: i + 1, Of: len(items), SQL: q.sql, Err: err}
+			}
+		}
+		return nil
+	})
+}
+
+// vanishedError: a statement of the sink's own was not there any more, within a
+// batch. Nothing was committed.
+type vanishedError struct{ error }
+
+func (e vanishedError) Unwrap() error { return e.error }
+
+func (s Queued) sendAll(ctx context.Context, as *advances, items []queuedStatement) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := &fenced{sink: s.Sink, as: as, conn: conn}
+		t := s.newFenced(conn, as)
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
-		return t.send(ctx, q.close())
+		defer t.discard()
+		for _, q := range items {
+			t.session |= sessionOf(q.sql)
+		}
+		return t.send(ctx, items)
 	})
 }
 
@@ -146,30 +183,107 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 		b.Queue(q.sql, q.args...)
 	}
 	t.queueCommit(b)
-	r := t.conn.SendBatch(ctx, b)
+	r, err := t.sendBatch(ctx, b)
+	if err != nil {
+		return &StatementError{Of: len(items), Err: err}
+	}
 	if _, err := r.Exec(); err != nil { // the BEGIN's
 		_ = r.Close()
 		return t.unsent(ctx, err, items)
 	}
-	if err := t.results(r, items); err != nil {
+	if err := r.QueryRow().Scan(&t.xid); err != nil {
 		_ = r.Close()
-		return t.failed(ctx, err)
+		return t.failed(ctx, explain(err))
 	}
-	return t.committed(ctx, r)
+	return t.answered(ctx, r, items)
 }
 
-// results reads all between the BEGIN and the COMMIT.
-func (t *fenced) results(r pgx.BatchResults, items []queuedStatement) error {
-	if err := r.QueryRow().Scan(&t.xid); err != nil {
-		return explain(err)
-	}
-	for i, q := range items {
-		if _, err := r.Exec(); err != nil {
-			return &StatementError{Number: i + 1, Of: len(items), SQL: q.sql, Err: err}
+// sendBatch sends b, whose arguments' methods are the handler's. If one panics, or
+// ends the goroutine, no COMMIT has been sent.
+func (t *fenced) sendBatch(ctx context.Context, b *pgx.Batch) (r pgx.BatchResults, err error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
 		}
+		closeNow(t.conn)
+		if v := recover(); v != nil {
+			err = fmt.Errorf("an argument panicked: %v\n%s", v, debug.Stack())
+		}
+	}()
+	r = t.conn.SendBatch(ctx, b)
+	returned = true
+	return r, nil
+}
+
+// answer is that to one statement.
+type answer struct {
+	tag  string
+	ours bool // of advance
+}
+
+// answered reads the rest of r, the answers to the handler's statements, advance
+// and COMMIT. In the simple protocol one text may hold several statements, or
+// none, so that the answer to the COMMIT is the last one, whichever it is: it is
+// taken for it if there was no error and that of advance comes before it.
+func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queuedStatement) error {
+	var last, before answer
+	n := 0
+	for ; ; n++ {
+		rows, err := r.Query()
+		if err != nil {
+			break
+		}
+		a := answer{}
+		for rows.Next() {
+			raw := rows.RawValues()
+			a.ours = len(raw) == 1 && string(raw[0]) == t.nonce
+		}
+		rows.Close()
+		if rows.Err() != nil {
+			break
+		}
+		a.tag = rows.CommandTag().String()
+		last, before = a, last
 	}
-	_, err := r.Exec() // advance
-	return explain(err)
+	err := r.Close()
+	switch {
+	case last.tag == "COMMIT" && before.ours: // whatever becomes of the connection after the answer
+		return nil
+	case err == nil:
+		return t.abandon(ctx, fmt.Errorf("the server answered COMMIT with %q: the transaction did not end as it should", last.tag))
+	case !before.ours && !last.ours:
+		return t.failed(ctx, t.statement(err, n, items))
+	case vanished(err):
+		return t.failed(ctx, vanishedError{err})
+	case definite(err):
+		return t.refusedCommit(err)
+	default:
+		return inDoubt(ended(ctx, err))
+	}
+}
+
+// statement says of which statement err, the answer after n others, is.
+func (t *fenced) statement(err error, n int, items []queuedStatement) error {
+	switch {
+	case t.refused(err) != nil:
+		return err
+	case t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol &&
+		slices.ContainsFunc(items[:min(n+1, len(items))], func(q queuedStatement) bool { return !single(q.sql) }):
+		return &StatementError{Of: len(items), Err: err}
+	case n < len(items):
+		return &StatementError{Number: n + 1, Of: len(items), SQL: items[n].sql, Err: err}
+	case vanished(err):
+		return vanishedError{err}
+	default:
+		return explain(err) // of advance
+	}
+}
+
+// single reports whether sql is one statement for certain.
+func single(sql string) bool {
+	sql = strings.TrimSpace(sql)
+	return sql != "" && !strings.Contains(strings.TrimSuffix(sql, ";"), ";") && !strings.HasPrefix(sql, "--") && !strings.HasPrefix(sql, "/*")
 }
 
 // unsent judges an error that came before the first result: of preparing the
@@ -187,6 +301,9 @@ func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement)
 		return ended(ctx, err)
 	case preparing && t.conn.IsClosed():
 		return unexecuted{inDoubt(err)}
+	case vanished(err) && !preparing:
+		closeNow(t.conn)
+		return unexecuted{err}
 	case !t.conn.IsClosed():
 		return t.abandon(ctx, err)
 	case neverRan(err):

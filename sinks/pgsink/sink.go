@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,7 +20,8 @@ type Sink struct {
 	pool    *pgxpool.Pool
 	options Options
 	sql     statements
-	denied  sync.Once // has been logged
+	denied  sync.Once   // has been logged
+	unnamed atomic.Bool // handlers deallocate prepared statements: see [fenced.commitUnnamed]
 	server  server
 }
 
@@ -43,9 +45,9 @@ func newStatements(o Options) statements {
 		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
 			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::text, $11::text::uuid, $12::bigint, $13::int)",
 		enter: "select " + s + "enter($1::int, $2::int, $3::int, $4::int, $5::bigint[], " +
-			"$6::text[], $7::text[], $8::int[], $9::text[]::uuid[], $10::bigint[])",
+			"$6::text[], $7::text[], $8::int[], $9::text[]::uuid[], $10::bigint[], $11::text)",
 		advance: "select " + s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], " +
-			"$5::bigint[], $6::bigint[], $7::int[])",
+			"$5::bigint[], $6::bigint[], $7::int[], $8::bigint, $9::bigint, $10::text)",
 		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::int, $6::bigint, " +
 			"$7::timestamptz, $8::bytea, $9::bytea, $10::bytea[], $11::bytea[], $12::text)",
 	}
@@ -177,7 +179,7 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, ended(ctx, explain(err)))
+		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, faultless(ended(ctx, explain(err))))
 	}
 	return nil
 }

@@ -44,8 +44,12 @@ type handlerTx struct {
 
 	mu     sync.Mutex // held while the connection is in use
 	closed bool
-	failed error // the first error of a statement
+	failed error             // the first error of a statement
+	last   *pgconn.PgError   // the last one but for what only says that there was one
+	shrug  []*pgconn.PgError // those that are no message's fault, as far as they may matter
 	leaked bool
+
+	session session // what the handler's statements have changed of it
 }
 
 // run calls apply and closes t when it has returned, in whatever way.
@@ -72,8 +76,35 @@ func (t *handlerTx) ready() bool {
 }
 
 // blame is why the handler's work cannot be committed, where the handler
-// returned err or did not leave the transaction ready.
+// returned err or did not leave the transaction ready. It marks what is no
+// message's fault, if it has come from this transaction: from another database it
+// is the handler's to judge.
 func (t *handlerTx) blame(err error) error {
+	why := t.why(err)
+	if own := t.own(err); own != nil {
+		return mark(why, blameless(own))
+	}
+	return why
+}
+
+// own is the error of this transaction's that made the handler return err: the one
+// that err tells of, or else the one that has aborted the transaction.
+func (t *handlerTx) own(err error) *pgconn.PgError {
+	for _, e := range t.shrug {
+		if tells(err, e) {
+			return e
+		}
+	}
+	if pg := t.conn.PgConn(); !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == abortedTransaction {
+		return t.last
+	}
+	return nil
+}
+
+// tells reports whether e is err or in what it wraps.
+func tells(err error, e *pgconn.PgError) bool { return errors.Is(err, e) }
+
+func (t *handlerTx) why(err error) error {
 	pg := t.conn.PgConn()
 	switch {
 	case t.leaked:
@@ -110,16 +141,32 @@ func (t *handlerTx) done(err error) {
 
 func (t *handlerTx) note(err error) {
 	var pg *pgconn.PgError
-	if t.failed == nil && errors.As(err, &pg) {
+	if !errors.As(err, &pg) {
+		return
+	}
+	if t.failed == nil {
 		t.failed = err
 	}
+	if pg.Code != codeAborted {
+		t.last = pg
+	}
+	if blameless(pg) != nil {
+		t.shrug = append(t.shrug[max(0, len(t.shrug)-maxShrug):], pg)
+	}
+	if outlives(pg) {
+		t.session |= changes
+	}
 }
+
+// maxShrug bounds what a handler that goes on from savepoints makes us remember.
+const maxShrug = 16
 
 func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	if err := t.use(); err != nil {
 		return tag, err
 	}
 	defer func() { t.done(err) }()
+	t.session |= sessionOf(sql)
 	return t.conn.Exec(ctx, sql, args...)
 }
 
@@ -128,6 +175,7 @@ func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.R
 		return failedRows{err: err}, err
 	}
 	defer func() { t.done(err) }()
+	t.session |= sessionOf(sql)
 	r, err := t.conn.Query(ctx, sql, args...)
 	return &rows{tx: t, inner: r}, err
 }
@@ -137,6 +185,7 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 		return failedRow{err}
 	}
 	defer t.done(nil)
+	t.session |= sessionOf(sql)
 	return &row{tx: t, inner: t.conn.QueryRow(ctx, sql, args...)}
 }
 
@@ -145,6 +194,9 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 		return pgx.FailedBatchResults(b, err)
 	}
 	defer t.done(nil)
+	for _, q := range b.QueuedQueries {
+		t.session |= sessionOf(q.SQL)
+	}
 	return &batchResults{tx: t, inner: t.conn.SendBatch(ctx, b)}
 }
 

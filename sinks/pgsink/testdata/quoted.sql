@@ -6,7 +6,9 @@ create schema if not exists "Fences of ""Größe""";
 -- Every function is SECURITY DEFINER with a pinned search_path: an application
 -- role needs USAGE on the schema and EXECUTE on the functions, and cannot read
 -- or write the tables. Refusals are errors with a SQLSTATE of their own, so that
--- they abort the transaction, and carry the fence as found as JSON in DETAIL:
+-- they abort the transaction, and carry the fence as found as JSON in DETAIL. Those
+-- of a transaction with statements of a handler, which may raise the same SQLSTATE,
+-- carry what the transaction was entered with as nonce in HINT:
 --
 --   XF001 stale       another claim holds the fence
 --   XF002 moved       the claim holds, the position is another
@@ -168,7 +170,8 @@ end
 $$;
 
 -- refuse raises what speaks against an advance, if anything does.
-create function "Fences of ""Größe""".refuse(in_group text, in_topic text, in_partition integer, in_claim uuid, in_from bigint)
+create function "Fences of ""Größe""".refuse(in_group text, in_topic text, in_partition integer, in_claim uuid, in_from bigint,
+    nonce text)
 returns void
 language plpgsql set search_path = "Fences of ""Größe""", pg_temp
 as $$
@@ -178,14 +181,14 @@ begin
     select * into f from fence
     where group_name = in_group and topic = in_topic and partition = in_partition;
     if not found then
-        raise exception using errcode = 'XF003', message = 'no fence',
+        raise exception using errcode = 'XF003', message = 'no fence', hint = nonce,
             detail = json_build_object('group_name', in_group, 'topic', in_topic, 'partition', in_partition);
     end if;
     if f.claim_id <> in_claim or in_claim = '00000000-0000-0000-0000-000000000000' then
-        raise exception using errcode = 'XF001', message = 'stale claim', detail = row_to_json(f);
+        raise exception using errcode = 'XF001', message = 'stale claim', hint = nonce, detail = row_to_json(f);
     end if;
     if f.next_offset <> in_from then
-        raise exception using errcode = 'XF002', message = 'position moved', detail = row_to_json(f);
+        raise exception using errcode = 'XF002', message = 'position moved', hint = nonce, detail = row_to_json(f);
     end if;
 end
 $$;
@@ -199,7 +202,7 @@ $$;
 -- one that a later claim finds.
 create function "Fences of ""Größe""".enter(statement_timeout_ms integer, idle_timeout_ms integer, lock_timeout_ms integer,
     transaction_timeout_ms integer, locks bigint[],
-    groups text[], topics text[], partitions integer[], claims uuid[], froms bigint[])
+    groups text[], topics text[], partitions integer[], claims uuid[], froms bigint[], nonce text)
 returns bigint
 language plpgsql security definer set search_path = "Fences of ""Größe""", pg_temp
 as $$
@@ -225,25 +228,46 @@ begin
         or a.claim = '00000000-0000-0000-0000-000000000000'
     order by a.position limit 1;
     if found then
-        perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i]);
+        perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);
     end if;
     return xid::bigint;
 end
 $$;
 
+-- entered tells whether the transaction is the one that was entered, and not one
+-- that the handler has begun after it. It is if it has the id that enter returned.
+-- Where who asks has not seen that, it is told by the mark that enter left, or, as
+-- a handler can take that away with RESET ALL, by the lock.
+create function "Fences of ""Größe""".entered(xid bigint, lock bigint) returns boolean
+language plpgsql set search_path = "Fences of ""Größe""", pg_temp
+as $$
+declare
+    now_xid text := pg_current_xact_id()::text;
+begin
+    if xid is not null then
+        return now_xid = xid::text;
+    end if;
+    return current_setting('epochfence.transaction', true) is not distinct from now_xid
+        or exists (select from pg_locks l
+            where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ShareLock'
+                and l.classid = ((lock >> 32) & 4294967295)::oid and l.objid = (lock & 4294967295)::oid
+                and l.database = (select d.oid from pg_database d where d.datname = current_database())
+                and l.pid = pg_backend_pid());
+end
+$$;
+
 -- advance is the last statement before COMMIT: for each partition in the order
 -- given, which must be key order, the fence's claim is mine and its next_offset
--- is where I started, or it raises.
+-- is where I started, or it raises. It returns the nonce: who reads that knows
+-- that the answer is this one's, and not that of a statement of the handler's.
 create function "Fences of ""Größe""".advance(groups text[], topics text[], partitions integer[], claims uuid[],
-    froms bigint[], tos bigint[], leader_epochs integer[])
-returns void
+    froms bigint[], tos bigint[], leader_epochs integer[], xid bigint, lock bigint, nonce text)
+returns text
 language plpgsql security definer set search_path = "Fences of ""Größe""", pg_temp
 as $$
 begin
-    -- A transaction that the handler began after one that it ended by itself
-    -- does not carry the mark that enter left.
-    if current_setting('epochfence.transaction', true) is distinct from pg_current_xact_id()::text then
-        raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction';
+    if not entered(xid, lock) then
+        raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;
     end if;
     for i in 1 .. cardinality(groups) loop
         for attempt in 1 .. 2 loop
@@ -260,19 +284,20 @@ begin
             perform from fence f
             where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
             for update;
-            perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i]);
+            perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);
             if attempt = 2 then
                 raise exception 'fence neither advanced nor refused';
             end if;
         end loop;
     end loop;
+    return nonce;
 end
 $$;
 
 revoke all on "Fences of ""Größe""".migration, "Fences of ""Größe""".fence from public;
 revoke all on function "Fences of ""Größe""".schema_version, "Fences of ""Größe""".read_fence, "Fences of ""Größe""".read_fences,
     "Fences of ""Größe""".server, "Fences of ""Größe""".seed, "Fences of ""Größe""".claim,
-    "Fences of ""Größe""".refuse, "Fences of ""Größe""".enter, "Fences of ""Größe""".advance from public;
+    "Fences of ""Größe""".refuse, "Fences of ""Größe""".enter, "Fences of ""Größe""".entered, "Fences of ""Größe""".advance from public;
 
 insert into "Fences of ""Größe""".migration (version, name) values (1, 'fence');
 

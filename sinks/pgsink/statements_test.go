@@ -1,0 +1,338 @@
+package pgsink_test
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// insert is an effect of the list.
+func insert(list string) string {
+	return "insert into effects (list, value) values ('" + list + "', '1')"
+}
+
+// whatever is what handlers send, LIST being that of the round.
+var whatever = []string{
+	"INSERT", "INSERT", "INSERT", "INSERT;", "INSERT -- of this round", "/* one */ INSERT", "INSERT; INSERT",
+	"INSERT; select 1", "select 1; select 2; INSERT", "INSERT; select 1; commit", "select 1", "select generate_series(1, 3)",
+	"", ";", "-- nothing", "/* nothing */", ";;",
+	"commit", "rollback", "begin", "commit; begin", "commit; begin; INSERT", "rollback; begin", "commit and chain", "rollback and chain",
+	"INSERT; commit", "commit; INSERT", "commit --", "commit; select 1", "end", "abort",
+	"savepoint a", "rollback to savepoint a", "release savepoint a", "savepoint a; INSERT; rollback to a",
+	"select 1/0", "INSERT; select 1/0", "insert into nowhere values (1)", "savepoint a; select 1/0",
+	"do $$ begin INSERT; end $$", "do $$ begin raise exception using errcode = 'XF001'; end $$",
+	"do $$ begin raise exception using errcode = 'XF004', detail = '{}', hint = 'x'; end $$", "do $$ begin execute 'deallocate all'; end $$",
+	"prepare transaction 'x'", "set transaction read only", "set local statement_timeout = 0", "set application_name = 'x'", "reset all", "RESET ALL; INSERT",
+	"deallocate all", "INSERT; deallocate all", "discard all", "discard temp", "listen news", "set constraints all deferred",
+	"set session characteristics as transaction read only", "set role none", "lock table effects in row exclusive mode",
+	"select set_config('epochfence.transaction', '', false)", "create temp table leftover (a int)", "prepare p as select 1",
+	"/* not closed", "select 'not closed", "select $$not closed",
+}
+
+// TestWhateverAHandlerSendsItsOutcomeIsTold: nil is that all of it is committed
+// with the advance, an escape that the advance is not, and any other error that
+// is not in doubt that nothing is.
+func TestWhateverAHandlerSendsItsOutcomeIsTold(t *testing.T) {
+	t.Parallel()
+	rounds := 60
+	if os.Getenv("EPOCHFENCE_LONG") != "" {
+		rounds = 3000
+	}
+	r := newRig(t)
+	r.sql("create index on effects (list)")
+	for name, mode := range modes {
+		for _, queued := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, queued %v", name, queued), func(t *testing.T) {
+				t.Parallel()
+				s := r.openOn(newPool(t, r.appURL, mode, fast))
+				p := orders
+				p.Group = t.Name()
+				seed(t, s, p)
+				f := claim(t, s, p, 5)
+				rng := rand.New(rand.NewPCG(uint64(len(name)), uint64(rounds)))
+				for round := range rounds {
+					list := fmt.Sprintf("%s %d", name, round)
+					if queued {
+						list += " queued"
+					}
+					var texts []string
+					for range 1 + rng.IntN(4) {
+						texts = append(texts, strings.ReplaceAll(whatever[rng.IntN(len(whatever))], "INSERT", insert(list)))
+					}
+					careless := rng.IntN(2) == 0 // of errors
+					send := func(ctx context.Context, tx execer) error {
+						for _, text := range texts {
+							if _, err := tx.Exec(ctx, text); err != nil && !careless {
+								return err
+							}
+						}
+						return nil
+					}
+					var err error
+					if queued {
+						err = s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) })
+					} else {
+						err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
+					}
+					again, ferr := s.Fence(t.Context(), p)
+					effects, lerr := r.list(t.Context(), list)
+					if ferr != nil || lerr != nil {
+						t.Fatal(ferr, lerr)
+					}
+					all := strings.Join(texts, "\n")
+					undone := strings.Contains(strings.ToLower(all), "rollback") || strings.Contains(all, "abort")
+					moved := again.Next == f.Next+1
+					switch {
+					case errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrMoved), errors.Is(err, epoch.ErrMissing), errors.Is(err, epoch.ErrInDoubt):
+						t.Errorf("%q, careless %v: err = %v", texts, careless, err)
+					case err == nil && (!moved || !undone && !careless && len(effects) != strings.Count(all, "insert into effects")):
+						t.Errorf("%q, careless %v: err is nil; the fence moved: %v; %d effects", texts, careless, moved, len(effects))
+					case errors.Is(err, epoch.ErrEscaped) && moved, err != nil && !errors.Is(err, epoch.ErrEscaped) && (moved || len(effects) > 0):
+						t.Errorf("%q, careless %v: err = %v; the fence moved: %v; %d effects", texts, careless, err, moved, len(effects))
+					}
+					f = again
+				}
+			})
+		}
+	}
+}
+
+// TestAnAnswerIsThatOfItsStatement, however many a text holds.
+func TestAnAnswerIsThatOfItsStatement(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.openOn(r.pool(modes["simple_protocol"])).Queued()
+	seed(t, s.Sink, orders)
+	f := claim(t, s.Sink, orders, 5)
+	for text, result := range map[string]error{
+		insert("one") + "; select 1; commit":     epoch.ErrEscaped,
+		insert("two") + "; select 1":             nil,
+		"-- nothing":                             nil,
+		insert("three") + "; select 1; select 2": nil,
+	} {
+		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+			_, err := q.Exec(ctx, text)
+			return err
+		})
+		again, _ := s.Fence(t.Context(), orders)
+		if !errors.Is(err, result) || (again.Next > f.Next) != (err == nil) {
+			t.Errorf("%s: err = %v, want %v; the fence went from %d to %d", text, err, result, f.Next, again.Next)
+		}
+		f = again
+	}
+	r.wantList("two", "1")
+	r.wantList("three", "1")
+}
+
+// hostileArg is an argument.
+type hostileArg func()
+
+func (h hostileArg) Value() (driver.Value, error) { h(); return "1", nil }
+
+// TestAnArgumentThatPanicsCostsItsTransaction and not the process.
+func TestAnArgumentThatPanicsCostsItsTransaction(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, mode := range modes {
+		s := r.openOn(r.pool(mode)).Queued()
+		p := orders
+		p.Group = name
+		seed(t, s.Sink, p)
+		f := claim(t, s.Sink, p, 5)
+		commit := func(arg any) error {
+			return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+				for _, v := range []any{"1", arg} {
+					if _, err := q.Exec(ctx, "insert into effects (list, value) values ('hostile', $1::text)", v); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		for range 2 { // the statement is prepared
+			err := commit(hostileArg(func() { panic("out of stock") }))
+			var statement *pgsink.StatementError
+			if !errors.As(err, &statement) || !strings.Contains(err.Error(), "panicked: out of stock") || errors.Is(err, epoch.ErrInDoubt) {
+				t.Errorf("%s: err = %v", name, err)
+			}
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			err := commit(hostileArg(runtime.Goexit))
+			t.Errorf("%s: Commit returned %v after its goroutine had ended", name, err)
+		}()
+		<-done
+		if again, err := s.Fence(t.Context(), p); err != nil || again != f {
+			t.Errorf("%s: the fence is %+v, %v; want %+v", name, again, err, f)
+		}
+		if err := commit(hostileArg(func() {})); err != nil {
+			t.Errorf("%s: and then: %v", name, err)
+		}
+	}
+}
+
+// TestAHandlersOwnSQLSTATEIsNotTheSinks, whichever it is.
+func TestAHandlersOwnSQLSTATEIsNotTheSinks(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	for n := 1; n < 10; n++ {
+		code := fmt.Sprintf("XF00%d", n)
+		sql := "do $$ begin raise exception using errcode = '" + code + "', " +
+			`detail = '{"group_name": "billing", "topic": "orders", "partition": 3, "claim_id": "00000000-0000-0000-0000-000000000000"}'; end $$`
+		for form, err := range map[string]error{
+			"handler": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { _, err := tx.Exec(ctx, sql); return err }),
+			"queue":   s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { _, err := q.Exec(ctx, sql); return err }),
+		} {
+			var pg *pgconn.PgError
+			if !errors.As(err, &pg) || pg.Code != code {
+				t.Errorf("%s, %s: err = %v", form, code, err)
+			}
+			for _, refusal := range []error{epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrEscaped} {
+				if errors.Is(err, refusal) {
+					t.Errorf("%s, %s: err = %v, which is %v", form, code, err, refusal)
+				}
+			}
+		}
+	}
+}
+
+// TestWhatAHandlerDoesToItsSessionStaysInItsTransaction: neither does the
+// transaction rest on it, nor does the next one meet with it.
+func TestWhatAHandlerDoesToItsSessionStaysInItsTransaction(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, name := range []string{"cache_statement", "simple_protocol"} {
+		var w wire
+		pool := r.pool(modes[name], w.one)
+		s := r.openOn(pool)
+		p := orders
+		p.Group = name
+		seed(t, s, p)
+		f := claim(t, s, p, 5)
+		for _, sql := range []string{
+			"reset all", "deallocate all", "do $$ begin execute 'deallocate all'; end $$", "discard temp", "listen news", "set application_name = 'poisoned'",
+			"set role none", "select pg_advisory_lock(1)", "prepare twice as select 1", "create temp table twice (a int)",
+			"-- name: Twice :exec\nset search_path = nowhere", "select set_config('lock_timeout', '1', false)",
+		} {
+			for _, queued := range []bool{false, true} {
+				commit := func(sql string) error {
+					if queued {
+						return s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+							if err := put(ctx, q, name, sql); err != nil {
+								return err
+							}
+							_, err := q.Exec(ctx, sql)
+							return err
+						})
+					}
+					return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+						if err := put(ctx, tx, name, sql); err != nil {
+							return err
+						}
+						_, err := tx.Exec(ctx, sql)
+						return err
+					})
+				}
+				for range 1 + strings.Count(sql, "twice") {
+					if err := commit(sql); err != nil {
+						t.Fatalf("%s, queued %v, %s: %v", name, queued, sql, err)
+					}
+					f.Next++
+				}
+				var left int
+				err := pool.QueryRow(t.Context(), `select (select count(*) from pg_listening_channels()) +
+					(select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory') +
+					(select count(*) from pg_settings where source = 'session' and name in ('application_name', 'search_path', 'lock_timeout')) +
+					(select count(*) from pg_prepared_statements where name = 'twice') + (select count(*) from pg_class where relnamespace = pg_my_temp_schema())`).Scan(&left)
+				if err != nil || left > 0 {
+					t.Errorf("%s, queued %v, %s: %d traces of it are left, %v", name, queued, sql, left, err)
+				}
+			}
+		}
+	}
+}
+
+// TestTheConnectionIsKeptWhereItsSessionIsAsItWas: closing it costs more than
+// all else.
+func TestTheConnectionIsKeptWhereItsSessionIsAsItWas(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string][2]bool{
+		insert("a"): {},
+		"-- name: Reserve :exec\nupdate stock set left_over = $1 -- set it": {},
+		"set local app.tenant = '7'":                                        {},
+		"SET CONSTRAINTS ALL DEFERRED":                                      {},
+		"select set_config('app.tenant', $1, true)":                         {},
+		"select pg_advisory_xact_lock(1)":                                   {},
+		"create temp table t (a int) on commit drop":                        {},
+		"update stock set a = 1; update stock set a = 2":                    {},
+		"create table listen (a int)":                                       {},
+		"do $$ begin perform 1; end $$":                                     {},
+		"set app.tenant = '7'":                                              {true, false},
+		"select 1; /* then */ Listen news":                                  {true, false},
+		"-- first\n  discard all":                                           {true, true},
+		"DEALLOCATE p":                                                      {true, true},
+		"do $$ begin execute 'deallocate all'; end $$":                      {true, true},
+		"select pg_try_advisory_lock(1)":                                    {true, false},
+		"create temporary table t (a int)":                                  {true, false},
+		"declare c cursor with hold for select 1":                           {true, false},
+		"select set_config('search_path', 'elsewhere', false)":              {true, false},
+	} {
+		if changed, deallocated := pgsink.SessionOf(sql); changed != want[0] || deallocated != want[1] {
+			t.Errorf("%s: %v, %v; want %v", sql, changed, deallocated, want)
+		}
+	}
+}
+
+// TestStatementsThatAFunctionDeallocatesAreDoneWithout, where no text tells.
+func TestStatementsThatAFunctionDeallocatesAreDoneWithout(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.sql("create function forget() returns void language plpgsql as $$ begin execute 'deallocate ' || 'all'; end $$")
+	for name, mode := range modes {
+		s := r.openOn(r.pool(mode, func(c *pgxpool.Config) { c.MaxConns = 2 }))
+		p := orders
+		p.Group = name
+		seed(t, s, p)
+		f := claim(t, s, p, 5)
+		tries := 0
+		for done := 0; done < 6; {
+			send := func(ctx context.Context, tx execer) error {
+				if err := put(ctx, tx, name, fmt.Sprint(done)); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, "select forget()")
+				return err
+			}
+			var err error
+			if done%2 == 0 {
+				err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
+			} else {
+				err = s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) })
+			}
+			if tries++; err != nil && !errors.Is(err, epoch.ErrTransient) || tries > 30 {
+				t.Fatalf("%s: try %d: %v", name, tries, err)
+			}
+			if err == nil {
+				done++
+				f.Next++
+			}
+		}
+		r.wantList(name, "0", "1", "2", "3", "4", "5")
+	}
+}
