@@ -53,10 +53,11 @@ func (s Server) Wait(ctx context.Context, try func(context.Context) error) (trie
 		if ctx.Err() == nil || last.get() == nil || !isEnd(err) {
 			last.set(err)
 		}
-		if ctx.Err() != nil || time.Since(began) >= s.Patience(last.get()) {
+		left := s.Patience(last.get()) - time.Since(began)
+		if ctx.Err() != nil || left <= 0 {
 			return spent(), last.get()
 		}
-		timer := time.NewTimer(pause.NextBackOff())
+		timer := time.NewTimer(min(pause.NextBackOff(), left)) // to try once more at the end
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

@@ -14,6 +14,7 @@ import (
 var (
 	errDown  = errors.New("connection refused")
 	errWrong = errors.New("wrong password")
+	errOdd   = errors.New("the connection is closed at the first word")
 )
 
 // waiting is a server that is waited for, and what was logged.
@@ -22,8 +23,11 @@ func waiting() (Server, *bytes.Buffer) {
 	return Server{
 		Name: "the server at a:1", Timeout: 30 * time.Second, Log: slog.New(slog.NewTextHandler(&said, nil)),
 		Patience: func(err error) time.Duration {
-			if errors.Is(err, errWrong) {
+			switch {
+			case errors.Is(err, errWrong):
 				return 0
+			case errors.Is(err, errOdd):
+				return 3 * time.Second
 			}
 			return time.Hour
 		},
@@ -86,6 +90,18 @@ func TestWhatOnlyAPersonCanMendEndsTheWaitAtOnce(t *testing.T) {
 			t.Errorf("%v after %v:\n%s", err, tried, said)
 		}
 	})
+}
+
+func TestAnErrorIsWaitedOnForAsLongAsItIsWorth(t *testing.T) {
+	t.Parallel()
+	for range 20 { // the pauses are drawn by lot
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := waiting()
+			if tried, err := s.Wait(t.Context(), func(context.Context) error { return errOdd }); !errors.Is(err, errOdd) || tried != 3*time.Second {
+				t.Errorf("%v after %v", err, tried)
+			}
+		})
+	}
 }
 
 func TestAWaitEndsWithItsContext(t *testing.T) {

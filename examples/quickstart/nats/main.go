@@ -37,7 +37,7 @@ func main() {
 	fatal(err)
 	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
 	fatal(err)
-	conn, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+	conn, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
 	fatal(err)
 	js, err := jetstream.New(conn)
 	fatal(err)
