@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -31,10 +32,25 @@ type Beside[TX any] interface {
 	// looked up under the next claim. Do does not try again by itself.
 	Do(ctx context.Context, apply func(ctx context.Context, tx TX) error) error
 
+	// Above is for when another system has refused the claim's epoch because it has
+	// seen a higher one, which is seen: it ends the claim, and the next one's epoch is above
+	// that. As for every claim the source confirms the lease first, so a process that has
+	// lost the partition makes none. An error means that nothing is done, because seen is out of
+	// reach: more than [MaxAbove] or, lest a mistake uses them up, 2^40 epochs away. Then it
+	// has to be lowered where it was seen.
+	Above(seen epoch.Epoch) error
+
 	// Applied receives a value after a transaction has committed that moved the
 	// partition's position. Several may come as one.
 	Applied() <-chan struct{}
 }
+
+// MaxAbove is the highest epoch above which [Beside] claims: 2^53. Up to there every
+// receiver reads numbers in JSON as they are.
+const MaxAbove epoch.Epoch = 1 << 53
+
+// maxAboveStep is how many epochs one claim may pass over.
+const maxAboveStep epoch.Epoch = 1 << 40
 
 // errClaimEnded is what Do returns once its claim has ended.
 var errClaimEnded = errors.New("consumer: the claim has ended, and with it the work beside the messages")
@@ -145,6 +161,21 @@ func (s *side[TX]) Epoch() epoch.Epoch {
 	s.owner.committer.mu.Lock()
 	defer s.owner.committer.mu.Unlock()
 	return s.fence.Epoch
+}
+
+func (s *side[TX]) Above(seen epoch.Epoch) error {
+	c := s.owner.committer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case s.ctx.Err() != nil || seen < s.fence.Epoch:
+		return nil
+	case seen > MaxAbove || seen-s.fence.Epoch > maxAboveStep:
+		return fmt.Errorf("consumer: claim %s above epoch %d: it is out of reach from %d; want at most %d, and at most %d more; lower it where it was seen",
+			s.owner.partition, seen, s.fence.Epoch, MaxAbove, maxAboveStep)
+	}
+	c.breakClaim(s, outcome{end: surpassed, above: seen})
+	return nil
 }
 
 func (s *side[TX]) Applied() <-chan struct{} { return s.applied }
@@ -369,6 +400,9 @@ func (c *committer[TX]) workedBeside(s *side[TX], w *work[TX], err error) {
 
 // breakClaim ends the claim: the owner gets out, whatever it waits for.
 func (c *committer[TX]) breakClaim(s *side[TX], out outcome) {
+	if s.broken != nil {
+		out.above = max(out.above, s.broken.above)
+	}
 	s.broken = &out
 	s.cancel()
 	c.refuse(s)

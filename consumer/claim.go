@@ -18,7 +18,9 @@ import (
 // The order is the point. A confirmation that was obtained before the read
 // could be older than the claim that the read saw, and the swap would throw out
 // a rightful owner.
-func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool) (got, seen epoch.Fence, err error) {
+//
+// The new epoch is above the given one, which another system has seen.
+func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoch.Epoch) (got, seen epoch.Fence, err error) {
 	origin := t.Origin()
 	seen, err = r.sink.Fence(ctx, origin.Partition)
 	if errors.Is(err, epoch.ErrMissing) && !known {
@@ -44,6 +46,7 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool) (got, seen
 	}
 	bid := epoch.NewClaim(lease)
 	bid.Adopt = adopt
+	bid.Above = above
 	got, err = r.sink.Claim(ctx, seen, bid)
 	if err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %s: %w", origin.Partition, err)

@@ -23,6 +23,7 @@ type ownership[TX any] struct {
 
 	fence       epoch.Fence // as last claimed and advanced; zero before the first claim
 	keep        bool        // nothing is in doubt: if the fence carries our claim still, no new one is due
+	above       epoch.Epoch // which another system has seen: the next claim's is higher
 	probe       probe       // of the messages from fence.Next on
 	begun       bool        // where the first message lies was looked at
 	progress    bool        // since the last wait
@@ -114,13 +115,14 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 		o.keep = false
 	}
 	o.endBeside()
-	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0)
+	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0, o.above)
 	if seen.Partition == o.partition {
 		o.compare(seen)
 	}
 	if err != nil {
 		return err
 	}
+	o.above = 0
 	o.unconfirmed = 0
 	o.stand(got)
 	o.beside(tenure)

@@ -20,6 +20,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		o.progress = false
 	}
 	o.keep = out.end == halted
+	o.above = max(o.above, out.above)
 	if now, ok := fenceAt(o.fence, out.err); ok && (out.end == refused || out.end == inDoubt) && o.compare(now) {
 		return o.retries.next()
 	}
@@ -37,6 +38,10 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		in := o.retries.next()
 		o.stands(o.fence.Next, out.err, 0, in)
 		return in
+	case surpassed:
+		o.logger.Warn("another system has seen a higher epoch than the sink has issued, claiming again above it; was the sink restored, or did it lose transactions in a failover?",
+			"epoch", o.fence.Epoch, "seen", out.above)
+		return o.retries.next()
 	case halted:
 		return o.halted(out.err)
 	case haltedInDoubt:

@@ -55,6 +55,10 @@ type Claim struct {
 	// there was a fence. The first claim of a fence may carry it, and then the
 	// partition goes on from there; nil leaves the fence where it stands.
 	Adopt *Position
+
+	// Above is an epoch of this partition that another system has seen, although the
+	// sink may have forgotten it: the new one is higher. Zero means none.
+	Above Epoch
 }
 
 // NewClaim makes a claim with a fresh id from a lease that the source confirmed

@@ -49,8 +49,8 @@ func (f Fence) Check(o Origin) error {
 
 // Claimed returns the fence as it is once c has replaced the claim in f. The
 // new epoch is the lease's own number where that exceeds every epoch before it,
-// otherwise the last epoch plus one. The position stays, unless the claim is the
-// first and adopts one.
+// otherwise the last epoch plus one; and above the one that the claim names. The
+// position stays, unless the claim is the first and adopts one.
 func (f Fence) Claimed(c Claim) (Fence, error) {
 	if f.Partition != c.Partition {
 		return f, fmt.Errorf("epoch: claim of %s on the fence of %s", c.Partition, f.Partition)
@@ -64,8 +64,9 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	if err := f.Check(c.Origin); err != nil {
 		return f, err
 	}
-	if f.Epoch == math.MaxInt64 {
-		return f, fmt.Errorf("epoch: claim %s: epochs are used up at %d", f.Partition, f.Epoch)
+	last := max(f.Epoch, c.Above)
+	if last == math.MaxInt64 {
+		return f, fmt.Errorf("epoch: claim %s: epochs are used up at %d", f.Partition, last)
 	}
 	if c.Adopt != nil {
 		if f.Epoch > 0 {
@@ -76,7 +77,7 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 		}
 		f.Next, f.LeaderEpoch, f.Applied = c.Adopt.Offset, c.Adopt.LeaderEpoch, true
 	}
-	f.Epoch = max(Epoch(c.Number), f.Epoch+1)
+	f.Epoch = max(Epoch(c.Number), last+1)
 	f.Claim = c.ID
 	f.Number = c.Number
 	f.Owner = c.Owner

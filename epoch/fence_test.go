@@ -90,6 +90,26 @@ func TestClaimedGivesTheLeasesNumberOrTheNextEpoch(t *testing.T) {
 	}
 }
 
+// A sink that has lost its last claims goes on above what others have seen of them.
+func TestClaimedGivesAnEpochAboveTheOneThatTheClaimNames(t *testing.T) {
+	for _, c := range []struct {
+		epoch, above epoch.Epoch
+		number       int64
+		want         epoch.Epoch
+	}{
+		{5, 9, 6, 10}, {5, 9, 10, 10}, {5, 9, 12, 12}, {5, 5, 1, 6}, {5, 4, 1, 6}, {0, 7, 1, 8}, {5, math.MaxInt64 - 1, 1, math.MaxInt64}, {5, -1, 1, 6},
+	} {
+		got, err := epoch.Fence{Origin: at, Epoch: c.epoch, Claim: other}.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Number: c.number}, ID: mine, Above: c.above})
+		if err != nil || got.Epoch != c.want || got.Number != c.number {
+			t.Errorf("after %d, above %d, number %d: %+v, %v, want epoch %d", c.epoch, c.above, c.number, got, err, c.want)
+		}
+	}
+	before := epoch.Fence{Origin: at, Epoch: 5, Claim: other}
+	if got, err := before.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Number: 6}, ID: mine, Above: math.MaxInt64}); err == nil || got != before {
+		t.Errorf("above the last: %+v, %v", got, err)
+	}
+}
+
 func TestClaimedRefusesAndLeavesTheFence(t *testing.T) {
 	good := epoch.Claim{Lease: epoch.Lease{Origin: at, Number: 6}, ID: mine}
 	held := epoch.Fence{Origin: at, Number: 5, Epoch: 5, Claim: other, Next: 9}

@@ -81,6 +81,10 @@ func (w *recorder) answer() (Answer, error) {
 	for name := range a.Trailer {
 		delete(a.Header, name)
 	}
+	a.Header = sendable(a.Header)
+	if a.Trailer != nil {
+		a.Trailer = sendable(a.Trailer)
+	}
 	if n := size(a.Header) + size(a.Trailer); n > maxHeader {
 		return Answer{}, fmt.Errorf("headers of %d bytes; want at most %d", n, maxHeader)
 	}

@@ -2,9 +2,12 @@ package httpfence_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -19,6 +22,12 @@ func over(t *testing.T, r *rig, method string, handle http.HandlerFunc) (first, 
 	t.Helper()
 	srv := httptest.NewServer(httpfence.Handler(r.open(), handle, quiet))
 	t.Cleanup(srv.Close)
+	return twice(t, srv, method)
+}
+
+// twice is over for a server that serves the handler.
+func twice(t *testing.T, srv *httptest.Server, method string) (first, again *http.Response, body string) {
+	t.Helper()
 	do := func() (*http.Response, string) {
 		req, err := http.NewRequestWithContext(t.Context(), method, srv.URL, nil)
 		if err != nil {
@@ -47,6 +56,50 @@ func over(t *testing.T, r *rig, method string, handle http.HandlerFunc) (first, 
 		t.Errorf("%s: first %q, again %q", httpfence.ReplayedHeader, first.Header.Get(httpfence.ReplayedHeader), again.Header.Get(httpfence.ReplayedHeader))
 	}
 	return first, again, body
+}
+
+// HTTP/1 and HTTP/2 mend different things in a header that cannot be sent as it is, and
+// neither does in one that is stored.
+func TestAnAnswerComesAgainWithTheSameHeadersWhateverTheHandlerPutThere(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		store := r.open()
+		for _, version := range []int{1, 2} {
+			n := 0
+			srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				req.Header.Set(httpfence.KeyHeader, fmt.Sprintf(`"over HTTP/%d"`, version))
+				httpfence.Handler(store, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					n++
+					h := w.Header()
+					h.Set("Trailer", "X-Sum")
+					h["X-Lines"] = []string{"one\r\ntwo", "three\nfour", "\rfive ", "six"}
+					h["X-Control"] = []string{"a\x00b\x7fc\td\x1b"}
+					h["X Name"] = []string{"of no header"}
+					h["X-Name: yes\r\nX-Injected"] = []string{"no"}
+					h[""] = []string{"none"}
+					h["x-lower"] = []string{" spaces "}
+					_, _ = io.WriteString(w, "body")
+					h["X-Sum"] = []string{"1\n2"}
+				}), quiet).ServeHTTP(w, req)
+			}))
+			srv.EnableHTTP2 = version == 2
+			srv.StartTLS()
+			t.Cleanup(srv.Close)
+			first, again, _ := twice(t, srv, http.MethodPost)
+			if first.ProtoMajor != version || n != 1 {
+				t.Fatalf("%s, %d calls of the handler", first.Proto, n)
+			}
+			for _, h := range []http.Header{first.Header, again.Header} {
+				h.Del("Date")
+				h.Del(httpfence.ReplayedHeader)
+			}
+			if !maps.EqualFunc(first.Header, again.Header, slices.Equal) || !maps.EqualFunc(first.Trailer, again.Trailer, slices.Equal) {
+				t.Errorf("%s: first %q, trailer %q; again %q, trailer %q", first.Proto, first.Header, first.Trailer, again.Header, again.Trailer)
+			}
+			if got := first.Header.Values("X-Lines"); !slices.Equal(got, []string{"one  two", "three four", "five", "six"}) || first.Trailer.Get("X-Sum") != "1 2" {
+				t.Errorf("%s: X-Lines: %q, the trailer %q", first.Proto, got, first.Trailer)
+			}
+		}
+	})
 }
 
 func TestAnAnswerComesAgainWithItsHeadersAndTrailers(t *testing.T) {

@@ -30,6 +30,7 @@ type receiver struct {
 func (r *rig) serve(t *testing.T, handle http.HandlerFunc) *receiver {
 	t.Helper()
 	o := quiet
+	o.MaxInside = 1 << 14
 	o.Wait = 5 * time.Minute
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)

@@ -31,6 +31,9 @@
 // partitions mean nothing to each other. If two of them use one scope, the one with
 // the lower numbers is refused for good, although it is no zombie.
 //
+// Where they do, or where somebody has sent a number that no claim reaches, see
+// [SQLStore.Lower].
+//
 // Choose scopes as small as the resource is. The requests of one scope are
 // served one at a time.
 //
@@ -40,7 +43,8 @@
 // owner out for ever, with one request under the highest epoch there is, and is given
 // stored answers without next being asked. So authenticate before it: put the Handler
 // behind what does. It bounds the size of a body, not the time it takes to arrive:
-// set the http.Server's ReadTimeout.
+// set the http.Server's ReadTimeout. What its bodies and answers may take in memory is
+// MaxInside times MaxBody and MaxAnswer, 160 MiB by default: see [Options].
 //
 // # What holds
 //

@@ -3,6 +3,7 @@ package httpfence_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -28,6 +29,34 @@ func TestALowerEpochIsRefusedAfterAHigherOneAndAnEqualOneIsNot(t *testing.T) {
 		}
 		send(t, h, call("b", 1, "k4"), "x").want(201, "done under epoch 1", false)
 		r.wantLog(t, effect{"a", "k1", 5}, effect{"a", "k2", 5}, effect{"a", "k3", 6}, effect{"b", "k4", 1})
+	})
+}
+
+// A number that no claim reaches locks a scope's owner out until a person mends it.
+func TestAPersonCanLowerWhatAScopeHasSeen(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		store := r.open()
+		h := httpfence.Handler(store, http.HandlerFunc(r.apply), quiet)
+		send(t, h, call("a", 5, "k1"), "x").want(201, "done under epoch 5", false)
+		send(t, h, call("a", math.MaxInt64, "k2"), "x").want(201, "done under epoch 9223372036854775807", false)
+		send(t, h, call("a", 6, "k3"), "x").wantProblem(412, httpfence.TypeStale)
+		lower := store.(interface {
+			Lower(ctx context.Context, scope string, to epoch.Epoch) error
+		}).Lower
+		for scope, to := range map[string]epoch.Epoch{"unknown": 5, "a": 0} {
+			if err := lower(t.Context(), scope, to); err == nil {
+				t.Errorf("scope %q was lowered to %d", scope, to)
+			}
+		}
+		if err := lower(t.Context(), "a", 6); err != nil {
+			t.Fatal(err)
+		}
+		if err := lower(t.Context(), "a", 6); err == nil {
+			t.Error("lowered again")
+		}
+		send(t, h, call("a", 5, "k3"), "x").wantProblem(412, httpfence.TypeStale)
+		send(t, h, call("a", 6, "k3"), "x").want(201, "done under epoch 6", false)
+		send(t, h, call("a", 6, "k2"), "x").want(201, "done under epoch 9223372036854775807", true)
 	})
 }
 

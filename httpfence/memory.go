@@ -11,7 +11,8 @@ import (
 
 // Memory is a [Store] in this process's memory, for tests and for receivers
 // whose effects are as short-lived: when the process ends it has forgotten
-// every epoch and every key. Of what effects write it can undo nothing. It
+// every epoch and every key. Until [Memory.Forget] it keeps each answer, of up to
+// Options.MaxAnswer and 64 KiB of headers, and it keeps each scope for ever. Of what effects write it can undo nothing. It
 // is safe for concurrent use; use [NewMemory].
 type Memory struct {
 	turns turns
@@ -73,6 +74,22 @@ func (m *Memory) admit(c Call, f Fingerprint) (*memoryAnswer, error) {
 		return nil, nil
 	}
 	return &known, nil
+}
+
+// Lower takes back what a scope has seen above an epoch. See [SQLStore.Lower].
+func (m *Memory) Lower(ctx context.Context, scope string, to epoch.Epoch) error {
+	leave, err := m.turns.enter(ctx, scope)
+	if err != nil {
+		return fmt.Errorf("httpfence: lower the highest epoch of scope %q to %d: %w", scope, to, err)
+	}
+	defer leave()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if to <= 0 || m.highest[scope] <= to {
+		return fmt.Errorf("httpfence: lower the highest epoch of scope %q to %d: %w", scope, to, errNotAbove)
+	}
+	m.highest[scope] = to
+	return nil
 }
 
 // Forget deletes the answers that were stored longer than age ago, and returns

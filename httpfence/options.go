@@ -11,12 +11,14 @@ type Options struct {
 	// MaxBody bounds the body of a request, and MaxAnswer that of an answer, in
 	// bytes: both are held in memory, and the answer is stored. A larger request is
 	// refused. A handler that writes a larger answer has failed: see [Handler].
-	// Zero means 1 MiB for both.
+	// Zero means 256 KiB and 64 KiB, which is what an outbox sends and keeps.
 	MaxBody, MaxAnswer int64
 
 	// MaxInside bounds how many requests are inside at a time, most of them
 	// waiting for their scope, each with its body in memory. Others are refused
-	// at once with 503. Zero means 16384.
+	// at once with 503. Zero means 512. So bodies and answers take up to MaxInside
+	// times the sum of MaxBody and MaxAnswer, 160 MiB by default, and half as much again
+	// where they come without a Content-Length, as buffers grow.
 	MaxInside int
 
 	// Wait bounds how long a request waits for its turn: for others of its
@@ -71,9 +73,9 @@ func (o Options) withDefaults() (Options, error) {
 	plain := func(n int64) any { return n }
 	span := func(n int64) any { return time.Duration(n) }
 	inside := int64(o.MaxInside)
-	check("MaxBody", &o.MaxBody, 1<<20, 1<<30, plain)
-	check("MaxAnswer", &o.MaxAnswer, 1<<20, 1<<30, plain)
-	check("MaxInside", &inside, 1<<14, 1<<20, plain)
+	check("MaxBody", &o.MaxBody, 256<<10, 1<<30, plain)
+	check("MaxAnswer", &o.MaxAnswer, 64<<10, 1<<30, plain)
+	check("MaxInside", &inside, 512, 1<<20, plain)
 	check("Wait", (*int64)(&o.Wait), int64(10*time.Second), int64(24*time.Hour), span)
 	check("HandlerTimeout", (*int64)(&o.HandlerTimeout), int64(30*time.Second), int64(24*time.Hour), span)
 	o.MaxInside = int(inside)

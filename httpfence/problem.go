@@ -12,7 +12,8 @@ import (
 // They lead to this page.
 const (
 	// TypeStale comes with 412 Precondition Failed: the scope has seen a higher
-	// epoch. Who sent this is no longer the owner. It must not try again.
+	// epoch. Who sent this is no longer the owner, and must not try again, or its database
+	// has lost claims that the scope has seen: then it may claim above Highest.
 	TypeStale = problems + "TypeStale"
 
 	// TypeKeyReused comes with 422 Unprocessable Content: the idempotency key

@@ -10,6 +10,8 @@ import (
 
 	"github.com/epochfence/epochfence/internal/queue"
 	"github.com/epochfence/epochfence/internal/sqlschema"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // SQLOptions say how an [SQLStore] works. The zero SQLOptions work.
@@ -156,6 +158,51 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	return Reply{Answer: a}, t.commit()
 }
 
+// Lower takes back what a scope has seen above an epoch, so that it admits that one
+// and those after it. It is for a person, who knows that the scope's owner has a lower one
+// and never had the higher: because somebody else used the scope, or sent a number that no
+// claim reaches, such as 2^63-1.
+//
+// WARNING: from then on a zombie that has an epoch from there up is admitted. Make sure that
+// no sender with a higher epoch is left, and that it was not the owner's: one whose database
+// went back to an earlier state claims above what was seen by itself, see package outbox.
+// Answers that are stored stay.
+func (s *SQLStore) Lower(ctx context.Context, scope string, to epoch.Epoch) error {
+	if err := s.lower(ctx, scope, to); err != nil {
+		return fmt.Errorf("httpfence: lower the highest epoch of scope %q to %d: %w", scope, to, err)
+	}
+	return nil
+}
+
+func (s *SQLStore) lower(ctx context.Context, scope string, to epoch.Epoch) error {
+	if to <= 0 {
+		return errors.New("want an epoch of 1 or more")
+	}
+	leave, err := s.turns.enter(ctx, s.d.turn(scope))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	t, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	r, err := t.conn.ExecContext(ctx, s.q.lower, int64(to), scope, int64(to))
+	if err != nil {
+		return t.waited(ctx, err)
+	}
+	switch n, err := r.RowsAffected(); {
+	case err != nil:
+		return err
+	case n == 0:
+		return errNotAbove
+	}
+	return t.finish(`COMMIT`)
+}
+
+var errNotAbove = errors.New("the scope has seen none above it")
+
 // Forget deletes the answers that were stored longer than age ago, by the
 // clock of the database, and returns how many. A request that comes with such
 // a key is a new one from then on: keep answers for longer than any sender may
@@ -200,7 +247,7 @@ func (s *SQLStore) forgetSome(ctx context.Context, age time.Duration) (int64, er
 
 // queries are the statements of a store, with its table names.
 type queries struct {
-	raise, highest, reserve, answer, store, forget string
+	raise, highest, lower, reserve, answer, store, forget string
 }
 
 func newQueries(d Dialect, prefix string) queries {
@@ -211,6 +258,7 @@ func newQueries(d Dialect, prefix string) queries {
 		raise: d.bind(`INSERT INTO ` + scopes + ` (scope, epoch) VALUES (?, ?)` +
 			` ON CONFLICT (scope) DO UPDATE SET epoch = excluded.epoch WHERE ` + scopes + `.epoch < excluded.epoch RETURNING epoch`),
 		highest: d.bind(`SELECT epoch FROM ` + scopes + ` WHERE scope = ?`),
+		lower:   d.bind(`UPDATE ` + scopes + ` SET epoch = ? WHERE scope = ? AND epoch > ?`),
 		answer: d.bind(`SELECT fingerprint, status, header, trailer, body FROM ` + answers +
 			` WHERE scope = ? AND idempotency_key = ?`),
 		reserve: d.bind(`INSERT INTO ` + answers + ` (scope, idempotency_key, fingerprint, epoch, status, header, trailer, body)` +

@@ -16,6 +16,9 @@ type Box[TX any] struct {
 	store  Store[TX]
 	o      Options[TX]
 	client *http.Client
+
+	climbs   climbs
+	troubles troubles
 }
 
 // New returns a box over store.

@@ -52,7 +52,7 @@
 // # What becomes of an answer
 //
 //	2xx                               OnAnswer, and the entry is deleted
-//	412 of the type of a stale epoch  reported; nothing more is sent under this claim
+//	412 of the type of a stale epoch  what it names, a scope at a receiver, waits: see below
 //	408, 425, 429, 5xx, no answer     sent again, after a wait that doubles, or what Retry-After says
 //	any other                         OnRefused, and the entry is deleted; without OnRefused it
 //	                                  stays, is reported, and is sent again every RetryMax
@@ -61,10 +61,28 @@
 // Key, and no others, as long as fewer than 4096 keys fail at a time and no more than 64
 // answers wait for an OnAnswer or OnRefused that fails.
 //
-// A receiver that answers "stale" to the owner itself is a mistake or a restore:
-// another partition uses the scope, or the sink was restored from a backup and counts
-// epochs again that the receiver has seen. The relay says so in the log and waits for the
-// next claim.
+// # Stale answers
+//
+// A receiver that has seen a higher epoch names it, and the relay asks the sink, which knows
+// whether the claim still holds. If not, the relay is a zombie's and ends. If it does, the sink
+// has lost later claims: by a failover that lost transactions, or because it was restored from a
+// backup. So the partition is claimed again above that epoch, as soon as the source has
+// confirmed the lease, and everything is sent again. Nobody has to tell receivers anything.
+//
+// Other entries are sent meanwhile: the answer stops its scope at its receiver, of which one
+// entry is tried every RetryMax. Three answers are not followed, but said in the log:
+//
+//   - one whose epoch is not above the claim's is wrong. It is like no answer;
+//   - one whose epoch is out of reach (see [consumer.MaxAbove]), such as 2^63-1, is for a person, who
+//     lowers it at the receiver: [httpfence.SQLStore.Lower];
+//   - one that comes again, after claims were made above what the receiver had seen, is
+//     that of a scope that another partition or group uses. Give it scopes of its own.
+//
+// # Logs
+//
+// A receiver that fails costs a line when it begins, one now and then with what has failed
+// since, and one when it is over, however many entries wait for it. Of a URL no more is
+// shown than its scheme and host.
 //
 // # Drains
 //

@@ -24,6 +24,7 @@ type lane struct {
 	outcome outcome
 	wait    backoff.BackOff
 	until   time.Time
+	trouble *troubleKey // in which it fails, if it does
 }
 
 // next is how long the lane waits after one more failure.

@@ -57,7 +57,8 @@ type Options[TX any] struct {
 	// time, though beside its OnAnswer and OnRefused.
 	Observe func(Event)
 
-	// Logger gets one line for each event that a person may want to know of.
+	// Logger gets a line when something begins to fail, now and then while it does, and
+	// when it is over.
 	// Nil means [slog.Default].
 	Logger *slog.Logger
 }
@@ -78,8 +79,8 @@ const (
 	// failed. The entry is tried again.
 	Retrying
 
-	// Fenced: the receiver has seen a higher epoch in the entry's scope. Nothing
-	// more is sent under this claim.
+	// Fenced: the receiver has seen a higher epoch in the entry's scope. If the claim
+	// holds all the same, the partition is claimed again above that.
 	Fenced
 )
 

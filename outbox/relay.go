@@ -51,18 +51,21 @@ type relay[TX any] struct {
 	underWay *settlement // if any; its lanes are in none of the above
 	outcomes chan error  // its outcome
 
-	after  int64 // what is read so far: entries up to this ID are in a lane, or behind one
-	more   bool  // there may be entries after it
-	again  int   // so many answers at the front were in a transaction that failed: none joins them
-	alone  bool  // settle them one at a time, to find the one at fault
-	apart  bool  // read the next entries in a transaction that settles nothing
-	fenced *lane // whose receiver has seen a higher epoch
-	pause  backoff.BackOff
+	after int64 // what is read so far: entries up to this ID are in a lane, or behind one
+	more  bool  // there may be entries after it
+	again int   // so many answers at the front were in a transaction that failed: none joins them
+	alone bool  // settle them one at a time, to find the one at fault
+	apart bool  // read the next entries in a transaction that settles nothing
+	pause backoff.BackOff
+
+	stopped map[target]*stop
+	ask     []target // which have stopped, and of which the sink has not been asked yet
+
 	resume time.Time // not before, after the database has failed
 }
 
 // Relay sends the entries of one partition under one claim, until the claim
-// ends or a receiver says that it has: set consumer.Options.Beside to it.
+// ends: set consumer.Options.Beside to it.
 //
 // Each entry is sent at least once, unless a receiver refuses it for good. The
 // one after it of the same Key is sent when the deletion of the one before has
@@ -78,6 +81,7 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Beside[TX]) {
 		outcomes: make(chan error, 1),
 		more:     true,
 		pause:    b.newBackOff(),
+		stopped:  map[target]*stop{},
 	}
 	if p.Group != b.o.Group {
 		r.logger.Error("the outbox is of another group: its entries are not sent", "outbox_group", b.o.Group)
@@ -86,11 +90,9 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Beside[TX]) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.working.Wait()
 	defer cancel()
+	defer r.forget()
 	defer r.last()
 	for r.step(ctx) {
-	}
-	if ctx.Err() == nil && r.fenced != nil {
-		r.explainFenced(ctx)
 	}
 }
 
@@ -110,13 +112,8 @@ func (r *relay[TX]) step(ctx context.Context) bool {
 	}
 	now := time.Now()
 	r.finished = append(r.finished, r.kept.due(now, maxKept)...)
-	if r.underWay == nil {
-		if r.fenced != nil && r.sending == 0 && len(r.finished) == 0 {
-			return false
-		}
-		if !now.Before(r.resume) { // otherwise the database is given time
-			r.begin(ctx, now)
-		}
+	if r.underWay == nil && !now.Before(r.resume) { // otherwise the database is given time
+		r.begin(ctx, now)
 	}
 	r.sendReady(ctx)
 	return r.await(ctx, now)
@@ -124,7 +121,7 @@ func (r *relay[TX]) step(ctx context.Context) bool {
 
 // room is how many more entries may be read.
 func (r *relay[TX]) room() int {
-	if r.fenced != nil || r.held() >= maxKept {
+	if r.held() >= maxKept {
 		return 0
 	}
 	return max(0, max(2*r.o.Concurrency, scanLimit)-len(r.ready))
@@ -192,9 +189,13 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 }
 
 func (r *relay[TX]) sendReady(ctx context.Context) {
-	for len(r.ready) > 0 && r.sending < r.o.Concurrency && r.held() < maxKept && r.fenced == nil {
+	for len(r.ready) > 0 && r.sending < r.o.Concurrency && r.held() < maxKept {
 		l := r.ready[0]
 		r.ready = r.ready[1:]
+		if wait := r.stoppedFor(l); wait > 0 {
+			r.retry(l, wait)
+			continue
+		}
 		l.attempt++
 		r.sending++
 		sent := r.sent(l)
@@ -214,8 +215,10 @@ func (r *relay[TX]) answered(l *lane) {
 	r.sending--
 	switch l.outcome.kind {
 	case Delivered:
+		r.admitted(l)
 		r.finished = append(r.finished, l)
 	case Refused:
+		r.admitted(l)
 		if r.o.OnRefused != nil && l.outcome.answered {
 			r.finished = append(r.finished, l)
 			return
@@ -224,7 +227,7 @@ func (r *relay[TX]) answered(l *lane) {
 		r.retry(l, r.o.RetryMax)
 	case Fenced:
 		r.report(l, Fenced, l.outcome.err)
-		r.fenced = l
+		r.stop(l, l.outcome.highest)
 	default:
 		r.report(l, Retrying, l.outcome.err)
 		r.retry(l, max(l.next(r.Box), min(l.outcome.retryAfter, r.o.RetryMax)))
@@ -237,44 +240,62 @@ func (r *relay[TX]) retry(l *lane, in time.Duration) {
 	r.waiting.add(l, time.Now().Add(in))
 }
 
-// report tells of an attempt that did not succeed. The log has one line for the
-// first, the second, the fourth and so on.
+// report tells of an attempt that did not succeed.
 func (r *relay[TX]) report(l *lane, kind Kind, err error) {
-	sent := r.sent(l)
-	r.o.Observe(Event{Kind: kind, Sent: sent, Status: l.outcome.answer.Status, Err: err})
-	if l.attempt&(l.attempt-1) != 0 {
-		return
-	}
-	level, text := slog.LevelWarn, "an entry of the outbox was not delivered, it is tried again"
-	switch kind {
-	case Refused:
-		level, text = slog.LevelError, "an entry of the outbox was refused for good, it stays and is tried again"
-	case Fenced:
-		level, text = slog.LevelError, "a receiver has seen a higher epoch, nothing more is sent under this claim"
-	}
-	r.logger.Log(context.Background(), level, text, "entry", sent.ID, "scope", sent.Scope, "key", sent.Key,
-		"idempotency_key", sent.IdempotencyKey, "receiver", receiverOf(sent.URL), "attempt", sent.Attempt, "err", err)
+	r.tellOf(l, kind, troubleKey{receiverOf(l.row.URL), kind}, err)
 }
 
-// explainFenced asks the sink who is right, until it answers.
-func (r *relay[TX]) explainFenced(ctx context.Context) {
-	for {
-		err := r.claim.Do(ctx, func(context.Context, TX) error { return nil })
-		switch {
-		case err == nil:
-			r.logger.Error("the receiver has seen a higher epoch than the sink has issued: another partition uses the same scope, "+
-				"or the sink was restored from a backup; nothing is sent until the next claim", "scope", r.fenced.row.Scope, "err", r.fenced.outcome.err)
-			return
-		case ended(err):
-			r.logger.Info("the claim of the outbox's relay was superseded, as its receiver said", "err", err)
-			return
-		}
-		timer := time.NewTimer(r.pause.NextBackOff())
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return
+// reportOwn tells of an OnAnswer or OnRefused that did not succeed.
+func (r *relay[TX]) reportOwn(l *lane, err error) {
+	r.tellOf(l, Retrying, troubleKey{kind: Retrying}, err)
+}
+
+func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
+	sent := r.sent(l)
+	r.o.Observe(Event{Kind: kind, Sent: sent, Status: l.outcome.answer.Status, Err: err})
+	known := l.trouble != nil && *l.trouble == k
+	if !known {
+		r.recovered(l)
+		l.trouble = &k
+	}
+	t, tell := r.troubles.failed(k, !known)
+	if !tell {
+		return
+	}
+	level, text := slog.LevelWarn, "a receiver does not take entries of the outbox, they are tried again"
+	switch {
+	case k.receiver == "":
+		text = "an answer to an entry of the outbox could not be recorded, it is tried again"
+	case kind == Refused:
+		level, text = slog.LevelError, "a receiver refuses entries of the outbox for good, they stay and are tried again"
+	case kind == Fenced:
+		text = "a receiver has seen a higher epoch, the entries of its scope wait"
+	}
+	about := []any{"receiver", receiverOf(sent.URL), "entry", sent.ID, "scope", sent.Scope, "key", sent.Key,
+		"idempotency_key", sent.IdempotencyKey, "attempt", sent.Attempt, "err", err}
+	if t.failures > 1 {
+		about = append(about, "failures", t.failures, "keys", t.lanes, "since", t.since)
+	}
+	r.logger.Log(context.Background(), level, text, about...)
+}
+
+// recovered tells of the end of what a lane was failing in, if it was the last one.
+func (r *relay[TX]) recovered(l *lane) {
+	k := l.trouble
+	if k == nil {
+		return
+	}
+	l.trouble = nil
+	if t, last := r.troubles.left(*k); last && k.receiver != "" {
+		r.logger.Info("a receiver takes entries of the outbox again", "receiver", k.receiver, "was", k.kind, "failures", t.failures, "since", t.since)
+	}
+}
+
+// forget is for the end of the relay, which is not that of what fails.
+func (r *relay[TX]) forget() {
+	for _, l := range r.lanes {
+		if l.trouble != nil {
+			r.troubles.left(*l.trouble)
 		}
 	}
 }

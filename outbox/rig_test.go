@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/outbox"
@@ -128,8 +129,10 @@ type claim struct {
 	epoch   epoch.Epoch
 	applied chan struct{}
 
-	mu    sync.Mutex
-	stale error
+	mu      sync.Mutex
+	stale   error
+	above   []epoch.Epoch // what the relay has asked for
+	onAbove func()        // if it is set
 }
 
 var orders = epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
@@ -150,6 +153,20 @@ func (c *claim) Do(ctx context.Context, apply func(context.Context, *tx) error) 
 		defer c.mu.Unlock()
 		return c.stale
 	})
+}
+
+// Above refuses what is out of reach, as the consumer does.
+func (c *claim) Above(seen epoch.Epoch) error {
+	if seen > consumer.MaxAbove {
+		return errTest
+	}
+	c.mu.Lock()
+	c.above = append(c.above, seen)
+	c.mu.Unlock()
+	if c.onAbove != nil {
+		c.onAbove()
+	}
+	return nil
 }
 
 // lose makes every transaction of the claim stale.
@@ -251,6 +268,7 @@ type running struct {
 func (r *rig) relay(e epoch.Epoch) *running {
 	c := &claim{db: r.db, epoch: e, applied: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(r.Context())
+	c.onAbove = cancel // the next claim comes
 	run := &running{c, cancel, make(chan struct{})}
 	go func() {
 		defer close(run.done)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
 )
 
@@ -18,6 +19,7 @@ type outcome struct {
 	kind       Kind
 	answered   bool // answer is one
 	answer     Answer
+	highest    epoch.Epoch // that the receiver has seen, if kind is Fenced
 	err        error
 	retryAfter time.Duration // what the receiver asked for
 }
@@ -72,8 +74,14 @@ func judge(e Sent, a Answer) outcome {
 	}
 	p, isProblem := httpfence.ReadProblem(a.Header, a.Body)
 	switch {
+	case isProblem && a.Status == http.StatusPreconditionFailed && p.Type == httpfence.TypeStale && p.Highest <= e.Epoch:
+		o.kind = Retrying
+		o.answered = false
+		o.err = fmt.Errorf("outbox: entry %d: %s answered that scope %q has seen epoch %d, which is not above ours, %d: the receiver's answer is wrong",
+			e.ID, receiverOf(e.URL), e.Scope, p.Highest, e.Epoch)
+		return o
 	case isProblem && a.Status == http.StatusPreconditionFailed && p.Type == httpfence.TypeStale:
-		o.kind = Fenced
+		o.kind, o.highest = Fenced, p.Highest
 		o.err = &httpfence.StaleError{Scope: e.Scope, Epoch: e.Epoch, Highest: p.Highest}
 		return o
 	case httpfence.Retryable(a.Status):

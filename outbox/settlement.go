@@ -13,10 +13,11 @@ import (
 
 // settlement is one transaction of the relay.
 type settlement struct {
-	settle []*lane // to be deleted
-	load   []*lane // to be read again
-	scan   bool    // look for entries that are in no lane
-	after  int64   // from here on
+	settle []*lane  // to be deleted
+	load   []*lane  // to be read again
+	scan   bool     // look for entries that are in no lane
+	after  int64    // from here on
+	ask    []target // which have said that there is a later claim: its commit says that there is none
 
 	gone map[*lane]bool // entries that were not there any more
 	next map[*lane]*Row // what the lane is to send next
@@ -47,9 +48,10 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 			r.read(t, now)
 		}
 	}
-	if len(t.settle) == 0 && !t.reads() {
+	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 {
 		return
 	}
+	t.ask, r.ask = r.ask, nil
 	if t.scan {
 		r.more = false // as far as it is known; what is applied meanwhile may add some
 	}
@@ -104,6 +106,9 @@ func (r *relay[TX]) came(ctx context.Context, err error) bool {
 		return true
 	}
 	if ctx.Err() != nil || ended(err) {
+		if len(t.ask) > 0 && ended(err) {
+			r.logger.Info("the claim of the outbox's relay was superseded, as its receiver said", "err", err)
+		}
 		return false
 	}
 	r.failed(t, err)
@@ -236,6 +241,7 @@ func (r *relay[TX]) tell(ctx context.Context, tx TX, l *lane) (err error) {
 // among those each time. Nor is what it has read undone for an answer twice.
 func (r *relay[TX]) failed(t *settlement, err error) {
 	r.waiting.back(t.load)
+	r.ask = append(r.ask, t.ask...)
 	r.more = r.more || t.scan
 	r.apart = len(t.settle) > 0 && t.reads()
 	again := slices.Clone(t.settle)
@@ -262,13 +268,14 @@ func (r *relay[TX]) failed(t *settlement, err error) {
 
 // keep puts a lane aside whose answer the application could not take.
 func (r *relay[TX]) keep(l *lane, err error) {
-	r.report(l, Retrying, err)
+	r.reportOwn(l, err)
 	r.kept.add(l, time.Now().Add(l.next(r.Box)))
 }
 
 // committed notes what the transaction has done.
 func (r *relay[TX]) committed(t *settlement) {
 	r.pause.Reset()
+	r.claimHolds(t.ask)
 	r.again = max(0, r.again-len(t.settle))
 	for _, l := range t.settle {
 		if !t.gone[l] {
@@ -301,6 +308,9 @@ func (r *relay[TX]) committed(t *settlement) {
 
 // continueWith goes on with the next entry of a lane, or ends it.
 func (r *relay[TX]) continueWith(l *lane, row *Row) {
+	if row == nil || row.ID != l.id {
+		r.recovered(l)
+	}
 	if row == nil {
 		delete(r.lanes, l.key)
 		return

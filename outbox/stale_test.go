@@ -43,9 +43,10 @@ func TestWhoIsRightAboutAStaleAnswerIsAskedUntilTheSinkAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer error
 		want   string
+		above  []epoch.Epoch
 	}{
-		"the receiver": {&epoch.StaleError{Partition: orders}, "was superseded"},
-		"the sink":     {nil, "another partition uses the same scope"},
+		"the receiver": {&epoch.StaleError{Partition: orders}, "was superseded", nil},
+		"the sink":     {nil, "a receiver has seen a higher epoch", []epoch.Epoch{9}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -74,9 +75,10 @@ func TestWhoIsRightAboutAStaleAnswerIsAskedUntilTheSinkAnswers(t *testing.T) {
 					return c.answer
 				}
 			}
-			r.over(r.relay(8))
-			if text := log.String(); !strings.Contains(text, c.want) || r.db.begun != before+5 {
-				t.Errorf("after %d transactions the log says\n%s", r.db.begun-before, text)
+			run := r.relay(8)
+			r.over(run)
+			if text := log.String(); !strings.Contains(text, c.want) || r.db.begun != before+5 || !slices.Equal(run.above, c.above) {
+				t.Errorf("after %d transactions the partition is to be claimed above %v, and the log says\n%s", r.db.begun-before, run.above, text)
 			}
 		})
 	}

@@ -72,12 +72,27 @@ var guardsOfTheOutbox = []guard{
 		{sending, "int64(max(b.o.MaxAnswer, maxProblem))+1", "int64(b.o.MaxAnswer)+1"},
 	}, "outbox", "TestAStaleAnswerIsRecognisedHoweverLittleOfAnswersIsKept"},
 	{"R3", "a sink that does not answer has refused", []edit{
-		{relaying, "\t\tcase ended(err):\n", "\t\tcase err != nil:\n"},
+		{settling, "\tr.ask = append(r.ask, t.ask...)\n", ""},
 	}, "outbox", "TestWhoIsRightAboutAStaleAnswerIsAskedUntilTheSinkAnswers"},
 
 	{"R6", "a relay goes on that its receiver took for a zombie's", []edit{
-		{relaying, "\t\tr.fenced = l\n", "\t\tr.retry(l, r.o.RetryMax)\n"},
+		{"outbox/stopped.go", "r.ask = append(r.ask, at)", "r.ask = append(r.ask[:0:0], r.ask...)"},
 	}, "outbox", "TestAReceiverThatHasSeenAHigherEpochEndsTheRelay"},
+	{"R6", "a wrong answer is taken for a higher epoch", []edit{
+		{sending, "&& p.Highest <= e.Epoch:", "&& p.Highest <= e.Epoch && false:"},
+	}, "outbox", "TestAStaleAnswerStopsOnlyTheScopeThatItIsAbout"},
+	{"R6", "two partitions of one scope claim above each other without end", []edit{
+		{"outbox/stopped.go", "return n < maxClimbs && ", "return "},
+	}, "outbox", "TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd"},
+	{"R1", "a claim starts at an epoch that another system has seen", []edit{
+		{"epoch/fence.go", "last := max(f.Epoch, c.Above)", "last := f.Epoch"},
+	}, "epoch", "TestClaimedGivesAnEpochAboveTheOneThatTheClaimNames"},
+	{"R1", "a claim in PostgreSQL starts at an epoch that another system has seen", []edit{
+		{fenceSQL, "greatest(number, t.epoch + 1, above + 1)", "greatest(number, t.epoch + 1)"},
+	}, "sinks/pgsink", "TestSuite/cache_statement/queries/a claim starts above the epoch that another system has seen, and so do those after it"},
+	{"R1", "any epoch that somebody has seen is followed", []edit{
+		{"consumer/beside.go", "case seen > MaxAbove ||", "case false && seen > MaxAbove ||"},
+	}, "consumer", "TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach"},
 	{"R6", "a relay goes on whose claim was lost", []edit{
 		{settling, "if ctx.Err() != nil || ended(err) {", "if ctx.Err() != nil {"},
 	}, "outbox", "TestALostClaimDeletesNothingAndEndsTheRelay"},
@@ -171,8 +186,8 @@ var guardsOfTheOutbox = []guard{
 		{relaying, "if !now.Before(r.resume) { //", "if true { //"},
 	}, "outbox", "TestADatabaseThatFailsIsGivenTime"},
 	{"beside", "answers pile up", []edit{
-		{relaying, "r.held() < maxKept && r.fenced", "r.fenced"},
-		{relaying, "if r.fenced != nil || r.held() >= maxKept {", "if r.fenced != nil {"},
+		{relaying, " && r.held() < maxKept {", " {"},
+		{relaying, "if r.held() >= maxKept {", "if r.held() >= 1<<20 {"},
 	}, "outbox", "TestAnswersThatNobodyCanTakeAreBounded"},
 	{"beside", "requests pile up at a receiver", []edit{
 		{relaying, "r.sending < r.o.Concurrency", "r.sending < 1<<10"},

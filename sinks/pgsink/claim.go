@@ -67,7 +67,7 @@ func (s *Sink) swap(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epo
 	}
 	err = s.transact(ctx, harmful, func(b *pgx.Batch) {
 		b.Queue(s.sql.claim, c.Group, c.Topic, c.Partition.Number, ms(s.options.ClaimTimeout/claimTries),
-			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Number, c.Owner, c.ID.String(), adopt, adoptEpoch)
+			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Number, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptEpoch)
 	}, func(r pgx.BatchResults) error {
 		var row fenceRow
 		f, err = row.scan(r.QueryRow())

@@ -43,7 +43,7 @@ func newStatements(o Options) statements {
 		seed: "select " + s + "seed($1::text, $2::text, $3::int, $4::int[], $5::text[], $6::text[], " +
 			"$7::bigint[], $8::int[], $9::bigint[], $10::int[])",
 		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
-			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::text, $11::text::uuid, $12::bigint, $13::int)",
+			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::bigint, $11::text, $12::text::uuid, $13::bigint, $14::int)",
 		enter: "select " + s + "enter($1::int, $2::int, $3::int, $4::int, $5::bigint[], " +
 			"$6::text[], $7::text[], $8::int[], $9::text[]::uuid[], $10::bigint[], $11::text)",
 		advance: "select " + s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], " +

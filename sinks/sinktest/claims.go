@@ -17,6 +17,7 @@ var claims = []history{
 	{"a fence is read back as it was claimed, by every process", "R1", readBack},
 	{"a look at many partitions shows each fence that is there as last committed", "R5", lookAtMany},
 	{"the epoch is the lease's number where that is higher than every epoch before, otherwise the last plus one", "R1", epochRule},
+	{"a claim starts above the epoch that another system has seen, and so do those after it", "R1", claimAbove},
 	{"a refused claim says who holds the fence", "R3", staleClaimDetails},
 	{"a lease whose number is not positive grants nothing", "R2", noLease},
 	{"a claim id that is not fresh is refused", "R1", claimIDNotFresh},
@@ -109,6 +110,33 @@ func epochRule(w *world) {
 		ta := a.claims(orders0, c.number)
 		ta.wantEpoch(c.want)
 		ta.wantFence()
+	}
+}
+
+func claimAbove(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	for _, c := range []struct {
+		number int64
+		above  epoch.Epoch
+		want   epoch.Epoch
+	}{{5, 0, 5}, {5, 9, 10}, {11, 9, 11}, {1, 9, 12}, {1, 12, 13}, {1, 0, 14}, {15, 14, 15}, {1, 1 << 53, 1<<53 + 1}} {
+		bid := epoch.NewClaim(lease(orders0, c.number, "A"))
+		bid.Above = c.above
+		f, err := a.sink.Claim(w.ctx, a.reads(orders0), bid)
+		if err != nil {
+			w.Fatalf("A claims above %d: %v", c.above, err)
+		}
+		ta := &tenure{process: a, Fence: f}
+		ta.wantEpoch(c.want)
+		ta.wantFence()
+		ta.applies(1)
+	}
+	before := a.reads(orders0)
+	bid := epoch.NewClaim(lease(orders0, 1, "A"))
+	bid.Above = math.MaxInt64
+	if _, err := a.sink.Claim(w.ctx, before, bid); err == nil || a.reads(orders0) != before {
+		w.Errorf("a claim above the last epoch there is: err = %v, the fence is %+v", err, a.reads(orders0))
 	}
 }
 

@@ -118,7 +118,7 @@ $$;
 -- may adopt a position; null is none. It relies on READ COMMITTED: the row it locks
 -- is the newest.
 create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
-    seen_epoch bigint, seen_claim uuid, log text, source text, number bigint, new_owner text, new_claim uuid,
+    seen_epoch bigint, seen_claim uuid, log text, source text, number bigint, above bigint, new_owner text, new_claim uuid,
     adopt_offset bigint, adopt_epoch integer)
 returns setof "epochfence".fence
 language plpgsql security definer set search_path = "epochfence", pg_temp
@@ -149,7 +149,7 @@ begin
     if f.lease_source <> source then
         raise exception using errcode = 'XF006', message = 'foreign lease source', detail = row_to_json(f);
     end if;
-    if f.epoch = 9223372036854775807 then
+    if greatest(f.epoch, above) = 9223372036854775807 then
         raise exception using errcode = 'XF009', message = 'epochs are used up', detail = row_to_json(f);
     end if;
     if adopt_offset < 0 or adopt_offset is not null and f.epoch > 0 then
@@ -157,7 +157,7 @@ begin
     end if;
     return query
     update fence t
-    set lease_number = number, owner = new_owner, epoch = greatest(number, t.epoch + 1),
+    set lease_number = number, owner = new_owner, epoch = greatest(number, t.epoch + 1, above + 1),
         claim_id = new_claim, claimed_at = clock_timestamp(),
         next_offset = coalesce(adopt_offset, t.next_offset), applied = t.applied or adopt_offset is not null,
         leader_epoch = case when adopt_offset is null then t.leader_epoch else adopt_epoch end
