@@ -77,6 +77,24 @@
 // what the handler committed stays. Its effects on other connections are not
 // fenced; the epoch that it gets is for those.
 //
+// What it does to the session beyond the transaction, such as a SET without LOCAL,
+// a LISTEN, a DEALLOCATE, a session's advisory lock or a temporary table that is not
+// dropped on commit, is done to that connection, which is then closed and not given
+// back to the pool: use SET LOCAL, pg_advisory_xact_lock and ON COMMIT DROP, which
+// cost nothing. It is told by the text of the statement; what a function does that
+// the statement calls is not seen, and stays in the pool.
+//
+// # Whose fault an error is
+//
+// An error of the transaction's own connection that passes (a deadlock, a lock not
+// granted in time, also where the time of the whole transaction ended in such a
+// wait) is [epoch.ErrTransient] beside what it is. One that has to do with the state
+// of the database (a missing table, column, function or right, a server that is
+// read-only, a disk that is full or broken) is [epoch.ErrUnhealthy]: the partition
+// halts and no message is blamed. A handler that composes its SQL from messages, and
+// may so ask for a table that only one of them names, returns consumer.Permanent
+// for it. The errors of other connections are the handler's to judge.
+//
 // [Sink.Queued] is a second form for handlers that only write: all of a
 // transaction travels in one round trip.
 package pgsink

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -182,6 +183,67 @@ func TestAnArgumentThatPanicsCostsItsTransaction(t *testing.T) {
 			t.Errorf("%s: and then: %v", name, err)
 		}
 	}
+}
+
+// TestASourceOfACopyThatPanicsCostsItsTransaction, like an argument: pgx asks it
+// on a goroutine of its own.
+func TestASourceOfACopyThatPanicsCostsItsTransaction(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	boom := func() { panic("out of stock") }
+	commit := func(source pgx.CopyFromSource) (err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("panic: %v", v)
+			}
+		}()
+		return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			n, err := tx.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"list", "value"}, source)
+			if err == nil && n != 3 {
+				t.Errorf("copied %d rows", n)
+			}
+			return err
+		})
+	}
+	rows := func(at func() any) pgx.CopyFromSource {
+		n := 0
+		return pgx.CopyFromFunc(func() ([]any, error) {
+			if n++; n > 3 {
+				return nil, nil
+			}
+			if n == 3 {
+				return []any{"copied", at()}, nil
+			}
+			return []any{"copied", "1"}, nil
+		})
+	}
+	for name, c := range map[string]struct {
+		source pgx.CopyFromSource
+		want   string
+	}{
+		"a row":          {rows(func() any { boom(); return nil }), "out of stock"},
+		"a value":        {rows(func() any { return hostileArg(boom) }), "out of stock"},
+		"an error":       {pgx.CopyFromFunc(func() ([]any, error) { return nil, errors.New("no more") }), "no more"},
+		"a missing one":  {pgx.CopyFromRows([][]any{{"copied"}}), "expected 2 values"},
+		"one of no type": {pgx.CopyFromRows([][]any{{"copied", make(chan int)}}), "encode"},
+	} {
+		if err := commit(c.source); err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, epoch.ErrInDoubt) {
+			t.Errorf("%s: err = %v; want %q", name, err, c.want)
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		t.Errorf("Commit returned %v after its goroutine had ended", commit(rows(func() any { runtime.Goexit(); return nil })))
+	}()
+	<-ended
+	if err := commit(rows(func() any { return hostileArg(func() {}) })); err != nil {
+		t.Error(err)
+	}
+	r.wantList("copied", "1", "1", "1")
 }
 
 // TestAHandlersOwnSQLSTATEIsNotTheSinks, whichever it is.

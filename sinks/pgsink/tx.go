@@ -205,5 +205,5 @@ func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 		return 0, err
 	}
 	defer func() { t.done(err) }()
-	return t.conn.CopyFrom(ctx, table, columns, rows)
+	return copyFrom(ctx, t.conn, table, columns, rows)
 }
