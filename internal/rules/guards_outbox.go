@@ -183,7 +183,7 @@ var guardsOfTheOutbox = []guard{
 		{settling, "err = fmt.Errorf(\"outbox: Options.%s panicked", "_ = fmt.Errorf(\"outbox: Options.%s panicked"},
 	}, "outbox", "TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey"},
 	{"beside", "a database that fails is asked again at once", []edit{
-		{relaying, "if !now.Before(r.resume) { //", "if true { //"},
+		{relaying, "if r.underWay == nil && !now.Before(r.resume) { //", "if r.underWay == nil { //"},
 	}, "outbox", "TestADatabaseThatFailsIsGivenTime"},
 	{"beside", "answers pile up", []edit{
 		{relaying, " && r.held() < maxKept {", " {"},
