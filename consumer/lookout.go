@@ -140,8 +140,9 @@ func (l *lookout[TX]) interval() time.Duration {
 
 // watched is a quiet partition as it was before a look.
 type watched struct {
-	post *post
-	turn int
+	post      *post
+	partition epoch.Partition
+	turn      int
 }
 
 // round looks at the partitions that have been quiet since the last round, or at
@@ -165,7 +166,7 @@ func (l *lookout[TX]) due(all bool) []watched {
 	var due []watched
 	for p := range l.posts {
 		if p.quiet && (all || p.aged) {
-			due = append(due, watched{p, p.turn})
+			due = append(due, watched{p, p.fence.Partition, p.turn})
 		}
 		p.aged = p.quiet
 	}
@@ -177,7 +178,7 @@ func (l *lookout[TX]) due(all bool) []watched {
 func (l *lookout[TX]) look(due []watched) {
 	ps := make([]epoch.Partition, len(due))
 	for i, w := range due {
-		ps[i] = w.post.fence.Partition // it does not change
+		ps[i] = w.partition
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, due[0].post.term)
 	defer cancel()
@@ -193,7 +194,7 @@ func (l *lookout[TX]) look(due []watched) {
 		if _, here := l.posts[p]; !here || !p.quiet || p.turn != w.turn {
 			continue // its next transaction tells, or the last one has
 		}
-		f, err := now.Read(p.fence.Partition)
+		f, err := now.Read(w.partition)
 		if err == nil {
 			err = p.fence.Still(f)
 		}
