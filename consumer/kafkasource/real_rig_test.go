@@ -29,6 +29,7 @@ const session = 2 * time.Second
 // worker processes played by goroutines, each with clients of its own.
 type realHistory struct {
 	*testing.T
+	from         consumer.StartPolicy // of its workers
 	addr         string
 	topic, group string
 	client       *kgo.Client
@@ -141,7 +142,7 @@ func (h *realHistory) startWith(o kafkasource.Options, name string, opts ...kgo.
 	go func() {
 		defer close(w.done)
 		w.err = consumer.Run(ctx, source, w.sink, w.handle, consumer.Options[*memsink.Tx]{
-			Observer: consumer.ObserverFunc(w.observe), Logger: slog.New(slog.DiscardHandler),
+			Start: h.from, Observer: consumer.ObserverFunc(w.observe), Logger: slog.New(slog.DiscardHandler),
 			RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 			HaltMin: 100 * time.Millisecond, HaltMax: 500 * time.Millisecond,
 		})

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/internal/kafkatest"
 )
 
@@ -60,6 +61,38 @@ func TestRealLogRewrittenBehindAFrozenWorkerHalts(t *testing.T) {
 	wantPosition(t, awaitHalt[*consumer.PositionError](w), consumer.ErrTruncated, 20, 12)
 	w.stop()
 	h.wantExactlyOnce()
+}
+
+// A group that starts after the 20 messages there are, and one that had committed
+// there, have applied nothing when the log is cut to 12. They halt with both
+// numbers, and do so still when it has grown beyond 20: the positions were held
+// against the log from the first moment on.
+func TestRealLogCutBeforeTheFirstMessageWasAppliedHalts(t *testing.T) {
+	for _, policy := range []consumer.StartPolicy{consumer.StartLatest, consumer.StartCommitted} {
+		t.Run(policy.String(), func(t *testing.T) {
+			t.Parallel()
+			b := kafkatest.Start(t, kafkatest.Config{})
+			h := newRealHistory(t, b.Addr, 1)
+			h.from = policy
+			for range 20 {
+				h.sendValue(0, "before")
+			}
+			kafkasource.CommitAsOthers[any](t, h.admin, nil, h.group, h.topic, 0, 20)
+			there := h.start("there")
+			h.await("a claim", func() bool { return len(all[consumer.Claimed](there)) > 0 })
+			truncateLog(t, b, h.topic, 0, 12)
+			wantPosition(t, awaitHalt[*consumer.PositionError](there), consumer.ErrTruncated, 20, 12)
+			there.stop()
+			h.connect()
+			for range 15 {
+				h.sendValue(0, "written again")
+			}
+			later := h.start("later")
+			wantPosition(t, awaitHalt[*consumer.PositionError](later), consumer.ErrTruncated, 20, 12)
+			later.stop()
+			h.wantExactlyOnce()
+		})
+	}
 }
 
 // truncateLog restarts the broker with everything from an offset on cut off a

@@ -45,6 +45,9 @@ func TestStarts(t *testing.T) {
 					if i == 0 {
 						earliest = 5
 					}
+					if st.Next.LeaderEpoch < 0 || st.Earliest.LeaderEpoch < 0 {
+						r.Errorf("partition %d begins without a leader epoch: %+v", i, st)
+					}
 					if st.Number != int32(i) || st.Next.Offset != c.want[i] || st.Earliest.Offset != earliest || st.Log != one.Origin().Log {
 						r.Errorf("partition %d: %+v, want next %d, earliest %d", i, st, c.want[i], earliest)
 					}
@@ -52,6 +55,28 @@ func TestStarts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Many clients commit none.
+func TestWhatTheGroupHadCommittedCarriesALeaderEpoch(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		r.produce(0, 20)
+		for at, known := range map[int64]bool{12: true, 20: true, 30: false} {
+			var os kadm.Offsets
+			os.AddOffset(testTopic, 0, at, -1)
+			if err := r.admin.CommitAllOffsets(r.Context(), testGroup, os); err != nil {
+				r.Fatal(err)
+			}
+			_, one, run := r.hold()
+			got, ok, err := one.Committed(r.Context())
+			if err != nil || !ok || got.Offset != epoch.Offset(at) || (got.LeaderEpoch >= 0) != known {
+				r.Errorf("committed is %+v, %v, %v; want offset %d", got, ok, err, at)
+			}
+			if err := run.stop(); err != nil {
+				r.Fatal(err)
+			}
+		}
+	})
 }
 
 func TestLatestStartsBeforeATransactionThatIsStillOpen(t *testing.T) {

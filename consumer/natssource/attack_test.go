@@ -3,6 +3,7 @@ package natssource
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -143,8 +144,8 @@ func TestAPositionOfAnotherLifeOfTheStreamIsNotAdopted(t *testing.T) {
 	r := newGroupRig(t, 1, 3*time.Second)
 	a := r.start("a")
 	g := a.granted(0)
-	_, err := g.Confirm(inTime(t), epoch.Fence{Origin: g.Origin(), Epoch: 1, Next: 77, LeaderEpoch: -1})
-	must(t, err)
+	byHand := fmt.Appendf(nil, `{"next":77,"log":%q}`, g.Origin().Log)
+	must(t, second(a.source.bucket.write(inTime(t), a.source.keys.position(place{"orders", 0}), byHand, 0)))
 	if at, ok, err := g.Committed(inTime(t)); err != nil || !ok || at.Offset != 77 {
 		t.Errorf("committed is %+v, %v, %v; want the position that was published", at, ok, err)
 	}

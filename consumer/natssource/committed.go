@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -48,7 +49,7 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 	case !ok || m.ours():
 		// Ours is not from before the fence, but from another sink, or from this
 		// one before it was put back: what was applied went with it (R9).
-		acked, err := t.log.acked(ctx, t.life)
+		acked, err := t.log.acked(ctx, t.life, t.number)
 		if err != nil || acked == 0 {
 			return epoch.Position{}, false, err
 		}
@@ -162,9 +163,9 @@ func (t *tenure) mayPublish(at epoch.Fence) bool {
 	return false
 }
 
-// acked is the position of a durable consumer that is named as the group, such as
-// one that did this work before; zero if there is none.
-func (l *streamLog) acked(ctx context.Context, in incarnation) (epoch.Offset, error) {
+// acked is how far a durable consumer has got with a partition that did this work
+// before; zero if there is none, or it was not to deliver all of the partition.
+func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.Offset, error) {
 	info, err := l.look(ctx)
 	if err == nil && incarnationOf(info) != in {
 		err = lost(errOtherStream)
@@ -172,7 +173,8 @@ func (l *streamLog) acked(ctx context.Context, in incarnation) (epoch.Offset, er
 	if err != nil {
 		return 0, err
 	}
-	if !consumerName.MatchString(l.group) {
+	name := cmp.Or(l.stream.Durable, l.group)
+	if !consumerName.MatchString(name) {
 		return 0, nil
 	}
 	var c struct {
@@ -180,23 +182,34 @@ func (l *streamLog) acked(ctx context.Context, in incarnation) (epoch.Offset, er
 			Stream uint64 `json:"stream_seq"`
 		} `json:"ack_floor"`
 		Config struct {
-			Replicas int `json:"num_replicas"`
+			Replicas int      `json:"num_replicas"`
+			Filter   string   `json:"filter_subject"`
+			Filters  []string `json:"filter_subjects"`
 		} `json:"config"`
 		Cluster *jetstream.ClusterInfo `json:"cluster"`
 	}
-	err = ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+l.group, struct{}{}, &c)
+	err = ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+name, struct{}{}, &c)
 	switch {
+	case hasCode(err, jetstream.JSErrCodeConsumerNotFound) && l.stream.Durable != "":
+		return 0, fmt.Errorf("there is no consumer %q, which Stream.Durable names: %w", name, err)
 	case hasCode(err, jetstream.JSErrCodeConsumerNotFound):
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("the position of consumer %q: %w", l.group, denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.INFO.", err))
+		return 0, fmt.Errorf("the position of consumer %q: %w", name, denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.INFO.", err))
 	case c.Cluster == nil && info.Cluster != nil && info.Cluster.Name != "",
 		c.Cluster != nil && !leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
 		return 0, errNoLeader // a server of a cluster that has only heard of the consumer may answer, too
-	case c.AckFloor.Stream == 0:
+	case c.AckFloor.Stream == 0, !covers(append(c.Config.Filters, c.Config.Filter), l.filters[n]):
 		return 0, nil
 	}
 	return epoch.Offset(c.AckFloor.Stream + 1), nil
+}
+
+// covers reports whether a consumer with such filters delivers everything that
+// matches a partition's; an empty filter matches everything.
+func covers(filters []string, partition string) bool {
+	filters = slices.DeleteFunc(filters, func(f string) bool { return f == "" })
+	return len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool { return contains(f, cmp.Or(partition, everything)) })
 }
 
 // consumerName is what a durable consumer can be called.

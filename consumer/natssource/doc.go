@@ -165,10 +165,22 @@
 //
 // The position of each partition is in its lease, with the owner, the epoch and
 // the lag, and stays in its position key: `nats kv get epochfence billing.position.payments.3`.
-// It is written with renewals and at the end of a tenure. Nothing is decided by it, but
-// a group of which the sink has no fence adopts it on request
-// ([consumer.StartCommitted]) if its log is the one that is read, or none is named, or where there is none the ack floor of a durable consumer
-// that is named like the group.
+// It is written with renewals and at the end of a tenure. Nothing is decided by it.
+//
+// # Moving over from a durable consumer
+//
+// A partition that is claimed for the first time goes on where the group had got to
+// ([consumer.StartCommitted]): at the position that somebody has put into its key by hand, with
+// `nats kv put epochfence billing.position.payments.3 '{"next":1234}'`, or else behind the
+// ack floor of the durable consumer that Stream.Durable names, or the group. A consumer
+// whose filters leave out some of the partition's subjects says nothing about it. What was
+// acknowledged above the floor is applied again: acknowledge in order, or let
+// the work in hand be done before the first claim.
+//
+// A durable consumer knows nothing of leases, and goes on delivering to whoever asks.
+// Stop its workers, and then start this; or let both work for a while, with the table
+// by which the old ones recognise a message. To go back, have a consumer made
+// that begins at the lowest of the positions (`nats consumer add --deliver=1234`).
 //
 // # How durable the bucket must be
 //

@@ -111,7 +111,7 @@ func TestThePositionOfAConsumerIsItsLeadersToSay(t *testing.T) {
 		r.log = r.open(answering(t, s, change))
 		info, err := r.log.look(r.ctx)
 		must(t, err)
-		return r.log.acked(r.ctx, incarnationOf(info))
+		return r.log.acked(r.ctx, incarnationOf(info), 0)
 	}
 	own := map[string]any{"name": "c", "leader": "a", "raft_group": "S-R3F", "replicas": []any{map[string]any{"name": "b"}}}
 	for name, cluster := range noLeaders {

@@ -77,6 +77,13 @@ type Stream struct {
 	// destination of the stream's subject transform, which must be this one.
 	// See [EnsureTransform].
 	Transform *Transform
+
+	// Durable names the durable consumer of the stream that did this work
+	// before. A partition that is claimed for the first time goes on behind what
+	// it has acknowledged without a gap, if it was to deliver all of the
+	// partition's messages ([consumer.StartCommitted]). Empty means the group's
+	// name. The consumer itself is left alone.
+	Durable string
 }
 
 // Transform is a subject transform of a stream, as the server writes it, such as
@@ -171,6 +178,8 @@ func checkStreams(streams []Stream) error {
 			return fmt.Errorf("natssource: Options.Streams holds %q, which is no name of a stream: want 1 to 255 characters without '.', '*', '>', slashes and white space", shorten(s.Name))
 		case seen[s.Name]:
 			return fmt.Errorf("natssource: Options.Streams names %q twice", s.Name)
+		case s.Durable != "" && !consumerName.MatchString(s.Durable):
+			return fmt.Errorf("natssource: stream %q: Durable is %q, which is no name of a consumer", s.Name, shorten(s.Durable))
 		case len(s.Filters) > 0 && s.Transform != nil:
 			return fmt.Errorf("natssource: stream %q has Filters and a Transform; partitions come from one of them", s.Name)
 		}

@@ -40,6 +40,20 @@ func overlap(a, b string) bool {
 	return len(as) == len(bs)
 }
 
+// contains reports whether all that b matches is matched by a.
+func contains(a, b string) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i, token := range as {
+		switch {
+		case token == everything:
+			return i < len(bs)
+		case i >= len(bs), bs[i] == everything, token != "*" && token != bs[i]:
+			return false
+		}
+	}
+	return len(as) == len(bs)
+}
+
 // checkFilters checks the filters that make the partitions of a stream. stored
 // are patterns of the subjects that it may hold; nil if that is not known.
 func checkFilters(filters, stored []string) error {

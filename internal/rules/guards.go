@@ -319,6 +319,12 @@ var guardsOfTheRest = []guard{
 	{"R10", "retention may take what was not applied", []edit{
 		{kafka + "/feed.go", "if r.Offset > f.next && p.LogStartOffset > f.next && !f.fresh {", "if false {"},
 	}, kafka, "TestAGapBelowTheStartOfTheLogIsAnError"},
+	{"R10", "a Kafka partition begins without a leader epoch", []edit{
+		{kafka + "/starts.go", "LeaderEpoch: o.LeaderEpoch}", "LeaderEpoch: -1}"},
+	}, kafka, "TestStarts"},
+	{"R10", "what a Kafka group had committed has no leader epoch unless it says so", []edit{
+		{kafka + "/committed.go", "ok && c.leaderEpoch < 0", "false"},
+	}, kafka, "TestWhatTheGroupHadCommittedCarriesALeaderEpoch"},
 	{"R10", "Kafka is not told the leader epoch", []edit{
 		{kafka + "/feed.go", "kgo.NewOffset().At(f.next).WithEpoch(f.epoch)", "kgo.NewOffset().At(f.next)"},
 	}, kafka, "TestALogThatWasRewrittenBelowThePositionIsAnError"},

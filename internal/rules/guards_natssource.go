@@ -56,6 +56,12 @@ var guardsOfNATS = []guard{
 	{"R8", "the position of a NATS partition that was not claimed takes the place of the group's", []edit{
 		{nats + "/committed.go", "case at.Epoch == 0:\n\t\treturn false", "case at.Epoch == 0:\n\t\treturn true"},
 	}, nats, "TestSuite/a position that the group had committed through others is not taken back before ours has passed it"},
+	{"R8", "a durable consumer speaks for what it was never to deliver", []edit{
+		{nats + "/committed.go", "!covers(append(", "false && !covers(append("},
+	}, nats, "TestADurableConsumerThatDidTheWorkSaysHowFarItGot"},
+	{"R10", "a NATS partition begins without a fingerprint", []edit{
+		{nats + "/starts.go", "next.LeaderEpoch = fingerprint(info.State.LastTime)", "_ = fingerprint"},
+	}, nats, "TestAStreamThatWasCutBeforeTheFirstMessageWasAppliedIsTruncated"},
 	{"R9", "a NATS partition of which nothing was applied is passed by", []edit{
 		{nats + "/open.go", "if !r.fresh {", "if true {"},
 	}, nats, "TestSuite/a partition of which nothing was applied begins where its log begins by then"},
