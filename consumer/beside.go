@@ -135,12 +135,12 @@ func (o *ownership[TX]) endBeside() {
 	}
 	s.cancel()
 	o.committer.closeSide(s)
-	late := time.AfterFunc(2*o.timeout, func() {
+	late := afterAwake(2*o.timeout, func() {
 		o.logger.Error("the work beside the messages goes on long after its context ended; does it heed its context?", "epoch", s.Epoch())
 	})
 	<-s.ended
 	s.underWay.Wait() // for a call of Do that Beside did not wait for
-	late.Stop()
+	late.stop()
 	o.committer.mu.Lock()
 	o.side = nil
 	o.committer.mu.Unlock()
@@ -349,7 +349,7 @@ func (c *committer[TX]) workBeside() bool {
 	defer context.AfterFunc(w.ctx, func() { abort(context.Cause(w.ctx)) })()
 
 	here := epoch.Advance{Partition: at.Partition, Claim: at.Claim, From: at.Next, To: at.Next, LeaderEpoch: at.LeaderEpoch}
-	defer c.watch([]take[TX]{{advance: here, epoch: at.Epoch}}, s.owner.timeout)()
+	defer c.watch([]take[TX]{{advance: here, epoch: at.Epoch}}, s.owner.timeout).stop()
 	defer time.AfterFunc(s.owner.timeout/16, func() { c.slowBeside(s) }).Stop()
 	err := errGoexit
 	defer func() { c.workedBeside(s, w, err) }()

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -25,6 +26,7 @@ type attempt struct {
 	take     int   // whose messages it failed on
 	at       int   // which of them, or -1
 	timedOut bool
+	froze    time.Duration // for how long this process did not run meanwhile
 }
 
 // errTimeout is the cause of a transaction's end by Options.BatchTimeout.
@@ -57,7 +59,8 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 		stop := context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })
 		defer stop()
 	}
-	defer c.watch(takes, timeout)()
+	watch := c.watch(takes, timeout)
+	defer watch.stop()
 
 	began := time.Now()
 	a := attempt{at: -1}
@@ -81,6 +84,7 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 	})
 	returned = true
 	took := time.Since(began)
+	a.froze = watch.stop()
 	a.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
 	if shared {
 		c.resize(messages, a, err, took, timeout)
@@ -106,6 +110,7 @@ func (c *committer[TX]) resize(messages int, a attempt, err error, took, timeout
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
+	case a.froze > 0 && err != nil: // which has nothing to do with the size
 	case errors.Is(err, epoch.ErrTransient), errors.Is(err, epoch.ErrInDoubt):
 		c.sizing.refused(messages, took)
 	case a.timedOut:
@@ -135,21 +140,22 @@ func (c *committer[TX]) handle(ctx context.Context, tx TX, t *take[TX]) (at int,
 	return c.run.handle(ctx, tx, t.ms, t.epoch)
 }
 
-// watch reports a transaction that goes on long after its time is up: a handler
-// that is deaf to its context. Nothing can be done about it from here. What it
-// reports is copied, since its timer may fire as the transaction ends.
-func (c *committer[TX]) watch(takes []take[TX], timeout time.Duration) (stop func() bool) {
+// watch reports a transaction that goes on long after its time is up, although
+// this process runs: a handler that is deaf to its context. Nothing can be done
+// about it from here. What it reports is copied, since its timer may fire as the
+// transaction ends.
+func (c *committer[TX]) watch(takes []take[TX], timeout time.Duration) *awake {
 	overdue := make([]Overdue, len(takes))
 	for i, t := range takes {
 		overdue[i] = Overdue{Partition: t.advance.Partition, Epoch: t.epoch, From: t.advance.From, To: t.advance.To, Timeout: timeout}
 	}
-	return time.AfterFunc(2*timeout, func() {
+	return afterAwake(2*timeout, func() {
 		for _, o := range overdue {
 			c.run.log(o.Partition).Error("a transaction goes on long after its context ended; does the handler heed its context?",
 				"epoch", o.Epoch, "from", o.From, "to", o.To, "batch_timeout", o.Timeout)
 			c.run.Observer.Observe(o)
 		}
-	}).Stop
+	})
 }
 
 // settle decides for each partition of a transaction what its outcome means.
@@ -251,7 +257,7 @@ func (c *committer[TX]) doubt(takes []take[TX], a attempt, err error) {
 			continue
 		case errors.Is(err, epoch.ErrUnhealthy):
 			t.probe.failed(len(t.ms), a.at)
-		case a.err != nil:
+		case a.err != nil && a.froze == 0:
 			if _, failure := t.blame(len(t.ms), a.at, len(takes) > 1, err); failure != nil {
 				c.finish(t.holding, outcome{end: halted, err: failure})
 				continue
@@ -273,6 +279,11 @@ func (c *committer[TX]) failed(t take[TX], a attempt, shared bool, err error, to
 	switch {
 	case errors.Is(err, epoch.ErrUnhealthy) && !final && t.probe.given == nil:
 		c.unhealthy(t, n, a.at, shared, err)
+		return
+	case a.froze > 0 && !final:
+		// What a freeze made late, or ended, is not the message's fault.
+		err = fmt.Errorf("this process did not run for %v meanwhile: %w", a.froze.Round(time.Millisecond), err)
+		c.again(t.holding, t.postpone(n, a.err != nil, shared, err, took))
 		return
 	case errors.Is(err, epoch.ErrTransient) && !final:
 		c.again(t.holding, t.postpone(n, a.err != nil, shared, err, took))

@@ -435,6 +435,12 @@ var guardsOfTheRest = []guard{
 	{"beside", "a session that a handler has changed goes back to the pool", []edit{
 		{"sinks/pgsink/commit.go", "if t.session != 0 && !t.conn.IsClosed() {", "if false {"},
 	}, "sinks/pgsink", "TestWhatAHandlerDoesToItsSessionStaysInItsTransaction"},
+	{"beside", "a message is blamed for a freeze", []edit{
+		{transact, "case a.froze > 0 && !final:", "case false:"},
+	}, "consumer", "TestAfterAThawNobodyIsBlamed"},
+	{"beside", "a handler is blamed for a freeze", []edit{
+		{"consumer/awake.go", "step: max(d/awakeTicks, 1), then: then, last: time.Now(), left: awakeTicks}", "step: d, then: then, last: time.Now(), left: 1}"},
+	}, "consumer", "TestAfterAThawNobodyIsBlamed"},
 	{"beside", "attempts add up over messages", []edit{
 		{"consumer/probe.go", "\tp.try = max(p.suspects/2, 1)\n\tp.attempts = 0\n", "\tp.try = max(p.suspects/2, 1)\n"},
 	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},
