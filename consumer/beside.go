@@ -349,6 +349,7 @@ func (c *committer[TX]) workBeside() bool {
 	defer context.AfterFunc(w.ctx, func() { abort(context.Cause(w.ctx)) })()
 
 	here := epoch.Advance{Partition: at.Partition, Claim: at.Claim, From: at.Next, To: at.Next, LeaderEpoch: at.LeaderEpoch}
+	defer c.goesOn(&underWay{here, 0, time.Now(), s.owner.timeout})()
 	defer c.watch([]take[TX]{{advance: here, epoch: at.Epoch}}, s.owner.timeout).stop()
 	defer time.AfterFunc(s.owner.timeout/16, func() { c.slowBeside(s) }).Stop()
 	err := errGoexit

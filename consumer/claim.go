@@ -27,7 +27,7 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 		seen, err = r.seed(ctx, t)
 	}
 	if err != nil {
-		return got, seen, fmt.Errorf("consumer: read the fence of %s: %w", origin.Partition, err)
+		return got, seen, fmt.Errorf("consumer: %w", err)
 	}
 	if err := seen.Check(origin); err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %w", err)
@@ -49,7 +49,7 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 	bid.Above = above
 	got, err = r.sink.Claim(ctx, seen, bid)
 	if err != nil {
-		return got, seen, fmt.Errorf("consumer: claim %s: %w", origin.Partition, err)
+		return got, seen, fmt.Errorf("consumer: %w", err)
 	}
 	return got, seen, nil
 }
@@ -60,10 +60,10 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 	starts, err := t.Starts(ctx, r.Start)
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("find where to start (%v): %w", r.Start, err)
+		return epoch.Fence{}, fmt.Errorf("find where to start %s (%v): %w", t.Origin().Partition, r.Start, err)
 	}
 	if err := r.sink.Seed(ctx, starts); err != nil {
-		return epoch.Fence{}, fmt.Errorf("create fences: %w", err)
+		return epoch.Fence{}, fmt.Errorf("create the fence of %s: %w", t.Origin().Partition, err)
 	}
 	return r.sink.Fence(ctx, t.Origin().Partition)
 }

@@ -27,6 +27,7 @@ type committer[TX any] struct {
 	sides   []*side[TX] // those with work queued
 	slow    bool        // the work under way beside the messages takes its time
 	sizing  sizing      // of shared transactions
+	under   map[*underWay]struct{}
 }
 
 // lane holds the ready ones, in the order they became so.
@@ -37,7 +38,7 @@ type lane[TX any] struct {
 
 func newCommitter[TX any](base context.Context, r *runner[TX]) *committer[TX] {
 	return &committer[TX]{
-		run: r, base: base, closed: make(chan struct{}), sizing: newSizing(r.MaxBatch),
+		run: r, base: base, closed: make(chan struct{}), sizing: newSizing(r.MaxBatch), under: map[*underWay]struct{}{},
 		shared:  lane[TX]{wake: make(chan struct{}, 1)},
 		alone:   lane[TX]{wake: make(chan struct{}, 1)},
 		besides: lane[TX]{wake: make(chan struct{}, 1)},

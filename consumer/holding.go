@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -85,7 +86,7 @@ func (h *holding[TX]) blame(n, at int, shared bool, cause error) (time.Duration,
 		p.halted()
 		return 0, failure
 	default:
-		o.logger.Error("message failed for good, passing it to OnFailure", "offset", m.Offset, "attempt", p.attempts, "err", cause)
+		o.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", cause, "offset", m.Offset, "attempt", p.attempts)
 		p.given = failure
 		return 0, nil
 	}
@@ -107,9 +108,9 @@ func (h *holding[TX]) postpone(n int, found, shared bool, cause error, took time
 func (h *holding[TX]) retry(cause error, in time.Duration) time.Duration {
 	offset, attempt := h.unapplied[0].Offset, h.probe.attempts
 	if attempt > 0 {
-		h.owner.logger.Warn("message failed, trying again", "offset", offset, "attempt", attempt, "err", cause, "retry_in", in)
+		h.owner.trouble(slog.LevelWarn, "message failed, trying again", cause, "offset", offset, "attempt", attempt, "retry_in", in)
 	} else {
-		h.owner.logger.Warn("transaction failed for no message's fault, trying again", "offset", offset, "err", cause, "retry_in", in)
+		h.owner.trouble(slog.LevelWarn, "transaction failed for no message's fault, trying again", cause, "offset", offset, "retry_in", in)
 	}
 	h.owner.run.Observer.Observe(Retried{Partition: h.fence.Partition, Offset: offset, Attempt: attempt, Err: cause, RetryIn: in})
 	return in

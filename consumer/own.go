@@ -51,6 +51,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		retries: newRetryWait(r.RetryMin, r.RetryMax),
 	}
 	defer r.unpin(o.committer)
+	defer r.troubles.left(p)
 	defer o.endBeside()
 	for o.running(ctx) {
 		if err := r.escapedFrom(p); err != nil {
@@ -133,7 +134,11 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	} else {
 		about = append(about, "replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
 	}
-	o.logger.Info("claimed", about...)
+	level := slog.LevelInfo
+	if o.run.troubles.claimed(o.partition); o.run.troubles.troubled(o.partition) {
+		level = slog.LevelDebug // one of many, perhaps
+	}
+	o.logger.Log(ctx, level, "claimed", about...)
 	o.run.Observer.Observe(Claimed{Fence: got, Seen: seen, Took: time.Since(began)})
 	return nil
 }

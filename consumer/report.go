@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -33,7 +34,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		o.run.Observer.Observe(Stale{Ours: o.fence, Held: out.stale.Held})
 		return o.retries.next()
 	case inDoubt:
-		o.logger.Warn("in doubt, claiming again", "epoch", o.fence.Epoch, "next", o.fence.Next, "err", out.err)
+		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
 		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
 		in := o.retries.next()
 		o.stands(o.fence.Next, out.err, 0, in)
@@ -88,7 +89,7 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration 
 		o.logger.Info("lease not confirmed, asking again", "err", err, "retry_in", in)
 		return in
 	default:
-		o.logger.Warn("not claimed, trying again", "err", err, "retry_in", in)
+		o.trouble(slog.LevelWarn, notClaimed, err, "retry_in", in)
 		o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
 		return in
 	}
@@ -101,9 +102,13 @@ func needsPerson(err error) bool {
 		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrUnhealthy)
 }
 
+func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args ...any) {
+	o.run.troubles.add(o.logger, level, o.partition, what, err, args...)
+}
+
 func (o *ownership[TX]) halted(err error) time.Duration {
 	in := o.halts.next()
-	o.logger.Error("halted", "next", o.next(), "err", err, "retry_in", in)
+	o.trouble(slog.LevelError, "halted", err, "next", o.next(), "retry_in", in)
 	o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
 	return in
 }

@@ -42,8 +42,9 @@ type runner[TX any] struct {
 	handle applyFunc[TX]
 	stop   context.CancelCauseFunc // ends Run with an error
 
-	owning  sync.WaitGroup
-	lookout *lookout[TX]
+	owning   sync.WaitGroup
+	troubles *troubles
+	lookout  *lookout[TX]
 
 	mu         sync.Mutex
 	over       bool // the source's Run has returned
@@ -66,6 +67,8 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 	defer stop(nil)
 	r := &runner[TX]{Options: o, sink: sink, handle: handle, stop: stop, escapes: map[epoch.Partition]error{}}
 
+	r.troubles = newTroubles(r.Logger)
+	defer r.troubles.close()
 	// A committer outlives ctx: what ends its work is the end of each tenure.
 	var running sync.WaitGroup
 	for range o.Committers {
@@ -73,6 +76,9 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 		r.committers = append(r.committers, c)
 		c.start(&running)
 	}
+	over := make(chan struct{})
+	defer close(over)
+	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
 	r.lookout = newLookout(context.WithoutCancel(ctx), r)
 	running.Go(r.lookout.serve)
 	err = source.Run(ctx, func(ctx context.Context, t Tenure) {

@@ -61,6 +61,7 @@ func (c *committer[TX]) transact(hs []*holding[TX]) {
 	}
 	watch := c.watch(takes, timeout)
 	defer watch.stop()
+	defer c.goesOn(&underWay{takes[0].advance, len(takes) - 1, time.Now(), timeout})()
 
 	began := time.Now()
 	a := attempt{at: -1}
@@ -331,6 +332,9 @@ func (c *committer[TX]) advanced(t take[TX], took time.Duration) {
 	h.owner.side.passed(h.fence)
 	c.mu.Unlock()
 	h.owner.tenure.Mirror(h.fence)
+	if failed == 0 {
+		c.run.troubles.well(t.advance.Partition)
+	}
 	c.run.Observer.Observe(Advanced{
 		Partition: t.advance.Partition, Epoch: t.epoch, From: t.advance.From, To: t.advance.To,
 		Messages: count(t.ms), Failed: failed, Bytes: size(t.ms), Took: took,
