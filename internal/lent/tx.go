@@ -10,7 +10,9 @@ package lent
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -42,8 +44,10 @@ type Tx struct {
 
 	mu       sync.Mutex // held during each call
 	ended    bool
-	gone     error // why there is no transaction
-	prepared bool  // a statement was
+	gone     error   // why there is no transaction
+	prepared bool    // a statement was
+	queried  bool    // rows were lent
+	told     []error // of statements, as the database gave them, the last few
 	stmts    []*sql.Stmt
 }
 
@@ -60,6 +64,25 @@ func (tx *Tx) Context() context.Context { return tx.ctx }
 // Gone says why there is no transaction any more, after Close. It is nil where
 // there is one, or never was.
 func (tx *Tx) Gone() error { return tx.gone }
+
+// Told reports, after Close, whether err is, or wraps, the error of a statement of
+// this transaction's, as far as it is seen: the errors of rows that were lent, and
+// of statements that were prepared, are not, and unseen tells that there may be such.
+func (tx *Tx) Told(err error) (told, unseen bool) {
+	for _, e := range tx.told {
+		told = told || errors.Is(err, e)
+	}
+	return told, tx.prepared || tx.queried
+}
+
+// maxTold is how many are remembered.
+const maxTold = 16
+
+func (tx *Tx) tell(err error) {
+	if tx.told = append(tx.told, err); len(tx.told) > maxTold {
+		tx.told = slices.Delete(tx.told, 0, 1)
+	}
+}
 
 // Prepared reports, after Close, whether a statement was prepared.
 func (tx *Tx) Prepared() bool { return tx.prepared }
@@ -100,6 +123,7 @@ func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql
 	if err != nil {
 		return nil, err
 	}
+	tx.queried = true
 	rows, err := conn.QueryContext(ctx, query, args...) //nolint:sqlclosecheck // the handler's, or with its context
 	return rows, tx.judge(err)
 }
@@ -146,6 +170,7 @@ func (tx *Tx) use(ctx context.Context) (context.Context, *sql.Conn, error) {
 	}
 	conn, err := tx.terms.Conn(tx.prepared)
 	if err != nil {
+		tx.tell(err)
 		tx.gone = err // for good: a handler must not go on as if nothing was
 		return ctx, nil, fmt.Errorf("%s: %w", tx.terms.Package, err)
 	}
@@ -161,6 +186,7 @@ func (tx *Tx) judge(err error) error {
 	if err == nil {
 		return nil
 	}
+	tx.tell(err)
 	over, seen := tx.terms.Judge(err)
 	if over {
 		tx.gone = seen

@@ -57,6 +57,9 @@ type Dialect interface {
 	// classify says what an error means for the transaction it came from.
 	classify(err error) class
 
+	// driverError reports whether err may be one of the driver's.
+	driverError(err error) bool
+
 	// blameless returns [epoch.ErrTransient] or [epoch.ErrUnhealthy], with what
 	// is the matter, for an error that is no message's fault, and otherwise nil.
 	blameless(err error) error

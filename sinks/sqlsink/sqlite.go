@@ -7,6 +7,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -119,6 +120,21 @@ func (sqlite) classify(err error) class {
 		return doubtful
 	}
 	return refused
+}
+
+// driverError asks for SQLite's result code, and for the driver's package, as many
+// an error has a code. Another file's cannot be told from this one's.
+func (sqlite) driverError(err error) bool {
+	var e interface{ Code() int }
+	if !errors.As(err, &e) {
+		return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+			errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	}
+	t := reflect.TypeOf(e)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return strings.Contains(t.PkgPath(), "sqlite")
 }
 
 // schemaDiffers begins what SQLite says of a statement that asks for another

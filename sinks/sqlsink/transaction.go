@@ -184,6 +184,10 @@ func (s *Sink) explain(err error) error {
 			return err
 		}
 	}
+	var foreign *foreignError
+	if errors.As(err, &foreign) {
+		return err
+	}
 	fault := s.d.blameless(err)
 	if fault == nil || errors.Is(err, epoch.ErrInDoubt) && !errors.Is(fault, epoch.ErrUnhealthy) {
 		return err

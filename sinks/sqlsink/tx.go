@@ -133,6 +133,8 @@ func (tx *Tx) settle(applyErr error) error {
 	switch {
 	case errors.Is(gone, epoch.ErrEscaped) && !errors.Is(applyErr, epoch.ErrEscaped) && !tx.rolledBackBy(applyErr):
 		return errors.Join(gone, applyErr) // whatever the handler made of it
+	case applyErr != nil && !tx.ours(applyErr):
+		return &foreignError{applyErr}
 	case applyErr != nil && tx.s.d.classify(applyErr) == doubtful && !errors.Is(applyErr, epoch.ErrInDoubt):
 		return fmt.Errorf("%w: %w", epoch.ErrInDoubt, applyErr)
 	case applyErr != nil:
@@ -142,6 +144,20 @@ func (tx *Tx) settle(applyErr error) error {
 	}
 	return nil
 }
+
+// ours reports whether err, which the handler returned, may come from this
+// transaction. If it is none of those that were seen, it may be of rows, or of a
+// prepared statement, if it is one of the driver's at all.
+func (tx *Tx) ours(err error) bool {
+	told, unseen := tx.lent.Told(err)
+	return told || unseen && tx.s.d.driverError(err)
+}
+
+// foreignError is of something else than this transaction, and the handler's to
+// judge, whatever code it has.
+type foreignError struct{ error }
+
+func (e *foreignError) Unwrap() error { return e.error }
 
 // rolledBackBy reports whether err, which the handler may have met on a
 // statement it had prepared, where judge does not see it, explains that the

@@ -1,0 +1,4 @@
+package sqlsink
+
+// Blameless lets tests judge codes that are hard to come by.
+var Blameless = sqlite{}.blameless
