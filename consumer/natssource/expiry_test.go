@@ -129,3 +129,32 @@ func TestAQuietPartitionIsNotPassedByTheAgeOfOthersMessages(t *testing.T) {
 	r.publish(0, "a")
 	g.values("a")
 }
+
+// As fast as others are written to.
+func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginningFast(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.log.settleEvery = time.Hour
+	last := r.publish(1, numbered(0, 100)...)
+	rd := r.reader(0, 1, -1)
+	must(t, rd.check(r.ctx))
+	if rd.pause >= time.Hour {
+		t.Error("how fast the beginning moves is not looked at soon")
+	}
+	must(t, rd.settle(r.ctx, true))
+	if rd.at != last+1 || rd.pause != time.Hour {
+		t.Errorf("where nothing moves: at %d, the next time after %v", rd.at, rd.pause)
+	}
+	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(51)))
+	rd.looked = time.Now().Add(-10 * time.Second)
+	must(t, rd.settle(r.ctx, true))
+	// 50 in 10 s, and 50 are left.
+	if rd.pause < time.Second || rd.pause > 20*time.Second {
+		t.Errorf("where the beginning comes near: the next time after %v", rd.pause)
+	}
+	must(t, rd.settle(r.ctx, true))
+	if rd.pause != time.Hour {
+		t.Errorf("where it has stopped: the next time after %v", rd.pause)
+	}
+}

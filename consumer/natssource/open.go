@@ -59,7 +59,12 @@ func (r *reader) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.fits(ctx, info)
+	if err := r.fits(ctx, info); err != nil {
+		return err
+	}
+	r.looked = time.Time{}
+	r.reckon(info.State.FirstSeq, time.Now())
+	return nil
 }
 
 // fits makes sure that the stream, as it was just seen, holds the position.

@@ -61,7 +61,7 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 		r := &reader{
 			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
 			at: max(uint64(from.Next), 1), print: from.LeaderEpoch, fresh: !from.Applied, settled: time.Now(),
-			alarm: time.NewTimer(l.settlePause()),
+			pause: l.settlePause(), alarm: time.NewTimer(0),
 		}
 		defer r.alarm.Stop()
 		ended := make(chan struct{})
@@ -120,7 +120,10 @@ type reader struct {
 	delivered uint64    // the consumer's count of the message that came last
 	missing   uint64    // what the last look found in the stream, and nobody delivered
 	settled   time.Time
-	alarm     *time.Timer // for what is due next
+	pause     time.Duration // until it settles again
+	begins    uint64        // where the stream began when it was looked at last
+	looked    time.Time     // at which time
+	alarm     *time.Timer   // for what is due next
 }
 
 // run reads until ctx ends, or something must be said.
@@ -243,7 +246,7 @@ func (r *reader) window(ctx context.Context) (int, error) {
 		if w := r.feed.window(); w > 0 {
 			return w, nil
 		}
-		r.alarm.Reset(time.Until(r.settled.Add(r.l.settlePause())))
+		r.alarm.Reset(time.Until(r.settled.Add(r.pause)))
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
@@ -263,7 +266,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 		return err
 	}
 	r.heard = time.Now()
-	r.alarm.Reset(min(silence, time.Until(r.settled.Add(r.l.settlePause()))))
+	r.alarm.Reset(min(silence, time.Until(r.settled.Add(r.pause))))
 	for !r.pull.ended {
 		select {
 		case <-ctx.Done():
@@ -289,7 +292,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 			if err := r.settleInTime(ctx, true); err != nil {
 				return err
 			}
-			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.settled.Add(r.l.settlePause()))))
+			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.settled.Add(r.pause))))
 		}
 	}
 	return r.pull.err
@@ -297,7 +300,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 
 // settleInTime settles if that is due.
 func (r *reader) settleInTime(ctx context.Context, idle bool) error {
-	if time.Since(r.settled) < r.l.settlePause() {
+	if time.Since(r.settled) < r.pause {
 		return nil
 	}
 	return r.settle(ctx, idle)

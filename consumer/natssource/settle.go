@@ -27,8 +27,12 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	if err == nil {
 		err = r.fits(ctx, before)
 	}
-	if err != nil || r.at > before.State.LastSeq {
+	if err != nil {
 		return err
+	}
+	defer func() { r.reckon(before.State.FirstSeq, time.Now()) }()
+	if r.at > before.State.LastSeq {
+		return nil
 	}
 	ours, err := r.firstOfOurs(ctx, r.at)
 	if err != nil {
@@ -75,6 +79,22 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 		r.since = before.State.LastTime
 	}
 	return nil
+}
+
+// reckon notes where the stream begins, and says when to settle next: as rarely as may be, and
+// several times before the beginning gets where the partition stands, if it
+// goes on as it went since the last look. A stream that is limited in messages or bytes
+// loses its beginning as fast as it is written to.
+func (r *reader) reckon(begins uint64, now time.Time) {
+	r.pause, begins = r.l.settlePause(), max(begins, 1)
+	if r.looked.IsZero() {
+		r.pause = min(r.pause, max(r.pause/10, time.Second)) // to see how it moves
+	} else if r.begins < begins {
+		each := float64(now.Sub(r.looked)) / float64(begins-r.begins)
+		left := each * float64(max(r.at, begins)-begins)
+		r.pause = min(r.pause, max(time.Duration(min(left/5, float64(time.Hour))), leastSettle))
+	}
+	r.begins, r.looked = begins, now
 }
 
 // pass moves the position over sequences that hold nothing of ours.

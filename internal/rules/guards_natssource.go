@@ -90,6 +90,9 @@ var guardsOfNATS = []guard{
 	{"beside", "a quiet partition is looked after more rarely than messages expire", []edit{
 		{nats + "/log.go", "if l.maxAge == 0 {", "if true {"},
 	}, nats, "TestAQuietPartitionIsNotPassedByTheAgeOfOthersMessages"},
+	{"beside", "a quiet partition does not see that a stream loses its beginning fast", []edit{
+		{nats + "/settle.go", "} else if r.begins < begins {", "} else if false {"},
+	}, nats, "TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginningFast"},
 	{"R10", "what the origin of a mirror has dropped is passed over", []edit{
 		{nats + "/read.go", "before, err = r.lostByOrigin(ctx, info, ms)", "before = len(ms)"},
 	}, nats, "TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver"},
