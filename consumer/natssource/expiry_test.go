@@ -118,6 +118,9 @@ func TestAQuietPartitionIsNotPassedByTheAgeOfOthersMessages(t *testing.T) {
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js, func(c *jetstream.StreamConfig) { c.MaxAge, c.Duplicates = 4*time.Second, time.Second })
 	r.log.settleEvery = settleEvery
+	if p := r.log.settlePause(); p > 2*time.Second {
+		t.Errorf("it is looked after every %v, and messages are kept for 4 s", p)
+	}
 	first := r.publish(1, "other")
 	g := r.read(r.fence(0, first+1))
 	poll(t, "the stream's beginning has passed where the partition stood", func() bool {
