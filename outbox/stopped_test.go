@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,12 @@ func (s *syncBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
+}
+
+func (s *syncBuffer) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.b.Reset()
 }
 
 // An answer is about one scope at one receiver, and stops nothing else: neither one that is
@@ -214,8 +221,9 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 		}
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		done := make(chan error, 1)
+		member := group.Member(fmt.Sprint("from ", sent))
 		go func() {
-			done <- consumer.Run(ctx, group.Member(fmt.Sprint("from ", sent)), l.sink, func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+			done <- consumer.Run(ctx, member, l.sink, func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
 				scope, _, _ := strings.Cut(string(m.Value), "/")
 				return box.Add(ctx, tx, m, outbox.Entry{Key: scope, Scope: scope, URL: url, Body: m.Value})
 			}, consumer.Options[TX]{Beside: box.Relay, RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
@@ -273,13 +281,13 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 // are tried.
 func TestAnOutageIsToldInAFewLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		down := true
+		var log syncBuffer
+		var up atomic.Bool
 		r := &rig{T: t, db: newDatabase(), url: "http://example.com/"}
 		box, err := outbox.New(table{}, outbox.Options[*tx]{
 			Group: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Client: &http.Client{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
-				if down {
+				if !up.Load() {
 					return nil, errTest
 				}
 				return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
@@ -305,13 +313,13 @@ func TestAnOutageIsToldInAFewLines(t *testing.T) {
 			if n := strings.Count(text, "\n"); n != want {
 				t.Errorf("%d lines, want %d:\n%s", n, want, text)
 			}
-			log.Reset()
+			log.reset()
 		}
 		<-time.After(12 * time.Second)
 		lines(1, "does not take", "http://example.com")
 		<-time.After(time.Hour)
 		lines(7, "failures=", "keys=50")
-		down = false
+		up.Store(true)
 		<-time.After(time.Minute)
 		lines(1, "takes entries of the outbox again", "failures=")
 		if left := r.db.left(); len(left) > 0 {
