@@ -73,7 +73,7 @@ func TestAWrongPostgresPasswordIsAnErrorAndNothingIsLost(t *testing.T) {
 }
 
 func openOn(ctx context.Context, pool *pgxpool.Pool) error {
-	_, err := pgsink.Open(ctx, pool, pgsink.Options{})
+	_, err := pgsink.Open(ctx, pool, pgsink.Options{StartTimeout: time.Second})
 	return err
 }
 
