@@ -107,12 +107,13 @@ func TestDoWithAContextThatHasEndedBeginsNothing(t *testing.T) {
 
 func TestDoIsRefusedFromTheMomentThePartitionIsAskedBack(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		busy, release := make(chan struct{}), make(chan struct{})
+		begun, busy, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			close(busy)
 			<-release
 			return record(ctx, tx, m, e)
 		}, options{Beside: func(ctx context.Context, b beside) {
+			close(begun) // it is not called for a claim that has ended before that
 			<-ctx.Done()
 			if err := b.Do(context.WithoutCancel(ctx), note("late")); err == nil {
 				t.Error("begun after the end of its context")
@@ -120,6 +121,7 @@ func TestDoIsRefusedFromTheMomentThePartitionIsAskedBack(t *testing.T) {
 			close(release)
 		}})
 		want := r.fill(0, 1)
+		<-begun
 		<-busy
 		p.stop()
 		p.end()

@@ -10,7 +10,7 @@ func TestAStandstillIsSaidOnceAndInTime(t *testing.T) {
 	var s standstill
 	began := time.Now()
 	for i, step := range []struct {
-		began, now, in time.Duration
+		began, now, in int // seconds
 		say            bool
 	}{
 		{0, 1, 1, false},
@@ -18,8 +18,8 @@ func TestAStandstillIsSaidOnceAndInTime(t *testing.T) {
 		{3, 9, 1, false},
 		{10, 90, 9, false},
 	} {
-		at := func(d time.Duration) time.Time { return began.Add(d * time.Second) }
-		if say := s.failed(at(step.began), at(step.now), step.in*time.Second, term); say != step.say {
+		at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
+		if say := s.failed(at(step.began), at(step.now), time.Duration(step.in)*time.Second, term); say != step.say {
 			t.Errorf("step %d: say = %v", i, say)
 		}
 	}

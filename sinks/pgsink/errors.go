@@ -156,7 +156,7 @@ func faultless(err error) error {
 }
 
 func mark(err, as error) error {
-	if as == nil || errors.Is(err, as) || as == epoch.ErrTransient && errors.Is(err, epoch.ErrInDoubt) {
+	if as == nil || errors.Is(err, as) || errors.Is(as, epoch.ErrTransient) && errors.Is(err, epoch.ErrInDoubt) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", as, err)

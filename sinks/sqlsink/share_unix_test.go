@@ -46,7 +46,7 @@ func share(ctx context.Context, s *sqlsink.Sink) error {
 				}
 				if i == 0 {
 					longest = max(longest, time.Since(asked))
-					time.Sleep(slow) // with the lock
+					<-time.After(slow) // with the lock: a slow handler
 				}
 			}
 			return nil

@@ -30,7 +30,7 @@ func TestWhatAMessageCannotBeBlamedForIsSaid(t *testing.T) {
 		"too few columns":         {sql: `INSERT INTO effects VALUES (1, 2, 3, 4, 5, 6, 7)`, want: epoch.ErrUnhealthy},
 		"a read-only connection":  {before: `PRAGMA query_only = on`, sql: `INSERT INTO effects (list, value) VALUES ('l', 'v')`, want: epoch.ErrUnhealthy},
 		"a constraint":            {sql: `INSERT INTO effects (list, value) VALUES (NULL, NULL)`},
-		"a mistake in SQL":        {sql: `INSERT INTO INTO effects`},
+		"a mistake in SQL":        {sql: `INSERT INTO WHERE effects`},
 		"a value that is no JSON": {sql: `SELECT json_extract('{', '$.no such table')`},
 	} {
 		t.Run(name, func(t *testing.T) {
