@@ -147,7 +147,11 @@ func playControl(t *testing.T, seed uint64, met map[string]int) {
 		}
 		return consumer.RunBatch(ctx, marking{p.member}, p.sink, all, p.watched(o))
 	})
-	r.pass(24 * time.Hour)
+	select {
+	case <-r.group().UntilApplied(t.Context()).Done():
+	case <-time.After(24 * time.Hour):
+	}
+	r.pass(time.Minute)
 	p.end()
 	met["timeout"] += int(slow.Load())
 	applied, failed := map[int32]int{}, map[int32]int{}
