@@ -15,10 +15,12 @@ import (
 
 // Within the time that a transaction has, it is looked looks times whether it
 // waits for a lock, and once in rarest at least: a handler may have timeouts of
-// its own.
+// its own. A look has lookTimeout, however little time the transaction has: a
+// server that is busy answers it as late as anything else.
 const (
-	looks  = 8
-	rarest = 250 * time.Millisecond
+	looks       = 8
+	rarest      = 250 * time.Millisecond
+	lookTimeout = time.Second
 )
 
 // lockWait knows whether a transaction has waited for locks, for a judgement of
@@ -60,7 +62,7 @@ select exists (
 			and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database()))))`
 
 func (w *lockWait) look(ctx context.Context) {
-	ctx, done := context.WithTimeout(ctx, w.every)
+	ctx, done := context.WithTimeout(ctx, lookTimeout)
 	defer done()
 	var waits bool
 	// An error tells nothing, and is none of the transaction's.

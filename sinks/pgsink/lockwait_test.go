@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
@@ -50,7 +53,7 @@ func TestAWaitForALockThatIsNotTheFirstIsTransientToo(t *testing.T) {
 			})
 		},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // below slow and lock_timeout, which is 9/10 of it
 		err := commit(ctx)
 		cancel()
 		if !errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrInDoubt) && name != "queue" { // whose COMMIT was sent with the rest
@@ -68,6 +71,41 @@ func TestAWaitForALockThatIsNotTheFirstIsTransientToo(t *testing.T) {
 	}
 	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
+	}
+}
+
+// TestAWaitIsFoundByAServerThatAnswersLateToo: later than the looks follow each
+// other, of which a short transaction has many.
+func TestAWaitIsFoundByAServerThatAnswersLateToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var late atomic.Bool
+	s := r.openOn(r.pool(func(c *pgxpool.Config) {
+		c.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) {
+			if late.Load() {
+				select {
+				case <-time.After(500 * time.Millisecond):
+				case <-ctx.Done():
+				}
+			}
+			return true, nil
+		}
+	}))
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	r.sql("begin; update stock set left_over = left_over - 1 where item = 1")
+	late.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		_, err := tx.Exec(ctx, "select pg_sleep(0.5)") // with lock_timeout, more than the time there is
+		if err == nil {
+			_, err = tx.Exec(ctx, "update stock set left_over = left_over - 1 where item = 1")
+		}
+		return err
+	})
+	if !errors.Is(err, epoch.ErrTransient) {
+		t.Errorf("err = %v; want a transient one", err)
 	}
 }
 

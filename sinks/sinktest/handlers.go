@@ -207,7 +207,8 @@ func lockedUntilTimeIsUp(w *world) {
 	ta := w.process("A").claims(orders0, 5)
 	unlock := w.db.Lock(w)
 	as := ta.advance(1)
-	ctx, cancel := context.WithTimeout(w.ctx, 500*time.Millisecond)
+	// A loaded machine too comes to the wait in this time.
+	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 	defer cancel()
 	err := ta.sink.Commit(ctx, []epoch.Advance{as}, func(ctx context.Context, tx any) error {
 		return w.effects(ctx, tx, as, ta.Epoch)
