@@ -93,11 +93,11 @@ receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order
 
 .PHONY: contention
 contention: ## 2 and 4 processes on ten hot rows, beside one message per transaction (minutes)
-	EPOCHFENCE_LONG=1 go test -count 1 -timeout 20m -v -run '^TestContention' ./internal/e2e
+	go test -count 1 -timeout 20m -v -run '^TestContention' ./internal/e2e -contention.rounds=5
 
 .PHONY: moveover
 moveover: ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back
-	EPOCHFENCE_LONG=1 go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e
+	go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e -moveover.step=2000
 
 .PHONY: bench
 bench: ## what the fence costs, as medians of ratios within a round (BENCH=… to choose)

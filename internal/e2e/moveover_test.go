@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +22,8 @@ import (
 	"github.com/epochfence/epochfence/internal/natstest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
+
+var moveoverStep = flag.Int64("moveover.step", 100, "how many messages go by between two replacements in TestMoving…; make moveover has 2000")
 
 // shop is the database of a team that moves over: effects, and the table by which
 // its consumers recognise a message that they have had.
@@ -138,7 +140,7 @@ func (s *shop) load(send func(id string) error) (stop func()) {
 
 // moveOver replaces three old consumers one by one, under load, and puts them
 // back one by one.
-func (s *shop) moveOver(step int64, stopSending func(), old, fenced func() (stop func())) {
+func (s *shop) moveOver(stopSending func(), old, fenced func() (stop func())) {
 	said := func(what string) {
 		s.Logf("%-34s %5d sent, %5d shipped, %4d caught by the table", what, s.sent.Load(), s.count(`SELECT count(*) FROM shipped`), s.caught.Load())
 	}
@@ -146,18 +148,18 @@ func (s *shop) moveOver(step int64, stopSending func(), old, fenced func() (stop
 	for range 3 {
 		members = append(members, old())
 	}
-	s.more(step)
+	s.more(*moveoverStep)
 	said("three old consumers:")
 	for i := range members {
 		members[i]()
 		members[i] = fenced()
-		s.more(step)
+		s.more(*moveoverStep)
 		said(fmt.Sprintf("%d replaced:", i+1))
 	}
 	for i := range members {
 		members[i]()
 		members[i] = old()
-		s.more(step)
+		s.more(*moveoverStep)
 		said(fmt.Sprintf("%d put back:", i+1))
 	}
 	stopSending()
@@ -172,14 +174,6 @@ func (s *shop) moveOver(step int64, stopSending func(), old, fenced func() (stop
 	if got, want := s.count(`SELECT count(DISTINCT id) FROM shipped`), s.sent.Load(); got != want {
 		s.Errorf("%d of %d messages had their effect", got, want)
 	}
-}
-
-// steps is how many messages go by between two replacements.
-func steps() int64 {
-	if os.Getenv("EPOCHFENCE_LONG") != "" {
-		return 2000
-	}
-	return 100
 }
 
 // A live group of franz-go consumers, as its documentation has them, is replaced
@@ -234,7 +228,7 @@ func TestMovingAKafkaGroupOverAndBackLosesAndDoublesNothing(t *testing.T) {
 		r := start(t, newSource(t, func(o *kafkasource.Options) { o.Client = client }), s.sink, s.fenced)
 		return r.stop
 	}
-	s.moveOver(steps(), stop, old, fenced)
+	s.moveOver(stop, old, fenced)
 }
 
 // Workers that share a durable consumer are replaced process by process, and put
@@ -305,7 +299,7 @@ func TestMovingADurableConsumerOverAndBackLosesAndDoublesNothing(t *testing.T) {
 		}
 		return start(t, source, s.sink, s.fenced).stop
 	}
-	s.moveOver(steps(), stop, old, fenced)
+	s.moveOver(stop, old, fenced)
 	if info, err := stream.Consumer(t.Context(), group); err != nil {
 		t.Error(err)
 	} else if at := info.CachedInfo().AckFloor.Stream; at == 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
@@ -104,13 +105,18 @@ func TestNoPermissionOnTheSchemaIsAnErrorAndNothingIsLost(t *testing.T) {
 	wantValues(t, d.applied(), counted(20))
 }
 
-func TestNoPermissionOnTheHandlersTableHaltsAndNothingIsLost(t *testing.T) {
+func TestNoPermissionOnTheHandlersTableHaltsBlamesNoMessageAndNothingIsLost(t *testing.T) {
 	t.Parallel()
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newPostgres(t).granted()
 	produce(t, reach(c), numbered(topic, 0, 10)...)
 	d.exec("revoke insert on effects from " + d.role)
 	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
-	r.reported(soonEnough, "billing/orders/0: the message at offset 0 failed", "permission denied for table effects")
+	r.reported(soonEnough, "pgsink: ", "billing/orders/0", epoch.ErrUnhealthy.Error(), "permission denied for table effects")
+	for _, e := range r.seen() {
+		if err := errorOf(e); err != nil && !errors.Is(err, epoch.ErrUnhealthy) {
+			t.Errorf("%T%+v is not ErrUnhealthy", e, e)
+		}
+	}
 	d.exec("grant insert on effects to " + d.role)
 	r.advancedTo(part(group, topic), 10)
 	r.stop()
