@@ -1,4 +1,4 @@
-// Command rules takes the guards away that keep the rules of ARCHITECTURE.md,
+// Command rules takes the guards away that keep the rules in docs/RULES.md,
 // one at a time, and runs the test that is named for each. A guard is caught if
 // its test fails without it. It exits with 1 if one is not, or is no longer
 // where guards.go says. No file of the module changes: the compiler is given
@@ -7,7 +7,7 @@
 //	go run ./internal/rules             # all of them, a few minutes
 //	go run ./internal/rules R2 R9       # some rules only
 //	go run ./internal/rules "SQLite"    # those whose text says so
-//	go run ./internal/rules -table      # the table of ARCHITECTURE.md
+//	go run ./internal/rules -table      >docs/RULES.md
 package main
 
 import (
@@ -31,7 +31,7 @@ import (
 )
 
 func main() {
-	table := flag.Bool("table", false, "print the table of ARCHITECTURE.md, and run nothing")
+	table := flag.Bool("table", false, "print docs/RULES.md, and run nothing")
 	jobs := flag.Int("jobs", runtime.NumCPU(), "how many tests run at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -55,7 +55,7 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 	}
 	gs := slices.DeleteFunc(slices.Clone(guards), func(g guard) bool { return len(only) > 0 && !slices.ContainsFunc(only, g.answersTo) })
 	if len(gs) == 0 {
-		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines in the table of ARCHITECTURE.md", only)
+		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines in docs/RULES.md", only)
 	}
 	if err := passWithTheirGuards(ctx, module, gs); err != nil {
 		return err

@@ -26,9 +26,18 @@ var rules = []struct{ name, text string }{
 	{"beside", "Blame only the message at fault; hold up nobody else"},
 }
 
-// markdown is the table of ARCHITECTURE.md: one row for each guard.
+// page is what docs/RULES.md says before the table.
+const page = `# The rules, and the tests that fail without them
+
+Each row is one guard. ` + "`make rules`" + ` takes them away, one at a time, and wants the test
+named to fail. This page is what ` + "`go run ./internal/rules -table`" + ` prints.
+
+`
+
+// markdown is docs/RULES.md: a table with a row for each guard.
 func markdown(module string) (string, error) {
 	var b strings.Builder
+	b.WriteString(page)
 	b.WriteString("| rule | enforced in; without it | the test that fails |\n|---|---|---|\n")
 	for _, r := range rules {
 		name := fmt.Sprintf("**%s** %s", r.name, r.text)
