@@ -42,13 +42,24 @@ func (b *budget) add(readers int) {
 func (b *budget) window(held int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	half := b.limit / max(b.readers, 1) / 2
+	half := b.half()
 	if held > half {
 		return 0
 	}
 	w := max(min(half, b.limit-b.held), leastWindow)
 	b.held += w
 	return w
+}
+
+// half is half of a partition's share. The mutex is held.
+func (b *budget) half() int { return b.limit / max(b.readers, 1) / 2 }
+
+// slice is what the messages of a slice may take together: half of the largest
+// window, so that more is read while they are applied.
+func (b *budget) slice() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(b.half(), leastWindow) / 2
 }
 
 // give gives bytes back; a negative number takes more.

@@ -45,13 +45,27 @@ func (f *feed) window() int {
 // done gives a window back.
 func (f *feed) done(window int) { f.hold(-window) }
 
-// put queues a slice.
+// put queues a slice. What arrives message by message while those before it are
+// being applied becomes one slice, and so one transaction.
 func (f *feed) put(s slice) {
 	f.hold(s.bytes)
+	most := f.budget.slice()
 	f.mu.Lock()
-	f.queue = append(f.queue, s)
+	if n := len(f.queue); n > 0 && f.queue[n-1].takes(s, most) {
+		last := &f.queue[n-1]
+		last.ms, last.bytes = append(last.ms, s.ms...), last.bytes+s.bytes
+	} else {
+		f.queue = append(f.queue, s)
+	}
 	f.mu.Unlock()
 	signal(f.ready)
+}
+
+// takes reports whether next may be appended. A position without a message stays
+// by itself.
+func (s slice) takes(next slice, most int) bool {
+	return len(s.ms)+len(next.ms) <= mostSlice && s.bytes+next.bytes <= most &&
+		!s.ms[len(s.ms)-1].Control && !next.ms[0].Control
 }
 
 // fail ends the feed, behind what is queued.
