@@ -47,7 +47,7 @@ func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Cont
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
-		tx := &handlerTx{conn: conn, as: as}
+		tx := &handlerTx{conn: conn, as: as, xid: t.xid}
 		if err := tx.run(ctx, apply); err != nil || !tx.ready() {
 			t.session |= tx.session
 			return t.abandon(ctx, tx.blame(err))
@@ -292,10 +292,9 @@ func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
 		_, _ = conn.PgConn().Exec(ctx, "rollback").ReadAll()
 		return false
 	}
-	id := "'" + strconv.FormatInt(*xid, 10) + "'::pg_catalog.xid8"
-	sql := "rollback; select pg_catalog.pg_xact_status(" + id + ") <> 'aborted'"
+	sql := "rollback; select pg_catalog.pg_xact_status(" + xid8(*xid) + ") <> 'aborted'"
 	if status == inTransaction {
-		sql = "select pg_catalog.pg_current_xact_id_if_assigned() is distinct from " + id + "; " + sql
+		sql = leftSQL(*xid) + "; " + sql
 	}
 	results, _ := conn.PgConn().Exec(ctx, sql).ReadAll() // where this fails, the connection ends
 	for _, r := range results {
@@ -303,3 +302,19 @@ func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
 	}
 	return escaped
 }
+
+// within reports whether conn, which is in a transaction, is in that of xid. It
+// says so too where it gets no answer: the connection is then closed.
+func within(conn *pgx.Conn, xid int64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	results, _ := conn.PgConn().Exec(ctx, leftSQL(xid)).ReadAll()
+	return len(results) == 0 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != "t"
+}
+
+// leftSQL asks a transaction whether it is not xid.
+func leftSQL(xid int64) string {
+	return "select pg_catalog.pg_current_xact_id_if_assigned() is distinct from " + xid8(xid)
+}
+
+func xid8(xid int64) string { return "'" + strconv.FormatInt(xid, 10) + "'::pg_catalog.xid8" }

@@ -228,7 +228,7 @@ type answer struct {
 // taken for it if there was no error and that of advance comes before it.
 func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queuedStatement) error {
 	var last, before answer
-	n := 0
+	n, commits := 0, 0
 	for ; ; n++ {
 		rows, err := r.Query()
 		if err != nil {
@@ -244,6 +244,9 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 			break
 		}
 		a.tag = rows.CommandTag().String()
+		if a.tag == "COMMIT" || a.tag == "PREPARE TRANSACTION" {
+			commits++
+		}
 		last, before = a, last
 	}
 	err := r.Close()
@@ -252,6 +255,8 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 		return nil
 	case err == nil:
 		return t.abandon(ctx, fmt.Errorf("the server answered COMMIT with %q: the transaction did not end as it should", last.tag))
+	case !before.ours && !last.ours && commits > 0: // the handler's, of our transaction or of one that it began instead
+		return t.failed(ctx, fmt.Errorf("%w; then: %w", epoch.ErrEscaped, t.statement(err, n, items)))
 	case !before.ours && !last.ours:
 		return t.failed(ctx, t.statement(err, n, items))
 	case vanished(err):

@@ -73,6 +73,30 @@ func sessionOfBlock(body string) (s session) {
 	return s
 }
 
+// endsTransaction reports whether a text may end the transaction that it is sent in.
+// A text of which it is wrong costs a round trip.
+func endsTransaction(sql string) bool {
+	sql = strings.ToLower(sql)
+	for _, word := range []string{"commit", "rollback", "abort", "prepare transaction"} {
+		if strings.Contains(sql, word) {
+			return true
+		}
+	}
+	for more := true; more; {
+		var one string
+		one, sql, more = strings.Cut(sql, ";")
+		word, rest := firstWord(one)
+		if word != "end" {
+			continue
+		}
+		switch word, _ = firstWord(rest); word {
+		case "", "work", "transaction", "and":
+			return true
+		}
+	}
+	return false
+}
+
 // firstWord cuts the first word off, after spaces and comments.
 func firstWord(sql string) (word, rest string) {
 	for {

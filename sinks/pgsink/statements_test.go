@@ -110,6 +110,56 @@ func TestWhateverAHandlerSendsItsOutcomeIsTold(t *testing.T) {
 	}
 }
 
+// TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut, although what it did next
+// failed, and the sink's transaction was rolled back.
+func TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, mode := range modes {
+		s := r.openOn(r.pool(mode))
+		p := orders
+		p.Group = name
+		seed(t, s, p)
+		f := claim(t, s, p, 5)
+		for _, texts := range [][]string{
+			{"rollback and chain", insert(name), "commit and chain", "select 1/0"},
+			{"rollback", "begin", insert(name), "commit", "begin", "select 1/0"},
+			{"/* a; b */ rollback; begin", insert(name), "end; begin", "select 1/0"},
+			{"abort and chain", insert(name), "end and chain", "release savepoint a"},
+		} {
+			for _, careless := range []bool{false, true} {
+				send := func(ctx context.Context, tx execer) error {
+					for _, text := range texts {
+						if _, err := tx.Exec(ctx, text); err != nil && !careless {
+							return err
+						}
+					}
+					return nil
+				}
+				if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }); !errors.Is(err, epoch.ErrEscaped) {
+					t.Errorf("%s: %q, careless %v: err = %v; want an escape", name, texts, careless, err)
+				}
+			}
+			before, _ := r.list(t.Context(), name)
+			err := s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+				for _, text := range texts {
+					if _, err := q.Exec(ctx, text); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			after, _ := r.list(t.Context(), name)
+			if len(after) > len(before) != errors.Is(err, epoch.ErrEscaped) || err == nil {
+				t.Errorf("%s: %q, queued: err = %v; %d effects", name, texts, err, len(after)-len(before))
+			}
+		}
+		if again, err := s.Fence(t.Context(), p); err != nil || again != f {
+			t.Errorf("%s: the fence is %+v, %v; want %+v", name, again, err, f)
+		}
+	}
+}
+
 // TestAnAnswerIsThatOfItsStatement, however many a text holds.
 func TestAnAnswerIsThatOfItsStatement(t *testing.T) {
 	t.Parallel()

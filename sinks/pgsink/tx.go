@@ -41,6 +41,7 @@ var (
 type handlerTx struct {
 	as   *advances
 	conn *pgx.Conn
+	xid  *int64
 
 	mu     sync.Mutex // held while the connection is in use
 	closed bool
@@ -49,7 +50,9 @@ type handlerTx struct {
 	shrug  []*pgconn.PgError // those that are no message's fault, as far as they may matter
 	leaked bool
 
-	session session // what the handler's statements have changed of it
+	session  session // what the handler's statements have changed of it
+	controls bool    // a text has been sent that may have ended the transaction
+	left     bool    // the transaction was ended
 }
 
 // run calls apply and closes t when it has returned, in whatever way.
@@ -72,7 +75,7 @@ func (t *handlerTx) close() {
 // idle and in good health.
 func (t *handlerTx) ready() bool {
 	pg := t.conn.PgConn()
-	return !t.leaked && !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == inTransaction
+	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == inTransaction
 }
 
 // blame is why the handler's work cannot be committed, where the handler
@@ -109,6 +112,10 @@ func (t *handlerTx) why(err error) error {
 	switch {
 	case t.leaked:
 		return errors.Join(errLeaked, err)
+	case t.left && err != nil:
+		return fmt.Errorf("%w; then: %w", epoch.ErrEscaped, err)
+	case t.left:
+		return epoch.ErrEscaped
 	case pg.IsClosed() || err != nil:
 		return err
 	case pg.IsBusy():
@@ -139,7 +146,33 @@ func (t *handlerTx) done(err error) {
 	t.mu.Unlock()
 }
 
+// sends notes that a text is about to be sent.
+func (t *handlerTx) sends(sql string) {
+	t.session |= sessionOf(sql)
+	t.controls = t.controls || endsTransaction(sql)
+}
+
+// follow looks, where the connection is idle, whether the handler has ended the
+// transaction. It cannot be told later, if the handler begins another one, commits
+// that, and one more of it fails: that ours was rolled back is then true as well.
+func (t *handlerTx) follow() {
+	pg := t.conn.PgConn()
+	if t.left || pg.IsClosed() || pg.IsBusy() {
+		return
+	}
+	switch pg.TxStatus() {
+	case noTransaction:
+		t.left = true
+	case inTransaction:
+		if t.controls && t.xid != nil {
+			t.left = !within(t.conn, *t.xid)
+		}
+		t.controls = false
+	}
+}
+
 func (t *handlerTx) note(err error) {
+	t.follow()
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return
@@ -166,7 +199,7 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 		return tag, err
 	}
 	defer func() { t.done(err) }()
-	t.session |= sessionOf(sql)
+	t.sends(sql)
 	return t.conn.Exec(ctx, sql, args...)
 }
 
@@ -175,7 +208,7 @@ func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.R
 		return failedRows{err: err}, err
 	}
 	defer func() { t.done(err) }()
-	t.session |= sessionOf(sql)
+	t.sends(sql)
 	r, err := t.conn.Query(ctx, sql, args...)
 	return &rows{tx: t, inner: r}, err
 }
@@ -185,7 +218,7 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 		return failedRow{err}
 	}
 	defer t.done(nil)
-	t.session |= sessionOf(sql)
+	t.sends(sql)
 	return &row{tx: t, inner: t.conn.QueryRow(ctx, sql, args...)}
 }
 
@@ -195,7 +228,7 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	}
 	defer t.done(nil)
 	for _, q := range b.QueuedQueries {
-		t.session |= sessionOf(q.SQL)
+		t.sends(q.SQL)
 	}
 	return &batchResults{tx: t, inner: t.conn.SendBatch(ctx, b)}
 }
