@@ -402,6 +402,9 @@ var guardsOfTheRest = []guard{
 	{"beside", "a message is blamed for its wait for locks", []edit{
 		{"sinks/pgsink/lockwait.go", "w.found = w.found || waits", "w.found = w.found"},
 	}, "sinks/pgsink", "TestAWaitForALockThatIsNotTheFirstIsTransientToo"},
+	{"beside", "a wait for a lock is not found on a server that answers late", []edit{
+		{"sinks/pgsink/lockwait.go", "WithTimeout(ctx, lookTimeout)", "WithTimeout(ctx, w.every+0*lookTimeout)"},
+	}, "sinks/pgsink", "TestAWaitIsFoundByAServerThatAnswersLateToo"},
 	{"beside", "a message is blamed for an unhealthy database", []edit{
 		{transact, "case errors.Is(err, epoch.ErrUnhealthy) && !final && t.probe.given == nil:", "case false:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/refused"},
@@ -432,6 +435,12 @@ var guardsOfTheRest = []guard{
 	{"beside", "what a handler raises is the fence's word", []edit{
 		{"sinks/pgsink/errors.go", "|| pg.Hint != nonce {", "|| nonce == \"\" {"},
 	}, "sinks/pgsink", "TestAHandlersOwnSQLSTATEIsNotTheSinks"},
+	{"beside", "what a handler commits of its own is lost sight of when more of it fails", []edit{
+		{"sinks/pgsink/tx.go", "t.left = !within(t.conn, *t.xid)", "t.left = false"},
+	}, "sinks/pgsink", "TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut"},
+	{"beside", "what a queue commits of its own is lost sight of when more of it fails", []edit{
+		{"sinks/pgsink/queue.go", "commits++", "commits += 0"},
+	}, "sinks/pgsink", "TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut"},
 	{"beside", "a session that a handler has changed goes back to the pool", []edit{
 		{"sinks/pgsink/commit.go", "if t.session != 0 && !t.conn.IsClosed() {", "if false {"},
 	}, "sinks/pgsink", "TestWhatAHandlerDoesToItsSessionStaysInItsTransaction"},
