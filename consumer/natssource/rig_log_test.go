@@ -32,7 +32,7 @@ const rigGroup = "group"
 // newLogRig makes a stream with three partitions, log.0 to log.2, and opens it
 // through js.
 func newLogRig(t testing.TB, js jetstream.JetStream, change ...func(*jetstream.StreamConfig)) *logRig {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	r := &logRig{t: t, ctx: ctx, js: js, Stream: Stream{Name: "log", Filters: []string{"log.0", "log.1", "log.2"}}}
 	r.create(change...)

@@ -153,6 +153,7 @@ var guardsOfTheRest = []guard{
 	{"R5", "what was known of a message is taken for another's after a restore", []edit{
 		{owning, "f.Next != o.fence.Next {", "f.Next > o.fence.Next {"},
 		{"consumer/probe.go", "if first != p.first {", "if false {"},
+		{"consumer/report.go", "\to.probe.passed(o.probe.suspects)\n\to.fence = now", "\to.fence = now"},
 	}, "consumer", "TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore"},
 	{"R5", "a lost acknowledgement of PostgreSQL is a failure", []edit{
 		{"sinks/pgsink/commit.go", "\tcase err != nil:\n\t\treturn inDoubt(ended(ctx, err))", "\tcase err != nil:\n\t\treturn ended(ctx, err)"},
