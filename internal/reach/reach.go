@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -67,9 +68,11 @@ func (s Server) Wait(ctx context.Context, try func(context.Context) error) (trie
 	}
 }
 
-// isEnd reports whether err says only that a context has ended.
+// isEnd reports whether err says only that a context has ended. A dial that is cut
+// off by one says that it timed out.
 func isEnd(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	var cut net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &cut) && cut.Timeout()
 }
 
 func pauses() backoff.BackOff {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -112,6 +114,24 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		if tried, err := s.Wait(ctx, func(context.Context) error { return errDown }); !errors.Is(err, errDown) || tried != 5*time.Second {
 			t.Errorf("%v after %v", err, tried)
+		}
+	})
+}
+
+// The last try may be cut off in the middle of a dial, which tells nothing new.
+func TestADialThatIsCutOffDoesNotHideWhatWentWrongBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := waiting()
+		_, err := s.Wait(t.Context(), func(ctx context.Context) error {
+			if deadline, _ := ctx.Deadline(); time.Until(deadline) > time.Second {
+				return errDown
+			}
+			<-ctx.Done()
+			return &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded} // what package net says then
+		})
+		if !errors.Is(err, errDown) {
+			t.Errorf("err = %v; want the one before", err)
 		}
 	})
 }
