@@ -186,11 +186,15 @@ func overlay(temp, module string, edits []edit) (string, error) {
 	return path, os.WriteFile(path, data, 0o644)
 }
 
+// overlayVar tells tests that read the module's source files which of them are
+// replaced.
+const overlayVar = "EPOCHFENCE_RULES_OVERLAY"
+
 // goTest runs tests of one package. A service that is not there is a failure.
 func goTest(ctx context.Context, module, overlay, pkg, run string, timeout time.Duration) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay="+overlay, "-vet=off", "-count=1", "-ldflags=-s -w", "-timeout", timeout.String(), "-run", run, "./"+pkg)
 	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CI=true")
+	cmd.Env = append(os.Environ(), "CI=true", overlayVar+"="+overlay)
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	if err == nil && strings.Contains(string(out), "no tests to run") {
