@@ -94,8 +94,8 @@ func (f Fence) Advanced(a Advance) (Fence, error) {
 	if a.To < a.From {
 		return f, fmt.Errorf("epoch: advance %s from %d back to %d", a.Partition, a.From, a.To)
 	}
-	if f.Claim != a.Claim || a.Claim == (ClaimID{}) {
-		return f, &StaleError{Partition: f.Partition, Ours: a.Claim, Held: f}
+	if err := f.Holds(Hold{a.Partition, a.Claim}); err != nil {
+		return f, err
 	}
 	if f.Next != a.From {
 		return f, &MovedError{Partition: f.Partition, From: a.From, Next: f.Next}

@@ -59,4 +59,26 @@ type Sink[TX any] interface {
 	// apply is called at most once. ctx bounds the whole transaction; when it
 	// ends before the commit was sent, nothing is committed.
 	Commit(ctx context.Context, as []Advance, apply func(ctx context.Context, tx TX) error) error
+
+	// CommitHeld runs apply in a transaction that commits only if the fence of h's
+	// partition still carries h's claim. It is for work that goes with a partition
+	// and not with its messages, such as an outbox's relay: it compares no position
+	// and moves none.
+	//
+	// When it returns nil, all writes of apply are committed, and no later
+	// claim of the partition was swapped in before that. So of two claims of one
+	// partition all that the earlier one has committed, by Commit or CommitHeld,
+	// comes before the later claim, and all that the later one commits after it.
+	// Between transactions of one claim there is no order: a Commit of the same
+	// partition, and other calls of CommitHeld, may run and commit beside it, where
+	// the database allows it. What they must not do at the same time they have to
+	// settle between themselves, by locks or constraints of the database. A Claim of
+	// the partition waits until the transaction has ended, or ends it, and one that
+	// comes before the check makes the transaction stale.
+	//
+	// A refusal is a [*StaleError], for the zero claim too, or a [*MissingError],
+	// and never a [*MovedError]. Otherwise it is like Commit, with its errors and what
+	// they mean. A sink that is not [Transactional] need not offer it: then it
+	// returns an error that says so, before apply is called.
+	CommitHeld(ctx context.Context, h Hold, apply func(ctx context.Context, tx TX) error) error
 }

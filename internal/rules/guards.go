@@ -17,6 +17,7 @@ type edit struct{ file, old, new string }
 const (
 	fence    = "epoch/fence.go"
 	fences   = "epoch/fences.go"
+	holds    = "epoch/hold.go"
 	claiming = "consumer/claim.go"
 	owning   = "consumer/own.go"
 	transact = "consumer/transact.go"
@@ -30,6 +31,9 @@ const (
 	fenceSQL = "sinks/pgsink/migrations/0001_fence.sql"
 	kafka    = "consumer/kafkasource"
 
+	// What advance and hold begin with.
+	unlessEntered = "    if not entered(xid, lock) then\n        raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;\n    end if;\n"
+
 	// The suite of sinks, as the databases of this module play it.
 	onPostgres = "TestSuite/cache_statement/queries/"
 	onSQLite   = "TestSuite/"
@@ -39,15 +43,15 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfNATS, guardsOfTheOutbox)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfNATS, guardsOfTheOutbox)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{
-		{fence, "if f.Claim != a.Claim || a.Claim == (ClaimID{}) {", "if a.Claim == (ClaimID{}) {"},
+		{holds, "if f.Claim != h.Claim || h.Claim == (ClaimID{}) {", "if h.Claim == (ClaimID{}) {"},
 	}, "epoch", "TestAdvanced"},
 	{"R1", "the position is not compared", []edit{{fence, "if f.Next != a.From {", "if false {"}}, "epoch", "TestAdvanced"},
 	{"R1", "an unclaimed fence takes an advance without a claim", []edit{
-		{fence, "if f.Claim != a.Claim || a.Claim == (ClaimID{}) {", "if f.Claim != a.Claim {"},
+		{holds, "if f.Claim != h.Claim || h.Claim == (ClaimID{}) {", "if f.Claim != h.Claim {"},
 	}, "sinks/memsink", "TestSuite/ownership is judged before the position"},
 	{"R1", "a position may go backwards", []edit{{fence, "if a.To < a.From {", "if false {"}}, "epoch", "TestAdvancedRefusesWhatNoCallerMeans"},
 	{"R1", "a claim id may be used again", []edit{{fence, "if c.ID == (ClaimID{}) || c.ID == f.Claim {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
@@ -104,7 +108,7 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "            perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);\n            if attempt = 2", "            return nonce;\n            if attempt = 2"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R3", "a transaction that the handler has begun passes for the one that was entered", []edit{
-		{fenceSQL, "if not entered(xid, lock) then", "if false then"},
+		{fenceSQL, unlessEntered + "    for i in", "    for i in"},
 	}, "sinks/pgsink", "TestAHandlerThatLeavesTheTransactionIsFoundOut"},
 	{"R3", "an answer of PostgreSQL is told by its place", []edit{
 		{"sinks/pgsink/queue.go", "\tfor ; ; n++ {", "\tfor ; n < len(items)+2; n++ {"},
@@ -113,7 +117,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/sqlsink/sink.go", "if n != 1 {", "if n < 0 {"},
 	}, "sinks/sqlsink", onSQLite + "stale writer: whoever lost its claim commits nothing"},
 	{"R3", "the position is judged before the claim", []edit{
-		{fence, "\tif f.Claim != a.Claim ||", "\tif f.Next != a.From {\n\t\treturn f, &MovedError{Partition: f.Partition, From: a.From, Next: f.Next}\n\t}\n\tif f.Claim != a.Claim ||"},
+		{fence, "\tif err := f.Holds(", "\tif f.Next != a.From {\n\t\treturn f, &MovedError{Partition: f.Partition, From: a.From, Next: f.Next}\n\t}\n\tif err := f.Holds("},
 	}, "epoch", "TestAdvanced"},
 	{"R3", "of several advances those before the refused one stay", []edit{
 		{fences, "after := maps.Clone(fs)", "after := fs"},

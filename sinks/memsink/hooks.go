@@ -43,6 +43,9 @@ type Hooks struct {
 	// Commit stands between the handler and the fence: a process frozen here
 	// has its transaction open.
 	Commit Hook[[]epoch.Advance]
+
+	// CommitHeld stands there in a transaction that moves no position.
+	CommitHeld Hook[epoch.Hold]
 }
 
 // Script sets the hooks of this sink, in place of those it had. Other sinks on

@@ -152,8 +152,19 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 			return fmt.Errorf("memsink: commit: %s is given twice; want one advance for each partition", as[i].Partition)
 		}
 	}
-	if err := s.transact(ctx, as, s.hook().Commit, apply); err != nil {
+	err := transact(ctx, s.db, as, s.hook().Commit, as, func(fs epoch.Fences) error { return fs.Advance(as) }, apply)
+	if err != nil {
 		return fmt.Errorf("memsink: commit %s%s: %w", as[0].Partition, andMore(as), err)
+	}
+	return nil
+}
+
+// CommitHeld runs apply and commits what it wrote if the fence still carries the
+// claim of h then. See [epoch.Sink].
+func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
+	err := transact(ctx, s.db, nil, s.hook().CommitHeld, h, func(fs epoch.Fences) error { return fs.Hold(h) }, apply)
+	if err != nil {
+		return fmt.Errorf("memsink: commit %s under its claim: %w", h.Partition, err)
 	}
 	return nil
 }
@@ -168,28 +179,31 @@ func andMore(as []epoch.Advance) string {
 // Update runs apply in a transaction of its own, without a fence and without
 // hooks: for what a test prepares before, or does beside, the consumer.
 func (s *Sink) Update(ctx context.Context, apply func(ctx context.Context, tx *Tx) error) error {
-	if err := s.transact(ctx, nil, nil, apply); err != nil {
+	if err := transact(ctx, s.db, nil, nil, struct{}{}, func(epoch.Fences) error { return nil }, apply); err != nil {
 		return fmt.Errorf("memsink: update: %w", err)
 	}
 	return nil
 }
 
-func (s *Sink) transact(ctx context.Context, as []epoch.Advance, hook Hook[[]epoch.Advance], apply func(context.Context, *Tx) error) error {
+// transact runs a transaction, with hook between apply and the commit. fenced
+// checks the fences, and moves those of as.
+func transact[T any](ctx context.Context, db *database, as []epoch.Advance, hook Hook[T], about T, fenced func(epoch.Fences) error,
+	apply func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	tx := s.db.begin(as)
+	tx := db.begin(as)
 	defer tx.end() // also when apply panics
 	if err := apply(ctx, tx); err != nil {
 		return err
 	}
 	tx.end()
-	return run(ctx, hook, as, func() error { return s.db.commit(tx, as) })
+	return run(ctx, hook, about, func() error { return db.commit(tx, fenced) })
 }
 
 // commit is the one step in which a transaction becomes visible: fences and
 // writes together, under the lock.
-func (db *database) commit(tx *Tx, as []epoch.Advance) error {
+func (db *database) commit(tx *Tx, fenced func(epoch.Fences) error) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if tx.life != db.life {
@@ -200,7 +214,7 @@ func (db *database) commit(tx *Tx, as []epoch.Advance) error {
 			return fmt.Errorf("%q: %w: %w", n.name, epoch.ErrTransient, ErrConflict)
 		}
 	}
-	if err := db.state.fences.Advance(as); err != nil {
+	if err := fenced(db.state.fences); err != nil {
 		return err
 	}
 	db.state.commits++

@@ -8,9 +8,10 @@ import (
 )
 
 // advances are those of one transaction, in key order, as the functions take
-// them.
+// them; or, if held, the one claim that it needs without moving the position.
 type advances struct {
 	list           []epoch.Advance
+	held           bool
 	groups, topics []string
 	numbers        []int32
 	claims         []string
@@ -26,25 +27,38 @@ func newAdvances(as []epoch.Advance) (*advances, error) {
 	s := &advances{list: slices.Clone(as)}
 	slices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Compare(b.Partition) })
 	for i, a := range s.list {
-		if err := checkPartition(a.Partition); err != nil {
-			return nil, err
-		}
 		if a.To < a.From {
 			return nil, fmt.Errorf("pgsink: commit: advance %s from %d back to %d", a.Partition, a.From, a.To)
 		}
 		if i > 0 && s.list[i-1].Partition == a.Partition {
 			return nil, fmt.Errorf("pgsink: commit: %s is given twice", a.Partition)
 		}
-		s.groups = append(s.groups, a.Group)
-		s.topics = append(s.topics, a.Topic)
-		s.numbers = append(s.numbers, a.Number)
-		s.claims = append(s.claims, a.Claim.String())
+		if err := s.add(a.Partition, a.Claim); err != nil {
+			return nil, err
+		}
 		s.froms = append(s.froms, int64(a.From))
 		s.tos = append(s.tos, int64(a.To))
 		s.leaderEpochs = append(s.leaderEpochs, a.LeaderEpoch)
-		s.locks = append(s.locks, claimLock(a.Claim))
 	}
 	return s, nil
+}
+
+// newHeld has no positions, which is how the functions know it.
+func newHeld(h epoch.Hold) (*advances, error) {
+	s := &advances{list: []epoch.Advance{{Partition: h.Partition, Claim: h.Claim}}, held: true}
+	return s, s.add(h.Partition, h.Claim)
+}
+
+func (s *advances) add(p epoch.Partition, c epoch.ClaimID) error {
+	if err := checkPartition(p); err != nil {
+		return err
+	}
+	s.groups = append(s.groups, p.Group)
+	s.topics = append(s.topics, p.Topic)
+	s.numbers = append(s.numbers, p.Number)
+	s.claims = append(s.claims, c.String())
+	s.locks = append(s.locks, claimLock(c))
+	return nil
 }
 
 // of returns the advance of a partition.

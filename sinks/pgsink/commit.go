@@ -38,6 +38,21 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 	return nil
 }
 
+// CommitHeld implements [epoch.Sink]. It is [Sink.Commit] with another check at the
+// end, which locks the fence FOR KEY SHARE: a Commit of the partition passes beside it,
+// from before the check until after the commit, and a Claim waits for the lock after it
+// has ended the transactions that it finds, this one too.
+func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx Tx) error) error {
+	set, err := newHeld(h)
+	if err != nil {
+		return err
+	}
+	if err := s.commit(ctx, set, apply); err != nil {
+		return fmt.Errorf("pgsink: commit %s under its claim: %w", set, err)
+	}
+	return nil
+}
+
 func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Context, Tx) error) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
 		t := s.newFenced(conn, as)
@@ -115,14 +130,18 @@ func (t *fenced) queueEnter(ctx context.Context, b *pgx.Batch) {
 		t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.nonce)
 }
 
-// advance are the arguments of the statement advance.
-func (t *fenced) advance() []any {
-	return []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.leaderEpochs,
+// last is the last statement before COMMIT, the check of the fences.
+func (t *fenced) last() (sql string, args []any) {
+	if t.as.held {
+		return t.sink.sql.hold, []any{t.as.groups[0], t.as.topics[0], t.as.numbers[0], t.as.claims[0], t.xid, t.as.locks[0], t.nonce}
+	}
+	return t.sink.sql.advance, []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.leaderEpochs,
 		t.xid, t.as.locks[0], t.nonce}
 }
 
 func (t *fenced) queueCommit(b *pgx.Batch) {
-	b.Queue(t.sink.sql.advance, t.advance()...)
+	sql, args := t.last()
+	b.Queue(sql, args...)
 	b.Queue("commit")
 }
 
@@ -154,7 +173,7 @@ func (t *fenced) begin(ctx context.Context) error {
 	return err
 }
 
-// refused is what a refusal of enter or advance means, or nil if err is none.
+// refused is what a refusal of enter, advance or hold means, or nil if err is none.
 func (t *fenced) refused(err error) error { return refusedAdvance(err, t.as, t.nonce) }
 
 // commit moves the fences and commits. The two travel together: if advance
@@ -184,12 +203,13 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 	if t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
 		return t.commit(ctx) // which uses none, and what it goes through may know none
 	}
+	sql, values := t.last()
 	var args pgx.ExtendedQueryBuilder
-	if err := args.Build(t.conn.TypeMap(), nil, t.advance()); err != nil {
+	if err := args.Build(t.conn.TypeMap(), nil, values); err != nil {
 		return t.abandon(ctx, err)
 	}
 	b := &pgconn.Batch{}
-	b.ExecParams(t.sink.sql.advance, args.ParamValues, nil, args.ParamFormats, nil)
+	b.ExecParams(sql, args.ParamValues, nil, args.ParamFormats, nil)
 	b.ExecParams("commit", nil, nil, nil, nil)
 	results, err := t.conn.PgConn().ExecBatch(ctx, b).ReadAll()
 	if len(results) < 2 {

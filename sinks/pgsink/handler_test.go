@@ -41,19 +41,25 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 		{"end; begin isolation level serializable", nil},
 		{"commit; begin; select set_config('epochfence.transaction', '1', true)", nil},
 	} {
-		f := claim(t, s, orders, 5)
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		apply := func(ctx context.Context, tx pgsink.Tx) error {
 			if err := put(ctx, tx, "escaped", "1"); err != nil {
 				return err
 			}
 			_, _ = tx.Exec(ctx, c.sql)
 			return c.result
-		})
-		if !errors.Is(err, epoch.ErrEscaped) || c.result != nil && !errors.Is(err, c.result) {
-			t.Errorf("%s, and returns %v: err = %v", c.sql, c.result, err)
 		}
-		if again, err := s.Fence(t.Context(), orders); err != nil || again.Next != f.Next {
-			t.Errorf("%s: the fence moved to %d, %v", c.sql, again.Next, err)
+		for form, commit := range map[string]func(f epoch.Fence) error{
+			"advance": func(f epoch.Fence) error { return s.Commit(t.Context(), advance(f, 1), apply) },
+			"hold":    func(f epoch.Fence) error { return s.CommitHeld(t.Context(), holdOf(f), apply) },
+		} {
+			f := claim(t, s, orders, 5)
+			err := commit(f)
+			if !errors.Is(err, epoch.ErrEscaped) || c.result != nil && !errors.Is(err, c.result) {
+				t.Errorf("%s, in a transaction of %s, and returns %v: err = %v", c.sql, form, c.result, err)
+			}
+			if again, err := s.Fence(t.Context(), orders); err != nil || again.Next != f.Next {
+				t.Errorf("%s: the fence moved to %d, %v", c.sql, again.Next, err)
+			}
 		}
 	}
 	for _, statements := range [][]string{
@@ -63,8 +69,7 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 		{"commit", "select 1/0"},
 		{"commit", "begin", "select 1/0"},
 	} {
-		f := claim(t, s, orders, 5)
-		err := s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+		apply := func(ctx context.Context, q *pgsink.Queue) error {
 			if err := put(ctx, q, "escaped", "1"); err != nil {
 				return err
 			}
@@ -74,9 +79,14 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 				}
 			}
 			return nil
-		})
-		if !errors.Is(err, epoch.ErrEscaped) {
+		}
+		f := claim(t, s, orders, 5)
+		if err := s.Queued().Commit(t.Context(), advance(f, 1), apply); !errors.Is(err, epoch.ErrEscaped) {
 			t.Errorf("queued %q: err = %v", statements, err)
+		}
+		f = claim(t, s, orders, 5)
+		if err := s.Queued().CommitHeld(t.Context(), holdOf(f), apply); !errors.Is(err, epoch.ErrEscaped) {
+			t.Errorf("queued %q in a transaction that holds the claim: err = %v", statements, err)
 		}
 	}
 }

@@ -121,6 +121,19 @@ func (s Queued) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx c
 	return nil
 }
 
+// CommitHeld implements [epoch.Sink] as [Queued.Commit] does, with the check of
+// [Sink.CommitHeld].
+func (s Queued) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, q *Queue) error) error {
+	set, err := newHeld(h)
+	if err != nil {
+		return err
+	}
+	if err := s.commit(ctx, set, apply); err != nil {
+		return fmt.Errorf("pgsink: commit %s under its claim: %w", set, err)
+	}
+	return nil
+}
+
 func (s Queued) commit(ctx context.Context, as *advances, apply func(context.Context, *Queue) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -219,13 +232,13 @@ func (t *fenced) sendBatch(ctx context.Context, b *pgx.Batch) (r pgx.BatchResult
 // answer is that to one statement.
 type answer struct {
 	tag  string
-	ours bool // of advance
+	ours bool // of the check
 }
 
-// answered reads the rest of r, the answers to the handler's statements, advance
+// answered reads the rest of r, the answers to the handler's statements, the check
 // and COMMIT. In the simple protocol one text may hold several statements, or
 // none, so that the answer to the COMMIT is the last one, whichever it is: it is
-// taken for it if there was no error and that of advance comes before it.
+// taken for it if there was no error and that of the check comes before it.
 func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queuedStatement) error {
 	var last, before answer
 	n, commits := 0, 0
@@ -281,7 +294,7 @@ func (t *fenced) statement(err error, n int, items []queuedStatement) error {
 	case vanished(err):
 		return vanishedError{err}
 	default:
-		return explain(err) // of advance
+		return explain(err) // of the check
 	}
 }
 

@@ -28,7 +28,7 @@ const maxIdentifier = 63
 var migrationFiles embed.FS
 
 // appFunctions are what an application calls.
-var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim", "enter", "advance", "dead_letter"}
+var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim", "enter", "advance", "hold", "dead_letter"}
 
 // Migration is one step of the schema. Steps are applied once, in order. The
 // step itself records that it was, so it does not matter whether [Migrate] or

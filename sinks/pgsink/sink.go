@@ -30,7 +30,7 @@ var _ epoch.Sink[Tx] = (*Sink)(nil)
 // statements are what the sink sends. The casts say each parameter's type, so
 // that no query mode of pgx has to ask or guess.
 type statements struct {
-	begin, server, read, look, seed, claim, enter, advance, deadLetter string
+	begin, server, read, look, seed, claim, enter, advance, hold, deadLetter string
 }
 
 func newStatements(o Options) statements {
@@ -48,6 +48,7 @@ func newStatements(o Options) statements {
 			"$6::text[], $7::text[], $8::int[], $9::text[]::uuid[], $10::bigint[], $11::text)",
 		advance: "select " + s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], " +
 			"$5::bigint[], $6::bigint[], $7::int[], $8::bigint, $9::bigint, $10::text)",
+		hold: "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text)",
 		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::int, $6::bigint, " +
 			"$7::timestamptz, $8::bytea, $9::bytea, $10::bytea[], $11::bytea[], $12::text)",
 	}

@@ -497,6 +497,102 @@ var broken = []struct {
 			return f, err
 		})
 	}, "offsets and partition numbers"},
+	{"a held claim is not looked at", "R1", func(db *toy) {
+		db.hold = func(fs epoch.Fences, h epoch.Hold) error {
+			_, err := fs.Read(h.Partition)
+			return err
+		}
+	}, "a held claim that another one has replaced"},
+	{"the zero claim can be held where nobody has claimed", "R1", func(db *toy) {
+		db.hold = func(fs epoch.Fences, h epoch.Hold) error {
+			if f, ok := fs[h.Partition]; ok && f.Claim == h.Claim {
+				return nil
+			}
+			return fs.Hold(h)
+		}
+	}, "a held claim that another one has replaced"},
+	{"a held claim is an advance that applies nothing", "R1", func(db *toy) {
+		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+			db.mu.Lock()
+			at := db.fences[h.Partition].Next
+			db.mu.Unlock()
+			return db.soundCommit(ctx, []epoch.Advance{{Partition: h.Partition, Claim: h.Claim, From: at, To: at}}, apply)
+		}
+	}, "a held claim commits wherever the position is"},
+	{"a held claim's transaction writes back the fence it began with", "R1", func(db *toy) {
+		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+			db.mu.Lock()
+			before, ok := db.fences[h.Partition]
+			db.mu.Unlock()
+			err := db.soundHeld(ctx, h, apply)
+			if err == nil && ok {
+				db.mu.Lock()
+				defer db.mu.Unlock()
+				db.fences[h.Partition] = before
+			}
+			return err
+		}
+	}, "a held claim commits wherever the position is"},
+	{"a held claim without a fence is stale", "R3", func(db *toy) {
+		db.hold = func(fs epoch.Fences, h epoch.Hold) error {
+			err := fs.Hold(h)
+			if errors.Is(err, epoch.ErrMissing) {
+				return &epoch.StaleError{Partition: h.Partition, Ours: h.Claim}
+			}
+			return err
+		}
+	}, "a held claim of a partition without a fence"},
+	{"the refusal of a held claim is a row count that nobody reads", "R3", func(db *toy) {
+		db.hold = func(fs epoch.Fences, h epoch.Hold) error { return nil }
+	}, "a held claim that another one has replaced"},
+	{"a held claim is looked at first, and not again", "R4", func(db *toy) {
+		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+			db.mu.Lock()
+			err := db.fences.Hold(h)
+			db.mu.Unlock()
+			if err != nil {
+				return err
+			}
+			return db.transact(ctx, func() error { return nil }, apply)
+		}
+	}, "a held claim is looked at last"},
+	{"a held claim is looked at last, and the next one does not wait for the commit behind it", "R4", func(db *toy) {
+		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+			return db.transact(ctx, func() error {
+				if err := db.fences.Hold(h); err != nil {
+					return err
+				}
+				// The lock is gone before the commit.
+				if listed := db.listed; db.unlocked(10, func() bool { return db.fences.Hold(h) != nil }) {
+					db.unlocked(1000, func() bool { return db.listed > listed })
+				}
+				return nil
+			}, apply)
+		}
+	}, "a held claim and the next one in any order"},
+	{"a held claim's transaction looks at no context", "R12", func(db *toy) {
+		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+			return db.soundHeld(context.WithoutCancel(ctx), h, apply)
+		}
+	}, "a context that ends in the handler commits nothing, even if the handler does not care, under a held claim"},
+	{"a handler's panic is swallowed under a held claim", "R12", func(db *toy) {
+		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) (err error) {
+			defer func() {
+				if r := recover(); r != nil {
+					err = fmt.Errorf("%v", r)
+				}
+			}()
+			return db.soundHeld(ctx, h, apply)
+		}
+	}, "a handler's panic reaches the caller, nothing is committed, and the sink works on, under a held claim"},
+	{"a refused held claim is tried again by the sink", "R5", func(db *toy) {
+		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+			if err := db.soundHeld(ctx, h, apply); err == nil {
+				return nil
+			}
+			return db.soundHeld(ctx, h, apply)
+		}
+	}, "a held claim is looked at last"},
 }
 
 // eachAdvance is Fences.Advance with another way to advance one fence.

@@ -66,7 +66,7 @@ type history struct {
 	play  func(w *world)
 }
 
-var histories = concat(attacks, claims, seeds, commits, handlers, names, random)
+var histories = concat(attacks, claims, seeds, commits, held, handlers, underHeldClaims(handlers), names, random)
 
 func concat(hs ...[]history) []history {
 	var all []history
@@ -97,4 +97,8 @@ type erased[TX any] struct{ epoch.Sink[TX] }
 
 func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, any) error) error {
 	return e.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
+}
+
+func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, any) error) error {
+	return e.Sink.CommitHeld(ctx, h, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
 }

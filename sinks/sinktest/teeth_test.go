@@ -65,6 +65,9 @@ func TestASinkThatLocksTheFenceFirstIsCaughtByTheUnblockedHistories(t *testing.T
 			db := newToy()
 			lock := make(chan struct{}, 1)
 			enter := func(ctx context.Context) error {
+				// Bounded, as a database's lock timeout bounds it.
+				ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+				defer cancel()
 				select {
 				case lock <- struct{}{}:
 					return nil
@@ -72,7 +75,7 @@ func TestASinkThatLocksTheFenceFirstIsCaughtByTheUnblockedHistories(t *testing.T
 					return ctx.Err()
 				}
 			}
-			commit, claim := db.commit, db.claim
+			commit, held, claim := db.commit, db.held, db.claim
 			db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
 				if err := enter(ctx); err != nil {
 					return err
@@ -80,11 +83,15 @@ func TestASinkThatLocksTheFenceFirstIsCaughtByTheUnblockedHistories(t *testing.T
 				defer func() { <-lock }()
 				return commit(ctx, as, apply)
 			}
-			db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
-				// Bounded, as a database's lock timeout bounds it.
-				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-				defer cancel()
+			db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
 				if err := enter(ctx); err != nil {
+					return err
+				}
+				defer func() { <-lock }()
+				return held(ctx, h, apply)
+			}
+			db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+				if err := enter(t.Context()); err != nil {
 					return epoch.Fence{}, err
 				}
 				defer func() { <-lock }()

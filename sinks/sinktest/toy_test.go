@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -20,10 +21,13 @@ type toy struct {
 	mu     sync.Mutex
 	fences epoch.Fences
 	lists  map[string][]string
+	listed int // times that a list was read
 
 	seed    func(fs epoch.Fences, starts []epoch.Start) error
 	claim   func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error)
 	advance func(fs epoch.Fences, as []epoch.Advance) error
+	hold    func(fs epoch.Fences, h epoch.Hold) error
+	held    func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error
 	commit  func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error
 	append  func(tx *toyTx, list, value string) error
 	look    func(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error)
@@ -50,6 +54,8 @@ func newToy() *toy {
 	db.claim = epoch.Fences.Claim
 	db.advance = epoch.Fences.Advance
 	db.commit = db.soundCommit
+	db.hold = epoch.Fences.Hold
+	db.held = db.soundHeld
 	db.append = (*toyTx).soundAppend
 	db.look = soundLook
 	return db
@@ -69,6 +75,17 @@ func (db *toy) soundCommit(ctx context.Context, as []epoch.Advance, apply func(c
 		}
 		given[a.Partition] = true
 	}
+	return db.transact(ctx, func() error { return db.advance(db.fences, as) }, apply)
+}
+
+func (db *toy) soundHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return db.transact(ctx, func() error { return db.hold(db.fences, h) }, apply)
+}
+
+func (db *toy) transact(ctx context.Context, fenced func() error, apply func(context.Context, *toyTx) error) error {
 	tx := &toyTx{db: db}
 	defer func() { tx.ended = true }()
 	if err := apply(ctx, tx); err != nil {
@@ -82,11 +99,25 @@ func (db *toy) soundCommit(ctx context.Context, as []epoch.Advance, apply func(c
 	if tx.escaped && !db.unseenEscape {
 		return epoch.ErrEscaped
 	}
-	if err := db.advance(db.fences, as); err != nil {
+	if err := fenced(); err != nil {
 		return fmt.Errorf("toy: %w", err)
 	}
 	tx.land()
 	return nil
+}
+
+// unlocked lets others have the lock until ok, or for some looks, and takes it
+// again. It reports whether ok.
+func (db *toy) unlocked(looks int, ok func() bool) bool {
+	for range looks {
+		if ok() {
+			return true
+		}
+		db.mu.Unlock()
+		time.Sleep(10 * time.Microsecond)
+		db.mu.Lock()
+	}
+	return false
 }
 
 func soundLook(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error) {
@@ -137,6 +168,7 @@ func (db *toy) database() Database[any] {
 		List: func(_ context.Context, list string) ([]string, error) {
 			db.mu.Lock()
 			defer db.mu.Unlock()
+			db.listed++
 			return slices.Clone(db.lists[list]), nil
 		},
 		Commit: func(_ context.Context, tx *toyTx) error {
@@ -193,6 +225,10 @@ func (s toySink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (ep
 
 func (s toySink) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
 	return s.db.commit(ctx, as, apply)
+}
+
+func (s toySink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+	return s.db.held(ctx, h, apply)
 }
 
 // recorder is a testing.TB whose failures are kept, not reported.

@@ -2,6 +2,7 @@ package sinktest
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -10,6 +11,8 @@ import (
 var unblocked = []history{
 	{"frozen with the transaction open, after its writes: the next owner claims and commits, the frozen one is refused", "R4 R12", frozenAfterWrites},
 	{"frozen with two partitions in one transaction: the other partition's next owner goes on too", "R4 R12", frozenWithTwo},
+	{"frozen with a held claim, after its writes: the next owner claims and commits, the frozen one is refused", "R4 R12", heldFrozenAfterWrites},
+	{"a held claim and a commit of the same partition pass beside each other, whichever begins first", "R4", heldBesideCommit},
 }
 
 func frozenAfterWrites(w *world) {
@@ -54,4 +57,56 @@ func frozenWithTwo(w *world) {
 	again := a.claims(orders0, 7) // orders/0 is A's still, in doubt
 	again.applies(2)
 	w.wantEffects(orders0, "0-1@7")
+}
+
+func heldFrozenAfterWrites(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders0, 5)
+	var tb *tenure
+	err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
+		if err := w.db.Append(ctx, tx, "outbox of A", "frozen"); err != nil {
+			return err
+		}
+		// A is frozen here. Meanwhile:
+		tb = b.claims(orders0, 6)
+		tb.applies(1)
+		return nil
+	})
+	w.wantRefused(err, "A thaws and commits")
+	tb.applies(1)
+	w.wantList("outbox of A")
+	w.wantEffects(orders0, "0-1@6")
+}
+
+func heldBesideCommit(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	for n := range 3 {
+		value := strconv.Itoa(n)
+		err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
+			if err := w.db.Append(ctx, tx, "outbox", value); err != nil {
+				return err
+			}
+			ta.applies(1)
+			return nil
+		})
+		if err != nil {
+			w.Fatalf("a commit began and ended within a transaction that holds the claim: %v", err)
+		}
+		as := ta.advance(1)
+		err = ta.commit([]epoch.Advance{as}, func(ctx context.Context, tx any) error {
+			if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
+				return err
+			}
+			return ta.writesHeld("outbox", value)
+		})
+		if err != nil {
+			w.Fatalf("a transaction that holds the claim began and ended within a commit: %v", err)
+		}
+		ta.moves(as)
+		ta.wantFence()
+	}
+	w.wantList("outbox", "0", "0", "1", "1", "2", "2")
+	w.wantEffects(orders0, "0-5@5")
 }

@@ -24,6 +24,7 @@ type world struct {
 	ctx    context.Context
 	create func(testing.TB) Database[any]
 	db     Database[any]
+	held   bool // transactions of handlers hold their claim, and move no position
 }
 
 func (h history) playOn(t testing.TB, patience time.Duration, create func(testing.TB) Database[any]) {
@@ -35,7 +36,7 @@ func (h history) playOn(t testing.TB, patience time.Duration, create func(testin
 // elsewhere is the same world with another, empty database.
 func (w *world) elsewhere() *world {
 	w.Helper()
-	return &world{TB: w.TB, ctx: w.ctx, create: w.create, db: w.create(w)}
+	return &world{TB: w.TB, ctx: w.ctx, create: w.create, db: w.create(w), held: w.held}
 }
 
 // The partitions of most histories.
@@ -153,15 +154,46 @@ func effect(o epoch.Offset, e epoch.Epoch) string { return fmt.Sprintf("%d@%d", 
 // commit runs one transaction, and fails the test if apply is called twice.
 func (a *process) commit(as []epoch.Advance, apply func(ctx context.Context, tx any) error) error {
 	a.w.Helper()
+	return a.once(as, apply, func(apply func(context.Context, any) error) error { return a.sink.Commit(a.w.ctx, as, apply) })
+}
+
+// once fails the test if commit calls apply twice.
+func (a *process) once(what any, apply func(context.Context, any) error, commit func(func(context.Context, any) error) error) error {
+	a.w.Helper()
 	var calls atomic.Int32
-	err := a.sink.Commit(a.w.ctx, as, func(ctx context.Context, tx any) error {
+	err := commit(func(ctx context.Context, tx any) error {
 		calls.Add(1)
 		return apply(ctx, tx)
 	})
 	if n := calls.Load(); n > 1 {
-		a.w.Errorf("%s commits %v: apply was called %d times", a.name, as, n)
+		a.w.Errorf("%s commits %v: apply was called %d times", a.name, what, n)
 	}
 	return err
+}
+
+// runs is one transaction under the claim of a, which it holds where the world says
+// so, and otherwise advances. It fails the test if apply is called twice.
+func (t *tenure) runs(ctx context.Context, a epoch.Advance, apply func(ctx context.Context, tx any) error) error {
+	t.w.Helper()
+	if t.w.held {
+		return t.holds(ctx, apply)
+	}
+	return t.once(a, apply, func(apply func(context.Context, any) error) error {
+		return t.sink.Commit(ctx, []epoch.Advance{a}, apply)
+	})
+}
+
+// holds is one transaction that holds the tenure's claim.
+func (t *tenure) holds(ctx context.Context, apply func(ctx context.Context, tx any) error) error {
+	t.w.Helper()
+	h := epoch.Hold{Partition: t.Partition, Claim: t.Claim}
+	return t.once(h, apply, func(apply func(context.Context, any) error) error { return t.sink.CommitHeld(ctx, h, apply) })
+}
+
+// writesHeld appends one value to a list, in a transaction that holds the claim.
+func (t *tenure) writesHeld(list, value string) error {
+	t.w.Helper()
+	return t.holds(t.w.ctx, func(ctx context.Context, tx any) error { return t.w.db.Append(ctx, tx, list, value) })
 }
 
 // tries applies some messages from where the tenure believes to be. It has

@@ -33,7 +33,13 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 			return fmt.Errorf("sqlsink: commit: %s is given twice; want one advance for each partition", as[i].Partition)
 		}
 	}
-	if err := s.explain(s.applyAndAdvance(ctx, as, apply)); err != nil {
+	for _, a := range as {
+		if a.To < a.From {
+			return fmt.Errorf("sqlsink: commit: advance %s from %d back to %d", a.Partition, a.From, a.To)
+		}
+	}
+	err := s.transact(ctx, as, apply, func(ctx context.Context, t *transaction) error { return s.advanceAll(ctx, t, as) })
+	if err = s.explain(err); err != nil {
 		if len(as) == 1 {
 			return fmt.Errorf("sqlsink: commit %s: %w", as[0].Partition, err)
 		}
@@ -42,12 +48,21 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 	return nil
 }
 
-func (s *Sink) applyAndAdvance(ctx context.Context, as []epoch.Advance, apply func(context.Context, *Tx) error) error {
-	for _, a := range as {
-		if a.To < a.From {
-			return fmt.Errorf("advance %s from %d back to %d", a.Partition, a.From, a.To)
-		}
+// CommitHeld runs apply in a transaction, then looks whether the fence carries the
+// claim of h, and commits. See [epoch.Sink]. It excludes other writers like
+// [Sink.Commit].
+func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
+	err := s.transact(ctx, nil, apply, func(ctx context.Context, t *transaction) error { return s.hold(ctx, t, h) })
+	if err = s.explain(err); err != nil {
+		return fmt.Errorf("sqlsink: commit %s under its claim: %w", h.Partition, err)
 	}
+	return nil
+}
+
+// transact runs apply in a transaction, then fenced, which checks the fences and
+// moves those of as, and commits.
+func (s *Sink) transact(ctx context.Context, as []epoch.Advance, apply func(context.Context, *Tx) error,
+	fenced func(context.Context, *transaction) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -65,10 +80,20 @@ func (s *Sink) applyAndAdvance(ctx context.Context, as []epoch.Advance, apply fu
 	}
 	// From here on nothing waits for anyone, and the context is looked at once
 	// more, right before COMMIT.
-	if err := s.advanceAll(context.WithoutCancel(ctx), tx.t, as); err != nil {
+	if err := fenced(context.WithoutCancel(ctx), tx.t); err != nil {
 		return err
 	}
 	return tx.t.commit(ctx)
+}
+
+// hold looks whether the fence carries the claim of h, under a lock that keeps
+// another claim out until the transaction has ended.
+func (s *Sink) hold(ctx context.Context, t *transaction, h epoch.Hold) error {
+	f, err := s.read(ctx, t.conn, s.q.fence+s.d.forUpdate(), h.Partition)
+	if err != nil {
+		return err
+	}
+	return f.Holds(h)
 }
 
 func (s *Sink) advanceAll(ctx context.Context, t *transaction, as []epoch.Advance) error {

@@ -166,7 +166,8 @@ begin
 end
 $$;
 
--- refuse raises what speaks against an advance, if anything does.
+-- refuse raises what speaks against an advance, if anything does, or, where there is
+-- no position to start from, against holding the claim.
 create function "epochfence".refuse(in_group text, in_topic text, in_partition integer, in_claim uuid, in_from bigint,
     nonce text)
 returns void
@@ -192,8 +193,8 @@ $$;
 
 -- enter is the first statement of a fenced transaction. It bounds the
 -- transaction in time, marks it, takes a shared lock by which a later claim
--- finds it, and refuses at once what advance would refuse now. It holds no lock
--- on a fence. It returns the transaction's id.
+-- finds it, and refuses at once what advance would refuse now, or hold, for which
+-- froms is null. It holds no lock on a fence. It returns the transaction's id.
 --
 -- The locks come before the look: a transaction that the look let through is
 -- one that a later claim finds.
@@ -221,7 +222,7 @@ begin
         with ordinality as a (group_name, topic, partition, claim, start, position)
     left join fence f
         on f.group_name = a.group_name and f.topic = a.topic and f.partition = a.partition
-    where f.claim_id is distinct from a.claim or f.next_offset is distinct from a.start
+    where f.claim_id is distinct from a.claim or f.next_offset <> a.start
         or a.claim = '00000000-0000-0000-0000-000000000000'
     order by a.position limit 1;
     if found then
@@ -280,7 +281,7 @@ begin
             -- match. Lock it, and judge what it has become.
             perform from fence f
             where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
-            for update;
+            for no key update;
             perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);
             if attempt = 2 then
                 raise exception 'fence neither advanced nor refused';
@@ -291,9 +292,35 @@ begin
 end
 $$;
 
+-- hold is the last statement before COMMIT where no position is moved: the fence's
+-- claim is mine, until the transaction has ended, or it raises. It returns the nonce, as
+-- advance does.
+--
+-- An advance changes no column of a key, so that it passes beside this lock; claim
+-- locks the row FOR UPDATE, so that it waits for it. The look comes after the lock, as
+-- a statement of its own: in READ COMMITTED it sees what was committed before it was
+-- granted. A stricter transaction sees what its snapshot does, and there the lock is
+-- a serialization failure where a claim has replaced that since.
+create function "epochfence".hold(in_group text, in_topic text, in_partition integer, in_claim uuid,
+    xid bigint, lock bigint, nonce text)
+returns text
+language plpgsql security definer set search_path = "epochfence", pg_temp
+as $$
+begin
+    if not entered(xid, lock) then
+        raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;
+    end if;
+    perform from fence f
+    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
+    for key share;
+    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);
+    return nonce;
+end
+$$;
+
 revoke all on "epochfence".migration, "epochfence".fence from public;
 revoke all on function "epochfence".schema_version, "epochfence".read_fence, "epochfence".read_fences,
     "epochfence".server, "epochfence".seed, "epochfence".claim,
-    "epochfence".refuse, "epochfence".enter, "epochfence".entered, "epochfence".advance from public;
+    "epochfence".refuse, "epochfence".enter, "epochfence".entered, "epochfence".advance, "epochfence".hold from public;
 
 insert into "epochfence".migration (version, name) values (1, 'fence');

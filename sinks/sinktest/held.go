@@ -1,0 +1,176 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// held are the rules of transactions that hold a claim and move no position.
+var held = []history{
+	{"a held claim commits what was written, and leaves the fence as it is", "R1", heldCommits},
+	{"a held claim commits wherever the position is, also where it moves meanwhile", "R1", heldWhileThePositionMoves},
+	{"a held claim that another one has replaced is stale, and so is none", "R1 R3", heldStale},
+	{"a held claim of a partition without a fence is missing", "R3", heldMissing},
+	{"a held claim is looked at last: replaced before the first write, the transaction is refused", "R4", heldReplacedBeforeWrites},
+	{"a held claim and the next one in any order: what commits is there when the next claim is, or never", "R1 R4 R5", heldInFlight},
+	{"a held claim that the handler commits by itself is reported", "R3", underHeldClaim(handlerCommits)},
+}
+
+// underHeldClaims are histories of handlers once more.
+func underHeldClaims(hs []history) []history {
+	var all []history
+	for _, h := range hs {
+		all = append(all, history{h.claim + ", under a held claim", h.rules, underHeldClaim(h.play)})
+	}
+	return all
+}
+
+func underHeldClaim(play func(w *world)) func(w *world) {
+	return func(w *world) {
+		w.held = true
+		play(w)
+	}
+}
+
+func heldCommits(w *world) {
+	w.seedAt(10, orders0)
+	ta := w.process("A").claims(orders0, 5)
+	for _, value := range []string{"before any message", "and again"} {
+		if err := ta.writesHeld("outbox", value); err != nil {
+			w.Fatal(err)
+		}
+		ta.wantFence()
+	}
+	ta.applies(2)
+	if err := ta.writesHeld("outbox", "after two"); err != nil {
+		w.Fatal(err)
+	}
+	if err := ta.holds(w.ctx, func(context.Context, any) error { return nil }); err != nil {
+		w.Fatalf("nothing is written: %v", err)
+	}
+	ta.wantFence()
+	w.wantList("outbox", "before any message", "and again", "after two")
+}
+
+func heldWhileThePositionMoves(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	for n := range 3 {
+		err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
+			ta.applies(n) // one of them moves nothing
+			return w.db.Append(ctx, tx, "outbox", strconv.Itoa(n))
+		})
+		if err != nil {
+			w.Fatalf("the position has moved by %d under the same claim: %v", n, err)
+		}
+		ta.wantFence()
+	}
+	w.wantList("outbox", "0", "1", "2")
+	w.wantEffects(orders0, "0-2@5")
+}
+
+func heldStale(w *world) {
+	w.seed(orders0, orders1)
+	ta := w.process("A").claims(orders0, 5)
+	tb := w.process("B").claims(orders0, 6)
+	refused := func(t *tenure, held epoch.Fence, why string) {
+		w.Helper()
+		err := t.writesHeld("outbox", why)
+		w.wantOnly(err, epoch.ErrStale, "%s: a transaction that holds %s", why, t.Claim)
+		var stale *epoch.StaleError
+		if want := (epoch.StaleError{Partition: t.Partition, Ours: t.Claim, Held: held}); !errors.As(err, &stale) || *stale != want {
+			w.Errorf("%s: the refusal is\n%+v, want\n%+v", why, stale, want)
+		}
+	}
+	refused(ta, tb.Fence, "replaced")
+	tb.applies(2)
+	refused(ta, tb.Fence, "replaced, and the position has moved")
+	if err := tb.writesHeld("outbox", "the owner's"); err != nil {
+		w.Fatal(err)
+	}
+	none := *tb
+	none.Claim = epoch.ClaimID{}
+	refused(&none, tb.Fence, "no claim")
+	unclaimed := &tenure{process: ta.process, Fence: ta.process.reads(orders1)}
+	refused(unclaimed, unclaimed.Fence, "no claim, on a fence that has none")
+	again := ta.process.claims(orders0, 7) // the same owner under another claim
+	refused(ta, again.Fence, "replaced by a claim of its own")
+	w.wantList("outbox", "the owner's")
+	again.wantFence()
+}
+
+func heldMissing(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	lost := *ta
+	lost.Partition = orders1
+	err := lost.writesHeld("outbox", "without a fence")
+	w.wantOnly(err, epoch.ErrMissing, "A holds a claim where there is no fence")
+	var missing *epoch.MissingError
+	if !errors.As(err, &missing) || missing.Partition != orders1 {
+		w.Errorf("the refusal is %#v; want a MissingError of %s", missing, orders1)
+	}
+	w.wantList("outbox")
+}
+
+func heldReplacedBeforeWrites(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	ta := a.claims(orders0, 5)
+	var tb *tenure
+	err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
+		// A is frozen here. Meanwhile:
+		tb = b.claims(orders0, 6)
+		// A thaws, and knows nothing.
+		return w.db.Append(ctx, tx, "outbox", "a zombie's")
+	})
+	w.wantRefused(err, "A thaws and commits")
+	w.wantOnly(ta.writesHeld("outbox", "a zombie's, later"), epoch.ErrStale, "A, once more")
+	if err := tb.writesHeld("outbox", "the owner's"); err != nil {
+		w.Fatal(err)
+	}
+	w.wantList("outbox", "the owner's")
+}
+
+// heldInFlight lets the commit of A and the claim of B meet anywhere, twenty times.
+// What B finds once it has claimed is all that A will ever have committed.
+func heldInFlight(w *world) {
+	w.seed(orders0)
+	a, b := w.process("A"), w.process("B")
+	for round := range 20 {
+		ta := a.claims(orders0, int64(2*round+1))
+		value := strconv.Itoa(round)
+		written, committed := make(chan struct{}), make(chan error, 1)
+		go func() {
+			once := sync.OnceFunc(func() { close(written) })
+			defer once() // should the handler never be called
+			h := epoch.Hold{Partition: orders0, Claim: ta.Claim}
+			committed <- a.sink.CommitHeld(w.ctx, h, func(ctx context.Context, tx any) error {
+				defer once()
+				return w.db.Append(ctx, tx, "outbox", value)
+			})
+		}()
+		<-written
+		b.claims(orders0, int64(2*round+2))
+		found, err := w.db.List(w.ctx, "outbox")
+		if err != nil {
+			w.Fatal(err)
+		}
+		landed := slices.Contains(found, value)
+		switch err := <-committed; {
+		case err == nil && !landed:
+			w.Fatalf("round %d: A's commit was acknowledged, but B did not find it once it had claimed", round)
+		case err == nil || landed && errors.Is(err, epoch.ErrInDoubt):
+		case landed:
+			w.Fatalf("round %d: A's commit failed with %v, but B found it", round, err)
+		default:
+			w.wantRefused(err, "A's commit after B's claim")
+		}
+		w.wantList("outbox", found...)
+	}
+}
