@@ -38,7 +38,7 @@ func (f *feed) Committed(context.Context) (epoch.Position, bool, error) {
 }
 
 func (f *feed) Confirm(context.Context, epoch.Fence) (epoch.Lease, error) {
-	return epoch.Lease{Origin: f.origin, Number: 1, Owner: "bench"}, nil
+	return epoch.Lease{Origin: f.origin, Generation: 1, Owner: "bench"}, nil
 }
 
 func (f *feed) Read(ctx context.Context, _ epoch.Fence) iter.Seq2[[]consumer.Message, error] {

@@ -169,7 +169,7 @@ func newFenced(b *testing.B, pool *pgxpool.Pool, table string, batch int) *fence
 	if err != nil {
 		b.Fatal(err)
 	}
-	claimed, err := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Number: 1, Owner: "bench"}))
+	claimed, err := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "bench"}))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func TestAClaimInDoubtThatFindsThatTheSinkWentBackSaysSo(t *testing.T) {
 func TestAQuietPartitionThatWasClaimedElsewhereIsNoticed(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().Script()
-		r.group().SetNumber(4)
+		r.group().SetGeneration(4)
 		a := r.start("a", record, options{})
 		b := r.start("b", record, options{})
 		synctest.Wait()

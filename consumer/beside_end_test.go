@@ -80,7 +80,7 @@ func TestTheNextClaimWaitsForTheWorkOfTheLastOne(t *testing.T) {
 func (r *rig) claimAway(n int32) {
 	r.Helper()
 	f := r.sink.Fences()[r.partition(n)]
-	if _, err := r.sink.Claim(r.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Number: f.Number})); err != nil {
+	if _, err := r.sink.Claim(r.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: f.Generation})); err != nil {
 		r.Fatal(err)
 	}
 }

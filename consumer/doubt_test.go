@@ -102,7 +102,7 @@ func TestR6StaleStopsOnePartitionAndLeavesTheOthersAlone(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(4)
+		g.SetGeneration(4)
 		a := r.start("a", record, options{})
 		b := r.start("b", record, options{})
 		synctest.Wait()
@@ -135,7 +135,7 @@ func TestR6AfterStaleTheClaimIsMadeAgainIfTheSourceConfirms(t *testing.T) {
 		synctest.Wait()
 		// An intruder claims without asking the source, as no process of ours can.
 		f := r.sink.Fences()[r.partition(0)]
-		if _, err := r.sink.Claim(r.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Number: 1, Owner: "intruder"})); err != nil {
+		if _, err := r.sink.Claim(r.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: 1, Owner: "intruder"})); err != nil {
 			t.Fatal(err)
 		}
 		want := r.fill(0, 5)
@@ -154,7 +154,7 @@ func TestR2AClaimFrozenAfterItsConfirmationDoesNotThrowOutTheNextOwner(t *testin
 	inBubble(t, 1, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(3)
+		g.SetGeneration(3)
 		frozen, thaw := make(chan struct{}), make(chan struct{})
 		a := r.start("a", record, options{BatchTimeout: 6 * time.Second}, memsink.Hooks{
 			Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {

@@ -245,7 +245,7 @@ func TestACommitThatTheDatabaseRefusesIsHalvedDownToo(t *testing.T) {
 		errDeferred := errors.New("violates a deferred constraint")
 		refuse := func(_ context.Context, as []epoch.Advance, do func() error) error {
 			for _, a := range as {
-				if a.Number == 0 && a.From <= 7 && 7 < a.To {
+				if a.Partition.Number == 0 && a.From <= 7 && 7 < a.To {
 					return errDeferred
 				}
 			}

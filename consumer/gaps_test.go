@@ -19,7 +19,7 @@ func TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(4)
+		g.SetGeneration(4)
 		a := r.start("a", record, options{})
 		b := r.start("b", record, options{})
 		synctest.Wait()

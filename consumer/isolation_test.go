@@ -73,7 +73,7 @@ func TestTheLossOfOnePartitionDoesNotGiveUpAnother(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(1)
+		g.SetGeneration(1)
 		p := r.start("a", record, options{MaxBatch: 1})
 		synctest.Wait()
 		g.Grant(p.member, r.log.Name(), 0)
@@ -122,7 +122,7 @@ func TestTheLossOfOnePartitionWhileWaitingForAConnectionLeavesTheOthersTheirClai
 	inBubble(t, 2, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(1)
+		g.SetGeneration(1)
 		p := r.process("a", nil)
 		s := &gated{p.sink, make(chan struct{})}
 		var first atomic.Bool
@@ -213,7 +213,7 @@ func TestAnEscapedHandlerIsNotLetLooseAgainByARebalance(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(1)
+		g.SetGeneration(1)
 		r.fill(0, 3)
 		var calls atomic.Int32
 		p := r.start("a", record, options{MaxBatch: 10}, memsink.Hooks{

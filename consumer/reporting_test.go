@@ -171,8 +171,8 @@ func TestAHaltKeepsTheClaim(t *testing.T) {
 		p := r.start("a", failOn(consumer.Permanent(errPoison), values[1]), options{})
 		r.pass(24 * time.Hour)
 		f := r.sink.Fences()[r.partition(0)]
-		if int64(f.Epoch) != f.Number {
-			t.Errorf("after a day of halts, and no doubt at all, the epoch is %d, the lease's number %d", f.Epoch, f.Number)
+		if int64(f.Epoch) != f.Generation {
+			t.Errorf("after a day of halts, and no doubt at all, the epoch is %d, the lease's generation %d", f.Epoch, f.Generation)
 		}
 		p.end()
 	})
@@ -199,7 +199,7 @@ func TestALostPartitionIsAnEvent(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(1)
+		g.SetGeneration(1)
 		p := r.start("a", record, options{})
 		g.Grant(p.member, r.log.Name(), 0)
 		synctest.Wait()

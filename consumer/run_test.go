@@ -153,7 +153,7 @@ func TestALostPartitionAbortsItsTransactionAtOnce(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(1)
+		g.SetGeneration(1)
 		r.fill(0, 1)
 		entered, cause := make(chan struct{}), make(chan error, 1)
 		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
@@ -179,7 +179,7 @@ func TestOneLostPartitionDoesNotDoubleTheOthersItSharedATransactionWith(t *testi
 	inBubble(t, 2, func(r *rig) {
 		g := r.group()
 		g.Script()
-		g.SetNumber(1)
+		g.SetGeneration(1)
 		entered := make(chan struct{}, 1)
 		lost := false
 		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {

@@ -31,7 +31,7 @@ func TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage(t *testing.T) {
 						return record(ctx, tx, m, e)
 					}
 					p := r.process("a", []memsink.Hooks{{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
-						i := slices.IndexFunc(as, func(a epoch.Advance) bool { return a.Number == 0 && a.To > 20 })
+						i := slices.IndexFunc(as, func(a epoch.Advance) bool { return a.Partition.Number == 0 && a.To > 20 })
 						if !inHandler && i >= 0 && !mended.Load() {
 							return err
 						}

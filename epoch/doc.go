@@ -34,10 +34,10 @@
 //
 // # Why a claim id and an epoch
 //
-// The number a lease carries (the generation of a group, the revision of a key)
+// The generation a lease carries (that of a group, or the revision of a key)
 // repeats and restarts: a static member swaps in at the same generation, a
 // deleted group starts again at one. So ownership is the random [ClaimID],
 // compared for equality only. The [Epoch] is for everybody else: it is strictly
 // greater at every claim of a partition, never reused, and equal to the lease's
-// own number wherever that number did what it should.
+// own generation wherever that did what it should.
 package epoch

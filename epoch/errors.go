@@ -24,7 +24,7 @@ var (
 	// ErrForeignLease: the fence is claimed from another issuer of leases.
 	ErrForeignLease = errors.New("foreign lease source")
 
-	// ErrNoLease: a lease whose number is not positive grants nothing.
+	// ErrNoLease: a lease whose generation is not positive grants nothing.
 	ErrNoLease = errors.New("no lease")
 
 	// ErrInDoubt: the sink cannot tell whether the transaction was committed,

@@ -14,10 +14,10 @@ func ExampleFences() {
 	origin := epoch.Origin{Partition: orders, Log: "log-1", Source: "broker-1"}
 	fences := epoch.Fences{}
 	_ = fences.Seed([]epoch.Start{{Origin: origin}})
-	claim := func(number int64) epoch.Fence {
-		seen, _ := fences.Read(orders)                       // READ
-		lease := epoch.Lease{Origin: origin, Number: number} // CONFIRM, by the source
-		held, _ := fences.Claim(seen, epoch.NewClaim(lease)) // SWAP
+	claim := func(generation int64) epoch.Fence {
+		seen, _ := fences.Read(orders)                               // READ
+		lease := epoch.Lease{Origin: origin, Generation: generation} // CONFIRM, by the source
+		held, _ := fences.Claim(seen, epoch.NewClaim(lease))         // SWAP
 		return held
 	}
 

@@ -10,10 +10,10 @@ import (
 type Fence struct {
 	Origin
 
-	// Number and Owner are those of the lease the current claim was made
+	// Generation and Owner are those of the lease the current claim was made
 	// from. They are for people; nothing compares them.
-	Number int64
-	Owner  string
+	Generation int64
+	Owner      string
 
 	// Epoch and Claim are zero in a fence that was seeded and not yet claimed.
 	Epoch Epoch
@@ -48,7 +48,7 @@ func (f Fence) Check(o Origin) error {
 }
 
 // Claimed returns the fence as it is once c has replaced the claim in f. The
-// new epoch is the lease's own number where that exceeds every epoch before it,
+// new epoch is the lease's own generation where that exceeds every epoch before it,
 // otherwise the last epoch plus one; and above the one that the claim names. The
 // position stays, unless the claim is the first and adopts one.
 func (f Fence) Claimed(c Claim) (Fence, error) {
@@ -58,8 +58,8 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	if c.ID == (ClaimID{}) || c.ID == f.Claim {
 		return f, fmt.Errorf("epoch: claim %s: claim id %s is not a fresh one", f.Partition, c.ID)
 	}
-	if c.Number <= 0 {
-		return f, fmt.Errorf("epoch: claim %s: %w: its number is %d", f.Partition, ErrNoLease, c.Number)
+	if c.Generation <= 0 {
+		return f, fmt.Errorf("epoch: claim %s: %w: its generation is %d", f.Partition, ErrNoLease, c.Generation)
 	}
 	if err := f.Check(c.Origin); err != nil {
 		return f, err
@@ -77,9 +77,9 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 		}
 		f.Next, f.LeaderEpoch, f.Applied = c.Adopt.Offset, c.Adopt.LeaderEpoch, true
 	}
-	f.Epoch = max(Epoch(c.Number), last+1)
+	f.Epoch = max(Epoch(c.Generation), last+1)
 	f.Claim = c.ID
-	f.Number = c.Number
+	f.Generation = c.Generation
 	f.Owner = c.Owner
 	return f, nil
 }
@@ -110,10 +110,10 @@ func (f Fence) Advanced(a Advance) (Fence, error) {
 // Advance moves a fence's position in the transaction that applied the messages
 // in between. From == To is allowed: a fenced transaction that applies none.
 type Advance struct {
-	Partition
-	Claim ClaimID
-	From  Offset
-	To    Offset
+	Partition Partition
+	Claim     ClaimID
+	From      Offset
+	To        Offset
 
 	// LeaderEpoch is that of the last message applied, -1 where there is none.
 	LeaderEpoch int32

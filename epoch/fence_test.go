@@ -59,30 +59,30 @@ func sameRefusal(got, want error) bool {
 	return errors.Is(got, want)
 }
 
-func TestClaimedGivesTheLeasesNumberOrTheNextEpoch(t *testing.T) {
+func TestClaimedGivesTheLeasesGenerationOrTheNextEpoch(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		epoch  epoch.Epoch
-		number int64
-		want   epoch.Epoch
+		name       string
+		epoch      epoch.Epoch
+		generation int64
+		want       epoch.Epoch
 	}{
 		{"first claim", 0, 5, 5},
-		{"first claim at number 1", 0, 1, 1},
-		{"a higher number", 5, 6, 6},
-		{"a far higher number", 5, 1 << 50, 1 << 50},
-		{"the same number", 5, 5, 6},
-		{"a lower number", 5, 1, 6},
-		{"the last number but one", 5, math.MaxInt64 - 1, math.MaxInt64 - 1},
-		{"the last number", 5, math.MaxInt64, math.MaxInt64},
+		{"first claim at generation 1", 0, 1, 1},
+		{"a higher generation", 5, 6, 6},
+		{"a far higher generation", 5, 1 << 50, 1 << 50},
+		{"the same generation", 5, 5, 6},
+		{"a lower generation", 5, 1, 6},
+		{"the last generation but one", 5, math.MaxInt64 - 1, math.MaxInt64 - 1},
+		{"the last generation", 5, math.MaxInt64, math.MaxInt64},
 		{"one after the last but one", math.MaxInt64 - 1, 1, math.MaxInt64},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := epoch.Fence{Origin: at, Number: 3, Owner: "A", Epoch: c.epoch, Claim: other, Next: 9, LeaderEpoch: 4}
-			got, err := before.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Number: c.number, Owner: "B"}, ID: mine})
+			before := epoch.Fence{Origin: at, Generation: 3, Owner: "A", Epoch: c.epoch, Claim: other, Next: 9, LeaderEpoch: 4}
+			got, err := before.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: c.generation, Owner: "B"}, ID: mine})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := epoch.Fence{Origin: at, Number: c.number, Owner: "B", Epoch: c.want, Claim: mine, Next: 9, LeaderEpoch: 4}
+			want := epoch.Fence{Origin: at, Generation: c.generation, Owner: "B", Epoch: c.want, Claim: mine, Next: 9, LeaderEpoch: 4}
 			if got != want {
 				t.Errorf("fence\n%+v, want\n%+v", got, want)
 			}
@@ -94,25 +94,25 @@ func TestClaimedGivesTheLeasesNumberOrTheNextEpoch(t *testing.T) {
 func TestClaimedGivesAnEpochAboveTheOneThatTheClaimNames(t *testing.T) {
 	for _, c := range []struct {
 		epoch, above epoch.Epoch
-		number       int64
+		generation   int64
 		want         epoch.Epoch
 	}{
 		{5, 9, 6, 10}, {5, 9, 10, 10}, {5, 9, 12, 12}, {5, 5, 1, 6}, {5, 4, 1, 6}, {0, 7, 1, 8}, {5, math.MaxInt64 - 1, 1, math.MaxInt64}, {5, -1, 1, 6},
 	} {
-		got, err := epoch.Fence{Origin: at, Epoch: c.epoch, Claim: other}.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Number: c.number}, ID: mine, Above: c.above})
-		if err != nil || got.Epoch != c.want || got.Number != c.number {
-			t.Errorf("after %d, above %d, number %d: %+v, %v, want epoch %d", c.epoch, c.above, c.number, got, err, c.want)
+		got, err := epoch.Fence{Origin: at, Epoch: c.epoch, Claim: other}.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: c.generation}, ID: mine, Above: c.above})
+		if err != nil || got.Epoch != c.want || got.Generation != c.generation {
+			t.Errorf("after %d, above %d, generation %d: %+v, %v, want epoch %d", c.epoch, c.above, c.generation, got, err, c.want)
 		}
 	}
 	before := epoch.Fence{Origin: at, Epoch: 5, Claim: other}
-	if got, err := before.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Number: 6}, ID: mine, Above: math.MaxInt64}); err == nil || got != before {
+	if got, err := before.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: 6}, ID: mine, Above: math.MaxInt64}); err == nil || got != before {
 		t.Errorf("above the last: %+v, %v", got, err)
 	}
 }
 
 func TestClaimedRefusesAndLeavesTheFence(t *testing.T) {
-	good := epoch.Claim{Lease: epoch.Lease{Origin: at, Number: 6}, ID: mine}
-	held := epoch.Fence{Origin: at, Number: 5, Epoch: 5, Claim: other, Next: 9}
+	good := epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: 6}, ID: mine}
+	held := epoch.Fence{Origin: at, Generation: 5, Epoch: 5, Claim: other, Next: 9}
 	for _, c := range []struct {
 		name string
 		with func(f *epoch.Fence, c *epoch.Claim)
@@ -121,8 +121,8 @@ func TestClaimedRefusesAndLeavesTheFence(t *testing.T) {
 		{"another partition", func(_ *epoch.Fence, c *epoch.Claim) { c.Partition = orders1 }, nil},
 		{"the zero id", func(_ *epoch.Fence, c *epoch.Claim) { c.ID = epoch.ClaimID{} }, nil},
 		{"the id in the fence", func(_ *epoch.Fence, c *epoch.Claim) { c.ID = other }, nil},
-		{"number 0", func(_ *epoch.Fence, c *epoch.Claim) { c.Number = 0 }, epoch.ErrNoLease},
-		{"a negative number", func(_ *epoch.Fence, c *epoch.Claim) { c.Number = math.MinInt64 }, epoch.ErrNoLease},
+		{"generation 0", func(_ *epoch.Fence, c *epoch.Claim) { c.Generation = 0 }, epoch.ErrNoLease},
+		{"a negative generation", func(_ *epoch.Fence, c *epoch.Claim) { c.Generation = math.MinInt64 }, epoch.ErrNoLease},
 		{"another log", func(_ *epoch.Fence, c *epoch.Claim) { c.Log = "log-2" }, epoch.ErrLogChanged},
 		{"another source", func(_ *epoch.Fence, c *epoch.Claim) { c.Source = "source-2" }, epoch.ErrForeignLease},
 		{"no epoch left", func(f *epoch.Fence, _ *epoch.Claim) { f.Epoch = math.MaxInt64 }, nil},
@@ -144,10 +144,10 @@ func TestClaimedRefusesAndLeavesTheFence(t *testing.T) {
 // What a group had applied before it had fences is adopted by the first claim of
 // a fence and by no other.
 func TestClaimedAdoptsAPositionOnce(t *testing.T) {
-	adopting := epoch.Claim{Lease: epoch.Lease{Origin: at, Number: 6}, ID: mine, Adopt: &epoch.Position{Offset: 3, LeaderEpoch: 2}}
+	adopting := epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: 6}, ID: mine, Adopt: &epoch.Position{Offset: 3, LeaderEpoch: 2}}
 	seeded := epoch.Fence{Origin: at, Next: 9, LeaderEpoch: 4}
 	got, err := seeded.Claimed(adopting)
-	if want := (epoch.Fence{Origin: at, Number: 6, Epoch: 6, Claim: mine, Next: 3, LeaderEpoch: 2, Applied: true}); err != nil || got != want {
+	if want := (epoch.Fence{Origin: at, Generation: 6, Epoch: 6, Claim: mine, Next: 3, LeaderEpoch: 2, Applied: true}); err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
 	claimed := epoch.Fence{Origin: at, Epoch: 5, Claim: other, Next: 9}

@@ -27,9 +27,9 @@ func (fs Fences) Seed(starts []Start) error {
 	if len(starts) == 0 {
 		return nil
 	}
-	group, topic := starts[0].Group, starts[0].Topic
+	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
 	for _, s := range starts {
-		if s.Group != group || s.Topic != topic {
+		if s.Partition.Group != group || s.Partition.Topic != topic {
 			return fmt.Errorf("epoch: seed %s together with %s: one group and topic at a time", s.Partition, starts[0].Partition)
 		}
 	}
@@ -79,7 +79,7 @@ func (fs Fences) Claim(seen Fence, c Claim) (Fence, error) {
 // Advance applies all of as, each of another partition, or none and the error
 // of the first refusal in key order.
 func (fs Fences) Advance(as []Advance) error {
-	as = slices.SortedFunc(slices.Values(as), func(a, b Advance) int { return a.Compare(b.Partition) })
+	as = slices.SortedFunc(slices.Values(as), func(a, b Advance) int { return a.Partition.Compare(b.Partition) })
 	for i := 1; i < len(as); i++ {
 		if as[i].Partition == as[i-1].Partition {
 			return fmt.Errorf("epoch: advance %s twice in one transaction", as[i].Partition)

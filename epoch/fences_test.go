@@ -44,7 +44,7 @@ func TestSeedLeavesAFenceThatExists(t *testing.T) {
 
 func TestClaimComparesWhatWasSeen(t *testing.T) {
 	held := epoch.Fence{Origin: at, Epoch: 5, Claim: other, Next: 9}
-	bid := epoch.Claim{Lease: epoch.Lease{Origin: at, Number: 6}, ID: mine}
+	bid := epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: 6}, ID: mine}
 	for _, c := range []struct {
 		name string
 		seen func(f *epoch.Fence)

@@ -22,8 +22,8 @@ var update = flag.Bool("update", false, "rewrite the results in testdata")
 //
 //	seed PARTITION at OFFSET [earliest OFFSET] [and …]
 //	WHO reads PARTITION
-//	WHO swaps PARTITION number N [adopting OFFSET] [log LOG] [source SOURCE]     into what it has read
-//	WHO claims PARTITION number N [adopting OFFSET] [log LOG] [source SOURCE]    reads, then swaps
+//	WHO swaps PARTITION generation N [adopting OFFSET] [log LOG] [source SOURCE]     into what it has read
+//	WHO claims PARTITION generation N [adopting OFFSET] [log LOG] [source SOURCE]    reads, then swaps
 //	WHO applies PARTITION from OFFSET to OFFSET [leader N] [by CLAIM] [and …]
 //	set PARTITION next OFFSET                                  by hand
 //	backup
@@ -225,7 +225,7 @@ func show(f epoch.Fence) string {
 	if f.Epoch == 0 {
 		return fmt.Sprintf("not claimed, next %d", f.Next)
 	}
-	return fmt.Sprintf("epoch %d, claim %s, number %d, owner %s, next %d", f.Epoch, f.Claim, f.Number, f.Owner, f.Next)
+	return fmt.Sprintf("epoch %d, claim %s, generation %d, owner %s, next %d", f.Epoch, f.Claim, f.Generation, f.Owner, f.Next)
 }
 
 func (h *history) seed(each [][]string) string {
@@ -263,7 +263,7 @@ func (h *history) reads(who, partition string) string {
 func (h *history) swaps(who, partition string, o map[string]string) string {
 	h.count[who]++
 	name := who + strconv.Itoa(h.count[who])
-	l := epoch.Lease{Origin: h.origin(h.partition(partition), o), Number: h.number(o["number"]), Owner: who}
+	l := epoch.Lease{Origin: h.origin(h.partition(partition), o), Generation: h.number(o["generation"]), Owner: who}
 	c := epoch.Claim{Lease: l}
 	if at, ok := o["adopting"]; ok {
 		p := h.position(at)

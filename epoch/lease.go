@@ -2,9 +2,9 @@ package epoch
 
 // Origin says where a partition's messages and its leases come from. Two
 // origins with equal strings must mean the same log and the same issuer of
-// numbers, so sources build them from ids that are never reused.
+// generations, so sources build them from ids that are never reused.
 type Origin struct {
-	Partition
+	Partition Partition
 
 	// Log identifies the log whose offsets the fence counts. It must change
 	// when offsets start to mean something else: a topic deleted and
@@ -12,7 +12,7 @@ type Origin struct {
 	// cluster's id with the topic's id, or the like.
 	Log string
 
-	// Source identifies who issues the lease's numbers. Two deployments that
+	// Source identifies who issues the lease's generations. Two deployments that
 	// lease the same partition from two issuers must differ in it.
 	Source string
 }
@@ -22,11 +22,11 @@ type Origin struct {
 type Lease struct {
 	Origin
 
-	// Number is the source's own number for this lease: a group generation,
-	// a member epoch, a revision. It is positive; the number of a source that
-	// restarts or repeats itself may be lower than one seen before, or the
-	// same.
-	Number int64
+	// Generation is the number that the source gave this lease: the generation of
+	// a group, the epoch of a member, the revision of a key. It is positive. That
+	// of a source that restarts or repeats itself may be lower than one seen
+	// before, or the same.
+	Generation int64
 
 	// Owner names the process for people who read the fence. Nothing
 	// compares it.

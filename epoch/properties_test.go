@@ -10,7 +10,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Processes read, claim with numbers that repeat and fall, and advance under any
+// Processes read, claim with generations that repeat and fall, and advance under any
 // claim they ever had, from anywhere.
 func TestRandomHistoriesKeepThePromises(t *testing.T) {
 	partitions := []epoch.Partition{orders0, orders1}
@@ -33,10 +33,10 @@ func TestRandomHistoriesKeepThePromises(t *testing.T) {
 				}
 				s := rapid.SampledFrom(seen).Draw(t, "seen")
 				before := fs[s.Partition]
-				c := epoch.NewClaim(epoch.Lease{Origin: s.Origin, Number: rapid.Int64Range(-1, 8).Draw(t, "number")})
+				c := epoch.NewClaim(epoch.Lease{Origin: s.Origin, Generation: rapid.Int64Range(-1, 8).Draw(t, "generation")})
 				f, err := fs.Claim(s, c)
 				fresh := s.Epoch == before.Epoch && s.Claim == before.Claim
-				if (err == nil) != (fresh && c.Number > 0) {
+				if (err == nil) != (fresh && c.Generation > 0) {
 					t.Fatalf("a claim on %+v, having seen %+v: %v", before, s, err)
 				}
 				if err == nil {

@@ -98,8 +98,8 @@ type climbs struct {
 }
 
 type climb struct {
-	epoch.Partition
-	target
+	partition epoch.Partition
+	at        target
 }
 
 const (

@@ -168,7 +168,7 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 		}
 	}
 	for n := range int32(2) { // under epochs of their own
-		group.SetNumber(int64(1 + 4*n))
+		group.SetGeneration(int64(1 + 4*n))
 		group.Grant(member, topic.Name(), n)
 		await("the partition is claimed", func() bool {
 			return count(t, l.db, `SELECT count(*) FROM epochfence_fences WHERE epoch > 0`) == int(n)+1
@@ -183,10 +183,10 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 // A sink that was failed over, or restored, has lost claims whose epochs receivers have seen.
 func TestAfterAFailoverThatLostClaimsEverythingIsSent(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) {
-		failover(t, sqliteLedger(t), `UPDATE epochfence_fences SET epoch = 3, lease_number = 3, claim = randomblob(16)`)
+		failover(t, sqliteLedger(t), `UPDATE epochfence_fences SET epoch = 3, lease_generation = 3, claim = randomblob(16)`)
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
-		failover(t, postgresLedger(t), `UPDATE epochfence.fence SET epoch = 3, lease_number = 3, claim_id = gen_random_uuid()`)
+		failover(t, postgresLedger(t), `UPDATE epochfence.fence SET epoch = 3, lease_generation = 3, claim_id = gen_random_uuid()`)
 	})
 }
 
@@ -256,7 +256,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 			}
 		}
 	}
-	group.SetNumber(80)
+	group.SetGeneration(80)
 	end := process()
 	send()
 	await("before")
@@ -264,7 +264,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 	for i := range scopes { // each was used under another of the claims that are lost
 		seen(t, store, fmt.Sprint("scope-", i), epoch.Epoch(90+i%10))
 	}
-	group.SetNumber(1)
+	group.SetGeneration(1)
 	must(t, func() error { _, err := l.db.ExecContext(t.Context(), fallBack); return err })
 	send()
 	end = process()

@@ -25,7 +25,7 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := l.sink.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Number: 1, Owner: "test"}))
+	f, err := l.sink.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: "test"}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 		return epoch.Lease{}, fmt.Errorf("%w: the group is at generation %d", epoch.ErrNoLease, number)
 	}
 	t.publishedAs(position)
-	return epoch.Lease{Origin: origin, Number: int64(number), Owner: t.s.owner(t.member)}, nil
+	return epoch.Lease{Origin: origin, Generation: int64(number), Owner: t.s.owner(t.member)}, nil
 }
 
 var errNotJoined = errors.New("the member is not in the group at the moment, ask again")

@@ -15,7 +15,7 @@
 // # The lease
 //
 // A lease is the membership in the group, as far as it comes with the
-// partition. Its number is the group's generation, or the member's epoch under
+// partition. Its generation is that of the group, or the member's epoch under
 // KIP-848, and its owner is "client id/member id", with the instance id behind
 // it for a static member. The log it is for is named by the ids of the cluster
 // and of the topic, so a topic that was deleted and created again, and the same

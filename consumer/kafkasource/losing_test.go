@@ -203,8 +203,8 @@ func TestAStaticMemberThatWasReplacedEndsRunWithAClearErrorAndItsTenureIsLost(t 
 		}
 		second := r.run(r.source(opts(protocols[1]), static), (&worker{sink: r.sink}).own)
 		r.until("the second has claimed", func() bool { return len(r.sink.claims) == 1 })
-		if now := r.sink.fence(part(0)).Number; now != before.Number {
-			r.Errorf("the generation went from %d to %d", before.Number, now)
+		if now := r.sink.fence(part(0)).Generation; now != before.Generation {
+			r.Errorf("the generation went from %d to %d", before.Generation, now)
 		}
 		r.lostWithin(one, 2*time.Second)
 		close(one.release)

@@ -104,11 +104,11 @@ func TestALeaseCarriesTheGenerationTheCoordinatorAcceptedAndNamesItsOrigin(t *te
 		r.until("claimed", func() bool { return len(r.sink.claims[part(0)]) > 0 })
 		info := r.cluster.GroupInfo(testGroup)
 		got := r.sink.fence(part(0))
-		if got.Number != int64(info.Epoch) || got.Number <= 0 {
-			r.Errorf("the lease carries %d, the group is at %d", got.Number, info.Epoch)
+		if got.Generation != int64(info.Epoch) || got.Generation <= 0 {
+			r.Errorf("the lease carries %d, the group is at %d", got.Generation, info.Epoch)
 		}
-		if got.Epoch != epoch.Epoch(got.Number) {
-			r.Errorf("on an ordinary day the epoch %d is the generation %d", got.Epoch, got.Number)
+		if got.Epoch != epoch.Epoch(got.Generation) {
+			r.Errorf("on an ordinary day the epoch %d is the generation %d", got.Epoch, got.Generation)
 		}
 		id := r.cluster.TopicInfo(testTopic).TopicID
 		s := &Source{cluster: "one", set: settings{Options: Options{Group: testGroup}}}

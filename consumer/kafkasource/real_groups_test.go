@@ -75,7 +75,7 @@ func (h *realHistory) passOn(n int, opts ...kgo.Opt) epoch.Fence {
 	return h.fence(0)
 }
 
-// wantStartOver checks that the next worker's lease has a number that was there
+// wantStartOver checks that the next worker's lease has a generation that was there
 // before, that its epoch was not, and that it goes on where the fence stands.
 func (h *realHistory) wantStartOver(before epoch.Fence, opts ...kgo.Opt) epoch.Fence {
 	h.Helper()
@@ -84,10 +84,10 @@ func (h *realHistory) wantStartOver(before epoch.Fence, opts ...kgo.Opt) epoch.F
 	h.awaitApplied()
 	w.stop()
 	got := all[consumer.Claimed](w)[0].Fence
-	if got.Number >= before.Number || got.Epoch != before.Epoch+1 || got.Next != before.Next {
-		h.Errorf("claimed number %d, epoch %d, offset %d after number %d, epoch %d, offset %d; "+
-			"want a lower number, the next epoch and the same offset",
-			got.Number, got.Epoch, got.Next, before.Number, before.Epoch, before.Next)
+	if got.Generation >= before.Generation || got.Epoch != before.Epoch+1 || got.Next != before.Next {
+		h.Errorf("claimed generation %d, epoch %d, offset %d after generation %d, epoch %d, offset %d; "+
+			"want a lower generation, the next epoch and the same offset",
+			got.Generation, got.Epoch, got.Next, before.Generation, before.Epoch, before.Next)
 	}
 	h.wantExactlyOnce()
 	return h.fence(0)

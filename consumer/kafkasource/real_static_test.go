@@ -46,9 +46,9 @@ func TestRealStaticMemberSwapAtOneNumber(t *testing.T) {
 			h.awaitApplied()
 			release()
 			stale := last[consumer.Stale](a, 0)
-			if stale.Held.Number != stale.Ours.Number || stale.Held.Epoch != stale.Ours.Epoch+1 || !owns(b, stale.Held) {
+			if stale.Held.Generation != stale.Ours.Generation || stale.Held.Epoch != stale.Ours.Epoch+1 || !owns(b, stale.Held) {
 				t.Errorf("a held number %d under epoch %d, and b holds %d under %d; want one number and the next epoch",
-					stale.Ours.Number, stale.Ours.Epoch, stale.Held.Number, stale.Held.Epoch)
+					stale.Ours.Generation, stale.Ours.Epoch, stale.Held.Generation, stale.Held.Epoch)
 			}
 			a.link.thaw()
 			if name == "classic" {
@@ -83,7 +83,7 @@ func (h *realHistory) leaveFor(owner string) {
 }
 
 // A static member is stopped and started again within its session, and the
-// group gives it the same number again. Its claim counts on.
+// group gives it the same generation again. Its claim counts on.
 func TestRealStaticMemberRestartsAtTheSameNumber(t *testing.T) {
 	t.Parallel()
 	h := newRealHistory(t, kafkatest.Shared(t), 1)
@@ -98,9 +98,9 @@ func TestRealStaticMemberRestartsAtTheSameNumber(t *testing.T) {
 	h.awaitApplied()
 	b.stop()
 	second := all[consumer.Claimed](b)[0].Fence
-	if second.Number != first.Number || second.Epoch != first.Epoch+1 {
-		t.Errorf("number %d under epoch %d, then number %d under epoch %d; want the same number and the next epoch",
-			first.Number, first.Epoch, second.Number, second.Epoch)
+	if second.Generation != first.Generation || second.Epoch != first.Epoch+1 {
+		t.Errorf("generation %d under epoch %d, then generation %d under epoch %d; want the same generation and the next epoch",
+			first.Generation, first.Epoch, second.Generation, second.Epoch)
 	}
 	h.wantExactlyOnce()
 }

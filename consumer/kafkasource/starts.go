@@ -51,7 +51,7 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 			err = lost(errOtherTopic)
 		}
 	}
-	if err == nil && !slices.ContainsFunc(starts, func(st epoch.Start) bool { return st.Number == t.number }) {
+	if err == nil && !slices.ContainsFunc(starts, func(st epoch.Start) bool { return st.Partition.Number == t.number }) {
 		err = fmt.Errorf("not every broker knows of partition %d yet", t.number)
 	}
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Source) starts(ctx context.Context, topic string, id [16]byte, policy c
 		}
 		starts = append(starts, epoch.Start{Origin: s.origin(place{topic, p}, id), Next: positionOf(next), Earliest: positionOf(o)})
 	}
-	slices.SortFunc(starts, func(a, b epoch.Start) int { return a.Compare(b.Partition) })
+	slices.SortFunc(starts, func(a, b epoch.Start) int { return a.Partition.Compare(b.Partition) })
 	return starts, nil
 }
 

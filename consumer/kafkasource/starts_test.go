@@ -48,7 +48,7 @@ func TestStarts(t *testing.T) {
 					if st.Next.LeaderEpoch < 0 || st.Earliest.LeaderEpoch < 0 {
 						r.Errorf("partition %d begins without a leader epoch: %+v", i, st)
 					}
-					if st.Number != int32(i) || st.Next.Offset != c.want[i] || st.Earliest.Offset != earliest || st.Log != one.Origin().Log {
+					if st.Partition.Number != int32(i) || st.Next.Offset != c.want[i] || st.Earliest.Offset != earliest || st.Log != one.Origin().Log {
 						r.Errorf("partition %d: %+v, want next %d, earliest %d", i, st, c.want[i], earliest)
 					}
 				}

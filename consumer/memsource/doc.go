@@ -14,7 +14,7 @@
 // that run, keeps what it can where it is, and drains a partition before it
 // moves. After [Group.Script] it does nothing by itself, and the test grants,
 // drains and takes away: with or without the holder's knowledge, under any
-// number.
+// generation.
 //
 // Nothing is written anywhere and nothing is shared between brokers. All of it
 // works inside a testing/synctest bubble: the goroutines and timers a member

@@ -38,7 +38,7 @@ func ExampleGroup_Grant() {
 	log := memsource.New("orders", 1)
 	group := log.Group(memsource.DefaultGroup)
 	group.Script()
-	group.SetNumber(7)
+	group.SetGeneration(7)
 	sink := memsink.New()
 	a, b := log.Member("a"), log.Member("b")
 	group.Grant(a, "orders", 0)
@@ -55,7 +55,7 @@ func ExampleGroup_Grant() {
 	<-log.UntilApplied(ctx).Done()
 
 	f := sink.Fences()[epoch.Partition{Group: group.Name(), Topic: "orders"}]
-	fmt.Println(sink.List("reserved"), f.Next, f.Number)
+	fmt.Println(sink.List("reserved"), f.Next, f.Generation)
 	stop()
 	fmt.Println(<-ended, <-ended)
 	// Output:

@@ -21,14 +21,14 @@ type Group struct {
 	name   string
 	topics []string
 
-	term      time.Duration
-	scripted  bool
-	number    int64
-	members   []*Member // who has joined, in that order; names differ
-	leases    map[place]*tenure
-	positions map[place]published
-	declined  map[place][]*Member // who gave it up unasked since the members last changed
-	onConfirm func(context.Context, Confirmation) error
+	term       time.Duration
+	scripted   bool
+	generation int64
+	members    []*Member // who has joined, in that order; names differ
+	leases     map[place]*tenure
+	positions  map[place]published
+	declined   map[place][]*Member // who gave it up unasked since the members last changed
+	onConfirm  func(context.Context, Confirmation) error
 }
 
 // published is the position that a group has told its broker.
@@ -68,7 +68,7 @@ func (g *Group) Broker() *Broker { return g.broker }
 
 // Member returns a new member: one process, which joins when its Run is called.
 // A member that joins under the name of another that is still in the group takes
-// its place, with all its partitions and at the same number, and the other is
+// its place, with all its partitions and at the same generation, and the other is
 // fenced for good: so does a static member of Kafka that restarts.
 func (g *Group) Member(name string) *Member {
 	return &Member{group: g, name: name, ended: make(chan struct{}), tenures: map[*tenure]struct{}{}}
@@ -85,13 +85,13 @@ func (g *Group) SetTerm(d time.Duration) {
 	g.term = d
 }
 
-// Number returns the number that a lease confirmed now would carry. It starts
+// Generation returns the generation that a lease confirmed now would carry. It starts
 // at zero, and a group that shares out by itself raises it by one whenever it
 // grants.
-func (g *Group) Number() int64 {
+func (g *Group) Generation() int64 {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	return g.number
+	return g.generation
 }
 
 // Owner returns the name of the member to which the group has leased the

@@ -68,11 +68,11 @@ func confirm(t *testing.T, h held) (epoch.Lease, error) {
 	return h.Confirm(t.Context(), seen(h))
 }
 
-func mustConfirm(t *testing.T, h held, number int64) {
+func mustConfirm(t *testing.T, h held, generation int64) {
 	t.Helper()
 	lease, err := confirm(t, h)
-	if err != nil || lease.Number != number {
-		t.Fatalf("Confirm = %+v, %v; want number %d", lease, err, number)
+	if err != nil || lease.Generation != generation {
+		t.Fatalf("Confirm = %+v, %v; want generation %d", lease, err, generation)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestPartitionMovesToANewMemberOnlyAfterItWasDrained(t *testing.T) {
 		g := log.Group(memsource.DefaultGroup)
 		a := start(t, log.Member("a"))
 		h0, h1 := <-a.granted, <-a.granted
-		if h0.Origin().Number == 1 {
+		if h0.Origin().Partition.Number == 1 {
 			h0, h1 = h1, h0
 		}
 		mustConfirm(t, h0, 1)
@@ -153,7 +153,7 @@ func TestScriptedGrantTakesAPartitionFromAHolderThatIsNotTold(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		g.Script()
-		g.SetNumber(7)
+		g.SetGeneration(7)
 		a, b := start(t, log.Member("a")), start(t, log.Member("b"))
 		g.Grant(a.Member, "orders", 0)
 		old := <-a.granted
@@ -165,7 +165,7 @@ func TestScriptedGrantTakesAPartitionFromAHolderThatIsNotTold(t *testing.T) {
 		}
 		mustBeLost(t, old)
 
-		g.SetNumber(1)
+		g.SetGeneration(1)
 		g.Grant(a.Member, "orders", 0)
 		synctest.Wait()
 		if len(a.granted) != 0 {
@@ -267,7 +267,7 @@ func TestConfirmThatIsAnsweredAfterTheLossDoesNotCount(t *testing.T) {
 			_, err := h.Confirm(t.Context(), seen(h))
 			answered <- err
 		}()
-		if c := <-asked; c.Err != nil || c.Lease.Number != 1 {
+		if c := <-asked; c.Err != nil || c.Lease.Generation != 1 {
 			t.Errorf("the group's answer was %+v", c)
 		}
 		g.Lose(a.Member, "orders", 0, nil)
@@ -312,17 +312,17 @@ func TestWhatAMemberGaveUpIsTakenByAnotherThatHasItsShareAlready(t *testing.T) {
 		}()
 		synctest.Wait()
 		x, y := <-b.granted, <-b.granted
-		if x.Origin().Number > y.Origin().Number {
+		if x.Origin().Partition.Number > y.Origin().Partition.Number {
 			x, y = y, x
 		}
 		go giveWhenAsked(y)
-		n := x.Origin().Number
+		n := x.Origin().Partition.Number
 		x.give() // unasked
 		synctest.Wait()
 		if owner := g.Owner("orders", n); owner != "a" {
 			t.Errorf("it is %q who has what b gave up, want a", owner)
 		}
-		if other := <-b.granted; other.Origin().Number == n { // from a, which would have three
+		if other := <-b.granted; other.Origin().Partition.Number == n { // from a, which would have three
 			t.Errorf("b was granted %d again", n)
 		} else {
 			other.give()
@@ -360,8 +360,8 @@ func TestDeletedGroupStartsOverAtOne(t *testing.T) {
 			(<-keep(a)).Mirror(epoch.Fence{})
 			a.end(t)
 		}
-		if n := g.Number(); n != 3 {
-			t.Fatalf("number %d after three grants", n)
+		if n := g.Generation(); n != 3 {
+			t.Fatalf("generation %d after three grants", n)
 		}
 		g.Delete()
 		a := start(t, log.Member("a"))
@@ -399,7 +399,7 @@ func TestUntilAppliedEndsWhenThePositionsHavePassedEveryMessage(t *testing.T) {
 		a := start(t, log.Member("a"))
 		for range 2 {
 			h := <-keep(a)
-			if h.Origin().Number == 1 {
+			if h.Origin().Partition.Number == 1 {
 				h.Mirror(epoch.Fence{Origin: h.Origin(), Next: 1})
 				synctest.Wait()
 				if ctx.Err() != nil {

@@ -15,24 +15,24 @@ var (
 )
 
 // Script stops the group from granting, draining and expiring by itself: from
-// now on the test does. Leases carry the number 1 until [Group.SetNumber]. Call
+// now on the test does. Leases carry generation 1 until [Group.SetGeneration]. Call
 // it before members run.
 func (g *Group) Script() {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
 	g.scripted = true
-	g.number = max(g.number, 1)
+	g.generation = max(g.generation, 1)
 }
 
-// SetNumber sets the number that leases carry from now on. It may repeat one,
+// SetGeneration sets the generation that leases carry from now on. It may repeat one,
 // start over, or be no lease at all (zero or less).
-func (g *Group) SetNumber(n int64) {
+func (g *Group) SetGeneration(n int64) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	g.number = n
+	g.generation = n
 }
 
-// Grant leases the partition to m, under the number as it is. If m does not run
+// Grant leases the partition to m, under the generation as it is. If m does not run
 // yet, it is granted when it joins. Whoever held the partition until now is not
 // told: it goes on until it asks, or until [Group.Lose]. Only a holder called m
 // itself is told first that it has lost it, and then that it has it again.
@@ -135,9 +135,9 @@ func (g *Group) Delete() {
 	for _, m := range members {
 		g.drop(m)
 	}
-	g.number = 0
+	g.generation = 0
 	if g.scripted {
-		g.number = 1
+		g.generation = 1
 	}
 	clear(g.positions)
 	clear(g.declined)

@@ -133,7 +133,7 @@ func TestScriptedNumberMayBeNoLease(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		g.Script()
-		g.SetNumber(0)
+		g.SetGeneration(0)
 		a := start(t, log.Member("a"))
 		g.Grant(a.Member, "orders", 0)
 		mustConfirm(t, <-keep(a), 0)

@@ -124,7 +124,7 @@ func (g *Group) grantFree(kinds []*kind) {
 	if len(grants) == 0 {
 		return
 	}
-	g.number++
+	g.generation++
 	for at := range g.places() {
 		if to := grants[at]; to != nil {
 			g.grant(to, at)

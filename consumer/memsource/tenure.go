@@ -180,7 +180,7 @@ func (t *tenure) answer(seen epoch.Fence) answer {
 		a.Err = consumer.ErrLost
 		return a
 	}
-	a.Lease = epoch.Lease{Origin: t.origin, Number: g.number, Owner: t.member.name}
+	a.Lease = epoch.Lease{Origin: t.origin, Generation: g.generation, Owner: t.member.name}
 	g.publish(t.at, seen)
 	return a
 }

@@ -131,7 +131,7 @@ func TestTakeover(t *testing.T) {
 		other = r.start("other")
 		r.shared([]*testMember{survivor, other}, 32, 32)
 		for _, g := range other.holding() {
-			partitions = append(partitions, g.Origin().Number)
+			partitions = append(partitions, g.Origin().Partition.Number)
 		}
 		return survivor, other, partitions
 	}
@@ -160,7 +160,7 @@ func TestTakeover(t *testing.T) {
 		var partitions []int32
 		mine := survivor.holding()
 		for n := range int32(64) {
-			if !slices.ContainsFunc(mine, func(g *grant) bool { return g.Origin().Number == n }) {
+			if !slices.ContainsFunc(mine, func(g *grant) bool { return g.Origin().Partition.Number == n }) {
 				partitions = append(partitions, n)
 			}
 		}

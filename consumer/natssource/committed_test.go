@@ -121,13 +121,13 @@ func TestANewGroupBeginsInAStreamAtItsLimitUnderLoad(t *testing.T) {
 		for ms, err := range r.log.read(reading, r.log.incarnation(), s.Partition, from) {
 			var misfit *consumer.PositionError
 			if errors.As(err, &misfit) && got == 0 {
-				t.Fatalf("partition %d did not begin: %v", s.Number, err)
+				t.Fatalf("partition %d did not begin: %v", s.Partition.Number, err)
 			}
 			if err != nil {
 				break // slower than retention, later on: which is known, and said
 			}
 			if ms[0].Offset < next {
-				t.Fatalf("partition %d yields %d at position %d", s.Number, ms[0].Offset, next)
+				t.Fatalf("partition %d yields %d at position %d", s.Partition.Number, ms[0].Offset, next)
 			}
 			next = ms[len(ms)-1].Offset + 1
 			if got += len(ms); got > 1000 {
@@ -135,9 +135,9 @@ func TestANewGroupBeginsInAStreamAtItsLimitUnderLoad(t *testing.T) {
 			}
 		}
 		if cancel(); got == 0 {
-			t.Errorf("partition %d did not begin", s.Number)
+			t.Errorf("partition %d did not begin", s.Partition.Number)
 		}
-		t.Logf("partition %d was to begin at %d, and %d messages were read up to %d", s.Number, s.Next.Offset, got, next)
+		t.Logf("partition %d was to begin at %d, and %d messages were read up to %d", s.Partition.Number, s.Next.Offset, got, next)
 	}
 	t.Logf("%d messages in the meantime", sent.Load()-before)
 }

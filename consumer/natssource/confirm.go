@@ -12,14 +12,14 @@ import (
 // the answer it looks again whether the tenure still runs, as the answer may
 // have come when the lease had run out on our clock.
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
-	number, err := t.confirm(ctx, seen)
+	rev, err := t.confirm(ctx, seen)
 	if over := t.over(); over != nil {
 		err = over // whatever the answer was
 	}
 	if err != nil {
 		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.origin.Partition, err)
 	}
-	return epoch.Lease{Origin: t.origin, Number: int64(number), Owner: t.s.owner()}, nil
+	return epoch.Lease{Origin: t.origin, Generation: int64(rev), Owner: t.s.owner()}, nil
 }
 
 func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (revision, error) {
@@ -35,10 +35,10 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (revision, error
 	t.Mirror(seen)
 	ctx, cancel := t.whileRunning(ctx)
 	defer cancel()
-	number, err := t.renew(ctx)
+	rev, err := t.renew(ctx)
 	if err != nil {
 		return 0, err
 	}
 	t.publish(ctx)
-	return number, nil
+	return rev, nil
 }

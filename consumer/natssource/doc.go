@@ -33,7 +33,7 @@
 //
 // For each partition of a group there is a key in a key-value bucket, and who
 // wrote its last value holds the lease. The revision of that value is the lease's
-// number.
+// generation.
 //
 //	GROUP.lease.STREAM.NUMBER     {"owner", "member", "nonce", "epoch", "next", "lag"}, expires
 //	GROUP.member.ID               {"name", "streams", "declined"}, expires
@@ -66,11 +66,11 @@
 // # Confirm
 //
 // Confirm is a renewal. It counts if the acknowledgement arrives while the
-// tenure runs and the lease has not run out on our own clock. The number it
+// tenure runs and the lease has not run out on our own clock. The generation it
 // returns is the revision that it has just written.
 //
 // Revisions start over with a bucket that was created again, and are used again by
-// one that was restored from a backup; two members may then hold one number for a
+// one that was restored from a backup; two members may then hold one generation for a
 // moment, until one of them renews. Epochs go on all the same: the sink counts on from
 // where it was. A bucket that was deleted while members run is created again
 // by them. Its name is what fences keep of it, with the domain: a group that moves to

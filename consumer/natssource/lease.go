@@ -23,7 +23,7 @@ type record struct {
 	Lag    int64        `json:"lag"`
 }
 
-// lease is a key of the bucket that we hold. Its revision is the lease's number;
+// lease is a key of the bucket that we hold. Its revision is the lease's generation;
 // every renewal gives it another one.
 type lease struct {
 	bucket *bucket

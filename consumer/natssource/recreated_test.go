@@ -52,7 +52,7 @@ func TestABucketThatIsRestoredFromABackupLeasesOn(t *testing.T) {
 	r := newGroupRig(t, 2, 2*time.Second)
 	a := r.start("a")
 	first := a.granted(0)
-	number := first.confirm(t, 1).Number
+	number := first.confirm(t, 1).Generation
 	saved := backup(t, r.server)
 	for range 20 {
 		eventually(t, "the lease is confirmed", func() bool {
@@ -64,7 +64,7 @@ func TestABucketThatIsRestoredFromABackupLeasesOn(t *testing.T) {
 	rollBack(t, r.server, saved)
 	b := r.start("b")
 	r.shared([]*testMember{b}, 2)
-	if now := b.granted(0).confirm(t, 1).Number; now <= number {
+	if now := b.granted(0).confirm(t, 1).Generation; now <= number {
 		t.Errorf("number %d; the backup had gone as far as %d", now, number)
 	}
 }

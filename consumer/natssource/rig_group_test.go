@@ -215,7 +215,7 @@ func (m *testMember) granted(n int32) *grant {
 	m.rig.t.Helper()
 	var got *grant
 	eventually(m.rig.t, fmt.Sprintf("%s is granted partition %d", m.name, n), func() bool {
-		i := slices.IndexFunc(m.holding(), func(g *grant) bool { return g.Origin().Number == n })
+		i := slices.IndexFunc(m.holding(), func(g *grant) bool { return g.Origin().Partition.Number == n })
 		if i >= 0 {
 			got = m.holding()[i]
 		}

@@ -58,7 +58,7 @@ func TestTheLeaseTellsPeopleWhoHoldsItAndWhereItStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	now, e := r.lease(0)
-	if now.Owner != "worker-1" || now.Epoch != 9 || now.Next != 2 || int64(e.rev) != lease.Number {
+	if now.Owner != "worker-1" || now.Epoch != 9 || now.Next != 2 || int64(e.rev) != lease.Generation {
 		t.Errorf("the key holds %+v at %d, the lease is %+v", now, e.rev, lease)
 	}
 	if lease.Owner != "worker-1/"+now.Member || lease.Origin != g.Origin() {
@@ -76,10 +76,10 @@ func TestConfirmIsARenewalWithALaterNumber(t *testing.T) {
 	g := r.start("a").granted(0)
 	last := int64(0)
 	for range 10 {
-		if lease := g.confirm(t, 1); lease.Number <= last {
-			t.Fatalf("number %d after %d", lease.Number, last)
+		if lease := g.confirm(t, 1); lease.Generation <= last {
+			t.Fatalf("number %d after %d", lease.Generation, last)
 		} else {
-			last = lease.Number
+			last = lease.Generation
 		}
 	}
 }
@@ -201,7 +201,7 @@ func TestADrainThatOverrunsIsCancelled(t *testing.T) {
 	eventually(t, "b has its share", func() bool { return len(b.holding()) == 1 })
 	taken := b.holding()[0]
 	overrun := first
-	if taken.Origin().Number == 1 {
+	if taken.Origin().Partition.Number == 1 {
 		overrun = second
 	}
 	if err := overrun.lost(t); !errors.Is(err, errDrainOverrun) {
@@ -256,10 +256,10 @@ func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
 	r := newGroupRig(t, 2, 3*time.Second)
 	a, b := r.start("a"), r.start("b")
 	r.shared([]*testMember{a, b}, 1, 1)
-	mine := a.holding()[0].Origin().Number
+	mine := a.holding()[0].Origin().Partition.Number
 	b.leave()
 	g := a.granted(1 - mine)
-	at := g.Origin().Number
+	at := g.Origin().Partition.Number
 	close(g.give) // declined, so that what comes is released rather than used
 	eventually(t, "the partition is released", func() bool { _, x := r.lease(at); return !x.live })
 	land := func() {
@@ -279,7 +279,7 @@ func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
 	c := r.start("c") // as members change, a wants the partition again, or c has it
 	eventually(t, "somebody has a tenure of it", func() bool {
 		for _, g := range append(a.holding(), c.holding()...) {
-			if g.Origin().Number == at {
+			if g.Origin().Partition.Number == at {
 				return true
 			}
 		}
@@ -428,7 +428,7 @@ func TestTwoGroupsShareABucket(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		ended <- s.Run(ctx, func(ctx context.Context, tn consumer.Tenure) {
-			granted <- tn.Origin().Number
+			granted <- tn.Origin().Partition.Number
 			<-tn.Draining()
 		})
 	}()

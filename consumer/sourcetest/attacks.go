@@ -157,13 +157,13 @@ var attacks = []history{{
 		first := w.runAs(w.static("first", topic), db, hooks, options{}, topic)
 		first.mayFail = true
 		s.wait("the first has its transaction open")
-		number := w.fence(db, group, topic, 0).Number
+		generation := w.fence(db, group, topic, 0).Generation
 		first.freeze()
 		second := w.runAs(w.static("second", topic), db, memsink.Hooks{}, options{}, topic)
 		w.applied(db, topic, 0, all...)
 		f := w.fence(db, group, topic, 0)
-		if f.Number != number || f.Epoch <= epoch.Epoch(number) {
-			w.fail("number %d and epoch %d after number %d; want the same number and a higher epoch", f.Number, f.Epoch, number)
+		if f.Generation != generation || f.Epoch <= epoch.Epoch(generation) {
+			w.fail("generation %d and epoch %d after generation %d; want the same generation and a higher epoch", f.Generation, f.Epoch, generation)
 		}
 		s.goOn()
 		saw(first, func(e consumer.Stale) bool { return e.Held.Claim == f.Claim })
@@ -172,7 +172,7 @@ var attacks = []history{{
 		w.awaitClosed("Run of the first returns", first.ended)
 	},
 }, {
-	claim: "attack: same owner, same number, regranted",
+	claim: "attack: same owner, same generation, regranted",
 	rules: "claim id",
 	needs: []need{needs[Regranter]()},
 	story: func(w *world) {
@@ -184,8 +184,8 @@ var attacks = []history{{
 		was := w.fence(db, group, topic, 0)
 		w.Harness.(Regranter).Regrant(w.t, a.source, topic, 0)
 		now := saw(a, func(e consumer.Claimed) bool { return e.Fence.Claim != was.Claim }).Fence
-		if now.Number != was.Number || now.Epoch <= was.Epoch {
-			w.fail("%+v after %+v; want the same number and a higher epoch", now, was)
+		if now.Generation != was.Generation || now.Epoch <= was.Epoch {
+			w.fail("%+v after %+v; want the same generation and a higher epoch", now, was)
 		}
 		w.produce(topic, 0, all[10:]...)
 		w.applied(db, topic, 0, all...)
@@ -197,7 +197,7 @@ var attacks = []history{{
 	story: func(w *world) {
 		topic, db := w.newTopic(1), memsink.New()
 		all := numbered(0, 0, 40)
-		// A few generations first, so that the numbers go down afterwards.
+		// A few generations first, so that they go down afterwards.
 		for i := range 3 {
 			w.produce(topic, 0, all[10*i:10*i+10]...)
 			s := w.run("early", db, memsink.Hooks{}, topic)
@@ -217,9 +217,9 @@ var attacks = []history{{
 		b := w.run("b", db, memsink.Hooks{}, topic)
 		w.applied(db, topic, 0, all...)
 		now := w.fence(db, group, topic, 0)
-		if now.Number >= was.Number || now.Epoch <= was.Epoch {
-			w.fail("number %d, epoch %d after number %d, epoch %d; want a lower number and a higher epoch",
-				now.Number, now.Epoch, was.Number, was.Epoch)
+		if now.Generation >= was.Generation || now.Epoch <= was.Epoch {
+			w.fail("generation %d, epoch %d after generation %d, epoch %d; want a lower generation and a higher epoch",
+				now.Generation, now.Epoch, was.Generation, was.Epoch)
 		}
 		s.goOn()
 		saw(a, func(e consumer.Stale) bool { return e.Held.Claim == now.Claim })

@@ -85,8 +85,8 @@ var confirming = []history{{
 		for range 50 {
 			for n := range int32(2) {
 				g := p.granted(topic, n)
-				if lease := g.confirm(g.earliest()); lease.Number <= 0 {
-					w.fail("number %d", lease.Number)
+				if lease := g.confirm(g.earliest()); lease.Generation <= 0 {
+					w.fail("generation %d", lease.Generation)
 				}
 			}
 		}

@@ -21,7 +21,7 @@ var confirmFaults = []fault{{
 			lease, err := t.Confirm(ctx, seen)
 			if err == nil {
 				last = lease
-			} else if last.Number > 0 {
+			} else if last.Generation > 0 {
 				return last, nil
 			}
 			return lease, err
@@ -32,7 +32,7 @@ var confirmFaults = []fault{{
 	claim: "attack: late claimer",
 	world: brokenConfirm(func(t consumer.Tenure) func(context.Context, epoch.Fence) (epoch.Lease, error) {
 		return func(context.Context, epoch.Fence) (epoch.Lease, error) {
-			return epoch.Lease{Origin: t.Origin(), Number: 1, Owner: "me"}, nil
+			return epoch.Lease{Origin: t.Origin(), Generation: 1, Owner: "me"}, nil
 		}
 	}),
 }, {
@@ -56,7 +56,7 @@ var confirmFaults = []fault{{
 	world: brokenConfirm(func(t consumer.Tenure) func(context.Context, epoch.Fence) (epoch.Lease, error) {
 		return func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 			lease, err := t.Confirm(ctx, seen)
-			lease.Number = 0
+			lease.Generation = 0
 			return lease, err
 		}
 	}),

@@ -15,7 +15,7 @@ var originFaults = []fault{{
 	name:  "calls every log of a topic the same",
 	claim: "attack: topic deleted and recreated",
 	world: func(b *broken) {
-		same := func(o epoch.Origin) epoch.Origin { o.Log = "log of " + o.Topic; return o }
+		same := func(o epoch.Origin) epoch.Origin { o.Log = "log of " + o.Partition.Topic; return o }
 		b.tenure = func(t tenure) consumer.Tenure {
 			inner := t.Tenure
 			t.origin = same
@@ -92,7 +92,7 @@ var originFaults = []fault{{
 			inner := t.Tenure
 			t.committed = func(context.Context) (epoch.Position, bool, error) {
 				o := inner.Origin()
-				at, ok := b.broker.Group(o.Group).Position(o.Topic, o.Number)
+				at, ok := b.broker.Group(o.Partition.Group).Position(o.Partition.Topic, o.Partition.Number)
 				return epoch.Position{Offset: at, LeaderEpoch: -1}, ok, nil
 			}
 			return &t
@@ -116,7 +116,7 @@ var originFaults = []fault{{
 				ss, err := inner.Starts(ctx, consumer.StartEarliest)
 				for _, s := range ss {
 					if _, seen := first[s.Partition]; !seen {
-						at, ok := b.broker.Group(s.Group).Position(s.Topic, s.Number)
+						at, ok := b.broker.Group(s.Partition.Group).Position(s.Partition.Topic, s.Partition.Number)
 						first[s.Partition] = known{at, ok}
 					}
 				}
@@ -151,7 +151,7 @@ var originFaults = []fault{{
 			t.confirm = func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 				lease, err := inner.Confirm(ctx, seen)
 				if err == nil {
-					b.broker.Group(seen.Group).SetPosition(seen.Topic, seen.Partition.Number, seen.Next)
+					b.broker.Group(seen.Partition.Group).SetPosition(seen.Partition.Topic, seen.Partition.Number, seen.Next)
 				}
 				return lease, err
 			}
@@ -173,7 +173,7 @@ var originFaults = []fault{{
 	world: func(b *broken) {
 		b.tenure = func(t tenure) consumer.Tenure {
 			t.mirror = func(at epoch.Fence) {
-				b.broker.Group(at.Group).SetPosition(at.Topic, at.Partition.Number, at.Next)
+				b.broker.Group(at.Partition.Group).SetPosition(at.Partition.Topic, at.Partition.Number, at.Next)
 			}
 			return &t
 		}

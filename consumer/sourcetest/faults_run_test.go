@@ -20,7 +20,10 @@ var runFaults = []fault{{
 		b.member = func(group, member string) (string, string) { return group + "/" + member, member }
 		b.tenure = func(t tenure) consumer.Tenure {
 			inner := t.Tenure
-			in := func(o epoch.Origin) epoch.Origin { o.Group, _, _ = strings.Cut(o.Group, "/"); return o }
+			in := func(o epoch.Origin) epoch.Origin {
+				o.Partition.Group, _, _ = strings.Cut(o.Partition.Group, "/")
+				return o
+			}
 			t.origin = in
 			t.confirm = func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 				seen.Origin = inner.Origin()

@@ -28,14 +28,14 @@ var granting = []history{{
 		for n := range int32(2) {
 			g := p.granted(topic, n)
 			o := g.Origin()
-			if o.Group != groupOf(group, []string{topic}) || o.Log == "" || o.Source == "" {
+			if o.Partition.Group != groupOf(group, []string{topic}) || o.Log == "" || o.Source == "" {
 				w.fail("origin %+v", o)
 			}
 			if g.Term() <= 0 {
 				w.fail("a term of %v", g.Term())
 			}
 			lease := g.confirm(g.earliest())
-			if lease.Origin != o || lease.Number <= 0 || lease.Owner == "" {
+			if lease.Origin != o || lease.Generation <= 0 || lease.Owner == "" {
 				w.fail("Confirm of %+v returned %+v", o, lease)
 			}
 		}
@@ -73,7 +73,7 @@ var granting = []history{{
 						return false
 					}
 					for _, g := range mine {
-						held = append(held, g.Origin().Number)
+						held = append(held, g.Origin().Partition.Number)
 					}
 				}
 				slices.Sort(held)
@@ -129,7 +129,7 @@ var granting = []history{{
 			w.fail("a was granted a partition again: %d grants of four partitions", len(kept))
 		}
 		kept = slices.DeleteFunc(kept, (*grant).ending)
-		w.produce(topic, kept[0].Origin().Number, "x")
+		w.produce(topic, kept[0].Origin().Partition.Number, "x")
 		kept[0].want(kept[0].earliest(), "x")
 		kept[0].confirm(kept[0].earliest())
 		b.leave()

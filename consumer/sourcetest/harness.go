@@ -49,12 +49,12 @@ type Retainer interface {
 type StaticMembers interface {
 	// NewStatic returns the source of a static member. A second one with the
 	// same group and instance takes the partitions of the first over, at the
-	// same number, and the first is fenced for good.
+	// same generation, and the first is fenced for good.
 	NewStatic(t testing.TB, group string, topics []string, instance string) consumer.Source
 }
 
 // Regranter can take a partition from a process and grant it to the same one
-// again under the same number.
+// again under the same generation.
 type Regranter interface {
 	Regrant(t testing.TB, s consumer.Source, topic string, partition int32)
 }
@@ -94,7 +94,7 @@ type Truncator interface {
 	Truncate(t testing.TB, topic string, partition int32, end epoch.Offset)
 }
 
-// GroupDeleter can delete a group that has no live member, so that its numbers
+// GroupDeleter can delete a group that has no live member, so that its generations
 // start over.
 type GroupDeleter interface {
 	DeleteGroup(t testing.TB, group string)

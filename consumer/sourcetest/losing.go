@@ -101,7 +101,7 @@ var losing = []history{{
 		w.never(g, "the tenure ends", g.ctx.Done())
 	},
 }, {
-	claim: "a static member that starts again takes over at the same number, and the first is fenced for good",
+	claim: "a static member that starts again takes over at the same generation, and the first is fenced for good",
 	rules: "attack: static member swap at one generation",
 	needs: []need{needs[StaticMembers]()},
 	story: func(w *world) {
@@ -109,12 +109,12 @@ var losing = []history{{
 		first := w.startAs(w.static("first", topic), []string{topic})
 		old := first.granted(topic, 0)
 		from := old.earliest()
-		number := old.confirm(from).Number
+		generation := old.confirm(from).Generation
 		first.mayFail = true
 		first.cutOff()
 		second := w.startAs(w.static("second", topic), []string{topic})
-		if now := second.granted(topic, 0).confirm(from).Number; now != number {
-			w.fail("the number went from %d to %d", number, now)
+		if now := second.granted(topic, 0).confirm(from).Generation; now != generation {
+			w.fail("the generation went from %d to %d", generation, now)
 		}
 		old.waitLost()
 		old.wantLost(from)
@@ -124,23 +124,23 @@ var losing = []history{{
 		}
 	},
 }, {
-	claim: "a partition that is taken and granted again at one number is another tenure",
-	rules: "attack: same owner, same number, regranted",
+	claim: "a partition that is taken and granted again at one generation is another tenure",
+	rules: "attack: same owner, same generation, regranted",
 	needs: []need{needs[Regranter]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		a := w.start("a", topic)
 		old := a.granted(topic, 0)
 		from := old.earliest()
-		number := old.confirm(from).Number
+		generation := old.confirm(from).Generation
 		w.Harness.(Regranter).Regrant(w.t, a.source, topic, 0)
 		old.waitLost()
 		again := a.granted(topic, 0)
 		if again == old {
 			w.fail("the tenure goes on")
 		}
-		if now := again.confirm(from).Number; now != number {
-			w.fail("the harness's Regrant went from number %d to %d", number, now)
+		if now := again.confirm(from).Generation; now != generation {
+			w.fail("the harness's Regrant went from generation %d to %d", generation, now)
 		}
 		if _, err := old.Confirm(w.ctx, from); !errors.Is(err, consumer.ErrLost) {
 			w.fail("Confirm of the first tenure = %v, want ErrLost", err)

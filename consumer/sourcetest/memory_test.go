@@ -52,7 +52,7 @@ func (m *memory) Retains() {}
 func (m *memory) Regrant(_ testing.TB, s consumer.Source, topic string, n int32) {
 	member := s.(*memsource.Member)
 	g := member.Group()
-	g.SetNumber(g.Number() - 1) // the grant adds one
+	g.SetGeneration(g.Generation() - 1) // the grant adds one
 	g.Lose(member, topic, n, nil)
 }
 

@@ -159,7 +159,7 @@ func (p *process) granted(topic string, n int32) *grant {
 	var found *grant
 	p.w.await(fmt.Sprintf("%s is granted %s/%d", p.name, topic, n), func() bool {
 		for _, g := range p.holding() {
-			if o := g.Origin(); o.Topic == topic && o.Number == n {
+			if o := g.Origin(); o.Partition.Topic == topic && o.Partition.Number == n {
 				found = g
 			}
 		}

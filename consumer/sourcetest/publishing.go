@@ -6,7 +6,7 @@ import "github.com/epochfence/epochfence/epoch"
 func (g *grant) published(at epoch.Offset) func() bool {
 	w, o := g.p.w, g.Origin()
 	return func() bool {
-		now, ok := w.Harness.(Positions).Position(w.t, o.Group, o.Topic, o.Number)
+		now, ok := w.Harness.(Positions).Position(w.t, o.Partition.Group, o.Partition.Topic, o.Partition.Number)
 		return ok && now == at
 	}
 }
@@ -83,7 +83,7 @@ var publishing = []history{{
 		w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, 0, theirs)
 		stays := func(g *grant, when string) {
 			if !g.published(theirs)() {
-				at, _ := w.Harness.(Positions).Position(w.t, g.Origin().Group, topic, 0)
+				at, _ := w.Harness.(Positions).Position(w.t, g.Origin().Partition.Group, topic, 0)
 				w.fail("%s the group's position is %d, others had committed %d", when, at, theirs)
 			}
 		}

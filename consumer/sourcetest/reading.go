@@ -33,12 +33,12 @@ func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
 	g.p.w.check(err, "Starts(%v) on %s", policy, g.name())
 	byNumber := map[int32]epoch.Start{}
 	for _, s := range starts {
-		if _, twice := byNumber[s.Number]; twice || s.Topic != g.Origin().Topic || s.Group != g.Origin().Group {
+		if _, twice := byNumber[s.Partition.Number]; twice || s.Partition.Topic != g.Origin().Partition.Topic || s.Partition.Group != g.Origin().Partition.Group {
 			g.p.w.fail("Starts(%v) on %s lists %s, twice or of another topic", policy, g.name(), s.Partition)
 		}
-		byNumber[s.Number] = s
+		byNumber[s.Partition.Number] = s
 	}
-	if s, ok := byNumber[g.Origin().Number]; !ok || s.Origin != g.Origin() {
+	if s, ok := byNumber[g.Origin().Partition.Number]; !ok || s.Origin != g.Origin() {
 		g.p.w.fail("Starts(%v) on %s lists the origin %+v, the tenure has %+v", policy, g.name(), s.Origin, g.Origin())
 	}
 	return byNumber
@@ -57,11 +57,11 @@ func (g *grant) fresh(at epoch.Position) epoch.Fence {
 
 // earliest and latest return fences that stand where the policies say.
 func (g *grant) earliest() epoch.Fence {
-	return g.fresh(g.starts(consumer.StartEarliest)[g.Origin().Number].Next)
+	return g.fresh(g.starts(consumer.StartEarliest)[g.Origin().Partition.Number].Next)
 }
 
 func (g *grant) latest() epoch.Fence {
-	return g.fresh(g.starts(consumer.StartLatest)[g.Origin().Number].Next)
+	return g.fresh(g.starts(consumer.StartLatest)[g.Origin().Partition.Number].Next)
 }
 
 // after returns the fence once m and what precedes it were applied.
@@ -104,7 +104,7 @@ func (g *grant) orderly(next epoch.Offset, ms []consumer.Message) {
 		if m.Offset < next {
 			g.p.w.fail("Read of %s yielded offset %d at position %d", g.name(), m.Offset, next)
 		}
-		if o := g.Origin(); m.Topic != o.Topic || m.Partition != o.Number {
+		if o := g.Origin(); m.Topic != o.Partition.Topic || m.Partition != o.Partition.Number {
 			g.p.w.fail("Read of %s yielded a message of %s/%d", g.name(), m.Topic, m.Partition)
 		}
 		if m.Control && (m.Key != nil || m.Value != nil || m.Headers != nil) {

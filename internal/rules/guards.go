@@ -55,9 +55,9 @@ var guardsOfTheRest = []guard{
 	}, "sinks/memsink", "TestSuite/ownership is judged before the position"},
 	{"R1", "a position may go backwards", []edit{{fence, "if a.To < a.From {", "if false {"}}, "epoch", "TestAdvancedRefusesWhatNoCallerMeans"},
 	{"R1", "a claim id may be used again", []edit{{fence, "if c.ID == (ClaimID{}) || c.ID == f.Claim {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
-	{"R1", "the epoch is the lease's number, also where that repeats", []edit{
-		{fence, "max(Epoch(c.Number), last+1)", "Epoch(c.Number)"},
-	}, "epoch", "TestClaimedGivesTheLeasesNumberOrTheNextEpoch"},
+	{"R1", "the epoch is the lease's generation, also where that repeats", []edit{
+		{fence, "max(Epoch(c.Generation), last+1)", "Epoch(c.Generation)"},
+	}, "epoch", "TestClaimedGivesTheLeasesGenerationOrTheNextEpoch"},
 	{"R1", "the claim is not compared in PostgreSQL", []edit{
 		{fenceSQL, "and f.claim_id = claims[i] and f.next_offset = froms[i]", "and f.next_offset = froms[i]"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
@@ -75,10 +75,10 @@ var guardsOfTheRest = []guard{
 		{claiming, "\tgot, err = r.sink.Claim(ctx, seen,", "\tif seen, err = r.sink.Fence(ctx, origin.Partition); err != nil {\n\t\treturn got, seen, err\n\t}\n\tgot, err = r.sink.Claim(ctx, seen,"},
 	}, "consumer", "TestR2TheConfirmationIsAskedForAfterTheRead"},
 	{"R2", "the source is not asked", []edit{
-		{claiming, "lease, err := t.Confirm(ctx, seen)", "lease, err := epoch.Lease{Origin: origin, Number: max(seen.Number, 1)}, error(nil)"},
+		{claiming, "lease, err := t.Confirm(ctx, seen)", "lease, err := epoch.Lease{Origin: origin, Generation: max(seen.Generation, 1)}, error(nil)"},
 	}, "consumer", "TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation"},
 	{"R2", "an answer that is not known is a yes", []edit{
-		{claiming, "\tlease, err := t.Confirm(ctx, seen)\n", "\tlease, err := t.Confirm(ctx, seen)\n\tif err != nil && !errors.Is(err, ErrLost) {\n\t\tlease, err = epoch.Lease{Origin: origin, Number: 1}, nil\n\t}\n"},
+		{claiming, "\tlease, err := t.Confirm(ctx, seen)\n", "\tlease, err := t.Confirm(ctx, seen)\n\tif err != nil && !errors.Is(err, ErrLost) {\n\t\tlease, err = epoch.Lease{Origin: origin, Generation: 1}, nil\n\t}\n"},
 	}, "consumer", "TestR2AnAnswerThatIsNotKnownMakesNoClaim"},
 	{"R2", "a confirmation of another partition counts", []edit{
 		{claiming, "if lease.Origin != origin {", "if false {"},
@@ -89,7 +89,7 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestNoPositionOfAnotherLogIsPublished"},
 	{"R2", "the fence of another log is claimed", []edit{{fence, "if f.Log != o.Log {", "if false {"}}, "epoch", "TestCheckComparesLogAndSource"},
 	{"R2", "another deployment's fence is claimed", []edit{{fence, "if f.Source != o.Source {", "if false {"}}, "epoch", "TestCheckComparesLogAndSource"},
-	{"R2", "a lease without a number is one", []edit{{fence, "if c.Number <= 0 {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
+	{"R2", "a lease without a generation is one", []edit{{fence, "if c.Generation <= 0 {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
 	{"R2", "a swap does not compare what was seen", []edit{
 		{fences, "if f.Epoch != seen.Epoch || f.Claim != seen.Claim {", "if false {"},
 	}, "consumer", "TestR2AClaimFrozenAfterItsConfirmationDoesNotThrowOutTheNextOwner"},
@@ -133,10 +133,10 @@ var guardsOfTheRest = []guard{
 		{transact, "\tslices.SortFunc(hs, func(a, b *holding[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })\n", ""},
 	}, "consumer", "TestR4PartitionsAreAppliedInKeyOrder"},
 	{"R4", "advances go to PostgreSQL in the caller's order", []edit{
-		{"sinks/pgsink/advances.go", "\tslices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Compare(b.Partition) })\n", ""},
+		{"sinks/pgsink/advances.go", "\tslices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })\n", ""},
 	}, "sinks/pgsink", onPostgres + "of several partitions one is refused: nothing of any commits, and the first refused in key order is named"},
 	{"R4", "advances go to SQLite in the caller's order", []edit{
-		{"sinks/sqlsink/commit.go", "{ return a.Compare(b.Partition) })", "{ return 0 })"},
+		{"sinks/sqlsink/commit.go", "{ return a.Partition.Compare(b.Partition) })", "{ return 0 })"},
 	}, "sinks/sqlsink", onSQLite + "of several partitions one is refused: nothing of any commits, and the first refused in key order is named"},
 
 	{"R5", "a commit in doubt is a message's failure", []edit{

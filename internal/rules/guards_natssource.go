@@ -5,7 +5,7 @@ const nats = "consumer/natssource"
 // guardsOfNATS are those of leases in a key-value bucket, and of reading streams.
 var guardsOfNATS = []guard{
 	{"R2", "a confirmation is not asked of the bucket", []edit{
-		{nats + "/confirm.go", "number, err := t.renew(ctx)", "number, err := t.lease.rev, error(nil)"},
+		{nats + "/confirm.go", "rev, err := t.renew(ctx)", "rev, err := t.lease.rev, error(nil)"},
 	}, nats, "TestConfirmIsARenewalWithALaterNumber"},
 	{"R2", "a renewal does not compare the revision", []edit{
 		{nats + "/bucket.go", "\tm.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))\n\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))\n", "\tm.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))\n\t_ = last\n"},

@@ -88,7 +88,7 @@ var guardsOfTheOutbox = []guard{
 		{"epoch/fence.go", "last := max(f.Epoch, c.Above)", "last := f.Epoch"},
 	}, "epoch", "TestClaimedGivesAnEpochAboveTheOneThatTheClaimNames"},
 	{"R1", "a claim in PostgreSQL starts at an epoch that another system has seen", []edit{
-		{fenceSQL, "greatest(number, t.epoch + 1, above + 1)", "greatest(number, t.epoch + 1)"},
+		{fenceSQL, "greatest(generation, t.epoch + 1, above + 1)", "greatest(generation, t.epoch + 1)"},
 	}, "sinks/pgsink", "TestSuite/cache_statement/queries/a claim starts above the epoch that another system has seen, and so do those after it"},
 	{"R1", "any epoch that somebody has seen is followed", []edit{
 		{"consumer/beside.go", "case seen > MaxAbove || seen-s.fence.Epoch > maxAboveStep:", "case false:"},

@@ -33,7 +33,7 @@ func (s *stagedSink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Cl
 func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
 	work := make(Work, len(as))
 	for i, a := range as {
-		work[i] = Span{Partition: a.Number, From: int64(a.From), To: int64(a.To)}
+		work[i] = Span{Partition: a.Partition.Number, From: int64(a.From), To: int64(a.To)}
 	}
 	if !work.moves() {
 		return s.beside(ctx, as, work, apply)

@@ -27,7 +27,7 @@ func claim(t *testing.T, s *memsink.Sink, number int64) epoch.Fence {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := s.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Number: number}))
+	f, err := s.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: number}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func Example() {
 	ctx := context.Background()
 	_ = sink.Seed(ctx, []epoch.Start{{Origin: origin}})
 	seen, _ := sink.Fence(ctx, partition)
-	ours, _ := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Number: 4}))
+	ours, _ := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 4}))
 
 	// And for each transaction:
 	err := sink.Commit(ctx, []epoch.Advance{{Partition: partition, Claim: ours.Claim, From: 0, To: 1}},

@@ -146,7 +146,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 	if len(as) == 0 {
 		return errors.New("memsink: commit: no partition to advance; an unfenced transaction is Update's")
 	}
-	as = slices.SortedStableFunc(slices.Values(as), func(a, b epoch.Advance) int { return a.Compare(b.Partition) })
+	as = slices.SortedStableFunc(slices.Values(as), func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })
 	for i := 1; i < len(as); i++ {
 		if as[i].Partition == as[i-1].Partition {
 			return fmt.Errorf("memsink: commit: %s is given twice; want one advance for each partition", as[i].Partition)

@@ -118,7 +118,7 @@ type DeadLetter struct {
 func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	defer tx.use()()
 	for _, a := range tx.as {
-		if a.Topic == m.Topic && a.Number == m.Partition {
+		if a.Partition.Topic == m.Topic && a.Partition.Number == m.Partition {
 			d := DeadLetter{Partition: a.Partition, Epoch: e, Message: m, Cause: fmt.Sprint(cause)}
 			tx.dead = append(tx.dead, d)
 			return nil

@@ -25,7 +25,7 @@ func newAdvances(as []epoch.Advance) (*advances, error) {
 		return nil, fmt.Errorf("pgsink: commit: no advance: it would be a transaction without a fence")
 	}
 	s := &advances{list: slices.Clone(as)}
-	slices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Compare(b.Partition) })
+	slices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })
 	for i, a := range s.list {
 		if a.To < a.From {
 			return nil, fmt.Errorf("pgsink: commit: advance %s from %d back to %d", a.Partition, a.From, a.To)
@@ -63,7 +63,7 @@ func (s *advances) add(p epoch.Partition, c epoch.ClaimID) error {
 
 // of returns the advance of a partition.
 func (s *advances) of(p epoch.Partition) (epoch.Advance, bool) {
-	i, ok := slices.BinarySearchFunc(s.list, p, func(a epoch.Advance, p epoch.Partition) int { return a.Compare(p) })
+	i, ok := slices.BinarySearchFunc(s.list, p, func(a epoch.Advance, p epoch.Partition) int { return a.Partition.Compare(p) })
 	if !ok {
 		return epoch.Advance{}, false
 	}
@@ -74,13 +74,13 @@ func (s *advances) of(p epoch.Partition) (epoch.Advance, bool) {
 func (s *advances) groupOf(m epoch.Message) (string, error) {
 	group, found := "", false
 	for _, a := range s.list {
-		if a.Topic != m.Topic || a.Number != m.Partition {
+		if a.Partition.Topic != m.Topic || a.Partition.Number != m.Partition {
 			continue
 		}
 		if found {
-			return "", fmt.Errorf("groups %q and %q both apply %s/%d in this transaction", group, a.Group, m.Topic, m.Partition)
+			return "", fmt.Errorf("groups %q and %q both apply %s/%d in this transaction", group, a.Partition.Group, m.Topic, m.Partition)
 		}
-		group, found = a.Group, true
+		group, found = a.Partition.Group, true
 	}
 	if !found {
 		return "", fmt.Errorf("this transaction applies no messages of %s/%d", m.Topic, m.Partition)

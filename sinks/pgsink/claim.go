@@ -66,8 +66,8 @@ func (s *Sink) swap(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epo
 		adopt, adoptEpoch = (*int64)(&c.Adopt.Offset), &c.Adopt.LeaderEpoch
 	}
 	err = s.transact(ctx, harmful, func(b *pgx.Batch) {
-		b.Queue(s.sql.claim, c.Group, c.Topic, c.Partition.Number, ms(s.options.ClaimTimeout/claimTries),
-			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Number, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptEpoch)
+		b.Queue(s.sql.claim, c.Partition.Group, c.Partition.Topic, c.Partition.Number, ms(s.options.ClaimTimeout/claimTries),
+			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Generation, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptEpoch)
 	}, func(r pgx.BatchResults) error {
 		var row fenceRow
 		f, err = row.scan(r.QueryRow())

@@ -59,7 +59,7 @@ type fenceRow struct {
 	Partition   int32        `json:"partition"`
 	Log         string       `json:"log_id"`
 	Source      string       `json:"lease_source"`
-	Number      int64        `json:"lease_number"`
+	Generation  int64        `json:"lease_generation"`
 	Owner       string       `json:"owner"`
 	Epoch       epoch.Epoch  `json:"epoch"`
 	Claim       string       `json:"claim_id"`
@@ -69,10 +69,10 @@ type fenceRow struct {
 }
 
 // fenceColumns are the columns of a fence in the order that scan wants them.
-const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_number, owner, epoch, claim_id::text, next_offset, leader_epoch, applied"
+const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_generation, owner, epoch, claim_id::text, next_offset, leader_epoch, applied"
 
 func (r *fenceRow) scan(row pgx.Row) (epoch.Fence, error) {
-	err := row.Scan(&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Number, &r.Owner,
+	err := row.Scan(&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Generation, &r.Owner,
 		&r.Epoch, &r.Claim, &r.Next, &r.LeaderEpoch, &r.Applied)
 	if err != nil {
 		return epoch.Fence{}, err
@@ -88,7 +88,7 @@ func (r *fenceRow) fence() (epoch.Fence, error) {
 			Log:       r.Log,
 			Source:    r.Source,
 		},
-		Number: r.Number, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, LeaderEpoch: r.LeaderEpoch, Applied: r.Applied,
+		Generation: r.Generation, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, LeaderEpoch: r.LeaderEpoch, Applied: r.Applied,
 	}, err
 }
 

@@ -86,7 +86,7 @@ func freeze(t *testing.T, url string, f epoch.Fence, idle time.Duration) *pgx.Co
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	groups, topics, numbers := []string{f.Group}, []string{f.Topic}, []int32{f.Partition.Number}
+	groups, topics, numbers := []string{f.Partition.Group}, []string{f.Partition.Topic}, []int32{f.Partition.Number}
 	claims, from := []string{f.Claim.String()}, []int64{int64(f.Next)}
 	for _, s := range []struct {
 		sql  string

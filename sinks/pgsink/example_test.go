@@ -91,6 +91,7 @@ func ExampleGrantSQL() {
 	//     "fences".claim,
 	//     "fences".enter,
 	//     "fences".advance,
+	//     "fences".hold,
 	//     "fences".dead_letter
 	// to "shop";
 }

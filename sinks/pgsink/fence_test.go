@@ -167,7 +167,7 @@ func TestAnAdvanceJudgesNoVersionThatIsBeingReplaced(t *testing.T) {
 	go func() {
 		_, err := second.Exec(t.Context(), "begin; select set_config('epochfence.transaction', pg_current_xact_id()::text, true)")
 		if err == nil {
-			_, err = second.Exec(t.Context(), advanceSQL, []string{f.Group}, []string{f.Topic}, []int32{f.Partition.Number},
+			_, err = second.Exec(t.Context(), advanceSQL, []string{f.Partition.Group}, []string{f.Partition.Topic}, []int32{f.Partition.Number},
 				[]string{f.Claim.String()}, []int64{1}, []int64{2}, []int32{-1})
 		}
 		if err == nil {

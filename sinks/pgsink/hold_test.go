@@ -40,9 +40,9 @@ func freezeHeld(t *testing.T, conn *pgx.Conn, f epoch.Fence, list, value string)
 		args []any
 	}{
 		{"begin", nil},
-		{enterSQL, []any{30000, []int64{pgsink.ClaimLock(f.Claim)}, []string{f.Group}, []string{f.Topic}, []int32{f.Partition.Number}, []string{f.Claim.String()}, []int64(nil)}},
+		{enterSQL, []any{30000, []int64{pgsink.ClaimLock(f.Claim)}, []string{f.Partition.Group}, []string{f.Partition.Topic}, []int32{f.Partition.Number}, []string{f.Claim.String()}, []int64(nil)}},
 		{"insert into effects (list, value) values ($1::text, $2::text)", []any{list, value}},
-		{holdSQL, []any{f.Group, f.Topic, f.Partition.Number, f.Claim.String()}},
+		{holdSQL, []any{f.Partition.Group, f.Partition.Topic, f.Partition.Number, f.Claim.String()}},
 	} {
 		if _, err := conn.Exec(t.Context(), s.sql, s.args...); err != nil {
 			t.Fatalf("%s: %v", s.sql, err)
@@ -105,7 +105,7 @@ func TestAHeldClaimWaitsForTheClaimThatReplacesIt(t *testing.T) {
 				_, err := next.Exec(t.Context(), "begin")
 				if err == nil {
 					_, err = next.Exec(t.Context(), `select epochfence.claim($1, $2, $3, 3000, $4, $5::text::uuid, 'log', 'source', 6, 0, 'next', gen_random_uuid(), null, null)`,
-						f.Group, f.Topic, f.Partition.Number, int64(f.Epoch), f.Claim.String())
+						f.Partition.Group, f.Partition.Topic, f.Partition.Number, int64(f.Epoch), f.Claim.String())
 				}
 				return err
 			}

@@ -167,7 +167,7 @@ func TestNamesThatTextCannotHoldAreRefusedByNameOfTheField(t *testing.T) {
 	nothing := func(context.Context, pgsink.Tx) error { return nil }
 	for _, bad := range []string{"nul\x00", "not utf-8 \xff"} {
 		group, topic, log, source, owner := lease(orders, 6), lease(orders, 6), lease(orders, 6), lease(orders, 6), lease(orders, 6)
-		group.Group, topic.Topic, log.Log, source.Source, owner.Owner = bad, bad, bad, bad, bad
+		group.Partition.Group, topic.Partition.Topic, log.Log, source.Source, owner.Owner = bad, bad, bad, bad, bad
 		for word, l := range map[string]epoch.Lease{"group": group, "topic": topic, "log id": log, "lease source": source, "owner": owner} {
 			_, err := s.Claim(t.Context(), f, epoch.NewClaim(l))
 			if err == nil || !strings.Contains(err.Error(), word) {
@@ -178,7 +178,7 @@ func TestNamesThatTextCannotHoldAreRefusedByNameOfTheField(t *testing.T) {
 			t.Errorf("read: err = %v", err)
 		}
 		as := advance(f, 1)
-		as[0].Topic = bad
+		as[0].Partition.Topic = bad
 		if err := s.Commit(t.Context(), as, nothing); err == nil || errors.Is(err, epoch.ErrInDoubt) {
 			t.Errorf("commit: err = %v", err)
 		}

@@ -130,7 +130,7 @@ func origin(p epoch.Partition) epoch.Origin {
 }
 
 func lease(p epoch.Partition, number int64) epoch.Lease {
-	return epoch.Lease{Origin: origin(p), Number: number, Owner: fmt.Sprintf("worker-%d", number)}
+	return epoch.Lease{Origin: origin(p), Generation: number, Owner: fmt.Sprintf("worker-%d", number)}
 }
 
 func seed(t testing.TB, s *pgsink.Sink, ps ...epoch.Partition) {

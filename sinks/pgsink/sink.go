@@ -162,7 +162,7 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		if err := checkOrigin(st.Origin); err != nil {
 			return err
 		}
-		numbers = append(numbers, st.Number)
+		numbers = append(numbers, st.Partition.Number)
 		logs = append(logs, st.Log)
 		sources = append(sources, st.Source)
 		nexts = append(nexts, int64(st.Next.Offset))
@@ -170,7 +170,7 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		earliest = append(earliest, int64(st.Earliest.Offset))
 		earliestEpochs = append(earliestEpochs, st.Earliest.LeaderEpoch)
 	}
-	group, topic := starts[0].Group, starts[0].Topic
+	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	err := s.transact(ctx, harmless, func(b *pgx.Batch) {

@@ -7,13 +7,13 @@ import (
 )
 
 // attacks are the histories by which effects are doubled or lost elsewhere. The
-// part of each that a source plays is told in its lease numbers.
+// part of each that a source plays is told in its lease generations.
 var attacks = []history{
 	{"stale writer: whoever lost its claim commits nothing", "R1 R3", staleWriter},
 	{"late claimer: a claim from a fence read before another claim is refused", "R2", lateClaimer},
 	{"claim after release: a commit from an earlier tenure of the same owner at the same position is refused", "R1", claimAfterRelease},
 	{"static member swap: two owners of one generation get two epochs, and the first is stale", "R1", staticMemberSwap},
-	{"same owner, same number, regranted: the earlier claim is stale", "R1", regranted},
+	{"same owner, same generation, regranted: the earlier claim is stale", "R1", regranted},
 	{"group deleted: generations restart at 1, epochs go on", "R1", groupDeleted},
 	{"group expired: positions stay, and low generations do not lower the epoch", "R9", groupExpired},
 	{"bucket recreated: revisions restart at 1 under a live claim, epochs go on", "R1", bucketRecreated},
@@ -23,7 +23,7 @@ var attacks = []history{
 	{"lost commit acknowledgement, not landed: claiming again repeats what is not", "R5", ackLostNotLanded},
 	{"commit still in flight when the next claim comes: it lands before the claim or never", "R1 R4 R5", commitInFlight},
 	{"frozen with the transaction open, before its first write: the next owner goes on, the frozen one is refused", "R4", frozenBeforeWrites},
-	{"frozen between confirm and swap: the swap is refused, whatever its number", "R2", frozenBeforeSwap},
+	{"frozen between confirm and swap: the swap is refused, whatever its generation", "R2", frozenBeforeSwap},
 	{"retained partition: a claim outlives the generations that pass meanwhile", "R7", retained},
 	{"sink restored from backup: epochs catch up with the source, and the lost claims are stale", "R1", restoredFromBackup},
 	{"sink that went back: its refusals and a look tell it from a later claim", "R5 R6", wentBack},
@@ -134,8 +134,8 @@ func groupExpired(w *world) {
 	// a new process finds the fence, and seeding changes nothing.
 	w.seedAt(0, orders0)
 	b := w.process("B")
-	for number, e := int64(1), epoch.Epoch(10); number <= 3; number, e = number+1, e+1 {
-		tb := b.claims(orders0, number)
+	for generation, e := int64(1), epoch.Epoch(10); generation <= 3; generation, e = generation+1, e+1 {
+		tb := b.claims(orders0, generation)
 		tb.wantEpoch(e)
 		tb.applies(1)
 	}
@@ -149,7 +149,7 @@ func bucketRecreated(w *world) {
 	ta0, ta1 := a.claims(orders0, 130), a.claims(orders1, 131)
 	ta0.applies(2)
 	ta1.applies(2)
-	// The new bucket numbers both partitions from 1, while A still runs.
+	// The new bucket counts both partitions' revisions from 1, while A still runs.
 	tb0 := b.claims(orders0, 1)
 	tb0.wantEpoch(131)
 	ta1.applies(1) // nobody has claimed this one yet
@@ -187,8 +187,8 @@ func retained(w *world) {
 	kept, given := a.claims(orders0, 5), a.claims(orders1, 5)
 	kept.applies(1)
 	given.applies(1)
-	for number := int64(6); number <= 8; number++ { // generations of which orders/0 is no part
-		tb := b.claims(orders1, number)
+	for generation := int64(6); generation <= 8; generation++ { // orders/0 is no part of them
+		tb := b.claims(orders1, generation)
 		tb.applies(1)
 		kept.applies(1)
 	}

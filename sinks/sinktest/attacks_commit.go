@@ -148,9 +148,9 @@ func frozenBeforeSwap(w *world) {
 	seen := a.reads(orders0)
 	tb := b.claims(orders0, 6)
 	tb.applies(2)
-	for _, number := range []int64{5, 6, 7, 1000} {
-		_, err := a.sink.Claim(w.ctx, seen, epoch.NewClaim(lease(orders0, number, "A")))
-		w.wantOnly(err, epoch.ErrStale, "A thaws and swaps with number %d", number)
+	for _, generation := range []int64{5, 6, 7, 1000} {
+		_, err := a.sink.Claim(w.ctx, seen, epoch.NewClaim(lease(orders0, generation, "A")))
+		w.wantOnly(err, epoch.ErrStale, "A thaws and swaps with generation %d", generation)
 	}
 	tb.wantFence()
 	tb.applies(1)

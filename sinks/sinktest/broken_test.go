@@ -48,24 +48,24 @@ var broken = []struct {
 			return f.Advanced(a)
 		})
 	}, "lost commit acknowledgement, landed"},
-	{"ownership is owner and number, not the claim", "R1", func(db *toy) {
+	{"ownership is owner and generation, not the claim", "R1", func(db *toy) {
 		claims := map[epoch.ClaimID]epoch.Claim{}
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 			claims[c.ID] = c
 			return fs.Claim(seen, c)
 		}
 		db.advance = eachAdvance(func(f epoch.Fence, a epoch.Advance) (epoch.Fence, error) {
-			if c := claims[a.Claim]; c.Number == f.Number && c.Owner == f.Owner {
+			if c := claims[a.Claim]; c.Generation == f.Generation && c.Owner == f.Owner {
 				a.Claim = f.Claim
 			}
 			return f.Advanced(a)
 		})
 	}, "static member swap"},
-	{"the epoch is the lease's number", "R1", func(db *toy) {
+	{"the epoch is the lease's generation", "R1", func(db *toy) {
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 			f, err := fs.Claim(seen, c)
 			if err == nil {
-				f.Epoch = epoch.Epoch(c.Number)
+				f.Epoch = epoch.Epoch(c.Generation)
 				fs[c.Partition] = f
 			}
 			return f, err
@@ -107,9 +107,9 @@ var broken = []struct {
 			return fs.Claim(fs[c.Partition], c)
 		}
 	}, "frozen between confirm and swap"},
-	{"the swap lets a higher number pass", "R2", func(db *toy) {
+	{"the swap lets a higher generation pass", "R2", func(db *toy) {
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
-			if now := fs[c.Partition]; c.Number > now.Number {
+			if now := fs[c.Partition]; c.Generation > now.Generation {
 				seen = now
 			}
 			return fs.Claim(seen, c)
@@ -177,12 +177,12 @@ var broken = []struct {
 			return f, err
 		})
 	}, "a fence says whether anything"},
-	{"a lease of number zero is taken", "R2", func(db *toy) {
+	{"a lease of generation zero is taken", "R2", func(db *toy) {
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
-			c.Number = max(c.Number, 1)
+			c.Generation = max(c.Generation, 1)
 			return fs.Claim(seen, c)
 		}
-	}, "a lease whose number is not positive"},
+	}, "a lease whose generation is not positive"},
 	{"the log is not compared", "R10", func(db *toy) {
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 			c.Log = fs[c.Partition].Log
@@ -302,7 +302,7 @@ var broken = []struct {
 		db.advance = func(fs epoch.Fences, as []epoch.Advance) error {
 			for _, a := range as {
 				for p, f := range fs {
-					if p.Group == a.Group && f.Number > fs[a.Partition].Number {
+					if p.Group == a.Partition.Group && f.Generation > fs[a.Partition].Generation {
 						return &epoch.StaleError{Partition: a.Partition, Ours: a.Claim, Held: fs[a.Partition]}
 					}
 				}
@@ -336,7 +336,7 @@ var broken = []struct {
 	{"a group's other topics make a topic known", "R9", func(db *toy) {
 		db.seed = func(fs epoch.Fences, starts []epoch.Start) error {
 			for p := range fs {
-				if len(starts) > 0 && p.Group == starts[0].Group {
+				if len(starts) > 0 && p.Group == starts[0].Partition.Group {
 					for i := range starts {
 						starts[i].Next = starts[i].Earliest
 					}
@@ -599,7 +599,7 @@ var broken = []struct {
 func eachAdvance(advanced func(epoch.Fence, epoch.Advance) (epoch.Fence, error)) func(epoch.Fences, []epoch.Advance) error {
 	return func(fs epoch.Fences, as []epoch.Advance) error {
 		after := maps.Clone(fs)
-		for _, a := range slices.SortedFunc(slices.Values(as), func(a, b epoch.Advance) int { return a.Compare(b.Partition) }) {
+		for _, a := range slices.SortedFunc(slices.Values(as), func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) }) {
 			f, err := after.Read(a.Partition)
 			if err != nil {
 				return err
@@ -619,13 +619,13 @@ func (db *toy) renames(rename func(string) string) {
 	db.seed = func(fs epoch.Fences, starts []epoch.Start) error {
 		starts = slices.Clone(starts)
 		for i := range starts {
-			starts[i].Topic = rename(starts[i].Topic)
-			starts[i].Group = rename(starts[i].Group)
+			starts[i].Partition.Topic = rename(starts[i].Partition.Topic)
+			starts[i].Partition.Group = rename(starts[i].Partition.Group)
 		}
 		return fs.Seed(starts)
 	}
 	db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
-		c.Topic, c.Group = rename(c.Topic), rename(c.Group)
+		c.Partition.Topic, c.Partition.Group = rename(c.Partition.Topic), rename(c.Partition.Group)
 		return fs.Claim(seen, c)
 	}
 }

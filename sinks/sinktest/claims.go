@@ -16,10 +16,10 @@ var claims = []history{
 	{"a partition without a fence is missing, to a reader and to a claim", "R3", missingFence},
 	{"a fence is read back as it was claimed, by every process", "R1", readBack},
 	{"a look at many partitions shows each fence that is there as last committed", "R5", lookAtMany},
-	{"the epoch is the lease's number where that is higher than every epoch before, otherwise the last plus one", "R1", epochRule},
+	{"the epoch is the lease's generation where that is higher than every epoch before, otherwise the last plus one", "R1", epochRule},
 	{"a claim starts above the epoch that another system has seen, and so do those after it", "R1", claimAbove},
 	{"a refused claim says who holds the fence", "R3", staleClaimDetails},
-	{"a lease whose number is not positive grants nothing", "R2", noLease},
+	{"a lease whose generation is not positive grants nothing", "R2", noLease},
 	{"a claim id that is not fresh is refused", "R1", claimIDNotFresh},
 	{"the highest epoch there is can be claimed, and nothing after it", "R1", epochsUsedUp},
 	{"of many claims from one reading, one is accepted", "R2", oneOfManyClaims},
@@ -104,10 +104,10 @@ func epochRule(w *world) {
 	w.seed(orders0)
 	a := w.process("A")
 	for _, c := range []struct {
-		number int64
-		want   epoch.Epoch
+		generation int64
+		want       epoch.Epoch
 	}{{1, 1}, {2, 2}, {2, 3}, {1, 4}, {4, 5}, {6, 6}, {1_000_000_000_000, 1_000_000_000_000}, {1, 1_000_000_000_001}} {
-		ta := a.claims(orders0, c.number)
+		ta := a.claims(orders0, c.generation)
 		ta.wantEpoch(c.want)
 		ta.wantFence()
 	}
@@ -117,11 +117,11 @@ func claimAbove(w *world) {
 	w.seed(orders0)
 	a := w.process("A")
 	for _, c := range []struct {
-		number int64
-		above  epoch.Epoch
-		want   epoch.Epoch
+		generation int64
+		above      epoch.Epoch
+		want       epoch.Epoch
 	}{{5, 0, 5}, {5, 9, 10}, {11, 9, 11}, {1, 9, 12}, {1, 12, 13}, {1, 0, 14}, {15, 14, 15}, {1, 1 << 53, 1<<53 + 1}} {
-		bid := epoch.NewClaim(lease(orders0, c.number, "A"))
+		bid := epoch.NewClaim(lease(orders0, c.generation, "A"))
 		bid.Above = c.above
 		f, err := a.sink.Claim(w.ctx, a.reads(orders0), bid)
 		if err != nil {
@@ -160,9 +160,9 @@ func staleClaimDetails(w *world) {
 func noLease(w *world) {
 	w.seed(orders0)
 	a := w.process("A")
-	for _, number := range []int64{0, -1, math.MinInt64} {
-		_, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(lease(orders0, number, "A")))
-		w.wantOnly(err, epoch.ErrNoLease, "A claims under number %d", number)
+	for _, generation := range []int64{0, -1, math.MinInt64} {
+		_, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(lease(orders0, generation, "A")))
+		w.wantOnly(err, epoch.ErrNoLease, "A claims under generation %d", generation)
 	}
 	want := epoch.Fence{Origin: origin(orders0), LeaderEpoch: -1}
 	if f := a.reads(orders0); f != want {
@@ -188,8 +188,8 @@ func epochsUsedUp(w *world) {
 	ta := a.claims(orders0, math.MaxInt64)
 	ta.wantEpoch(math.MaxInt64)
 	ta.applies(1)
-	for _, number := range []int64{1, math.MaxInt64} {
-		if f, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(lease(orders0, number, "A"))); err == nil {
+	for _, generation := range []int64{1, math.MaxInt64} {
+		if f, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(lease(orders0, generation, "A"))); err == nil {
 			w.Fatalf("after the highest epoch, %d was issued", f.Epoch)
 		}
 	}

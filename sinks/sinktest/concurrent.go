@@ -10,7 +10,7 @@ import (
 )
 
 // manyAtATime has processes claim from each other whenever they like, under
-// numbers that repeat and fall, and commit what they can. Each stops once every
+// generations that repeat and fall, and commit what they can. Each stops once every
 // partition is through.
 func manyAtATime(w *world) {
 	const each = 40 // messages of each partition

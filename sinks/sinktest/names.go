@@ -18,13 +18,13 @@ var names = []history{
 
 // playOut has two owners of p, one after the other, and returns a check of the
 // outcome.
-func (w *world) playOut(p epoch.Partition, number int64) (check func()) {
+func (w *world) playOut(p epoch.Partition, generation int64) (check func()) {
 	w.Helper()
 	a, b := w.process("A"), w.process("B")
 	a.seeds(start(p, 0, 0))
-	ta := a.claims(p, number)
+	ta := a.claims(p, generation)
 	ta.applies(1)
-	tb := b.claims(p, number+1)
+	tb := b.claims(p, generation+1)
 	ta.refused(epoch.ErrStale, 1)
 	tb.applies(1)
 	return func() {

@@ -109,7 +109,7 @@ func (m *model) claim(t *rapid.T) {
 		t.Skip("nobody has read a fence yet")
 	}
 	seen := rapid.SampledFrom(m.seen).Draw(t, "seen")
-	m.swap(t, seen, epoch.NewClaim(lease(seen.Partition, rapid.Int64Range(1, 6).Draw(t, "number"), "random")))
+	m.swap(t, seen, epoch.NewClaim(lease(seen.Partition, rapid.Int64Range(1, 6).Draw(t, "generation"), "random")))
 }
 
 // takeOver reads, and swaps into what it has read, sometimes with one thing
@@ -123,10 +123,10 @@ func (m *model) takeOver(t *rapid.T) {
 		return
 	}
 	m.seen = append(m.seen, seen)
-	c := epoch.NewClaim(lease(p, rapid.Int64Range(1, 6).Draw(t, "number"), "random"))
+	c := epoch.NewClaim(lease(p, rapid.Int64Range(1, 6).Draw(t, "generation"), "random"))
 	switch rapid.IntRange(0, 11).Draw(t, "wrong") {
 	case 0:
-		c.Number = -c.Number
+		c.Generation = -c.Generation
 	case 1:
 		c.Log = "another log"
 	case 2:

@@ -50,8 +50,8 @@ func origin(p epoch.Partition) epoch.Origin {
 	return epoch.Origin{Partition: p, Log: "cluster-1/topic-1", Source: "cluster-1"}
 }
 
-func lease(p epoch.Partition, number int64, owner string) epoch.Lease {
-	return epoch.Lease{Origin: origin(p), Number: number, Owner: owner}
+func lease(p epoch.Partition, generation int64, owner string) epoch.Lease {
+	return epoch.Lease{Origin: origin(p), Generation: generation, Owner: owner}
 }
 
 // seed adds fences at offset zero.
@@ -100,7 +100,7 @@ func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 	c := epoch.NewClaim(l)
 	f, err := a.sink.Claim(a.w.ctx, seen, c)
 	if err != nil {
-		a.w.Fatalf("%s claims %s under lease number %d: %v", a.name, l.Partition, l.Number, err)
+		a.w.Fatalf("%s claims %s under lease generation %d: %v", a.name, l.Partition, l.Generation, err)
 	}
 	want, err := seen.Claimed(c)
 	if err != nil {
@@ -108,16 +108,16 @@ func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 	}
 	// The position may have moved between read and swap; nothing else may.
 	if want.Next, want.LeaderEpoch, want.Applied = f.Next, f.LeaderEpoch, f.Applied; f != want {
-		a.w.Fatalf("%s claims %s under lease number %d: the fence is\n%+v, want\n%+v", a.name, l.Partition, l.Number, f, want)
+		a.w.Fatalf("%s claims %s under lease generation %d: the fence is\n%+v, want\n%+v", a.name, l.Partition, l.Generation, f, want)
 	}
 	return &tenure{process: a, Fence: f}
 }
 
-// claims reads the fence of p, has its lease of that number confirmed, and
+// claims reads the fence of p, has its lease of that generation confirmed, and
 // swaps its claim in. All of it must succeed.
-func (a *process) claims(p epoch.Partition, number int64) *tenure {
+func (a *process) claims(p epoch.Partition, generation int64) *tenure {
 	a.w.Helper()
-	return a.swaps(a.reads(p), lease(p, number, a.name))
+	return a.swaps(a.reads(p), lease(p, generation, a.name))
 }
 
 // tenure is what a process believes about a partition that it has claimed: the

@@ -28,7 +28,7 @@ func BenchmarkCommit(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if f, err = s.Claim(b.Context(), f, epoch.NewClaim(epoch.Lease{Origin: o, Number: 1})); err != nil {
+				if f, err = s.Claim(b.Context(), f, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1})); err != nil {
 					b.Fatal(err)
 				}
 				as = append(as, advance(f, c.messages)...)

@@ -27,7 +27,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 		return errors.New("sqlsink: commit: no partition to advance, so no fence to commit under")
 	}
 	// Key order: see rule R4 and [epoch.Partition.Compare].
-	as = slices.SortedStableFunc(slices.Values(as), func(a, b epoch.Advance) int { return a.Compare(b.Partition) })
+	as = slices.SortedStableFunc(slices.Values(as), func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })
 	for i := 1; i < len(as); i++ {
 		if as[i].Partition == as[i-1].Partition {
 			return fmt.Errorf("sqlsink: commit: %s is given twice; want one advance for each partition", as[i].Partition)
@@ -121,7 +121,7 @@ func (s *Sink) advanceAll(ctx context.Context, t *transaction, as []epoch.Advanc
 func (s *Sink) advance(ctx context.Context, t *transaction, a epoch.Advance, update func(args ...any) (sql.Result, error)) error {
 	if a.Claim != (epoch.ClaimID{}) { // which a fence has that nobody has claimed
 		r, err := update(int64(a.To), a.LeaderEpoch, int64(a.To), int64(a.To),
-			a.Group, a.Topic, a.Number, a.Claim[:], int64(a.From))
+			a.Partition.Group, a.Partition.Topic, a.Partition.Number, a.Claim[:], int64(a.From))
 		if err = oneRow(r, err); !errors.Is(err, errNoRow) {
 			return err
 		}

@@ -59,7 +59,7 @@ func headersText(hs []epoch.Header) ([]byte, error) {
 // transaction.
 func (tx *Tx) partitionOf(m epoch.Message) (epoch.Partition, error) {
 	for _, a := range tx.as {
-		if a.Topic == m.Topic && a.Number == m.Partition {
+		if a.Partition.Topic == m.Topic && a.Partition.Number == m.Partition {
 			return a.Partition, nil
 		}
 	}

@@ -29,7 +29,7 @@ func claimOf(t testing.TB, s *sqlsink.Sink, p epoch.Partition, number int64) epo
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := s.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Number: number, Owner: "test"}))
+	f, err := s.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: number, Owner: "test"}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ours, err := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Number: 4, Owner: "worker-1"}))
+	ours, err := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 4, Owner: "worker-1"}))
 	if err != nil {
 		log.Fatal(err)
 	}

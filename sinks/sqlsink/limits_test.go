@@ -38,7 +38,7 @@ func TestAWaitForTheWriteLockIsBoundedAndSaysSo(t *testing.T) {
 	release := holdLock(t, file)
 	defer release()
 
-	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Number: 2}))
+	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: 2}))
 	wantError(t, err, "sqlsink: claim billing/orders/0:", "write lock was not free for 50ms", "frozen")
 	wantTransient(t, err)
 	err = s.Commit(t.Context(), advance(f, 1), func(context.Context, *sqlsink.Tx) error { return nil })
@@ -224,7 +224,7 @@ func TestAFileThatMayNotBeWrittenIsAClearError(t *testing.T) {
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
 	mustExec(t, db, `PRAGMA query_only = 1`)
-	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Number: 2}))
+	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: 2}))
 	wantError(t, err, "sqlsink: claim billing/orders/0:", "readonly")
 	if errors.Is(err, epoch.ErrInDoubt) {
 		t.Errorf("err = %v, want a definite one", err)

@@ -135,7 +135,7 @@ func TestTwoPrefixesAreTwoSinks(t *testing.T) {
 	if fa.Epoch != 5 || fb.Epoch != 9 {
 		t.Errorf("epochs %d and %d, want 5 and 9", fa.Epoch, fb.Epoch)
 	}
-	if _, err := a.Claim(t.Context(), fb, epoch.NewClaim(epoch.Lease{Origin: fa.Origin, Number: 10})); err == nil {
+	if _, err := a.Claim(t.Context(), fb, epoch.NewClaim(epoch.Lease{Origin: fa.Origin, Generation: 10})); err == nil {
 		t.Error("one sink's fence was good for the other")
 	}
 }

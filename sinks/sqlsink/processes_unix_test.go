@@ -74,7 +74,7 @@ func work(role, file string) error {
 	if err != nil {
 		return err
 	}
-	f, err := s.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: partition(0), Number: 5, Owner: "worker"}))
+	f, err := s.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: partition(0), Generation: 5, Owner: "worker"}))
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func consume(ctx context.Context, s *sqlsink.Sink) error {
 			if _, ok := held[n]; ok || rand.IntN(50) > 0 {
 				continue
 			}
-			f, err := s.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: partition(n), Number: rand.Int64N(20) + 1, Owner: fmt.Sprint(os.Getpid())}))
+			f, err := s.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: partition(n), Generation: rand.Int64N(20) + 1, Owner: fmt.Sprint(os.Getpid())}))
 			if err == nil && f.Next < messages { // it may have got there since it was read
 				held[n] = f
 			} else if err != nil && !errors.Is(err, epoch.ErrStale) {
@@ -302,7 +302,7 @@ func TestAProcessFrozenWithTheWriteLockHoldsAllUpUntilItGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatalf("reading a fence: %v", err)
 	}
-	_, err = impatient.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: partition(0), Number: 6}))
+	_, err = impatient.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: partition(0), Generation: 6}))
 	wantError(t, err, "write lock was not free for 50ms", "frozen process")
 	w.signal(syscall.SIGCONT)
 	w.resume()

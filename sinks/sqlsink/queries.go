@@ -8,7 +8,7 @@ type queries struct {
 func newQueries(d Dialect, prefix string) queries {
 	const (
 		key   = ` WHERE consumer_group = ? AND topic = ? AND number = ?`
-		state = `log, source, lease_number, owner, epoch, claim, next_offset, leader_epoch, applied`
+		state = `log, source, lease_generation, owner, epoch, claim, next_offset, leader_epoch, applied`
 	)
 	fences := prefix + `fences`
 	return queries{
@@ -16,7 +16,7 @@ func newQueries(d Dialect, prefix string) queries {
 		topic: `SELECT number, ` + state + ` FROM ` + fences + ` WHERE consumer_group = ? AND topic = ?`,
 		insert: `INSERT INTO ` + fences + ` (consumer_group, topic, number, log, source, next_offset, leader_epoch)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?)`,
-		claim: `UPDATE ` + fences + ` SET lease_number = ?, owner = ?, epoch = ?, claim = ?,` +
+		claim: `UPDATE ` + fences + ` SET lease_generation = ?, owner = ?, epoch = ?, claim = ?,` +
 			` next_offset = COALESCE(?, next_offset), leader_epoch = COALESCE(?, leader_epoch),` +
 			` applied = COALESCE(?, applied), claimed_at = ` + d.now() +
 			key + ` AND epoch = ? AND claim = ?`,

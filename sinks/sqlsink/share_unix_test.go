@@ -30,7 +30,7 @@ func share(ctx context.Context, s *sqlsink.Sink) error {
 	if err != nil {
 		return err
 	}
-	f, err := s.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: o, Number: 1}))
+	f, err := s.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1}))
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func share(ctx context.Context, s *sqlsink.Sink) error {
 		asked := time.Now()
 		err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
 			for i := range 20 {
-				if err := appendEffect(ctx, tx, o.String(), "effect"); err != nil {
+				if err := appendEffect(ctx, tx, o.Partition.String(), "effect"); err != nil {
 					return err
 				}
 				if i == 0 {

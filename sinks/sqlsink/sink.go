@@ -165,7 +165,7 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 			return err
 		}
 	}
-	known, err := s.topic(within, t.conn, starts[0].Group, starts[0].Topic)
+	known, err := s.topic(within, t.conn, starts[0].Partition.Group, starts[0].Partition.Topic)
 	if err != nil {
 		return err
 	}
@@ -234,8 +234,8 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	// The comparison stands in the statement too: whatever the locks are
 	// worth, no claim but the one that was seen is ever replaced.
 	r, err := t.conn.ExecContext(within, s.q.claim,
-		f.Number, f.Owner, int64(f.Epoch), f.Claim[:], next, leaderEpoch, applied,
-		c.Group, c.Topic, c.Partition.Number, int64(seen.Epoch), seen.Claim[:])
+		f.Generation, f.Owner, int64(f.Epoch), f.Claim[:], next, leaderEpoch, applied,
+		c.Partition.Group, c.Partition.Topic, c.Partition.Number, int64(seen.Epoch), seen.Claim[:])
 	if err := oneRow(r, err); err != nil {
 		return epoch.Fence{}, err
 	}
@@ -275,7 +275,7 @@ func (s *Sink) read(ctx context.Context, q querier, query string, p epoch.Partit
 // scan reads the columns of a fence, after those given.
 func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) error {
 	var claim []byte
-	if err := row.Scan(slices.Concat(before, []any{&f.Log, &f.Source, &f.Number, &f.Owner,
+	if err := row.Scan(slices.Concat(before, []any{&f.Log, &f.Source, &f.Generation, &f.Owner,
 		&f.Epoch, &claim, &f.Next, &f.LeaderEpoch, &f.Applied})...); err != nil {
 		return err
 	}

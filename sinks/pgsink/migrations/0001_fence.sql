@@ -14,7 +14,7 @@
 --   XF005 log         the fence counts the offsets of another log
 --   XF006 source      the fence is leased from another issuer
 --   XF007 claim id    the new claim id is not a fresh one
---   XF008 no lease    the number of the lease is not positive
+--   XF008 no lease    the generation of the lease is not positive
 --   XF009 exhausted   epochs are used up
 --   XF010 adopted     a claim adopts a position, and is not the first of its fence
 
@@ -33,20 +33,20 @@ $$;
 -- One row per partition. It is never deleted: a group whose fence is gone would
 -- begin again at the earliest message.
 create table "epochfence".fence (
-    group_name   text collate "C" not null,
-    topic        text collate "C" not null,
-    partition    integer not null,
-    log_id       text collate "C" not null, -- whose offsets next_offset counts
-    lease_source text collate "C" not null, -- who issued lease_number
-    lease_number bigint not null default 0, -- for people
-    owner        text not null default '',  -- for people
-    epoch        bigint not null default 0, -- zero: seeded, never claimed
-    claim_id     uuid not null default '00000000-0000-0000-0000-000000000000',
-    next_offset  bigint not null,           -- the next message to apply
-    leader_epoch integer not null default -1, -- of the message before next_offset, or a later one of its log
-    applied      boolean not null default false, -- the group has applied what is before next_offset
-    claimed_at   timestamptz,               -- for people
-    advanced_at  timestamptz,               -- for people
+    group_name       text collate "C" not null,
+    topic            text collate "C" not null,
+    partition        integer not null,
+    log_id           text collate "C" not null, -- whose offsets next_offset counts
+    lease_source     text collate "C" not null, -- who issued lease_generation
+    lease_generation bigint not null default 0, -- for people
+    owner            text not null default '',  -- for people
+    epoch            bigint not null default 0, -- zero: seeded, never claimed
+    claim_id         uuid not null default '00000000-0000-0000-0000-000000000000',
+    next_offset      bigint not null,           -- the next message to apply
+    leader_epoch     integer not null default -1, -- of the message before next_offset, or a later one of its log
+    applied          boolean not null default false, -- the group has applied what is before next_offset
+    claimed_at       timestamptz,               -- for people
+    advanced_at      timestamptz,               -- for people
     primary key (group_name, topic, partition)
 ) with (fillfactor = 50); -- each advance writes a version of the row: let it find room beside the last
 
@@ -118,7 +118,7 @@ $$;
 -- may adopt a position; null is none. It relies on READ COMMITTED: the row it locks
 -- is the newest.
 create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
-    seen_epoch bigint, seen_claim uuid, log text, source text, number bigint, above bigint, new_owner text, new_claim uuid,
+    seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
     adopt_offset bigint, adopt_epoch integer)
 returns setof "epochfence".fence
 language plpgsql security definer set search_path = "epochfence", pg_temp
@@ -140,7 +140,7 @@ begin
     if new_claim = '00000000-0000-0000-0000-000000000000' or new_claim = f.claim_id then
         raise exception using errcode = 'XF007', message = 'claim id is not a fresh one', detail = row_to_json(f);
     end if;
-    if number <= 0 then
+    if generation <= 0 then
         raise exception using errcode = 'XF008', message = 'no lease', detail = row_to_json(f);
     end if;
     if f.log_id <> log then
@@ -157,7 +157,7 @@ begin
     end if;
     return query
     update fence t
-    set lease_number = number, owner = new_owner, epoch = greatest(number, t.epoch + 1, above + 1),
+    set lease_generation = generation, owner = new_owner, epoch = greatest(generation, t.epoch + 1, above + 1),
         claim_id = new_claim, claimed_at = clock_timestamp(),
         next_offset = coalesce(adopt_offset, t.next_offset), applied = t.applied or adopt_offset is not null,
         leader_epoch = case when adopt_offset is null then t.leader_epoch else adopt_epoch end

@@ -17,7 +17,7 @@ create schema if not exists "epochfence";
 --   XF005 log         the fence counts the offsets of another log
 --   XF006 source      the fence is leased from another issuer
 --   XF007 claim id    the new claim id is not a fresh one
---   XF008 no lease    the number of the lease is not positive
+--   XF008 no lease    the generation of the lease is not positive
 --   XF009 exhausted   epochs are used up
 --   XF010 adopted     a claim adopts a position, and is not the first of its fence
 
@@ -36,20 +36,20 @@ $$;
 -- One row per partition. It is never deleted: a group whose fence is gone would
 -- begin again at the earliest message.
 create table "epochfence".fence (
-    group_name   text collate "C" not null,
-    topic        text collate "C" not null,
-    partition    integer not null,
-    log_id       text collate "C" not null, -- whose offsets next_offset counts
-    lease_source text collate "C" not null, -- who issued lease_number
-    lease_number bigint not null default 0, -- for people
-    owner        text not null default '',  -- for people
-    epoch        bigint not null default 0, -- zero: seeded, never claimed
-    claim_id     uuid not null default '00000000-0000-0000-0000-000000000000',
-    next_offset  bigint not null,           -- the next message to apply
-    leader_epoch integer not null default -1, -- of the message before next_offset, or a later one of its log
-    applied      boolean not null default false, -- the group has applied what is before next_offset
-    claimed_at   timestamptz,               -- for people
-    advanced_at  timestamptz,               -- for people
+    group_name       text collate "C" not null,
+    topic            text collate "C" not null,
+    partition        integer not null,
+    log_id           text collate "C" not null, -- whose offsets next_offset counts
+    lease_source     text collate "C" not null, -- who issued lease_generation
+    lease_generation bigint not null default 0, -- for people
+    owner            text not null default '',  -- for people
+    epoch            bigint not null default 0, -- zero: seeded, never claimed
+    claim_id         uuid not null default '00000000-0000-0000-0000-000000000000',
+    next_offset      bigint not null,           -- the next message to apply
+    leader_epoch     integer not null default -1, -- of the message before next_offset, or a later one of its log
+    applied          boolean not null default false, -- the group has applied what is before next_offset
+    claimed_at       timestamptz,               -- for people
+    advanced_at      timestamptz,               -- for people
     primary key (group_name, topic, partition)
 ) with (fillfactor = 50); -- each advance writes a version of the row: let it find room beside the last
 
@@ -121,7 +121,7 @@ $$;
 -- may adopt a position; null is none. It relies on READ COMMITTED: the row it locks
 -- is the newest.
 create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
-    seen_epoch bigint, seen_claim uuid, log text, source text, number bigint, above bigint, new_owner text, new_claim uuid,
+    seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
     adopt_offset bigint, adopt_epoch integer)
 returns setof "epochfence".fence
 language plpgsql security definer set search_path = "epochfence", pg_temp
@@ -143,7 +143,7 @@ begin
     if new_claim = '00000000-0000-0000-0000-000000000000' or new_claim = f.claim_id then
         raise exception using errcode = 'XF007', message = 'claim id is not a fresh one', detail = row_to_json(f);
     end if;
-    if number <= 0 then
+    if generation <= 0 then
         raise exception using errcode = 'XF008', message = 'no lease', detail = row_to_json(f);
     end if;
     if f.log_id <> log then
@@ -160,7 +160,7 @@ begin
     end if;
     return query
     update fence t
-    set lease_number = number, owner = new_owner, epoch = greatest(number, t.epoch + 1, above + 1),
+    set lease_generation = generation, owner = new_owner, epoch = greatest(generation, t.epoch + 1, above + 1),
         claim_id = new_claim, claimed_at = clock_timestamp(),
         next_offset = coalesce(adopt_offset, t.next_offset), applied = t.applied or adopt_offset is not null,
         leader_epoch = case when adopt_offset is null then t.leader_epoch else adopt_epoch end
@@ -169,7 +169,8 @@ begin
 end
 $$;
 
--- refuse raises what speaks against an advance, if anything does.
+-- refuse raises what speaks against an advance, if anything does, or, where there is
+-- no position to start from, against holding the claim.
 create function "epochfence".refuse(in_group text, in_topic text, in_partition integer, in_claim uuid, in_from bigint,
     nonce text)
 returns void
@@ -195,8 +196,8 @@ $$;
 
 -- enter is the first statement of a fenced transaction. It bounds the
 -- transaction in time, marks it, takes a shared lock by which a later claim
--- finds it, and refuses at once what advance would refuse now. It holds no lock
--- on a fence. It returns the transaction's id.
+-- finds it, and refuses at once what advance would refuse now, or hold, for which
+-- froms is null. It holds no lock on a fence. It returns the transaction's id.
 --
 -- The locks come before the look: a transaction that the look let through is
 -- one that a later claim finds.
@@ -224,7 +225,7 @@ begin
         with ordinality as a (group_name, topic, partition, claim, start, position)
     left join fence f
         on f.group_name = a.group_name and f.topic = a.topic and f.partition = a.partition
-    where f.claim_id is distinct from a.claim or f.next_offset is distinct from a.start
+    where f.claim_id is distinct from a.claim or f.next_offset <> a.start
         or a.claim = '00000000-0000-0000-0000-000000000000'
     order by a.position limit 1;
     if found then
@@ -283,7 +284,7 @@ begin
             -- match. Lock it, and judge what it has become.
             perform from fence f
             where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
-            for update;
+            for no key update;
             perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);
             if attempt = 2 then
                 raise exception 'fence neither advanced nor refused';
@@ -294,10 +295,36 @@ begin
 end
 $$;
 
+-- hold is the last statement before COMMIT where no position is moved: the fence's
+-- claim is mine, until the transaction has ended, or it raises. It returns the nonce, as
+-- advance does.
+--
+-- An advance changes no column of a key, so that it passes beside this lock; claim
+-- locks the row FOR UPDATE, so that it waits for it. The look comes after the lock, as
+-- a statement of its own: in READ COMMITTED it sees what was committed before it was
+-- granted. A stricter transaction sees what its snapshot does, and there the lock is
+-- a serialization failure where a claim has replaced that since.
+create function "epochfence".hold(in_group text, in_topic text, in_partition integer, in_claim uuid,
+    xid bigint, lock bigint, nonce text)
+returns text
+language plpgsql security definer set search_path = "epochfence", pg_temp
+as $$
+begin
+    if not entered(xid, lock) then
+        raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;
+    end if;
+    perform from fence f
+    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
+    for key share;
+    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);
+    return nonce;
+end
+$$;
+
 revoke all on "epochfence".migration, "epochfence".fence from public;
 revoke all on function "epochfence".schema_version, "epochfence".read_fence, "epochfence".read_fences,
     "epochfence".server, "epochfence".seed, "epochfence".claim,
-    "epochfence".refuse, "epochfence".enter, "epochfence".entered, "epochfence".advance from public;
+    "epochfence".refuse, "epochfence".enter, "epochfence".entered, "epochfence".advance, "epochfence".hold from public;
 
 insert into "epochfence".migration (version, name) values (1, 'fence');
 
@@ -352,5 +379,6 @@ grant execute on function
     "epochfence".claim,
     "epochfence".enter,
     "epochfence".advance,
+    "epochfence".hold,
     "epochfence".dead_letter
 to "App";

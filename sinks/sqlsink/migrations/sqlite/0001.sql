@@ -3,20 +3,20 @@ CREATE TABLE {{prefix}}schema (
 ) STRICT;
 
 CREATE TABLE {{prefix}}fences (
-    consumer_group TEXT    NOT NULL,
-    topic          TEXT    NOT NULL,
-    number         INTEGER NOT NULL,            -- of the partition
-    log            TEXT    NOT NULL,            -- whose offsets are counted
-    source         TEXT    NOT NULL,            -- who issues the leases
-    lease_number   INTEGER NOT NULL DEFAULT 0,  -- these two are for people
-    owner          TEXT    NOT NULL DEFAULT '',
-    epoch          INTEGER NOT NULL DEFAULT 0,  -- 0: not yet claimed
-    claim          BLOB    NOT NULL DEFAULT x'00000000000000000000000000000000',
-    next_offset    INTEGER NOT NULL,            -- of the next message to apply
-    leader_epoch   INTEGER NOT NULL DEFAULT -1, -- of the last message applied, or of the log where the partition began
-    applied        INTEGER NOT NULL DEFAULT 0,  -- 1: the group has applied what is before next_offset
-    claimed_at     TEXT,                        -- UTC; for people, nothing compares them
-    advanced_at    TEXT,
+    consumer_group   TEXT    NOT NULL,
+    topic            TEXT    NOT NULL,
+    number           INTEGER NOT NULL,            -- of the partition
+    log              TEXT    NOT NULL,            -- whose offsets are counted
+    source           TEXT    NOT NULL,            -- who issues the leases
+    lease_generation INTEGER NOT NULL DEFAULT 0,  -- these two are for people
+    owner            TEXT    NOT NULL DEFAULT '',
+    epoch            INTEGER NOT NULL DEFAULT 0,  -- 0: not yet claimed
+    claim            BLOB    NOT NULL DEFAULT x'00000000000000000000000000000000',
+    next_offset      INTEGER NOT NULL,            -- of the next message to apply
+    leader_epoch     INTEGER NOT NULL DEFAULT -1, -- of the last message applied, or of the log where the partition began
+    applied          INTEGER NOT NULL DEFAULT 0,  -- 1: the group has applied what is before next_offset
+    claimed_at       TEXT,                        -- UTC; for people, nothing compares them
+    advanced_at      TEXT,
     PRIMARY KEY (consumer_group, topic, number),
     CHECK (epoch >= 0),
     CHECK (length(claim) = 16)
