@@ -80,8 +80,9 @@ func (c *chaos) claim(do func() error) error {
 func (c *chaos) start(r *rig, name string, o options) *process {
 	p := r.process(name, nil)
 	p.sink.Script(memsink.Hooks{
-		Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error { return c.commit(p.member, do) },
-		Claim:  func(_ context.Context, _ epoch.Claim, do func() error) error { return c.claim(do) },
+		Commit:     func(_ context.Context, _ []epoch.Advance, do func() error) error { return c.commit(p.member, do) },
+		CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error { return c.commit(p.member, do) },
+		Claim:      func(_ context.Context, _ epoch.Claim, do func() error) error { return c.claim(do) },
 	})
 	p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, c.handle, p.watched(o)) })
 	return p

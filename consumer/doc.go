@@ -12,14 +12,14 @@
 //
 // The source grants partitions; each grant is a [Tenure] and gets a goroutine,
 // which claims the partition ([epoch.Sink]: read, confirm with the source,
-// swap), reads from the position that the claim returned, and hands what it
-// reads to a committer. A committer takes what is ready from all of its
-// partitions, calls the handler for each message, and commits the lot in one
-// transaction whose last statement checks and moves their fences. It never
-// waits for more.
+// swap), reads from the position that the claim returned, and offers what it
+// reads to an event loop. The loop owns what is pending of all its partitions, and their
+// fences. It takes what is ready from all of them, has a transaction call the handler for each
+// message and commit the lot, and decides what the answer means. The transaction's
+// last statement checks and moves the fences. The loop never waits for more to come.
 //
 // A transaction that fails is rolled back as a whole. The partition whose
-// message failed is then taken alone, in the committer's second lane, and its
+// message failed is then taken alone, in the loop's second lane, and its
 // batch split, down to the message at fault, which is retried with backoff. The
 // other partitions go on meanwhile.
 //

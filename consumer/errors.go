@@ -90,3 +90,8 @@ type permanentError struct{ err error }
 
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
+
+func isPermanent(err error) bool {
+	var permanent *permanentError
+	return errors.As(err, &permanent)
+}

@@ -11,6 +11,22 @@ import (
 
 // What a person and an observer are told, and how long to wait after it.
 
+// claimed reports a claim.
+func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
+	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
+	if seen.Epoch == 0 {
+		about = append(about, "begins", o.run.began(got))
+	} else {
+		about = append(about, "replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
+	}
+	level := slog.LevelInfo
+	if o.run.troubles.claimed(o.partition); o.run.troubles.troubled(o.partition) {
+		level = slog.LevelDebug // one of many, perhaps
+	}
+	o.logger.Log(context.Background(), level, "claimed", about...)
+	o.run.Observer.Observe(Claimed{Fence: got, Seen: seen, Took: took})
+}
+
 // ended reports why consuming under a claim came to an end. It does so for a
 // tenure that is over as well: that a transaction was refused is news all the
 // same.
@@ -20,39 +36,35 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		o.retries.Reset()
 		o.progress = false
 	}
-	o.keep = out.end == halted
+	o.claimValid = out.action == halt
 	o.above = max(o.above, out.above)
-	if now, ok := fenceAt(o.fence, out.err); ok && (out.end == refused || out.end == inDoubt) && o.compare(now) {
+	if now, ok := fenceAt(o.fence, out.err); ok && (out.action == giveUp || out.action == claimAgain) && o.compare(now) {
 		return o.retries.next()
 	}
-	switch out.end {
-	case refused:
-		o.logger.Warn("stale: the partition belongs to a later claim; rolled back",
-			"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
-			"held_epoch", out.stale.Held.Epoch, "held_claim", out.stale.Held.Claim,
-			"held_owner", out.stale.Held.Owner, "held_next", out.stale.Held.Next)
-		o.run.Observer.Observe(Stale{Ours: o.fence, Held: out.stale.Held})
+	switch out.action {
+	case giveUp:
+		o.stale(out.err)
 		return o.retries.next()
-	case inDoubt:
+	case claimAgain:
 		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
 		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
 		in := o.retries.next()
-		o.stands(o.fence.Next, out.err, 0, in)
+		o.stands(out.err, 0, in)
 		return in
-	case surpassed:
+	case claimAbove:
 		o.logger.Warn("another system has seen a higher epoch than the sink has issued, claiming again above it; was the sink restored, or did it lose transactions in a failover?",
 			"epoch", o.fence.Epoch, "seen", out.above)
 		return o.retries.next()
-	case halted:
+	case halt:
 		return o.halted(out.err)
-	case haltedInDoubt:
+	case haltInDoubt:
 		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
 		return o.halted(out.err)
-	case escaped:
-		o.run.escape(o.partition, out.err)
-		o.escaped(out.err)
+	case haltForGood:
+		o.run.endedTx(o.partition, out.err)
+		o.haltedForGood(out.err)
 		return forever
-	default: // left: the tenure is over
+	default: // leave: the tenure is over
 		return 0
 	}
 }
@@ -67,10 +79,41 @@ func (o *ownership[TX]) compare(now epoch.Fence) (back bool) {
 	o.logger.Error("the sink went back; claiming again and going on from where it is", "err", err,
 		"was_epoch", err.Was.Epoch, "was_next", err.Was.Next, "epoch", now.Epoch, "next", now.Next, "owner", now.Owner)
 	o.run.Observer.Observe(WentBack{Was: err.Was, Now: now})
-	o.run.lookout.lookAtAll()
-	o.probe.passed(o.probe.suspects)
+	o.run.lookAtAll()
+	o.forget()
 	o.fence = now
 	return true
+}
+
+// fenceAt is the fence that a refusal shows, of a partition whose fence we left
+// as ours.
+func fenceAt(ours epoch.Fence, err error) (now epoch.Fence, ok bool) {
+	var (
+		back  *epoch.WentBackError
+		stale *epoch.StaleError
+		moved *epoch.MovedError
+	)
+	switch {
+	case errors.As(err, &back):
+		return back.Now, true
+	case errors.As(err, &stale):
+		return stale.Held, stale.Held.Partition == ours.Partition
+	case errors.As(err, &moved):
+		ours.Next = moved.Next
+		return ours, true
+	default:
+		return epoch.Fence{}, false
+	}
+}
+
+func (o *ownership[TX]) stale(err error) {
+	var stale *epoch.StaleError
+	errors.As(err, &stale)
+	o.logger.Warn("stale: the partition belongs to a later claim; rolled back",
+		"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
+		"held_epoch", stale.Held.Epoch, "held_claim", stale.Held.Claim,
+		"held_owner", stale.Held.Owner, "held_next", stale.Held.Next)
+	o.run.Observer.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
 // unclaimed reports why there is no claim.
@@ -113,18 +156,72 @@ func (o *ownership[TX]) halted(err error) time.Duration {
 	return in
 }
 
-// stands reports a partition that has not moved for long, after an attempt that
-// took so long has failed and before another one that follows after in.
-func (o *ownership[TX]) stands(next epoch.Offset, err error, took, in time.Duration) {
-	now := time.Now()
-	if !o.probe.still.failed(now.Add(-took), now, in, o.tenure.Term()) {
+// advanced reports a transaction that has committed, and mirrors the position.
+func (o *ownership[TX]) advanced(now epoch.Fence, of part[TX], took time.Duration) {
+	select {
+	case o.applied <- struct{}{}:
+	default:
+	}
+	o.tenure.Mirror(now)
+	failed := 0
+	if of.failed != nil {
+		failed = 1
+	} else {
+		o.run.troubles.well(o.partition)
+	}
+	o.run.Observer.Observe(Advanced{
+		Partition: o.partition, Epoch: of.epoch, From: of.advance.From, To: of.advance.To,
+		Messages: len(of.messages), Failed: failed, Bytes: size(of.messages), Took: took,
+	})
+}
+
+func size(ms []Message) int {
+	n := 0
+	for _, m := range ms {
+		n += len(m.Key) + len(m.Value)
+		for _, h := range m.Headers {
+			n += len(h.Key) + len(h.Value)
+		}
+	}
+	return n
+}
+
+// report reports a transaction that failed and is tried again after in.
+func (p *pending[TX]) report(v verdict, in, took time.Duration) {
+	o := p.owner
+	if v.lesson == final {
+		o.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", p.bisect.first, "attempt", p.bisect.attempts)
+	}
+	if v.action != retry || in == 0 {
 		return
 	}
-	o.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(o.probe.still.since), "err", err)
+	offset, attempt := p.fence.Next, p.bisect.attempts
+	if len(p.batch.Messages) > 0 {
+		offset = p.batch.Messages[0].Offset
+	}
+	if v.lesson == transient {
+		o.stands(v.err, took, in)
+	}
+	if attempt > 0 {
+		o.trouble(slog.LevelWarn, "message failed, trying again", v.err, "offset", offset, "attempt", attempt, "retry_in", in)
+	} else {
+		o.trouble(slog.LevelWarn, "transient failure, trying again", v.err, "offset", offset, "retry_in", in)
+	}
+	o.run.Observer.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Err: v.err, RetryIn: in})
+}
+
+// stands reports a partition that has not moved for long, after an attempt that
+// took so long has failed and before another one that follows after in.
+func (o *ownership[TX]) stands(err error, took, in time.Duration) {
+	now, next := time.Now(), o.fence.Next
+	if !o.still.failed(now.Add(-took), now, in, o.tenure.Term()) {
+		return
+	}
+	o.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(o.still.since), "err", err)
 	o.run.Observer.Observe(Halted{Partition: o.partition, Next: next, Err: err, RetryIn: in})
 }
 
-func (o *ownership[TX]) escaped(err error) {
+func (o *ownership[TX]) haltedForGood(err error) {
 	o.logger.Error("halted until restarted", "next", o.next(), "err", err)
 	o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err})
 }
@@ -140,4 +237,22 @@ func (o *ownership[TX]) next() epoch.Offset {
 		return -1
 	}
 	return o.fence.Next
+}
+
+func (o *ownership[TX]) drained() {
+	o.logger.Info("drained", "epoch", o.fence.Epoch, "next", o.next())
+	o.run.Observer.Observe(Drained{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next()})
+}
+
+// watch reports transactions that go on long after their time is up, although
+// this process runs: of a handler that does not return when its context is
+// cancelled. Nothing can be done about it from here.
+func (r *runner[TX]) watch(os []Overdue) *awake {
+	return afterAwake(2*os[0].Timeout, func() {
+		for _, o := range os {
+			r.log(o.Partition).Error("a transaction goes on long after its context was cancelled; does the handler return when it is?",
+				"epoch", o.Epoch, "from", o.From, "to", o.To, "batch_timeout", o.Timeout)
+			r.Observer.Observe(o)
+		}
+	})
 }

@@ -38,18 +38,20 @@ func RunBatch[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h
 // runner is what one Run has in common.
 type runner[TX any] struct {
 	Options[TX]
+	policy policy
 	sink   epoch.Sink[TX]
 	handle applyFunc[TX]
 	stop   context.CancelCauseFunc // ends Run with an error
 
-	owning   sync.WaitGroup
+	tenures  gate
+	running  sync.WaitGroup // loops, and what they have started
 	troubles *troubles
-	lookout  *lookout[TX]
+	underWay underWay
+	loops    []*loop[TX]
 
-	mu         sync.Mutex
-	over       bool // the source's Run has returned
-	committers []*committer[TX]
-	escapes    map[epoch.Partition]error // partitions whose handler committed by itself
+	mu    sync.Mutex
+	pins  map[*loop[TX]]int
+	ended map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
 }
 
 func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle applyFunc[TX], o Options[TX]) error {
@@ -65,40 +67,34 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	r := &runner[TX]{Options: o, sink: sink, handle: handle, stop: stop, escapes: map[epoch.Partition]error{}}
-
-	r.troubles = newTroubles(r.Logger)
+	r := &runner[TX]{
+		Options: o, policy: policy{maxAttempts: o.MaxAttempts, onFailure: o.OnFailure != nil}, sink: sink, handle: handle, stop: stop,
+		troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+	}
 	defer r.troubles.close()
-	// A committer outlives ctx: what ends its work is the end of each tenure.
-	var running sync.WaitGroup
 	for range o.Committers {
-		c := newCommitter(context.WithoutCancel(ctx), r)
-		r.committers = append(r.committers, c)
-		c.start(&running)
+		// A loop outlives ctx: what ends its work is the end of each tenure.
+		l := newLoop(context.WithoutCancel(ctx), r)
+		r.loops = append(r.loops, l)
+		r.running.Go(l.serve)
 	}
 	over := make(chan struct{})
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
-	r.lookout = newLookout(context.WithoutCancel(ctx), r)
-	running.Go(r.lookout.serve)
 	err = source.Run(ctx, func(ctx context.Context, t Tenure) {
-		if !r.enter() {
-			return
+		if !r.tenures.enter() {
+			return // after its Run has returned, a source must grant nothing
 		}
-		defer r.owning.Done()
+		defer r.tenures.leave()
 		r.own(ctx, t)
 	})
-	r.mu.Lock()
-	r.over = true
-	r.mu.Unlock()
 	// A source waits for a drain only so long. Nothing of ours runs on after
 	// Run, not even a transaction that is bound to be refused.
-	r.owning.Wait()
-	for _, c := range r.committers {
-		close(c.closed)
+	r.tenures.close()
+	for _, l := range r.loops {
+		close(l.closed)
 	}
-	r.lookout.stop()
-	running.Wait()
+	r.running.Wait()
 
 	var fatal *fatalError
 	if errors.As(context.Cause(ctx), &fatal) {
@@ -107,16 +103,11 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 	return err
 }
 
-// enter reports whether a tenure may begin: not once the source's Run has returned,
-// after which a source must grant nothing.
-func (r *runner[TX]) enter() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.over {
-		return false
+// lookAtAll has all partitions looked at that have nothing to commit.
+func (r *runner[TX]) lookAtAll() {
+	for _, l := range r.loops {
+		l.do(l.idle.lookAtAll)
 	}
-	r.owning.Add(1)
-	return true
 }
 
 // fatalError ends Run: a mistake in the options that shows only once a
@@ -125,42 +116,37 @@ type fatalError struct{ err error }
 
 func (e *fatalError) Error() string { return e.err.Error() }
 
-// pin gives a partition to the committer that has the fewest.
-func (r *runner[TX]) pin() *committer[TX] {
+// pin gives a partition to the loop that has the fewest.
+func (r *runner[TX]) pin() *loop[TX] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	least := r.committers[0]
-	for _, c := range r.committers[1:] {
-		if c.pinned < least.pinned {
-			least = c
-		}
-	}
-	least.pinned++
+	least := slices.MinFunc(r.loops, func(a, b *loop[TX]) int { return r.pins[a] - r.pins[b] })
+	r.pins[least]++
 	return least
 }
 
-func (r *runner[TX]) unpin(c *committer[TX]) {
+func (r *runner[TX]) unpin(l *loop[TX]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c.pinned--
+	r.pins[l]--
 }
 
 func (r *runner[TX]) log(p epoch.Partition) *slog.Logger {
 	return r.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number)
 }
 
-// escape notes that the handler has committed by itself, for as long as this
-// Run lasts: a rebalance must not let it do so again.
-func (r *runner[TX]) escape(p epoch.Partition, err error) {
+// endedTx notes that the handler has ended a transaction by itself, for as long as
+// this Run lasts: a rebalance must not let it do so again.
+func (r *runner[TX]) endedTx(p epoch.Partition, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.escapes[p] = err
+	r.ended[p] = err
 }
 
-func (r *runner[TX]) escapedFrom(p epoch.Partition) error {
+func (r *runner[TX]) endedTxOf(p epoch.Partition) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.escapes[p]
+	return r.ended[p]
 }
 
 // batchTimeout bounds a transaction by what remains of a lease in good order,
@@ -189,9 +175,6 @@ func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
 		at := -1
 		err := guard(func() error {
 			for i, m := range ms {
-				if m.Control {
-					continue
-				}
 				at = i
 				if err := context.Cause(ctx); err != nil {
 					return err
@@ -208,11 +191,7 @@ func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
 
 func allAtOnce[TX any](handle BatchHandler[TX]) applyFunc[TX] {
 	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
-		// A copy: a handler may sort its slice; ours says what is still to be applied.
-		ms = slices.DeleteFunc(slices.Clone(ms), func(m Message) bool { return m.Control })
-		if len(ms) == 0 {
-			return -1, nil
-		}
+		ms = slices.Clone(ms) // a handler may sort its slice; ours says what is still to be applied
 		return -1, guard(func() error { return handle(ctx, tx, ms, e) })
 	}
 }

@@ -3,29 +3,43 @@ package consumer
 import (
 	"maps"
 	"slices"
+	"sync"
 	"time"
-
-	"github.com/epochfence/epochfence/epoch"
 )
 
-// underWay is a transaction that goes on.
+// underWay lists the transactions that go on, for people who wait for them.
 type underWay struct {
-	first   epoch.Advance
-	more    int // partitions that share it
-	began   time.Time
-	timeout time.Duration
+	mu   sync.Mutex
+	open map[*open]struct{}
 }
 
-// goesOn notes a transaction until done is called.
-func (c *committer[TX]) goesOn(u *underWay) (done func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.under[u] = struct{}{}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.under, u)
+// open is a transaction that goes on.
+type open struct {
+	Overdue     // what is to be said of it once it is
+	more    int // partitions that share it
+	began   time.Time
+}
+
+// add notes a transaction until done is called.
+func (u *underWay) add(o Overdue, more int) (done func()) {
+	t := &open{o, more, time.Now()}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.open == nil {
+		u.open = map[*open]struct{}{}
 	}
+	u.open[t] = struct{}{}
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.open, t)
+	}
+}
+
+func (u *underWay) list() []*open {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Collect(maps.Keys(u.open))
 }
 
 // patienceAtTheEnd is how long a Run that ends is silent about what it waits for.
@@ -43,17 +57,12 @@ func (r *runner[TX]) sayWhatIsWaitedFor(over <-chan struct{}) {
 			return
 		case <-timer.C:
 		}
-		var under []*underWay
-		for _, c := range r.committers {
-			c.mu.Lock()
-			under = slices.AppendSeq(under, maps.Keys(c.under))
-			c.mu.Unlock()
+		open := r.underWay.list()
+		for _, t := range open {
+			r.log(t.Partition).Info("stopping: waiting for the end of a transaction", "from", t.From, "to", t.To,
+				"partitions_beside", t.more, "for", time.Since(t.began).Round(time.Millisecond), "batch_timeout", t.Timeout)
 		}
-		for _, u := range under {
-			r.log(u.first.Partition).Info("stopping: waiting for the end of a transaction", "from", u.first.From, "to", u.first.To,
-				"partitions_beside", u.more, "for", time.Since(u.began).Round(time.Millisecond), "batch_timeout", u.timeout)
-		}
-		if len(under) == 0 {
+		if len(open) == 0 {
 			r.Logger.Info("stopping: no transaction is under way; waiting for the source to give back what it holds",
 				"for", time.Since(began).Round(time.Millisecond))
 		}

@@ -19,15 +19,19 @@ const (
 	fences   = "epoch/fences.go"
 	holds    = "epoch/hold.go"
 	claiming = "consumer/claim.go"
-	owning   = "consumer/own.go"
-	transact = "consumer/transact.go"
-	holding  = "consumer/holding.go"
+	owning   = "consumer/ownership.go"
+	verdicts = "consumer/verdict.go"
+	loops    = "consumer/loop.go"
+	pendings = "consumer/pending.go"
+	transact = "consumer/transaction.go"
 	running  = "consumer/run.go"
-	aside    = "consumer/beside.go"
-	lanes    = "consumer/committer.go"
+	aside    = "consumer/background.go"
 	sizes    = "consumer/sizing.go"
 	options  = "consumer/options.go"
-	lookout  = "consumer/lookout.go"
+	idling   = "consumer/idle.go"
+	bisects  = "consumer/bisection.go"
+	reports  = "consumer/report.go"
+	batches  = "consumer/batch.go"
 	fenceSQL = "sinks/pgsink/migrations/0001_fence.sql"
 	kafka    = "consumer/kafkasource"
 
@@ -123,14 +127,14 @@ var guardsOfTheRest = []guard{
 		{fences, "after := maps.Clone(fs)", "after := fs"},
 	}, "epoch", "TestAdvanceIsAllOrNothingAndNamesTheFirstInKeyOrder"},
 	{"R3", "a missing fence is taken for doubt", []edit{
-		{transact, "outcome{end: halted, err: err}, missing.Partition", "outcome{end: inDoubt, err: err}, missing.Partition"},
+		{verdicts, "verdict{action: halt, err: err}, missing.Partition", "verdict{action: claimAgain, err: err}, missing.Partition"},
 	}, "consumer", "TestR9AFenceMissingAtTheCommitHaltsAtOnce"},
 
 	{"R4", "the early look locks the fence", []edit{
 		{fenceSQL, "    perform pg_advisory_xact_lock_shared(k) from unnest(locks) k;\n", "    perform pg_advisory_xact_lock_shared(k) from unnest(locks) k;\n    perform from fence f where f.claim_id = any (claims) for update;\n"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R4", "partitions are applied in the order they became ready", []edit{
-		{transact, "\tslices.SortFunc(hs, func(a, b *holding[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })\n", ""},
+		{loops, "\tslices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })\n", ""},
 	}, "consumer", "TestR4PartitionsAreAppliedInKeyOrder"},
 	{"R4", "advances go to PostgreSQL in the caller's order", []edit{
 		{"sinks/pgsink/advances.go", "\tslices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })\n", ""},
@@ -140,24 +144,24 @@ var guardsOfTheRest = []guard{
 	}, "sinks/sqlsink", onSQLite + "of several partitions one is refused: nothing of any commits, and the first refused in key order is named"},
 
 	{"R5", "a commit in doubt is a message's failure", []edit{
-		{transact, "case errors.Is(err, epoch.ErrInDoubt):", "case errors.Is(err, epoch.ErrInDoubt) && false:"},
+		{verdicts, "case errors.Is(err, epoch.ErrInDoubt):", "case errors.Is(err, epoch.ErrInDoubt) && false:"},
 	}, "consumer", "TestR5AfterALostAcknowledgementThePartitionIsClaimedAgain"},
 	{"R5", "in doubt, the old claim goes on", []edit{
-		{transact, "\t\tc.finish(t.holding, outcome{end: inDoubt, err: err})\n", "\t\tc.again(t.holding, 0)\n"},
+		{verdicts, "\tvs := each(tried, verdict{action: claimAgain, err: r.err})", "\tvs := each(tried, verdict{action: retry, err: r.err})"},
 	}, "consumer", "TestR5ACommitStillInFlightCannotLandAfterTheNextClaim"},
 	{"R5", "a position that moved is followed under the old claim, or halts", []edit{
-		{transact, "outcome{end: inDoubt, err: err}, moved.Partition", "outcome{end: halted, err: err}, moved.Partition"},
+		{verdicts, "verdict{action: claimAgain, err: err}, moved.Partition", "verdict{action: halt, err: err}, moved.Partition"},
 	}, "consumer", "TestR5AMovedPositionIsClaimedAgainAndFollowed"},
 	{"R5", "a transaction that could not begin is a message's failure", []edit{
-		{transact, "case !a.called:", "case !a.called && false:"},
+		{verdicts, "case !r.called:", "case !r.called && false:"},
 	}, "consumer", "TestR5ATransactionThatCouldNotBeginIsBlamedOnNoMessage"},
 	{"R5", "reading starts where the fence was seen, not where it was claimed", []edit{
-		{owning, "\to.stand(got)\n", "\tgot.Next = seen.Next\n\to.stand(got)\n"},
+		{owning, "\to.adoptFence(got)\n", "\tgot.Next = seen.Next\n\to.adoptFence(got)\n"},
 	}, "consumer", "TestR5ReadingStartsAtThePositionThatTheSwapReturned"},
 	{"R5", "what was known of a message is taken for another's after a restore", []edit{
 		{owning, "f.Next != o.fence.Next {", "f.Next > o.fence.Next {"},
-		{"consumer/probe.go", "if first != p.first {", "if false {"},
-		{"consumer/report.go", "\to.probe.passed(o.probe.suspects)\n\to.fence = now", "\to.fence = now"},
+		{bisects, "if first != b.first {", "if false {"},
+		{reports, "\to.forget()\n\to.fence = now", "\to.fence = now"},
 	}, "consumer", "TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore"},
 	{"R5", "a lost acknowledgement of PostgreSQL is a failure", []edit{
 		{"sinks/pgsink/commit.go", "\tcase err != nil:\n\t\treturn inDoubt(ended(ctx, err))", "\tcase err != nil:\n\t\treturn ended(ctx, err)"},
@@ -167,26 +171,26 @@ var guardsOfTheRest = []guard{
 		{aside, "case errors.Is(err, epoch.ErrInDoubt):", "case false:"},
 	}, "consumer", "TestWorkBesideInDoubtIsFollowedByANewClaim"},
 	{"R5", "doubt beside a halted partition waits for the halt to end", []edit{
-		{aside, "if o.side == nil || o.side.ctx.Err() != nil {", "if true {"},
+		{owning, "o.wait(o.whileClaimed(ctx), in)", "o.wait(ctx, in)"},
 	}, "consumer", "TestDoubtBesideAHaltedPartitionIsFollowedByANewClaimAtOnce"},
 	{"R5", "what ended a claim is met again after it is over", []edit{
-		{owning, "if !o.keep || o.committer.brokenOutcome(o.side) != nil {", "if !o.keep {"},
+		{owning, "if !o.claimValid || o.broken() != nil {", "if !o.claimValid {"},
 	}, "consumer", "TestAFenceMissingForWorkBesideHaltsUntilItIsBack"},
 	{"R5", "what was known of a message is taken for another's after a deletion", []edit{
-		{lanes, "\th.probe.meets(ms[0].Offset)\n", ""},
+		{pendings, "\tp.bisect.meets(first)\n", ""},
 	}, "consumer", "TestAMessageGivenUpOnIsNotMistakenForAnotherAfterItWasDeleted"},
 
 	{"R5", "nobody looks at a partition that has nothing to commit", []edit{
-		{lookout, "\t\t\tl.round(false)\n", ""},
+		{idling, "\t\treturn c.next\n", "\t\treturn time.Now().Add(time.Hour)\n"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/within two terms, by a look now and then"},
 	{"R5", "a sink that says that its server may be another one is not heeded", []edit{
-		{lookout, "replaced := l.run.sink.Replaced()", "replaced := make(<-chan struct{})"},
+		{idling, "replaced: l.run.sink.Replaced(),", "replaced: nil,"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/at once, if the sink notices"},
 	{"R5", "one fence that went back says nothing of the others", []edit{
-		{"consumer/report.go", "\to.run.lookout.lookAtAll()\n", ""},
+		{reports, "\to.run.lookAtAll()\n", ""},
 	}, "consumer", "TestWhereOneFenceWentBackTheOthersAreLookedAtAtOnce"},
 	{"R5", "a look decides over a partition that commits meanwhile", []edit{
-		{lookout, "!here || !p.quiet || p.turn != w.turn", "!here"},
+		{idling, "!here || p.state != idle || p.tried != d.tried", "!here"},
 	}, "consumer", "TestALookBesideATransactionDecidesNothing"},
 	{"R5", "a standby, which lags behind, is believed", []edit{
 		{fenceSQL, "if pg_is_in_recovery() then", "if false then"},
@@ -196,16 +200,16 @@ var guardsOfTheRest = []guard{
 	}, "sinks/pgsink", "TestALostConnectionMayLeadToAnotherServerAndIsSaid"},
 
 	{"R6", "a sink that went back is taken for a later claim", []edit{
-		{"consumer/report.go", " && o.compare(now) {", " && now.Next < 0 {"},
+		{reports, " && o.compare(now) {", " && now.Next < 0 {"},
 	}, "consumer", "TestASinkThatWentBackIsSaidAsThatAndNotAsALaterClaim/a refusal under a lost claim"},
 	{"R6", "a lower epoch is taken for a later claim", []edit{
 		{"epoch/back.go", "case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:", "case now.Next < f.Next:"},
 	}, "epoch", "TestStillTellsASinkThatWentBackFromALaterClaim"},
 	{"R6", "one refusal ends the claims of all that shared the transaction", []edit{
-		{transact, "\t\tc.finish(takes[i].holding, refusal)\n\t\tc.otherwiseAgain(takes, i)\n", "\t\tc.finishAll(takes, refusal)\n"},
+		{verdicts, "but(each(tried, verdict{action: retry, err: err}), refused, refusal)", "each(tried, refusal)"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
 	{"R6", "a refusal is the first partition's, whoever is named", []edit{
-		{transact, "bool { return t.advance.Partition == p })", "bool { return p != t.advance.Partition || true })"},
+		{verdicts, "bool { return t.partition == at })", "bool { return at != t.partition || true })"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
 	{"R6", "a lease known to be lost is asked for again", []edit{
 		{owning, "errors.Is(err, ErrLost) {", "errors.Is(err, ErrLost) && false {"},
@@ -215,19 +219,22 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestALostTenureIsNotReportedAsDrained"},
 
 	{"R6", "a zombie's work beside the messages ends no claim", []edit{
-		{aside, "\t\tc.breakClaim(s, refusal)\n", "\t\t_ = refusal\n"},
+		{aside, "\t\tb.end(outcome{action: v.action, err: err})\n", "\t\t_ = v\n"},
 	}, "consumer", "TestAZombiesWorkBesideIsRefusedAndEndsItsClaim"},
 	{"R6", "the next claim does not wait for the last one's work", []edit{
-		{aside, "\ts.underWay.Wait() //", "\t//"},
+		{aside, "\tb.calls.close() //", "\t//"},
 	}, "consumer", "TestTheNextClaimWaitsForTheWorkOfTheLastOne"},
 	{"R6", "a tenure begins after Run has returned", []edit{
-		{running, "if r.over {", "if false {"},
+		{"consumer/gate.go", "if g.closed {", "if false {"},
 	}, "consumer", "TestNothingBeginsAfterRun"},
 	{"R6", "a partition is given back while work beside it goes on", []edit{
-		{aside, "\t<-s.ended\n", ""},
+		{aside, "\t<-b.returned\n", ""},
 	}, "consumer", "TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned"},
 	{"R6", "work is begun after the partition was asked back", []edit{
-		{aside, "\tif s.ctx.Err() != nil {\n\t\treturn false", "\tif false {\n\t\treturn false"},
+		{aside, "\tif b.ctx.Err() != nil || !b.calls.enter() {", "\tif !b.calls.enter() {"},
+		{aside, "\tif b.ctx.Err() != nil { // as", "\tif false { // as"},
+		{aside, "context.AfterFunc(b.ctx, func() { abort(errClaimEnded) })()", "context.AfterFunc(context.Background(), func() { abort(errClaimEnded) })()"},
+		{aside, "\t\tcase <-b.ctx.Done():\n", "\t\tcase <-context.Background().Done():\n"},
 	}, "consumer", "TestDoIsRefusedFromTheMomentThePartitionIsAskedBack"},
 
 	{"R7", "a yes counts although the tenure ended meanwhile", []edit{
@@ -237,9 +244,11 @@ var guardsOfTheRest = []guard{
 	{"R7", "a new member confirms what the old one was granted", []edit{
 		{kafka + "/commits.go", "case member != one.t.member:", "case false:"},
 	}, kafka, "TestR7ANewMemberDoesNotConfirmWhatTheOldOneWasGranted"},
-	{"R7", "a halt makes a new claim", []edit{{owning, "if f.Claim == o.fence.Claim && !o.compare(f) {", "if false {"}}, "consumer", "TestAHaltKeepsTheClaim"},
+	{"R7", "a halt makes a new claim", []edit{
+		{owning, "if ours, err := o.stillOurs(ctx); err != nil || ours {", "if ours, err := false, error(nil); err != nil || ours {"},
+	}, "consumer", "TestAHaltKeepsTheClaim"},
 	{"R7", "the loss of one partition costs the others their claims", []edit{
-		{transact, "case anyLost(takes):", "case anyLost(takes) && false:"},
+		{verdicts, "case lost:", "case lost && false:"},
 	}, "consumer", "TestTheLossOfOnePartitionWhileWaitingForAConnectionLeavesTheOthersTheirClaim"},
 
 	{"R8", "the policy's position replaces the fence's", []edit{
@@ -263,7 +272,7 @@ var guardsOfTheRest = []guard{
 	}, kafka, onKafka + "a position that the group had committed through others is not taken back before ours has passed it"},
 	{"R8", "the position of a claim is not mirrored", []edit{{owning, "\to.tenure.Mirror(got)", "\t// o.tenure.Mirror(got)"}}, "consumer", "TestR8ThePositionThatTheSwapReturnedIsMirrored"},
 	{"R8", "the position of an advance is not mirrored", []edit{
-		{transact, "\th.owner.tenure.Mirror(h.fence)\n", ""},
+		{reports, "\to.tenure.Mirror(now)\n", ""},
 	}, "consumer", "TestStopDrainsCommitsTheTransactionUnderWayAndReturnsNil"},
 
 	{"R9", "a partition that was added begins where the policy says", []edit{{fences, "\t\tif known {", "\t\tif false {"}}, "consumer", "TestR9APartitionAddedLaterLosesNoMessages"},
@@ -295,30 +304,26 @@ var guardsOfTheRest = []guard{
 		{"sinks/sqlsink/sink.go", "after := maps.Clone(known)", "after := maps.Clone(epoch.Fences{})"},
 	}, "sinks/sqlsink", onSQLite + "a new partition of a known topic begins at the earliest message"},
 
-	{"R10", "an offset below the position is applied again", []edit{{owning, "if m.Offset < next {", "if false {"}}, "consumer", "TestR10AnOffsetBelowThePositionThatComesAgainHalts"},
+	{"R10", "an offset below the position is applied again", []edit{
+		{batches, "if m.Offset < next {", "if false {"},
+	}, "consumer", "TestR10AnOffsetBelowThePositionThatComesAgainHalts"},
 	{"R10", "only the first offset of a slice is looked at", []edit{
-		{owning, "\t\tnext = m.Offset + 1\n", "\t\tnext = 0\n"},
+		{batches, "\t\tnext = m.Offset + 1\n", "\t\tnext = 0\n"},
 	}, "consumer", "TestR10AnOffsetThatComesTwiceInOneSliceHalts"},
 	{"R10", "an advance begins at its first message, not at the fence", []edit{
-		{transact, "From:        h.fence.Next,", "From:        ms[0].Offset,"},
+		{transact, "From: p.fence.Next,", "From: p.batch.Messages[0].Offset,"},
 	}, "consumer", "TestR10AGapThatTheSourceExplainsIsPassedOver"},
-	{"R10", "a control message reaches a handler", []edit{
-		{running, "\t\t\t\tif m.Control {\n\t\t\t\t\tcontinue\n\t\t\t\t}\n", ""},
-	}, "consumer", "TestAControlMessageMovesThePositionAndReachesNoHandler/one by one"},
-	{"R10", "a control message reaches a handler of batches", []edit{
-		{running, "func(m Message) bool { return m.Control })", "func(m Message) bool { return false })"},
-	}, "consumer", "TestAControlMessageMovesThePositionAndReachesNoHandler/all at once"},
 	{"R10", "a control message is given up on", []edit{
-		{transact, "case t.ms[0].Control && n == 1 && !shared:", "case false:"},
+		{verdicts, "case t.messages == 0 && alone:", "case false:"},
 	}, "consumer", "TestAControlMessageIsNeverGivenUpOn"},
 	{"R10", "the leader epoch is not recorded", []edit{
-		{transact, "LeaderEpoch: last.LeaderEpoch,", "LeaderEpoch: -1,"},
+		{transact, "LeaderEpoch: mark}", "LeaderEpoch: -1}"},
 	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch"},
 	{"R10", "the leader epoch is not handed to the read", []edit{
-		{owning, "o.tenure.Read(reading, h.fence) {", "o.tenure.Read(reading, epoch.Fence{Origin: h.fence.Origin, Next: h.fence.Next, LeaderEpoch: -1}) {"},
+		{owning, "o.tenure.Read(reading, from) {", "o.tenure.Read(reading, epoch.Fence{Origin: from.Origin, Next: from.Next, LeaderEpoch: -1}) {"},
 	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch"},
 	{"R10", "a read that failed is doubt", []edit{
-		{owning, "\t\t\treturn outcome{end: halted, err: err}\n", "\t\t\treturn outcome{end: inDoubt, err: err}\n"},
+		{owning, "\t\t\treturn outcome{action: halt, err: err}\n", "\t\t\treturn outcome{action: claimAgain, err: err}\n"},
 	}, "consumer", "TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers"},
 	{"R10", "an offset that Kafka sends again is passed on", []edit{{kafka + "/feed.go", "if r.Offset < f.next {", "if false {"}}, kafka, "TestAnOffsetThatComesAgainIsAnError"},
 	{"R10", "retention may take what was not applied", []edit{
@@ -360,7 +365,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/claim.go", "\ts.evict(ctx, seen.Claim)\n\treturn f, nil", "\treturn f, nil"},
 	}, "sinks/pgsink", "TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo"},
 	{"R12", "an attempt to claim may last for ever", []edit{
-		{owning, "context.WithTimeout(ctx, o.timeout)", "context.WithCancel(ctx)"},
+		{owning, "context.WithTimeout(tenure, o.timeout)", "context.WithCancel(tenure)"},
 	}, "consumer", "TestR12AnAttemptToClaimIsBoundedInTime"},
 	{"R12", "the wait for SQLite's write lock is not bounded", []edit{
 		{"sinks/sqlsink/transaction.go", "context.WithTimeout(ctx, s.o.LockTimeout)", "context.WithCancel(ctx)"},
@@ -376,16 +381,16 @@ var guardsOfTheRest = []guard{
 		{running, "r.BatchTimeout > most {", "r.BatchTimeout > most && false {"},
 	}, "consumer", "TestR13BatchTimeoutMustBeShorterThanTheLease"},
 	{"R13", "a transaction has no deadline", []edit{
-		{transact, "context.WithTimeoutCause(ctx, timeout, errTimeout)", "context.WithTimeoutCause(ctx, 1000*time.Hour, errTimeout)"},
+		{transact, "context.WithTimeoutCause(ctx, t.timeout, errTimeout)", "context.WithTimeoutCause(ctx, 1000*time.Hour, errTimeout)"},
 	}, "consumer", "TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller"},
 	{"R13", "the loss of a partition does not abort its transaction", []edit{
-		{transact, "func() { cancel(context.Cause(h.ctx)) }", "func() {}"},
+		{transact, "func() { cancel(context.Cause(p.lost)) }", "func() {}"},
 	}, "consumer", "TestALostPartitionAbortsItsTransactionAtOnce"},
 	{"R13", "messages are handled after the context has ended", []edit{
 		{running, "err := context.Cause(ctx); err != nil {", "err := context.Cause(ctx); err != nil && false {"},
 	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
 	{"R13", "work beside the messages has no deadline", []edit{
-		{aside, "context.WithTimeoutCause(c.base, s.owner.timeout, errTimeout)", "context.WithTimeoutCause(c.base, 1000*time.Hour, errTimeout)"},
+		{aside, "context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)", "context.WithTimeoutCause(b.owner.loop.base, 1000*time.Hour, errTimeout)"},
 	}, "consumer", "TestWorkBesideIsBoundedInTime"},
 	{"R13", "heartbeats may be as rare as the lease is long", []edit{
 		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},
@@ -398,11 +403,11 @@ var guardsOfTheRest = []guard{
 	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
 
 	{"beside", "a failure among other partitions' messages counts", []edit{
-		{holding, "if n > 1 || shared {", "if n > 1 {"},
+		{verdicts, "case t.messages > 1 || shared:", "case t.messages > 1:"},
 	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/an error"},
 	{"beside", "a timeout among other partitions' messages counts", []edit{
-		{holding, "if n > 1 || shared {", "if n > 1 {"},
-		{transact, "case a.timedOut && (n > 1 || shared):", "case a.timedOut && n > 1:"},
+		{verdicts, "case t.messages > 1 || shared:", "case t.messages > 1:"},
+		{verdicts, "case r.timedOut && !alone:", "case r.timedOut && t.messages > 1:"},
 	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/a timeout"},
 	{"beside", "a message is blamed for its wait for locks", []edit{
 		{"sinks/pgsink/lockwait.go", "w.found = w.found || waits", "w.found = w.found"},
@@ -411,22 +416,22 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/lockwait.go", "WithTimeout(ctx, lookTimeout)", "WithTimeout(ctx, w.every+0*lookTimeout)"},
 	}, "sinks/pgsink", "TestAWaitIsFoundByAServerThatAnswersLateToo"},
 	{"beside", "a message is blamed for an unhealthy database", []edit{
-		{transact, "case errors.Is(err, epoch.ErrUnhealthy) && !final && t.probe.given == nil:", "case false:"},
+		{verdicts, "case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:", "case false:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/refused"},
 	{"beside", "a message is blamed for an unhealthy database that leaves it in doubt", []edit{
-		{transact, "case errors.Is(err, epoch.ErrUnhealthy) && alone:", "case false && alone:"},
+		{verdicts, "case unhealthy && len(tried) == 1 && t.messages <= 1:", "case false && len(tried) == 1:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/in doubt"},
 	{"beside", "a transaction that was refused for its size is tried again as large", []edit{
-		{transact, "c.sizing.refused(messages, took)", "_ = took"},
+		{loops, "l.sizing.refused(t.messages(), r.took)", "_ = r.took"},
 	}, "consumer", "TestWhatIsRefusedForItsSizeIsAppliedInSmallerTransactions/in passing/3 fit/3 partitions"},
 	{"beside", "transactions grow again before the loss is earned", []edit{
 		{sizes, "case took < timeout/16 && s.owed == 0:", "case took < timeout/16:"},
 	}, "consumer", "TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge"},
 	{"beside", "a message that waits for a lock goes on in the others' transactions", []edit{
-		{"consumer/probe.go", "if !p.active() && p.refusals < 2 {", "if !p.active() {"},
+		{bisects, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"beside", "a standstill is not said", []edit{
-		{holding, "\th.owner.stands(h.fence.Next, cause, took, in)\n", ""},
+		{reports, "\t\to.stands(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"beside", "a transaction that others wait for waits for locks as long as any", []edit{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
@@ -450,40 +455,19 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/commit.go", "if t.session != 0 && !t.conn.IsClosed() {", "if false {"},
 	}, "sinks/pgsink", "TestWhatAHandlerDoesToItsSessionStaysInItsTransaction"},
 	{"beside", "a message is blamed for a freeze", []edit{
-		{transact, "case a.froze > 0 && !final:", "case false:"},
+		{verdicts, "case r.froze > 0 && !permanent:", "case false:"},
 	}, "consumer", "TestAfterAThawNobodyIsBlamed"},
 	{"beside", "a handler is blamed for a freeze", []edit{
 		{"consumer/awake.go", "step: max(d/awakeTicks, 1), then: then, last: time.Now(), left: awakeTicks}", "step: d, then: then, last: time.Now(), left: 1}"},
 	}, "consumer", "TestAfterAThawNobodyIsBlamed"},
 	{"beside", "attempts add up over messages", []edit{
-		{"consumer/probe.go", "\tp.try = max(p.suspects/2, 1)\n\tp.attempts = 0\n", "\tp.try = max(p.suspects/2, 1)\n"},
+		{bisects, "\tb.try = max(b.suspects/2, 1)\n\tb.attempts = 0\n", "\tb.try = max(b.suspects/2, 1)\n"},
 	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},
 	{"beside", "the wait of a halt never gets short again", []edit{
-		{"consumer/report.go", "\t\to.halts.Reset()\n", ""},
+		{reports, "\t\to.halts.Reset()\n", ""},
 	}, "consumer", "TestProgressMakesTheWaitOfTheNextHaltShortAgain"},
-	{"beside", "work and messages of a partition run at a time", []edit{
-		{aside, "\tcase s.working:\n\t\treturn false\n", ""},
-	}, "consumer", "TestNoTransactionOfMessagesBeginsWhileWorkIsUnderWay"},
-	{"beside", "messages and work of a partition run at a time", []edit{
-		{aside, "return !s.messages && !s.working", "return !s.working"},
-	}, "consumer", "TestWorkBesideAndMessagesTakeTurnsAndNeitherDisturbsTheOther"},
-	{"beside", "work has no turn", []edit{
-		{aside, "s.messages, s.turn = false, true", "s.messages = false"},
-	}, "consumer", "TestWorkBesideWithoutEndDoesNotStarveTheMessages"},
-	{"beside", "work has every turn", []edit{
-		{aside, "s.working, s.turn, c.slow = ", "s.working, _, c.slow = "},
-	}, "consumer", "TestWorkBesideWithoutEndDoesNotStarveTheMessages"},
-	{"beside", "slow work holds up all who are in line", []edit{
-		{aside, " || s.owner.committer.slow && !s.skipped", ""},
-	}, "consumer", "TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt"},
-	{"beside", "who was passed over once is so for ever", []edit{
-		{aside, "committer.slow && !s.skipped", "committer.slow"},
-	}, "consumer", "TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt"},
-	{"beside", "messages go on waiting for work that was taken back", []edit{
-		{aside, "bool { return t == s })\n\t\tc.shared.signal()\n", "bool { return t == s })\n"},
-	}, "consumer", "TestMessagesGoOnWhenTheWorkTheyWaitForIsTakenBack/in good order"},
 	{"beside", "work that commits by itself is let loose again", []edit{
-		{aside, "\t\tc.run.escape(s.owner.partition, err) // whatever the owner is at: never again\n", ""},
+		{aside, "\t\tb.owner.run.endedTx(b.hold.Partition, err) // whatever the owner is at: never again\n", ""},
 	}, "consumer", "TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart"},
 	{"beside", "a handler's fenced store speaks for this one", []edit{
 		{aside, "return &maskedError{err}", "return err"},
@@ -492,7 +476,9 @@ var guardsOfTheRest = []guard{
 		{options, "case given < o.Guarantee:", "case false:"},
 	}, "consumer", "TestMoreThanTheSinkGivesIsRefusedAtTheStart"},
 	{"beside", "a transaction spans partitions where the sink's cannot", []edit{
-		{lanes, "\t\tmost = 1 // no", "\t\t_ = 1 // no"},
+		{loops, "return l.pick(&l.shared, 1) // no", "return l.pick(&l.shared, l.sizing.room) // no"},
 	}, "consumer", "TestPartitionsShareNoTransactionOfASinkThatIsNotTransactional"},
-	{"beside", "one committer has all partitions", []edit{{running, "if c.pinned < least.pinned {", "if false {"}}, "consumer", "TestPartitionsAreSpreadOverTheCommitters"},
+	{"beside", "one committer has all partitions", []edit{
+		{running, "return r.pins[a] - r.pins[b] })", "return 0 })"},
+	}, "consumer", "TestPartitionsAreSpreadOverTheCommitters"},
 }

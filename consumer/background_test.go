@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -50,7 +51,7 @@ func TestWorkBesideTheMessagesCommitsUnderTheClaimAndLeavesThePosition(t *testin
 	})
 }
 
-func TestWorkBesideAndMessagesTakeTurnsAndNeitherDisturbsTheOther(t *testing.T) {
+func TestWorkAndMessagesRunBesideEachOtherAndNeitherDisturbsTheOther(t *testing.T) {
 	inBubble(t, 3, func(r *rig) {
 		const rounds = 200
 		var did atomic.Int64
@@ -62,10 +63,10 @@ func TestWorkBesideAndMessagesTakeTurnsAndNeitherDisturbsTheOther(t *testing.T) 
 				did.Add(1)
 			}
 			<-ctx.Done()
-		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
-			runtime.Gosched()
-			return do()
-		}})
+		}}, memsink.Hooks{
+			Commit:     func(_ context.Context, _ []epoch.Advance, do func() error) error { runtime.Gosched(); return do() },
+			CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error { runtime.Gosched(); return do() },
+		})
 		var want [3][]string
 		for n := range int32(3) {
 			want[n] = r.fill(n, 100)
@@ -84,68 +85,64 @@ func TestWorkBesideAndMessagesTakeTurnsAndNeitherDisturbsTheOther(t *testing.T) 
 	})
 }
 
-func TestNoTransactionOfMessagesBeginsWhileWorkIsUnderWay(t *testing.T) {
-	inBubble(t, 1, func(r *rig) {
-		release := make(chan struct{})
-		var messages atomic.Int64
+func TestMessagesDoNotWaitForWorkUnderWayNorItForThem(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		release, done := make(chan struct{}), make(chan error, 2)
 		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
-			if err := b.Do(ctx, note("x")); err != nil {
-				t.Errorf("Do: %v", err)
+			if b.Partition().Number == 0 {
+				done <- b.Do(ctx, func(ctx context.Context, tx tx) error {
+					<-release
+					return note("x")(ctx, tx)
+				})
 			}
 			<-ctx.Done()
-		}}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
-			if as[0].From == as[0].To {
-				<-release
-			} else {
-				messages.Add(1)
-			}
-			return do()
 		}})
 		synctest.Wait() // the work is under way
-		want := r.fill(0, 1)
+		mine, others := r.fill(0, 3), r.fill(1, 3)
 		synctest.Wait()
-		if messages.Load() > 0 {
-			t.Error("a transaction of messages began beside that of the work")
-		}
+		r.wantEffects(0, mine...)
+		r.wantEffects(1, others...)
 		close(release)
-		synctest.Wait()
+		if err := <-done; err != nil {
+			t.Errorf("Do, while the position moved: %v", err)
+		}
 		p.end()
-		r.wantEffects(0, want...)
 		if d := seen[consumer.InDoubt](p); len(d) > 0 {
 			t.Errorf("in doubt: %v", d)
 		}
 	})
 }
 
-// Whoever asks without end gets every other transaction, and no more.
-func TestWorkBesideWithoutEndDoesNotStarveTheMessages(t *testing.T) {
+// Whoever asks without end takes nothing from the messages, nor they from it.
+func TestNeitherWorkNorMessagesStarveTheOther(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		takesAWhile := memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
-			r.pass(time.Millisecond)
-			return do()
-		}}
 		p := r.start("a", record, options{MaxBatch: 1, Beside: func(ctx context.Context, b beside) {
-			done := make(chan struct{})
+			var running sync.WaitGroup
 			for range 4 { // so that one is always queued
-				go func() {
+				running.Go(func() {
 					for ctx.Err() == nil {
 						_ = b.Do(ctx, note("x"))
 					}
-					done <- struct{}{}
-				}()
+				})
 			}
-			for range 4 {
-				<-done
-			}
-		}}, takesAWhile)
-		r.fill(0, 1000)
+			running.Wait()
+		}}, r.commitsTake(time.Millisecond))
+		r.fill(0, 2000)
 		r.pass(time.Second)
 		p.end()
 		messages, work := len(r.sink.List(list(0))), len(r.sink.List("beside"))
-		if messages < 400 || work < 400 {
-			t.Errorf("in 1,000 transactions %d were of messages and %d beside them; want about half each", messages, work)
+		if messages < 900 || work < 900 {
+			t.Errorf("in the time of 1,000 transactions %d were of messages and %d beside them", messages, work)
 		}
 	})
+}
+
+// commitsTake makes every transaction take so long.
+func (r *rig) commitsTake(d time.Duration) memsink.Hooks {
+	return memsink.Hooks{
+		Commit:     func(_ context.Context, _ []epoch.Advance, do func() error) error { r.pass(d); return do() },
+		CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error { r.pass(d); return do() },
+	}
 }
 
 func TestAZombiesWorkBesideIsRefusedAndEndsItsClaim(t *testing.T) {
@@ -195,7 +192,7 @@ func TestWorkBesideInDoubtIsFollowedByANewClaim(t *testing.T) {
 				t.Errorf("Do under claim %d: %v", len(epochs), err)
 			}
 			<-ctx.Done()
-		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+		}}, memsink.Hooks{CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error {
 			if lose {
 				lose = false
 				return errors.Join(epoch.ErrInDoubt, do())
@@ -327,9 +324,13 @@ func TestWorkBesideThatPanicsOrEndsItsGoroutineIsCalledAgain(t *testing.T) {
 }
 
 func TestWorkThatNoLongerWaitsIsNotBegun(t *testing.T) {
-	inBubble(t, 1, func(r *rig) {
+	inBubble(t, 2, func(r *rig) {
 		underWay, release := make(chan struct{}), make(chan struct{})
 		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+			if b.Partition().Number == 0 {
+				_ = b.Do(ctx, func(context.Context, tx) error { close(underWay); <-release; return nil })
+				return
+			}
 			<-underWay
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
@@ -337,16 +338,9 @@ func TestWorkThatNoLongerWaitsIsNotBegun(t *testing.T) {
 				t.Errorf("Do = %v", err)
 			}
 			close(release)
-		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
-			close(underWay)
-			<-release
-			return do()
 		}})
-		synctest.Wait()
-		r.log.Append(0, "first")
 		r.pass(time.Minute)
 		p.end()
-		r.wantEffects(0, "first")
 		if got := r.sink.List("beside"); len(got) > 0 {
 			t.Errorf("committed: %v", got)
 		}

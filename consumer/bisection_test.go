@@ -19,7 +19,7 @@ func TestTheProbeFindsEachFaultyMessageInLogarithmicTime(t *testing.T) {
 			isFaulty[i] = true
 		}
 
-		p := probe{wait: newRetryWait(1, 1), pause: newRetryWait(1, 1)}
+		p := newBisection(1, 1)
 		transactions, found := 0, 0
 		for done := 0; done < n; {
 			transactions++
@@ -42,9 +42,9 @@ func TestTheProbeFindsEachFaultyMessageInLogarithmicTime(t *testing.T) {
 				p.passed(1) // given to OnFailure
 				done++
 			case known:
-				p.failed(size, at)
+				p.narrow(size, at)
 			default:
-				p.failed(size, -1)
+				p.narrow(size, -1)
 			}
 		}
 		if found != len(faulty) {

@@ -148,11 +148,11 @@ func TestWhatEndsTheClaimInADrainIsReportedAndRemembered(t *testing.T) {
 				p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
 					calls++
 					_ = b.Do(ctx, note("x"))
-				}}, memsink.Hooks{Commit: func(ctx context.Context, as []epoch.Advance, _ func() error) error {
+				}}, memsink.Hooks{CommitHeld: func(ctx context.Context, h epoch.Hold, _ func() error) error {
 					<-ctx.Done() // by then the partition has been asked back
 					var stale *epoch.StaleError
 					if errors.As(c.err, &stale) {
-						return &epoch.StaleError{Partition: as[0].Partition, Ours: as[0].Claim}
+						return &epoch.StaleError{Partition: h.Partition, Ours: h.Claim}
 					}
 					return c.err
 				}})

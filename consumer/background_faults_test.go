@@ -18,12 +18,7 @@ import (
 
 // besideOnly answers for the commits beside the messages, and lets the others be.
 func besideOnly(answer func(do func() error) error) memsink.Hooks {
-	return memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
-		if as[0].From == as[0].To {
-			return answer(do)
-		}
-		return do()
-	}}
+	return memsink.Hooks{CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error { return answer(do) }}
 }
 
 func poison(context.Context, tx, consumer.Message, epoch.Epoch) error {
@@ -36,11 +31,11 @@ type unreachable struct {
 	down *atomic.Bool
 }
 
-func (u unreachable) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, tx) error) error {
-	if as[0].From == as[0].To && u.down.Load() {
+func (u unreachable) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, tx) error) error {
+	if u.down.Load() {
 		return fmt.Errorf("cannot connect: %w", epoch.ErrInDoubt)
 	}
-	return u.Sink.Commit(ctx, as, apply)
+	return u.Sink.CommitHeld(ctx, h, apply)
 }
 
 // Do promises that ErrInDoubt ends the claim. Whoever waits for that must not
@@ -265,14 +260,17 @@ func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *te
 		begun, escaped := make(chan struct{}), make(chan struct{})
 		begin := sync.OnceFunc(func() { close(begun) })
 		calls := 0
-		p := r.process("a", []memsink.Hooks{{Commit: func(_ context.Context, as []epoch.Advance, _ func() error) error {
-			if as[0].From < as[0].To {
+		p := r.process("a", []memsink.Hooks{{
+			Commit: func(context.Context, []epoch.Advance, func() error) error {
 				begin()
-				r.pass(time.Second) // for the work to be in line
+				r.pass(time.Second) // for the work to be under way
 				return epoch.ErrInDoubt
-			}
-			return epoch.ErrEscaped
-		}}})
+			},
+			CommitHeld: func(context.Context, epoch.Hold, func() error) error {
+				r.pass(2 * time.Second)
+				return epoch.ErrEscaped
+			},
+		}})
 		o := p.watched(options{Beside: func(ctx context.Context, b beside) {
 			calls++
 			<-begun

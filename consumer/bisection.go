@@ -1,0 +1,138 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// contended is the first wait of a message that is alone and was refused for a
+// reason that passes: about as long as a transaction of somebody else's.
+const contended = 2 * time.Millisecond
+
+// bisection narrows a batch that failed down to the message at fault. It
+// outlives the claim, for as long as the position stays where it was.
+type bisection struct {
+	suspects int          // the fault is among so many messages from the position on
+	try      int          // so many of them go into the next transaction
+	most     int          // more than this takes too long; zero for no limit
+	attempts int          // of the first message, alone
+	failed   error        // why the first message goes to OnFailure, if it does
+	first    epoch.Offset // the first message, if it has attempts
+	wait     retryWait
+	refusals int       // in a row, for no message's fault
+	pause    retryWait // after those
+}
+
+func newBisection(retryMin, retryMax time.Duration) bisection {
+	return bisection{wait: newRetryWait(retryMin, retryMax), pause: newRetryWait(min(retryMin, contended), retryMax)}
+}
+
+// active reports whether the next transaction must not be shared: it has failed
+// before, and would take the others down with it.
+func (b *bisection) active() bool { return b.suspects > 0 }
+
+// size is how many messages of n the next transaction takes.
+func (b *bisection) size(n int) int {
+	if b.failed != nil {
+		return min(n, 1)
+	}
+	return min(b.try, n)
+}
+
+// learn takes in what a transaction taught about the messages of t, and returns
+// how long to wait before the next one. found says that a handler failed on one of
+// them, and shared that other partitions' messages were in the transaction.
+func (b *bisection) learn(v verdict, t trial, found, shared bool) (in time.Duration) {
+	n := max(t.messages, 1)
+	switch v.lesson {
+	case among:
+		b.narrow(n, v.at)
+	case tooSlow:
+		b.most = max(n/2, 1)
+		b.narrow(n, -1)
+	case transient:
+		return b.postpone(n, found, shared)
+	case first, final:
+		b.narrow(1, 0) // from now on alone, whatever it was this time
+		b.attempts++
+		b.first = t.first
+		if v.lesson == final {
+			b.failed = v.err
+			return 0
+		}
+		return b.wait.next()
+	}
+	return 0
+}
+
+// narrow: n messages failed together, the one at index at, or unknown if at is
+// negative.
+func (b *bisection) narrow(n, at int) {
+	if at >= 0 {
+		b.suspects, b.try = at+1, max(at, 1)
+	} else {
+		b.suspects, b.try = n, max(n/2, 1)
+	}
+	b.bound()
+}
+
+// postpone: n messages failed together for a reason that was none of theirs, but
+// may have been their number or their company. found says that it was met with
+// among them, and shared that others' messages were in the transaction.
+//
+// A shared transaction gets smaller by itself; see [sizing]. Who is met with twice
+// is in its way, waiting for a lock that is held for long, say: it goes on alone,
+// with its first message.
+func (b *bisection) postpone(n int, found, shared bool) (in time.Duration) {
+	single := n == 1 && !shared
+	if found || single {
+		b.refusals++
+	}
+	if !b.active() && b.refusals < 2 {
+		return 0
+	}
+	b.suspects, b.try = max(b.suspects, 1), 1
+	if !single {
+		return 0
+	}
+	return b.pause.next()
+}
+
+// passed: n messages from the front were applied.
+func (b *bisection) passed(n int) {
+	b.suspects = max(b.suspects-n, 0)
+	b.try = max(b.suspects/2, 1)
+	b.attempts = 0
+	b.refusals = 0
+	b.failed = nil
+	b.wait.Reset()
+	b.pause.Reset()
+	if b.suspects == 0 {
+		b.most = 0
+	}
+	b.bound()
+}
+
+// meets: the message at the offset is the first one. If it is another than it
+// was, as that has been deleted from the log, it begins with a clean sheet.
+func (b *bisection) meets(first epoch.Offset) {
+	if first != b.first {
+		b.attempts = 0
+		b.failed = nil
+	}
+}
+
+// halted: the first message is to be tried afresh some time later, still alone.
+func (b *bisection) halted() {
+	b.suspects, b.try = max(b.suspects, 1), 1
+	b.attempts = 0
+	b.failed = nil
+	b.wait.Reset()
+}
+
+func (b *bisection) bound() {
+	if b.most > 0 {
+		b.try = min(b.try, b.most)
+	}
+}

@@ -1,0 +1,309 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// loop runs the transactions of the partitions that are pinned to it. One
+// goroutine, that of serve, owns all of its state and that of its partitions
+// while their claims are consumed. Everybody else sends it events: tenures what
+// they have read and that they end, transactions their results.
+//
+// It has two lanes, each with one transaction at a time: one for all partitions
+// in good order, which share it, and one for those that have just failed, one by
+// one, so that a failing or slow message holds up nobody else's.
+type loop[TX any] struct {
+	run    *runner[TX]
+	base   context.Context // of every transaction; ends with the loop
+	events chan func()     // see do
+	closed chan struct{}   // closed once no partition is left
+	slot   chan struct{}   // whoever runs a transaction in the background holds it
+
+	// Owned by serve.
+	shared  lane[TX]
+	alone   lane[TX]
+	waiting []*pending[TX]
+	sizing  sizing // of shared transactions
+	idle    idleCheck[TX]
+	timer   *time.Timer // of whatever is due first
+}
+
+// lane holds the ready ones, in the order they became so.
+type lane[TX any] struct {
+	busy  bool // a transaction of it is under way
+	queue []*pending[TX]
+}
+
+func newLoop[TX any](base context.Context, r *runner[TX]) *loop[TX] {
+	l := &loop[TX]{
+		run: r, base: base, events: make(chan func()), closed: make(chan struct{}), slot: make(chan struct{}, 1),
+		sizing: newSizing(r.MaxBatch), timer: time.NewTimer(time.Hour),
+	}
+	l.idle = newIdleCheck(l)
+	return l
+}
+
+// do has the loop run an event, and returns once it has taken it up.
+func (l *loop[TX]) do(event func()) {
+	select {
+	case l.events <- event:
+	case <-l.closed:
+	}
+}
+
+// serve runs events, and transactions as long as there is something to apply,
+// until closed is.
+func (l *loop[TX]) serve() {
+	defer l.timer.Stop()
+	defer l.idle.stop()
+	for {
+		select {
+		case event := <-l.events: // whatever has come by now can share a transaction
+			event()
+			continue
+		default:
+		}
+		now := time.Now()
+		l.wake(now)
+		l.idle.start(now)
+		l.begin()
+		l.arm(now)
+		select {
+		case event := <-l.events:
+			event()
+		case <-l.idle.replaced:
+			l.idle.sinkReplaced()
+		case <-l.timer.C:
+		case <-l.closed:
+			return
+		}
+	}
+}
+
+// arm sets the timer for what is due first.
+func (l *loop[TX]) arm(now time.Time) {
+	first := l.idle.due()
+	for _, p := range l.waiting {
+		if first.IsZero() || p.due.Before(first) {
+			first = p.due
+		}
+	}
+	if first.IsZero() {
+		l.timer.Stop()
+		return
+	}
+	l.timer.Reset(max(first.Sub(now), 1))
+}
+
+// The events.
+
+// begins takes on a partition whose claim is consumed from now on.
+func (l *loop[TX]) begins(p *pending[TX]) { l.idle.add(p) }
+
+// ends hands a partition with nothing to apply back to its tenure.
+func (l *loop[TX]) ends(p *pending[TX]) { l.idle.remove(p) }
+
+// offer has the messages of a batch applied. The partition's outcome is that all of them
+// are, that it was revoked or lost before that, or what ended the claim. The
+// transaction under way is always waited for.
+func (l *loop[TX]) offer(p *pending[TX], b Batch) {
+	if p.claim.Err() != nil {
+		p.settle(outcome{action: leave})
+	} else if err := p.accept(b); err != nil {
+		p.settle(outcome{action: halt, err: err})
+	} else {
+		l.ready(p)
+	}
+}
+
+// revoke takes a partition out unless a transaction of it is under way, which is
+// then its last.
+func (l *loop[TX]) revoke(p *pending[TX]) {
+	switch p.state {
+	case busy:
+		p.revoked = true
+		return
+	case idle: // it has its outcome already
+		return
+	case waiting:
+		l.waiting = without(l.waiting, p)
+	case ready:
+		lane := l.lane(p)
+		lane.queue = without(lane.queue, p)
+	}
+	p.settle(outcome{action: leave})
+}
+
+// wake queues those that have waited long enough.
+func (l *loop[TX]) wake(now time.Time) {
+	l.waiting = slices.DeleteFunc(l.waiting, func(p *pending[TX]) bool {
+		if p.due.After(now) {
+			return false
+		}
+		l.ready(p)
+		return true
+	})
+}
+
+// finished settles the partitions of a transaction that has ended.
+func (l *loop[TX]) finished(t *transaction[TX], r result) {
+	if t.shared {
+		l.shared.busy = false
+		l.resize(t, r)
+	} else {
+		l.alone.busy = false
+	}
+	trials := t.trials()
+	for i, v := range l.run.policy.judge(trials, r) {
+		l.carryOut(v, t.parts[i], trials[i], r, len(trials) > 1)
+	}
+}
+
+// carryOut does what a verdict says about a partition.
+func (l *loop[TX]) carryOut(v verdict, of part[TX], t trial, r result, shared bool) {
+	p := of.of
+	if v.action == advance {
+		l.advanced(p, of, r.took)
+		return
+	}
+	in := p.bisect.learn(v, t, r.handler != nil, shared)
+	p.report(v, in, r.took)
+	switch v.action {
+	case retry:
+		l.again(p, in)
+		return
+	case halt, haltInDoubt:
+		p.bisect.halted()
+	}
+	p.settle(outcome{action: v.action, err: v.err})
+}
+
+func (l *loop[TX]) advanced(p *pending[TX], of part[TX], took time.Duration) {
+	if err := p.advanced(of.advance, len(of.messages)); err != nil {
+		p.settle(outcome{action: claimAgain, err: err})
+		return
+	}
+	p.owner.advanced(p.fence, of, took)
+	if p.done() {
+		p.settle(outcome{action: advance})
+		return
+	}
+	l.again(p, 0)
+}
+
+// resize says what the result of a shared transaction means for the size of the
+// next.
+func (l *loop[TX]) resize(t *transaction[TX], r result) {
+	switch {
+	case r.froze > 0 && r.err != nil: // which has nothing to do with the size
+	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.err, epoch.ErrInDoubt):
+		l.sizing.refused(t.messages(), r.took)
+	case r.timedOut:
+		l.sizing.tooSlow(t.messages())
+	default:
+		l.sizing.applied(t.messages(), r.took, t.timeout)
+	}
+}
+
+// The queues.
+
+func (l *loop[TX]) lane(p *pending[TX]) *lane[TX] {
+	if p.bisect.active() {
+		return &l.alone
+	}
+	return &l.shared
+}
+
+func (l *loop[TX]) ready(p *pending[TX]) {
+	p.state, p.quiet = ready, false
+	lane := l.lane(p)
+	lane.queue = append(lane.queue, p)
+}
+
+// again puts p back after a transaction, to wait first for as long as it says.
+func (l *loop[TX]) again(p *pending[TX], in time.Duration) {
+	switch {
+	case p.revoked:
+		p.settle(outcome{action: leave})
+	case in <= 0:
+		l.ready(p)
+	default:
+		p.state = waiting
+		p.due = time.Now().Add(in)
+		l.waiting = append(l.waiting, p)
+	}
+}
+
+// settle tells the tenure what became of its batch.
+func (p *pending[TX]) settle(out outcome) {
+	p.state = idle
+	p.revoked = false
+	p.outcome <- out
+}
+
+func without[TX any](ps []*pending[TX], p *pending[TX]) []*pending[TX] {
+	return slices.DeleteFunc(ps, func(q *pending[TX]) bool { return q == p })
+}
+
+// begin starts the transactions that can be started.
+func (l *loop[TX]) begin() {
+	if ps := l.pickShared(); len(ps) > 0 {
+		l.transact(&l.shared, ps, l.sizing.room/len(ps))
+	}
+	if ps := l.pick(&l.alone, 1); len(ps) > 0 {
+		l.transact(&l.alone, ps, l.run.MaxBatch)
+	}
+}
+
+// pickShared takes what is ready from all partitions in good order, within the
+// room there is. Those that find none are first the next time.
+func (l *loop[TX]) pickShared() []*pending[TX] {
+	if l.run.sink.Guarantee() < epoch.Transactional {
+		return l.pick(&l.shared, 1) // no transaction of it spans two partitions
+	}
+	return l.pick(&l.shared, l.sizing.room)
+}
+
+// pick takes the first partitions of a lane, most at most, if it has no
+// transaction under way. A lost one would only abort the others'.
+func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
+	if lane.busy {
+		return nil
+	}
+	lane.queue = slices.DeleteFunc(lane.queue, func(p *pending[TX]) bool {
+		if p.lost.Err() == nil {
+			return false
+		}
+		p.settle(outcome{action: leave})
+		return true
+	})
+	n := min(most, len(lane.queue))
+	picked := slices.Clone(lane.queue[:n])
+	lane.queue = slices.Delete(lane.queue, 0, n)
+	return picked
+}
+
+// transact starts a transaction with room messages of each partition at most.
+func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
+	lane.busy = true
+	slices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })
+	t := &transaction[TX]{run: l.run, shared: lane == &l.shared, timeout: ps[0].owner.timeout}
+	refusals := 0
+	for _, p := range ps {
+		p.state = busy
+		p.tried++
+		t.parts = append(t.parts, newPart(p, min(p.size(), room)))
+		t.timeout = min(t.timeout, p.owner.timeout)
+	}
+	if !t.shared {
+		refusals = ps[0].bisect.refusals
+	}
+	t.lockWait, t.bounded = l.sizing.lockWait(refusals, rand.Float64())
+	l.start(t)
+}

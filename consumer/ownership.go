@@ -1,0 +1,250 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// ownership is one tenure as the consumer sees it: claim the partition, consume
+// under the claim until something ends that, wait, and start over.
+type ownership[TX any] struct {
+	run       *runner[TX]
+	tenure    Tenure
+	loop      *loop[TX]
+	partition epoch.Partition
+	logger    *slog.Logger
+	timeout   time.Duration // of one transaction
+	applied   chan struct{} // see [Beside.Applied]
+
+	*pending[TX] // the fence, and what is to be applied: the loop's while it is consumed
+
+	claimValid bool // nothing is in doubt: if the fence carries our claim still, no new one is due
+	background *background[TX]
+
+	above       epoch.Epoch // which another system has seen: the next claim's is higher
+	progress    bool        // since the last wait
+	unconfirmed int         // times in a row
+	halts       retryWait
+	retries     retryWait
+}
+
+// outcome is what became of a batch, or of consuming under a claim.
+type outcome struct {
+	action action
+	err    error
+	above  epoch.Epoch // with claimAbove
+}
+
+// forever is a wait that only the end of the tenure ends.
+const forever time.Duration = -1
+
+// own spends one tenure: it claims the partition, consumes until something
+// happens, and goes on from there, until the source takes the partition back.
+func (r *runner[TX]) own(ctx context.Context, t Tenure) {
+	timeout, err := r.batchTimeout(t)
+	if err != nil {
+		r.stop(&fatalError{err})
+		return
+	}
+	p := t.Origin().Partition
+	o := &ownership[TX]{
+		run: r, tenure: t, loop: r.pin(), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1),
+		halts:   newRetryWait(r.HaltMin, r.HaltMax),
+		retries: newRetryWait(r.RetryMin, r.RetryMax),
+	}
+	o.pending = newPending(ctx, o)
+	defer r.unpin(o.loop)
+	defer r.troubles.left(p)
+	defer o.dropClaim()
+	for o.running(ctx) {
+		if err := r.endedTxOf(p); err != nil {
+			o.haltedForGood(err)
+			o.wait(ctx, forever)
+			break
+		}
+		var in time.Duration
+		if err := o.hold(ctx); errors.Is(err, ErrLost) {
+			o.lost(err)
+			return
+		} else if err != nil {
+			in = o.unclaimed(ctx, err)
+		} else {
+			in = o.ended(o.consume(ctx))
+		}
+		if !o.claimValid || o.broken() != nil {
+			o.dropClaim()
+		}
+		o.wait(o.whileClaimed(ctx), in)
+	}
+	if ctx.Err() != nil {
+		o.lost(context.Cause(ctx))
+		return
+	}
+	o.dropClaim()
+	o.drained()
+}
+
+// running reports whether the tenure may still make claims.
+func (o *ownership[TX]) running(ctx context.Context) bool {
+	select {
+	case <-o.tenure.Draining():
+		return false
+	case <-ctx.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// hold makes sure of a claim: the one we have, where nothing is in doubt and the
+// fence still carries it, and otherwise a new one.
+func (o *ownership[TX]) hold(tenure context.Context) error {
+	began := time.Now()
+	ctx, done := context.WithTimeout(tenure, o.timeout)
+	defer done()
+	ctx, cancel := o.untilRevoked(ctx) // a claim not made by then is not worth it
+	defer cancel()
+	if o.claimValid {
+		if ours, err := o.stillOurs(ctx); err != nil || ours {
+			return err
+		}
+	}
+	o.dropClaim()
+	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0, o.above)
+	if seen.Partition == o.partition {
+		o.compare(seen)
+	}
+	if err != nil {
+		return err
+	}
+	o.above = 0
+	o.unconfirmed = 0
+	o.adoptFence(got)
+	o.claim, o.endClaim = context.WithCancelCause(tenure)
+	o.startBackground()
+	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
+	o.claimed(got, seen, time.Since(began))
+	return nil
+}
+
+// stillOurs reads the fence and reports whether it still carries our claim.
+func (o *ownership[TX]) stillOurs(ctx context.Context) (bool, error) {
+	f, err := o.run.sink.Fence(ctx, o.partition)
+	if err == nil {
+		err = f.Check(o.tenure.Origin())
+	}
+	if err != nil || f.Claim != o.fence.Claim || o.compare(f) {
+		return false, err
+	}
+	o.adoptFence(f)
+	return true, nil
+}
+
+// adoptFence takes over the fence as the sink has it. Its position may not be
+// where we left it: a commit whose acknowledgement was lost had landed, a person
+// has set it, or the sink was restored. What was known of the messages there is
+// then about others.
+func (o *ownership[TX]) adoptFence(f epoch.Fence) {
+	if o.fence.Epoch > 0 && f.Next != o.fence.Next {
+		o.progress = o.progress || f.Next > o.fence.Next
+		o.forget()
+	}
+	o.fence = f
+}
+
+// dropClaim ends whatever goes on under the claim, and waits for it.
+func (o *ownership[TX]) dropClaim() {
+	o.claimValid = false
+	o.stopBackground()
+	if o.claim != nil {
+		o.endClaim(nil)
+		o.claim = nil
+	}
+}
+
+// consume has messages applied until the tenure is over or something happens to
+// the claim, be it in the background.
+func (o *ownership[TX]) consume(tenure context.Context) outcome {
+	from := o.fence.Next
+	out := o.applyAll(tenure)
+	o.progress = o.progress || o.fence.Next > from
+	if out.action == leave {
+		o.stopBackground() // it may have news yet
+	}
+	if b := o.broken(); b != nil && (out.action == leave || out.action == halt) {
+		return b.outcome
+	}
+	return out
+}
+
+// applyAll reads from the fence's position and has the loop apply what comes,
+// until the read ends or something happens. From begins to ends the fence is the loop's.
+func (o *ownership[TX]) applyAll(tenure context.Context) outcome {
+	if o.claim.Err() != nil {
+		return outcome{action: leave}
+	}
+	reading, cancel := context.WithCancel(o.claim)
+	defer cancel()
+	from := o.fence
+	o.loop.do(func() { o.loop.begins(o.pending) })
+	defer o.loop.do(func() { o.loop.ends(o.pending) })
+	for ms, err := range o.tenure.Read(reading, from) {
+		if err != nil {
+			return outcome{action: halt, err: err}
+		}
+		for _, batch := range toBatches(ms) {
+			if out := o.apply(batch); out.action != advance {
+				return out
+			}
+		}
+	}
+	if !o.running(o.claim) {
+		return outcome{action: leave}
+	}
+	return outcome{action: halt, err: errors.New("consumer: the source ended the read before the partition was revoked")}
+}
+
+// apply offers a batch to the loop and waits for its outcome. When the partition
+// is revoked, lost, or its claim ends, only a transaction under way is waited for.
+func (o *ownership[TX]) apply(b Batch) outcome {
+	o.loop.do(func() { o.loop.offer(o.pending, b) })
+	select {
+	case out := <-o.outcome:
+		return out
+	case <-o.tenure.Draining():
+	case <-o.claim.Done():
+	}
+	o.loop.do(func() { o.loop.revoke(o.pending) })
+	return <-o.outcome
+}
+
+// whileClaimed returns a context that ends with the claim, if there is one, or
+// with ctx.
+func (o *ownership[TX]) whileClaimed(ctx context.Context) context.Context {
+	if o.claim == nil {
+		return ctx
+	}
+	return o.claim
+}
+
+// wait returns after d, or when the tenure is over.
+func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) {
+	if d == 0 {
+		return // a due timer in a select also upsets the race detector in bubbles: golang/go#78156
+	}
+	var elapsed <-chan time.Time
+	if d != forever {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		elapsed = timer.C
+	}
+	select {
+	case <-elapsed:
+	case <-o.tenure.Draining():
+	case <-ctx.Done():
+	}
+}

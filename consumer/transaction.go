@@ -1,0 +1,135 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// transaction applies messages of one or more partitions. It knows what the loop
+// has told it when it began, and nothing of what happens meanwhile.
+type transaction[TX any] struct {
+	run      *runner[TX]
+	parts    []part[TX]
+	shared   bool
+	timeout  time.Duration
+	lockWait time.Duration // if bounded
+	bounded  bool
+}
+
+// part is what a transaction takes of one partition.
+type part[TX any] struct {
+	of       *pending[TX]
+	lost     context.Context
+	messages []Message
+	advance  epoch.Advance
+	epoch    epoch.Epoch
+	failed   error // if set, OnFailure is called instead of the handler
+}
+
+func newPart[TX any](p *pending[TX], n int) part[TX] {
+	next, mark := p.batch.position(n)
+	return part[TX]{
+		of: p, lost: p.lost, messages: p.batch.Messages[:n], epoch: p.fence.Epoch, failed: p.bisect.failed,
+		advance: epoch.Advance{Partition: p.fence.Partition, Claim: p.fence.Claim, From: p.fence.Next, To: next, LeaderEpoch: mark},
+	}
+}
+
+// errTimeout is the cause of a transaction's end by Options.BatchTimeout.
+var errTimeout = errors.New("transaction took longer than BatchTimeout")
+
+// start runs a transaction on a goroutine of its own, which a handler may end.
+func (l *loop[TX]) start(t *transaction[TX]) {
+	l.run.running.Go(func() {
+		r := result{at: -1, err: errGoexit, handler: errGoexit}
+		defer func() { l.do(func() { l.finished(t, r) }) }()
+		t.commit(l.base, &r)
+	})
+}
+
+// commit runs the transaction and says in r what came of it. Where a handler ends
+// this goroutine the sink has rolled back, and r is left as far as it got.
+func (t *transaction[TX]) commit(base context.Context, r *result) {
+	ctx, cancel := context.WithCancelCause(base)
+	defer cancel(nil)
+	if t.bounded {
+		ctx = epoch.WithLockWait(ctx, t.lockWait)
+	}
+	ctx, done := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
+	defer done()
+	advances := make([]epoch.Advance, len(t.parts))
+	for i, p := range t.parts {
+		advances[i] = p.advance
+		// One lost partition aborts them all: R13 leaves no time to sort it out.
+		stop := context.AfterFunc(p.lost, func() { cancel(context.Cause(p.lost)) })
+		defer stop()
+	}
+	overdue := t.overdue()
+	watch := t.run.watch(overdue)
+	defer watch.stop()
+	defer t.run.underWay.add(overdue[0], len(overdue)-1)()
+
+	began := time.Now()
+	defer func() { r.took = time.Since(began) }()
+	var failed error
+	err := t.run.sink.Commit(ctx, advances, func(ctx context.Context, tx TX) error {
+		r.called = true
+		for i, p := range t.parts {
+			r.batch = i
+			if at, err := p.apply(ctx, tx, t.run); err != nil {
+				failed, r.at = err, at
+				return &maskedError{err}
+			}
+		}
+		return nil
+	})
+	r.err, r.handler = err, failed
+	r.froze = watch.stop()
+	r.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
+}
+
+// apply calls the handler, or OnFailure for a message given up on.
+func (p part[TX]) apply(ctx context.Context, tx TX, run *runner[TX]) (at int, err error) {
+	switch {
+	case len(p.messages) == 0:
+		return -1, nil
+	case p.failed != nil:
+		return 0, guard(func() error { return run.OnFailure(ctx, tx, p.messages[0], p.epoch, p.failed) })
+	default:
+		return run.handle(ctx, tx, p.messages, p.epoch)
+	}
+}
+
+// trials is what the verdict on a transaction is about.
+func (t *transaction[TX]) trials() []trial {
+	ts := make([]trial, len(t.parts))
+	for i, p := range t.parts {
+		ts[i] = trial{
+			partition: p.advance.Partition, messages: len(p.messages),
+			attempts: p.of.bisect.attempts, failed: p.failed, lost: p.lost.Err() != nil,
+		}
+		if len(p.messages) > 0 {
+			ts[i].first = p.messages[0].Offset
+		}
+	}
+	return ts
+}
+
+func (t *transaction[TX]) messages() int {
+	n := 0
+	for _, p := range t.parts {
+		n += len(p.messages)
+	}
+	return n
+}
+
+// overdue is what to report should the transaction not come to an end.
+func (t *transaction[TX]) overdue() []Overdue {
+	os := make([]Overdue, len(t.parts))
+	for i, p := range t.parts {
+		os[i] = Overdue{Partition: p.advance.Partition, Epoch: p.epoch, From: p.advance.From, To: p.advance.To, Timeout: t.timeout}
+	}
+	return os
+}

@@ -1,0 +1,220 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// What the answer to a transaction means for each partition in it. Nothing here
+// acts, logs or waits; the rules R5, R6 and R11 and the limits L1 and L2 are
+// decided here alone.
+
+// trial is one partition's share of a transaction.
+type trial struct {
+	partition epoch.Partition
+	messages  int          // how many were tried; zero only moves the position
+	first     epoch.Offset // of the first of them
+	attempts  int          // of the first one, alone, that have failed before
+	failed    error        // why OnFailure was called for the first one, if it was
+	lost      bool         // the lease is gone
+}
+
+// result is what came back from a transaction.
+type result struct {
+	err      error         // the sink's; nil if all of it is committed
+	called   bool          // the sink got as far as calling the handlers
+	handler  error         // a handler's error, for which the sink rolled back
+	batch    int           // whose handler that was
+	at       int           // on which of the messages, or -1 where that is not known
+	timedOut bool          // it ended by Options.BatchTimeout
+	froze    time.Duration // for how long this process did not run meanwhile
+	took     time.Duration
+}
+
+// verdict is what a result means for one partition.
+type verdict struct {
+	action action
+	lesson lesson
+	at     int   // with among: on which message, or -1
+	err    error // why, unless the action is advance
+}
+
+// action is what becomes of a partition.
+type action int
+
+const (
+	advance     action = iota // committed: go on behind it
+	retry                     // rolled back: try again, as the lesson says
+	claimAgain                // what the sink holds is not known (R5)
+	claimAbove                // likewise, above the epoch that another system has seen
+	giveUp                    // the fence belongs to another claim (R6)
+	leave                     // it was revoked or lost, and nothing is under way
+	halt                      // it cannot go on; nothing is in doubt
+	haltInDoubt               // it cannot go on, nor is known what the sink holds
+	haltForGood               // the handler ended the transaction by itself, and would do so again
+)
+
+// lesson is what is learnt about the messages that were tried.
+type lesson int
+
+const (
+	nothing   lesson = iota
+	among            // one of them is at fault: narrow it down
+	tooSlow          // so many of them take too long
+	transient        // a failure that passes and that none of them is to blame for
+	first            // the first one failed, alone: an attempt that counts
+	final            // and that was the last attempt: OnFailure decides
+)
+
+// policy is what a user has decided about messages that fail.
+type policy struct {
+	maxAttempts int
+	onFailure   bool
+}
+
+// judge says what a result means for each of the partitions that were tried. The
+// order of the cases is part of the protocol: a refusal by a fence comes before
+// doubt, and doubt before blame.
+func (p policy) judge(tried []trial, r result) []verdict {
+	refusal, at := refusal(r.err)
+	refused := slices.IndexFunc(tried, func(t trial) bool { return t.partition == at })
+	lost := slices.ContainsFunc(tried, func(t trial) bool { return t.lost })
+	switch err := r.err; {
+	case err == nil:
+		return each(tried, verdict{action: advance})
+
+	case errors.Is(err, epoch.ErrEscaped):
+		// What the handler wrote may be committed without the fence. Trying
+		// again would write it again.
+		return each(tried, verdict{action: haltForGood, err: err})
+
+	case refused >= 0:
+		return but(each(tried, verdict{action: retry, err: err}), refused, refusal)
+
+	case errors.Is(err, epoch.ErrInDoubt):
+		return p.doubt(tried, r)
+
+	case lost: // a lost one ends by itself
+		return each(tried, verdict{action: retry, err: err})
+
+	case !r.called: // the sink could not begin, which is no message's fault
+		return each(tried, verdict{action: claimAgain, err: err})
+
+	case r.handler != nil:
+		failed := p.failure(tried[r.batch], r, len(tried) > 1)
+		return but(each(tried, verdict{action: retry, err: err}), r.batch, failed)
+
+	default: // the database refused the commit, and did not say for whom
+		vs := make([]verdict, len(tried))
+		for i, t := range tried {
+			vs[i] = p.failure(t, r, len(tried) > 1)
+		}
+		return vs
+	}
+}
+
+func each(tried []trial, v verdict) []verdict { return slices.Repeat([]verdict{v}, len(tried)) }
+
+func but(vs []verdict, i int, v verdict) []verdict {
+	vs[i] = v
+	return vs
+}
+
+// refusal returns what a fence's refusal means to the partition that it names,
+// and the zero partition for any other error.
+func refusal(err error) (verdict, epoch.Partition) {
+	var (
+		stale   *epoch.StaleError
+		moved   *epoch.MovedError
+		missing *epoch.MissingError
+	)
+	switch {
+	case errors.As(err, &stale):
+		return verdict{action: giveUp, err: err}, stale.Partition
+	case errors.As(err, &moved):
+		return verdict{action: claimAgain, err: err}, moved.Partition
+	case errors.As(err, &missing):
+		return verdict{action: halt, err: err}, missing.Partition
+	default:
+		return verdict{}, epoch.Partition{}
+	}
+}
+
+// doubt has all partitions claimed again. Where a handler had failed before the
+// connection was lost, the two may have to do with each other: the message is
+// remembered, and does not share its next transaction.
+func (p policy) doubt(tried []trial, r result) []verdict {
+	vs := each(tried, verdict{action: claimAgain, err: r.err})
+	unhealthy := errors.Is(r.err, epoch.ErrUnhealthy)
+	for i, t := range tried {
+		switch {
+		case r.handler != nil && i != r.batch:
+		case unhealthy && len(tried) == 1 && t.messages <= 1:
+			vs[i].action = haltInDoubt
+		case unhealthy:
+			vs[i].lesson, vs[i].at = among, r.at
+		case r.handler != nil && r.froze == 0:
+			if v := p.blame(t, r.at, len(tried) > 1, r.err); v.action == halt {
+				vs[i] = v
+			} else {
+				vs[i].lesson, vs[i].at = v.lesson, v.at
+			}
+		}
+	}
+	return vs
+}
+
+// failure judges the partition whose messages, or one of them, failed.
+func (p policy) failure(t trial, r result, shared bool) verdict {
+	cause := r.err
+	if r.handler != nil {
+		cause = r.handler
+	}
+	alone := t.messages <= 1 && !shared
+	permanent := isPermanent(cause)
+	switch {
+	case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:
+		if alone {
+			return verdict{action: halt, err: r.err}
+		}
+		return verdict{action: retry, lesson: among, at: r.at, err: r.err}
+	case r.froze > 0 && !permanent:
+		// What a freeze made late, or ended, is not the message's fault.
+		err := fmt.Errorf("this process did not run for %v meanwhile: %w", r.froze.Round(time.Millisecond), r.err)
+		return verdict{action: retry, lesson: transient, err: err}
+	case errors.Is(r.err, epoch.ErrTransient) && !permanent:
+		return verdict{action: retry, lesson: transient, err: r.err}
+	case t.messages == 0 && alone: // there is no message to blame
+		return verdict{action: claimAgain, err: r.err}
+	case r.timedOut && !alone:
+		// The message at hand when time ran out need not be the slow one.
+		return verdict{action: retry, lesson: tooSlow, err: r.err}
+	default:
+		return p.blame(t, r.at, shared, cause)
+	}
+}
+
+// blame judges a partition one of whose messages is at fault: the one at index
+// at, or any of them if at is negative. A message that is alone has failed an
+// attempt.
+func (p policy) blame(t trial, at int, shared bool, cause error) verdict {
+	switch {
+	case t.failed != nil: // it was OnFailure that failed
+		return verdict{action: halt, err: errors.Join(t.failed, cause)}
+	case t.messages > 1 || shared:
+		return verdict{action: retry, lesson: among, at: at, err: cause}
+	}
+	failure := &HandlerError{Partition: t.partition, Offset: t.first, Attempts: t.attempts + 1, Err: cause}
+	switch last := isPermanent(cause) || failure.Attempts >= p.maxAttempts; {
+	case !last:
+		return verdict{action: retry, lesson: first, err: cause}
+	case !p.onFailure:
+		return verdict{action: halt, lesson: first, err: failure}
+	default:
+		return verdict{action: retry, lesson: final, err: failure}
+	}
+}

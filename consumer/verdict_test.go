@@ -1,0 +1,152 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// The tables below are what R5, R6, R11, L1 and L2 say about a transaction that has
+// come back. A transaction is written as one line for each partition, and what
+// it means in the same order.
+
+var (
+	errRefused = errors.New("violates check constraint")
+	errHandler = errors.New("no such item")
+)
+
+func partitionNo(n int32) epoch.Partition { return epoch.Partition{Group: "g", Topic: "t", Number: n} }
+
+// of is a partition with so many messages in a transaction.
+func of(n int32, messages int) trial {
+	return trial{partition: partitionNo(n), messages: messages, first: 100}
+}
+
+func (t trial) after(attempts int) trial { t.attempts = attempts; return t }
+func (t trial) onFailure() trial         { t.failed = errHandler; return t }
+func (t trial) gone() trial              { t.lost = true; return t }
+
+// failing is a transaction that a handler's error has ended.
+func failing(err error, batch, at int) result {
+	return result{err: fmt.Errorf("sink: %w", err), called: true, handler: err, batch: batch, at: at}
+}
+
+// refusing is one that the database has refused to commit.
+func refusing(err error) result { return result{err: err, called: true, at: -1} }
+
+func (r result) asleep() result { r.froze = time.Minute; return r }
+func (r result) late() result   { r.timedOut = true; return r }
+
+func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
+	lostAnswer := fmt.Errorf("sink: %w: connection reset", epoch.ErrInDoubt)
+	deadlock := fmt.Errorf("sink: %w: deadlock", epoch.ErrTransient)
+	noTable := fmt.Errorf("sink: %w: no such table", epoch.ErrUnhealthy)
+	stale := &epoch.StaleError{Partition: partitionNo(1)}
+	moved := &epoch.MovedError{Partition: partitionNo(1)}
+	missing := &epoch.MissingError{Partition: partitionNo(1)}
+	ended := fmt.Errorf("sink: %w", epoch.ErrEscaped)
+
+	for _, c := range []struct {
+		claim string
+		tried []trial
+		back  result
+		want  string
+	}{
+		{"what is committed is advanced past", []trial{of(0, 3), of(1, 0)}, result{called: true}, "advance, advance"},
+		{"a commit that came late is a commit", []trial{of(0, 3)}, result{called: true}.asleep(), "advance"},
+
+		{"R6: stale ends the claim of its partition only", []trial{of(0, 3), of(1, 2)}, refusing(stale), "retry, give up"},
+		{"R5: moved is claimed again", []trial{of(0, 3), of(1, 2)}, refusing(moved), "retry, claim again"},
+		{"R9: a missing fence halts its partition", []trial{of(0, 3), of(1, 2)}, refusing(missing), "retry, halt"},
+		{"R6: a refusal comes before doubt", []trial{of(1, 2)}, refusing(errors.Join(stale, epoch.ErrInDoubt)), "give up"},
+		{"a refusal of nobody who was tried is the database's", []trial{of(0, 1)}, refusing(stale), "retry first"},
+
+		{"R5: in doubt, all are claimed again", []trial{of(0, 3), of(1, 2)}, refusing(lostAnswer), "claim again, claim again"},
+		{"R5: doubt comes before a lost lease", []trial{of(0, 3).gone(), of(1, 2)}, refusing(lostAnswer), "claim again, claim again"},
+		{"doubt comes before blame, but the message is remembered", []trial{of(0, 3), of(1, 2)},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, batch: 1, at: 1}, "claim again, claim again among 1"},
+		{"alone, it has failed an attempt as well", []trial{of(0, 1)},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again first"},
+		{"and the last one is the last", []trial{of(0, 1).after(9)},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again final"},
+		{"R11: a freeze made it late, so nobody is remembered", []trial{of(0, 1).after(9)},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}.asleep(), "claim again"},
+
+		{"the handler ended the transaction: nobody tries again", []trial{of(0, 3), of(1, 2)}, refusing(ended), "halt for good, halt for good"},
+		{"even if it is in doubt too", []trial{of(0, 1)}, refusing(errors.Join(ended, epoch.ErrInDoubt)), "halt for good"},
+
+		{"whose lease is lost takes nobody along", []trial{of(0, 3).gone(), of(1, 2)}, failing(errHandler, 0, 1), "retry, retry"},
+		{"a transaction that did not begin is no message's fault", []trial{of(0, 1).after(9), of(1, 2)},
+			result{err: errRefused, at: -1}, "claim again, claim again"},
+
+		{"a handler's error is its own partition's", []trial{of(0, 3), of(1, 2)}, failing(errHandler, 1, 1), "retry, retry among 1"},
+		{"a batch's handler does not say on which message", []trial{of(0, 3)}, failing(errHandler, 0, -1), "retry among -1"},
+		{"a message that shared the transaction is tried alone first", []trial{of(0, 1), of(1, 1)}, failing(errHandler, 0, 0), "retry among 0, retry"},
+		{"also if it says that it is permanent", []trial{of(0, 1), of(1, 1)}, failing(Permanent(errHandler), 0, 0), "retry among 0, retry"},
+		{"a refused commit is narrowed down in all", []trial{of(0, 3), of(1, 2)}, refusing(errRefused), "retry among -1, retry among -1"},
+
+		{"L2: a message alone has failed an attempt", []trial{of(0, 1)}, failing(errHandler, 0, 0), "retry first"},
+		{"by the database's refusal, too", []trial{of(0, 1)}, refusing(errRefused), "retry first"},
+		{"after the last attempt OnFailure decides", []trial{of(0, 1).after(9)}, failing(errHandler, 0, 0), "retry final"},
+		{"or at once, if it is permanent", []trial{of(0, 1)}, failing(Permanent(errHandler), 0, 0), "retry final"},
+		{"what OnFailure cannot settle halts", []trial{of(0, 1).onFailure()}, failing(errRefused, 0, 0), "halt"},
+		{"a transaction without messages blames none", []trial{of(0, 0)}, refusing(errRefused), "claim again"},
+
+		{"L1: what passes is tried again with less", []trial{of(0, 3), of(1, 2)}, refusing(deadlock), "retry transient, retry transient"},
+		{"and costs a message alone no attempt", []trial{of(0, 1).after(9)}, failing(deadlock, 0, 0), "retry transient"},
+		{"unless it says that it is permanent", []trial{of(0, 1)}, failing(Permanent(deadlock), 0, 0), "retry final"},
+		{"L1: too slow together is halved", []trial{of(0, 8)}, failing(errHandler, 0, 7).late(), "retry too slow"},
+		{"too slow alone is an attempt", []trial{of(0, 1)}, failing(errHandler, 0, 0).late(), "retry first"},
+		{"R11: what a freeze made late is nobody's fault", []trial{of(0, 1).after(9)}, failing(errHandler, 0, 0).late().asleep(), "retry transient"},
+
+		{"L2: a missing table halts, and blames nobody", []trial{of(0, 1).after(9)}, failing(noTable, 0, 0), "halt"},
+		{"those before it are applied first", []trial{of(0, 8)}, failing(noTable, 0, 5), "retry among 5"},
+		{"L2: in doubt and unhealthy halts, and claims again", []trial{of(0, 1)}, refusing(errors.Join(epoch.ErrInDoubt, noTable)), "halt in doubt"},
+		{"narrowed down first", []trial{of(0, 8)}, refusing(errors.Join(epoch.ErrInDoubt, noTable)), "claim again among -1"},
+		{"OnFailure may be what misses the table", []trial{of(0, 1).onFailure()}, failing(noTable, 0, 0), "halt"},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			p := policy{maxAttempts: 10, onFailure: true}
+			var got []string
+			for _, v := range p.judge(c.tried, c.back) {
+				got = append(got, v.String())
+				if v.action != advance && v.err == nil {
+					t.Errorf("%v does not say why", v)
+				}
+			}
+			if got := strings.Join(got, ", "); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWithoutOnFailureTheLastAttemptHalts(t *testing.T) {
+	vs := policy{maxAttempts: 3}.judge([]trial{of(0, 1).after(2)}, failing(errHandler, 0, 0))
+	var failure *HandlerError
+	if got := vs[0]; got.action != halt || !errors.As(got.err, &failure) || failure.Attempts != 3 || failure.Offset != 100 || !errors.Is(failure, errHandler) {
+		t.Errorf("%v: %v", got, got.err)
+	}
+}
+
+func TestWhatOnFailureCannotSettleIsReportedWithTheFirstFailure(t *testing.T) {
+	vs := policy{maxAttempts: 1, onFailure: true}.judge([]trial{of(0, 1).onFailure()}, failing(errRefused, 0, 0))
+	if !errors.Is(vs[0].err, errHandler) || !errors.Is(vs[0].err, errRefused) {
+		t.Errorf("halts with %v; want both", vs[0].err)
+	}
+}
+
+func (v verdict) String() string {
+	s := [...]string{"advance", "retry", "claim again", "claim above", "give up", "leave", "halt", "halt in doubt", "halt for good"}[v.action]
+	if l := [...]string{"", "among", "too slow", "transient", "first", "final"}[v.lesson]; l != "" && v.action != halt {
+		s += " " + l
+	}
+	if v.lesson == among {
+		s += fmt.Sprintf(" %d", v.at)
+	}
+	return s
+}
