@@ -25,18 +25,7 @@ const usualBatch = 256
 // committed, and let the group rebalance only in between. Its cue is where the
 // show strikes; apply calls it around the handler.
 func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func(context.Context, []*kgo.Record, *show.Cue) error) error {
-	client, err := kgo.NewClient(append(c.client(),
-		kgo.ConsumerGroup(c.Group),
-		kgo.ConsumeTopics(c.Topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.DisableAutoCommit(),
-		kgo.BlockRebalanceOnPoll(),
-		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, assigned map[string][]int32) {
-			for _, p := range assigned[c.Topic] {
-				stage.Holds(p)
-			}
-		}),
-	)...)
+	client, err := joinAsUsual(c, stage.Holds)
 	if err != nil {
 		return fmt.Errorf("inventory: usual code: %w", err)
 	}
@@ -67,6 +56,38 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 		client.AllowRebalance()
 	}
 	return nil
+}
+
+// joinAsUsual returns a member of the group, which calls holds for every partition
+// that it has after each rebalance. It is not enough to do so for those that
+// are new to it: the group may have given a partition to another meanwhile,
+// and back, without this member having noticed.
+func joinAsUsual(c config, holds func(partition int32, number int64)) (*kgo.Client, error) {
+	held := map[int32]bool{}
+	gone := func(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+		for _, p := range gone[c.Topic] {
+			delete(held, p)
+		}
+	}
+	return kgo.NewClient(append(c.client(),
+		kgo.ConsumerGroup(c.Group),
+		kgo.ConsumeTopics(c.Topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(),
+		// The client calls these one at a time.
+		kgo.OnPartitionsAssigned(func(_ context.Context, client *kgo.Client, added map[string][]int32) {
+			for _, p := range added[c.Topic] {
+				held[p] = true
+			}
+			_, generation := client.GroupMetadata()
+			for p := range held {
+				holds(p, int64(generation))
+			}
+		}),
+		kgo.OnPartitionsRevoked(gone),
+		kgo.OnPartitionsLost(gone),
+	)...)
 }
 
 func commitOffsets(ctx context.Context, client *kgo.Client, limit time.Duration) error {

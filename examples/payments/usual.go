@@ -41,7 +41,7 @@ func consumeAsUsual(ctx context.Context, c config, js jetstream.JetStream, stage
 	if err != nil {
 		return fmt.Errorf("payments: usual code: %w", err)
 	}
-	stage.Holds(int32(c.Number)) // any worker gets any message: what it has is a part in it
+	stage.Holds(int32(c.Number), 0) // any worker gets any message: what it has is a part in it
 	u := &usualCode{config: c, stage: stage, record: record, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
 	for ctx.Err() == nil {
 		batch, err := messages.Fetch(usualBatch, jetstream.FetchMaxWait(time.Second))

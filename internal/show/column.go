@@ -140,7 +140,7 @@ func (c *Column) consume(ctx context.Context) (sent bool, err error) {
 		}
 		sent = true
 	}()
-	limits := Limits{Strike: 30 * time.Second, Move: time.Minute, Settle: 30 * time.Second}
+	limits := Limits{Strike: time.Minute, Move: time.Minute, Settle: time.Minute}
 	err = c.Crew.Play(ctx, c.Plan, c.s.Messages, c.Pace, limits, func(line string) { c.board.Event(c.Name, line) })
 	if err != nil {
 		cancel(err)

@@ -30,7 +30,8 @@ type Crew struct {
 	changed  chan struct{} // closed and replaced whenever something below changes
 	started  int
 	workers  map[int]*process // those that live
-	holder   map[int32]int    // the last worker that reported to hold a partition
+	holder   map[int32]int    // the worker that holds a partition, by what was reported
+	number   map[int32]int64  // the number that it reported with it
 	position map[int32]int64  // after the last effect that was reported
 	vacant   map[int32]vacancy
 	tally    Tally
@@ -63,7 +64,7 @@ type Tally struct {
 func NewCrew(config func(n int) any) *Crew {
 	return &Crew{
 		config: config, changed: make(chan struct{}), workers: map[int]*process{},
-		holder: map[int32]int{}, position: map[int32]int64{}, vacant: map[int32]vacancy{},
+		holder: map[int32]int{}, number: map[int32]int64{}, position: map[int32]int64{}, vacant: map[int32]vacancy{},
 	}
 }
 
@@ -123,7 +124,10 @@ func (c *Crew) handle(p *process, r report) {
 	defer c.notify()
 	switch r.Kind {
 	case reportHolds:
-		c.holder[r.Partition] = p.n
+		if r.Number < c.number[r.Partition] {
+			return // somebody has had it since
+		}
+		c.holder[r.Partition], c.number[r.Partition] = p.n, r.Number
 		v, ok := c.vacant[r.Partition]
 		if ok {
 			delete(c.vacant, r.Partition)

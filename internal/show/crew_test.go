@@ -89,3 +89,24 @@ func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 		}
 	}
 }
+
+func TestAPartitionIsWithWhoGotItLastInWhateverOrderWorkersSaySo(t *testing.T) {
+	c := NewCrew(func(int) any { return nil })
+	two, three := &process{n: 2}, &process{n: 3}
+	holds := func(p *process, number int64) { c.handle(p, report{Kind: reportHolds, Partition: 0, Number: number}) }
+	holds(three, 6)
+	holds(two, 5) // which was busy when it should have said so, and has lost it since
+	c.vacate(two)
+	if c.missed(two) {
+		t.Error("partition 0 waits for another owner than worker 2, and worker 3 has it")
+	}
+	c.vacate(three)
+	holds(two, 5)
+	if !c.missed(three) {
+		t.Error("worker 2 took partition 0 over by what it said before")
+	}
+	holds(two, 7)
+	if n := len(c.Tally().Takeovers); c.missed(three) || n != 1 {
+		t.Errorf("worker 2 has taken over, and there were %d takeovers", n)
+	}
+}

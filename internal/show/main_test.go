@@ -63,7 +63,7 @@ func puppet(ctx context.Context, stage *Stage) error {
 		}
 		// Two may take it at the same moment; whoever has it in the end says so
 		// last.
-		stage.Holds(0)
+		stage.Holds(0, 0)
 		if err := transaction(stage, filepath.Join(c.Dir, "count")); err != nil {
 			return err
 		}

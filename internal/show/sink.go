@@ -83,7 +83,7 @@ func Reporting(stage *Stage) consumer.Observer {
 	return consumer.ObserverFunc(func(e consumer.Event) {
 		switch e := e.(type) {
 		case consumer.Claimed:
-			stage.Holds(e.Fence.Partition.Number)
+			stage.Holds(e.Fence.Partition.Number, int64(e.Fence.Epoch))
 		case consumer.Advanced:
 			stage.tell(report{Kind: reportCounted, Messages: e.Messages})
 		}

@@ -65,9 +65,12 @@ func (s *Stage) obey(o order) {
 // Config decodes what the parent passed to [Crew.Start] into v.
 func (s *Stage) Config(v any) error { return json.Unmarshal(s.config, v) }
 
-// Holds reports that this worker has the partition from now on.
-func (s *Stage) Holds(partition int32) {
-	s.tell(report{Kind: reportHolds, Partition: partition})
+// Holds reports that this worker has the partition from now on. Reports of several
+// workers may arrive in another order than the one in which they got it: number
+// grows from owner to owner, as epochs and generations do, and is 0 where nothing
+// counts them.
+func (s *Stage) Holds(partition int32, number int64) {
+	s.tell(report{Kind: reportHolds, Partition: partition, Number: number})
 }
 
 // Ready reports that this process, started by [StartHelper], can be reached.

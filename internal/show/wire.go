@@ -78,6 +78,7 @@ const (
 type report struct {
 	Kind      string `json:"kind"`
 	Partition int32  `json:"p,omitempty"`
+	Number    int64  `json:"number,omitempty"` // of its ownership
 	Point     Point  `json:"point,omitempty"`
 	Work      Work   `json:"work,omitempty"`
 	Subject   string `json:"subject,omitempty"` // what the request in hand is about
