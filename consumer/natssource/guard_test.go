@@ -14,6 +14,7 @@ import (
 )
 
 func TestAConfirmationThatComesAfterTheTenureCountsAsLost(t *testing.T) {
+	t.Parallel()
 	r := newGroupRig(t, 1, 10*time.Second)
 	m := r.start("a")
 	g := m.granted(0)
@@ -38,6 +39,7 @@ func TestAConfirmationThatComesAfterTheTenureCountsAsLost(t *testing.T) {
 }
 
 func TestADeadlineThatNoTimerHasNoticedCounts(t *testing.T) {
+	t.Parallel()
 	r := newGroupRig(t, 1, time.Minute)
 	m := r.start("a")
 	g := m.granted(0)
@@ -55,6 +57,7 @@ func TestADeadlineThatNoTimerHasNoticedCounts(t *testing.T) {
 }
 
 func TestALeaseCountsFromWhenItsRenewalWasSent(t *testing.T) {
+	t.Parallel()
 	s, wires := natstest.Start(t), newLink()
 	b := testBucket(t, wires.connect(t, s), time.Minute)
 	l, value := acquire(t, b, 0)
@@ -93,6 +96,7 @@ func TestALeaseCountsFromWhenItsRenewalWasSent(t *testing.T) {
 
 // nats.go would keep it, and send it when it is connected again.
 func TestNothingIsWrittenLaterThanItWasAskedFor(t *testing.T) {
+	t.Parallel()
 	s := natstest.Start(t)
 	b := testBucket(t, s.JetStream(t), time.Minute)
 	l, value := acquire(t, b, 0)
@@ -114,6 +118,7 @@ func TestNothingIsWrittenLaterThanItWasAskedFor(t *testing.T) {
 }
 
 func TestPartitionsAreGivenBackOneAfterTheOther(t *testing.T) {
+	t.Parallel()
 	r := newGroupRig(t, 4, 20*time.Second)
 	slow := make(chan struct{})
 	a := r.startWith("a", func(g *grant) { g.wait(); <-slow })
@@ -139,6 +144,7 @@ func TestPartitionsAreGivenBackOneAfterTheOther(t *testing.T) {
 }
 
 func TestAReleaseThatLandsAfterATakeoverChangesNothing(t *testing.T) {
+	t.Parallel()
 	b := testBucket(t, natstest.Start(t).JetStream(t), time.Second)
 	l, _ := acquire(t, b, 0)
 	eventually(t, "the lease has run out", func() bool { return !look(t, b).live })
@@ -150,6 +156,7 @@ func TestAReleaseThatLandsAfterATakeoverChangesNothing(t *testing.T) {
 }
 
 func TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed(t *testing.T) {
+	t.Parallel()
 	r := newGroupRig(t, 1, 20*time.Second)
 	g := r.start("a").granted(0)
 	must(t, second(r.bucket().remove(inTime(t), newKeys("billing").lease(place{"orders", 0}))))
@@ -164,6 +171,7 @@ func TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed(t *testing.T) {
 }
 
 func TestNoTenureBeginsBeforeTheOneBeforeItHasReturned(t *testing.T) {
+	t.Parallel()
 	r := newGroupRig(t, 1, time.Second)
 	stuck := make(chan struct{})
 	m := r.startWith("a", func(g *grant) { g.wait(); <-stuck })
@@ -182,6 +190,7 @@ func TestNoTenureBeginsBeforeTheOneBeforeItHasReturned(t *testing.T) {
 
 // Its messages follow one another as if nothing had happened.
 func TestAConsumerOfAnotherLifeOfTheStreamIsNotBelieved(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.log.settleEvery = time.Hour
@@ -212,6 +221,7 @@ func (r *logRig) after(first func(), change func(*jetstream.StreamInfo)) {
 }
 
 func TestWhatIsLostWhileAPartitionSettlesIsNotPassed(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, "lost")
@@ -225,6 +235,7 @@ func TestWhatIsLostWhileAPartitionSettlesIsNotPassed(t *testing.T) {
 }
 
 func TestNothingIsSettledAcrossAChangeOfLeaders(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(1, "other", "other")
@@ -241,6 +252,7 @@ func TestNothingIsSettledAcrossAChangeOfLeaders(t *testing.T) {
 }
 
 func TestALeaderOnItsOwnIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, "a")
@@ -255,6 +267,7 @@ func TestALeaderOnItsOwnIsAskedAgain(t *testing.T) {
 }
 
 func TestWhatOnlyTheConsumersServerHasLetExpireIsNotHandedOn(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(0, numbered(0, 3)...)
@@ -273,6 +286,7 @@ func TestWhatOnlyTheConsumersServerHasLetExpireIsNotHandedOn(t *testing.T) {
 }
 
 func TestALogIsAnotherWhenWhatItsOffsetsCountIs(t *testing.T) {
+	t.Parallel()
 	l := func(name string, filters ...string) *streamLog {
 		return &streamLog{stream: Stream{Name: name}, filters: filters}
 	}
@@ -289,6 +303,7 @@ func TestALogIsAnotherWhenWhatItsOffsetsCountIs(t *testing.T) {
 }
 
 func TestALiveLeaseOfWhoeverIsNotRegisteredIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	r := newGroupRig(t, 2, time.Second)
 	b := r.bucket()
 	must(t, b.ensure(inTime(t), 1))

@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,10 +24,17 @@ import (
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
+// Most tests wait for something to run out, or for a server. The command line goes
+// before this.
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8")
+	os.Exit(m.Run())
+}
+
 // Neither suite runs beside other tests: one of their histories measures the heap.
 
 func TestSuite(t *testing.T) {
-	sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
+	sourcetest.RunParallel(t, func(t testing.TB) sourcetest.Harness {
 		s := natstest.Start(t)
 		return newHarness(t, s.JetStream(t), 1, func(t testing.TB, l *link) jetstream.JetStream {
 			return l.connect(t, s)
@@ -36,7 +45,7 @@ func TestSuite(t *testing.T) {
 func TestClusterSuite(t *testing.T) {
 	long(t)
 	c := natstest.StartCluster(t, 3)
-	sourcetest.Run(t, func(t testing.TB) sourcetest.Harness {
+	sourcetest.RunParallel(t, func(t testing.TB) sourcetest.Harness {
 		h := newHarness(t, c.JetStream(t), 3, func(t testing.TB, l *link) jetstream.JetStream {
 			return l.connect(t, c)
 		})

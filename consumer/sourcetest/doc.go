@@ -22,6 +22,7 @@
 // granted while another live process still holds it, and that every Run ends
 // when it is told to.
 //
-// [RunInBubble] plays the same histories in testing/synctest bubbles, each in
+// [RunParallel] plays the histories beside each other, for a source whose histories
+// mostly wait. [RunInBubble] plays the same histories in testing/synctest bubbles, each in
 // virtual time, for a source and a broker that work inside one.
 package sourcetest

@@ -16,6 +16,7 @@ const brokerHeap = 24 << 20
 
 var resources = []history{{
 	claim: "nothing of a source runs on after its Run has returned",
+	alone: true,
 	story: func(w *world) {
 		topic := w.newTopic(3)
 		w.produce(topic, 0, numbered(0, 0, 10)...)
@@ -55,6 +56,7 @@ var resources = []history{{
 	claim: "a reader that stops taking messages does not make the source hold more than it says",
 	rules: "buffers",
 	needs: []need{needs[Bounded]()},
+	alone: true,
 	story: func(w *world) {
 		limit := w.Harness.(Bounded).Buffers()
 		topic := w.newTopic(4)

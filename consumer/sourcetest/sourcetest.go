@@ -21,6 +21,19 @@ func Run(t *testing.T, create func(t testing.TB) Harness) {
 	playAll(t, create(t), func(t *testing.T, h history) { h.playOn(t, create(t)) })
 }
 
+// RunParallel is [Run] with the histories beside each other, as many as tests run in
+// parallel; but for those that look at the whole process, which come first and by
+// themselves. What create returns must have a broker of its own, or the groups of
+// one.
+func RunParallel(t *testing.T, create func(t testing.TB) Harness) {
+	playAll(t, create(t), func(t *testing.T, h history) {
+		if !h.alone {
+			t.Parallel()
+		}
+		h.playOn(t, create(t))
+	})
+}
+
 // RunInBubble is [Run] with every history in a testing/synctest bubble. create
 // is called inside it.
 func RunInBubble(t *testing.T, create func(t testing.TB) Harness) {
@@ -46,6 +59,7 @@ type history struct {
 	claim string // in words
 	rules string // of the design that it bears on
 	needs []need
+	alone bool // it looks at the heap or the goroutines of the process
 	story func(w *world)
 }
 
