@@ -89,7 +89,7 @@ balance: ## 64 partitions on NATS, members 1 -> 4 -> 3; and how long takeovers t
 
 .PHONY: receiver
 receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order
-	go test -count 1 -timeout 10m -v -run '^TestTenThousand' ./httpfence
+	go test -count 1 -timeout 10m -v -run '^TestManyConcurrentRequests' ./httpfence -receiver.requests=10000
 
 .PHONY: contention
 contention: ## 2 and 4 processes on ten hot rows, beside one message per transaction (minutes)

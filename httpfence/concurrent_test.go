@@ -2,6 +2,7 @@ package httpfence_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -25,6 +26,9 @@ type receiver struct {
 	url    string
 	stop   func()
 	failed atomic.Pointer[error] // why a request had no answer, the latest
+
+	// before, if there is one, is called with each request that has arrived.
+	before atomic.Pointer[func(*http.Request)]
 }
 
 func (r *rig) serve(t *testing.T, handle http.HandlerFunc) *receiver {
@@ -34,7 +38,14 @@ func (r *rig) serve(t *testing.T, handle http.HandlerFunc) *receiver {
 	o.Wait = 5 * time.Minute
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	srv := httptest.NewUnstartedServer(httpfence.Handler(r.open(), handle, o))
+	rec := &receiver{}
+	fence := httpfence.Handler(r.open(), handle, o)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if before := rec.before.Load(); before != nil {
+			(*before)(req)
+		}
+		fence.ServeHTTP(w, req)
+	}))
 	srv.Config.Protocols = protocols
 	srv.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 20000}
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of handlers that panic on purpose
@@ -46,7 +57,7 @@ func (r *rig) serve(t *testing.T, handle http.HandlerFunc) *receiver {
 		srv.Close()
 	})
 	t.Cleanup(stop)
-	rec := &receiver{client: &http.Client{Transport: transport}, url: srv.URL + "/charges", stop: stop}
+	rec.client, rec.url, rec.stop = &http.Client{Transport: transport}, srv.URL+"/charges", stop
 	// Each request that finds no connection yet dials one: have it before thousands do.
 	res, err := rec.client.Get(rec.url)
 	if err != nil {
@@ -97,15 +108,18 @@ func judge(t *testing.T, done []effect) (applied map[[2]string]epoch.Epoch) {
 	return applied
 }
 
+var requests = flag.Int("receiver.requests", 2000, "how many requests are under way at a time")
+
 const (
 	scopes = 50
-	keys   = 50 // of each scope
-	copies = 4  // of each key, under epochs of their own: 10,000 requests
+	copies = 4 // of each key, under epochs of their own
 	epochs = 20
 )
 
-// everything is each copy of each key of each scope, in no order.
-func everything() []httpfence.Call {
+// everything is each copy of each key of each scope, in no order; and how many keys
+// each scope has.
+func everything() ([]httpfence.Call, int) {
+	keys := *requests / (scopes * copies)
 	var all []httpfence.Call
 	for s := range scopes {
 		for k := range keys {
@@ -115,28 +129,38 @@ func everything() []httpfence.Call {
 		}
 	}
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	return all
+	return all, keys
 }
 
-func TestTenThousandConcurrentRequestsWithEpochsOutOfOrder(t *testing.T) {
+// make receiver has ten thousand, which take five gigabytes under the race detector.
+func TestManyConcurrentRequestsWithEpochsOutOfOrder(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes seconds")
 	}
 	eachStore(t, func(t *testing.T, r *rig) {
 		server := r.serve(t, r.apply)
-		var begin, all sync.WaitGroup
-		begin.Add(1)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		var all sync.WaitGroup
 		var counts [600]atomic.Int64
-		var replays, inside, most atomic.Int64
+		var replays, arrived atomic.Int64
 		started := time.Now()
-		answered := make([]int, scopes*keys*copies)
-		calls := everything()
+		calls, keys := everything()
+		answered := make([]int, len(calls))
+		here := make(chan struct{}) // all of them
+		together := func(req *http.Request) {
+			if arrived.Add(1) == int64(len(calls)) {
+				close(here)
+			}
+			select {
+			case <-here:
+			case <-req.Context().Done():
+			}
+		}
+		server.before.Store(&together)
 		for i, c := range calls {
 			all.Go(func() {
-				begin.Wait()
-				most.Store(max(most.Load(), inside.Add(1)))
-				defer inside.Add(-1)
-				status, replayed := server.send(t.Context(), c)
+				status, replayed := server.send(ctx, c)
 				answered[i] = status
 				counts[status].Add(1)
 				if replayed {
@@ -144,8 +168,8 @@ func TestTenThousandConcurrentRequestsWithEpochsOutOfOrder(t *testing.T) {
 				}
 			})
 		}
-		begin.Done()
 		all.Wait()
+		server.before.Store(nil)
 		took := time.Since(started)
 
 		applied := judge(t, r.log())
@@ -165,11 +189,8 @@ func TestTenThousandConcurrentRequestsWithEpochsOutOfOrder(t *testing.T) {
 		if counts[201].Load()-replays.Load() != int64(len(applied)) {
 			t.Errorf("%d answers were not replays, %d effects", counts[201].Load()-replays.Load(), len(applied))
 		}
-		t.Logf("%d requests in %v, up to %d at a time: %d applied, %d replayed, %d refused",
-			len(calls), took.Round(time.Millisecond), most.Load(), len(applied), replays.Load(), counts[412].Load())
-		if most.Load() < int64(len(calls))/2 {
-			t.Errorf("only %d requests were under way at a time", most.Load())
-		}
+		t.Logf("%d requests at a time in %v: %d applied, %d replayed, %d refused",
+			len(calls), took.Round(time.Millisecond), len(applied), replays.Load(), counts[412].Load())
 
 		// The last owner sends everything again: now each key is applied, once.
 		for s := range scopes {
@@ -222,7 +243,7 @@ func TestConcurrentRequestsThroughFailuresAndRestarts(t *testing.T) {
 		var done atomic.Int64
 		restart := make(chan struct{})
 		var all sync.WaitGroup
-		calls := everything()[:4000]
+		calls, keys := everything()
 		for _, c := range calls {
 			all.Go(func() {
 				if done.Add(1) == int64(len(calls))/2 {
