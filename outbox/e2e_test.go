@@ -156,18 +156,30 @@ type doubtful[TX any] struct {
 }
 
 func (s doubtful[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
-	if as[0].From != as[0].To || !s.on.Load() || rand.IntN(25) > 0 {
-		return s.Sink.Commit(ctx, as, apply)
+	commit := func(apply func(context.Context, TX) error) error { return s.Sink.Commit(ctx, as, apply) }
+	if as[0].From != as[0].To {
+		return commit(apply)
+	}
+	return s.lose(commit, apply)
+}
+
+func (s doubtful[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, TX) error) error {
+	return s.lose(func(apply func(context.Context, TX) error) error { return s.Sink.CommitHeld(ctx, h, apply) }, apply)
+}
+
+func (s doubtful[TX]) lose(commit func(func(context.Context, TX) error) error, apply func(context.Context, TX) error) error {
+	if !s.on.Load() || rand.IntN(25) > 0 {
+		return commit(apply)
 	}
 	s.count.Add(1)
 	if rand.IntN(2) == 0 { // landed
-		if err := s.Sink.Commit(ctx, as, apply); err != nil {
+		if err := commit(apply); err != nil {
 			return err
 		}
 		return fmt.Errorf("%w: the acknowledgement was lost", epoch.ErrInDoubt)
 	}
 	lost := fmt.Errorf("%w: the connection was lost", epoch.ErrInDoubt)
-	return s.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
+	return commit(func(ctx context.Context, tx TX) error {
 		if err := apply(ctx, tx); err != nil {
 			return err
 		}

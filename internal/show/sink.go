@@ -36,7 +36,7 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 		work[i] = Span{Partition: a.Partition.Number, From: int64(a.From), To: int64(a.To)}
 	}
 	if !work.moves() {
-		return s.beside(ctx, as, work, apply)
+		return s.held(ctx, work, func(ctx context.Context) error { return s.Sink.Commit(ctx, as, apply) })
 	}
 	cue := s.stage.Cue(work, InHand, Unlocked, BeforeWrites, AfterWrites, AfterCommit)
 	ctx = cue.Context(ctx)
@@ -62,9 +62,14 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 	return err
 }
 
-// beside commits a transaction that moves no position: a relay's. Its point is
+func (s *stagedSink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, TX) error) error {
+	work := Work{{Partition: h.Partition.Number}}
+	return s.held(ctx, work, func(ctx context.Context) error { return s.Sink.CommitHeld(ctx, h, apply) })
+}
+
+// held commits a transaction that moves no position: a relay's. Its point is
 // Answered, if requests were since the last one.
-func (s *stagedSink[TX]) beside(ctx context.Context, as []epoch.Advance, work Work, apply func(context.Context, TX) error) error {
+func (s *stagedSink[TX]) held(ctx context.Context, work Work, commit func(context.Context) error) error {
 	cue := &Cue{stage: s.stage, work: work}
 	if a := s.stage.takeAnswers(work); a.n > 0 {
 		cue = s.stage.Cue(work, Answered).About(a.last)
@@ -72,7 +77,7 @@ func (s *stagedSink[TX]) beside(ctx context.Context, as []epoch.Advance, work Wo
 	}
 	ctx = cue.Context(ctx)
 	cue.Reach(Answered)
-	err := s.stage.Writing(func() error { return s.Sink.Commit(ctx, as, apply) })
+	err := s.stage.Writing(func() error { return commit(ctx) })
 	cue.Done(0, err)
 	return err
 }
