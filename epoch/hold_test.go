@@ -66,7 +66,7 @@ func TestAClaimHoldsFromItsSwapToTheNextOne(t *testing.T) {
 			"swap": func(t *rapid.T) {
 				p := rapid.SampledFrom(partitions).Draw(t, "partition")
 				seen := fs[p]
-				c := epoch.NewClaim(epoch.Lease{Origin: seen.Origin, Number: rapid.Int64Range(1, 8).Draw(t, "number")})
+				c := epoch.NewClaim(epoch.Lease{Origin: seen.Origin, Generation: rapid.Int64Range(1, 8).Draw(t, "number")})
 				if _, err := fs.Claim(seen, c); err != nil {
 					t.Fatal(err)
 				}
