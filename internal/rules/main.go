@@ -7,6 +7,7 @@
 //	go run ./internal/rules             # all of them, a few minutes
 //	go run ./internal/rules R2 R9       # some rules only
 //	go run ./internal/rules "SQLite"    # those whose text says so
+//	go run ./internal/rules consumer    # those of a package's tests
 //	go run ./internal/rules -table      >docs/RULES.md
 package main
 
@@ -63,8 +64,12 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 	return takeAway(ctx, module, jobs, gs)
 }
 
-// answersTo reports whether word is the guard's rule or part of its text.
-func (g guard) answersTo(word string) bool { return word == g.rule || strings.Contains(g.taken, word) }
+// answersTo reports whether word is the guard's rule, the package of its test, or
+// part of its text or of a file that it is in.
+func (g guard) answersTo(word string) bool {
+	return word == g.rule || word == g.pkg || strings.Contains(g.taken, word) ||
+		slices.ContainsFunc(g.edits, func(e edit) bool { return strings.Contains(e.file, word) })
+}
 
 // takeAway takes one guard after the other away, so many at a time.
 func takeAway(ctx context.Context, module string, jobs int, gs []guard) error {
