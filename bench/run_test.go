@@ -100,7 +100,7 @@ func newEndToEnd(b *testing.B, pool *pgxpool.Pool, batch int) *endToEnd {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- consumer.RunBatch(ctx, e.feed, sink, e.apply, consumer.Options[pgsink.Tx]{
+		ended <- consumer.Run(ctx, e.feed, sink, consumer.Batches(e.apply), consumer.Options{
 			MaxBatch: batch, Observer: e, Logger: slog.New(slog.DiscardHandler),
 		})
 	}()

@@ -20,7 +20,7 @@ func TestTheNextClaimIsAboveAnEpochThatAnotherSystemHasSeen(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				want := r.fill(0, 3)
 				var epochs []epoch.Epoch
-				p := r.start("a", h, options{HaltMin: 24 * time.Hour, HaltMax: 24 * time.Hour, Beside: func(ctx context.Context, b beside) {
+				p := r.start("a", each(h).Background(func(ctx context.Context, b beside) {
 					epochs = append(epochs, b.Epoch())
 					r.pass(time.Minute)
 					if b.Epoch() < 41 {
@@ -39,7 +39,7 @@ func TestTheNextClaimIsAboveAnEpochThatAnotherSystemHasSeen(t *testing.T) {
 						t.Error(err)
 					}
 					<-ctx.Done()
-				}})
+				}), options{HaltMin: 24 * time.Hour, HaltMax: 24 * time.Hour})
 				r.pass(time.Hour)
 				p.end()
 				if fmt.Sprint(epochs) != "[1 42]" || r.sink.Fences()[r.partition(0)].Epoch != 42 || len(r.sink.List("beside")) != 1 {
@@ -56,7 +56,7 @@ func TestTheNextClaimIsAboveAnEpochThatAnotherSystemHasSeen(t *testing.T) {
 // It would burn the epochs to follow whatever somebody says.
 func TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			for _, seen := range []epoch.Epoch{math.MaxInt64, math.MaxInt64 - 1, consumer.MaxAbove + 1, consumer.MaxAbove, 1 << 41} {
 				if err := b.Above(seen); err == nil {
 					t.Errorf("above %d", seen)
@@ -66,7 +66,7 @@ func TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach(t *testing.T) {
 				t.Error(err)
 			}
 			<-ctx.Done()
-		}})
+		}), options{})
 		r.pass(time.Minute)
 		p.end()
 		if e := wantOne[consumer.Claimed](p).Fence.Epoch; e != 1 || len(r.sink.List("beside")) != 1 {
@@ -80,18 +80,18 @@ func TestAZombieThatHearsOfAHigherEpochClaimsNothing(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().Script()
 		goOn := make(chan struct{})
-		a := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		a := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			select {
 			case <-goOn:
 				_ = b.Above(b.Epoch() + 1)
 			case <-ctx.Done():
 			}
 			<-ctx.Done()
-		}})
+		}), options{})
 		synctest.Wait()
 		r.group().Grant(a.member, r.log.Name(), 0)
 		synctest.Wait()
-		b := r.start("b", record, options{})
+		b := r.start("b", each(record), options{})
 		synctest.Wait()
 		r.group().Grant(b.member, r.log.Name(), 0) // and a is not told
 		synctest.Wait()

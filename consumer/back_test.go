@@ -25,7 +25,9 @@ func (unaware) Replaced() <-chan struct{} { return nil }
 
 func (r *rig) startUnaware(name string, h handler, o options) *process {
 	p := r.process(name, nil)
-	p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, unaware{p.sink}, h, p.watched(o)) })
+	p.run(func(ctx context.Context) error {
+		return consumer.Run(ctx, p.member, unaware{p.sink}, consumer.Each(h), p.watched(o))
+	})
 	return p
 }
 
@@ -46,7 +48,7 @@ func TestEffectsThatASinkLostComeBackThoughNoMessageComes(t *testing.T) {
 		start        func(r *rig) *process
 	}{
 		"within two terms, by a look now and then": {memsource.DefaultTerm, 2 * memsource.DefaultTerm, func(r *rig) *process { return r.startUnaware("a", record, options{}) }},
-		"at once, if the sink notices":             {time.Hour, 5 * time.Second, func(r *rig) *process { return r.start("a", record, options{}) }},
+		"at once, if the sink notices":             {time.Hour, 5 * time.Second, func(r *rig) *process { return r.start("a", each(record), options{}) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 3, func(r *rig) {
@@ -162,7 +164,7 @@ func TestAClaimInDoubtThatFindsThatTheSinkWentBackSaysSo(t *testing.T) {
 		want := r.append(0, 0, 10)
 		var backup memsink.Snapshot
 		restored := false
-		p := r.start("a", record, options{MaxBatch: 5}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+		p := r.start("a", each(record), options{MaxBatch: 5}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 			if as[0].From == 0 {
 				defer func() { backup = r.sink.Snapshot() }()
 			}
@@ -190,8 +192,8 @@ func TestAQuietPartitionThatWasClaimedElsewhereIsNoticed(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().Script()
 		r.group().SetGeneration(4)
-		a := r.start("a", record, options{})
-		b := r.start("b", record, options{})
+		a := r.start("a", each(record), options{})
+		b := r.start("b", each(record), options{})
 		synctest.Wait()
 		r.group().Grant(a.member, r.log.Name(), 0)
 		synctest.Wait()
@@ -210,7 +212,7 @@ func TestAQuietPartitionThatWasClaimedElsewhereIsNoticed(t *testing.T) {
 func TestAQuietPartitionFollowsAPositionThatWasSetByHand(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.append(0, 0, 10)
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		synctest.Wait()
 		f := r.sink.Fences()[r.partition(0)]
 		err := r.sink.Commit(r.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: 10, To: 20}},
@@ -232,7 +234,7 @@ func TestLooksAtQuietPartitionsAreFewAndLeaveOutTheBusyOnes(t *testing.T) {
 	const partitions = 1500
 	inBubble(t, partitions, func(r *rig) {
 		var reads, looks, busy atomic.Int64
-		p := r.start("a", record, options{}, memsink.Hooks{
+		p := r.start("a", each(record), options{}, memsink.Hooks{
 			Fence: func(_ context.Context, _ epoch.Partition, do func() error) error {
 				reads.Add(1)
 				return do()
@@ -271,7 +273,7 @@ func TestALookBesideATransactionDecidesNothing(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		looking, goOn := make(chan struct{}), make(chan struct{})
 		var once atomic.Bool
-		p := r.start("a", record, options{}, memsink.Hooks{
+		p := r.start("a", each(record), options{}, memsink.Hooks{
 			Look: func(_ context.Context, _ []epoch.Partition, do func() error) error {
 				if once.Swap(true) {
 					return do()

@@ -8,9 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Beside is what [Options.Beside] works with: one claim of one partition. Its
+// Background is what [Handlers.Background] works with: one claim of one partition. Its
 // methods are safe for concurrent use.
-type Beside[TX any] interface {
+type Background[TX any] interface {
 	// Partition is the partition that is claimed, and Epoch the claim's epoch,
 	// to hand on to other systems.
 	Partition() epoch.Partition
@@ -44,7 +44,7 @@ type Beside[TX any] interface {
 	Applied() <-chan struct{}
 }
 
-// MaxAbove is the highest epoch above which [Beside] claims: 2^53. Up to there every
+// MaxAbove is the highest epoch above which [Background.Above] claims: 2^53. Up to there every
 // receiver reads numbers in JSON as they are.
 const MaxAbove epoch.Epoch = 1 << 53
 
@@ -63,14 +63,14 @@ type background[TX any] struct {
 	ctx      context.Context // ends with the claim, or when the partition is revoked
 	cancel   context.CancelFunc
 	endClaim context.CancelCauseFunc
-	returned chan struct{} // closed when Options.Beside has returned for good
+	returned chan struct{} // closed when the user's function has returned for good
 	turn     chan struct{} // whoever runs a transaction holds it
 	calls    gate          // of Do
 }
 
 // startBackground starts the background work under the claim just made.
 func (o *ownership[TX]) startBackground() {
-	if o.run.Beside == nil {
+	if o.run.handlers.background == nil {
 		return
 	}
 	f := o.fence
@@ -103,7 +103,7 @@ func (o *ownership[TX]) stopBackground() {
 	late.stop()
 }
 
-// run calls Options.Beside until it returns.
+// run calls the user's function until it returns.
 func (b *background[TX]) run() {
 	defer close(b.returned)
 	wait := newRetryWait(b.owner.run.RetryMin, b.owner.run.RetryMax)
@@ -118,14 +118,14 @@ func (b *background[TX]) run() {
 	}
 }
 
-// call calls Options.Beside once, on a goroutine that it may end.
+// call calls it once, on a goroutine that it may end.
 func (b *background[TX]) call() error {
 	returned := make(chan error, 1)
 	go func() {
 		err := errGoexit
 		defer func() { returned <- err }()
 		err = guard(func() error {
-			b.owner.run.Beside(b.ctx, b)
+			b.owner.run.handlers.background(b.ctx, b)
 			return nil
 		})
 	}()

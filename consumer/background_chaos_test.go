@@ -124,8 +124,9 @@ func playBeside(t *testing.T, seed uint64, met map[string]int) {
 	r.group().SetTerm(10 * time.Second)
 	o := options{
 		MaxBatch: 1 + c.roll(20), Committers: 1 + c.roll(3), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
-		Beside: c.beside(l), Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler),
 	}
+	h := each(c.handle).Background(c.beside(l))
 	want := map[int32][]string{}
 	var running, all []*process
 	for i := range messages {
@@ -139,7 +140,7 @@ func playBeside(t *testing.T, seed uint64, met map[string]int) {
 		c.pause(4 * time.Second)
 		switch roll := c.roll(12); {
 		case len(running) == 0 || roll == 0 && len(running) < 4:
-			p := c.start(r, fmt.Sprintf("p%d", i), o)
+			p := c.start(r, fmt.Sprintf("p%d", i), h, o)
 			running, all = append(running, p), append(all, p)
 		case roll == 1:
 			c.freeze(running[c.roll(len(running))].member)
@@ -153,7 +154,7 @@ func playBeside(t *testing.T, seed uint64, met map[string]int) {
 			running = append(running[:i], running[i+1:]...)
 		}
 	}
-	all = append(all, c.start(r, "last", o))
+	all = append(all, c.start(r, "last", h, o))
 	select {
 	case <-r.group().UntilApplied(r.Context()).Done():
 	case <-time.After(24 * time.Hour):

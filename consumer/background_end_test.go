@@ -19,14 +19,14 @@ import (
 func TestThePartitionIsNotGivenBackBeforeWorkThatNobodyWaitsForHasEnded(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		release, answer := make(chan struct{}), make(chan error, 1)
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			go func() {
 				answer <- b.Do(context.WithoutCancel(ctx), func(context.Context, tx) error {
 					<-release // deaf to its context
 					return nil
 				})
 			}()
-		}})
+		}), options{})
 		synctest.Wait()
 		p.stop()
 		synctest.Wait()
@@ -47,7 +47,7 @@ func TestTheNextClaimWaitsForTheWorkOfTheLastOne(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
 		release, answer, calls := make(chan struct{}), make(chan error, 1), 0
-		p := r.start("a", poison, options{HaltMin: time.Minute, HaltMax: time.Minute, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(poison).Background(func(ctx context.Context, b beside) {
 			if calls++; calls > 1 {
 				return
 			}
@@ -57,7 +57,7 @@ func TestTheNextClaimWaitsForTheWorkOfTheLastOne(t *testing.T) {
 					return nil
 				})
 			}()
-		}})
+		}), options{HaltMin: time.Minute, HaltMax: time.Minute})
 		synctest.Wait()
 		r.claimAway(0)
 		r.pass(10 * time.Minute)
@@ -88,7 +88,7 @@ func (r *rig) claimAway(n int32) {
 func TestDoWithAContextThatHasEndedBeginsNothing(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		tired := errors.New("tired")
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			over, cancel := context.WithCancelCause(ctx)
 			cancel(tired)
 			for range 100 {
@@ -96,7 +96,7 @@ func TestDoWithAContextThatHasEndedBeginsNothing(t *testing.T) {
 					t.Errorf("Do = %v, want the cause", err)
 				}
 			}
-		}})
+		}), options{})
 		r.pass(time.Minute)
 		p.end()
 		if n := len(r.sink.List("beside")); n > 0 {
@@ -108,18 +108,18 @@ func TestDoWithAContextThatHasEndedBeginsNothing(t *testing.T) {
 func TestDoIsRefusedFromTheMomentThePartitionIsAskedBack(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		begun, busy, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			close(busy)
 			<-release
 			return record(ctx, tx, m, e)
-		}, options{Beside: func(ctx context.Context, b beside) {
+		}).Background(func(ctx context.Context, b beside) {
 			close(begun) // it is not called for a claim that has ended before that
 			<-ctx.Done()
 			if err := b.Do(context.WithoutCancel(ctx), note("late")); err == nil {
 				t.Error("begun after the end of its context")
 			}
 			close(release)
-		}})
+		}), options{})
 		want := r.fill(0, 1)
 		<-begun
 		<-busy
@@ -145,10 +145,10 @@ func TestWhatEndsTheClaimInADrainIsReportedAndRemembered(t *testing.T) {
 				g := r.group()
 				g.Script()
 				calls := 0
-				p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+				p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 					calls++
 					_ = b.Do(ctx, note("x"))
-				}}, memsink.Hooks{CommitHeld: func(ctx context.Context, h epoch.Hold, _ func() error) error {
+				}), options{}, memsink.Hooks{CommitHeld: func(ctx context.Context, h epoch.Hold, _ func() error) error {
 					<-ctx.Done() // by then the partition has been asked back
 					var stale *epoch.StaleError
 					if errors.As(c.err, &stale) {
@@ -179,11 +179,11 @@ func TestWhatEndsTheClaimInADrainIsReportedAndRemembered(t *testing.T) {
 func TestWorkThatIsDeafToItsContextIsReported(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		release := make(chan struct{})
-		p := r.start("a", record, options{BatchTimeout: time.Second, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			if err := b.Do(ctx, func(context.Context, tx) error { <-release; return nil }); err == nil {
 				t.Error("committed after its time")
 			}
-		}})
+		}), options{BatchTimeout: time.Second})
 		r.pass(3 * time.Second)
 		if o := wantOne[consumer.Overdue](p); o.Partition != r.partition(0) || o.From != 0 || o.To != 0 || o.Timeout != time.Second {
 			t.Errorf("%+v", o)
@@ -196,7 +196,7 @@ func TestWorkThatIsDeafToItsContextIsReported(t *testing.T) {
 func TestWorkBesideIsBoundedInTime(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		began := time.Now()
-		p := r.start("a", record, options{BatchTimeout: time.Second, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			err := b.Do(ctx, func(ctx context.Context, _ tx) error { <-ctx.Done(); return context.Cause(ctx) })
 			if took := time.Since(began); err == nil || took != time.Second {
 				t.Errorf("Do = %v after %v", err, took)
@@ -204,7 +204,7 @@ func TestWorkBesideIsBoundedInTime(t *testing.T) {
 			if err := b.Do(ctx, note("next")); err != nil {
 				t.Errorf("Do = %v", err)
 			}
-		}})
+		}), options{BatchTimeout: time.Second})
 		r.pass(time.Minute)
 		p.end()
 		if got := fmt.Sprint(r.sink.List("beside")); got != "[next]" {
@@ -222,7 +222,7 @@ func TestABrokenClaimTakesItsMessagesWithItWhateverTheyWaitFor(t *testing.T) {
 		failed := make(chan struct{})
 		var once sync.Once
 		lose := true
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			var err error
 			once.Do(func() { err = errPoison })
 			if err != nil {
@@ -230,12 +230,12 @@ func TestABrokenClaimTakesItsMessagesWithItWhateverTheyWaitFor(t *testing.T) {
 				return err
 			}
 			return record(ctx, tx, m, e)
-		}, options{MaxBatch: 1, RetryMin: 6 * time.Hour, RetryMax: 6 * time.Hour, Beside: func(ctx context.Context, b beside) {
+		}).Background(func(ctx context.Context, b beside) {
 			<-failed
 			r.pass(time.Second)
 			_ = b.Do(ctx, note("x"))
 			<-ctx.Done()
-		}}, besideOnly(func(do func() error) error {
+		}), options{MaxBatch: 1, RetryMin: 6 * time.Hour, RetryMax: 6 * time.Hour}, besideOnly(func(do func() error) error {
 			if lose {
 				lose = false
 				return epoch.ErrInDoubt
@@ -257,7 +257,7 @@ func TestABrokenClaimTakesItsMessagesWithItWhateverTheyWaitFor(t *testing.T) {
 
 func TestWorkUnderWayEndsWithTheContextOfItsCall(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			began := time.Now()
@@ -269,7 +269,7 @@ func TestWorkUnderWayEndsWithTheContextOfItsCall(t *testing.T) {
 			if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != time.Second {
 				t.Errorf("Do = %v after %v", err, took)
 			}
-		}})
+		}), options{})
 		r.pass(time.Minute)
 		p.end()
 		if got := r.sink.List("beside"); len(got) > 0 {

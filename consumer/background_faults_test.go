@@ -46,12 +46,12 @@ func TestDoubtEndsTheClaimAlsoIfNothingWasBegun(t *testing.T) {
 		u := unreachable{p.sink, new(atomic.Bool)}
 		u.down.Store(true)
 		p.run(func(ctx context.Context) error {
-			return consumer.Run(ctx, p.member, u, record, p.watched(options{Beside: func(ctx context.Context, b beside) {
+			return consumer.Run(ctx, p.member, u, consumer.Each(record).Background(func(ctx context.Context, b beside) {
 				if err := b.Do(ctx, note("x")); errors.Is(err, epoch.ErrInDoubt) {
 					u.down.Store(false)
 				}
 				<-ctx.Done()
-			}}))
+			}), p.watched(options{}))
 		})
 		r.pass(time.Minute)
 		p.end()
@@ -67,12 +67,12 @@ func TestDoubtBesideAHaltedPartitionIsFollowedByANewClaimAtOnce(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
 		calls, lose := 0, true
-		p := r.start("a", poison, options{HaltMin: 24 * time.Hour, HaltMax: 24 * time.Hour, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(poison).Background(func(ctx context.Context, b beside) {
 			calls++
 			r.pass(time.Minute)
 			_ = b.Do(ctx, note(fmt.Sprint(calls)))
 			<-ctx.Done()
-		}}, besideOnly(func(do func() error) error {
+		}), options{HaltMin: 24 * time.Hour, HaltMax: 24 * time.Hour}, besideOnly(func(do func() error) error {
 			if lose {
 				lose = false
 				return errors.Join(epoch.ErrInDoubt, do())
@@ -107,10 +107,10 @@ func TestDoubtBesideAHaltedPartitionWhoseFenceCannotBeReadIsNoBusyLoop(t *testin
 			}
 			return do()
 		}
-		p := r.start("a", poison, options{HaltMin: time.Hour, HaltMax: time.Hour, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(poison).Background(func(ctx context.Context, b beside) {
 			r.pass(time.Minute)
 			_ = b.Do(ctx, note("x"))
-		}}, hooks)
+		}), options{HaltMin: time.Hour, HaltMax: time.Hour}, hooks)
 		r.pass(10 * time.Minute)
 		p.end()
 		if reads < 10 || reads > 1000 {
@@ -131,14 +131,14 @@ func TestWorkThatCommitsByItselfHaltsThePartitionUntilARestart(t *testing.T) {
 					r.fill(0, 1)
 				}
 				calls := 0
-				p := r.start("a", handle, options{HaltMin: time.Hour, HaltMax: time.Hour, Beside: func(ctx context.Context, b beside) {
+				p := r.start("a", each(handle).Background(func(ctx context.Context, b beside) {
 					calls++
 					r.pass(time.Minute)
 					if err := b.Do(ctx, note("x")); !errors.Is(err, epoch.ErrEscaped) {
 						t.Errorf("Do = %v", err)
 					}
 					<-ctx.Done()
-				}}, besideOnly(func(func() error) error { return fmt.Errorf("commit: %w", epoch.ErrEscaped) }))
+				}), options{HaltMin: time.Hour, HaltMax: time.Hour}, besideOnly(func(func() error) error { return fmt.Errorf("commit: %w", epoch.ErrEscaped) }))
 				synctest.Wait()
 				for range 3 {
 					g.Grant(p.member, r.log.Name(), 0)
@@ -169,7 +169,7 @@ func TestAFenceMissingForWorkBesideHaltsUntilItIsBack(t *testing.T) {
 		empty := r.sink.Snapshot()
 		goOn := make(chan struct{})
 		calls := 0
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			if calls++; calls == 1 {
 				<-goOn
 				if err := b.Do(ctx, note("x")); !errors.Is(err, epoch.ErrMissing) {
@@ -177,7 +177,7 @@ func TestAFenceMissingForWorkBesideHaltsUntilItIsBack(t *testing.T) {
 				}
 			}
 			<-ctx.Done()
-		}})
+		}), options{})
 		synctest.Wait()
 		whole := r.sink.Snapshot()
 		r.sink.Restore(empty)
@@ -204,10 +204,10 @@ func TestAClaimThatComesBackWithARestoreIsMadeAnew(t *testing.T) {
 		r.fill(0, 1)
 		calls := 0
 		var down atomic.Bool
-		p := r.start("a", poison, options{HaltMin: time.Minute, HaltMax: time.Minute, Beside: func(ctx context.Context, _ beside) {
+		p := r.start("a", each(poison).Background(func(ctx context.Context, _ beside) {
 			calls++
 			<-ctx.Done()
-		}}, memsink.Hooks{Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
+		}), options{HaltMin: time.Minute, HaltMax: time.Minute}, memsink.Hooks{Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
 			if down.Load() {
 				return errors.New("read only")
 			}
@@ -234,12 +234,12 @@ func TestAClaimThatComesBackWithARestoreIsMadeAnew(t *testing.T) {
 func TestWorkBesideFollowsAPositionSetByHand(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
-		p := r.start("a", poison, options{HaltMin: time.Minute, HaltMax: time.Minute, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(poison).Background(func(ctx context.Context, b beside) {
 			r.pass(10 * time.Minute)
 			if err := b.Do(ctx, note("x")); err != nil {
 				t.Errorf("Do: %v", err)
 			}
-		}})
+		}), options{HaltMin: time.Minute, HaltMax: time.Minute})
 		synctest.Wait()
 		f := r.sink.Fences()[r.partition(0)]
 		skip := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: 0, To: 1}}
@@ -271,21 +271,24 @@ func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *te
 				return epoch.ErrEscaped
 			},
 		}})
-		o := p.watched(options{Beside: func(ctx context.Context, b beside) {
+		work := func(ctx context.Context, b beside) {
 			calls++
 			<-begun
 			if err := b.Do(context.WithoutCancel(ctx), note("x")); !errors.Is(err, epoch.ErrEscaped) {
 				t.Errorf("Do = %v", err)
 			}
 			close(escaped)
-		}})
+		}
+		o := p.watched(options{})
 		o.Observer = consumer.ObserverFunc(func(e consumer.Event) {
 			p.Observe(e)
 			if _, doubt := e.(consumer.InDoubt); doubt {
 				<-escaped
 			}
 		})
-		p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, record, o) })
+		p.run(func(ctx context.Context) error {
+			return consumer.Run(ctx, p.member, p.sink, each(record).Background(work), o)
+		})
 		r.pass(time.Hour)
 		if h := wantOne[consumer.Halted](p); !errors.Is(h.Err, epoch.ErrEscaped) || h.RetryIn != 0 {
 			t.Errorf("%+v", h)

@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-type beside = consumer.Beside[tx]
+type beside = consumer.Background[tx]
 
 // note returns a work that leaves a line in the list "beside".
 func note(line string) func(context.Context, tx) error {
@@ -29,13 +29,13 @@ func note(line string) func(context.Context, tx) error {
 func TestWorkBesideTheMessagesCommitsUnderTheClaimAndLeavesThePosition(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 3)
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			<-b.Applied()
 			if err := b.Do(ctx, note(fmt.Sprintf("%v epoch %d", b.Partition(), b.Epoch()))); err != nil {
 				t.Errorf("Do: %v", err)
 			}
 			<-ctx.Done()
-		}})
+		}), options{})
 		synctest.Wait()
 		r.wantNext(0, 3)
 		r.log.Append(0, "more")
@@ -55,7 +55,7 @@ func TestWorkAndMessagesRunBesideEachOtherAndNeitherDisturbsTheOther(t *testing.
 	inBubble(t, 3, func(r *rig) {
 		const rounds = 200
 		var did atomic.Int64
-		p := r.start("a", record, options{MaxBatch: 1, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			for ctx.Err() == nil && did.Load() < rounds {
 				if err := b.Do(ctx, note("x")); err != nil && ctx.Err() == nil {
 					t.Errorf("Do: %v", err)
@@ -63,7 +63,7 @@ func TestWorkAndMessagesRunBesideEachOtherAndNeitherDisturbsTheOther(t *testing.
 				did.Add(1)
 			}
 			<-ctx.Done()
-		}}, memsink.Hooks{
+		}), options{MaxBatch: 1}, memsink.Hooks{
 			Commit:     func(_ context.Context, _ []epoch.Advance, do func() error) error { runtime.Gosched(); return do() },
 			CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error { runtime.Gosched(); return do() },
 		})
@@ -88,7 +88,7 @@ func TestWorkAndMessagesRunBesideEachOtherAndNeitherDisturbsTheOther(t *testing.
 func TestMessagesDoNotWaitForWorkUnderWayNorItForThem(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		release, done := make(chan struct{}), make(chan error, 2)
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			if b.Partition().Number == 0 {
 				done <- b.Do(ctx, func(ctx context.Context, tx tx) error {
 					<-release
@@ -96,7 +96,7 @@ func TestMessagesDoNotWaitForWorkUnderWayNorItForThem(t *testing.T) {
 				})
 			}
 			<-ctx.Done()
-		}})
+		}), options{})
 		synctest.Wait() // the work is under way
 		mine, others := r.fill(0, 3), r.fill(1, 3)
 		synctest.Wait()
@@ -116,7 +116,7 @@ func TestMessagesDoNotWaitForWorkUnderWayNorItForThem(t *testing.T) {
 // Whoever asks without end takes nothing from the messages, nor they from it.
 func TestNeitherWorkNorMessagesStarveTheOther(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", record, options{MaxBatch: 1, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			var running sync.WaitGroup
 			for range 4 { // so that one is always queued
 				running.Go(func() {
@@ -126,7 +126,7 @@ func TestNeitherWorkNorMessagesStarveTheOther(t *testing.T) {
 				})
 			}
 			running.Wait()
-		}}, r.commitsTake(time.Millisecond))
+		}), options{MaxBatch: 1}, r.commitsTake(time.Millisecond))
 		r.fill(0, 2000)
 		r.pass(time.Second)
 		p.end()
@@ -149,7 +149,7 @@ func TestAZombiesWorkBesideIsRefusedAndEndsItsClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().Script()
 		goOn, refused := make(chan struct{}), make(chan error, 1)
-		a := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		a := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			select {
 			case <-goOn:
 			case <-ctx.Done():
@@ -157,11 +157,11 @@ func TestAZombiesWorkBesideIsRefusedAndEndsItsClaim(t *testing.T) {
 			}
 			refused <- b.Do(ctx, note("zombie"))
 			<-ctx.Done()
-		}})
+		}), options{})
 		synctest.Wait()
 		r.group().Grant(a.member, r.log.Name(), 0)
 		synctest.Wait()
-		b := r.start("b", record, options{})
+		b := r.start("b", each(record), options{})
 		synctest.Wait()
 		r.group().Grant(b.member, r.log.Name(), 0) // and a is not told
 		synctest.Wait()
@@ -185,14 +185,14 @@ func TestWorkBesideInDoubtIsFollowedByANewClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		lose := true
 		var epochs []epoch.Epoch // one claim after the other
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			epochs = append(epochs, b.Epoch())
 			err := b.Do(ctx, note(fmt.Sprint(len(epochs))))
 			if first := len(epochs) == 1; first != errors.Is(err, epoch.ErrInDoubt) {
 				t.Errorf("Do under claim %d: %v", len(epochs), err)
 			}
 			<-ctx.Done()
-		}}, memsink.Hooks{CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error {
+		}), options{}, memsink.Hooks{CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error {
 			if lose {
 				lose = false
 				return errors.Join(epoch.ErrInDoubt, do())
@@ -213,7 +213,7 @@ func TestWorkBesideInDoubtIsFollowedByANewClaim(t *testing.T) {
 func TestAFailureOfWorkBesideIsTheWorksOwn(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		broken := errors.New("broken")
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			err := b.Do(ctx, func(_ context.Context, tx tx) error {
 				tx.Append("beside", "rolled back")
 				return broken
@@ -233,7 +233,7 @@ func TestAFailureOfWorkBesideIsTheWorksOwn(t *testing.T) {
 				t.Errorf("Do = %v", err)
 			}
 			<-ctx.Done()
-		}})
+		}), options{})
 		want := r.fill(0, 2)
 		synctest.Wait()
 		p.end()
@@ -249,9 +249,9 @@ func TestWorkBesideGoesOnWhileAMessageHaltsThePartition(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
 		calls := 0
-		p := r.start("a", func(context.Context, tx, consumer.Message, epoch.Epoch) error {
+		p := r.start("a", each(func(context.Context, tx, consumer.Message, epoch.Epoch) error {
 			return consumer.Permanent(errors.New("poison"))
-		}, options{HaltMin: time.Hour, HaltMax: time.Hour, Beside: func(ctx context.Context, b beside) {
+		}).Background(func(ctx context.Context, b beside) {
 			calls++
 			for tick := time.NewTicker(time.Minute); ; {
 				select {
@@ -264,7 +264,7 @@ func TestWorkBesideGoesOnWhileAMessageHaltsThePartition(t *testing.T) {
 					t.Errorf("Do: %v", err)
 				}
 			}
-		}})
+		}), options{HaltMin: time.Hour, HaltMax: time.Hour})
 		r.pass(150*time.Minute + time.Second)
 		p.end()
 		if n := len(r.sink.List("beside")); n != 150 || calls != 1 {
@@ -276,14 +276,14 @@ func TestWorkBesideGoesOnWhileAMessageHaltsThePartition(t *testing.T) {
 func TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		goOn, asked := make(chan struct{}), make(chan struct{})
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			<-ctx.Done()
 			close(asked)
 			<-goOn
 			if err := b.Do(context.WithoutCancel(ctx), note("late")); err == nil {
 				t.Error("Do after the end of the claim")
 			}
-		}})
+		}), options{})
 		synctest.Wait()
 		p.stop()
 		<-asked
@@ -302,14 +302,14 @@ func TestWorkBesideThatPanicsOrEndsItsGoroutineIsCalledAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				calls := 0
-				p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+				p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 					if calls++; calls < 3 {
 						fail()
 					}
 					if err := b.Do(ctx, note("x")); err != nil {
 						t.Errorf("Do: %v", err)
 					}
-				}})
+				}), options{})
 				r.pass(time.Minute)
 				want := r.fill(0, 1)
 				synctest.Wait()
@@ -326,7 +326,7 @@ func TestWorkBesideThatPanicsOrEndsItsGoroutineIsCalledAgain(t *testing.T) {
 func TestWorkThatNoLongerWaitsIsNotBegun(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		underWay, release := make(chan struct{}), make(chan struct{})
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			if b.Partition().Number == 0 {
 				_ = b.Do(ctx, func(context.Context, tx) error { close(underWay); <-release; return nil })
 				return
@@ -338,7 +338,7 @@ func TestWorkThatNoLongerWaitsIsNotBegun(t *testing.T) {
 				t.Errorf("Do = %v", err)
 			}
 			close(release)
-		}})
+		}), options{})
 		r.pass(time.Minute)
 		p.end()
 		if got := r.sink.List("beside"); len(got) > 0 {

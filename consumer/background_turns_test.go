@@ -17,14 +17,14 @@ func TestWorkBesideManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
 	const partitions, messages, works = 300, 6, 3
 	inBubble(t, partitions, func(r *rig) {
 		var did atomic.Int64
-		p := r.start("a", record, options{MaxBatch: 3, Committers: 3, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			for range works {
 				if err := b.Do(ctx, note(b.Partition().String())); err != nil {
 					t.Errorf("Do: %v", err)
 				}
 				did.Add(1)
 			}
-		}}, r.commitsTake(time.Millisecond))
+		}), options{MaxBatch: 3, Committers: 3}, r.commitsTake(time.Millisecond))
 		var want [partitions][]string
 		for n := range int32(partitions) {
 			want[n] = r.fill(n, messages)
@@ -51,10 +51,10 @@ func TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt(t *testing.T) {
 		r.group().SetTerm(time.Minute)
 		var slow, quick atomic.Int64
 		hold := make(chan struct{})
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			r.pass(100 * time.Millisecond)
 			return record(ctx, tx, m, e)
-		}, options{MaxBatch: 1, BatchTimeout: 16 * time.Second, Beside: func(ctx context.Context, b beside) {
+		}).Background(func(ctx context.Context, b beside) {
 			<-hold
 			for ctx.Err() == nil {
 				err := b.Do(ctx, func(context.Context, tx) error {
@@ -70,7 +70,7 @@ func TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt(t *testing.T) {
 					t.Errorf("Do: %v", err)
 				}
 			}
-		}})
+		}), options{MaxBatch: 1, BatchTimeout: 16 * time.Second})
 		synctest.Wait()
 		r.fill(3, 7_000)
 		close(hold)
@@ -88,7 +88,7 @@ func TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt(t *testing.T) {
 
 func TestPartitionsTakeTurnsWithTheirWorkBeside(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
-		p := r.start("a", record, options{Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			var running sync.WaitGroup
 			for range 1 + 3*(1-b.Partition().Number) { // partition 0 always has some queued
 				running.Go(func() {
@@ -102,7 +102,7 @@ func TestPartitionsTakeTurnsWithTheirWorkBeside(t *testing.T) {
 				})
 			}
 			running.Wait()
-		}})
+		}), options{})
 		r.pass(10 * time.Second)
 		p.end()
 		many, few := len(r.sink.List("turns of "+list(0))), len(r.sink.List("turns of "+list(1)))
@@ -115,7 +115,7 @@ func TestPartitionsTakeTurnsWithTheirWorkBeside(t *testing.T) {
 // One piece of slow work does not cost the next ones their turns.
 func TestWorkHasItsTurnsAgainAfterSlowWork(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", record, options{MaxBatch: 1, BatchTimeout: time.Second, Beside: func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
 			_ = b.Do(ctx, func(context.Context, tx) error { r.pass(time.Second / 2); return nil })
 			r.fill(0, 10_000)
 			var running sync.WaitGroup
@@ -127,7 +127,7 @@ func TestWorkHasItsTurnsAgainAfterSlowWork(t *testing.T) {
 				})
 			}
 			running.Wait()
-		}}, r.commitsTake(time.Millisecond))
+		}), options{MaxBatch: 1, BatchTimeout: time.Second}, r.commitsTake(time.Millisecond))
 		r.pass(2 * time.Second)
 		p.end()
 		if n := len(r.sink.List("beside")); n < 1300 {

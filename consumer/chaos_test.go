@@ -77,14 +77,16 @@ func (c *chaos) claim(do func() error) error {
 	return do()
 }
 
-func (c *chaos) start(r *rig, name string, o options) *process {
+func (c *chaos) start(r *rig, name string, h handlers, o options) *process {
 	p := r.process(name, nil)
 	p.sink.Script(memsink.Hooks{
 		Commit:     func(_ context.Context, _ []epoch.Advance, do func() error) error { return c.commit(p.member, do) },
 		CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error { return c.commit(p.member, do) },
 		Claim:      func(_ context.Context, _ epoch.Claim, do func() error) error { return c.claim(do) },
 	})
-	p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, c.handle, p.watched(o)) })
+	p.run(func(ctx context.Context) error {
+		return consumer.Run(ctx, p.member, p.sink, h, p.watched(o))
+	})
 	return p
 }
 
@@ -160,7 +162,7 @@ func playChaos(t *testing.T, seed uint64, goesBack bool, met map[string]int) {
 		}
 		switch roll := c.roll(12); {
 		case len(running) == 0 || roll == 0 && len(running) < 4:
-			p := c.start(r, fmt.Sprintf("p%d", i), o)
+			p := c.start(r, fmt.Sprintf("p%d", i), each(c.handle), o)
 			running, all = append(running, p), append(all, p)
 		case roll == 1:
 			c.freeze(running[c.roll(len(running))].member)
@@ -174,7 +176,7 @@ func playChaos(t *testing.T, seed uint64, goesBack bool, met map[string]int) {
 			running = append(running[:i], running[i+1:]...)
 		}
 	}
-	all = append(all, c.start(r, "last", o))
+	all = append(all, c.start(r, "last", each(c.handle), o))
 	applied := func() bool { // the source's positions may be ahead of a sink that went back
 		for n := range int32(partitions) {
 			if r.sink.Fences()[r.partition(n)].Next < epoch.Offset(len(want[n])) {

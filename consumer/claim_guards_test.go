@@ -28,7 +28,7 @@ func (p *process) claims(n int32) int {
 func TestR2AnAnswerThatIsNotKnownMakesNoClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().OnConfirm(func(context.Context, confirmation) error { return errors.New("timed out") })
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		r.pass(time.Hour)
 		p.end()
 		if f := r.sink.Fences()[r.partition(0)]; f.Epoch != 0 {
@@ -44,7 +44,7 @@ func TestNoPositionOfAnotherLogIsPublished(t *testing.T) {
 		if err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: origin, Next: epoch.Position{Offset: 7, LeaderEpoch: -1}}}); err != nil {
 			t.Fatal(err)
 		}
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		r.pass(time.Minute)
 		p.end()
 		if at, ok := r.group().Position(r.log.Name(), 0); ok {
@@ -60,12 +60,12 @@ func TestNoPositionOfAnotherLogIsPublished(t *testing.T) {
 // when the next process has read the fence and before it swaps.
 func betweenReadAndSwap(t *testing.T, check func(r *rig, p *process)) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		synctest.Wait()
 		p.end()
 		f := r.sink.Fences()[r.partition(0)]
 		r.fill(0, 3)
-		p = r.start("b", record, options{}, memsink.Hooks{Claim: func(ctx context.Context, _ epoch.Claim, do func() error) error {
+		p = r.start("b", each(record), options{}, memsink.Hooks{Claim: func(ctx context.Context, _ epoch.Claim, do func() error) error {
 			landing := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: 0, To: 3, LeaderEpoch: -1}
 			if err := r.sink.Commit(ctx, []epoch.Advance{landing}, func(context.Context, tx) error { return nil }); err != nil {
 				t.Errorf("the commit in flight: %v", err)
@@ -105,7 +105,7 @@ func TestR9APartitionClaimedLaterStartsWhereItWasWhenTheGroupBegan(t *testing.T)
 		g.Script()
 		r.fill(0, 5)
 		r.fill(1, 5)
-		p := r.start("a", record, options{Start: consumer.StartLatest})
+		p := r.start("a", each(record), options{Start: consumer.StartLatest})
 		synctest.Wait()
 		g.Grant(p.member, r.log.Name(), 0)
 		synctest.Wait()
@@ -122,7 +122,7 @@ func TestR9AFenceMissingWhileInDoubtIsNotMadeAgain(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		empty := r.sink.Snapshot()
 		r.fill(0, 3)
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		synctest.Wait()
 		p.sink.Script(once(func(func() error) error {
 			r.sink.Restore(empty) // the effects are gone as well
@@ -144,7 +144,9 @@ func TestR6ALeaseThatIsKnownToBeLostEndsTheTenure(t *testing.T) {
 		p := r.process("a", nil)
 		asked := 0
 		s := refusing{p.member, &asked}
-		p.run(func(ctx context.Context) error { return consumer.Run(ctx, s, p.sink, record, p.watched(options{})) })
+		p.run(func(ctx context.Context) error {
+			return consumer.Run(ctx, s, p.sink, consumer.Each(record), p.watched(options{}))
+		})
 		r.pass(time.Hour)
 		p.end()
 		if asked != 1 || len(seen[consumer.Lost](p)) != 1 {
@@ -177,7 +179,7 @@ func TestALostTenureIsNotReportedAsDrained(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		g := r.group()
 		g.Script()
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		g.Grant(p.member, r.log.Name(), 0)
 		synctest.Wait()
 		g.Lose(p.member, r.log.Name(), 0, nil)
@@ -196,7 +198,7 @@ func TestR12AnAttemptToClaimIsBoundedInTime(t *testing.T) {
 		want := r.fill(0, 3)
 		var silent atomic.Bool
 		silent.Store(true)
-		p := r.start("a", record, options{}, memsink.Hooks{Fence: func(ctx context.Context, _ epoch.Partition, do func() error) error {
+		p := r.start("a", each(record), options{}, memsink.Hooks{Fence: func(ctx context.Context, _ epoch.Partition, do func() error) error {
 			if silent.Swap(false) {
 				<-ctx.Done()
 				return ctx.Err()

@@ -28,7 +28,7 @@ func TestWhatIsRefusedForItsSizeIsAppliedInSmallerTransactions(t *testing.T) {
 							want = append(want, r.fill(n, 200))
 						}
 						began, failed := time.Now(), 0
-						p := r.start("a", record, options{}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+						p := r.start("a", each(record), options{}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 							<-time.After(time.Millisecond)
 							var n int64
 							for _, a := range as {
@@ -78,7 +78,7 @@ func TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers(t *testing.T) {
 			return record(ctx, tx, m, e)
 		}
 		r.group().SetTerm(30 * time.Second)
-		p := r.start("a", h, options{MaxAttempts: 1, OnFailure: r.sink.DeadLetter})
+		p := r.start("a", each(h).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 1})
 		zero, one := r.fill(0, 3), r.fill(1, 500)
 		began := time.Now()
 		for i := range 20 {

@@ -118,16 +118,16 @@ func playControl(t *testing.T, seed uint64, met map[string]int) {
 		}
 		return nil
 	}
+	settle := func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, cause error) error {
+		var failure *consumer.HandlerError
+		if m.Control || !errors.As(cause, &failure) || failure.Offset != m.Offset {
+			t.Errorf("given up on %+v because of %v", m, cause)
+		}
+		tx.Append("dead of "+list(m.Partition), string(m.Value))
+		return nil
+	}
 	o := options{
 		MaxBatch: 1 + c.roll(12), Committers: 1 + c.roll(2), BatchTimeout: 2 * time.Second, MaxAttempts: 30,
-		OnFailure: func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, cause error) error {
-			var failure *consumer.HandlerError
-			if m.Control || !errors.As(cause, &failure) || failure.Offset != m.Offset {
-				t.Errorf("given up on %+v because of %v", m, cause)
-			}
-			tx.Append("dead of "+list(m.Partition), string(m.Value))
-			return nil
-		},
 	}
 	p := r.process("a", nil)
 	p.sink.Script(memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
@@ -143,9 +143,9 @@ func playControl(t *testing.T, seed uint64, met map[string]int) {
 	}})
 	p.run(func(ctx context.Context) error {
 		if seed%2 == 0 {
-			return consumer.Run(ctx, marking{p.member}, p.sink, one, p.watched(o))
+			return consumer.Run(ctx, marking{p.member}, p.sink, consumer.Each(one).OnFailure(settle), p.watched(o))
 		}
-		return consumer.RunBatch(ctx, marking{p.member}, p.sink, all, p.watched(o))
+		return consumer.Run(ctx, marking{p.member}, p.sink, consumer.Batches(all).OnFailure(settle), p.watched(o))
 	})
 	select {
 	case <-r.group().UntilApplied(t.Context()).Done():
@@ -189,15 +189,13 @@ func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterItWasDeleted(t *testing.T)
 			inBubble(t, 1, func(r *rig) {
 				values := r.fill(0, 2)
 				var given atomic.Int32
-				p := r.start("a", failOn(consumer.Permanent(errPoison), values[0]), options{
-					OnFailure: func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, _ error) error {
-						given.Add(1)
-						if m.Control || m.Offset != 0 {
-							t.Errorf("given up on %+v", m)
-						}
-						return nil
-					},
-				}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+				p := r.start("a", each(failOn(consumer.Permanent(errPoison), values[0])).OnFailure(func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, _ error) error {
+					given.Add(1)
+					if m.Control || m.Offset != 0 {
+						t.Errorf("given up on %+v", m)
+					}
+					return nil
+				}), options{}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 					if given.Load() == 1 {
 						given.Add(1)
 						r.log.Delete(0, gone...)
@@ -220,7 +218,7 @@ func TestTheAttemptsOfAMessageThatWasDeletedAreNotAnothers(t *testing.T) {
 		var mu sync.Mutex
 		tries := map[string]int{}
 		doubtful := false
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			mu.Lock()
 			defer mu.Unlock()
 			tries[string(m.Value)]++
@@ -229,7 +227,7 @@ func TestTheAttemptsOfAMessageThatWasDeletedAreNotAnothers(t *testing.T) {
 				return nil
 			}
 			return errPoison
-		}, options{MaxBatch: 1, MaxAttempts: 5, OnFailure: r.sink.DeadLetter}, memsink.Hooks{
+		}).OnFailure(r.sink.DeadLetter), options{MaxBatch: 1, MaxAttempts: 5}, memsink.Hooks{
 			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 				if as[0].From == 0 && len(r.sink.DeadLetters()) == 0 {
 					mu.Lock()
@@ -258,7 +256,7 @@ func TestARefusalThatPassesCostsAControlMessageNoClaim(t *testing.T) {
 		r.fill(0, 3)
 		r.log.Delete(0, 0, 1, 2)
 		refusals := 0
-		p := r.start("a", record, options{}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+		p := r.start("a", each(record), options{}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 			if refusals++; refusals < 5 {
 				return fmt.Errorf("%w: deadlock", epoch.ErrTransient)
 			}

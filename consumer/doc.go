@@ -6,7 +6,7 @@
 // still owns the partition commit together in the sink's database, or not at
 // all. See package epoch for the protocol.
 //
-//	err := consumer.Run(ctx, source, sink, handle, consumer.Options[pgsink.Tx]{})
+//	err := consumer.Run(ctx, source, sink, consumer.Each(handle), consumer.Options{})
 //
 // # How it works
 //

@@ -39,7 +39,7 @@ func TestR5AfterALostAcknowledgementThePartitionIsClaimedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 2, func(r *rig) {
 				want := r.fill(0, 20)
-				p := r.start("a", record, options{MaxBatch: 7}, once(fault))
+				p := r.start("a", each(record), options{MaxBatch: 7}, once(fault))
 				<-r.group().UntilApplied(r.Context()).Done()
 				p.end()
 				r.wantEffects(0, want...)
@@ -66,7 +66,7 @@ func TestR5ACommitStillInFlightCannotLandAfterTheNextClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 3)
 		var late func() error
-		p := r.start("a", record, options{}, once(func(do func() error) error {
+		p := r.start("a", each(record), options{}, once(func(do func() error) error {
 			late = do
 			return epoch.ErrInDoubt
 		}))
@@ -82,7 +82,7 @@ func TestR5ACommitStillInFlightCannotLandAfterTheNextClaim(t *testing.T) {
 func TestR5AMovedPositionIsClaimedAgainAndFollowed(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 10)
-		p := r.start("a", record, options{MaxBatch: 5}, once(func(do func() error) error {
+		p := r.start("a", each(record), options{MaxBatch: 5}, once(func(do func() error) error {
 			err := do()
 			// As if somebody had moved the fence under our claim: this commit is
 			// reported as refused although the position is already 5.
@@ -103,8 +103,8 @@ func TestR6StaleStopsOnePartitionAndLeavesTheOthersAlone(t *testing.T) {
 		g := r.group()
 		g.Script()
 		g.SetGeneration(4)
-		a := r.start("a", record, options{})
-		b := r.start("b", record, options{})
+		a := r.start("a", each(record), options{})
+		b := r.start("b", each(record), options{})
 		synctest.Wait()
 		g.Grant(a.member, r.log.Name(), 0)
 		g.Grant(a.member, r.log.Name(), 1)
@@ -131,7 +131,7 @@ func TestR6StaleStopsOnePartitionAndLeavesTheOthersAlone(t *testing.T) {
 
 func TestR6AfterStaleTheClaimIsMadeAgainIfTheSourceConfirms(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		a := r.start("a", record, options{})
+		a := r.start("a", each(record), options{})
 		synctest.Wait()
 		// An intruder claims without asking the source, as no process of ours can.
 		f := r.sink.Fences()[r.partition(0)]
@@ -156,14 +156,14 @@ func TestR2AClaimFrozenAfterItsConfirmationDoesNotThrowOutTheNextOwner(t *testin
 		g.Script()
 		g.SetGeneration(3)
 		frozen, thaw := make(chan struct{}), make(chan struct{})
-		a := r.start("a", record, options{BatchTimeout: 6 * time.Second}, memsink.Hooks{
+		a := r.start("a", each(record), options{BatchTimeout: 6 * time.Second}, memsink.Hooks{
 			Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
 				close(frozen)
 				<-thaw
 				return do()
 			},
 		})
-		b := r.start("b", record, options{})
+		b := r.start("b", each(record), options{})
 		synctest.Wait()
 		g.Grant(a.member, r.log.Name(), 0)
 		<-frozen
@@ -204,7 +204,7 @@ func TestR2TheConfirmationIsAskedForAfterTheRead(t *testing.T) {
 			step("confirm")
 			return nil
 		})
-		p := r.start("a", record, options{}, memsink.Hooks{
+		p := r.start("a", each(record), options{}, memsink.Hooks{
 			Fence: func(_ context.Context, _ epoch.Partition, do func() error) error {
 				step("read")
 				return do()
@@ -233,7 +233,7 @@ func TestASinkThatIsDownBlamesNoMessageAndComesBack(t *testing.T) {
 			}
 			return do()
 		}
-		p := r.start("a", record, options{OnFailure: r.sink.DeadLetter, MaxAttempts: 2}, memsink.Hooks{
+		p := r.start("a", each(record).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 2}, memsink.Hooks{
 			Fence:  func(_ context.Context, _ epoch.Partition, do func() error) error { return outage(do) },
 			Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error { return outage(do) },
 		})
@@ -254,7 +254,7 @@ func TestR9AFenceDeletedUnderItsOwnerHaltsThePartition(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		empty := r.sink.Snapshot()
 		first := r.fill(0, 3)
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		<-r.group().UntilApplied(r.Context()).Done()
 		synctest.Wait() // both partitions are claimed: neither creates fences again
 		effects := r.sink.List(list(0))
@@ -280,7 +280,7 @@ func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore(t *testing.T) {
 		values := r.fill(0, 8)
 		var backup memsink.Snapshot
 		restored := false
-		p := r.start("a", failOn(consumer.Permanent(errPoison), values[5]), options{MaxBatch: 1, OnFailure: r.sink.DeadLetter}, memsink.Hooks{
+		p := r.start("a", each(failOn(consumer.Permanent(errPoison), values[5])).OnFailure(r.sink.DeadLetter), options{MaxBatch: 1}, memsink.Hooks{
 			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 				switch {
 				case as[0].From == 3:

@@ -78,7 +78,7 @@ func (e *PanicError) Unwrap() error {
 }
 
 // Permanent marks an error as one that no retry can help: the message goes to
-// [Options.OnFailure] at once. Permanent(nil) is nil.
+// [Handlers.OnFailure] at once. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil

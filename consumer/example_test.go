@@ -27,14 +27,14 @@ func ExampleRun() {
 		return nil
 	}
 	ctx := log.UntilApplied(context.Background()) // a program's context ends with a signal
-	err := consumer.Run(ctx, log.Member("a"), sink, handle, consumer.Options[*memsink.Tx]{Logger: noLog})
+	err := consumer.Run(ctx, log.Member("a"), sink, consumer.Each(handle), consumer.Options{Logger: noLog})
 	fmt.Println(sink.List("reserved"), err)
 	// Output: [a chair a table] <nil>
 }
 
 // A batch handler gets what one transaction takes of a partition, at most
 // MaxBatch messages: for one statement that applies them all.
-func ExampleRunBatch() {
+func ExampleBatches() {
 	log := memsource.New("orders", 1)
 	log.Append(0, "a", "b", "c", "d", "e")
 	sink := memsink.New()
@@ -47,8 +47,8 @@ func ExampleRunBatch() {
 		tx.Append("batches", strings.Join(all, "+"))
 		return nil
 	}
-	err := consumer.RunBatch(log.UntilApplied(context.Background()), log.Member("a"), sink, handle,
-		consumer.Options[*memsink.Tx]{MaxBatch: 3, Logger: noLog})
+	err := consumer.Run(log.UntilApplied(context.Background()), log.Member("a"), sink, consumer.Batches(handle),
+		consumer.Options{MaxBatch: 3, Logger: noLog})
 	fmt.Println(sink.List("batches"), err)
 	// Output: [a+b+c d+e] <nil>
 }
@@ -67,8 +67,8 @@ func ExamplePermanent() {
 		tx.Append("reserved", string(m.Value))
 		return nil
 	}
-	err := consumer.Run(log.UntilApplied(context.Background()), log.Member("a"), sink, handle,
-		consumer.Options[*memsink.Tx]{OnFailure: sink.DeadLetter, Logger: noLog})
+	err := consumer.Run(log.UntilApplied(context.Background()), log.Member("a"), sink, consumer.Each(handle).OnFailure(sink.DeadLetter),
+		consumer.Options{Logger: noLog})
 	fmt.Println(sink.List("reserved"), len(sink.DeadLetters()), err)
 	// Output: [a chair a table] 1 <nil>
 }

@@ -34,14 +34,14 @@ func TestAFailingMessageIsTriedAgainAndRolledBackEachTime(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 5)
 		tries := 0
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if m.Offset == 2 {
 				if tries++; tries < 6 {
 					return failOn(errPoison, string(m.Value))(ctx, tx, m, e)
 				}
 			}
 			return record(ctx, tx, m, e)
-		}, options{RetryMin: time.Second, RetryMax: 4 * time.Second})
+		}), options{RetryMin: time.Second, RetryMax: 4 * time.Second})
 		began := time.Now()
 		<-r.group().UntilApplied(r.Context()).Done()
 		p.end()
@@ -64,7 +64,7 @@ func TestAFailingMessageIsTriedAgainAndRolledBackEachTime(t *testing.T) {
 func TestAMessageThatKeepsFailingHaltsItsPartitionOnly(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		zero, one := r.fill(0, 9), r.fill(1, 9)
-		p := r.start("a", failOn(errPoison, zero[4]), options{MaxAttempts: 3})
+		p := r.start("a", each(failOn(errPoison, zero[4])), options{MaxAttempts: 3})
 		r.pass(time.Minute)
 		r.wantEffects(0, zero[:4]...)
 		r.wantEffects(1, one...)
@@ -84,12 +84,12 @@ func TestAHaltedPartitionIsTriedAgainAndGoesOnWhenThatHelps(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 9)
 		var mended atomic.Bool
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if !mended.Load() {
 				return failOn(errPoison, want[4])(ctx, tx, m, e)
 			}
 			return record(ctx, tx, m, e)
-		}, options{MaxAttempts: 2})
+		}), options{MaxAttempts: 2})
 		r.pass(time.Hour)
 		mended.Store(true)
 		r.pass(2 * time.Minute) // HaltMax, with jitter
@@ -104,7 +104,7 @@ func TestAHaltedPartitionIsTriedAgainAndGoesOnWhenThatHelps(t *testing.T) {
 func TestOnFailureRunsInTheFencedTransactionThatMovesPastTheMessage(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 30)
-		p := r.start("a", failOn(errPoison, values[11], values[12], values[29]), options{MaxAttempts: 2, OnFailure: r.sink.DeadLetter})
+		p := r.start("a", each(failOn(errPoison, values[11], values[12], values[29])).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 2})
 		<-r.group().UntilApplied(r.Context()).Done()
 		p.end()
 		r.wantEffects(0, slices.Concat(values[:11], values[13:29])...)
@@ -132,7 +132,7 @@ func TestADeadLetterIsWrittenOnceAlsoWhenItsCommitIsInDoubt(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 3)
 		var doubted atomic.Bool
-		p := r.start("a", failOn(consumer.Permanent(errPoison), values[1]), options{OnFailure: r.sink.DeadLetter}, memsink.Hooks{
+		p := r.start("a", each(failOn(consumer.Permanent(errPoison), values[1])).OnFailure(r.sink.DeadLetter), options{}, memsink.Hooks{
 			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 				if as[0].From == 1 && !doubted.Swap(true) {
 					return errors.Join(do(), epoch.ErrInDoubt)
@@ -153,9 +153,7 @@ func TestAnOnFailureThatFailsHaltsThePartition(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 3)
 		errFull := errors.New("disk full")
-		p := r.start("a", failOn(consumer.Permanent(errPoison), values[1]), options{
-			OnFailure: func(context.Context, tx, consumer.Message, epoch.Epoch, error) error { return errFull },
-		})
+		p := r.start("a", each(failOn(consumer.Permanent(errPoison), values[1])).OnFailure(func(context.Context, tx, consumer.Message, epoch.Epoch, error) error { return errFull }), options{})
 		synctest.Wait()
 		halt := wantOne[consumer.Halted](p)
 		if !errors.Is(halt.Err, errPoison) || !errors.Is(halt.Err, errFull) || halt.Next != 1 {
@@ -169,7 +167,7 @@ func TestAnOnFailureThatFailsHaltsThePartition(t *testing.T) {
 func TestAPermanentErrorIsNotTriedAgain(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 3)
-		p := r.start("a", failOn(fmt.Errorf("no such item: %w", consumer.Permanent(errPoison)), values[1]), options{})
+		p := r.start("a", each(failOn(fmt.Errorf("no such item: %w", consumer.Permanent(errPoison)), values[1])), options{})
 		synctest.Wait()
 		p.end()
 		if n := len(seen[consumer.Retried](p)); n != 0 {
@@ -184,13 +182,13 @@ func TestAPermanentErrorIsNotTriedAgain(t *testing.T) {
 func TestAPanicIsThatMessagesErrorWithItsStack(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		zero, one := r.fill(0, 3), r.fill(1, 3)
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if string(m.Value) == zero[1] {
 				var nobody *process
 				nobody.end()
 			}
 			return record(ctx, tx, m, e)
-		}, options{MaxAttempts: 1})
+		}), options{MaxAttempts: 1})
 		synctest.Wait()
 		p.end()
 		r.wantEffects(0, zero[:1]...)
@@ -205,7 +203,7 @@ func TestAPanicIsThatMessagesErrorWithItsStack(t *testing.T) {
 func TestWhileOnePartitionWaitsToRetryItsCommitterServesTheOthers(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		zero := r.fill(0, 1)
-		p := r.start("a", failOn(errPoison, zero[0]), options{RetryMin: time.Hour, RetryMax: time.Hour})
+		p := r.start("a", each(failOn(errPoison, zero[0])), options{RetryMin: time.Hour, RetryMax: time.Hour})
 		r.pass(time.Minute)
 		one := r.fill(1, 5)
 		r.pass(time.Second)
@@ -219,7 +217,7 @@ func TestABatchHandlersFailureIsHalvedDownToTheMessageAtFault(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 256)
 		calls := 0
-		p := r.startBatch("a", func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", consumer.Batches(func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
 			calls++
 			for _, m := range ms {
 				if err := failOn(errPoison, values[100])(ctx, tx, m, e); err != nil {
@@ -227,7 +225,7 @@ func TestABatchHandlersFailureIsHalvedDownToTheMessageAtFault(t *testing.T) {
 				}
 			}
 			return nil
-		}, options{MaxAttempts: 1, OnFailure: r.sink.DeadLetter})
+		}).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 1})
 		<-r.group().UntilApplied(r.Context()).Done()
 		p.end()
 		r.wantEffects(0, slices.Concat(values[:100], values[101:])...)
@@ -252,7 +250,7 @@ func TestACommitThatTheDatabaseRefusesIsHalvedDownToo(t *testing.T) {
 			return do()
 		}
 		zero, one := r.fill(0, 20), r.fill(1, 20)
-		p := r.start("a", record, options{MaxAttempts: 2}, memsink.Hooks{Commit: refuse})
+		p := r.start("a", each(record), options{MaxAttempts: 2}, memsink.Hooks{Commit: refuse})
 		r.pass(500 * time.Millisecond)
 		r.wantEffects(0, zero[:7]...)
 		r.wantEffects(1, one...)
@@ -269,7 +267,7 @@ func TestAHandlerThatEndsTheTransactionHaltsThePartitionForGood(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 3)
 		var calls atomic.Int32
-		p := r.start("a", record, options{}, memsink.Hooks{
+		p := r.start("a", each(record), options{}, memsink.Hooks{
 			Commit: func(context.Context, []epoch.Advance, func() error) error {
 				calls.Add(1)
 				return fmt.Errorf("commit: %w", epoch.ErrEscaped)
@@ -291,14 +289,14 @@ func TestAHandlerThatEndsTheTransactionHaltsThePartitionForGood(t *testing.T) {
 func TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 200)
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			select {
 			case <-time.After(100 * time.Millisecond): // a batch of 200 would take 20 s
 			case <-ctx.Done():
 				return ctx.Err()
 			}
 			return record(ctx, tx, m, e)
-		}, options{BatchTimeout: 3 * time.Second, MaxAttempts: 1})
+		}), options{BatchTimeout: 3 * time.Second, MaxAttempts: 1})
 		<-r.group().UntilApplied(r.Context()).Done()
 		p.end()
 		r.wantEffects(0, want...)
@@ -319,7 +317,7 @@ func TestASlowDatabaseDoesNotShrinkTransactionsBelowMaxBatch(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().SetTerm(40 * time.Second)
 		r.fill(0, 1600)
-		p := r.start("a", record, options{MaxBatch: 100}, memsink.Hooks{
+		p := r.start("a", each(record), options{MaxBatch: 100}, memsink.Hooks{
 			Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 				<-time.After(12 * time.Second) // of 20
 				return do()
@@ -336,13 +334,13 @@ func TestASlowDatabaseDoesNotShrinkTransactionsBelowMaxBatch(t *testing.T) {
 func TestR13AMessageThatTakesTooLongIsThatMessagesFailure(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 5)
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if string(m.Value) == values[2] {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return record(ctx, tx, m, e)
-		}, options{BatchTimeout: time.Second, MaxAttempts: 2, OnFailure: r.sink.DeadLetter})
+		}).OnFailure(r.sink.DeadLetter), options{BatchTimeout: time.Second, MaxAttempts: 2})
 		<-r.group().UntilApplied(r.Context()).Done()
 		p.end()
 		r.wantEffects(0, slices.Concat(values[:2], values[3:])...)
@@ -359,7 +357,7 @@ func TestAPartitionWhoseFenceIsOfAnotherLogOrLeaseHaltsAndTheOthersGoOn(t *testi
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 2, func(r *rig) {
-				p := r.start("a", record, options{})
+				p := r.start("a", each(record), options{})
 				synctest.Wait()
 				p.end()
 				foreign := r.sink.Fences()[r.partition(0)]
@@ -374,7 +372,7 @@ func TestAPartitionWhoseFenceIsOfAnotherLogOrLeaseHaltsAndTheOthersGoOn(t *testi
 				r.sink = database
 				r.fill(0, 4)
 				one := r.fill(1, 4)
-				p = r.start("b", record, options{})
+				p = r.start("b", each(record), options{})
 				r.pass(time.Minute)
 				p.end()
 				r.wantEffects(0)
@@ -396,11 +394,11 @@ func TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers(t *testing.T) {
 		t.Run(kind.Error(), func(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				first := r.fill(0, 5)
-				p := r.start("a", record, options{})
+				p := r.start("a", each(record), options{})
 				<-r.group().UntilApplied(r.Context()).Done()
 				p.end()
 				damage(r)
-				p = r.start("a", record, options{})
+				p = r.start("a", each(record), options{})
 				r.pass(time.Second / 10)
 				p.end()
 				r.wantEffects(0, first...)

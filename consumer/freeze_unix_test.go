@@ -76,7 +76,7 @@ func frozenProcess(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- consumer.Run(ctx, log.Member("a"), sink, func(ctx context.Context, tx *memsink.Tx, m consumer.Message, e epoch.Epoch) error {
+		done <- consumer.Run(ctx, log.Member("a"), sink, consumer.Each(func(ctx context.Context, tx *memsink.Tx, m consumer.Message, e epoch.Epoch) error {
 			if !frozen.Swap(true) {
 				fmt.Println("in the handler")
 				<-ctx.Done() // which it heeds
@@ -85,8 +85,8 @@ func frozenProcess(t *testing.T) {
 			}
 			tx.Append("seen", string(m.Value))
 			return nil
-		}, consumer.Options[*memsink.Tx]{
-			MaxBatch: 1, MaxAttempts: 1, OnFailure: sink.DeadLetter, BatchTimeout: 700 * time.Millisecond,
+		}).OnFailure(sink.DeadLetter), consumer.Options{
+			MaxBatch: 1, MaxAttempts: 1, BatchTimeout: 700 * time.Millisecond,
 			Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 		})
 	}()

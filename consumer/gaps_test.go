@@ -20,8 +20,8 @@ func TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation(t *testing.T) {
 		g := r.group()
 		g.Script()
 		g.SetGeneration(4)
-		a := r.start("a", record, options{})
-		b := r.start("b", record, options{})
+		a := r.start("a", each(record), options{})
+		b := r.start("b", each(record), options{})
 		synctest.Wait()
 		g.Grant(a.member, r.log.Name(), 0)
 		g.Grant(a.member, r.log.Name(), 1)
@@ -47,13 +47,13 @@ func TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation(t *testing.T) {
 func TestAControlMessageMovesThePositionAndReachesNoHandler(t *testing.T) {
 	for name, start := range map[string]func(r *rig, called *atomic.Int64) *process{
 		"one by one": func(r *rig, called *atomic.Int64) *process {
-			return r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			return r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 				called.Add(1)
 				return record(ctx, tx, m, e)
-			}, options{})
+			}), options{})
 		},
 		"all at once": func(r *rig, called *atomic.Int64) *process {
-			return r.startBatch("a", func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
+			return r.start("a", consumer.Batches(func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
 				for _, m := range ms {
 					called.Add(1)
 					if err := record(ctx, tx, m, e); err != nil {
@@ -61,7 +61,7 @@ func TestAControlMessageMovesThePositionAndReachesNoHandler(t *testing.T) {
 					}
 				}
 				return nil
-			}, options{})
+			}), options{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,10 +99,10 @@ func TestAControlMessageIsNeverGivenUpOn(t *testing.T) {
 		r.log.Delete(0, 0, 1, 2)
 		var broken atomic.Bool
 		broken.Store(true)
-		p := r.start("a", record, options{MaxAttempts: 1, OnFailure: func(context.Context, tx, consumer.Message, epoch.Epoch, error) error {
+		p := r.start("a", each(record).OnFailure(func(context.Context, tx, consumer.Message, epoch.Epoch, error) error {
 			t.Error("a control message was given up on")
 			return nil
-		}}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+		}), options{MaxAttempts: 1}, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 			if broken.Load() {
 				return errors.New("refused")
 			}
@@ -124,7 +124,7 @@ func TestR10AGapThatTheSourceExplainsIsPassedOver(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 9)
 		r.log.Delete(0, 0, 3, 4)
-		p := r.start("a", record, options{MaxBatch: 2})
+		p := r.start("a", each(record), options{MaxBatch: 2})
 		r.pass(time.Minute)
 		p.end()
 		r.wantEffects(0, want[1], want[2], want[5], want[6], want[7], want[8])

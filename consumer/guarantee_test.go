@@ -23,24 +23,25 @@ func TestMoreThanTheSinkGivesIsRefusedAtTheStart(t *testing.T) {
 	beside := func(context.Context, beside) {}
 	for _, c := range []struct {
 		gives epoch.Guarantee
+		h     handlers
 		o     options
 		says  string // empty if it suits
 	}{
-		{epoch.Transactional, options{}, ""},
-		{epoch.Transactional, options{Guarantee: epoch.Keyed, OnFailure: giveUp, Beside: beside}, ""},
-		{epoch.Conditional, options{}, "Options.Guarantee asks for a transactional sink, and this one is conditional"},
-		{epoch.Keyed, options{Guarantee: epoch.Conditional}, "Options.Guarantee asks for a conditional sink, and this one is keyed"},
-		{0, options{Guarantee: epoch.Keyed}, "Options.Guarantee asks for a keyed sink, and this one is none"},
-		{epoch.Conditional, options{Guarantee: epoch.Conditional}, ""},
-		{epoch.Keyed, options{Guarantee: epoch.Keyed}, ""},
-		{epoch.Conditional, options{Guarantee: epoch.Conditional, Beside: beside}, "Options.Beside asks for a transactional sink"},
-		{epoch.Conditional, options{Guarantee: epoch.Conditional, OnFailure: giveUp}, "Options.OnFailure asks for a transactional sink"},
+		{epoch.Transactional, each(record), options{}, ""},
+		{epoch.Transactional, each(record).OnFailure(giveUp).Background(beside), options{Guarantee: epoch.Keyed}, ""},
+		{epoch.Conditional, each(record), options{}, "Options.Guarantee asks for a transactional sink, and this one is conditional"},
+		{epoch.Keyed, each(record), options{Guarantee: epoch.Conditional}, "Options.Guarantee asks for a conditional sink, and this one is keyed"},
+		{0, each(record), options{Guarantee: epoch.Keyed}, "Options.Guarantee asks for a keyed sink, and this one is none"},
+		{epoch.Conditional, each(record), options{Guarantee: epoch.Conditional}, ""},
+		{epoch.Keyed, each(record), options{Guarantee: epoch.Keyed}, ""},
+		{epoch.Conditional, each(record).Background(beside), options{Guarantee: epoch.Conditional}, "Handlers.Background asks for a transactional sink"},
+		{epoch.Conditional, each(record).OnFailure(giveUp), options{Guarantee: epoch.Conditional}, "Handlers.OnFailure asks for a transactional sink"},
 	} {
 		inBubble(t, 1, func(r *rig) {
 			ctx, stop := context.WithCancel(r.Context())
 			done := make(chan error, 1)
 			go func() {
-				done <- consumer.Run(ctx, r.group().Member("a"), lesser{r.sink, c.gives}, record, (&process{rig: r}).watched(c.o))
+				done <- consumer.Run(ctx, r.group().Member("a"), lesser{r.sink, c.gives}, c.h, (&process{rig: r}).watched(c.o))
 			}()
 			synctest.Wait()
 			stop()
@@ -59,7 +60,7 @@ func TestPartitionsShareNoTransactionOfASinkThatIsNotTransactional(t *testing.T)
 		inBubble(t, 4, func(r *rig) {
 			p := r.process("a", nil)
 			p.run(func(ctx context.Context) error {
-				return consumer.Run(ctx, p.member, lesser{p.sink, gives}, record, p.watched(options{Guarantee: gives}))
+				return consumer.Run(ctx, p.member, lesser{p.sink, gives}, consumer.Each(record), p.watched(options{Guarantee: gives}))
 			})
 			most := 0
 			r.together(p, func(_ context.Context, as []epoch.Advance, do func() error) error {

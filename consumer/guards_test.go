@@ -49,12 +49,12 @@ func TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch(t *testing
 	inBubble(t, 1, func(r *rig) {
 		r.log.Truncate(0, 0) // from now on leader epoch 1
 		first := r.fill(0, 3)
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		synctest.Wait()
 		p.end()
 		r.log.Truncate(0, 1)
 		r.fill(0, 9)
-		p = r.start("a", record, options{})
+		p = r.start("a", each(record), options{})
 		r.pass(time.Minute)
 		p.end()
 		r.wantEffects(0, first...)
@@ -75,7 +75,9 @@ func TestR10AnOffsetThatComesTwiceInOneSliceHalts(t *testing.T) {
 				})
 			}
 		}}
-		p.run(func(ctx context.Context) error { return consumer.Run(ctx, s, p.sink, record, p.watched(options{})) })
+		p.run(func(ctx context.Context) error {
+			return consumer.Run(ctx, s, p.sink, consumer.Each(record), p.watched(options{}))
+		})
 		synctest.Wait()
 		p.end()
 		r.wantEffects(0)
@@ -90,7 +92,7 @@ func TestR10AnOffsetThatComesTwiceInOneSliceHalts(t *testing.T) {
 func TestR9AFenceMissingAtTheCommitHaltsAtOnce(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		empty := r.sink.Snapshot()
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		synctest.Wait()
 		r.sink.Restore(empty)
 		r.fill(0, 3)
@@ -116,7 +118,7 @@ func TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone(t *testing.T)
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 4, func(r *rig) {
-				p := r.start("a", record, options{})
+				p := r.start("a", each(record), options{})
 				shared := 0
 				r.together(p, func(_ context.Context, as []epoch.Advance, do func() error) error {
 					if len(as) == 3 {
@@ -154,10 +156,10 @@ func TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone(t *testing.T)
 func TestR4PartitionsAreAppliedInKeyOrder(t *testing.T) {
 	inBubble(t, 4, func(r *rig) {
 		var order []int32
-		p := r.start("a", func(_ context.Context, _ tx, m consumer.Message, _ epoch.Epoch) error {
+		p := r.start("a", each(func(_ context.Context, _ tx, m consumer.Message, _ epoch.Epoch) error {
 			order = append(order, m.Partition)
 			return nil
-		}, options{})
+		}), options{})
 		r.together(p, func(_ context.Context, _ []epoch.Advance, do func() error) error { return do() }, func() {
 			for _, n := range []int32{3, 2, 1} {
 				r.fill(n, 1)
@@ -180,7 +182,7 @@ func TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded(t *testing.T) 
 		r.fill(0, 5)
 		entered := make(chan struct{})
 		late := 0
-		p := r.start("a", func(ctx context.Context, _ tx, m consumer.Message, _ epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, _ tx, m consumer.Message, _ epoch.Epoch) error {
 			if ctx.Err() != nil {
 				late++
 			}
@@ -189,7 +191,7 @@ func TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded(t *testing.T) 
 				<-ctx.Done()
 			}
 			return nil
-		}, options{})
+		}), options{})
 		g.Grant(p.member, r.log.Name(), 0)
 		<-entered
 		g.Lose(p.member, r.log.Name(), 0, nil)
@@ -223,7 +225,7 @@ func TestR5ATransactionThatCouldNotBeginIsBlamedOnNoMessage(t *testing.T) {
 		p := r.process("a", nil)
 		s := &withoutBegin{p.sink, 5}
 		p.run(func(ctx context.Context) error {
-			return consumer.Run[tx](ctx, p.member, s, record, p.watched(options{MaxAttempts: 1, OnFailure: p.sink.DeadLetter}))
+			return consumer.Run[tx](ctx, p.member, s, each(record).OnFailure(p.sink.DeadLetter), p.watched(options{MaxAttempts: 1}))
 		})
 		r.pass(time.Hour)
 		p.end()
@@ -246,13 +248,13 @@ func TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 3, func(r *rig) {
 				failed := false
-				p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+				p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 					if m.Partition == 2 && !failed {
 						failed = true
 						return fail(ctx)
 					}
 					return record(ctx, tx, m, e)
-				}, options{MaxAttempts: 1})
+				}), options{MaxAttempts: 1})
 				r.together(p, func(_ context.Context, _ []epoch.Advance, do func() error) error { return do() }, func() {
 					r.fill(1, 1)
 					r.fill(2, 1)
@@ -273,12 +275,12 @@ func TestAttemptsAreCountedForEachMessageAnew(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 4)
 		tries := map[epoch.Offset]int{}
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if tries[m.Offset]++; tries[m.Offset] <= 2 {
 				return errPoison
 			}
 			return record(ctx, tx, m, e)
-		}, options{MaxBatch: 1, MaxAttempts: 3})
+		}), options{MaxBatch: 1, MaxAttempts: 3})
 		r.pass(time.Hour)
 		p.end()
 		r.wantEffects(0, want...)
@@ -292,12 +294,12 @@ func TestProgressMakesTheWaitOfTheNextHaltShortAgain(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 3)
 		var mended atomic.Bool
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if m.Offset == 2 || m.Offset == 1 && !mended.Load() {
 				return consumer.Permanent(errPoison)
 			}
 			return record(ctx, tx, m, e)
-		}, options{HaltMin: time.Second, HaltMax: time.Hour})
+		}), options{HaltMin: time.Second, HaltMax: time.Hour})
 		r.pass(24 * time.Hour)
 		mended.Store(true)
 		r.pass(24 * time.Hour)
@@ -320,12 +322,12 @@ func TestProgressMakesTheWaitOfTheNextHaltShortAgain(t *testing.T) {
 func TestPartitionsAreSpreadOverTheCommitters(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		release := make(chan struct{})
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if m.Partition == 0 {
 				<-release
 			}
 			return record(ctx, tx, m, e)
-		}, options{Committers: 2})
+		}), options{Committers: 2})
 		synctest.Wait()
 		r.fill(0, 1)
 		synctest.Wait()

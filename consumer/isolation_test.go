@@ -23,7 +23,7 @@ func TestABatchHandlerThatSortsItsBatchLosesNothing(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 8)
 		failed := false
-		p := r.startBatch("a", func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", consumer.Batches(func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
 			slices.SortFunc(ms, func(a, b consumer.Message) int { return int(b.Offset - a.Offset) }) // by key, say
 			for _, m := range ms {
 				tx.Append("seen", string(m.Value))
@@ -33,7 +33,7 @@ func TestABatchHandlerThatSortsItsBatchLosesNothing(t *testing.T) {
 				return errors.New("deadlock detected")
 			}
 			return nil
-		}, options{})
+		}), options{})
 		r.pass(time.Hour)
 		p.end()
 		got := r.sink.List("seen")
@@ -48,7 +48,7 @@ func TestABatchHandlerThatFiltersItsBatchLosesNothing(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 8)
 		failed := false
-		p := r.startBatch("a", func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", consumer.Batches(func(ctx context.Context, tx tx, ms []consumer.Message, e epoch.Epoch) error {
 			ms = slices.DeleteFunc(ms, func(m consumer.Message) bool { return string(m.Value) == want[0] }) // tombstones, say
 			for _, m := range ms {
 				tx.Append("seen", string(m.Value))
@@ -58,7 +58,7 @@ func TestABatchHandlerThatFiltersItsBatchLosesNothing(t *testing.T) {
 				return errors.New("deadlock detected")
 			}
 			return nil
-		}, options{})
+		}), options{})
 		r.pass(time.Hour)
 		p.end()
 		if got := r.sink.List("seen"); !slices.Equal(got, want[1:]) || len(seen[consumer.Halted](p)) > 0 {
@@ -74,7 +74,7 @@ func TestTheLossOfOnePartitionDoesNotGiveUpAnother(t *testing.T) {
 		g := r.group()
 		g.Script()
 		g.SetGeneration(1)
-		p := r.start("a", record, options{MaxBatch: 1})
+		p := r.start("a", each(record), options{MaxBatch: 1})
 		synctest.Wait()
 		g.Grant(p.member, r.log.Name(), 0)
 		g.Grant(p.member, r.log.Name(), 1)
@@ -135,7 +135,7 @@ func TestTheLossOfOnePartitionWhileWaitingForAConnectionLeavesTheOthersTheirClai
 			return record(ctx, tx, m, e)
 		}
 		p.run(func(ctx context.Context) error {
-			return consumer.Run[tx](ctx, p.member, s, h, p.watched(options{MaxBatch: 1}))
+			return consumer.Run[tx](ctx, p.member, s, each(h), p.watched(options{MaxBatch: 1}))
 		})
 		synctest.Wait()
 		g.Grant(p.member, r.log.Name(), 0)
@@ -170,12 +170,12 @@ func TestTheLossOfOnePartitionWhileWaitingForAConnectionLeavesTheOthersTheirClai
 func TestAHandlerThatCallsGoexitDoesNotHangRun(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		zero := r.fill(0, 3)
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if string(m.Value) == zero[1] {
 				runtime.Goexit()
 			}
 			return record(ctx, tx, m, e)
-		}, options{MaxAttempts: 1})
+		}), options{MaxAttempts: 1})
 		r.pass(time.Minute)
 		one := r.fill(1, 3)
 		r.pass(time.Minute)
@@ -195,10 +195,10 @@ func TestAHandlerThatCallsGoexitDoesNotHangRun(t *testing.T) {
 func TestAHandlerThatNeverReturnsIsReported(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		release := make(chan struct{})
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			<-release
 			return record(ctx, tx, m, e)
-		}, options{BatchTimeout: time.Second})
+		}), options{BatchTimeout: time.Second})
 		r.fill(0, 1)
 		r.pass(24 * time.Hour)
 		if o := wantOne[consumer.Overdue](p); o.Partition != r.partition(0) || o.From != 0 || o.Timeout != time.Second {
@@ -216,7 +216,7 @@ func TestAnEscapedHandlerIsNotLetLooseAgainByARebalance(t *testing.T) {
 		g.SetGeneration(1)
 		r.fill(0, 3)
 		var calls atomic.Int32
-		p := r.start("a", record, options{MaxBatch: 10}, memsink.Hooks{
+		p := r.start("a", each(record), options{MaxBatch: 10}, memsink.Hooks{
 			Commit: func(context.Context, []epoch.Advance, func() error) error {
 				calls.Add(1)
 				return fmt.Errorf("commit: %w", epoch.ErrEscaped)
@@ -241,10 +241,10 @@ func TestContentionIsNotAMessagesFault(t *testing.T) {
 		want := r.fill(0, 1)
 		calm := time.Now().Add(2 * time.Minute)
 		n := 0
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			tx.Get("hot")
 			return record(ctx, tx, m, e)
-		}, options{OnFailure: r.sink.DeadLetter}, memsink.Hooks{
+		}).OnFailure(r.sink.DeadLetter), options{}, memsink.Hooks{
 			Commit: func(ctx context.Context, _ []epoch.Advance, do func() error) error {
 				if time.Now().Before(calm) {
 					n++
@@ -290,8 +290,10 @@ func TestAMessageThatKillsItsConnectionIsGivenUpAndDoesNotHoldUpTheOthers(t *tes
 			<-time.After(10 * time.Millisecond)
 			return record(ctx, tx, m, e)
 		}
-		o := p.watched(options{OnFailure: r.sink.DeadLetter, MaxAttempts: 3, MaxBatch: 100})
-		p.run(func(ctx context.Context) error { return consumer.Run[tx](ctx, p.member, fragile{p.sink}, h, o) })
+		o := p.watched(options{MaxAttempts: 3, MaxBatch: 100})
+		p.run(func(ctx context.Context) error {
+			return consumer.Run[tx](ctx, p.member, fragile{p.sink}, each(h).OnFailure(r.sink.DeadLetter), o)
+		})
 		synctest.Wait()
 		r.log.Append(1, slices.Repeat([]string{"x"}, 6000)...)
 		r.fill(0, 3)
@@ -315,13 +317,13 @@ func TestAMessageThatKillsItsConnectionIsGivenUpAndDoesNotHoldUpTheOthers(t *tes
 }
 
 func TestManyPartitionsWithSlowMessagesDoNotThrash(t *testing.T) {
-	const partitions, each = 60, 20
+	const partitions, messages = 60, 20
 	inBubble(t, partitions, func(r *rig) {
 		for n := range int32(partitions) {
-			r.fill(n, each)
+			r.fill(n, messages)
 		}
 		var calls atomic.Int32
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			calls.Add(1)
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -329,11 +331,11 @@ func TestManyPartitionsWithSlowMessagesDoNotThrash(t *testing.T) {
 				return ctx.Err()
 			}
 			return record(ctx, tx, m, e)
-		}, options{BatchTimeout: 3 * time.Second})
+		}), options{BatchTimeout: 3 * time.Second})
 		<-r.group().UntilApplied(r.Context()).Done()
 		p.end()
-		if calls.Load() > partitions*each*12/10 {
-			t.Errorf("%d calls for %d messages", calls.Load(), partitions*each)
+		if calls.Load() > partitions*messages*12/10 {
+			t.Errorf("%d calls for %d messages", calls.Load(), partitions*messages)
 		}
 	})
 }
@@ -345,12 +347,12 @@ func TestADrainDoesNotWaitForOtherPartitionsLoneTransactions(t *testing.T) {
 		g.SetTerm(10 * time.Second)
 		g.Script()
 		var slow, refused atomic.Bool
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if slow.Load() {
 				<-time.After(3 * time.Second)
 			}
 			return record(ctx, tx, m, e)
-		}, options{BatchTimeout: 4 * time.Second, MaxBatch: 1})
+		}), options{BatchTimeout: 4 * time.Second, MaxBatch: 1})
 		release := make(chan struct{})
 		p.sink.Script(memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 			<-release
@@ -399,7 +401,7 @@ func TestATinyRetryMinDoesNotStopAPartitionForEver(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 1)
 		n := 0
-		p := r.start("a", record, options{RetryMin: 1, RetryMax: 1}, memsink.Hooks{
+		p := r.start("a", each(record), options{RetryMin: 1, RetryMax: 1}, memsink.Hooks{
 			Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 				if n++; n < 40 {
 					return epoch.ErrInDoubt
@@ -416,7 +418,7 @@ func TestATinyRetryMinDoesNotStopAPartitionForEver(t *testing.T) {
 func TestRetryMinAndRetryMaxBoundTheWait(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 1)
-		p := r.start("a", failOn(errPoison, values[0]), options{RetryMin: time.Second, RetryMax: 4 * time.Second, MaxAttempts: 200})
+		p := r.start("a", each(failOn(errPoison, values[0])), options{RetryMin: time.Second, RetryMax: 4 * time.Second, MaxAttempts: 200})
 		r.pass(20 * time.Minute)
 		p.end()
 		low, high := time.Hour, time.Duration(0)
@@ -441,7 +443,7 @@ func TestAHandlersErrorIsNeverTakenForTheSinks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				values := r.fill(0, 3)
-				p := r.start("a", failOn(theirs(r.partition(0)), values[1]), options{MaxAttempts: 3})
+				p := r.start("a", each(failOn(theirs(r.partition(0)), values[1])), options{MaxAttempts: 3})
 				r.pass(time.Hour)
 				p.end()
 				retried, halted := len(seen[consumer.Retried](p)), len(seen[consumer.Halted](p))

@@ -57,7 +57,7 @@ func TestAnOutageIsALineAndThenACount(t *testing.T) {
 			inBubble(t, partitions, func(r *rig) {
 				var out atomic.Bool
 				var log logged
-				p := r.start("a", record, options{Logger: log.logger()}, memsink.Hooks{
+				p := r.start("a", each(record), options{Logger: log.logger()}, memsink.Hooks{
 					Fence: func(_ context.Context, p epoch.Partition, do func() error) error {
 						if out.Load() && errors.Is(down, epoch.ErrInDoubt) {
 							return fmt.Errorf("read %s: %w", p, down)
@@ -104,10 +104,10 @@ func TestARunThatIsToEndSaysWhatItWaitsFor(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var log logged
 		r.group().SetTerm(time.Minute)
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			<-time.After(20 * time.Second)
 			return record(ctx, tx, m, e)
-		}, options{Logger: log.logger(), MaxBatch: 1})
+		}), options{Logger: log.logger(), MaxBatch: 1})
 		synctest.Wait()
 		want := r.fill(0, 1)
 		synctest.Wait()

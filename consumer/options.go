@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -10,7 +9,7 @@ import (
 )
 
 // Options say how [Run] works. The zero Options work.
-type Options[TX any] struct {
+type Options struct {
 	// Start says where to begin in a topic of which the sink has no fence. The
 	// zero value goes on where the group had committed to the source, and
 	// begins at the earliest message otherwise.
@@ -18,7 +17,7 @@ type Options[TX any] struct {
 
 	// Guarantee is the least that the sink must give; Run refuses a sink that
 	// gives less. Zero means [epoch.Transactional]: every effect exactly once.
-	// Beside and OnFailure need that, too.
+	// Handlers.OnFailure and Handlers.Background need that, too.
 	Guarantee epoch.Guarantee
 
 	// MaxBatch is how many messages of one partition a transaction takes at
@@ -32,7 +31,8 @@ type Options[TX any] struct {
 
 	// Committers is how many transactions may be open at a time, beside those
 	// of partitions that have just failed, which take turns in one more for
-	// each committer, as does the work of Beside. Each partition is pinned to one committer, and each
+	// each committer, and beside those of background work, of which there is one for each
+	// committer too. Each partition is pinned to one committer, and each
 	// transaction takes what is ready from all of a committer's partitions.
 	// Zero means one. More help where the handler waits; partitions whose
 	// messages touch the same rows may then deadlock with each other, as they
@@ -44,7 +44,7 @@ type Options[TX any] struct {
 	// half of the Term.
 	BatchTimeout time.Duration
 
-	// MaxAttempts is how often a message is tried before OnFailure. Zero means
+	// MaxAttempts is how often a message is tried before [Handlers.OnFailure]. Zero means
 	// 10. A message that fails among others is tried alone first; those tries
 	// do not count, and neither do failures that are [epoch.ErrTransient] or
 	// [epoch.ErrUnhealthy].
@@ -53,21 +53,6 @@ type Options[TX any] struct {
 	// RetryMin and RetryMax bound the wait between attempts, which doubles,
 	// with jitter. Zero means 100 ms and 10 s.
 	RetryMin, RetryMax time.Duration
-
-	// OnFailure decides over a message that has used up its attempts or failed
-	// with [Permanent]. It runs in a fenced transaction which, if it returns
-	// nil, moves past the message: what it writes is how the message is
-	// remembered. If it returns an error, or is nil, the partition halts: it
-	// stops at the message, is reported, and is tried again from time to time.
-	OnFailure func(ctx context.Context, tx TX, m Message, e epoch.Epoch, cause error) error
-
-	// Beside, if it is set, is called for each claim of a partition, on a
-	// goroutine of its own, for work that goes with the partition but not with
-	// one message: to relay what handlers left in an outbox, say. Its context
-	// ends when the claim ends or the partition is asked back; it must return
-	// then, as the partition waits for it. If it returns before, it is not
-	// called again under that claim; if it panics, it is.
-	Beside func(ctx context.Context, b Beside[TX])
 
 	// HaltMin and HaltMax bound the wait before a halted partition is tried
 	// again, which doubles. Zero means 1 s and 1 min.
@@ -81,22 +66,6 @@ type Options[TX any] struct {
 	Logger *slog.Logger
 }
 
-// suits says whether a sink gives what the options ask for.
-func (o Options[TX]) suits(given epoch.Guarantee) error {
-	asks := func(what string, asked epoch.Guarantee) error {
-		return fmt.Errorf("consumer: %s asks for a %v sink, and this one is %v: choose another sink, or ask for less", what, asked, given)
-	}
-	switch {
-	case given < o.Guarantee:
-		return asks("Options.Guarantee", o.Guarantee)
-	case given < epoch.Transactional && o.Beside != nil:
-		return asks("Options.Beside", epoch.Transactional)
-	case given < epoch.Transactional && o.OnFailure != nil:
-		return asks("Options.OnFailure", epoch.Transactional)
-	}
-	return nil
-}
-
 // The limits keep a mistyped option from taking the process down.
 const (
 	maxBatchLimit      = 1 << 20
@@ -105,7 +74,7 @@ const (
 	maxWaitLimit       = 24 * time.Hour
 )
 
-func (o Options[TX]) withDefaults() (Options[TX], error) {
+func (o Options) withDefaults() (Options, error) {
 	var err error
 	count := func(name string, v *int, zero, limit int) {
 		if *v == 0 {

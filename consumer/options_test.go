@@ -7,7 +7,7 @@ import (
 )
 
 func TestZeroOptionsWork(t *testing.T) {
-	o, err := Options[int]{}.withDefaults()
+	o, err := Options{}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -17,7 +17,7 @@ func TestZeroOptionsWork(t *testing.T) {
 }
 
 func TestImpossibleOptionsAreNamedWithTheirLimits(t *testing.T) {
-	for name, o := range map[string]Options[int]{
+	for name, o := range map[string]Options{
 		"MaxBatch is -1":                   {MaxBatch: -1},
 		"MaxBatch is 9223372036854775807":  {MaxBatch: 1<<63 - 1},
 		"Committers is -3":                 {Committers: -3},
@@ -39,7 +39,7 @@ func TestImpossibleOptionsAreNamedWithTheirLimits(t *testing.T) {
 }
 
 func TestALowerBoundAloneRaisesTheUpperOne(t *testing.T) {
-	o, err := Options[int]{RetryMin: time.Minute, HaltMin: time.Hour}.withDefaults()
+	o, err := Options{RetryMin: time.Minute, HaltMin: time.Hour}.withDefaults()
 	if err != nil || o.RetryMax != time.Minute || o.HaltMax != time.Hour {
 		t.Errorf("RetryMax %v, HaltMax %v, %v", o.RetryMax, o.HaltMax, err)
 	}

@@ -42,7 +42,7 @@ func TestR10AnOffsetBelowThePositionThatComesAgainHalts(t *testing.T) {
 		want := r.fill(0, 3)
 		p := r.process("a", nil)
 		p.run(func(ctx context.Context) error {
-			return consumer.Run(ctx, forgetful{p.member}, p.sink, record, p.watched(options{}))
+			return consumer.Run(ctx, forgetful{p.member}, p.sink, consumer.Each(record), p.watched(options{}))
 		})
 		synctest.Wait()
 		var e *consumer.PositionError

@@ -18,7 +18,7 @@ type ownership[TX any] struct {
 	partition epoch.Partition
 	logger    *slog.Logger
 	timeout   time.Duration // of one transaction
-	applied   chan struct{} // see [Beside.Applied]
+	applied   chan struct{} // see [Background.Applied]
 
 	*pending[TX] // the fence, and what is to be applied: the loop's while it is consumed
 

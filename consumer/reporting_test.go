@@ -20,10 +20,10 @@ import (
 func TestEventsDoNotStateAPositionThatNobodyKnows(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 9)
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		synctest.Wait()
 		p.end() // the fence stands at 9
-		p = r.start("b", record, options{}, memsink.Hooks{
+		p = r.start("b", each(record), options{}, memsink.Hooks{
 			Fence: func(context.Context, epoch.Partition, func() error) error { return errors.New("connection refused") },
 		})
 		r.pass(time.Second)
@@ -46,7 +46,7 @@ func TestALeaseThatIsNeverConfirmedIsReported(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().OnConfirm(func(context.Context, confirmation) error { return errors.New("GROUP_AUTHORIZATION_FAILED") })
 		r.fill(0, 1)
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		r.pass(24 * time.Hour)
 		p.mu.Lock()
 		n := len(p.events)
@@ -97,7 +97,7 @@ func TestAnIdlePartitionKeepsNoMessages(t *testing.T) {
 			}
 		}}
 		p.run(func(ctx context.Context) error {
-			return consumer.Run(ctx, s, p.sink, func(context.Context, tx, consumer.Message, epoch.Epoch) error { return nil }, p.watched(options{}))
+			return consumer.Run(ctx, s, p.sink, consumer.Each(func(context.Context, tx, consumer.Message, epoch.Epoch) error { return nil }), p.watched(options{}))
 		})
 		synctest.Wait()
 		r.fill(0, 10)
@@ -125,7 +125,9 @@ func TestAnEmptySliceDoesNotTakeTheProcessDown(t *testing.T) {
 				t.Read(ctx, from)(yield)
 			}
 		}}
-		p.run(func(ctx context.Context) error { return consumer.Run(ctx, s, p.sink, record, p.watched(options{})) })
+		p.run(func(ctx context.Context) error {
+			return consumer.Run(ctx, s, p.sink, consumer.Each(record), p.watched(options{}))
+		})
 		synctest.Wait()
 		p.end()
 		r.wantEffects(0, want...)
@@ -135,13 +137,13 @@ func TestAnEmptySliceDoesNotTakeTheProcessDown(t *testing.T) {
 func TestAMessageThatAlwaysTimesOutDoesNotStarveTheOthers(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		r.group().SetTerm(45 * time.Second) // an ordinary session timeout
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if m.Partition == 0 && m.Offset == 0 {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return record(ctx, tx, m, e)
-		}, options{})
+		}), options{})
 		synctest.Wait()
 		r.fill(0, 256)
 		var worst time.Duration
@@ -168,7 +170,7 @@ func TestAMessageThatAlwaysTimesOutDoesNotStarveTheOthers(t *testing.T) {
 func TestAHaltKeepsTheClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 3)
-		p := r.start("a", failOn(consumer.Permanent(errPoison), values[1]), options{})
+		p := r.start("a", each(failOn(consumer.Permanent(errPoison), values[1])), options{})
 		r.pass(24 * time.Hour)
 		f := r.sink.Fences()[r.partition(0)]
 		if int64(f.Epoch) != f.Generation {
@@ -181,7 +183,7 @@ func TestAHaltKeepsTheClaim(t *testing.T) {
 func TestLostAcknowledgementsThatLandedAreProgress(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 60)
-		p := r.start("a", record, options{MaxBatch: 1}, memsink.Hooks{
+		p := r.start("a", each(record), options{MaxBatch: 1}, memsink.Hooks{
 			Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 				return errors.Join(do(), epoch.ErrInDoubt)
 			},
@@ -200,7 +202,7 @@ func TestALostPartitionIsAnEvent(t *testing.T) {
 		g := r.group()
 		g.Script()
 		g.SetGeneration(1)
-		p := r.start("a", record, options{})
+		p := r.start("a", each(record), options{})
 		g.Grant(p.member, r.log.Name(), 0)
 		synctest.Wait()
 		before := len(p.events)
@@ -223,7 +225,7 @@ func TestAConfirmationOfAnotherPartitionIsRefused(t *testing.T) {
 		g.Script()
 		g.Grant(p.member, r.log.Name(), 0)
 		p.run(func(ctx context.Context) error {
-			return consumer.Run(ctx, crossed{p.member}, p.sink, record, p.watched(options{}))
+			return consumer.Run(ctx, crossed{p.member}, p.sink, consumer.Each(record), p.watched(options{}))
 		})
 		synctest.Wait()
 		if f := r.sink.Fences()[r.partition(1)]; f.Epoch != 0 {

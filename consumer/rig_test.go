@@ -21,12 +21,16 @@ import (
 // waits for something that only the test or the clock can bring.
 
 type (
-	tx      = *memsink.Tx
-	options = consumer.Options[tx]
-	handler = consumer.Handler[tx]
+	tx       = *memsink.Tx
+	options  = consumer.Options
+	handlers = consumer.Handlers[tx]
+	handler  = consumer.Handler[tx]
 
 	confirmation = memsource.Confirmation
 )
+
+// each is what most tests hand to Run.
+func each(h handler) handlers { return consumer.Each(h) }
 
 // rig is one topic, one database, and whatever processes a test starts.
 type rig struct {
@@ -62,18 +66,10 @@ type process struct {
 
 // start runs a process of its own: a member, and its own handle on the database,
 // with whatever faults the hooks bring.
-func (r *rig) start(name string, h handler, o options, faults ...memsink.Hooks) *process {
+func (r *rig) start(name string, h handlers, o options, faults ...memsink.Hooks) *process {
 	p := r.process(name, faults)
 	p.run(func(ctx context.Context) error {
 		return consumer.Run(ctx, p.member, p.sink, h, p.watched(o))
-	})
-	return p
-}
-
-func (r *rig) startBatch(name string, h consumer.BatchHandler[tx], o options) *process {
-	p := r.process(name, nil)
-	p.run(func(ctx context.Context) error {
-		return consumer.RunBatch(ctx, p.member, p.sink, h, p.watched(o))
 	})
 	return p
 }

@@ -12,36 +12,46 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Run consumes what source leases to this process and applies it to sink until
-// ctx ends. Then it drains: the transactions under way commit, the partitions
+// Run consumes what source leases to this process and has h apply it to sink
+// until ctx ends. Then it drains: the transactions under way commit, the partitions
 // are given back, and Run returns nil.
+//
+//	err := consumer.Run(ctx, source, sink, consumer.Each(reserve).OnFailure(sink.DeadLetter), consumer.Options{})
 //
 // It returns an error for wrong options, for a sink that gives less than they
 // ask for, and when the source cannot start or go
 // on. Nothing that happens to a message ends it. It waits for a handler that is
 // at work for as long as that takes.
-func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle Handler[TX], o Options[TX]) error {
-	if handle == nil {
-		return errors.New("consumer: the handler is nil")
+func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Handlers[TX], o Options) error {
+	if source == nil || sink == nil {
+		return errors.New("consumer: Run needs a source and a sink")
 	}
-	return run(ctx, source, sink, oneByOne(handle), o)
-}
-
-// RunBatch is [Run] for a [BatchHandler].
-func RunBatch[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle BatchHandler[TX], o Options[TX]) error {
-	if handle == nil {
-		return errors.New("consumer: the handler is nil")
+	if h.apply == nil {
+		return errors.New("consumer: Run needs a handler")
 	}
-	return run(ctx, source, sink, allAtOnce(handle), o)
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	if err := h.suits(o, sink.Guarantee()); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r := &runner[TX]{
+		Options: o, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
+		troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+	}
+	return r.run(ctx, source)
 }
 
 // runner is what one Run has in common.
 type runner[TX any] struct {
-	Options[TX]
-	policy policy
-	sink   epoch.Sink[TX]
-	handle applyFunc[TX]
-	stop   context.CancelCauseFunc // ends Run with an error
+	Options
+	handlers Handlers[TX]
+	policy   policy
+	sink     epoch.Sink[TX]
+	stop     context.CancelCauseFunc // ends Run with an error
 
 	tenures  gate
 	running  sync.WaitGroup // loops, and what they have started
@@ -54,25 +64,9 @@ type runner[TX any] struct {
 	ended map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
 }
 
-func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle applyFunc[TX], o Options[TX]) error {
-	if source == nil || sink == nil {
-		return errors.New("consumer: Run needs a source and a sink")
-	}
-	o, err := o.withDefaults()
-	if err != nil {
-		return err
-	}
-	if err := o.suits(sink.Guarantee()); err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	r := &runner[TX]{
-		Options: o, policy: policy{maxAttempts: o.MaxAttempts, onFailure: o.OnFailure != nil}, sink: sink, handle: handle, stop: stop,
-		troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
-	}
+func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	defer r.troubles.close()
-	for range o.Committers {
+	for range r.Committers {
 		// A loop outlives ctx: what ends its work is the end of each tenure.
 		l := newLoop(context.WithoutCancel(ctx), r)
 		r.loops = append(r.loops, l)
@@ -81,7 +75,7 @@ func run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], handle
 	over := make(chan struct{})
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
-	err = source.Run(ctx, func(ctx context.Context, t Tenure) {
+	err := source.Run(ctx, func(ctx context.Context, t Tenure) {
 		if !r.tenures.enter() {
 			return // after its Run has returned, a source must grant nothing
 		}
@@ -163,35 +157,4 @@ func (r *runner[TX]) batchTimeout(t Tenure) (time.Duration, error) {
 			r.BatchTimeout, o.Source, o.Partition, term, most)
 	}
 	return r.BatchTimeout, nil
-}
-
-// applyFunc calls the user's handler. It returns the index of the message that
-// failed, or -1 where that is not known.
-type applyFunc[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (at int, err error)
-
-// oneByOne and allAtOnce make the two kinds of handlers one.
-func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
-	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
-		at := -1
-		err := guard(func() error {
-			for i, m := range ms {
-				at = i
-				if err := context.Cause(ctx); err != nil {
-					return err
-				}
-				if err := handle(ctx, tx, m, e); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		return at, err
-	}
-}
-
-func allAtOnce[TX any](handle BatchHandler[TX]) applyFunc[TX] {
-	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
-		ms = slices.Clone(ms) // a handler may sort its slice; ours says what is still to be applied
-		return -1, guard(func() error { return handle(ctx, tx, ms, e) })
-	}
 }

@@ -21,7 +21,7 @@ func TestEachMessageIsAppliedOnceAndInOrder(t *testing.T) {
 			for n := range int32(5) {
 				want[n] = r.fill(n, 700)
 			}
-			p := r.start("a", record, options{Committers: committers})
+			p := r.start("a", each(record), options{Committers: committers})
 			synctest.Wait()
 			p.end()
 			for n := range int32(5) {
@@ -36,10 +36,10 @@ func TestTheHandlerGetsTheEpochOfItsClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
 		var got epoch.Epoch
-		p := r.start("a", func(_ context.Context, _ tx, _ consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(_ context.Context, _ tx, _ consumer.Message, e epoch.Epoch) error {
 			got = e
 			return nil
-		}, options{})
+		}), options{})
 		synctest.Wait()
 		p.end()
 		if claimed := wantOne[consumer.Claimed](p); got != claimed.Fence.Epoch || got < 1 {
@@ -52,7 +52,7 @@ func TestOneTransactionTakesWhatIsReadyFromAllPartitionsAndNoMore(t *testing.T) 
 	inBubble(t, 3, func(r *rig) {
 		release := make(chan struct{})
 		var transactions [][]epoch.Advance
-		p := r.start("a", record, options{MaxBatch: 10}, memsink.Hooks{
+		p := r.start("a", each(record), options{MaxBatch: 10}, memsink.Hooks{
 			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 				transactions = append(transactions, slices.Clone(as))
 				<-release
@@ -89,11 +89,12 @@ func TestWrongArgumentsAreRefusedAtStart(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		m := r.group().Member("a")
 		for what, err := range map[string]error{
-			"nil source":  consumer.Run(r.Context(), nil, r.sink, record, options{}),
-			"nil sink":    consumer.Run[tx](r.Context(), m, nil, record, options{}),
-			"nil handler": consumer.Run[tx](r.Context(), m, r.sink, nil, options{}),
-			"nil batch":   consumer.RunBatch[tx](r.Context(), m, r.sink, nil, options{}),
-			"bad option":  consumer.Run(r.Context(), m, r.sink, record, options{MaxBatch: -1}),
+			"nil source":  consumer.Run(r.Context(), nil, r.sink, consumer.Each(record), options{}),
+			"nil sink":    consumer.Run(r.Context(), m, nil, each(record), options{}),
+			"nil handler": consumer.Run(r.Context(), m, r.sink, each(nil), options{}),
+			"no handler":  consumer.Run(r.Context(), m, r.sink, handlers{}, options{}),
+			"nil batch":   consumer.Run(r.Context(), m, r.sink, consumer.Batches[tx](nil), options{}),
+			"bad option":  consumer.Run(r.Context(), m, r.sink, consumer.Each(record), options{MaxBatch: -1}),
 		} {
 			if err == nil || !strings.HasPrefix(err.Error(), "consumer: ") {
 				t.Errorf("%s: %v", what, err)
@@ -106,7 +107,7 @@ func TestWrongArgumentsAreRefusedAtStart(t *testing.T) {
 func TestR13BatchTimeoutMustBeShorterThanTheLease(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().SetTerm(5 * time.Second)
-		p := r.start("a", record, options{BatchTimeout: 5 * time.Second})
+		p := r.start("a", each(record), options{BatchTimeout: 5 * time.Second})
 		if err := <-p.done; err == nil || !strings.Contains(err.Error(), "want 3.333333333s at most") {
 			t.Errorf("Run returned %v", err)
 		}
@@ -117,13 +118,13 @@ func TestStopDrainsCommitsTheTransactionUnderWayAndReturnsNil(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		first := r.fill(0, 30)
 		entered, release := make(chan struct{}, 1), make(chan struct{})
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if m.Offset == 0 {
 				entered <- struct{}{}
 				<-release
 			}
 			return record(ctx, tx, m, e)
-		}, options{MaxBatch: 10})
+		}), options{MaxBatch: 10})
 		<-entered
 		p.stop()
 		synctest.Wait()
@@ -156,12 +157,12 @@ func TestALostPartitionAbortsItsTransactionAtOnce(t *testing.T) {
 		g.SetGeneration(1)
 		r.fill(0, 1)
 		entered, cause := make(chan struct{}), make(chan error, 1)
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			close(entered)
 			<-ctx.Done()
 			cause <- context.Cause(ctx)
 			return record(ctx, tx, m, e)
-		}, options{})
+		}), options{})
 		g.Grant(p.member, r.log.Name(), 0)
 		<-entered
 		g.Lose(p.member, r.log.Name(), 0, errors.New("the group moved on"))
@@ -182,7 +183,7 @@ func TestOneLostPartitionDoesNotDoubleTheOthersItSharedATransactionWith(t *testi
 		g.SetGeneration(1)
 		entered := make(chan struct{}, 1)
 		lost := false
-		p := r.start("a", func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if m.Partition == 1 && !lost {
 				lost = true
 				entered <- struct{}{}
@@ -190,7 +191,7 @@ func TestOneLostPartitionDoesNotDoubleTheOthersItSharedATransactionWith(t *testi
 				return ctx.Err()
 			}
 			return record(ctx, tx, m, e)
-		}, options{})
+		}), options{})
 		g.Grant(p.member, r.log.Name(), 0)
 		g.Grant(p.member, r.log.Name(), 1)
 		synctest.Wait()
@@ -225,7 +226,7 @@ func TestAPartitionWithoutAFenceStartsAsThePolicySays(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				r.fill(0, 9)
 				r.group().SetPosition(r.log.Name(), 0, 4)
-				p := r.start("a", record, options{Start: policy})
+				p := r.start("a", each(record), options{Start: policy})
 				synctest.Wait()
 				p.end()
 				if got := wantOne[consumer.Claimed](p).Fence.Next; got != want {
@@ -240,13 +241,13 @@ func TestAPartitionWithoutAFenceStartsAsThePolicySays(t *testing.T) {
 func TestR9APartitionAddedLaterLosesNoMessages(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 5)
-		p := r.start("a", record, options{Start: consumer.StartLatest})
+		p := r.start("a", each(record), options{Start: consumer.StartLatest})
 		synctest.Wait()
 		r.log.AddPartitions(2)
 		late := r.fill(1, 3)
 		r.log.Append(0, "new")
 		p.end()
-		p = r.start("a", record, options{Start: consumer.StartLatest})
+		p = r.start("a", each(record), options{Start: consumer.StartLatest})
 		synctest.Wait()
 		p.end()
 		r.wantEffects(0, "new")
@@ -258,12 +259,12 @@ func TestR9APartitionAddedLaterLosesNoMessages(t *testing.T) {
 func TestR8ThePositionOfTheSinkIsTheTruth(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 6)
-		p := r.start("a", record, options{MaxBatch: 3})
+		p := r.start("a", each(record), options{MaxBatch: 3})
 		synctest.Wait()
 		p.end()
 		r.group().SetPosition(r.log.Name(), 0, 1) // somebody resets the group's offsets
 		r.log.Append(0, "next")
-		p = r.start("a", record, options{Start: consumer.StartCommitted})
+		p = r.start("a", each(record), options{Start: consumer.StartCommitted})
 		synctest.Wait()
 		p.end()
 		r.wantEffects(0, append(want, "next")...)
@@ -300,7 +301,7 @@ func TestNothingBeginsAfterRun(t *testing.T) {
 		source := belated{r.group().Member("a"), make(chan bool)}
 		ctx, stop := context.WithCancel(r.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- consumer.Run(ctx, source, r.sink, record, options{}) }()
+		go func() { ended <- consumer.Run(ctx, source, r.sink, consumer.Each(record), options{}) }()
 		synctest.Wait()
 		stop()
 		if err := <-ended; err != nil {

@@ -96,9 +96,9 @@ func (p part[TX]) apply(ctx context.Context, tx TX, run *runner[TX]) (at int, er
 	case len(p.messages) == 0:
 		return -1, nil
 	case p.failed != nil:
-		return 0, guard(func() error { return run.OnFailure(ctx, tx, p.messages[0], p.epoch, p.failed) })
+		return 0, guard(func() error { return run.handlers.onFailure(ctx, tx, p.messages[0], p.epoch, p.failed) })
 	default:
-		return run.handle(ctx, tx, p.messages, p.epoch)
+		return run.handlers.apply(ctx, tx, p.messages, p.epoch)
 	}
 }
 

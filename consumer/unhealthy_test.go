@@ -37,8 +37,10 @@ func TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage(t *testing.T) {
 						}
 						return do()
 					}}})
-					o := p.watched(options{MaxAttempts: 2, OnFailure: r.sink.DeadLetter})
-					p.run(func(ctx context.Context) error { return consumer.Run[tx](ctx, p.member, fragile{p.sink}, table, o) })
+					o := p.watched(options{MaxAttempts: 2})
+					p.run(func(ctx context.Context) error {
+						return consumer.Run[tx](ctx, p.member, fragile{p.sink}, each(table).OnFailure(r.sink.DeadLetter), o)
+					})
 					r.pass(10 * time.Minute)
 					r.wantEffects(0, zero[:20]...)
 					r.wantEffects(1, one...)
@@ -68,7 +70,7 @@ func TestAMessageThatIsPermanentIsNotHeldUpByAnUnhealthyDatabase(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 3)
 		sick := consumer.Permanent(fmt.Errorf("tenant unknown: %w", epoch.ErrUnhealthy))
-		p := r.start("a", failOn(sick, values[1]), options{OnFailure: r.sink.DeadLetter})
+		p := r.start("a", each(failOn(sick, values[1])).OnFailure(r.sink.DeadLetter), options{})
 		<-r.group().UntilApplied(r.Context()).Done()
 		p.end()
 		if n := len(r.sink.DeadLetters()); n != 1 {

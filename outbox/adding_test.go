@@ -59,9 +59,9 @@ func converse[TX any](t *testing.T, l *ledger[TX]) {
 	defer running.Wait()
 	defer stop()
 	running.Go(func() {
-		err := consumer.Run(ctx, topic.Group("billing").Member("a"), l.sink, func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+		err := consumer.Run(ctx, topic.Group("billing").Member("a"), l.sink, consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
 			return box.Add(ctx, tx, m, outbox.Entry{Key: "key a", Scope: "s", URL: srv.URL, Body: m.Value})
-		}, consumer.Options[TX]{Beside: box.Relay, Logger: slog.New(slog.DiscardHandler)})
+		}).Background(box.Relay), consumer.Options{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Error(err)
 		}

@@ -50,7 +50,7 @@ func BenchmarkTheRelayBesideABacklog(b *testing.B) {
 		}
 		done := make(chan error)
 		go func() {
-			done <- consumer.Run(ctx, topic.Group(group).Member("a"), l.sink, func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			done <- consumer.Run(ctx, topic.Group(group).Member("a"), l.sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 				if err := l.exec(ctx, tx, `INSERT INTO payments (payment) VALUES (?)`, string(m.Value)); err != nil {
 					return err
 				}
@@ -58,7 +58,7 @@ func BenchmarkTheRelayBesideABacklog(b *testing.B) {
 					close(last)
 				}
 				return box.Add(ctx, tx, m, outbox.Entry{URL: srv.URL, Scope: "s", Body: m.Value})
-			}, consumer.Options[pgsink.Tx]{Beside: box.Relay, Logger: slog.New(slog.DiscardHandler)})
+			}).Background(box.Relay), consumer.Options{Logger: slog.New(slog.DiscardHandler)})
 		}()
 		<-last
 		kept += float64(settled.Load()) / messages

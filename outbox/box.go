@@ -36,7 +36,7 @@ func New[TX any](store Store[TX], o Options[TX]) (*Box[TX], error) {
 // Add adds an entry in the handler's transaction, for the partition of the
 // message that the handler was called with. It is sent once that transaction has
 // committed, and never if it does not; and then by [Box.Relay] alone, which
-// consumer.Options.Beside must be. An [ErrEntry] is a [consumer.Permanent] one.
+// consumer.Handlers.Background must be. An [ErrEntry] is a [consumer.Permanent] one.
 func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error {
 	e, err := e.complete(b.o.MaxBody)
 	if err != nil {

@@ -12,7 +12,7 @@
 //		…
 //		return box.Add(ctx, tx, m, outbox.Entry{Key: account, Scope: account, URL: gateway, Body: charge})
 //	}
-//	err = consumer.Run(ctx, source, sink, handle, consumer.Options[*sqlsink.Tx]{Beside: box.Relay})
+//	err = consumer.Run(ctx, source, sink, consumer.Each(handle).Background(box.Relay), consumer.Options{})
 //
 // An entry belongs to the partition of the message that it was added for, and is
 // sent by whoever holds that partition's claim, under the claim's epoch. It is

@@ -333,8 +333,8 @@ func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
 		}
 		running.Go(func() {
 			sink := doubtful[TX]{l.sink, &faults, &doubts[0]}
-			err := consumer.Run(runCtx, m, sink, handle, consumer.Options[TX]{
-				Beside: box.Relay, RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+			err := consumer.Run(runCtx, m, sink, consumer.Each(handle).Background(box.Relay), consumer.Options{
+				RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				t.Errorf("member %s: %v", name, err)

@@ -89,8 +89,7 @@ func Example() {
 
 	topic := memsource.New("payments", 4)
 	topic.Send("account/17", "12.50")
-	err = consumer.Run(ctx, topic.Member("worker"), sink, pay, consumer.Options[*sqlsink.Tx]{
-		Beside: box.Relay,
+	err = consumer.Run(ctx, topic.Member("worker"), sink, consumer.Each(pay).Background(box.Relay), consumer.Options{
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	fmt.Println(err)

@@ -29,15 +29,14 @@ func TestAnEntryThatCanNeverBeSentIsAPermanentFailureOfItsMessage(t *testing.T) 
 		var failed error
 		ended := make(chan error, 1)
 		go func() {
-			ended <- consumer.Run(ctx, log.Group("billing").Member("a"), memsink.New(), func(ctx context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			ended <- consumer.Run(ctx, log.Group("billing").Member("a"), memsink.New(), consumer.Each(func(ctx context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 				tries++
 				return box.Add(ctx, tx, m, outbox.Entry{Scope: "s", URL: "nowhere"})
-			}, consumer.Options[*memsink.Tx]{
+			}).OnFailure(func(_ context.Context, _ *memsink.Tx, _ consumer.Message, _ epoch.Epoch, err error) error {
+				failed = err
+				return nil
+			}), consumer.Options{
 				Logger: slog.New(slog.DiscardHandler),
-				OnFailure: func(_ context.Context, _ *memsink.Tx, _ consumer.Message, _ epoch.Epoch, err error) error {
-					failed = err
-					return nil
-				},
 			})
 		}()
 		<-time.After(time.Minute)

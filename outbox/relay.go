@@ -34,7 +34,7 @@ const (
 // for its turn with those of the messages.
 type relay[TX any] struct {
 	*Box[TX]
-	claim  consumer.Beside[TX]
+	claim  consumer.Background[TX]
 	p      epoch.Partition
 	epoch  epoch.Epoch
 	logger *slog.Logger
@@ -65,13 +65,13 @@ type relay[TX any] struct {
 }
 
 // Relay sends the entries of one partition under one claim, until the claim
-// ends: set consumer.Options.Beside to it.
+// ends: set consumer.Handlers.Background to it.
 //
 // Each entry is sent at least once, unless a receiver refuses it for good. The
 // one after it of the same Key is sent when the deletion of the one before has
 // committed. After a crash between an answer and that, the entry is sent again,
 // with the same idempotency key and under the epoch of the next claim.
-func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Beside[TX]) {
+func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 	p := claim.Partition()
 	r := &relay[TX]{
 		Box: b, claim: claim, p: p, epoch: claim.Epoch(),

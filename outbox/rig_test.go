@@ -123,7 +123,7 @@ func (table) Delete(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (t
 	return there, nil
 }
 
-// claim is a consumer.Beside.
+// claim is a consumer.Background.
 type claim struct {
 	db      *database
 	epoch   epoch.Epoch

@@ -147,9 +147,9 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 	defer running.Wait()
 	defer stop()
 	running.Go(func() {
-		err := consumer.Run(ctx, member, l.sink, func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		err := consumer.Run(ctx, member, l.sink, consumer.Each(func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 			return box.Add(ctx, tx, m, outbox.Entry{Key: "k", Scope: "shared", URL: url})
-		}, consumer.Options[*sqlsink.Tx]{Beside: box.Relay, RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		}).Background(box.Relay), consumer.Options{RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Error(err)
 		}
@@ -223,10 +223,10 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 		done := make(chan error, 1)
 		member := group.Member(fmt.Sprint("from ", sent))
 		go func() {
-			done <- consumer.Run(ctx, member, l.sink, func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+			done <- consumer.Run(ctx, member, l.sink, consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
 				scope, _, _ := strings.Cut(string(m.Value), "/")
 				return box.Add(ctx, tx, m, outbox.Entry{Key: scope, Scope: scope, URL: url, Body: m.Value})
-			}, consumer.Options[TX]{Beside: box.Relay, RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+			}).Background(box.Relay), consumer.Options{RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 		}()
 		return func() {
 			t.Helper()

@@ -37,7 +37,7 @@ func Example() {
 		_, err := tx.Exec(ctx, "insert into orders (id, body) values ($1, $2)", m.Key, m.Value)
 		return err
 	}
-	if err := consumer.Run(context.Background(), source, sink, handle, consumer.Options[pgsink.Tx]{}); err != nil {
+	if err := consumer.Run(context.Background(), source, sink, consumer.Each(handle), consumer.Options{}); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -80,7 +80,7 @@ func processMain(spec string) int {
 		_, err := tx.ExecContext(context.WithoutCancel(ctx), s.Effect, m.Partition, m.Value, e, s.Name)
 		return err
 	}
-	err = consumer.Run(ctx, source, sink, handle, consumer.Options[*sqlsink.Tx]{
+	err = consumer.Run(ctx, source, sink, consumer.Each(handle), consumer.Options{
 		RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 		HaltMin: 100 * time.Millisecond, HaltMax: 500 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),

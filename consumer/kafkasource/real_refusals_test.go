@@ -94,7 +94,7 @@ func runOnce(t *testing.T, group, topic string, opts []kgo.Opt) error {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
-	err = consumer.Run(ctx, s, memsink.New(), (&worker{}).handle, consumer.Options[*memsink.Tx]{Logger: slog.New(slog.DiscardHandler)})
+	err = consumer.Run(ctx, s, memsink.New(), consumer.Each((&worker{}).handle), consumer.Options{Logger: slog.New(slog.DiscardHandler)})
 	if ctx.Err() != nil {
 		t.Errorf("Run took 15 s to say %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-var quiet = consumer.Options[*memsink.Tx]{Logger: slog.New(slog.DiscardHandler)}
+var quiet = consumer.Options{Logger: slog.New(slog.DiscardHandler)}
 
 // reserve is a handler to test.
 func reserve(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
@@ -28,7 +28,7 @@ func Example() {
 
 	sink := memsink.New()
 	ctx := log.UntilApplied(context.Background())
-	err := consumer.Run(ctx, log.Member("a"), sink, reserve, quiet)
+	err := consumer.Run(ctx, log.Member("a"), sink, consumer.Each(reserve), quiet)
 	fmt.Println(err, sink.List("reserved"))
 	// Output: <nil> [a chair a table]
 }
@@ -46,7 +46,7 @@ func ExampleGroup_Grant() {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 	for _, m := range []*memsource.Member{a, b} {
-		go func() { ended <- consumer.Run(ctx, m, sink.Open(), reserve, quiet) }()
+		go func() { ended <- consumer.Run(ctx, m, sink.Open(), consumer.Each(reserve), quiet) }()
 	}
 	log.Append(0, "a chair")
 	<-log.UntilApplied(ctx).Done()

@@ -101,10 +101,10 @@ func (o *outing) member(m int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- consumer.Run(ctx, s, o.db.Open(), func(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		ended <- consumer.Run(ctx, s, o.db.Open(), consumer.Each(func(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 			tx.Append(fmt.Sprint(m.Partition), string(m.Value))
 			return nil
-		}, consumer.Options[*memsink.Tx]{Logger: slog.New(slog.DiscardHandler), RetryMax: time.Second, HaltMax: 2 * time.Second})
+		}), consumer.Options{Logger: slog.New(slog.DiscardHandler), RetryMax: time.Second, HaltMax: 2 * time.Second})
 	}()
 	o.t.Cleanup(func() {
 		l.hold(false, false)

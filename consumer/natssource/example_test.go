@@ -42,7 +42,7 @@ func Example() {
 		_, err := tx.ExecContext(ctx, "INSERT INTO payments (subject, body) VALUES (?, ?)", m.Key, m.Value)
 		return err
 	}
-	if err := consumer.Run(ctx, source, sink, handle, consumer.Options[*sqlsink.Tx]{}); err != nil {
+	if err := consumer.Run(ctx, source, sink, consumer.Each(handle), consumer.Options{}); err != nil {
 		log.Fatal(err)
 	}
 }

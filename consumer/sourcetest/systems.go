@@ -16,7 +16,7 @@ import (
 
 type (
 	tx      = *memsink.Tx
-	options = consumer.Options[tx]
+	options = consumer.Options
 )
 
 // system is one process that runs consumer.Run, with a connection of its own
@@ -43,7 +43,7 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 	o.Logger = slog.New(slog.DiscardHandler)
 	o.Observer = s
 	p.run(func(ctx context.Context) error {
-		return consumer.Run(ctx, watched{s}, s.sink, apply, o)
+		return consumer.Run(ctx, watched{s}, s.sink, consumer.Each(apply), o)
 	})
 	return s
 }

@@ -81,7 +81,7 @@ func TestTheSQLiteHandlerTakesStockOnceForEachReservation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := consumer.Run(bounded(t, log), log.Member("m"), sink, reserve[*sqlsink.Tx]("worker 7"), consumer.Options[*sqlsink.Tx]{}); err != nil {
+	if err := consumer.Run(bounded(t, log), log.Member("m"), sink, consumer.Each(reserve[*sqlsink.Tx]("worker 7")), consumer.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	checkExact(t, d, sent)
@@ -101,7 +101,7 @@ func TestThePostgresHandlerTakesStockOnceForEachReservation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := consumer.RunBatch(bounded(t, log), log.Member("m"), sink, reserveAll("worker 7"), consumer.Options[pgsink.Tx]{}); err != nil {
+	if err := consumer.Run(bounded(t, log), log.Member("m"), sink, consumer.Batches(reserveAll("worker 7")), consumer.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	checkExact(t, d, sent)

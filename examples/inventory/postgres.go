@@ -56,7 +56,7 @@ func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
 	if err != nil {
 		return err
 	}
-	return consumer.RunBatch(ctx, source, show.Fenced(sink, stage), reserveAll(c.Worker), consumer.Options[pgsink.Tx]{
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveAll(c.Worker)), consumer.Options{
 		Observer: show.Reporting(stage),
 	})
 }

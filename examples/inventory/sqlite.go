@@ -58,7 +58,7 @@ func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), reserve[*sqlsink.Tx](c.Worker), consumer.Options[*sqlsink.Tx]{
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(reserve[*sqlsink.Tx](c.Worker)), consumer.Options{
 		Observer: show.Reporting(stage),
 	})
 }

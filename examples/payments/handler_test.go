@@ -102,8 +102,8 @@ func TestTheSQLiteHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = consumer.Run(untilCharged(t, d, len(sent)), log.Group(testGroup).Member("worker 7"), sink, pay(box, config{Gateway: url, Worker: "worker 7"}),
-		consumer.Options[*sqlsink.Tx]{Beside: box.Relay})
+	err = consumer.Run(untilCharged(t, d, len(sent)), log.Group(testGroup).Member("worker 7"), sink, consumer.Each(pay(box, config{Gateway: url, Worker: "worker 7"})).Background(box.Relay),
+		consumer.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +129,8 @@ func TestThePostgresHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = consumer.RunBatch(untilCharged(t, d, len(sent)), log.Group(testGroup).Member("worker 7"), sink, payAll(box, config{Gateway: url, Worker: "worker 7"}),
-		consumer.Options[pgsink.Tx]{Beside: box.Relay})
+	err = consumer.Run(untilCharged(t, d, len(sent)), log.Group(testGroup).Member("worker 7"), sink, consumer.Batches(payAll(box, config{Gateway: url, Worker: "worker 7"})).Background(box.Relay),
+		consumer.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -93,8 +93,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 	if err != nil {
 		return err
 	}
-	err = consumer.Run(ctx, source, show.Fenced(sink, stage), pay(box, c), consumer.Options[*sqlsink.Tx]{
-		Beside:   show.Relaying(box.Relay),
+	err = consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(pay(box, c)).Background(show.Relaying(box.Relay)), consumer.Options{
 		MaxBatch: maxBatch,
 		Observer: show.Reporting(stage),
 	})

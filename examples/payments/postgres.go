@@ -81,8 +81,7 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 	if err != nil {
 		return err
 	}
-	err = consumer.RunBatch(ctx, source, show.Fenced(sink, stage), payAll(box, c), consumer.Options[pgsink.Tx]{
-		Beside:   show.Relaying(box.Relay),
+	err = consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(payAll(box, c)).Background(show.Relaying(box.Relay)), consumer.Options{
 		MaxBatch: maxBatch,
 		Observer: show.Reporting(stage),
 	})

@@ -32,7 +32,7 @@ func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T
 		source := newSource(t, func(o *kafkasource.Options) {
 			o.Client, o.StartTimeout = []kgo.Opt{kgo.SeedBrokers(nobody)}, 2*time.Second
 		})
-		return start(t, source, d.sink, d.handle)
+		return start(t, source, d.sink, consumer.Each(d.handle))
 	}
 	unreachable().refused(patience, "kafkasource: no broker", nobody, "2s", "connection refused")
 	if l, err = net.Listen("tcp", nobody); err != nil { // takes connections and never answers
@@ -41,7 +41,7 @@ func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T
 	defer l.Close()
 	unreachable().refused(patience, "kafkasource: no broker", nobody)
 
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 20)
 	r.stop()
 	wantValues(t, d.applied(), counted(20))
@@ -52,7 +52,7 @@ func TestABrokerThatIsGoneForAWhileLosesAndDoublesNothing(t *testing.T) {
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newSQLite(t)
 	produce(t, reach(c), numbered(topic, 0, 10)...)
 	l := &link{}
-	r := start(t, newSource(t, from(append(reach(c), kgo.Dialer(l.dial)))), d.sink, d.handle)
+	r := start(t, newSource(t, from(append(reach(c), kgo.Dialer(l.dial)))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 10)
 	l.cut()
 	produce(t, reach(c), numbered(topic, 10, 10)...)
@@ -74,13 +74,13 @@ func TestWrongKafkaCredentialsAreAnErrorAndNothingIsLost(t *testing.T) {
 	}
 	produce(t, as("right"), numbered(topic, 0, 20)...)
 
-	r := start(t, newSource(t, from(as("wrong"))), d.sink, d.handle)
+	r := start(t, newSource(t, from(as("wrong"))), d.sink, consumer.Each(d.handle))
 	r.refused(patience, "kafkasource: ", c.ListenAddrs()[0], "credentials")
 	none[consumer.Claimed](r)
-	r = start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r = start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
 	r.refused(patience, "kafkasource: ", c.ListenAddrs()[0], "SASL")
 
-	r = start(t, newSource(t, from(as("right"))), d.sink, d.handle)
+	r = start(t, newSource(t, from(as("right"))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 20)
 	r.stop()
 	wantValues(t, d.applied(), counted(20))
@@ -95,7 +95,7 @@ func TestAMissingTopicIsAnErrorAndNothingIsLost(t *testing.T) {
 	produce(t, reach(c), numbered("payments", 0, 20)...)
 	both := func(o *kafkasource.Options) { o.Client, o.Topics = reach(c), []string{"payments", topic} }
 
-	start(t, newSource(t, both), d.sink, d.handle).refused(patience, "kafkasource: ", `topic "orders"`, "create it")
+	start(t, newSource(t, both), d.sink, consumer.Each(d.handle)).refused(patience, "kafkasource: ", `topic "orders"`, "create it")
 
 	admin, err := kgo.NewClient(reach(c)...)
 	if err != nil {
@@ -105,7 +105,7 @@ func TestAMissingTopicIsAnErrorAndNothingIsLost(t *testing.T) {
 	if _, err := kadm.NewClient(admin).CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, newSource(t, both), d.sink, d.handle)
+	r := start(t, newSource(t, both), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, "payments"), 20)
 	produce(t, reach(c), numbered(topic, 20, 1)...)
 	r.advancedTo(part(group, topic), 1)

@@ -222,7 +222,7 @@ func (c contention) fenced(t *testing.T, url string, round int) float64 {
 			}
 		})
 		running.Go(func() {
-			err := consumer.Run(ctx, log.Member("a"), sink, handle, consumer.Options[pgsink.Tx]{
+			err := consumer.Run(ctx, log.Member("a"), sink, consumer.Each(handle), consumer.Options{
 				Observer: observe, Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil && !errors.Is(err, context.DeadlineExceeded) {

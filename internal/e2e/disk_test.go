@@ -11,8 +11,6 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/sinks/pgsink"
-	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // large are n records of 20 kB that cannot be compressed away.
@@ -57,7 +55,7 @@ func TestAFullSQLiteFileIsReportedBlamesNoMessageAndNothingIsLost(t *testing.T) 
 	records, values := large(30)
 	produce(t, reach(c), records...)
 	d.exec(`PRAGMA max_page_count = 60`) // of 4 KiB: room for some of them
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle, blameless[*sqlsink.Tx](t))
+	r := start(t, newSource(t, from(reach(c))), d.sink, blameless(t, d.handle), oneAttempt)
 	r.reported(soonEnough, "sqlsink: commit billing/orders/0", "no room", "nothing was committed")
 	d.exec(`PRAGMA max_page_count = 1000000`)
 	r.advancedTo(part(group, topic), 30)
@@ -75,7 +73,7 @@ func TestAFullPostgresDiskIsReportedBlamesNoMessageAndNothingIsLost(t *testing.T
 		end $$`)
 	d.exec("create trigger full_disk before insert on effects for each row execute function full_disk()")
 	produce(t, reach(c), numbered(topic, 0, 20)...)
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle, blameless[pgsink.Tx](t))
+	r := start(t, newSource(t, from(reach(c))), d.sink, blameless(t, d.handle), oneAttempt)
 	r.reported(soonEnough, "No space left on device")
 	d.exec("drop trigger full_disk on effects")
 	r.advancedTo(part(group, topic), 20)
@@ -85,16 +83,15 @@ func TestAFullPostgresDiskIsReportedBlamesNoMessageAndNothingIsLost(t *testing.T
 
 // blameless fails the test if a message is given up, which takes one attempt
 // that is held against it.
-func blameless[TX any](t *testing.T) func(*consumer.Options[TX]) {
+func blameless[TX any](t *testing.T, handle consumer.Handler[TX]) consumer.Handlers[TX] {
 	var once sync.Once
-	return func(o *consumer.Options[TX]) {
-		o.MaxAttempts = 1
-		o.OnFailure = func(_ context.Context, _ TX, m consumer.Message, _ epoch.Epoch, cause error) error {
-			once.Do(func() { t.Errorf("the message at offset %d was given up: %v", m.Offset, cause) })
-			return cause
-		}
-	}
+	return consumer.Each(handle).OnFailure(func(_ context.Context, _ TX, m consumer.Message, _ epoch.Epoch, cause error) error {
+		once.Do(func() { t.Errorf("the message at offset %d was given up: %v", m.Offset, cause) })
+		return cause
+	})
 }
+
+func oneAttempt(o *consumer.Options) { o.MaxAttempts = 1 }
 
 func TestAMessageLargerThanTheBufferIsApplied(t *testing.T) {
 	t.Parallel()
@@ -107,14 +104,14 @@ func TestAMessageLargerThanTheBufferIsApplied(t *testing.T) {
 	want := []string{"before", string(huge), "after"}
 	t.Run("SQLite", func(t *testing.T) {
 		d := newSQLite(t)
-		r := start(t, newSource(t, small(c, "on-sqlite")), d.sink, d.handle)
+		r := start(t, newSource(t, small(c, "on-sqlite")), d.sink, consumer.Each(d.handle))
 		r.advancedTo(part("on-sqlite", topic), 3)
 		r.stop()
 		wantSame(t, d.applied(), want)
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
 		d := newPostgres(t).granted()
-		r := start(t, newSource(t, small(c, "on-postgres")), d.sink, d.handle)
+		r := start(t, newSource(t, small(c, "on-postgres")), d.sink, consumer.Each(d.handle))
 		r.advancedTo(part("on-postgres", topic), 3)
 		r.stop()
 		wantSame(t, d.applied(), want)
@@ -135,7 +132,7 @@ func TestAMessageThatTheBrokerRefusesAsTooLargeIsItsProducersErrorAndNobodyElses
 	})
 	wantError(t, err, "MESSAGE_TOO_LARGE")
 	produce(t, reach(c), numbered(topic, 5, 5)...)
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 10)
 	r.stop()
 	wantValues(t, d.applied(), counted(10))

@@ -61,7 +61,7 @@ func TestWhatAFailoverLostIsAppliedAgainThoughNoMessageComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	produce(t, reach(c), numbered(topic, 0, first)...)
-	r := start(t, newSource(t, soonLost(c)), sink, d.handle)
+	r := start(t, newSource(t, soonLost(c)), sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), first)
 	standby.CatchUp(t, primary)
 	standby.Disconnect(t)
@@ -122,7 +122,7 @@ func TestWhatARestoredSQLiteFileLacksIsAppliedAgainThoughNoMessageComes(t *testi
 	d := newSQLite(t)
 	c := newCluster(t, kfake.SeedTopics(1, topic), kfake.GroupMinSessionTimeout(time.Second))
 	produce(t, reach(c), numbered(topic, 0, 100)...)
-	r := start(t, newSource(t, soonLost(c)), d.sink, d.handle)
+	r := start(t, newSource(t, soonLost(c)), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 100)
 	backup := filepath.Join(t.TempDir(), "backup.db")
 	d.exec(`VACUUM INTO '` + backup + `'`)

@@ -65,7 +65,7 @@ func measureHeap(t *testing.T, addr, topic string) {
 		cancel()
 	}()
 	began := time.Now()
-	err := consumer.Run(ctx, source, s.sink, s.handle, consumer.Options[*memsink.Tx]{
+	err := consumer.Run(ctx, source, s.sink, consumer.Each(s.handle), consumer.Options{
 		Logger: quiet(),
 		Observer: consumer.ObserverFunc(func(e consumer.Event) {
 			switch e.(type) {

@@ -225,7 +225,7 @@ func TestMovingAKafkaGroupOverAndBackLosesAndDoublesNothing(t *testing.T) {
 		return stop
 	}
 	fenced := func() func() {
-		r := start(t, newSource(t, func(o *kafkasource.Options) { o.Client = client }), s.sink, s.fenced)
+		r := start(t, newSource(t, func(o *kafkasource.Options) { o.Client = client }), s.sink, consumer.Each(s.fenced))
 		return r.stop
 	}
 	s.moveOver(stop, old, fenced)
@@ -297,7 +297,7 @@ func TestMovingADurableConsumerOverAndBackLosesAndDoublesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return start(t, source, s.sink, s.fenced).stop
+		return start(t, source, s.sink, consumer.Each(s.fenced)).stop
 	}
 	s.moveOver(stop, old, fenced)
 	if info, err := stream.Consumer(t.Context(), group); err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
-	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // small makes a source with the smallest buffer.
@@ -60,7 +59,7 @@ func TestInvalidUTF8AndNULAreAppliedAndDeadLetteredUnharmed(t *testing.T) {
 
 	t.Run("sqlsink", func(t *testing.T) {
 		d := newSQLite(t)
-		r := start(t, newSource(t, small(c, "on-sqlite")), d.sink, poisoned("value", d.handle), func(o *consumer.Options[*sqlsink.Tx]) { o.OnFailure = d.sink.DeadLetter })
+		r := start(t, newSource(t, small(c, "on-sqlite")), d.sink, consumer.Each(poisoned("value", d.handle)).OnFailure(d.sink.DeadLetter))
 		r.advancedTo(part("on-sqlite", topic), 4)
 		r.stop()
 		none[consumer.Halted](r)
@@ -73,7 +72,7 @@ func TestInvalidUTF8AndNULAreAppliedAndDeadLetteredUnharmed(t *testing.T) {
 	})
 	t.Run("pgsink", func(t *testing.T) {
 		d := newPostgres(t).granted()
-		r := start(t, newSource(t, small(c, "on-postgres")), d.sink, poisoned("value", d.handle), func(o *consumer.Options[pgsink.Tx]) { o.OnFailure = d.sink.DeadLetter })
+		r := start(t, newSource(t, small(c, "on-postgres")), d.sink, consumer.Each(poisoned("value", d.handle)).OnFailure(d.sink.DeadLetter))
 		r.advancedTo(part("on-postgres", topic), 4)
 		r.stop()
 		none[consumer.Halted](r)
@@ -102,7 +101,7 @@ func TestInvalidUTF8InATextColumnIsThatMessagesErrorAlone(t *testing.T) {
 		}
 		return d.handle(ctx, tx, m, e)
 	}
-	r := start(t, newSource(t, from(reach(c))), d.sink, handle, func(o *consumer.Options[pgsink.Tx]) { o.OnFailure = d.sink.DeadLetter })
+	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(handle).OnFailure(d.sink.DeadLetter))
 	r.advancedTo(part(group, topic), 11)
 	r.stop()
 	wantValues(t, d.applied(), counted(10))
@@ -125,14 +124,14 @@ func TestNamesWithQuotesAndOf249CharactersAreNamesLikeOthers(t *testing.T) {
 	}
 	t.Run("sqlsink", func(t *testing.T) {
 		d := newSQLite(t)
-		r := start(t, newSource(t, named("")), d.sink, d.handle)
+		r := start(t, newSource(t, named("")), d.sink, consumer.Each(d.handle))
 		r.advancedTo(part(longGroup, longTopic), 20)
 		r.stop()
 		wantValues(t, d.applied(), counted(20))
 	})
 	t.Run("pgsink", func(t *testing.T) {
 		d := newPostgres(t).granted()
-		r := start(t, newSource(t, named("'")), d.sink, d.handle)
+		r := start(t, newSource(t, named("'")), d.sink, consumer.Each(d.handle))
 		r.advancedTo(part(longGroup+"'", longTopic), 20)
 		r.stop()
 		wantValues(t, d.applied(), counted(20))
@@ -156,6 +155,6 @@ func TestANameThatKafkaOrPostgresCannotHoldIsAnErrorThatSaysWhy(t *testing.T) {
 
 	// A group that Kafka takes and an index of PostgreSQL does not.
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newPostgres(t).granted()
-	r := start(t, newSource(t, small(c, strings.Repeat("x", 2_100))), d.sink, d.handle)
+	r := start(t, newSource(t, small(c, strings.Repeat("x", 2_100))), d.sink, consumer.Each(d.handle))
 	r.reported(soonEnough, "pgsink: ", "orders", "the limit is")
 }

@@ -19,7 +19,7 @@ import (
 )
 
 type (
-	runOptions   = consumer.Options[*memsink.Tx]
+	runOptions   = consumer.Options
 	kafkaOptions = kafkasource.Options
 )
 
@@ -58,7 +58,7 @@ func tryRun(t *testing.T, o runOptions) error {
 	defer cancel()
 	o.Logger = quiet()
 	handle := func(context.Context, *memsink.Tx, consumer.Message, epoch.Epoch) error { return nil }
-	if err := consumer.Run(ctx, memsource.New(topic, 1).Member("a"), memsink.New(), handle, o); err != nil {
+	if err := consumer.Run(ctx, memsource.New(topic, 1).Member("a"), memsink.New(), consumer.Each(handle), o); err != nil {
 		return err
 	}
 	return ctx.Err()

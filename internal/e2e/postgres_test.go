@@ -24,7 +24,7 @@ func TestAPostgresThatCannotBeReachedIsAnErrorAndNothingIsLost(t *testing.T) {
 	server := pgtest.StartServer(t, pgtest.Options{NoFsync: true})
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), postgresOn(t, server.Database(t)).granted()
 	produce(t, reach(c), numbered(topic, 0, 10)...)
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 10)
 
 	if err := server.Stop(pgtest.Immediate); err != nil {
@@ -61,7 +61,7 @@ func TestAWrongPostgresPasswordIsAnErrorAndNothingIsLost(t *testing.T) {
 	wantError(t, err, "pgsink: ", `schema "other"`, "refused the credentials")
 
 	// And one that changes while the consumer runs.
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 10)
 	d.exec("alter role " + d.role + " password 'changed'")
 	d.disconnect()
@@ -93,7 +93,7 @@ func TestNoPermissionOnTheSchemaIsAnErrorAndNothingIsLost(t *testing.T) {
 
 	// And one that is taken back while the consumer runs.
 	d.granted()
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 10)
 	d.exec("revoke usage on schema epochfence from " + d.role)
 	d.disconnect()
@@ -110,7 +110,7 @@ func TestNoPermissionOnTheHandlersTableHaltsBlamesNoMessageAndNothingIsLost(t *t
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newPostgres(t).granted()
 	produce(t, reach(c), numbered(topic, 0, 10)...)
 	d.exec("revoke insert on effects from " + d.role)
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle)
+	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
 	r.reported(soonEnough, "pgsink: ", "billing/orders/0", epoch.ErrUnhealthy.Error(), "permission denied for table effects")
 	for _, e := range r.seen() {
 		if err := errorOf(e); err != nil && !errors.Is(err, epoch.ErrUnhealthy) {

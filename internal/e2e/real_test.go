@@ -14,7 +14,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/internal/kafkatest"
-	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // The real broker has its own ideas of names, sizes and bytes: all of it in one
@@ -37,7 +36,7 @@ func TestRealOddNamesOddBytesAndAMessageLargerThanTheBuffer(t *testing.T) {
 	source := newSource(t, func(o *kafkasource.Options) {
 		o.Client, o.Group, o.Topics, o.BufferBytes = client, longGroup, []string{longTopic}, 1<<20
 	})
-	r := start(t, source, d.sink, poisoned("value", d.handle), func(o *consumer.Options[*sqlsink.Tx]) { o.OnFailure = d.sink.DeadLetter })
+	r := start(t, source, d.sink, consumer.Each(poisoned("value", d.handle)).OnFailure(d.sink.DeadLetter))
 	r.advancedTo(part(longGroup, longTopic), 4)
 	r.stop()
 	none[consumer.Halted](r)
@@ -56,12 +55,12 @@ func TestRealWrongCredentialsAndAMissingTopicLoseNothing(t *testing.T) {
 		return []kgo.Opt{kgo.SeedBrokers(b.SASLAddr), kgo.SASL(plain.Auth{User: "alice", Pass: password}.AsMechanism())}
 	}
 	d := newSQLite(t)
-	start(t, newSource(t, from(as("wrong"))), d.sink, d.handle).refused(soonEnough, "kafkasource: ", b.SASLAddr, "refuses the credentials")
-	start(t, newSource(t, from(as("right"))), d.sink, d.handle).refused(soonEnough, "kafkasource: ", `topic "orders"`, "create it")
+	start(t, newSource(t, from(as("wrong"))), d.sink, consumer.Each(d.handle)).refused(soonEnough, "kafkasource: ", b.SASLAddr, "refuses the credentials")
+	start(t, newSource(t, from(as("right"))), d.sink, consumer.Each(d.handle)).refused(soonEnough, "kafkasource: ", `topic "orders"`, "create it")
 
 	createTopic(t, as("right"), topic, nil)
 	produce(t, as("right"), numbered(topic, 0, 20)...)
-	r := start(t, newSource(t, from(as("right"))), d.sink, d.handle)
+	r := start(t, newSource(t, from(as("right"))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 20)
 	r.stop()
 	wantValues(t, d.applied(), counted(20))

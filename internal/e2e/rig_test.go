@@ -110,10 +110,10 @@ type running struct {
 
 // start runs a consumer until it is stopped or t ends. It waits little between
 // attempts.
-func start[TX any](t testing.TB, source consumer.Source, sink epoch.Sink[TX], handle consumer.Handler[TX], with ...func(*consumer.Options[TX])) *running {
+func start[TX any](t testing.TB, source consumer.Source, sink epoch.Sink[TX], h consumer.Handlers[TX], with ...func(*consumer.Options)) *running {
 	t.Helper()
 	r := &running{TB: t, done: make(chan struct{}), changed: make(chan struct{})}
-	o := consumer.Options[TX]{
+	o := consumer.Options{
 		Logger: quiet(), Observer: consumer.ObserverFunc(r.observe),
 		RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
 		HaltMin: 50 * time.Millisecond, HaltMax: 200 * time.Millisecond, MaxAttempts: 3,
@@ -125,7 +125,7 @@ func start[TX any](t testing.TB, source consumer.Source, sink epoch.Sink[TX], ha
 	r.cancel = cancel
 	go func() {
 		defer close(r.done)
-		r.err = consumer.Run(ctx, source, sink, handle, o)
+		r.err = consumer.Run(ctx, source, sink, h, o)
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -88,15 +88,14 @@ func (d *onPostgres) applyAll(o pgsink.Options, messages int, handle func(contex
 	defer cancel()
 	tried, advanced := 0, 0
 	err = consumer.Run(log.UntilApplied(ctx), log.Member("a"), sink,
-		func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 			tried++
 			return handle(ctx, tx, m)
-		},
-		consumer.Options[pgsink.Tx]{
-			OnFailure: func(_ context.Context, _ pgsink.Tx, m consumer.Message, _ epoch.Epoch, cause error) error {
-				t.Errorf("message %d is blamed for %v", m.Offset, cause)
-				return nil
-			},
+		}).OnFailure(func(_ context.Context, _ pgsink.Tx, m consumer.Message, _ epoch.Epoch, cause error) error {
+			t.Errorf("message %d is blamed for %v", m.Offset, cause)
+			return nil
+		}),
+		consumer.Options{
 			Logger: slog.New(slog.DiscardHandler),
 			Observer: consumer.ObserverFunc(func(e consumer.Event) {
 				switch e := e.(type) {

@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // Only root may mount a disk that is small. Where nobody may, the test with the
@@ -29,7 +28,7 @@ func TestAPostgresTablespaceThatIsFullIsReportedBlamesNoMessageAndNothingIsLost(
 	for some := range slices.Chunk(records, 20) { // which a batch has room for
 		produce(t, reach(c), some...)
 	}
-	r := start(t, newSource(t, from(reach(c))), d.sink, d.handle, blameless[pgsink.Tx](t))
+	r := start(t, newSource(t, from(reach(c))), d.sink, blameless(t, d.handle), oneAttempt)
 	r.reported(soonEnough, "No space left on device")
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=64m"); err != nil {
 		t.Fatal(err)

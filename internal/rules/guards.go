@@ -27,7 +27,6 @@ const (
 	running  = "consumer/run.go"
 	aside    = "consumer/background.go"
 	sizes    = "consumer/sizing.go"
-	options  = "consumer/options.go"
 	idling   = "consumer/idle.go"
 	bisects  = "consumer/bisection.go"
 	reports  = "consumer/report.go"
@@ -387,7 +386,7 @@ var guardsOfTheRest = []guard{
 		{transact, "func() { cancel(context.Cause(p.lost)) }", "func() {}"},
 	}, "consumer", "TestALostPartitionAbortsItsTransactionAtOnce"},
 	{"R13", "messages are handled after the context has ended", []edit{
-		{running, "err := context.Cause(ctx); err != nil {", "err := context.Cause(ctx); err != nil && false {"},
+		{"consumer/handlers.go", "err := context.Cause(ctx); err != nil {", "err := context.Cause(ctx); err != nil && false {"},
 	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
 	{"R13", "work beside the messages has no deadline", []edit{
 		{aside, "context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)", "context.WithTimeoutCause(b.owner.loop.base, 1000*time.Hour, errTimeout)"},
@@ -473,7 +472,7 @@ var guardsOfTheRest = []guard{
 		{aside, "return &maskedError{err}", "return err"},
 	}, "consumer", "TestAFailureOfWorkBesideIsTheWorksOwn"},
 	{"beside", "a sink may give less than is asked for", []edit{
-		{options, "case given < o.Guarantee:", "case false:"},
+		{"consumer/handlers.go", "case given < o.Guarantee:", "case false:"},
 	}, "consumer", "TestMoreThanTheSinkGivesIsRefusedAtTheStart"},
 	{"beside", "a transaction spans partitions where the sink's cannot", []edit{
 		{loops, "return l.pick(&l.shared, 1) // no", "return l.pick(&l.shared, l.sizing.room) // no"},

@@ -10,9 +10,9 @@ import (
 )
 
 // Relaying returns relay with the points of stage in its requests, which
-// [Sending] has put around the client. It is for consumer.Options.Beside.
-func Relaying[TX any](relay func(context.Context, consumer.Beside[TX])) func(context.Context, consumer.Beside[TX]) {
-	return func(ctx context.Context, b consumer.Beside[TX]) {
+// [Sending] has put around the client. It is for consumer.Handlers.Background.
+func Relaying[TX any](relay func(context.Context, consumer.Background[TX])) func(context.Context, consumer.Background[TX]) {
+	return func(ctx context.Context, b consumer.Background[TX]) {
 		relay(context.WithValue(ctx, partitionKey{}, b.Partition().Number), b)
 	}
 }

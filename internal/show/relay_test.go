@@ -24,7 +24,7 @@ func (status receiver) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // partition3 is a claim of partition 3.
-type partition3 struct{ consumer.Beside[int] }
+type partition3 struct{ consumer.Background[int] }
 
 func (partition3) Partition() epoch.Partition { return epoch.Partition{Number: 3} }
 
@@ -33,7 +33,7 @@ func (partition3) Partition() epoch.Partition { return epoch.Partition{Number: 3
 func request(t *testing.T, stage *Stage, status int, ended <-chan struct{}) {
 	t.Helper()
 	client := &http.Client{Transport: Sending(receiver(status), stage)}
-	relay := Relaying(func(ctx context.Context, _ consumer.Beside[int]) {
+	relay := Relaying(func(ctx context.Context, _ consumer.Background[int]) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go func() {

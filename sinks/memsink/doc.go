@@ -5,10 +5,10 @@
 // named lists. The test reads them back from the [Sink].
 //
 //	sink := memsink.New()
-//	err := consumer.Run(ctx, source, sink, func(ctx context.Context, tx *memsink.Tx, m consumer.Message, e epoch.Epoch) error {
+//	err := consumer.Run(ctx, source, sink, consumer.Each(func(ctx context.Context, tx *memsink.Tx, m consumer.Message, e epoch.Epoch) error {
 //		tx.Append("seen", string(m.Value))
 //		return nil
-//	}, consumer.Options[*memsink.Tx]{OnFailure: sink.DeadLetter})
+//	}).OnFailure(sink.DeadLetter), consumer.Options{})
 //	got := sink.List("seen")
 //
 // [Sink.Open] gives another process's view of the same database, and [Hooks]

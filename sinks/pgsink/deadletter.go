@@ -13,7 +13,7 @@ const maxErrorText = 64 << 10
 
 // DeadLetter stores a message that could not be applied in the table
 // dead_letter, through the transaction that moves past it. It is made to be
-// consumer.Options.OnFailure. tx must be the one that the sink gave. Keys,
+// consumer.Handlers.OnFailure. tx must be the one that the sink gave. Keys,
 // values and headers are stored byte for byte; what PostgreSQL cannot hold in
 // text, in the error's text, is replaced, and a time that it cannot hold is
 // NULL.

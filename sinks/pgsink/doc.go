@@ -23,7 +23,7 @@
 //	err = pgsink.Migrate(ctx, adminPool, "")              // as the schema's owner
 //	err = pgsink.Grant(ctx, adminPool, "", "shop")        // the role that the application uses
 //	sink, err := pgsink.Open(ctx, pool, pgsink.Options{}) // as that role
-//	err = consumer.Run(ctx, source, sink, handle, consumer.Options[pgsink.Tx]{OnFailure: sink.DeadLetter})
+//	err = consumer.Run(ctx, source, sink, consumer.Each(handle).OnFailure(sink.DeadLetter), consumer.Options{})
 //
 // [Migrations] and [GrantSQL] return the same as SQL for a migration tool. The
 // functions are SECURITY DEFINER: the application's role has USAGE on the schema

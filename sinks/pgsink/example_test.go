@@ -35,7 +35,7 @@ func Example() {
 	}
 
 	var source consumer.Source // of package kafkasource or natssource
-	err = consumer.Run(ctx, source, sink, handle, consumer.Options[pgsink.Tx]{OnFailure: sink.DeadLetter})
+	err = consumer.Run(ctx, source, sink, consumer.Each(handle).OnFailure(sink.DeadLetter), consumer.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -52,8 +52,8 @@ func ExampleSink_Queued() {
 		_, err := q.Exec(ctx, "insert into reservation (id, item, epoch) values ($1, $2, $3)", m.Key, m.Value, e)
 		return err
 	}
-	err := consumer.Run(context.Background(), source, queued, handle,
-		consumer.Options[*pgsink.Queue]{OnFailure: queued.DeadLetter})
+	err := consumer.Run(context.Background(), source, queued, consumer.Each(handle).OnFailure(queued.DeadLetter),
+		consumer.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

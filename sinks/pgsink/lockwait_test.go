@@ -125,19 +125,18 @@ func TestATableThatIsLockedForManyTermsCostsNoMessage(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := consumer.Run(log.UntilApplied(ctx), log.Member("a"), s,
-		func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 			if tries.Add(1) == 15 {
 				r.sql("commit")
 			}
 			return put(ctx, tx, m.Topic, string(m.Value))
-		}, consumer.Options[pgsink.Tx]{
+		}).OnFailure(func(_ context.Context, _ pgsink.Tx, m consumer.Message, _ epoch.Epoch, cause error) error {
+			given.Add(1)
+			t.Logf("given up on %d/%d: %v", m.Partition, m.Offset, cause)
+			return nil
+		}), consumer.Options{
 			MaxAttempts: 2, RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, HaltMin: time.Millisecond, HaltMax: 10 * time.Millisecond,
 			Logger: slog.New(slog.DiscardHandler),
-			OnFailure: func(_ context.Context, _ pgsink.Tx, m consumer.Message, _ epoch.Epoch, cause error) error {
-				given.Add(1)
-				t.Logf("given up on %d/%d: %v", m.Partition, m.Offset, cause)
-				return nil
-			},
 		})
 	if err != nil || given.Load() > 0 {
 		t.Errorf("%d messages given up on; err = %v", given.Load(), err)

@@ -46,7 +46,7 @@ func main() {
 	source, err := kafkasource.New(kafkasource.Options{Group: "inventory", Topics: []string{"reservations"},
 		Client: []kgo.Opt{kgo.SeedBrokers(os.Getenv("KAFKA"))}})
 	fatal(err)
-	fatal(consumer.Run(ctx, source, sink, reserve, consumer.Options[pgsink.Tx]{OnFailure: sink.DeadLetter}))
+	fatal(consumer.Run(ctx, source, sink, consumer.Each(reserve).OnFailure(sink.DeadLetter), consumer.Options{}))
 }
 
 func fatal(err error) {

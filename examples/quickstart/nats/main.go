@@ -47,7 +47,7 @@ func main() {
 		Name: "PAYMENTS", Transform: &natssource.Transform{Source: split.Source, Destination: split.Destination},
 	}}})
 	fatal(err)
-	fatal(consumer.Run(ctx, source, sink, pay, consumer.Options[*sqlsink.Tx]{OnFailure: sink.DeadLetter}))
+	fatal(consumer.Run(ctx, source, sink, consumer.Each(pay).OnFailure(sink.DeadLetter), consumer.Options{}))
 }
 
 // split makes four partitions of the accounts: pay.alice becomes pay.2.alice.
