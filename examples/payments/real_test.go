@@ -15,13 +15,14 @@ import (
 
 // The long form of this, on a cluster, is `make demo-payments-real`.
 func TestAServerAndAPostgresOfOthersEndExactAndAreLeftAsTheyWere(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	b := startBroker(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var out, errOut bytes.Buffer
 	status := run(ctx, []string{
-		"-nats", b.conn.ConnectedUrl(), "-database", db.URL, "-messages", "6000", "-partitions", "8", "-duration", "12s",
+		"-nats", b.conn.ConnectedUrl(), "-database", db.URL, "-messages", "1500", "-partitions", "8", "-duration", "12s",
 	}, &out, &errOut)
 	t.Log(out.String() + errOut.String())
 	if status != show.StatusExact {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 
 func short() settings {
 	return settings{
-		Settings: show.Settings{Workers: 3, Partitions: 4, Messages: 1200, Duration: 12 * time.Second, Seed: 3, Naive: true},
+		Settings: show.Settings{Workers: 3, Partitions: 4, Messages: 600, Duration: 12 * time.Second, Seed: 3, Naive: true},
 		replicas: 1, lease: 2 * time.Second, timeout: 500 * time.Millisecond,
 	}
 }

@@ -9,6 +9,7 @@ import (
 )
 
 func TestAClusterGoesOnWithoutTheNodeThatLed(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	c := StartCluster(t, 3)

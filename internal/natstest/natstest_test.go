@@ -2,6 +2,7 @@ package natstest
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 )
 
 func TestAServerKeepsItsDataAndItsAddressAcrossARestart(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s := Start(t)
@@ -42,6 +44,7 @@ func TestAServerKeepsItsDataAndItsAddressAcrossARestart(t *testing.T) {
 }
 
 func TestAStreamIsRestoredAsItWas(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	js := Start(t).JetStream(t)
@@ -88,10 +91,15 @@ func TestAStreamIsRestoredAsItWas(t *testing.T) {
 // A server removes the directory of an account's streams behind the answer to
 // the deletion of the last one, also under the next that is being created.
 func TestAStreamCanBeCreatedRightAfterTheLastWasDeleted(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	js := Start(t).JetStream(t)
-	for round := range 500 {
+	rounds := 100
+	if os.Getenv("EPOCHFENCE_LONG") != "" {
+		rounds = 500
+	}
+	for round := range rounds {
 		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 			t.Fatalf("create it the %dth time: %v", round, err)
 		}

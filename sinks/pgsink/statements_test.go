@@ -49,7 +49,7 @@ func TestWhateverAHandlerSendsItsOutcomeIsTold(t *testing.T) {
 	t.Parallel()
 	rounds := 60
 	if os.Getenv("EPOCHFENCE_LONG") != "" {
-		rounds = 3000
+		rounds = 600
 	}
 	r := newRig(t)
 	r.sql("create index on effects (list)")

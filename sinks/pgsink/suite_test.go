@@ -2,6 +2,7 @@ package pgsink_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -14,6 +15,13 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 )
+
+// Many tests wait for a lock, or for a server that does not answer. The command line
+// goes before this.
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "6")
+	os.Exit(m.Run())
+}
 
 // schemas makes each database of the suite a schema of one database, under a
 // name that needs its quotes.

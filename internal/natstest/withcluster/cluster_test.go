@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestWhatIsAcknowledgedSurvivesEachNodeBeingKilledInTurn(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short: it takes seconds")
 	}
@@ -91,6 +92,7 @@ func insist(ctx context.Context, t *testing.T, ask func(context.Context) error) 
 }
 
 func TestANodeEndsWithItsParent(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, err := newCluster(ctx, t.TempDir())
@@ -108,6 +110,7 @@ func TestANodeEndsWithItsParent(t *testing.T) {
 }
 
 func TestWrongArgumentsAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{nil, {"-kill-every", "-1s", "true"}, {"-down", "-1s", "true"}, {"-kill-every", "1m"}} {
 		var exit *exec.ExitError
 		if err := run(t.Context(), args); err == nil || errors.As(err, &exit) || !strings.Contains(err.Error(), "usage:") {
