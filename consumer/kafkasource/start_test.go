@@ -186,7 +186,7 @@ func TestTLSThatDoesNotFitIsAClearErrorSoon(t *testing.T) {
 	cert, pool := certificate(t)
 	server := &tls.Config{Certificates: []tls.Certificate{cert}}
 	secure := kfake.MustCluster(kfake.NumBrokers(1), kfake.TLS(server), kfake.SeedTopics(1, testTopic))
-	defer secure.Close()
+	t.Cleanup(secure.Close)
 	plain := hangsUp(t)
 	for _, c := range []struct {
 		name string
@@ -199,6 +199,7 @@ func TestTLSThatDoesNotFitIsAClearErrorSoon(t *testing.T) {
 		{"TLS client, plain broker", []kgo.Opt{kgo.SeedBrokers(plain), kgo.DialTLSConfig(&tls.Config{RootCAs: pool})}, "TLS"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s, err := New(Options{Group: testGroup, Topics: []string{testTopic}, Client: c.opts, StartTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
