@@ -129,10 +129,10 @@ func TestSuite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, mode := newRig(t), modes[name]
-			t.Run("queries", func(t *testing.T) { sinktest.Run(t, suiteOn(r, r.appURL, mode)) })
-			t.Run("queue", func(t *testing.T) { sinktest.Run(t, queuedSuiteOn(r, r.appURL, mode)) })
-			t.Run("queries, unblocked", func(t *testing.T) { sinktest.RunUnblocked(t, suiteOn(r, r.appURL, mode)) })
-			t.Run("queue, unblocked", func(t *testing.T) { sinktest.RunUnblocked(t, queuedSuiteOn(r, r.appURL, mode)) })
+			t.Run("queries", func(t *testing.T) { t.Parallel(); sinktest.Run(t, suiteOn(r, r.appURL, mode)) })
+			t.Run("queue", func(t *testing.T) { t.Parallel(); sinktest.Run(t, queuedSuiteOn(r, r.appURL, mode)) })
+			t.Run("queries, unblocked", func(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, suiteOn(r, r.appURL, mode)) })
+			t.Run("queue, unblocked", func(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, queuedSuiteOn(r, r.appURL, mode)) })
 		})
 	}
 }
