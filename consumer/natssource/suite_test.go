@@ -49,7 +49,7 @@ func TestClusterSuite(t *testing.T) {
 		h := newHarness(t, c.JetStream(t), 3, func(t testing.TB, l *link) jetstream.JetStream {
 			return l.connect(t, c)
 		})
-		return unbounded{h, h, h, h, h, h, h, h, h, h}
+		return unbounded{h, h, h, h, h, h, h, h, h, h, h}
 	})
 }
 
@@ -66,6 +66,7 @@ type unbounded struct {
 	sourcetest.GroupDeleter
 	sourcetest.Positions
 	sourcetest.Carrier
+	sourcetest.Stalling
 }
 
 // harness is what the public suite needs to know of JetStream. A topic is a
@@ -75,6 +76,7 @@ type harness struct {
 	replicas int
 	connect  func(t testing.TB, l *link) jetstream.JetStream
 	bucket   *bucket
+	pulse    *pulse
 
 	mu         sync.Mutex
 	partitions map[string]int32 // of the topics
@@ -102,6 +104,7 @@ func newHarness(t testing.TB, js jetstream.JetStream, replicas int, connect func
 		}
 		_ = js.DeleteKeyValue(ctx, h.bucket.name)
 	})
+	h.pulse = startPulse(t, js, "pulse-"+h.bucket.name, replicas)
 	return h
 }
 
@@ -153,7 +156,7 @@ func (h *harness) NewSource(t testing.TB, group string, topics []string, member 
 	l := newLink()
 	o := Options{
 		Group: group, JetStream: h.connect(t, l), Bucket: h.bucket.name, LeaseTTL: suiteTTL, BufferBytes: suiteBuffer,
-		StartTimeout: 10 * time.Second, Name: member, Logger: slog.New(slog.DiscardHandler),
+		StartTimeout: time.Minute, Name: member, Logger: slog.New(slog.DiscardHandler),
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,11 +16,11 @@ import (
 // ErrLost means "ask again".
 func (g *grant) confirm(seen epoch.Fence) epoch.Lease {
 	var lease epoch.Lease
-	g.p.w.poll("Confirm of "+g.name()+" is a yes", func() bool {
+	g.poll("Confirm of "+g.name()+" is a yes", func() bool {
 		var err error
 		lease, err = g.tryConfirm(seen)
 		if errors.Is(err, consumer.ErrLost) {
-			g.p.w.fail("Confirm of %s: %w", g.name(), err)
+			g.fail("Confirm of %s: %w", g.name(), err)
 		}
 		return err == nil
 	})

@@ -22,6 +22,10 @@
 // granted while another live process still holds it, and that every Run ends
 // when it is told to.
 //
+// A source whose leases run out on the machine's own clock loses some of them when the
+// machine stands still. Its harness says so ([Stalling]), and a history that was in the
+// middle of such a tenure is played again.
+//
 // [RunParallel] plays the histories beside each other, for a source whose histories
 // mostly wait. [RunInBubble] plays the same histories in testing/synctest bubbles, each in
 // virtual time, for a source and a broker that work inside one.

@@ -25,3 +25,19 @@ func Play(t *testing.T, prefix string, create func(t testing.TB) Harness, patien
 	}
 	return found
 }
+
+// Attempts is how often a history is played at most.
+const Attempts = attempts
+
+// PlayAgain plays the history whose claim begins with the prefix as Run does, in a
+// bubble, and returns what was wrong.
+func PlayAgain(t *testing.T, prefix string, create func(t testing.TB) Harness, patience time.Duration) (err error) {
+	for _, h := range histories() {
+		if strings.HasPrefix(h.claim, prefix) {
+			synctest.Test(t, func(t *testing.T) { err = h.playAgain(t, create, patience) })
+			return err
+		}
+	}
+	t.Fatalf("there is no history %q", prefix)
+	return nil
+}

@@ -2,6 +2,7 @@ package sourcetest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -109,6 +110,17 @@ type Positions interface {
 	// SetPosition publishes a position as a consumer of another kind would, also
 	// while the group has members.
 	SetPosition(t testing.TB, group, topic string, partition int32, at epoch.Offset)
+}
+
+// Stalling is had by the harness of a source whose leases run out on the machine's
+// own clock. A machine that stands still for as long costs a tenure that a history
+// was in the middle of, for which the source is not to blame: such a history is
+// played again, a few times at most.
+type Stalling interface {
+	// Stalled returns the longest time for which the broker has answered nobody,
+	// or this process has not run, since the harness was made: until now, if that
+	// goes on.
+	Stalled() time.Duration
 }
 
 // Carrier says what a log makes of a message that it cannot carry as it is: one

@@ -273,7 +273,7 @@ func (g *grant) waitDraining() {
 	select {
 	case <-g.Draining():
 	case <-g.ctx.Done():
-		g.p.w.fail("%s was lost, not drained: %v", g.name(), context.Cause(g.ctx))
+		g.fail("%s was lost, not drained: %v", g.name(), context.Cause(g.ctx))
 	case <-g.p.w.ctx.Done():
 		g.p.w.fail("%s was not asked back within %v", g.name(), g.p.w.patience)
 	}

@@ -23,7 +23,7 @@ var publishing = []history{{
 		for _, i := range []int{2, 7} {
 			f := after(g.at(0), ms[i])
 			g.confirm(f)
-			w.poll("the position is published", g.published(f.Next))
+			g.poll("the position is published", g.published(f.Next))
 		}
 	},
 }, {
@@ -40,12 +40,12 @@ var publishing = []history{{
 		for _, m := range ms[:50] {
 			g.Mirror(after(g.at(0), m))
 		}
-		w.poll("the position is published", g.published(ms[49].Offset+1))
+		g.poll("the position is published", g.published(ms[49].Offset+1))
 		for _, m := range ms[50:] {
 			g.Mirror(after(g.at(0), m))
 		}
 		a.leave()
-		w.poll("the last position is published", g.published(ms[99].Offset+1))
+		g.poll("the last position is published", g.published(ms[99].Offset+1))
 	},
 }, {
 	claim: "a position mirrored by a process that has lost the partition is not published",
@@ -62,7 +62,7 @@ var publishing = []history{{
 		b := w.start("b", topic)
 		g := b.granted(topic, 0)
 		g.confirm(after(g.at(0), ms[5]))
-		w.poll("the new position is published", g.published(ms[5].Offset+1))
+		g.poll("the new position is published", g.published(ms[5].Offset+1))
 		a.thaw()
 		old.waitLost()
 		old.Mirror(after(old.at(0), ms[2]))
@@ -106,10 +106,10 @@ var publishing = []history{{
 		g.confirm(after(g.at(0), ms[4]))
 		stays(g, "after a confirmation below it,")
 		g.Mirror(after(g.at(0), ms[8]))
-		w.poll("the position has passed it", g.published(ms[8].Offset+1))
+		g.poll("the position has passed it", g.published(ms[8].Offset+1))
 		b.leave()
 		g = w.start("c", topic).granted(topic, 0)
 		g.confirm(after(g.at(0), ms[1])) // a person has set the fence back
-		w.poll("a position below our own is published", g.published(ms[1].Offset+1))
+		g.poll("a position below our own is published", g.published(ms[1].Offset+1))
 	},
 }}

@@ -30,7 +30,7 @@ func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
 			err = last
 		}
 	}
-	g.p.w.check(err, "Starts(%v) on %s", policy, g.name())
+	g.check(err, "Starts(%v) on %s", policy, g.name())
 	byNumber := map[int32]epoch.Start{}
 	for _, s := range starts {
 		if _, twice := byNumber[s.Partition.Number]; twice || s.Partition.Topic != g.Origin().Partition.Topic || s.Partition.Group != g.Origin().Partition.Group {
@@ -78,7 +78,7 @@ func (g *grant) read(from epoch.Fence, n int) []consumer.Message {
 	var got []consumer.Message
 	next := from.Next
 	for ms, err := range g.Read(ctx, from) {
-		g.p.w.check(err, "Read of %s from %d, after %d messages", g.name(), from.Next, len(got))
+		g.check(err, "Read of %s from %d, after %d messages", g.name(), from.Next, len(got))
 		g.orderly(next, ms)
 		next = ms[len(ms)-1].Offset + 1
 		for _, m := range ms {
@@ -90,7 +90,7 @@ func (g *grant) read(from epoch.Fence, n int) []consumer.Message {
 			return got[:n]
 		}
 	}
-	g.p.w.fail("Read of %s from %d ended after %d of %d messages (%v)", g.name(), from.Next, len(got), n, context.Cause(ctx))
+	g.fail("Read of %s from %d ended after %d of %d messages (%v)", g.name(), from.Next, len(got), n, context.Cause(ctx))
 	return nil
 }
 
@@ -125,7 +125,7 @@ func (g *grant) readError(from epoch.Fence) error {
 		g.orderly(from.Next, ms)
 		g.p.w.fail("Read of %s from %d yielded offset %d, want an error", g.name(), from.Next, ms[0].Offset)
 	}
-	g.p.w.fail("Read of %s from %d ended without an error (%v)", g.name(), from.Next, context.Cause(ctx))
+	g.fail("Read of %s from %d ended without an error (%v)", g.name(), from.Next, context.Cause(ctx))
 	return nil
 }
 

@@ -18,7 +18,7 @@ const patience = 2 * time.Minute
 // Run plays every history that the harness allows. create is called once to see
 // what it can do, and then once for each history.
 func Run(t *testing.T, create func(t testing.TB) Harness) {
-	playAll(t, create(t), func(t *testing.T, h history) { h.playOn(t, create(t)) })
+	playAll(t, create(t), func(t *testing.T, h history) { h.playOn(t, create) })
 }
 
 // RunParallel is [Run] with the histories beside each other, as many as tests run in
@@ -30,7 +30,7 @@ func RunParallel(t *testing.T, create func(t testing.TB) Harness) {
 		if !h.alone {
 			t.Parallel()
 		}
-		h.playOn(t, create(t))
+		h.playOn(t, create)
 	})
 }
 
@@ -40,7 +40,7 @@ func RunInBubble(t *testing.T, create func(t testing.TB) Harness) {
 	var probe Harness
 	synctest.Test(t, func(t *testing.T) { probe = create(t) })
 	playAll(t, probe, func(t *testing.T, h history) {
-		synctest.Test(t, func(t *testing.T) { h.playOn(t, create(t)) })
+		synctest.Test(t, func(t *testing.T) { h.playOn(t, create) })
 	})
 }
 
@@ -90,8 +90,8 @@ func (h history) missing(harness Harness) string {
 	return ""
 }
 
-func (h history) playOn(t *testing.T, harness Harness) {
-	if err := h.play(t, harness, patience); err != nil {
+func (h history) playOn(t *testing.T, create func(t testing.TB) Harness) {
+	if err := h.playAgain(t, create, patience); err != nil {
 		t.Errorf("%v\nwhich bears on: %s", err, cmp.Or(h.rules, "the contract of consumer.Source"))
 	}
 }
@@ -107,7 +107,17 @@ func (h history) play(t testing.TB, harness Harness, patience time.Duration) err
 	defer cancel()
 	w := &world{t: t, Harness: harness, ctx: ctx, patience: patience}
 	told := w.tell(h.story)
-	return errors.Join(w.end(), told)
+	losses := w.losses() // before the end, which takes everything back
+	err, lost := w.end(), (*lostError)(nil)
+	switch {
+	case told == nil:
+		return err
+	case err != nil:
+		return fmt.Errorf("%w\n%v%s", err, told, losses) // told apart from what was lost
+	case errors.As(told, &lost):
+		return told
+	}
+	return fmt.Errorf("%w%s", told, losses)
 }
 
 func (w *world) tell(story func(w *world)) (err error) {

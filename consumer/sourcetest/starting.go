@@ -175,6 +175,6 @@ func (g *grant) committed() (epoch.Position, bool) {
 	ctx, done := g.bound()
 	defer done()
 	at, ok, err := g.Committed(ctx)
-	g.p.w.check(err, "Committed on %s", g.name())
+	g.check(err, "Committed on %s", g.name())
 	return at, ok
 }

@@ -1,0 +1,103 @@
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// attempts is how often a history is played whose machine stands still.
+const attempts = 4
+
+// lostError is a story that could not be told to its end, as a tenure ended in the
+// middle of it.
+type lostError struct {
+	error
+	term time.Duration // of the tenure
+}
+
+// interrupted ends the story, as the tenure has ended.
+func (g *grant) interrupted(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	panic(failure{&lostError{fmt.Errorf("%w\n%s had ended: %v", err, g.name(), context.Cause(g.ctx)), g.Term()}})
+}
+
+// isLost reports whether the tenure was lost, which says nothing about whether the
+// story meant it to be.
+func (g *grant) isLost() bool {
+	return g.ctx.Err() != nil && errors.Is(context.Cause(g.ctx), consumer.ErrLost) && !g.asked()
+}
+
+// fail ends the story over something that only this tenure could do.
+func (g *grant) fail(format string, args ...any) {
+	if g.isLost() {
+		g.interrupted(format, args...)
+	}
+	g.p.w.fail(format, args...)
+}
+
+func (g *grant) check(err error, what string, args ...any) {
+	if err != nil {
+		g.fail("%s: %w", fmt.Sprintf(what, args...), err)
+	}
+}
+
+// poll is the world's, for what only this tenure can make happen: it ends when the
+// tenure is lost, or the process has ended.
+func (g *grant) poll(what string, cond func() bool) {
+	g.p.w.poll(what, func() bool {
+		over := g.isLost()
+		select {
+		case <-g.p.ended:
+			over = true
+		default:
+		}
+		if cond() {
+			return true
+		}
+		if over {
+			g.interrupted("did not happen: %s", what)
+		}
+		return false
+	})
+}
+
+// playAgain plays the history until it tells something about the source. A story
+// that ended early because a tenure was lost tells nothing if the harness says that
+// the machine stood still. Everything else is what it is.
+func (h history) playAgain(t testing.TB, create func(t testing.TB) Harness, patience time.Duration) error {
+	for n := 1; ; n++ {
+		harness := create(t)
+		err := h.play(t, harness, patience)
+		var lost *lostError
+		stalls, ok := harness.(Stalling)
+		if !ok || !errors.As(err, &lost) || n == attempts {
+			return err
+		}
+		stood := stalls.Stalled()
+		if stood < lost.term/4 {
+			return err
+		}
+		t.Logf("played again, as the broker or this process stood still for %v: %v", stood.Round(time.Millisecond), err)
+	}
+}
+
+// losses lists the tenures that were lost although their process was not cut off,
+// for people who read about a story that failed.
+func (w *world) losses() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var lost []string
+	for _, p := range w.processes {
+		for _, g := range slices.DeleteFunc(slices.Clone(p.grants), func(g *grant) bool { return g.excused || !g.isLost() }) {
+			lost = append(lost, fmt.Sprintf("\n%s was lost: %v", g.name(), context.Cause(g.ctx)))
+		}
+	}
+	return strings.Join(lost, "")
+}
