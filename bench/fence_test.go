@@ -179,7 +179,7 @@ func newFenced(b *testing.B, pool *pgxpool.Pool, table string, batch int) *fence
 func (f *fenced) advance() []epoch.Advance {
 	return []epoch.Advance{{
 		Partition: f.fence.Partition, Claim: f.fence.Claim,
-		From: epoch.Offset(f.next), To: epoch.Offset(f.next + int64(f.batch)), LeaderEpoch: -1,
+		From: epoch.Offset(f.next), To: epoch.Offset(f.next + int64(f.batch)), Mark: epoch.NoMark,
 	}}
 }
 

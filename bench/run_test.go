@@ -59,7 +59,7 @@ func messages(from int64, count int) []consumer.Message {
 	ms := make([]consumer.Message, count)
 	for i := range ms {
 		id := from + int64(i)
-		ms[i] = consumer.Message{Offset: epoch.Offset(id), Value: strconv.AppendInt(nil, id, 10), LeaderEpoch: -1}
+		ms[i] = consumer.Message{Offset: epoch.Offset(id), Value: strconv.AppendInt(nil, id, 10), Mark: epoch.NoMark}
 	}
 	return ms
 }

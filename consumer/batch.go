@@ -22,7 +22,7 @@ func (b Batch) follows(f epoch.Fence) error {
 }
 
 // position is where the partition is once the first n messages are applied.
-func (b Batch) position(n int) (next epoch.Offset, mark int32) {
+func (b Batch) position(n int) (next epoch.Offset, mark epoch.Mark) {
 	if n == len(b.Messages) {
 		return b.Next, b.Mark
 	}

@@ -41,7 +41,7 @@ func TestR2AnAnswerThatIsNotKnownMakesNoClaim(t *testing.T) {
 func TestNoPositionOfAnotherLogIsPublished(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		origin := epoch.Origin{Partition: r.partition(0), Log: "another log", Source: "another source"}
-		if err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: origin, Next: epoch.Position{Offset: 7, LeaderEpoch: -1}}}); err != nil {
+		if err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: origin, Next: epoch.Position{Offset: 7, Mark: epoch.NoMark}}}); err != nil {
 			t.Fatal(err)
 		}
 		p := r.start("a", each(record), options{})
@@ -66,7 +66,7 @@ func betweenReadAndSwap(t *testing.T, check func(r *rig, p *process)) {
 		f := r.sink.Fences()[r.partition(0)]
 		r.fill(0, 3)
 		p = r.start("b", each(record), options{}, memsink.Hooks{Claim: func(ctx context.Context, _ epoch.Claim, do func() error) error {
-			landing := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: 0, To: 3, LeaderEpoch: -1}
+			landing := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: 0, To: 3, Mark: epoch.NoMark}
 			if err := r.sink.Commit(ctx, []epoch.Advance{landing}, func(context.Context, tx) error { return nil }); err != nil {
 				t.Errorf("the commit in flight: %v", err)
 			}

@@ -37,7 +37,7 @@ func (t markingTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]c
 			for _, m := range ms {
 				if m.Offset > next && !m.Control {
 					marked = append(marked, consumer.Message{
-						Topic: m.Topic, Partition: m.Partition, Offset: m.Offset - 1, LeaderEpoch: m.LeaderEpoch, Control: true,
+						Topic: m.Topic, Partition: m.Partition, Offset: m.Offset - 1, Mark: m.Mark, Control: true,
 					})
 				}
 				marked = append(marked, m)

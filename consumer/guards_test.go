@@ -43,9 +43,9 @@ func (r *rig) together(p *process, hook commitHook, fill func()) {
 	close(release)
 }
 
-// R10: without the leader epoch a log that was rewritten, and is as long as
+// R10: without the mark a log that was rewritten, and is as long as
 // before, looks like the one that was read.
-func TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch(t *testing.T) {
+func TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.log.Truncate(0, 0) // from now on leader epoch 1
 		first := r.fill(0, 3)

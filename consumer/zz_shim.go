@@ -5,8 +5,8 @@ import "github.com/epochfence/epochfence/epoch"
 type Batch struct {
 	Messages []Message
 	Next     epoch.Offset
-	Mark     int32
-	Marks    []int32
+	Mark     epoch.Mark
+	Marks    []epoch.Mark
 }
 
 func toBatches(ms []Message) []Batch {
@@ -14,14 +14,14 @@ func toBatches(ms []Message) []Batch {
 	var b Batch
 	for _, m := range ms {
 		if m.Control {
-			b.Next, b.Mark = m.Offset+1, m.LeaderEpoch
+			b.Next, b.Mark = m.Offset+1, m.Mark
 			bs = append(bs, b)
 			b = Batch{}
 			continue
 		}
 		b.Messages = append(b.Messages, m)
-		b.Marks = append(b.Marks, m.LeaderEpoch)
-		b.Next, b.Mark = m.Offset+1, m.LeaderEpoch
+		b.Marks = append(b.Marks, m.Mark)
+		b.Next, b.Mark = m.Offset+1, m.Mark
 	}
 	if len(b.Messages) > 0 {
 		bs = append(bs, b)

@@ -22,10 +22,9 @@ type Fence struct {
 	// Next is the offset of the next message to apply.
 	Next Offset
 
-	// LeaderEpoch is the leader epoch of the last message applied, or of the
-	// log where the partition began, by which a source recognises a truncated
-	// log. It is -1 where there is none.
-	LeaderEpoch int32
+	// Mark goes with Next: it is that of the last message applied, or of the log
+	// where the partition began.
+	Mark Mark
 
 	// Applied says that the group has applied what is before Next: under an
 	// advance, or before it had a fence. Where it is false there is nothing that
@@ -75,7 +74,7 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 		if c.Adopt.Offset < 0 {
 			return f, fmt.Errorf("epoch: claim %s: it adopts offset %d: want no negative offset", f.Partition, c.Adopt.Offset)
 		}
-		f.Next, f.LeaderEpoch, f.Applied = c.Adopt.Offset, c.Adopt.LeaderEpoch, true
+		f.Next, f.Mark, f.Applied = c.Adopt.Offset, c.Adopt.Mark, true
 	}
 	f.Epoch = max(Epoch(c.Generation), last+1)
 	f.Claim = c.ID
@@ -102,7 +101,7 @@ func (f Fence) Advanced(a Advance) (Fence, error) {
 	}
 	f.Next = a.To
 	if a.To > a.From {
-		f.LeaderEpoch, f.Applied = a.LeaderEpoch, true
+		f.Mark, f.Applied = a.Mark, true
 	}
 	return f, nil
 }
@@ -115,8 +114,8 @@ type Advance struct {
 	From      Offset
 	To        Offset
 
-	// LeaderEpoch is that of the last message applied, -1 where there is none.
-	LeaderEpoch int32
+	// Mark goes with To.
+	Mark Mark
 }
 
 // Start says where a partition begins that has no fence yet.
@@ -135,8 +134,5 @@ type Start struct {
 type Position struct {
 	// Offset is that of the next message.
 	Offset Offset
-
-	// LeaderEpoch is the leader epoch of the message before, or a later one that
-	// the log had when it held that message; -1 where there is none.
-	LeaderEpoch int32
+	Mark   Mark
 }

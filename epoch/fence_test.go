@@ -77,12 +77,12 @@ func TestClaimedGivesTheLeasesGenerationOrTheNextEpoch(t *testing.T) {
 		{"one after the last but one", math.MaxInt64 - 1, 1, math.MaxInt64},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := epoch.Fence{Origin: at, Generation: 3, Owner: "A", Epoch: c.epoch, Claim: other, Next: 9, LeaderEpoch: 4}
+			before := epoch.Fence{Origin: at, Generation: 3, Owner: "A", Epoch: c.epoch, Claim: other, Next: 9, Mark: 4}
 			got, err := before.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: c.generation, Owner: "B"}, ID: mine})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := epoch.Fence{Origin: at, Generation: c.generation, Owner: "B", Epoch: c.want, Claim: mine, Next: 9, LeaderEpoch: 4}
+			want := epoch.Fence{Origin: at, Generation: c.generation, Owner: "B", Epoch: c.want, Claim: mine, Next: 9, Mark: 4}
 			if got != want {
 				t.Errorf("fence\n%+v, want\n%+v", got, want)
 			}
@@ -144,10 +144,10 @@ func TestClaimedRefusesAndLeavesTheFence(t *testing.T) {
 // What a group had applied before it had fences is adopted by the first claim of
 // a fence and by no other.
 func TestClaimedAdoptsAPositionOnce(t *testing.T) {
-	adopting := epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: 6}, ID: mine, Adopt: &epoch.Position{Offset: 3, LeaderEpoch: 2}}
-	seeded := epoch.Fence{Origin: at, Next: 9, LeaderEpoch: 4}
+	adopting := epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: 6}, ID: mine, Adopt: &epoch.Position{Offset: 3, Mark: 2}}
+	seeded := epoch.Fence{Origin: at, Next: 9, Mark: 4}
 	got, err := seeded.Claimed(adopting)
-	if want := (epoch.Fence{Origin: at, Generation: 6, Epoch: 6, Claim: mine, Next: 3, LeaderEpoch: 2, Applied: true}); err != nil || got != want {
+	if want := (epoch.Fence{Origin: at, Generation: 6, Epoch: 6, Claim: mine, Next: 3, Mark: 2, Applied: true}); err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
 	claimed := epoch.Fence{Origin: at, Epoch: 5, Claim: other, Next: 9}
@@ -161,17 +161,17 @@ func TestClaimedAdoptsAPositionOnce(t *testing.T) {
 }
 
 func TestAdvanced(t *testing.T) {
-	held := epoch.Fence{Origin: at, Epoch: 5, Claim: mine, Next: 9, LeaderEpoch: 4}
+	held := epoch.Fence{Origin: at, Epoch: 5, Claim: mine, Next: 9, Mark: 4}
 	for _, c := range []struct {
 		name string
 		a    epoch.Advance
 		want error // nil: none
 		next epoch.Offset
-		le   int32
+		mark epoch.Mark
 	}{
-		{"some messages", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: 12, LeaderEpoch: 6}, nil, 12, 6},
-		{"to the last offset", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: math.MaxInt64, LeaderEpoch: -1}, nil, math.MaxInt64, -1},
-		{"no message keeps the leader epoch", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: 9, LeaderEpoch: 6}, nil, 9, 4},
+		{"some messages", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: 12, Mark: 6}, nil, 12, 6},
+		{"to the last offset", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: math.MaxInt64, Mark: epoch.NoMark}, nil, math.MaxInt64, -1},
+		{"no message keeps the mark", epoch.Advance{Partition: orders0, Claim: mine, From: 9, To: 9, Mark: 6}, nil, 9, 4},
 		{"from below", epoch.Advance{Partition: orders0, Claim: mine, From: 8, To: 12}, &epoch.MovedError{Partition: orders0, From: 8, Next: 9}, 9, 4},
 		{"from above", epoch.Advance{Partition: orders0, Claim: mine, From: 10, To: 12}, &epoch.MovedError{Partition: orders0, From: 10, Next: 9}, 9, 4},
 		{"no message, from elsewhere", epoch.Advance{Partition: orders0, Claim: mine, From: 8, To: 8}, &epoch.MovedError{Partition: orders0, From: 8, Next: 9}, 9, 4},
@@ -185,7 +185,7 @@ func TestAdvanced(t *testing.T) {
 				t.Fatalf("err = %v, want %v", err, c.want)
 			}
 			want := held
-			want.Next, want.LeaderEpoch, want.Applied = c.next, c.le, c.next > held.Next
+			want.Next, want.Mark, want.Applied = c.next, c.mark, c.next > held.Next
 			if got != want {
 				t.Errorf("fence\n%+v, want\n%+v", got, want)
 			}

@@ -50,7 +50,7 @@ func (fs Fences) Seed(starts []Start) error {
 		if known {
 			begin = s.Earliest
 		}
-		fs[s.Partition] = Fence{Origin: s.Origin, Next: begin.Offset, LeaderEpoch: begin.LeaderEpoch}
+		fs[s.Partition] = Fence{Origin: s.Origin, Next: begin.Offset, Mark: begin.Mark}
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 func start(p epoch.Partition, next, earliest epoch.Offset) epoch.Start {
 	return epoch.Start{Origin: epoch.Origin{Partition: p, Log: "log-1", Source: "source-1"},
-		Next: epoch.Position{Offset: next, LeaderEpoch: -1}, Earliest: epoch.Position{Offset: earliest, LeaderEpoch: -1}}
+		Next: epoch.Position{Offset: next, Mark: epoch.NoMark}, Earliest: epoch.Position{Offset: earliest, Mark: epoch.NoMark}}
 }
 
 func TestSeedRefusesTwoTopicsOrGroupsAndAddsNothing(t *testing.T) {
@@ -32,7 +32,7 @@ func TestSeedOfNothingIsNothing(t *testing.T) {
 }
 
 func TestSeedLeavesAFenceThatExists(t *testing.T) {
-	fs := epoch.Fences{orders0: {Origin: at, Epoch: 5, Claim: mine, Next: 9, LeaderEpoch: 4}}
+	fs := epoch.Fences{orders0: {Origin: at, Epoch: 5, Claim: mine, Next: 9, Mark: 4}}
 	before := maps.Clone(fs)
 	if err := fs.Seed([]epoch.Start{{Origin: epoch.Origin{Partition: orders0, Log: "x", Source: "y"}, Next: epoch.Position{Offset: 1}, Earliest: epoch.Position{Offset: 2}}}); err != nil {
 		t.Fatal(err)

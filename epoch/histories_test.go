@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite the results in testdata")
 //	WHO reads PARTITION
 //	WHO swaps PARTITION generation N [adopting OFFSET] [log LOG] [source SOURCE]     into what it has read
 //	WHO claims PARTITION generation N [adopting OFFSET] [log LOG] [source SOURCE]    reads, then swaps
-//	WHO applies PARTITION from OFFSET to OFFSET [leader N] [by CLAIM] [and …]
+//	WHO applies PARTITION from OFFSET to OFFSET [mark N] [by CLAIM] [and …]
 //	set PARTITION next OFFSET                                  by hand
 //	backup
 //	restore
@@ -180,7 +180,7 @@ func (h *history) options(words []string) map[string]string {
 }
 
 func (h *history) position(s string) epoch.Position {
-	return epoch.Position{Offset: epoch.Offset(h.number(s)), LeaderEpoch: -1}
+	return epoch.Position{Offset: epoch.Offset(h.number(s)), Mark: epoch.NoMark}
 }
 
 func (h *history) number(s string) int64 {
@@ -289,14 +289,14 @@ func (h *history) applies(who string, each [][]string) string {
 			by = h.newest[who+" "+c[0]]
 		}
 		a := epoch.Advance{
-			Partition:   h.partition(c[0]),
-			Claim:       h.claims[by].Claim,
-			From:        epoch.Offset(h.number(o["from"])),
-			To:          epoch.Offset(h.number(o["to"])),
-			LeaderEpoch: -1,
+			Partition: h.partition(c[0]),
+			Claim:     h.claims[by].Claim,
+			From:      epoch.Offset(h.number(o["from"])),
+			To:        epoch.Offset(h.number(o["to"])),
+			Mark:      epoch.NoMark,
 		}
-		if le, ok := o["leader"]; ok {
-			a.LeaderEpoch = int32(h.number(le))
+		if mark, ok := o["mark"]; ok {
+			a.Mark = epoch.Mark(h.number(mark))
 		}
 		as = append(as, a)
 		under = append(under, h.claims[by].Epoch)
@@ -313,8 +313,8 @@ func (h *history) applies(who string, each [][]string) string {
 		h.effects[a.Partition] = es
 		f := h.fences[a.Partition]
 		s := fmt.Sprintf("next %d", f.Next)
-		if f.LeaderEpoch >= 0 {
-			s += fmt.Sprintf(", leader epoch %d", f.LeaderEpoch)
+		if f.Mark >= 0 {
+			s += fmt.Sprintf(", mark %d", f.Mark)
 		}
 		said = append(said, s)
 	}

@@ -15,9 +15,8 @@ type Message struct {
 	Headers   []Header
 	Time      time.Time
 
-	// LeaderEpoch is the leader epoch the message was written under, or whatever
-	// else the source recognises a rewritten log by; -1 where it has nothing.
-	LeaderEpoch int32
+	// Mark goes with the position after the message.
+	Mark Mark
 
 	// Control marks what a source says about the log, not a message in it: from
 	// the message before it up to this offset the partition holds none, and the

@@ -45,6 +45,16 @@ func readable(name string) string {
 // the next message to apply.
 type Offset int64
 
+// Mark is what a source recognises its log by at a position: something that the
+// log had where the message before it was written, or later, and does not have
+// again once it was cut off below the position and has grown again. The leader
+// epoch of that message is one, and so is a fingerprint of when it was stored.
+// Only the source knows what it says; everybody else keeps it with the position.
+type Mark int64
+
+// NoMark is the mark of a position for which the source has none.
+const NoMark Mark = -1
+
 // Epoch is the fencing token: the number a sink issues with a claim. It is
 // strictly greater at every claim of a partition and never reused, so a
 // receiver that refuses lower epochs than it has seen refuses every zombie.

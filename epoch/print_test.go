@@ -14,10 +14,10 @@ import (
 func TestPlusVShowsEveryField(t *testing.T) {
 	partition := epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
 	origin := epoch.Origin{Partition: partition, Log: "a log", Source: "an issuer"}
-	position := epoch.Position{Offset: 71, LeaderEpoch: 72}
+	position := epoch.Position{Offset: 71, Mark: 72}
 	lease := epoch.Lease{Origin: origin, Generation: 73, Owner: "worker-1"}
 	fence := epoch.Fence{
-		Origin: origin, Generation: 74, Owner: "worker-2", Epoch: 75, Claim: epoch.NewClaimID(), Next: 76, LeaderEpoch: 77, Applied: true,
+		Origin: origin, Generation: 74, Owner: "worker-2", Epoch: 75, Claim: epoch.NewClaimID(), Next: 76, Mark: 77, Applied: true,
 	}
 	for _, v := range []any{
 		origin,
@@ -25,12 +25,12 @@ func TestPlusVShowsEveryField(t *testing.T) {
 		lease,
 		fence,
 		epoch.Claim{Lease: lease, ID: epoch.NewClaimID(), Adopt: &position, Above: 78},
-		epoch.Start{Origin: origin, Next: position, Earliest: epoch.Position{Offset: 79, LeaderEpoch: 80}},
-		epoch.Advance{Partition: partition, Claim: epoch.NewClaimID(), From: 81, To: 82, LeaderEpoch: 83},
+		epoch.Start{Origin: origin, Next: position, Earliest: epoch.Position{Offset: 79, Mark: 80}},
+		epoch.Advance{Partition: partition, Claim: epoch.NewClaimID(), From: 81, To: 82, Mark: 83},
 		epoch.StaleError{Partition: partition, Ours: epoch.NewClaimID(), Held: fence},
 		epoch.MovedError{Partition: partition, From: 84, Next: 85},
 		epoch.MissingError{Partition: partition},
-		epoch.WentBackError{Was: fence, Now: epoch.Fence{Origin: origin, Next: 86, LeaderEpoch: -1}},
+		epoch.WentBackError{Was: fence, Now: epoch.Fence{Origin: origin, Next: 86, Mark: epoch.NoMark}},
 		epoch.LogChangedError{Partition: partition, Fence: "one log", Source: "another log", Next: 87},
 		epoch.ForeignLeaseError{Partition: partition, Fence: "one issuer", Source: "another issuer", Owner: "worker-3"},
 	} {

@@ -27,7 +27,7 @@ const mark = "epochfence "
 
 // committedOf is the position of a fence.
 func committedOf(f epoch.Fence) committed {
-	return committed{int64(f.Next), f.LeaderEpoch, fmt.Sprintf(mark+"epoch=%d claim=%s", f.Epoch, f.Claim)}
+	return committed{int64(f.Next), int32(f.Mark), fmt.Sprintf(mark+"epoch=%d claim=%s", f.Epoch, f.Claim)}
 }
 
 // groupOffsets knows what the group has committed.
@@ -109,7 +109,7 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 	if !ok || c.ours() {
 		return epoch.Position{}, false, nil
 	}
-	return epoch.Position{Offset: epoch.Offset(c.at), LeaderEpoch: c.leaderEpoch}, true, nil
+	return epoch.Position{Offset: epoch.Offset(c.at), Mark: epoch.Mark(c.leaderEpoch)}, true, nil
 }
 
 // leaderEpochAt is a leader epoch by which the log can be recognised that holds

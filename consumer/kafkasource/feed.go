@@ -54,7 +54,7 @@ type chunk struct {
 func newFeed(p place, id [16]byte, from epoch.Fence) *feed {
 	return &feed{
 		place: p, id: id, ready: make(chan struct{}, 1),
-		next: int64(from.Next), epoch: from.LeaderEpoch, after: int64(from.Next), fresh: !from.Applied,
+		next: int64(from.Next), epoch: int32(from.Mark), after: int64(from.Next), fresh: !from.Applied,
 	}
 }
 
@@ -241,14 +241,14 @@ func (f *feed) taken() int64 {
 // messages would seem to have lost some once retention takes the markers.
 func (f *feed) marker(c chunk) consumer.Message {
 	return consumer.Message{
-		Topic: f.topic, Partition: f.number, Offset: epoch.Offset(c.next - 1), LeaderEpoch: c.epoch, Control: true,
+		Topic: f.topic, Partition: f.number, Offset: epoch.Offset(c.next - 1), Mark: epoch.Mark(c.epoch), Control: true,
 	}
 }
 
 func message(r *kgo.Record) consumer.Message {
 	m := consumer.Message{
 		Topic: r.Topic, Partition: r.Partition, Offset: epoch.Offset(r.Offset),
-		Key: r.Key, Value: r.Value, Time: r.Timestamp, LeaderEpoch: r.LeaderEpoch,
+		Key: r.Key, Value: r.Value, Time: r.Timestamp, Mark: epoch.Mark(r.LeaderEpoch),
 	}
 	if len(r.Headers) > 0 {
 		m.Headers = make([]consumer.Header, len(r.Headers))

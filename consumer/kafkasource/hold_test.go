@@ -69,7 +69,7 @@ func (r *rig) hold(mod ...func(*Options)) (*holder, *held, *running) {
 }
 
 func (r *rig) fence(t consumer.Tenure, next epoch.Offset) epoch.Fence {
-	return epoch.Fence{Origin: t.Origin(), Next: next, LeaderEpoch: -1, Applied: true}
+	return epoch.Fence{Origin: t.Origin(), Next: next, Mark: epoch.NoMark, Applied: true}
 }
 
 // link is a network that can be cut off.

@@ -190,7 +190,7 @@ func TestMarkersThatNobodyTakesDoNotPileUp(t *testing.T) {
 	f.add(chunk{records: []*kgo.Record{{Offset: 1000}}, next: 1001, epoch: 9})
 	f.add(chunk{next: 1003, epoch: 10})
 	ms, err, _ := f.take(1<<20, 0)
-	if err != nil || len(ms) != 2 || ms[0].Offset != 1000 || ms[0].Control || ms[1].Offset != 1002 || !ms[1].Control || ms[1].LeaderEpoch != 10 {
+	if err != nil || len(ms) != 2 || ms[0].Offset != 1000 || ms[0].Control || ms[1].Offset != 1002 || !ms[1].Control || ms[1].Mark != 10 {
 		t.Errorf("took %+v, %v", ms, err)
 	}
 }
@@ -221,7 +221,7 @@ func TestAMessageKeepsWhatTheRecordHad(t *testing.T) {
 		Topic: "t", Partition: 3, Offset: 7, Key: []byte{}, Value: nil, Timestamp: at, LeaderEpoch: 5,
 		Headers: []kgo.RecordHeader{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}},
 	})
-	if m.Topic != "t" || m.Partition != 3 || m.Offset != epoch.Offset(7) || m.Key == nil || m.Value != nil || !m.Time.Equal(at) || m.LeaderEpoch != 5 {
+	if m.Topic != "t" || m.Partition != 3 || m.Offset != epoch.Offset(7) || m.Key == nil || m.Value != nil || !m.Time.Equal(at) || m.Mark != 5 {
 		t.Errorf("%+v", m)
 	}
 	if !slices.EqualFunc(m.Headers, []consumer.Header{{Key: "a"}, {Key: "a", Value: []byte{}}}, func(a, b consumer.Header) bool {

@@ -48,7 +48,7 @@ func TestAPositionAboveTheEndOfTheLogIsAnError(t *testing.T) {
 		_, err := r.readUntil(one, r.fence(one, 9), 1)
 		wantPosition(t, err, consumer.ErrTruncated, 9, 5)
 		from := r.fence(one, 9)
-		from.LeaderEpoch = 0
+		from.Mark = 0
 		_, err = r.readUntil(one, from, 1)
 		wantPosition(t, err, consumer.ErrTruncated, 9, 5)
 	})
@@ -78,7 +78,7 @@ func TestALogThatWasRewrittenBelowThePositionIsAnError(t *testing.T) {
 			return resp, nil, true
 		})
 		from := r.fence(one, 30)
-		from.LeaderEpoch = 0
+		from.Mark = 0
 		_, err := r.readUntil(one, from, 1)
 		wantPosition(t, err, consumer.ErrTruncated, 30, 20)
 		from.Next = 20
@@ -90,7 +90,7 @@ func TestALogThatWasRewrittenBelowThePositionIsAnError(t *testing.T) {
 
 // What was fetched and not applied before a truncation is in the log no more.
 func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, LeaderEpoch: 1})
+	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Mark: 1})
 	var rs []*kgo.Record
 	for o := int64(10); o < 20; o++ {
 		rs = append(rs, &kgo.Record{Offset: o})
@@ -107,7 +107,7 @@ func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
 }
 
 func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, LeaderEpoch: 1})
+	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Mark: 1})
 	if _, err := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 10}, {Offset: 12}}}); err != nil {
 		t.Fatal("a gap that compaction leaves is no error")
 	}
@@ -163,7 +163,7 @@ func TestATopicThatWasCreatedAgainIsAnotherLogAndGoesOnWithoutARestartOnceSomebo
 				}
 				r.sink.do(func() { // a person decides
 					f := r.sink.fences[part(0)]
-					f.Log, f.Next, f.LeaderEpoch = changed.Source, 0, -1
+					f.Log, f.Next, f.Mark = changed.Source, 0, epoch.NoMark
 					r.sink.fences[part(0)] = f
 					r.sink.applied[part(0)] = nil
 				})

@@ -45,7 +45,7 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func([]consum
 		if from.Applied || !errors.As(err, &misfit) || !errors.Is(err, consumer.ErrPassedBy) || misfit.Position != from.Next {
 			return err
 		}
-		from.Next, from.LeaderEpoch = misfit.Found, -1 // nothing was applied yet, so nothing is lost
+		from.Next, from.Mark = misfit.Found, epoch.NoMark // nothing was applied yet, so nothing is lost
 	}
 }
 

@@ -108,7 +108,7 @@ func (s *Source) starts(ctx context.Context, topic string, id [16]byte, policy c
 }
 
 func positionOf(o kadm.ListedOffset) epoch.Position {
-	return epoch.Position{Offset: epoch.Offset(o.Offset), LeaderEpoch: o.LeaderEpoch}
+	return epoch.Position{Offset: epoch.Offset(o.Offset), Mark: epoch.Mark(o.LeaderEpoch)}
 }
 
 // listed makes one error of the three ways in which a listing can fail.

@@ -45,7 +45,7 @@ func TestStarts(t *testing.T) {
 					if i == 0 {
 						earliest = 5
 					}
-					if st.Next.LeaderEpoch < 0 || st.Earliest.LeaderEpoch < 0 {
+					if st.Next.Mark < 0 || st.Earliest.Mark < 0 {
 						r.Errorf("partition %d begins without a leader epoch: %+v", i, st)
 					}
 					if st.Partition.Number != int32(i) || st.Next.Offset != c.want[i] || st.Earliest.Offset != earliest || st.Log != one.Origin().Log {
@@ -69,7 +69,7 @@ func TestWhatTheGroupHadCommittedCarriesALeaderEpoch(t *testing.T) {
 			}
 			_, one, run := r.hold()
 			got, ok, err := one.Committed(r.Context())
-			if err != nil || !ok || got.Offset != epoch.Offset(at) || (got.LeaderEpoch >= 0) != known {
+			if err != nil || !ok || got.Offset != epoch.Offset(at) || (got.Mark >= 0) != known {
 				r.Errorf("committed is %+v, %v, %v; want offset %d", got, ok, err, at)
 			}
 			if err := run.stop(); err != nil {

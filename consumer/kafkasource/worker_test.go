@@ -162,7 +162,7 @@ func (w *worker) claim(ctx context.Context, t consumer.Tenure) (epoch.Fence, err
 
 func (w *worker) advance(f epoch.Fence, ms []consumer.Message) (epoch.Fence, error) {
 	last := ms[len(ms)-1]
-	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: last.Offset + 1, LeaderEpoch: last.LeaderEpoch}
+	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: last.Offset + 1, Mark: last.Mark}
 	next, err := f.Advanced(a)
 	if err != nil {
 		return f, err

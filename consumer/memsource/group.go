@@ -43,7 +43,7 @@ func (g *Group) publish(at place, f epoch.Fence) {
 	if was, ok := g.positions[at]; ok && !was.ours && (f.Epoch == 0 || f.Next < was.at.Offset) {
 		return
 	}
-	g.positions[at] = published{at: epoch.Position{Offset: f.Next, LeaderEpoch: f.LeaderEpoch}, ours: true}
+	g.positions[at] = published{at: epoch.Position{Offset: f.Next, Mark: f.Mark}, ours: true}
 	g.broker.notify()
 }
 
@@ -121,7 +121,7 @@ func (g *Group) SetPosition(topic string, n int32, at epoch.Offset) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
 	p := g.place(topic, n)
-	g.positions[p] = published{at: epoch.Position{Offset: at, LeaderEpoch: -1}}
+	g.positions[p] = published{at: epoch.Position{Offset: at, Mark: epoch.NoMark}}
 	g.broker.notify()
 }
 

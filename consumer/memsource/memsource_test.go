@@ -60,7 +60,7 @@ func (p *process) end(t *testing.T) {
 }
 
 func seen(h held) epoch.Fence {
-	return epoch.Fence{Origin: h.Origin(), LeaderEpoch: -1}
+	return epoch.Fence{Origin: h.Origin(), Mark: epoch.NoMark}
 }
 
 func confirm(t *testing.T, h held) (epoch.Lease, error) {

@@ -25,7 +25,7 @@ type part struct {
 func newPart() *part { return &part{epochs: []epoch.Offset{0}} }
 
 func (p *part) add(m consumer.Message) {
-	m.Offset, m.LeaderEpoch = p.end, int32(len(p.epochs)-1)
+	m.Offset, m.Mark = p.end, epoch.Mark(len(p.epochs)-1)
 	p.messages = append(p.messages, m)
 	p.end++
 }
@@ -66,15 +66,15 @@ func (p *part) truncate(end epoch.Offset) {
 
 // position is a place in the log, with its leader epoch there.
 func (p *part) position(at epoch.Offset) epoch.Position {
-	e := int32(len(p.epochs) - 1)
+	e := len(p.epochs) - 1
 	for e > 0 && p.epochs[e] >= at && at > p.begin {
 		e--
 	}
-	return epoch.Position{Offset: at, LeaderEpoch: e}
+	return epoch.Position{Offset: at, Mark: epoch.Mark(e)}
 }
 
 // endOf is where the log of a leader epoch ends: where the next one begins.
-func (p *part) endOf(leaderEpoch int32) epoch.Offset {
+func (p *part) endOf(leaderEpoch epoch.Mark) epoch.Offset {
 	if leaderEpoch < 0 || int(leaderEpoch) >= len(p.epochs)-1 {
 		return p.end
 	}
@@ -83,11 +83,11 @@ func (p *part) endOf(leaderEpoch int32) epoch.Offset {
 
 // fetch returns what is ready at the position, at most a slice full, or says
 // why the position is not one of this log.
-func (p *part) fetch(of epoch.Partition, at epoch.Offset, leaderEpoch int32) ([]consumer.Message, error) {
+func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) ([]consumer.Message, error) {
 	if at < p.begin {
 		return nil, &consumer.PositionError{Partition: of, Kind: consumer.ErrPassedBy, Position: at, Found: p.begin}
 	}
-	if end := p.endOf(leaderEpoch); at > end {
+	if end := p.endOf(mark); at > end {
 		return nil, &consumer.PositionError{Partition: of, Kind: consumer.ErrTruncated, Position: at, Found: end}
 	}
 	first := p.index(at)
@@ -98,7 +98,7 @@ func (p *part) fetch(of epoch.Partition, at epoch.Offset, leaderEpoch int32) ([]
 	}
 	if first == len(p.messages) && at < p.end { // the rest was deleted
 		return []consumer.Message{{
-			Topic: of.Topic, Partition: of.Number, Offset: p.end - 1, LeaderEpoch: int32(len(p.epochs) - 1), Control: true,
+			Topic: of.Topic, Partition: of.Number, Offset: p.end - 1, Mark: epoch.Mark(len(p.epochs) - 1), Control: true,
 		}}, nil
 	}
 	// A copy: the reader keeps it while the log changes.

@@ -129,7 +129,7 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 	if g.leases[t.at] != t {
 		return epoch.Position{}, false, t.failed("committed", consumer.ErrLost)
 	}
-	if log := t.part; p.at.LeaderEpoch < 0 && p.at.Offset <= log.end {
+	if log := t.part; p.at.Mark < 0 && p.at.Offset <= log.end {
 		p.at = log.position(p.at.Offset)
 	}
 	return p.at, ok && !p.ours, nil
@@ -204,13 +204,13 @@ func (t *tenure) failed(what string, err error) error {
 
 func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
 	return func(yield func([]consumer.Message, error) bool) {
-		next, leaderEpoch := from.Next, from.LeaderEpoch
+		next, mark := from.Next, from.Mark
 		fresh := !from.Applied
 		for {
-			ms, changed, err := t.fetch(next, leaderEpoch)
+			ms, changed, err := t.fetch(next, mark)
 			var misfit *consumer.PositionError
 			if fresh && errors.As(err, &misfit) && errors.Is(err, consumer.ErrPassedBy) {
-				next, leaderEpoch = misfit.Found, -1
+				next, mark = misfit.Found, epoch.NoMark
 				continue
 			}
 			switch {
@@ -225,7 +225,7 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consume
 				}
 				fresh = false
 				last := ms[len(ms)-1]
-				next, leaderEpoch = last.Offset+1, last.LeaderEpoch
+				next, mark = last.Offset+1, last.Mark
 				continue
 			}
 			select {
@@ -248,14 +248,14 @@ func (t *tenure) isDraining() bool {
 }
 
 // fetch returns what is ready, or else what to wait for.
-func (t *tenure) fetch(next epoch.Offset, leaderEpoch int32) ([]consumer.Message, <-chan struct{}, error) {
+func (t *tenure) fetch(next epoch.Offset, mark epoch.Mark) ([]consumer.Message, <-chan struct{}, error) {
 	b := t.member.group.broker
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t.member.thaw != nil {
 		return nil, t.member.thaw, nil
 	}
-	ms, err := t.part.fetch(t.origin.Partition, next, leaderEpoch)
+	ms, err := t.part.fetch(t.origin.Partition, next, mark)
 	if err != nil || len(ms) > 0 {
 		return ms, nil, err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // reader is one that stands at a position, and is not run.
-func (r *logRig) reader(n int32, at uint64, last int32) *reader {
+func (r *logRig) reader(n int32, at uint64, last epoch.Mark) *reader {
 	f := newFeed(r.log.budget)
 	r.t.Cleanup(f.close)
 	return &reader{
@@ -110,7 +110,7 @@ func TestAStreamThatIsPurgedToTheLastMessageGoesOnWhereItEnds(t *testing.T) {
 	g := r.read(r.fence(0, 1))
 	g.values("0", "1", "2")
 	from := r.fence(0, last+1)
-	from.LeaderEpoch = messages(g.all())[2].LeaderEpoch
+	from.Mark = messages(g.all())[2].Mark
 	must(t, r.stream().Purge(r.ctx))
 	again := r.read(from)
 	r.publish(0, "3")

@@ -65,7 +65,7 @@ func playLogChaos(t *testing.T, random *rand.Rand) {
 					got[n] = append(got[n], ms...)
 					mu.Unlock()
 					last := ms[len(ms)-1]
-					from.Next, from.LeaderEpoch = last.Offset+1, last.LeaderEpoch
+					from.Next, from.Mark = last.Offset+1, last.Mark
 					if slow {
 						wait(r.ctx, time.Millisecond)
 					}

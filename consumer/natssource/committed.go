@@ -17,7 +17,7 @@ import (
 // mirror is the value of a position's key.
 type mirror struct {
 	Next  epoch.Offset `json:"next"`
-	Print *int32       `json:"print,omitempty"` // of the message before Next; see [fingerprint]
+	Print *epoch.Mark  `json:"print,omitempty"` // of the message before Next; see [fingerprint]
 	Epoch epoch.Epoch  `json:"epoch,omitempty"`
 	Owner string       `json:"owner,omitempty"` // of the process that wrote it; others leave it out
 	Log   string       `json:"log,omitempty"`   // of which it is; one that somebody wrote by hand need not say so
@@ -44,7 +44,7 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 	if err != nil {
 		return epoch.Position{}, false, err
 	}
-	at := epoch.Position{Offset: m.Next, LeaderEpoch: -1}
+	at := epoch.Position{Offset: m.Next, Mark: epoch.NoMark}
 	switch {
 	case !ok || m.ours():
 		// Ours is not from before the fence, but from another sink, or from this
@@ -55,10 +55,10 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 		}
 		at.Offset = acked
 	case m.Print != nil:
-		at.LeaderEpoch = *m.Print
+		at.Mark = *m.Print
 		return at, true, nil
 	}
-	at.LeaderEpoch, err = t.log.printOf(ctx, uint64(at.Offset)-1)
+	at.Mark, err = t.log.printOf(ctx, uint64(at.Offset)-1)
 	return at, true, err
 }
 
@@ -99,7 +99,7 @@ func (t *tenure) publish(ctx context.Context) {
 	}
 	err := t.learn(ctx)
 	if err == nil && t.mayPublish(at) {
-		err = t.write(ctx, mirror{Next: at.Next, Print: &at.LeaderEpoch, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log})
+		err = t.write(ctx, mirror{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log})
 		if err == nil {
 			t.mu.Lock()
 			defer t.mu.Unlock()

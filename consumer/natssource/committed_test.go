@@ -74,10 +74,10 @@ func TestAStreamThatWasCutBeforeTheFirstMessageWasAppliedIsTruncated(t *testing.
 	r.publishAgain(0, numbered(5, 8)...)
 	starts, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, consumer.StartLatest)
 	must(t, err)
-	latest := epoch.Fence{Origin: starts[0].Origin, Next: starts[0].Next.Offset, LeaderEpoch: starts[0].Next.LeaderEpoch}
+	latest := epoch.Fence{Origin: starts[0].Origin, Next: starts[0].Next.Offset, Mark: starts[0].Next.Mark}
 	mark, err := r.log.printOf(r.ctx, 6)
 	must(t, err)
-	adopted := epoch.Fence{Origin: starts[0].Origin, Next: 7, LeaderEpoch: mark, Applied: true}
+	adopted := epoch.Fence{Origin: starts[0].Origin, Next: 7, Mark: mark, Applied: true}
 	rollBack(t, server, old)
 	wantMisfit(t, r.read(latest).fails(), consumer.ErrTruncated, 9, 6)
 	r.publishAgain(0, numbered(100, 112)...)
@@ -116,7 +116,7 @@ func TestANewGroupBeginsInAStreamAtItsLimitUnderLoad(t *testing.T) {
 	eventually(t, "retention has passed where they were to begin", func() bool { return sent.Load() > before+2_000 })
 	for _, s := range starts {
 		reading, cancel := context.WithTimeout(r.ctx, patience)
-		from := epoch.Fence{Origin: s.Origin, Next: s.Next.Offset, LeaderEpoch: s.Next.LeaderEpoch}
+		from := epoch.Fence{Origin: s.Origin, Next: s.Next.Offset, Mark: s.Next.Mark}
 		got, next := 0, from.Next
 		for ms, err := range r.log.read(reading, r.log.incarnation(), s.Partition, from) {
 			var misfit *consumer.PositionError

@@ -130,7 +130,7 @@
 //   - A position above the stream's end, or in a stream that lost its tail and
 //     grew again, is [consumer.ErrTruncated]. The latter is recognised by a
 //     fingerprint of the server's timestamps, which is what [consumer.Message]
-//     has as LeaderEpoch. A leader that has not heard from most of its servers
+//     has as its mark. A leader that has not heard from most of its servers
 //     lately is not believed that it has lost anything.
 //   - A subject transform that is changed ends reading with a [*TransformError].
 //   - Every 10 s, and several times in a maximum age or before the stream's beginning

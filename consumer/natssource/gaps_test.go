@@ -110,7 +110,7 @@ func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
 	// From the fence that the control message left, reading goes on.
 	c := g.passes(100)
 	from := r.fence(0, uint64(c.Offset)+1)
-	from.LeaderEpoch = c.LeaderEpoch
+	from.Mark = c.Mark
 	r.read(from).values("b")
 	// Without it, it does not.
 	if err := r.read(r.fence(0, 2)).fails(); !errors.Is(err, consumer.ErrPassedBy) {

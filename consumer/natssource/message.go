@@ -14,7 +14,7 @@ func (r *reader) message(m *nats.Msg, meta *nats.MsgMetadata) consumer.Message {
 	return consumer.Message{
 		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(meta.Sequence.Stream),
 		Key: []byte(m.Subject), Value: m.Data, Headers: headers(m.Header), Time: meta.Timestamp,
-		LeaderEpoch: fingerprint(meta.Timestamp),
+		Mark: fingerprint(meta.Timestamp),
 	}
 }
 

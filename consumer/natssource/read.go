@@ -60,7 +60,7 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 		defer f.close()
 		r := &reader{
 			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
-			at: max(uint64(from.Next), 1), print: from.LeaderEpoch, fresh: !from.Applied, settled: time.Now(),
+			at: max(uint64(from.Next), 1), print: from.Mark, fresh: !from.Applied, settled: time.Now(),
 			pause: l.settlePause(), alarm: time.NewTimer(0),
 		}
 		defer r.alarm.Stop()
@@ -106,9 +106,9 @@ type reader struct {
 	filter string
 	feed   *feed
 
-	at    uint64 // the next sequence: everything below has been put into the feed
-	print int32  // fingerprint of the message at-1; -1 if it is not known
-	fresh bool   // nothing was applied yet, or put into the feed
+	at    uint64     // the next sequence: everything below has been put into the feed
+	print epoch.Mark // fingerprint of the message at-1; -1 if it is not known
+	fresh bool       // nothing was applied yet, or put into the feed
 
 	// since is when the server stored the message at-1, or one before it; zero
 	// if it is not known. What comes later is not older.
@@ -311,7 +311,7 @@ func (r *reader) put(s slice) {
 		return
 	}
 	last := s.ms[len(s.ms)-1]
-	r.at, r.print, r.since = uint64(last.Offset)+1, last.LeaderEpoch, last.Time
+	r.at, r.print, r.since = uint64(last.Offset)+1, last.Mark, last.Time
 	r.fresh, r.missing, r.settled = false, 0, time.Now()
 	r.feed.put(s)
 }

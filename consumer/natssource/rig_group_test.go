@@ -156,7 +156,7 @@ func (g *grant) wait() {
 func (g *grant) isOver() bool { return isClosed(g.over) }
 
 func (g *grant) fence(next epoch.Offset) epoch.Fence {
-	return epoch.Fence{Origin: g.Origin(), Next: next, LeaderEpoch: -1}
+	return epoch.Fence{Origin: g.Origin(), Next: next, Mark: epoch.NoMark}
 }
 
 func (g *grant) confirm(t testing.TB, next epoch.Offset) epoch.Lease {

@@ -91,7 +91,7 @@ func (r *logRig) partition(n int32) epoch.Partition {
 func (r *logRig) fence(n int32, next uint64) epoch.Fence {
 	return epoch.Fence{
 		Origin: epoch.Origin{Partition: r.partition(n), Log: r.log.logID(r.log.incarnation(), n)},
-		Next:   epoch.Offset(next), LeaderEpoch: -1, Applied: true,
+		Next:   epoch.Offset(next), Mark: epoch.NoMark, Applied: true,
 	}
 }
 

@@ -98,10 +98,10 @@ func (r *reader) reckon(begins uint64, now time.Time) {
 }
 
 // pass moves the position over sequences that hold nothing of ours.
-func (r *reader) pass(end uint64, last int32) {
+func (r *reader) pass(end uint64, last epoch.Mark) {
 	r.at, r.print, r.fresh = end+1, last, false
 	r.feed.put(slice{ms: []consumer.Message{{
-		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(end), LeaderEpoch: last, Control: true,
+		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(end), Mark: last, Control: true,
 	}}, bytes: overhead})
 }
 
@@ -134,7 +134,7 @@ func (r *reader) firstOfOurs(ctx context.Context, from uint64) (uint64, error) {
 }
 
 // printOf is the fingerprint of a message, whose ever it is; -1 if it is gone.
-func (l *streamLog) printOf(ctx context.Context, seq uint64) (int32, error) {
+func (l *streamLog) printOf(ctx context.Context, seq uint64) (epoch.Mark, error) {
 	if seq == 0 {
 		return -1, nil
 	}

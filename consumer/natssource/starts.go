@@ -26,14 +26,14 @@ func (l *streamLog) listStarts(ctx context.Context, in incarnation, origin func(
 		return nil, lost(errOtherStream)
 	}
 	// Nothing is left of what was before the first message to recognise it by.
-	earliest := epoch.Position{Offset: epoch.Offset(max(info.State.FirstSeq, 1)), LeaderEpoch: -1}
+	earliest := epoch.Position{Offset: epoch.Offset(max(info.State.FirstSeq, 1)), Mark: epoch.NoMark}
 	next := earliest
 	switch policy {
 	case consumer.StartCommitted, consumer.StartEarliest:
 	case consumer.StartLatest:
 		next.Offset = epoch.Offset(info.State.LastSeq + 1)
 		if info.State.LastSeq > 0 {
-			next.LeaderEpoch = fingerprint(info.State.LastTime)
+			next.Mark = fingerprint(info.State.LastTime)
 		}
 	default:
 		return nil, fmt.Errorf("unknown policy %d", policy)

@@ -93,7 +93,7 @@ var originFaults = []fault{{
 			t.committed = func(context.Context) (epoch.Position, bool, error) {
 				o := inner.Origin()
 				at, ok := b.broker.Group(o.Partition.Group).Position(o.Partition.Topic, o.Partition.Number)
-				return epoch.Position{Offset: at, LeaderEpoch: -1}, ok, nil
+				return epoch.Position{Offset: at, Mark: epoch.NoMark}, ok, nil
 			}
 			return &t
 		}
@@ -121,24 +121,24 @@ var originFaults = []fault{{
 					}
 				}
 				k := first[inner.Origin().Partition]
-				return epoch.Position{Offset: k.at, LeaderEpoch: -1}, k.ok, err
+				return epoch.Position{Offset: k.at, Mark: epoch.NoMark}, k.ok, err
 			}
 			return &t
 		}
 	},
 }, {
-	name:  "knows no leader epoch where the group had committed",
+	name:  "knows no mark where the group had committed",
 	claim: "a log that was cut off below a position from which nothing",
 	world: brokenCommitted(func(_ consumer.Tenure, at epoch.Position, ok bool) (epoch.Position, bool) {
-		at.LeaderEpoch = -1
+		at.Mark = -1
 		return at, ok
 	}),
 }, {
-	name:  "knows no leader epoch where a partition begins",
+	name:  "knows no mark where a partition begins",
 	claim: "a log that was cut off below a position from which nothing",
 	world: brokenStarts(func(ss []epoch.Start) []epoch.Start {
 		for i := range ss {
-			ss[i].Next.LeaderEpoch = -1
+			ss[i].Next.Mark = -1
 		}
 		return ss
 	}),

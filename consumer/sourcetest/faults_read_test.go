@@ -39,7 +39,7 @@ var readFaults = []fault{{
 	name:  "starts at the beginning whatever the fence says",
 	claim: "a process that ends and starts again",
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		from.Next, from.LeaderEpoch = 0, -1
+		from.Next, from.Mark = 0, -1
 		t.Read(ctx, from)(yield)
 	}),
 }, {
@@ -155,10 +155,10 @@ var readFaults = []fault{{
 		}
 	}),
 }, {
-	name:  "does not look at leader epochs",
+	name:  "does not look at marks",
 	claim: "attack: truncated log",
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		from.LeaderEpoch = -1
+		from.Mark = -1
 		t.Read(ctx, from)(yield)
 	}),
 }, {

@@ -47,12 +47,12 @@ func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
 // at returns a fence of the partition, claimed once, under which what is below
 // next was applied.
 func (g *grant) at(next epoch.Offset) epoch.Fence {
-	return epoch.Fence{Origin: g.Origin(), Epoch: 1, Next: next, LeaderEpoch: -1, Applied: true}
+	return epoch.Fence{Origin: g.Origin(), Epoch: 1, Next: next, Mark: epoch.NoMark, Applied: true}
 }
 
 // fresh returns a fence that was seeded, and nothing else.
 func (g *grant) fresh(at epoch.Position) epoch.Fence {
-	return epoch.Fence{Origin: g.Origin(), Next: at.Offset, LeaderEpoch: at.LeaderEpoch}
+	return epoch.Fence{Origin: g.Origin(), Next: at.Offset, Mark: at.Mark}
 }
 
 // earliest and latest return fences that stand where the policies say.
@@ -66,7 +66,7 @@ func (g *grant) latest() epoch.Fence {
 
 // after returns the fence once m and what precedes it were applied.
 func after(f epoch.Fence, m consumer.Message) epoch.Fence {
-	f.Epoch, f.Next, f.LeaderEpoch, f.Applied = max(f.Epoch, 1), m.Offset+1, m.LeaderEpoch, true
+	f.Epoch, f.Next, f.Mark, f.Applied = max(f.Epoch, 1), m.Offset+1, m.Mark, true
 	return f
 }
 

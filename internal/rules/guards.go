@@ -282,7 +282,7 @@ var guardsOfTheRest = []guard{
 		{kafka + "/read.go", "if from.Applied || !errors.As", "if true || !errors.As"},
 	}, kafka, onKafka + "a partition of which nothing was applied begins where its log begins by then"},
 	{"R9", "a fence does not say whether anything was applied", []edit{
-		{fence, "f.LeaderEpoch, f.Applied = a.LeaderEpoch, true", "f.LeaderEpoch = a.LeaderEpoch"},
+		{fence, "f.Mark, f.Applied = a.Mark, true", "f.Mark = a.Mark"},
 	}, "epoch", "TestAdvanced"},
 	{"R9", "a fence that vanished under its owner is made again", []edit{
 		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "errors.Is(err, epoch.ErrMissing)"},
@@ -315,12 +315,12 @@ var guardsOfTheRest = []guard{
 	{"R10", "a control message is given up on", []edit{
 		{verdicts, "case t.messages == 0 && alone:", "case false:"},
 	}, "consumer", "TestAControlMessageIsNeverGivenUpOn"},
-	{"R10", "the leader epoch is not recorded", []edit{
-		{transact, "LeaderEpoch: mark}", "LeaderEpoch: -1}"},
-	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch"},
-	{"R10", "the leader epoch is not handed to the read", []edit{
-		{owning, "o.tenure.Read(reading, from) {", "o.tenure.Read(reading, epoch.Fence{Origin: from.Origin, Next: from.Next, LeaderEpoch: -1}) {"},
-	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsLeaderEpoch"},
+	{"R10", "the mark is not recorded", []edit{
+		{transact, "Mark: mark}", "Mark: epoch.NoMark}"},
+	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark"},
+	{"R10", "the mark is not handed to the read", []edit{
+		{owning, "o.tenure.Read(reading, from) {", "o.tenure.Read(reading, epoch.Fence{Origin: from.Origin, Next: from.Next, Mark: epoch.NoMark}) {"},
+	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark"},
 	{"R10", "a read that failed is doubt", []edit{
 		{owning, "\t\t\treturn outcome{action: halt, err: err}\n", "\t\t\treturn outcome{action: claimAgain, err: err}\n"},
 	}, "consumer", "TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers"},
@@ -329,7 +329,7 @@ var guardsOfTheRest = []guard{
 		{kafka + "/feed.go", "if r.Offset > f.next && p.LogStartOffset > f.next && !f.fresh {", "if false {"},
 	}, kafka, "TestAGapBelowTheStartOfTheLogIsAnError"},
 	{"R10", "a Kafka partition begins without a leader epoch", []edit{
-		{kafka + "/starts.go", "LeaderEpoch: o.LeaderEpoch}", "LeaderEpoch: -1}"},
+		{kafka + "/starts.go", "Mark: epoch.Mark(o.LeaderEpoch)}", "Mark: epoch.NoMark}"},
 	}, kafka, "TestStarts"},
 	{"R10", "what a Kafka group had committed has no leader epoch unless it says so", []edit{
 		{kafka + "/committed.go", "ok && c.leaderEpoch < 0", "false"},

@@ -60,7 +60,7 @@ var guardsOfNATS = []guard{
 		{nats + "/committed.go", "!covers(append(", "false && !covers(append("},
 	}, nats, "TestADurableConsumerThatDidTheWorkSaysHowFarItGot"},
 	{"R10", "a NATS partition begins without a fingerprint", []edit{
-		{nats + "/starts.go", "next.LeaderEpoch = fingerprint(info.State.LastTime)", "_ = fingerprint"},
+		{nats + "/starts.go", "next.Mark = fingerprint(info.State.LastTime)", "_ = fingerprint"},
 	}, nats, "TestAStreamThatWasCutBeforeTheFirstMessageWasAppliedIsTruncated"},
 	{"R9", "a NATS partition of which nothing was applied is passed by", []edit{
 		{nats + "/open.go", "if !r.fresh {", "if true {"},

@@ -16,7 +16,7 @@ type advances struct {
 	numbers        []int32
 	claims         []string
 	froms, tos     []int64
-	leaderEpochs   []int32
+	marks          []int64
 	locks          []int64
 }
 
@@ -38,7 +38,7 @@ func newAdvances(as []epoch.Advance) (*advances, error) {
 		}
 		s.froms = append(s.froms, int64(a.From))
 		s.tos = append(s.tos, int64(a.To))
-		s.leaderEpochs = append(s.leaderEpochs, a.LeaderEpoch)
+		s.marks = append(s.marks, int64(a.Mark))
 	}
 	return s, nil
 }

@@ -60,14 +60,13 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f ep
 }
 
 func (s *Sink) swap(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epoch.Fence, err error) {
-	var adopt *int64
-	var adoptEpoch *int32
+	var adopt, adoptMark *int64
 	if c.Adopt != nil {
-		adopt, adoptEpoch = (*int64)(&c.Adopt.Offset), &c.Adopt.LeaderEpoch
+		adopt, adoptMark = (*int64)(&c.Adopt.Offset), (*int64)(&c.Adopt.Mark)
 	}
 	err = s.transact(ctx, harmful, func(b *pgx.Batch) {
 		b.Queue(s.sql.claim, c.Partition.Group, c.Partition.Topic, c.Partition.Number, ms(s.options.ClaimTimeout/claimTries),
-			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Generation, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptEpoch)
+			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Generation, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptMark)
 	}, func(r pgx.BatchResults) error {
 		var row fenceRow
 		f, err = row.scan(r.QueryRow())

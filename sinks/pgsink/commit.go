@@ -135,7 +135,7 @@ func (t *fenced) last() (sql string, args []any) {
 	if t.as.held {
 		return t.sink.sql.hold, []any{t.as.groups[0], t.as.topics[0], t.as.numbers[0], t.as.claims[0], t.xid, t.as.locks[0], t.nonce}
 	}
-	return t.sink.sql.advance, []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.leaderEpochs,
+	return t.sink.sql.advance, []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.marks,
 		t.xid, t.as.locks[0], t.nonce}
 }
 

@@ -55,7 +55,7 @@ func deadLetter(as *advances, m epoch.Message, e epoch.Epoch, cause error) ([]an
 	if cause != nil {
 		text = printable(cause.Error(), maxErrorText)
 	}
-	return []any{group, m.Topic, m.Partition, int64(m.Offset), m.LeaderEpoch, int64(e), storable(m.Time),
+	return []any{group, m.Topic, m.Partition, int64(m.Offset), int64(e), storable(m.Time),
 		m.Key, m.Value, keys, values, text}, nil
 }
 

@@ -17,7 +17,7 @@ import (
 
 // hostile is a message of bytes that are not text.
 var hostile = epoch.Message{
-	Topic: "orders", Partition: 3, Offset: 7, LeaderEpoch: 2,
+	Topic: "orders", Partition: 3, Offset: 7,
 	Key:   []byte("\xff\x00key"),
 	Value: nil,
 	Headers: []epoch.Header{
@@ -71,13 +71,13 @@ func wantHostile(r *rig, group string, n int) {
 		count          int
 	)
 	err := r.admin.QueryRow(r.Context(), `
-		select count(*) over (), topic, partition, message_offset, leader_epoch, epoch, message_time, key, value, header_keys, header_values, error
+		select count(*) over (), topic, partition, message_offset, epoch, message_time, key, value, header_keys, header_values, error
 		from epochfence.dead_letter where group_name = $1 order by id desc limit 1`, group).
-		Scan(&count, &got.Topic, &number, &at, &got.LeaderEpoch, &ep, &got.Time, &got.Key, &got.Value, &keys, &values, &text)
+		Scan(&count, &got.Topic, &number, &at, &ep, &got.Time, &got.Key, &got.Value, &keys, &values, &text)
 	if err != nil {
 		r.Fatal(err)
 	}
-	if count != n || got.Topic != "orders" || number != 3 || at != 7 || got.LeaderEpoch != 2 || ep != 5 || !got.Time.Equal(hostile.Time) ||
+	if count != n || got.Topic != "orders" || number != 3 || at != 7 || ep != 5 || !got.Time.Equal(hostile.Time) ||
 		!bytes.Equal(got.Key, hostile.Key) || got.Value != nil {
 		r.Fatalf("%s: %d letters, the last is %+v", group, count, got)
 	}

@@ -54,26 +54,26 @@ const (
 
 // fenceRow is a fence as row_to_json has it in an error's DETAIL.
 type fenceRow struct {
-	Group       string       `json:"group_name"`
-	Topic       string       `json:"topic"`
-	Partition   int32        `json:"partition"`
-	Log         string       `json:"log_id"`
-	Source      string       `json:"lease_source"`
-	Generation  int64        `json:"lease_generation"`
-	Owner       string       `json:"owner"`
-	Epoch       epoch.Epoch  `json:"epoch"`
-	Claim       string       `json:"claim_id"`
-	Next        epoch.Offset `json:"next_offset"`
-	LeaderEpoch int32        `json:"leader_epoch"`
-	Applied     bool         `json:"applied"`
+	Group      string       `json:"group_name"`
+	Topic      string       `json:"topic"`
+	Partition  int32        `json:"partition"`
+	Log        string       `json:"log_id"`
+	Source     string       `json:"lease_source"`
+	Generation int64        `json:"lease_generation"`
+	Owner      string       `json:"owner"`
+	Epoch      epoch.Epoch  `json:"epoch"`
+	Claim      string       `json:"claim_id"`
+	Next       epoch.Offset `json:"next_offset"`
+	Mark       epoch.Mark   `json:"mark"`
+	Applied    bool         `json:"applied"`
 }
 
 // fenceColumns are the columns of a fence in the order that scan wants them.
-const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_generation, owner, epoch, claim_id::text, next_offset, leader_epoch, applied"
+const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_generation, owner, epoch, claim_id::text, next_offset, mark, applied"
 
 func (r *fenceRow) scan(row pgx.Row) (epoch.Fence, error) {
 	err := row.Scan(&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Generation, &r.Owner,
-		&r.Epoch, &r.Claim, &r.Next, &r.LeaderEpoch, &r.Applied)
+		&r.Epoch, &r.Claim, &r.Next, &r.Mark, &r.Applied)
 	if err != nil {
 		return epoch.Fence{}, err
 	}
@@ -88,7 +88,7 @@ func (r *fenceRow) fence() (epoch.Fence, error) {
 			Log:       r.Log,
 			Source:    r.Source,
 		},
-		Generation: r.Generation, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, LeaderEpoch: r.LeaderEpoch, Applied: r.Applied,
+		Generation: r.Generation, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, Mark: r.Mark, Applied: r.Applied,
 	}, err
 }
 

@@ -74,7 +74,7 @@ func wantStock(r *rig, n int) {
 const (
 	enterSQL = `select epochfence.enter(30000, $1::int, 10000, 60000, $2::bigint[],
 		$3::text[], $4::text[], $5::int[], $6::text[]::uuid[], $7::bigint[], 'nonce')`
-	advanceSQL = `select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::int[], pg_current_xact_id()::text::bigint, 0, 'nonce')`
+	advanceSQL = `select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], pg_current_xact_id()::text::bigint, 0, 'nonce')`
 )
 
 // freeze leaves a transaction open that holds the stock and, after its
@@ -95,7 +95,7 @@ func freeze(t *testing.T, url string, f epoch.Fence, idle time.Duration) *pgx.Co
 		{"begin", nil},
 		{enterSQL, []any{idle.Milliseconds(), []int64{pgsink.ClaimLock(f.Claim)}, groups, topics, numbers, claims, from}},
 		{takeStock, nil},
-		{advanceSQL, []any{groups, topics, numbers, claims, from, []int64{int64(f.Next) + 1}, []int32{-1}}},
+		{advanceSQL, []any{groups, topics, numbers, claims, from, []int64{int64(f.Next) + 1}, []int64{-1}}},
 	} {
 		if _, err := conn.Exec(t.Context(), s.sql, s.args...); err != nil {
 			t.Fatalf("%s: %v", s.sql, err)

@@ -109,7 +109,7 @@ func TestConcurrentSeedsOfOneTopicComeOneAfterTheOther(t *testing.T) {
 	}
 	second := make(chan error, 1)
 	go func() {
-		second <- s.Seed(t.Context(), []epoch.Start{{Origin: origin(orders), Next: epoch.Position{Offset: 70, LeaderEpoch: -1}, Earliest: epoch.Position{Offset: 7, LeaderEpoch: -1}}})
+		second <- s.Seed(t.Context(), []epoch.Start{{Origin: origin(orders), Next: epoch.Position{Offset: 70, Mark: epoch.NoMark}, Earliest: epoch.Position{Offset: 7, Mark: epoch.NoMark}}})
 	}()
 	r.eventually("the second waits", waiting, "%seed%")
 	if _, err := first.Exec(t.Context(), "commit"); err != nil {
@@ -168,7 +168,7 @@ func TestAnAdvanceJudgesNoVersionThatIsBeingReplaced(t *testing.T) {
 		_, err := second.Exec(t.Context(), "begin; select set_config('epochfence.transaction', pg_current_xact_id()::text, true)")
 		if err == nil {
 			_, err = second.Exec(t.Context(), advanceSQL, []string{f.Partition.Group}, []string{f.Partition.Topic}, []int32{f.Partition.Number},
-				[]string{f.Claim.String()}, []int64{1}, []int64{2}, []int32{-1})
+				[]string{f.Claim.String()}, []int64{1}, []int64{2}, []int64{-1})
 		}
 		if err == nil {
 			_, err = second.Exec(t.Context(), "commit")

@@ -41,16 +41,16 @@ func newStatements(o Options) statements {
 		read:   "select " + fenceColumns + " from " + s + "read_fence($1::text, $2::text, $3::int)",
 		look:   "select " + fenceColumns + " from " + s + "read_fences($1::text[], $2::text[], $3::int[])",
 		seed: "select " + s + "seed($1::text, $2::text, $3::int, $4::int[], $5::text[], $6::text[], " +
-			"$7::bigint[], $8::int[], $9::bigint[], $10::int[])",
+			"$7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])",
 		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
-			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::bigint, $11::text, $12::text::uuid, $13::bigint, $14::int)",
+			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::bigint, $11::text, $12::text::uuid, $13::bigint, $14::bigint)",
 		enter: "select " + s + "enter($1::int, $2::int, $3::int, $4::int, $5::bigint[], " +
 			"$6::text[], $7::text[], $8::int[], $9::text[]::uuid[], $10::bigint[], $11::text)",
 		advance: "select " + s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], " +
-			"$5::bigint[], $6::bigint[], $7::int[], $8::bigint, $9::bigint, $10::text)",
+			"$5::bigint[], $6::bigint[], $7::bigint[], $8::bigint, $9::bigint, $10::text)",
 		hold: "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text)",
-		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::int, $6::bigint, " +
-			"$7::timestamptz, $8::bytea, $9::bytea, $10::bytea[], $11::bytea[], $12::text)",
+		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::bigint, " +
+			"$6::timestamptz, $7::bytea, $8::bytea, $9::bytea[], $10::bytea[], $11::text)",
 	}
 }
 
@@ -155,8 +155,8 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		numbers         []int32
 		logs, sources   []string
 		nexts, earliest []int64
-		nextEpochs      []int32
-		earliestEpochs  []int32
+		nextMarks       []int64
+		earliestMarks   []int64
 	)
 	for _, st := range starts {
 		if err := checkOrigin(st.Origin); err != nil {
@@ -166,15 +166,15 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		logs = append(logs, st.Log)
 		sources = append(sources, st.Source)
 		nexts = append(nexts, int64(st.Next.Offset))
-		nextEpochs = append(nextEpochs, st.Next.LeaderEpoch)
+		nextMarks = append(nextMarks, int64(st.Next.Mark))
 		earliest = append(earliest, int64(st.Earliest.Offset))
-		earliestEpochs = append(earliestEpochs, st.Earliest.LeaderEpoch)
+		earliestMarks = append(earliestMarks, int64(st.Earliest.Mark))
 	}
 	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
-		b.Queue(s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, nextEpochs, earliest, earliestEpochs)
+		b.Queue(s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, nextMarks, earliest, earliestMarks)
 	}, func(r pgx.BatchResults) error {
 		_, err := r.Exec()
 		return err

@@ -28,7 +28,7 @@ var attacks = []history{
 	{"sink restored from backup: epochs catch up with the source, and the lost claims are stale", "R1", restoredFromBackup},
 	{"sink that went back: its refusals and a look tell it from a later claim", "R5 R6", wentBack},
 	{"topic deleted and recreated: a claim for another log is refused", "R10", logChanged},
-	{"truncated log: the fence remembers the leader epoch of the last message applied", "R10", leaderEpochKept},
+	{"truncated log: the fence remembers the mark of the last message applied", "R10", markKept},
 	{"poison message in the middle: everything of the transaction is rolled back", "R1", poison},
 	{"handler that commits by itself: reported, and the fence does not move", "R3", handlerCommits},
 	{"two groups on one table do not see each other", "R9", twoGroups},

@@ -157,16 +157,16 @@ func frozenBeforeSwap(w *world) {
 	w.wantEffects(orders0, "0-1@5 2-4@6")
 }
 
-func leaderEpochKept(w *world) {
+func markKept(w *world) {
 	w.seed(orders0)
 	a := w.process("A")
 	ta := a.claims(orders0, 5)
-	if f := a.reads(orders0); f.LeaderEpoch != -1 {
-		w.Errorf("leader epoch %d before any message, want -1", f.LeaderEpoch)
+	if f := a.reads(orders0); f.Mark != epoch.NoMark {
+		w.Errorf("mark %d before any message, want none", f.Mark)
 	}
-	for _, le := range []int32{0, 7, -1, math.MaxInt32} {
+	for _, mark := range []epoch.Mark{0, 7, epoch.NoMark, math.MaxInt64} {
 		as := ta.advance(1)
-		as.LeaderEpoch = le
+		as.Mark = mark
 		if err := a.commit([]epoch.Advance{as}, func(context.Context, any) error { return nil }); err != nil {
 			w.Fatal(err)
 		}
@@ -176,8 +176,8 @@ func leaderEpochKept(w *world) {
 	ta.applies(0) // applies no message, so there is no later one
 	ta.wantFence()
 	tb := w.process("B").claims(orders0, 6)
-	if tb.LeaderEpoch != math.MaxInt32 {
-		w.Errorf("leader epoch %d after the next claim, want %d", tb.LeaderEpoch, math.MaxInt32)
+	if tb.Mark != math.MaxInt64 {
+		w.Errorf("mark %d after the next claim, want %d", tb.Mark, math.MaxInt64)
 	}
 }
 

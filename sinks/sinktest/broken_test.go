@@ -119,7 +119,7 @@ var broken = []struct {
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 			f, err := fs.Claim(seen, c)
 			if err == nil {
-				f.Next, f.LeaderEpoch = seen.Next, seen.LeaderEpoch
+				f.Next, f.Mark = seen.Next, seen.Mark
 				fs[c.Partition] = f
 			}
 			return f, err
@@ -131,7 +131,7 @@ var broken = []struct {
 			c.Adopt = nil
 			f, err := fs.Claim(seen, c)
 			if err == nil && at != nil {
-				f.Next, f.LeaderEpoch, f.Applied = at.Offset, at.LeaderEpoch, true
+				f.Next, f.Mark, f.Applied = at.Offset, at.Mark, true
 				fs[c.Partition] = f
 			}
 			return f, err
@@ -146,19 +146,19 @@ var broken = []struct {
 			return fs.Claim(seen, c)
 		}
 	}, "of many first claims that adopt"},
-	{"a position that is adopted has no leader epoch", "R10", func(db *toy) {
+	{"a position that is adopted has no mark", "R10", func(db *toy) {
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 			if c.Adopt != nil {
-				c.Adopt = &epoch.Position{Offset: c.Adopt.Offset, LeaderEpoch: -1}
+				c.Adopt = &epoch.Position{Offset: c.Adopt.Offset, Mark: epoch.NoMark}
 			}
 			return fs.Claim(seen, c)
 		}
 	}, "the first claim of a fence may adopt"},
-	{"a seeded position has no leader epoch", "R10", func(db *toy) {
+	{"a seeded position has no mark", "R10", func(db *toy) {
 		db.seed = func(fs epoch.Fences, starts []epoch.Start) error {
 			starts = slices.Clone(starts)
 			for i := range starts {
-				starts[i].Next.LeaderEpoch = -1
+				starts[i].Next.Mark = epoch.NoMark
 			}
 			return fs.Seed(starts)
 		}
@@ -314,7 +314,7 @@ var broken = []struct {
 		db.seed = func(fs epoch.Fences, starts []epoch.Start) error {
 			for _, s := range starts {
 				if _, ok := fs[s.Partition]; !ok {
-					fs[s.Partition] = epoch.Fence{Origin: s.Origin, Next: s.Next.Offset, LeaderEpoch: s.Next.LeaderEpoch}
+					fs[s.Partition] = epoch.Fence{Origin: s.Origin, Next: s.Next.Offset, Mark: s.Next.Mark}
 				}
 			}
 			return nil
@@ -376,14 +376,14 @@ var broken = []struct {
 	{"a claim makes the fence it does not find", "R9", func(db *toy) {
 		db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 			if _, ok := fs[c.Partition]; !ok {
-				fs[c.Partition] = epoch.Fence{Origin: c.Origin, LeaderEpoch: -1}
+				fs[c.Partition] = epoch.Fence{Origin: c.Origin, Mark: epoch.NoMark}
 			}
 			return fs.Claim(seen, c)
 		}
 	}, "a partition without a fence is missing"},
-	{"the leader epoch is forgotten", "R10", func(db *toy) {
+	{"the mark is forgotten", "R10", func(db *toy) {
 		db.advance = eachAdvance(func(f epoch.Fence, a epoch.Advance) (epoch.Fence, error) {
-			a.LeaderEpoch = -1
+			a.Mark = epoch.NoMark
 			return f.Advanced(a)
 		})
 	}, "truncated log"},

@@ -36,7 +36,7 @@ func missingFence(w *world) {
 	for name, err := range map[string]error{
 		"read": func() error { _, err := a.sink.Fence(w.ctx, orders0); return err }(),
 		"claim": func() error {
-			_, err := a.sink.Claim(w.ctx, epoch.Fence{Origin: origin(orders0), LeaderEpoch: -1}, epoch.NewClaim(lease(orders0, 5, "A")))
+			_, err := a.sink.Claim(w.ctx, epoch.Fence{Origin: origin(orders0), Mark: epoch.NoMark}, epoch.NewClaim(lease(orders0, 5, "A")))
 			return err
 		}(),
 	} {
@@ -54,7 +54,7 @@ func missingFence(w *world) {
 func readBack(w *world) {
 	w.seedAt(3, orders0)
 	a, b := w.process("A"), w.process("B")
-	want := epoch.Fence{Origin: origin(orders0), Next: 3, LeaderEpoch: -1}
+	want := epoch.Fence{Origin: origin(orders0), Next: 3, Mark: epoch.NoMark}
 	if f := b.reads(orders0); f != want {
 		w.Fatalf("the seeded fence is\n%+v, want\n%+v", f, want)
 	}
@@ -164,7 +164,7 @@ func noLease(w *world) {
 		_, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(lease(orders0, generation, "A")))
 		w.wantOnly(err, epoch.ErrNoLease, "A claims under generation %d", generation)
 	}
-	want := epoch.Fence{Origin: origin(orders0), LeaderEpoch: -1}
+	want := epoch.Fence{Origin: origin(orders0), Mark: epoch.NoMark}
 	if f := a.reads(orders0); f != want {
 		w.Errorf("the fence is\n%+v, want\n%+v", f, want)
 	}
@@ -259,8 +259,8 @@ func claimKeepsPosition(w *world) {
 	seen := a.reads(orders0)
 	ta.applies(3) // between read and swap
 	tb := w.process("B").swaps(seen, lease(orders0, 6, "B"))
-	if tb.Next != 103 || tb.LeaderEpoch != ta.LeaderEpoch {
-		w.Errorf("the claim's fence stands at offset %d, leader epoch %d; want 103 and %d", tb.Next, tb.LeaderEpoch, ta.LeaderEpoch)
+	if tb.Next != 103 || tb.Mark != ta.Mark {
+		w.Errorf("the claim's fence stands at offset %d, mark %d; want 103 and %d", tb.Next, tb.Mark, ta.Mark)
 	}
 	tb.wantFence()
 }
@@ -270,7 +270,7 @@ func adopting(w *world) {
 	a := w.process("A")
 	adopt := func(seen epoch.Fence, at epoch.Offset) (epoch.Fence, error) {
 		c := epoch.NewClaim(lease(seen.Partition, 5, "A"))
-		c.Adopt = &epoch.Position{Offset: at, LeaderEpoch: 7}
+		c.Adopt = &epoch.Position{Offset: at, Mark: 7}
 		return a.sink.Claim(w.ctx, seen, c)
 	}
 	for _, p := range []epoch.Partition{orders0, orders1} {
@@ -283,8 +283,8 @@ func adopting(w *world) {
 			w.Fatalf("A claims %s and adopts %d: %v", p, at, err)
 		}
 		ta := &tenure{process: a, Fence: f}
-		if f.Next != at || f.LeaderEpoch != 7 || !f.Applied {
-			w.Errorf("the claim that adopts offset %d, leader epoch 7, returned\n%+v", at, f)
+		if f.Next != at || f.Mark != 7 || !f.Applied {
+			w.Errorf("the claim that adopts offset %d, mark 7, returned\n%+v", at, f)
 		}
 		ta.wantFence()
 		for _, again := range []epoch.Offset{at, 500} {
@@ -306,14 +306,14 @@ func oneAdopts(w *world) {
 		won := make(chan epoch.Fence, 4)
 		w.together(4, func(n int, a *process) {
 			c := epoch.NewClaim(lease(p, int64(n+1), a.name))
-			c.Adopt = &epoch.Position{Offset: epoch.Offset(100 + n), LeaderEpoch: int32(n)}
+			c.Adopt = &epoch.Position{Offset: epoch.Offset(100 + n), Mark: epoch.Mark(n)}
 			f, err := a.sink.Claim(w.ctx, seen, c)
 			if err != nil {
 				w.isOnly(err, epoch.ErrStale, "process %d claims", n)
 				return
 			}
-			if f.Next != c.Adopt.Offset || f.LeaderEpoch != c.Adopt.LeaderEpoch {
-				w.Errorf("round %d: the claim that adopts %d stands at %d, leader epoch %d", round, c.Adopt.Offset, f.Next, f.LeaderEpoch)
+			if f.Next != c.Adopt.Offset || f.Mark != c.Adopt.Mark {
+				w.Errorf("round %d: the claim that adopts %d stands at %d, mark %d", round, c.Adopt.Offset, f.Next, f.Mark)
 			}
 			won <- f
 		})

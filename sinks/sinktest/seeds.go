@@ -22,9 +22,9 @@ func start(p epoch.Partition, next, earliest epoch.Offset) epoch.Start {
 	return epoch.Start{Origin: origin(p), Next: position(next), Earliest: position(earliest)}
 }
 
-// position has a leader epoch of its own for each offset.
+// position has a mark of its own for each offset.
 func position(o epoch.Offset) epoch.Position {
-	return epoch.Position{Offset: o, LeaderEpoch: int32(o) + 1000}
+	return epoch.Position{Offset: o, Mark: epoch.Mark(o) + 1000}
 }
 
 func (a *process) seeds(starts ...epoch.Start) {
@@ -37,7 +37,7 @@ func (a *process) seeds(starts ...epoch.Start) {
 // wantStart fails the test unless p has an unclaimed fence at next.
 func (a *process) wantStart(p epoch.Partition, next epoch.Offset) {
 	a.w.Helper()
-	want := epoch.Fence{Origin: origin(p), Next: next, LeaderEpoch: position(next).LeaderEpoch}
+	want := epoch.Fence{Origin: origin(p), Next: next, Mark: position(next).Mark}
 	if f := a.reads(p); f != want {
 		a.w.Fatalf("the seeded fence is\n%+v, want\n%+v", f, want)
 	}

@@ -64,7 +64,7 @@ func (w *world) seedAt(next epoch.Offset, ps ...epoch.Partition) {
 	w.Helper()
 	var starts []epoch.Start
 	for _, p := range ps {
-		at := epoch.Position{Offset: next, LeaderEpoch: -1}
+		at := epoch.Position{Offset: next, Mark: epoch.NoMark}
 		starts = append(starts, epoch.Start{Origin: origin(p), Next: at, Earliest: at})
 	}
 	if err := w.db.Open(w).Seed(w.ctx, starts); err != nil {
@@ -107,7 +107,7 @@ func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 		a.w.Fatalf("the history itself is wrong: %v", err)
 	}
 	// The position may have moved between read and swap; nothing else may.
-	if want.Next, want.LeaderEpoch, want.Applied = f.Next, f.LeaderEpoch, f.Applied; f != want {
+	if want.Next, want.Mark, want.Applied = f.Next, f.Mark, f.Applied; f != want {
 		a.w.Fatalf("%s claims %s under lease generation %d: the fence is\n%+v, want\n%+v", a.name, l.Partition, l.Generation, f, want)
 	}
 	return &tenure{process: a, Fence: f}
@@ -130,11 +130,11 @@ type tenure struct {
 // advance moves the fence from its position by some messages.
 func (t *tenure) advance(messages int) epoch.Advance {
 	return epoch.Advance{
-		Partition:   t.Partition,
-		Claim:       t.Claim,
-		From:        t.Next,
-		To:          t.Next + epoch.Offset(messages),
-		LeaderEpoch: int32(t.Next & 0xff), // some number that changes
+		Partition: t.Partition,
+		Claim:     t.Claim,
+		From:      t.Next,
+		To:        t.Next + epoch.Offset(messages),
+		Mark:      epoch.Mark(t.Next & 0xff), // some number that changes
 	}
 }
 
@@ -214,7 +214,7 @@ func (t *tenure) tries(messages int) error {
 func (t *tenure) moves(a epoch.Advance) {
 	t.Next = a.To
 	if a.To > a.From {
-		t.LeaderEpoch, t.Applied = a.LeaderEpoch, true
+		t.Mark, t.Applied = a.Mark, true
 	}
 }
 

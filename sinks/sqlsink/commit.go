@@ -120,7 +120,7 @@ func (s *Sink) advanceAll(ctx context.Context, t *transaction, as []epoch.Advanc
 // error, which keeps Commit from its COMMIT.
 func (s *Sink) advance(ctx context.Context, t *transaction, a epoch.Advance, update func(args ...any) (sql.Result, error)) error {
 	if a.Claim != (epoch.ClaimID{}) { // which a fence has that nobody has claimed
-		r, err := update(int64(a.To), a.LeaderEpoch, int64(a.To), int64(a.To),
+		r, err := update(int64(a.To), int64(a.Mark), int64(a.To), int64(a.To),
 			a.Partition.Group, a.Partition.Topic, a.Partition.Number, a.Claim[:], int64(a.From))
 		if err = oneRow(r, err); !errors.Is(err, errNoRow) {
 			return err

@@ -28,7 +28,7 @@ func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.
 	}
 	_, err = tx.ExecContext(ctx, s.q.deadLetter,
 		p.Group, p.Topic, p.Number, int64(m.Offset), int64(e),
-		m.Key, m.Value, string(text), written, m.LeaderEpoch, fmt.Sprint(cause))
+		m.Key, m.Value, string(text), written, fmt.Sprint(cause))
 	if err != nil {
 		return fmt.Errorf("sqlsink: dead letter %s at offset %d: %w", p, m.Offset, err)
 	}

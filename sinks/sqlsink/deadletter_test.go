@@ -17,9 +17,8 @@ func TestADeadLetterKeepsWhatIsNeededToSendTheMessageAgain(t *testing.T) {
 	f := claim(t, s, 7)
 	m := epoch.Message{
 		Topic: "orders", Partition: 0, Offset: 0, Key: []byte("\xff\x00key"), Value: nil,
-		Headers:     []epoch.Header{{Key: "a", Value: []byte("\xfe")}, {Key: "a", Value: nil}, {Key: "\xff\x00", Value: []byte{}}},
-		Time:        time.Date(2026, 3, 4, 5, 6, 7, 8000, time.FixedZone("", 3600)),
-		LeaderEpoch: 4,
+		Headers: []epoch.Header{{Key: "a", Value: []byte("\xfe")}, {Key: "a", Value: nil}, {Key: "\xff\x00", Value: []byte{}}},
+		Time:    time.Date(2026, 3, 4, 5, 6, 7, 8000, time.FixedZone("", 3600)),
 	}
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
 		return s.DeadLetter(ctx, tx, m, f.Epoch, errors.New("it's \"poison\""))
@@ -30,21 +29,21 @@ func TestADeadLetterKeepsWhatIsNeededToSendTheMessageAgain(t *testing.T) {
 	wantNext(t, s, 1)
 	var (
 		group, topic, headers, written, cause, deadAt string
-		number, leaderEpoch                           int32
+		number                                        int32
 		offset, e                                     int64
 		key, value                                    []byte
 		valueKind                                     string
 	)
 	err = db.QueryRow(`SELECT consumer_group, topic, number, message_offset, epoch, message_key, message_value, typeof(message_value),
-		headers, message_time, leader_epoch, cause, dead_at FROM epochfence_dead_letters`).Scan(&group, &topic, &number, &offset, &e,
-		&key, &value, &valueKind, &headers, &written, &leaderEpoch, &cause, &deadAt)
+		headers, message_time, cause, dead_at FROM epochfence_dead_letters`).Scan(&group, &topic, &number, &offset, &e,
+		&key, &value, &valueKind, &headers, &written, &cause, &deadAt)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if group != "billing" || topic != "orders" || number != 0 || offset != 0 || e != 7 || string(key) != "\xff\x00key" ||
 		valueKind != "null" || headers != `[{"key":"a","value":"/g=="},{"key":"a","value":null},{"key_bytes":"/wA=","value":""}]` ||
-		written != "2026-03-04T04:06:07.000008Z" || leaderEpoch != 4 || cause != `it's "poison"` {
-		t.Errorf("dead letter: %q %q %d %d %d %q %s %s %s %d %q", group, topic, number, offset, e, key, valueKind, headers, written, leaderEpoch, cause)
+		written != "2026-03-04T04:06:07.000008Z" || cause != `it's "poison"` {
+		t.Errorf("dead letter: %q %q %d %d %d %q %s %s %s %q", group, topic, number, offset, e, key, valueKind, headers, written, cause)
 	}
 	if at, err := time.Parse(time.RFC3339Nano, deadAt); err != nil || time.Since(at).Abs() > time.Hour {
 		t.Errorf("put aside at %q, %v", deadAt, err)

@@ -62,7 +62,7 @@ func Example() {
 	apply := func(ctx context.Context, tx *sqlsink.Tx) error {
 		return handle(ctx, tx, epoch.Message{Topic: p.Topic, Offset: ours.Next, Value: []byte("lamp")}, ours.Epoch)
 	}
-	advance := []epoch.Advance{{Partition: p, Claim: ours.Claim, From: 0, To: 1, LeaderEpoch: -1}}
+	advance := []epoch.Advance{{Partition: p, Claim: ours.Claim, From: 0, To: 1, Mark: epoch.NoMark}}
 	fmt.Println(sink.Commit(ctx, advance, apply))
 
 	// Once more, as after a lost acknowledgement: refused, and rolled back.

@@ -177,7 +177,7 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 		if _, ok := known[p]; ok {
 			continue
 		}
-		if _, err := t.conn.ExecContext(within, s.q.insert, p.Group, p.Topic, p.Number, f.Log, f.Source, int64(f.Next), f.LeaderEpoch); err != nil {
+		if _, err := t.conn.ExecContext(within, s.q.insert, p.Group, p.Topic, p.Number, f.Log, f.Source, int64(f.Next), int64(f.Mark)); err != nil {
 			return err
 		}
 	}
@@ -227,14 +227,14 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	if err != nil {
 		return epoch.Fence{}, err
 	}
-	var next, leaderEpoch, applied any // NULL: as they are
+	var next, mark, applied any // NULL: as they are
 	if c.Adopt != nil {
-		next, leaderEpoch, applied = int64(f.Next), f.LeaderEpoch, f.Applied
+		next, mark, applied = int64(f.Next), int64(f.Mark), f.Applied
 	}
 	// The comparison stands in the statement too: whatever the locks are
 	// worth, no claim but the one that was seen is ever replaced.
 	r, err := t.conn.ExecContext(within, s.q.claim,
-		f.Generation, f.Owner, int64(f.Epoch), f.Claim[:], next, leaderEpoch, applied,
+		f.Generation, f.Owner, int64(f.Epoch), f.Claim[:], next, mark, applied,
 		c.Partition.Group, c.Partition.Topic, c.Partition.Number, int64(seen.Epoch), seen.Claim[:])
 	if err := oneRow(r, err); err != nil {
 		return epoch.Fence{}, err
@@ -276,7 +276,7 @@ func (s *Sink) read(ctx context.Context, q querier, query string, p epoch.Partit
 func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) error {
 	var claim []byte
 	if err := row.Scan(slices.Concat(before, []any{&f.Log, &f.Source, &f.Generation, &f.Owner,
-		&f.Epoch, &claim, &f.Next, &f.LeaderEpoch, &f.Applied})...); err != nil {
+		&f.Epoch, &claim, &f.Next, &f.Mark, &f.Applied})...); err != nil {
 		return err
 	}
 	if len(claim) != len(f.Claim) {

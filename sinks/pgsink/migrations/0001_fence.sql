@@ -43,7 +43,7 @@ create table "epochfence".fence (
     epoch            bigint not null default 0, -- zero: seeded, never claimed
     claim_id         uuid not null default '00000000-0000-0000-0000-000000000000',
     next_offset      bigint not null,           -- the next message to apply
-    leader_epoch     integer not null default -1, -- of the message before next_offset, or a later one of its log
+    mark             bigint not null default -1, -- what the source recognises its log by at next_offset; -1: nothing
     applied          boolean not null default false, -- the group has applied what is before next_offset
     claimed_at       timestamptz,               -- for people
     advanced_at      timestamptz,               -- for people
@@ -93,8 +93,8 @@ $$;
 -- group and topic come one after the other. It relies on READ COMMITTED: the
 -- statements after the lock see what the call before it did.
 create function "epochfence".seed(in_group text, in_topic text, lock_timeout_ms integer,
-    partitions integer[], logs text[], sources text[], nexts bigint[], next_epochs integer[],
-    earliests bigint[], earliest_epochs integer[])
+    partitions integer[], logs text[], sources text[], nexts bigint[], next_marks bigint[],
+    earliests bigint[], earliest_marks bigint[])
 returns void
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
@@ -104,11 +104,11 @@ begin
     perform set_config('lock_timeout', lock_timeout_ms::text, true);
     perform pg_advisory_xact_lock(hashtextextended(in_group, hashtextextended(in_topic, 0)));
     known := exists (select from fence f where f.group_name = in_group and f.topic = in_topic);
-    insert into fence (group_name, topic, partition, log_id, lease_source, next_offset, leader_epoch)
+    insert into fence (group_name, topic, partition, log_id, lease_source, next_offset, mark)
     select in_group, in_topic, s.partition, s.log, s.source,
-        case when known then s.earliest else s.next end, case when known then s.earliest_epoch else s.next_epoch end
-    from unnest(partitions, logs, sources, nexts, next_epochs, earliests, earliest_epochs)
-        with ordinality as s (partition, log, source, next, next_epoch, earliest, earliest_epoch, position)
+        case when known then s.earliest else s.next end, case when known then s.earliest_mark else s.next_mark end
+    from unnest(partitions, logs, sources, nexts, next_marks, earliests, earliest_marks)
+        with ordinality as s (partition, log, source, next, next_mark, earliest, earliest_mark, position)
     order by s.position
     on conflict do nothing;
 end
@@ -119,7 +119,7 @@ $$;
 -- is the newest.
 create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
     seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
-    adopt_offset bigint, adopt_epoch integer)
+    adopt_offset bigint, adopt_mark bigint)
 returns setof "epochfence".fence
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
@@ -160,7 +160,7 @@ begin
     set lease_generation = generation, owner = new_owner, epoch = greatest(generation, t.epoch + 1, above + 1),
         claim_id = new_claim, claimed_at = clock_timestamp(),
         next_offset = coalesce(adopt_offset, t.next_offset), applied = t.applied or adopt_offset is not null,
-        leader_epoch = case when adopt_offset is null then t.leader_epoch else adopt_epoch end
+        mark = case when adopt_offset is null then t.mark else adopt_mark end
     where t.group_name = in_group and t.topic = in_topic and t.partition = in_partition
     returning t.*;
 end
@@ -259,7 +259,7 @@ $$;
 -- is where I started, or it raises. It returns the nonce: who reads that knows
 -- that the answer is this one's, and not that of a statement of the handler's.
 create function "epochfence".advance(groups text[], topics text[], partitions integer[], claims uuid[],
-    froms bigint[], tos bigint[], leader_epochs integer[], xid bigint, lock bigint, nonce text)
+    froms bigint[], tos bigint[], marks bigint[], xid bigint, lock bigint, nonce text)
 returns text
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
@@ -271,7 +271,7 @@ begin
         for attempt in 1 .. 2 loop
             update fence f
             set next_offset = tos[i], advanced_at = clock_timestamp(),
-                leader_epoch = case when tos[i] > froms[i] then leader_epochs[i] else f.leader_epoch end,
+                mark = case when tos[i] > froms[i] then marks[i] else f.mark end,
                 applied = f.applied or tos[i] > froms[i]
             where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
                 and f.claim_id = claims[i] and f.next_offset = froms[i]

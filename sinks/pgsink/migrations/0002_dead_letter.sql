@@ -7,7 +7,6 @@ create table "epochfence".dead_letter (
     topic          text collate "C" not null,
     partition      integer not null,
     message_offset bigint not null,
-    leader_epoch   integer not null,
     epoch          bigint not null,  -- under which the message was given up
     message_time   timestamptz,
     key            bytea,
@@ -21,14 +20,14 @@ create table "epochfence".dead_letter (
 create index dead_letter_partition on "epochfence".dead_letter (topic, partition, message_offset);
 
 create function "epochfence".dead_letter(in_group text, in_topic text, in_partition integer, in_offset bigint,
-    in_leader_epoch integer, in_epoch bigint, in_time timestamptz, in_key bytea, in_value bytea,
+    in_epoch bigint, in_time timestamptz, in_key bytea, in_value bytea,
     in_header_keys bytea[], in_header_values bytea[], in_error text)
 returns void
 language sql security definer set search_path = "epochfence", pg_temp
 as $$
-    insert into dead_letter (group_name, topic, partition, message_offset, leader_epoch, epoch, message_time,
+    insert into dead_letter (group_name, topic, partition, message_offset, epoch, message_time,
         key, value, header_keys, header_values, error)
-    values (in_group, in_topic, in_partition, in_offset, in_leader_epoch, in_epoch, in_time,
+    values (in_group, in_topic, in_partition, in_offset, in_epoch, in_time,
         in_key, in_value, in_header_keys, in_header_values, in_error)
 $$;
 

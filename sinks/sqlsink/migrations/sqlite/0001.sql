@@ -13,7 +13,7 @@ CREATE TABLE {{prefix}}fences (
     epoch            INTEGER NOT NULL DEFAULT 0,  -- 0: not yet claimed
     claim            BLOB    NOT NULL DEFAULT x'00000000000000000000000000000000',
     next_offset      INTEGER NOT NULL,            -- of the next message to apply
-    leader_epoch     INTEGER NOT NULL DEFAULT -1, -- of the last message applied, or of the log where the partition began
+    mark             INTEGER NOT NULL DEFAULT -1, -- what the source recognises its log by at next_offset; -1: nothing
     applied          INTEGER NOT NULL DEFAULT 0,  -- 1: the group has applied what is before next_offset
     claimed_at       TEXT,                        -- UTC; for people, nothing compares them
     advanced_at      TEXT,
@@ -33,7 +33,6 @@ CREATE TABLE {{prefix}}dead_letters (
     message_value  BLOB,
     headers        TEXT    NOT NULL,            -- JSON: [{"key":"…","value":"base64"}], "key_bytes" in base64 for a key that is not UTF-8
     message_time   TEXT,                        -- UTC
-    leader_epoch   INTEGER NOT NULL,
     cause          TEXT    NOT NULL,
     dead_at        TEXT    NOT NULL             -- UTC
 ) STRICT;
