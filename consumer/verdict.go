@@ -80,8 +80,8 @@ type policy struct {
 // order of the cases is part of the protocol: a refusal by a fence comes before
 // doubt, and doubt before blame.
 func (p policy) judge(tried []trial, r result) []verdict {
-	refusal, at := refusal(r.err)
-	refused := slices.IndexFunc(tried, func(t trial) bool { return t.partition == at })
+	refused, whose := refusal(r.err)
+	i := slices.IndexFunc(tried, func(t trial) bool { return t.partition == whose })
 	lost := slices.ContainsFunc(tried, func(t trial) bool { return t.lost })
 	switch err := r.err; {
 	case err == nil:
@@ -92,8 +92,8 @@ func (p policy) judge(tried []trial, r result) []verdict {
 		// again would write it again.
 		return each(tried, verdict{action: haltForGood, err: err})
 
-	case refused >= 0:
-		return but(each(tried, verdict{action: retry, err: err}), refused, refusal)
+	case i >= 0:
+		return but(each(tried, verdict{action: retry, err: err}), i, refused)
 
 	case errors.Is(err, epoch.ErrInDoubt):
 		return p.doubt(tried, r)

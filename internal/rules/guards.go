@@ -205,10 +205,10 @@ var guardsOfTheRest = []guard{
 		{"epoch/back.go", "case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:", "case now.Next < f.Next:"},
 	}, "epoch", "TestStillTellsASinkThatWentBackFromALaterClaim"},
 	{"R6", "one refusal ends the claims of all that shared the transaction", []edit{
-		{verdicts, "but(each(tried, verdict{action: retry, err: err}), refused, refusal)", "each(tried, refusal)"},
+		{verdicts, "but(each(tried, verdict{action: retry, err: err}), i, refused)", "each(tried, refused)"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
 	{"R6", "a refusal is the first partition's, whoever is named", []edit{
-		{verdicts, "bool { return t.partition == at })", "bool { return at != t.partition || true })"},
+		{verdicts, "bool { return t.partition == whose })", "bool { return whose != t.partition || true })"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
 	{"R6", "a lease known to be lost is asked for again", []edit{
 		{owning, "errors.Is(err, ErrLost) {", "errors.Is(err, ErrLost) && false {"},
@@ -389,7 +389,7 @@ var guardsOfTheRest = []guard{
 		{"consumer/handlers.go", "err := context.Cause(ctx); err != nil {", "err := context.Cause(ctx); err != nil && false {"},
 	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
 	{"R13", "work beside the messages has no deadline", []edit{
-		{aside, "context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)", "context.WithTimeoutCause(b.owner.loop.base, 1000*time.Hour, errTimeout)"},
+		{aside, "context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)", "context.WithTimeoutCause(b.owner.loop.base, 1000*timeout, errTimeout)"},
 	}, "consumer", "TestWorkBesideIsBoundedInTime"},
 	{"R13", "heartbeats may be as rare as the lease is long", []edit{
 		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},
