@@ -91,6 +91,14 @@ func (s *Source) mirrored(ctx context.Context, p place) (mirror, bool, error) {
 // publish writes the position where people look, if it is a new one. Nothing is
 // decided by it, so that a write that fails is made up for by the next.
 func (t *tenure) publish(ctx context.Context) {
+	// One at a time: of two whose writes and answers cross, the older position would
+	// stay for as long as the partition is quiet.
+	select {
+	case t.writing <- struct{}{}:
+		defer func() { <-t.writing }()
+	case <-ctx.Done():
+		return
+	}
 	t.mu.Lock()
 	at, due := t.position, t.known && (t.published == nil || *t.published != t.position.Next)
 	t.mu.Unlock()

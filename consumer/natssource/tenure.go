@@ -27,6 +27,7 @@ type tenure struct {
 	asked    func()        // closes draining
 	done     chan struct{} // closed when own has returned
 	reading  atomic.Bool
+	writing  chan struct{} // holds a token while the position is being published
 
 	mu        sync.Mutex
 	position  epoch.Fence
@@ -42,7 +43,7 @@ var _ consumer.Tenure = (*tenure)(nil)
 func (s *Source) newTenure(p place, log *streamLog, l *lease) *tenure {
 	t := &tenure{
 		place: p, s: s, log: log, life: log.incarnation(), lease: l,
-		draining: make(chan struct{}), done: make(chan struct{}),
+		draining: make(chan struct{}), done: make(chan struct{}), writing: make(chan struct{}, 1),
 	}
 	t.origin = t.originOf(p.number)
 	t.ctx, t.cancel = context.WithCancelCause(s.base)

@@ -65,6 +65,9 @@ var guardsOfNATS = []guard{
 	{"R9", "a NATS partition of which nothing was applied is passed by", []edit{
 		{nats + "/open.go", "if !r.fresh {", "if true {"},
 	}, nats, "TestSuite/a partition of which nothing was applied begins where its log begins by then"},
+	{"R8", "two positions of a NATS partition are written at once", []edit{
+		{nats + "/committed.go", "\tcase t.writing <- struct{}{}:\n\t\tdefer func() { <-t.writing }()\n", "\tdefault:\n"},
+	}, nats, "TestAPositionThatIsWrittenLateDoesNotTakeThePlaceOfANewerOne"},
 	{"R8", "the last position of a NATS tenure is not published", []edit{
 		{nats + "/balance.go", "\tif t.ctx.Err() == nil {\n\t\tt.publish(ctx)\n", "\tif t.ctx.Err() == nil {\n"},
 	}, nats, "TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished"},
