@@ -78,7 +78,7 @@ func TestAPositionThatIsWrittenLateDoesNotTakeThePlaceOfANewerOne(t *testing.T) 
 		t.Fatal("the partition was not granted")
 	}
 	publish := func(next epoch.Offset) (done chan struct{}) {
-		tn.Mirror(epoch.Fence{Origin: tn.Origin(), Epoch: 1, Next: next, LeaderEpoch: -1, Applied: true})
+		tn.Mirror(epoch.Fence{Origin: tn.Origin(), Epoch: 1, Next: next, Mark: epoch.NoMark, Applied: true})
 		done = make(chan struct{})
 		go func() {
 			defer close(done)
