@@ -18,8 +18,9 @@ type laneKey struct {
 type lane struct {
 	key     laneKey
 	id      int64
-	row     *Row // nil while it waits to be read again
-	more    bool // there may be entries behind it
+	row     *Row  // nil while it waits to be read again
+	more    bool  // there may be entries behind it
+	late    int64 // the lowest ID of one that was committed later than this one, although it is lower; 0: none
 	attempt int
 	outcome outcome
 	wait    backoff.BackOff

@@ -31,7 +31,7 @@ const (
 // relay sends the entries of one partition under one claim. Its loop runs on
 // one goroutine, which alone touches its fields; each request has another, and
 // so has the transaction under way. So requests go on while a transaction waits
-// for its turn with those of the messages.
+// for locks of those of the messages, which run beside it.
 type relay[TX any] struct {
 	*Box[TX]
 	claim  consumer.Background[TX]
@@ -51,11 +51,11 @@ type relay[TX any] struct {
 	underWay *settlement // if any; its lanes are in none of the above
 	outcomes chan error  // its outcome
 
-	after int64 // what is read so far: entries up to this ID are in a lane, or behind one
-	more  bool  // there may be entries after it
-	again int   // so many answers at the front were in a transaction that failed: none joins them
-	alone bool  // settle them one at a time, to find the one at fault
-	apart bool  // read the next entries in a transaction that settles nothing
+	at    Cursor // what is read so far: these entries are in a lane, or behind one
+	more  bool   // there may be others
+	again int    // so many answers at the front were in a transaction that failed: none joins them
+	alone bool   // settle them one at a time, to find the one at fault
+	apart bool   // read the next entries in a transaction that settles nothing
 	pause backoff.BackOff
 
 	stopped map[target]*stop

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -33,8 +34,10 @@ type database struct {
 }
 
 type state struct {
-	rows map[int64]outbox.Row
-	list []string
+	rows   map[int64]outbox.Row
+	added  map[int64]int // the commit of each entry
+	commit int
+	list   []string
 }
 
 // tx is a transaction on a copy.
@@ -45,12 +48,33 @@ type tx struct {
 
 func (t *tx) note(s string) { t.list = append(slices.Clone(t.list), s) }
 
-func newDatabase() *database { return &database{state: state{rows: map[int64]outbox.Row{}}} }
+func newDatabase() *database {
+	return &database{state: state{rows: map[int64]outbox.Row{}, added: map[int64]int{}}}
+}
+
+// open is a transaction that has added entries, and commits when it is told to:
+// others run and commit beside it.
+type open struct {
+	db   *database
+	rows []outbox.Row
+}
+
+func (o *open) commit() {
+	o.db.mu.Lock()
+	defer o.db.mu.Unlock()
+	s := &o.db.state
+	s.rows, s.added = maps.Clone(s.rows), maps.Clone(s.added)
+	s.commit++
+	for _, row := range o.rows {
+		s.rows[row.ID], s.added[row.ID] = row, s.commit
+	}
+}
 
 func (db *database) do(apply func(*tx) error) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	t := &tx{db: db, state: state{rows: maps.Clone(db.state.rows), list: db.state.list}}
+	t := &tx{db: db, state: db.state}
+	t.rows, t.added, t.state.commit = maps.Clone(t.rows), maps.Clone(t.added), t.state.commit+1
 	db.begun++
 	err := apply(t)
 	if err == nil && db.fail != nil {
@@ -79,24 +103,35 @@ type table struct{}
 
 func (table) Add(_ context.Context, t *tx, _ epoch.Partition, e outbox.Entry) error {
 	t.db.last++
-	t.rows[t.db.last] = outbox.Row{ID: t.db.last, Entry: e}
+	t.rows[t.db.last], t.added[t.db.last] = outbox.Row{ID: t.db.last, Entry: e}, t.state.commit
 	return nil
 }
 
-func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, after int64, limit int) (all []outbox.Row, err error) {
-	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
-		if id > after && len(all) < limit {
-			all = append(all, t.rows[id])
+func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, at outbox.Cursor, err error) {
+	seen, _ := strconv.Atoi(from.Seen)
+	for id, commit := range t.added {
+		if _, there := t.rows[id]; there && id <= from.ID && commit > seen {
+			from.ID = id - 1
 		}
 	}
-	return all, nil
+	at = outbox.Cursor{ID: from.ID, Seen: strconv.Itoa(t.state.commit)}
+	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
+		if id > from.ID && len(all) < limit {
+			all = append(all, t.rows[id])
+			at.ID = id
+		}
+	}
+	return all, at, nil
 }
 
-func (table) Next(_ context.Context, t *tx, _ epoch.Partition, after []outbox.Place) (all []outbox.Row, err error) {
+func (table) Next(_ context.Context, t *tx, _ epoch.Partition, at outbox.Cursor, after []outbox.Place) (all []outbox.Row, err error) {
+	seen, _ := strconv.Atoi(at.Seen)
 	for _, a := range after {
 		for _, id := range slices.Sorted(maps.Keys(t.rows)) {
 			if id > a.ID && t.rows[id].Key == a.Key {
-				all = append(all, t.rows[id])
+				if t.added[id] <= seen {
+					all = append(all, t.rows[id])
+				}
 				break
 			}
 		}
@@ -256,6 +291,28 @@ func (r *rig) add(entries ...string) {
 	if err != nil {
 		r.Fatal(err)
 	}
+}
+
+// adding is a transaction that has added an entry, "key body", and has not committed.
+func (r *rig) adding(entry string) *open {
+	r.Helper()
+	o := &open{db: r.db}
+	var id int64
+	r.add(entry)
+	_ = r.db.do(func(t *tx) error { // nobody has seen it
+		id = t.db.last
+		o.rows = []outbox.Row{t.rows[id]}
+		delete(t.rows, id)
+		return nil
+	})
+	return o
+}
+
+// transactions is how many have begun.
+func (r *rig) transactions() int {
+	r.db.mu.Lock()
+	defer r.db.mu.Unlock()
+	return r.db.begun
 }
 
 // running is a relay under one claim.

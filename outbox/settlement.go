@@ -16,7 +16,7 @@ type settlement struct {
 	settle []*lane  // to be deleted
 	load   []*lane  // to be read again
 	scan   bool     // look for entries that are in no lane
-	after  int64    // from here on
+	at     Cursor   // from here on, and then up to here
 	ask    []target // which have said that there is a later claim: its commit says that there is none
 
 	gone map[*lane]bool // entries that were not there any more
@@ -36,7 +36,7 @@ func (e *ownError) Unwrap() error { return e.err }
 // begin begins the next transaction, if there is something to do: it settles
 // what was answered, and reads what is to be sent next.
 func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
-	t := &settlement{}
+	t := &settlement{at: r.at}
 	if r.apart {
 		r.read(t, now)
 	}
@@ -91,7 +91,7 @@ func (r *relay[TX]) tells(t *settlement) bool {
 // read has t read what there is room for.
 func (r *relay[TX]) read(t *settlement, now time.Time) {
 	t.load = r.waiting.due(now, r.room())
-	t.scan, t.after = r.mayScan(), r.after
+	t.scan = r.mayScan()
 }
 
 func (t *settlement) reads() bool { return t.scan || len(t.load) > 0 }
@@ -125,17 +125,14 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 	if err := r.load(ctx, tx, t); err != nil {
 		return err
 	}
-	if err := r.follow(ctx, tx, t); err != nil {
-		return err
-	}
-	if t.scan {
-		rows, err := r.store.Scan(ctx, tx, r.p, t.after, scanLimit)
+	if t.scan { // after OnAnswer and OnRefused, which may have added some
+		rows, at, err := r.store.Scan(ctx, tx, r.p, t.at, scanLimit)
 		if err != nil {
 			return err
 		}
-		t.rows = rows
+		t.rows, t.at = rows, at
 	}
-	return nil
+	return r.follow(ctx, tx, t)
 }
 
 // settle deletes what was answered, and hands the answers on.
@@ -176,13 +173,22 @@ func (r *relay[TX]) load(ctx context.Context, tx TX, t *settlement) error {
 }
 
 // follow reads what comes after the entries of lanes that are done: settled, or
-// taken away by a person.
+// taken away by a person. That is the first entry of their keys that is still there,
+// of all that have been read, not only of those above: a transaction beside this one
+// may have committed lower ones since.
 func (r *relay[TX]) follow(ctx context.Context, tx TX, t *settlement) error {
 	behind := map[string]*lane{}
 	var after []Place
 	done := func(l *lane) {
 		behind[l.key.key] = l
-		after = append(after, Place{l.key.key, l.id})
+		place := min(l.id, t.at.ID)
+		if l.late > 0 {
+			place = min(place, l.late-1)
+		}
+		if len(t.rows) > 0 {
+			place = min(place, t.rows[0].ID-1)
+		}
+		after = append(after, Place{l.key.key, place})
 	}
 	for _, l := range t.settle {
 		if l.more {
@@ -197,7 +203,7 @@ func (r *relay[TX]) follow(ctx context.Context, tx TX, t *settlement) error {
 	if len(after) == 0 {
 		return nil
 	}
-	rows, err := r.store.Next(ctx, tx, r.p, after)
+	rows, err := r.store.Next(ctx, tx, r.p, t.at, after)
 	if err != nil {
 		return err
 	}
@@ -289,15 +295,18 @@ func (r *relay[TX]) committed(t *settlement) {
 	if !t.scan {
 		return
 	}
+	r.at = t.at
 	r.more = r.more || len(t.rows) == scanLimit
 	for _, row := range t.rows {
-		r.after = row.ID
 		at := laneKey{key: row.Key}
 		if row.Key == "" {
 			at.id = row.ID
 		}
 		if l := r.lanes[at]; l != nil {
 			l.more = l.more || l.id != row.ID
+			if row.ID < l.id && (l.late == 0 || row.ID < l.late) {
+				l.late = row.ID
+			}
 			continue
 		}
 		l := &lane{key: at, id: row.ID, row: &row}
@@ -317,7 +326,7 @@ func (r *relay[TX]) continueWith(l *lane, row *Row) {
 	}
 	if row.ID != l.id {
 		l.attempt, l.wait = 0, nil
-		l.more = true // perhaps
+		l.more, l.late = true, 0 // perhaps
 	}
 	l.id, l.row, l.outcome = row.ID, row, outcome{}
 	r.ready = append(r.ready, l)

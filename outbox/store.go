@@ -11,27 +11,43 @@ import (
 // Packages outbox/pgoutbox and outbox/sqloutbox hold the ones there are.
 //
 // IDs rise within a partition: an entry that is added by a transaction that
-// began after another one committed has the higher ID. The transactions of one
-// partition are fenced, so no others are compared.
+// began after another one committed has the higher ID. Transactions of one partition
+// may run beside each other, so that one may commit later than another and have lower
+// IDs. Reading must not miss those: see [Cursor].
 type Store[TX any] interface {
 	// Add stores an entry of p, which is complete, and gives it its ID.
 	Add(ctx context.Context, tx TX, p epoch.Partition, e Entry) error
 
-	// Scan returns the first entries of p with an ID above after, in order, at
-	// most limit.
-	Scan(ctx context.Context, tx TX, p epoch.Partition, after int64, limit int) ([]Row, error)
+	// Scan returns entries of p that have not been read up to from, in the order of
+	// their IDs, at most limit, and the cursor behind them. It may return some that
+	// have been read, and are still there, once more: where there is one that was
+	// committed later than others with higher IDs, it goes on from that.
+	Scan(ctx context.Context, tx TX, p epoch.Partition, from Cursor, limit int) ([]Row, Cursor, error)
 
 	// Load returns those of these entries of p that are still there, in any
 	// order.
 	Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]Row, error)
 
 	// Next returns the entries of p that follow these: of each Key the first with
-	// a higher ID, if there is one, in any order. No Key is given twice.
-	Next(ctx context.Context, tx TX, p epoch.Partition, after []Place) ([]Row, error)
+	// a higher ID, if there is one, in any order. No Key is given twice. It leaves that
+	// entry out, and so its Key, if it was not committed yet when Scan returned at: one
+	// with a lower ID may have been committed before it, and not been read. One that tx
+	// has added itself it may leave out.
+	Next(ctx context.Context, tx TX, p epoch.Partition, at Cursor, after []Place) ([]Row, error)
 
 	// Delete deletes these entries of p, and returns the IDs of those that were
 	// there.
 	Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error)
+}
+
+// Cursor says what has been read of a partition: all entries up to ID that were
+// committed when Scan returned it. The zero Cursor is where reading begins.
+type Cursor struct {
+	ID int64
+
+	// Seen is the store's own. It tells which entries were not committed then,
+	// whatever their IDs are.
+	Seen string
 }
 
 // Place is one in the order of the entries with a Key.

@@ -51,8 +51,9 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 		return nil
 	})
 	var rows []outbox.Row
+	var at outbox.Cursor
 	in(func(ctx context.Context, tx TX) (err error) {
-		rows, err = l.store.Scan(ctx, tx, orders, 0, 100)
+		rows, at, err = l.store.Scan(ctx, tx, orders, outbox.Cursor{}, 100)
 		return err
 	})
 	if len(rows) != 3*len(keys) {
@@ -75,7 +76,7 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 		for _, r := range first {
 			after = append(after, outbox.Place{Key: r.Key, ID: r.ID})
 		}
-		got, err := l.store.Next(ctx, tx, orders, after)
+		got, err := l.store.Next(ctx, tx, orders, at, after)
 		want("behind the first of each key", got, second...)
 		if err != nil {
 			return err
@@ -89,7 +90,7 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 		if err != nil {
 			return err
 		}
-		got, err = l.store.Next(ctx, tx, orders, after)
+		got, err = l.store.Next(ctx, tx, orders, at, after)
 		want("behind the first of each key, two second ones gone", got, slices.SortedFunc(slices.Values(append(slices.DeleteFunc(slices.Clone(second),
 			func(r outbox.Row) bool { return slices.Contains(gone, r.ID) }), third[0], third[3])), byID)...)
 		if err != nil {
@@ -100,7 +101,7 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 		if err != nil {
 			return err
 		}
-		got, err = l.store.Next(ctx, tx, orders, []outbox.Place{{Key: third[1].Key, ID: third[1].ID}, {Key: "unknown", ID: 0}})
+		got, err = l.store.Next(ctx, tx, orders, at, []outbox.Place{{Key: third[1].Key, ID: third[1].ID}, {Key: "unknown", ID: 0}})
 		want("behind the last", got)
 		return err
 	})
@@ -112,7 +113,7 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 		if err != nil {
 			return err
 		}
-		left, err := l.store.Scan(ctx, tx, other, 0, 100)
+		left, _, err := l.store.Scan(ctx, tx, other, outbox.Cursor{}, 100)
 		if len(left) != 3*len(keys) {
 			t.Errorf("%d entries of the other partition, want %d", len(left), 3*len(keys))
 		}

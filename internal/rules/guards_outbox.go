@@ -127,6 +127,22 @@ var guardsOfTheOutbox = []guard{
 	{"R10", "entries that are added while the relay looks are missed", []edit{
 		{settling, "r.more = r.more || len(t.rows) == scanLimit", "r.more = len(t.rows) == scanLimit"},
 	}, "outbox", "TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed"},
+	{"R10", "what commits late under a lower ID is skipped, if it was open at the last look", []edit{
+		{"outbox/pgoutbox/snapshot.go", "\t\ts.open = append(s.open, id)\n", ""},
+	}, "outbox", "TestWhatCommitsLateUnderALowerIDIsRead/PostgreSQL"},
+	{"R10", "what commits late under a lower ID is skipped, if it began since", []edit{
+		{"outbox/pgoutbox/snapshot.go", "select least((select min(low) from began), (", "select least(null::bigint, ("},
+	}, "outbox", "TestWhatCommitsLateUnderALowerIDIsRead/PostgreSQL"},
+	{"R10", "PostgreSQL's outbox is read by a plain cursor", []edit{
+		{"outbox/pgoutbox/store.go", "least($4, (select id - 1 from late))", "least($4, (select 1 + $4 from late))"},
+	}, "outbox", "TestWhatCommitsLateUnderALowerIDIsRead/PostgreSQL"},
+	{"R10", "an entry is followed by one that may come after another that has not been read", []edit{
+		{"outbox/pgoutbox/store.go", "and not (found.added_by >= $6 and found.added_by < ` + newest + `)`", "and ($6::bigint > 0 or found.added_by < ` + newest + `)`"},
+	}, "outbox", "TestWhatCommitsLateUnderALowerIDIsRead/PostgreSQL"},
+	{"R10", "an entry of a key is followed by the next higher one, also where a lower one came late", []edit{
+		{settling, "\t\t\tplace = min(place, l.late-1)\n", ""},
+		{settling, "\t\t\tplace = min(place, t.rows[0].ID-1)\n", ""},
+	}, "outbox", "TestEntriesOfAKeyKeepTheirOrderBehindOneThatIsLate"},
 	{"R10", "a body that broke off is a refusal for good", []edit{
 		{"httpfence/handler.go", "\tcase errors.As(err, &body): //", "\tcase errors.As(err, &body) && false: //"},
 	}, "httpfence", "TestABodyThatDoesNotArriveWholeIsNotRefusedForGood"},

@@ -50,19 +50,6 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 						select $1, $2, $3, 'key ' || mod(i, 70), 's', i::text, 'POST', 'http://host/', '{}', convert_to(repeat('x', 1500), 'UTF8') from generate_series(1, $4::int) i`,
 						p.Group, p.Topic, p.Number, n)
 				}
-				// The middle of the backlog, as a relay has it that has sent what was before.
-				var last int64
-				round := func(check func(what string, do func(tx pgx.Tx) error)) {
-					check("Scan", func(tx pgx.Tx) error { _, err := store.Scan(t.Context(), tx, ours, last+backlog/2, batch); return err })
-					ids, places := make([]int64, 0, batch), make([]outbox.Place, 0, batch)
-					for i := range batch {
-						ids = append(ids, last+backlog/2+int64(i))
-						places = append(places, outbox.Place{Key: fmt.Sprint("key ", i), ID: last + backlog/2 + int64(i)})
-					}
-					check("Load", func(tx pgx.Tx) error { _, err := store.Load(t.Context(), tx, ours, ids); return err })
-					check("Next", func(tx pgx.Tx) error { _, err := store.Next(t.Context(), tx, ours, places); return err })
-					check("Delete", func(tx pgx.Tx) error { _, err := store.Delete(t.Context(), tx, ours, ids); return err })
-				}
 				inTx := func(do func(tx pgx.Tx) error) {
 					t.Helper()
 					tx, err := conn.Begin(t.Context())
@@ -73,6 +60,25 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 					if err := do(tx); err != nil {
 						t.Fatal(err)
 					}
+				}
+				// The middle of the backlog, as a relay has it that has sent what was before.
+				var last int64
+				round := func(check func(what string, do func(tx pgx.Tx) error)) {
+					var at outbox.Cursor
+					inTx(func(tx pgx.Tx) (err error) {
+						_, at, err = store.Scan(t.Context(), tx, ours, outbox.Cursor{}, 1)
+						return err
+					})
+					at.ID = last + backlog/2
+					check("Scan", func(tx pgx.Tx) error { _, _, err := store.Scan(t.Context(), tx, ours, at, batch); return err })
+					ids, places := make([]int64, 0, batch), make([]outbox.Place, 0, batch)
+					for i := range batch {
+						ids = append(ids, last+backlog/2+int64(i))
+						places = append(places, outbox.Place{Key: fmt.Sprint("key ", i), ID: last + backlog/2 + int64(i)})
+					}
+					check("Load", func(tx pgx.Tx) error { _, err := store.Load(t.Context(), tx, ours, ids); return err })
+					check("Next", func(tx pgx.Tx) error { _, err := store.Next(t.Context(), tx, ours, at, places); return err })
+					check("Delete", func(tx pgx.Tx) error { _, err := store.Delete(t.Context(), tx, ours, ids); return err })
 				}
 				for _, step := range history {
 					switch step {

@@ -59,11 +59,15 @@ func Open[TX DBTX](ctx context.Context, db DB, schema string) (*Store[TX], error
 	return &Store[TX]{
 		add: `insert into ` + entries + ` (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)` +
 			` values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		scan: `select ` + row + ` from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, $4)` +
-			` and (group_name, topic, partition) <= ($1, $2, $3) order by group_name, topic, partition, id limit $5`,
+		scan: `with recursive` + committedLate(entries) + `
+			select now.now, found.* from (select pg_current_snapshot()::text) as now (now) left join lateral (
+				select ` + row + ` from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, least($4, (select id - 1 from late)))
+					and (group_name, topic, partition) <= ($1, $2, $3) order by group_name, topic, partition, id limit $7
+			) as found on true order by found.id`,
 		next: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from unnest($4::text[], $5::bigint[]) as done (order_key, id), lateral (` +
 			`select * from ` + entries + ` as e where (e.group_name, e.topic, e.partition, e.order_key, e.id) > ($1, $2, $3, done.order_key, done.id)` +
-			` order by e.group_name, e.topic, e.partition, e.order_key, e.id limit 1) as found` + inPartition + ` and found.order_key = done.order_key`,
+			` order by e.group_name, e.topic, e.partition, e.order_key, e.id limit 1) as found` + inPartition + ` and found.order_key = done.order_key` +
+			` and found.added_by <> all ($7::bigint[]) and not (found.added_by >= $6 and found.added_by < ` + newest + `)`,
 		load:   `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from ` + byID,
 		remove: `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
 	}, nil
@@ -88,22 +92,43 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.
 }
 
 // Scan is [outbox.Store]'s.
-func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, after int64, limit int) ([]outbox.Row, error) {
-	return all(ctx, tx, p, read, s.scan, p.Group, p.Topic, p.Number, after, limit)
+func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
+	before, err := parseSnapshot(from.Seen)
+	if err != nil {
+		return nil, from, err
+	}
+	found, err := all(ctx, tx, p, readSeen, s.scan, p.Group, p.Topic, p.Number, from.ID, before.end, before.open, limit)
+	if err != nil {
+		return nil, from, err
+	}
+	at := outbox.Cursor{ID: from.ID, Seen: found[0].seen} // the query has one row at least
+	if !found[0].there {
+		return nil, at, nil
+	}
+	rows := make([]outbox.Row, len(found))
+	for i, f := range found {
+		rows[i] = f.Row
+	}
+	at.ID = rows[len(rows)-1].ID
+	return rows, at, nil
 }
 
 // Load is [outbox.Store]'s.
 func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]outbox.Row, error) {
-	return all(ctx, tx, p, read, s.load, p.Group, p.Topic, p.Number, ids)
+	return all(ctx, tx, p, readRow, s.load, p.Group, p.Topic, p.Number, ids)
 }
 
 // Next is [outbox.Store]'s.
-func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, after []outbox.Place) ([]outbox.Row, error) {
+func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, at outbox.Cursor, after []outbox.Place) ([]outbox.Row, error) {
+	read, err := parseSnapshot(at.Seen)
+	if err != nil {
+		return nil, err
+	}
 	keys, ids := make([]string, len(after)), make([]int64, len(after))
 	for i, a := range after {
 		keys[i], ids[i] = a.Key, a.ID
 	}
-	return all(ctx, tx, p, read, s.next, p.Group, p.Topic, p.Number, keys, ids)
+	return all(ctx, tx, p, readRow, s.next, p.Group, p.Topic, p.Number, keys, ids, read.end, read.open)
 }
 
 // Delete is [outbox.Store]'s.
@@ -123,9 +148,14 @@ func all[T any, TX DBTX](ctx context.Context, tx TX, p epoch.Partition, read pgx
 	return found, nil
 }
 
-func read(row pgx.CollectableRow) (r outbox.Row, err error) {
+func readRow(row pgx.CollectableRow) (outbox.Row, error) {
+	var r outbox.Row
 	var header string
-	err = row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
+	err := row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
+	return withHeader(r, header, err)
+}
+
+func withHeader(r outbox.Row, header string, err error) (outbox.Row, error) {
 	if err != nil {
 		return r, err
 	}

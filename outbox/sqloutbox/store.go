@@ -73,24 +73,28 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.
 	return nil
 }
 
-// Scan is [outbox.Store]'s.
-func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, after int64, limit int) (all []outbox.Row, err error) {
-	rows, err := tx.QueryContext(ctx, s.scan, p.Group, p.Topic, p.Number, after, limit)
+// Scan is [outbox.Store]'s. SQLite has one write lock, so that transactions which add
+// entries commit in the order of their IDs.
+func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
+	rows, err := tx.QueryContext(ctx, s.scan, p.Group, p.Topic, p.Number, from.ID, limit)
 	if err != nil {
-		return nil, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
+		return nil, from, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
 	}
 	defer func() { _ = rows.Close() }()
+	var all []outbox.Row
+	at := from
 	for rows.Next() {
 		r, err := read(rows)
 		if err != nil {
-			return nil, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
+			return nil, from, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
 		}
 		all = append(all, r)
+		at.ID = r.ID
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
+		return nil, from, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
 	}
-	return all, nil
+	return all, at, nil
 }
 
 // Load is [outbox.Store]'s.
@@ -104,7 +108,7 @@ func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, ids []in
 }
 
 // Next is [outbox.Store]'s.
-func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, after []outbox.Place) (all []outbox.Row, err error) {
+func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, _ outbox.Cursor, after []outbox.Place) (all []outbox.Row, err error) {
 	for _, a := range after {
 		if all, err = one(all, p, tx.QueryRowContext(ctx, s.next, p.Group, p.Topic, p.Number, a.Key, a.ID)); err != nil {
 			return nil, err

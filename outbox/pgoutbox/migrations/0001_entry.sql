@@ -3,6 +3,7 @@ create table "epochfence_outbox".outbox_migration (
 );
 
 create table "epochfence_outbox".outbox_entry (
+    added_by        bigint not null default pg_current_xact_id()::text::bigint, -- the transaction
     id              bigint generated always as identity primary key,
     group_name      text collate "C" not null,
     topic           text collate "C" not null,
@@ -18,6 +19,7 @@ create table "epochfence_outbox".outbox_entry (
 );
 
 create index outbox_entry_partition on "epochfence_outbox".outbox_entry (group_name, topic, partition, id);
+create index outbox_entry_added_by on "epochfence_outbox".outbox_entry (group_name, topic, partition, added_by, id);
 create index outbox_entry_key on "epochfence_outbox".outbox_entry (group_name, topic, partition, order_key, id);
 
 insert into "epochfence_outbox".outbox_migration (version) values (1);

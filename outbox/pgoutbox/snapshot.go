@@ -1,0 +1,105 @@
+package pgoutbox
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/outbox"
+)
+
+// snapshot is what tells which transactions had not ended when entries were read:
+// those from end on, and those that are open. It is the Seen of a cursor, in the text
+// form of PostgreSQL's pg_snapshot.
+type snapshot struct {
+	end  int64
+	open []int64
+}
+
+// parseSnapshot takes an empty text for one after everything: then nothing was read
+// yet that another transaction could have been too late for.
+func parseSnapshot(text string) (snapshot, error) {
+	s := snapshot{end: math.MaxInt64, open: []int64{}}
+	if text == "" {
+		return s, nil
+	}
+	bad := fmt.Errorf("pgoutbox: %q is no cursor of this store", text)
+	parts := strings.Split(text, ":")
+	if len(parts) != 3 {
+		return s, bad
+	}
+	var err error
+	if s.end, err = strconv.ParseInt(parts[1], 10, 64); err != nil {
+		return s, bad
+	}
+	for x := range strings.SplitSeq(parts[2], ",") {
+		if x == "" {
+			continue
+		}
+		id, err := strconv.ParseInt(x, 10, 64)
+		if err != nil {
+			return s, bad
+		}
+		s.open = append(s.open, id)
+	}
+	return s, nil
+}
+
+// newest is where the transactions end that this statement sees. Entries that say
+// they are of a later one are of this transaction, or of another server, from which
+// they were restored: those are seen like any old entry.
+const newest = `(select pg_snapshot_xmax(pg_current_snapshot())::text::bigint)`
+
+// lateStep is how many entries are looked at a time of those that transactions
+// have added that were not there when the cursor's entries were read.
+const lateStep = 256
+
+// committedLate are expressions of a WITH RECURSIVE that end in late: the lowest id,
+// up to $4, of an entry whose transaction had not ended when the entries up to $4 were
+// read. Those are in $6, or from $5 on. All of it goes by the index on added_by, a few
+// entries at a time, whatever PostgreSQL knows about the table.
+func committedLate(entries string) string {
+	return `
+			began (looked, low, added_by) as (
+				select ` + strconv.Itoa(lateStep) + `, null::bigint, $5::bigint - 1
+			union all
+				select step.looked, least(began.low, step.low), step.added_by from began, lateral (
+					select count(*)::integer as looked, min(e.id) filter (where e.id <= $4) as low, max(e.added_by) as added_by from (
+						select added_by, id from ` + entries + ` where (group_name, topic, partition, added_by) > ($1, $2, $3, began.added_by)
+							and (group_name, topic, partition, added_by) < ($1, $2, $3, ` + newest + `)
+						order by group_name, topic, partition, added_by, id limit ` + strconv.Itoa(lateStep) + `
+					) as e
+				) as step where began.looked = ` + strconv.Itoa(lateStep) + `
+			),
+			late (id) as (
+				select least((select min(low) from began), (
+					select min(e.id) from unnest($6::bigint[]) as open (added_by), lateral (
+						select * from ` + entries + ` as e where (e.group_name, e.topic, e.partition, e.added_by, e.id) > ($1, $2, $3, open.added_by, 0)
+						order by e.group_name, e.topic, e.partition, e.added_by, e.id limit 1
+					) as e where (e.group_name, e.topic, e.partition, e.added_by) = ($1, $2, $3, open.added_by) and e.id <= $4
+				))
+			)`
+}
+
+// seenRow is a row of a scan, with the snapshot that it was read in. Of an empty one
+// there is a single row, without an entry.
+type seenRow struct {
+	outbox.Row
+	there bool
+	seen  string
+}
+
+func readSeen(row pgx.CollectableRow) (r seenRow, err error) {
+	var id *int64
+	var key, scope, idempotencyKey, method, url, header *string
+	err = row.Scan(&r.seen, &id, &key, &scope, &idempotencyKey, &method, &url, &header, &r.Body)
+	if err != nil || id == nil {
+		return r, err
+	}
+	r.ID, r.Key, r.Scope, r.IdempotencyKey, r.Method, r.URL, r.there = *id, *key, *scope, *idempotencyKey, *method, *url, true
+	r.Row, err = withHeader(r.Row, *header, nil)
+	return r, err
+}
