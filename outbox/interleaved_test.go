@@ -164,6 +164,30 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	scan(10, "3", "4")
 	scan(10)
 
+	// One that began after the last of those that are seen: its transaction is higher, and
+	// its entry lower.
+	began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- l.sink.CommitHeld(t.Context(), hold, func(ctx context.Context, tx TX) error {
+			if _, _, err := l.store.Scan(ctx, tx, orders, at, 1); err != nil { // it has begun
+				return err
+			}
+			close(began)
+			<-goOn
+			return l.store.Add(ctx, tx, orders, entry("", "higher"))
+		})
+	}()
+	<-began
+	beside("", "lower", func() {
+		close(goOn)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		scan(10, "higher")
+	})
+	scan(10, "lower", "higher")
+	scan(10)
+
 	// More than are looked at in one step.
 	const many = 600
 	beside("", "long ago", func() {

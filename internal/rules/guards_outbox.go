@@ -128,7 +128,7 @@ var guardsOfTheOutbox = []guard{
 		{settling, "r.more = r.more || len(t.rows) == scanLimit", "r.more = len(t.rows) == scanLimit"},
 	}, "outbox", "TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed"},
 	{"R10", "what commits late under a lower ID is skipped, if it was open at the last look", []edit{
-		{"outbox/pgoutbox/snapshot.go", "\t\ts.open = append(s.open, id)\n", ""},
+		{"outbox/pgoutbox/snapshot.go", "s.open = append(s.open, id)", "_ = id"},
 	}, "outbox", "TestWhatCommitsLateUnderALowerIDIsRead/PostgreSQL"},
 	{"R10", "what commits late under a lower ID is skipped, if it began since", []edit{
 		{"outbox/pgoutbox/snapshot.go", "select least((select min(low) from began), (", "select least(null::bigint, ("},

@@ -18,6 +18,12 @@
 // the handler's writes are gone. A process that was frozen and wakes up after
 // its partition has a new owner fails there, whatever it believes.
 //
+// [Sink.CommitHeld] ends in another check, for work that moves no position: hold locks
+// the row FOR KEY SHARE, which an advance passes beside and a claim does not, and
+// raises unless the row carries this process's claim. Under REPEATABLE READ and
+// SERIALIZABLE a claim that was replaced meanwhile is a serialization failure
+// ([epoch.ErrTransient]), and an advance of the claim's own is none.
+//
 // # Setting up
 //
 //	err = pgsink.Migrate(ctx, adminPool, "")              // as the schema's owner
