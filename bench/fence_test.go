@@ -154,7 +154,7 @@ type fenced struct {
 
 func newFenced(b *testing.B, pool *pgxpool.Pool, table string, batch int) *fenced {
 	ctx := b.Context()
-	if err := pgsink.Migrate(ctx, pool, ""); err != nil {
+	if err := pgsink.Migrate(ctx, pool, pgsink.Options{}); err != nil {
 		b.Fatal(err)
 	}
 	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})

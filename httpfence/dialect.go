@@ -25,7 +25,7 @@ type Dialect interface {
 
 	// migrations are the schema's versions, 1 first, with {{prefix}} where
 	// table names begin.
-	migrations() []string
+	migrations() []sqlschema.Migration
 
 	// lockMigrations is run first in the transaction of a migration and makes
 	// others wait for its end. Empty where begin does.
@@ -82,8 +82,10 @@ var SQLite Dialect = sqlite{}
 
 type sqlite struct{}
 
-func (sqlite) String() string           { return "SQLite" }
-func (sqlite) migrations() []string     { return sqlschema.Scripts(migrationFiles, "migrations/sqlite") }
+func (sqlite) String() string { return "SQLite" }
+func (sqlite) migrations() []sqlschema.Migration {
+	return sqlschema.Read(migrationFiles, "migrations/sqlite")
+}
 func (sqlite) lockMigrations() string   { return "" }
 func (sqlite) bind(query string) string { return query }
 
@@ -159,8 +161,8 @@ var PostgreSQL Dialect = postgres{}
 type postgres struct{}
 
 func (postgres) String() string { return "PostgreSQL" }
-func (postgres) migrations() []string {
-	return sqlschema.Scripts(migrationFiles, "migrations/postgres")
+func (postgres) migrations() []sqlschema.Migration {
+	return sqlschema.Read(migrationFiles, "migrations/postgres")
 }
 func (postgres) lockMigrations() string                      { return `SELECT pg_advisory_xact_lock(7308895159)` } // any number of our own
 func (postgres) turn(scope string) string                    { return scope }
@@ -202,7 +204,7 @@ func (postgres) version(ctx context.Context, q querier, table string) (v int, er
 	if err != nil || !there {
 		return 0, err
 	}
-	err = q.QueryRowContext(ctx, `SELECT version FROM `+table).Scan(&v)
+	err = q.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM `+table).Scan(&v)
 	return v, err
 }
 

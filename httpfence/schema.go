@@ -3,27 +3,28 @@ package httpfence
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
-// Migration is one version of the schema of an [SQLStore].
+// Migration is one version of the schema. The script itself records that it was
+// applied, so it does not matter whether [Migrate] or another tool runs it.
 type Migration struct {
-	// Version counts from 1. The script brings the schema here from the
-	// version before.
-	Version int
-
-	// SQL is a script of several statements, to be run in one transaction.
-	SQL string
+	Version int    // from 1, without a gap: from the version before
+	Name    string // fit for a file's name
+	SQL     string // several statements; to be run in one transaction
 }
 
-func schema(d Dialect, o SQLOptions) sqlschema.Schema {
-	return sqlschema.Schema{Package: "httpfence", Prefix: o.TablePrefix, Scripts: d.migrations()}
+func schema(d Dialect, o SQLOptions) sqlschema.Prefixed {
+	return sqlschema.Prefixed{
+		Prefix: o.TablePrefix, Scripts: d.migrations(),
+		Errors: sqlschema.Errors{NotMigrated: ErrNotMigrated, Older: ErrSchemaOlder, Newer: ErrSchemaNewer},
+	}
 }
 
-// Migrations returns the schema as scripts for a migration tool of your own.
-// Whoever uses [Migrate] has no need of them.
+// Migrations returns the schema as SQL for a migration tool of your own.
 func Migrations(d Dialect, o SQLOptions) ([]Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -36,9 +37,10 @@ func Migrations(d Dialect, o SQLOptions) ([]Migration, error) {
 	return ms, nil
 }
 
-// Migrate makes the tables, or brings them up to date. Several processes may
-// call it at once; one does the work. It needs the right to create tables. A
-// schema newer than this program knows is an error.
+// Migrate creates the tables, or brings them up to date, in one transaction. Of
+// concurrent calls one does it and the others wait. Tables that are up to date are
+// left alone; those that are newer than this program are [ErrSchemaNewer]. It needs
+// the right to create tables.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -83,3 +85,16 @@ func (s *SQLStore) version(ctx context.Context, q querier) (int, error) {
 	}
 	return v, nil
 }
+
+// What can be wrong with the tables.
+var (
+	// ErrNotMigrated: there are none. Run [Migrate].
+	ErrNotMigrated = errors.New("schema is not migrated: run httpfence.Migrate, or the SQL of httpfence.Migrations")
+
+	// ErrSchemaOlder: they lack migrations. Run [Migrate].
+	ErrSchemaOlder = errors.New("schema is older than this program: run httpfence.Migrate, or the SQL of httpfence.Migrations")
+
+	// ErrSchemaNewer: they were migrated by a newer version of this package. Update
+	// the program.
+	ErrSchemaNewer = errors.New("schema is newer than this program: update the program")
+)

@@ -78,7 +78,7 @@ func TestOpenSQLWantsTheTablesOfThisVersionAndAFileInWALMode(t *testing.T) {
 			db, err := sql.Open(c.driver, c.dsn)
 			db = opened(t, db, err)
 			_, err = httpfence.OpenSQL(t.Context(), db, c.d, httpfence.SQLOptions{})
-			wantError(t, err, "call httpfence.Migrate")
+			wantError(t, err, "run httpfence.Migrate")
 			var all sync.WaitGroup
 			for range 4 {
 				all.Go(func() {
@@ -91,12 +91,12 @@ func TestOpenSQLWantsTheTablesOfThisVersionAndAFileInWALMode(t *testing.T) {
 			if _, err := httpfence.OpenSQL(t.Context(), db, c.d, httpfence.SQLOptions{}); err != nil {
 				t.Error(err)
 			}
-			if _, err := db.ExecContext(t.Context(), `UPDATE httpfence_schema SET version = 99`); err != nil {
+			if _, err := db.ExecContext(t.Context(), `INSERT INTO httpfence_migration (version, name) VALUES (99, 'of tomorrow')`); err != nil {
 				t.Fatal(err)
 			}
 			_, err = httpfence.OpenSQL(t.Context(), db, c.d, httpfence.SQLOptions{})
-			wantError(t, err, "newer program")
-			wantError(t, httpfence.Migrate(t.Context(), db, c.d, httpfence.SQLOptions{}), "newer program")
+			wantError(t, err, "update the program")
+			wantError(t, httpfence.Migrate(t.Context(), db, c.d, httpfence.SQLOptions{}), "update the program")
 			for says, o := range map[string]httpfence.SQLOptions{
 				"TablePrefix": {TablePrefix: "a b"}, "LockTimeout": {LockTimeout: -1}, "IdleTimeout": {IdleTimeout: 48 * time.Hour},
 			} {

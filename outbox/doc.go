@@ -2,9 +2,9 @@
 // outbox in its fenced transaction, and a relay sends it over HTTP once that has
 // committed.
 //
-//	err = sqloutbox.Migrate(ctx, db, sqloutbox.Options{})
+//	err = sqloutbox.Migrate(ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 //	…
-//	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.Options{})
+//	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 //	…
 //	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{Group: "billing"})
 //	…

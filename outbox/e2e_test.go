@@ -49,13 +49,13 @@ func sqliteLedger(t testing.TB) *ledger[*sqlsink.Tx] {
 	t.Helper()
 	db := sqliteFile(t, "ledger.db")
 	must(t, func() error { return sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}) })
-	must(t, func() error { return sqloutbox.Migrate(t.Context(), db, sqloutbox.Options{}) })
-	must(t, func() error { return sqloutbox.Migrate(t.Context(), db, sqloutbox.Options{}) }) // again: nothing to do
+	must(t, func() error { return sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}) })
+	must(t, func() error { return sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}) }) // again: nothing to do
 	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.Options{})
+	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,16 +84,16 @@ func postgresLedger(t testing.TB) *ledger[pgsink.Tx] {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	must(t, func() error { return pgsink.Migrate(t.Context(), admin, "") })
-	must(t, func() error { return pgsink.Grant(t.Context(), admin, "", role) })
-	must(t, func() error { return pgoutbox.Migrate(t.Context(), admin, "") })
-	must(t, func() error { return pgoutbox.Migrate(t.Context(), admin, "") }) // again: nothing to do
-	must(t, func() error { return pgoutbox.Grant(t.Context(), admin, "", role) })
+	must(t, func() error { return pgsink.Migrate(t.Context(), admin, pgsink.Options{}) })
+	must(t, func() error { return pgsink.Grant(t.Context(), admin, role, pgsink.Options{}) })
+	must(t, func() error { return pgoutbox.Migrate(t.Context(), admin, pgoutbox.Options{}) })
+	must(t, func() error { return pgoutbox.Migrate(t.Context(), admin, pgoutbox.Options{}) }) // again: nothing to do
+	must(t, func() error { return pgoutbox.Grant(t.Context(), admin, role, pgoutbox.Options{}) })
 	sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), pool, "")
+	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), pool, pgoutbox.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

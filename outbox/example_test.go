@@ -56,10 +56,10 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := sqloutbox.Migrate(ctx, db, sqloutbox.Options{}); err != nil {
+	if err := sqloutbox.Migrate(ctx, db, sqloutbox.SQLite, sqloutbox.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.Options{})
+	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

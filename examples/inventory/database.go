@@ -20,7 +20,7 @@ func newDatabase(ctx context.Context, path, schema string, items int) (*database
 	d, err := show.NewDatabase(ctx, path, schema, func(ctx context.Context, d *show.Database) error {
 		tables, migrate := sqliteTables, func() error { return sqlsink.Migrate(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{}) }
 		if d.Pool != nil {
-			tables, migrate = postgresTables, func() error { return pgsink.Migrate(ctx, d.Pool, d.Schema) }
+			tables, migrate = postgresTables, func() error { return pgsink.Migrate(ctx, d.Pool, pgsink.Options{Schema: d.Schema}) }
 		}
 		if _, err := d.ExecContext(ctx, tables); err != nil {
 			return fmt.Errorf("create the tables: %w", err)

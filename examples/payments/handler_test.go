@@ -94,7 +94,7 @@ func TestTheSQLiteHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), d.DB, sqloutbox.Options{})
+	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), d.DB, sqloutbox.SQLite, sqloutbox.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestThePostgresHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), d.Pool, schema)
+	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), d.Pool, pgoutbox.Options{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
 	}

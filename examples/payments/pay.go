@@ -83,7 +83,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 	if err != nil {
 		return err
 	}
-	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.Options{})
+	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 	if err != nil {
 		return err
 	}
-	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, c.Schema)
+	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, pgoutbox.Options{Schema: c.Schema})
 	if err != nil {
 		return err
 	}

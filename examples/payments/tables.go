@@ -24,15 +24,15 @@ func newLedger(ctx context.Context, path, schema string) (*ledgerDB, error) {
 			if err := sqlsink.Migrate(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 				return err
 			}
-			return sqloutbox.Migrate(ctx, d.DB, sqloutbox.Options{})
+			return sqloutbox.Migrate(ctx, d.DB, sqloutbox.SQLite, sqloutbox.Options{})
 		}
 		if _, err := d.ExecContext(ctx, postgresTables); err != nil {
 			return fmt.Errorf("create the tables: %w", err)
 		}
-		if err := pgsink.Migrate(ctx, d.Pool, d.Schema); err != nil {
+		if err := pgsink.Migrate(ctx, d.Pool, pgsink.Options{Schema: d.Schema}); err != nil {
 			return err
 		}
-		return pgoutbox.Migrate(ctx, d.Pool, d.Schema)
+		return pgoutbox.Migrate(ctx, d.Pool, pgoutbox.Options{Schema: d.Schema})
 	})
 	if err != nil {
 		return nil, err

@@ -57,7 +57,7 @@ func TestAWrongPostgresPasswordIsAnErrorAndNothingIsLost(t *testing.T) {
 	wrong := newPool(t, u.String())
 	err = within(t, soonEnough, func(ctx context.Context) error { return openOn(ctx, wrong) })
 	wantError(t, err, "pgsink: ", "refused the credentials", d.role)
-	err = within(t, soonEnough, func(ctx context.Context) error { return pgsink.Migrate(ctx, wrong, "other") })
+	err = within(t, soonEnough, func(ctx context.Context) error { return pgsink.Migrate(ctx, wrong, pgsink.Options{Schema: "other"}) })
 	wantError(t, err, "pgsink: ", `schema "other"`, "refused the credentials")
 
 	// And one that changes while the consumer runs.
@@ -88,7 +88,7 @@ func TestNoPermissionOnTheSchemaIsAnErrorAndNothingIsLost(t *testing.T) {
 	if !errors.Is(err, pgsink.ErrPermission) {
 		t.Errorf("err = %v, want ErrPermission", err)
 	}
-	err = within(t, soonEnough, func(ctx context.Context) error { return pgsink.Migrate(ctx, d.pool, "mine") })
+	err = within(t, soonEnough, func(ctx context.Context) error { return pgsink.Migrate(ctx, d.pool, pgsink.Options{Schema: "mine"}) })
 	wantError(t, err, "pgsink: ", `schema "mine"`, "permission denied")
 
 	// And one that is taken back while the consumer runs.

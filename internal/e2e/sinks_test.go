@@ -137,7 +137,7 @@ func postgresOn(t testing.TB, db *pgtest.Database) *onPostgres {
 	d.role, d.url = d.db.Role(t)
 	d.exec("create table effects (n bigint generated always as identity, key bytea, value bytea, headers bytea)")
 	d.exec("grant select, insert on effects to " + d.role)
-	if err := pgsink.Migrate(t.Context(), d.admin, ""); err != nil {
+	if err := pgsink.Migrate(t.Context(), d.admin, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	d.pool = newPool(t, d.url)
@@ -167,7 +167,7 @@ func (d *onPostgres) open(ctx context.Context) (err error) {
 // granted lets the role use the sink, and opens one.
 func (d *onPostgres) granted() *onPostgres {
 	d.Helper()
-	if err := pgsink.Grant(d.Context(), d.admin, "", d.role); err != nil {
+	if err := pgsink.Grant(d.Context(), d.admin, d.role, pgsink.Options{}); err != nil {
 		d.Fatal(err)
 	}
 	if err := d.open(d.Context()); err != nil {

@@ -1,125 +1,125 @@
 // Package sqlschema keeps the versions of a package's tables in the user's
-// database, where their names begin with a prefix. It hides how a version is
-// recorded (in the table <prefix>schema, by the scripts themselves, so that they work in
-// a foreign migration tool too) and says which of program and tables is behind.
+// database: a migration for each version, in scripts that a foreign migration tool
+// can run as well because they record their version themselves, and the errors that say
+// which of program and tables is behind. Packages of database/sql name their tables with a
+// prefix; those of pgx have a schema of PostgreSQL's, for which package pgschema adds the rest.
 package sqlschema
 
 import (
-	"context"
-	"database/sql"
 	"fmt"
 	"io/fs"
+	"path"
 	"regexp"
+	"strconv"
 	"strings"
 )
-
-// Schema is the tables of one package with one prefix.
-type Schema struct {
-	Package string   // whose it is, for errors: it has a func Migrate and a func Migrations
-	Prefix  string   // begins the names of the tables
-	Scripts []string // version 1 first, each from the version before, with {{prefix}}
-}
 
 // Migration is one version of the schema.
 type Migration struct {
 	Version int
+	Name    string
 	SQL     string
 }
 
-// Table holds the version in its only row.
-func (s Schema) Table() string { return s.Prefix + "schema" }
+// Errors are a package's own for what can be wrong with its tables.
+type Errors struct{ NotMigrated, Older, Newer error }
 
-// Migrations returns the scripts with the names filled in.
-func (s Schema) Migrations() []Migration {
-	var ms []Migration
-	for i, script := range s.Scripts {
-		v := i + 1
-		script = strings.ReplaceAll(script, "{{prefix}}", s.Prefix)
-		// The schema says its own version, so that a foreign tool need not.
-		if v == 1 {
-			script += fmt.Sprintf("\nINSERT INTO %s (version) VALUES (1);\n", s.Table())
-		} else {
-			script += fmt.Sprintf("\nUPDATE %s SET version = %d;\n", s.Table(), v)
-		}
-		ms = append(ms, Migration{v, script})
+// Check refuses tables of version have for a program that needs want. Version 0 means
+// that there are none.
+func (e Errors) Check(have, want int) error {
+	switch {
+	case have == want:
+		return nil
+	case have == 0:
+		return e.NotMigrated
+	case have < want:
+		return fmt.Errorf("%w: it is at version %d, this program needs %d", e.Older, have, want)
+	default:
+		return fmt.Errorf("%w: it is at version %d, this program knows none above %d", e.Newer, have, want)
 	}
-	return ms
 }
 
-// Upgrade runs what is missing above version have, in the caller's transaction,
-// which must exclude others that upgrade. A newer version than the program's is an error.
-func (s Schema) Upgrade(have int, exec func(script string) error) error {
-	ms := s.Migrations()
-	if have > len(ms) {
-		return s.Check(have)
+// Upgrade runs those scripts of all that tables of version have lack, in the caller's
+// transaction, which must exclude others that upgrade. A newer version than the
+// program's is an error.
+func (e Errors) Upgrade(have int, all []Migration, exec func(script string) error) error {
+	if have > len(all) {
+		return e.Check(have, len(all))
 	}
-	for _, m := range ms[have:] {
+	for _, m := range all[have:] {
 		if err := exec(m.SQL); err != nil {
-			return fmt.Errorf("to version %d: %w", m.Version, err)
+			return fmt.Errorf("to version %d, %s: %w", m.Version, m.Name, err)
 		}
 	}
 	return nil
 }
 
-// Check refuses tables of another version than the program's and says what to do.
-// Version 0 means that there are none.
-func (s Schema) Check(have int) error {
-	switch want := len(s.Scripts); {
-	case have == want:
-		return nil
-	case have == 0:
-		return fmt.Errorf("there are no tables %s*; call %s.Migrate, or run the scripts of %s.Migrations", s.Prefix, s.Package, s.Package)
-	case have < want:
-		return fmt.Errorf("the tables %s* are of version %d, this program needs %d; "+
-			"call %s.Migrate, or run the scripts of %s.Migrations from version %d on", s.Prefix, have, want, s.Package, s.Package, have+1)
-	default:
-		return fmt.Errorf("the tables %s* are of version %d, this program knows none above %d; use a newer program", s.Prefix, have, want)
-	}
-}
-
-// Scripts reads the files of dir, in the order of their names.
-func Scripts(files fs.FS, dir string) []string {
+// Read reads the scripts of dir, which are named like 0001_name.sql, version 1 first.
+func Read(files fs.FS, dir string) []Migration {
 	names, err := fs.Glob(files, dir+"/*.sql") // sorted
 	if err != nil {
 		panic(err) // the pattern is ours
 	}
-	var all []string
-	for _, name := range names {
-		script, err := fs.ReadFile(files, name)
+	var all []Migration
+	for _, file := range names {
+		script, err := fs.ReadFile(files, file)
 		if err != nil {
 			panic(err) // the files are part of the program
 		}
-		all = append(all, string(script))
+		number, name, _ := strings.Cut(strings.TrimSuffix(path.Base(file), ".sql"), "_")
+		if v, err := strconv.Atoi(number); err != nil || v != len(all)+1 || name == "" {
+			panic(file + ": want version " + strconv.Itoa(len(all)+1) + " and a name")
+		}
+		all = append(all, Migration{Version: len(all) + 1, Name: name, SQL: string(script)})
 	}
 	return all
+}
+
+// Prefixed are the tables of one package whose names begin with a prefix.
+type Prefixed struct {
+	Prefix  string
+	Scripts []Migration // with {{prefix}}
+	Errors  Errors
+}
+
+// Table holds a row for each version.
+func (s Prefixed) Table() string { return s.Prefix + "migration" }
+
+// Migrations returns the scripts with the names filled in.
+func (s Prefixed) Migrations() []Migration {
+	var ms []Migration
+	for _, m := range s.Scripts {
+		m.SQL = strings.ReplaceAll(m.SQL, "{{prefix}}", s.Prefix) +
+			fmt.Sprintf("\nINSERT INTO %s (version, name) VALUES (%d, '%s');\n", s.Table(), m.Version, m.Name)
+		ms = append(ms, m)
+	}
+	return ms
+}
+
+// Upgrade runs what is missing above version have. See [Errors.Upgrade].
+func (s Prefixed) Upgrade(have int, exec func(script string) error) error {
+	return s.where(s.Errors.Upgrade(have, s.Migrations(), exec))
+}
+
+// Check refuses tables of another version than the program's.
+func (s Prefixed) Check(have int) error { return s.where(s.Errors.Check(have, len(s.Scripts))) }
+
+func (s Prefixed) where(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("tables %s*: %w", s.Prefix, err)
 }
 
 // prefixes are what may begin a table name and needs no quotes. MySQL's names
 // have at most 64 characters; ours add up to 20.
 var prefixes = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,31}$`)
 
-// CheckPrefix refuses what cannot be a [Schema.Prefix]. Option is its name, for
+// CheckPrefix refuses what cannot be a [Prefixed.Prefix]. Option is its name, for
 // the error.
 func CheckPrefix(option, prefix string) error {
 	if !prefixes.MatchString(prefix) {
 		return fmt.Errorf("%s is %q; want a letter or underscore, then letters, digits and underscores, at most 32 in all", option, prefix)
 	}
 	return nil
-}
-
-// Querier is a [sql.DB], [sql.Conn] or [sql.Tx].
-type Querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-// SQLiteVersion reads the version from a [Schema.Table] in SQLite. It is 0 where
-// there is no such table.
-func SQLiteVersion(ctx context.Context, q Querier, table string) (v int, err error) {
-	var there bool
-	err = q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
-	if err != nil || !there {
-		return 0, err
-	}
-	err = q.QueryRowContext(ctx, `SELECT version FROM `+table).Scan(&v)
-	return v, err
 }

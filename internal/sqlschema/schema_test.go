@@ -2,6 +2,7 @@ package sqlschema_test
 
 import (
 	"database/sql"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,11 +15,21 @@ import (
 
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 
-var scripts = sqlschema.Scripts(fstest.MapFS{
-	"migrations/0001.sql": file(`CREATE TABLE {{prefix}}schema (version INTEGER NOT NULL); CREATE TABLE {{prefix}}things (id INTEGER);`),
-	"migrations/0002.sql": file(`ALTER TABLE {{prefix}}things ADD COLUMN name TEXT;`),
-	"migrations/0010.sql": file(`ALTER TABLE {{prefix}}things ADD COLUMN colour TEXT;`),
+var scripts = sqlschema.Read(fstest.MapFS{
+	"migrations/0001_things.sql": file(`CREATE TABLE {{prefix}}migration (version INTEGER NOT NULL, name TEXT NOT NULL); CREATE TABLE {{prefix}}things (id INTEGER);`),
+	"migrations/0002_name.sql":   file(`ALTER TABLE {{prefix}}things ADD COLUMN name TEXT;`),
+	"migrations/0003_colour.sql": file(`ALTER TABLE {{prefix}}things ADD COLUMN colour TEXT;`),
 }, "migrations")
+
+var (
+	errNone  = errors.New("none")
+	errOlder = errors.New("older")
+	errNewer = errors.New("newer")
+)
+
+func things(scripts []sqlschema.Migration) sqlschema.Prefixed {
+	return sqlschema.Prefixed{Prefix: "app_", Scripts: scripts, Errors: sqlschema.Errors{NotMigrated: errNone, Older: errOlder, Newer: errNewer}}
+}
 
 func TestTablesAreBroughtUpFromAnyVersionAndSayTheirOwn(t *testing.T) {
 	for from := range 4 {
@@ -30,20 +41,20 @@ func TestTablesAreBroughtUpFromAnyVersionAndSayTheirOwn(t *testing.T) {
 		exec := func(script string) error { _, err := db.ExecContext(t.Context(), script); return err }
 		version := func() int {
 			t.Helper()
-			v, err := sqlschema.SQLiteVersion(t.Context(), db, "app_schema")
+			v, err := sqlschema.SQLiteVersion(t.Context(), db, "app_migration")
 			if err != nil {
 				t.Fatal(err)
 			}
 			return v
 		}
-		older := sqlschema.Schema{Package: "things", Prefix: "app_", Scripts: scripts[:from]}
+		older := things(scripts[:from])
 		if err := older.Upgrade(version(), exec); err != nil {
 			t.Fatal(err)
 		}
 		if v := version(); v != from {
 			t.Fatalf("version %d, want %d", v, from)
 		}
-		now := sqlschema.Schema{Package: "things", Prefix: "app_", Scripts: scripts}
+		now := things(scripts)
 		if err := now.Upgrade(version(), exec); err != nil {
 			t.Fatalf("from %d: %v", from, err)
 		}
@@ -56,19 +67,22 @@ func TestTablesAreBroughtUpFromAnyVersionAndSayTheirOwn(t *testing.T) {
 	}
 }
 
-func TestTablesOfAnotherVersionAreRefusedWithWhatToDo(t *testing.T) {
-	s := sqlschema.Schema{Package: "things", Prefix: "app_", Scripts: scripts}
-	for have, says := range map[int]string{
-		0: "no tables app_*; call things.Migrate",
-		2: "app_* are of version 2, this program needs 3; call things.Migrate, or run the scripts of things.Migrations from version 3 on",
-		4: "app_* are of version 4, this program knows none above 3; use a newer program",
+func TestTablesOfAnotherVersionAreRefusedWithTheirNamesAndBothVersions(t *testing.T) {
+	s := things(scripts)
+	for have, want := range map[int]struct {
+		is   error
+		says string
+	}{
+		0: {errNone, "tables app_*: none"},
+		2: {errOlder, "tables app_*: older: it is at version 2, this program needs 3"},
+		4: {errNewer, "tables app_*: newer: it is at version 4, this program knows none above 3"},
 	} {
-		if err := s.Check(have); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("version %d: %v, want %q", have, err, says)
+		if err := s.Check(have); !errors.Is(err, want.is) || err.Error() != want.says {
+			t.Errorf("version %d: %v, want %q", have, err, want.says)
 		}
 	}
 	ran := false
-	if err := s.Upgrade(4, func(string) error { ran = true; return nil }); err == nil || ran {
+	if err := s.Upgrade(4, func(string) error { ran = true; return nil }); !errors.Is(err, errNewer) || ran {
 		t.Errorf("tables of a newer program were touched: %v", err)
 	}
 }

@@ -2,10 +2,10 @@
 // database of the sink, so that a handler's effects and its entries commit
 // together:
 //
-//	err = pgoutbox.Migrate(ctx, owner, "")
-//	err = pgoutbox.Grant(ctx, owner, "", "app")
+//	err = pgoutbox.Migrate(ctx, owner, pgoutbox.Options{})
+//	err = pgoutbox.Grant(ctx, owner, "app", pgoutbox.Options{})
 //	…
-//	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, "")
+//	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, pgoutbox.Options{})
 //
 // It works in the transactions that it is given and holds no connection.
 //

@@ -24,17 +24,17 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	if err := pgsink.Migrate(ctx, pool, ""); err != nil {
+	if err := pgsink.Migrate(ctx, pool, pgsink.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	if err := pgoutbox.Migrate(ctx, pool, ""); err != nil {
+	if err := pgoutbox.Migrate(ctx, pool, pgoutbox.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, "")
+	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, pgoutbox.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -58,13 +58,13 @@ func Example() {
 
 // The schema's SQL for a migration tool of your own.
 func ExampleMigrations() {
-	steps, err := pgoutbox.Migrations("outbox")
+	steps, err := pgoutbox.Migrations(pgoutbox.Options{Schema: "outbox"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, m := range steps {
-		fmt.Printf("%04d_outbox.sql %t\n", m.Version, len(m.SQL) > 0) // write m.SQL to that file
+		fmt.Printf("%04d_%s.sql %t\n", m.Version, m.Name, len(m.SQL) > 0) // write m.SQL to that file
 	}
 	// Output:
-	// 0001_outbox.sql true
+	// 0001_outbox_entry.sql true
 }

@@ -30,7 +30,7 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				t.Parallel()
 				conn := pgtest.Start(t).Superuser(t)
-				if err := pgoutbox.Migrate(t.Context(), conn, ""); err != nil {
+				if err := pgoutbox.Migrate(t.Context(), conn, pgoutbox.Options{}); err != nil {
 					t.Fatal(err)
 				}
 				exec := func(sql string, args ...any) {
@@ -41,7 +41,7 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 				}
 				exec(`alter table % set (autovacuum_enabled = off)`)
 				exec(`set plan_cache_mode = ` + mode)
-				store, err := pgoutbox.Open[pgx.Tx](t.Context(), conn, "")
+				store, err := pgoutbox.Open[pgx.Tx](t.Context(), conn, pgoutbox.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}

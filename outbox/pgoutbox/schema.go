@@ -1,18 +1,88 @@
 package pgoutbox
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strings"
+	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
-// DefaultSchema is the schema that an empty name means.
+// DefaultSchema is the schema where [Options] name none.
 const DefaultSchema = "epochfence_outbox"
+
+// Options say where a [Store] has its tables. The zero Options work. [Migrate],
+// [Grant] and [Open] are given the same.
+type Options struct {
+	// Schema is where the tables are. Empty means [DefaultSchema]. It may be that
+	// of the sink or of the application: the tables' names begin with outbox_.
+	Schema string
+
+	// StartTimeout bounds how long Open, Migrate and Grant wait for a server that
+	// cannot be reached, before they give up. What is waited for is logged after a
+	// second, and then every ten. Zero means 30 s.
+	StartTimeout time.Duration
+
+	// Logger is told of a server that is waited for. Nil means [slog.Default].
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	o.Schema = cmp.Or(o.Schema, DefaultSchema)
+	if err := pgschema.CheckIdentifier("Options.Schema", o.Schema); err != nil {
+		return o, fmt.Errorf("pgoutbox: %w", err)
+	}
+	o.StartTimeout = cmp.Or(o.StartTimeout, reach.Timeout)
+	if o.StartTimeout < time.Millisecond || o.StartTimeout > 24*time.Hour {
+		return o, fmt.Errorf("pgoutbox: Options.StartTimeout is %v; want 0 for the default of %v, or 1ms to 24h", o.StartTimeout, reach.Timeout)
+	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	return o, nil
+}
+
+func (o *Options) wait() pgschema.Wait { return pgschema.Wait{Timeout: o.StartTimeout, Log: o.Logger} }
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// Migration is one version of the schema. The script itself records that it was
+// applied, so it does not matter whether [Migrate] or another tool runs it.
+type Migration struct {
+	Version int    // from 1, without a gap: from the version before
+	Name    string // fit for a file's name
+	SQL     string // several statements; to be run in one transaction
+}
+
+// schema is that of o, which has its defaults.
+func schema(o Options) pgschema.Schema {
+	return pgschema.Schema{
+		Name: o.Schema, Table: "outbox_migration",
+		Scripts: pgschema.Read(migrationFiles, "migrations", DefaultSchema, o.Schema),
+		Errors:  sqlschema.Errors{NotMigrated: ErrNotMigrated, Older: ErrSchemaOlder, Newer: ErrSchemaNewer},
+	}
+}
+
+// Migrations returns the schema as SQL for a migration tool of your own. The first
+// script creates the schema unless it exists.
+func Migrations(o Options) ([]Migration, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	var ms []Migration
+	for _, m := range schema(o).Migrations() {
+		ms = append(ms, Migration(m))
+	}
+	return ms, nil
+}
 
 // DB is a [*pgx.Conn] or a [*pgxpool.Pool].
 //
@@ -21,147 +91,71 @@ type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-//go:embed migrations/*.sql
-var migrationFiles embed.FS
-
-// Migration is one step of the schema. The step itself records that it was
-// applied.
-type Migration struct {
-	Version int    // from 1, without a gap
-	SQL     string // several statements; to be run in one transaction
-}
-
-// Migrations returns all steps for a schema, "" for [DefaultSchema], as SQL for
-// a migration tool of your own. The first creates the schema unless it exists.
-func Migrations(schema string) ([]Migration, error) {
-	schema, err := checkSchema(schema)
-	if err != nil {
-		return nil, err
-	}
-	names, err := fs.Glob(migrationFiles, "migrations/*.sql") // sorted
-	if err != nil {
-		return nil, err
-	}
-	var ms []Migration
-	for i, name := range names {
-		text, err := migrationFiles.ReadFile(name)
-		if err != nil {
-			return nil, err
-		}
-		ms = append(ms, Migration{i + 1, strings.ReplaceAll(string(text), `"`+DefaultSchema+`"`, quote(schema))})
-	}
-	ms[0].SQL = "create schema if not exists " + quote(schema) + ";\n\n" + ms[0].SQL
-	return ms, nil
-}
-
-// readCommitted is what a statement after a lock relies on: it sees what the
-// holder before it did.
-var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-
-// Migrate creates the schema, "" for [DefaultSchema], or brings it up to date,
-// in one transaction. Of concurrent calls one does it and the others wait. A
-// schema newer than this program knows is an error. The role needs CREATE on the
-// database unless the schema exists; it will own the table. Give the role that the
-// application uses access with [Grant].
-func Migrate(ctx context.Context, db DB, schema string) error {
-	ms, err := Migrations(schema)
+// Migrate creates the schema, or brings it up to date, in one transaction. Of
+// concurrent calls one does it and the others wait. A schema that is up to date is
+// left alone; one that is newer than this program is [ErrSchemaNewer].
+//
+// The role it runs as will own the tables. It needs CREATE on the database unless
+// the schema exists, and CREATE on the schema. Give the role that the application
+// uses access with [Grant]. Like [Open], both wait for a server that cannot be
+// reached, up to [Options.StartTimeout].
+func Migrate(ctx context.Context, db DB, o Options) error {
+	o, err := o.withDefaults()
 	if err != nil {
 		return err
 	}
-	schema, _ = checkSchema(schema) // as Migrations did
-	err = pgx.BeginTxFunc(ctx, db, readCommitted, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1, 0))`, "epochfence outbox migrate "+schema); err != nil {
-			return err
-		}
-		v, err := version(ctx, tx, schema)
-		if err != nil {
-			return err
-		}
-		if v > len(ms) {
-			return versionError(schema, v, len(ms))
-		}
-		for _, m := range ms[v:] {
-			if _, err := tx.Exec(ctx, m.SQL); err != nil {
-				return fmt.Errorf("step %d: %w", m.Version, err)
-			}
-		}
-		return nil
-	})
+	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error { return schema(o).Migrate(ctx, tx) })
 	if err != nil {
-		return fmt.Errorf("pgoutbox: migrate schema %s: %w", quote(schema), err)
+		return fmt.Errorf("pgoutbox: migrate schema %s: %w", pgschema.Quote(o.Schema), err)
 	}
 	return nil
 }
 
-// Grant lets role use a schema, "" for [DefaultSchema], as an application does:
-// to select, insert and delete entries. It needs the schema's owner.
-func Grant(ctx context.Context, db DB, schema, role string) error {
-	schema, err := checkSchema(schema)
+// Grant lets role use the outbox as an application does: to select, insert and
+// delete entries. It needs the schema's owner.
+func Grant(ctx context.Context, db DB, role string, o Options) error {
+	o, err := o.withDefaults()
 	if err != nil {
 		return err
 	}
-	if err := checkIdentifier("role", role); err != nil {
+	sql, err := GrantSQL(role, o)
+	if err != nil {
 		return err
 	}
-	s, r := quote(schema), quote(role)
-	sql := fmt.Sprintf("grant usage on schema %s to %s; grant select on %s.outbox_migration to %s; grant select, insert, delete on %s.outbox_entry to %s",
-		s, r, s, r, s, r)
-	err = pgx.BeginTxFunc(ctx, db, readCommitted, func(tx pgx.Tx) error {
+	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sql)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("pgoutbox: grant schema %s to role %s: %w", s, r, err)
+		return fmt.Errorf("pgoutbox: grant schema %s to role %s: %w", pgschema.Quote(o.Schema), pgschema.Quote(role), err)
 	}
 	return nil
 }
 
-// version is the schema's, or 0 where there is none.
-func version(ctx context.Context, tx pgx.Tx, schema string) (v int, err error) {
-	var there bool
-	// to_regclass would not do: it can go on answering what it did before another
-	// migration, from a cache that nothing has brought up to date.
-	err = tx.QueryRow(ctx, `select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-		where n.nspname = $1 and c.relname = 'outbox_migration')`, schema).Scan(&there)
-	if err == nil && there {
-		err = tx.QueryRow(ctx, `select coalesce(max(version), 0) from `+quote(schema)+`.outbox_migration`).Scan(&v)
-	}
+// GrantSQL is what [Grant] runs, for a migration tool of your own.
+func GrantSQL(role string, o Options) (string, error) {
+	o, err := o.withDefaults()
 	if err != nil {
-		return 0, fmt.Errorf("read the version of the schema: %w", err)
+		return "", err
 	}
-	return v, nil
+	if err := pgschema.CheckIdentifier("role", role); err != nil {
+		return "", fmt.Errorf("pgoutbox: %w", err)
+	}
+	s, r := pgschema.Quote(o.Schema), pgschema.Quote(role)
+	return fmt.Sprintf("grant usage on schema %[1]s to %[2]s;\n"+
+		"grant select on %[1]s.outbox_migration to %[2]s;\n"+
+		"grant select, insert, delete on %[1]s.outbox_entry to %[2]s;\n", s, r), nil
 }
 
-func versionError(schema string, have, want int) error {
-	switch {
-	case have == 0:
-		return fmt.Errorf("there is no outbox in the schema %s; call pgoutbox.Migrate, or run the steps of pgoutbox.Migrations", quote(schema))
-	case have < want:
-		return fmt.Errorf("the schema %s is of version %d, this program needs %d; call pgoutbox.Migrate", quote(schema), have, want)
-	default:
-		return fmt.Errorf("the schema %s is of version %d, this program knows none above %d; use a newer program", quote(schema), have, want)
-	}
-}
+// What can be wrong with a schema.
+var (
+	// ErrNotMigrated: there is no outbox in the schema. Run [Migrate].
+	ErrNotMigrated = errors.New("schema is not migrated: run pgoutbox.Migrate, or the SQL of pgoutbox.Migrations")
 
-// maxIdentifier is how many bytes of an identifier PostgreSQL keeps. It cuts
-// off the rest without an error.
-const maxIdentifier = 63
+	// ErrSchemaOlder: the schema lacks migrations. Run [Migrate].
+	ErrSchemaOlder = errors.New("schema is older than this program: run pgoutbox.Migrate, or the SQL of pgoutbox.Migrations")
 
-func checkSchema(schema string) (string, error) {
-	if schema == "" {
-		return DefaultSchema, nil
-	}
-	return schema, checkIdentifier("schema", schema)
-}
-
-func checkIdentifier(what, name string) error {
-	if name == "" {
-		return errors.New("pgoutbox: " + what + " name is empty")
-	}
-	if len(name) > maxIdentifier || strings.Contains(name, "\x00") {
-		return fmt.Errorf("pgoutbox: %s name %q: want at most %d bytes, without NUL", what, name, maxIdentifier)
-	}
-	return nil
-}
-
-func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
+	// ErrSchemaNewer: the schema was migrated by a newer version of this
+	// package. Update the program.
+	ErrSchemaNewer = errors.New("schema is newer than this program: update the program")
+)

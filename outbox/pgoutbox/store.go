@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgschema"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -31,22 +32,23 @@ type Store[TX DBTX] struct {
 	add, scan, next, load, remove string
 }
 
-// Open returns a store on the schema that [Migrate] made, "" for [DefaultSchema].
-func Open[TX DBTX](ctx context.Context, db DB, schema string) (*Store[TX], error) {
-	ms, err := Migrations(schema)
+// Open returns a store on the tables that [Migrate] made, after it has checked that
+// they are of this version. Its errors match [ErrNotMigrated], [ErrSchemaOlder] and
+// [ErrSchemaNewer].
+func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
+	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	schema, _ = checkSchema(schema) // as Migrations did
-	err = pgx.BeginTxFunc(ctx, db, readCommitted, func(tx pgx.Tx) error {
-		v, err := version(ctx, tx, schema)
-		if err == nil && v != len(ms) {
-			err = versionError(schema, v, len(ms))
+	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
+		v, err := schema(o).Version(ctx, tx)
+		if err != nil {
+			return err
 		}
-		return err
+		return schema(o).Check(v)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgoutbox: open: %w", err)
+		return nil, fmt.Errorf("pgoutbox: open schema %s: %w", pgschema.Quote(o.Schema), err)
 	}
 	const (
 		row = `id, order_key, scope, idempotency_key, method, url, header, body`
@@ -54,7 +56,7 @@ func Open[TX DBTX](ctx context.Context, db DB, schema string) (*Store[TX], error
 		// planner cannot choose an index for it.
 		inPartition = ` where (found.group_name, found.topic, found.partition) = ($1, $2, $3)`
 	)
-	entries := quote(schema) + `.outbox_entry`
+	entries := pgschema.Quote(o.Schema) + `.outbox_entry`
 	byID := `unnest($4::bigint[]) as wanted (id), lateral (select * from ` + entries + ` as e where e.id = wanted.id limit 1) as found` + inPartition
 	return &Store[TX]{
 		add: `insert into ` + entries + ` (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)` +

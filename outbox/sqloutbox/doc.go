@@ -2,9 +2,9 @@
 // Its tables are in the database of the sink, so that a handler's effects and its
 // entries commit together:
 //
-//	err = sqloutbox.Migrate(ctx, db, sqloutbox.Options{})
+//	err = sqloutbox.Migrate(ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 //	…
-//	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.Options{})
+//	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 //
 // It works in the transactions that it is given and holds no connection.
 //

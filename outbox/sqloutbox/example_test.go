@@ -37,14 +37,14 @@ func Example() {
 	if err := sqlsink.Migrate(ctx, db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	if err := sqloutbox.Migrate(ctx, db, sqloutbox.Options{}); err != nil {
+	if err := sqloutbox.Migrate(ctx, db, sqloutbox.SQLite, sqloutbox.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.Options{})
+	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -73,13 +73,13 @@ func Example() {
 
 // The schema's SQL for a migration tool of your own.
 func ExampleMigrations() {
-	steps, err := sqloutbox.Migrations(sqloutbox.Options{})
+	steps, err := sqloutbox.Migrations(sqloutbox.SQLite, sqloutbox.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, m := range steps {
-		fmt.Printf("%03d_outbox.sql %t\n", m.Version, len(m.SQL) > 0) // write m.SQL to that file
+		fmt.Printf("%04d_%s.sql %t\n", m.Version, m.Name, len(m.SQL) > 0) // write m.SQL to that file
 	}
 	// Output:
-	// 001_outbox.sql true
+	// 0001_entry.sql true
 }

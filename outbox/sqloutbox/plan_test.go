@@ -31,10 +31,10 @@ func TestEachQueryIsDrivenByTheIndexMadeForIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = db.Close() }()
-			if err := Migrate(t.Context(), db, Options{}); err != nil {
+			if err := Migrate(t.Context(), db, SQLite, Options{}); err != nil {
 				t.Fatal(err)
 			}
-			s, err := Open[*sql.Tx](t.Context(), db, Options{})
+			s, err := Open[*sql.Tx](t.Context(), db, SQLite, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

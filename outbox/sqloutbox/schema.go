@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"embed"
 	"errors"
 	"fmt"
 	"time"
@@ -28,32 +27,29 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Migration is one version of the schema.
+// Migration is one version of the schema. The script itself records that it was
+// applied, so it does not matter whether [Migrate] or another tool runs it.
 type Migration struct {
-	// Version counts from 1. The script brings the schema here from the
-	// version before.
-	Version int
-
-	// SQL is a script of several statements, to be run in one transaction.
-	SQL string
+	Version int    // from 1, without a gap: from the version before
+	Name    string // fit for a file's name
+	SQL     string // several statements; to be run in one transaction
 }
 
-//go:embed migrations/sqlite/*.sql
-var migrationFiles embed.FS
-
-func schema(o Options) sqlschema.Schema {
-	return sqlschema.Schema{Package: "sqloutbox", Prefix: o.TablePrefix, Scripts: sqlschema.Scripts(migrationFiles, "migrations/sqlite")}
+func schema(d Dialect, o Options) sqlschema.Prefixed {
+	return sqlschema.Prefixed{
+		Prefix: o.TablePrefix, Scripts: d.migrations(),
+		Errors: sqlschema.Errors{NotMigrated: ErrNotMigrated, Older: ErrSchemaOlder, Newer: ErrSchemaNewer},
+	}
 }
 
-// Migrations returns the schema for SQLite as scripts for a migration tool of
-// your own. Whoever uses [Migrate] has no need of them.
-func Migrations(o Options) ([]Migration, error) {
+// Migrations returns the schema as SQL for a migration tool of your own.
+func Migrations(d Dialect, o Options) ([]Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	var ms []Migration
-	for _, m := range schema(o).Migrations() {
+	for _, m := range schema(d, o).Migrations() {
 		ms = append(ms, Migration(m))
 	}
 	return ms, nil
@@ -62,10 +58,11 @@ func Migrations(o Options) ([]Migration, error) {
 // lockTimeout bounds the wait of Migrate for the write lock, beside its context.
 const lockTimeout = 30 * time.Second
 
-// Migrate makes the tables in a SQLite database, or brings them up to date.
-// Several processes may call it at once; one does the work. A schema newer than
-// this program knows is an error.
-func Migrate(ctx context.Context, db *sql.DB, o Options) error {
+// Migrate creates the tables, or brings them up to date, in one transaction. Of
+// concurrent calls one does it and the others wait. Tables that are up to date are
+// left alone; those that are newer than this program are [ErrSchemaNewer]. It needs
+// the right to create tables.
+func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
 		return err
@@ -81,14 +78,14 @@ func Migrate(ctx context.Context, db *sql.DB, o Options) error {
 		return fmt.Errorf("sqloutbox: migrate: connect: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	if err := migrate(ctx, conn, o); err != nil {
+	if err := migrate(ctx, conn, d, o); err != nil {
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `ROLLBACK`)
 		return fmt.Errorf("sqloutbox: migrate: %w", err)
 	}
 	return nil
 }
 
-func migrate(ctx context.Context, conn *sql.Conn, o Options) error {
+func migrate(ctx context.Context, conn *sql.Conn, d Dialect, o Options) error {
 	q, err := queue.Open(ctx, conn)
 	if err != nil {
 		return err
@@ -101,11 +98,11 @@ func migrate(ctx context.Context, conn *sql.Conn, o Options) error {
 	if err != nil {
 		return err
 	}
-	v, err := version(ctx, conn, o)
+	v, err := version(ctx, conn, d, o)
 	if err != nil {
 		return err
 	}
-	err = schema(o).Upgrade(v, func(script string) error {
+	err = schema(d, o).Upgrade(v, func(script string) error {
 		_, err := conn.ExecContext(ctx, script)
 		return err
 	})
@@ -138,10 +135,23 @@ func patiently(ctx context.Context, do func() error) error {
 const sqliteBusy = 5 // https://www.sqlite.org/rescode.html
 
 // version is the schema's, or 0 where there is none.
-func version(ctx context.Context, q sqlschema.Querier, o Options) (int, error) {
-	v, err := sqlschema.SQLiteVersion(ctx, q, schema(o).Table())
+func version(ctx context.Context, q sqlschema.Querier, d Dialect, o Options) (int, error) {
+	v, err := d.version(ctx, q, schema(d, o).Table())
 	if err != nil {
 		return 0, fmt.Errorf("read the version of the schema: %w", err)
 	}
 	return v, nil
 }
+
+// What can be wrong with the tables.
+var (
+	// ErrNotMigrated: there are none. Run [Migrate].
+	ErrNotMigrated = errors.New("schema is not migrated: run sqloutbox.Migrate, or the SQL of sqloutbox.Migrations")
+
+	// ErrSchemaOlder: they lack migrations. Run [Migrate].
+	ErrSchemaOlder = errors.New("schema is older than this program: run sqloutbox.Migrate, or the SQL of sqloutbox.Migrations")
+
+	// ErrSchemaNewer: they were migrated by a newer version of this package. Update
+	// the program.
+	ErrSchemaNewer = errors.New("schema is newer than this program: update the program")
+)

@@ -32,21 +32,21 @@ func wantError(t *testing.T, err error, says string) {
 
 func TestOpenWantsTheTablesOfThisVersion(t *testing.T) {
 	db := open(t)
-	_, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.Options{})
-	wantError(t, err, "call sqloutbox.Migrate")
-	if err := sqloutbox.Migrate(t.Context(), db, sqloutbox.Options{}); err != nil {
+	_, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
+	wantError(t, err, "run sqloutbox.Migrate")
+	if err := sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.Options{}); err != nil {
+	if _, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := db.ExecContext(t.Context(), `UPDATE epochfence_outbox_schema SET version = 99`); err != nil {
+	if _, err := db.ExecContext(t.Context(), `INSERT INTO epochfence_outbox_migration (version, name) VALUES (99, 'of tomorrow')`); err != nil {
 		t.Fatal(err)
 	}
-	_, err = sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.Options{})
-	wantError(t, err, "newer program")
-	wantError(t, sqloutbox.Migrate(t.Context(), db, sqloutbox.Options{}), "newer program")
-	wantError(t, sqloutbox.Migrate(t.Context(), db, sqloutbox.Options{TablePrefix: "a; b"}), "TablePrefix")
+	_, err = sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
+	wantError(t, err, "update the program")
+	wantError(t, sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}), "update the program")
+	wantError(t, sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{TablePrefix: "a; b"}), "TablePrefix")
 }
 
 func TestConcurrentMigrationsDoTheWorkOnce(t *testing.T) {
@@ -54,13 +54,13 @@ func TestConcurrentMigrationsDoTheWorkOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if err := sqloutbox.Migrate(t.Context(), db, sqloutbox.Options{TablePrefix: "p_"}); err != nil {
+			if err := sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{TablePrefix: "p_"}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	if _, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.Options{TablePrefix: "p_"}); err != nil {
+	if _, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{TablePrefix: "p_"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -25,18 +25,20 @@ type Store[TX DBTX] struct {
 	add, scan, next, load, remove string
 }
 
-// Open returns a store on the tables that [Migrate] made in db.
-func Open[TX DBTX](ctx context.Context, db *sql.DB, o Options) (*Store[TX], error) {
+// Open returns a store on the tables that [Migrate] made in db, after it has checked
+// that they are of this version. Its errors match [ErrNotMigrated], [ErrSchemaOlder] and
+// [ErrSchemaNewer].
+func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Store[TX], error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	v, err := version(ctx, db, o)
+	v, err := version(ctx, db, d, o)
 	if err != nil {
-		return nil, fmt.Errorf("sqloutbox: open: %w", err)
+		return nil, fmt.Errorf("sqloutbox: open %s: %w", d, err)
 	}
-	if err := schema(o).Check(v); err != nil {
-		return nil, fmt.Errorf("sqloutbox: open: %w", err)
+	if err := schema(d, o).Check(v); err != nil {
+		return nil, fmt.Errorf("sqloutbox: open %s: %w", d, err)
 	}
 	const (
 		partition = ` WHERE consumer_group = ? AND topic = ? AND number = ?`

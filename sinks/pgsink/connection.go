@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
 // A connection of a pool may be dead before it is used: the server restarted,
@@ -97,7 +99,7 @@ func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) 
 func (s *Sink) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return nil, ended(ctx, fmt.Errorf("get a connection: %w", faultless(explainServer(err))))
+		return nil, ended(ctx, fmt.Errorf("get a connection: %w", faultless(pgschema.Explain(err))))
 	}
 	return conn, nil
 }

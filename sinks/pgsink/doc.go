@@ -26,9 +26,9 @@
 //
 // # Setting up
 //
-//	err = pgsink.Migrate(ctx, adminPool, "")              // as the schema's owner
-//	err = pgsink.Grant(ctx, adminPool, "", "shop")        // the role that the application uses
-//	sink, err := pgsink.Open(ctx, pool, pgsink.Options{}) // as that role
+//	err = pgsink.Migrate(ctx, adminPool, pgsink.Options{})       // as the schema's owner
+//	err = pgsink.Grant(ctx, adminPool, "shop", pgsink.Options{}) // the role that the application uses
+//	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})        // as that role
 //	err = consumer.Run(ctx, source, sink, consumer.Each(handle).OnFailure(sink.DeadLetter), consumer.Options{})
 //
 // [Migrations] and [GrantSQL] return the same as SQL for a migration tool. The

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
 // The SQLSTATEs that the functions raise; migrations/0001_fence.sql lists them.
@@ -48,8 +49,6 @@ const (
 	codeIndexCorrupted   = "XX002"
 	codeUndefinedFunc    = "42883"
 	codeInvalidSchema    = "3F000"
-	codeInvalidPassword  = "28P01"
-	codeInvalidRole      = "28000" // invalid_authorization_specification
 )
 
 // fenceRow is a fence as row_to_json has it in an error's DETAIL.
@@ -277,22 +276,6 @@ func explain(err error) error {
 	case codeUndefinedTable, codeUndefinedFunc, codeInvalidSchema:
 		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
 	default:
-		return explainServer(err)
-	}
-}
-
-// explainServer does so for an error that has to do with the server at large.
-func explainServer(err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return err
-	}
-	switch pg.Code {
-	case codeReadOnly:
-		return fmt.Errorf("the server or the session is read-only: connect to the primary (target_session_attrs=read-write): %w", err)
-	case codeInvalidPassword, codeInvalidRole:
-		return fmt.Errorf("the server refused the credentials: %w", err)
-	default:
-		return err
+		return pgschema.Explain(err)
 	}
 }

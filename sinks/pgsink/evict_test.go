@@ -167,7 +167,7 @@ func TestWithoutTheRightToEndItTheIdleTimeoutBoundsTheDelay(t *testing.T) {
 	const idle = time.Second
 	r := newRig(t)
 	other, otherURL := r.db.Role(t)
-	if err := pgsink.Grant(t.Context(), r.admin, "", other); err != nil {
+	if err := pgsink.Grant(t.Context(), r.admin, other, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	r.sql("grant select, insert, update on effects, stock to " + other)
@@ -209,7 +209,7 @@ func TestAClaimThatCannotHaveTheFenceSaysSoInTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	other, otherURL := r.db.Role(t)
-	if err := pgsink.Grant(t.Context(), r.admin, "", other); err != nil {
+	if err := pgsink.Grant(t.Context(), r.admin, other, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	r.sql("grant update, select on stock to " + other)

@@ -21,7 +21,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	if err := pgsink.Migrate(ctx, pool, ""); err != nil {
+	if err := pgsink.Migrate(ctx, pool, pgsink.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
@@ -61,7 +61,7 @@ func ExampleSink_Queued() {
 
 // The schema's SQL for a migration tool of your own.
 func ExampleMigrations() {
-	steps, err := pgsink.Migrations("fences")
+	steps, err := pgsink.Migrations(pgsink.Options{Schema: "fences"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func ExampleMigrations() {
 
 // What the schema's owner runs so that a role may use it.
 func ExampleGrantSQL() {
-	sql, err := pgsink.GrantSQL("fences", "shop")
+	sql, err := pgsink.GrantSQL("shop", pgsink.Options{Schema: "fences"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 func (r *rig) stranger() *pgsink.Sink {
 	r.Helper()
 	role, url := r.db.Role(r.TB)
-	if err := pgsink.Grant(r.Context(), r.admin, r.schema, role); err != nil {
+	if err := pgsink.Grant(r.Context(), r.admin, role, pgsink.Options{Schema: r.schema}); err != nil {
 		r.Fatal(err)
 	}
 	r.sql("grant select, insert, update on effects, stock to " + role)

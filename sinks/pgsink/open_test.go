@@ -84,7 +84,7 @@ func TestAServerThatIsNotUpYetIsWaitedForAndNamedInTheLog(t *testing.T) {
 	t.Parallel()
 	server := pgtest.StartServer(t, pgtest.Options{})
 	db := server.Database(t)
-	if err := pgsink.Migrate(t.Context(), newPool(t, db.URL), ""); err != nil {
+	if err := pgsink.Migrate(t.Context(), newPool(t, db.URL), pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Stop(pgtest.Immediate); err != nil {
@@ -103,7 +103,7 @@ func TestAServerThatIsNotUpYetIsWaitedForAndNamedInTheLog(t *testing.T) {
 	case err := <-opened:
 		t.Fatalf("Open did not wait: %v", err)
 	}
-	go func() { opened <- pgsink.Migrate(t.Context(), newPool(t, db.URL), "") }()
+	go func() { opened <- pgsink.Migrate(t.Context(), newPool(t, db.URL), pgsink.Options{}) }()
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestAnUnreachableServerIsDoubtToACommitAndBlamesNoHandler(t *testing.T) {
 	server := pgtest.StartServer(t, pgtest.Options{})
 	db := server.Database(t)
 	pool := newPool(t, db.URL)
-	if err := pgsink.Migrate(t.Context(), pool, ""); err != nil {
+	if err := pgsink.Migrate(t.Context(), pool, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := pgsink.Open(t.Context(), pool, pgsink.Options{CallTimeout: 2 * time.Second})

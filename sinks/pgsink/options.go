@@ -1,6 +1,7 @@
 package pgsink
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,10 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgschema"
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
-// Options say how a [Sink] works. The zero Options work.
+// Options say how a [Sink] works, and where its tables are. The zero Options work. [Migrate],
+// [Grant] and [Open] are given the same.
 type Options struct {
 	// Schema is where the tables and functions are. Empty means
 	// [DefaultSchema].
@@ -45,8 +48,8 @@ type Options struct {
 	// Open. Zero means 15 s.
 	CallTimeout time.Duration
 
-	// StartTimeout bounds how long Open waits for a server that cannot be
-	// reached, before it gives up. What it waits for is logged after a second,
+	// StartTimeout bounds how long Open, Migrate and Grant wait for a server that
+	// cannot be reached, before they give up. What it waits for is logged after a second,
 	// and then every ten. Zero means 30 s.
 	StartTimeout time.Duration
 
@@ -56,7 +59,7 @@ type Options struct {
 	// an error like a handler's own.
 	Isolation pgx.TxIsoLevel
 
-	// Logger is told of a server that Open waits for, and, once, when the role
+	// Logger is told of a server that is waited for, and, once, when the role
 	// may not end the transaction of a claim that was replaced. Nil means [slog.Default].
 	Logger *slog.Logger
 }
@@ -65,11 +68,10 @@ type Options struct {
 const maxTimeout = 24 * time.Hour
 
 func (o Options) withDefaults() (Options, error) {
-	schema, err := checkSchema(o.Schema)
-	if err != nil {
-		return o, err
+	o.Schema = cmp.Or(o.Schema, DefaultSchema)
+	if err := pgschema.CheckIdentifier("Options.Schema", o.Schema); err != nil {
+		return o, fmt.Errorf("pgsink: %w", err)
 	}
-	o.Schema = schema
 	for _, d := range []struct {
 		name string
 		v    *time.Duration
@@ -101,6 +103,8 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	return o, nil
 }
+
+func (o *Options) wait() pgschema.Wait { return pgschema.Wait{Timeout: o.StartTimeout, Log: o.Logger} }
 
 // grace is how long after the end of a context the server's own bounds fall, so
 // that a process that is alive sees its context end, and not a server's error.

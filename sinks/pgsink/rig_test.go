@@ -41,10 +41,10 @@ func newRig(t testing.TB) *rig {
 	r := &rig{TB: t, db: pgtest.Start(t)}
 	r.admin, r.reader = r.db.Superuser(t), newPool(t, r.db.URL)
 	r.role, r.appURL = r.db.Role(t)
-	if err := pgsink.Migrate(t.Context(), r.admin, r.schema); err != nil {
+	if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: r.schema}); err != nil {
 		t.Fatal(err)
 	}
-	if err := pgsink.Grant(t.Context(), r.admin, r.schema, r.role); err != nil {
+	if err := pgsink.Grant(t.Context(), r.admin, r.role, pgsink.Options{Schema: r.schema}); err != nil {
 		t.Fatal(err)
 	}
 	r.sql(effectsTable + "grant select, insert, update on effects, stock to " + r.role)

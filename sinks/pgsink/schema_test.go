@@ -26,7 +26,7 @@ func TestConcurrentMigrationsAreSafe(t *testing.T) {
 	pool := newPool(t, db.URL)
 	errs := make(chan error)
 	for range 6 {
-		go func() { errs <- pgsink.Migrate(t.Context(), pool, "") }()
+		go func() { errs <- pgsink.Migrate(t.Context(), pool, pgsink.Options{}) }()
 	}
 	for range 6 {
 		if err := <-errs; err != nil {
@@ -44,7 +44,7 @@ func TestMigratingAgainChangesNothing(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	if err := pgsink.Migrate(t.Context(), r.admin, ""); err != nil {
+	if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
@@ -60,13 +60,13 @@ func TestAMigratorNeedsNoRightToCreateASchemaThatExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := newPool(t, url)
-	if err := pgsink.Migrate(t.Context(), pool, "fences"); err != nil {
+	if err := pgsink.Migrate(t.Context(), pool, pgsink.Options{Schema: "fences"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pgsink.Open(t.Context(), pool, pgsink.Options{Schema: "fences"}); err != nil {
 		t.Fatal(err)
 	}
-	err := pgsink.Migrate(t.Context(), pool, "another")
+	err := pgsink.Migrate(t.Context(), pool, pgsink.Options{Schema: "another"})
 	if err == nil || !strings.Contains(err.Error(), "permission denied for database") {
 		t.Fatalf("err = %v; want that the schema may not be created", err)
 	}
@@ -95,13 +95,13 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 	r.sql("grant execute on all functions in schema epochfence to " + stranger + "; revoke execute on function epochfence.claim from " + stranger)
 	check("no right to one function", open(strangerURL, ""), pgsink.ErrPermission, "claim")
 
-	steps, err := pgsink.Migrations("old")
+	steps, err := pgsink.Migrations(pgsink.Options{Schema: "old"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.sql(steps[0].SQL + "grant usage on schema old to public; grant execute on all functions in schema old to public")
 	check("a schema of an older version", open(r.appURL, "old"), pgsink.ErrSchemaOlder, "version 1")
-	if err := pgsink.Migrate(t.Context(), r.admin, "old"); err != nil {
+	if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: "old"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := open(r.db.URL, "old"); err != nil {
@@ -110,7 +110,7 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 
 	r.sql("insert into epochfence.migration (version, name) values (99, 'of tomorrow')")
 	check("a schema of a newer version", open(r.appURL, ""), pgsink.ErrSchemaNewer, "99")
-	check("a schema of a newer version", pgsink.Migrate(t.Context(), r.admin, ""), pgsink.ErrSchemaNewer, "99")
+	check("a schema of a newer version", pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}), pgsink.ErrSchemaNewer, "99")
 }
 
 // TestTheApplicationCannotTouchTheTables is why the functions are SECURITY
@@ -171,10 +171,10 @@ func TestASchemaMayHaveAnyName(t *testing.T) {
 	for _, name := range []string{
 		"Upper", `quo"ted`, "it's", "größe 数量", "semi;colon -- comment", "$$", "select", strings.Repeat("x", 63),
 	} {
-		if err := pgsink.Migrate(t.Context(), r.admin, name); err != nil {
+		if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: name}); err != nil {
 			t.Fatal(err)
 		}
-		if err := pgsink.Grant(t.Context(), r.admin, name, r.role); err != nil {
+		if err := pgsink.Grant(t.Context(), r.admin, r.role, pgsink.Options{Schema: name}); err != nil {
 			t.Fatal(err)
 		}
 		s := r.open(func(o *pgsink.Options) { o.Schema = name })
@@ -186,7 +186,7 @@ func TestASchemaMayHaveAnyName(t *testing.T) {
 		r.wantList(name, "1")
 	}
 	for _, name := range []string{strings.Repeat("x", 64), "nul\x00", "not utf-8 \xff"} {
-		if err := pgsink.Migrate(t.Context(), r.admin, name); err == nil {
+		if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: name}); err == nil {
 			t.Errorf("a schema named %q was made", name)
 		}
 		if _, err := pgsink.Open(t.Context(), newPool(t, r.appURL), pgsink.Options{Schema: name}); err == nil {
@@ -200,7 +200,7 @@ func TestASchemaMayHaveAnyName(t *testing.T) {
 func TestExportedMigrations(t *testing.T) {
 	t.Parallel()
 	for file, schema := range map[string]string{"default.sql": "", "quoted.sql": `Fences of "Größe"`} {
-		steps, err := pgsink.Migrations(schema)
+		steps, err := pgsink.Migrations(pgsink.Options{Schema: schema})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestExportedMigrations(t *testing.T) {
 		for _, m := range steps {
 			fmt.Fprintf(&b, "-- %04d_%s.sql\n%s\n", m.Version, m.Name, m.SQL)
 		}
-		grant, err := pgsink.GrantSQL(schema, "App")
+		grant, err := pgsink.GrantSQL("App", pgsink.Options{Schema: schema})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +234,7 @@ func TestTheExportedSQLIsWhatMigrateApplies(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Start(t)
 	conn := db.Superuser(t)
-	steps, err := pgsink.Migrations("exported")
+	steps, err := pgsink.Migrations(pgsink.Options{Schema: "exported"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestTheExportedSQLIsWhatMigrateApplies(t *testing.T) {
 		}
 	}
 	// Migrate finds nothing left to do, and the sink works.
-	if err := pgsink.Migrate(t.Context(), conn, "exported"); err != nil {
+	if err := pgsink.Migrate(t.Context(), conn, pgsink.Options{Schema: "exported"}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := pgsink.Open(t.Context(), newPool(t, db.URL), pgsink.Options{Schema: "exported"})

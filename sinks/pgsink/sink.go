@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
 // Sink keeps fences in a schema of a PostgreSQL database. It is safe for
@@ -34,7 +35,7 @@ type statements struct {
 }
 
 func newStatements(o Options) statements {
-	s := quote(o.Schema) + "."
+	s := pgschema.Quote(o.Schema) + "."
 	return statements{
 		begin:  "begin isolation level " + string(o.Isolation),
 		server: "select system, timeline, started from " + s + "server()",
@@ -70,7 +71,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 		return nil, err
 	}
 	s := &Sink{pool: pool, options: o, sql: newStatements(o), server: newServer(o.Logger)}
-	err = reached(ctx, pool, o.Logger, o.StartTimeout, func(ctx context.Context) error {
+	err = o.wait().Reach(ctx, pool, func(ctx context.Context) error {
 		ctx, cancel := s.bounded(ctx)
 		defer cancel()
 		if err := s.check(ctx); err != nil {
@@ -79,7 +80,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgsink: open schema %s: %w", quote(o.Schema), err)
+		return nil, fmt.Errorf("pgsink: open schema %s: %w", pgschema.Quote(o.Schema), err)
 	}
 	return s, nil
 }
@@ -117,14 +118,11 @@ func (s *Sink) check(ctx context.Context) error {
 		return fmt.Errorf("%w: role %q may not execute schema_version", ErrPermission, role)
 	}
 	var version int
-	if err := s.pool.QueryRow(ctx, "select "+quote(s.options.Schema)+".schema_version()").Scan(&version); err != nil {
+	if err := s.pool.QueryRow(ctx, "select "+pgschema.Quote(s.options.Schema)+".schema_version()").Scan(&version); err != nil {
 		return err
 	}
-	switch {
-	case version > schemaVersion:
-		return newer(version)
-	case version < schemaVersion:
-		return fmt.Errorf("%w: it is at version %d, this program needs %d", ErrSchemaOlder, version, schemaVersion)
+	if err := schema(s.options).Check(version); err != nil {
+		return err
 	}
 	for _, f := range appFunctions {
 		if !slices.Contains(executable, f) {

@@ -38,11 +38,11 @@ func (s *schemas) create(t testing.TB) *rig {
 	r.TB = t
 	r.schema = fmt.Sprintf(`Fences of "Größe" %d`, schemaNumber.Add(1))
 	quoted := pgx.Identifier{r.schema}.Sanitize()
-	steps, err := pgsink.Migrations(r.schema)
+	steps, err := pgsink.Migrations(pgsink.Options{Schema: r.schema})
 	if err != nil {
 		t.Fatal(err)
 	}
-	grant, err := pgsink.GrantSQL(r.schema, r.role)
+	grant, err := pgsink.GrantSQL(r.role, pgsink.Options{Schema: r.schema})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package sqlsink
 import (
 	"context"
 	"database/sql"
+
+	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
 // Dialect is what differs between databases. [SQLite] is the one there is.
@@ -17,7 +19,7 @@ type Dialect interface {
 
 	// migrations are the schema's versions, 1 first: each a script that goes
 	// from the version before, with {{prefix}} where table names begin.
-	migrations() []string
+	migrations() []sqlschema.Migration
 
 	// version is a query for the schema's version, or for 0 where there is no
 	// such table, given its name.

@@ -28,17 +28,17 @@ func wantError(t testing.TB, err error, says ...string) {
 func TestOpenRefusesATableVersionThatTheProgramDoesNotKnow(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "app.db"))
 	_, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
-	wantError(t, err, "there are no tables epochfence_*", "sqlsink.Migrate")
+	wantError(t, err, "tables epochfence_*", "sqlsink.Migrate")
 
 	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	mustExec(t, db, `UPDATE epochfence_schema SET version = 7`)
+	mustExec(t, db, `INSERT INTO epochfence_migration (version, name) VALUES (7, 'of tomorrow')`)
 	_, err = sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
-	wantError(t, err, "version 7", "newer program")
-	wantError(t, sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}), "version 7", "newer program")
+	wantError(t, err, "version 7", "update the program")
+	wantError(t, sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}), "version 7", "update the program")
 
-	mustExec(t, db, `UPDATE epochfence_schema SET version = 0`)
+	mustExec(t, db, `DELETE FROM epochfence_migration`)
 	_, err = sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	wantError(t, err, "sqlsink.Migrate")
 }
@@ -96,7 +96,7 @@ func TestConcurrentMigrationsDoTheWorkOnce(t *testing.T) {
 	}
 	wg.Wait()
 	var versions int
-	if err := open(t, file).QueryRow(`SELECT count(*) FROM epochfence_schema`).Scan(&versions); err != nil || versions != 1 {
+	if err := open(t, file).QueryRow(`SELECT count(*) FROM epochfence_migration`).Scan(&versions); err != nil || versions != 1 {
 		t.Errorf("%d versions in the schema table, %v", versions, err)
 	}
 }

@@ -26,7 +26,9 @@ type sqlite struct{}
 
 func (sqlite) String() string { return "SQLite" }
 
-func (sqlite) migrations() []string { return sqlschema.Scripts(sqliteMigrations, "migrations/sqlite") }
+func (sqlite) migrations() []sqlschema.Migration {
+	return sqlschema.Read(sqliteMigrations, "migrations/sqlite")
+}
 
 func (sqlite) version(ctx context.Context, q querier, table string) (int, error) {
 	return sqlschema.SQLiteVersion(ctx, q, table)

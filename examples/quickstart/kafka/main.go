@@ -38,7 +38,7 @@ func main() {
 	defer stop()
 	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
 	fatal(err)
-	fatal(pgsink.Migrate(ctx, pool, "")) // or take its SQL into your own migrations
+	fatal(pgsink.Migrate(ctx, pool, pgsink.Options{})) // or take its SQL into your own migrations
 	_, err = pool.Exec(ctx, `create table if not exists reserved (item text primary key, quantity bigint not null)`)
 	fatal(err)
 	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})

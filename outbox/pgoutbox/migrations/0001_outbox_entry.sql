@@ -1,5 +1,7 @@
 create table "epochfence_outbox".outbox_migration (
-    version integer primary key
+    version    integer primary key,
+    name       text not null,
+    applied_at timestamptz not null default clock_timestamp()
 );
 
 create table "epochfence_outbox".outbox_entry (
@@ -22,4 +24,4 @@ create index outbox_entry_partition on "epochfence_outbox".outbox_entry (group_n
 create index outbox_entry_added_by on "epochfence_outbox".outbox_entry (group_name, topic, partition, added_by, id);
 create index outbox_entry_key on "epochfence_outbox".outbox_entry (group_name, topic, partition, order_key, id);
 
-insert into "epochfence_outbox".outbox_migration (version) values (1);
+insert into "epochfence_outbox".outbox_migration (version, name) values (1, 'outbox_entry');

@@ -1,5 +1,7 @@
-CREATE TABLE {{prefix}}schema (
-    version INTEGER NOT NULL
+CREATE TABLE {{prefix}}migration (
+    version    INTEGER NOT NULL PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    applied_at TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ) STRICT;
 
 CREATE TABLE {{prefix}}entries (

@@ -1,4 +1,4 @@
-package pgsink
+package pgschema
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -27,12 +28,34 @@ var notYet = []string{
 	"53300", // too_many_connections
 }
 
-// reached waits within timeout for the server of a db, by trying what is to be
-// done first.
-func reached(ctx context.Context, db any, log *slog.Logger, timeout time.Duration, try func(context.Context) error) error {
-	server := reach.Server{Name: "PostgreSQL" + at(db), Timeout: timeout, Log: log, Patience: func(err error) time.Duration {
+// Wait says how a server is waited for that cannot be reached yet.
+type Wait struct {
+	Timeout time.Duration
+	Log     *slog.Logger
+}
+
+// InTx runs f in a transaction that is [ReadCommitted]. It waits for the server.
+func (w Wait) InTx(ctx context.Context, db DB, f func(pgx.Tx) error) error {
+	var tx pgx.Tx
+	err := w.Reach(ctx, db, func(ctx context.Context) (err error) {
+		tx, err = db.BeginTx(ctx, ReadCommitted)
+		return err
+	})
+	if err != nil {
+		return Explain(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	if err := f(tx); err != nil {
+		return Explain(err)
+	}
+	return Explain(tx.Commit(ctx))
+}
+
+// Reach waits for the server of db, by trying what is to be done first.
+func (w Wait) Reach(ctx context.Context, db DB, try func(context.Context) error) error {
+	server := reach.Server{Name: "PostgreSQL" + at(db), Timeout: w.Timeout, Log: w.Log, Patience: func(err error) time.Duration {
 		if unreached(err) {
-			return timeout
+			return w.Timeout
 		}
 		return 0
 	}}
@@ -41,7 +64,9 @@ func reached(ctx context.Context, db any, log *slog.Logger, timeout time.Duratio
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return ended(ctx, err)
+		if cause := context.Cause(ctx); !errors.Is(err, cause) {
+			return fmt.Errorf("%w: %w", cause, err)
+		}
 	case unreached(err):
 		return fmt.Errorf("%s was not reached within %v; does it run, and are address and port right? %w", server.Name, after, err)
 	}
@@ -70,7 +95,7 @@ func unreached(err error) bool {
 }
 
 // at says where the servers of a pool are.
-func at(db any) string {
+func at(db DB) string {
 	pool, ok := db.(*pgxpool.Pool)
 	if !ok {
 		return ""
@@ -87,4 +112,20 @@ func at(db any) string {
 
 func address(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+// Explain adds to an error of the server what to do about it, where that is known.
+func Explain(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return err
+	}
+	switch pg.Code {
+	case "25006": // read_only_sql_transaction
+		return fmt.Errorf("the server or the session is read-only: connect to the primary (target_session_attrs=read-write): %w", err)
+	case "28P01", "28000": // invalid_password, invalid_authorization_specification
+		return fmt.Errorf("the server refused the credentials: %w", err)
+	default:
+		return err
+	}
 }

@@ -1,5 +1,7 @@
-CREATE TABLE {{prefix}}schema (
-    version integer NOT NULL
+CREATE TABLE {{prefix}}migration (
+    version    integer NOT NULL PRIMARY KEY,
+    name       text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 CREATE TABLE {{prefix}}scopes (
