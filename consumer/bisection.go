@@ -6,8 +6,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// contended is the first wait of a message that is alone and was refused for a
-// reason that passes: about as long as a transaction of somebody else's.
+// contended is the first wait of a message that is alone and met a transient
+// failure: about as long as a transaction of another process takes.
 const contended = 2 * time.Millisecond
 
 // bisection narrows a batch that failed down to the message at fault. It
@@ -20,7 +20,7 @@ type bisection struct {
 	failed   error        // why the first message goes to OnFailure, if it does
 	first    epoch.Offset // the first message, if it has attempts
 	wait     retryWait
-	refusals int       // in a row, for no message's fault
+	refusals int       // transient failures in a row
 	pause    retryWait // after those
 }
 
@@ -41,9 +41,9 @@ func (b *bisection) size(n int) int {
 }
 
 // learn takes in what a transaction taught about the messages of t, and returns
-// how long to wait before the next one. found says that a handler failed on one of
-// them, and shared that other partitions' messages were in the transaction.
-func (b *bisection) learn(v verdict, t trial, found, shared bool) (in time.Duration) {
+// how long to wait before the next one. handler says that the failure was an error of
+// a handler, and shared that other partitions' messages were in the transaction.
+func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Duration) {
 	n := max(t.messages, 1)
 	switch v.lesson {
 	case among:
@@ -52,7 +52,7 @@ func (b *bisection) learn(v verdict, t trial, found, shared bool) (in time.Durat
 		b.most = max(n/2, 1)
 		b.narrow(n, -1)
 	case transient:
-		return b.postpone(n, found, shared)
+		return b.postpone(n, handler, shared)
 	case first, final:
 		b.narrow(1, 0) // from now on alone, whatever it was this time
 		b.attempts++
@@ -77,16 +77,15 @@ func (b *bisection) narrow(n, at int) {
 	b.bound()
 }
 
-// postpone: n messages failed together for a reason that was none of theirs, but
-// may have been their number or their company. found says that it was met with
-// among them, and shared that others' messages were in the transaction.
+// postpone: n messages met a transient failure, such as a deadlock, which none of
+// them is to blame for.
 //
-// A shared transaction gets smaller by itself; see [sizing]. Who is met with twice
-// is in its way, waiting for a lock that is held for long, say: it goes on alone,
-// with its first message.
-func (b *bisection) postpone(n int, found, shared bool) (in time.Duration) {
+// The next shared transaction is smaller already; see [sizing]. But a partition
+// whose own handler fails like this twice in a row holds up the others, as it may be
+// waiting for a lock that is held for long. It goes on alone, one message at a time.
+func (b *bisection) postpone(n int, handler, shared bool) (in time.Duration) {
 	single := n == 1 && !shared
-	if found || single {
+	if handler || single {
 		b.refusals++
 	}
 	if !b.active() && b.refusals < 2 {
@@ -114,8 +113,8 @@ func (b *bisection) passed(n int) {
 	b.bound()
 }
 
-// meets: the message at the offset is the first one. If it is another than it
-// was, as that has been deleted from the log, it begins with a clean sheet.
+// meets: the message at the offset is the first one now. If the one that had
+// failed attempts was deleted from the log, those do not count against this one.
 func (b *bisection) meets(first epoch.Offset) {
 	if first != b.first {
 		b.attempts = 0

@@ -93,7 +93,7 @@ func TestR5ReadingStartsAtThePositionThatTheSwapReturned(t *testing.T) {
 func TestR8ThePositionThatTheSwapReturnedIsMirrored(t *testing.T) {
 	betweenReadAndSwap(t, func(r *rig, _ *process) {
 		if at, _ := r.group().Position(r.log.Name(), 0); at != 3 {
-			t.Errorf("the group was told position %d; the fence stands at 3", at)
+			t.Errorf("the group was told position %d; the fence is at 3", at)
 		}
 	})
 }

@@ -32,12 +32,12 @@ var (
 type PositionError struct {
 	Partition epoch.Partition
 	Kind      error        // ErrPassedBy, ErrTruncated or ErrOutOfOrder
-	Position  epoch.Offset // where the fence stands
+	Position  epoch.Offset // where the fence is
 	Found     epoch.Offset // what the log has instead: its beginning, its end, or the offset that came
 }
 
 func (e *PositionError) Error() string {
-	return fmt.Sprintf("%s: %v: the fence stands at offset %d, the log has %d; "+
+	return fmt.Sprintf("%s: %v: the fence is at offset %d, the log has %d; "+
 		"find out what is missing, then set the fence's position by hand",
 		e.Partition, e.Kind, e.Position, e.Found)
 }

@@ -19,7 +19,8 @@ func guard(f func() error) (err error) {
 }
 
 // errGoexit is the failure of a message whose handler called runtime.Goexit,
-// as FailNow of a test does. It cannot be stopped: see [committer.serve].
+// as FailNow of a test does. Nothing can stop that, so each transaction has a
+// goroutine of its own: see [loop.start].
 var errGoexit = errors.New("the handler ended its goroutine: it called runtime.Goexit, or FailNow of a test")
 
 // maskedError is a handler's error on its way through the sink. A handler may

@@ -25,9 +25,9 @@ import (
 // no message an attempt: the transaction is rolled back, and the next ones take
 // fewer messages, down to one, until things are calm. In a transaction that others
 // wait for, a wait for a lock is cut short, mostly after some tens of milliseconds
-// ([epoch.WithLockWait]). To keep large transactions on rows that everybody
-// updates, make waits impossible to close to a circle: have a [BatchHandler]
-// update rows in one order, such as that of their keys, or update each row once.
+// ([epoch.WithLockWait]). To keep transactions large on rows that everybody
+// updates, see to it that no two of them can wait for each other: have a
+// [BatchHandler] update rows in one order, such as that of their keys.
 type Handler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch) error
 
 // BatchHandler is a [Handler] for consecutive messages of one partition, at

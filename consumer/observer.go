@@ -94,8 +94,9 @@ type Lost struct {
 	Cause     error
 }
 
-// Overdue: a transaction has not come to an end after twice its time: the
-// handler does not heed its context, and the partitions of its committer wait.
+// Overdue: a transaction has not come to an end after twice its time. The handler
+// does not return when its context is cancelled, and the partitions of its
+// committer wait.
 type Overdue struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
@@ -108,7 +109,7 @@ type Overdue struct {
 type Retried struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
-	Attempt   int // how many have failed; those that were no message's fault do not count, so it may be 0
+	Attempt   int // how many have failed, without transient failures; so it may be 0
 	Err       error
 	RetryIn   time.Duration
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// pending is what a partition has to apply, and how it stands with it. While a
-// claim is consumed it belongs to the loop that the partition is pinned to,
-// otherwise to the goroutine that owns the tenure.
+// pending is what a partition has to apply, and how far it has got. Between
+// [loop.begins] and [loop.ends] it belongs to the loop that the partition is pinned
+// to, and otherwise to the goroutine that owns the tenure.
 type pending[TX any] struct {
 	owner   *ownership[TX]
 	lost    context.Context // the tenure's: ends when the lease is lost
@@ -23,7 +23,7 @@ type pending[TX any] struct {
 	batch  Batch       // read, and not applied yet
 	bisect bisection   // of the messages from fence.Next on
 	still  standstill
-	begun  bool // where the first message lies was looked at
+	begun  bool // the first message of all was compared with the position
 
 	// The loop's alone.
 	state   pendingState

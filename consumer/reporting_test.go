@@ -22,7 +22,7 @@ func TestEventsDoNotStateAPositionThatNobodyKnows(t *testing.T) {
 		r.fill(0, 9)
 		p := r.start("a", each(record), options{})
 		synctest.Wait()
-		p.end() // the fence stands at 9
+		p.end() // the fence is at 9
 		p = r.start("b", each(record), options{}, memsink.Hooks{
 			Fence: func(context.Context, epoch.Partition, func() error) error { return errors.New("connection refused") },
 		})

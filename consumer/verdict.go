@@ -63,9 +63,9 @@ type lesson int
 
 const (
 	nothing   lesson = iota
-	among            // one of them is at fault: narrow it down
+	among            // one of them is at fault: find out which
 	tooSlow          // so many of them take too long
-	transient        // a failure that passes and that none of them is to blame for
+	transient        // a failure that passes, and is no message's fault
 	first            // the first one failed, alone: an attempt that counts
 	final            // and that was the last attempt: OnFailure decides
 )
@@ -98,7 +98,7 @@ func (p policy) judge(tried []trial, r result) []verdict {
 	case errors.Is(err, epoch.ErrInDoubt):
 		return p.doubt(tried, r)
 
-	case lost: // a lost one ends by itself
+	case lost: // its tenure ends by itself; the others go on
 		return each(tried, verdict{action: retry, err: err})
 
 	case !r.called: // the sink could not begin, which is no message's fault

@@ -7,8 +7,8 @@
 // messages does three things in ONE transaction of the sink's own database:
 //
 //  1. its effects,
-//  2. the check that the fence still carries its claim and stands at the
-//     offset it started from,
+//  2. the check that the fence still carries its claim and is at the offset it
+//     started from,
 //  3. moving the fence past the messages it applied.
 //
 // A process that was paused, cut off or restarted and wakes up without its

@@ -11,8 +11,8 @@ var (
 	// signal, never retried as an error.
 	ErrStale = errors.New("stale claim")
 
-	// ErrMoved: the fence carries our claim but stands at another offset than
-	// the advance started from. Claim again and go on from there.
+	// ErrMoved: the fence carries our claim but is at another offset than the
+	// advance started from. Claim again and go on from there.
 	ErrMoved = errors.New("position moved")
 
 	// ErrMissing: the sink has no fence of that partition.
@@ -69,15 +69,15 @@ func (e *StaleError) Error() string {
 func (e *StaleError) Unwrap() error { return ErrStale }
 
 // MovedError is the refusal of an advance that does not start where the fence
-// stands.
+// is.
 type MovedError struct {
 	Partition Partition
 	From      Offset // where the advance started
-	Next      Offset // where the fence stands
+	Next      Offset // where the fence is
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("%s: %v: fence stands at offset %d, not %d", e.Partition, ErrMoved, e.Next, e.From)
+	return fmt.Sprintf("%s: %v: the fence is at offset %d, not %d", e.Partition, ErrMoved, e.Next, e.From)
 }
 
 // Unwrap returns [ErrMoved].
@@ -105,7 +105,7 @@ type LogChangedError struct {
 }
 
 func (e *LogChangedError) Error() string {
-	return fmt.Sprintf("%s: %v: the fence stands at offset %d of log %q, the source now reads log %q; "+
+	return fmt.Sprintf("%s: %v: the fence is at offset %d of log %q, the source now reads log %q; "+
 		"decide where to go on and set the fence's log and offset by hand, or use a new group",
 		e.Partition, ErrLogChanged, e.Next, e.Fence, e.Source)
 }

@@ -27,9 +27,9 @@ type Fence struct {
 	Mark Mark
 
 	// Applied says that the group has applied what is before Next: under an
-	// advance, or before it had a fence. Where it is false there is nothing that
-	// retention could have kept from being applied: the partition begins where
-	// its log begins.
+	// advance, or before it had a fence. While it is false the group has no past
+	// to lose, so if retention passes Next, the partition begins where its log
+	// begins by then.
 	Applied bool
 }
 
@@ -46,10 +46,10 @@ func (f Fence) Check(o Origin) error {
 	return nil
 }
 
-// Claimed returns the fence as it is once c has replaced the claim in f. The
-// new epoch is the lease's own generation where that exceeds every epoch before it,
-// otherwise the last epoch plus one; and above the one that the claim names. The
-// position stays, unless the claim is the first and adopts one.
+// Claimed returns the fence as it is once c has replaced the claim in f. The new
+// epoch is the lease's generation if that is higher than every epoch before it, and
+// than c.Above; otherwise it is the highest of those plus one. The position stays,
+// unless c is the first claim of the fence and adopts one.
 func (f Fence) Claimed(c Claim) (Fence, error) {
 	if f.Partition != c.Partition {
 		return f, fmt.Errorf("epoch: claim of %s on the fence of %s", c.Partition, f.Partition)

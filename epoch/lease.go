@@ -23,9 +23,8 @@ type Lease struct {
 	Origin
 
 	// Generation is the number that the source gave this lease: the generation of
-	// a group, the epoch of a member, the revision of a key. It is positive. That
-	// of a source that restarts or repeats itself may be lower than one seen
-	// before, or the same.
+	// a group, the epoch of a member, the revision of a key. It is positive. A
+	// source that restarts may give out a number again, or a lower one.
 	Generation int64
 
 	// Owner names the process for people who read the fence. Nothing

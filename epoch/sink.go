@@ -8,7 +8,7 @@ import "context"
 //
 // The one property on which correctness rests: when Commit returns nil, all
 // writes of apply and all of the advances are committed, together, and each
-// fence carried its advance's claim and stood at its From until then. When it
+// fence carried its advance's claim and was at its From until then. When it
 // returns an error that is not [ErrInDoubt], none of them ever will be.
 //
 // A Sink is safe for concurrent use. Its errors name the partition and wrap the
@@ -24,8 +24,8 @@ type Sink[TX any] interface {
 
 	// Look reads the fences of ps as last committed, those that are there, at
 	// the cost of little more than one. Like Fence it asks a database that
-	// may be written, and never a replica that may lag behind: by a fence that
-	// is not as we left it the claim is taken for lost.
+	// may be written, and never a replica, which may lag behind: a consumer takes
+	// a fence that is not as it left it for a claim that it has lost.
 	Look(ctx context.Context, ps []Partition) (Fences, error)
 
 	// Replaced returns a channel that is closed once the sink notices that the
@@ -46,18 +46,20 @@ type Sink[TX any] interface {
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
 	// Commit runs apply in a transaction, then moves the fences of as and
-	// commits. Without any advance it would be a transaction without a fence,
-	// and two of one partition have no order: both are refused before apply is
-	// called. An error of apply is returned as it is or
-	// wrapped, so that [errors.Is] finds it. If the connection went meanwhile
-	// it is [ErrInDoubt] too, unless the handler itself broke the connection. A refused advance is a [*StaleError],
-	// [*MovedError] or [*MissingError] and names the first refused partition in key
-	// order. A handler that ended the transaction by itself is [ErrEscaped]. A
-	// refusal of the database that passes, also of a handler's statement, is
-	// [ErrTransient] beside what it was, and one that has to do with the state
-	// of the database alone is [ErrUnhealthy].
-	// apply is called at most once. ctx bounds the whole transaction; when it
-	// ends before the commit was sent, nothing is committed.
+	// commits. apply is called at most once. ctx bounds the whole transaction;
+	// when it ends before the commit was sent, nothing is committed.
+	//
+	// as holds one advance for each partition, at least one: anything else is
+	// refused before apply is called. The other errors are
+	//
+	//   - an error of apply, as it is or wrapped, so that [errors.Is] finds it;
+	//   - a [*StaleError], [*MovedError] or [*MissingError] where an advance is
+	//     refused, about the first refused partition in key order;
+	//   - [ErrInDoubt] where it is not known whether the transaction was committed,
+	//     and where the connection was lost, unless the handler broke it;
+	//   - [ErrEscaped] where the handler ended the transaction by itself;
+	//   - [ErrTransient] or [ErrUnhealthy], beside the database's own error, for what
+	//     it refused, statements of the handler included.
 	Commit(ctx context.Context, as []Advance, apply func(ctx context.Context, tx TX) error) error
 
 	// CommitHeld runs apply in a transaction that commits only if the fence of h's
@@ -66,9 +68,9 @@ type Sink[TX any] interface {
 	// and moves none.
 	//
 	// When it returns nil, all writes of apply are committed, and no later
-	// claim of the partition was swapped in before that. So of two claims of one
-	// partition all that the earlier one has committed, by Commit or CommitHeld,
-	// comes before the later claim, and all that the later one commits after it.
+	// claim of the partition was swapped in before that. So whatever is committed
+	// under a claim, by Commit or CommitHeld, is committed before the next claim of
+	// the partition is swapped in.
 	// Between transactions of one claim there is no order: a Commit of the same
 	// partition, and other calls of CommitHeld, may run and commit beside it, where
 	// the database allows it. What they must not do at the same time they have to

@@ -45,7 +45,7 @@ func TestThePositionPassesMarkersAndAbortedTransactionsAreNotRead(t *testing.T) 
 			r.Errorf("the group has %d, the log ends at %d: there is lag where there is nothing to read", at, end)
 		}
 		if f := r.sink.fence(part(0)); f.Next != 14 {
-			r.Errorf("the fence stands at %d, want 14: retention may take the markers before another message comes", f.Next)
+			r.Errorf("the fence is at %d, want 14: retention may take the markers before another message comes", f.Next)
 		}
 	})
 }

@@ -152,7 +152,7 @@ func (s *slowSink) check(t *testing.T) {
 	}
 	for p, f := range s.sink.Fences() {
 		if f.Next != s.next[p.Number] {
-			t.Errorf("%s: the fence stands at %d, %d messages were handled", p, f.Next, s.next[p.Number])
+			t.Errorf("%s: the fence is at %d, %d messages were handled", p, f.Next, s.next[p.Number])
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestALostAcknowledgement(t *testing.T) {
 				want(t, commit("second", c.cut), epoch.ErrInDoubt)
 				again := claim(t, s, orders, 5)
 				if again.Next != c.next {
-					t.Fatalf("queued %v: the fence stands at offset %d, want %d", queued, again.Next, c.next)
+					t.Fatalf("queued %v: the fence is at offset %d, want %d", queued, again.Next, c.next)
 				}
 				r.wantList("list", []string{"first", "second"}[:c.next]...)
 			}

@@ -183,6 +183,6 @@ func TestAnAdvanceJudgesNoVersionThatIsBeingReplaced(t *testing.T) {
 		t.Error(err)
 	}
 	if f, err := s.Fence(t.Context(), orders); err != nil || f.Next != 2 {
-		t.Errorf("the fence stands at offset %d, %v; want 2", f.Next, err)
+		t.Errorf("the fence is at offset %d, %v; want 2", f.Next, err)
 	}
 }

@@ -260,7 +260,7 @@ func claimKeepsPosition(w *world) {
 	ta.applies(3) // between read and swap
 	tb := w.process("B").swaps(seen, lease(orders0, 6, "B"))
 	if tb.Next != 103 || tb.Mark != ta.Mark {
-		w.Errorf("the claim's fence stands at offset %d, mark %d; want 103 and %d", tb.Next, tb.Mark, ta.Mark)
+		w.Errorf("the claim's fence is at offset %d, mark %d; want 103 and %d", tb.Next, tb.Mark, ta.Mark)
 	}
 	tb.wantFence()
 }

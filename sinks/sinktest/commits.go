@@ -40,7 +40,7 @@ func movedAdvance(w *world) {
 			elsewhere.Next = from
 			a := elsewhere.advance(messages)
 			err := elsewhere.tries(messages)
-			w.wantOnly(err, epoch.ErrMoved, "A applies from %d to %d where the fence stands at 12", a.From, a.To)
+			w.wantOnly(err, epoch.ErrMoved, "A applies from %d to %d where the fence is at 12", a.From, a.To)
 			var moved *epoch.MovedError
 			if want := (epoch.MovedError{Partition: orders0, From: from, Next: 12}); !errors.As(err, &moved) || *moved != want {
 				w.Errorf("the refusal is %+v, want %+v", moved, want)

@@ -150,7 +150,7 @@ func contextEndsWithin(w *world) {
 		}
 		again := a.claims(orders0, 5) // whatever was in flight is refused from here on
 		if again.Next != ta.Next {
-			w.Errorf("%s: the fence stands at offset %d, want %d", name, again.Next, ta.Next)
+			w.Errorf("%s: the fence is at offset %d, want %d", name, again.Next, ta.Next)
 		}
 		w.wantEffects(orders0, "")
 	}

@@ -40,7 +40,7 @@ func advance(f epoch.Fence, messages int) []epoch.Advance {
 	return []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + epoch.Offset(messages)}}
 }
 
-// wantNext fails the test unless the fence stands at next.
+// wantNext fails the test unless the fence is at next.
 func wantNext(t testing.TB, s *sqlsink.Sink, next epoch.Offset) {
 	t.Helper()
 	f, err := s.Fence(t.Context(), orders0)
@@ -48,7 +48,7 @@ func wantNext(t testing.TB, s *sqlsink.Sink, next epoch.Offset) {
 		t.Fatal(err)
 	}
 	if f.Next != next {
-		t.Errorf("the fence stands at offset %d, want %d", f.Next, next)
+		t.Errorf("the fence is at offset %d, want %d", f.Next, next)
 	}
 }
 

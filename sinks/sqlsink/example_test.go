@@ -75,7 +75,7 @@ func Example() {
 	// Output:
 	// <nil>
 	// true
-	// sqlsink: commit inventory/reservations/0: inventory/reservations/0: position moved: fence stands at offset 1, not 0
+	// sqlsink: commit inventory/reservations/0: inventory/reservations/0: position moved: the fence is at offset 1, not 0
 	// <nil> 10
 }
 
