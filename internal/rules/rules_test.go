@@ -51,7 +51,7 @@ var wallClock = map[string]*regexp.Regexp{
 // Where wall clocks are written down for people, or a time that a server has
 // given something, once, is part of what that is recognised by.
 var written = regexp.MustCompile(`(?:_at timestamptz not null default|claimed_at =|advanced_at =|dead_at\)|\?, ` + "`" + ` \+) ?(clock_timestamp\(\)|` + "`" + ` \+ d\.now\(\)|d\.now\(\))|` +
-	`_at      timestamptz not null default clock_timestamp\(\)|m\.Time = time\.Now\(\)\.Round\(0\)|m\.Time\.UTC\(\)|_at +TEXT|` +
+	`_at      timestamptz not null default clock_timestamp\(\)|m\.Time = time\.Now\(\)\.Round\(0\)|m\.Time\.UTC\(\)|_at +TEXT( +NOT NULL DEFAULT \(strftime\('[^']*', 'now'\)\))?|` +
 	`stored\.UnixNano\(\)|info\.Created\.UnixNano\(\)`)
 
 // R11: the code that decides who owns what never asks what time it is. A time
