@@ -12,9 +12,9 @@ import (
 // feed is a source that costs next to nothing: one partition, read from a
 // channel.
 type feed struct {
-	origin epoch.Origin
-	slices chan []consumer.Message
-	drain  chan struct{}
+	origin  epoch.Origin
+	batches chan consumer.Batch
+	drain   chan struct{}
 }
 
 func (f *feed) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
@@ -41,12 +41,12 @@ func (f *feed) Confirm(context.Context, epoch.Fence) (epoch.Lease, error) {
 	return epoch.Lease{Origin: f.origin, Generation: 1, Owner: "bench"}, nil
 }
 
-func (f *feed) Read(ctx context.Context, _ epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) {
+func (f *feed) Read(ctx context.Context, _ epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return func(yield func(consumer.Batch, error) bool) {
 		for {
 			select {
-			case ms := <-f.slices:
-				if !yield(ms, nil) {
+			case b := <-f.batches:
+				if !yield(b, nil) {
 					return
 				}
 			case <-f.drain:

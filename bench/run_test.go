@@ -37,7 +37,6 @@ func benchmarkRun(b *testing.B, durable bool, batch int) {
 	direct.check(b)
 	run.check(b)
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(rate(took, "run", transactions*batch), "run-msg/s")
 	b.ReportMetric(speed(took, "run", "direct"), "run/direct")
 }
 
@@ -45,7 +44,7 @@ func benchmarkRun(b *testing.B, durable bool, batch int) {
 // consumer.Run is given.
 func (f *fenced) handle(b *testing.B, transactions int) {
 	for range transactions {
-		ms := messages(f.next, f.batch)
+		ms := messages(epoch.Partition{}, f.next, f.batch).Messages
 		err := f.sink.Commit(b.Context(), f.advance(), func(ctx context.Context, tx pgsink.Tx) error {
 			return f.apply(ctx, tx, ms, f.fence.Epoch)
 		})
@@ -56,13 +55,13 @@ func (f *fenced) handle(b *testing.B, transactions int) {
 	}
 }
 
-func messages(from int64, count int) []consumer.Message {
+func messages(p epoch.Partition, from int64, count int) consumer.Batch {
 	ms := make([]consumer.Message, count)
 	for i := range ms {
 		id := from + int64(i)
-		ms[i] = consumer.Message{Offset: epoch.Offset(id), Value: strconv.AppendInt(nil, id, 10), Mark: epoch.NoMark}
+		ms[i] = consumer.Message{Partition: p, Offset: epoch.Offset(id), Value: strconv.AppendInt(nil, id, 10)}
 	}
-	return ms
+	return consumer.Batch{Messages: ms, Next: epoch.Offset(from + int64(count)), Mark: epoch.NoMark}
 }
 
 // apply is the handler.
@@ -95,8 +94,8 @@ func newEndToEnd(b *testing.B, pool *pgxpool.Pool, batch int) *endToEnd {
 		b.Fatal(err)
 	}
 	e := &endToEnd{applied: newApplied(b, pool, "run", batch), done: make(chan struct{}), feed: &feed{
-		origin: epoch.Origin{Partition: epoch.Partition{Group: "bench", Topic: "run"}, Log: "log", Source: "bench"},
-		slices: make(chan []consumer.Message, 1), drain: make(chan struct{}),
+		origin:  epoch.Origin{Partition: epoch.Partition{Group: "bench", Topic: "run"}, Log: "log", Source: "bench"},
+		batches: make(chan consumer.Batch, 1), drain: make(chan struct{}),
 	}}
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
@@ -124,7 +123,7 @@ func (e *endToEnd) Observe(ev consumer.Event) {
 func (e *endToEnd) consume(transactions int) {
 	e.last.Store(e.next + int64(transactions*e.batch))
 	for range transactions {
-		e.feed.slices <- messages(e.next, e.batch)
+		e.feed.batches <- messages(e.feed.origin.Partition, e.next, e.batch)
 		e.next += int64(e.batch)
 	}
 	<-e.done

@@ -15,22 +15,10 @@ func (b Batch) follows(f epoch.Fence) error {
 		}
 		next = m.Offset + 1
 	}
-	if b.Next < next || b.Next == f.Next {
+	if b.Next < next {
 		return outOfOrder(b.Next)
 	}
 	return nil
-}
-
-// position is where the partition is once the first n messages are applied.
-func (b Batch) position(n int) (next epoch.Offset, mark epoch.Mark) {
-	if n == len(b.Messages) {
-		return b.Next, b.Mark
-	}
-	mark = b.Mark
-	if b.Marks != nil {
-		mark = b.Marks[n-1]
-	}
-	return b.Messages[n-1].Offset + 1, mark
 }
 
 // after is what is left once the first n messages are applied.

@@ -35,8 +35,8 @@ func (c *chaos) roll(n int) int {
 func (c *chaos) pause(most time.Duration) { <-time.After(time.Duration(c.roll(int(most)))) }
 
 func (c *chaos) handle(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-	tx.Append(list(m.Partition), string(m.Value))
-	tx.Append("epochs of "+list(m.Partition), fmt.Sprint(e))
+	tx.Append(list(m.Partition.Number), string(m.Value))
+	tx.Append("epochs of "+list(m.Partition.Number), fmt.Sprint(e))
 	switch c.roll(60) {
 	case 0:
 		return errPoison

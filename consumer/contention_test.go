@@ -65,7 +65,7 @@ func TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers(t *testing.T) {
 		held := time.Now().Add(time.Minute)
 		locked := fmt.Errorf("lock not available: %w", epoch.ErrTransient)
 		h := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if m.Partition == 0 && time.Now().Before(held) {
+			if m.Partition.Number == 0 && time.Now().Before(held) {
 				d := 5 * time.Second // the sink's own bound
 				if w, bounded := epoch.LockWait(ctx); bounded {
 					d = w

@@ -23,7 +23,7 @@ var errPoison = errors.New("poison")
 func failOn(err error, values ...string) handler {
 	return func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 		if slices.Contains(values, string(m.Value)) {
-			tx.Append(list(m.Partition), "half of "+string(m.Value))
+			tx.Append(list(m.Partition.Number), "half of "+string(m.Value))
 			return err
 		}
 		return record(ctx, tx, m, e)

@@ -64,14 +64,16 @@ func TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark(t *testing.T) {
 	})
 }
 
-func TestR10AnOffsetThatComesTwiceInOneSliceHalts(t *testing.T) {
+func TestR10AnOffsetThatComesTwiceInOneBatchHalts(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 3)
 		p := r.process("a", nil)
-		s := reading{p.member, func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-			return func(yield func([]consumer.Message, error) bool) {
-				t.Read(ctx, from)(func(ms []consumer.Message, err error) bool {
-					return yield(append(ms, ms[len(ms)-1]), err)
+		s := reading{p.member, func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+			return func(yield func(consumer.Batch, error) bool) {
+				t.Read(ctx, from)(func(b consumer.Batch, err error) bool {
+					b.Messages = append(b.Messages, b.Messages[len(b.Messages)-1])
+					b.Marks = append(b.Marks, b.Marks[len(b.Marks)-1])
+					return yield(b, err)
 				})
 			}
 		}}
@@ -157,7 +159,7 @@ func TestR4PartitionsAreAppliedInKeyOrder(t *testing.T) {
 	inBubble(t, 4, func(r *rig) {
 		var order []int32
 		p := r.start("a", each(func(_ context.Context, _ tx, m consumer.Message, _ epoch.Epoch) error {
-			order = append(order, m.Partition)
+			order = append(order, m.Partition.Number)
 			return nil
 		}), options{})
 		r.together(p, func(_ context.Context, _ []epoch.Advance, do func() error) error { return do() }, func() {
@@ -249,7 +251,7 @@ func TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed(t *testing.T)
 			inBubble(t, 3, func(r *rig) {
 				failed := false
 				p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-					if m.Partition == 2 && !failed {
+					if m.Partition.Number == 2 && !failed {
 						failed = true
 						return fail(ctx)
 					}
@@ -323,7 +325,7 @@ func TestPartitionsAreSpreadOverTheCommitters(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		release := make(chan struct{})
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if m.Partition == 0 {
+			if m.Partition.Number == 0 {
 				<-release
 			}
 			return record(ctx, tx, m, e)

@@ -282,7 +282,7 @@ func TestAMessageThatKillsItsConnectionIsGivenUpAndDoesNotHoldUpTheOthers(t *tes
 		var killed atomic.Int32
 		p := r.process("a", nil)
 		h := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if m.Partition == 0 && m.Offset == 0 {
+			if m.Partition.Number == 0 && m.Offset == 0 {
 				killed.Add(1)
 				<-time.After(time.Second)
 				return fmt.Errorf("insert: %w", errBackendGone)

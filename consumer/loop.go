@@ -117,6 +117,8 @@ func (l *loop[TX]) offer(p *pending[TX], b Batch) {
 		p.settle(outcome{action: leave})
 	} else if err := p.accept(b); err != nil {
 		p.settle(outcome{action: halt, err: err})
+	} else if p.done() { // a batch that moves nothing
+		p.settle(outcome{action: advance})
 	} else {
 		l.ready(p)
 	}

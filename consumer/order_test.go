@@ -21,14 +21,15 @@ func (s forgetful) Run(ctx context.Context, own func(context.Context, consumer.T
 
 type forgetfulTenure struct{ consumer.Tenure }
 
-func (t forgetfulTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) {
-		var before []consumer.Message
-		for ms, err := range t.Tenure.Read(ctx, from) {
-			if !yield(ms, err) || err != nil {
+func (t forgetfulTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return func(yield func(consumer.Batch, error) bool) {
+		var before consumer.Batch
+		for b, err := range t.Tenure.Read(ctx, from) {
+			if !yield(b, err) || err != nil {
 				return
 			}
-			if before = append(before, ms...); len(before) >= 3 && !yield(before, nil) {
+			before.Messages, before.Next, before.Mark = append(before.Messages, b.Messages...), b.Next, b.Mark
+			if len(before.Messages) >= 3 && !yield(before, nil) {
 				return
 			}
 		}

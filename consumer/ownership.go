@@ -192,14 +192,12 @@ func (o *ownership[TX]) applyAll(tenure context.Context) outcome {
 	from := o.fence
 	o.loop.do(func() { o.loop.begins(o.pending) })
 	defer o.loop.do(func() { o.loop.ends(o.pending) })
-	for ms, err := range o.tenure.Read(reading, from) {
+	for batch, err := range o.tenure.Read(reading, from) {
 		if err != nil {
 			return outcome{action: halt, err: err}
 		}
-		for _, batch := range toBatches(ms) {
-			if out := o.apply(batch); out.action != advance {
-				return out
-			}
+		if out := o.apply(batch); out.action != advance {
+			return out
 		}
 	}
 	if !o.running(o.claim) {

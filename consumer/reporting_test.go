@@ -61,7 +61,7 @@ func TestALeaseThatIsNeverConfirmedIsReported(t *testing.T) {
 // reading is a source whose Read is a function of the test.
 type reading struct {
 	consumer.Source
-	read func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error]
+	read func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error]
 }
 
 type readingTenure struct {
@@ -73,7 +73,7 @@ func (s reading) Run(ctx context.Context, own func(context.Context, consumer.Ten
 	return s.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { own(ctx, readingTenure{t, s}) })
 }
 
-func (t readingTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+func (t readingTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	return t.s.read(t.Tenure, ctx, from)
 }
 
@@ -81,15 +81,15 @@ func TestAnIdlePartitionKeepsNoMessages(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var kept weak.Pointer[consumer.Message]
 		p := r.process("a", nil)
-		s := reading{p.member, func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-			return func(yield func([]consumer.Message, error) bool) {
-				for ms, err := range t.Read(ctx, from) {
-					ms = slices.Clone(ms)
-					if len(ms) > 0 {
-						kept = weak.Make(&ms[0])
+		s := reading{p.member, func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+			return func(yield func(consumer.Batch, error) bool) {
+				for b, err := range t.Read(ctx, from) {
+					b.Messages = slices.Clone(b.Messages)
+					if len(b.Messages) > 0 {
+						kept = weak.Make(&b.Messages[0])
 					}
-					ok := yield(ms, err)
-					ms = nil
+					ok := yield(b, err)
+					b = consumer.Batch{}
 					if !ok {
 						return
 					}
@@ -107,19 +107,19 @@ func TestAnIdlePartitionKeepsNoMessages(t *testing.T) {
 			runtime.GC()
 		}
 		if kept.Value() != nil {
-			t.Errorf("the slice that was applied is still reachable while the partition is idle")
+			t.Errorf("the batch that was applied is still reachable while the partition is idle")
 		}
 		p.end()
 	})
 }
 
-func TestAnEmptySliceDoesNotTakeTheProcessDown(t *testing.T) {
+func TestABatchThatMovesNothingIsPassedOver(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 3)
 		p := r.process("a", nil)
-		s := reading{p.member, func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-			return func(yield func([]consumer.Message, error) bool) {
-				if !yield(nil, nil) {
+		s := reading{p.member, func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+			return func(yield func(consumer.Batch, error) bool) {
+				if !yield(consumer.Batch{Next: from.Next, Mark: from.Mark}, nil) {
 					return
 				}
 				t.Read(ctx, from)(yield)
@@ -138,7 +138,7 @@ func TestAMessageThatAlwaysTimesOutDoesNotStarveTheOthers(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		r.group().SetTerm(45 * time.Second) // an ordinary session timeout
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if m.Partition == 0 && m.Offset == 0 {
+			if m.Partition.Number == 0 && m.Offset == 0 {
 				<-ctx.Done()
 				return ctx.Err()
 			}

@@ -130,7 +130,7 @@ func seen[E consumer.Event](p *process) []E {
 // record is the usual handler of these tests: it appends each value to the list
 // of its partition.
 func record(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch) error {
-	tx.Append(list(m.Partition), string(m.Value))
+	tx.Append(list(m.Partition.Number), string(m.Value))
 	return nil
 }
 

@@ -184,7 +184,7 @@ func TestOneLostPartitionDoesNotDoubleTheOthersItSharedATransactionWith(t *testi
 		entered := make(chan struct{}, 1)
 		lost := false
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if m.Partition == 1 && !lost {
+			if m.Partition.Number == 1 && !lost {
 				lost = true
 				entered <- struct{}{}
 				<-ctx.Done()

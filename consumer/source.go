@@ -66,17 +66,16 @@ type Tenure interface {
 	Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error)
 
 	// Read yields the messages from the fence's position on, in order, in
-	// slices of whatever is ready, never empty. It ends without an error when
-	// the partition is drained or ctx ends. The messages of a slice may be kept
-	// until the next one is asked for. Where the partition goes on without
-	// messages, a message that is only Control moves the position, so that a
-	// partition with nothing to apply keeps up with a log that loses its
-	// beginning. A gap between offsets is one that the source can explain; one that it cannot, and a position the log
-	// does not hold, is a [*PositionError]. Only where nothing was applied yet
-	// (the fence's Applied is false) and retention has passed the position, Read
-	// begins where the log begins. After an error Read has ended; it may be
-	// called again.
-	Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]Message, error]
+	// batches of whatever is ready. It ends without an error when the partition
+	// is revoked or ctx ends. What a batch refers to may be kept until the next
+	// one is asked for. Where the partition goes on without messages, a batch
+	// without any moves the position, so that a partition with nothing to apply
+	// keeps up with a log that loses its beginning. A gap between offsets is one
+	// that the source can explain; one that it cannot, and a position the log does
+	// not hold, is a [*PositionError]. Only where nothing was applied yet (the
+	// fence's Applied is false) and retention has passed the position, Read begins
+	// where the log begins. After an error Read has ended; it may be called again.
+	Read(ctx context.Context, from epoch.Fence) iter.Seq2[Batch, error]
 
 	// Mirror tells the source the position that the sink has committed, for
 	// those who look there. It never blocks; the source publishes the newest
@@ -88,6 +87,37 @@ type Tenure interface {
 	// that we have published ourselves is published: somebody has set the fence
 	// back, or the sink.
 	Mirror(at epoch.Fence)
+}
+
+// Batch is what a Read yields: consecutive messages of the partition, and where
+// the position is once they are applied.
+type Batch struct {
+	// Messages are in the order of their offsets. There may be none.
+	Messages []Message
+
+	// Next is the position after them: above every offset in Messages, and above
+	// the position before. Where the log holds nothing more of the partition
+	// behind the last message, it may be further on than that.
+	Next epoch.Offset
+
+	// Mark goes with Next.
+	Mark epoch.Mark
+
+	// Marks are those of the positions after each message, for a transaction
+	// that takes only the first of them. Nil means that all are Mark.
+	Marks []epoch.Mark
+}
+
+// Position is where the partition is once the first n messages are applied.
+func (b Batch) Position(n int) epoch.Position {
+	if n == len(b.Messages) {
+		return epoch.Position{Offset: b.Next, Mark: b.Mark}
+	}
+	mark := b.Mark
+	if b.Marks != nil {
+		mark = b.Marks[n-1]
+	}
+	return epoch.Position{Offset: b.Messages[n-1].Offset + 1, Mark: mark}
 }
 
 // StartPolicy says where a group begins in a topic of which the sink has no

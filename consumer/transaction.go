@@ -30,10 +30,10 @@ type part[TX any] struct {
 }
 
 func newPart[TX any](p *pending[TX], n int) part[TX] {
-	next, mark := p.batch.position(n)
+	to := p.batch.Position(n)
 	return part[TX]{
 		of: p, lost: p.lost, messages: p.batch.Messages[:n], epoch: p.fence.Epoch, failed: p.bisect.failed,
-		advance: epoch.Advance{Partition: p.fence.Partition, Claim: p.fence.Claim, From: p.fence.Next, To: next, Mark: mark},
+		advance: epoch.Advance{Partition: p.fence.Partition, Claim: p.fence.Claim, From: p.fence.Next, To: to.Offset, Mark: to.Mark},
 	}
 }
 

@@ -25,7 +25,7 @@ func TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage(t *testing.T) {
 					var mended atomic.Bool
 					zero, one := r.fill(0, 40), r.fill(1, 3)
 					table := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-						if inHandler && m.Partition == 0 && m.Offset >= 20 && !mended.Load() {
+						if inHandler && m.Partition.Number == 0 && m.Offset >= 20 && !mended.Load() {
 							return err
 						}
 						return record(ctx, tx, m, e)

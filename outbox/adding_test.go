@@ -42,7 +42,7 @@ func converse[TX any](t *testing.T, l *ledger[TX]) {
 	next := map[string]string{"a": "b", "b": "c", "c": "d"}
 	goOn := func(ctx context.Context, tx TX, e outbox.Sent, _ outbox.Answer) error {
 		if n := next[string(e.Body)]; n != "" { // under another key, the first one's too
-			return box.Add(ctx, tx, epoch.Message{Topic: e.Partition.Topic, Partition: e.Partition.Number},
+			return box.Add(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: e.Partition.Topic, Number: e.Partition.Number}},
 				outbox.Entry{Key: "key " + n, Scope: "s", URL: srv.URL, Body: []byte(n)})
 		}
 		return nil

@@ -280,7 +280,7 @@ func (r *rig) add(entries ...string) {
 			if key == "-" {
 				key = ""
 			}
-			err := r.box.Add(r.Context(), t, epoch.Message{Topic: "orders", Partition: 3},
+			err := r.box.Add(r.Context(), t, epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 3}},
 				outbox.Entry{Key: key, Scope: "scope/" + key, URL: r.url, Body: []byte(body)})
 			if err != nil {
 				return err

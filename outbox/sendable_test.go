@@ -79,7 +79,9 @@ func FuzzAnEntryThatIsAddedArrives(f *testing.F) {
 		}
 		r.box = box
 		e := outbox.Entry{Method: method, URL: rawURL, Scope: scope, IdempotencyKey: idempotencyKey, Key: key, Body: body, Header: http.Header{name: {value}}}
-		err = r.db.do(func(tx *tx) error { return box.Add(t.Context(), tx, epoch.Message{Topic: "orders", Partition: 3}, e) })
+		err = r.db.do(func(tx *tx) error {
+			return box.Add(t.Context(), tx, epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 3}}, e)
+		})
 		if err != nil {
 			return
 		}

@@ -127,7 +127,7 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 	var log syncBuffer
 	var box *outbox.Box[*sqlsink.Tx]
 	again := func(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, _ outbox.Answer) error {
-		return box.Add(ctx, tx, epoch.Message{Topic: e.Partition.Topic, Partition: e.Partition.Number}, outbox.Entry{Key: "k", Scope: "shared", URL: url})
+		return box.Add(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: e.Partition.Topic, Number: e.Partition.Number}}, outbox.Entry{Key: "k", Scope: "shared", URL: url})
 	}
 	box, err := outbox.New(l.store, outbox.Options[*sqlsink.Tx]{
 		Group: "billing", RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)), OnAnswer: again,

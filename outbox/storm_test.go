@@ -89,7 +89,7 @@ func (s *storm) add(keys ...string) {
 		for _, key := range keys {
 			e := outbox.Entry{Key: key, Scope: "s", URL: "http://receiver.test/"}
 			e.Body = fmt.Appendf(nil, "%s %d", cmp.Or(key, "-"), t.db.last+1)
-			if err := s.box.Add(s.Context(), t, epoch.Message{Topic: "orders", Partition: 3}, e); err != nil {
+			if err := s.box.Add(s.Context(), t, epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 3}}, e); err != nil {
 				return err
 			}
 		}

@@ -21,8 +21,9 @@ type place struct {
 // over from an earlier one can get into it.
 type feed struct {
 	place
-	id    [16]byte      // of the topic; records under another one are refused
-	ready chan struct{} // holds a token when there may be something to take
+	partition epoch.Partition
+	id        [16]byte      // of the topic; records under another one are refused
+	ready     chan struct{} // holds a token when there may be something to take
 
 	mu     sync.Mutex
 	chunks []chunk
@@ -53,7 +54,7 @@ type chunk struct {
 
 func newFeed(p place, id [16]byte, from epoch.Fence) *feed {
 	return &feed{
-		place: p, id: id, ready: make(chan struct{}, 1),
+		place: p, partition: from.Partition, id: id, ready: make(chan struct{}, 1),
 		next: int64(from.Next), epoch: int32(from.Mark), after: int64(from.Next), fresh: !from.Applied,
 	}
 }
@@ -144,34 +145,23 @@ func (f *feed) wake() {
 }
 
 // take lets go of what was taken before and returns what is queued, up to about
-// limit in cost. With nothing queued it returns the error the feed has ended
-// with, or nothing at all. Resume says that the feed was paused and has room.
-func (f *feed) take(limit, low int64) (ms []consumer.Message, err error, resume bool) { //nolint:revive // the error is not the outcome
+// limit in cost, or nil. With nothing queued it returns the error the feed has
+// ended with, or nothing at all. Resume says that the feed was paused and has room.
+func (f *feed) take(limit, low int64) (batch *consumer.Batch, err error, resume bool) { //nolint:revive // the error is not the outcome
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lent = 0
-	var records int
 	n := 0
 	for n < len(f.chunks) && (n == 0 || f.lent+f.chunks[n].cost <= limit) {
 		f.lent += f.chunks[n].cost
-		records += len(f.chunks[n].records)
 		n++
 	}
 	f.queued -= f.lent
 	if n > 0 {
-		ms = make([]consumer.Message, 0, records+1)
-		last := f.chunks[n-1]
-		for i := range f.chunks[:n] {
-			for _, r := range f.chunks[i].records {
-				ms = append(ms, message(r))
-			}
-			f.chunks[i] = chunk{}
-		}
+		batch = f.batch(f.chunks[:n])
+		f.after = int64(batch.Next)
+		clear(f.chunks[:n])
 		f.chunks = f.chunks[n:]
-		f.after = last.next
-		if len(ms) == 0 || int64(ms[len(ms)-1].Offset) < last.next-1 {
-			ms = append(ms, f.marker(last))
-		}
 	} else {
 		f.chunks = nil
 		err = f.err
@@ -179,7 +169,43 @@ func (f *feed) take(limit, low int64) (ms []consumer.Message, err error, resume 
 	if f.paused && f.err == nil && f.queued+f.lent <= low {
 		f.paused, resume = false, true
 	}
-	return ms, err, resume
+	return batch, err, resume
+}
+
+// batch makes one of what some fetches brought. The position after it is behind
+// the transaction markers at its end. Otherwise lag would not come down to zero,
+// and a topic without new messages would seem to have lost some once retention
+// takes the markers.
+func (f *feed) batch(chunks []chunk) *consumer.Batch {
+	records := 0
+	for _, c := range chunks {
+		records += len(c.records)
+	}
+	last := chunks[len(chunks)-1]
+	b := &consumer.Batch{Next: epoch.Offset(last.next), Mark: epoch.Mark(last.epoch)}
+	if records > 0 {
+		b.Messages = make([]consumer.Message, 0, records)
+	}
+	for _, c := range chunks {
+		for _, r := range c.records {
+			b.Messages = append(b.Messages, message(f.partition, r))
+			if mark := epoch.Mark(r.LeaderEpoch); mark != b.Mark && b.Marks == nil {
+				b.Marks = marksOf(chunks, records)
+			}
+		}
+	}
+	return b
+}
+
+// marksOf are the leader epochs of records that were not all written under one.
+func marksOf(chunks []chunk, records int) []epoch.Mark {
+	marks := make([]epoch.Mark, 0, records)
+	for _, c := range chunks {
+		for _, r := range c.records {
+			marks = append(marks, epoch.Mark(r.LeaderEpoch))
+		}
+	}
+	return marks
 }
 
 // pause notes that the poller stops fetching for this feed, if it holds at least
@@ -236,20 +262,8 @@ func (f *feed) taken() int64 {
 	return f.after
 }
 
-// marker moves the position behind the transaction markers at the end of a
-// chunk. Otherwise lag would not come down to zero, and a topic without new
-// messages would seem to have lost some once retention takes the markers.
-func (f *feed) marker(c chunk) consumer.Message {
-	return consumer.Message{
-		Topic: f.topic, Partition: f.number, Offset: epoch.Offset(c.next - 1), Mark: epoch.Mark(c.epoch), Control: true,
-	}
-}
-
-func message(r *kgo.Record) consumer.Message {
-	m := consumer.Message{
-		Topic: r.Topic, Partition: r.Partition, Offset: epoch.Offset(r.Offset),
-		Key: r.Key, Value: r.Value, Time: r.Timestamp, Mark: epoch.Mark(r.LeaderEpoch),
-	}
+func message(p epoch.Partition, r *kgo.Record) consumer.Message {
+	m := consumer.Message{Partition: p, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp}
 	if len(r.Headers) > 0 {
 		m.Headers = make([]consumer.Header, len(r.Headers))
 		for i, h := range r.Headers {

@@ -49,17 +49,17 @@ func TestTheHeapStaysWithinBufferBytesThoughReadersAreSlow(t *testing.T) {
 				before := heap()
 				var read atomic.Int64
 				r.run(r.source(func(o *Options) { o.BufferBytes = buffer }), func(ctx context.Context, t consumer.Tenure) {
-					for ms, err := range t.Read(ctx, r.fence(t, 0)) {
+					for b, err := range t.Read(ctx, r.fence(t, 0)) {
 						if err != nil {
 							r.Error(err)
 							return
 						}
-						read.Add(int64(len(ms)))
+						read.Add(int64(len(b.Messages)))
 						select { // with the messages in hand
 						case <-time.After(time.Second):
 						case <-t.Draining():
 						}
-						runtime.KeepAlive(ms)
+						runtime.KeepAlive(b)
 					}
 				})
 				most := int64(0)
@@ -84,12 +84,12 @@ func TestAPartitionThatIsStuckTakesNothingFromTheOthers(t *testing.T) {
 		var read [3]atomic.Int64
 		r.run(r.source(func(o *Options) { o.BufferBytes = leastBuffer }), func(ctx context.Context, t consumer.Tenure) {
 			p := t.Origin().Partition.Number
-			for ms, err := range t.Read(ctx, r.fence(t, 0)) {
+			for b, err := range t.Read(ctx, r.fence(t, 0)) {
 				if err != nil {
 					r.Error(err)
 					return
 				}
-				if read[p].Add(int64(len(ms))); p == 0 {
+				if read[p].Add(int64(len(b.Messages))); p == 0 {
 					select { // stuck with what it has got
 					case <-t.Draining():
 					case <-ctx.Done():
@@ -135,12 +135,12 @@ func TestPausingWastesLittle(t *testing.T) {
 		const perBatch = 20
 		var batches, read atomic.Int64
 		r.run(r.source(with(kgo.WithHooks(batchCounter{&batches})), func(o *Options) { o.BufferBytes = 8 << 20 }), func(ctx context.Context, t consumer.Tenure) {
-			for ms, err := range t.Read(ctx, r.fence(t, 0)) {
+			for b, err := range t.Read(ctx, r.fence(t, 0)) {
 				if err != nil {
 					r.Error(err)
 					return
 				}
-				read.Add(int64(len(ms)))
+				read.Add(int64(len(b.Messages)))
 				select {
 				case <-time.After(100 * time.Millisecond):
 				case <-t.Draining():
@@ -189,9 +189,24 @@ func TestMarkersThatNobodyTakesDoNotPileUp(t *testing.T) {
 	}
 	f.add(chunk{records: []*kgo.Record{{Offset: 1000}}, next: 1001, epoch: 9})
 	f.add(chunk{next: 1003, epoch: 10})
-	ms, err, _ := f.take(1<<20, 0)
-	if err != nil || len(ms) != 2 || ms[0].Offset != 1000 || ms[0].Control || ms[1].Offset != 1002 || !ms[1].Control || ms[1].Mark != 10 {
-		t.Errorf("took %+v, %v", ms, err)
+	b, err, _ := f.take(1<<20, 0)
+	if err != nil || len(b.Messages) != 1 || b.Messages[0].Offset != 1000 || b.Next != 1003 || b.Mark != 10 {
+		t.Errorf("took %+v, %v", b, err)
+	}
+}
+
+// Most batches are of one leader epoch, which is said once.
+func TestTheMarksOfABatchAreThoseOfItsRecordsLeaderEpochs(t *testing.T) {
+	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{})
+	at := func(offset int64, epoch int32) *kgo.Record { return &kgo.Record{Offset: offset, LeaderEpoch: epoch} }
+	f.add(chunk{records: []*kgo.Record{at(0, 4), at(1, 4)}, next: 2, epoch: 4})
+	if b, _, _ := f.take(1<<20, 0); b.Marks != nil || b.Position(1) != (epoch.Position{Offset: 1, Mark: 4}) || b.Position(2) != (epoch.Position{Offset: 2, Mark: 4}) {
+		t.Errorf("took %+v", b)
+	}
+	f.add(chunk{records: []*kgo.Record{at(2, 4), at(3, 5)}, next: 4, epoch: 5})
+	f.add(chunk{next: 6, epoch: 6})
+	if b, _, _ := f.take(1<<20, 0); b.Position(1) != (epoch.Position{Offset: 3, Mark: 4}) || b.Position(2) != (epoch.Position{Offset: 6, Mark: 6}) {
+		t.Errorf("took %+v", b)
 	}
 }
 
@@ -217,11 +232,12 @@ func TestBudgetAddsUpToItsTotal(t *testing.T) {
 
 func TestAMessageKeepsWhatTheRecordHad(t *testing.T) {
 	at := time.UnixMilli(1234)
-	m := message(&kgo.Record{
+	p := epoch.Partition{Group: "g", Topic: "t", Number: 3}
+	m := message(p, &kgo.Record{
 		Topic: "t", Partition: 3, Offset: 7, Key: []byte{}, Value: nil, Timestamp: at, LeaderEpoch: 5,
 		Headers: []kgo.RecordHeader{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}},
 	})
-	if m.Topic != "t" || m.Partition != 3 || m.Offset != epoch.Offset(7) || m.Key == nil || m.Value != nil || !m.Time.Equal(at) || m.Mark != 5 {
+	if m.Partition != p || m.Offset != epoch.Offset(7) || m.Key == nil || m.Value != nil || !m.Time.Equal(at) {
 		t.Errorf("%+v", m)
 	}
 	if !slices.EqualFunc(m.Headers, []consumer.Header{{Key: "a"}, {Key: "a", Value: []byte{}}}, func(a, b consumer.Header) bool {

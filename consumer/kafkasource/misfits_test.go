@@ -100,9 +100,9 @@ func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
 	}
 	loss := &kgo.ErrDataLoss{ConsumedTo: 20, ResetTo: 15}
 	(&fetcher{}).trouble(f, loss, stops{map[string][]int32{}, map[string][]int32{}})
-	ms, err, _ := f.take(1<<20, 1<<20)
-	if len(ms) != 0 || !errors.Is(err, loss) {
-		t.Errorf("took %d messages, %v", len(ms), err)
+	b, err, _ := f.take(1<<20, 1<<20)
+	if b != nil || !errors.Is(err, loss) {
+		t.Errorf("took %+v, %v", b, err)
 	}
 }
 
@@ -116,8 +116,8 @@ func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
 		t.Fatal("an offset that came before was taken")
 	}
 	f.fail(again, false)
-	if ms, err, _ := f.take(1<<20, 0); len(ms) != 2 || err != nil {
-		t.Fatalf("took %v, %v; want what was good first", ms, err)
+	if b, err, _ := f.take(1<<20, 0); b == nil || len(b.Messages) != 2 || err != nil {
+		t.Fatalf("took %+v, %v; want what was good first", b, err)
 	}
 	_, err, _ := f.take(1<<20, 0)
 	var fault *misfitError

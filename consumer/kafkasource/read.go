@@ -17,15 +17,15 @@ var (
 
 // Read implements [consumer.Tenure]. Keys, values and headers are not copied:
 // they are slices of what the broker sent, and nobody writes to them.
-func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) {
+func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return func(yield func(consumer.Batch, error) bool) {
 		if !t.reading.CompareAndSwap(false, true) {
-			yield(nil, errReading)
+			yield(consumer.Batch{}, errReading)
 			return
 		}
 		defer t.reading.Store(false)
 		if err := t.read(ctx, from, yield); err != nil && t.reads(ctx) {
-			yield(nil, err)
+			yield(consumer.Batch{}, err)
 		}
 	}
 }
@@ -35,7 +35,7 @@ func (t *tenure) reads(ctx context.Context) bool {
 	return ctx.Err() == nil && t.ctx.Err() == nil && !t.isDraining()
 }
 
-func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func([]consumer.Message, error) bool) error {
+func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer.Batch, error) bool) error {
 	if err := t.check(from); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func([]consum
 }
 
 // readFrom reads with one feed, until it has something to say.
-func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func([]consumer.Message, error) bool) error {
+func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(consumer.Batch, error) bool) error {
 	f := newFeed(t.place, t.topicID(), from)
 	t.mu.Lock()
 	t.feed = f
@@ -59,13 +59,13 @@ func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func([]co
 	defer t.s.fetcher.order(shut, f)
 	for t.reads(ctx) {
 		share := t.s.fetcher.share()
-		ms, err, room := f.take(share/4, share/4)
+		batch, err, room := f.take(share/4, share/4)
 		if room {
 			t.s.fetcher.order(resume, f)
 		}
 		switch {
-		case len(ms) > 0:
-			if !yield(ms, nil) {
+		case batch != nil:
+			if !yield(*batch, nil) {
 				return nil
 			}
 		case err != nil:

@@ -23,11 +23,11 @@ func (r *rig) readUntil(t consumer.Tenure, from epoch.Fence, n int) (offsets []e
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	for ms, err := range t.Read(ctx, from) {
+	for b, err := range t.Read(ctx, from) {
 		if err != nil {
 			return offsets, err
 		}
-		for _, m := range ms {
+		for _, m := range b.Messages {
 			offsets = append(offsets, m.Offset)
 		}
 		if len(offsets) >= n {

@@ -74,10 +74,10 @@ func processMain(spec string) int {
 	}
 	handle := func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, e epoch.Epoch) error {
 		if string(m.Value) == marker {
-			fmt.Println("marker", m.Partition)
+			fmt.Println("marker", m.Partition.Number)
 			<-lines
 		}
-		_, err := tx.ExecContext(context.WithoutCancel(ctx), s.Effect, m.Partition, m.Value, e, s.Name)
+		_, err := tx.ExecContext(context.WithoutCancel(ctx), s.Effect, m.Partition.Number, m.Value, e, s.Name)
 		return err
 	}
 	err = consumer.Run(ctx, source, sink, consumer.Each(handle), consumer.Options{

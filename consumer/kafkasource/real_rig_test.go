@@ -166,7 +166,7 @@ func (h *realHistory) startWith(o kafkasource.Options, name string, opts ...kgo.
 
 // handle is the effect: the message's value at the end of its partition's list.
 func (w *worker) handle(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
-	tx.Append(strconv.Itoa(int(m.Partition)), string(m.Value))
+	tx.Append(strconv.Itoa(int(m.Partition.Number)), string(m.Value))
 	return nil
 }
 

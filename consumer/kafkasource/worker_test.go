@@ -104,16 +104,16 @@ func (w *worker) claimAndConsume(ctx context.Context, t consumer.Tenure) error {
 	if err != nil {
 		return err
 	}
-	for ms, err := range t.Read(ctx, f) {
+	for b, err := range t.Read(ctx, f) {
 		if err != nil {
 			return err
 		}
 		if w.apply != nil {
-			if err := w.apply(ctx, ms); err != nil {
+			if err := w.apply(ctx, b.Messages); err != nil {
 				return err
 			}
 		}
-		if f, err = w.advance(f, ms); err != nil {
+		if f, err = w.advance(f, b); err != nil {
 			return err
 		}
 		t.Mirror(f)
@@ -160,19 +160,16 @@ func (w *worker) claim(ctx context.Context, t consumer.Tenure) (epoch.Fence, err
 	return got, err
 }
 
-func (w *worker) advance(f epoch.Fence, ms []consumer.Message) (epoch.Fence, error) {
-	last := ms[len(ms)-1]
-	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: last.Offset + 1, Mark: last.Mark}
+func (w *worker) advance(f epoch.Fence, b consumer.Batch) (epoch.Fence, error) {
+	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: b.Next, Mark: b.Mark}
 	next, err := f.Advanced(a)
 	if err != nil {
 		return f, err
 	}
 	w.do(func() {
 		if err = w.fences.Advance([]epoch.Advance{a}); err == nil {
-			for _, m := range ms {
-				if !m.Control {
-					w.applied[f.Partition] = append(w.applied[f.Partition], m.Offset)
-				}
+			for _, m := range b.Messages {
+				w.applied[f.Partition] = append(w.applied[f.Partition], m.Offset)
 			}
 		}
 	})

@@ -79,8 +79,8 @@ func (l *Log) Append(n int32, values ...string) epoch.Offset {
 }
 
 // AppendMessages adds messages with keys, headers and times to partition n, and
-// returns the offset of the first. Topic, partition, offset and leader epoch are
-// set by the log; a time that is zero becomes now.
+// returns the offset of the first. Partition and offset are set by the log; a time
+// that is zero becomes now.
 func (l *Log) AppendMessages(n int32, ms ...consumer.Message) epoch.Offset {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
@@ -102,7 +102,6 @@ func (l *Log) append(n int32, ms []consumer.Message) epoch.Offset {
 	p := l.part(n)
 	first := p.end
 	for _, m := range ms {
-		m.Topic, m.Partition = l.name, n
 		if m.Time.IsZero() {
 			m.Time = time.Now().Round(0) // without the monotonic reading
 		}

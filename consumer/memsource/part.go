@@ -25,7 +25,7 @@ type part struct {
 func newPart() *part { return &part{epochs: []epoch.Offset{0}} }
 
 func (p *part) add(m consumer.Message) {
-	m.Offset, m.Mark = p.end, epoch.Mark(len(p.epochs)-1)
+	m.Offset = p.end
 	p.messages = append(p.messages, m)
 	p.end++
 }
@@ -66,11 +66,19 @@ func (p *part) truncate(end epoch.Offset) {
 
 // position is a place in the log, with its leader epoch there.
 func (p *part) position(at epoch.Offset) epoch.Position {
+	if at == p.begin {
+		return epoch.Position{Offset: at, Mark: epoch.Mark(len(p.epochs) - 1)}
+	}
+	return epoch.Position{Offset: at, Mark: p.mark(at - 1)}
+}
+
+// mark is the leader epoch that the offset was written under.
+func (p *part) mark(at epoch.Offset) epoch.Mark {
 	e := len(p.epochs) - 1
-	for e > 0 && p.epochs[e] >= at && at > p.begin {
+	for e > 0 && p.epochs[e] > at {
 		e--
 	}
-	return epoch.Position{Offset: at, Mark: epoch.Mark(e)}
+	return epoch.Mark(e)
 }
 
 // endOf is where the log of a leader epoch ends: where the next one begins.
@@ -83,12 +91,15 @@ func (p *part) endOf(leaderEpoch epoch.Mark) epoch.Offset {
 
 // fetch returns what is ready at the position, at most a slice full, or says
 // why the position is not one of this log.
-func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) ([]consumer.Message, error) {
+func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) (b consumer.Batch, ready bool, err error) {
 	if at < p.begin {
-		return nil, &consumer.PositionError{Partition: of, Kind: consumer.ErrPassedBy, Position: at, Found: p.begin}
+		return b, false, &consumer.PositionError{Partition: of, Kind: consumer.ErrPassedBy, Position: at, Found: p.begin}
 	}
 	if end := p.endOf(mark); at > end {
-		return nil, &consumer.PositionError{Partition: of, Kind: consumer.ErrTruncated, Position: at, Found: end}
+		return b, false, &consumer.PositionError{Partition: of, Kind: consumer.ErrTruncated, Position: at, Found: end}
+	}
+	if at == p.end {
+		return b, false, nil
 	}
 	first := p.index(at)
 	last, bytes := first, 0
@@ -96,13 +107,20 @@ func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) ([]co
 		bytes += len(p.messages[last].Key) + len(p.messages[last].Value)
 		last++
 	}
-	if first == len(p.messages) && at < p.end { // the rest was deleted
-		return []consumer.Message{{
-			Topic: of.Topic, Partition: of.Number, Offset: p.end - 1, Mark: epoch.Mark(len(p.epochs) - 1), Control: true,
-		}}, nil
-	}
 	// A copy: the reader keeps it while the log changes.
-	return slices.Clone(p.messages[first:last]), nil
+	b.Messages = slices.Clone(p.messages[first:last])
+	b.Marks = make([]epoch.Mark, len(b.Messages))
+	for i := range b.Messages {
+		b.Messages[i].Partition = of
+		b.Marks[i] = p.mark(b.Messages[i].Offset)
+	}
+	if last == len(p.messages) {
+		b.Next = p.end // the rest, if there is any, was deleted
+	} else {
+		b.Next = p.messages[last-1].Offset + 1
+	}
+	b.Mark = p.mark(b.Next - 1)
+	return b, true, nil
 }
 
 // changed is closed at the next change of the log.

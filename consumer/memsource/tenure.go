@@ -202,12 +202,12 @@ func (t *tenure) failed(what string, err error) error {
 	return fmt.Errorf("memsource: %s %s: %w", what, t.origin.Partition, err)
 }
 
-func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) {
+func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return func(yield func(consumer.Batch, error) bool) {
 		next, mark := from.Next, from.Mark
 		fresh := !from.Applied
 		for {
-			ms, changed, err := t.fetch(next, mark)
+			batch, changed, err := t.fetch(next, mark)
 			var misfit *consumer.PositionError
 			if fresh && errors.As(err, &misfit) && errors.Is(err, consumer.ErrPassedBy) {
 				next, mark = misfit.Found, epoch.NoMark
@@ -217,15 +217,14 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consume
 			case t.ctx.Err() != nil, ctx.Err() != nil, t.isDraining():
 				return
 			case err != nil:
-				yield(nil, err)
+				yield(consumer.Batch{}, err)
 				return
-			case len(ms) > 0:
-				if !yield(ms, nil) {
+			case changed == nil:
+				if !yield(batch, nil) {
 					return
 				}
 				fresh = false
-				last := ms[len(ms)-1]
-				next, mark = last.Offset+1, last.Mark
+				next, mark = batch.Next, batch.Mark
 				continue
 			}
 			select {
@@ -248,18 +247,18 @@ func (t *tenure) isDraining() bool {
 }
 
 // fetch returns what is ready, or else what to wait for.
-func (t *tenure) fetch(next epoch.Offset, mark epoch.Mark) ([]consumer.Message, <-chan struct{}, error) {
+func (t *tenure) fetch(next epoch.Offset, mark epoch.Mark) (consumer.Batch, <-chan struct{}, error) {
 	b := t.member.group.broker
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t.member.thaw != nil {
-		return nil, t.member.thaw, nil
+		return consumer.Batch{}, t.member.thaw, nil
 	}
-	ms, err := t.part.fetch(t.origin.Partition, next, mark)
-	if err != nil || len(ms) > 0 {
-		return ms, nil, err
+	batch, ready, err := t.part.fetch(t.origin.Partition, next, mark)
+	if err != nil || ready {
+		return batch, nil, err
 	}
-	return nil, t.part.changed(), nil
+	return batch, t.part.changed(), nil
 }
 
 func (t *tenure) Mirror(at epoch.Fence) {

@@ -102,7 +102,7 @@ func (o *outing) member(m int) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- consumer.Run(ctx, s, o.db.Open(), consumer.Each(func(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
-			tx.Append(fmt.Sprint(m.Partition), string(m.Value))
+			tx.Append(fmt.Sprint(m.Partition.Number), string(m.Value))
 			return nil
 		}), consumer.Options{Logger: slog.New(slog.DiscardHandler), RetryMax: time.Second, HaltMax: 2 * time.Second})
 	}()

@@ -135,7 +135,7 @@
 //   - A subject transform that is changed ends reading with a [*TransformError].
 //   - Every 10 s, and several times in a maximum age or before the stream's beginning
 //     gets there as fast as it moves, a partition that has nothing to deliver, or a full
-//     buffer, finds out up to where the stream holds nothing of it. A control message lets its position pass, so that retention does
+//     buffer, finds out up to where the stream holds nothing of it. A batch without messages lets its position pass, so that retention does
 //     not pass it by.
 //
 // A mirror leaves out what its origin did not have any more when the mirror asked for it:

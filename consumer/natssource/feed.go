@@ -21,9 +21,24 @@ type feed struct {
 	closed bool
 }
 
+// slice is a batch, and what it costs.
 type slice struct {
-	ms    []consumer.Message
+	consumer.Batch
 	bytes int
+}
+
+func (s *slice) add(m consumer.Message, bytes int) {
+	s.Mark = fingerprint(m.Time)
+	s.Messages, s.Marks, s.Next = append(s.Messages, m), append(s.Marks, s.Mark), m.Offset+1
+	s.bytes += bytes
+}
+
+// keep leaves the messages from the index first to end.
+func (s *slice) keep(first, end int) {
+	s.Messages, s.Marks = s.Messages[first:end], s.Marks[first:end]
+	if n := len(s.Messages); n > 0 {
+		s.Next, s.Mark = s.Messages[n-1].Offset+1, s.Marks[n-1]
+	}
 }
 
 func newFeed(b *budget) *feed {
@@ -53,7 +68,8 @@ func (f *feed) put(s slice) {
 	f.mu.Lock()
 	if n := len(f.queue); n > 0 && f.queue[n-1].takes(s, most) {
 		last := &f.queue[n-1]
-		last.ms, last.bytes = append(last.ms, s.ms...), last.bytes+s.bytes
+		last.Messages, last.Marks = append(last.Messages, s.Messages...), append(last.Marks, s.Marks...)
+		last.Next, last.Mark, last.bytes = s.Next, s.Mark, last.bytes+s.bytes
 	} else {
 		f.queue = append(f.queue, s)
 	}
@@ -61,11 +77,9 @@ func (f *feed) put(s slice) {
 	signal(f.ready)
 }
 
-// takes reports whether next may be appended. A position without a message stays
-// by itself.
+// takes reports whether next may be appended.
 func (s slice) takes(next slice, most int) bool {
-	return len(s.ms)+len(next.ms) <= mostSlice && s.bytes+next.bytes <= most &&
-		!s.ms[len(s.ms)-1].Control && !next.ms[0].Control
+	return len(s.Messages)+len(next.Messages) <= mostSlice && s.bytes+next.bytes <= most
 }
 
 // fail ends the feed, behind what is queued.
@@ -78,16 +92,17 @@ func (f *feed) fail(err error) {
 
 // take returns the next slice, or the error behind the last. The one that was
 // taken before is no longer held.
-func (f *feed) take() ([]consumer.Message, error) {
+func (f *feed) take() (*consumer.Batch, error) {
 	f.mu.Lock()
 	before := f.taken
 	f.taken = 0
-	var s slice
+	var batch *consumer.Batch
 	if len(f.queue) > 0 {
-		s = f.queue[0]
+		s := f.queue[0]
 		f.queue[0] = slice{}
 		f.queue = f.queue[1:]
 		f.taken = s.bytes
+		batch = &s.Batch
 	}
 	err := f.err
 	f.mu.Unlock()
@@ -95,8 +110,8 @@ func (f *feed) take() ([]consumer.Message, error) {
 		f.hold(-before)
 		signal(f.room)
 	}
-	if s.ms != nil {
-		return s.ms, nil
+	if batch != nil {
+		return batch, nil
 	}
 	return nil, err
 }

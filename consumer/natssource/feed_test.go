@@ -14,13 +14,20 @@ func TestWhatCameOneByOneIsHandedOverTogether(t *testing.T) {
 	b := newBudget(1 << 20)
 	f := newFeed(b)
 	defer f.close()
-	put := func(bytes int, ms ...consumer.Message) { f.put(slice{ms: ms, bytes: bytes}) }
+	put := func(bytes int, ms ...consumer.Message) {
+		var s slice
+		for _, m := range ms {
+			s.add(m, 0)
+		}
+		s.bytes = bytes
+		f.put(s)
+	}
 	take := func(want ...int) {
 		t.Helper()
 		for _, n := range want {
-			ms, err := f.take()
-			if err != nil || len(ms) != n {
-				t.Fatalf("%d messages, %v; want %d", len(ms), err, n)
+			got, err := f.take()
+			if err != nil || got == nil != (n == 0) || got != nil && len(got.Messages) != n {
+				t.Fatalf("%+v, %v; want %d messages", got, err, n)
 			}
 		}
 	}
@@ -35,11 +42,17 @@ func TestWhatCameOneByOneIsHandedOverTogether(t *testing.T) {
 	put(2, at(3))
 	take(1, 2, 0)
 
+	// A position behind the last message goes with it, whatever follows.
 	put(2, at(4))
-	put(2, consumer.Message{Offset: 5, Control: true})
-	put(2, at(6))
-	put(2, at(7))
-	take(1, 1, 2, 0)
+	f.put(slice{consumer.Batch{Next: 6, Mark: 1}, 2})
+	got, err := f.take()
+	if err != nil || got.Next != 6 || got.Mark != 1 || got.Position(1) != (epoch.Position{Offset: 6, Mark: 1}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	f.put(slice{consumer.Batch{Next: 8, Mark: 1}, 2})
+	put(2, at(9))
+	put(2, at(10))
+	take(2, 0)
 	if b.held != 0 {
 		t.Errorf("%d bytes are still held", b.held)
 	}

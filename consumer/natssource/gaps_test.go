@@ -101,15 +101,15 @@ func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
 	g.values("a")
 	for range 4 {
 		last := r.publish(1, numbered(0, 30)...)
-		if c := g.passes(last); c.Offset > epoch.Offset(last) {
-			t.Fatalf("the position passed %d, the stream ends at %d", c.Offset, last)
+		if c := g.passes(last); c.Offset > epoch.Offset(last+1) {
+			t.Fatalf("the position is %d, the stream ends at %d", c.Offset, last)
 		}
 	}
 	r.publish(0, "b")
 	g.values("a", "b")
-	// From the fence that the control message left, reading goes on.
+	// From the fence that the last batch left, reading goes on.
 	c := g.passes(100)
-	from := r.fence(0, uint64(c.Offset)+1)
+	from := r.fence(0, uint64(c.Offset))
 	from.Mark = c.Mark
 	r.read(from).values("b")
 	// Without it, it does not.
@@ -139,11 +139,11 @@ func TestASlowPartitionIsNotPassedByWhereTheStreamHeldNothingOfIt(t *testing.T) 
 		defer r.log.budget.mu.Unlock()
 		return r.log.budget.held
 	}
-	poll(t, "a control message waits behind the third", func() bool { h := held(); return h >= len(big)+2*overhead && h < leastWindow })
+	poll(t, "a position waits behind the third", func() bool { h := held(); return h >= len(big)+2*overhead && h < leastWindow })
 	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(next)))
 	close(hold)
-	if c := g.passes(next - 1); c.Offset != epoch.Offset(next-1) {
-		t.Errorf("the position passed %d, want %d", c.Offset, next-1)
+	if c := g.passes(next - 1); c.Offset != epoch.Offset(next) {
+		t.Errorf("the position is %d, want %d", c.Offset, next)
 	}
 	g.values(big, big, big, big)
 }
@@ -189,8 +189,8 @@ func TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed(t *testing.T) {
 	r := fresh()
 	r.pull.arrived <- delivered(9, 6)
 	s, err := r.slice(delivered(8, 4), 10_000)
-	if err != nil || len(s.ms) != 1 || s.ms[0].Offset != 6 || r.delivered != 9 || r.pull.messages != 8 {
-		t.Errorf("a message from below the position: %v, %d are to come, %v", show(s.ms), r.pull.messages, err)
+	if err != nil || len(s.Messages) != 1 || s.Messages[0].Offset != 6 || r.delivered != 9 || r.pull.messages != 8 {
+		t.Errorf("a message from below the position: %v, %d are to come, %v", show(s.Messages), r.pull.messages, err)
 	}
 }
 

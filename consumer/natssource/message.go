@@ -12,9 +12,8 @@ import (
 // message is a JetStream message as handlers see it. Its value is not copied.
 func (r *reader) message(m *nats.Msg, meta *nats.MsgMetadata) consumer.Message {
 	return consumer.Message{
-		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(meta.Sequence.Stream),
+		Partition: r.p, Offset: epoch.Offset(meta.Sequence.Stream),
 		Key: []byte(m.Subject), Value: m.Data, Headers: headers(m.Header), Time: meta.Timestamp,
-		Mark: fingerprint(meta.Timestamp),
 	}
 }
 

@@ -93,11 +93,11 @@ func TestThePermissionsOfTheDocumentationSuffice(t *testing.T) {
 			}
 			g := &grant{Tenure: tn}
 			n := 0
-			for ms, err := range tn.Read(ctx, g.fence(starts[0].Earliest.Offset)) {
+			for b, err := range tn.Read(ctx, g.fence(starts[0].Earliest.Offset)) {
 				if err != nil {
 					t.Errorf("Read: %v", err)
 				}
-				n += len(ms)
+				n += len(b.Messages)
 				if tn.Origin().Partition.Number == 0 && n < 3 {
 					continue
 				}

@@ -48,10 +48,10 @@ var (
 
 // read yields the messages of a partition from the fence's position on. It ends
 // without an error when ctx ends.
-func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) {
+func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return func(yield func(consumer.Batch, error) bool) {
 		if from.Next < 0 {
-			yield(nil, fmt.Errorf("natssource: read %s at offset %d: %w", p, from.Next, errBadPosition))
+			yield(consumer.Batch{}, fmt.Errorf("natssource: read %s at offset %d: %w", p, from.Next, errBadPosition))
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
@@ -71,16 +71,16 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 		}()
 		defer func() { cancel(); <-ended }()
 		for {
-			ms, err := f.take()
+			batch, err := f.take()
 			switch {
 			case ctx.Err() != nil:
 				return
-			case ms != nil:
-				if !yield(ms, nil) {
+			case batch != nil:
+				if !yield(*batch, nil) {
 					return
 				}
 			case err != nil:
-				yield(nil, err)
+				yield(consumer.Batch{}, err)
 				return
 			default:
 				select {
@@ -276,11 +276,12 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 			if err != nil {
 				return err
 			}
-			good, err := r.verify(ctx, s.ms)
-			s.ms = s.ms[:good]
+			good, err := r.verify(ctx, s.Messages)
+			first := 0
 			if r.fresh { // the stream may begin in the middle of them
-				s.ms = s.ms[sort.Search(good, func(i int) bool { return uint64(s.ms[i].Offset) >= r.at }):]
+				first = sort.Search(good, func(i int) bool { return uint64(s.Messages[i].Offset) >= r.at })
 			}
+			s.keep(first, good)
 			r.put(s)
 			if err != nil {
 				return err
@@ -307,11 +308,10 @@ func (r *reader) settleInTime(ctx context.Context, idle bool) error {
 }
 
 func (r *reader) put(s slice) {
-	if len(s.ms) == 0 {
+	if len(s.Messages) == 0 {
 		return
 	}
-	last := s.ms[len(s.ms)-1]
-	r.at, r.print, r.since = uint64(last.Offset)+1, last.Mark, last.Time
+	r.at, r.print, r.since = uint64(s.Next), s.Mark, s.Messages[len(s.Messages)-1].Time
 	r.fresh, r.missing, r.settled = false, 0, time.Now()
 	r.feed.put(s)
 }
@@ -331,11 +331,10 @@ func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 			r.l.lags[r.p.Number].Store(int64(meta.NumPending))
 			if meta.Sequence.Stream >= r.at {
 				message := r.message(m, meta)
-				s.ms = append(s.ms, message)
-				s.bytes += size(message) + overhead
+				s.add(message, size(message)+overhead)
 			}
 		}
-		if r.pull.ended || len(s.ms) >= mostSlice || s.bytes >= window/2 {
+		if r.pull.ended || len(s.Messages) >= mostSlice || s.bytes >= window/2 {
 			break
 		}
 		select {

@@ -29,8 +29,8 @@ func TestAPartitionIsReadInOrderWithWhatItsMessagesHold(t *testing.T) {
 	r.publish(2, "other")
 	r.publish(0, "c")
 	g.values("a", "b", "c")
-	b := messages(g.all())[1]
-	if b.Topic != "log" || b.Partition != 0 || b.Offset != 3 || string(b.Key) != "log.0" || b.Time.IsZero() || b.Mark < 0 {
+	b := g.all()[1]
+	if b.Partition != r.fence(0, 0).Partition || b.Offset != 3 || string(b.Key) != "log.0" || b.Time.IsZero() {
 		t.Errorf("the message is %+v", b)
 	}
 	want := []consumer.Header{{Key: "A", Value: []byte("x")}, {Key: "z", Value: []byte("2")}, {Key: "z", Value: []byte("1")}}
@@ -169,7 +169,7 @@ func TestALogThatWasRewrittenUnderTheSameSequencesIsTruncated(t *testing.T) {
 	}
 	for i, m := range ms {
 		from := r.fence(0, uint64(m.Offset)+1)
-		from.Mark = m.Mark
+		from.Mark = fingerprint(m.Time)
 		if i < 10 { // what was applied is still there
 			r.read(from).await("the next message", func(ms []consumer.Message, _ error) bool { return len(ms) > 0 })
 			continue

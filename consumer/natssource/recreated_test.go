@@ -91,9 +91,9 @@ func TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog(t *testing.T) {
 	if _, err := a.granted(0).Confirm(inTime(t), epoch.Fence{Origin: was}); !errors.Is(err, epoch.ErrLogChanged) {
 		t.Errorf("Confirm of a fence of the old log: %v", err)
 	}
-	for ms, err := range a.granted(0).Read(inTime(t), epoch.Fence{Origin: was, Next: 1}) {
-		if len(ms) > 0 || !errors.Is(err, epoch.ErrLogChanged) {
-			t.Errorf("Read from a fence of the old log: %v, %v", show(ms), err)
+	for b, err := range a.granted(0).Read(inTime(t), epoch.Fence{Origin: was, Next: 1}) {
+		if len(b.Messages) > 0 || !errors.Is(err, epoch.ErrLogChanged) {
+			t.Errorf("Read from a fence of the old log: %v, %v", show(b.Messages), err)
 		}
 	}
 }

@@ -102,9 +102,10 @@ type reading struct {
 	ended  chan struct{}
 	arrive chan struct{} // holds a token after something came
 
-	mu  sync.Mutex
-	ms  []consumer.Message
-	err error
+	mu   sync.Mutex
+	ms   []consumer.Message
+	ends []epoch.Position // of the batches
+	err  error
 }
 
 func (r *logRig) read(from epoch.Fence) *reading { return r.readSlowly(from, nil) }
@@ -116,9 +117,9 @@ func (r *logRig) readSlowly(from epoch.Fence, hold chan struct{}) *reading {
 	in := r.log.incarnation()
 	go func() {
 		defer close(g.ended)
-		for ms, err := range r.log.read(ctx, in, from.Partition, from) {
+		for b, err := range r.log.read(ctx, in, from.Partition, from) {
 			g.mu.Lock()
-			g.ms, g.err = append(g.ms, ms...), err
+			g.ms, g.ends, g.err = append(g.ms, b.Messages...), append(g.ends, epoch.Position{Offset: b.Next, Mark: b.Mark}), err
 			g.mu.Unlock()
 			signal(g.arrive)
 			if hold != nil {
@@ -154,9 +155,9 @@ func (g *reading) await(what string, cond func(ms []consumer.Message, err error)
 		case <-g.arrive:
 		case <-g.ended:
 			g.mu.Lock()
-			ok := cond(g.ms, g.err)
+			ms, err := g.ms, g.err
 			g.mu.Unlock()
-			if !ok {
+			if !cond(ms, err) {
 				g.t.Fatalf("%s: Read has ended with %v after %v", what, g.err, show(g.ms))
 			}
 			return
@@ -169,8 +170,8 @@ func (g *reading) await(what string, cond func(ms []consumer.Message, err error)
 // values waits for so many messages of the log and compares them.
 func (g *reading) values(want ...string) {
 	g.t.Helper()
-	g.await(fmt.Sprintf("messages %q", want), func(ms []consumer.Message, _ error) bool { return len(messages(ms)) >= len(want) })
-	got := messages(g.all())
+	g.await(fmt.Sprintf("messages %q", want), func(ms []consumer.Message, _ error) bool { return len(ms) >= len(want) })
+	got := g.all()
 	for i, m := range got {
 		if i >= len(want) || string(m.Value) != want[i] {
 			g.t.Fatalf("there are %v, want %q", show(got), want)
@@ -185,40 +186,28 @@ func (g *reading) fails() error {
 	return g.err
 }
 
-// passes waits for a control message at or above seq.
-func (g *reading) passes(seq uint64) consumer.Message {
+// passes waits for a position behind seq.
+func (g *reading) passes(seq uint64) epoch.Position {
 	g.t.Helper()
-	var c consumer.Message
-	g.await(fmt.Sprintf("a control message at %d or above", seq), func(ms []consumer.Message, _ error) bool {
-		for _, m := range ms {
-			if m.Control && m.Offset >= epoch.Offset(seq) {
-				c = m
+	var at epoch.Position
+	g.await(fmt.Sprintf("a position behind %d", seq), func([]consumer.Message, error) bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for _, end := range g.ends {
+			if end.Offset > epoch.Offset(seq) {
+				at = end
 				return true
 			}
 		}
 		return false
 	})
-	return c
-}
-
-func messages(ms []consumer.Message) []consumer.Message {
-	var out []consumer.Message
-	for _, m := range ms {
-		if !m.Control {
-			out = append(out, m)
-		}
-	}
-	return out
+	return at
 }
 
 func show(ms []consumer.Message) []string {
 	var out []string
 	for _, m := range ms {
-		s := fmt.Sprintf("%d:%.20s", m.Offset, m.Value)
-		if m.Control {
-			s = fmt.Sprintf("%d(control)", m.Offset)
-		}
-		out = append(out, s)
+		out = append(out, fmt.Sprintf("%d:%.20s", m.Offset, m.Value))
 	}
 	return out
 }

@@ -100,9 +100,7 @@ func (r *reader) reckon(begins uint64, now time.Time) {
 // pass moves the position over sequences that hold nothing of ours.
 func (r *reader) pass(end uint64, last epoch.Mark) {
 	r.at, r.print, r.fresh = end+1, last, false
-	r.feed.put(slice{ms: []consumer.Message{{
-		Topic: r.p.Topic, Partition: r.p.Number, Offset: epoch.Offset(end), Mark: last, Control: true,
-	}}, bytes: overhead})
+	r.feed.put(slice{consumer.Batch{Next: epoch.Offset(r.at), Mark: last}, overhead})
 }
 
 // lookAgain asks what the stream is now, and makes sure that it is still ours.

@@ -142,7 +142,7 @@ func (h *harness) Produce(t testing.TB, topic string, n int32, ms ...consumer.Me
 }
 
 func (h *harness) Carried(m consumer.Message) consumer.Message {
-	m.Key, m.Time = []byte(subject(m.Topic, m.Partition)), time.Time{}
+	m.Key, m.Time = []byte(subject(m.Partition.Topic, m.Partition.Number)), time.Time{}
 	m.Value = append([]byte{}, m.Value...)
 	m.Headers = slices.Clone(m.Headers)
 	for i, hd := range m.Headers {

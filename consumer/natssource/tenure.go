@@ -74,15 +74,15 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 }
 
 // Read implements [consumer.Tenure].
-func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) {
+func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return func(yield func(consumer.Batch, error) bool) {
 		if !t.reading.CompareAndSwap(false, true) {
-			yield(nil, errReading)
+			yield(consumer.Batch{}, errReading)
 			return
 		}
 		defer t.reading.Store(false)
 		if err := from.Check(t.origin); err != nil {
-			yield(nil, fmt.Errorf("natssource: read: %w", err))
+			yield(consumer.Batch{}, fmt.Errorf("natssource: read: %w", err))
 			return
 		}
 		ctx, cancel := t.whileHeld(ctx)

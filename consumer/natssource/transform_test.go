@@ -161,14 +161,14 @@ func TestPartitionsOfATransformAreReadWhereTheServerPutTheMessages(t *testing.T)
 	}
 	count := func() (all int) {
 		for _, g := range readings {
-			all += len(messages(g.all()))
+			all += len(g.all())
 		}
 		return all
 	}
 	eventually(t, "every message is read", func() bool { return count() >= total })
 	seen := map[string]bool{}
 	for n, g := range readings {
-		for _, m := range messages(g.all()) {
+		for _, m := range g.all() {
 			if want := fmt.Sprintf("elsewhere.%d.%s", n, m.Value); string(m.Key) != want || seen[want] {
 				t.Errorf("partition %d has read %q under %q", n, m.Value, m.Key)
 			}

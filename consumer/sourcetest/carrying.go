@@ -11,7 +11,7 @@ import (
 
 // carried is a message of partition 0 as it has to come out of the log.
 func (w *world) carried(topic string, m consumer.Message) consumer.Message {
-	m.Topic = topic
+	m.Partition.Topic = topic
 	m.Time = m.Time.Truncate(time.Millisecond)
 	if c, ok := w.Harness.(Carrier); ok {
 		m = c.Carried(m)
@@ -40,7 +40,7 @@ var carrying = []history{{
 		w.Produce(w.t, topic, 0, sent...)
 		g := w.start("a", topic).granted(topic, 0)
 		for i, got := range g.read(g.earliest(), len(sent)) {
-			if err := same(got, w.carried(topic, sent[i])); err != nil {
+			if err := same(got.Message, w.carried(topic, sent[i])); err != nil {
 				w.fail("message %d (%q): %w", i, sent[i].Value, err)
 			}
 		}
@@ -107,7 +107,7 @@ var carrying = []history{{
 		w.Produce(w.t, topic, 0, sent...)
 		g := w.start("a", topic).granted(topic, 0)
 		for i, got := range g.read(g.earliest(), len(sent)) {
-			if err := same(got, w.carried(topic, sent[i])); err != nil {
+			if err := same(got.Message, w.carried(topic, sent[i])); err != nil {
 				w.fail("message %d (%q %q): %w", i, sent[i].Headers, sent[i].Value, err)
 			}
 		}

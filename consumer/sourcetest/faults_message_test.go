@@ -78,30 +78,30 @@ var messageFaults = []fault{{
 		return []consumer.Message{m}
 	}),
 }, {
-	name:  "yields empty slices",
+	name:  "yields batches that move nothing",
 	claim: "Read of an empty partition",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		if yield(nil, nil) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		if yield(consumer.Batch{Next: from.Next, Mark: from.Mark}, nil) {
 			t.Read(ctx, from)(yield)
 		}
 	}),
 }, {
-	name:  "uses a slice again while it is looked at",
-	claim: "the messages of a slice stay as they are",
+	name:  "uses a batch again while it is looked at",
+	claim: "the messages of a batch stay as they are",
 	alone: true,
 	world: func(b *broken) {
-		var yielded [][]consumer.Message
-		brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-			for ms, err := range t.Read(ctx, from) {
-				yielded = append(yielded, ms)
-				if !yield(ms, err) {
+		var yielded []consumer.Batch
+		brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+			for batch, err := range t.Read(ctx, from) {
+				yielded = append(yielded, batch)
+				if !yield(batch, err) {
 					return
 				}
 			}
 		})(b)
 		b.produce = func() {
-			for _, ms := range yielded {
-				ms[0].Value = []byte("overwritten")
+			for _, batch := range yielded {
+				batch.Messages[0].Value = []byte("overwritten")
 			}
 		}
 	},
@@ -109,13 +109,15 @@ var messageFaults = []fault{{
 
 // eachMessage breaks what Read yields, message by message.
 func eachMessage(f func(m consumer.Message) []consumer.Message) func(*broken) {
-	return brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		for ms, err := range t.Read(ctx, from) {
-			var out []consumer.Message
-			for _, m := range ms {
-				out = append(out, f(m)...)
+	return brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		for b, err := range t.Read(ctx, from) {
+			out := consumer.Batch{Next: b.Next, Mark: b.Mark}
+			for i, m := range b.Messages {
+				for _, m := range f(m) {
+					out.Messages, out.Marks = append(out.Messages, m), append(out.Marks, b.Position(i+1).Mark)
+				}
 			}
-			if (len(out) > 0 || err != nil) && !yield(out, err) {
+			if !yield(out, err) {
 				return
 			}
 		}

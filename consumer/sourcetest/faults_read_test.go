@@ -17,16 +17,16 @@ var readFaults = []fault{{
 	world: func(b *broken) {
 		b.tenure = func(t tenure) consumer.Tenure {
 			inner, at := t.Tenure, epoch.Fence{}
-			t.read = func(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-				return func(yield func([]consumer.Message, error) bool) {
+			t.read = func(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+				return func(yield func(consumer.Batch, error) bool) {
 					if at.Next == 0 {
 						at = from
 					}
-					for ms, err := range inner.Read(ctx, at) {
-						if len(ms) > 0 {
-							at.Next = ms[len(ms)-1].Offset + 1
+					for b, err := range inner.Read(ctx, at) {
+						if err == nil {
+							at.Next = b.Next
 						}
-						if !yield(ms, err) {
+						if !yield(b, err) {
 							return
 						}
 					}
@@ -38,74 +38,75 @@ var readFaults = []fault{{
 }, {
 	name:  "starts at the beginning whatever the fence says",
 	claim: "a process that ends and starts again",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		from.Next, from.Mark = 0, -1
 		t.Read(ctx, from)(yield)
 	}),
 }, {
 	name:  "ends Read with messages unread",
 	claim: "Read begins at the fence's position",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		for ms, err := range t.Read(ctx, from) {
-			yield(ms, err)
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		for b, err := range t.Read(ctx, from) {
+			yield(b, err)
 			return
 		}
 	}),
 }, {
 	name:  "waits for more before it yields what there is",
 	claim: "Read goes on with what is produced",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		var queued []consumer.Message
-		for ms, err := range t.Read(ctx, from) {
-			if queued = append(queued, ms...); len(queued) < 10 && err == nil {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		var queued consumer.Batch
+		for b, err := range t.Read(ctx, from) {
+			queued.Messages, queued.Next, queued.Mark = append(queued.Messages, b.Messages...), b.Next, b.Mark
+			if len(queued.Messages) < 10 && err == nil {
 				continue
 			}
 			if !yield(queued, err) {
 				return
 			}
-			queued = nil
+			queued = consumer.Batch{}
 		}
 	}),
 }, {
 	name:  "ends Read with an error when its context ends",
 	claim: "Read ends without an error when its context ends",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		for ms, err := range t.Read(ctx, from) {
-			if !yield(ms, err) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		for b, err := range t.Read(ctx, from) {
+			if !yield(b, err) {
 				return
 			}
 		}
 		if ctx.Err() != nil {
-			yield(nil, ctx.Err())
+			yield(consumer.Batch{}, ctx.Err())
 		}
 	}),
 }, {
 	name:  "ends Read with an error when the partition is drained",
 	claim: "Read ends without an error when the partition is drained",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		for ms, err := range t.Read(ctx, from) {
-			if !yield(ms, err) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		for b, err := range t.Read(ctx, from) {
+			if !yield(b, err) {
 				return
 			}
 		}
 		select {
 		case <-t.Draining():
-			yield(nil, errors.New("drained"))
+			yield(consumer.Batch{}, errors.New("drained"))
 		default:
 		}
 	}),
 }, {
 	name:  "skips what retention took, in silence",
 	claim: "a position below the log's beginning",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		for ms, err := range t.Read(ctx, from) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		for b, err := range t.Read(ctx, from) {
 			var misfit *consumer.PositionError
 			if errors.As(err, &misfit) && errors.Is(err, consumer.ErrPassedBy) {
 				from.Next = misfit.Found
 				t.Read(ctx, from)(yield)
 				return
 			}
-			if !yield(ms, err) {
+			if !yield(b, err) {
 				return
 			}
 		}
@@ -113,14 +114,14 @@ var readFaults = []fault{{
 }, {
 	name:  "is passed by though nothing was applied",
 	claim: "a partition of which nothing was applied begins",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		from.Applied = true
 		t.Read(ctx, from)(yield)
 	}),
 }, {
 	name:  "looks where the log begins once, when nothing was applied yet",
 	claim: "retention that passes the beginning between the first claim",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		if from.Epoch > 0 {
 			from.Applied = true
 		}
@@ -129,10 +130,10 @@ var readFaults = []fault{{
 }, {
 	name:  "is passed by where it is not",
 	claim: "a log that was trimmed to its end",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		ss, err := t.Starts(ctx, consumer.StartLatest)
 		if err == nil && ss[0].Earliest.Offset == from.Next && from.Next > 0 {
-			yield(nil, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: from.Next + 1})
+			yield(consumer.Batch{}, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: from.Next + 1})
 			return
 		}
 		t.Read(ctx, from)(yield)
@@ -140,8 +141,8 @@ var readFaults = []fault{{
 }, {
 	name:  "waits at a position above the log's end",
 	claim: "a position above the log's end",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		for ms, err := range t.Read(ctx, from) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		for b, err := range t.Read(ctx, from) {
 			if errors.Is(err, consumer.ErrTruncated) {
 				select {
 				case <-ctx.Done():
@@ -149,7 +150,7 @@ var readFaults = []fault{{
 				}
 				return
 			}
-			if !yield(ms, err) {
+			if !yield(b, err) {
 				return
 			}
 		}
@@ -157,23 +158,23 @@ var readFaults = []fault{{
 }, {
 	name:  "does not look at marks",
 	claim: "attack: truncated log",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		from.Mark = -1
 		t.Read(ctx, from)(yield)
 	}),
 }, {
 	name:  "takes a gap for a loss",
 	claim: "a gap that a delete has left",
-	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
-		for ms, err := range t.Read(ctx, from) {
-			for _, m := range ms {
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		for b, err := range t.Read(ctx, from) {
+			for _, m := range b.Messages {
 				if m.Offset != from.Next {
-					yield(nil, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: m.Offset})
+					yield(consumer.Batch{}, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: m.Offset})
 					return
 				}
 				from.Next++
 			}
-			if !yield(ms, err) {
+			if !yield(b, err) {
 				return
 			}
 		}
@@ -183,7 +184,7 @@ var readFaults = []fault{{
 	claim: "a reader that stops taking messages does not hold",
 	world: func(b *broken) {
 		one := make(chan struct{}, 1)
-		brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 			select {
 			case one <- struct{}{}:
 			case <-ctx.Done():
@@ -199,19 +200,19 @@ var readFaults = []fault{{
 	world: func(b *broken) {
 		var hoard sync.Map
 		b.t.Cleanup(hoard.Clear)
-		brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool) {
+		brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 			hoard.Store(t, make([]byte, 8<<20))
 			t.Read(ctx, from)(yield)
 		})(b)
 	},
 }}
 
-func brokenRead(f func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func([]consumer.Message, error) bool)) func(*broken) {
+func brokenRead(f func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool)) func(*broken) {
 	return func(b *broken) {
 		b.tenure = func(t tenure) consumer.Tenure {
 			inner := t.Tenure
-			t.read = func(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-				return func(yield func([]consumer.Message, error) bool) { f(ctx, inner, from, yield) }
+			t.read = func(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+				return func(yield func(consumer.Batch, error) bool) { f(ctx, inner, from, yield) }
 			}
 			return &t
 		}

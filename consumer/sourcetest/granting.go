@@ -185,9 +185,9 @@ var granting = []history{{
 		slow, other := p.granted(topic, 0), p.granted(topic, 1)
 		ctx, done := slow.bound()
 		defer done()
-		for ms, err := range slow.Read(ctx, slow.earliest()) {
+		for b, err := range slow.Read(ctx, slow.earliest()) {
 			w.check(err, "Read")
-			slow.orderly(0, ms)
+			slow.orderly(0, b)
 			other.want(other.earliest(), numbered(1, 0, 100)...)
 			w.produce(topic, 1, "more")
 			other.want(other.earliest(), append(numbered(1, 0, 100), "more")...)

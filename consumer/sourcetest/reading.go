@@ -64,29 +64,38 @@ func (g *grant) latest() epoch.Fence {
 	return g.fresh(g.starts(consumer.StartLatest)[g.Origin().Partition.Number].Next)
 }
 
-// after returns the fence once m and what precedes it were applied.
-func after(f epoch.Fence, m consumer.Message) epoch.Fence {
-	f.Epoch, f.Next, f.Mark, f.Applied = max(f.Epoch, 1), m.Offset+1, m.Mark, true
+// entry is a message as it was read, and the position after it.
+type entry struct {
+	consumer.Message
+	after epoch.Position
+}
+
+func entriesOf(b consumer.Batch) []entry {
+	es := make([]entry, len(b.Messages))
+	for i, m := range b.Messages {
+		es[i] = entry{m, b.Position(i + 1)}
+	}
+	return es
+}
+
+// after returns the fence once e and what precedes it were applied.
+func after(f epoch.Fence, e entry) epoch.Fence {
+	f.Epoch, f.Next, f.Mark, f.Applied = max(f.Epoch, 1), e.after.Offset, e.after.Mark, true
 	return f
 }
 
 // read returns n messages from the fence's position on, and checks what holds
 // of every Read.
-func (g *grant) read(from epoch.Fence, n int) []consumer.Message {
+func (g *grant) read(from epoch.Fence, n int) []entry {
 	ctx, done := g.bound()
 	defer done()
-	var got []consumer.Message
+	var got []entry
 	next := from.Next
-	for ms, err := range g.Read(ctx, from) {
+	for b, err := range g.Read(ctx, from) {
 		g.check(err, "Read of %s from %d, after %d messages", g.name(), from.Next, len(got))
-		g.orderly(next, ms)
-		next = ms[len(ms)-1].Offset + 1
-		for _, m := range ms {
-			if !m.Control {
-				got = append(got, m)
-			}
-		}
-		if len(got) >= n {
+		g.orderly(next, b)
+		next = b.Next
+		if got = append(got, entriesOf(b)...); len(got) >= n {
 			return got[:n]
 		}
 	}
@@ -94,23 +103,24 @@ func (g *grant) read(from epoch.Fence, n int) []consumer.Message {
 	return nil
 }
 
-// orderly fails the story if a slice is empty, of another partition, or not in
-// order from next on.
-func (g *grant) orderly(next epoch.Offset, ms []consumer.Message) {
-	if len(ms) == 0 {
-		g.p.w.fail("Read of %s yielded an empty slice", g.name())
-	}
-	for _, m := range ms {
+// orderly fails the story if a batch does not go on from the position, or is of
+// another partition.
+func (g *grant) orderly(next epoch.Offset, b consumer.Batch) {
+	begin := next
+	for _, m := range b.Messages {
 		if m.Offset < next {
 			g.p.w.fail("Read of %s yielded offset %d at position %d", g.name(), m.Offset, next)
 		}
-		if o := g.Origin(); m.Topic != o.Partition.Topic || m.Partition != o.Partition.Number {
-			g.p.w.fail("Read of %s yielded a message of %s/%d", g.name(), m.Topic, m.Partition)
-		}
-		if m.Control && (m.Key != nil || m.Value != nil || m.Headers != nil) {
-			g.p.w.fail("Read of %s yielded a control message that carries something, at %d", g.name(), m.Offset)
+		if p := g.Origin().Partition; m.Partition != p {
+			g.p.w.fail("Read of %s yielded a message of %s", g.name(), m.Partition)
 		}
 		next = m.Offset + 1
+	}
+	if b.Next < next || b.Next <= begin {
+		g.p.w.fail("Read of %s yielded a batch from %d with %d messages that ends at %d", g.name(), begin, len(b.Messages), b.Next)
+	}
+	if b.Marks != nil && len(b.Marks) != len(b.Messages) {
+		g.p.w.fail("Read of %s yielded %d messages with %d marks", g.name(), len(b.Messages), len(b.Marks))
 	}
 }
 
@@ -118,32 +128,34 @@ func (g *grant) orderly(next epoch.Offset, ms []consumer.Message) {
 func (g *grant) readError(from epoch.Fence) error {
 	ctx, done := g.bound()
 	defer done()
-	for ms, err := range g.Read(ctx, from) {
+	for b, err := range g.Read(ctx, from) {
 		if err != nil {
 			return err
 		}
-		g.orderly(from.Next, ms)
-		g.p.w.fail("Read of %s from %d yielded offset %d, want an error", g.name(), from.Next, ms[0].Offset)
+		g.orderly(from.Next, b)
+		g.p.w.fail("Read of %s from %d yielded %d messages up to %d, want an error", g.name(), from.Next, len(b.Messages), b.Next)
 	}
 	g.fail("Read of %s from %d ended without an error (%v)", g.name(), from.Next, context.Cause(ctx))
 	return nil
 }
 
 // want reads from the fence's position and checks that the values come next.
-func (g *grant) want(from epoch.Fence, values ...string) []consumer.Message {
-	ms := g.read(from, len(values))
-	if got := valuesOf(ms); !slices.Equal(got, values) {
+func (g *grant) want(from epoch.Fence, values ...string) []entry {
+	es := g.read(from, len(values))
+	var got []string
+	for _, e := range es {
+		got = append(got, string(e.Value))
+	}
+	if !slices.Equal(got, values) {
 		g.p.w.fail("Read of %s from %d: %s", g.name(), from.Next, difference(got, values))
 	}
-	return ms
+	return es
 }
 
-func valuesOf(ms []consumer.Message) []string {
+func valuesOf(b consumer.Batch) []string {
 	var vs []string
-	for _, m := range ms {
-		if !m.Control {
-			vs = append(vs, string(m.Value))
-		}
+	for _, m := range b.Messages {
+		vs = append(vs, string(m.Value))
 	}
 	return vs
 }
@@ -206,9 +218,9 @@ var reading = []history{{
 		const total = 50
 		w.produce(topic, 0, numbered(0, 0, 1)...)
 		var got []string
-		for ms, err := range g.Read(ctx, g.earliest()) {
+		for b, err := range g.Read(ctx, g.earliest()) {
 			w.check(err, "Read")
-			if got = append(got, valuesOf(ms)...); len(got) == total {
+			if got = append(got, valuesOf(b)...); len(got) == total {
 				break
 			}
 			w.produce(topic, 0, numbered(0, len(got), len(got)+1)...)
@@ -218,7 +230,7 @@ var reading = []history{{
 		}
 	},
 }, {
-	claim: "the messages of a slice stay as they are until the next one is asked for",
+	claim: "the messages of a batch stay as they are until the next one is asked for",
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		all := numbered(0, 0, 600)
@@ -227,11 +239,11 @@ var reading = []history{{
 		ctx, done := g.bound()
 		defer done()
 		var got []string
-		for ms, err := range g.Read(ctx, g.earliest()) {
+		for b, err := range g.Read(ctx, g.earliest()) {
 			w.check(err, "Read")
-			before := valuesOf(ms)
+			before := valuesOf(b)
 			w.produce(topic, 0, "later")
-			if now := valuesOf(ms); !slices.Equal(now, before) {
+			if now := valuesOf(b); !slices.Equal(now, before) {
 				w.fail("while it was looked at: %s", difference(now, before))
 			}
 			if got = append(got, before...); len(got) >= len(all) {
@@ -255,9 +267,9 @@ var reading = []history{{
 			patient, done := g.bound()
 			ctx, cancel := context.WithCancel(patient)
 			seen := 0
-			for ms, err := range g.Read(ctx, from) {
+			for b, err := range g.Read(ctx, from) {
 				w.check(err, "Read number %d after its context ended", round)
-				if seen += len(ms); seen >= len(all) {
+				if seen += len(b.Messages); seen >= len(all) {
 					cancel() // and the loop goes on: Read has to end by itself
 				}
 			}

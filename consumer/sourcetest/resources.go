@@ -74,15 +74,15 @@ var resources = []history{{
 			g := p.granted(topic, n)
 			ctx, done := g.bound()
 			defer done()
-			for ms, err := range g.Read(ctx, g.earliest()) {
+			for b, err := range g.Read(ctx, g.earliest()) {
 				w.check(err, "Read")
 				if n < 3 {
 					break
 				}
-				// The last reader keeps its slice and takes no more.
+				// The last reader keeps its batch and takes no more.
 				if most := heapFor(2 * time.Second); most > before+limit+limit/2+brokerHeap {
 					w.fail("with %d messages in hand the heap grew by %d MiB; the source says that it holds %d MiB at most",
-						len(ms), (most-before)>>20, limit>>20)
+						len(b.Messages), (most-before)>>20, limit>>20)
 				}
 				break
 			}

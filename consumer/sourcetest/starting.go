@@ -139,7 +139,7 @@ var starting = []history{{
 			w.produce(topic, int32(n), values...)
 		}
 		old := w.startByHand(topic)
-		var ms [2][]consumer.Message
+		var ms [2][]entry
 		commits := func(n int32, i int) { // the old consumer does
 			w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, n, ms[n][i].Offset)
 		}
@@ -162,7 +162,7 @@ var starting = []history{{
 
 // scouted produces messages to partition 0 and returns them as another group
 // reads them.
-func (w *world) scouted(topic string, values []string) []consumer.Message {
+func (w *world) scouted(topic string, values []string) []entry {
 	w.produce(topic, 0, values...)
 	scout := w.startAs(&process{name: "scout", group: "other"}, []string{topic})
 	look := scout.granted(topic, 0)

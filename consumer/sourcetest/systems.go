@@ -50,7 +50,7 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 
 // apply is the handler: it writes the message down under its partition.
 func apply(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch) error {
-	tx.Append(effects(m.Topic, m.Partition), string(m.Value))
+	tx.Append(effects(m.Partition.Topic, m.Partition.Number), string(m.Value))
 	return nil
 }
 
@@ -65,24 +65,25 @@ func (v watched) Run(ctx context.Context, own func(context.Context, consumer.Ten
 	})
 }
 
-// watchedTenure notes a Read that yields nothing, and keeps it from
-// consumer.Run, to which that must not happen.
+// watchedTenure notes what a Read must not yield, which consumer.Run halts for.
 type watchedTenure struct {
 	consumer.Tenure
 	g *grant
 }
 
-func (v watchedTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) {
-		for ms, err := range v.Tenure.Read(ctx, from) {
-			if len(ms) == 0 && err == nil {
+func (v watchedTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return func(yield func(consumer.Batch, error) bool) {
+		next := from.Next
+		for b, err := range v.Tenure.Read(ctx, from) {
+			if err == nil && b.Next <= next {
 				w := v.g.p.w
 				w.note(func() {
-					w.violations = append(w.violations, fmt.Errorf("Read of %s yielded an empty slice", v.g.name()))
+					w.violations = append(w.violations, fmt.Errorf("Read of %s yielded a batch that ends at %d, at position %d", v.g.name(), b.Next, next))
 				})
 				continue
 			}
-			if !yield(ms, err) {
+			next = b.Next
+			if !yield(b, err) {
 				return
 			}
 		}

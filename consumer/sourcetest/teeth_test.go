@@ -87,7 +87,7 @@ func (s *brokenSource) Run(ctx context.Context, own func(context.Context, consum
 type tenure struct {
 	consumer.Tenure
 	confirm   func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error)
-	read      func(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error]
+	read      func(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error]
 	starts    func(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error)
 	committed func(ctx context.Context) (epoch.Position, bool, error)
 	mirror    func(at epoch.Fence)
@@ -103,7 +103,7 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	return t.Tenure.Confirm(ctx, seen)
 }
 
-func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
+func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	if t.read != nil {
 		return t.read(ctx, from)
 	}

@@ -27,7 +27,7 @@ func reserveAll(worker string) consumer.BatchHandler[pgsink.Tx] {
 			if err != nil {
 				return err
 			}
-			b.Queue(statement, r.ID, r.Item, r.Quantity, m.Partition, int64(m.Offset), int64(e), worker).
+			b.Queue(statement, r.ID, r.Item, r.Quantity, m.Partition.Number, int64(m.Offset), int64(e), worker).
 				Exec(func(done pgconn.CommandTag) error {
 					if done.RowsAffected() != 1 {
 						return unknown(r.Item)

@@ -35,7 +35,7 @@ func reserve[TX execer](worker string) consumer.Handler[TX] {
 		}
 		_, err = tx.ExecContext(ctx,
 			`INSERT INTO ledger (reservation, item, quantity, kafka_partition, kafka_offset, epoch, worker) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-			r.ID, r.Item, r.Quantity, m.Partition, m.Offset, e, worker)
+			r.ID, r.Item, r.Quantity, m.Partition.Number, m.Offset, e, worker)
 		return err
 	}
 }

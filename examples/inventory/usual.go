@@ -164,8 +164,8 @@ const noEpoch epoch.Epoch = 0
 
 func message(r *kgo.Record) consumer.Message {
 	return consumer.Message{
-		Topic: r.Topic, Partition: r.Partition, Offset: epoch.Offset(r.Offset),
-		Key: r.Key, Value: r.Value, Time: r.Timestamp, Mark: epoch.Mark(r.LeaderEpoch),
+		Partition: epoch.Partition{Topic: r.Topic, Number: r.Partition}, Offset: epoch.Offset(r.Offset),
+		Key: r.Key, Value: r.Value, Time: r.Timestamp,
 	}
 }
 

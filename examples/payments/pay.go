@@ -32,7 +32,7 @@ func pay(box *outbox.Box[*sqlsink.Tx], c config) consumer.Handler[*sqlsink.Tx] {
 		}
 		_, err = tx.ExecContext(ctx,
 			`INSERT INTO payments (payment, account, cents, stream_partition, stream_sequence, epoch, worker) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-			p.ID, p.Account, p.Cents, m.Partition, m.Offset, e, c.Worker)
+			p.ID, p.Account, p.Cents, m.Partition.Number, m.Offset, e, c.Worker)
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func payAll(box *outbox.Box[pgsink.Tx], c config) consumer.BatchHandler[pgsink.T
 			if err := box.Add(ctx, tx, m, charge); err != nil {
 				return err
 			}
-			lines.Queue(statement, p.ID, p.Account, p.Cents, m.Partition, int64(m.Offset), int64(e), c.Worker)
+			lines.Queue(statement, p.ID, p.Account, p.Cents, m.Partition.Number, int64(m.Offset), int64(e), c.Worker)
 		}
 		return tx.SendBatch(ctx, &lines).Close()
 	}

@@ -138,10 +138,10 @@ func newSlowSink(partitions int, want int64) *slowSink {
 var errOrder = errors.New("out of order")
 
 func (s *slowSink) handle(_ context.Context, _ *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
-	if m.Offset != s.next[m.Partition] || len(m.Value) != 100 {
-		return consumer.Permanent(fmt.Errorf("%w: offset %d of partition %d, want %d; %d bytes", errOrder, m.Offset, m.Partition, s.next[m.Partition], len(m.Value)))
+	if m.Offset != s.next[m.Partition.Number] || len(m.Value) != 100 {
+		return consumer.Permanent(fmt.Errorf("%w: offset %d of partition %d, want %d; %d bytes", errOrder, m.Offset, m.Partition.Number, s.next[m.Partition.Number], len(m.Value)))
 	}
-	s.next[m.Partition]++
+	s.next[m.Partition.Number]++
 	return nil
 }
 

@@ -312,11 +312,14 @@ var guardsOfTheRest = []guard{
 	{"R10", "an advance begins at its first message, not at the fence", []edit{
 		{transact, "From: p.fence.Next,", "From: p.batch.Messages[0].Offset,"},
 	}, "consumer", "TestR10AGapThatTheSourceExplainsIsPassedOver"},
-	{"R10", "a control message is given up on", []edit{
+	{"R10", "a batch without messages reaches a handler", []edit{
+		{transact, "case len(p.messages) == 0:", "case false:"},
+	}, "consumer", "TestABatchWithoutMessagesMovesThePositionAndReachesNoHandler/all at once"},
+	{"R10", "a batch without messages is somebody's fault", []edit{
 		{verdicts, "case t.messages == 0 && alone:", "case false:"},
-	}, "consumer", "TestAControlMessageIsNeverGivenUpOn"},
+	}, "consumer", "TestABatchWithoutMessagesIsNobodysFault"},
 	{"R10", "the mark is not recorded", []edit{
-		{transact, "Mark: mark}", "Mark: epoch.NoMark}"},
+		{transact, "Mark: to.Mark}", "Mark: epoch.NoMark}"},
 	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark"},
 	{"R10", "the mark is not handed to the read", []edit{
 		{owning, "o.tenure.Read(reading, from) {", "o.tenure.Read(reading, epoch.Fence{Origin: from.Origin, Next: from.Next, Mark: epoch.NoMark}) {"},

@@ -251,7 +251,7 @@ func TestARestoreTakesEverythingBackAndEndsOpenTransactions(t *testing.T) {
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *memsink.Tx) error {
 		tx.Put("k", "v")
 		tx.Append("seen", "a")
-		return s.DeadLetter(ctx, tx, epoch.Message{Topic: "orders"}, f.Epoch, errors.New("poison"))
+		return s.DeadLetter(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: "orders"}}, f.Epoch, errors.New("poison"))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -278,10 +278,10 @@ func TestARestoreTakesEverythingBackAndEndsOpenTransactions(t *testing.T) {
 func TestADeadLetterNamesItsPartitionAndCommitsWithTheAdvance(t *testing.T) {
 	s := memsink.New()
 	f := claim(t, s, 7)
-	m := epoch.Message{Topic: "orders", Partition: 0, Offset: 0, Value: []byte("x")}
+	m := epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 0}, Offset: 0, Value: []byte("x")}
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *memsink.Tx) error {
 		other := m
-		other.Partition = 1
+		other.Partition.Number = 1
 		if err := s.DeadLetter(ctx, tx, other, f.Epoch, errors.New("poison")); err == nil {
 			t.Error("a message of another partition was put aside")
 		}

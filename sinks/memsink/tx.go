@@ -118,11 +118,11 @@ type DeadLetter struct {
 func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	defer tx.use()()
 	for _, a := range tx.as {
-		if a.Partition.Topic == m.Topic && a.Partition.Number == m.Partition {
+		if a.Partition.Topic == m.Partition.Topic && a.Partition.Number == m.Partition.Number {
 			d := DeadLetter{Partition: a.Partition, Epoch: e, Message: m, Cause: fmt.Sprint(cause)}
 			tx.dead = append(tx.dead, d)
 			return nil
 		}
 	}
-	return fmt.Errorf("memsink: dead letter %s/%d: not a partition of this transaction", m.Topic, m.Partition)
+	return fmt.Errorf("memsink: dead letter %s/%d: not a partition of this transaction", m.Partition.Topic, m.Partition.Number)
 }

@@ -74,16 +74,16 @@ func (s *advances) of(p epoch.Partition) (epoch.Advance, bool) {
 func (s *advances) groupOf(m epoch.Message) (string, error) {
 	group, found := "", false
 	for _, a := range s.list {
-		if a.Partition.Topic != m.Topic || a.Partition.Number != m.Partition {
+		if a.Partition.Topic != m.Partition.Topic || a.Partition.Number != m.Partition.Number {
 			continue
 		}
 		if found {
-			return "", fmt.Errorf("groups %q and %q both apply %s/%d in this transaction", group, a.Partition.Group, m.Topic, m.Partition)
+			return "", fmt.Errorf("groups %q and %q both apply %s/%d in this transaction", group, a.Partition.Group, m.Partition.Topic, m.Partition.Number)
 		}
 		group, found = a.Partition.Group, true
 	}
 	if !found {
-		return "", fmt.Errorf("this transaction applies no messages of %s/%d", m.Topic, m.Partition)
+		return "", fmt.Errorf("this transaction applies no messages of %s/%d", m.Partition.Topic, m.Partition.Number)
 	}
 	return group, nil
 }

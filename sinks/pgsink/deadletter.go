@@ -27,7 +27,7 @@ func (s *Sink) DeadLetter(ctx context.Context, tx Tx, m epoch.Message, e epoch.E
 		return err
 	}
 	if _, err := t.Exec(ctx, s.sql.deadLetter, args...); err != nil {
-		return fmt.Errorf("pgsink: dead letter %s/%d at offset %d: %w", m.Topic, m.Partition, m.Offset, explain(err))
+		return fmt.Errorf("pgsink: dead letter %s/%d at offset %d: %w", m.Partition.Topic, m.Partition.Number, m.Offset, explain(err))
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func deadLetter(as *advances, m epoch.Message, e epoch.Epoch, cause error) ([]an
 	if cause != nil {
 		text = printable(cause.Error(), maxErrorText)
 	}
-	return []any{group, m.Topic, m.Partition, int64(m.Offset), int64(e), storable(m.Time),
+	return []any{group, m.Partition.Topic, m.Partition.Number, int64(m.Offset), int64(e), storable(m.Time),
 		m.Key, m.Value, keys, values, text}, nil
 }
 

@@ -17,7 +17,7 @@ import (
 
 // hostile is a message of bytes that are not text.
 var hostile = epoch.Message{
-	Topic: "orders", Partition: 3, Offset: 7,
+	Partition: epoch.Partition{Topic: "orders", Number: 3}, Offset: 7,
 	Key:   []byte("\xff\x00key"),
 	Value: nil,
 	Headers: []epoch.Header{
@@ -73,11 +73,11 @@ func wantHostile(r *rig, group string, n int) {
 	err := r.admin.QueryRow(r.Context(), `
 		select count(*) over (), topic, partition, message_offset, epoch, message_time, key, value, header_keys, header_values, error
 		from epochfence.dead_letter where group_name = $1 order by id desc limit 1`, group).
-		Scan(&count, &got.Topic, &number, &at, &ep, &got.Time, &got.Key, &got.Value, &keys, &values, &text)
+		Scan(&count, &got.Partition.Topic, &number, &at, &ep, &got.Time, &got.Key, &got.Value, &keys, &values, &text)
 	if err != nil {
 		r.Fatal(err)
 	}
-	if count != n || got.Topic != "orders" || number != 3 || at != 7 || ep != 5 || !got.Time.Equal(hostile.Time) ||
+	if count != n || got.Partition.Topic != "orders" || number != 3 || at != 7 || ep != 5 || !got.Time.Equal(hostile.Time) ||
 		!bytes.Equal(got.Key, hostile.Key) || got.Value != nil {
 		r.Fatalf("%s: %d letters, the last is %+v", group, count, got)
 	}
@@ -121,7 +121,7 @@ func TestADeadLetterBelongsToItsTransaction(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	elsewhere := hostile
-	elsewhere.Partition = 4
+	elsewhere.Partition.Number = 4
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
 		if err := s.DeadLetter(ctx, struct{ pgsink.Tx }{tx}, hostile, 5, nil); err == nil || !strings.Contains(err.Error(), "not the transaction") {
 			t.Errorf("through another Tx: err = %v", err)

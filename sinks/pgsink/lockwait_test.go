@@ -129,10 +129,10 @@ func TestATableThatIsLockedForManyTermsCostsNoMessage(t *testing.T) {
 			if tries.Add(1) == 15 {
 				r.sql("commit")
 			}
-			return put(ctx, tx, m.Topic, string(m.Value))
+			return put(ctx, tx, m.Partition.Topic, string(m.Value))
 		}).OnFailure(func(_ context.Context, _ pgsink.Tx, m consumer.Message, _ epoch.Epoch, cause error) error {
 			given.Add(1)
-			t.Logf("given up on %d/%d: %v", m.Partition, m.Offset, cause)
+			t.Logf("given up on %d/%d: %v", m.Partition.Number, m.Offset, cause)
 			return nil
 		}), consumer.Options{
 			MaxAttempts: 2, RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, HaltMin: time.Millisecond, HaltMax: 10 * time.Millisecond,

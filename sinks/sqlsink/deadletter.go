@@ -59,9 +59,9 @@ func headersText(hs []epoch.Header) ([]byte, error) {
 // transaction.
 func (tx *Tx) partitionOf(m epoch.Message) (epoch.Partition, error) {
 	for _, a := range tx.as {
-		if a.Partition.Topic == m.Topic && a.Partition.Number == m.Partition {
+		if a.Partition.Topic == m.Partition.Topic && a.Partition.Number == m.Partition.Number {
 			return a.Partition, nil
 		}
 	}
-	return epoch.Partition{}, fmt.Errorf("sqlsink: dead letter %s/%d: not a partition of this transaction", m.Topic, m.Partition)
+	return epoch.Partition{}, fmt.Errorf("sqlsink: dead letter %s/%d: not a partition of this transaction", m.Partition.Topic, m.Partition.Number)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// marking is a source that says of every gap in its log that there is one: a
-// control message comes in front of the message behind the gap.
+// marking is a source that says of every gap in its log that there is one: the
+// batch before it ends behind it, or one without messages comes in between.
 type marking struct{ consumer.Source }
 
 func (m marking) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
@@ -29,31 +29,56 @@ func (m marking) Run(ctx context.Context, own func(context.Context, consumer.Ten
 
 type markingTenure struct{ consumer.Tenure }
 
-func (t markingTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[[]consumer.Message, error] {
-	return func(yield func([]consumer.Message, error) bool) {
+func (t markingTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return func(yield func(consumer.Batch, error) bool) {
 		next := from.Next
-		for ms, err := range t.Tenure.Read(ctx, from) {
-			var marked []consumer.Message
-			for _, m := range ms {
-				if m.Offset > next && !m.Control {
-					marked = append(marked, consumer.Message{
-						Topic: m.Topic, Partition: m.Partition, Offset: m.Offset - 1, Mark: m.Mark, Control: true,
-					})
+		for b, err := range t.Tenure.Read(ctx, from) {
+			for _, part := range cutAtGaps(next, b) {
+				if !yield(part, nil) {
+					return
 				}
-				marked = append(marked, m)
-				next = m.Offset + 1
 			}
-			if !yield(marked, err) {
+			if next = b.Next; err != nil && !yield(b, err) {
 				return
 			}
 		}
 	}
 }
 
-// Control messages are in front, in between, at the end and alone, in every way
+// cutAtGaps cuts a batch in front of every gap and behind every other one.
+func cutAtGaps(next epoch.Offset, b consumer.Batch) []consumer.Batch {
+	var parts []consumer.Batch
+	var part consumer.Batch
+	for i, m := range b.Messages {
+		if m.Offset > next {
+			gap := consumer.Batch{Next: m.Offset, Mark: b.Position(i + 1).Mark}
+			if len(part.Messages) > 0 && m.Offset%2 == 0 {
+				part.Next, part.Mark = gap.Next, gap.Mark
+				parts = append(parts, part)
+			} else {
+				if len(part.Messages) > 0 {
+					parts = append(parts, part)
+				}
+				parts = append(parts, gap)
+			}
+			part = consumer.Batch{}
+		}
+		to := b.Position(i + 1)
+		next = m.Offset + 1
+		part.Messages, part.Marks = append(part.Messages, m), append(part.Marks, to.Mark)
+		part.Next, part.Mark = next, to.Mark
+	}
+	if len(part.Messages) > 0 || b.Next > next {
+		part.Next, part.Mark = b.Next, b.Mark
+		parts = append(parts, part)
+	}
+	return parts
+}
+
+// Gaps are in front, in between, at the end and alone, in every way
 // that batches are split: failures with and without a known culprit, failures
 // that pass, slow messages, refused commits, doubt.
-func TestControlMessagesAreInNobodysWayHoweverABatchIsSplit(t *testing.T) {
+func TestGapsAreInNobodysWayHoweverABatchIsSplit(t *testing.T) {
 	seeds := uint64(100)
 	if testing.Short() {
 		seeds = 20
@@ -61,18 +86,18 @@ func TestControlMessagesAreInNobodysWayHoweverABatchIsSplit(t *testing.T) {
 	met := map[string]int{}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { playControl(t, seed, met) })
+			synctest.Test(t, func(t *testing.T) { playGaps(t, seed, met) })
 		})
 	}
 	t.Logf("met in %d seeds: %v", seeds, met)
-	for _, what := range []string{"control", "given up", "consumer.Retried", "consumer.InDoubt", "timeout"} {
+	for _, what := range []string{"gap", "given up", "consumer.Retried", "consumer.InDoubt", "timeout"} {
 		if met[what] < 5 {
 			t.Errorf("hardly met %s: %v", what, met)
 		}
 	}
 }
 
-func playControl(t *testing.T, seed uint64, met map[string]int) {
+func playGaps(t *testing.T, seed uint64, met map[string]int) {
 	const partitions, messages = 3, 40
 	c := &chaos{rng: rand.New(rand.NewPCG(seed, 1))}
 	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
@@ -94,10 +119,7 @@ func playControl(t *testing.T, seed uint64, met map[string]int) {
 	}
 	var slow atomic.Int64
 	one := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-		if m.Control {
-			t.Errorf("a handler was given the control message at %d", m.Offset)
-		}
-		if slices.Contains(poisoned[m.Partition], string(m.Value)) {
+		if slices.Contains(poisoned[m.Partition.Number], string(m.Value)) {
 			return errPoison
 		}
 		switch c.roll(40) {
@@ -120,10 +142,10 @@ func playControl(t *testing.T, seed uint64, met map[string]int) {
 	}
 	settle := func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, cause error) error {
 		var failure *consumer.HandlerError
-		if m.Control || !errors.As(cause, &failure) || failure.Offset != m.Offset {
+		if !errors.As(cause, &failure) || failure.Offset != m.Offset {
 			t.Errorf("given up on %+v because of %v", m, cause)
 		}
-		tx.Append("dead of "+list(m.Partition), string(m.Value))
+		tx.Append("dead of "+list(m.Partition.Number), string(m.Value))
 		return nil
 	}
 	o := options{
@@ -161,7 +183,7 @@ func playControl(t *testing.T, seed uint64, met map[string]int) {
 			applied[a.Partition.Number] += a.Messages
 			failed[a.Partition.Number] += a.Failed
 			if int(a.To-a.From) > a.Messages {
-				met["control"]++
+				met["gap"]++
 			}
 			if a.Messages == 0 && a.Failed+a.Bytes > 0 {
 				t.Errorf("nothing of something: %+v", a)
@@ -191,7 +213,7 @@ func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterItWasDeleted(t *testing.T)
 				var given atomic.Int32
 				p := r.start("a", each(failOn(consumer.Permanent(errPoison), values[0])).OnFailure(func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, _ error) error {
 					given.Add(1)
-					if m.Control || m.Offset != 0 {
+					if m.Offset != 0 {
 						t.Errorf("given up on %+v", m)
 					}
 					return nil
@@ -251,7 +273,7 @@ func TestTheAttemptsOfAMessageThatWasDeletedAreNotAnothers(t *testing.T) {
 	})
 }
 
-func TestARefusalThatPassesCostsAControlMessageNoClaim(t *testing.T) {
+func TestARefusalThatPassesCostsABatchWithoutMessagesNoClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 3)
 		r.log.Delete(0, 0, 1, 2)
