@@ -102,6 +102,9 @@ func benchmarkFence(b *testing.B, durable bool, batch int) {
 		a.check(b)
 	}
 	b.ReportMetric(0, "ns/op")
+	for _, name := range []string{"fenced", "queued", "plain", "dedupe"} {
+		b.ReportMetric(rate(took, name, transactions*batch), name+"-msg/s")
+	}
 	b.ReportMetric(speed(took, "fenced", "plain"), "fenced/plain")
 	b.ReportMetric(speed(took, "queued", "plain"), "queued/plain")
 	b.ReportMetric(speed(took, "fenced", "dedupe"), "fenced/dedupe")

@@ -40,3 +40,10 @@ func speed(took map[string][]time.Duration, name, other string) float64 {
 	slices.Sort(ratios)
 	return ratios[len(ratios)/2]
 }
+
+// rate is the median over the rounds of how many messages a second name applied.
+// Unlike a ratio it is about the machine, too.
+func rate(took map[string][]time.Duration, name string, messages int) float64 {
+	all := slices.Sorted(slices.Values(took[name]))
+	return float64(messages) / all[len(all)/2].Seconds()
+}

@@ -37,6 +37,7 @@ func benchmarkRun(b *testing.B, durable bool, batch int) {
 	direct.check(b)
 	run.check(b)
 	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(rate(took, "run", transactions*batch), "run-msg/s")
 	b.ReportMetric(speed(took, "run", "direct"), "run/direct")
 }
 

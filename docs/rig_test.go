@@ -1,0 +1,64 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// database is an empty one with the tables of the sink and the outbox, and those
+// of a script.
+func database(t *testing.T, file string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), pgtest.Start(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if err := pgsink.Migrate(t.Context(), pool, pgsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pgoutbox.Migrate(t.Context(), pool, pgoutbox.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), script(t, file)); err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+func script(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("sql", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// await asks until the answer is as wanted, for a minute.
+func await(t *testing.T, pool *pgxpool.Pool, query, want string) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		var got string
+		err := pool.QueryRow(t.Context(), query).Scan(&got)
+		if err == nil && got == want {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-limit:
+			t.Fatalf("%s\n= %q, %v; want %q", query, got, err, want)
+		}
+	}
+}
