@@ -8,8 +8,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if spec := os.Getenv(processEnv); spec != "" {
-		os.Exit(processMain(spec))
-	}
 	os.Exit(kafkatest.Main(m))
 }

@@ -20,6 +20,9 @@ import (
 const brokerEnv = "EPOCHFENCE_E2E_BROKER"
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(processEnv); spec != "" {
+		os.Exit(processMain(spec))
+	}
 	if partitions := os.Getenv(brokerEnv); partitions != "" {
 		if err := brokerMain(partitions); err != nil {
 			fmt.Fprintln(os.Stderr, err)

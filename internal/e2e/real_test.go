@@ -23,7 +23,7 @@ func TestRealOddNamesOddBytesAndAMessageLargerThanTheBuffer(t *testing.T) {
 	client := []kgo.Opt{kgo.SeedBrokers(kafkatest.Shared(t))}
 	longTopic := (fmt.Sprintf("odd-%d-", time.Now().UnixNano()) + strings.Repeat("Topic._-9", 28))[:249]
 	longGroup := string([]rune(`it's "our" group; drop table effects -- ` + longTopic + strings.Repeat("ü", 249))[:249])
-	createTopic(t, client, longTopic, map[string]*string{"max.message.bytes": kadm.StringPtr("20000000")})
+	createTopic(t, client, longTopic, map[string]*string{"max.message.bytes": kadm.StringPtr("20000000")}, 1)
 
 	record, odd := oddRecord()
 	record.Topic = longTopic
@@ -58,7 +58,7 @@ func TestRealWrongCredentialsAndAMissingTopicLoseNothing(t *testing.T) {
 	start(t, newSource(t, from(as("wrong"))), d.sink, consumer.Each(d.handle)).refused(soonEnough, "kafkasource: ", b.SASLAddr, "refuses the credentials")
 	start(t, newSource(t, from(as("right"))), d.sink, consumer.Each(d.handle)).refused(soonEnough, "kafkasource: ", `topic "orders"`, "create it")
 
-	createTopic(t, as("right"), topic, nil)
+	createTopic(t, as("right"), topic, nil, 1)
 	produce(t, as("right"), numbered(topic, 0, 20)...)
 	r := start(t, newSource(t, from(as("right"))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 20)
@@ -66,14 +66,14 @@ func TestRealWrongCredentialsAndAMissingTopicLoseNothing(t *testing.T) {
 	wantValues(t, d.applied(), counted(20))
 }
 
-func createTopic(t *testing.T, client []kgo.Opt, topic string, configs map[string]*string) {
+func createTopic(t *testing.T, client []kgo.Opt, topic string, configs map[string]*string, partitions int32) {
 	t.Helper()
 	cl, err := kgo.NewClient(client...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	if _, err := kadm.NewClient(cl).CreateTopic(t.Context(), 1, 1, configs, topic); err != nil {
+	if _, err := kadm.NewClient(cl).CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
 		t.Fatal(err)
 	}
 }

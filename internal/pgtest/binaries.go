@@ -1,26 +1,22 @@
 package pgtest
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
-
-	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
 // fetchable are the versions of PostgreSQL that can be fetched, by the word in
 // Env that asks for each: the newest, and the oldest that the sinks support.
-var fetchable = map[string]embeddedpostgres.PostgresVersion{
-	"embedded":    embeddedpostgres.V18,
-	"embedded:18": embeddedpostgres.V18,
-	"embedded:17": embeddedpostgres.V17,
-	"embedded:14": embeddedpostgres.V14,
+var fetchable = map[string]string{
+	"embedded":    "18.3.0",
+	"embedded:18": "18.3.0",
+	"embedded:17": "17.5.0",
+	"embedded:14": "14.18.0",
 }
 
 // binaries returns the directory of initdb and postgres, fetching them if it
@@ -68,7 +64,7 @@ func complete(dir string) bool {
 
 // fetched returns the embedded binaries, which it downloads and extracts at
 // the first call on a machine.
-func fetched(version embeddedpostgres.PostgresVersion) (string, error) {
+func fetched(version string) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
@@ -79,45 +75,30 @@ func fetched(version embeddedpostgres.PostgresVersion) (string, error) {
 	}
 	defer release()
 
-	home := filepath.Join(cache, string(version))
+	home := filepath.Join(cache, version)
 	bin := filepath.Join(home, "bin")
 	if complete(bin) {
 		return bin, nil
 	}
-	tmp, err := os.MkdirTemp(cache, "extract-")
-	if err != nil {
-		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(tmp) }()
-	port, err := freePort()
-	if err != nil {
-		return "", err
-	}
-	extracted := filepath.Join(tmp, "postgres")
-	// Start downloads, extracts and then calls initdb, which as root cannot
-	// work and as anyone else is not wanted: we run it ourselves, as another
-	// user. An encoding that does not exist stops it there.
-	err = embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
-		Version(version).
-		Port(port).
-		CachePath(cache).
-		BinariesPath(extracted).
-		RuntimePath(filepath.Join(tmp, "run")).
-		Encoding("none").
-		Logger(io.Discard)).Start()
-	if err == nil {
-		return "", errors.New("pgtest: fetch PostgreSQL: initdb accepted an encoding that does not exist")
-	}
-	if !complete(filepath.Join(extracted, "bin")) {
-		return "", fmt.Errorf("pgtest: fetch PostgreSQL %s for %s/%s: %w", version, runtime.GOOS, runtime.GOARCH, err)
-	}
 	if err := os.RemoveAll(home); err != nil {
 		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
 	}
-	if err := os.Rename(extracted, home); err != nil {
-		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
+	cmd := exec.Command("go", "run", "-mod=readonly", "-buildvcs=false", ".", version, cache, home)
+	cmd.Dir = fetchDir()
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w\n%s", err, out)
+	}
+	if !complete(bin) {
+		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %s lacks initdb or postgres", bin)
 	}
 	return bin, nil
+}
+
+// fetchDir is the source of the command that fetches, a module beside this file.
+func fetchDir() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "fetch")
 }
 
 // cacheDir is where fetched binaries stay. Root's home is closed to the user

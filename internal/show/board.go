@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 )
 
 // columns is the width that everything is written for.
@@ -31,9 +29,18 @@ type Board struct {
 // NewBoard writes to w. The live block and colours appear only if that is a
 // terminal, colours only if NO_COLOR is not set.
 func NewBoard(w io.Writer) *Board {
-	f, ok := w.(*os.File)
-	live := ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+	live := isTerminal(w) && os.Getenv("TERM") != "dumb"
 	return &Board{w: w, live: live, color: live && os.Getenv("NO_COLOR") == "", begin: time.Now()}
+}
+
+// isTerminal is also true of /dev/null, where nobody sees the block.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // Print writes a line that stays.

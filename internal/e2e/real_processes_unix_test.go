@@ -1,12 +1,14 @@
 //go:build unix
 
-package kafkasource_test
+package e2e_test
 
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -16,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/kafkatest"
@@ -33,14 +37,12 @@ import (
 func TestRealProcessesFrozenAndKilled(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.Start(t, kafkatest.Config{})
-	h := newRealHistory(t, b.Addr, 4)
-	led := newLedger(h)
+	led := newLedger(t, b.Addr, 4)
 	a, c, d := led.startProcess("a"), led.startProcess("c"), led.startProcess("d")
 	led.round(25)
 	led.awaitApplied()
 
-	h.sendValue(0, marker)
-	h.sent[0] = append(h.sent[0], marker)
+	led.send(0, marker)
 	frozen, others := led.firstAt(marker+" 0", a, c, d)
 	frozen.signal(syscall.SIGSTOP)
 	for _, o := range others {
@@ -69,50 +71,91 @@ func TestRealProcessesFrozenAndKilled(t *testing.T) {
 	led.wantExactlyOnce()
 }
 
-// ledger is the database that the worker processes share.
+// ledger is the database that the worker processes share, and the topic that
+// they apply to it.
 type ledger struct {
-	*realHistory
-	file string
-	db   *sql.DB
-	sink *sqlsink.Sink
+	*testing.T
+	file         string
+	db           *sql.DB
+	sink         *sqlsink.Sink
+	addr         string
+	topic, group string
+	client       *kgo.Client
+	sent         map[int32][]string
 }
 
-func newLedger(h *realHistory) *ledger {
-	h.Helper()
-	file := "file:" + filepath.Join(h.TempDir(), "ledger.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(5000)"
-	db, err := sql.Open("sqlite", file)
-	if err != nil {
-		h.Fatal(err)
+func newLedger(t *testing.T, addr string, partitions int32) *ledger {
+	t.Helper()
+	l := &ledger{
+		T: t, file: "file:" + filepath.Join(t.TempDir(), "ledger.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(5000)",
+		addr: addr, topic: topic, group: group, sent: map[int32][]string{},
 	}
-	h.Cleanup(func() { _ = db.Close() })
-	if err := sqlsink.Migrate(h.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
-		h.Fatal(err)
+	createTopic(t, []kgo.Opt{kgo.SeedBrokers(addr)}, l.topic, nil, partitions)
+	var err error
+	if l.client, err = kgo.NewClient(kgo.SeedBrokers(addr), kgo.RecordPartitioner(kgo.ManualPartitioner())); err != nil {
+		t.Fatal(err)
 	}
-	_, err = db.ExecContext(h.Context(), `CREATE TABLE effects (
+	t.Cleanup(l.client.Close)
+	if l.db, err = sql.Open("sqlite", l.file); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.db.Close() })
+	if err := sqlsink.Migrate(t.Context(), l.db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.db.ExecContext(t.Context(), `CREATE TABLE effects (
 		id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER, value TEXT, epoch INTEGER, worker TEXT)`)
 	if err != nil {
-		h.Fatal(err)
+		t.Fatal(err)
 	}
-	sink, err := sqlsink.Open(h.Context(), db, sqlsink.SQLite, sqlsink.Options{})
-	if err != nil {
-		h.Fatal(err)
+	if l.sink, err = sqlsink.Open(t.Context(), l.db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+		t.Fatal(err)
 	}
-	return &ledger{realHistory: h, file: file, db: db, sink: sink}
+	return l
 }
 
+// round sends n messages to each partition: 3/0, 3/1, … to partition 3.
 func (l *ledger) round(n int) {
 	l.Helper()
 	for p := range int32(4) {
-		l.send(p, n)
+		for range n {
+			l.send(p, fmt.Sprintf("%d/%d", p, len(l.sent[p])))
+		}
+	}
+}
+
+// send produces one message, in a batch of its own.
+func (l *ledger) send(p int32, value string) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(l.Context(), patience)
+	defer cancel()
+	if err := l.client.ProduceSync(ctx, &kgo.Record{Topic: l.topic, Partition: p, Value: []byte(value)}).FirstErr(); err != nil {
+		l.Fatalf("produce %s: %v", value, err)
+	}
+	l.sent[p] = append(l.sent[p], value)
+}
+
+// until asks again and again, until holds is true.
+func (l *ledger) until(what string, holds func() bool) {
+	l.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(patience)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			l.Fatalf("waited %v in vain for %s", patience, what)
+		}
 	}
 }
 
 // awaitApplied looks at the fences: what is below them is applied.
 func (l *ledger) awaitApplied() {
 	l.Helper()
-	l.poll("every message to be applied", func() bool {
+	l.until("every message to be applied", func() bool {
 		for p, sent := range l.sent {
-			f, err := l.sink.Fence(l.Context(), l.partition(p))
+			f, err := l.sink.Fence(l.Context(), epoch.Partition{Group: l.group, Topic: l.topic, Number: p})
 			if err != nil || f.Next < epoch.Offset(len(sent)) {
 				return false
 			}
@@ -198,7 +241,6 @@ func (l *ledger) startProcess(name string) *process {
 			p.mu.Lock()
 			p.lines = append(p.lines, s.Text())
 			p.mu.Unlock()
-			l.notify()
 		}
 		p.err = p.cmd.Wait()
 	}()
@@ -237,7 +279,7 @@ func (p *process) said(line string) bool {
 func (l *ledger) firstAt(line string, ps ...*process) (*process, []*process) {
 	l.Helper()
 	at := -1
-	l.await("one of them to say "+line, func() bool {
+	l.until("one of them to say "+line, func() bool {
 		at = slices.IndexFunc(ps, func(p *process) bool { return p.said(line) })
 		return at >= 0
 	})

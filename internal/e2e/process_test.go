@@ -1,4 +1,4 @@
-package kafkasource_test
+package e2e_test
 
 import (
 	"bufio"
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	_ "modernc.org/sqlite"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
@@ -22,7 +21,7 @@ import (
 )
 
 // processEnv makes the test binary a worker process: a processSpec in JSON.
-const processEnv = "KAFKASOURCE_PROCESS"
+const processEnv = "EPOCHFENCE_E2E_PROCESS"
 
 type processSpec struct {
 	Addr, Group, Topic string
@@ -30,6 +29,9 @@ type processSpec struct {
 	Name               string
 	Effect             string // the statement that is a message's effect
 }
+
+// session is short, so that the broker soon misses a frozen process.
+const session = 2 * time.Second
 
 // marker is a message at which a worker process says so, and waits for a line
 // on its standard input before it goes on.
