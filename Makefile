@@ -14,18 +14,22 @@ ifneq ($(wildcard $(KAFKA_LIBS)/.complete),)
 export EPOCHFENCE_KAFKA_LIBS ?= $(KAFKA_LIBS)
 endif
 
+# each runs a command in the directory of each module of go.work.
+each = for dir in $$(go list -m -f '{{.Dir}}'); do (cd "$$dir" && $(1)) || exit 1; done
+
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## compile everything
-	go build ./...
+build: ## compile everything, each module also as it is without the others
+	go build work
+	@$(call each,GOWORK=off go build -o /dev/null ./...)
 
 .PHONY: test
-test: ## all tests; those of services that are not here skip
-	go test ./...
+test: ## all tests of all modules; those of services that are not here skip
+	go test work
 
 .PHONY: steady
 steady: ## all tests ten times in a row beside four busy processes (about an hour)
@@ -33,11 +37,11 @@ steady: ## all tests ten times in a row beside four busy processes (about an hou
 
 .PHONY: short
 short: ## the tests that need no server, under the race detector (a minute or two)
-	go test -race -short -timeout 10m ./...
+	go test -race -short -timeout 10m work
 
 .PHONY: race
 race: ## all tests under the race detector
-	go test -race -timeout 20m ./...
+	go test -race -timeout 20m work
 
 .PHONY: postgres
 postgres: ## what runs on PostgreSQL, on the oldest version that is supported and on the newest
@@ -106,10 +110,9 @@ bench: ## what the fence costs, as medians of ratios within a round (BENCH=… t
 .PHONY: lint
 lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-clean:" $$unformatted; exit 1; }
-	go vet ./...
-	cd bench && go vet ./...
-	$(static) ./...
-	$(golangci) run ./...
+	@$(call each,GOWORK=off go vet ./...)
+	@$(call each,$(static) ./...)
+	@$(call each,$(golangci) run ./...)
 
 $(golangci):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT),golangci-lint)
@@ -136,6 +139,10 @@ $(KAFKA_LIBS)/.complete: internal/kafkatest/pom.xml
 .PHONY: ci
 ci: ## what CI runs, from nothing but a Debian machine
 	.ci/run
+
+.PHONY: tag
+tag: ## the commands that give all modules a version, such as VERSION=v0.1.0
+	@.ci/tag $(VERSION)
 
 .PHONY: clean
 clean: ## remove what these targets fetched

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/queue"
+	"github.com/epochfence/epochfence/internal/sqliteschema"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -104,7 +105,7 @@ func (sqlite) ago(age time.Duration) any {
 }
 
 func (sqlite) version(ctx context.Context, q querier, table string) (int, error) {
-	return sqlschema.SQLiteVersion(ctx, q, table)
+	return sqliteschema.Version(ctx, q, table)
 }
 
 // settings insists on WAL: in the other modes a reader keeps a writer from

@@ -44,7 +44,7 @@ func main() {
 }
 
 func run(ctx context.Context, table bool, jobs int, only []string) error {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/epochfence/epochfence").Output()
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
 	}

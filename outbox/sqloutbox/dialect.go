@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 
+	"github.com/epochfence/epochfence/internal/sqliteschema"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -17,7 +18,7 @@ type Dialect interface {
 	migrations() []sqlschema.Migration
 
 	// version is the schema's version, or 0 where there is no such table.
-	version(ctx context.Context, q sqlschema.Querier, table string) (int, error)
+	version(ctx context.Context, q sqliteschema.Querier, table string) (int, error)
 }
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
@@ -36,6 +37,6 @@ func (sqlite) migrations() []sqlschema.Migration {
 	return sqlschema.Read(sqliteMigrations, "migrations/sqlite")
 }
 
-func (sqlite) version(ctx context.Context, q sqlschema.Querier, table string) (int, error) {
-	return sqlschema.SQLiteVersion(ctx, q, table)
+func (sqlite) version(ctx context.Context, q sqliteschema.Querier, table string) (int, error) {
+	return sqliteschema.Version(ctx, q, table)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/queue"
+	"github.com/epochfence/epochfence/internal/sqliteschema"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -135,7 +136,7 @@ func patiently(ctx context.Context, do func() error) error {
 const sqliteBusy = 5 // https://www.sqlite.org/rescode.html
 
 // version is the schema's, or 0 where there is none.
-func version(ctx context.Context, q sqlschema.Querier, d Dialect, o Options) (int, error) {
+func version(ctx context.Context, q sqliteschema.Querier, d Dialect, o Options) (int, error) {
 	v, err := d.version(ctx, q, schema(d, o).Table())
 	if err != nil {
 		return 0, fmt.Errorf("read the version of the schema: %w", err)

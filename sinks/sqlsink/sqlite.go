@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sqliteschema"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
@@ -31,7 +32,7 @@ func (sqlite) migrations() []sqlschema.Migration {
 }
 
 func (sqlite) version(ctx context.Context, q querier, table string) (int, error) {
-	return sqlschema.SQLiteVersion(ctx, q, table)
+	return sqliteschema.Version(ctx, q, table)
 }
 
 // settings insists on WAL. In the other modes a reader keeps a writer from

@@ -1,4 +1,7 @@
-package sqlschema
+// Package sqliteschema reads the version of a package's tables in SQLite. It is
+// apart from sqlschema for what its tests need: whoever uses PostgreSQL does not
+// have to download SQLite for go mod tidy.
+package sqliteschema
 
 import (
 	"context"
@@ -10,9 +13,9 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// SQLiteVersion reads the version from a [Prefixed.Table] in SQLite. It is 0 where
+// Version reads the version from a table of migrations, as of [sqlschema.Prefixed]. It is 0 where
 // there is no such table.
-func SQLiteVersion(ctx context.Context, q Querier, table string) (v int, err error) {
+func Version(ctx context.Context, q Querier, table string) (v int, err error) {
 	var there bool
 	err = q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
 	if err != nil || !there {
