@@ -170,7 +170,7 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 		return errClaimEnded
 	}
 	err := b.commit(ctx, apply)
-	b.settle(err)
+	b.judge(err)
 	return err
 }
 
@@ -195,9 +195,9 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 	})
 }
 
-// settle ends the claim if the sink's answer says so, as a verdict on messages
+// judge ends the claim if the sink's answer says so, as a verdict on messages
 // would.
-func (b *background[TX]) settle(err error) {
+func (b *background[TX]) judge(err error) {
 	v, refused := refusal(err)
 	switch {
 	case err == nil:

@@ -53,11 +53,11 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 		b.narrow(n, -1)
 	case transient:
 		return b.postpone(n, handler, shared)
-	case first, final:
+	case attempt, lastAttempt:
 		b.narrow(1, 0) // from now on alone, whatever it was this time
 		b.attempts++
 		b.first = t.first
-		if v.lesson == final {
+		if v.lesson == lastAttempt {
 			b.failed = v.err
 			return 0
 		}

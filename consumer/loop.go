@@ -72,7 +72,7 @@ func (l *loop[TX]) serve() {
 		now := time.Now()
 		l.wake(now)
 		l.idle.start(now)
-		l.begin()
+		l.startReady()
 		l.arm(now)
 		select {
 		case event := <-l.events:
@@ -103,22 +103,22 @@ func (l *loop[TX]) arm(now time.Time) {
 
 // The events.
 
-// begins takes on a partition whose claim is consumed from now on.
-func (l *loop[TX]) begins(p *pending[TX]) { l.idle.add(p) }
+// attach takes on a partition whose claim is consumed from now on.
+func (l *loop[TX]) attach(p *pending[TX]) { l.idle.add(p) }
 
-// ends hands a partition with nothing to apply back to its tenure.
-func (l *loop[TX]) ends(p *pending[TX]) { l.idle.remove(p) }
+// detach hands a partition with nothing to apply back to its tenure.
+func (l *loop[TX]) detach(p *pending[TX]) { l.idle.remove(p) }
 
 // offer has the messages of a batch applied. The partition's outcome is that all of them
 // are, that it was revoked or lost before that, or what ended the claim. The
 // transaction under way is always waited for.
 func (l *loop[TX]) offer(p *pending[TX], b Batch) {
 	if p.claim.Err() != nil {
-		p.settle(outcome{action: leave})
+		p.finish(outcome{action: leave})
 	} else if err := p.accept(b); err != nil {
-		p.settle(outcome{action: halt, err: err})
+		p.finish(outcome{action: halt, err: err})
 	} else if p.done() { // a batch that moves nothing
-		p.settle(outcome{action: advance})
+		p.finish(outcome{action: advance})
 	} else {
 		l.ready(p)
 	}
@@ -139,7 +139,7 @@ func (l *loop[TX]) revoke(p *pending[TX]) {
 		lane := l.lane(p)
 		lane.queue = without(lane.queue, p)
 	}
-	p.settle(outcome{action: leave})
+	p.finish(outcome{action: leave})
 }
 
 // wake queues those that have waited long enough.
@@ -168,10 +168,10 @@ func (l *loop[TX]) finished(t *transaction[TX], r result) {
 }
 
 // carryOut does what a verdict says about a partition.
-func (l *loop[TX]) carryOut(v verdict, of part[TX], t trial, r result, shared bool) {
-	p := of.of
+func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared bool) {
+	p := did.pending
 	if v.action == advance {
-		l.advanced(p, of, r.took)
+		l.advanced(p, did, r.took)
 		return
 	}
 	in := p.bisect.learn(v, t, r.handler != nil, shared)
@@ -183,17 +183,17 @@ func (l *loop[TX]) carryOut(v verdict, of part[TX], t trial, r result, shared bo
 	case halt, haltInDoubt:
 		p.bisect.halted()
 	}
-	p.settle(outcome{action: v.action, err: v.err})
+	p.finish(outcome{action: v.action, err: v.err})
 }
 
-func (l *loop[TX]) advanced(p *pending[TX], of part[TX], took time.Duration) {
-	if err := p.advanced(of.advance, len(of.messages)); err != nil {
-		p.settle(outcome{action: claimAgain, err: err})
+func (l *loop[TX]) advanced(p *pending[TX], did part[TX], took time.Duration) {
+	if err := p.advanced(did.advance, len(did.messages)); err != nil {
+		p.finish(outcome{action: claimAgain, err: err})
 		return
 	}
-	p.owner.advanced(p.fence, of, took)
+	p.owner.advanced(p.fence, did, took)
 	if p.done() {
-		p.settle(outcome{action: advance})
+		p.finish(outcome{action: advance})
 		return
 	}
 	l.again(p, 0)
@@ -232,7 +232,7 @@ func (l *loop[TX]) ready(p *pending[TX]) {
 func (l *loop[TX]) again(p *pending[TX], in time.Duration) {
 	switch {
 	case p.revoked:
-		p.settle(outcome{action: leave})
+		p.finish(outcome{action: leave})
 	case in <= 0:
 		l.ready(p)
 	default:
@@ -242,8 +242,8 @@ func (l *loop[TX]) again(p *pending[TX], in time.Duration) {
 	}
 }
 
-// settle tells the tenure what became of its batch.
-func (p *pending[TX]) settle(out outcome) {
+// finish tells the tenure what became of its batch.
+func (p *pending[TX]) finish(out outcome) {
 	p.state = idle
 	p.revoked = false
 	p.outcome <- out
@@ -253,8 +253,8 @@ func without[TX any](ps []*pending[TX], p *pending[TX]) []*pending[TX] {
 	return slices.DeleteFunc(ps, func(q *pending[TX]) bool { return q == p })
 }
 
-// begin starts the transactions that can be started.
-func (l *loop[TX]) begin() {
+// startReady starts the transactions that can be started.
+func (l *loop[TX]) startReady() {
 	if ps := l.pickShared(); len(ps) > 0 {
 		l.transact(&l.shared, ps, l.sizing.room/len(ps))
 	}
@@ -282,7 +282,7 @@ func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 		if p.lost.Err() == nil {
 			return false
 		}
-		p.settle(outcome{action: leave})
+		p.finish(outcome{action: leave})
 		return true
 	})
 	n := min(most, len(lane.queue))

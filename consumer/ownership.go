@@ -190,8 +190,8 @@ func (o *ownership[TX]) applyAll(tenure context.Context) outcome {
 	reading, cancel := context.WithCancel(o.claim)
 	defer cancel()
 	from := o.fence
-	o.loop.do(func() { o.loop.begins(o.pending) })
-	defer o.loop.do(func() { o.loop.ends(o.pending) })
+	o.loop.do(func() { o.loop.attach(o.pending) })
+	defer o.loop.do(func() { o.loop.detach(o.pending) })
 	for batch, err := range o.tenure.Read(reading, from) {
 		if err != nil {
 			return outcome{action: halt, err: err}

@@ -9,7 +9,7 @@ import (
 )
 
 // pending is what a partition has to apply, and how far it has got. Between
-// [loop.begins] and [loop.ends] it belongs to the loop that the partition is pinned
+// [loop.attach] and [loop.detach] it belongs to the loop that the partition is pinned
 // to, and otherwise to the goroutine that owns the tenure.
 type pending[TX any] struct {
 	owner   *ownership[TX]

@@ -49,7 +49,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
 		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
 		in := o.retries.next()
-		o.stands(out.err, 0, in)
+		o.standsStill(out.err, 0, in)
 		return in
 	case claimAbove:
 		o.logger.Warn("another system has seen a higher epoch than the sink has issued, claiming again above it; was the sink restored, or did it lose transactions in a failover?",
@@ -157,21 +157,21 @@ func (o *ownership[TX]) halted(err error) time.Duration {
 }
 
 // advanced reports a transaction that has committed, and mirrors the position.
-func (o *ownership[TX]) advanced(now epoch.Fence, of part[TX], took time.Duration) {
+func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Duration) {
 	select {
 	case o.applied <- struct{}{}:
 	default:
 	}
 	o.tenure.Mirror(now)
 	failed := 0
-	if of.failed != nil {
+	if did.failed != nil {
 		failed = 1
 	} else {
 		o.run.troubles.well(o.partition)
 	}
 	o.run.Observer.Observe(Advanced{
-		Partition: o.partition, Epoch: of.epoch, From: of.advance.From, To: of.advance.To,
-		Messages: len(of.messages), Failed: failed, Bytes: size(of.messages), Took: took,
+		Partition: o.partition, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
+		Messages: len(did.messages), Failed: failed, Bytes: size(did.messages), Took: took,
 	})
 }
 
@@ -189,7 +189,7 @@ func size(ms []Message) int {
 // report reports a transaction that failed and is tried again after in.
 func (p *pending[TX]) report(v verdict, in, took time.Duration) {
 	o := p.owner
-	if v.lesson == final {
+	if v.lesson == lastAttempt {
 		o.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", p.bisect.first, "attempt", p.bisect.attempts)
 	}
 	if v.action != retry || in == 0 {
@@ -200,7 +200,7 @@ func (p *pending[TX]) report(v verdict, in, took time.Duration) {
 		offset = p.batch.Messages[0].Offset
 	}
 	if v.lesson == transient {
-		o.stands(v.err, took, in)
+		o.standsStill(v.err, took, in)
 	}
 	if attempt > 0 {
 		o.trouble(slog.LevelWarn, "message failed, trying again", v.err, "offset", offset, "attempt", attempt, "retry_in", in)
@@ -210,9 +210,9 @@ func (p *pending[TX]) report(v verdict, in, took time.Duration) {
 	o.run.Observer.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Err: v.err, RetryIn: in})
 }
 
-// stands reports a partition that has not moved for long, after an attempt that
+// standsStill reports a partition that has not moved for long, after an attempt that
 // took so long has failed and before another one that follows after in.
-func (o *ownership[TX]) stands(err error, took, in time.Duration) {
+func (o *ownership[TX]) standsStill(err error, took, in time.Duration) {
 	now, next := time.Now(), o.fence.Next
 	if !o.still.failed(now.Add(-took), now, in, o.tenure.Term()) {
 		return

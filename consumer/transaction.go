@@ -21,7 +21,7 @@ type transaction[TX any] struct {
 
 // part is what a transaction takes of one partition.
 type part[TX any] struct {
-	of       *pending[TX]
+	pending  *pending[TX]
 	lost     context.Context
 	messages []Message
 	advance  epoch.Advance
@@ -32,7 +32,7 @@ type part[TX any] struct {
 func newPart[TX any](p *pending[TX], n int) part[TX] {
 	to := p.batch.Position(n)
 	return part[TX]{
-		of: p, lost: p.lost, messages: p.batch.Messages[:n], epoch: p.fence.Epoch, failed: p.bisect.failed,
+		pending: p, lost: p.lost, messages: p.batch.Messages[:n], epoch: p.fence.Epoch, failed: p.bisect.failed,
 		advance: epoch.Advance{Partition: p.fence.Partition, Claim: p.fence.Claim, From: p.fence.Next, To: to.Offset, Mark: to.Mark},
 	}
 }
@@ -108,7 +108,7 @@ func (t *transaction[TX]) trials() []trial {
 	for i, p := range t.parts {
 		ts[i] = trial{
 			partition: p.advance.Partition, messages: len(p.messages),
-			attempts: p.of.bisect.attempts, failed: p.failed, lost: p.lost.Err() != nil,
+			attempts: p.pending.bisect.attempts, failed: p.failed, lost: p.lost.Err() != nil,
 		}
 		if len(p.messages) > 0 {
 			ts[i].first = p.messages[0].Offset

@@ -62,12 +62,12 @@ const (
 type lesson int
 
 const (
-	nothing   lesson = iota
-	among            // one of them is at fault: find out which
-	tooSlow          // so many of them take too long
-	transient        // a failure that passes, and is no message's fault
-	first            // the first one failed, alone: an attempt that counts
-	final            // and that was the last attempt: OnFailure decides
+	nothing     lesson = iota
+	among              // one of them is at fault: find out which
+	tooSlow            // so many of them take too long
+	transient          // a failure that passes, and is no message's fault
+	attempt            // the only one failed: an attempt that counts
+	lastAttempt        // and that was the last one: OnFailure decides
 )
 
 // policy is what a user has decided about messages that fail.
@@ -211,10 +211,10 @@ func (p policy) blame(t trial, at int, shared bool, cause error) verdict {
 	failure := &HandlerError{Partition: t.partition, Offset: t.first, Attempts: t.attempts + 1, Err: cause}
 	switch last := isPermanent(cause) || failure.Attempts >= p.maxAttempts; {
 	case !last:
-		return verdict{action: retry, lesson: first, err: cause}
+		return verdict{action: retry, lesson: attempt, err: cause}
 	case !p.onFailure:
-		return verdict{action: halt, lesson: first, err: failure}
+		return verdict{action: halt, lesson: attempt, err: failure}
 	default:
-		return verdict{action: retry, lesson: final, err: failure}
+		return verdict{action: retry, lesson: lastAttempt, err: failure}
 	}
 }

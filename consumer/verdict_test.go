@@ -63,16 +63,16 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 		{"R5: moved is claimed again", []trial{of(0, 3), of(1, 2)}, refusing(moved), "retry, claim again"},
 		{"R9: a missing fence halts its partition", []trial{of(0, 3), of(1, 2)}, refusing(missing), "retry, halt"},
 		{"R6: a refusal comes before doubt", []trial{of(1, 2)}, refusing(errors.Join(stale, epoch.ErrInDoubt)), "give up"},
-		{"a refusal of nobody who was tried is the database's", []trial{of(0, 1)}, refusing(stale), "retry first"},
+		{"a refusal of nobody who was tried is the database's", []trial{of(0, 1)}, refusing(stale), "retry attempt"},
 
 		{"R5: in doubt, all are claimed again", []trial{of(0, 3), of(1, 2)}, refusing(lostAnswer), "claim again, claim again"},
 		{"R5: doubt comes before a lost lease", []trial{of(0, 3).gone(), of(1, 2)}, refusing(lostAnswer), "claim again, claim again"},
 		{"doubt comes before blame, but the message is remembered", []trial{of(0, 3), of(1, 2)},
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, batch: 1, at: 1}, "claim again, claim again among 1"},
 		{"alone, it has failed an attempt as well", []trial{of(0, 1)},
-			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again first"},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again attempt"},
 		{"and the last one is the last", []trial{of(0, 1).after(9)},
-			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again final"},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again last attempt"},
 		{"R11: a freeze made it late, so nobody is remembered", []trial{of(0, 1).after(9)},
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}.asleep(), "claim again"},
 
@@ -89,18 +89,18 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 		{"also if it says that it is permanent", []trial{of(0, 1), of(1, 1)}, failing(Permanent(errHandler), 0, 0), "retry among 0, retry"},
 		{"a refused commit is narrowed down in all", []trial{of(0, 3), of(1, 2)}, refusing(errRefused), "retry among -1, retry among -1"},
 
-		{"L2: a message alone has failed an attempt", []trial{of(0, 1)}, failing(errHandler, 0, 0), "retry first"},
-		{"by the database's refusal, too", []trial{of(0, 1)}, refusing(errRefused), "retry first"},
-		{"after the last attempt OnFailure decides", []trial{of(0, 1).after(9)}, failing(errHandler, 0, 0), "retry final"},
-		{"or at once, if it is permanent", []trial{of(0, 1)}, failing(Permanent(errHandler), 0, 0), "retry final"},
+		{"L2: a message alone has failed an attempt", []trial{of(0, 1)}, failing(errHandler, 0, 0), "retry attempt"},
+		{"by the database's refusal, too", []trial{of(0, 1)}, refusing(errRefused), "retry attempt"},
+		{"after the last attempt OnFailure decides", []trial{of(0, 1).after(9)}, failing(errHandler, 0, 0), "retry last attempt"},
+		{"or at once, if it is permanent", []trial{of(0, 1)}, failing(Permanent(errHandler), 0, 0), "retry last attempt"},
 		{"what OnFailure cannot settle halts", []trial{of(0, 1).onFailure()}, failing(errRefused, 0, 0), "halt"},
 		{"a transaction without messages blames none", []trial{of(0, 0)}, refusing(errRefused), "claim again"},
 
 		{"L1: what passes is tried again with less", []trial{of(0, 3), of(1, 2)}, refusing(deadlock), "retry transient, retry transient"},
 		{"and costs a message alone no attempt", []trial{of(0, 1).after(9)}, failing(deadlock, 0, 0), "retry transient"},
-		{"unless it says that it is permanent", []trial{of(0, 1)}, failing(Permanent(deadlock), 0, 0), "retry final"},
+		{"unless it says that it is permanent", []trial{of(0, 1)}, failing(Permanent(deadlock), 0, 0), "retry last attempt"},
 		{"L1: too slow together is halved", []trial{of(0, 8)}, failing(errHandler, 0, 7).late(), "retry too slow"},
-		{"too slow alone is an attempt", []trial{of(0, 1)}, failing(errHandler, 0, 0).late(), "retry first"},
+		{"too slow alone is an attempt", []trial{of(0, 1)}, failing(errHandler, 0, 0).late(), "retry attempt"},
 		{"R11: what a freeze made late is nobody's fault", []trial{of(0, 1).after(9)}, failing(errHandler, 0, 0).late().asleep(), "retry transient"},
 
 		{"L2: a missing table halts, and blames nobody", []trial{of(0, 1).after(9)}, failing(noTable, 0, 0), "halt"},
@@ -142,7 +142,7 @@ func TestWhatOnFailureCannotSettleIsReportedWithTheFirstFailure(t *testing.T) {
 
 func (v verdict) String() string {
 	s := [...]string{"advance", "retry", "claim again", "claim above", "give up", "leave", "halt", "halt in doubt", "halt for good"}[v.action]
-	if l := [...]string{"", "among", "too slow", "transient", "first", "final"}[v.lesson]; l != "" && v.action != halt {
+	if l := [...]string{"", "among", "too slow", "transient", "attempt", "last attempt"}[v.lesson]; l != "" && v.action != halt {
 		s += " " + l
 	}
 	if v.lesson == among {

@@ -433,7 +433,7 @@ var guardsOfTheRest = []guard{
 		{bisects, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"beside", "a standstill is not said", []edit{
-		{reports, "\t\to.stands(v.err, took, in)\n", ""},
+		{reports, "\t\to.standsStill(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"beside", "a transaction that others wait for waits for locks as long as any", []edit{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
