@@ -33,7 +33,7 @@ func payments(ctx context.Context, pool *pgxpool.Pool, source consumer.Source, g
 	if err != nil {
 		return err
 	}
-	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{Group: "payments", OnAnswer: charged, OnRefused: refused})
+	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{OnAnswer: charged, OnRefused: refused})
 	if err != nil {
 		return err
 	}

@@ -42,13 +42,13 @@ func converse[TX any](t *testing.T, l *ledger[TX]) {
 	next := map[string]string{"a": "b", "b": "c", "c": "d"}
 	goOn := func(ctx context.Context, tx TX, e outbox.Sent, _ outbox.Answer) error {
 		if n := next[string(e.Body)]; n != "" { // under another key, the first one's too
-			return box.Add(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: e.Partition.Topic, Number: e.Partition.Number}},
+			return box.Add(ctx, tx, epoch.Message{Partition: e.Partition},
 				outbox.Entry{Key: "key " + n, Scope: "s", URL: srv.URL, Body: []byte(n)})
 		}
 		return nil
 	}
 	box, err := outbox.New(l.store, outbox.Options[TX]{
-		Group: "billing", OnAnswer: goOn, OnRefused: goOn, Logger: slog.New(slog.DiscardHandler),
+		OnAnswer: goOn, OnRefused: goOn, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

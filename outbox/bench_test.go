@@ -34,7 +34,7 @@ func BenchmarkTheRelayBesideABacklog(b *testing.B) {
 		last, all := make(chan struct{}), make(chan struct{})
 		group := fmt.Sprint("billing-", n)
 		box, err := outbox.New(l.store, outbox.Options[pgsink.Tx]{
-			Group: group, Logger: slog.New(slog.DiscardHandler),
+			Logger: slog.New(slog.DiscardHandler),
 			Observe: func(e outbox.Event) {
 				if settled.Add(1) == messages {
 					close(all)

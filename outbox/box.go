@@ -42,9 +42,8 @@ func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) erro
 	if err != nil {
 		return consumer.Permanent(err)
 	}
-	p := epoch.Partition{Group: b.o.Group, Topic: m.Partition.Topic, Number: m.Partition.Number}
-	if err := b.store.Add(ctx, tx, p, e); err != nil {
-		return fmt.Errorf("outbox: add an entry for the message %s at offset %d: %w", p, m.Offset, err)
+	if err := b.store.Add(ctx, tx, m.Partition, e); err != nil {
+		return fmt.Errorf("outbox: add an entry for the message %s at offset %d: %w", m.Partition, m.Offset, err)
 	}
 	return nil
 }

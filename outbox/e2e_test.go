@@ -315,7 +315,7 @@ func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
 		m := group.Member(name)
 		members = append(members, m)
 		box, err := outbox.New(l.store, outbox.Options[TX]{
-			Group: "billing", Client: &http.Client{Transport: net}, RequestTimeout: 2 * time.Second,
+			Client: &http.Client{Transport: net}, RequestTimeout: 2 * time.Second,
 			RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 			OnAnswer: func(ctx context.Context, tx TX, e outbox.Sent, _ outbox.Answer) error {
 				return l.exec(ctx, tx, `INSERT INTO answers (payment) VALUES (?)`, string(e.Body))

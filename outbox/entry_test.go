@@ -42,7 +42,7 @@ func TestAnEntryThatCanNeverBeSentIsRefusedWhenItIsAdded(t *testing.T) {
 		"a body over MaxBody": func(e *outbox.Entry) { e.Body = make([]byte, 300<<10) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			box, err := outbox.New(table{}, outbox.Options[*tx]{Group: "g"})
+			box, err := outbox.New(table{}, outbox.Options[*tx]{})
 			if err != nil {
 				t.Fatal(err)
 			}

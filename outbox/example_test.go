@@ -65,7 +65,7 @@ func Example() {
 	}
 
 	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{
-		Group: memsource.DefaultGroup,
+
 		OnAnswer: func(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer) error {
 			_, err := tx.ExecContext(ctx, `UPDATE payments SET receipt = ? WHERE account = ?`, string(a.Body), e.Scope)
 			return err

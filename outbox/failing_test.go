@@ -174,7 +174,7 @@ func TestAPasswordInAURLIsNotLogged(t *testing.T) {
 	r := newRig(t, fast, ok)
 	events := make(chan outbox.Event, 1)
 	box, err := outbox.New(table{}, outbox.Options[*tx]{
-		Group: "billing", RetryMin: time.Hour, RetryMax: time.Hour,
+		RetryMin: time.Hour, RetryMax: time.Hour,
 		Logger:  slog.New(slog.NewTextHandler(&log, nil)),
 		Observe: func(e outbox.Event) { events <- e },
 	})
@@ -225,7 +225,7 @@ func TestAPanicOfObserveDoesNotHideWhatIsSettledMeanwhile(t *testing.T) {
 	panics := make(chan struct{})
 	var delivered []int64
 	box, err := outbox.New(table{}, outbox.Options[*tx]{
-		Group: "billing", Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler),
 		Observe: func(e outbox.Event) {
 			if e.Kind == outbox.Retrying {
 				close(panics)

@@ -160,7 +160,7 @@ func TestNoMoreOfAnAnswerIsKeptThanMaxAnswer(t *testing.T) {
 func TestTheHeadersOfAnAnswerAreBounded(t *testing.T) {
 	r := newRig(t, fast, ok)
 	o := fast
-	o.Group, o.Logger = "billing", slog.New(slog.DiscardHandler)
+	o.Logger = slog.New(slog.DiscardHandler)
 	events := make(chan outbox.Event, 100)
 	o.Observe = func(e outbox.Event) {
 		select {

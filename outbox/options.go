@@ -8,11 +8,8 @@ import (
 	"time"
 )
 
-// Options say how a [Box] works. Only Group has to be set.
+// Options say how a [Box] works. The zero Options work.
 type Options[TX any] struct {
-	// Group is the consumer group whose messages the entries come from.
-	Group string
-
 	// Client sends. Its redirects are not followed, whatever it says. Nil means one
 	// that keeps as many connections to a host as Concurrency allows.
 	Client *http.Client
@@ -104,9 +101,6 @@ const maxWait = 24 * time.Hour
 
 func (o Options[TX]) withDefaults() (Options[TX], error) {
 	var err error
-	if o.Group == "" {
-		return o, fmt.Errorf("outbox: Options.Group is empty; want the consumer group whose handlers add the entries")
-	}
 	number := func(name string, v *int, zero, most int) {
 		if *v == 0 {
 			*v = zero

@@ -18,7 +18,7 @@ import (
 // An entry that can never be sent is not tried again while its partition waits.
 func TestAnEntryThatCanNeverBeSentIsAPermanentFailureOfItsMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		box, err := outbox.New(struct{ outbox.Store[*memsink.Tx] }{}, outbox.Options[*memsink.Tx]{Group: "billing"})
+		box, err := outbox.New(struct{ outbox.Store[*memsink.Tx] }{}, outbox.Options[*memsink.Tx]{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -83,10 +83,6 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 		pause:    b.newBackOff(),
 		stopped:  map[target]*stop{},
 	}
-	if p.Group != b.o.Group {
-		r.logger.Error("the outbox is of another group: its entries are not sent", "outbox_group", b.o.Group)
-		return
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.working.Wait()
 	defer cancel()

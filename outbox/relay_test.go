@@ -321,29 +321,20 @@ func TestAnEntryThatAPersonDeletedIsNotMissed(t *testing.T) {
 	}
 }
 
-func TestABoxOfAnotherGroupSendsNothing(t *testing.T) {
-	box, err := outbox.New(table{}, outbox.Options[*tx]{Group: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	box.Relay(t.Context(), &claim{db: newDatabase(), epoch: 1}) // returns
-}
-
 func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 	for want, o := range map[string]outbox.Options[*tx]{
-		"Group":          {},
-		"Concurrency":    {Group: "g", Concurrency: -1},
-		"MaxBody":        {Group: "g", MaxBody: 1 << 30},
-		"MaxAnswer":      {Group: "g", MaxAnswer: -1},
-		"RequestTimeout": {Group: "g", RequestTimeout: -1},
-		"RetryMin":       {Group: "g", RetryMin: time.Minute, RetryMax: time.Second},
-		"RetryMax":       {Group: "g", RetryMax: 100 * time.Hour},
+		"Concurrency":    {Concurrency: -1},
+		"MaxBody":        {MaxBody: 1 << 30},
+		"MaxAnswer":      {MaxAnswer: -1},
+		"RequestTimeout": {RequestTimeout: -1},
+		"RetryMin":       {RetryMin: time.Minute, RetryMax: time.Second},
+		"RetryMax":       {RetryMax: 100 * time.Hour},
 	} {
 		if _, err := outbox.New(table{}, o); err == nil || !strings.Contains(err.Error(), "Options."+want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	if _, err := outbox.New[*tx](nil, outbox.Options[*tx]{Group: "g"}); err == nil {
+	if _, err := outbox.New[*tx](nil, outbox.Options[*tx]{}); err == nil {
 		t.Error("a box without a store")
 	}
 }

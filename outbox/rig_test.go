@@ -254,7 +254,7 @@ func newRig(t *testing.T, o outbox.Options[*tx], answer func(r *http.Request, bo
 // withBox gives r a box that sends with client and whose events it keeps.
 func (r *rig) withBox(o outbox.Options[*tx], client *http.Client) *rig {
 	r.Helper()
-	o.Group, o.Client, o.Logger = "billing", client, slog.New(slog.DiscardHandler)
+	o.Client, o.Logger = client, slog.New(slog.DiscardHandler)
 	o.Observe = func(e outbox.Event) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -280,7 +280,7 @@ func (r *rig) add(entries ...string) {
 			if key == "-" {
 				key = ""
 			}
-			err := r.box.Add(r.Context(), t, epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 3}},
+			err := r.box.Add(r.Context(), t, epoch.Message{Partition: orders},
 				outbox.Entry{Key: key, Scope: "scope/" + key, URL: r.url, Body: []byte(body)})
 			if err != nil {
 				return err

@@ -48,7 +48,7 @@ func TestNoSecretOfAnEntryIsInALogOrAnError(t *testing.T) {
 			r := &rig{T: t, db: newDatabase()}
 			failed := make(chan error, 1000)
 			box, err := outbox.New(table{}, outbox.Options[*tx]{
-				Group: "billing", Client: &http.Client{Transport: network}, RetryMin: time.Millisecond, RetryMax: time.Millisecond,
+				Client: &http.Client{Transport: network}, RetryMin: time.Millisecond, RetryMax: time.Millisecond,
 				Logger:  slog.New(slog.NewTextHandler(&log, nil)),
 				Observe: func(e outbox.Event) { failed <- e.Err },
 			})
@@ -71,7 +71,7 @@ func TestNoSecretOfAnEntryIsInALogOrAnError(t *testing.T) {
 			}
 		})
 	}
-	box, err := outbox.New(table{}, outbox.Options[*tx]{Group: "billing"})
+	box, err := outbox.New(table{}, outbox.Options[*tx]{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func FuzzAnEntryThatIsAddedArrives(f *testing.F) {
 		r := &rig{T: t, db: newDatabase()}
 		fails := make(chan error, 100)
 		box, err := outbox.New(table{}, outbox.Options[*tx]{
-			Group: "billing", Client: client, Logger: slog.New(slog.DiscardHandler), RetryMax: time.Second,
+			Client: client, Logger: slog.New(slog.DiscardHandler), RetryMax: time.Second,
 			Observe: func(e outbox.Event) {
 				if e.Kind != outbox.Delivered {
 					fails <- e.Err
@@ -80,7 +80,7 @@ func FuzzAnEntryThatIsAddedArrives(f *testing.F) {
 		r.box = box
 		e := outbox.Entry{Method: method, URL: rawURL, Scope: scope, IdempotencyKey: idempotencyKey, Key: key, Body: body, Header: http.Header{name: {value}}}
 		err = r.db.do(func(tx *tx) error {
-			return box.Add(t.Context(), tx, epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 3}}, e)
+			return box.Add(t.Context(), tx, epoch.Message{Partition: orders}, e)
 		})
 		if err != nil {
 			return

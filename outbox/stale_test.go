@@ -54,7 +54,7 @@ func TestWhoIsRightAboutAStaleAnswerIsAskedUntilTheSinkAnswers(t *testing.T) {
 			url := newServer(t, httpfence.Handler(store, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), httpfence.Options{}))
 			r := newRig(t, fast, ok)
 			box, err := outbox.New(table{}, outbox.Options[*tx]{
-				Group: "billing", RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond,
+				RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond,
 				Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			})
 			if err != nil {

@@ -127,10 +127,10 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 	var log syncBuffer
 	var box *outbox.Box[*sqlsink.Tx]
 	again := func(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, _ outbox.Answer) error {
-		return box.Add(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: e.Partition.Topic, Number: e.Partition.Number}}, outbox.Entry{Key: "k", Scope: "shared", URL: url})
+		return box.Add(ctx, tx, epoch.Message{Partition: e.Partition}, outbox.Entry{Key: "k", Scope: "shared", URL: url})
 	}
 	box, err := outbox.New(l.store, outbox.Options[*sqlsink.Tx]{
-		Group: "billing", RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)), OnAnswer: again,
+		RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)), OnAnswer: again,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 	}
 	process := func() (end func()) {
 		box, err := outbox.New(l.store, outbox.Options[TX]{
-			Group: "billing", RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+			RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -285,7 +285,7 @@ func TestAnOutageIsToldInAFewLines(t *testing.T) {
 		var up atomic.Bool
 		r := &rig{T: t, db: newDatabase(), url: "http://example.com/"}
 		box, err := outbox.New(table{}, outbox.Options[*tx]{
-			Group: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Client: &http.Client{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
 				if !up.Load() {
 					return nil, errTest

@@ -16,7 +16,7 @@ func TestAStoreDeletesLoadsAndFollowsManyEntriesAtOnce(t *testing.T) {
 }
 
 func testStore[TX any](t *testing.T, l *ledger[TX]) {
-	other := epoch.Partition{Group: orders.Group, Topic: orders.Topic, Number: orders.Number + 1}
+	other := epoch.Partition{Group: "another group", Topic: orders.Topic, Number: orders.Number}
 	o := epoch.Origin{Partition: orders, Log: "log", Source: "broker"}
 	if err := l.sink.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 			t.Fatal(err)
 		}
 	}
-	// Three of each key, by turns, in this partition and in another one.
+	// Three of each key, by turns, in this partition and in that of another group.
 	keys := []string{"a", "A", "a ", "ä", "", `k"[,{}]\`, "a%_"}
 	in(func(ctx context.Context, tx TX) error {
 		for n := range 3 {

@@ -56,7 +56,6 @@ func newStorm(t *testing.T, seed uint64, is odds, o outbox.Options[*tx]) *storm 
 		under: map[string]bool{}, answered: map[int64]bool{}, deleted: map[int64]bool{}, doubted: map[int64]bool{},
 	}
 	s.claim = &stormClaim{storm: s, claim: &claim{db: s.db, epoch: 1, applied: make(chan struct{}, 1)}}
-	o.Group = "billing"
 	o.Client = &http.Client{Transport: s}
 	o.Logger = slog.New(slog.DiscardHandler)
 	o.Observe = func(e outbox.Event) {
@@ -89,7 +88,7 @@ func (s *storm) add(keys ...string) {
 		for _, key := range keys {
 			e := outbox.Entry{Key: key, Scope: "s", URL: "http://receiver.test/"}
 			e.Body = fmt.Appendf(nil, "%s %d", cmp.Or(key, "-"), t.db.last+1)
-			if err := s.box.Add(s.Context(), t, epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 3}}, e); err != nil {
+			if err := s.box.Add(s.Context(), t, epoch.Message{Partition: orders}, e); err != nil {
 				return err
 			}
 		}

@@ -98,7 +98,7 @@ func TestTheSQLiteHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{Group: testGroup, OnAnswer: charged, RequestTimeout: 200 * time.Millisecond})
+	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{OnAnswer: charged, RequestTimeout: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestThePostgresHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{Group: testGroup, OnAnswer: chargedInPostgres, RequestTimeout: 200 * time.Millisecond})
+	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{OnAnswer: chargedInPostgres, RequestTimeout: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

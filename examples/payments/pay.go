@@ -88,7 +88,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 		return err
 	}
 	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{
-		Group: c.Group, OnAnswer: charged, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
+		OnAnswer: charged, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
 	})
 	if err != nil {
 		return err

@@ -76,7 +76,7 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 		return err
 	}
 	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{
-		Group: c.Group, OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
+		OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
 	})
 	if err != nil {
 		return err

@@ -218,9 +218,9 @@ var guardsOfTheOutbox = []guard{
 	{"beside", "the headers of an answer are not bounded", []edit{
 		{sending, "\t\tt.MaxResponseHeaderBytes = maxAnswerHeader\n", ""},
 	}, "outbox", "TestTheHeadersOfAnAnswerAreBounded"},
-	{"beside", "a box sends what is another group's", []edit{
-		{relaying, "if p.Group != b.o.Group {", "if false {"},
-	}, "outbox", "TestABoxOfAnotherGroupSendsNothing"},
+	{"beside", "entries of another group are sent", []edit{
+		{"outbox/sqloutbox/store.go", "` WHERE consumer_group = ? AND", "` WHERE (consumer_group = ? OR 1) AND"},
+	}, "outbox", "TestAStoreDeletesLoadsAndFollowsManyEntriesAtOnce/SQLite"},
 	{"beside", "a client that leaves stops the handler", []edit{
 		{receiver, "effect(context.WithValue(context.WithoutCancel(ctx), ", "effect(context.WithValue(ctx, "},
 	}, "httpfence", "TestAClientThatLeavesDoesNotStopAHandlerAndGetsTheAnswerLater/SQLite"},

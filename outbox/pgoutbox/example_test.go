@@ -38,7 +38,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{Group: "payments"})
+	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{Group: memsource.DefaultGroup})
+	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{})
 	if err != nil {
 		log.Fatal(err)
 	}

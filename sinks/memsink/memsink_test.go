@@ -251,7 +251,7 @@ func TestARestoreTakesEverythingBackAndEndsOpenTransactions(t *testing.T) {
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *memsink.Tx) error {
 		tx.Put("k", "v")
 		tx.Append("seen", "a")
-		return s.DeadLetter(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: "orders"}}, f.Epoch, errors.New("poison"))
+		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders0}, f.Epoch, errors.New("poison"))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +278,7 @@ func TestARestoreTakesEverythingBackAndEndsOpenTransactions(t *testing.T) {
 func TestADeadLetterNamesItsPartitionAndCommitsWithTheAdvance(t *testing.T) {
 	s := memsink.New()
 	f := claim(t, s, 7)
-	m := epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 0}, Offset: 0, Value: []byte("x")}
+	m := epoch.Message{Partition: orders0, Offset: 0, Value: []byte("x")}
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *memsink.Tx) error {
 		other := m
 		other.Partition.Number = 1
@@ -290,7 +290,7 @@ func TestADeadLetterNamesItsPartitionAndCommitsWithTheAdvance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []memsink.DeadLetter{{Partition: orders0, Epoch: 7, Message: m, Cause: "poison"}}
+	want := []memsink.DeadLetter{{Epoch: 7, Message: m, Cause: "poison"}}
 	if got := s.DeadLetters(); !reflect.DeepEqual(got, want) {
 		t.Errorf("dead letters %v, want %v", got, want)
 	}

@@ -304,7 +304,7 @@ func (s *Sink) DeadLetters() []DeadLetter {
 	defer s.db.mu.Unlock()
 	dead := slices.Clone(s.db.state.dead)
 	slices.SortStableFunc(dead, func(a, b DeadLetter) int {
-		return a.Partition.Compare(b.Partition)
+		return a.Message.Partition.Compare(b.Message.Partition)
 	})
 	return dead
 }

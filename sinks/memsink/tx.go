@@ -107,22 +107,18 @@ func (tx *Tx) List(list string) []string {
 
 // DeadLetter is a message that was put aside.
 type DeadLetter struct {
-	Partition epoch.Partition
-	Epoch     epoch.Epoch // under which it was put aside
-	Message   epoch.Message
-	Cause     string
+	Epoch   epoch.Epoch // under which it was put aside
+	Message epoch.Message
+	Cause   string
 }
 
 // DeadLetter puts m aside in the transaction tx: it is a function for
-// OnFailure of consumer.Options. [Sink.DeadLetters] returns what was put aside.
+// OnFailure of consumer.Handlers. [Sink.DeadLetters] returns what was put aside.
 func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	defer tx.use()()
-	for _, a := range tx.as {
-		if a.Partition.Topic == m.Partition.Topic && a.Partition.Number == m.Partition.Number {
-			d := DeadLetter{Partition: a.Partition, Epoch: e, Message: m, Cause: fmt.Sprint(cause)}
-			tx.dead = append(tx.dead, d)
-			return nil
-		}
+	if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == m.Partition }) {
+		return fmt.Errorf("memsink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)
 	}
-	return fmt.Errorf("memsink: dead letter %s/%d: not a partition of this transaction", m.Partition.Topic, m.Partition.Number)
+	tx.dead = append(tx.dead, DeadLetter{Epoch: e, Message: m, Cause: fmt.Sprint(cause)})
+	return nil
 }

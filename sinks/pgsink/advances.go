@@ -70,24 +70,6 @@ func (s *advances) of(p epoch.Partition) (epoch.Advance, bool) {
 	return s.list[i], true
 }
 
-// groupOf returns the group in whose name a message is applied here.
-func (s *advances) groupOf(m epoch.Message) (string, error) {
-	group, found := "", false
-	for _, a := range s.list {
-		if a.Partition.Topic != m.Partition.Topic || a.Partition.Number != m.Partition.Number {
-			continue
-		}
-		if found {
-			return "", fmt.Errorf("groups %q and %q both apply %s/%d in this transaction", group, a.Partition.Group, m.Partition.Topic, m.Partition.Number)
-		}
-		group, found = a.Partition.Group, true
-	}
-	if !found {
-		return "", fmt.Errorf("this transaction applies no messages of %s/%d", m.Partition.Topic, m.Partition.Number)
-	}
-	return group, nil
-}
-
 func (s *advances) String() string {
 	if len(s.list) == 1 {
 		return s.list[0].Partition.String()

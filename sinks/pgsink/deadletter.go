@@ -27,7 +27,7 @@ func (s *Sink) DeadLetter(ctx context.Context, tx Tx, m epoch.Message, e epoch.E
 		return err
 	}
 	if _, err := t.Exec(ctx, s.sql.deadLetter, args...); err != nil {
-		return fmt.Errorf("pgsink: dead letter %s/%d at offset %d: %w", m.Partition.Topic, m.Partition.Number, m.Offset, explain(err))
+		return fmt.Errorf("pgsink: dead letter %s at offset %d: %w", m.Partition, m.Offset, explain(err))
 	}
 	return nil
 }
@@ -43,9 +43,9 @@ func (s Queued) DeadLetter(ctx context.Context, q *Queue, m epoch.Message, e epo
 }
 
 func deadLetter(as *advances, m epoch.Message, e epoch.Epoch, cause error) ([]any, error) {
-	group, err := as.groupOf(m)
-	if err != nil {
-		return nil, fmt.Errorf("pgsink: dead letter at offset %d: %w", m.Offset, err)
+	p := m.Partition
+	if _, ok := as.of(p); !ok {
+		return nil, fmt.Errorf("pgsink: dead letter %s at offset %d: this transaction applies no messages of that partition", p, m.Offset)
 	}
 	keys, values := make([][]byte, len(m.Headers)), make([][]byte, len(m.Headers))
 	for i, h := range m.Headers {
@@ -55,7 +55,7 @@ func deadLetter(as *advances, m epoch.Message, e epoch.Epoch, cause error) ([]an
 	if cause != nil {
 		text = printable(cause.Error(), maxErrorText)
 	}
-	return []any{group, m.Partition.Topic, m.Partition.Number, int64(m.Offset), int64(e), storable(m.Time),
+	return []any{p.Group, p.Topic, p.Number, int64(m.Offset), int64(e), storable(m.Time),
 		m.Key, m.Value, keys, values, text}, nil
 }
 

@@ -17,7 +17,7 @@ import (
 
 // hostile is a message of bytes that are not text.
 var hostile = epoch.Message{
-	Partition: epoch.Partition{Topic: "orders", Number: 3}, Offset: 7,
+	Partition: orders, Offset: 7,
 	Key:   []byte("\xff\x00key"),
 	Value: nil,
 	Headers: []epoch.Header{
@@ -43,12 +43,12 @@ func TestADeadLetterKeepsTheMessageByteForByte(t *testing.T) {
 		for i, form := range []func() error{
 			func() error {
 				return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-					return s.DeadLetter(ctx, tx, hostile, f.Epoch, errHostile)
+					return s.DeadLetter(ctx, tx, of(f, hostile), f.Epoch, errHostile)
 				})
 			},
 			func() error {
 				return s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
-					return s.Queued().DeadLetter(ctx, q, hostile, f.Epoch, errHostile)
+					return s.Queued().DeadLetter(ctx, q, of(f, hostile), f.Epoch, errHostile)
 				})
 			},
 		} {
@@ -59,6 +59,12 @@ func TestADeadLetterKeepsTheMessageByteForByte(t *testing.T) {
 			wantHostile(r, p.Group, i+1)
 		}
 	}
+}
+
+// of is m as a message of the fence's partition.
+func of(f epoch.Fence, m epoch.Message) epoch.Message {
+	m.Partition = f.Partition
+	return m
 }
 
 func wantHostile(r *rig, group string, n int) {
@@ -128,7 +134,7 @@ func TestADeadLetterBelongsToItsTransaction(t *testing.T) {
 		}
 		return s.DeadLetter(ctx, tx, elsewhere, 5, nil)
 	})
-	if err == nil || !strings.Contains(err.Error(), "applies no messages of orders/4") {
+	if err == nil || !strings.Contains(err.Error(), "dead letter billing/orders/4 at offset 7: this transaction applies no messages") {
 		t.Errorf("a message of another partition: err = %v", err)
 	}
 }

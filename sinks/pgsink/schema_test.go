@@ -281,7 +281,7 @@ func TestTwoGroupsOnOneTableAreIndependent(t *testing.T) {
 	b = claim(t, s, shipping, 11)
 	a.Next = 4
 	err := s.Commit(t.Context(), append(advance(a, 1), advance(b, 1)...), func(ctx context.Context, tx pgsink.Tx) error {
-		return s.DeadLetter(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 3}, Offset: 4}, a.Epoch, errors.New("bad"))
+		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders, Offset: 4}, a.Epoch, errors.New("bad"))
 	})
 	if err == nil || !strings.Contains(err.Error(), "both apply") {
 		t.Fatalf("err = %v; want that the group is not known", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -12,11 +13,11 @@ import (
 
 // DeadLetter puts m aside in the table dead_letters, in the transaction tx, with
 // its group and everything needed to send it again: it is a function for
-// OnFailure of consumer.Options.
+// OnFailure of consumer.Handlers.
 func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
-	p, err := tx.partitionOf(m)
-	if err != nil {
-		return err
+	p := m.Partition
+	if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == p }) {
+		return fmt.Errorf("sqlsink: dead letter %s at offset %d: this transaction applies no messages of that partition", p, m.Offset)
 	}
 	text, err := headersText(m.Headers)
 	if err != nil {
@@ -53,15 +54,4 @@ func headersText(hs []epoch.Header) ([]byte, error) {
 		}
 	}
 	return json.Marshal(headers)
-}
-
-// partitionOf finds the partition of m, and so its group, among those of the
-// transaction.
-func (tx *Tx) partitionOf(m epoch.Message) (epoch.Partition, error) {
-	for _, a := range tx.as {
-		if a.Partition.Topic == m.Partition.Topic && a.Partition.Number == m.Partition.Number {
-			return a.Partition, nil
-		}
-	}
-	return epoch.Partition{}, fmt.Errorf("sqlsink: dead letter %s/%d: not a partition of this transaction", m.Partition.Topic, m.Partition.Number)
 }

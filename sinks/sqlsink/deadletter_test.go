@@ -16,7 +16,7 @@ func TestADeadLetterKeepsWhatIsNeededToSendTheMessageAgain(t *testing.T) {
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 7)
 	m := epoch.Message{
-		Partition: epoch.Partition{Topic: "orders", Number: 0}, Offset: 0, Key: []byte("\xff\x00key"), Value: nil,
+		Partition: f.Partition, Offset: 0, Key: []byte("\xff\x00key"), Value: nil,
 		Headers: []epoch.Header{{Key: "a", Value: []byte("\xfe")}, {Key: "a", Value: nil}, {Key: "\xff\x00", Value: []byte{}}},
 		Time:    time.Date(2026, 3, 4, 5, 6, 7, 8000, time.FixedZone("", 3600)),
 	}
@@ -56,7 +56,7 @@ func TestADeadLetterOfARefusedTransactionIsRolledBack(t *testing.T) {
 	old := claim(t, s, 7)
 	claim(t, s, 8)
 	err := s.Commit(t.Context(), advance(old, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
-		return s.DeadLetter(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: "orders"}}, old.Epoch, errors.New("poison"))
+		return s.DeadLetter(ctx, tx, epoch.Message{Partition: old.Partition}, old.Epoch, errors.New("poison"))
 	})
 	if !errors.Is(err, epoch.ErrStale) {
 		t.Errorf("err = %v, want ErrStale", err)
@@ -72,9 +72,9 @@ func TestADeadLetterOfAnotherPartitionIsRefused(t *testing.T) {
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 7)
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
-		return s.DeadLetter(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: "orders", Number: 3}}, f.Epoch, errors.New("poison"))
+		return s.DeadLetter(ctx, tx, epoch.Message{Partition: epoch.Partition{Group: "billing", Topic: "orders", Number: 3}}, f.Epoch, errors.New("poison"))
 	})
-	wantError(t, err, "orders/3", "not a partition of this transaction")
+	wantError(t, err, "orders/3", "applies no messages of that partition")
 }
 
 // sqlc generates this interface for database/sql.

@@ -60,7 +60,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	apply := func(ctx context.Context, tx *sqlsink.Tx) error {
-		return handle(ctx, tx, epoch.Message{Partition: epoch.Partition{Topic: p.Topic}, Offset: ours.Next, Value: []byte("lamp")}, ours.Epoch)
+		return handle(ctx, tx, epoch.Message{Partition: p, Offset: ours.Next, Value: []byte("lamp")}, ours.Epoch)
 	}
 	advance := []epoch.Advance{{Partition: p, Claim: ours.Claim, From: 0, To: 1, Mark: epoch.NoMark}}
 	fmt.Println(sink.Commit(ctx, advance, apply))
