@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 // Migration is one version of the schema. The script itself records that it was
@@ -46,44 +47,10 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) error {
 	if err != nil {
 		return err
 	}
-	s := newSQLStore(db, d, o)
-	err = patiently(ctx, d, func() error { return s.join(ctx) })
-	if err == nil {
-		err = migrate(ctx, s)
-	}
-	if err != nil {
+	if err := sqltx.Migrate(ctx, db, d.transactions(), schema(d, o), o.limits(storeTimeout)); err != nil {
 		return fmt.Errorf("httpfence: migrate %s: %w", d, err)
 	}
 	return nil
-}
-
-func migrate(ctx context.Context, s *SQLStore) error {
-	t, err := s.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer t.end()
-	if lock := s.d.lockMigrations(); lock != "" {
-		if err := t.exec(lock); err != nil {
-			return err
-		}
-	}
-	v, err := s.version(ctx, t.conn)
-	if err != nil {
-		return err
-	}
-	if err := schema(s.d, s.o).Upgrade(v, t.exec); err != nil {
-		return err
-	}
-	return t.commit()
-}
-
-func (s *SQLStore) version(ctx context.Context, q querier) (int, error) {
-	v, err := s.d.version(ctx, q, schema(s.d, s.o).Table())
-	if err != nil {
-		return 0, fmt.Errorf("read the version of the schema: %w", err)
-	}
-	return v, nil
 }
 
 // What can be wrong with the tables.

@@ -8,10 +8,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/queue"
-	"github.com/epochfence/epochfence/internal/sqlschema"
-
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 // SQLOptions say how an [SQLStore] works. The zero SQLOptions work.
@@ -27,6 +26,13 @@ type SQLOptions struct {
 	LockTimeout, IdleTimeout time.Duration
 }
 
+// maxTimeout keeps a mistyped option from being no bound at all.
+const maxTimeout = 24 * time.Hour
+
+func (o SQLOptions) limits(wait time.Duration) sqltx.Limits {
+	return sqltx.Limits{Wait: wait, Idle: o.IdleTimeout}
+}
+
 func (o SQLOptions) withDefaults() (SQLOptions, error) {
 	o.TablePrefix = cmp.Or(o.TablePrefix, "httpfence_")
 	if err := sqlschema.CheckPrefix("SQLOptions.TablePrefix", o.TablePrefix); err != nil {
@@ -35,7 +41,7 @@ func (o SQLOptions) withDefaults() (SQLOptions, error) {
 	o.LockTimeout = cmp.Or(o.LockTimeout, 10*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
 	for name, d := range map[string]time.Duration{"LockTimeout": o.LockTimeout, "IdleTimeout": o.IdleTimeout} {
-		if d < time.Millisecond || d > 24*time.Hour {
+		if d < time.Millisecond || d > maxTimeout {
 			return o, fmt.Errorf("httpfence: SQLOptions.%s is %v; want 0 for the default, or 1ms to 24h", name, d)
 		}
 	}
@@ -51,52 +57,28 @@ func (o SQLOptions) withDefaults() (SQLOptions, error) {
 // and without a connection; those of several processes for the database's lock, which
 // they share.
 type SQLStore struct {
-	db    *sql.DB
-	d     Dialect
-	o     SQLOptions
-	q     queries
-	turns turns
-	queue *queue.Queue
+	d            Dialect
+	o            SQLOptions
+	q            queries
+	turns        turns // of each scope
+	transactions *sqltx.DB
 }
 
-// OpenSQL returns a store on db, which stays the caller's. It changes nothing:
-// see [Migrate].
+// OpenSQL returns a store on db, which stays the caller's. It looks at the
+// database's settings and at the version of the tables, and changes nothing:
+// see [Migrate]. Errors match [ErrNotMigrated], [ErrSchemaOlder] and [ErrSchemaNewer].
 func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStore, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	s := newSQLStore(db, d, o)
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	var v int
-	err = patiently(ctx, d, func() (err error) {
-		if err := d.settings(ctx, db); err != nil {
-			return err
-		}
-		if err := s.join(ctx); err != nil {
-			return err
-		}
-		v, err = s.version(ctx, db)
-		return err
-	})
-	if err == nil {
-		err = schema(d, o).Check(v)
-	}
+	transactions, err := sqltx.Open(ctx, db, d.transactions(), schema(d, o), o.limits(maxTimeout)) // requests have waits of their own
 	if err != nil {
 		return nil, fmt.Errorf("httpfence: open %s: %w", d, err)
 	}
-	return s, nil
-}
-
-func newSQLStore(db *sql.DB, d Dialect, o SQLOptions) *SQLStore {
-	return &SQLStore{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix), queue: &queue.Queue{}}
-}
-
-// join takes the store's place among those that wait for the database's lock.
-func (s *SQLStore) join(ctx context.Context) (err error) {
-	s.queue, err = s.d.queue(ctx, s.db)
-	return err
+	return &SQLStore{d: d, o: o, q: newQueries(d, o.TablePrefix), transactions: transactions}, nil
 }
 
 // Serve is [Store]'s.
@@ -114,7 +96,7 @@ func (s *SQLStore) Serve(ctx context.Context, c Call, f Fingerprint, effect func
 }
 
 func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func(context.Context) (Answer, bool)) (Reply, error) {
-	leave, err := s.turns.enter(ctx, s.d.turn(c.Scope))
+	leave, err := s.turns.enter(ctx, c.Scope)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -123,10 +105,10 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	if err != nil {
 		return Reply{}, err
 	}
-	defer t.end()
+	defer t.tx.End()
 	raised, err := t.admit(c)
 	if err != nil {
-		return Reply{}, t.waited(ctx, err)
+		return Reply{}, s.busy(err)
 	}
 	if err := t.enter(); err != nil {
 		return Reply{}, err
@@ -178,7 +160,7 @@ func (s *SQLStore) lower(ctx context.Context, scope string, to epoch.Epoch) erro
 	if to <= 0 {
 		return errors.New("want an epoch of 1 or more")
 	}
-	leave, err := s.turns.enter(ctx, s.d.turn(scope))
+	leave, err := s.turns.enter(ctx, scope)
 	if err != nil {
 		return err
 	}
@@ -187,10 +169,10 @@ func (s *SQLStore) lower(ctx context.Context, scope string, to epoch.Epoch) erro
 	if err != nil {
 		return err
 	}
-	defer t.end()
-	r, err := t.conn.ExecContext(ctx, s.q.lower, int64(to), scope, int64(to))
+	defer t.tx.End()
+	r, err := t.tx.Conn.ExecContext(ctx, s.q.lower, int64(to), scope, int64(to))
 	if err != nil {
-		return t.waited(ctx, err)
+		return s.busy(err)
 	}
 	switch n, err := r.RowsAffected(); {
 	case err != nil:
@@ -198,7 +180,7 @@ func (s *SQLStore) lower(ctx context.Context, scope string, to epoch.Epoch) erro
 	case n == 0:
 		return errNotAbove
 	}
-	return t.finish(`COMMIT`)
+	return t.commit()
 }
 
 var errNotAbove = errors.New("the scope has seen none above it")
@@ -224,7 +206,7 @@ func (s *SQLStore) Forget(ctx context.Context, age time.Duration) (int64, error)
 const forgetAtOnce = 500
 
 func (s *SQLStore) forgetSome(ctx context.Context, age time.Duration) (int64, error) {
-	leave, err := s.turns.enter(ctx, s.d.turn(""))
+	leave, err := s.turns.enter(ctx, "") // no scope's
 	if err != nil {
 		return 0, err
 	}
@@ -233,8 +215,8 @@ func (s *SQLStore) forgetSome(ctx context.Context, age time.Duration) (int64, er
 	if err != nil {
 		return 0, err
 	}
-	defer t.end()
-	r, err := t.conn.ExecContext(ctx, s.q.forget, s.d.ago(age), forgetAtOnce)
+	defer t.tx.End()
+	r, err := t.tx.Conn.ExecContext(ctx, s.q.forget, s.d.ago(age), forgetAtOnce)
 	if err != nil {
 		return 0, err
 	}

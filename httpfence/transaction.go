@@ -3,13 +3,12 @@ package httpfence
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/queue"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 const (
@@ -25,76 +24,38 @@ const (
 // database that is no longer there.
 const storeTimeout = 30 * time.Second
 
-// transaction is one on a connection of its own, run by hand: package
-// database/sql knows no BEGIN IMMEDIATE, and its Tx ends with a context.
+// transaction is that of one request.
 type transaction struct {
 	s       *SQLStore
-	conn    *sql.Conn // nil once it was given back
-	open    bool      // a transaction has been begun, perhaps
-	entered bool      // the savepoint is set
-	began   time.Time // when it had the lock; zero before
+	tx      *sqltx.Tx
+	entered bool // the savepoint is set
 }
 
-// begin takes a connection and opens a transaction that may write, waiting for
-// whoever is in the way as long as ctx lasts.
+// begin opens a transaction, waiting for whoever is in the way as long as ctx lasts.
 func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		bound, cancel := context.WithTimeout(ctx, storeTimeout)
-		defer cancel()
-		ctx = bound
-	}
-	t := &transaction{s: s}
-	var leave func()
-	defer func() {
-		if leave != nil {
-			leave()
-		}
-	}()
-	s.queue.Turn(ctx)
-	err := patiently(ctx, s.d, func() (err error) {
-		if t.conn == nil {
-			if t.conn, err = s.db.Conn(ctx); err != nil { // its PRAGMAs may be in someone's way
-				t.conn = nil
-				return err
-			}
-		}
-		t.open = true // whatever the answer
-		deadline, _ := ctx.Deadline()
-		err = t.exec(s.d.begin(time.Until(deadline), s.o.IdleTimeout))
-		if err != nil && leave == nil && s.d.busy(err) {
-			leave = s.queue.Wait() // the other processes are told
-		}
-		return err
-	})
+	ctx, cancel := waiting(ctx)
+	defer cancel()
+	tx, err := s.transactions.Begin(ctx)
 	if err != nil {
-		connected := t.conn != nil
-		t.end()
-		if !connected && ctx.Err() != nil && !errors.Is(err, ErrBusy) {
-			return nil, fmt.Errorf("%w: no connection was free: %w", ErrBusy, err)
-		}
-		return nil, fmt.Errorf("begin: %w", err)
+		return nil, s.busy(err)
 	}
-	t.began = time.Now()
-	return t, nil
+	return &transaction{s: s, tx: tx}, nil
 }
 
-// patiently does what another process may be in the way of, until it is not or ctx
-// ends.
-func patiently(ctx context.Context, d Dialect, do func() error) error {
-	for {
-		err := do()
-		if err == nil || !d.busy(err) {
-			return err
-		}
-		timer := time.NewTimer(queue.Pause())
-		select {
-		case <-timer.C:
-			continue
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("%w: another process holds the write lock, perhaps a frozen one: %w: %w", ErrBusy, ctx.Err(), err)
-		}
+// waiting bounds a wait that nobody bounds.
+func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
 	}
+	return context.WithTimeout(ctx, storeTimeout)
+}
+
+// busy marks an error that means that another transaction was in the way.
+func (s *SQLStore) busy(err error) error {
+	if errors.Is(err, epoch.ErrTransient) || s.d.transactions().Classify(err) == sqltx.Busy {
+		return fmt.Errorf("%w: others are being served: %w", ErrBusy, err)
+	}
+	return err
 }
 
 // bounded is the context of the store's own statements. It does not end with
@@ -106,15 +67,7 @@ func bounded() (context.Context, context.CancelFunc) {
 func (t *transaction) exec(query string) error {
 	ctx, cancel := bounded()
 	defer cancel()
-	_, err := t.conn.ExecContext(ctx, query)
-	return err
-}
-
-// waited marks an error that means that another transaction was in the way.
-func (t *transaction) waited(ctx context.Context, err error) error {
-	if t.s.d.busy(err) {
-		return fmt.Errorf("%w: another process serves the scope: %w", ErrBusy, errors.Join(ctx.Err(), err))
-	}
+	_, err := t.tx.Conn.ExecContext(ctx, query)
 	return err
 }
 
@@ -124,14 +77,14 @@ func (t *transaction) admit(c Call) (raised bool, err error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	var highest epoch.Epoch
-	err = t.conn.QueryRowContext(ctx, t.s.q.raise, c.Scope, int64(c.Epoch)).Scan(&highest)
+	err = t.tx.Conn.QueryRowContext(ctx, t.s.q.raise, c.Scope, int64(c.Epoch)).Scan(&highest)
 	if err == nil {
 		return true, nil
 	}
 	if !errors.Is(err, sql.ErrNoRows) {
 		return false, fmt.Errorf("note the epoch: %w", err)
 	}
-	if err := t.conn.QueryRowContext(ctx, t.s.q.highest, c.Scope).Scan(&highest); err != nil {
+	if err := t.tx.Conn.QueryRowContext(ctx, t.s.q.highest, c.Scope).Scan(&highest); err != nil {
 		return false, fmt.Errorf("read the epoch: %w", err)
 	}
 	if highest > c.Epoch {
@@ -147,7 +100,7 @@ func (t *transaction) reserve(c Call, f Fingerprint) (bool, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	none := []byte{}
-	r, err := t.conn.ExecContext(ctx, t.s.q.reserve, c.Scope, c.Key, f[:], int64(c.Epoch), none, none, none)
+	r, err := t.tx.Conn.ExecContext(ctx, t.s.q.reserve, c.Scope, c.Key, f[:], int64(c.Epoch), none, none, none)
 	if err != nil {
 		return false, fmt.Errorf("make room for the answer: %w", err)
 	}
@@ -162,7 +115,7 @@ func (t *transaction) answerTo(c Call, f Fingerprint) (Answer, error) {
 	defer cancel()
 	var a Answer
 	var known, header, trailer []byte
-	err := t.conn.QueryRowContext(ctx, t.s.q.answer, c.Scope, c.Key).Scan(&known, &a.Status, &header, &trailer, &a.Body)
+	err := t.tx.Conn.QueryRowContext(ctx, t.s.q.answer, c.Scope, c.Key).Scan(&known, &a.Status, &header, &trailer, &a.Body)
 	switch {
 	case err != nil:
 		return a, fmt.Errorf("read the answer to key %q: %w", c.Key, err)
@@ -188,18 +141,18 @@ func (t *transaction) enter() error {
 // run calls effect with the transaction. If it does not return, what it wrote is
 // undone, and the epoch kept.
 func (t *transaction) run(ctx context.Context, c Call, effect func(context.Context) (Answer, bool)) (Answer, bool, error) {
-	tx := t.lend()
+	guard := t.lend()
 	returned := false
 	defer func() {
-		tx.Close()
+		guard.Close()
 		if !returned {
 			_ = t.undo(c) // the panic goes on
 		}
 	}()
-	a, keep := effect(context.WithValue(context.WithoutCancel(ctx), txKey{}, DBTX(tx)))
+	a, keep := effect(context.WithValue(context.WithoutCancel(ctx), txKey{}, DBTX(guard)))
 	returned = true
-	tx.Close()
-	return a, keep, tx.Gone()
+	guard.Close()
+	return a, keep, guard.Gone()
 }
 
 // store writes the answer down, where reserve made room for it.
@@ -210,7 +163,7 @@ func (t *transaction) store(c Call, a Answer) error {
 	}
 	ctx, cancel := bounded()
 	defer cancel()
-	r, err := t.conn.ExecContext(ctx, t.s.q.store, a.Status, writeHeader(a.Header), writeHeader(a.Trailer), body, c.Scope, c.Key)
+	r, err := t.tx.Conn.ExecContext(ctx, t.s.q.store, a.Status, writeHeader(a.Header), writeHeader(a.Trailer), body, c.Scope, c.Key)
 	if err != nil {
 		return err
 	}
@@ -246,19 +199,17 @@ func (t *transaction) undo(c Call) error {
 	if err == nil {
 		return nil
 	}
-	t.end()
-	return errors.Join(err, t.s.remember(c))
+	return errors.Join(err, t.remember(c))
 }
 
-// remember notes the epoch and nothing else.
-func (s *SQLStore) remember(c Call) error {
+// remember notes the epoch and nothing else, in a new transaction.
+func (t *transaction) remember(c Call) error {
 	ctx, cancel := bounded()
 	defer cancel()
-	t, err := s.begin(ctx)
-	if err != nil {
+	if err := t.tx.Restart(ctx); err != nil {
 		return err
 	}
-	defer t.end()
+	t.entered = false
 	switch _, err := t.admit(c); {
 	case errors.Is(err, ErrStale):
 		return nil // a higher one is noted
@@ -269,29 +220,7 @@ func (s *SQLStore) remember(c Call) error {
 }
 
 func (t *transaction) finish(query string) error {
-	if err := t.exec(query); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	t.open = false
-	return nil
-}
-
-// end gives the connection back, after rolling back what is still open. It must
-// be called whatever happened, and may be called again.
-func (t *transaction) end() {
-	if t.conn == nil {
-		return
-	}
-	if t.open {
-		// There may have been nothing to roll back. If there still is, the
-		// connection must not be anyone's again.
-		if err := t.exec(`ROLLBACK`); err != nil {
-			_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
-		}
-	}
-	_ = t.conn.Close()
-	t.conn = nil
-	if !t.began.IsZero() {
-		t.s.queue.Held(time.Since(t.began))
-	}
+	ctx, cancel := bounded()
+	defer cancel()
+	return t.tx.Finish(ctx, query)
 }

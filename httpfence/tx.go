@@ -3,9 +3,8 @@ package httpfence
 import (
 	"context"
 	"database/sql"
-	"errors"
 
-	"github.com/epochfence/epochfence/internal/lent"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 // DBTX is what a handler behind an [SQLStore] writes through: the methods of
@@ -39,24 +38,11 @@ func Tx(ctx context.Context) DBTX {
 
 type txKey struct{}
 
-// lend gives a handler the use of t, which ends with close.
-func (t *transaction) lend() *lent.Tx {
-	return lent.New(context.Background(), lent.Terms{Package: "httpfence", DB: t.s.db, Conn: t.stillThere, Judge: t.judge})
-}
-
-var errGone = errors.New("the database has rolled back the transaction after a failure")
-
-// stillThere is asked before each use of t by the handler.
-func (t *transaction) stillThere(prepared bool) (*sql.Conn, error) {
-	if prepared && t.s.d.ends(t.conn, nil) {
-		return nil, errGone
-	}
-	return t.conn, nil
-}
-
-// judge looks, after an error, whether the transaction is still there. If not,
-// the handler's next statement would be committed at once, whatever becomes of
-// the request.
-func (t *transaction) judge(err error) (over bool, seen error) {
-	return t.s.d.ends(t.conn, err), err
+// lend gives a handler the use of t, which ends with Close.
+func (t *transaction) lend() *sqltx.Guard {
+	return t.s.transactions.Guard(context.Background(), sqltx.GuardConfig{
+		Package: "httpfence",
+		Begin:   func(context.Context) (*sqltx.Tx, error) { return t.tx, nil },
+		Explain: func(err error) error { return err },
+	})
 }

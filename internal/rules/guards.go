@@ -370,13 +370,13 @@ var guardsOfTheRest = []guard{
 		{owning, "context.WithTimeout(tenure, o.timeout)", "context.WithCancel(tenure)"},
 	}, "consumer", "TestR12AnAttemptToClaimIsBoundedInTime"},
 	{"R12", "the wait for SQLite's write lock is not bounded", []edit{
-		{"sinks/sqlsink/transaction.go", "context.WithTimeout(ctx, s.o.LockTimeout)", "context.WithCancel(ctx)"},
+		{"internal/sqltx/db.go", "context.WithTimeout(ctx, b.limits.Wait)", "context.WithCancel(ctx)"},
 	}, "sinks/sqlsink", "TestAWaitForTheWriteLockIsBoundedAndSaysSo"},
 	{"R12", "a busy process has SQLite's write lock all the time", []edit{
-		{"sinks/sqlsink/transaction.go", "\t\tt.s.queue.Turn(ctx)\n", ""},
+		{"internal/sqltx/tx.go", "\t\tt.b.queue.Turn(ctx)\n", ""},
 	}, "sinks/sqlsink", "TestABusyProcessLetsThoseWhoWaitForTheWriteLockGoFirst"},
 	{"R12", "who waits for SQLite's write lock gets it by luck", []edit{
-		{"sinks/sqlsink/transaction.go", "if t.turn || !t.s.d.oneWriter() {", "if true {"},
+		{"internal/sqltx/tx.go", "if t.turn || t.b.queue == nil {", "if true {"},
 	}, "sinks/sqlsink", "TestWhoWaitsForTheWriteLockInOneProcessGetsItInTurn"},
 
 	{"R13", "a transaction may be given more time than the lease has", []edit{

@@ -2,6 +2,7 @@ package main
 
 const (
 	receiver = "httpfence/transaction.go"
+	guarding = "internal/sqltx/guard.go"
 	sending  = "outbox/send.go"
 	relaying = "outbox/relay.go"
 	settling = "outbox/settlement.go"
@@ -23,7 +24,7 @@ var guardsOfTheOutbox = []guard{
 		{"httpfence/sqlstore.go", "if err == nil && raised {", "if err == nil && raised && false {"},
 	}, "httpfence", "TestTheEpochOfAReplayCountsAndIsCheckedBeforeIt/SQLite"},
 	{"R1", "the epoch of a handler that failed does not count", []edit{
-		{receiver, "return errors.Join(err, t.s.remember(c))", "return err"},
+		{receiver, "return errors.Join(err, t.remember(c))", "return err"},
 	}, "httpfence", "TestAHandlerWhoseConnectionIsLostIsUndoneAndItsEpochCounts"},
 	{"R1", "the epoch of a handler that panicked does not count", []edit{
 		{receiver, "\t\t\t_ = t.undo(c) //", "\t\t\t//"},
@@ -45,16 +46,16 @@ var guardsOfTheOutbox = []guard{
 		{receiver, "`RELEASE SAVEPOINT httpfence_effect; COMMIT`\n\tundo", "`COMMIT`\n\tundo"},
 	}, "httpfence", "TestAHandlerThatCommitsByItselfHasFailed/PostgreSQL"},
 	{"R3", "a handler writes on where SQLite has rolled back", []edit{
-		{"internal/lent/tx.go", "\t\ttx.gone = seen\n", ""},
+		{guarding, "\tg.gone = seen\n\tif", "\tif"},
 	}, "httpfence", "TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore/SQLite"},
 	{"R3", "a handler writes on after its prepared statement was rolled back", []edit{
-		{"httpfence/tx.go", "if prepared && t.s.d.ends(t.conn, nil) {", "if false {"},
+		{guarding, "\tif g.prepared {\n", "\tif false {\n"},
 	}, "httpfence", "TestATransactionThatEndedUnseenIsNotWrittenAround/500"},
 	{"R3", "a handler of the SQLite sink writes on after its prepared statement was rolled back", []edit{
-		{"sinks/sqlsink/tx.go", "\tcase prepared:\n", "\tcase false:\n"},
+		{guarding, "\tif g.prepared {\n", "\tif false {\n"},
 	}, "sinks/sqlsink", "TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround"},
 	{"R3", "a handler of the SQLite sink writes on where SQLite has rolled back", []edit{
-		{"sinks/sqlsink/tx.go", "return !in || probeErr != nil,", "return (!in || probeErr != nil) && false,"},
+		{guarding, "if in && probeErr == nil {", "if in && probeErr == nil || true {"},
 	}, "sinks/sqlsink", "TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing"},
 	{"R3", "an answer is stored for what its handler has rolled back", []edit{
 		{receiver, "if n, err := r.RowsAffected(); err != nil || n != 1 {", "if n, err := r.RowsAffected(); err != nil || n < 0 {"},
@@ -63,7 +64,7 @@ var guardsOfTheOutbox = []guard{
 		{receiver, "case a.Status == 0:", "case false:"},
 	}, "httpfence", "TestAnAnswerThatACommitOfTheHandlersLeftOutIsNotMadeUp/SQLite"},
 	{"R3", "a transaction serves after its handler has returned", []edit{
-		{"internal/lent/tx.go", "\ttx.ended = true\n", ""},
+		{guarding, "\tg.ended = true\n", ""},
 	}, "httpfence", "TestATransactionIsOfNoUseOnceItsHandlerHasReturned/SQLite"},
 	{"R3", "every 412 is a stale epoch", []edit{
 		{sending, " && p.Type == httpfence.TypeStale:", ":"},
@@ -151,7 +152,7 @@ var guardsOfTheOutbox = []guard{
 		{"httpfence/handler.go", "context.WithTimeout(r.Context(), h.o.Wait)", "context.WithCancel(r.Context())"},
 	}, "httpfence", "TestTheWaitForATurnIsBoundedAndHasNoEffect/memory"},
 	{"R12", "a request waits for PostgreSQL's lock for ever", []edit{
-		{"httpfence/dialect.go", "d.lockTimeout(wait), idle.", "d.lockTimeout(wait+time.Hour), idle."},
+		{"internal/sqltx/postgres.go", "LockTimeout(l.Wait), l.Idle.", "LockTimeout(l.Wait+time.Hour), l.Idle."},
 	}, "httpfence", "TestTheWaitForATurnIsBoundedAndHasNoEffect/PostgreSQL"},
 	{"R12", "a request is begun whose client left while it waited for another process", []edit{
 		{"httpfence/sqlstore.go", "if err := ctx.Err(); err != nil { // the last", "if err := ctx.Err(); err != nil && false { // the last"},
@@ -160,7 +161,7 @@ var guardsOfTheOutbox = []guard{
 		{"httpfence/turns.go", "if err := ctx.Err(); err != nil { // both", "if err := ctx.Err(); err != nil && false { // both"},
 	}, "httpfence", "TestARequestWhoseClientHasLeftIsNotBegun/memory"},
 	{"R12", "a frozen receiver keeps its scope", []edit{
-		{"httpfence/dialect.go", "d.lockTimeout(wait), idle.Milliseconds())", "d.lockTimeout(wait), 1000*idle.Milliseconds())"},
+		{"internal/sqltx/postgres.go", "LockTimeout(l.Wait), l.Idle.Milliseconds())", "LockTimeout(l.Wait), 1000*l.Idle.Milliseconds())"},
 	}, "httpfence", "TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout"},
 	{"R12", "a handler of the receiver has no deadline", []edit{
 		{"httpfence/handler.go", "context.WithTimeout(ctx, h.o.HandlerTimeout)", "context.WithCancel(ctx)"},

@@ -8,9 +8,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/queue"
-	"github.com/epochfence/epochfence/internal/sqliteschema"
 	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 // Options say how a [Store] works. The zero Options work.
@@ -56,8 +55,8 @@ func Migrations(d Dialect, o Options) ([]Migration, error) {
 	return ms, nil
 }
 
-// lockTimeout bounds the wait of Migrate for the write lock, beside its context.
-const lockTimeout = 30 * time.Second
+// limits bound the wait of Open and Migrate for a lock, beside their contexts.
+var limits = sqltx.Limits{Wait: 30 * time.Second}
 
 // Migrate creates the tables, or brings them up to date, in one transaction. Of
 // concurrent calls one does it and the others wait. Tables that are up to date are
@@ -68,80 +67,10 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
-	defer cancel()
-	var conn *sql.Conn
-	err = patiently(ctx, func() (err error) { // its PRAGMAs may be in someone's way
-		conn, err = db.Conn(ctx)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("sqloutbox: migrate: connect: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	if err := migrate(ctx, conn, d, o); err != nil {
-		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `ROLLBACK`)
-		return fmt.Errorf("sqloutbox: migrate: %w", err)
+	if err := sqltx.Migrate(ctx, db, d.transactions(), schema(d, o), limits); err != nil {
+		return fmt.Errorf("sqloutbox: migrate %s: %w", d, err)
 	}
 	return nil
-}
-
-func migrate(ctx context.Context, conn *sql.Conn, d Dialect, o Options) error {
-	q, err := queue.Open(ctx, conn)
-	if err != nil {
-		return err
-	}
-	defer q.Wait()()
-	err = patiently(ctx, func() error {
-		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	v, err := version(ctx, conn, d, o)
-	if err != nil {
-		return err
-	}
-	err = schema(d, o).Upgrade(v, func(script string) error {
-		_, err := conn.ExecContext(ctx, script)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	_, err = conn.ExecContext(ctx, `COMMIT`)
-	return err
-}
-
-// patiently does what another connection may be in the way of, until it is not
-// or ctx ends.
-func patiently(ctx context.Context, do func() error) error {
-	tick := time.NewTicker(queue.Poll)
-	defer tick.Stop()
-	for {
-		err := do()
-		var e interface{ Code() int }
-		if err == nil || !errors.As(err, &e) || e.Code()&0xff != sqliteBusy {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("the write lock was not free: %w: %w", ctx.Err(), err)
-		}
-	}
-}
-
-const sqliteBusy = 5 // https://www.sqlite.org/rescode.html
-
-// version is the schema's, or 0 where there is none.
-func version(ctx context.Context, q sqliteschema.Querier, d Dialect, o Options) (int, error) {
-	v, err := d.version(ctx, q, schema(d, o).Table())
-	if err != nil {
-		return 0, fmt.Errorf("read the version of the schema: %w", err)
-	}
-	return v, nil
 }
 
 // What can be wrong with the tables.

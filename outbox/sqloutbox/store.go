@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sqltx"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -33,11 +34,7 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 	if err != nil {
 		return nil, err
 	}
-	v, err := version(ctx, db, d, o)
-	if err != nil {
-		return nil, fmt.Errorf("sqloutbox: open %s: %w", d, err)
-	}
-	if err := schema(d, o).Check(v); err != nil {
+	if _, err := sqltx.Open(ctx, db, d.transactions(), schema(d, o), limits); err != nil {
 		return nil, fmt.Errorf("sqloutbox: open %s: %w", d, err)
 	}
 	const (

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 // The savepoint that shows whether the handler's transaction is still ours.
@@ -38,7 +39,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 			return fmt.Errorf("sqlsink: commit: advance %s from %d back to %d", a.Partition, a.From, a.To)
 		}
 	}
-	err := s.transact(ctx, as, apply, func(ctx context.Context, t *transaction) error { return s.advanceAll(ctx, t, as) })
+	err := s.transact(ctx, as, apply, func(ctx context.Context, t *sqltx.Tx) error { return s.advanceAll(ctx, t, as) })
 	if err = s.explain(err); err != nil {
 		if len(as) == 1 {
 			return fmt.Errorf("sqlsink: commit %s: %w", as[0].Partition, err)
@@ -52,7 +53,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 // claim of h, and commits. See [epoch.Sink]. It excludes other writers like
 // [Sink.Commit].
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
-	err := s.transact(ctx, nil, apply, func(ctx context.Context, t *transaction) error { return s.hold(ctx, t, h) })
+	err := s.transact(ctx, nil, apply, func(ctx context.Context, t *sqltx.Tx) error { return s.hold(ctx, t, h) })
 	if err = s.explain(err); err != nil {
 		return fmt.Errorf("sqlsink: commit %s under its claim: %w", h.Partition, err)
 	}
@@ -62,47 +63,50 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 // transact runs apply in a transaction, then fenced, which checks the fences and
 // moves those of as, and commits.
 func (s *Sink) transact(ctx context.Context, as []epoch.Advance, apply func(context.Context, *Tx) error,
-	fenced func(context.Context, *transaction) error) error {
+	fenced func(context.Context, *sqltx.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	tx := s.newTx(ctx, as)
 	defer tx.end() // also when apply panics: rolls back whatever is open
-	applyErr := apply(tx.lent.Context(), tx)
-	tx.lent.Close()
-	if err := tx.settle(applyErr); err != nil {
+	applyErr := apply(tx.guard.Context(), tx)
+	tx.guard.Close()
+	if err := tx.judge(applyErr); err != nil {
 		return err
 	}
-	if !tx.begun {
-		if err := tx.t.begin(ctx); err != nil {
+	t := tx.guard.Tx()
+	if t == nil { // apply has written nothing
+		var err error
+		if t, err = s.transactions.Begin(ctx); err != nil {
 			return err
 		}
+		defer t.End()
 	}
 	// From here on nothing waits for anyone, and the context is looked at once
 	// more, right before COMMIT.
-	if err := fenced(context.WithoutCancel(ctx), tx.t); err != nil {
+	if err := fenced(context.WithoutCancel(ctx), t); err != nil {
 		return err
 	}
-	return tx.t.commit(ctx)
+	return t.Commit(ctx)
 }
 
 // hold looks whether the fence carries the claim of h, under a lock that keeps
 // another claim out until the transaction has ended.
-func (s *Sink) hold(ctx context.Context, t *transaction, h epoch.Hold) error {
-	f, err := s.read(ctx, t.conn, s.q.fence+s.d.forUpdate(), h.Partition)
+func (s *Sink) hold(ctx context.Context, t *sqltx.Tx, h epoch.Hold) error {
+	f, err := s.read(ctx, t.Conn, s.q.fence+s.d.forUpdate(), h.Partition)
 	if err != nil {
 		return err
 	}
 	return f.Holds(h)
 }
 
-func (s *Sink) advanceAll(ctx context.Context, t *transaction, as []epoch.Advance) error {
+func (s *Sink) advanceAll(ctx context.Context, t *sqltx.Tx, as []epoch.Advance) error {
 	if len(as) == 1 {
 		return s.advance(ctx, t, as[0], func(args ...any) (sql.Result, error) {
-			return t.conn.ExecContext(ctx, s.q.advance, args...)
+			return t.Conn.ExecContext(ctx, s.q.advance, args...)
 		})
 	}
-	stmt, err := t.conn.PrepareContext(ctx, s.q.advance)
+	stmt, err := t.Conn.PrepareContext(ctx, s.q.advance)
 	if err != nil {
 		return err
 	}
@@ -118,7 +122,7 @@ func (s *Sink) advanceAll(ctx context.Context, t *transaction, as []epoch.Advanc
 
 // advance moves one fence, or says why it may not. Rule R3: the refusal is an
 // error, which keeps Commit from its COMMIT.
-func (s *Sink) advance(ctx context.Context, t *transaction, a epoch.Advance, update func(args ...any) (sql.Result, error)) error {
+func (s *Sink) advance(ctx context.Context, t *sqltx.Tx, a epoch.Advance, update func(args ...any) (sql.Result, error)) error {
 	if a.Claim != (epoch.ClaimID{}) { // which a fence has that nobody has claimed
 		r, err := update(int64(a.To), int64(a.Mark), int64(a.To), int64(a.To),
 			a.Partition.Group, a.Partition.Topic, a.Partition.Number, a.Claim[:], int64(a.From))
@@ -126,7 +130,7 @@ func (s *Sink) advance(ctx context.Context, t *transaction, a epoch.Advance, upd
 			return err
 		}
 	}
-	f, err := s.read(ctx, t.conn, s.q.fence+s.d.forUpdate(), a.Partition)
+	f, err := s.read(ctx, t.Conn, s.q.fence+s.d.forUpdate(), a.Partition)
 	if err != nil {
 		return err
 	}

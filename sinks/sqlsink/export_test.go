@@ -1,4 +1,6 @@
 package sqlsink
 
+import "github.com/epochfence/epochfence/internal/sqltx"
+
 // Blameless lets tests judge codes that are hard to come by.
-var Blameless = sqlite{}.blameless
+var Blameless = sqltx.SQLite.Fault

@@ -60,7 +60,7 @@ func TestOpenSaysWhatIsWrongWithTheFile(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "no such directory", "app.db"))
 	_, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	wantError(t, err, "sqlsink: open SQLite:", "unable to open database file")
-	wantError(t, sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}), "sqlsink: migrate:", "unable to open database file")
+	wantError(t, sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}), "sqlsink: migrate SQLite:", "unable to open database file")
 }
 
 func TestOptionsOutOfRangeAreRefused(t *testing.T) {

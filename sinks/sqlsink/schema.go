@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 // Migration is one version of the schema. The script itself records that it was
@@ -46,50 +47,10 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := migrate(ctx, newSink(db, d, o)); err != nil {
-		return fmt.Errorf("sqlsink: migrate: %w", err)
+	if err := sqltx.Migrate(ctx, db, d.transactions(), schema(d, o), o.limits()); err != nil {
+		return fmt.Errorf("sqlsink: migrate %s: %w", d, err)
 	}
 	return nil
-}
-
-func migrate(ctx context.Context, s *Sink) error {
-	if err := s.patiently(ctx, s.join); err != nil {
-		return err
-	}
-	t := s.newTransaction()
-	defer t.end()
-	if err := t.begin(ctx); err != nil {
-		return err
-	}
-	v, err := s.version(ctx, t.conn)
-	if err != nil {
-		return err
-	}
-	err = schema(s.d, s.o).Upgrade(v, func(script string) error {
-		_, err := t.conn.ExecContext(ctx, script)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return t.commit(ctx)
-}
-
-func (s *Sink) version(ctx context.Context, q querier) (int, error) {
-	v, err := s.d.version(ctx, q, schema(s.d, s.o).Table())
-	if err != nil {
-		return 0, fmt.Errorf("read the version of the schema: %w", err)
-	}
-	return v, nil
-}
-
-// checkVersion refuses a schema that this program was not written for.
-func (s *Sink) checkVersion(ctx context.Context) error {
-	v, err := s.version(ctx, s.db)
-	if err != nil {
-		return err
-	}
-	return schema(s.d, s.o).Check(v)
 }
 
 // What can be wrong with the tables.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/queue"
 	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 // Options say how a sink works. The zero Options work.
@@ -26,6 +26,8 @@ type Options struct {
 }
 
 const maxLockTimeout = 24 * time.Hour
+
+func (o Options) limits() sqltx.Limits { return sqltx.Limits{Wait: o.LockTimeout} }
 
 func (o Options) withDefaults() (Options, error) {
 	if o.TablePrefix == "" {
@@ -46,12 +48,10 @@ func (o Options) withDefaults() (Options, error) {
 // Sink keeps fences in tables beside the user's own. It is safe for concurrent
 // use, holds no connection between calls, and needs no closing.
 type Sink struct {
-	db    *sql.DB
-	d     Dialect
-	o     Options
-	q     queries
-	turns chan struct{} // holds one while a transaction of the sink writes
-	queue *queue.Queue  // among the processes that write; of whoever has the turn
+	db           *sql.DB
+	d            Dialect
+	transactions *sqltx.DB
+	q            queries
 }
 
 var _ epoch.Sink[*Tx] = (*Sink)(nil)
@@ -60,45 +60,24 @@ var _ epoch.Sink[*Tx] = (*Sink)(nil)
 // database's settings and at the version of the tables, and changes nothing:
 // see [Migrate]. A file that is locked is waited for, up to
 // [Options.LockTimeout]; one that cannot be opened, or is no database, is an error
-// at once.
+// at once. Errors match [ErrNotMigrated], [ErrSchemaOlder] and [ErrSchemaNewer].
 func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	s := newSink(db, d, o)
-	err = s.patiently(ctx, func(ctx context.Context) error {
-		if err := d.settings(ctx, db); err != nil {
-			return err
-		}
-		if err := s.join(ctx); err != nil {
-			return err
-		}
-		return s.checkVersion(ctx)
-	})
+	transactions, err := sqltx.Open(ctx, db, d.transactions(), schema(d, o), o.limits())
 	if err != nil {
 		return nil, fmt.Errorf("sqlsink: open %s: %w", d, err)
 	}
-	return s, nil
-}
-
-func newSink(db *sql.DB, d Dialect, o Options) *Sink {
-	return &Sink{db: db, d: d, o: o, q: newQueries(d, o.TablePrefix), turns: make(chan struct{}, 1), queue: &queue.Queue{}}
-}
-
-// join takes the sink's place among the processes that wait for the write lock.
-func (s *Sink) join(ctx context.Context) (err error) {
-	if s.d.oneWriter() {
-		s.queue, err = queue.Open(ctx, s.db)
-	}
-	return err
+	return &Sink{db: db, d: d, transactions: transactions, q: newQueries(d, o.TablePrefix)}, nil
 }
 
 // Fence reads the fence of p, or returns [epoch.ErrMissing]. It waits for no
 // transaction.
 func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
 	var f epoch.Fence
-	err := s.patiently(ctx, func(ctx context.Context) (err error) {
+	err := s.transactions.Patiently(ctx, func(ctx context.Context) (err error) {
 		f, err = s.read(ctx, s.db, s.q.fence, p)
 		return err
 	})
@@ -112,7 +91,7 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 // transaction.
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	found := epoch.Fences{}
-	err := s.patiently(ctx, func(ctx context.Context) error {
+	err := s.transactions.Patiently(ctx, func(ctx context.Context) error {
 		conn, err := s.db.Conn(ctx)
 		if err != nil {
 			return err
@@ -154,18 +133,18 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 }
 
 func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
-	t := s.newTransaction()
-	defer t.end()
-	if err := t.begin(ctx); err != nil {
+	t, err := s.transactions.Begin(ctx)
+	if err != nil {
 		return err
 	}
+	defer t.End()
 	within := context.WithoutCancel(ctx) // the commit looks at ctx again
 	if lock := s.d.lockSeeds(); lock != "" {
-		if _, err := t.conn.ExecContext(ctx, lock); err != nil {
+		if _, err := t.Conn.ExecContext(ctx, lock); err != nil {
 			return err
 		}
 	}
-	known, err := s.topic(within, t.conn, starts[0].Partition.Group, starts[0].Partition.Topic)
+	known, err := s.topic(within, t.Conn, starts[0].Partition.Group, starts[0].Partition.Topic)
 	if err != nil {
 		return err
 	}
@@ -177,11 +156,11 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 		if _, ok := known[p]; ok {
 			continue
 		}
-		if _, err := t.conn.ExecContext(within, s.q.insert, p.Group, p.Topic, p.Number, f.Log, f.Source, int64(f.Next), int64(f.Mark)); err != nil {
+		if _, err := t.Conn.ExecContext(within, s.q.insert, p.Group, p.Topic, p.Number, f.Log, f.Source, int64(f.Next), int64(f.Mark)); err != nil {
 			return err
 		}
 	}
-	return t.commit(ctx)
+	return t.Commit(ctx)
 }
 
 // topic reads all fences of a group and topic.
@@ -213,13 +192,13 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 }
 
 func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
-	t := s.newTransaction()
-	defer t.end()
-	if err := t.begin(ctx); err != nil {
+	t, err := s.transactions.Begin(ctx)
+	if err != nil {
 		return epoch.Fence{}, err
 	}
+	defer t.End()
 	within := context.WithoutCancel(ctx) // the commit looks at ctx again
-	now, err := s.read(within, t.conn, s.q.fence+s.d.forUpdate(), c.Partition)
+	now, err := s.read(within, t.Conn, s.q.fence+s.d.forUpdate(), c.Partition)
 	if err != nil {
 		return epoch.Fence{}, err
 	}
@@ -233,13 +212,13 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	}
 	// The comparison stands in the statement too: whatever the locks are
 	// worth, no claim but the one that was seen is ever replaced.
-	r, err := t.conn.ExecContext(within, s.q.claim,
+	r, err := t.Conn.ExecContext(within, s.q.claim,
 		f.Generation, f.Owner, int64(f.Epoch), f.Claim[:], next, mark, applied,
 		c.Partition.Group, c.Partition.Topic, c.Partition.Number, int64(seen.Epoch), seen.Claim[:])
 	if err := oneRow(r, err); err != nil {
 		return epoch.Fence{}, err
 	}
-	return f, t.commit(ctx)
+	return f, t.Commit(ctx)
 }
 
 // errNoRow: a statement under a lock changed no row although the row read under
@@ -263,7 +242,7 @@ func oneRow(r sql.Result, err error) error {
 }
 
 // read reads one fence.
-func (s *Sink) read(ctx context.Context, q querier, query string, p epoch.Partition) (epoch.Fence, error) {
+func (s *Sink) read(ctx context.Context, q sqltx.Querier, query string, p epoch.Partition) (epoch.Fence, error) {
 	f := epoch.Fence{Origin: epoch.Origin{Partition: p}}
 	err := scan(q.QueryRowContext(ctx, query, p.Group, p.Topic, p.Number), &f)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -284,4 +263,24 @@ func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) er
 	}
 	copy(f.Claim[:], claim)
 	return nil
+}
+
+// explain marks a refusal that passes as [epoch.ErrTransient] and one that has to
+// do with the state of the database as [epoch.ErrUnhealthy], and adds what a person
+// can do.
+func (s *Sink) explain(err error) error {
+	for _, settled := range []error{epoch.ErrTransient, epoch.ErrUnhealthy, epoch.ErrEscaped} {
+		if errors.Is(err, settled) {
+			return err
+		}
+	}
+	var foreign *foreignError
+	if errors.As(err, &foreign) {
+		return err
+	}
+	fault := s.d.transactions().Fault(err)
+	if fault == nil || errors.Is(err, epoch.ErrInDoubt) && !errors.Is(fault, epoch.ErrUnhealthy) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", fault, err)
 }

@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/lent"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 // Tx is what a handler writes through: the methods of sqlc's DBTX for
@@ -27,100 +27,66 @@ import (
 type Tx struct {
 	s     *Sink
 	as    []epoch.Advance
-	t     *transaction
-	lent  *lent.Tx
-	begun bool
+	guard *sqltx.Guard
 }
 
 func (s *Sink) newTx(ctx context.Context, as []epoch.Advance) *Tx {
-	tx := &Tx{s: s, as: as, t: s.newTransaction()}
-	tx.lent = lent.New(ctx, lent.Terms{Package: "sqlsink", DB: s.db, Conn: tx.conn, Judge: tx.judge})
-	return tx
+	guard := s.transactions.Guard(ctx, sqltx.GuardConfig{Package: "sqlsink", Begin: s.begin, Explain: s.explain})
+	return &Tx{s: s, as: as, guard: guard}
 }
 
 // ExecContext runs a statement. See [sql.Tx.ExecContext].
 func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return tx.lent.ExecContext(ctx, query, args...)
+	return tx.guard.ExecContext(ctx, query, args...)
 }
 
 // PrepareContext prepares a statement for use in this transaction. See
 // [sql.Tx.PrepareContext].
 func (tx *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	return tx.lent.PrepareContext(ctx, query)
+	return tx.guard.PrepareContext(ctx, query)
 }
 
 // QueryContext runs a query. See [sql.Tx.QueryContext].
 func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return tx.lent.QueryContext(ctx, query, args...)
+	return tx.guard.QueryContext(ctx, query, args...)
 }
 
 // QueryRowContext runs a query for one row. See [sql.Tx.QueryRowContext].
 func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return tx.lent.QueryRowContext(ctx, query, args...)
+	return tx.guard.QueryRowContext(ctx, query, args...)
 }
 
-// conn begins the transaction if this is its first use, and otherwise looks
-// whether it is still there, where an error may have gone unseen.
-func (tx *Tx) conn(prepared bool) (*sql.Conn, error) {
-	switch {
-	case !tx.begun:
-		if err := tx.begin(); err != nil {
-			return nil, err
-		}
-		tx.begun = true
-	case prepared:
-		in, err := tx.s.d.inTransaction(context.WithoutCancel(tx.lent.Context()), tx.t.conn)
-		if err != nil {
-			return nil, err
-		}
-		if !in {
-			return nil, errNoneOpen
-		}
+// begin begins a transaction for a handler.
+func (s *Sink) begin(ctx context.Context) (*sqltx.Tx, error) {
+	t, err := s.transactions.Begin(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return tx.t.conn, nil
-}
-
-// errNoneOpen is an escape: that the handler has not committed cannot be told.
-var errNoneOpen = fmt.Errorf("%w: no transaction is open: either the handler has ended it, "+
-	"or the database has, and the error of a prepared statement was ignored", epoch.ErrEscaped)
-
-func (tx *Tx) begin() error {
-	ctx := tx.lent.Context()
-	if err := tx.t.begin(ctx); err != nil {
-		return err
+	if _, err := t.Conn.ExecContext(context.WithoutCancel(ctx), setSavepoint); err != nil {
+		t.End()
+		return nil, fmt.Errorf("begin: %w", err)
 	}
-	if _, err := tx.t.conn.ExecContext(context.WithoutCancel(ctx), setSavepoint); err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	return nil
-}
-
-// judge looks, after an error, whether the transaction is still there. If not,
-// the handler's next statement would be committed at once, without the fence.
-func (tx *Tx) judge(err error) (over bool, seen error) {
-	if tx.s.d.classify(err) == refused {
-		return false, err // it leaves the transaction alone
-	}
-	in, probeErr := tx.s.d.inTransaction(context.WithoutCancel(tx.lent.Context()), tx.t.conn)
-	return !in || probeErr != nil, tx.s.explain(err)
+	return t, nil
 }
 
 // end gives the connection back, rolled back unless the transaction was
 // committed.
 func (tx *Tx) end() {
-	tx.lent.Close()
-	tx.t.end()
+	tx.guard.Close()
+	if t := tx.guard.Tx(); t != nil {
+		t.End()
+	}
 }
 
-// settle judges what the handler did. It returns nil only if the transaction is
+// judge says what the handler did. It returns nil only if the transaction is
 // the one that was begun for it, all its writes in it.
-func (tx *Tx) settle(applyErr error) error {
-	gone := tx.lent.Gone()
-	if tx.begun {
-		_, err := tx.t.conn.ExecContext(context.Background(), releaseSavepoint)
+func (tx *Tx) judge(applyErr error) error {
+	gone := tx.guard.Gone()
+	if t := tx.guard.Tx(); t != nil {
+		_, err := t.Conn.ExecContext(context.Background(), releaseSavepoint)
 		switch {
 		case err == nil || gone != nil || tx.rolledBackBy(applyErr):
-		case tx.s.d.classify(err) != refused:
+		case tx.classify(err) != sqltx.Refused:
 			applyErr = cmp.Or(applyErr, err)
 		case applyErr != nil:
 			return fmt.Errorf("%w, and failed: %w", epoch.ErrEscaped, applyErr)
@@ -135,7 +101,7 @@ func (tx *Tx) settle(applyErr error) error {
 		return errors.Join(gone, applyErr) // whatever the handler made of it
 	case applyErr != nil && !tx.ours(applyErr):
 		return &foreignError{applyErr}
-	case applyErr != nil && tx.s.d.classify(applyErr) == doubtful && !errors.Is(applyErr, epoch.ErrInDoubt):
+	case applyErr != nil && tx.classify(applyErr) == sqltx.InDoubt && !errors.Is(applyErr, epoch.ErrInDoubt):
 		return fmt.Errorf("%w: %w", epoch.ErrInDoubt, applyErr)
 	case applyErr != nil:
 		return applyErr
@@ -145,12 +111,14 @@ func (tx *Tx) settle(applyErr error) error {
 	return nil
 }
 
+func (tx *Tx) classify(err error) sqltx.Class { return tx.s.d.transactions().Classify(err) }
+
 // ours reports whether err, which the handler returned, may come from this
 // transaction. If it is none of those that were seen, it may be of rows, or of a
 // prepared statement, if it is one of the driver's at all.
 func (tx *Tx) ours(err error) bool {
-	told, unseen := tx.lent.Told(err)
-	return told || unseen && tx.s.d.driverError(err)
+	told, unseen := tx.guard.Told(err)
+	return told || unseen && tx.s.d.transactions().FromDriver(err)
 }
 
 // foreignError is of something else than this transaction, and the handler's to
@@ -160,8 +128,8 @@ type foreignError struct{ error }
 func (e *foreignError) Unwrap() error { return e.error }
 
 // rolledBackBy reports whether err, which the handler may have met on a
-// statement it had prepared, where judge does not see it, explains that the
+// statement it had prepared, where the guard does not see it, explains that the
 // transaction is gone.
 func (tx *Tx) rolledBackBy(err error) bool {
-	return tx.lent.Prepared() && err != nil && tx.s.d.classify(err) != refused
+	return tx.guard.Prepared() && err != nil && tx.classify(err) != sqltx.Refused
 }

@@ -1,4 +1,4 @@
-package sqliteschema_test
+package sqltx_test
 
 import (
 	"database/sql"
@@ -8,8 +8,8 @@ import (
 
 	_ "modernc.org/sqlite"
 
-	"github.com/epochfence/epochfence/internal/sqliteschema"
 	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
@@ -34,7 +34,7 @@ func TestTablesAreBroughtUpFromAnyVersionAndSayTheirOwn(t *testing.T) {
 		exec := func(script string) error { _, err := db.ExecContext(t.Context(), script); return err }
 		version := func() int {
 			t.Helper()
-			v, err := sqliteschema.Version(t.Context(), db, "app_migration")
+			v, err := sqltx.SQLite.Version(t.Context(), db, "app_migration")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,18 +1,16 @@
-package sqlsink
+package sqltx
 
 import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"embed"
 	"errors"
 	"fmt"
 	"reflect"
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/sqliteschema"
-	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/queue"
 )
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
@@ -20,25 +18,24 @@ import (
 // code will do as well.
 var SQLite Dialect = sqlite{}
 
-//go:embed migrations/sqlite/*.sql
-var sqliteMigrations embed.FS
-
 type sqlite struct{}
 
 func (sqlite) String() string { return "SQLite" }
 
-func (sqlite) migrations() []sqlschema.Migration {
-	return sqlschema.Read(sqliteMigrations, "migrations/sqlite")
+func (sqlite) Version(ctx context.Context, q Querier, table string) (v int, err error) {
+	var there bool
+	err = q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
+	if err != nil || !there {
+		return 0, err
+	}
+	err = q.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM `+table).Scan(&v)
+	return v, err
 }
 
-func (sqlite) version(ctx context.Context, q querier, table string) (int, error) {
-	return sqliteschema.Version(ctx, q, table)
-}
-
-// settings insists on WAL. In the other modes a reader keeps a writer from
+// Settings insists on WAL. In the other modes a reader keeps a writer from
 // committing and a writer keeps readers out, so that COMMIT itself would have to
 // wait, and a frozen reader of the user's would stop every process.
-func (sqlite) settings(ctx context.Context, q querier) error {
+func (sqlite) Settings(ctx context.Context, q Querier) error {
 	var mode string
 	if err := q.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
 		return err
@@ -50,24 +47,20 @@ func (sqlite) settings(ctx context.Context, q querier) error {
 	return nil
 }
 
-// begin takes the file's write lock at once. A deferred transaction would take it
+// Begin takes the file's write lock at once. A deferred transaction would take it
 // at its first write and could fail there, after reading, with
 // SQLITE_BUSY_SNAPSHOT. https://www.sqlite.org/lang_transaction.html
-func (sqlite) begin() string { return `BEGIN IMMEDIATE` }
+func (sqlite) Begin(Limits) string { return `BEGIN IMMEDIATE` }
 
-func (sqlite) oneWriter() bool { return true }
+func (sqlite) LockMigrations() string { return `` }
 
-func (sqlite) written() string { return `PRAGMA data_version` }
+func (sqlite) Queue(ctx context.Context, q Querier) (*queue.Queue, error) { return queue.Open(ctx, q) }
 
-func (sqlite) forUpdate() string { return `` }
+func (sqlite) Written() string { return `PRAGMA data_version` }
 
-func (sqlite) lockSeeds() string { return `` }
-
-func (sqlite) now() string { return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')` }
-
-// inTransaction tries to begin one, which SQLite refuses within a transaction and
+// InTransaction tries to begin one, which SQLite refuses within a transaction and
 // without touching it.
-func (sqlite) inTransaction(ctx context.Context, conn *sql.Conn) (bool, error) {
+func (sqlite) InTransaction(ctx context.Context, conn *sql.Conn) (bool, error) {
 	_, err := conn.ExecContext(ctx, `BEGIN`)
 	var e interface{ Code() int }
 	if errors.As(err, &e) && e.Code() == sqliteError {
@@ -98,36 +91,36 @@ const (
 	sqliteNotADB    = 26
 )
 
-// classify follows https://www.sqlite.org/lang_transaction.html, "Response To
+// Classify follows https://www.sqlite.org/lang_transaction.html, "Response To
 // Errors Within A Transaction": after full, I/O error, out of memory, busy and
 // interrupt the transaction may have been rolled back. A COMMIT that fails with
 // an I/O error may have been written and not synced, and a crash may bring it
 // to light; all others are definite.
-func (sqlite) classify(err error) class {
+func (sqlite) Classify(err error) Class {
 	var e interface{ Code() int }
 	if !errors.As(err, &e) {
 		switch {
 		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-			return aborted // the driver interrupts
+			return Aborted // the driver interrupts
 		case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
-			return doubtful
+			return InDoubt
 		}
-		return refused
+		return Refused
 	}
 	switch e.Code() & 0xff { // the rest is the extended code
 	case sqliteBusy, sqliteLocked:
-		return busy
+		return Busy
 	case sqliteFull, sqliteNoMem, sqliteInterrupt, sqliteAbort:
-		return aborted
+		return Aborted
 	case sqliteIOErr, sqliteCorrupt, sqliteNotADB:
-		return doubtful
+		return InDoubt
 	}
-	return refused
+	return Refused
 }
 
-// driverError asks for SQLite's result code, and for the driver's package, as many
+// FromDriver asks for SQLite's result code, and for the driver's package, as many
 // an error has a code. Another file's cannot be told from this one's.
-func (sqlite) driverError(err error) bool {
+func (sqlite) FromDriver(err error) bool {
 	var e interface{ Code() int }
 	if !errors.As(err, &e) {
 		return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
@@ -147,7 +140,7 @@ var schemaDiffers = []string{
 	"no such table", "no such column", "no such view", "no such function", "has no column named", "values were supplied",
 }
 
-func (sqlite) blameless(err error) error {
+func (sqlite) Fault(err error) error {
 	var e interface {
 		error
 		Code() int

@@ -1,0 +1,96 @@
+package sqltx
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/queue"
+)
+
+// PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. A
+// driver whose errors have a method SQLState() string, and which takes several
+// statements in one Exec without parameters, will do as well.
+var PostgreSQL Dialect = postgres{}
+
+type postgres struct{}
+
+func (postgres) String() string { return "PostgreSQL" }
+
+func (postgres) Settings(context.Context, Querier) error { return nil }
+
+// Version does not ask to_regclass: within a transaction it can go on answering
+// what it did before another migration, from a cache that nothing has brought up to
+// date. Names without quotes are folded to lower case.
+func (postgres) Version(ctx context.Context, q Querier, table string) (v int, err error) {
+	var there bool
+	err = q.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = lower($1) AND pg_catalog.pg_table_is_visible(oid))`, table).Scan(&there)
+	if err != nil || !there {
+		return 0, err
+	}
+	err = q.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM `+table).Scan(&v)
+	return v, err
+}
+
+func (postgres) LockMigrations() string {
+	return `SELECT pg_advisory_xact_lock(7308895159)` // any number of our own
+}
+
+// Begin asks for READ COMMITTED, whatever the default: a statement that has
+// waited for a lock, and those after it, must see what its holder did.
+func (postgres) Begin(l Limits) string {
+	return fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s; SET LOCAL idle_in_transaction_session_timeout = %d`,
+		LockTimeout(l.Wait), l.Idle.Milliseconds())
+}
+
+// LockTimeout is the statement that bounds PostgreSQL's waits for locks in a
+// transaction.
+func LockTimeout(wait time.Duration) string {
+	return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, max(wait.Milliseconds(), 1))
+}
+
+// Queue is nil: PostgreSQL's locks are granted in order.
+func (postgres) Queue(context.Context, Querier) (*queue.Queue, error) { return nil, nil }
+
+func (postgres) Written() string { return `` }
+
+// InTransaction is true: after an error a transaction stays open and refuses everything.
+func (postgres) InTransaction(context.Context, *sql.Conn) (bool, error) { return true, nil }
+
+func (postgres) Classify(err error) Class {
+	switch {
+	case sqlState(err) != "":
+		if (postgres{}).Fault(err) != nil {
+			return Busy
+		}
+		return Aborted
+	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
+		return InDoubt
+	}
+	return Aborted
+}
+
+func (postgres) Fault(err error) error {
+	switch sqlState(err) {
+	case "55P03", "40P01", "40001": // lock_not_available, deadlock_detected, serialization_failure
+		return fmt.Errorf("%w: another transaction is in the way", epoch.ErrTransient)
+	}
+	return nil
+}
+
+func (postgres) FromDriver(err error) bool {
+	return sqlState(err) != "" || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func sqlState(err error) string {
+	var e interface{ SQLState() string }
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.SQLState()
+}
