@@ -57,6 +57,9 @@ var guardsOfTheOutbox = []guard{
 	{"R3", "a handler of the SQLite sink writes on where SQLite has rolled back", []edit{
 		{guarding, "if in && probeErr == nil {", "if in && probeErr == nil || true {"},
 	}, "sinks/sqlsink", "TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing"},
+	{"R3", "a handler of the SQLite sink writes on after ON CONFLICT ROLLBACK", []edit{
+		{guarding, "if in && probeErr == nil {", "if in && probeErr == nil || g.b.d.Classify(err) == Refused {"},
+	}, "sinks/sqlsink", "TestAHandlerThatGoesOnAfterOnConflictRollbackWritesNothing"},
 	{"R3", "an answer is stored for what its handler has rolled back", []edit{
 		{receiver, "if n, err := r.RowsAffected(); err != nil || n != 1 {", "if n, err := r.RowsAffected(); err != nil || n < 0 {"},
 	}, "httpfence", "TestAHandlerThatRollsBackByItselfHasFailedAndItsAnswerIsNotKept/SQLite"},

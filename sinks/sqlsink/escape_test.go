@@ -107,6 +107,26 @@ func TestAHandlerThatEndsItsTransactionIsFoundOutBeforeTheFenceMoves(t *testing.
 	}
 }
 
+func TestAHandlerThatGoesOnAfterOnConflictRollbackWritesNothing(t *testing.T) {
+	db := open(t, newFile(t))
+	s := newSink(t, db, sqlsink.Options{})
+	f := claim(t, s, 1)
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		const conflict = `INSERT OR ROLLBACK INTO effects (id, list, value) VALUES (1, 'l', 'v')`
+		if err := run(ctx, tx, conflict, conflict); err == nil {
+			t.Error("a duplicate key was accepted")
+		}
+		return run(ctx, tx, insert)
+	})
+	if !errors.Is(err, epoch.ErrEscaped) {
+		t.Errorf("err = %v, want ErrEscaped", err)
+	}
+	if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) != 0 {
+		t.Errorf("effects %q, %v, of a transaction that was rolled back", got, err)
+	}
+	wantNext(t, s, 0)
+}
+
 func TestAHandlersCommitIsFoundOutThoughItsContextEnds(t *testing.T) {
 	s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
 	f := claim(t, s, 1)
