@@ -11,28 +11,27 @@ import (
 // Source leases partitions to this process and reads them. Package
 // consumer/sourcetest holds the suite that every Source must pass.
 type Source interface {
-	// Run joins, and calls own on a goroutine of its own for each partition
-	// granted to this process, from grant to loss. It calls it for a partition
-	// only after the call for an earlier tenure of the same partition has
-	// returned, and never after Run has. When own returns early the partition is given up, where the
-	// source can do so, and otherwise left idle until it is lost.
+	// Run joins the group, and calls own for each partition that this process is
+	// granted, on a goroutine of its own. own runs until the partition is lost or has
+	// been given back. Two calls for one partition never overlap, and none is made
+	// after Run has returned. If own returns early the source gives the partition up,
+	// or, where it cannot, leaves it idle until it is lost.
 	//
-	// When ctx ends, Run drains: it asks for each partition back, waits for
-	// own to return, bounded in time, releases the leases and returns nil.
-	// An error means that the source cannot go on at all: it could not be
-	// reached at start, lacks a topic or refused us, or this member was fenced
-	// for good.
-	// Run is called once.
+	// When ctx ends, Run revokes all partitions, waits for own to return, bounded in
+	// time, releases the leases and returns nil. An error means that the source
+	// cannot go on at all: it could not be reached at start, lacks a topic, refused
+	// us, or this member was fenced for good. Run is called once.
 	Run(ctx context.Context, own func(ctx context.Context, t Tenure)) error
 }
 
-// Tenure is one process's time with one partition. There are two ways to lose
-// it. When it is to be drained, Draining is closed and Read ends; the batch in
-// hand may still commit, and then own must return. When it is lost, the context
-// given to own is cancelled with the cause: nothing can commit any more, and
-// the source makes sure of that before the lease can be anyone else's wherever
-// it can. Methods are safe for concurrent use, except that one Read runs at a
-// time.
+// Tenure is one process's time with one partition. It ends in one of two ways:
+//
+//   - The partition is revoked. Draining is closed and Read ends; the batch in hand
+//     may still commit, and then own must return.
+//   - The lease is lost. The context given to own is cancelled, with the cause. The
+//     source does so before anybody else can have the lease, wherever it can.
+//
+// Methods are safe for concurrent use, except that one Read runs at a time.
 type Tenure interface {
 	// Origin says which partition of which log this is and who leases it.
 	Origin() epoch.Origin
@@ -42,7 +41,7 @@ type Tenure interface {
 	// sooner. It is positive.
 	Term() time.Duration
 
-	// Draining is closed when the partition is asked back.
+	// Draining is closed when the partition is revoked.
 	Draining() <-chan struct{}
 
 	// Starts says where each partition that the topic has now begins under
@@ -51,41 +50,43 @@ type Tenure interface {
 	Starts(ctx context.Context, policy StartPolicy) ([]epoch.Start, error)
 
 	// Committed returns the position that the group had committed to the source
-	// through other consumers than these, and whether there is one. One that a
-	// process of ours has published is none: it belongs to fences that this sink
-	// does not have. It is asked at the first claim of the partition: whoever
-	// had it before has given it back.
+	// through consumers of another kind, and whether there is one. A position that
+	// Mirror has published does not count, in whatever process: it belongs to a
+	// fence that this sink does not have. It is asked at the first claim of the
+	// partition, when whoever had it before has given it back.
 	Committed(ctx context.Context) (at epoch.Position, ok bool, err error)
 
-	// Confirm asks the source whether this process still holds the lease,
-	// and returns the lease as it is held now. The fence is what the sink said
-	// before; its position is published to the source on the way, as by Mirror. The answer
-	// counts only if the tenure is still running when it arrives: otherwise,
-	// and whenever the source says that the lease is gone for good, the error
-	// is [ErrLost]. Any other error means "not known": ask again.
+	// Confirm asks whoever grants the leases whether this process still holds this
+	// one, and returns it as it is now. seen is the fence that the sink has just
+	// returned; its position is published on the way, as by Mirror.
+	//
+	// The error is [ErrLost] if the lease is known to be gone, and also if the tenure
+	// has ended by the time the answer arrives. Any other error means that it is not
+	// known: ask again.
 	Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error)
 
-	// Read yields the messages from the fence's position on, in order, in
-	// batches of whatever is ready. It ends without an error when the partition
-	// is revoked or ctx ends. What a batch refers to may be kept until the next
-	// one is asked for. Where the partition goes on without messages, a batch
-	// without any moves the position, so that a partition with nothing to apply
-	// keeps up with a log that loses its beginning. A gap between offsets is one
-	// that the source can explain; one that it cannot, and a position the log does
-	// not hold, is a [*PositionError]. Only where nothing was applied yet (the
-	// fence's Applied is false) and retention has passed the position, Read begins
-	// where the log begins. After an error Read has ended; it may be called again.
+	// Read yields the messages from the fence's position on, in order, in batches of
+	// whatever is ready. What a batch refers to may be kept until the next one is
+	// asked for. A batch without messages moves the position alone, so that a
+	// partition with nothing to apply keeps up with a log that loses its beginning.
+	//
+	// Read ends without an error when the partition is revoked or ctx ends. It ends
+	// with a [*PositionError] at a gap between offsets that the source cannot explain,
+	// and at a position that the log does not hold. There is one exception: if nothing
+	// was applied yet (the fence's Applied is false) and retention has passed the
+	// position, Read begins where the log begins. After an error it may be called
+	// again.
 	Read(ctx context.Context, from epoch.Fence) iter.Seq2[Batch, error]
 
-	// Mirror tells the source the position that the sink has committed, for
-	// those who look there. It never blocks; the source publishes the newest
-	// one when it suits, and at the end of the tenure. Nothing is decided by it.
+	// Mirror tells the source the position that the sink has committed, for people
+	// who look there. It never blocks; the source publishes the newest one when it
+	// suits, and at the end of the tenure. Nothing is decided by it.
 	//
-	// What the group had committed through other consumers is not taken back: as
-	// long as the position is below that, or the partition was not claimed (the
-	// fence's Epoch is zero), the source holds to theirs. A position below one
-	// that we have published ourselves is published: somebody has set the fence
-	// back, or the sink.
+	// It takes nothing back that the group had committed through consumers of another
+	// kind: it publishes nothing while the position is below theirs, or while the
+	// partition was never claimed (the fence's Epoch is zero). A position below one
+	// that we have published ourselves is published, as somebody has set the fence or
+	// the sink back.
 	Mirror(at epoch.Fence)
 }
 
@@ -127,11 +128,11 @@ func (b Batch) Position(n int) epoch.Position {
 type StartPolicy int
 
 const (
-	// StartCommitted goes on where the group had committed through other
-	// consumers, before it had a fence, and begins at the earliest message of a
-	// partition for which it had committed nothing. It is the zero value. What the group had committed
-	// is read when a partition is claimed for the first time: until then an old
-	// consumer may go on committing for it.
+	// StartCommitted goes on where the group had committed through consumers of
+	// another kind, before it had a fence, and begins at the earliest message of a
+	// partition for which it had committed nothing. What the group had committed is
+	// read when a partition is claimed for the first time: until then an old consumer
+	// may go on with it.
 	StartCommitted StartPolicy = iota
 
 	// StartEarliest begins at the earliest message the source has, whatever the
