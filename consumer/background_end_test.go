@@ -36,7 +36,7 @@ func TestThePartitionIsNotGivenBackBeforeWorkThatNobodyWaitsForHasEnded(t *testi
 		close(release)
 		p.end()
 		if err := <-answer; err == nil {
-			t.Error("committed after the partition was asked back")
+			t.Error("committed after the partition was revoked")
 		}
 		wantOne[consumer.Drained](p)
 	})
@@ -130,7 +130,7 @@ func TestDoIsRefusedFromTheMomentThePartitionIsAskedBack(t *testing.T) {
 }
 
 // The last work of a claim may come to an end only when the partition has been
-// asked back.
+// revoked.
 func TestWhatEndsTheClaimInADrainIsReportedAndRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
@@ -149,7 +149,7 @@ func TestWhatEndsTheClaimInADrainIsReportedAndRemembered(t *testing.T) {
 					calls++
 					_ = b.Do(ctx, note("x"))
 				}), options{}, memsink.Hooks{CommitHeld: func(ctx context.Context, h epoch.Hold, _ func() error) error {
-					<-ctx.Done() // by then the partition has been asked back
+					<-ctx.Done() // by then the partition has been revoked
 					var stale *epoch.StaleError
 					if errors.As(c.err, &stale) {
 						return &epoch.StaleError{Partition: h.Partition, Ours: h.Claim}

@@ -79,7 +79,7 @@ func frozenProcess(t *testing.T) {
 		done <- consumer.Run(ctx, log.Member("a"), sink, consumer.Each(func(ctx context.Context, tx *memsink.Tx, m consumer.Message, e epoch.Epoch) error {
 			if !frozen.Swap(true) {
 				fmt.Println("in the handler")
-				<-ctx.Done() // which it heeds
+				<-ctx.Done() // and returns then
 				<-time.After(50 * time.Millisecond)
 				return ctx.Err()
 			}

@@ -26,7 +26,7 @@ type Options struct {
 	Wait time.Duration
 
 	// HandlerTimeout bounds the context of the handler. A handler that does not
-	// heed it keeps its scope for as long as it takes. Zero means 30 s.
+	// return when it ends keeps its scope for as long as it takes. Zero means 30 s.
 	HandlerTimeout time.Duration
 
 	// Observe, if it is set, is told the outcome of each request, before it is

@@ -173,7 +173,7 @@ func (t *transaction) store(c Call, a Answer) error {
 	return nil
 }
 
-var errRolledBack = errors.New("the transaction was rolled back: by the handler, or by the database after a failure that the handler did not heed")
+var errRolledBack = errors.New("the transaction was rolled back: by the handler, or by the database after a failure that the handler has ignored")
 
 // blame explains why the answer of a handler cannot be stored.
 func (t *transaction) blame(status int, err error) error {

@@ -86,7 +86,7 @@
 //
 // # Drains
 //
-// When the partition is asked back or lost, requests under way end at once, and
+// When the partition is revoked or lost, requests under way end at once, and
 // the relay returns: a drain waits for no receiver. What they were for is sent again
 // by the next owner.
 package outbox

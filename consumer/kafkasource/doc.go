@@ -106,9 +106,8 @@
 //
 // When the context of Run ends, all partitions are drained, the positions are
 // published, and the member leaves the group: DrainTimeout at most, plus up to 30
-// s for a cluster that does not answer or a handler that does not heed its
-// context. A static member does not leave: its
-// partitions wait for the session timeout, or for the process to come back.
+// s for a cluster that does not answer, or a handler that does not return when its
+// context is cancelled. A static member does not leave: its partitions wait for the session timeout, or for the process to come back.
 //
 // # Permissions
 //

@@ -22,7 +22,7 @@ var (
 	errNoTopicID = errors.New("the broker does not fetch by topic id, which takes Kafka 3.1: " +
 		"a topic that was deleted and created again could not be told from the old one")
 
-	errDrainOverrun = errors.New("the partition was asked back and not given back in time")
+	errDrainOverrun = errors.New("the partition was revoked and not given back in time")
 	errRevoked      = errors.New("the group took the partition away")
 	errNewMember    = errors.New("the group let this member go and took it in as a new one")
 	errSilence      = errors.New("the group's coordinator has acknowledged nothing for too long")

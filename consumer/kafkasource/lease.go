@@ -17,7 +17,7 @@ type lease struct {
 	session   time.Duration
 	heartbeat time.Duration
 	rebalance time.Duration
-	drain     time.Duration // how long a partition that is asked back may take
+	drain     time.Duration // how long a partition that is revoked may take
 }
 
 // check fills in drain and refuses what leaves no room for a batch (R13).

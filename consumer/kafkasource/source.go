@@ -231,8 +231,8 @@ func (s *Source) close(cl *kgo.Client, end context.CancelFunc) {
 	cl.Close()
 }
 
-// linger waits for the tenures that were cancelled, but not for ever: a handler
-// that does not heed its context cannot be stopped.
+// linger waits for the tenures that were cancelled, but not for ever: nothing can
+// stop a handler that does not return when its context is cancelled.
 func (s *Source) linger() {
 	done := make(chan struct{})
 	go func() {

@@ -94,7 +94,7 @@ func (t *tenure) prepare() bool {
 	}
 }
 
-// whileHeld ends when the partition is asked back, too.
+// whileHeld ends when the partition is revoked, too.
 func (t *tenure) whileHeld(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {

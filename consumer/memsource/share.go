@@ -25,7 +25,7 @@ type kind struct {
 	places []place // in order
 	takes  []bool  // by member
 	free   []place
-	held   [][]*tenure // by member, without those that are asked back
+	held   [][]*tenure // by member, without those that are revoked
 	goal   []int       // by member: how many it is to hold
 }
 
@@ -140,7 +140,7 @@ func (g *Group) grant(m *Member, at place) {
 	g.broker.notify()
 }
 
-// drain asks for the lease back, and takes it when the term is over. A term of
+// drain revokes the lease, and takes it when the term is over. A term of
 // zero waits for ever.
 func (g *Group) drain(t *tenure, term time.Duration) {
 	if t.asked {

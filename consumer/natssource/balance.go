@@ -235,7 +235,7 @@ func (s *Source) decline(sl *slot) {
 	s.mu.Lock()
 	sl.declined = true
 	s.mu.Unlock()
-	s.log.Info("a partition was given up before it was asked back; it is left to others, or idle until a member joins or leaves", "stream", sl.stream, "partition", sl.number)
+	s.log.Info("a partition was given up before it was revoked; it is left to others, or idle until a member joins or leaves", "stream", sl.stream, "partition", sl.number)
 	notify(s.changed)
 }
 

@@ -95,7 +95,8 @@
 // A partition that is to be given back is drained within Term; after that its
 // tenure is cancelled. When the context of Run ends, all are, and then the
 // leases are released and the others hear of it at once: Term at most, and some seconds
-// more for a server that does not answer or a handler that does not heed its context.
+// more for a server that does not answer, or a handler that does not return when its
+// context is cancelled.
 // A member that is killed is missed when its first lease runs out, LeaseTTL after the
 // last renewal; the server looks every 250 ms to 1 s.
 //

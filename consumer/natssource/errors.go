@@ -10,7 +10,7 @@ import (
 var (
 	errTaken        = errors.New("the lease is no longer ours in the bucket")
 	errRanOut       = errors.New("the bucket has acknowledged no renewal for nine tenths of the lease's TTL")
-	errDrainOverrun = errors.New("the partition was asked back and not given back in time")
+	errDrainOverrun = errors.New("the partition was revoked and not given back in time")
 	errOtherStream  = errors.New("the stream was deleted and created again")
 	errEnded        = errors.New("the tenure has ended")
 	errReading      = errors.New("natssource: one Read of a tenure at a time")

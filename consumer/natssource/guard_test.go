@@ -133,12 +133,12 @@ func TestPartitionsAreGivenBackOneAfterTheOther(t *testing.T) {
 		}
 		return n
 	}
-	eventually(t, "one is asked back", func() bool { return drained() > 0 })
+	eventually(t, "one is revoked", func() bool { return drained() > 0 })
 	for range 3 {
 		a.source.balance()
 	}
 	if n := drained(); n != 1 {
-		t.Errorf("%d are asked back at a time", n)
+		t.Errorf("%d are revoked at a time", n)
 	}
 	close(slow)
 }

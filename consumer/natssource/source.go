@@ -285,11 +285,11 @@ func (s *Source) ensureBucket(ctx context.Context) error {
 	return s.bucket.ensure(ctx, first.CachedInfo().Config.Replicas)
 }
 
-// lingerLimit bounds how long Run waits for a handler that does not heed its
-// context.
+// lingerLimit bounds how long Run waits for a handler that does not return when its
+// context is cancelled.
 const lingerLimit = 5 * time.Second
 
-// drainAll asks for every partition back, and cancels what takes too long.
+// drainAll revokes every partition, and cancels what takes too long.
 func (s *Source) drainAll() {
 	for _, t := range s.running() {
 		t.drain() // which is cut off after the term

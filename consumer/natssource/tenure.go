@@ -98,7 +98,7 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.
 	}
 }
 
-// whileHeld ends when the partition is lost, or asked back.
+// whileHeld ends when the partition is lost, or revoked.
 func (t *tenure) whileHeld(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	if t.isDraining() || t.ctx.Err() != nil {
@@ -124,7 +124,7 @@ func (t *tenure) Mirror(at epoch.Fence) {
 	t.position, t.known = at, true
 }
 
-// drain asks for the partition back. A drain that takes longer than the term
+// drain revokes the partition. A drain that takes longer than the term
 // costs the tenure.
 func (t *tenure) drain() {
 	t.asked()

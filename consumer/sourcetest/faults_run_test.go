@@ -43,7 +43,7 @@ var runFaults = []fault{{
 	},
 }, {
 	name:  "never drains",
-	claim: "a partition that is asked back goes to the next",
+	claim: "a partition that is revoked goes to the next",
 	world: func(b *broken) {
 		b.tenure = func(t tenure) consumer.Tenure {
 			t.draining = make(chan struct{})
@@ -94,7 +94,7 @@ var runFaults = []fault{{
 	},
 }, {
 	name:  "does not wait for own",
-	claim: "a partition that is asked back goes to the next",
+	claim: "a partition that is revoked goes to the next",
 	alone: true,
 	world: func(b *broken) {
 		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {

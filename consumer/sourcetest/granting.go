@@ -91,7 +91,7 @@ var granting = []history{{
 		}
 	},
 }, {
-	claim: "a partition that is asked back goes to the next only when own has returned",
+	claim: "a partition that is revoked goes to the next only when own has returned",
 	rules: "R7",
 	story: func(w *world) {
 		topic := w.newTopic(2)
@@ -154,7 +154,7 @@ var granting = []history{{
 		other.confirm(after(from, ms[1]))
 		w.never(other, "another tenure is lost", other.ctx.Done())
 		if other.asked() {
-			w.fail("%s was asked back", other.name())
+			w.fail("%s was revoked", other.name())
 		}
 		p.leave()
 	},

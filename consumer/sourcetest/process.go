@@ -213,7 +213,7 @@ func (p *process) leave() {
 }
 
 // follow gives back what is held by hand, and what will be, as soon as it is
-// asked back or lost.
+// revoked or lost.
 func (p *process) follow() {
 	p.w.mu.Lock()
 	p.byHand = false
@@ -245,7 +245,7 @@ func (p *process) giveAll() {
 // give makes own return.
 func (g *grant) give() { g.once.Do(func() { close(g.back) }) }
 
-// asked reports whether the partition is asked back.
+// asked reports whether the partition is revoked.
 func (g *grant) asked() bool {
 	select {
 	case <-g.Draining():
@@ -255,7 +255,7 @@ func (g *grant) asked() bool {
 	}
 }
 
-// ending reports whether the partition is asked back or lost.
+// ending reports whether the partition is revoked or lost.
 func (g *grant) ending() bool { return g.asked() || g.ctx.Err() != nil }
 
 // name is how messages call the grant.
@@ -268,14 +268,14 @@ func (g *grant) bound() (context.Context, context.CancelFunc) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// waitDraining waits until the partition is asked back.
+// waitDraining waits until the partition is revoked.
 func (g *grant) waitDraining() {
 	select {
 	case <-g.Draining():
 	case <-g.ctx.Done():
 		g.fail("%s was lost, not drained: %v", g.name(), context.Cause(g.ctx))
 	case <-g.p.w.ctx.Done():
-		g.p.w.fail("%s was not asked back within %v", g.name(), g.p.w.patience)
+		g.p.w.fail("%s was not revoked within %v", g.name(), g.p.w.patience)
 	}
 }
 

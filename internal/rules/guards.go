@@ -182,7 +182,7 @@ var guardsOfTheRest = []guard{
 	{"R5", "nobody looks at a partition that has nothing to commit", []edit{
 		{idling, "\t\treturn c.next\n", "\t\treturn time.Now().Add(time.Hour)\n"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/within two terms, by a look now and then"},
-	{"R5", "a sink that says that its server may be another one is not heeded", []edit{
+	{"R5", "a sink that says that its server may be another one is ignored", []edit{
 		{idling, "replaced: l.run.sink.Replaced(),", "replaced: nil,"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/at once, if the sink notices"},
 	{"R5", "one fence that went back says nothing of the others", []edit{
@@ -229,7 +229,7 @@ var guardsOfTheRest = []guard{
 	{"R6", "a partition is given back while work beside it goes on", []edit{
 		{aside, "\t<-b.returned\n", ""},
 	}, "consumer", "TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned"},
-	{"R6", "work is begun after the partition was asked back", []edit{
+	{"R6", "work is begun after the partition was revoked", []edit{
 		{aside, "\tif b.ctx.Err() != nil || !b.calls.enter() {", "\tif !b.calls.enter() {"},
 		{aside, "\tif b.ctx.Err() != nil { // as", "\tif false { // as"},
 		{aside, "context.AfterFunc(b.ctx, func() { abort(errClaimEnded) })()", "context.AfterFunc(context.Background(), func() { abort(errClaimEnded) })()"},
