@@ -201,7 +201,7 @@ func (b *background[TX]) judge(err error) {
 	v, refused := refusal(err)
 	switch {
 	case err == nil:
-	case errors.Is(err, epoch.ErrEscaped):
+	case errors.Is(err, epoch.ErrTxEndedByHandler):
 		b.owner.run.endedTx(b.hold.Partition, err) // whatever the owner is at: never again
 		b.end(outcome{action: haltForGood, err: err})
 	case refused == b.hold.Partition:

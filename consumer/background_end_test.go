@@ -137,7 +137,7 @@ func TestWhatEndsTheClaimInADrainIsReportedAndRemembered(t *testing.T) {
 		want func(p *process) int
 	}{
 		"in doubt": {epoch.ErrInDoubt, func(p *process) int { return len(seen[consumer.InDoubt](p)) }},
-		"escaped":  {epoch.ErrEscaped, func(p *process) int { return len(seen[consumer.Halted](p)) }},
+		"escaped":  {epoch.ErrTxEndedByHandler, func(p *process) int { return len(seen[consumer.Halted](p)) }},
 		"stale":    {&epoch.StaleError{}, func(p *process) int { return len(seen[consumer.Stale](p)) }},
 	} {
 		t.Run(name, func(t *testing.T) {

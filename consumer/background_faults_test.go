@@ -134,11 +134,11 @@ func TestWorkThatCommitsByItselfHaltsThePartitionUntilARestart(t *testing.T) {
 				p := r.start("a", each(handle).Background(func(ctx context.Context, b beside) {
 					calls++
 					r.pass(time.Minute)
-					if err := b.Do(ctx, note("x")); !errors.Is(err, epoch.ErrEscaped) {
+					if err := b.Do(ctx, note("x")); !errors.Is(err, epoch.ErrTxEndedByHandler) {
 						t.Errorf("Do = %v", err)
 					}
 					<-ctx.Done()
-				}), options{HaltMin: time.Hour, HaltMax: time.Hour}, besideOnly(func(func() error) error { return fmt.Errorf("commit: %w", epoch.ErrEscaped) }))
+				}), options{HaltMin: time.Hour, HaltMax: time.Hour}, besideOnly(func(func() error) error { return fmt.Errorf("commit: %w", epoch.ErrTxEndedByHandler) }))
 				synctest.Wait()
 				for range 3 {
 					g.Grant(p.member, r.log.Name(), 0)
@@ -152,7 +152,7 @@ func TestWorkThatCommitsByItselfHaltsThePartitionUntilARestart(t *testing.T) {
 				}
 				found := false
 				for _, h := range seen[consumer.Halted](p) {
-					found = found || errors.Is(h.Err, epoch.ErrEscaped) && h.RetryIn == 0
+					found = found || errors.Is(h.Err, epoch.ErrTxEndedByHandler) && h.RetryIn == 0
 				}
 				if !found {
 					t.Errorf("no halt until restart: %v", p.events)
@@ -268,13 +268,13 @@ func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *te
 			},
 			CommitHeld: func(context.Context, epoch.Hold, func() error) error {
 				r.pass(2 * time.Second)
-				return epoch.ErrEscaped
+				return epoch.ErrTxEndedByHandler
 			},
 		}})
 		work := func(ctx context.Context, b beside) {
 			calls++
 			<-begun
-			if err := b.Do(context.WithoutCancel(ctx), note("x")); !errors.Is(err, epoch.ErrEscaped) {
+			if err := b.Do(context.WithoutCancel(ctx), note("x")); !errors.Is(err, epoch.ErrTxEndedByHandler) {
 				t.Errorf("Do = %v", err)
 			}
 			close(escaped)
@@ -290,7 +290,7 @@ func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *te
 			return consumer.Run(ctx, p.member, p.sink, each(record).Background(work), o)
 		})
 		r.pass(time.Hour)
-		if h := wantOne[consumer.Halted](p); !errors.Is(h.Err, epoch.ErrEscaped) || h.RetryIn != 0 {
+		if h := wantOne[consumer.Halted](p); !errors.Is(h.Err, epoch.ErrTxEndedByHandler) || h.RetryIn != 0 {
 			t.Errorf("%+v", h)
 		}
 		p.end()

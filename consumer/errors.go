@@ -14,9 +14,9 @@ var ErrLost = errors.New("lease lost")
 // What can be wrong between a position and a log. Errors of type
 // [*PositionError] match them with [errors.Is].
 var (
-	// ErrPassedBy: the log now begins above the position; retention or a
+	// ErrOffsetExpired: the log now begins above the position; retention or a
 	// deletion of records took messages that were never applied.
-	ErrPassedBy = errors.New("messages were deleted before they were applied")
+	ErrOffsetExpired = errors.New("messages were deleted before they were applied")
 
 	// ErrTruncated: the log ends below the position, or was rewritten below
 	// it: messages that were applied are no longer, or no longer the same, in
@@ -31,7 +31,7 @@ var (
 // Nothing is skipped: a person decides.
 type PositionError struct {
 	Partition epoch.Partition
-	Kind      error        // ErrPassedBy, ErrTruncated or ErrOutOfOrder
+	Kind      error        // ErrOffsetExpired, ErrTruncated or ErrOutOfOrder
 	Position  epoch.Offset // where the fence is
 	Found     epoch.Offset // what the log has instead: its beginning, its end, or the offset that came
 }

@@ -270,14 +270,14 @@ func TestAHandlerThatEndsTheTransactionHaltsThePartitionForGood(t *testing.T) {
 		p := r.start("a", each(record), options{}, memsink.Hooks{
 			Commit: func(context.Context, []epoch.Advance, func() error) error {
 				calls.Add(1)
-				return fmt.Errorf("commit: %w", epoch.ErrEscaped)
+				return fmt.Errorf("commit: %w", epoch.ErrTxEndedByHandler)
 			},
 		})
 		r.pass(24 * time.Hour)
 		if n := calls.Load(); n != 1 {
 			t.Errorf("the handler was let loose %d times", n)
 		}
-		if h := wantOne[consumer.Halted](p); !errors.Is(h.Err, epoch.ErrEscaped) || h.RetryIn != 0 {
+		if h := wantOne[consumer.Halted](p); !errors.Is(h.Err, epoch.ErrTxEndedByHandler) || h.RetryIn != 0 {
 			t.Errorf("halted: %+v", h)
 		}
 		p.end()
@@ -388,8 +388,8 @@ func TestAPartitionWhoseFenceIsOfAnotherLogOrLeaseHaltsAndTheOthersGoOn(t *testi
 // R10: nothing is skipped in silence.
 func TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers(t *testing.T) {
 	for kind, damage := range map[error]func(r *rig){
-		consumer.ErrPassedBy:  func(r *rig) { r.fill(0, 9); r.log.Trim(0, 8) },
-		consumer.ErrTruncated: func(r *rig) { r.log.Truncate(0, 2) },
+		consumer.ErrOffsetExpired: func(r *rig) { r.fill(0, 9); r.log.Trim(0, 8) },
+		consumer.ErrTruncated:     func(r *rig) { r.log.Truncate(0, 2) },
 	} {
 		t.Run(kind.Error(), func(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {

@@ -33,7 +33,7 @@ func (e *maskedError) Error() string { return e.err.Error() }
 
 func (e *maskedError) Is(target error) bool {
 	switch target {
-	case epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrEscaped:
+	case epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler:
 		return false
 	}
 	return errors.Is(e.err, target)

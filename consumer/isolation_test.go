@@ -219,7 +219,7 @@ func TestAnEscapedHandlerIsNotLetLooseAgainByARebalance(t *testing.T) {
 		p := r.start("a", each(record), options{MaxBatch: 10}, memsink.Hooks{
 			Commit: func(context.Context, []epoch.Advance, func() error) error {
 				calls.Add(1)
-				return fmt.Errorf("commit: %w", epoch.ErrEscaped)
+				return fmt.Errorf("commit: %w", epoch.ErrTxEndedByHandler)
 			},
 		})
 		synctest.Wait()
@@ -437,7 +437,7 @@ func TestAHandlersErrorIsNeverTakenForTheSinks(t *testing.T) {
 		"stale, of another database, for this partition": func(p epoch.Partition) error { return &epoch.StaleError{Partition: p} },
 		"stale, of another database, for another":        func(epoch.Partition) error { return &epoch.StaleError{} },
 		"in doubt, of another database":                  func(epoch.Partition) error { return fmt.Errorf("ledger: %w", epoch.ErrInDoubt) },
-		"escaped":                                        func(epoch.Partition) error { return fmt.Errorf("ledger: %w", epoch.ErrEscaped) },
+		"escaped":                                        func(epoch.Partition) error { return fmt.Errorf("ledger: %w", epoch.ErrTxEndedByHandler) },
 		"lost":                                           func(epoch.Partition) error { return fmt.Errorf("ledger: %w", consumer.ErrLost) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -87,7 +87,7 @@ func (p policy) judge(tried []trial, r result) []verdict {
 	case err == nil:
 		return each(tried, verdict{action: advance})
 
-	case errors.Is(err, epoch.ErrEscaped):
+	case errors.Is(err, epoch.ErrTxEndedByHandler):
 		// What the handler wrote may be committed without the fence. Trying
 		// again would write it again.
 		return each(tried, verdict{action: haltForGood, err: err})

@@ -48,7 +48,7 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 	stale := &epoch.StaleError{Partition: partitionNo(1)}
 	moved := &epoch.MovedError{Partition: partitionNo(1)}
 	missing := &epoch.MissingError{Partition: partitionNo(1)}
-	ended := fmt.Errorf("sink: %w", epoch.ErrEscaped)
+	ended := fmt.Errorf("sink: %w", epoch.ErrTxEndedByHandler)
 
 	for _, c := range []struct {
 		claim string

@@ -46,10 +46,10 @@ var (
 	// handler may return it too, for whatever it cannot work without.
 	ErrUnhealthy = errors.New("unhealthy database")
 
-	// ErrEscaped: the handler left the fenced transaction, by a COMMIT or
+	// ErrTxEndedByHandler: the handler left the fenced transaction, by a COMMIT or
 	// ROLLBACK of its own. What it wrote may be committed without the fence.
 	// Only a change to the handler helps.
-	ErrEscaped = errors.New("handler ended the fenced transaction")
+	ErrTxEndedByHandler = errors.New("handler ended the fenced transaction")
 )
 
 // StaleError is the refusal of a claim that is no longer, or never was, the one

@@ -12,7 +12,7 @@ import (
 func TestEachRefusalIsItsOwnAndSaysWhatItIsAbout(t *testing.T) {
 	all := []error{
 		epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrLogChanged,
-		epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrEscaped,
+		epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler,
 	}
 	held := epoch.Fence{Origin: at, Epoch: 6, Claim: other, Owner: "B"}
 	for _, c := range []struct {

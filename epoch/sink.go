@@ -57,7 +57,7 @@ type Sink[TX any] interface {
 	//     refused, about the first refused partition in key order;
 	//   - [ErrInDoubt] where it is not known whether the transaction was committed,
 	//     and where the connection was lost, unless the handler broke it;
-	//   - [ErrEscaped] where the handler ended the transaction by itself;
+	//   - [ErrTxEndedByHandler] where the handler ended the transaction by itself;
 	//   - [ErrTransient] or [ErrUnhealthy], beside the database's own error, for what
 	//     it refused, statements of the handler included.
 	Commit(ctx context.Context, as []Advance, apply func(ctx context.Context, tx TX) error) error

@@ -66,7 +66,7 @@
 // transaction markers and aborted transactions leave. The position passes a marker
 // at the end of what there is: lag comes down to zero, and a topic that nobody
 // writes to any more has lost nothing when retention takes the marker. A position below the start
-// of the log is [consumer.ErrPassedBy]; one above its end, or in a part that was
+// of the log is [consumer.ErrOffsetExpired]; one above its end, or in a part that was
 // rewritten, is [consumer.ErrTruncated]; a topic that was created again is an
 // [*epoch.LogChangedError], and so is the next claim, until somebody has decided
 // where to go on: the process itself need not be restarted. Nothing is skipped.

@@ -71,7 +71,7 @@ func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err err
 		case lerr != nil:
 			return fmt.Errorf("kafkasource: read %s at offset %d: %w, and what the log holds could not be learnt: %w", from.Partition, at, err, lerr)
 		case at < start:
-			return position(consumer.ErrPassedBy, at, start)
+			return position(consumer.ErrOffsetExpired, at, start)
 		case at > end:
 			return position(consumer.ErrTruncated, at, end)
 		}

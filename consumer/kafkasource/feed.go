@@ -89,7 +89,7 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 		// Between two offsets the broker leaves out what compaction and
 		// aborted transactions took. Not so below the start of the log.
 		if r.Offset > f.next && p.LogStartOffset > f.next && !f.fresh {
-			err = &misfitError{consumer.ErrPassedBy, f.next, p.LogStartOffset}
+			err = &misfitError{consumer.ErrOffsetExpired, f.next, p.LogStartOffset}
 			break
 		}
 		f.next, f.epoch, f.fresh = r.Offset+1, r.LeaderEpoch, false

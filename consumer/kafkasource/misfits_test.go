@@ -34,7 +34,7 @@ func TestAPositionThatRetentionHasPassedByIsAnError(t *testing.T) {
 			r.Fatal(err)
 		}
 		_, err := r.readUntil(one, r.fence(one, 10), 1)
-		wantPosition(t, err, consumer.ErrPassedBy, 10, 30)
+		wantPosition(t, err, consumer.ErrOffsetExpired, 10, 30)
 		if got, err := r.readUntil(one, r.fence(one, 30), 20); err != nil || !slices.Equal(got, sequence(30, 50)) {
 			r.Errorf("Read again from where the log begins: %v, %v", got, err)
 		}

@@ -42,7 +42,7 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer
 	for {
 		err := t.readFrom(ctx, from, yield)
 		var misfit *consumer.PositionError
-		if from.Applied || !errors.As(err, &misfit) || !errors.Is(err, consumer.ErrPassedBy) || misfit.Position != from.Next {
+		if from.Applied || !errors.As(err, &misfit) || !errors.Is(err, consumer.ErrOffsetExpired) || misfit.Position != from.Next {
 			return err
 		}
 		from.Next, from.Mark = misfit.Found, epoch.NoMark // nothing was applied yet, so nothing is lost

@@ -79,7 +79,7 @@ func TestRealRetentionPassingUsByHalts(t *testing.T) {
 	h.trim(0, 25)
 
 	b := h.start("b")
-	wantPosition(t, awaitHalt[*consumer.PositionError](b), consumer.ErrPassedBy, 10, 25)
+	wantPosition(t, awaitHalt[*consumer.PositionError](b), consumer.ErrOffsetExpired, 10, 25)
 	b.stop()
 	if got := len(h.applied(0)); got != 10 {
 		t.Errorf("%d messages applied, want the 10 of before", got)

@@ -93,7 +93,7 @@ func (p *part) endOf(leaderEpoch epoch.Mark) epoch.Offset {
 // why the position is not one of this log.
 func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) (b consumer.Batch, ready bool, err error) {
 	if at < p.begin {
-		return b, false, &consumer.PositionError{Partition: of, Kind: consumer.ErrPassedBy, Position: at, Found: p.begin}
+		return b, false, &consumer.PositionError{Partition: of, Kind: consumer.ErrOffsetExpired, Position: at, Found: p.begin}
 	}
 	if end := p.endOf(mark); at > end {
 		return b, false, &consumer.PositionError{Partition: of, Kind: consumer.ErrTruncated, Position: at, Found: end}

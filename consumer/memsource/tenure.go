@@ -209,7 +209,7 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.
 		for {
 			batch, changed, err := t.fetch(next, mark)
 			var misfit *consumer.PositionError
-			if fresh && errors.As(err, &misfit) && errors.Is(err, consumer.ErrPassedBy) {
+			if fresh && errors.As(err, &misfit) && errors.Is(err, consumer.ErrOffsetExpired) {
 				next, mark = misfit.Found, epoch.NoMark
 				continue
 			}

@@ -92,7 +92,7 @@ func (r *reader) expiredInside(ctx context.Context, info *jetstream.StreamInfo, 
 		if uint64(m.Offset) != next {
 			lost, err := r.mayHaveExpired(ctx, info, next, since)
 			if lost {
-				err = r.misfit(consumer.ErrPassedBy, next, uint64(m.Offset))
+				err = r.misfit(consumer.ErrOffsetExpired, next, uint64(m.Offset))
 			}
 			if err != nil {
 				return i, err

@@ -47,7 +47,7 @@ func TestALeaderThatHasNotStoredTheMessageYetExplainsNoGap(t *testing.T) {
 	if good != 0 {
 		t.Errorf("%d messages behind the gap are handed on", good)
 	}
-	wantMisfit(t, err, consumer.ErrPassedBy, 2, 3)
+	wantMisfit(t, err, consumer.ErrOffsetExpired, 2, 3)
 }
 
 // A message that never expires holds the stream's beginning where it is, while
@@ -69,10 +69,10 @@ func TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver(t *testin
 		return info.State.Msgs == 1 && info.State.FirstSeq == 1
 	})
 	r.publish(1, "other")
-	wantMisfit(t, r.read(r.fence(0, lost)).fails(), consumer.ErrPassedBy, lost, lost+2) // settled
+	wantMisfit(t, r.read(r.fence(0, lost)).fails(), consumer.ErrOffsetExpired, lost, lost+2) // settled
 	r.log.settleEvery = time.Hour
 	next := r.publish(0, "next")
-	wantMisfit(t, r.read(r.fence(0, lost)).fails(), consumer.ErrPassedBy, lost, next)
+	wantMisfit(t, r.read(r.fence(0, lost)).fails(), consumer.ErrOffsetExpired, lost, next)
 	// Who has read all is not concerned, however quiet it was.
 	r.log.settleEvery = 20 * time.Millisecond
 	g := r.read(r.fence(2, next+1))

@@ -119,7 +119,7 @@
 //     one it was. A stream that was created again is an [*epoch.LogChangedError].
 //   - A gap is handed on once the stream was seen to begin no later than the gap,
 //     after the message behind it had arrived. A position that retention or a
-//     purge has passed is [consumer.ErrPassedBy]: also that of a partition
+//     purge has passed is [consumer.ErrOffsetExpired]: also that of a partition
 //     which may have lost nothing, where nobody can tell, as when the group was
 //     away for longer than the stream keeps messages. What went from inside the
 //     stream is passed over, as in a compacted log: messages that somebody deleted or
@@ -144,7 +144,7 @@
 // In the mirror both look the same. A gap in which sequences are missing is handed on if
 // the origin still begins no later than the gap, or did so while the mirror had it and this process
 // has asked, which it does every 5 s. Otherwise nobody can tell, and the
-// partition halts with [consumer.ErrPassedBy]. So a group that reads a mirror should not be behind it
+// partition halts with [consumer.ErrOffsetExpired]. So a group that reads a mirror should not be behind it
 // by more than the origin keeps, where the mirror has a filter, or messages are
 // deleted from the origin; a mirror that has all sequences can be read from
 // its beginning. A stream with sources numbers its messages itself, and shows no gap

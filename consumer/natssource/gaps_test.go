@@ -38,11 +38,11 @@ func TestAPositionBelowTheStreamsBeginningIsPassedBy(t *testing.T) {
 	r.publish(0, numbered(0, 10)...)
 	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(5)))
 	r.log.settleEvery = time.Hour // it is not a matter of time
-	wantMisfit(t, r.read(r.fence(0, 3)).fails(), consumer.ErrPassedBy, 3, 5)
-	wantMisfit(t, r.read(r.fence(0, 0)).fails(), consumer.ErrPassedBy, 0, 5)
+	wantMisfit(t, r.read(r.fence(0, 3)).fails(), consumer.ErrOffsetExpired, 3, 5)
+	wantMisfit(t, r.read(r.fence(0, 0)).fails(), consumer.ErrOffsetExpired, 0, 5)
 	r.read(r.fence(0, 5)).values("4", "5", "6", "7", "8", "9")
 	must(t, r.stream().Purge(r.ctx))
-	wantMisfit(t, r.read(r.fence(0, 7)).fails(), consumer.ErrPassedBy, 7, 11)
+	wantMisfit(t, r.read(r.fence(0, 7)).fails(), consumer.ErrOffsetExpired, 7, 11)
 }
 
 // Guard: verify. Without it the reader goes on at the new beginning.
@@ -60,7 +60,7 @@ func TestABeginningThatMovesPastASlowPartitionIsNoticed(t *testing.T) {
 	close(hold)
 	err := g.fails()
 	got := len(g.all())
-	wantMisfit(t, err, consumer.ErrPassedBy, uint64(got+1), 8)
+	wantMisfit(t, err, consumer.ErrOffsetExpired, uint64(got+1), 8)
 	if got >= 7 {
 		t.Errorf("%d messages were read ahead of a slow handler; the buffer holds one or two", got)
 	}
@@ -113,7 +113,7 @@ func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
 	from.Mark = c.Mark
 	r.read(from).values("b")
 	// Without it, it does not.
-	if err := r.read(r.fence(0, 2)).fails(); !errors.Is(err, consumer.ErrPassedBy) {
+	if err := r.read(r.fence(0, 2)).fails(); !errors.Is(err, consumer.ErrOffsetExpired) {
 		t.Errorf("a read from below the beginning: %v", err)
 	}
 }
@@ -164,7 +164,7 @@ func TestAPositionDoesNotPassWhatWasLostAtTheBeginningBeforeItCame(t *testing.T)
 	last := r.publish(1, "other", "other")
 	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(last)))
 	r.log.asking.mu.Unlock()
-	wantMisfit(t, g.fails(), consumer.ErrPassedBy, 2, last)
+	wantMisfit(t, g.fails(), consumer.ErrOffsetExpired, 2, last)
 }
 
 // delivered is a message as a consumer sends it.

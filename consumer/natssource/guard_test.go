@@ -228,7 +228,7 @@ func TestWhatIsLostWhileAPartitionSettlesIsNotPassed(t *testing.T) {
 	last := r.publish(1, "other", "other")
 	r.after(func() { must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(last))) }, func(*jetstream.StreamInfo) {})
 	rd := r.reader(0, 1, -1)
-	wantMisfit(t, rd.settle(r.ctx, true), consumer.ErrPassedBy, 1, last)
+	wantMisfit(t, rd.settle(r.ctx, true), consumer.ErrOffsetExpired, 1, last)
 	if rd.at != 1 {
 		t.Errorf("the position is %d", rd.at)
 	}

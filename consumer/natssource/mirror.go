@@ -152,7 +152,7 @@ func (r *reader) lostByOrigin(ctx context.Context, info *jetstream.StreamInfo, m
 	for i, m := range ms {
 		lost, err := r.l.lost(ctx, info, span{next, uint64(m.Offset) - 1})
 		if lost {
-			err = r.misfit(consumer.ErrPassedBy, next, uint64(m.Offset))
+			err = r.misfit(consumer.ErrOffsetExpired, next, uint64(m.Offset))
 		}
 		if err != nil {
 			return i, err

@@ -64,11 +64,11 @@ func TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver(t *testing.T) {
 	r.upTo(11)
 	r.log = r.open(r.js)
 	g := r.read(r.fence(0, 1))
-	wantMisfit(t, g.fails(), consumer.ErrPassedBy, 6, 9)
+	wantMisfit(t, g.fails(), consumer.ErrOffsetExpired, 6, 9)
 	g.values("1", "2", "3", "4", "5")
 	r.read(r.fence(0, 9)).values("9", "10") // where a person sets it
 	// Some of them may have been of a partition that has nothing else there.
-	wantMisfit(t, r.reader(1, 1, -1).settle(r.ctx, true), consumer.ErrPassedBy, 1, 11)
+	wantMisfit(t, r.reader(1, 1, -1).settle(r.ctx, true), consumer.ErrOffsetExpired, 1, 11)
 }
 
 func TestWhatWasDeletedFromInsideTheOriginOfAMirrorIsPassedOver(t *testing.T) {
@@ -93,7 +93,7 @@ func TestWhatWasDeletedFromInsideTheOriginOfAMirrorIsPassedOver(t *testing.T) {
 	r.log = r.open(r.js)
 	r.read(r.fence(0, 9)).values("9", "10")
 	g := r.read(r.fence(0, 1))
-	wantMisfit(t, g.fails(), consumer.ErrPassedBy, 8, 9)
+	wantMisfit(t, g.fails(), consumer.ErrOffsetExpired, 8, 9)
 	g.values(all[:7]...)
 	// Another partition has its messages in between, and lacks none of them.
 	rd = r.reader(1, 9, -1)
@@ -146,7 +146,7 @@ func TestTheGapsOfAChainOfMirrorsAreThoseOfEach(t *testing.T) {
 	must(t, second(r.js.CreateStream(r.ctx, jetstream.StreamConfig{Name: last.Name, Mirror: &jetstream.StreamSource{Name: r.Name}})))
 	last.upTo(10)
 	last.log = last.open(r.js)
-	wantMisfit(t, last.read(last.fence(0, 1)).fails(), consumer.ErrPassedBy, 6, 9)
+	wantMisfit(t, last.read(last.fence(0, 1)).fails(), consumer.ErrOffsetExpired, 6, 9)
 }
 
 // Nobody reads them meanwhile.

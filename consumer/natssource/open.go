@@ -91,7 +91,7 @@ func (r *reader) fits(ctx context.Context, info *jetstream.StreamInfo) error {
 // there, too.
 func (r *reader) passed(at, begin uint64) error {
 	if !r.fresh {
-		return r.misfit(consumer.ErrPassedBy, at, begin)
+		return r.misfit(consumer.ErrOffsetExpired, at, begin)
 	}
 	r.at, r.print, r.since = max(r.at, begin), -1, time.Time{}
 	return nil

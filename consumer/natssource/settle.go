@@ -50,7 +50,7 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	if lost, err := r.mayHaveExpired(ctx, after, r.at, r.since); err != nil {
 		return err
 	} else if lost {
-		return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, after.State.LastSeq+1))
+		return r.misfit(consumer.ErrOffsetExpired, r.at, cmp.Or(ours, after.State.LastSeq+1))
 	}
 	end, last := before.State.LastSeq, fingerprint(before.State.LastTime)
 	if ours > 0 && ours <= end {
@@ -72,7 +72,7 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	if lost, err := r.l.lost(ctx, after, span{r.at, end}); err != nil {
 		return err
 	} else if lost {
-		return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, end+1))
+		return r.misfit(consumer.ErrOffsetExpired, r.at, cmp.Or(ours, end+1))
 	}
 	r.pass(end, last)
 	if end == before.State.LastSeq {

@@ -298,7 +298,9 @@ var attacks = []history{{
 		position := w.fence(db, group, topic, 0).Next
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, position+5)
 		b := w.run("b", db, memsink.Hooks{}, topics...)
-		halted := saw(b, func(e consumer.Halted) bool { return e.Partition.Number == 0 && errors.Is(e.Err, consumer.ErrPassedBy) })
+		halted := saw(b, func(e consumer.Halted) bool {
+			return e.Partition.Number == 0 && errors.Is(e.Err, consumer.ErrOffsetExpired)
+		})
 		if halted.Next != position {
 			w.fail("halted at %d, want %d", halted.Next, position)
 		}

@@ -101,7 +101,7 @@ var readFaults = []fault{{
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		for b, err := range t.Read(ctx, from) {
 			var misfit *consumer.PositionError
-			if errors.As(err, &misfit) && errors.Is(err, consumer.ErrPassedBy) {
+			if errors.As(err, &misfit) && errors.Is(err, consumer.ErrOffsetExpired) {
 				from.Next = misfit.Found
 				t.Read(ctx, from)(yield)
 				return
@@ -133,7 +133,7 @@ var readFaults = []fault{{
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		ss, err := t.Starts(ctx, consumer.StartLatest)
 		if err == nil && ss[0].Earliest.Offset == from.Next && from.Next > 0 {
-			yield(consumer.Batch{}, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: from.Next + 1})
+			yield(consumer.Batch{}, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrOffsetExpired, Position: from.Next, Found: from.Next + 1})
 			return
 		}
 		t.Read(ctx, from)(yield)
@@ -169,7 +169,7 @@ var readFaults = []fault{{
 		for b, err := range t.Read(ctx, from) {
 			for _, m := range b.Messages {
 				if m.Offset != from.Next {
-					yield(consumer.Batch{}, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrPassedBy, Position: from.Next, Found: m.Offset})
+					yield(consumer.Batch{}, &consumer.PositionError{Partition: from.Partition, Kind: consumer.ErrOffsetExpired, Position: from.Next, Found: m.Offset})
 					return
 				}
 				from.Next++

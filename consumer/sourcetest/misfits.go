@@ -44,8 +44,8 @@ var misfits = []history{{
 		g := a.granted(topic, 0)
 		ms := g.want(g.earliest(), all...)
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[6].Offset)
-		g.wantMisfit(g.at(ms[2].Offset), consumer.ErrPassedBy, ms[6].Offset)
-		g.wantMisfit(g.at(ms[6].Offset-1), consumer.ErrPassedBy, ms[6].Offset)
+		g.wantMisfit(g.at(ms[2].Offset), consumer.ErrOffsetExpired, ms[6].Offset)
+		g.wantMisfit(g.at(ms[6].Offset-1), consumer.ErrOffsetExpired, ms[6].Offset)
 		g.want(g.at(ms[6].Offset), all[6:]...)
 		a.leave()
 		if at := w.start("b", topic).granted(topic, 0).earliest().Next; at != ms[6].Offset {

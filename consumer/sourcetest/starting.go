@@ -98,7 +98,7 @@ var starting = []history{{
 		more := g.want(latest, numbered(0, 10, 20)...)
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, more[3].Offset)
 		g.want(latest, numbered(0, 13, 20)...)
-		g.wantMisfit(g.at(earliest.Next), consumer.ErrPassedBy, more[3].Offset)
+		g.wantMisfit(g.at(earliest.Next), consumer.ErrOffsetExpired, more[3].Offset)
 	},
 }, {
 	claim: "retention that passes the beginning between the first claim and the first read stops nobody",

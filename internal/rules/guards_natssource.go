@@ -82,7 +82,7 @@ var guardsOfNATS = []guard{
 		{nats + "/ahead.go", "info.Config.MaxAge > 0 && info.TimeStamp", "false && info.TimeStamp"},
 	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
 	{"R10", "a partition settles over messages that expired behind one that never does", []edit{
-		{nats + "/settle.go", "return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, after.State.LastSeq+1))", "_ = lost"},
+		{nats + "/settle.go", "return r.misfit(consumer.ErrOffsetExpired, r.at, cmp.Or(ours, after.State.LastSeq+1))", "_ = lost"},
 	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
 	{"beside", "messages that a server has not yet let expire are taken for lost", []edit{
 		{nats + "/ahead.go", "case !neverExpires(first):", "case false:"},
@@ -100,7 +100,7 @@ var guardsOfNATS = []guard{
 		{nats + "/read.go", "before, err = r.lostByOrigin(ctx, info, ms)", "before = len(ms)"},
 	}, nats, "TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver"},
 	{"R10", "a partition settles over what the origin of a mirror has dropped", []edit{
-		{nats + "/settle.go", "return r.misfit(consumer.ErrPassedBy, r.at, cmp.Or(ours, end+1))", "_ = lost"},
+		{nats + "/settle.go", "return r.misfit(consumer.ErrOffsetExpired, r.at, cmp.Or(ours, end+1))", "_ = lost"},
 	}, nats, "TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver"},
 	{"beside", "what is missing from a mirror is taken for lost, whatever its origin says", []edit{
 		{nats + "/mirror.go", "err != nil || l.mirror.explains(info, s) {", "err != nil {"},

@@ -5,5 +5,5 @@
 // and ends with a context.
 //
 // What differs between databases is a [Dialect]. Errors are in the words of package
-// epoch: ErrTransient, ErrUnhealthy, ErrInDoubt and ErrEscaped.
+// epoch: ErrTransient, ErrUnhealthy, ErrInDoubt and ErrTxEndedByHandler.
 package sqltx

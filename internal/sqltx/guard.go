@@ -204,7 +204,7 @@ func (g *Guard) conn() (*sql.Conn, error) {
 
 // errNoneOpen is an escape: that the handler has not committed cannot be told.
 var errNoneOpen = fmt.Errorf("%w: no transaction is open: either the handler has ended it, "+
-	"or the database has, and the error of a prepared statement was ignored", epoch.ErrEscaped)
+	"or the database has, and the error of a prepared statement was ignored", epoch.ErrTxEndedByHandler)
 
 // judge looks, after an error, whether the transaction is still there. If not,
 // the handler's next statement would be committed at once.
@@ -220,7 +220,7 @@ func (g *Guard) judge(err error) error {
 	}
 	g.gone = seen
 	if g.b.d.Classify(err) == Refused { // which leaves a transaction alone, but for ON CONFLICT ROLLBACK
-		g.gone = fmt.Errorf("%w: %w", epoch.ErrEscaped, seen)
+		g.gone = fmt.Errorf("%w: %w", epoch.ErrTxEndedByHandler, seen)
 	}
 	return seen
 }

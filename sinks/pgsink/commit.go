@@ -269,12 +269,12 @@ func (t *fenced) abandon(ctx context.Context, err error) error {
 		escaped = rollback(ctx, t.conn, t.xid)
 	}
 	switch {
-	case errors.Is(err, epoch.ErrEscaped):
+	case errors.Is(err, epoch.ErrTxEndedByHandler):
 		return err
 	case escaped && err != nil:
-		return fmt.Errorf("%w; then: %w", epoch.ErrEscaped, err)
+		return fmt.Errorf("%w; then: %w", epoch.ErrTxEndedByHandler, err)
 	case escaped:
-		return epoch.ErrEscaped
+		return epoch.ErrTxEndedByHandler
 	case over:
 		return ended(ctx, err)
 	case err == nil:

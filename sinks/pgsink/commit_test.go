@@ -102,7 +102,7 @@ func TestARefusalOfTheCommitItselfIsDefinite(t *testing.T) {
 		if !errors.As(err, &pg) || pg.Code != "23503" {
 			t.Fatalf("err = %v; want the foreign key", err)
 		}
-		for _, other := range []error{epoch.ErrInDoubt, epoch.ErrEscaped, epoch.ErrStale} {
+		for _, other := range []error{epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, epoch.ErrStale} {
 			if errors.Is(err, other) {
 				t.Errorf("err = %v, which is %v", err, other)
 			}

@@ -79,7 +79,7 @@
 // # What a handler may do
 //
 // Anything that SQL can do in a transaction, savepoints too. A COMMIT or
-// ROLLBACK of its own is found out: the Commit is then [epoch.ErrEscaped], and
+// ROLLBACK of its own is found out: the Commit is then [epoch.ErrTxEndedByHandler], and
 // what the handler committed stays. Its effects on other connections are not
 // fenced; the epoch that it gets is for those.
 //

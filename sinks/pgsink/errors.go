@@ -200,7 +200,7 @@ func refusedAdvance(err error, as *advances, nonce string) error {
 	}
 	switch pg.Code {
 	case codeEscaped:
-		return epoch.ErrEscaped
+		return epoch.ErrTxEndedByHandler
 	case codeStale, codeMoved, codeMissing:
 	default:
 		return nil

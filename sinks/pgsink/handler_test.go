@@ -54,7 +54,7 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 		} {
 			f := claim(t, s, orders, 5)
 			err := commit(f)
-			if !errors.Is(err, epoch.ErrEscaped) || c.result != nil && !errors.Is(err, c.result) {
+			if !errors.Is(err, epoch.ErrTxEndedByHandler) || c.result != nil && !errors.Is(err, c.result) {
 				t.Errorf("%s, in a transaction of %s, and returns %v: err = %v", c.sql, form, c.result, err)
 			}
 			if again, err := s.Fence(t.Context(), orders); err != nil || again.Next != f.Next {
@@ -81,11 +81,11 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 			return nil
 		}
 		f := claim(t, s, orders, 5)
-		if err := s.Queued().Commit(t.Context(), advance(f, 1), apply); !errors.Is(err, epoch.ErrEscaped) {
+		if err := s.Queued().Commit(t.Context(), advance(f, 1), apply); !errors.Is(err, epoch.ErrTxEndedByHandler) {
 			t.Errorf("queued %q: err = %v", statements, err)
 		}
 		f = claim(t, s, orders, 5)
-		if err := s.Queued().CommitHeld(t.Context(), holdOf(f), apply); !errors.Is(err, epoch.ErrEscaped) {
+		if err := s.Queued().CommitHeld(t.Context(), holdOf(f), apply); !errors.Is(err, epoch.ErrTxEndedByHandler) {
 			t.Errorf("queued %q in a transaction that holds the claim: err = %v", statements, err)
 		}
 	}

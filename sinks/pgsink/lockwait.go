@@ -95,7 +95,7 @@ func timedOut(ctx context.Context, err error) bool {
 // judge adds to err, with which the transaction ended, that it ended for its
 // waits.
 func (w *lockWait) judge(ctx context.Context, err error) error {
-	if waited := w.stop(); err == nil || !waited || !timedOut(ctx, err) || errors.Is(err, epoch.ErrEscaped) {
+	if waited := w.stop(); err == nil || !waited || !timedOut(ctx, err) || errors.Is(err, epoch.ErrTxEndedByHandler) {
 		return err
 	}
 	return fmt.Errorf("%w: time was up after a wait for locks of other transactions: %w", epoch.ErrTransient, err)

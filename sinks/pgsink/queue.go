@@ -269,7 +269,7 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 	case err == nil:
 		return t.abandon(ctx, fmt.Errorf("the server answered COMMIT with %q: the transaction did not end as it should", last.tag))
 	case !before.ours && !last.ours && commits > 0: // the handler's, of our transaction or of one that it began instead
-		return t.failed(ctx, fmt.Errorf("%w; then: %w", epoch.ErrEscaped, t.statement(err, n, items)))
+		return t.failed(ctx, fmt.Errorf("%w; then: %w", epoch.ErrTxEndedByHandler, t.statement(err, n, items)))
 	case !before.ours && !last.ours:
 		return t.failed(ctx, t.statement(err, n, items))
 	case vanished(err):

@@ -189,7 +189,7 @@ func want(t testing.TB, err, target error) {
 	if !errors.Is(err, target) {
 		t.Fatalf("err = %v; want %v", err, target)
 	}
-	for _, other := range []error{epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrEscaped} {
+	for _, other := range []error{epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler} {
 		if !errors.Is(other, target) && errors.Is(err, other) {
 			t.Fatalf("err = %v; want %v and not %v", err, target, other)
 		}

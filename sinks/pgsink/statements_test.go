@@ -100,7 +100,7 @@ func TestWhateverAHandlerSendsItsOutcomeIsTold(t *testing.T) {
 						t.Errorf("%q, careless %v: err = %v", texts, careless, err)
 					case err == nil && (!moved || !undone && !careless && len(effects) != strings.Count(all, "insert into effects")):
 						t.Errorf("%q, careless %v: err is nil; the fence moved: %v; %d effects", texts, careless, moved, len(effects))
-					case errors.Is(err, epoch.ErrEscaped) && moved, err != nil && !errors.Is(err, epoch.ErrEscaped) && (moved || len(effects) > 0):
+					case errors.Is(err, epoch.ErrTxEndedByHandler) && moved, err != nil && !errors.Is(err, epoch.ErrTxEndedByHandler) && (moved || len(effects) > 0):
 						t.Errorf("%q, careless %v: err = %v; the fence moved: %v; %d effects", texts, careless, err, moved, len(effects))
 					}
 					f = again
@@ -136,7 +136,7 @@ func TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut(t *testing.T) {
 					}
 					return nil
 				}
-				if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }); !errors.Is(err, epoch.ErrEscaped) {
+				if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }); !errors.Is(err, epoch.ErrTxEndedByHandler) {
 					t.Errorf("%s: %q, careless %v: err = %v; want an escape", name, texts, careless, err)
 				}
 			}
@@ -150,7 +150,7 @@ func TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut(t *testing.T) {
 				return nil
 			})
 			after, _ := r.list(t.Context(), name)
-			if len(after) > len(before) != errors.Is(err, epoch.ErrEscaped) || err == nil {
+			if len(after) > len(before) != errors.Is(err, epoch.ErrTxEndedByHandler) || err == nil {
 				t.Errorf("%s: %q, queued: err = %v; %d effects", name, texts, err, len(after)-len(before))
 			}
 		}
@@ -168,7 +168,7 @@ func TestAnAnswerIsThatOfItsStatement(t *testing.T) {
 	seed(t, s.Sink, orders)
 	f := claim(t, s.Sink, orders, 5)
 	for text, result := range map[string]error{
-		insert("one") + "; select 1; commit":     epoch.ErrEscaped,
+		insert("one") + "; select 1; commit":     epoch.ErrTxEndedByHandler,
 		insert("two") + "; select 1":             nil,
 		"-- nothing":                             nil,
 		insert("three") + "; select 1; select 2": nil,
@@ -315,7 +315,7 @@ func TestAHandlersOwnSQLSTATEIsNotTheSinks(t *testing.T) {
 			if !errors.As(err, &pg) || pg.Code != code {
 				t.Errorf("%s, %s: err = %v", form, code, err)
 			}
-			for _, refusal := range []error{epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrEscaped} {
+			for _, refusal := range []error{epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler} {
 				if errors.Is(err, refusal) {
 					t.Errorf("%s, %s: err = %v, which is %v", form, code, err, refusal)
 				}

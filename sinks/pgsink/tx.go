@@ -15,7 +15,7 @@ import (
 // Tx is what a handler writes through: the interface that sqlc calls DBTX, for
 // pgx/v5. It has no Commit and no Rollback, and neither has what is behind it,
 // nor the connection of the Rows it returns; a handler that sends a COMMIT as
-// SQL is found out ([epoch.ErrEscaped]). Savepoints are the handler's own.
+// SQL is found out ([epoch.ErrTxEndedByHandler]). Savepoints are the handler's own.
 //
 // It is for one goroutine at a time, and an error to everybody once the handler
 // has returned.
@@ -113,15 +113,15 @@ func (t *handlerTx) why(err error) error {
 	case t.leaked:
 		return errors.Join(errLeaked, err)
 	case t.left && err != nil:
-		return fmt.Errorf("%w; then: %w", epoch.ErrEscaped, err)
+		return fmt.Errorf("%w; then: %w", epoch.ErrTxEndedByHandler, err)
 	case t.left:
-		return epoch.ErrEscaped
+		return epoch.ErrTxEndedByHandler
 	case pg.IsClosed() || err != nil:
 		return err
 	case pg.IsBusy():
 		return errOpen
 	case pg.TxStatus() == noTransaction:
-		return epoch.ErrEscaped
+		return epoch.ErrTxEndedByHandler
 	case t.failed != nil:
 		return fmt.Errorf("the handler returned nil although a statement had failed, which aborts the transaction: %w", t.failed)
 	default:

@@ -97,7 +97,7 @@ func (db *toy) transact(ctx context.Context, fenced func() error, apply func(con
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if tx.escaped && !db.unseenEscape {
-		return epoch.ErrEscaped
+		return epoch.ErrTxEndedByHandler
 	}
 	if err := fenced(); err != nil {
 		return fmt.Errorf("toy: %w", err)

@@ -238,7 +238,7 @@ func (t *tenure) refused(want error, messages int) {
 
 var refusals = []error{
 	epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrLogChanged,
-	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrEscaped,
+	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler,
 }
 
 // class returns the refusals that err is.

@@ -93,8 +93,8 @@ func TestAHandlerThatEndsItsTransactionIsFoundOutBeforeTheFenceMoves(t *testing.
 				}
 				return c.result
 			})
-			if !errors.Is(err, epoch.ErrEscaped) || !errors.Is(err, c.result) && c.result != nil {
-				t.Errorf("err = %v, want ErrEscaped", err)
+			if !errors.Is(err, epoch.ErrTxEndedByHandler) || !errors.Is(err, c.result) && c.result != nil {
+				t.Errorf("err = %v, want ErrTxEndedByHandler", err)
 			}
 			wantNext(t, s, 0)
 			// The connection goes on, outside any transaction.
@@ -118,8 +118,8 @@ func TestAHandlerThatGoesOnAfterOnConflictRollbackWritesNothing(t *testing.T) {
 		}
 		return run(ctx, tx, insert)
 	})
-	if !errors.Is(err, epoch.ErrEscaped) {
-		t.Errorf("err = %v, want ErrEscaped", err)
+	if !errors.Is(err, epoch.ErrTxEndedByHandler) {
+		t.Errorf("err = %v, want ErrTxEndedByHandler", err)
 	}
 	if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) != 0 {
 		t.Errorf("effects %q, %v, of a transaction that was rolled back", got, err)
@@ -139,8 +139,8 @@ func TestAHandlersCommitIsFoundOutThoughItsContextEnds(t *testing.T) {
 		cancel()
 		return run(ctx, tx, insert)
 	})
-	if !errors.Is(err, epoch.ErrEscaped) || !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v, want ErrEscaped and the context's", err)
+	if !errors.Is(err, epoch.ErrTxEndedByHandler) || !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v, want ErrTxEndedByHandler and the context's", err)
 	}
 	wantNext(t, s, 0)
 }
@@ -160,7 +160,7 @@ func TestAFullFileUnderAPreparedStatementIsNoEscape(t *testing.T) {
 		return err
 	})
 	wantError(t, err, "no room")
-	if errors.Is(err, epoch.ErrEscaped) {
+	if errors.Is(err, epoch.ErrTxEndedByHandler) {
 		t.Errorf("err = %v", err)
 	}
 	wantNext(t, s, 0)
@@ -173,9 +173,9 @@ func TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround(t *testi
 		says   error
 	}{
 		"the failure is returned":  {func(full, _ error) error { return full }, epoch.ErrUnhealthy},
-		"what follows is returned": {func(_, next error) error { return next }, epoch.ErrEscaped},
-		"another error":            {func(_, _ error) error { return hides }, epoch.ErrEscaped},
-		"no error":                 {func(_, _ error) error { return nil }, epoch.ErrEscaped},
+		"what follows is returned": {func(_, next error) error { return next }, epoch.ErrTxEndedByHandler},
+		"another error":            {func(_, _ error) error { return hides }, epoch.ErrTxEndedByHandler},
+		"no error":                 {func(_, _ error) error { return nil }, epoch.ErrTxEndedByHandler},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := open(t, newFile(t))

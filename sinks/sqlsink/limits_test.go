@@ -165,7 +165,7 @@ func TestAFullFileCommitsNothingAndSaysSo(t *testing.T) {
 					t.Errorf("err = %v, want it to be ErrUnhealthy", err)
 				}
 			}
-			if errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrEscaped) {
+			if errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrTxEndedByHandler) {
 				t.Errorf("err = %v, want a definite one", err)
 			}
 			if err == nil {
@@ -208,7 +208,7 @@ func TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing(t *testing.T) {
 		return nil
 	})
 	wantError(t, err, "hid that its transaction was gone")
-	if errors.Is(err, epoch.ErrEscaped) || errors.Is(err, epoch.ErrInDoubt) {
+	if errors.Is(err, epoch.ErrTxEndedByHandler) || errors.Is(err, epoch.ErrInDoubt) {
 		t.Errorf("err = %v, want a definite one", err)
 	}
 	if got, err := effects(t.Context(), db, "l"); err != nil || len(got) > 0 {

@@ -269,7 +269,7 @@ func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) er
 // do with the state of the database as [epoch.ErrUnhealthy], and adds what a person
 // can do.
 func (s *Sink) explain(err error) error {
-	for _, settled := range []error{epoch.ErrTransient, epoch.ErrUnhealthy, epoch.ErrEscaped} {
+	for _, settled := range []error{epoch.ErrTransient, epoch.ErrUnhealthy, epoch.ErrTxEndedByHandler} {
 		if errors.Is(err, settled) {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 
 // Tx is what a handler writes through: the methods of sqlc's DBTX for
 // database/sql. It has no Commit and no Rollback, because those are the sink's;
-// a handler that sends one as SQL ends with [epoch.ErrEscaped].
+// a handler that sends one as SQL ends with [epoch.ErrTxEndedByHandler].
 //
 // The transaction begins at the first call of a method. It is of no use once
 // the handler has returned: its methods fail, rows left open are closed and
@@ -89,15 +89,15 @@ func (tx *Tx) judge(applyErr error) error {
 		case tx.classify(err) != sqltx.Refused:
 			applyErr = cmp.Or(applyErr, err)
 		case applyErr != nil:
-			return fmt.Errorf("%w, and failed: %w", epoch.ErrEscaped, applyErr)
+			return fmt.Errorf("%w, and failed: %w", epoch.ErrTxEndedByHandler, applyErr)
 		default:
 			// There is no such savepoint: neither is this the transaction that
 			// was begun, then. What was written may be committed.
-			return fmt.Errorf("%w: %w", epoch.ErrEscaped, err)
+			return fmt.Errorf("%w: %w", epoch.ErrTxEndedByHandler, err)
 		}
 	}
 	switch {
-	case errors.Is(gone, epoch.ErrEscaped) && !errors.Is(applyErr, epoch.ErrEscaped) && !tx.rolledBackBy(applyErr):
+	case errors.Is(gone, epoch.ErrTxEndedByHandler) && !errors.Is(applyErr, epoch.ErrTxEndedByHandler) && !tx.rolledBackBy(applyErr):
 		return errors.Join(gone, applyErr) // whatever the handler made of it
 	case applyErr != nil && !tx.ours(applyErr):
 		return &foreignError{applyErr}

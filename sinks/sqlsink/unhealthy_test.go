@@ -81,7 +81,7 @@ func TestAnErrorOfSomethingElseIsTheHandlers(t *testing.T) {
 		if !errors.Is(err, foreign) {
 			t.Errorf("err = %v, want the handler's own: %v", err, foreign)
 		}
-		for _, fault := range []error{epoch.ErrTransient, epoch.ErrUnhealthy, epoch.ErrInDoubt, epoch.ErrEscaped} {
+		for _, fault := range []error{epoch.ErrTransient, epoch.ErrUnhealthy, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler} {
 			if errors.Is(err, fault) {
 				t.Errorf("%v: err = %v, which is %v", foreign, err, fault)
 			}
