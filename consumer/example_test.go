@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -71,4 +72,38 @@ func ExamplePermanent() {
 		consumer.Options{Logger: noLog})
 	fmt.Println(sink.List("reserved"), len(sink.DeadLetters()), err)
 	// Output: [a chair a table] 1 <nil>
+}
+
+// Background work goes with a partition and not with a message. It is called under
+// each claim, and what it does through Do commits only while the claim holds.
+func ExampleHandlers_Background() {
+	log := memsource.New("orders", 1)
+	log.Append(0, "a chair", "a table")
+	sink := memsink.New()
+	ctx, stop := context.WithCancel(context.Background()) // a program's context ends with a signal
+
+	reserve := func(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		tx.Append("reserved", string(m.Value))
+		return nil
+	}
+	count := func(ctx context.Context, b consumer.Background[*memsink.Tx]) {
+		for {
+			select {
+			case <-b.Applied(): // messages have been applied
+			case <-ctx.Done(): // the partition was lost or revoked, or the claim has ended
+				return
+			}
+			err := b.Do(ctx, func(_ context.Context, tx *memsink.Tx) error {
+				tx.Put("count", strconv.Itoa(len(tx.List("reserved"))))
+				return nil
+			})
+			if err == nil {
+				stop()
+			}
+		}
+	}
+	err := consumer.Run(ctx, log.Member("a"), sink, consumer.Each(reserve).Background(count), consumer.Options{Logger: noLog})
+	n, _ := sink.Get("count")
+	fmt.Println(n, err)
+	// Output: 2 <nil>
 }

@@ -3,7 +3,6 @@ package memsink_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"strconv"
 	"sync"
@@ -294,26 +293,4 @@ func TestADeadLetterNamesItsPartitionAndCommitsWithTheAdvance(t *testing.T) {
 	if got := s.DeadLetters(); !reflect.DeepEqual(got, want) {
 		t.Errorf("dead letters %v, want %v", got, want)
 	}
-}
-
-func Example() {
-	sink := memsink.New()
-	partition := epoch.Partition{Group: "billing", Topic: "orders"}
-	origin := epoch.Origin{Partition: partition, Log: "log", Source: "broker"}
-
-	// What consumer.Run does for each partition:
-	ctx := context.Background()
-	_ = sink.Seed(ctx, []epoch.Start{{Origin: origin}})
-	seen, _ := sink.Fence(ctx, partition)
-	ours, _ := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 4}))
-
-	// And for each transaction:
-	err := sink.Commit(ctx, []epoch.Advance{{Partition: partition, Claim: ours.Claim, From: 0, To: 1}},
-		func(_ context.Context, tx *memsink.Tx) error {
-			tx.Put("order-1", "paid")
-			return nil
-		})
-	v, _ := sink.Get("order-1")
-	fmt.Println(v, err, ours.Epoch)
-	// Output: paid <nil> 4
 }
