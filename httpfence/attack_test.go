@@ -364,7 +364,12 @@ func TestEveryOutcomeIsTold(t *testing.T) {
 	eachStore(t, func(t *testing.T, r *rig) {
 		var told []httpfence.Outcome
 		o := quiet
-		o.Observe = func(_ httpfence.Call, o httpfence.Outcome) { told = append(told, o) }
+		o.Observe = func(e httpfence.Event) {
+			told = append(told, e.Outcome)
+			if refused := e.Outcome == httpfence.Stale || e.Outcome == httpfence.KeyReused; e.Scope != "a" || (e.Err != nil) != refused {
+				t.Errorf("%v of scope %q: err = %v", e.Outcome, e.Scope, e.Err)
+			}
+		}
 		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			switch c, _ := httpfence.CallOf(req.Context()); c.Key {
 			case "panics":

@@ -73,7 +73,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	outcome, returned := Replayed, false
 	defer func() {
 		if !returned { // the handler panicked
-			h.o.Observe(c, Undone)
+			h.o.Observe(Event{Outcome: Undone, Call: c})
 		}
 	}()
 	reply, err := h.store.Serve(ctx, c, fingerprint(r, body), func(ctx context.Context) (Answer, bool) {
@@ -89,7 +89,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, c, err)
 		return
 	}
-	h.o.Observe(c, outcome)
+	h.o.Observe(Event{Outcome: outcome, Call: c})
 	reply.write(w, r.Method)
 }
 
@@ -117,7 +117,7 @@ func (h *handler) refuse(w http.ResponseWriter, c Call, err error) {
 	if outcome == Failed {
 		h.o.Logger.Error("a request failed in the fence's store", "scope", c.Scope, "epoch", int64(c.Epoch), "key", c.Key, "err", err)
 	}
-	h.o.Observe(c, outcome)
+	h.o.Observe(Event{Outcome: outcome, Call: c, Err: err})
 	p.write(w)
 }
 

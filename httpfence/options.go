@@ -29,12 +29,19 @@ type Options struct {
 	// return when it ends keeps its scope for as long as it takes. Zero means 30 s.
 	HandlerTimeout time.Duration
 
-	// Observe, if it is set, is told the outcome of each request, before it is
-	// answered. The Call is zero if it was malformed.
-	Observe func(c Call, o Outcome)
+	// Observe, if it is set, is told what becomes of each request, before it is
+	// answered. It must not block. It is called for several requests at once.
+	Observe func(Event)
 
 	// Logger gets a line for each failure of the store. Nil means [slog.Default].
 	Logger *slog.Logger
+}
+
+// Event tells what became of a request.
+type Event struct {
+	Outcome Outcome
+	Call          // zero if the request was malformed
+	Err     error // why it was refused, or the store failed
 }
 
 // Outcome is what became of a request.
@@ -80,7 +87,7 @@ func (o Options) withDefaults() (Options, error) {
 	check("HandlerTimeout", (*int64)(&o.HandlerTimeout), int64(30*time.Second), int64(24*time.Hour), span)
 	o.MaxInside = int(inside)
 	if o.Observe == nil {
-		o.Observe = func(Call, Outcome) {}
+		o.Observe = func(Event) {}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -115,7 +115,7 @@ func TestAHandlerThatCommitsByItselfHasFailed(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, r *rig) {
 		var outcomes []httpfence.Outcome
 		o := quiet
-		o.Observe = func(_ httpfence.Call, o httpfence.Outcome) { outcomes = append(outcomes, o) }
+		o.Observe = func(e httpfence.Event) { outcomes = append(outcomes, e.Outcome) }
 		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			r.apply(w, req)
 			if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), `COMMIT`); err != nil {

@@ -180,10 +180,10 @@ func (w *silenced) Write(b []byte) (int, error) {
 }
 
 // observe keeps a note of what the fence did.
-func (g *gateway) observe(c httpfence.Call, o httpfence.Outcome) {
-	switch o {
+func (g *gateway) observe(e httpfence.Event) {
+	switch e.Outcome {
 	case httpfence.Stale, httpfence.Replayed:
-		g.note(c.Scope, c.Key, int64(c.Epoch), o.String())
+		g.note(e.Scope, e.Key, int64(e.Epoch), e.Outcome.String())
 	}
 }
 
