@@ -207,7 +207,7 @@ func (r *rig) openThrough(t *testing.T, cut *atomic.Int32) httpfence.Store {
 func TestScopesAndKeysAreTakenLiterally(t *testing.T) {
 	eachStore(t, func(t *testing.T, r *rig) {
 		h := httpfence.Handler(r.open(), http.HandlerFunc(r.apply), quiet)
-		nasty := []string{`'`, `''`, `"`, `\`, `a' OR '1'='1`, `'; DROP TABLE httpfence_scopes; --`, `?`, `$1`, `%`, `_`, `a`, `A`, `a%`, `{{prefix}}`, `a: b`, `/*`, `0`, `00`, `NULL`}
+		nasty := []string{`'`, `''`, `"`, `\`, `a' OR '1'='1`, `'; DROP TABLE httpfence_scope; --`, `?`, `$1`, `%`, `_`, `a`, `A`, `a%`, `{{prefix}}`, `a: b`, `/*`, `0`, `00`, `NULL`}
 		for i, s := range nasty {
 			send(t, h, call(s, epoch.Epoch(10+i), s), "x").want(201, fmt.Sprintf("done under epoch %d", 10+i), false)
 		}

@@ -233,7 +233,7 @@ type queries struct {
 }
 
 func newQueries(d Dialect, prefix string) queries {
-	scopes, answers := prefix+`scopes`, prefix+`answers`
+	scopes, answers := prefix+`scope`, prefix+`answer`
 	return queries{
 		// It locks the scope's row, also where it changes nothing and returns
 		// none.

@@ -65,7 +65,7 @@ func sqliteLedger(t testing.TB) *ledger[*sqlsink.Tx] {
 			_, err := tx.ExecContext(ctx, query, args...)
 			return err
 		},
-		left: `SELECT count(*) FROM epochfence_outbox_entries`,
+		left: `SELECT count(*) FROM epochfence_outbox_entry`,
 	}).tables(t)
 }
 
@@ -293,7 +293,7 @@ func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
 			panic(http.ErrAbortHandler)
 		}
 	}), httpfence.Options{
-		Observe: func(_ httpfence.Call, o httpfence.Outcome) { outcomes[o].Add(1) },
+		Observe: func(e httpfence.Event) { outcomes[e.Outcome].Add(1) },
 		Logger:  slog.New(slog.DiscardHandler),
 	}))
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)

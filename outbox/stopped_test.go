@@ -171,11 +171,11 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 		group.SetGeneration(int64(1 + 4*n))
 		group.Grant(member, topic.Name(), n)
 		await("the partition is claimed", func() bool {
-			return count(t, l.db, `SELECT count(*) FROM epochfence_fences WHERE epoch > 0`) == int(n)+1
+			return count(t, l.db, `SELECT count(*) FROM epochfence_fence WHERE epoch > 0`) == int(n)+1
 		})
 	}
 	await("it is said", func() bool { return strings.Contains(log.String(), "another partition or group") })
-	if highest := count(t, l.db, `SELECT max(epoch) FROM epochfence_fences`); highest > 20 {
+	if highest := count(t, l.db, `SELECT max(epoch) FROM epochfence_fence`); highest > 20 {
 		t.Errorf("the epochs have climbed to %d", highest)
 	}
 }
@@ -183,7 +183,7 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 // A sink that was failed over, or restored, has lost claims whose epochs receivers have seen.
 func TestAfterAFailoverThatLostClaimsEverythingIsSent(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) {
-		failover(t, sqliteLedger(t), `UPDATE epochfence_fences SET epoch = 3, lease_generation = 3, claim = randomblob(16)`)
+		failover(t, sqliteLedger(t), `UPDATE epochfence_fence SET epoch = 3, lease_generation = 3, claim_id = randomblob(16)`)
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
 		failover(t, postgresLedger(t), `UPDATE epochfence.fence SET epoch = 3, lease_generation = 3, claim_id = gen_random_uuid()`)

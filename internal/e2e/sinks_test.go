@@ -93,7 +93,7 @@ func (d *onSQLite) dead() (e effect, cause string) {
 	d.Helper()
 	var key, value []byte
 	var text string
-	err := d.db.QueryRowContext(d.Context(), `SELECT message_key, message_value, headers, cause FROM epochfence_dead_letters`).Scan(&key, &value, &text, &cause)
+	err := d.db.QueryRowContext(d.Context(), `SELECT message_key, message_value, headers, error FROM epochfence_dead_letter`).Scan(&key, &value, &text, &cause)
 	if err != nil {
 		d.Fatal(err)
 	}

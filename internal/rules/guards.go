@@ -68,10 +68,10 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "and f.claim_id = claims[i] and f.next_offset = froms[i]", "and f.claim_id = claims[i]"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R1", "the claim is not compared in SQLite", []edit{
-		{"sinks/sqlsink/queries.go", "` AND claim = ? AND next_offset = ?`", "` AND (claim = ? OR 1) AND next_offset = ?`"},
+		{"sinks/sqlsink/queries.go", "` AND claim_id = ? AND next_offset = ?`", "` AND (claim_id = ? OR 1) AND next_offset = ?`"},
 	}, "sinks/sqlsink", onSQLite + "stale writer: whoever lost its claim commits nothing"},
 	{"R1", "the position is not compared in SQLite", []edit{
-		{"sinks/sqlsink/queries.go", "` AND claim = ? AND next_offset = ?`", "` AND claim = ? AND (next_offset = ? OR 1)`"},
+		{"sinks/sqlsink/queries.go", "` AND claim_id = ? AND next_offset = ?`", "` AND claim_id = ? AND (next_offset = ? OR 1)`"},
 	}, "sinks/sqlsink", onSQLite + "an advance from another offset than the fence's is moved, by the right claim too"},
 
 	{"R2", "the fence is read again after the confirmation", []edit{
@@ -104,7 +104,7 @@ var guardsOfTheRest = []guard{
 	}, "sinks/pgsink", onPostgres + "late claimer: a claim from a fence read before another claim is refused"},
 	{"R2", "a swap compares nothing in SQLite", []edit{
 		{"sinks/sqlsink/sink.go", "epoch.Fences{c.Partition: now}.Claim(seen, c)", "now.Claimed(c)"},
-		{"sinks/sqlsink/queries.go", "key + ` AND epoch = ? AND claim = ?`", "key + ` AND (epoch = ? OR claim = ? OR 1)`"},
+		{"sinks/sqlsink/queries.go", "key + ` AND epoch = ? AND claim_id = ?`", "key + ` AND (epoch = ? OR claim_id = ? OR 1)`"},
 	}, "sinks/sqlsink", onSQLite + "late claimer: a claim from a fence read before another claim is refused"},
 
 	{"R3", "PostgreSQL returns instead of raising", []edit{

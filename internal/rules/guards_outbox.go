@@ -223,7 +223,7 @@ var guardsOfTheOutbox = []guard{
 		{sending, "\t\tt.MaxResponseHeaderBytes = maxAnswerHeader\n", ""},
 	}, "outbox", "TestTheHeadersOfAnAnswerAreBounded"},
 	{"beside", "entries of another group are sent", []edit{
-		{"outbox/sqloutbox/store.go", "` WHERE consumer_group = ? AND", "` WHERE (consumer_group = ? OR 1) AND"},
+		{"outbox/sqloutbox/store.go", "` WHERE group_name = ? AND", "` WHERE (group_name = ? OR 1) AND"},
 	}, "outbox", "TestAStoreDeletesLoadsAndFollowsManyEntriesAtOnce/SQLite"},
 	{"beside", "a client that leaves stops the handler", []edit{
 		{receiver, "effect(context.WithValue(context.WithoutCancel(ctx), ", "effect(context.WithValue(ctx, "},

@@ -64,7 +64,7 @@ func Example() {
 	fmt.Println(err)
 
 	var scope, body string
-	err = db.QueryRowContext(ctx, `SELECT scope, body FROM epochfence_outbox_entries`).Scan(&scope, &body)
+	err = db.QueryRowContext(ctx, `SELECT scope, body FROM epochfence_outbox_entry`).Scan(&scope, &body)
 	fmt.Println(scope, body, err)
 	// Output:
 	// <nil>

@@ -13,7 +13,7 @@ import (
 // no backlog, or another one.
 func TestEachQueryIsDrivenByTheIndexMadeForIt(t *testing.T) {
 	const backlog = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
-		INSERT INTO epochfence_outbox_entries (consumer_group, topic, number, order_key, scope, idempotency_key, method, url, header, body)
+		INSERT INTO epochfence_outbox_entry (group_name, topic, number, order_key, scope, idempotency_key, method, url, header, body)
 		SELECT 'billing', 'orders', `
 	ours, others := backlog+`3, 'key ' || i % 50, 's', i, 'POST', '', '{}', x'' FROM n`, backlog+`i, '', 's', i, 'POST', '', '{}', x'' FROM n`
 	for name, history := range map[string][]string{
@@ -22,8 +22,8 @@ func TestEachQueryIsDrivenByTheIndexMadeForIt(t *testing.T) {
 		"analyzed with our backlog":     {ours, `ANALYZE`},
 		"analyzed with that of others":  {others, `ANALYZE`, ours},
 		"analyzed with that of all":     {others, ours, `ANALYZE`},
-		"analyzed with a single entry":  {ours, `DELETE FROM epochfence_outbox_entries WHERE id > 1`, `ANALYZE`, ours},
-		"analyzed when ours was at end": {others, `ANALYZE`, ours, `DELETE FROM epochfence_outbox_entries WHERE id < 900`},
+		"analyzed with a single entry":  {ours, `DELETE FROM epochfence_outbox_entry WHERE id > 1`, `ANALYZE`, ours},
+		"analyzed when ours was at end": {others, `ANALYZE`, ours, `DELETE FROM epochfence_outbox_entry WHERE id < 900`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "outbox.db")+"?_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)")
@@ -49,8 +49,8 @@ func TestEachQueryIsDrivenByTheIndexMadeForIt(t *testing.T) {
 				args  []any
 				want  string
 			}{
-				{s.scan, []any{"billing", "orders", 3, 500, 64}, "entries_partition (consumer_group=? AND topic=? AND number=? AND "},
-				{s.next, []any{"billing", "orders", 3, "key 7", 500}, "entries_key (consumer_group=? AND topic=? AND number=? AND order_key=? AND "},
+				{s.scan, []any{"billing", "orders", 3, 500, 64}, "entry_partition (group_name=? AND topic=? AND number=? AND "},
+				{s.next, []any{"billing", "orders", 3, "key 7", 500}, "entry_key (group_name=? AND topic=? AND number=? AND order_key=? AND "},
 				{s.load, []any{"billing", "orders", 3, 500}, byID},
 				{s.remove, []any{"billing", "orders", 3, 500}, byID},
 			} {

@@ -38,14 +38,14 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 		return nil, fmt.Errorf("sqloutbox: open %s: %w", d, err)
 	}
 	const (
-		partition = ` WHERE consumer_group = ? AND topic = ? AND number = ?`
+		partition = ` WHERE group_name = ? AND topic = ? AND number = ?`
 		row       = `SELECT id, order_key, scope, idempotency_key, method, url, header, body FROM `
 	)
-	entries := o.TablePrefix + `entries`
+	entries := o.TablePrefix + `entry`
 	// Left to itself, SQLite follows what the last ANALYZE has seen, when the backlog
 	// was another one.
 	return &Store[TX]{
-		add: `INSERT INTO ` + entries + ` (consumer_group, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +
+		add: `INSERT INTO ` + entries + ` (group_name, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		scan:   row + entries + ` INDEXED BY ` + entries + `_partition` + partition + ` AND id > ? ORDER BY id LIMIT ?`,
 		next:   row + entries + ` INDEXED BY ` + entries + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,

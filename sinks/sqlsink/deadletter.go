@@ -11,7 +11,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// DeadLetter puts m aside in the table dead_letters, in the transaction tx, with
+// DeadLetter puts m aside in the table dead_letter, in the transaction tx, with
 // its group and everything needed to send it again: it is a function for
 // OnFailure of consumer.Handlers.
 func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {

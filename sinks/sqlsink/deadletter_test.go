@@ -34,8 +34,8 @@ func TestADeadLetterKeepsWhatIsNeededToSendTheMessageAgain(t *testing.T) {
 		key, value                                    []byte
 		valueKind                                     string
 	)
-	err = db.QueryRow(`SELECT consumer_group, topic, number, message_offset, epoch, message_key, message_value, typeof(message_value),
-		headers, message_time, cause, dead_at FROM epochfence_dead_letters`).Scan(&group, &topic, &number, &offset, &e,
+	err = db.QueryRow(`SELECT group_name, topic, number, message_offset, epoch, message_key, message_value, typeof(message_value),
+		headers, message_time, error, failed_at FROM epochfence_dead_letter`).Scan(&group, &topic, &number, &offset, &e,
 		&key, &value, &valueKind, &headers, &written, &cause, &deadAt)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestADeadLetterOfARefusedTransactionIsRolledBack(t *testing.T) {
 		t.Errorf("err = %v, want ErrStale", err)
 	}
 	var n int
-	if err := db.QueryRow(`SELECT count(*) FROM epochfence_dead_letters`).Scan(&n); err != nil || n != 0 {
+	if err := db.QueryRow(`SELECT count(*) FROM epochfence_dead_letter`).Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d dead letters, %v", n, err)
 	}
 }

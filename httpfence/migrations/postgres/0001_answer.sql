@@ -4,12 +4,12 @@ CREATE TABLE {{prefix}}migration (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
-CREATE TABLE {{prefix}}scopes (
+CREATE TABLE {{prefix}}scope (
     scope text COLLATE "C" NOT NULL PRIMARY KEY,
     epoch bigint NOT NULL CHECK (epoch > 0) -- the highest that was seen; never deleted
 ) WITH (fillfactor = 50); -- each call locks its row: let the next version find room beside the last
 
-CREATE TABLE {{prefix}}answers (
+CREATE TABLE {{prefix}}answer (
     scope           text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
     fingerprint     bytea NOT NULL,         -- SHA-256 of the request
@@ -22,4 +22,4 @@ CREATE TABLE {{prefix}}answers (
     PRIMARY KEY (scope, idempotency_key)
 );
 
-CREATE INDEX {{prefix}}answers_age ON {{prefix}}answers (stored_at);
+CREATE INDEX {{prefix}}answer_age ON {{prefix}}answer (stored_at);

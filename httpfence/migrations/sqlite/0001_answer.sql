@@ -4,13 +4,13 @@ CREATE TABLE {{prefix}}migration (
     applied_at TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ) STRICT;
 
-CREATE TABLE {{prefix}}scopes (
+CREATE TABLE {{prefix}}scope (
     scope TEXT    NOT NULL PRIMARY KEY,
     epoch INTEGER NOT NULL,             -- the highest that was seen; never deleted
     CHECK (epoch > 0)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE {{prefix}}answers (
+CREATE TABLE {{prefix}}answer (
     scope           TEXT    NOT NULL,
     idempotency_key TEXT    NOT NULL,
     fingerprint     BLOB    NOT NULL,   -- SHA-256 of the request
@@ -23,4 +23,4 @@ CREATE TABLE {{prefix}}answers (
     PRIMARY KEY (scope, idempotency_key)
 ) STRICT;
 
-CREATE INDEX {{prefix}}answers_age ON {{prefix}}answers (stored_at);
+CREATE INDEX {{prefix}}answer_age ON {{prefix}}answer (stored_at);

@@ -4,9 +4,9 @@ CREATE TABLE {{prefix}}migration (
     applied_at TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ) STRICT;
 
-CREATE TABLE {{prefix}}entries (
+CREATE TABLE {{prefix}}entry (
     id              INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again
-    consumer_group  TEXT    NOT NULL,
+    group_name      TEXT    NOT NULL,
     topic           TEXT    NOT NULL,
     number          INTEGER NOT NULL,                  -- of the partition
     order_key       TEXT    NOT NULL,                  -- '': no order
@@ -19,5 +19,5 @@ CREATE TABLE {{prefix}}entries (
     added_at        TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) -- for people
 ) STRICT;
 
-CREATE INDEX {{prefix}}entries_partition ON {{prefix}}entries (consumer_group, topic, number, id);
-CREATE INDEX {{prefix}}entries_key ON {{prefix}}entries (consumer_group, topic, number, order_key, id);
+CREATE INDEX {{prefix}}entry_partition ON {{prefix}}entry (group_name, topic, number, id);
+CREATE INDEX {{prefix}}entry_key ON {{prefix}}entry (group_name, topic, number, order_key, id);

@@ -4,29 +4,29 @@ CREATE TABLE {{prefix}}migration (
     applied_at TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ) STRICT;
 
-CREATE TABLE {{prefix}}fences (
-    consumer_group   TEXT    NOT NULL,
+CREATE TABLE {{prefix}}fence (
+    group_name       TEXT    NOT NULL,
     topic            TEXT    NOT NULL,
     number           INTEGER NOT NULL,            -- of the partition
-    log              TEXT    NOT NULL,            -- whose offsets are counted
-    source           TEXT    NOT NULL,            -- who issues the leases
+    log_id           TEXT    NOT NULL,            -- whose offsets are counted
+    lease_source     TEXT    NOT NULL,            -- who issues the leases
     lease_generation INTEGER NOT NULL DEFAULT 0,  -- these two are for people
     owner            TEXT    NOT NULL DEFAULT '',
     epoch            INTEGER NOT NULL DEFAULT 0,  -- 0: not yet claimed
-    claim            BLOB    NOT NULL DEFAULT x'00000000000000000000000000000000',
+    claim_id         BLOB    NOT NULL DEFAULT x'00000000000000000000000000000000',
     next_offset      INTEGER NOT NULL,            -- of the next message to apply
     mark             INTEGER NOT NULL DEFAULT -1, -- what the source recognises its log by at next_offset; -1: nothing
     applied          INTEGER NOT NULL DEFAULT 0,  -- 1: the group has applied what is before next_offset
     claimed_at       TEXT,                        -- UTC; for people, nothing compares them
     advanced_at      TEXT,
-    PRIMARY KEY (consumer_group, topic, number),
+    PRIMARY KEY (group_name, topic, number),
     CHECK (epoch >= 0),
-    CHECK (length(claim) = 16)
+    CHECK (length(claim_id) = 16)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE {{prefix}}dead_letters (
+CREATE TABLE {{prefix}}dead_letter (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
-    consumer_group TEXT    NOT NULL,
+    group_name     TEXT    NOT NULL,
     topic          TEXT    NOT NULL,
     number         INTEGER NOT NULL,
     message_offset INTEGER NOT NULL,
@@ -35,9 +35,9 @@ CREATE TABLE {{prefix}}dead_letters (
     message_value  BLOB,
     headers        TEXT    NOT NULL,            -- JSON: [{"key":"…","value":"base64"}], "key_bytes" in base64 for a key that is not UTF-8
     message_time   TEXT,                        -- UTC
-    cause          TEXT    NOT NULL,
-    dead_at        TEXT    NOT NULL             -- UTC
+    error          TEXT    NOT NULL,
+    failed_at      TEXT    NOT NULL             -- UTC
 ) STRICT;
 
-CREATE INDEX {{prefix}}dead_letters_message
-    ON {{prefix}}dead_letters (consumer_group, topic, number, message_offset);
+CREATE INDEX {{prefix}}dead_letter_partition
+    ON {{prefix}}dead_letter (group_name, topic, number, message_offset);
