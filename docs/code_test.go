@@ -255,3 +255,55 @@ func anchors(t *testing.T, path string) []string {
 	}
 	return all
 }
+
+// folders are where the packages are that pages name things of.
+var folders = map[string]string{
+	"epoch": "epoch", "consumer": "consumer", "kafkasource": "consumer/kafkasource", "natssource": "consumer/natssource",
+	"memsource": "consumer/memsource", "sourcetest": "consumer/sourcetest", "pgsink": "sinks/pgsink", "sqlsink": "sinks/sqlsink",
+	"memsink": "sinks/memsink", "sinktest": "sinks/sinktest", "outbox": "outbox", "pgoutbox": "outbox/pgoutbox",
+	"sqloutbox": "outbox/sqloutbox", "httpfence": "httpfence",
+}
+
+var name = regexp.MustCompile(`\b([a-z]+)((?:\.[A-Z]\w*)+)`)
+
+// What a page calls by its name in Go, such as consumer.Options.Observer, is called
+// so in the package.
+func TestWhatTheDocsNameIsCalledSo(t *testing.T) {
+	words := map[string]map[string]bool{}
+	for pkg, folder := range folders {
+		files, err := filepath.Glob(filepath.Join("..", folder, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", folder, len(files), err)
+		}
+		words[pkg] = map[string]bool{}
+		for _, path := range files {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok {
+					words[pkg][id.Name] = true
+				}
+				return true
+			})
+		}
+	}
+	for _, page := range pages(t) {
+		if page == "CHANGELOG.md" { // which also tells of what was
+			continue
+		}
+		for _, code := range codes.FindAllString(read(t, page), -1) {
+			for _, m := range name.FindAllStringSubmatch(code, -1) {
+				for part := range strings.SplitSeq(m[2][1:], ".") {
+					if known := words[m[1]]; known != nil && !known[part] {
+						t.Errorf("%s: %s: package %s has no %s", page, m[0], m[1], part)
+					}
+				}
+			}
+		}
+	}
+}

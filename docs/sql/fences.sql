@@ -1,4 +1,3 @@
-select topic, partition, epoch, owner, next_offset, claimed_at, advanced_at
+select group_name, topic, partition, epoch, owner, next_offset, claimed_at, advanced_at
 from epochfence.fence
-where group_name = 'shipping'
-order by topic, partition;
+order by group_name, topic, partition;
