@@ -137,10 +137,10 @@ func (b *background[TX]) Epoch() epoch.Epoch         { return b.epoch }
 func (b *background[TX]) Applied() <-chan struct{}   { return b.owner.applied }
 
 func (b *background[TX]) Above(seen epoch.Epoch) error {
-	switch {
-	case b.ctx.Err() != nil || seen < b.epoch:
+	if b.ended() || seen < b.epoch {
 		return nil
-	case seen > MaxAbove || seen-b.epoch > maxAboveStep:
+	}
+	if seen > MaxAbove || seen-b.epoch > maxAboveStep {
 		return fmt.Errorf("consumer: claim %s above epoch %d: it is out of reach from %d; want at most %d, and at most %d more; lower it where it was seen",
 			b.hold.Partition, seen, b.epoch, MaxAbove, maxAboveStep)
 	}
@@ -148,11 +148,13 @@ func (b *background[TX]) Above(seen epoch.Epoch) error {
 	return nil
 }
 
+func (b *background[TX]) ended() bool { return b.ctx.Err() != nil }
+
 func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if b.ctx.Err() != nil || !b.calls.enter() {
+	if b.ended() || !b.calls.enter() {
 		return errClaimEnded
 	}
 	defer b.calls.leave()
@@ -166,7 +168,7 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 			return errClaimEnded
 		}
 	}
-	if b.ctx.Err() != nil { // as it may have ended while both were due
+	if b.ended() { // as it may have ended while both were due
 		return errClaimEnded
 	}
 	err := b.commit(ctx, apply)
@@ -212,7 +214,7 @@ func (b *background[TX]) judge(err error) {
 }
 
 func (b *background[TX]) end(out outcome) {
-	b.endClaim(&brokenClaim{out})
+	b.endClaim(&brokenClaimError{out})
 	b.cancel()
 }
 

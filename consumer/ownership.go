@@ -73,7 +73,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		} else if err != nil {
 			in = o.unclaimed(ctx, err)
 		} else {
-			in = o.ended(o.consume(ctx))
+			in = o.ended(o.consume())
 		}
 		if !o.claimValid || o.broken() != nil {
 			o.dropClaim()
@@ -168,9 +168,9 @@ func (o *ownership[TX]) dropClaim() {
 
 // consume has messages applied until the tenure is over or something happens to
 // the claim, be it in the background.
-func (o *ownership[TX]) consume(tenure context.Context) outcome {
+func (o *ownership[TX]) consume() outcome {
 	from := o.fence.Next
-	out := o.applyAll(tenure)
+	out := o.applyAll()
 	o.progress = o.progress || o.fence.Next > from
 	if out.action == leave {
 		o.stopBackground() // it may have news yet
@@ -183,7 +183,7 @@ func (o *ownership[TX]) consume(tenure context.Context) outcome {
 
 // applyAll reads from the fence's position and has the loop apply what comes,
 // until the read ends or something happens. From begins to ends the fence is the loop's.
-func (o *ownership[TX]) applyAll(tenure context.Context) outcome {
+func (o *ownership[TX]) applyAll() outcome {
 	if o.claim.Err() != nil {
 		return outcome{action: leave}
 	}

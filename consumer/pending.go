@@ -97,20 +97,20 @@ func (p *pending[TX]) forget() {
 	p.still.moved()
 }
 
-// brokenClaim is the cause with which a claim's context ends when something is
+// brokenClaimError is the cause with which a claim's context ends when something is
 // found out about the claim from elsewhere: by background work, or by a look at
 // the fence.
-type brokenClaim struct{ outcome }
+type brokenClaimError struct{ outcome }
 
-func (*brokenClaim) Error() string { return "the claim has ended" }
+func (*brokenClaimError) Error() string { return "the claim has ended" }
 
 // breakClaim ends the claim from elsewhere: the tenure gets out, whatever it waits
 // for. The first reason counts.
-func (p *pending[TX]) breakClaim(out outcome) { p.endClaim(&brokenClaim{out}) }
+func (p *pending[TX]) breakClaim(out outcome) { p.endClaim(&brokenClaimError{out}) }
 
 // broken is what the claim was ended with from elsewhere, if it was.
-func (p *pending[TX]) broken() *brokenClaim {
-	var b *brokenClaim
+func (p *pending[TX]) broken() *brokenClaimError {
+	var b *brokenClaimError
 	if p.claim != nil && errors.As(context.Cause(p.claim), &b) {
 		return b
 	}

@@ -25,7 +25,7 @@ type lostError struct {
 // interrupted ends the story, as the tenure has ended.
 func (g *grant) interrupted(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
-	panic(failure{&lostError{fmt.Errorf("%w\n%s had ended: %v", err, g.name(), context.Cause(g.ctx)), g.Term()}})
+	panic(failure{&lostError{fmt.Errorf("%w\n%s had ended: %w", err, g.name(), context.Cause(g.ctx)), g.Term()}})
 }
 
 // isLost reports whether the tenure was lost, which says nothing about whether the

@@ -113,7 +113,7 @@ func (h history) play(t testing.TB, harness Harness, patience time.Duration) err
 	case told == nil:
 		return err
 	case err != nil:
-		return fmt.Errorf("%w\n%v%s", err, told, losses) // told apart from what was lost
+		return fmt.Errorf("%w\n%s%s", err, told.Error(), losses) // told apart from what was lost
 	case errors.As(told, &lost):
 		return told
 	}

@@ -230,8 +230,8 @@ var guardsOfTheRest = []guard{
 		{aside, "\t<-b.returned\n", ""},
 	}, "consumer", "TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned"},
 	{"R6", "work is begun after the partition was revoked", []edit{
-		{aside, "\tif b.ctx.Err() != nil || !b.calls.enter() {", "\tif !b.calls.enter() {"},
-		{aside, "\tif b.ctx.Err() != nil { // as", "\tif false { // as"},
+		{aside, "\tif b.ended() || !b.calls.enter() {", "\tif !b.calls.enter() {"},
+		{aside, "\tif b.ended() { // as", "\tif false { // as"},
 		{aside, "context.AfterFunc(b.ctx, func() { abort(errClaimEnded) })()", "context.AfterFunc(context.Background(), func() { abort(errClaimEnded) })()"},
 		{aside, "\t\tcase <-b.ctx.Done():\n", "\t\tcase <-context.Background().Done():\n"},
 	}, "consumer", "TestDoIsRefusedFromTheMomentThePartitionIsAskedBack"},

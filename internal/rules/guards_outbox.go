@@ -95,7 +95,7 @@ var guardsOfTheOutbox = []guard{
 		{fenceSQL, "greatest(generation, t.epoch + 1, above + 1)", "greatest(generation, t.epoch + 1)"},
 	}, "sinks/pgsink", "TestSuite/cache_statement/queries/a claim starts above the epoch that another system has seen, and so do those after it"},
 	{"R1", "any epoch that somebody has seen is followed", []edit{
-		{"consumer/background.go", "case seen > MaxAbove || seen-b.epoch > maxAboveStep:", "case false:"},
+		{"consumer/background.go", "if seen > MaxAbove || seen-b.epoch > maxAboveStep {", "if false {"},
 	}, "consumer", "TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach"},
 	{"R6", "a relay goes on whose claim was lost", []edit{
 		{settling, "if ctx.Err() != nil || ended(err) {", "if ctx.Err() != nil {"},

@@ -103,7 +103,7 @@ func (g *Guard) PrepareContext(ctx context.Context, query string) (*sql.Stmt, er
 	if err != nil {
 		return nil, err
 	}
-	stmt, err := conn.PrepareContext(ctx, query) //nolint:sqlclosecheck // by Close
+	stmt, err := conn.PrepareContext(ctx, query)
 	if err != nil {
 		return nil, g.judge(err)
 	}
@@ -120,7 +120,7 @@ func (g *Guard) QueryContext(ctx context.Context, query string, args ...any) (*s
 		return nil, err
 	}
 	g.queried = true
-	rows, err := conn.QueryContext(ctx, query, args...) //nolint:sqlclosecheck // the handler's, or with its context
+	rows, err := conn.QueryContext(ctx, query, args...)
 	return rows, g.judge(err)
 }
 

@@ -41,13 +41,13 @@ func heldCommits(w *world) {
 	w.seedAt(10, orders0)
 	ta := w.process("A").claims(orders0, 5)
 	for _, value := range []string{"before any message", "and again"} {
-		if err := ta.writesHeld("outbox", value); err != nil {
+		if err := ta.writesHeld(value); err != nil {
 			w.Fatal(err)
 		}
 		ta.wantFence()
 	}
 	ta.applies(2)
-	if err := ta.writesHeld("outbox", "after two"); err != nil {
+	if err := ta.writesHeld("after two"); err != nil {
 		w.Fatal(err)
 	}
 	if err := ta.holds(w.ctx, func(context.Context, any) error { return nil }); err != nil {
@@ -80,7 +80,7 @@ func heldStale(w *world) {
 	tb := w.process("B").claims(orders0, 6)
 	refused := func(t *tenure, held epoch.Fence, why string) {
 		w.Helper()
-		err := t.writesHeld("outbox", why)
+		err := t.writesHeld(why)
 		w.wantOnly(err, epoch.ErrStale, "%s: a transaction that holds %s", why, t.Claim)
 		var stale *epoch.StaleError
 		if want := (epoch.StaleError{Partition: t.Partition, Ours: t.Claim, Held: held}); !errors.As(err, &stale) || *stale != want {
@@ -90,7 +90,7 @@ func heldStale(w *world) {
 	refused(ta, tb.Fence, "replaced")
 	tb.applies(2)
 	refused(ta, tb.Fence, "replaced, and the position has moved")
-	if err := tb.writesHeld("outbox", "the owner's"); err != nil {
+	if err := tb.writesHeld("the owner's"); err != nil {
 		w.Fatal(err)
 	}
 	none := *tb
@@ -109,7 +109,7 @@ func heldMissing(w *world) {
 	ta := w.process("A").claims(orders0, 5)
 	lost := *ta
 	lost.Partition = orders1
-	err := lost.writesHeld("outbox", "without a fence")
+	err := lost.writesHeld("without a fence")
 	w.wantOnly(err, epoch.ErrMissing, "A holds a claim where there is no fence")
 	var missing *epoch.MissingError
 	if !errors.As(err, &missing) || missing.Partition != orders1 {
@@ -130,8 +130,8 @@ func heldReplacedBeforeWrites(w *world) {
 		return w.db.Append(ctx, tx, "outbox", "a zombie's")
 	})
 	w.wantRefused(err, "A thaws and commits")
-	w.wantOnly(ta.writesHeld("outbox", "a zombie's, later"), epoch.ErrStale, "A, once more")
-	if err := tb.writesHeld("outbox", "the owner's"); err != nil {
+	w.wantOnly(ta.writesHeld("a zombie's, later"), epoch.ErrStale, "A, once more")
+	if err := tb.writesHeld("the owner's"); err != nil {
 		w.Fatal(err)
 	}
 	w.wantList("outbox", "the owner's")

@@ -114,7 +114,7 @@ func (db *toy) unlocked(looks int, ok func() bool) bool {
 			return true
 		}
 		db.mu.Unlock()
-		time.Sleep(10 * time.Microsecond)
+		<-time.After(10 * time.Microsecond)
 		db.mu.Lock()
 	}
 	return false

@@ -99,7 +99,7 @@ func heldBesideCommit(w *world) {
 			if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
 				return err
 			}
-			return ta.writesHeld("outbox", value)
+			return ta.writesHeld(value)
 		})
 		if err != nil {
 			w.Fatalf("a transaction that holds the claim began and ended within a commit: %v", err)

@@ -190,10 +190,10 @@ func (t *tenure) holds(ctx context.Context, apply func(ctx context.Context, tx a
 	return t.once(h, apply, func(apply func(context.Context, any) error) error { return t.sink.CommitHeld(ctx, h, apply) })
 }
 
-// writesHeld appends one value to a list, in a transaction that holds the claim.
-func (t *tenure) writesHeld(list, value string) error {
+// writesHeld appends one value to the outbox, in a transaction that holds the claim.
+func (t *tenure) writesHeld(value string) error {
 	t.w.Helper()
-	return t.holds(t.w.ctx, func(ctx context.Context, tx any) error { return t.w.db.Append(ctx, tx, list, value) })
+	return t.holds(t.w.ctx, func(ctx context.Context, tx any) error { return t.w.db.Append(ctx, tx, "outbox", value) })
 }
 
 // tries applies some messages from where the tenure believes to be. It has
