@@ -23,9 +23,6 @@ import (
 func oldConsumer(ctx context.Context, pool *pgxpool.Pool, group *kgo.Client) error {
 	for {
 		polled := group.PollRecords(ctx, 100)
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err := polled.Err(); err != nil {
 			return err
 		}
