@@ -33,13 +33,13 @@ func holdLock(t testing.TB, file string) (release func()) {
 
 func TestAWaitForTheWriteLockIsBoundedAndSaysSo(t *testing.T) {
 	file := newFile(t)
-	s := newSink(t, open(t, file), sqlsink.Options{LockTimeout: 50 * time.Millisecond})
+	s := newSink(t, open(t, file), sqlsink.Options{LockTimeout: 400 * time.Millisecond})
 	f := claim(t, s, 1)
 	release := holdLock(t, file)
 	defer release()
 
 	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: 2}))
-	wantError(t, err, "sqlsink: claim billing/orders/0:", "write lock was not free for 50ms", "frozen")
+	wantError(t, err, "sqlsink: claim billing/orders/0:", "write lock was not free for 400ms", "frozen")
 	wantTransient(t, err)
 	err = s.Commit(t.Context(), advance(f, 1), func(context.Context, *sqlsink.Tx) error { return nil })
 	wantError(t, err, "sqlsink: commit billing/orders/0:", "write lock was not free")
