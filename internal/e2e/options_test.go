@@ -113,7 +113,7 @@ func TestNegativeAndHugeOptionsAreErrorsThatNameTheOption(t *testing.T) {
 		waits("pgsink: Options.LockTimeout", tryPostgres, func(o *pgsink.Options) *time.Duration { return &o.LockTimeout }),
 		waits("pgsink: Options.ClaimTimeout", tryPostgres, func(o *pgsink.Options) *time.Duration { return &o.ClaimTimeout }),
 		waits("pgsink: Options.CallTimeout", tryPostgres, func(o *pgsink.Options) *time.Duration { return &o.CallTimeout }),
-		wrong("pgsink: schema name", tryPostgres, func(o *pgsink.Options) *string { return &o.Schema }, []string{strings.Repeat("x", 64), odd}),
+		wrong("pgsink: Options.Schema", tryPostgres, func(o *pgsink.Options) *string { return &o.Schema }, []string{strings.Repeat("x", 64), odd}),
 
 		waits("sqlsink: Options.LockTimeout", trySQLite, func(o *sqlsink.Options) *time.Duration { return &o.LockTimeout }),
 		waits("sqlsink: Options.LockTimeout", tryMigrate, func(o *sqlsink.Options) *time.Duration { return &o.LockTimeout }),
