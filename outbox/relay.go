@@ -300,7 +300,7 @@ func (r *relay[TX]) forget() {
 // not among them: if it has, the context has ended too; and if what was in
 // doubt did commit, the entry is not there any more.
 func ended(err error) bool {
-	for _, end := range []error{epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrTxEndedByHandler} {
+	for _, end := range []error{epoch.ErrStale, epoch.ErrMissing, epoch.ErrTxEndedByHandler} {
 		if errors.Is(err, end) {
 			return true
 		}

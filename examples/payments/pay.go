@@ -55,8 +55,8 @@ func charged(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer
 	return err
 }
 
-// The transactions of the messages and of the relay take turns: the larger those
-// of the one, the longer those of the other wait. Requests go on meanwhile.
+// The relay's transactions run beside those of the messages. On SQLite both wait for
+// the write lock: the larger those of the one, the longer those of the other wait.
 const (
 	maxBatch = 64 // messages of a partition in a transaction
 	requests = 64 // under way for a partition

@@ -35,9 +35,6 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 	for i, a := range as {
 		work[i] = Span{Partition: a.Partition.Number, From: int64(a.From), To: int64(a.To)}
 	}
-	if !work.moves() {
-		return s.held(ctx, work, func(ctx context.Context) error { return s.Sink.Commit(ctx, as, apply) })
-	}
 	cue := s.stage.Cue(work, InHand, Unlocked, BeforeWrites, AfterWrites, AfterCommit)
 	ctx = cue.Context(ctx)
 	cue.Reach(InHand)
