@@ -102,8 +102,7 @@ func TestARelayIsStoppedAfterAnAnswerThatIsNotYetRecorded(t *testing.T) {
 	_, next := reading(t, reports)
 	sink := Fenced(&slowClaims{}, stage)
 	commit := func(ctx context.Context) {
-		as := []epoch.Advance{{Partition: epoch.Partition{Number: 3}, From: 5, To: 5}}
-		_ = sink.Commit(ctx, as, func(ctx context.Context, _ int) error { return ctx.Err() })
+		_ = sink.CommitHeld(ctx, epoch.Hold{Partition: epoch.Partition{Number: 3}}, func(ctx context.Context, _ int) error { return ctx.Err() })
 	}
 	send(t, orders, order{Do: orderStopAt, Point: Answered})
 	next(reportArmed)

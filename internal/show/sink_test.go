@@ -26,6 +26,10 @@ func (s *slowClaims) Commit(ctx context.Context, _ []epoch.Advance, apply func(c
 	return apply(ctx, 0)
 }
 
+func (s *slowClaims) CommitHeld(ctx context.Context, _ epoch.Hold, apply func(context.Context, int) error) error {
+	return apply(ctx, 0)
+}
+
 // testStage returns a stage, and the ends that its parent has.
 func testStage(t *testing.T) (*Stage, *json.Encoder, *json.Decoder) {
 	t.Helper()
