@@ -43,6 +43,9 @@ func (s Server) Wait(ctx context.Context, try func(context.Context) error) (trie
 	spent := func() time.Duration { return min(time.Since(began).Round(100*time.Millisecond), s.Timeout) }
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
+	deadline, _ := ctx.Deadline()
+	// A socket's deadline can end a dial before the context's timer has fired.
+	over := func() bool { return ctx.Err() != nil || !time.Now().Before(deadline) }
 	var last lastError
 	defer s.announce(&last, spent)()
 	pause := pauses()
@@ -51,11 +54,11 @@ func (s Server) Wait(ctx context.Context, try func(context.Context) error) (trie
 		if err == nil {
 			return spent(), nil
 		}
-		if ctx.Err() == nil || last.get() == nil || !isEnd(err) {
+		if !over() || last.get() == nil || !isEnd(err) {
 			last.set(err)
 		}
 		left := s.Patience(last.get()) - time.Since(began)
-		if ctx.Err() != nil || left <= 0 {
+		if over() || left <= 0 {
 			return spent(), last.get()
 		}
 		timer := time.NewTimer(min(pause.NextBackOff(), left)) // to try once more at the end

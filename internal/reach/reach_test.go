@@ -121,13 +121,26 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 // The last try may be cut off in the middle of a dial, which tells nothing new.
 func TestADialThatIsCutOffDoesNotHideWhatWentWrongBefore(t *testing.T) {
 	t.Parallel()
+	t.Run("by its context", func(t *testing.T) {
+		cutOffLast(t, func(ctx context.Context) { <-ctx.Done() })
+	})
+	t.Run("by its socket's deadline, before the context's timer fires", func(t *testing.T) {
+		cutOffLast(t, func(ctx context.Context) {
+			deadline, _ := ctx.Deadline()
+			<-time.After(time.Until(deadline))
+		})
+	})
+}
+
+func cutOffLast(t *testing.T, cutOff func(context.Context)) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := waiting()
 		_, err := s.Wait(t.Context(), func(ctx context.Context) error {
 			if deadline, _ := ctx.Deadline(); time.Until(deadline) > time.Second {
 				return errDown
 			}
-			<-ctx.Done()
+			cutOff(ctx)
 			return &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded} // what package net says then
 		})
 		if !errors.Is(err, errDown) {
