@@ -9,6 +9,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
 // commits talks to the group's coordinator about positions: one request at a
@@ -55,8 +57,8 @@ func (c *commits) confirm(ctx context.Context, t *tenure, id [16]byte, at commit
 	select {
 	case o := <-one.outcome:
 		return o.number, o.err
-	case <-t.ctx.Done():
-		return 0, context.Cause(t.ctx)
+	case <-t.WhenLost():
+		return 0, t.Lost()
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
@@ -204,8 +206,8 @@ func mayCommit(one *commit, member string, generation int32) error {
 	case member == "" || generation <= 0:
 		return errNotJoined
 	case member != one.t.member:
-		one.t.lose(errNewMember)
-		return lost(errNewMember)
+		one.t.Lose(errNewMember)
+		return tenures.Lost(errNewMember)
 	}
 	return nil
 }
@@ -218,9 +220,9 @@ func (c *commits) judge(one *commit, generation int32, code int16) outcome {
 		return outcome{number: generation}
 	case errors.Is(err, kerr.FencedInstanceID):
 		fenced := c.s.fenced(err)
-		one.t.lose(fenced)
+		one.t.Lose(fenced)
 		c.s.fail(fenced)
-		return outcome{err: lost(fenced)}
+		return outcome{err: tenures.Lost(fenced)}
 	case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.IllegalGeneration),
 		errors.Is(err, kerr.StaleMemberEpoch), errors.Is(err, kerr.FencedMemberEpoch), errors.Is(err, kerr.RebalanceInProgress):
 		// Not a no: we may be the newest generation a moment from now. If we

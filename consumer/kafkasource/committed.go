@@ -98,7 +98,7 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 	if err == nil && ok && c.leaderEpoch < 0 {
 		c.leaderEpoch, err = t.s.leaderEpochAt(ctx, t.place, c.at)
 	}
-	if over := t.over(); over != nil {
+	if over := t.err(); over != nil {
 		err = over
 	}
 	if err != nil {
@@ -124,34 +124,27 @@ func (s *Source) leaderEpochAt(ctx context.Context, p place, at int64) (int32, e
 }
 
 // learn finds out what the group had committed through others when the tenure
-// began, if that is not known yet. Until our own position has passed it, it is
-// what we commit.
+// began, if that is not known yet.
 func (t *tenure) learn(ctx context.Context) error {
-	t.mu.Lock()
-	learnt := t.learnt
-	t.mu.Unlock()
-	if learnt {
-		return nil
-	}
-	c, ok, err := t.s.offsets.fresh(ctx, t.place, t.began)
-	if err != nil {
-		return err
+	return t.Learn(func() (epoch.Offset, bool, error) {
+		c, ok, err := t.s.offsets.fresh(ctx, t.place, t.began)
+		if err != nil || !ok || c.ours() {
+			return 0, false, err
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.theirs = c
+		return epoch.Offset(c.at), true, nil
+	})
+}
+
+// toCommit is what to tell the group of a fence's position: while that may not
+// take the place of what others had committed (R8), theirs again.
+func (t *tenure) toCommit(f epoch.Fence) committed {
+	if _, stays := t.Theirs(f); !stays {
+		return committedOf(f)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.learnt = true
-	if ok && !c.ours() {
-		t.before = &c
-	}
-	return nil
-}
-
-// toCommit is what to tell the group of a fence's position: nothing below what
-// others had committed before us (R8), and nothing of ours that was not claimed
-// if they had committed at all. The lock is held.
-func (t *tenure) toCommit(f epoch.Fence) committed {
-	if t.before != nil && (f.Epoch == 0 || int64(f.Next) < t.before.at) {
-		return *t.before
-	}
-	return committedOf(f)
+	return t.theirs
 }

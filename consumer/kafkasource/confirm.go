@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -26,7 +27,7 @@ const idAge = time.Second
 // a new member id ends the tenure, whoever notices first.
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 	lease, err := t.confirm(ctx, seen)
-	if over := t.over(); over != nil {
+	if over := t.err(); over != nil {
 		err = over // whatever the answer was
 	}
 	if err != nil {
@@ -36,7 +37,7 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 }
 
 func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
-	if err := t.over(); err != nil {
+	if err := t.err(); err != nil {
 		return epoch.Lease{}, err
 	}
 	id, err := t.s.topics.fresh(ctx, t.topic, time.Now().Add(-idAge))
@@ -45,7 +46,7 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	}
 	origin := t.Origin()
 	if id != t.topicID() { // the tenure is being lost for it
-		return epoch.Lease{}, lost(errOtherTopic)
+		return epoch.Lease{}, tenures.Lost(errOtherTopic)
 	}
 	if seen.Partition != origin.Partition {
 		return epoch.Lease{}, fmt.Errorf("the fence is that of %s", seen.Partition)
@@ -56,9 +57,7 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err := t.learn(ctx); err != nil {
 		return epoch.Lease{}, err
 	}
-	t.mu.Lock()
 	position := t.toCommit(seen)
-	t.mu.Unlock()
 	number, err := t.s.commits.confirm(ctx, t, id, position)
 	if err != nil {
 		return epoch.Lease{}, err

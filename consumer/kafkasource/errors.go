@@ -22,15 +22,10 @@ var (
 	errNoTopicID = errors.New("the broker does not fetch by topic id, which takes Kafka 3.1: " +
 		"a topic that was deleted and created again could not be told from the old one")
 
-	errDrainOverrun = errors.New("the partition was revoked and not given back in time")
-	errRevoked      = errors.New("the group took the partition away")
-	errNewMember    = errors.New("the group let this member go and took it in as a new one")
-	errSilence      = errors.New("the group's coordinator has acknowledged nothing for too long")
-	errEnded        = errors.New("the tenure has ended")
+	errRevoked   = errors.New("the group took the partition away")
+	errNewMember = errors.New("the group let this member go and took it in as a new one")
+	errSilence   = errors.New("the group's coordinator has acknowledged nothing for too long")
 )
-
-// lost is the cause of a tenure's cancellation.
-func lost(why error) error { return fmt.Errorf("%w: %w", consumer.ErrLost, why) }
 
 // misfitError is a [consumer.PositionError] without the partition.
 type misfitError struct {

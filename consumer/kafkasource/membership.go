@@ -56,7 +56,7 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 	}
 	for _, sl := range s.slots {
 		if sl.held && sl.tenure != nil && sl.tenure.member != member {
-			sl.tenure.lose(errNewMember)
+			sl.tenure.Lose(errNewMember)
 		}
 	}
 	if !s.contact.overdue() { // otherwise when contact is back
@@ -69,7 +69,7 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 // lost all the same. Where own has given up the partition it stays idle.
 func (s *Source) regrant(member string) {
 	for p, sl := range s.slots {
-		if sl.held && sl.tenure != nil && sl.tenure.ctx.Err() != nil {
+		if sl.held && sl.tenure != nil && sl.tenure.Lost() != nil {
 			s.grant(p, sl, member)
 		}
 	}
@@ -79,13 +79,9 @@ func (s *Source) grant(p place, sl *slot, member string) {
 	if s.closing {
 		return
 	}
-	var previous <-chan struct{}
-	if sl.tenure != nil {
-		previous = sl.tenure.done
-	}
-	t := s.newTenure(p, member, previous)
+	t := s.newTenure(p, member, sl.tenure)
 	sl.tenure = t
-	s.tenures.Go(func() { t.run(s.own) })
+	s.tenures.Go(func() { t.spend(s.own) })
 }
 
 // revoked is kgo's OnPartitionsRevoked: the group asks for partitions, and
@@ -93,13 +89,10 @@ func (s *Source) grant(p place, sl *slot, member string) {
 func (s *Source) revoked(_ context.Context, _ *kgo.Client, ps map[string][]int32) {
 	<-s.ready
 	ts := s.release(ps)
-	for _, t := range ts {
-		t.drain()
-	}
-	s.await(ts)
+	s.drain(ts)
 	s.commits.flush(ts)
 	for _, t := range ts {
-		t.lose(errRevoked)
+		t.Lose(errRevoked)
 	}
 }
 
@@ -108,7 +101,7 @@ func (s *Source) revoked(_ context.Context, _ *kgo.Client, ps map[string][]int32
 func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32) {
 	<-s.ready
 	for _, t := range s.release(ps) {
-		t.lose(errRevoked)
+		t.Lose(errRevoked)
 	}
 }
 
@@ -130,23 +123,19 @@ func (s *Source) release(ps map[string][]int32) []*tenure {
 	return ts
 }
 
-// await waits until the tenures have ended. Those that take longer than a drain
-// may are cancelled: the group moves on without them.
-func (s *Source) await(ts []*tenure) {
-	limit := time.NewTimer(s.contact.lease().drain)
-	defer limit.Stop()
-	for i, t := range ts {
+// drain revokes partitions, and waits until their tenures have ended. Those that
+// take longer than a drain may are cancelled: the group moves on without them.
+func (s *Source) drain(ts []*tenure) {
+	limit := s.contact.lease().drain
+	for _, t := range ts {
+		t.RevokeWithin(limit, func() {
+			s.log.Error("the partition was not given back in time; its transaction is cancelled", "topic", t.topic, "partition", t.number)
+		})
+	}
+	for _, t := range ts {
 		select {
-		case <-t.done:
-		case <-t.ctx.Done(): // lost, and no longer ours to wait for
-		case <-limit.C:
-			for _, t := range ts[i:] {
-				if !t.ended() {
-					s.log.Error("the partition was not given back in time; its transaction is cancelled", "topic", t.topic, "partition", t.number)
-					t.lose(errDrainOverrun)
-				}
-			}
-			return
+		case <-t.Over():
+		case <-t.WhenLost(): // and no longer ours to wait for
 		}
 	}
 }
@@ -157,7 +146,7 @@ func (s *Source) held() []*tenure {
 	defer s.mu.Unlock()
 	var ts []*tenure
 	for _, sl := range s.slots {
-		if sl.held && sl.tenure != nil && sl.tenure.ctx.Err() == nil {
+		if sl.held && sl.tenure != nil && sl.tenure.Lost() == nil {
 			ts = append(ts, sl.tenure)
 		}
 	}
@@ -173,7 +162,7 @@ func (s *Source) contactLost(silent time.Duration) {
 	why := fmt.Errorf("the group's coordinator has acknowledged nothing for %v", silent.Round(time.Millisecond))
 	s.log.Error("lost contact with the group; giving up all partitions", "silent", silent, "partitions", len(ts))
 	for _, t := range ts {
-		t.lose(why)
+		t.Lose(why)
 	}
 }
 
@@ -205,13 +194,13 @@ func (s *Source) renewed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for p, sl := range s.slots {
-		if !sl.held || sl.tenure == nil || sl.tenure.ctx.Err() != nil {
+		if !sl.held || sl.tenure == nil || sl.tenure.Lost() != nil {
 			continue
 		}
 		id := s.topics.known(p.topic)
 		if was := sl.tenure.topicID(); was != ([16]byte{}) && was != id {
 			s.log.Error("the topic was deleted and created again", "topic", p.topic, "partition", p.number)
-			sl.tenure.lose(errOtherTopic)
+			sl.tenure.Lose(errOtherTopic)
 			s.grant(p, sl, sl.tenure.member)
 		}
 	}

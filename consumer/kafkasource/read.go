@@ -10,32 +10,17 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-var (
-	errReading     = errors.New("kafkasource: one Read of a tenure at a time")
-	errBadPosition = errors.New("the fence's position is negative")
-)
+var errBadPosition = errors.New("the fence's position is negative")
 
 // Read implements [consumer.Tenure]. Keys, values and headers are not copied:
 // they are slices of what the broker sent, and nobody writes to them.
 func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
-	return func(yield func(consumer.Batch, error) bool) {
-		if !t.reading.CompareAndSwap(false, true) {
-			yield(consumer.Batch{}, errReading)
-			return
-		}
-		defer t.reading.Store(false)
-		if err := t.read(ctx, from, yield); err != nil && t.reads(ctx) {
-			yield(consumer.Batch{}, err)
-		}
-	}
+	return t.State.Read(ctx, func(ctx context.Context, yield func(consumer.Batch) bool) error {
+		return t.read(ctx, from, yield)
+	})
 }
 
-// reads reports whether there is anyone left to read for.
-func (t *tenure) reads(ctx context.Context) bool {
-	return ctx.Err() == nil && t.ctx.Err() == nil && !t.isDraining()
-}
-
-func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer.Batch, error) bool) error {
+func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer.Batch) bool) error {
 	if err := t.check(from); err != nil {
 		return err
 	}
@@ -50,14 +35,14 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer
 }
 
 // readFrom reads with one feed, until it has something to say.
-func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(consumer.Batch, error) bool) error {
+func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(consumer.Batch) bool) error {
 	f := newFeed(t.place, t.topicID(), from)
 	t.mu.Lock()
 	t.feed = f
 	t.mu.Unlock()
 	t.s.fetcher.order(open, f)
 	defer t.s.fetcher.order(shut, f)
-	for t.reads(ctx) {
+	for ctx.Err() == nil {
 		share := t.s.fetcher.share()
 		batch, err, room := f.take(share/4, share/4)
 		if room {
@@ -65,7 +50,7 @@ func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(cons
 		}
 		switch {
 		case batch != nil:
-			if !yield(*batch, nil) {
+			if !yield(*batch) {
 				return nil
 			}
 		case err != nil:
@@ -73,8 +58,6 @@ func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(cons
 		default:
 			select {
 			case <-f.ready:
-			case <-t.draining:
-			case <-t.ctx.Done():
 			case <-ctx.Done():
 			}
 		}

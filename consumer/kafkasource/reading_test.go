@@ -229,24 +229,6 @@ func TestAMomentWithoutALeaderIsNotReported(t *testing.T) {
 	})
 }
 
-func TestOneReadAtATime(t *testing.T) {
-	virtually(t, 1, func(r *rig) {
-		r.produce(0, 1)
-		_, one, _ := r.hold()
-		for _, err := range one.Read(r.Context(), r.fence(one, 0)) {
-			if err != nil {
-				r.Fatal(err)
-			}
-			for _, err := range one.Read(r.Context(), r.fence(one, 0)) {
-				if !errors.Is(err, errReading) {
-					r.Errorf("a second Read = %v", err)
-				}
-			}
-			break
-		}
-	})
-}
-
 func TestReadingFollowsThePartitionToAnotherLeader(t *testing.T) {
 	virtually(t, 1, func(r *rig) {
 		w := &worker{sink: r.sink}

@@ -137,7 +137,7 @@ func (s *Source) join(ctx, base context.Context, end context.CancelFunc) error {
 	case <-ctx.Done():
 	case err = <-s.failed:
 		for _, t := range s.held() {
-			t.lose(err)
+			t.Lose(err)
 		}
 	}
 	s.shutdown(end)
@@ -204,10 +204,7 @@ func (s *Source) shutdown(end context.CancelFunc) {
 	s.closing = true
 	s.mu.Unlock()
 	ts := s.held()
-	for _, t := range ts {
-		t.drain()
-	}
-	s.await(ts)
+	s.drain(ts)
 	s.commits.flush(ts)
 	s.leave(end)
 	s.linger()

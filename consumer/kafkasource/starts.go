@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -48,7 +49,7 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 	if err == nil { // the partitions were listed by the topic's name
 		var after [16]byte
 		if after, err = t.s.topics.fresh(ctx, t.topic, time.Now()); err == nil && after != id {
-			err = lost(errOtherTopic)
+			err = tenures.Lost(errOtherTopic)
 		}
 	}
 	if err == nil && !slices.ContainsFunc(starts, func(st epoch.Start) bool { return st.Partition.Number == t.number }) {

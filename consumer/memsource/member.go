@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
 var (
@@ -37,6 +38,7 @@ type Member struct {
 	own     func(context.Context, consumer.Tenure)
 	early   []place // what a script granted before the member joined
 	tenures map[*tenure]struct{}
+	latest  map[place]*tenures.State // of each partition, over or not
 	leaving bool
 	idle    chan struct{} // closed when the member leaves and has no tenure; made then
 	ended   chan struct{} // closed when Run has to end with err
@@ -164,7 +166,7 @@ func (m *Member) leave() error {
 		t.asked = true
 	}
 	for t := range m.tenures {
-		t.drain()
+		t.Revoke()
 	}
 	m.checkIdle()
 	m.setSession(0)
@@ -287,17 +289,16 @@ func (m *Member) tell(f func()) {
 	f()
 }
 
-// start calls own for a tenure, after the one that the member had of the same
-// partition before, if own has not returned from that yet.
+// start calls own for a tenure.
 func (m *Member) start(t *tenure) {
+	t.State = tenures.NewState(m.ctx, m.latest[t.at])
 	if m.leaving || m.err != nil {
 		m.group.forget(t)
 		return
 	}
-	var before []<-chan struct{}
-	m.each(t.at, func(old *tenure) { before = append(before, old.over) })
+	m.latest[t.at] = t.State
 	m.tenures[t] = struct{}{}
-	go t.run(before)
+	go t.spend()
 }
 
 // stopped is what happens when own has returned.
@@ -335,6 +336,6 @@ func (m *Member) each(at place, f func(*tenure)) {
 
 func (m *Member) loseAll(why error) {
 	for t := range m.tenures {
-		t.lose(why)
+		t.Lose(why)
 	}
 }

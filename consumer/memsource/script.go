@@ -65,7 +65,7 @@ func (g *Group) Drain(m *Member, topic string, n int32) {
 		g.drain(t, 0)
 		return
 	}
-	m.tell(func() { m.each(at, (*tenure).drain) })
+	m.tell(func() { m.each(at, func(t *tenure) { t.Revoke() }) })
 }
 
 // Lose takes the partition from m at once: its contexts end with
@@ -81,7 +81,7 @@ func (g *Group) Lose(m *Member, topic string, n int32, cause error) {
 	if t := g.leases[at]; t != nil && t.member == m {
 		g.forget(t)
 	}
-	m.tell(func() { m.each(at, func(t *tenure) { t.lose(cause) }) })
+	m.tell(func() { m.each(at, func(t *tenure) { t.Lose(cause) }) })
 	g.rebalance()
 }
 

@@ -157,14 +157,14 @@ func (g *Group) drain(t *tenure, term time.Duration) {
 			}
 		})
 	}
-	t.member.tell(t.drain)
+	t.member.tell(func() { t.Revoke() })
 }
 
 // take ends the lease at once, if it still is the recorded one, and tells the
 // member why.
 func (g *Group) take(t *tenure, why error) {
 	g.forget(t)
-	t.member.tell(func() { t.lose(why) })
+	t.member.tell(func() { t.Lose(why) })
 }
 
 // forget ends the lease as far as the group is concerned.

@@ -8,23 +8,19 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// tenure is a [consumer.Tenure]. Asked and deadline are the group's, the rest
-// the member's; the broker's lock guards both.
+// tenure is a [consumer.Tenure]. Asked and deadline are the group's; the
+// broker's lock guards them.
 type tenure struct {
-	member *Member
-	at     place
-	part   *part
-	origin epoch.Origin
-	term   time.Duration
-
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	drained  bool
-	draining chan struct{} // closed when drained
-	over     chan struct{} // closed when own has returned
+	*tenures.State // nil until the member has heard of it
+	member         *Member
+	at             place
+	part           *part
+	origin         epoch.Origin
+	term           time.Duration
 
 	asked    bool // the group wants it back, or has taken it
 	deadline *time.Timer
@@ -32,62 +28,24 @@ type tenure struct {
 
 var _ consumer.Tenure = (*tenure)(nil)
 
-var errReturned = errors.New("memsource: own has returned")
-
 func newTenure(m *Member, at place) *tenure {
 	g := m.group
-	t := &tenure{
-		member: m, at: at, part: g.part(at), origin: g.origin(at), term: g.term,
-		draining: make(chan struct{}), over: make(chan struct{}),
-	}
-	t.ctx, t.cancel = context.WithCancelCause(m.ctx)
-	return t
+	return &tenure{member: m, at: at, part: g.part(at), origin: g.origin(at), term: g.term}
 }
 
-// run is the tenure's goroutine.
-func (t *tenure) run(before []<-chan struct{}) {
-	defer func() {
-		t.lose(errReturned)
-		b := t.member.group.broker
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		close(t.over)
-		t.member.stopped(t)
-	}()
-	for _, over := range before {
-		select {
-		case <-over:
-		case <-t.ctx.Done():
-			return
-		}
-	}
-	select {
-	case <-t.ctx.Done():
-	case <-t.draining:
-	default:
-		t.member.own(t.ctx, t)
-	}
-}
-
-func (t *tenure) drain() {
-	if !t.drained {
-		t.drained = true
-		close(t.draining)
-	}
-}
-
-func (t *tenure) lose(why error) {
-	if !errors.Is(why, consumer.ErrLost) {
-		why = fmt.Errorf("%w: %w", consumer.ErrLost, why)
-	}
-	t.cancel(why)
+// spend is the tenure's goroutine.
+func (t *tenure) spend() {
+	t.Run(func(ctx context.Context) { t.member.own(ctx, t) })
+	t.Lose(tenures.ErrEnded)
+	b := t.member.group.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t.member.stopped(t)
 }
 
 func (t *tenure) Origin() epoch.Origin { return t.origin }
 
 func (t *tenure) Term() time.Duration { return t.term }
-
-func (t *tenure) Draining() <-chan struct{} { return t.draining }
 
 func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
 	if err := t.heard(ctx); err != nil {
@@ -152,12 +110,12 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 			return epoch.Lease{}, t.failed("confirm", err)
 		}
 	}
-	if t.ctx.Err() != nil {
-		return epoch.Lease{}, t.failed("confirm", context.Cause(t.ctx))
+	if lost := t.Lost(); lost != nil {
+		return epoch.Lease{}, t.failed("confirm", lost)
 	}
 	if c.Err != nil {
 		if errors.Is(c.Err, consumer.ErrLost) {
-			t.lose(c.Err)
+			t.Lose(c.Err)
 		}
 		return epoch.Lease{}, t.failed("confirm", c.Err)
 	}
@@ -188,12 +146,12 @@ func (t *tenure) answer(seen epoch.Fence) answer {
 // heard waits while the member is frozen.
 func (t *tenure) heard(ctx context.Context) error {
 	select {
-	case <-t.ctx.Done():
+	case <-t.WhenLost():
 	case <-ctx.Done():
 	case <-t.member.heard():
 	}
-	if t.ctx.Err() != nil {
-		return context.Cause(t.ctx)
+	if lost := t.Lost(); lost != nil {
+		return lost
 	}
 	return ctx.Err()
 }
@@ -203,47 +161,31 @@ func (t *tenure) failed(what string, err error) error {
 }
 
 func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
-	return func(yield func(consumer.Batch, error) bool) {
+	return t.State.Read(ctx, func(ctx context.Context, yield func(consumer.Batch) bool) error {
 		next, mark := from.Next, from.Mark
 		fresh := !from.Applied
-		for {
+		for ctx.Err() == nil {
 			batch, changed, err := t.fetch(next, mark)
 			var misfit *consumer.PositionError
-			if fresh && errors.As(err, &misfit) && errors.Is(err, consumer.ErrOffsetExpired) {
-				next, mark = misfit.Found, epoch.NoMark
-				continue
-			}
 			switch {
-			case t.ctx.Err() != nil, ctx.Err() != nil, t.isDraining():
-				return
+			case fresh && errors.As(err, &misfit) && errors.Is(err, consumer.ErrOffsetExpired):
+				next, mark = misfit.Found, epoch.NoMark
 			case err != nil:
-				yield(consumer.Batch{}, err)
-				return
-			case changed == nil:
-				if !yield(batch, nil) {
-					return
+				return err
+			case changed != nil:
+				select {
+				case <-changed:
+				case <-ctx.Done():
 				}
+			case !yield(batch):
+				return nil
+			default:
 				fresh = false
 				next, mark = batch.Next, batch.Mark
-				continue
-			}
-			select {
-			case <-changed:
-			case <-t.draining:
-			case <-ctx.Done():
-			case <-t.ctx.Done():
 			}
 		}
-	}
-}
-
-func (t *tenure) isDraining() bool {
-	select {
-	case <-t.draining:
-		return true
-	default:
-		return false
-	}
+		return nil
+	})
 }
 
 // fetch returns what is ready, or else what to wait for.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
 // slot is a partition that this process serves. At most one goroutine spends a
@@ -80,7 +81,7 @@ func (s *Source) group(now *picture) *group {
 		case sl.busy:
 			sl.free = time.Time{}
 			g.held[p] = s.member
-			g.busy[p] = sl.tenure == nil || sl.tenure.isDraining() || sl.tenure.ctx.Err() != nil
+			g.busy[p] = sl.tenure == nil || !sl.tenure.Held()
 			continue
 		case sl.free.IsZero():
 			sl.free = time.Now()
@@ -154,7 +155,7 @@ func (s *Source) handOver(now *picture, give *place) {
 		return
 	}
 	sl := s.slots[*give]
-	if sl == nil || sl.tenure == nil || sl.tenure.isDraining() {
+	if sl == nil || sl.tenure == nil || sl.tenure.Revoked() {
 		return
 	}
 	s.log.Info("giving a partition back, as others have fewer", "stream", sl.stream, "partition", sl.number)
@@ -193,9 +194,9 @@ func (s *Source) spend(sl *slot, last revision) {
 	closing := s.closing
 	s.mu.Unlock()
 	if closing {
-		t.asked()
+		t.Revoke()
 	}
-	early := t.run(s.own)
+	early := t.spend(s.own)
 	if early {
 		s.decline(sl)
 	}
@@ -239,20 +240,21 @@ func (s *Source) decline(sl *slot) {
 	notify(s.changed)
 }
 
-// run calls own, and renews the lease meanwhile. It reports whether own gave the
+// spend calls own, and renews the lease meanwhile. It reports whether own gave the
 // partition up by itself.
-func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
+func (t *tenure) spend(own func(context.Context, consumer.Tenure)) (early bool) {
 	ctx, stop := context.WithCancel(t.s.base)
 	kept := make(chan struct{})
 	go func() {
 		defer close(kept)
 		t.keep(ctx)
 	}()
-	if t.over() == nil && !t.isDraining() {
-		own(t.ctx, t)
-	}
-	close(t.done)
-	early = t.ctx.Err() == nil && !t.isDraining()
+	t.Run(func(ctx context.Context) {
+		if t.err() == nil {
+			own(ctx, t)
+		}
+	})
+	early = t.Held()
 	stop()
 	<-kept
 	return early
@@ -260,12 +262,12 @@ func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
 
 // giveBack publishes the last position and releases the lease.
 func (t *tenure) giveBack() error {
-	defer t.lose(errEnded)
+	defer t.Lose(tenures.ErrEnded)
 	ctx, cancel := context.WithTimeout(t.s.base, t.s.goodbyeLimit())
 	defer cancel()
-	if t.ctx.Err() == nil {
+	if lost := t.Lost(); lost == nil {
 		t.publish(ctx)
-	} else if errors.Is(context.Cause(t.ctx), errTaken) {
+	} else if errors.Is(lost, errTaken) {
 		t.s.lookAgain(ctx, t.place)
 		return nil
 	}
@@ -289,7 +291,7 @@ func (s *Source) streamRenewed(log *streamLog) {
 	for _, p := range slices.SortedFunc(maps.Keys(s.slots), place.compare) {
 		if t := s.slots[p].tenure; t != nil && t.log == log && t.life != log.incarnation() {
 			s.log.Error("the stream was deleted and created again", "stream", t.stream, "partition", t.number)
-			t.lose(errOtherStream)
+			t.Lose(errOtherStream)
 		}
 	}
 }

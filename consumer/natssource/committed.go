@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -30,7 +31,7 @@ func (m mirror) ours() bool { return m.Owner != "" }
 // durable consumer has got that did this work before.
 func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 	at, ok, err := t.committed(ctx)
-	if over := t.over(); over != nil {
+	if over := t.err(); over != nil {
 		err = over
 	}
 	if err != nil {
@@ -99,9 +100,7 @@ func (t *tenure) publish(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	t.mu.Lock()
-	at, due := t.position, t.known && (t.published == nil || *t.published != t.position.Next)
-	t.mu.Unlock()
+	at, due := t.Unpublished()
 	if !due {
 		return
 	}
@@ -109,9 +108,7 @@ func (t *tenure) publish(ctx context.Context) {
 	if err == nil && t.mayPublish(at) {
 		err = t.write(ctx, mirror{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log})
 		if err == nil {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			t.published, t.before = &at.Next, nil
+			t.Published(at.Next)
 			return
 		}
 	}
@@ -131,44 +128,21 @@ func (t *tenure) write(ctx context.Context, m mirror) error {
 // learn finds out what others had published for the group when the tenure began,
 // if that is not known yet.
 func (t *tenure) learn(ctx context.Context) error {
-	t.mu.Lock()
-	learnt := t.learnt
-	t.mu.Unlock()
-	if learnt {
-		return nil
-	}
-	m, ok, err := t.mirrored(ctx)
-	if err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.learnt = true
-	if ok && !m.ours() {
-		t.before = &m.Next
-	}
-	return nil
+	return t.Learn(func() (epoch.Offset, bool, error) {
+		m, ok, err := t.mirrored(ctx)
+		return m.Next, ok && !m.ours(), err
+	})
 }
 
 // mayPublish reports whether a position may take the place of what the group
 // had published through others (R8).
 func (t *tenure) mayPublish(at epoch.Fence) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.before == nil:
-		return true
-	case at.Epoch == 0:
-		return false
-	case at.Next >= *t.before:
-		return true
-	}
-	if !t.said {
-		t.said = true
+	theirs, stays := t.Theirs(at)
+	if stays && t.ToSay(at) {
 		t.s.log.Warn("the group has published a higher position through others than the sink has applied; the sink's position counts, and the group's stays until it is passed",
-			"stream", t.stream, "partition", t.number, "committed", *t.before, "next", at.Next)
+			"stream", t.stream, "partition", t.number, "committed", theirs, "next", at.Next)
 	}
-	return false
+	return !stays
 }
 
 // acked is how far a durable consumer has got with a partition that did this work
@@ -176,7 +150,7 @@ func (t *tenure) mayPublish(at epoch.Fence) bool {
 func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.Offset, error) {
 	info, err := l.look(ctx)
 	if err == nil && incarnationOf(info) != in {
-		err = lost(errOtherStream)
+		err = tenures.Lost(errOtherStream)
 	}
 	if err != nil {
 		return 0, err

@@ -13,7 +13,7 @@ import (
 // have come when the lease had run out on our clock.
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 	rev, err := t.confirm(ctx, seen)
-	if over := t.over(); over != nil {
+	if over := t.err(); over != nil {
 		err = over // whatever the answer was
 	}
 	if err != nil {
@@ -23,7 +23,7 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 }
 
 func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (revision, error) {
-	if err := t.over(); err != nil {
+	if err := t.err(); err != nil {
 		return 0, err
 	}
 	if seen.Partition != t.origin.Partition {
@@ -33,7 +33,7 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (revision, error
 		return 0, err // its position means nothing here
 	}
 	t.Mirror(seen)
-	ctx, cancel := t.whileRunning(ctx)
+	ctx, cancel := t.UntilLost(ctx)
 	defer cancel()
 	rev, err := t.renew(ctx)
 	if err != nil {

@@ -26,11 +26,10 @@ func TestAConfirmationThatComesAfterTheTenureCountsAsLost(t *testing.T) {
 		answer <- err
 	}()
 	eventually(t, "Confirm is under way", func() bool {
-		tn.mu.Lock()
-		defer tn.mu.Unlock()
-		return tn.known
+		_, known := tn.Newest()
+		return known
 	})
-	tn.lose(errOtherStream)
+	tn.Lose(errOtherStream)
 	err := <-answer
 	tn.lease.leave()
 	if !errors.Is(err, consumer.ErrLost) {

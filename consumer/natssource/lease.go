@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -141,11 +142,11 @@ func (l *lease) settle(ctx context.Context) error {
 	now, err := l.bucket.get(ctx, l.key)
 	switch {
 	case errors.Is(err, errNoBucket):
-		return lost(err)
+		return tenures.Lost(err)
 	case err != nil:
 		return fmt.Errorf("look at the lease: %w", err)
 	case !l.isOurs(now):
-		return lost(taken(now))
+		return tenures.Lost(taken(now))
 	}
 	l.rev, l.doubt = now.rev, false
 	return nil

@@ -14,7 +14,7 @@ import (
 func (t *tenure) renew(ctx context.Context) (revision, error) {
 	rev, err := t.lease.renew(ctx, t.record)
 	if errors.Is(err, consumer.ErrLost) {
-		t.lose(err)
+		t.Lose(err)
 		t.s.view.doubt() // the bucket itself may be another one
 	}
 	return rev, err
@@ -22,7 +22,7 @@ func (t *tenure) renew(ctx context.Context) (revision, error) {
 
 // keep keeps the lease alive until ctx or the tenure ends.
 func (t *tenure) keep(ctx context.Context) {
-	ctx, cancel := t.whileRunning(ctx)
+	ctx, cancel := t.UntilLost(ctx)
 	defer cancel()
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -53,17 +53,10 @@ func (t *tenure) renewOnce(ctx context.Context, within time.Duration) error {
 func (t *tenure) watchClock(ctx context.Context) {
 	for wait(ctx, t.lease.left()) {
 		if t.lease.left() <= 0 {
-			t.lose(errRanOut)
+			t.Lose(errRanOut)
 			return
 		}
 	}
-}
-
-// whileRunning ends when the tenure is lost.
-func (t *tenure) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(t.ctx, cancel)
-	return ctx, func() { stop(); cancel() }
 }
 
 // wait returns true after d, and false when ctx has ended.

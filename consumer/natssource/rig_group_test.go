@@ -153,6 +153,15 @@ func (g *grant) wait() {
 	}
 }
 
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 func (g *grant) isOver() bool { return isClosed(g.over) }
 
 func (g *grant) fence(next epoch.Offset) epoch.Fence {

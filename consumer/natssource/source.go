@@ -113,7 +113,7 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	err := s.lead(ctx, closed)
 	if err != nil {
 		for _, t := range s.running() {
-			t.lose(err)
+			t.Lose(err)
 		}
 	}
 	s.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
@@ -204,7 +205,7 @@ func TestADrainThatOverrunsIsCancelled(t *testing.T) {
 	if taken.Origin().Partition.Number == 1 {
 		overrun = second
 	}
-	if err := overrun.lost(t); !errors.Is(err, errDrainOverrun) {
+	if err := overrun.lost(t); !errors.Is(err, tenures.ErrDrainOverrun) {
 		t.Errorf("lost because of %v", err)
 	}
 	taken.confirm(t, 1)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -23,7 +24,7 @@ func (l *streamLog) listStarts(ctx context.Context, in incarnation, origin func(
 		return nil, err
 	}
 	if incarnationOf(info) != in {
-		return nil, lost(errOtherStream)
+		return nil, tenures.Lost(errOtherStream)
 	}
 	// Nothing is left of what was before the first message to recognise it by.
 	earliest := epoch.Position{Offset: epoch.Offset(max(info.State.FirstSeq, 1)), Mark: epoch.NoMark}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -44,7 +44,7 @@ var confirmFaults = []fault{{
 			lease, err := t.Confirm(ctx, seen)
 			if err == nil {
 				last = lease
-			} else if strings.Contains(err.Error(), "own has returned") {
+			} else if errors.Is(err, tenures.ErrEnded) {
 				return last, nil
 			}
 			return lease, err

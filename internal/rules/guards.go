@@ -34,6 +34,9 @@ const (
 	fenceSQL = "sinks/pgsink/migrations/0001_fence.sql"
 	kafka    = "consumer/kafkasource"
 
+	tenures   = "consumer/internal/tenures/state.go"
+	positions = "consumer/internal/tenures/position.go"
+
 	// What advance and hold begin with.
 	unlessEntered = "    if not entered(xid, lock) then\n        raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;\n    end if;\n"
 
@@ -237,12 +240,15 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestDoIsRefusedFromTheMomentThePartitionIsAskedBack"},
 
 	{"R7", "a yes counts although the tenure ended meanwhile", []edit{
-		{kafka + "/confirm.go", "over := t.over(); over != nil {", "over := t.over(); over != nil && false {"},
-		{kafka + "/commits.go", "\tcase <-t.ctx.Done():\n\t\treturn 0, context.Cause(t.ctx)\n", ""},
+		{kafka + "/confirm.go", "over := t.err(); over != nil {", "over := t.err(); over != nil && false {"},
+		{kafka + "/commits.go", "\tcase <-t.WhenLost():\n\t\treturn 0, t.Lost()\n", ""},
 	}, kafka, "TestR7AYesToATenureThatEndedMeanwhileIsANo"},
 	{"R7", "a new member confirms what the old one was granted", []edit{
 		{kafka + "/commits.go", "case member != one.t.member:", "case false:"},
 	}, kafka, "TestR7ANewMemberDoesNotConfirmWhatTheOldOneWasGranted"},
+	{"R7", "a tenure does not wait for the one before the last", []edit{
+		{tenures, "if s.previous == nil {\n\t\tclose(s.clear)", "if true {\n\t\tclose(s.clear)"},
+	}, kafka, "TestR7OwnIsNotCalledBesideTheOneBeforeThoughATenureBetweenThemWasLost"},
 	{"R7", "a halt makes a new claim", []edit{
 		{owning, "if ours, err := o.stillOurs(ctx); err != nil || ours {", "if ours, err := false, error(nil); err != nil || ours {"},
 	}, "consumer", "TestAHaltKeepsTheClaim"},
@@ -264,10 +270,10 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "adopt_offset is not null and f.epoch > 0", "false"},
 	}, "sinks/pgsink", onPostgres + "the first claim of a fence may adopt a position, and no other"},
 	{"R8", "a position below what others had committed is committed to Kafka", []edit{
-		{kafka + "/committed.go", "|| int64(f.Next) < t.before.at)", ")"},
+		{positions, "at.Epoch > 0 && at.Next >= *p.theirs", "at.Epoch > 0"},
 	}, kafka, onKafka + "a position that the group had committed through others is not taken back before ours has passed it"},
 	{"R8", "the position of a Kafka partition that was not claimed takes the place of the group's", []edit{
-		{kafka + "/committed.go", "f.Epoch == 0 || ", ""},
+		{positions, "at.Epoch > 0 && at.Next >= *p.theirs", "at.Next >= *p.theirs"},
 	}, kafka, onKafka + "a position that the group had committed through others is not taken back before ours has passed it"},
 	{"R8", "the position of a claim is not mirrored", []edit{{owning, "\to.tenure.Mirror(got)", "\t// o.tenure.Mirror(got)"}}, "consumer", "TestR8ThePositionThatTheSwapReturnedIsMirrored"},
 	{"R8", "the position of an advance is not mirrored", []edit{
@@ -401,7 +407,7 @@ var guardsOfTheRest = []guard{
 		{kafka + "/lease.go", "return l.session * 9 / 10", "return l.session * 12 / 10"},
 	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
 	{"R13", "a drain may overrun", []edit{
-		{kafka + "/membership.go", "t.lose(errDrainOverrun)", "_ = errDrainOverrun"},
+		{tenures, "s.Lose(ErrDrainOverrun)", "_ = ErrDrainOverrun"},
 	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
 
 	{"beside", "a failure among other partitions' messages counts", []edit{

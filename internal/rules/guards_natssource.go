@@ -33,28 +33,28 @@ var guardsOfNATS = []guard{
 	}, nats, "TestALogIsAnotherWhenWhatItsOffsetsCountIs"},
 
 	{"R6", "a lease that the bucket says is gone is tried again", []edit{
-		{nats + "/renew.go", "\t\tt.lose(err)\n", ""},
+		{nats + "/renew.go", "\t\tt.Lose(err)\n", ""},
 	}, nats, "TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed"},
 
 	{"R7", "an answer counts after the tenure has ended", []edit{
-		{nats + "/confirm.go", "if over := t.over(); over != nil {", "if over := t.over(); over != nil && false {"},
+		{nats + "/confirm.go", "if over := t.err(); over != nil {", "if over := t.err(); over != nil && false {"},
 	}, nats, "TestAConfirmationThatComesAfterTheTenureCountsAsLost"},
 	{"R7", "a tenure begins while another of its partition has not returned", []edit{
 		{nats + "/balance.go", "sl != nil && !sl.busy && time.Now()", "sl != nil && time.Now()"},
-		{nats + "/balance.go", "\t\tcase sl.busy:\n", "\t\tcase sl.busy && sl.tenure != nil && sl.tenure.ctx.Err() == nil:\n"},
+		{nats + "/balance.go", "\t\tcase sl.busy:\n", "\t\tcase sl.busy && sl.tenure != nil && sl.tenure.Lost() == nil:\n"},
 	}, nats, "TestNoTenureBeginsBeforeTheOneBeforeItHasReturned"},
 	{"R7", "a tenure outlives the stream it is of", []edit{
-		{nats + "/balance.go", "\t\t\tt.lose(errOtherStream)\n", ""},
+		{nats + "/balance.go", "\t\t\tt.Lose(errOtherStream)\n", ""},
 	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
 
 	{"R8", "the position of another life of a stream is adopted", []edit{
 		{nats + "/committed.go", "if m.Log != \"\" && m.Log !=", "if false && m.Log !="},
 	}, nats, "TestAPositionOfAnotherLifeOfTheStreamIsNotAdopted"},
 	{"R8", "a position below what others had published takes its place in NATS", []edit{
-		{nats + "/committed.go", "case at.Next >= *t.before:", "case true:"},
+		{positions, "at.Epoch > 0 && at.Next >= *p.theirs", "at.Epoch > 0"},
 	}, nats, "TestSuite/a position that the group had committed through others is not taken back before ours has passed it"},
 	{"R8", "the position of a NATS partition that was not claimed takes the place of the group's", []edit{
-		{nats + "/committed.go", "case at.Epoch == 0:\n\t\treturn false", "case at.Epoch == 0:\n\t\treturn true"},
+		{positions, "at.Epoch > 0 && at.Next >= *p.theirs", "at.Next >= *p.theirs"},
 	}, nats, "TestSuite/a position that the group had committed through others is not taken back before ours has passed it"},
 	{"R8", "a durable consumer speaks for what it was never to deliver", []edit{
 		{nats + "/committed.go", "!covers(append(", "false && !covers(append("},
@@ -69,7 +69,7 @@ var guardsOfNATS = []guard{
 		{nats + "/committed.go", "\tcase t.writing <- struct{}{}:\n\t\tdefer func() { <-t.writing }()\n", "\tdefault:\n"},
 	}, nats, "TestAPositionThatIsWrittenLateDoesNotTakeThePlaceOfANewerOne"},
 	{"R8", "the last position of a NATS tenure is not published", []edit{
-		{nats + "/balance.go", "\tif t.ctx.Err() == nil {\n\t\tt.publish(ctx)\n", "\tif t.ctx.Err() == nil {\n"},
+		{nats + "/balance.go", "\tif lost := t.Lost(); lost == nil {\n\t\tt.publish(ctx)\n", "\tif lost := t.Lost(); lost == nil {\n"},
 	}, nats, "TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished"},
 
 	{"R10", "a stream's beginning may pass a gap", []edit{
@@ -170,10 +170,10 @@ var guardsOfNATS = []guard{
 		{nats + "/lease.go", "return ttl * 9 / 10", "return ttl * 12 / 10"},
 	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
 	{"R13", "only the bucket ends a tenure", []edit{
-		{nats + "/renew.go", "\t\t\tt.lose(errRanOut)\n", ""},
+		{nats + "/renew.go", "\t\t\tt.Lose(errRanOut)\n", ""},
 	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
 	{"R13", "a deadline counts once a timer has noticed it", []edit{
-		{nats + "/tenure.go", "t.ctx.Err() == nil && t.lease.left() <= 0", "false"},
+		{nats + "/tenure.go", "t.Lost() == nil && t.lease.left() <= 0", "false"},
 	}, nats, "TestADeadlineThatNoTimerHasNoticedCounts"},
 	{"R13", "a lease counts from when the answer came", []edit{
 		{nats + "/lease.go", "\t\t\tl.extend(sent)\n\t\t\treturn rev, nil", "\t\t\tl.extend(time.Now().Add(0 * time.Until(sent)))\n\t\t\treturn rev, nil"},
@@ -185,7 +185,7 @@ var guardsOfNATS = []guard{
 		{nats + "/lease.go", "min(max(ttl/6, 500*time.Millisecond), ttl/3)", "ttl"},
 	}, nats, "TestALostAnswerLeavesTimeToRenewAgain"},
 	{"R13", "a drain of a NATS partition may overrun", []edit{
-		{nats + "/tenure.go", "t.lose(errDrainOverrun)", "_ = errDrainOverrun"},
+		{tenures, "s.Lose(ErrDrainOverrun)", "_ = ErrDrainOverrun"},
 	}, nats, "TestADrainThatOverrunsIsCancelled"},
 	{"R13", "a bucket without room for the leases holds them", []edit{
 		{nats + "/bucket.go", "cmp.Or(checkBucket(config, b.ttl), b.needs.check(config))", "cmp.Or(checkBucket(config, b.ttl))"},
