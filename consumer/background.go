@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // Background is what [Handlers.Background] works with: one claim of one partition. Its
@@ -106,13 +107,13 @@ func (o *ownership[TX]) stopBackground() {
 // run calls the user's function until it returns.
 func (b *background[TX]) run() {
 	defer close(b.returned)
-	wait := newRetryWait(b.owner.run.RetryMin, b.owner.run.RetryMax)
+	wait := backoff.New(b.owner.run.RetryMin, b.owner.run.RetryMax)
 	for b.ctx.Err() == nil {
 		err := b.call()
 		if err == nil {
 			return
 		}
-		in := wait.next()
+		in := wait.Next()
 		b.owner.logger.Error("the background work failed, starting it again", "epoch", b.epoch, "err", err, "retry_in", in)
 		b.owner.wait(b.ctx, in)
 	}

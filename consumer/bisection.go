@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // contended is the first wait of a message that is alone and met a transient
@@ -19,13 +20,13 @@ type bisection struct {
 	attempts int          // of the first message, alone
 	failed   error        // why the first message goes to OnFailure, if it does
 	first    epoch.Offset // the first message, if it has attempts
-	wait     retryWait
-	refusals int       // transient failures in a row
-	pause    retryWait // after those
+	wait     *backoff.Backoff
+	refusals int              // transient failures in a row
+	pause    *backoff.Backoff // after those
 }
 
 func newBisection(retryMin, retryMax time.Duration) bisection {
-	return bisection{wait: newRetryWait(retryMin, retryMax), pause: newRetryWait(min(retryMin, contended), retryMax)}
+	return bisection{wait: backoff.New(retryMin, retryMax), pause: backoff.New(min(retryMin, contended), retryMax)}
 }
 
 // active reports whether the next transaction must not be shared: it has failed
@@ -61,7 +62,7 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 			b.failed = v.err
 			return 0
 		}
-		return b.wait.next()
+		return b.wait.Next()
 	}
 	return 0
 }
@@ -95,7 +96,7 @@ func (b *bisection) postpone(n int, handler, shared bool) (in time.Duration) {
 	if !single {
 		return 0
 	}
-	return b.pause.next()
+	return b.pause.Next()
 }
 
 // passed: n messages from the front were applied.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // ownership is one tenure as the consumer sees it: claim the partition, consume
@@ -28,8 +29,8 @@ type ownership[TX any] struct {
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
 	progress    bool        // since the last wait
 	unconfirmed int         // times in a row
-	halts       retryWait
-	retries     retryWait
+	halts       *backoff.Backoff
+	retries     *backoff.Backoff
 }
 
 // outcome is what became of a batch, or of consuming under a claim.
@@ -53,8 +54,8 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	p := t.Origin().Partition
 	o := &ownership[TX]{
 		run: r, tenure: t, loop: r.pin(), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1),
-		halts:   newRetryWait(r.HaltMin, r.HaltMax),
-		retries: newRetryWait(r.RetryMin, r.RetryMax),
+		halts:   backoff.New(r.HaltMin, r.HaltMax),
+		retries: backoff.New(r.RetryMin, r.RetryMax),
 	}
 	o.pending = newPending(ctx, o)
 	defer r.unpin(o.loop)

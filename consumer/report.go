@@ -39,22 +39,22 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	o.claimValid = out.action == halt
 	o.above = max(o.above, out.above)
 	if now, ok := fenceAt(o.fence, out.err); ok && (out.action == giveUp || out.action == claimAgain) && o.compare(now) {
-		return o.retries.next()
+		return o.retries.Next()
 	}
 	switch out.action {
 	case giveUp:
 		o.stale(out.err)
-		return o.retries.next()
+		return o.retries.Next()
 	case claimAgain:
 		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
 		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
-		in := o.retries.next()
+		in := o.retries.Next()
 		o.standsStill(out.err, 0, in)
 		return in
 	case claimAbove:
 		o.logger.Warn("another system has seen a higher epoch than the sink has issued, claiming again above it; was the sink restored, or did it lose transactions in a failover?",
 			"epoch", o.fence.Epoch, "seen", out.above)
-		return o.retries.next()
+		return o.retries.Next()
 	case halt:
 		return o.halted(out.err)
 	case haltInDoubt:
@@ -119,7 +119,7 @@ func (o *ownership[TX]) stale(err error) {
 // unclaimed reports why there is no claim.
 func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration {
 	var no *unconfirmedError
-	switch in := o.retries.next(); {
+	switch in := o.retries.Next(); {
 	case !o.running(ctx):
 		return 0
 	case errors.Is(err, epoch.ErrStale): // somebody else's swap came first
@@ -150,7 +150,7 @@ func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args .
 }
 
 func (o *ownership[TX]) halted(err error) time.Duration {
-	in := o.halts.next()
+	in := o.halts.Next()
 	o.trouble(slog.LevelError, "halted", err, "next", o.next(), "retry_in", in)
 	o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
 	return in

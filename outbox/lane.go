@@ -4,7 +4,7 @@ import (
 	"container/heap"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // laneKey is what entries wait for each other by: their Key, or the ID of an
@@ -23,27 +23,20 @@ type lane struct {
 	late    int64 // the lowest ID of one that was committed later than this one, although it is lower; 0: none
 	attempt int
 	outcome outcome
-	wait    backoff.BackOff
+	wait    *backoff.Backoff
 	until   time.Time
 	trouble *troubleKey // in which it fails, if it does
 }
 
 // next is how long the lane waits after one more failure.
-func (l *lane) next(b interface{ newBackOff() backoff.BackOff }) time.Duration {
+func (l *lane) next(b interface{ newBackoff() *backoff.Backoff }) time.Duration {
 	if l.wait == nil {
-		l.wait = b.newBackOff()
+		l.wait = b.newBackoff()
 	}
-	return l.wait.NextBackOff()
+	return l.wait.Next()
 }
 
-func (b *Box[TX]) newBackOff() backoff.BackOff {
-	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(b.o.RetryMin),
-		backoff.WithMaxInterval(b.o.RetryMax),
-		backoff.WithMultiplier(2),
-		backoff.WithMaxElapsedTime(0), // for ever
-	)
-}
+func (b *Box[TX]) newBackoff() *backoff.Backoff { return backoff.New(b.o.RetryMin, b.o.RetryMax) }
 
 // waiting are lanes that wait for their time, the next one first.
 type waiting struct{ lanes lanesByTime }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/epochfence/epochfence/internal/backoff"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -56,7 +56,7 @@ type relay[TX any] struct {
 	again int    // so many answers at the front were in a transaction that failed: none joins them
 	alone bool   // settle them one at a time, to find the one at fault
 	apart bool   // read the next entries in a transaction that settles nothing
-	pause backoff.BackOff
+	pause *backoff.Backoff
 
 	stopped map[target]*stop
 	ask     []target // which have stopped, and of which the sink has not been asked yet
@@ -80,7 +80,7 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 		answers:  make(chan *lane, b.o.Concurrency),
 		outcomes: make(chan error, 1),
 		more:     true,
-		pause:    b.newBackOff(),
+		pause:    b.newBackoff(),
 		stopped:  map[target]*stop{},
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -264,7 +264,7 @@ func (r *relay[TX]) failed(t *settlement, err error) {
 	case len(again) == 1 && !errors.Is(err, epoch.ErrTransient) && !errors.Is(err, epoch.ErrUnhealthy) && !errors.Is(err, epoch.ErrInDoubt):
 		aside(again[0], err)
 	default:
-		wait := r.pause.NextBackOff()
+		wait := r.pause.Next()
 		r.resume = time.Now().Add(wait)
 		r.logger.Warn("the outbox could not be read or settled, trying again", "err", err, "retry_in", wait)
 	}

@@ -12,11 +12,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // Timeout is how long a start waits unless it is told otherwise.
 const Timeout = 30 * time.Second
+
+// How long to wait before the next try.
+const (
+	leastPause = 100 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
 
 // When it is said what is waited for.
 const (
@@ -44,11 +50,15 @@ func (s Server) Wait(ctx context.Context, try func(context.Context) error) (trie
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	// A socket's deadline can end a dial before the context's timer has fired.
-	over := func() bool { return ctx.Err() != nil || !time.Now().Before(deadline) }
+	over := func() bool {
+		if !time.Now().Before(deadline) {
+			<-ctx.Done() // a socket's deadline can end a dial before the context's timer has fired
+		}
+		return ctx.Err() != nil
+	}
 	var last lastError
 	defer s.announce(&last, spent)()
-	pause := pauses()
+	pause := backoff.New(leastPause, mostPause)
 	for {
 		err := try(ctx)
 		if err == nil {
@@ -61,11 +71,7 @@ func (s Server) Wait(ctx context.Context, try func(context.Context) error) (trie
 		if over() || left <= 0 {
 			return spent(), last.get()
 		}
-		timer := time.NewTimer(min(pause.NextBackOff(), left)) // to try once more at the end
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !backoff.Sleep(ctx, min(pause.Next(), left)) { // to try once more at the end
 			return spent(), last.get()
 		}
 	}
@@ -76,12 +82,6 @@ func (s Server) Wait(ctx context.Context, try func(context.Context) error) (trie
 func isEnd(err error) bool {
 	var cut net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &cut) && cut.Timeout()
-}
-
-func pauses() backoff.BackOff {
-	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(2*time.Second),
-		backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
 }
 
 // announce says now and then that the server is waited for, until stop is called:

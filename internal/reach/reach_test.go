@@ -115,7 +115,27 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 		if tried, err := s.Wait(ctx, func(context.Context) error { return errDown }); !errors.Is(err, errDown) || tried != 5*time.Second {
 			t.Errorf("%v after %v", err, tried)
 		}
+		if ctx.Err() == nil {
+			t.Error("the caller cannot tell yet that its context has ended")
+		}
 	})
+}
+
+// The caller asks its own context why.
+func TestAWaitThatEndsWithItsContextEndsAfterIt(t *testing.T) {
+	t.Parallel()
+	for range 50 { // which timer of an instant fires first is chance
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := waiting()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			deadline, _ := ctx.Deadline()
+			_, _ = s.Wait(ctx, func(context.Context) error { <-time.After(time.Until(deadline)); return errDown })
+			if ctx.Err() == nil {
+				t.Error("the caller cannot tell yet that its context has ended")
+			}
+		})
+	}
 }
 
 // The last try may be cut off in the middle of a dial, which tells nothing new.
