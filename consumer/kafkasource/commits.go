@@ -126,7 +126,7 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 	req.Group = c.s.set.Group
 	req.MemberID, req.Generation, req.InstanceID = member, generation, c.s.set.instance
 
-	sent := map[place]*commit{}
+	sent := map[topicPartition]*commit{}
 	topics := map[string]int{} // places in req.Topics
 	for _, one := range all {
 		if err := mayCommit(one, member, generation); err != nil {
@@ -145,7 +145,7 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 		p.Partition, p.Offset, p.LeaderEpoch = one.t.number, one.at.at, one.at.leaderEpoch
 		p.Metadata = kmsg.StringPtr(one.at.metadata)
 		req.Topics[i].Partitions = append(req.Topics[i].Partitions, p)
-		sent[one.t.place] = one
+		sent[one.t.topicPartition] = one
 	}
 	if len(sent) == 0 {
 		return
@@ -161,11 +161,11 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 			topic = topicOf(req, t.TopicID)
 		}
 		for _, p := range t.Partitions {
-			one := sent[place{topic, p.Partition}]
+			one := sent[topicPartition{topic, p.Partition}]
 			if one == nil {
 				continue
 			}
-			delete(sent, one.t.place)
+			delete(sent, one.t.topicPartition)
 			one.done(c.judge(one, generation, p.ErrorCode))
 		}
 	}
@@ -181,7 +181,7 @@ func topicOf(req *kmsg.OffsetCommitRequest, id [16]byte) string {
 	return ""
 }
 
-func answer(all map[place]*commit, o outcome) {
+func answer(all map[topicPartition]*commit, o outcome) {
 	for _, one := range all {
 		one.done(o)
 	}

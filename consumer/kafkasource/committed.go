@@ -39,7 +39,7 @@ type groupOffsets struct {
 
 	mu    sync.Mutex
 	since time.Time // when the newest answer was asked for
-	known map[place]committed
+	known map[topicPartition]committed
 }
 
 func newGroupOffsets(cl *kgo.Client, group string, topics []string) *groupOffsets {
@@ -48,7 +48,7 @@ func newGroupOffsets(cl *kgo.Client, group string, topics []string) *groupOffset
 
 // fresh returns what the group has committed for a partition, by an answer asked
 // for not before since. Those who ask at the same time share a request.
-func (g *groupOffsets) fresh(ctx context.Context, p place, since time.Time) (committed, bool, error) {
+func (g *groupOffsets) fresh(ctx context.Context, p topicPartition, since time.Time) (committed, bool, error) {
 	select {
 	case g.asking <- struct{}{}:
 		defer func() { <-g.asking }()
@@ -80,10 +80,10 @@ func (g *groupOffsets) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	known := map[place]committed{}
+	known := map[topicPartition]committed{}
 	os.Each(func(o kadm.OffsetResponse) {
 		if o.At >= 0 {
-			known[place{o.Topic, o.Partition}] = committed{o.At, o.LeaderEpoch, o.Metadata}
+			known[topicPartition{o.Topic, o.Partition}] = committed{o.At, o.LeaderEpoch, o.Metadata}
 		}
 	})
 	g.mu.Lock()
@@ -94,9 +94,9 @@ func (g *groupOffsets) ask(ctx context.Context) error {
 
 // Committed implements [consumer.Tenure].
 func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
-	c, ok, err := t.s.offsets.fresh(ctx, t.place, t.began)
+	c, ok, err := t.s.offsets.fresh(ctx, t.topicPartition, t.began)
 	if err == nil && ok && c.leaderEpoch < 0 {
-		c.leaderEpoch, err = t.s.leaderEpochAt(ctx, t.place, c.at)
+		c.leaderEpoch, err = t.s.leaderEpochAt(ctx, t.topicPartition, c.at)
 	}
 	if over := t.err(); over != nil {
 		err = over
@@ -115,7 +115,7 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 // leaderEpochAt is a leader epoch by which the log can be recognised that holds
 // what is before an offset now: its present one. It is -1 where the log ends
 // below.
-func (s *Source) leaderEpochAt(ctx context.Context, p place, at int64) (int32, error) {
+func (s *Source) leaderEpochAt(ctx context.Context, p topicPartition, at int64) (int32, error) {
 	end, leaderEpoch, err := s.listOffset(ctx, p, -1)
 	if err != nil || end < at {
 		return -1, err
@@ -127,7 +127,7 @@ func (s *Source) leaderEpochAt(ctx context.Context, p place, at int64) (int32, e
 // began, if that is not known yet.
 func (t *tenure) learn(ctx context.Context) error {
 	return t.Learn(func() (epoch.Offset, bool, error) {
-		c, ok, err := t.s.offsets.fresh(ctx, t.place, t.began)
+		c, ok, err := t.s.offsets.fresh(ctx, t.topicPartition, t.began)
 		if err != nil || !ok || c.ours() {
 			return 0, false, err
 		}

@@ -21,19 +21,19 @@ import (
 // kgo has gone on to the next heartbeat without doing that, which makes contact
 // look up to one interval older than it is.
 type contact struct {
-	classic lease
-	lose    func(silent time.Duration) // contact is lost
-	sign    func()                     // there is a sign of life again; answer with asked
+	classic  lease
+	lose     func(silent time.Duration) // contact is lost
+	regained func()                     // there is an answer again; say regainChecked when done
 
-	mu      sync.Mutex
-	nextGen lease
-	speaks  protocol
-	last    time.Time // when what was acknowledged last was sent; zero before the first
-	pending time.Time // the same of a newer answer that may not have been a yes
-	lost    bool
-	asking  bool // sign was called and has not been answered
-	timer   *time.Timer
-	stopped bool
+	mu       sync.Mutex
+	nextGen  lease
+	speaks   protocol
+	last     time.Time // when what was acknowledged last was sent; zero before the first
+	pending  time.Time // the same of a newer answer that may not have been a yes
+	lost     bool
+	checking bool // regained was called and has not been answered
+	timer    *time.Timer
+	stopped  bool
 }
 
 type protocol int
@@ -90,7 +90,7 @@ var (
 func (c *contact) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
 	switch key {
 	case keyFindCoordinator:
-		c.doubt()
+		c.discardPending()
 	case keyHeartbeat, keySyncGroup:
 		if e2e.Err() == nil {
 			c.acknowledged(classicProtocol, time.Now().Add(-e2e.DurationE2E()))
@@ -115,11 +115,11 @@ func (c *contact) acknowledged(p protocol, sent time.Time) {
 	}
 	c.count(c.pending)
 	c.pending = sent
-	ask := c.lost && !c.asking
-	c.asking = c.asking || ask
+	ask := c.lost && !c.checking
+	c.checking = c.checking || ask
 	c.mu.Unlock()
 	if ask {
-		c.sign()
+		c.regained()
 	}
 }
 
@@ -131,15 +131,15 @@ func (c *contact) count(sent time.Time) {
 	}
 }
 
-// doubt strikes the newest answer out.
-func (c *contact) doubt() {
+// discardPending: the newest answer was not a yes.
+func (c *contact) discardPending() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pending = time.Time{}
 }
 
-// certain says that the coordinator has answered yes to what was sent then.
-func (c *contact) certain(sent time.Time) {
+// confirmAlive notes that the coordinator has answered yes to what was sent then.
+func (c *contact) confirmAlive(sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count(sent)
@@ -153,14 +153,14 @@ func (c *contact) joined() {
 	c.mu.Lock()
 	sent := c.pending
 	c.mu.Unlock()
-	c.certain(sent)
+	c.confirmAlive(sent)
 }
 
-// asked says that sign has found out, one way or the other.
-func (c *contact) asked() {
+// regainChecked notes that regained has found out, one way or the other.
+func (c *contact) regainChecked() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asking = false
+	c.checking = false
 }
 
 // arm sets the timer to when contact will have been lost.
@@ -188,10 +188,10 @@ func (c *contact) expire() {
 	c.lose(silent)
 }
 
-// quiet reports whether a heartbeat of our own is due: kgo sends none while it
+// heartbeatDue reports whether a heartbeat of our own is due: kgo sends none while it
 // is joining, which in the classic protocol takes as long as the slowest member.
 // Partitions that are retained meanwhile (cooperative) need one.
-func (c *contact) quiet() bool {
+func (c *contact) heartbeatDue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.speaks == classicProtocol && c.silenceLocked() > c.classic.session/3

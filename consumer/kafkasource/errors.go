@@ -61,7 +61,7 @@ func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err err
 		return fmt.Errorf("kafkasource: read %s: the log was truncated to offset %d, above the position; reading again: %w", from.Partition, loss.ResetTo, err)
 	case errors.Is(err, kerr.OffsetOutOfRange):
 		at := f.taken()
-		start, end, lerr := t.s.bounds(ctx, t.place)
+		start, end, lerr := t.s.bounds(ctx, t.topicPartition)
 		switch {
 		case lerr != nil:
 			return fmt.Errorf("kafkasource: read %s at offset %d: %w, and what the log holds could not be learnt: %w", from.Partition, at, err, lerr)
@@ -95,7 +95,7 @@ const askTimeout = 10 * time.Second
 
 // bounds returns where the log begins and ends: its first offset and the one
 // after its last.
-func (s *Source) bounds(ctx context.Context, p place) (start, end int64, err error) {
+func (s *Source) bounds(ctx context.Context, p topicPartition) (start, end int64, err error) {
 	if start, _, err = s.listOffset(ctx, p, -2); err != nil {
 		return 0, 0, err
 	}
@@ -105,7 +105,7 @@ func (s *Source) bounds(ctx context.Context, p place) (start, end int64, err err
 
 // listOffset asks for one offset of a partition, with its leader epoch: -2 is the
 // first, -1 the end.
-func (s *Source) listOffset(ctx context.Context, p place, timestamp int64) (at int64, leaderEpoch int32, err error) {
+func (s *Source) listOffset(ctx context.Context, p topicPartition, timestamp int64) (at int64, leaderEpoch int32, err error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
 	topic := kmsg.NewListOffsetsRequestTopic()

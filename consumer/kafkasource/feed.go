@@ -8,10 +8,11 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// place is a partition of a topic.
-type place struct {
+// topicPartition is a partition of a topic.
+type topicPartition struct {
 	topic  string
 	number int32
 }
@@ -20,7 +21,7 @@ type place struct {
 // and the one that reads. Each Read has a feed of its own, so that nothing left
 // over from an earlier one can get into it.
 type feed struct {
-	place
+	topicPartition
 	partition epoch.Partition
 	id        [16]byte      // of the topic; records under another one are refused
 	ready     chan struct{} // holds a token when there may be something to take
@@ -39,7 +40,7 @@ type feed struct {
 	// The rest belongs to the poller.
 	stumbled time.Time // when the errors began that pass by themselves
 	latest   time.Time // when the newest of them came
-	wait     time.Duration
+	wait     *backoff.Backoff
 	shut     bool // nobody reads any more
 }
 
@@ -52,9 +53,9 @@ type chunk struct {
 	epoch   int32 // leader epoch of what is before next
 }
 
-func newFeed(p place, id [16]byte, from epoch.Fence) *feed {
+func newFeed(p topicPartition, id [16]byte, from epoch.Fence) *feed {
 	return &feed{
-		place: p, partition: from.Partition, id: id, ready: make(chan struct{}, 1),
+		topicPartition: p, partition: from.Partition, id: id, ready: make(chan struct{}, 1),
 		next: int64(from.Next), epoch: int32(from.Mark), after: int64(from.Next), fresh: !from.Applied,
 	}
 }
@@ -243,16 +244,14 @@ const (
 func (f *feed) stumble(unknown bool) (wait time.Duration, goOn bool) {
 	now := time.Now()
 	if now.Sub(f.latest) > 5*mostStumble { // a new one
-		f.stumbled, f.wait = now, leastPause
+		f.stumbled, f.wait = now, backoff.New(leastPause, mostStumble)
 	}
 	f.latest = now
 	patience := errorPatience
 	if unknown {
 		patience = unknownPatience
 	}
-	wait = f.wait
-	f.wait = min(2*f.wait, mostStumble)
-	return wait, now.Sub(f.stumbled) < patience
+	return f.wait.Next(), now.Sub(f.stumbled) < patience
 }
 
 // taken is the offset after the last message that Read has yielded.

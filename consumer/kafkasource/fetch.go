@@ -34,7 +34,7 @@ type fetcher struct {
 	interim context.CancelFunc // ends the poll under way
 
 	// The rest belongs to the loop.
-	feeds map[place]*feed
+	feeds map[topicPartition]*feed
 	ids   map[string][16]byte // the topic ids the client has adopted
 }
 
@@ -53,7 +53,7 @@ const (
 )
 
 func newFetcher(cl *kgo.Client, b *budget, log *slog.Logger) *fetcher {
-	return &fetcher{client: cl, budget: b, log: log, feeds: map[place]*feed{}, ids: map[string][16]byte{}}
+	return &fetcher{client: cl, budget: b, log: log, feeds: map[topicPartition]*feed{}, ids: map[string][16]byte{}}
 }
 
 // order has something done before the next poll. It does not wait for it.
@@ -90,9 +90,9 @@ func (f *fetcher) run(ctx context.Context) {
 // client reads costs it the fetches under way.
 func (f *fetcher) follow(orders []order) {
 	remove, unpause := map[string][]int32{}, map[string][]int32{}
-	opened := map[place]*feed{}
+	opened := map[topicPartition]*feed{}
 	for _, o := range orders {
-		p := o.feed.place
+		p := o.feed.topicPartition
 		current := f.feeds[p] == o.feed
 		switch {
 		case o.what == open && !o.feed.shut:
@@ -123,7 +123,7 @@ func (f *fetcher) follow(orders []order) {
 }
 
 // add starts to read the partitions of feeds.
-func (f *fetcher) add(feeds map[place]*feed) {
+func (f *fetcher) add(feeds map[topicPartition]*feed) {
 	add := map[string]map[int32]kgo.Offset{}
 	for p, fd := range feeds {
 		if id, ok := f.ids[p.topic]; ok && id != fd.id {
@@ -173,7 +173,7 @@ func (f *fetcher) distribute(fetches kgo.Fetches) {
 					f.general(topic.Topic, part.Err, stop)
 					continue
 				}
-				fd := f.feeds[place{topic.Topic, part.Partition}]
+				fd := f.feeds[topicPartition{topic.Topic, part.Partition}]
 				if fd == nil {
 					continue
 				}

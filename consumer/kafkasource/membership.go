@@ -43,14 +43,14 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 	}
 	for topic, ps := range added {
 		for _, p := range ps {
-			sl := s.slots[place{topic, p}]
+			sl := s.slots[topicPartition{topic, p}]
 			if sl == nil {
 				sl = &slot{}
-				s.slots[place{topic, p}] = sl
+				s.slots[topicPartition{topic, p}] = sl
 			}
 			if !sl.held {
 				sl.held = true
-				s.grant(place{topic, p}, sl, member)
+				s.grant(topicPartition{topic, p}, sl, member)
 			}
 		}
 	}
@@ -75,13 +75,13 @@ func (s *Source) regrant(member string) {
 	}
 }
 
-func (s *Source) grant(p place, sl *slot, member string) {
+func (s *Source) grant(p topicPartition, sl *slot, member string) {
 	if s.closing {
 		return
 	}
 	t := s.newTenure(p, member, sl.tenure)
 	sl.tenure = t
-	s.tenures.Go(func() { t.spend(s.own) })
+	s.tenures.Go(func() { t.run(s.own) })
 }
 
 // revoked is kgo's OnPartitionsRevoked: the group asks for partitions, and
@@ -112,7 +112,7 @@ func (s *Source) release(ps map[string][]int32) []*tenure {
 	var ts []*tenure
 	for topic, numbers := range ps {
 		for _, n := range numbers {
-			if sl := s.slots[place{topic, n}]; sl != nil && sl.held {
+			if sl := s.slots[topicPartition{topic, n}]; sl != nil && sl.held {
 				sl.held = false
 				if sl.tenure != nil {
 					ts = append(ts, sl.tenure)
@@ -166,16 +166,16 @@ func (s *Source) contactLost(silent time.Duration) {
 	}
 }
 
-// signOfLife asks, after contact was lost, whether we are still a member, and
+// contactRegained asks, after contact was lost, whether we are still a member, and
 // if so begins anew with the partitions that the group has left with us. It is
 // called on the goroutine that reads the coordinator's answers, and must not
 // wait for one.
-func (s *Source) signOfLife() {
+func (s *Source) contactRegained() {
 	go func() {
 		<-s.ready
 		member, generation := s.group.GroupMetadata()
 		err := s.stillMember(member, generation)
-		s.contact.asked()
+		s.contact.regainChecked()
 		if err != nil {
 			s.log.Debug("in contact again, but not a member", "member", member, "err", err)
 			return // kgo hears the same, and joins again
@@ -248,11 +248,11 @@ func (s *Source) fenced(err error) error {
 		"this one must not go on, give each process an instance id of its own: %w", s.set.Group, instance, err)
 }
 
-// heartbeat sends one of our own, for [contact.quiet].
+// heartbeat sends one of our own, for [contact.heartbeatDue].
 func (s *Source) heartbeat() {
 	member, generation := s.group.GroupMetadata()
 	if err := s.stillMember(member, generation); err != nil {
-		s.contact.doubt() // the hook has seen an answer, but it was not a yes
+		s.contact.discardPending() // the hook has seen an answer, but it was not a yes
 	}
 }
 
@@ -268,7 +268,7 @@ func (s *Source) stillMember(member string, generation int32) error {
 	began := time.Now()
 	err := s.askMembership(ctx, speaks, member, generation)
 	if err == nil {
-		s.contact.certain(began)
+		s.contact.confirmAlive(began)
 	}
 	return err
 }

@@ -166,7 +166,7 @@ func (c batchCounter) OnFetchBatchRead(kgo.BrokerMetadata, string, int32, kgo.Fe
 // The reader may be done with everything between the moment a feed is found to be
 // full and the moment it is paused. Nobody would resume it then.
 func TestAFeedThatWasEmptiedMeanwhileIsNotPaused(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{})
+	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{})
 	held, err := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 0, Value: make([]byte, 1000)}}})
 	if held < 1000 || err != nil {
 		t.Fatal(held, err)
@@ -180,7 +180,7 @@ func TestAFeedThatWasEmptiedMeanwhileIsNotPaused(t *testing.T) {
 
 // A reader may be slow while others write nothing but transaction markers.
 func TestMarkersThatNobodyTakesDoNotPileUp(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{})
+	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{})
 	for next := range int64(1000) {
 		f.add(chunk{next: next + 1, epoch: int32(next / 100)})
 	}
@@ -197,7 +197,7 @@ func TestMarkersThatNobodyTakesDoNotPileUp(t *testing.T) {
 
 // Most batches are of one leader epoch, which is said once.
 func TestTheMarksOfABatchAreThoseOfItsRecordsLeaderEpochs(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{})
+	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{})
 	at := func(offset int64, epoch int32) *kgo.Record { return &kgo.Record{Offset: offset, LeaderEpoch: epoch} }
 	f.add(chunk{records: []*kgo.Record{at(0, 4), at(1, 4)}, next: 2, epoch: 4})
 	if b, _, _ := f.take(1<<20, 0); b.Marks != nil || b.Position(1) != (epoch.Position{Offset: 1, Mark: 4}) || b.Position(2) != (epoch.Position{Offset: 2, Mark: 4}) {

@@ -90,7 +90,7 @@ func TestALogThatWasRewrittenBelowThePositionIsAnError(t *testing.T) {
 
 // What was fetched and not applied before a truncation is in the log no more.
 func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Mark: 1})
+	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Mark: 1})
 	var rs []*kgo.Record
 	for o := int64(10); o < 20; o++ {
 		rs = append(rs, &kgo.Record{Offset: o})
@@ -107,7 +107,7 @@ func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
 }
 
 func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Mark: 1})
+	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Mark: 1})
 	if _, err := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 10}, {Offset: 12}}}); err != nil {
 		t.Fatal("a gap that compaction leaves is no error")
 	}
@@ -127,7 +127,7 @@ func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
 }
 
 func TestAGapBelowTheStartOfTheLogIsAnError(t *testing.T) {
-	f := newFeed(place{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Applied: true})
+	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Applied: true})
 	if _, err := f.push(&kgo.FetchPartition{LogStartOffset: 30, Records: []*kgo.Record{{Offset: 30}}}); err == nil {
 		t.Error("skipped from 10 to 30")
 	}

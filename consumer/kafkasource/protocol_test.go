@@ -112,7 +112,7 @@ func TestALeaseCarriesTheGenerationTheCoordinatorAcceptedAndNamesItsOrigin(t *te
 		}
 		id := r.cluster.TopicInfo(testTopic).TopicID
 		s := &Source{cluster: "one", set: settings{Options: Options{Group: testGroup}}}
-		if want := s.origin(place{testTopic, 0}, id); got.Origin != want {
+		if want := s.origin(topicPartition{testTopic, 0}, id); got.Origin != want {
 			r.Errorf("origin %+v, want %+v", got.Origin, want)
 		}
 		if err := run.stop(); err != nil {

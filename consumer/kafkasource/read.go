@@ -36,7 +36,7 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer
 
 // readFrom reads with one feed, until it has something to say.
 func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(consumer.Batch) bool) error {
-	f := newFeed(t.place, t.topicID(), from)
+	f := newFeed(t.topicPartition, t.topicID(), from)
 	t.mu.Lock()
 	t.feed = f
 	t.mu.Unlock()

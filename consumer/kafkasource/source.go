@@ -37,7 +37,7 @@ type Source struct {
 	tenures sync.WaitGroup
 
 	mu       sync.Mutex
-	slots    map[place]*slot
+	slots    map[topicPartition]*slot
 	listings map[listingKey]*listing
 	joined   joining // zero before the first time
 	closing  bool
@@ -52,11 +52,11 @@ func New(o Options) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{
-		set: set, log: set.Logger, slots: map[place]*slot{},
+		set: set, log: set.Logger, slots: map[topicPartition]*slot{},
 		ready: make(chan struct{}), failed: make(chan error, 1),
 	}
 	s.commits = newCommits(s)
-	s.contact = &contact{classic: set.classic, nextGen: set.classic, lose: s.contactLost, sign: s.signOfLife}
+	s.contact = &contact{classic: set.classic, nextGen: set.classic, lose: s.contactLost, regained: s.contactRegained}
 	return s, nil
 }
 
@@ -166,7 +166,7 @@ func (s *Source) watch(ctx context.Context) {
 			continue
 		case <-every.C:
 		}
-		if s.contact.quiet() {
+		if s.contact.heartbeatDue() {
 			s.heartbeat()
 		}
 		// The member reads nothing, but kgo queues its errors as fetches.

@@ -279,12 +279,12 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 
 func TestAClusterWithTheSameGroupAndTopicIsAnotherLogAndAnotherIssuer(t *testing.T) {
 	id := [16]byte{1}
-	one := (&Source{cluster: "one", set: settings{Options: Options{Group: testGroup}}}).origin(place{testTopic, 0}, id)
-	two := (&Source{cluster: "two", set: settings{Options: Options{Group: testGroup}}}).origin(place{testTopic, 0}, id)
+	one := (&Source{cluster: "one", set: settings{Options: Options{Group: testGroup}}}).origin(topicPartition{testTopic, 0}, id)
+	two := (&Source{cluster: "two", set: settings{Options: Options{Group: testGroup}}}).origin(topicPartition{testTopic, 0}, id)
 	if one.Log == two.Log || one.Source == two.Source {
 		t.Errorf("%+v and %+v", one, two)
 	}
-	if again := (&Source{cluster: "one", set: settings{Options: Options{Group: testGroup}}}).origin(place{testTopic, 0}, [16]byte{2}); again.Log == one.Log || again.Source != one.Source {
+	if again := (&Source{cluster: "one", set: settings{Options: Options{Group: testGroup}}}).origin(topicPartition{testTopic, 0}, [16]byte{2}); again.Log == one.Log || again.Source != one.Source {
 		t.Errorf("%+v and %+v", one, again)
 	}
 }

@@ -102,7 +102,7 @@ func (s *Source) starts(ctx context.Context, topic string, id [16]byte, policy c
 		if !ok { // its earliest would replay the whole partition
 			return nil, fmt.Errorf("partition %d appeared between two requests", p)
 		}
-		starts = append(starts, epoch.Start{Origin: s.origin(place{topic, p}, id), Next: positionOf(next), Earliest: positionOf(o)})
+		starts = append(starts, epoch.Start{Origin: s.origin(topicPartition{topic, p}, id), Next: positionOf(next), Earliest: positionOf(o)})
 	}
 	slices.SortFunc(starts, func(a, b epoch.Start) int { return a.Partition.Compare(b.Partition) })
 	return starts, nil

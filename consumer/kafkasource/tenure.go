@@ -8,11 +8,12 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // tenure is one time with one partition, under one membership.
 type tenure struct {
-	place
+	topicPartition
 	*tenures.State
 	tenures.Position
 	s      *Source
@@ -27,16 +28,16 @@ type tenure struct {
 
 var _ consumer.Tenure = (*tenure)(nil)
 
-func (s *Source) newTenure(p place, member string, previous *tenure) *tenure {
+func (s *Source) newTenure(p topicPartition, member string, previous *tenure) *tenure {
 	var before *tenures.State
 	if previous != nil {
 		before = previous.State
 	}
-	return &tenure{place: p, State: tenures.NewState(s.base, before), s: s, member: member, began: time.Now()}
+	return &tenure{topicPartition: p, State: tenures.NewState(s.base, before), s: s, member: member, began: time.Now()}
 }
 
-// spend is the tenure's goroutine. It ends when own has returned.
-func (t *tenure) spend(own func(context.Context, consumer.Tenure)) {
+// run is the tenure's goroutine. It ends when own has returned.
+func (t *tenure) run(own func(context.Context, consumer.Tenure)) {
 	t.Run(func(ctx context.Context) {
 		if t.prepare() {
 			own(ctx, t)
@@ -52,7 +53,7 @@ func (t *tenure) spend(own func(context.Context, consumer.Tenure)) {
 func (t *tenure) prepare() bool {
 	ctx, cancel := t.WhileHeld(t.s.base)
 	defer cancel()
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+	for pause := backoff.New(leastPause, mostPause); ; {
 		id, err := t.s.topics.fresh(ctx, t.topic, t.began)
 		if err == nil {
 			t.mu.Lock()
@@ -64,9 +65,7 @@ func (t *tenure) prepare() bool {
 			return false
 		}
 		t.s.log.Warn("cannot start with the partition yet", "topic", t.topic, "partition", t.number, "err", err)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pause.Next()) {
 			return false
 		}
 	}
@@ -93,7 +92,7 @@ func (t *tenure) topicID() [16]byte {
 
 // Origin implements [consumer.Tenure]. It does not change: when the topic is
 // deleted and created again the tenure is lost, and another one begins.
-func (t *tenure) Origin() epoch.Origin { return t.s.origin(t.place, t.topicID()) }
+func (t *tenure) Origin() epoch.Origin { return t.s.origin(t.topicPartition, t.topicID()) }
 
 // Term implements [consumer.Tenure].
 func (t *tenure) Term() time.Duration { return t.s.contact.lease().term() }

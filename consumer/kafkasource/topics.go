@@ -131,7 +131,7 @@ func (s *Source) logOf(id [16]byte) string {
 	return "kafka:" + s.cluster + "/" + base64.RawURLEncoding.EncodeToString(id[:])
 }
 
-func (s *Source) origin(p place, id [16]byte) epoch.Origin {
+func (s *Source) origin(p topicPartition, id [16]byte) epoch.Origin {
 	return epoch.Origin{
 		Partition: epoch.Partition{Group: s.set.Group, Topic: p.topic, Number: p.number},
 		Log:       s.logOf(id),

@@ -26,9 +26,9 @@ type Group struct {
 	scripted   bool
 	generation int64
 	members    []*Member // who has joined, in that order; names differ
-	leases     map[place]*tenure
-	positions  map[place]published
-	declined   map[place][]*Member // who gave it up unasked since the members last changed
+	leases     map[topicPartition]*tenure
+	positions  map[topicPartition]published
+	declined   map[topicPartition][]*Member // who gave it up unasked since the members last changed
 	onConfirm  func(context.Context, Confirmation) error
 }
 
@@ -40,7 +40,7 @@ type published struct {
 
 // publish takes the position of a fence, unless what others had committed is to
 // stand. The broker's lock is held.
-func (g *Group) publish(at place, f epoch.Fence) {
+func (g *Group) publish(at topicPartition, f epoch.Fence) {
 	if was, ok := g.positions[at]; ok && !was.ours && (f.Epoch == 0 || f.Next < was.at.Offset) {
 		return
 	}
@@ -48,8 +48,8 @@ func (g *Group) publish(at place, f epoch.Fence) {
 	g.broker.notify()
 }
 
-// place is a partition within a broker.
-type place struct {
+// topicPartition is a partition within a broker.
+type topicPartition struct {
 	topic  string
 	number int32
 }
@@ -57,7 +57,7 @@ type place struct {
 func newGroup(b *Broker, name string, topics []string) *Group {
 	return &Group{
 		broker: b, name: name, topics: topics, term: DefaultTerm,
-		leases: map[place]*tenure{}, positions: map[place]published{}, declined: map[place][]*Member{},
+		leases: map[topicPartition]*tenure{}, positions: map[topicPartition]published{}, declined: map[topicPartition][]*Member{},
 	}
 }
 
@@ -72,7 +72,7 @@ func (g *Group) Broker() *Broker { return g.broker }
 // its place, with all its partitions and at the same generation, and the other is
 // fenced for good: so does a static member of Kafka that restarts.
 func (g *Group) Member(name string) *Member {
-	return &Member{group: g, name: name, ended: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[place]*tenures.State{}}
+	return &Member{group: g, name: name, ended: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[topicPartition]*tenures.State{}}
 }
 
 // SetTerm changes the term of the leases granted from now on. It must be
@@ -101,7 +101,7 @@ func (g *Group) Generation() int64 {
 func (g *Group) Owner(topic string, n int32) string {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	if t := g.leases[g.place(topic, n)]; t != nil {
+	if t := g.leases[g.topicPartition(topic, n)]; t != nil {
 		return t.member.name
 	}
 	return ""
@@ -112,7 +112,7 @@ func (g *Group) Owner(topic string, n int32) string {
 func (g *Group) Position(topic string, n int32) (epoch.Offset, bool) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	p, ok := g.positions[g.place(topic, n)]
+	p, ok := g.positions[g.topicPartition(topic, n)]
 	return p.at.Offset, ok
 }
 
@@ -121,7 +121,7 @@ func (g *Group) Position(topic string, n int32) (epoch.Offset, bool) {
 func (g *Group) SetPosition(topic string, n int32, at epoch.Offset) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	p := g.place(topic, n)
+	p := g.topicPartition(topic, n)
 	g.positions[p] = published{at: epoch.Position{Offset: at, Mark: epoch.NoMark}}
 	g.broker.notify()
 }
@@ -158,28 +158,28 @@ func (g *Group) applied() bool {
 	return true
 }
 
-func (g *Group) place(topic string, n int32) place {
+func (g *Group) topicPartition(topic string, n int32) topicPartition {
 	if !slices.Contains(g.topics, topic) {
 		panic(fmt.Sprintf("memsource: group %q reads %q, not %q", g.name, g.topics, topic))
 	}
 	if l := g.broker.logs[topic]; l != nil {
 		l.part(n)
 	}
-	return place{topic, n}
+	return topicPartition{topic, n}
 }
 
-func (g *Group) part(at place) *part { return g.broker.logs[at.topic].part(at.number) }
+func (g *Group) part(at topicPartition) *part { return g.broker.logs[at.topic].part(at.number) }
 
 // places yields the partitions of the topics there are, in order.
-func (g *Group) places() func(yield func(place) bool) {
-	return func(yield func(place) bool) {
+func (g *Group) places() func(yield func(topicPartition) bool) {
+	return func(yield func(topicPartition) bool) {
 		for _, topic := range g.topics {
 			l := g.broker.logs[topic]
 			if l == nil {
 				continue
 			}
 			for n := range l.parts {
-				if !yield(place{topic, int32(n)}) {
+				if !yield(topicPartition{topic, int32(n)}) {
 					return
 				}
 			}
@@ -187,7 +187,7 @@ func (g *Group) places() func(yield func(place) bool) {
 	}
 }
 
-func (g *Group) origin(at place) epoch.Origin {
+func (g *Group) origin(at topicPartition) epoch.Origin {
 	return epoch.Origin{
 		Partition: epoch.Partition{Group: g.name, Topic: at.topic, Number: at.number},
 		Log:       "memory/" + g.broker.logs[at.topic].id,
@@ -210,5 +210,5 @@ func (g *Group) topicRecreated(topic string) {
 			g.take(t, fmt.Errorf("memsource: topic %q was deleted", topic))
 		}
 	}
-	g.forgiveAndRebalance()
+	g.resetAndRebalance()
 }

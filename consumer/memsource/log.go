@@ -159,7 +159,7 @@ func (l *Log) AddPartitions(total int32) {
 	defer l.broker.mu.Unlock()
 	l.extend(total)
 	for _, g := range l.broker.groups {
-		g.forgiveAndRebalance()
+		g.resetAndRebalance()
 	}
 	l.broker.notify()
 }

@@ -36,9 +36,9 @@ type Member struct {
 	// The broker's lock guards the rest.
 	ctx     context.Context // of Run, without its end; nil before Run
 	own     func(context.Context, consumer.Tenure)
-	early   []place // what a script granted before the member joined
+	early   []topicPartition // what a script granted before the member joined
 	tenures map[*tenure]struct{}
-	latest  map[place]*tenures.State // of each partition, over or not
+	latest  map[topicPartition]*tenures.State // of each partition, over or not
 	leaving bool
 	idle    chan struct{} // closed when the member leaves and has no tenure; made then
 	ended   chan struct{} // closed when Run has to end with err
@@ -137,7 +137,7 @@ func (m *Member) enter() {
 		}
 		g.grant(m, at)
 	}
-	g.forgiveAndRebalance()
+	g.resetAndRebalance()
 	g.broker.notify()
 }
 
@@ -170,7 +170,7 @@ func (m *Member) leave() error {
 	}
 	m.checkIdle()
 	m.setSession(0)
-	g.forgiveAndRebalance()
+	g.resetAndRebalance()
 	g.broker.mu.Unlock()
 
 	patience := time.NewTimer(term)
@@ -182,7 +182,7 @@ func (m *Member) leave() error {
 		g.broker.mu.Lock()
 		g.drop(m)
 		m.loseAll(errLeaving)
-		g.forgiveAndRebalance()
+		g.resetAndRebalance()
 		g.broker.mu.Unlock()
 		patience.Reset(term)
 		select {
@@ -196,7 +196,7 @@ func (m *Member) leave() error {
 	defer g.broker.mu.Unlock()
 	m.unheard = nil
 	g.drop(m)
-	g.forgiveAndRebalance()
+	g.resetAndRebalance()
 	if m.err == nil && late {
 		return fmt.Errorf("memsource: member %q: own has not returned within %v of losing its partition", m.name, term)
 	}
@@ -267,7 +267,7 @@ func (m *Member) Kill() {
 	defer g.broker.mu.Unlock()
 	g.drop(m)
 	m.end(ErrKilled)
-	g.forgiveAndRebalance()
+	g.resetAndRebalance()
 }
 
 // end makes Run end with err.
@@ -298,7 +298,7 @@ func (m *Member) start(t *tenure) {
 	}
 	m.latest[t.at] = t.State
 	m.tenures[t] = struct{}{}
-	go t.spend()
+	go t.run()
 }
 
 // stopped is what happens when own has returned.
@@ -326,7 +326,7 @@ func (m *Member) checkIdle() {
 	}
 }
 
-func (m *Member) each(at place, f func(*tenure)) {
+func (m *Member) each(at topicPartition, f func(*tenure)) {
 	for t := range m.tenures {
 		if t.at == at {
 			f(t)

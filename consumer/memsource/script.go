@@ -39,7 +39,7 @@ func (g *Group) SetGeneration(n int64) {
 func (g *Group) Grant(m *Member, topic string, n int32) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	at := g.place(topic, n)
+	at := g.topicPartition(topic, n)
 	if !slices.Contains(g.members, m) {
 		m.early = append(m.early, at)
 		return
@@ -60,7 +60,7 @@ func (g *Group) Grant(m *Member, topic string, n int32) {
 func (g *Group) Drain(m *Member, topic string, n int32) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	at := g.place(topic, n)
+	at := g.topicPartition(topic, n)
 	if t := g.leases[at]; t != nil && t.member == m {
 		g.drain(t, 0)
 		return
@@ -77,7 +77,7 @@ func (g *Group) Lose(m *Member, topic string, n int32, cause error) {
 	if cause == nil {
 		cause = errTaken
 	}
-	at := g.place(topic, n)
+	at := g.topicPartition(topic, n)
 	if t := g.leases[at]; t != nil && t.member == m {
 		g.forget(t)
 	}
@@ -101,7 +101,7 @@ func (g *Group) expire(m *Member) {
 	g.drop(m)
 	// Who hears of a loss hears of it before anyone else has the partition.
 	m.tell(func() { m.loseAll(errExpired) })
-	g.forgiveAndRebalance()
+	g.resetAndRebalance()
 	m.tell(m.rejoin)
 }
 
@@ -121,7 +121,7 @@ func (g *Group) Fence(m *Member) {
 	defer g.broker.mu.Unlock()
 	g.drop(m)
 	m.tell(func() { m.end(ErrFenced) })
-	g.forgiveAndRebalance()
+	g.resetAndRebalance()
 }
 
 // Delete deletes the group and creates it again under its old name, as an

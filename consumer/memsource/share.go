@@ -13,18 +13,18 @@ import (
 
 var errDrainTooLong = errors.New("memsource: the drain took longer than the term")
 
-// forgiveAndRebalance is what a change of members or partitions calls for:
+// resetAndRebalance is what a change of members or partitions calls for:
 // partitions that were given up may be granted to anyone again.
-func (g *Group) forgiveAndRebalance() {
+func (g *Group) resetAndRebalance() {
 	clear(g.declined)
 	g.rebalance()
 }
 
 // kind is the partitions that the same members may be granted.
 type kind struct {
-	places []place // in order
-	takes  []bool  // by member
-	free   []place
+	places []topicPartition // in order
+	takes  []bool           // by member
+	free   []topicPartition
 	held   [][]*tenure // by member, without those that are revoked
 	goal   []int       // by member: how many it is to hold
 }
@@ -100,7 +100,7 @@ func (g *Group) kinds() []*kind {
 
 // grantFree deals out what is free, in turn, to those that lack it.
 func (g *Group) grantFree(kinds []*kind) {
-	grants := map[place]*Member{}
+	grants := map[topicPartition]*Member{}
 	count := make([]int, len(g.members))
 	for _, k := range kinds {
 		lacks := make([]int, len(g.members))
@@ -133,7 +133,7 @@ func (g *Group) grantFree(kinds []*kind) {
 }
 
 // grant records the lease and tells the member.
-func (g *Group) grant(m *Member, at place) {
+func (g *Group) grant(m *Member, at topicPartition) {
 	t := newTenure(m, at)
 	g.leases[at] = t
 	m.tell(func() { m.start(t) })

@@ -17,7 +17,7 @@ import (
 type tenure struct {
 	*tenures.State // nil until the member has heard of it
 	member         *Member
-	at             place
+	at             topicPartition
 	part           *part
 	origin         epoch.Origin
 	term           time.Duration
@@ -28,13 +28,13 @@ type tenure struct {
 
 var _ consumer.Tenure = (*tenure)(nil)
 
-func newTenure(m *Member, at place) *tenure {
+func newTenure(m *Member, at topicPartition) *tenure {
 	g := m.group
 	return &tenure{member: m, at: at, part: g.part(at), origin: g.origin(at), term: g.term}
 }
 
-// spend is the tenure's goroutine.
-func (t *tenure) spend() {
+// run is the tenure's goroutine.
+func (t *tenure) run() {
 	t.Run(func(ctx context.Context) { t.member.own(ctx, t) })
 	t.Lose(tenures.ErrEnded)
 	b := t.member.group.broker

@@ -69,12 +69,12 @@ func TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver(t *testin
 		return info.State.Msgs == 1 && info.State.FirstSeq == 1
 	})
 	r.publish(1, "other")
-	wantMisfit(t, r.read(r.fence(0, lost)).fails(), consumer.ErrOffsetExpired, lost, lost+2) // settled
-	r.log.settleEvery = time.Hour
+	wantMisfit(t, r.read(r.fence(0, lost)).fails(), consumer.ErrOffsetExpired, lost, lost+2) // by a skip
+	r.log.skipEvery = time.Hour
 	next := r.publish(0, "next")
 	wantMisfit(t, r.read(r.fence(0, lost)).fails(), consumer.ErrOffsetExpired, lost, next)
 	// Who has read all is not concerned, however quiet it was.
-	r.log.settleEvery = 20 * time.Millisecond
+	r.log.skipEvery = 20 * time.Millisecond
 	g := r.read(r.fence(2, next+1))
 	limit := time.NewTimer(2 * time.Second)
 	defer limit.Stop()
@@ -93,13 +93,13 @@ func TestAStreamThatLosesItsEndUnderAReaderIsTruncated(t *testing.T) {
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
 	r.publish(1, numbered(0, 5)...)
-	wantMisfit(t, r.reader(0, 9, -1).settle(r.ctx, true), consumer.ErrTruncated, 9, 6)
+	wantMisfit(t, r.reader(0, 9, -1).skip(r.ctx, true), consumer.ErrTruncated, 9, 6)
 	m, err := r.stream().GetMsg(r.ctx, 3)
 	must(t, err)
 	right := fingerprint(m.Time)
-	wantMisfit(t, r.reader(0, 4, right^1).settle(r.ctx, true), consumer.ErrTruncated, 4, 3)
-	must(t, r.reader(0, 4, right).settle(r.ctx, true))
-	must(t, r.reader(0, 6, -1).settle(r.ctx, true))
+	wantMisfit(t, r.reader(0, 4, right^1).skip(r.ctx, true), consumer.ErrTruncated, 4, 3)
+	must(t, r.reader(0, 4, right).skip(r.ctx, true))
+	must(t, r.reader(0, 6, -1).skip(r.ctx, true))
 }
 
 func TestAStreamThatIsPurgedToTheLastMessageGoesOnWhereItEnds(t *testing.T) {
@@ -145,7 +145,7 @@ func TestAPositionOfAnotherLifeOfTheStreamIsNotAdopted(t *testing.T) {
 	a := r.start("a")
 	g := a.granted(0)
 	byHand := fmt.Appendf(nil, `{"next":77,"log":%q}`, g.Origin().Log)
-	must(t, second(a.source.bucket.write(inTime(t), a.source.keys.position(place{"orders", 0}), byHand, 0)))
+	must(t, second(a.source.bucket.write(inTime(t), a.source.keys.position(streamPartition{"orders", 0}), byHand, 0)))
 	if at, ok, err := g.Committed(inTime(t)); err != nil || !ok || at.Offset != 77 {
 		t.Errorf("committed is %+v, %v, %v; want the position that was published", at, ok, err)
 	}

@@ -15,7 +15,7 @@ import (
 // tenure of it at a time: it is busy from before the lease is asked for until
 // after it was given back.
 type slot struct {
-	place
+	streamPartition
 	log *streamLog
 
 	// Guarded by Source.mu.
@@ -27,8 +27,8 @@ type slot struct {
 }
 
 // handover is a partition that we have given back because others are to have it.
-type handover struct {
-	place
+type handoff struct {
+	streamPartition
 	since time.Time
 }
 
@@ -41,23 +41,23 @@ func (s *Source) balance() {
 	if s.closing {
 		return
 	}
-	s.forgive(now)
+	s.resetDeclined(now)
 	g := s.group(now)
 	next := g.plan(s.member)
 	for _, p := range next.take {
 		if sl := s.slots[p]; sl != nil && !sl.busy && time.Now().After(sl.notUntil) {
-			s.occupy(sl, func() { s.spend(sl, now.leases[p].rev) })
+			s.markBusy(sl, func() { s.runTenure(sl, now.leases[p].rev) })
 		}
 	}
-	s.letGo(now)
-	s.handOver(now, next.give)
+	s.releaseOrphans(now)
+	s.handOff(now, next.give)
 }
 
 // group is what balance decides upon.
 func (s *Source) group(now *picture) *group {
 	g := &group{
 		members: map[string]memberRecord{s.member: s.recordLocked()},
-		held:    map[place]string{}, free: map[place]time.Duration{}, busy: map[place]bool{},
+		held:    map[streamPartition]string{}, free: map[streamPartition]time.Duration{}, busy: map[streamPartition]bool{},
 		grace: min(time.Second, s.LeaseTTL/3), idle: 2 * s.LeaseTTL,
 	}
 	for id, m := range now.members {
@@ -91,9 +91,9 @@ func (s *Source) group(now *picture) *group {
 	return g
 }
 
-// forgive begins anew when the members of the group have changed: with
+// resetDeclined begins anew when the members of the group have changed: with
 // partitions that we declined, and with giving back what nobody took.
-func (s *Source) forgive(now *picture) {
+func (s *Source) resetDeclined(now *picture) {
 	if same := maps.EqualFunc(now.members, s.seen, func(member, member) bool { return true }); same {
 		return
 	}
@@ -113,15 +113,15 @@ func (s *Source) forgive(now *picture) {
 	}
 }
 
-// letGo releases the leases that the bucket says are ours and that no tenure
+// releaseOrphans releases the leases that the bucket says are ours and that no tenure
 // holds: of a tenure that lost contact, or of a request that landed late.
-func (s *Source) letGo(now *picture) {
+func (s *Source) releaseOrphans(now *picture) {
 	for p, h := range now.leases {
 		sl := s.slots[p]
 		if !h.live || h.member != s.member || sl == nil || sl.busy || time.Now().Before(sl.notUntil) {
 			continue
 		}
-		s.occupy(sl, func() {
+		s.markBusy(sl, func() {
 			ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
 			defer cancel()
 			rev, err := s.bucket.release(ctx, s.keys.lease(p), h.rev)
@@ -130,17 +130,17 @@ func (s *Source) letGo(now *picture) {
 			} else {
 				s.lookAgain(ctx, p)
 			}
-			s.vacate(sl, err != nil)
+			s.markFree(sl, err != nil)
 		})
 	}
 }
 
-// handOver gives one partition back, and the next only when somebody has taken
+// handOff gives one partition back, and the next only when somebody has taken
 // it. What nobody takes within a TTL is the last: another one would only be idle,
 // too, until the members change.
-func (s *Source) handOver(now *picture, give *place) {
+func (s *Source) handOff(now *picture, give *streamPartition) {
 	if h := s.handing; h != nil {
-		at := now.leases[h.place]
+		at := now.leases[h.streamPartition]
 		switch {
 		case at.live && at.member != s.member:
 			s.handing, s.refused = nil, false
@@ -159,18 +159,18 @@ func (s *Source) handOver(now *picture, give *place) {
 		return
 	}
 	s.log.Info("giving a partition back, as others have fewer", "stream", sl.stream, "partition", sl.number)
-	s.handing = &handover{place: *give, since: time.Now()}
+	s.handing = &handoff{streamPartition: *give, since: time.Now()}
 	sl.tenure.drain()
 }
 
-// occupy runs f, which ends with vacate, on a goroutine of its own.
-func (s *Source) occupy(sl *slot, f func()) {
+// markBusy runs f, which ends with markFree, on a goroutine of its own.
+func (s *Source) markBusy(sl *slot, f func()) {
 	sl.busy = true
 	s.workers.Go(f)
 }
 
-// vacate ends what occupy began.
-func (s *Source) vacate(sl *slot, failed bool) {
+// markFree ends what markBusy began.
+func (s *Source) markFree(sl *slot, failed bool) {
 	s.mu.Lock()
 	sl.busy, sl.tenure = false, nil
 	if failed {
@@ -180,15 +180,15 @@ func (s *Source) vacate(sl *slot, failed bool) {
 	notify(s.wake)
 }
 
-// spend takes the lease of a partition, spends a tenure with it, and gives it
+// runTenure takes the lease of a partition, runs a tenure under it, and gives it
 // back.
-func (s *Source) spend(sl *slot, last revision) {
-	l, again := s.acquire(sl.place, last)
+func (s *Source) runTenure(sl *slot, last revision) {
+	l, again := s.acquire(sl.streamPartition, last)
 	if l == nil {
-		s.vacate(sl, !again)
+		s.markFree(sl, !again)
 		return
 	}
-	t := s.newTenure(sl.place, sl.log, l)
+	t := s.newTenure(sl.streamPartition, sl.log, l)
 	s.mu.Lock()
 	sl.tenure = t
 	closing := s.closing
@@ -196,17 +196,17 @@ func (s *Source) spend(sl *slot, last revision) {
 	if closing {
 		t.Revoke()
 	}
-	early := t.spend(s.own)
+	early := t.run(s.own)
 	if early {
 		s.decline(sl)
 	}
 	err := t.giveBack()
-	s.vacate(sl, err != nil)
+	s.markFree(sl, err != nil)
 }
 
 // acquire takes a lease. If it cannot, it says whether there is any point in
 // trying again at once.
-func (s *Source) acquire(p place, last revision) (l *lease, again bool) {
+func (s *Source) acquire(p streamPartition, last revision) (l *lease, again bool) {
 	ctx, cancel := context.WithTimeout(s.base, min(readLimit, s.LeaseTTL/2))
 	defer cancel()
 	l = newLease(s.bucket, s.keys.lease(p))
@@ -220,12 +220,12 @@ func (s *Source) acquire(p place, last revision) (l *lease, again bool) {
 		return nil, s.view.learn(p, now) // we heard late of somebody else's turn, or of the end of it
 	}
 	s.trouble("cannot take the lease yet", err, "stream", p.stream, "partition", p.number)
-	s.view.doubt()
+	s.view.refresh()
 	return nil, false
 }
 
 // lookAgain asks the leader what is under a lease's key.
-func (s *Source) lookAgain(ctx context.Context, p place) {
+func (s *Source) lookAgain(ctx context.Context, p streamPartition) {
 	if now, err := s.bucket.get(ctx, s.keys.lease(p)); err == nil {
 		s.view.learn(p, now)
 	}
@@ -240,9 +240,9 @@ func (s *Source) decline(sl *slot) {
 	notify(s.changed)
 }
 
-// spend calls own, and renews the lease meanwhile. It reports whether own gave the
+// run calls own, and renews the lease meanwhile. It reports whether own gave the
 // partition up by itself.
-func (t *tenure) spend(own func(context.Context, consumer.Tenure)) (early bool) {
+func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
 	ctx, stop := context.WithCancel(t.s.base)
 	kept := make(chan struct{})
 	go func() {
@@ -268,15 +268,15 @@ func (t *tenure) giveBack() error {
 	if lost := t.Lost(); lost == nil {
 		t.publish(ctx)
 	} else if errors.Is(lost, errTaken) {
-		t.s.lookAgain(ctx, t.place)
+		t.s.lookAgain(ctx, t.streamPartition)
 		return nil
 	}
 	rev, err := t.lease.release(ctx)
 	switch {
 	case err == nil:
-		t.s.view.learn(t.place, entry{rev: rev})
+		t.s.view.learn(t.streamPartition, entry{rev: rev})
 	case errors.Is(err, consumer.ErrLost):
-		t.s.lookAgain(ctx, t.place)
+		t.s.lookAgain(ctx, t.streamPartition)
 		return nil
 	default:
 		t.s.trouble("lease not released; it will expire", err, "stream", t.stream, "partition", t.number)
@@ -284,12 +284,12 @@ func (t *tenure) giveBack() error {
 	return err
 }
 
-// streamRenewed ends the tenures that are of another life of their stream.
+// streamRenewed ends the tenures that are of a stream that was recreated since.
 func (s *Source) streamRenewed(log *streamLog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range slices.SortedFunc(maps.Keys(s.slots), place.compare) {
-		if t := s.slots[p].tenure; t != nil && t.log == log && t.life != log.incarnation() {
+	for _, p := range slices.SortedFunc(maps.Keys(s.slots), streamPartition.compare) {
+		if t := s.slots[p].tenure; t != nil && t.log == log && t.incarnation != log.incarnation() {
 			s.log.Error("the stream was deleted and created again", "stream", t.stream, "partition", t.number)
 			t.Lose(errOtherStream)
 		}

@@ -211,13 +211,13 @@ func (r *groupRig) startProcess(t *testing.T) (kill func()) {
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestMemberProcess$", "-test.timeout=2m")
 	cmd.Env = append(os.Environ(), processURL+"="+r.server.URL(), processTTL+"="+r.ttl.String())
 	cmd.Stderr = os.Stderr
-	life, err := cmd.StdinPipe() // which ends with this process
+	incarnation, err := cmd.StdinPipe() // which ends with this process
 	must(t, err)
 	must(t, cmd.Start())
 	kill = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		_ = life.Close()
+		_ = incarnation.Close()
 	}
 	t.Cleanup(kill)
 	return kill

@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // markerTTL is how long the bucket remembers that a key expired or a member
@@ -69,7 +71,7 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 			return fmt.Errorf("natssource: create bucket %q: %w", b.name, denied(nc, apiPrefix(b.js), err))
 		}
 		st, err = b.js.Stream(ctx, b.stream)
-		for errors.Is(err, jetstream.ErrStreamNotFound) && wait(ctx, 50*time.Millisecond) {
+		for errors.Is(err, jetstream.ErrStreamNotFound) && backoff.Sleep(ctx, 50*time.Millisecond) {
 			st, err = b.js.Stream(ctx, b.stream) // a cluster may take a moment to know what it has created
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
@@ -35,7 +36,7 @@ func playLogChaos(t *testing.T, random *rand.Rand) {
 	r := newLogRig(t, server.JetStream(t))
 	l := newLink()
 	r.log = r.open(l.connect(t, server))
-	r.log.settleEvery = 20 * time.Millisecond
+	r.log.skipEvery = 20 * time.Millisecond
 	r.log.budget = newBudget(300_000)
 
 	var (
@@ -66,7 +67,7 @@ func playLogChaos(t *testing.T, random *rand.Rand) {
 					mu.Unlock()
 					from.Next, from.Mark = b.Next, b.Mark
 					if slow {
-						wait(r.ctx, time.Millisecond)
+						backoff.Sleep(r.ctx, time.Millisecond)
 					}
 					select {
 					case <-over:

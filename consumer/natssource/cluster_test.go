@@ -15,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/natstest"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -248,7 +249,7 @@ func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.
 		// lose what they have to others.
 		n := o.leader(stream)
 		o.cluster.Isolate(n)
-		wait(o.ctx, 8*time.Second)
+		backoff.Sleep(o.ctx, 8*time.Second)
 		o.cluster.Heal(n)
 		o.whole()
 		o.progress(fmt.Sprintf("the leader of %s was cut off with its clients, and is back", stream), 50)
@@ -263,7 +264,7 @@ func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.
 	// Two at once, so that nothing can be stored for a while.
 	o.cluster.Cut(0)
 	must(t, o.cluster.Stop(1))
-	wait(o.ctx, 5*time.Second)
+	backoff.Sleep(o.ctx, 5*time.Second)
 	must(t, o.cluster.Start(1))
 	o.cluster.Heal(0)
 	o.whole()
@@ -287,7 +288,7 @@ func (o *outing) holder(n int32) (m int) {
 	o.t.Helper()
 	b := newBucket(o.js, outingBucket, outingTTL, slog.New(slog.DiscardHandler))
 	o.until(fmt.Sprintf("partition %d is leased", n), func() bool {
-		e, err := b.get(o.ctx, newKeys("g").lease(place{outingStream, n}))
+		e, err := b.get(o.ctx, newKeys("g").lease(streamPartition{outingStream, n}))
 		if err != nil || !e.live {
 			return false
 		}

@@ -35,7 +35,7 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 		err = over
 	}
 	if err != nil {
-		return epoch.Position{}, false, fmt.Errorf("natssource: where group %q has got to in %s: %w", t.s.Group, t.place, err)
+		return epoch.Position{}, false, fmt.Errorf("natssource: where group %q has got to in %s: %w", t.s.Group, t.streamPartition, err)
 	}
 	return at, ok, nil
 }
@@ -50,7 +50,7 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 	case !ok || m.ours():
 		// Ours is not from before the fence, but from another sink, or from this
 		// one before it was put back: what was applied went with it (R9).
-		acked, err := t.log.acked(ctx, t.life, t.number)
+		acked, err := t.log.acked(ctx, t.incarnation, t.number)
 		if err != nil || acked == 0 {
 			return epoch.Position{}, false, err
 		}
@@ -65,7 +65,7 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 
 // mirrored reads the position's key. One of another log is none.
 func (t *tenure) mirrored(ctx context.Context) (mirror, bool, error) {
-	m, ok, err := t.s.mirrored(ctx, t.place)
+	m, ok, err := t.s.mirrored(ctx, t.streamPartition)
 	if m.Log != "" && m.Log != t.origin.Log {
 		return mirror{}, false, err
 	}
@@ -73,7 +73,7 @@ func (t *tenure) mirrored(ctx context.Context) (mirror, bool, error) {
 }
 
 // mirrored reads a position's key.
-func (s *Source) mirrored(ctx context.Context, p place) (mirror, bool, error) {
+func (s *Source) mirrored(ctx context.Context, p streamPartition) (mirror, bool, error) {
 	e, err := s.bucket.get(ctx, s.keys.position(p))
 	if err != nil || !e.live {
 		return mirror{}, false, err
@@ -120,7 +120,7 @@ func (t *tenure) publish(ctx context.Context) {
 func (t *tenure) write(ctx context.Context, m mirror) error {
 	data, err := json.Marshal(m)
 	if err == nil {
-		_, err = t.s.bucket.write(ctx, t.s.keys.position(t.place), data, 0)
+		_, err = t.s.bucket.write(ctx, t.s.keys.position(t.streamPartition), data, 0)
 	}
 	return err
 }

@@ -43,7 +43,7 @@
 // as '=' and two hexadecimal digits.
 //
 // A lease is acquired by a write that the leader of the bucket takes only if the
-// key still stands at the revision of a delete marker, or does not exist
+// key is still at the revision of a delete marker, or does not exist
 // (Nats-Expected-Last-Subject-Sequence). It expires after LeaseTTL (Nats-TTL), and
 // is renewed every third of that, by a write that is taken only at our own
 // revision. It is released by a delete marker at our own revision, after own has

@@ -80,12 +80,12 @@ func TestAServerThatExpiresMessagesLateHasNotLostAny(t *testing.T) {
 				t.Errorf("a gap of others: %d messages, %v", good, err)
 			}
 			rd := reader()
-			if err := rd.settle(r.ctx, true); err != nil || rd.at != ours {
-				t.Errorf("settled up to %d, %v; want %d", rd.at, err, ours)
+			if err := rd.skip(r.ctx, true); err != nil || rd.at != ours {
+				t.Errorf("skipped to %d, %v; want %d", rd.at, err, ours)
 			}
 			rd = r.reader(0, ours+1, -1)
-			if err := rd.settle(r.ctx, true); err != nil || rd.at != last+1 {
-				t.Errorf("settled up to %d, %v; want %d", rd.at, err, last+1)
+			if err := rd.skip(r.ctx, true); err != nil || rd.at != last+1 {
+				t.Errorf("skipped to %d, %v; want %d", rd.at, err, last+1)
 			}
 		})
 	}
@@ -117,8 +117,8 @@ func TestAQuietPartitionIsNotPassedByTheAgeOfOthersMessages(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js, func(c *jetstream.StreamConfig) { c.MaxAge, c.Duplicates = 4*time.Second, time.Second })
-	r.log.settleEvery = settleEvery
-	if p := r.log.settlePause(); p > 2*time.Second {
+	r.log.skipEvery = skipEvery
+	if p := r.log.skipPause(); p > 2*time.Second {
 		t.Errorf("it is looked after every %v, and messages are kept for 4 s", p)
 	}
 	first := r.publish(1, "other")
@@ -138,25 +138,25 @@ func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginningFast(t *testing.T
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
-	r.log.settleEvery = time.Hour
+	r.log.skipEvery = time.Hour
 	last := r.publish(1, numbered(0, 100)...)
 	rd := r.reader(0, 1, -1)
 	must(t, rd.check(r.ctx))
 	if rd.pause >= time.Hour {
 		t.Error("how fast the beginning moves is not looked at soon")
 	}
-	must(t, rd.settle(r.ctx, true))
+	must(t, rd.skip(r.ctx, true))
 	if rd.at != last+1 || rd.pause != time.Hour {
 		t.Errorf("where nothing moves: at %d, the next time after %v", rd.at, rd.pause)
 	}
 	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(51)))
 	rd.looked = time.Now().Add(-10 * time.Second)
-	must(t, rd.settle(r.ctx, true))
+	must(t, rd.skip(r.ctx, true))
 	// 50 in 10 s, and 50 are left.
 	if rd.pause < time.Second || rd.pause > 20*time.Second {
 		t.Errorf("where the beginning comes near: the next time after %v", rd.pause)
 	}
-	must(t, rd.settle(r.ctx, true))
+	must(t, rd.skip(r.ctx, true))
 	if rd.pause != time.Hour {
 		t.Errorf("where it has stopped: the next time after %v", rd.pause)
 	}

@@ -37,7 +37,7 @@ func TestAPositionBelowTheStreamsBeginningIsPassedBy(t *testing.T) {
 	r := newLogRig(t, js)
 	r.publish(0, numbered(0, 10)...)
 	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(5)))
-	r.log.settleEvery = time.Hour // it is not a matter of time
+	r.log.skipEvery = time.Hour // it is not a matter of time
 	wantMisfit(t, r.read(r.fence(0, 3)).fails(), consumer.ErrOffsetExpired, 3, 5)
 	wantMisfit(t, r.read(r.fence(0, 0)).fails(), consumer.ErrOffsetExpired, 0, 5)
 	r.read(r.fence(0, 5)).values("4", "5", "6", "7", "8", "9")
@@ -71,7 +71,7 @@ func TestWhatWasReadAheadIsNotPassedBy(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
-	r.log.settleEvery = time.Hour
+	r.log.skipEvery = time.Hour
 	hold := make(chan struct{})
 	r.publish(0, "a")
 	g := r.readSlowly(r.fence(0, 1), hold)
@@ -91,7 +91,7 @@ func TestWhatWasReadAheadIsNotPassedBy(t *testing.T) {
 	g.values("a", "b", "c", "d")
 }
 
-// Guard: settle. Without it the position stays below the beginning.
+// Guard: skip. Without it the position stays below the beginning.
 func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
@@ -119,7 +119,7 @@ func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
 }
 
 // Its next message is far ahead, and a full buffer keeps it from being fetched.
-// Guard: settle. Without it the beginning passes the partition by.
+// Guard: skip. Without it the beginning passes the partition by.
 func TestASlowPartitionIsNotPassedByWhereTheStreamHeldNothingOfIt(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
@@ -159,7 +159,7 @@ func TestAPositionDoesNotPassWhatWasLostAtTheBeginningBeforeItCame(t *testing.T)
 	for name := range r.stream().ConsumerNames(r.ctx).Name() {
 		must(t, second(js.PauseConsumer(r.ctx, r.Name, name, time.Now().Add(time.Hour))))
 	}
-	r.log.asking.mu.Lock() // so that nothing is settled in between
+	r.log.asking.mu.Lock() // so that nothing is skipped in between
 	r.publish(0, "b")
 	last := r.publish(1, "other", "other")
 	must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(last)))

@@ -158,7 +158,7 @@ func TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed(t *testing.T) {
 	t.Parallel()
 	r := newGroupRig(t, 1, 20*time.Second)
 	g := r.start("a").granted(0)
-	must(t, second(r.bucket().remove(inTime(t), newKeys("billing").lease(place{"orders", 0}))))
+	must(t, second(r.bucket().remove(inTime(t), newKeys("billing").lease(streamPartition{"orders", 0}))))
 	if _, err := g.Confirm(inTime(t), g.fence(1)); !errors.Is(err, consumer.ErrLost) {
 		t.Errorf("Confirm: %v, want ErrLost", err)
 	}
@@ -175,7 +175,7 @@ func TestNoTenureBeginsBeforeTheOneBeforeItHasReturned(t *testing.T) {
 	stuck := make(chan struct{})
 	m := r.startWith("a", func(g *grant) { g.wait(); <-stuck })
 	g := m.granted(0)
-	must(t, second(r.bucket().remove(inTime(t), newKeys("billing").lease(place{"orders", 0}))))
+	must(t, second(r.bucket().remove(inTime(t), newKeys("billing").lease(streamPartition{"orders", 0}))))
 	_ = g.lost(t)
 	limit := time.NewTimer(3 * r.ttl)
 	defer limit.Stop()
@@ -192,7 +192,7 @@ func TestAConsumerOfAnotherLifeOfTheStreamIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)
-	r.log.settleEvery = time.Hour
+	r.log.skipEvery = time.Hour
 	r.publish(0, "a")
 	from := r.fence(0, 2)
 	must(t, js.DeleteStream(r.ctx, r.Name))
@@ -227,7 +227,7 @@ func TestWhatIsLostWhileAPartitionSettlesIsNotPassed(t *testing.T) {
 	last := r.publish(1, "other", "other")
 	r.after(func() { must(t, r.stream().Purge(r.ctx, jetstream.WithPurgeSequence(last))) }, func(*jetstream.StreamInfo) {})
 	rd := r.reader(0, 1, -1)
-	wantMisfit(t, rd.settle(r.ctx, true), consumer.ErrOffsetExpired, 1, last)
+	wantMisfit(t, rd.skip(r.ctx, true), consumer.ErrOffsetExpired, 1, last)
 	if rd.at != 1 {
 		t.Errorf("the position is %d", rd.at)
 	}
@@ -240,11 +240,11 @@ func TestNothingIsSettledAcrossAChangeOfLeaders(t *testing.T) {
 	r.publish(1, "other", "other")
 	r.after(func() {}, func(info *jetstream.StreamInfo) { info.Cluster = &jetstream.ClusterInfo{Leader: "another"} })
 	rd := r.reader(0, 1, -1)
-	must(t, rd.settle(r.ctx, true))
+	must(t, rd.skip(r.ctx, true))
 	if rd.at != 1 {
 		t.Errorf("the position has passed to %d", rd.at)
 	}
-	must(t, rd.settle(r.ctx, true)) // by the other one
+	must(t, rd.skip(r.ctx, true)) // by the other one
 	if rd.at != 3 {
 		t.Errorf("the position is %d, want 3", rd.at)
 	}
@@ -307,7 +307,7 @@ func TestALiveLeaseOfWhoeverIsNotRegisteredIsLeftAlone(t *testing.T) {
 	b := r.bucket()
 	must(t, b.ensure(inTime(t), 1))
 	b.ttl = time.Hour
-	key := newKeys("billing").lease(place{"orders", 0})
+	key := newKeys("billing").lease(streamPartition{"orders", 0})
 	rev, err := b.swap(inTime(t), key, record{Member: "x", Nonce: "x"}.json(), 0)
 	must(t, err)
 	r.start("a").granted(1)

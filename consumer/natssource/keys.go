@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// place is a partition without its group.
-type place struct {
+// streamPartition is a partition without its group.
+type streamPartition struct {
 	stream string
 	number int32
 }
 
-func (p place) String() string { return p.stream + "/" + strconv.Itoa(int(p.number)) }
+func (p streamPartition) String() string { return p.stream + "/" + strconv.Itoa(int(p.number)) }
 
 // keys are those of one group:
 //
@@ -25,28 +25,28 @@ type keys struct {
 
 func newKeys(group string) keys { return keys{escape(group) + "."} }
 
-func (k keys) member(id string) string { return k.prefix + "member." + id }
-func (k keys) lease(p place) string    { return k.prefix + "lease." + k.of(p) }
-func (k keys) position(p place) string { return k.prefix + "position." + k.of(p) }
+func (k keys) member(id string) string           { return k.prefix + "member." + id }
+func (k keys) lease(p streamPartition) string    { return k.prefix + "lease." + k.of(p) }
+func (k keys) position(p streamPartition) string { return k.prefix + "position." + k.of(p) }
 
-func (keys) of(p place) string { return escape(p.stream) + "." + strconv.Itoa(int(p.number)) }
+func (keys) of(p streamPartition) string { return escape(p.stream) + "." + strconv.Itoa(int(p.number)) }
 
 // parseLease returns whose lease a key is.
-func (k keys) parseLease(key string) (place, bool) {
+func (k keys) parseLease(key string) (streamPartition, bool) {
 	rest, ok := strings.CutPrefix(key, k.prefix+"lease.")
 	if !ok {
-		return place{}, false
+		return streamPartition{}, false
 	}
 	stream, number, ok := strings.Cut(rest, ".")
 	if !ok {
-		return place{}, false
+		return streamPartition{}, false
 	}
 	n, err := strconv.ParseInt(number, 10, 32)
 	if err != nil || n < 0 {
-		return place{}, false
+		return streamPartition{}, false
 	}
 	name, err := unescape(stream)
-	return place{name, int32(n)}, err == nil
+	return streamPartition{name, int32(n)}, err == nil
 }
 
 func (k keys) parseMember(key string) (id string, ok bool) {

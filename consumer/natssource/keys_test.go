@@ -22,7 +22,7 @@ func TestAnyNameIsOneTokenOfAKeyAndComesBack(t *testing.T) {
 			t.Fatalf("%q and %q become the same", a, b)
 		}
 		k := newKeys(a)
-		p := place{b, 7}
+		p := streamPartition{b, 7}
 		if got, ok := k.parseLease(k.lease(p)); !ok || got != p {
 			t.Fatalf("the lease of %v is read as %v, %v", p, got, ok)
 		}
@@ -37,8 +37,8 @@ func TestKeysAreWhatTheDocumentationSays(t *testing.T) {
 	k := newKeys("billing/eu")
 	for _, c := range []struct{ got, want string }{
 		{k.member("ID"), "billing=2Feu.member.ID"},
-		{k.lease(place{"orders", 3}), "billing=2Feu.lease.orders.3"},
-		{k.position(place{"ünits", 0}), "billing=2Feu.position.=C3=BCnits.0"},
+		{k.lease(streamPartition{"orders", 3}), "billing=2Feu.lease.orders.3"},
+		{k.position(streamPartition{"ünits", 0}), "billing=2Feu.position.=C3=BCnits.0"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s, want %s", c.got, c.want)

@@ -222,7 +222,7 @@ func (r *logRig) look(last uint64, long time.Duration) {
 				return
 			}
 			rd := &reader{l: r.log, in: r.log.incarnation(), p: r.partition(0), at: last + 1, print: -1}
-			if err := errors.Join(rd.sameLife(info), rd.fits(once, info)); err != nil {
+			if err := errors.Join(rd.sameIncarnation(info), rd.fits(once, info)); err != nil {
 				r.t.Errorf("%v, because of %+v of %+v", err, info.State, info.Cluster)
 			}
 		})

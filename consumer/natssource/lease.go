@@ -33,8 +33,8 @@ type lease struct {
 	turn   chan struct{} // holds a token while a request is under way
 
 	// Guarded by turn.
-	rev   revision
-	doubt bool // what the last request did is not known
+	rev     revision
+	inDoubt bool // what the last request did is not known
 
 	mu       sync.Mutex
 	deadline time.Time // on our monotonic clock
@@ -44,7 +44,7 @@ func newLease(b *bucket, key string) *lease {
 	return &lease{bucket: b, key: key, nonce: rand.Text(), turn: make(chan struct{}, 1)}
 }
 
-// acquire takes a key over that stands at last, where there is no live lease or
+// acquire takes a key over that is at the revision last, where there is no live lease or
 // one of our own that no tenure holds any more. On [errSwapped] what the leader has
 // instead is returned with it.
 func (l *lease) acquire(ctx context.Context, last revision, value []byte) (entry, error) {
@@ -77,7 +77,7 @@ func (l *lease) renew(ctx context.Context, value func() []byte) (revision, error
 	}
 	defer l.leave()
 	for {
-		if err := l.settle(ctx); err != nil {
+		if err := l.resolve(ctx); err != nil {
 			return 0, err
 		}
 		sent := time.Now()
@@ -87,7 +87,7 @@ func (l *lease) renew(ctx context.Context, value func() []byte) (revision, error
 			l.extend(sent)
 			return rev, nil
 		}
-		l.doubt = true
+		l.inDoubt = true
 		if !errors.Is(err, errSwapped) {
 			return 0, err
 		}
@@ -116,25 +116,25 @@ func (l *lease) release(ctx context.Context) (revision, error) {
 	}
 	defer l.leave()
 	for {
-		if err := l.settle(ctx); err != nil {
+		if err := l.resolve(ctx); err != nil {
 			return 0, err
 		}
 		rev, err := l.bucket.release(ctx, l.key, l.rev)
 		if err == nil {
 			return rev, nil
 		}
-		l.doubt = true
+		l.inDoubt = true
 		if !errors.Is(err, errSwapped) {
 			return 0, err
 		}
 	}
 }
 
-// settle finds out, where the outcome of a request is not known, what became of
+// resolve finds out, where the outcome of a request is not known, what became of
 // it. A revision that is adopted does not move the deadline: the bucket may
 // have written it at any time since.
-func (l *lease) settle(ctx context.Context) error {
-	if !l.doubt {
+func (l *lease) resolve(ctx context.Context) error {
+	if !l.inDoubt {
 		return nil
 	}
 	ctx, cancel := l.soon(ctx)
@@ -148,7 +148,7 @@ func (l *lease) settle(ctx context.Context) error {
 	case !l.isOurs(now):
 		return tenures.Lost(taken(now))
 	}
-	l.rev, l.doubt = now.rev, false
+	l.rev, l.inDoubt = now.rev, false
 	return nil
 }
 

@@ -212,7 +212,7 @@ func TestARenewalWhoseAnswerWasLostIsAdopted(t *testing.T) {
 	wires.hold(false, false)
 	landed := look(t, other).rev
 
-	if err := l.settle(inTime(t)); err != nil {
+	if err := l.resolve(inTime(t)); err != nil {
 		t.Fatal(err)
 	}
 	if l.rev != landed {
@@ -262,14 +262,14 @@ func TestARequestThatLandsLateIsAdoptedAndNotTakenForALoss(t *testing.T) {
 	wires.hold(true, false)
 	for range 3 { // each is sent, in vain, at the same revision
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		l.doubt = false
+		l.inDoubt = false
 		if _, err := l.renew(ctx, value); err == nil {
 			t.Fatal("renewed without a connection")
 		}
 		cancel()
 	}
 	wires.hold(false, false) // all of them arrive; the first is carried out
-	l.doubt = false          // and we know nothing of it
+	l.inDoubt = false        // and we know nothing of it
 	if rev := renew(t, l, value); rev != look(t, b).rev {
 		t.Errorf("renewed at %d, the key is at %d", rev, look(t, b).rev)
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// settleEvery is how often a partition that has nothing to deliver is
-	// looked after; see [streamLog.settle].
-	settleEvery = 10 * time.Second
+	// skipEvery is how often a partition that has nothing to deliver is
+	// looked after; see [reader.skip].
+	skipEvery = 10 * time.Second
 
 	// watchEvery is how often the stream is looked at, whoever reads.
 	watchEvery = 5 * time.Second
@@ -49,13 +49,13 @@ type streamLog struct {
 	lags    []atomic.Int64
 	keeps   atomic.Int64 // for how long the server is to keep a consumer that asks for nothing, in nanoseconds
 
-	settleEvery time.Duration
-	renewed     func() // called when the stream was seen to be another one; set before anything else
+	skipEvery time.Duration
+	renewed   func() // called when the stream was seen to be another one; set before anything else
 
 	first incarnation // that was seen
 
 	mu     sync.Mutex
-	life   incarnation // that was seen last
+	latest incarnation // that was seen last
 	maxAge time.Duration
 }
 
@@ -63,7 +63,7 @@ type streamLog struct {
 func openLog(ctx context.Context, o Options, s Stream) (*streamLog, error) {
 	l := &streamLog{
 		js: o.JetStream, group: o.Group, stream: s, budget: newBudget(o.BufferBytes / max(len(o.Streams), 1)),
-		settleEvery: settleEvery, renewed: func() {},
+		skipEvery: skipEvery, renewed: func() {},
 	}
 	l.asking.ask = l.request
 	if err := l.open(ctx); err != nil {
@@ -89,8 +89,8 @@ func (l *streamLog) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.life, l.maxAge = incarnationOf(info), info.Config.MaxAge
-	l.first = l.life
+	l.latest, l.maxAge = incarnationOf(info), info.Config.MaxAge
+	l.first = l.latest
 	l.note(info)
 	if err := checkLimits(info.Config, len(l.filters)); err != nil {
 		return err
@@ -132,15 +132,15 @@ func storedSubjects(c jetstream.StreamConfig) []string {
 
 func (l *streamLog) partitions() int32 { return int32(len(l.filters)) }
 
-// incarnation is the life the stream was last seen in.
+// incarnation is that of the stream as it was last seen.
 func (l *streamLog) incarnation() incarnation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.life
+	return l.latest
 }
 
 // logID names the log that a partition's offsets count. They mean something
-// else in another life of the stream, and another filter finds other messages
+// else in a recreated stream, and another filter finds other messages
 // under the same offsets.
 func (l *streamLog) logID(in incarnation, n int32) string {
 	return fmt.Sprintf("%s@%d/%d/%d/%s", l.stream.Name, in.created, n, len(l.filters), l.filters[n])
@@ -159,8 +159,8 @@ func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 	}
 	l.mu.Lock()
 	l.note(info)
-	other := incarnationOf(info) != l.life
-	l.life, l.maxAge = incarnationOf(info), info.Config.MaxAge
+	other := incarnationOf(info) != l.latest
+	l.latest, l.maxAge = incarnationOf(info), info.Config.MaxAge
 	l.mu.Unlock()
 	if other {
 		l.renewed()
@@ -168,24 +168,24 @@ func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return info, nil
 }
 
-// leastSettle bounds how often a partition settles.
-const leastSettle = 100 * time.Millisecond
+// leastSkipPause bounds how often a partition skips.
+const leastSkipPause = 100 * time.Millisecond
 
-// settlePause is how long a partition that has nothing to deliver may stay as it
+// skipPause is how long a partition that has nothing to deliver may stay as it
 // is: several times in a maximum age, so that the stream's beginning does not pass it.
-func (l *streamLog) settlePause() time.Duration {
+func (l *streamLog) skipPause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.maxAge == 0 {
-		return l.settleEvery
+		return l.skipEvery
 	}
-	return min(l.settleEvery, max(l.maxAge/5, leastSettle))
+	return min(l.skipEvery, max(l.maxAge/5, leastSkipPause))
 }
 
 // watch looks at the stream now and then until ctx ends, so that one that was
 // created again is noticed while nobody reads.
 func (l *streamLog) watch(ctx context.Context) {
-	tick := time.NewTicker(min(watchEvery, l.settleEvery))
+	tick := time.NewTicker(min(watchEvery, l.skipEvery))
 	defer tick.Stop()
 	for {
 		select {
@@ -193,7 +193,7 @@ func (l *streamLog) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 			if info, err := l.look(ctx); err == nil && info.Config.Mirror != nil && !whole(info.State) {
-				_ = l.vouch(ctx, info) // while its origin still has the place of the gaps
+				_ = l.askOrigin(ctx, info) // while its origin still has the place of the gaps
 			} // else the next one may be answered
 			if l.incarnation() != l.first {
 				l.renewed() // again, for a tenure that was just beginning then

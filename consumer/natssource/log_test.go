@@ -128,7 +128,7 @@ func TestPartitionsAreOfTheStreamTheTransformOrTheFilters(t *testing.T) {
 			}
 			ids[id] = true
 			if id == l.logID(incarnation{l.incarnation().created + 1}, n) {
-				t.Errorf("another life of the stream is called %q, too", id)
+				t.Errorf("a recreated stream is called %q, too", id)
 			}
 		}
 	}

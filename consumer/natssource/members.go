@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // memberRecord is the value of a member's key. It expires like a lease.
@@ -54,7 +56,7 @@ func (s *Source) stayRegistered(ctx context.Context) {
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			s.trouble("membership not renewed, trying again", err)
-			wait(ctx, jitter(every/4))
+			backoff.Sleep(ctx, jitter(every/4))
 			notify(s.changed)
 		}
 	}

@@ -34,7 +34,7 @@ func (l *streamLog) lost(ctx context.Context, info *jetstream.StreamInfo, s span
 	if s.last < s.first || info.Config.Mirror == nil || whole(info.State) || l.mirror.explains(info, s) {
 		return false, nil
 	}
-	if err := l.vouch(ctx, info); err != nil || l.mirror.explains(info, s) {
+	if err := l.askOrigin(ctx, info); err != nil || l.mirror.explains(info, s) {
 		return false, err
 	}
 	return l.lacks(ctx, s)
@@ -70,9 +70,9 @@ func (g *mirrorGaps) explain(info *jetstream.StreamInfo, now span) {
 	g.explained = now
 }
 
-// vouch asks the origin of a mirror where it begins, and notes what that says of the gaps
+// askOrigin asks the origin of a mirror where it begins, and notes what that says of the gaps
 // up to where the mirror had got before.
-func (l *streamLog) vouch(ctx context.Context, info *jetstream.StreamInfo) error {
+func (l *streamLog) askOrigin(ctx context.Context, info *jetstream.StreamInfo) error {
 	begin, err := l.originBegins(ctx, info)
 	if err != nil {
 		return fmt.Errorf("the stream is a mirror with gaps, and whether its origin has dropped what is missing is not known: %w", err)

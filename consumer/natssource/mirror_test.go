@@ -68,7 +68,7 @@ func TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver(t *testing.T) {
 	g.values("1", "2", "3", "4", "5")
 	r.read(r.fence(0, 9)).values("9", "10") // where a person sets it
 	// Some of them may have been of a partition that has nothing else there.
-	wantMisfit(t, r.reader(1, 1, -1).settle(r.ctx, true), consumer.ErrOffsetExpired, 1, 11)
+	wantMisfit(t, r.reader(1, 1, -1).skip(r.ctx, true), consumer.ErrOffsetExpired, 1, 11)
 }
 
 func TestWhatWasDeletedFromInsideTheOriginOfAMirrorIsPassedOver(t *testing.T) {
@@ -83,8 +83,8 @@ func TestWhatWasDeletedFromInsideTheOriginOfAMirrorIsPassedOver(t *testing.T) {
 	all := []string{"1", "2", "3", "4", "5", "6", "7", "9", "10"}
 	r.read(r.fence(0, 1)).values(all...)
 	rd := r.reader(1, 1, -1)
-	if err := rd.settle(r.ctx, true); err != nil || rd.at != 11 {
-		t.Errorf("settled up to %d, %v; want 11", rd.at, err)
+	if err := rd.skip(r.ctx, true); err != nil || rd.at != 11 {
+		t.Errorf("skipped to %d, %v; want 11", rd.at, err)
 	}
 	// It has been asked while it knew.
 	must(t, r.origin().Purge(r.ctx))
@@ -97,8 +97,8 @@ func TestWhatWasDeletedFromInsideTheOriginOfAMirrorIsPassedOver(t *testing.T) {
 	g.values(all[:7]...)
 	// Another partition has its messages in between, and lacks none of them.
 	rd = r.reader(1, 9, -1)
-	if err := rd.settle(r.ctx, true); err != nil || rd.at != 11 {
-		t.Errorf("settled up to %d, %v; want 11", rd.at, err)
+	if err := rd.skip(r.ctx, true); err != nil || rd.at != 11 {
+		t.Errorf("skipped to %d, %v; want 11", rd.at, err)
 	}
 }
 

@@ -47,7 +47,7 @@ func (r *reader) open(ctx context.Context) error {
 		r.discard()
 		return err
 	}
-	r.opened, r.settled, r.missing = time.Now(), time.Now(), 0
+	r.opened, r.lastSkip, r.missing = time.Now(), time.Now(), 0
 	r.l.lags[r.p.Number].Store(int64(c.CachedInfo().NumPending))
 	return nil
 }
@@ -63,7 +63,7 @@ func (r *reader) check(ctx context.Context) error {
 		return err
 	}
 	r.looked = time.Time{}
-	r.reckon(info.State.FirstSeq, time.Now())
+	r.scheduleSkip(info.State.FirstSeq, time.Now())
 	return nil
 }
 

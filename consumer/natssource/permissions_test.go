@@ -124,7 +124,7 @@ func TestThePermissionsOfTheDocumentationSuffice(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if at, ok, err := source.mirrored(inTime(t), place{"orders", 0}); at.Next != 3 || !ok || err != nil {
+	if at, ok, err := source.mirrored(inTime(t), streamPartition{"orders", 0}); at.Next != 3 || !ok || err != nil {
 		t.Errorf("position %+v, %v, %v", at, ok, err)
 	}
 }

@@ -98,7 +98,7 @@ func TestAPositionThatIsWrittenLateDoesNotTakeThePlaceOfANewerOne(t *testing.T) 
 	close(w.proceed)
 	<-newer
 	tn.publish(inTime(t)) // as after the next renewal
-	at, _, err := source.mirrored(inTime(t), place{"orders", 0})
+	at, _, err := source.mirrored(inTime(t), streamPartition{"orders", 0})
 	if err != nil || at.Next != 8 {
 		t.Errorf("the position is %+v, %v; want 8", at, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 const (
@@ -60,8 +61,8 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 		defer f.close()
 		r := &reader{
 			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
-			at: max(uint64(from.Next), 1), print: from.Mark, fresh: !from.Applied, settled: time.Now(),
-			pause: l.settlePause(), alarm: time.NewTimer(0),
+			at: max(uint64(from.Next), 1), print: from.Mark, fresh: !from.Applied, lastSkip: time.Now(),
+			pause: l.skipPause(), alarm: time.NewTimer(0),
 		}
 		defer r.alarm.Stop()
 		ended := make(chan struct{})
@@ -119,8 +120,8 @@ type reader struct {
 	heard     time.Time // from the consumer, or when it was asked
 	delivered uint64    // the consumer's count of the message that came last
 	missing   uint64    // what the last look found in the stream, and nobody delivered
-	settled   time.Time
-	pause     time.Duration // until it settles again
+	lastSkip  time.Time
+	pause     time.Duration // until it skips again
 	begins    uint64        // where the stream began when it was looked at last
 	looked    time.Time     // at which time
 	alarm     *time.Timer   // for what is due next
@@ -129,7 +130,7 @@ type reader struct {
 // run reads until ctx ends, or something must be said.
 func (r *reader) run(ctx context.Context) error {
 	var failing time.Time // since when nothing has worked
-	wait := leastWait
+	wait := backoff.New(leastWait, mostRetryWait)
 	for {
 		at := r.at
 		r.opened = time.Time{}
@@ -139,18 +140,16 @@ func (r *reader) run(ctx context.Context) error {
 		}
 		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > 3*heartbeat
 		if worked || failing.IsZero() {
-			failing, wait = time.Now(), leastWait
+			failing = time.Now()
+			wait.Reset()
 		}
 		quiet := time.Since(failing)
 		if final(err) || quiet > longSilence || quiet > absence && errors.Is(err, jetstream.ErrStreamNotFound) {
 			return r.explain(err)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, wait.Next()) {
 			return nil
-		case <-time.After(wait):
 		}
-		wait = min(2*wait, mostRetryWait)
 	}
 }
 
@@ -212,7 +211,7 @@ func (r *reader) misfit(kind error, position, found uint64) error {
 }
 
 // sameLife checks that an answer is about the stream that the fence is about.
-func (r *reader) sameLife(info *jetstream.StreamInfo) error {
+func (r *reader) sameIncarnation(info *jetstream.StreamInfo) error {
 	if now := incarnationOf(info); now != r.in {
 		return &epoch.LogChangedError{
 			Partition: r.p, Fence: r.fence.Log, Source: r.l.logID(now, r.p.Number), Next: epoch.Offset(r.at),
@@ -239,20 +238,20 @@ func (r *reader) fetch(ctx context.Context) error {
 	return nil
 }
 
-// window waits until there is room for more. Meanwhile it settles, so that what
+// window waits until there is room for more. Meanwhile it skips, so that what
 // the log loses at its beginning is known not to be ours.
 func (r *reader) window(ctx context.Context) (int, error) {
 	for {
 		if w := r.feed.window(); w > 0 {
 			return w, nil
 		}
-		r.alarm.Reset(time.Until(r.settled.Add(r.pause)))
+		r.alarm.Reset(time.Until(r.lastSkip.Add(r.pause)))
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		case <-r.feed.room:
 		case <-r.alarm.C:
-			if err := r.settleInTime(ctx, false); err != nil {
+			if err := r.skipIfDue(ctx, false); err != nil {
 				return 0, err
 			}
 		}
@@ -266,7 +265,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 		return err
 	}
 	r.heard = time.Now()
-	r.alarm.Reset(min(silence, time.Until(r.settled.Add(r.pause))))
+	r.alarm.Reset(min(silence, time.Until(r.lastSkip.Add(r.pause))))
 	for !r.pull.ended {
 		select {
 		case <-ctx.Done():
@@ -290,21 +289,21 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 			if time.Since(r.heard) >= silence && len(r.pull.arrived) == 0 {
 				return denied(r.pull.conn, r.pull.requests, jetstream.ErrNoHeartbeat)
 			}
-			if err := r.settleInTime(ctx, true); err != nil {
+			if err := r.skipIfDue(ctx, true); err != nil {
 				return err
 			}
-			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.settled.Add(r.pause))))
+			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.lastSkip.Add(r.pause))))
 		}
 	}
 	return r.pull.err
 }
 
-// settleInTime settles if that is due.
-func (r *reader) settleInTime(ctx context.Context, idle bool) error {
-	if time.Since(r.settled) < r.pause {
+// skipIfDue skips if that is due.
+func (r *reader) skipIfDue(ctx context.Context, idle bool) error {
+	if time.Since(r.lastSkip) < r.pause {
 		return nil
 	}
-	return r.settle(ctx, idle)
+	return r.skip(ctx, idle)
 }
 
 func (r *reader) put(s slice) {
@@ -312,7 +311,7 @@ func (r *reader) put(s slice) {
 		return
 	}
 	r.at, r.print, r.since = uint64(s.Next), s.Mark, s.Messages[len(s.Messages)-1].Time
-	r.fresh, r.missing, r.settled = false, 0, time.Now()
+	r.fresh, r.missing, r.lastSkip = false, 0, time.Now()
 	r.feed.put(s)
 }
 
@@ -366,12 +365,13 @@ func (r *reader) verify(ctx context.Context, ms []consumer.Message) (int, error)
 // ahead of its leader for a moment, and have deleted for a limit what the leader
 // will only delete when it gets there.
 func (r *reader) lookBehind(ctx context.Context, last uint64) (*jetstream.StreamInfo, error) {
-	for pause := time.Millisecond; ; pause *= 2 {
+	began := time.Now()
+	for pause := backoff.New(time.Millisecond, time.Second); ; {
 		info, err := r.lookAgain(ctx)
 		if err != nil || info.State.LastSeq >= last {
 			return info, err
 		}
-		if pause > time.Second || !wait(ctx, pause) {
+		if time.Since(began) > 2*time.Second || !backoff.Sleep(ctx, pause.Next()) {
 			return nil, errBehind
 		}
 	}

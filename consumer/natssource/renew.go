@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // renew renews the lease of a tenure, and ends the tenure if the lease is gone.
@@ -15,7 +16,7 @@ func (t *tenure) renew(ctx context.Context) (revision, error) {
 	rev, err := t.lease.renew(ctx, t.record)
 	if errors.Is(err, consumer.ErrLost) {
 		t.Lose(err)
-		t.s.view.doubt() // the bucket itself may be another one
+		t.s.view.refresh() // the bucket itself may be another one
 	}
 	return rev, err
 }
@@ -28,7 +29,7 @@ func (t *tenure) keep(ctx context.Context) {
 	defer workers.Wait()
 	workers.Go(func() { t.watchClock(ctx) })
 	every := t.s.LeaseTTL / 3
-	for pause := jitter(every); wait(ctx, pause); {
+	for pause := jitter(every); backoff.Sleep(ctx, pause); {
 		if err := t.renewOnce(ctx, every); err != nil && ctx.Err() == nil {
 			t.s.trouble("lease not renewed, trying again", err, "stream", t.stream, "partition", t.number, "left", t.lease.left().Round(time.Millisecond))
 			pause = jitter(every / 8)
@@ -51,23 +52,11 @@ func (t *tenure) renewOnce(ctx context.Context, within time.Duration) error {
 // watchClock ends the tenure when the lease has run out on our own clock,
 // whatever the connection does. A lost connection alone is not a lost lease.
 func (t *tenure) watchClock(ctx context.Context) {
-	for wait(ctx, t.lease.left()) {
+	for backoff.Sleep(ctx, t.lease.left()) {
 		if t.lease.left() <= 0 {
 			t.Lose(errRanOut)
 			return
 		}
-	}
-}
-
-// wait returns true after d, and false when ctx has ended.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -256,7 +256,7 @@ func (r *groupRig) bucket() *bucket {
 // lease is what the leader has under the key of a partition.
 func (r *groupRig) lease(n int32) (record, entry) {
 	r.t.Helper()
-	e, err := r.bucket().get(inTime(r.t), newKeys("billing").lease(place{"orders", n}))
+	e, err := r.bucket().get(inTime(r.t), newKeys("billing").lease(streamPartition{"orders", n}))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func (r *logRig) create(change ...func(*jetstream.StreamConfig)) jetstream.Strea
 func (r *logRig) open(js jetstream.JetStream) *streamLog {
 	l, err := openLog(r.ctx, Options{Group: rigGroup, JetStream: js, BufferBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)}, r.Stream)
 	must(r.t, err)
-	l.settleEvery = 200 * time.Millisecond
+	l.skipEvery = 200 * time.Millisecond
 	return l
 }
 

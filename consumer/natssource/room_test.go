@@ -130,9 +130,9 @@ func TestABucketThatIsTooSmallInAnyCaseIsRefusedWithTheRemedy(t *testing.T) {
 	// What is asked for is enough.
 	s, err := New(r.options())
 	must(t, err)
-	s.slots = map[place]*slot{}
+	s.slots = map[streamPartition]*slot{}
 	for n := range int32(8) {
-		s.slots[place{"orders", n}] = nil
+		s.slots[streamPartition{"orders", n}] = nil
 	}
 	need := s.needs()
 	r.limit(func(c *jetstream.StreamConfig) {

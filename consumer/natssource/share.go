@@ -19,25 +19,25 @@ import (
 
 // group is what a member knows of its group when it decides what to do.
 type group struct {
-	members map[string]memberRecord // those that live, this one among them
-	held    map[place]string        // the member behind each live lease, of this group or not
-	free    map[place]time.Duration // partitions of ours without a live lease: for how long, as far as we saw
-	busy    map[place]bool          // of ours: those that are being taken or given back
-	grace   time.Duration           // after which another may take what was meant for one
-	idle    time.Duration           // after which anyone may take what nobody took
+	members map[string]memberRecord           // those that live, this one among them
+	held    map[streamPartition]string        // the member behind each live lease, of this group or not
+	free    map[streamPartition]time.Duration // partitions of ours without a live lease: for how long, as far as we saw
+	busy    map[streamPartition]bool          // of ours: those that are being taken or given back
+	grace   time.Duration                     // after which another may take what was meant for one
+	idle    time.Duration                     // after which anyone may take what nobody took
 }
 
 // decision is what a member does next.
 type decision struct {
-	take []place // in order
-	give *place  // one that others are to have, if there is such
+	take []streamPartition // in order
+	give *streamPartition  // one that others are to have, if there is such
 }
 
 // kind is the partitions that the same members serve.
 type kind struct {
-	places []place // in order
-	serves []bool  // by member
-	lacks  []int   // by member: how many more it is to have, or, below zero, fewer
+	places []streamPartition // in order
+	serves []bool            // by member
+	lacks  []int             // by member: how many more it is to have, or, below zero, fewer
 }
 
 // plan says what the member me does next.
@@ -50,11 +50,11 @@ func (g *group) plan(me string) decision {
 }
 
 // serves lists the partitions that the member takes if it may.
-func (r memberRecord) serves() map[place]bool {
-	all := map[place]bool{}
+func (r memberRecord) serves() map[streamPartition]bool {
+	all := map[streamPartition]bool{}
 	for stream, count := range r.Streams {
 		for n := range count {
-			all[place{stream, n}] = true
+			all[streamPartition{stream, n}] = true
 		}
 	}
 	for p := range all {
@@ -67,7 +67,7 @@ func (r memberRecord) serves() map[place]bool {
 
 // kinds sorts the partitions that anybody serves by who does.
 func (g *group) kinds(ids []string) []*kind {
-	served := map[place][]bool{}
+	served := map[streamPartition][]bool{}
 	for m, id := range ids {
 		for p := range g.members[id].serves() {
 			if served[p] == nil {
@@ -77,7 +77,7 @@ func (g *group) kinds(ids []string) []*kind {
 		}
 	}
 	var kinds []*kind
-	for _, p := range slices.SortedFunc(maps.Keys(served), place.compare) {
+	for _, p := range slices.SortedFunc(maps.Keys(served), streamPartition.compare) {
 		i := slices.IndexFunc(kinds, func(k *kind) bool { return slices.Equal(k.serves, served[p]) })
 		if i < 0 {
 			i = len(kinds)
@@ -111,8 +111,8 @@ func (g *group) shareOut(ids []string, kinds []*kind) {
 }
 
 // take lists the free partitions that are for me, which is its place in ids.
-func (g *group) take(ids []string, kinds []*kind, me int) []place {
-	var mine, others []place
+func (g *group) take(ids []string, kinds []*kind, me int) []streamPartition {
+	var mine, others []streamPartition
 	room := 0
 	for _, k := range kinds {
 		room += k.lacks[me]
@@ -146,8 +146,8 @@ func (g *group) take(ids []string, kinds []*kind, me int) []place {
 }
 
 // give picks the partition that me has too much and another member lacks.
-func (g *group) give(ids []string, kinds []*kind, me int) *place {
-	var given *place
+func (g *group) give(ids []string, kinds []*kind, me int) *streamPartition {
+	var given *streamPartition
 	best := uint64(0)
 	for _, k := range kinds {
 		if k.lacks[me] >= 0 {
@@ -167,18 +167,18 @@ func (g *group) give(ids []string, kinds []*kind, me int) *place {
 	return given
 }
 
-func (p place) compare(q place) int {
+func (p streamPartition) compare(q streamPartition) int {
 	return cmp.Or(cmp.Compare(p.stream, q.stream), cmp.Compare(p.number, q.number))
 }
 
 // rank orders two members by who of them is to have p, the first one first:
 // rendezvous hashing, so that members that take partitions at the same time
 // seldom try for the same one.
-func rank(p place, a, b string) int {
+func rank(p streamPartition, a, b string) int {
 	return cmp.Or(cmp.Compare(score(p, b), score(p, a)), cmp.Compare(a, b))
 }
 
-func score(p place, id string) uint64 {
+func score(p streamPartition, id string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(p.String()))
 	_, _ = h.Write([]byte{0})

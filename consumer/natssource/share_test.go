@@ -13,15 +13,15 @@ import (
 // town is a group in which every member sees the same, and all act at once.
 type town struct {
 	members map[string]memberRecord
-	held    map[place]string // not changed, but replaced
-	unheld  map[place]int    // rounds that nobody had it
-	moves   int              // partitions taken
+	held    map[streamPartition]string // not changed, but replaced
+	unheld  map[streamPartition]int    // rounds that nobody had it
+	moves   int                        // partitions taken
 	givings int
 }
 
 func (w *town) group() *group {
 	g := &group{
-		members: w.members, held: w.held, free: map[place]time.Duration{}, busy: map[place]bool{},
+		members: w.members, held: w.held, free: map[streamPartition]time.Duration{}, busy: map[streamPartition]bool{},
 		grace: 2 * time.Second, idle: 6 * time.Second,
 	}
 	for _, m := range w.members {
@@ -100,11 +100,11 @@ func (w *town) counts() map[string]int {
 func (w *town) leave(id string) {
 	delete(w.members, id)
 	w.held = maps.Clone(w.held)
-	maps.DeleteFunc(w.held, func(_ place, by string) bool { return by == id })
+	maps.DeleteFunc(w.held, func(_ streamPartition, by string) bool { return by == id })
 }
 
 func newTown() *town {
-	return &town{members: map[string]memberRecord{}, held: map[place]string{}, unheld: map[place]int{}}
+	return &town{members: map[string]memberRecord{}, held: map[streamPartition]string{}, unheld: map[streamPartition]int{}}
 }
 
 func orders(n int32) memberRecord { return memberRecord{Streams: map[string]int32{"orders": n}} }
@@ -119,11 +119,11 @@ func serving(streams ...string) memberRecord {
 
 func TestSharesAreEqualAndWhatRemainsStaysWhereItIs(t *testing.T) {
 	t.Parallel()
-	hold := func(counts map[string]int) map[place]string {
-		held, n := map[place]string{}, int32(0)
+	hold := func(counts map[string]int) map[streamPartition]string {
+		held, n := map[streamPartition]string{}, int32(0)
 		for _, id := range slices.Sorted(maps.Keys(counts)) {
 			for range counts[id] {
-				held[place{"orders", n}] = id
+				held[streamPartition{"orders", n}] = id
 				n++
 			}
 		}
@@ -216,7 +216,7 @@ func drawMember(t *rapid.T) memberRecord {
 			m.Streams[stream] = int32(rapid.IntRange(1, 6).Draw(t, "partitions"))
 		}
 	}
-	for _, p := range slices.SortedFunc(maps.Keys(m.serves()), place.compare) {
+	for _, p := range slices.SortedFunc(maps.Keys(m.serves()), streamPartition.compare) {
 		if rapid.IntRange(0, 9).Draw(t, "declines") == 0 {
 			m.Declined = append(m.Declined, p.String())
 		}
@@ -228,7 +228,7 @@ func drawMember(t *rapid.T) memberRecord {
 // chain of members who could hand one on to the next leads from one to another
 // that holds two fewer: then shares cannot be more equal.
 func wantFair(t interface{ Fatalf(string, ...any) }, w *town) {
-	served := map[place]bool{}
+	served := map[streamPartition]bool{}
 	for _, m := range w.members {
 		maps.Copy(served, m.serves())
 	}
@@ -345,10 +345,10 @@ func TestALiveLeaseIsNeverTaken(t *testing.T) {
 	record := memberRecord{Streams: map[string]int32{"orders": 4}}
 	g := &group{
 		members: map[string]memberRecord{"a": record},
-		held:    map[place]string{{"orders", 0}: "gone", {"orders", 1}: ""},
-		free:    map[place]time.Duration{{"orders", 2}: 0, {"orders", 3}: 0},
+		held:    map[streamPartition]string{{"orders", 0}: "gone", {"orders", 1}: ""},
+		free:    map[streamPartition]time.Duration{{"orders", 2}: 0, {"orders", 3}: 0},
 	}
-	if got, want := g.plan("a").take, []place{{"orders", 2}, {"orders", 3}}; !slices.Equal(got, want) {
+	if got, want := g.plan("a").take, []streamPartition{{"orders", 2}, {"orders", 3}}; !slices.Equal(got, want) {
 		t.Errorf("takes %v, want %v", got, want)
 	}
 }
@@ -358,11 +358,11 @@ func TestWhatAnotherDoesNotTakeIsTakenInItsPlace(t *testing.T) {
 	record := memberRecord{Streams: map[string]int32{"orders": 4}}
 	taken := func(free time.Duration) int {
 		g := &group{
-			members: map[string]memberRecord{"a": record, "b": record}, held: map[place]string{},
-			free: map[place]time.Duration{}, grace: time.Second, idle: 30 * time.Second,
+			members: map[string]memberRecord{"a": record, "b": record}, held: map[streamPartition]string{},
+			free: map[streamPartition]time.Duration{}, grace: time.Second, idle: 30 * time.Second,
 		}
 		for n := range int32(4) {
-			g.free[place{"orders", n}] = free
+			g.free[streamPartition{"orders", n}] = free
 		}
 		return len(g.plan("a").take)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// settle finds out how far the stream holds nothing of the partition, so that
+// skip moves the position over what the stream holds nothing of the partition in, so that
 // the position of a quiet or a slow one does not fall behind the stream's
 // beginning for nothing.
 //
@@ -21,8 +21,8 @@ import (
 // which message of ours comes first, then that it still leads the same stream,
 // which has lost nothing above the position meanwhile. Idle says that the
 // consumer has been asked for messages all the time.
-func (r *reader) settle(ctx context.Context, idle bool) error {
-	r.settled = time.Now()
+func (r *reader) skip(ctx context.Context, idle bool) error {
+	r.lastSkip = time.Now()
 	before, err := r.lookAgain(ctx)
 	if err == nil {
 		err = r.fits(ctx, before)
@@ -30,7 +30,7 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	if err != nil {
 		return err
 	}
-	defer func() { r.reckon(before.State.FirstSeq, time.Now()) }()
+	defer func() { r.scheduleSkip(before.State.FirstSeq, time.Now()) }()
 	if r.at > before.State.LastSeq {
 		return nil
 	}
@@ -81,18 +81,18 @@ func (r *reader) settle(ctx context.Context, idle bool) error {
 	return nil
 }
 
-// reckon notes where the stream begins, and says when to settle next: as rarely as may be, and
-// several times before the beginning gets where the partition stands, if it
+// scheduleSkip notes where the stream begins, and says when to skip again: as rarely as may be, and
+// several times before the beginning gets to the position, if it
 // goes on as it went since the last look. A stream that is limited in messages or bytes
 // loses its beginning as fast as it is written to.
-func (r *reader) reckon(begins uint64, now time.Time) {
-	r.pause, begins = r.l.settlePause(), max(begins, 1)
+func (r *reader) scheduleSkip(begins uint64, now time.Time) {
+	r.pause, begins = r.l.skipPause(), max(begins, 1)
 	if r.looked.IsZero() {
 		r.pause = min(r.pause, max(r.pause/10, time.Second)) // to see how it moves
 	} else if r.begins < begins {
 		each := float64(now.Sub(r.looked)) / float64(begins-r.begins)
 		left := each * float64(max(r.at, begins)-begins)
-		r.pause = min(r.pause, max(time.Duration(min(left/5, float64(time.Hour))), leastSettle))
+		r.pause = min(r.pause, max(time.Duration(min(left/5, float64(time.Hour))), leastSkipPause))
 	}
 	r.begins, r.looked = begins, now
 }
@@ -107,7 +107,7 @@ func (r *reader) pass(end uint64, last epoch.Mark) {
 func (r *reader) lookAgain(ctx context.Context) (*jetstream.StreamInfo, error) {
 	info, err := r.l.look(ctx)
 	if err == nil {
-		err = r.sameLife(info)
+		err = r.sameIncarnation(info)
 	}
 	if t := r.l.stream.Transform; t != nil && err == nil {
 		if differs := t.differs(info); differs != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
@@ -43,8 +44,8 @@ type Source struct {
 	workers sync.WaitGroup // one for each busy slot
 
 	mu      sync.Mutex
-	slots   map[place]*slot
-	handing *handover
+	slots   map[streamPartition]*slot
+	handing *handoff
 	refused bool              // nobody took what we handed over
 	seen    map[string]member // the members at the last balance
 	closing bool
@@ -59,7 +60,7 @@ func New(o Options) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{
-		Options: o, member: newMemberID(), keys: newKeys(o.Group), slots: map[place]*slot{},
+		Options: o, member: newMemberID(), keys: newKeys(o.Group), slots: map[streamPartition]*slot{},
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	s.log = o.Logger.With("member", s.member)
@@ -130,7 +131,7 @@ func (s *Source) lead(ctx context.Context, closed <-chan nats.Status) error {
 	if s.isFirst() {
 		// Others may be starting at the same moment. Whoever comes first
 		// would take everything, to give most of it back at once.
-		wait(ctx, min(time.Second, s.LeaseTTL/10))
+		backoff.Sleep(ctx, min(time.Second, s.LeaseTTL/10))
 	}
 	tick := time.NewTicker(min(time.Second, s.LeaseTTL/10))
 	defer tick.Stop()
@@ -265,8 +266,8 @@ func (s *Source) openNext(ctx context.Context) error {
 	}
 	log.renewed = func() { s.streamRenewed(log) }
 	for n := range log.partitions() {
-		p := place{log.stream.Name, n}
-		s.slots[p] = &slot{place: p, log: log}
+		p := streamPartition{log.stream.Name, n}
+		s.slots[p] = &slot{streamPartition: p, log: log}
 	}
 	s.logs = append(s.logs, log)
 	return nil

@@ -65,7 +65,7 @@ func TestTheLeaseTellsPeopleWhoHoldsItAndWhereItStands(t *testing.T) {
 	if lease.Owner != "worker-1/"+now.Member || lease.Origin != g.Origin() {
 		t.Errorf("the lease is %+v", lease)
 	}
-	at, ok, err := g.member.source.mirrored(inTime(t), place{"orders", 0})
+	at, ok, err := g.member.source.mirrored(inTime(t), streamPartition{"orders", 0})
 	if err != nil || !ok || at.Next != 2 {
 		t.Errorf("the position is %+v, %v, %v", at, ok, err)
 	}
@@ -182,7 +182,7 @@ func TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished(t *testing.T
 	g.confirm(t, 1)
 	g.Mirror(g.fence(77))
 	m.leave()
-	at, ok, err := m.source.mirrored(inTime(t), place{"orders", 0})
+	at, ok, err := m.source.mirrored(inTime(t), streamPartition{"orders", 0})
 	if err != nil || !ok || at.Next != 77 {
 		t.Errorf("the position is %+v, %v, %v", at, ok, err)
 	}
@@ -266,7 +266,7 @@ func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
 	land := func() {
 		_, x := r.lease(at)
 		late := record{Owner: "a", Member: a.source.member, Nonce: "late"}
-		if _, err := r.bucket().swap(inTime(t), newKeys("billing").lease(place{"orders", at}), late.json(), x.rev); err != nil {
+		if _, err := r.bucket().swap(inTime(t), newKeys("billing").lease(streamPartition{"orders", at}), late.json(), x.rev); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // pulse writes to a server all the time, as those do who renew a lease, and notes
@@ -33,7 +35,7 @@ func startPulse(t testing.TB, js jetstream.JetStream, name string, replicas int)
 	var beats sync.WaitGroup
 	p.last = time.Now()
 	beats.Go(func() {
-		for wait(ctx, pulseEvery) {
+		for backoff.Sleep(ctx, pulseEvery) {
 			p.beat(ctx, js.Conn(), name)
 		}
 	})

@@ -226,7 +226,7 @@ func (h *harness) DeleteGroup(t testing.TB, group string) {
 }
 
 func (h *harness) Position(t testing.TB, group, topic string, n int32) (epoch.Offset, bool) {
-	e, err := h.bucket.get(inTime(t), newKeys(group).position(place{topic, n}))
+	e, err := h.bucket.get(inTime(t), newKeys(group).position(streamPartition{topic, n}))
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, errNoBucket) {
 		return 0, false
 	}
@@ -243,5 +243,5 @@ func (h *harness) SetPosition(t testing.TB, group, topic string, n int32, at epo
 	must(t, h.bucket.ensure(inTime(t), h.replicas))
 	data, err := json.Marshal(mirror{Next: at})
 	must(t, err)
-	must(t, second(h.bucket.write(inTime(t), newKeys(group).position(place{topic, n}), data, 0)))
+	must(t, second(h.bucket.write(inTime(t), newKeys(group).position(streamPartition{topic, n}), data, 0)))
 }

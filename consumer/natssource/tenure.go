@@ -13,22 +13,22 @@ import (
 
 // tenure is one time with one partition, under one lease.
 type tenure struct {
-	place
+	streamPartition
 	*tenures.State
 	tenures.Position
-	s       *Source
-	log     *streamLog
-	life    incarnation // of the stream
-	origin  epoch.Origin
-	lease   *lease
-	writing chan struct{} // holds a token while the position is being published
+	s           *Source
+	log         *streamLog
+	incarnation incarnation // of the stream
+	origin      epoch.Origin
+	lease       *lease
+	writing     chan struct{} // holds a token while the position is being published
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
 
-func (s *Source) newTenure(p place, log *streamLog, l *lease) *tenure {
+func (s *Source) newTenure(p streamPartition, log *streamLog, l *lease) *tenure {
 	t := &tenure{
-		place: p, State: tenures.NewState(s.base, nil), s: s, log: log, life: log.incarnation(), lease: l,
+		streamPartition: p, State: tenures.NewState(s.base, nil), s: s, log: log, incarnation: log.incarnation(), lease: l,
 		writing: make(chan struct{}, 1),
 	}
 	t.origin = t.originOf(p.number)
@@ -38,7 +38,7 @@ func (s *Source) newTenure(p place, log *streamLog, l *lease) *tenure {
 func (t *tenure) originOf(n int32) epoch.Origin {
 	return epoch.Origin{
 		Partition: epoch.Partition{Group: t.s.Group, Topic: t.stream, Number: n},
-		Log:       t.log.logID(t.life, n),
+		Log:       t.log.logID(t.incarnation, n),
 		Source:    t.s.bucket.source(),
 	}
 }
@@ -51,7 +51,7 @@ func (t *tenure) Term() time.Duration { return term(t.s.LeaseTTL) }
 
 // Starts implements [consumer.Tenure].
 func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
-	return t.log.starts(ctx, t.life, t.originOf, policy)
+	return t.log.starts(ctx, t.incarnation, t.originOf, policy)
 }
 
 // Read implements [consumer.Tenure].
@@ -60,7 +60,7 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.
 		if err := from.Check(t.origin); err != nil {
 			return fmt.Errorf("natssource: read: %w", err)
 		}
-		for batch, err := range t.log.read(ctx, t.life, t.origin.Partition, from) {
+		for batch, err := range t.log.read(ctx, t.incarnation, t.origin.Partition, from) {
 			if err != nil || !yield(batch) {
 				return err
 			}

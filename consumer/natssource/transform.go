@@ -122,10 +122,10 @@ func (t Transform) filters() ([]string, error) {
 		}
 	}
 	tokens := strings.Split(t.Destination, ".")
-	place, count := -1, 0
+	index, count := -1, 0
 	for i, token := range tokens {
 		if call := partitionFunction.FindStringSubmatch(token); call != nil {
-			if place >= 0 {
+			if index >= 0 {
 				return nil, fmt.Errorf("the destination %q has two partition functions", t.Destination)
 			}
 			n, _, _ := strings.Cut(call[1], ",")
@@ -133,7 +133,7 @@ func (t Transform) filters() ([]string, error) {
 			if count, err = strconv.Atoi(strings.TrimSpace(n)); err != nil || count < 1 || count > maxPartitions {
 				return nil, fmt.Errorf("the destination's %s makes %q partitions; want 1 to %d", token, n, maxPartitions)
 			}
-			place = i
+			index = i
 			continue
 		}
 		open, err := placeholder(token)
@@ -144,12 +144,12 @@ func (t Transform) filters() ([]string, error) {
 			tokens[i] = "*"
 		}
 	}
-	if place < 0 {
+	if index < 0 {
 		return nil, fmt.Errorf("the destination %q has no {{partition(N, ...)}}", t.Destination)
 	}
 	filters := make([]string, count)
 	for n := range filters {
-		tokens[place] = strconv.Itoa(n)
+		tokens[index] = strconv.Itoa(n)
 		filters[n] = strings.Join(tokens, ".")
 		if err := checkSubject(filters[n]); err != nil {
 			return nil, fmt.Errorf("the destination: %w", err)

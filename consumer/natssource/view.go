@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // view is what the bucket holds of the group, as far as we have heard. It comes
@@ -29,7 +31,7 @@ type view struct {
 
 // picture is the state of the keys of a group.
 type picture struct {
-	leases  map[place]holder
+	leases  map[streamPartition]holder
 	members map[string]member
 	missed  map[string]revision // by member: its record when one of its leases ran out
 }
@@ -49,7 +51,7 @@ type member struct {
 }
 
 func newPicture() *picture {
-	return &picture{leases: map[place]holder{}, members: map[string]member{}, missed: map[string]revision{}}
+	return &picture{leases: map[streamPartition]holder{}, members: map[string]member{}, missed: map[string]revision{}}
 }
 
 func (p *picture) clone() *picture {
@@ -67,8 +69,8 @@ func (v *view) snapshot() *picture {
 	return v.now.clone()
 }
 
-// doubt asks for a full read, soon.
-func (v *view) doubt() {
+// refresh asks for a full read, soon.
+func (v *view) refresh() {
 	select {
 	case v.again <- struct{}{}:
 	default:
@@ -78,7 +80,7 @@ func (v *view) doubt() {
 // learn takes over what the leader has said about a lease. If that is older than
 // what we have seen, the watcher was faster, or the bucket is another one.
 // It reports whether it was any news.
-func (v *view) learn(p place, e entry) (news bool) {
+func (v *view) learn(p streamPartition, e entry) (news bool) {
 	v.mu.Lock()
 	was := v.now.leases[p].rev
 	changed := v.now.setLease(p, e)
@@ -87,7 +89,7 @@ func (v *view) learn(p place, e entry) (news bool) {
 		notify(v.wake)
 	}
 	if e.rev < was {
-		v.doubt()
+		v.refresh()
 	}
 	return e.rev > was
 }
@@ -112,7 +114,7 @@ func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 		}
 		if err != nil && ctx.Err() == nil {
 			v.log.Warn("cannot watch the bucket of the leases, trying again", "bucket", v.bucket.name, "err", err)
-			wait(ctx, jitter(v.bucket.ttl/3))
+			backoff.Sleep(ctx, jitter(v.bucket.ttl/3))
 		}
 	}
 }
@@ -285,7 +287,7 @@ func (p *picture) miss(was, now holder) {
 }
 
 // setLease notes what is under a lease's key.
-func (p *picture) setLease(at place, e entry) bool {
+func (p *picture) setLease(at streamPartition, e entry) bool {
 	was, known := p.leases[at]
 	if known && e.rev <= was.rev {
 		return false

@@ -12,7 +12,7 @@ func testView() *view {
 	return newView(nil, newKeys("g"), slog.New(slog.DiscardHandler), make(chan struct{}, 1))
 }
 
-var viewed = place{"orders", 0}
+var viewed = streamPartition{"orders", 0}
 
 func liveEntry(rev revision, member string) entry {
 	return entry{rev: rev, live: true, value: record{Member: member}.json()}
