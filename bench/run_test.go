@@ -102,7 +102,7 @@ func newEndToEnd(b *testing.B, pool *pgxpool.Pool, batch int) *endToEnd {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- consumer.Run(ctx, e.feed, sink, consumer.Batches(e.apply), consumer.Options{
-			MaxBatch: batch, Observer: e, Logger: slog.New(slog.DiscardHandler),
+			MaxBatch: batch, Observe: e.Observe, Logger: slog.New(slog.DiscardHandler),
 		})
 	}()
 	e.stop = func() {

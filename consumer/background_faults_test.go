@@ -280,12 +280,12 @@ func TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart(t *te
 			close(escaped)
 		}
 		o := p.watched(options{})
-		o.Observer = consumer.ObserverFunc(func(e consumer.Event) {
+		o.Observe = func(e consumer.Event) {
 			p.Observe(e)
 			if _, doubt := e.(consumer.InDoubt); doubt {
 				<-escaped
 			}
-		})
+		}
 		p.run(func(ctx context.Context) error {
 			return consumer.Run(ctx, p.member, p.sink, each(record).Background(work), o)
 		})

@@ -58,8 +58,10 @@ type Options struct {
 	// again, which doubles. Zero means 1 s and 1 min.
 	HaltMin, HaltMax time.Duration
 
-	// Observer is told what happens. Nil means nobody.
-	Observer Observer
+	// Observe, if it is set, is told what happens to partitions. It is called from
+	// several goroutines, for each partition in the order things happened, and must
+	// not block.
+	Observe func(Event)
 
 	// Logger gets one line for each event that a person may want to know of.
 	// Nil means [slog.Default].
@@ -123,8 +125,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if o.Observer == nil {
-		o.Observer = ObserverFunc(func(Event) {})
+	if o.Observe == nil {
+		o.Observe = func(Event) {}
 	}
 	return o, err
 }

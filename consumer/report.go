@@ -24,7 +24,7 @@ func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 		level = slog.LevelDebug // one of many, perhaps
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
-	o.run.Observer.Observe(Claimed{Fence: got, Seen: seen, Took: took})
+	o.run.Observe(Claimed{Fence: got, Seen: seen, Took: took})
 }
 
 // ended reports why consuming under a claim came to an end. It does so for a
@@ -47,7 +47,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		return o.retries.Next()
 	case claimAgain:
 		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
-		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
+		o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
 		in := o.retries.Next()
 		o.standsStill(out.err, 0, in)
 		return in
@@ -58,7 +58,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	case halt:
 		return o.halted(out.err)
 	case haltInDoubt:
-		o.run.Observer.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
+		o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
 		return o.halted(out.err)
 	case haltForGood:
 		o.run.endedTx(o.partition, out.err)
@@ -78,7 +78,7 @@ func (o *ownership[TX]) compare(now epoch.Fence) (back bool) {
 	}
 	o.logger.Error("the sink went back; claiming again and going on from where it is", "err", err,
 		"was_epoch", err.Was.Epoch, "was_next", err.Was.Next, "epoch", now.Epoch, "next", now.Next, "owner", now.Owner)
-	o.run.Observer.Observe(WentBack{Was: err.Was, Now: now})
+	o.run.Observe(WentBack{Was: err.Was, Now: now})
 	o.run.lookAtAll()
 	o.forget()
 	o.fence = now
@@ -113,7 +113,7 @@ func (o *ownership[TX]) stale(err error) {
 		"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
 		"held_epoch", stale.Held.Epoch, "held_claim", stale.Held.Claim,
 		"held_owner", stale.Held.Owner, "held_next", stale.Held.Next)
-	o.run.Observer.Observe(Stale{Ours: o.fence, Held: stale.Held})
+	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
 // unclaimed reports why there is no claim.
@@ -133,7 +133,7 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration 
 		return in
 	default:
 		o.trouble(slog.LevelWarn, notClaimed, err, "retry_in", in)
-		o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+		o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
 		return in
 	}
 }
@@ -152,7 +152,7 @@ func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args .
 func (o *ownership[TX]) halted(err error) time.Duration {
 	in := o.halts.Next()
 	o.trouble(slog.LevelError, "halted", err, "next", o.next(), "retry_in", in)
-	o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+	o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
 	return in
 }
 
@@ -169,7 +169,7 @@ func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Durati
 	} else {
 		o.run.troubles.well(o.partition)
 	}
-	o.run.Observer.Observe(Advanced{
+	o.run.Observe(Advanced{
 		Partition: o.partition, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
 		Messages: len(did.messages), Failed: failed, Bytes: size(did.messages), Took: took,
 	})
@@ -207,7 +207,7 @@ func (p *pending[TX]) report(v verdict, in, took time.Duration) {
 	} else {
 		o.trouble(slog.LevelWarn, "transient failure, trying again", v.err, "offset", offset, "retry_in", in)
 	}
-	o.run.Observer.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Err: v.err, RetryIn: in})
+	o.run.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Err: v.err, RetryIn: in})
 }
 
 // standsStill reports a partition that has not moved for long, after an attempt that
@@ -218,17 +218,17 @@ func (o *ownership[TX]) standsStill(err error, took, in time.Duration) {
 		return
 	}
 	o.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(o.still.since), "err", err)
-	o.run.Observer.Observe(Halted{Partition: o.partition, Next: next, Err: err, RetryIn: in})
+	o.run.Observe(Halted{Partition: o.partition, Next: next, Err: err, RetryIn: in})
 }
 
 func (o *ownership[TX]) haltedForGood(err error) {
 	o.logger.Error("halted until restarted", "next", o.next(), "err", err)
-	o.run.Observer.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err})
+	o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err})
 }
 
 func (o *ownership[TX]) lost(cause error) {
 	o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.next(), "cause", cause)
-	o.run.Observer.Observe(Lost{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Cause: cause})
+	o.run.Observe(Lost{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Cause: cause})
 }
 
 // next is the position, or -1 before the first claim.
@@ -241,7 +241,7 @@ func (o *ownership[TX]) next() epoch.Offset {
 
 func (o *ownership[TX]) drained() {
 	o.logger.Info("drained", "epoch", o.fence.Epoch, "next", o.next())
-	o.run.Observer.Observe(Drained{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next()})
+	o.run.Observe(Drained{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next()})
 }
 
 // watch reports transactions that go on long after their time is up, although
@@ -252,7 +252,7 @@ func (r *runner[TX]) watch(os []Overdue) *awake {
 		for _, o := range os {
 			r.log(o.Partition).Error("a transaction goes on long after its context was cancelled; does the handler return when it is?",
 				"epoch", o.Epoch, "from", o.From, "to", o.To, "batch_timeout", o.Timeout)
-			r.Observer.Observe(o)
+			r.Observe(o)
 		}
 	})
 }

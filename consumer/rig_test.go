@@ -92,7 +92,7 @@ func (p *process) run(f func(ctx context.Context) error) {
 }
 
 func (p *process) watched(o options) options {
-	o.Observer = p
+	o.Observe = p.Observe
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -266,7 +266,7 @@ var folders = map[string]string{
 
 var name = regexp.MustCompile(`\b([a-z]+)((?:\.[A-Z]\w*)+)`)
 
-// What a page calls by its name in Go, such as consumer.Options.Observer, is called
+// What a page calls by its name in Go, such as consumer.Options.Observe, is called
 // so in the package.
 func TestWhatTheDocsNameIsCalledSo(t *testing.T) {
 	words := map[string]map[string]bool{}

@@ -142,7 +142,7 @@ func (h *realHistory) startWith(o kafkasource.Options, name string, opts ...kgo.
 	go func() {
 		defer close(w.done)
 		w.err = consumer.Run(ctx, source, w.sink, consumer.Each(w.handle), consumer.Options{
-			Start: h.from, Observer: consumer.ObserverFunc(w.observe), Logger: slog.New(slog.DiscardHandler),
+			Start: h.from, Observe: w.observe, Logger: slog.New(slog.DiscardHandler),
 			RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 			HaltMin: 100 * time.Millisecond, HaltMax: 500 * time.Millisecond,
 		})

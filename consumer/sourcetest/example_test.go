@@ -70,11 +70,11 @@ func Example() {
 	}
 	err := consumer.Run(ctx, b.NewSource(t, "billing", []string{topic}, "a"), sink, consumer.Each(reserve), consumer.Options{
 		Logger: slog.New(slog.DiscardHandler),
-		Observer: consumer.ObserverFunc(func(e consumer.Event) {
+		Observe: func(e consumer.Event) {
 			if a, ok := e.(consumer.Advanced); ok && a.To == 2 {
 				stop()
 			}
-		}),
+		},
 	})
 	fmt.Println(sink.List("reserved"), err)
 	// Output: [a chair a table] <nil>

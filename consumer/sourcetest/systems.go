@@ -41,7 +41,7 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 	o.RetryMin, o.RetryMax = time.Millisecond, 20*time.Millisecond
 	o.HaltMin, o.HaltMax = 10*time.Millisecond, 100*time.Millisecond
 	o.Logger = slog.New(slog.DiscardHandler)
-	o.Observer = s
+	o.Observe = s.Observe
 	p.run(func(ctx context.Context) error {
 		return consumer.Run(ctx, watched{s}, s.sink, consumer.Each(apply), o)
 	})

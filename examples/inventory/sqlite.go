@@ -59,7 +59,7 @@ func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
 		return err
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(reserve[*sqlsink.Tx](c.Worker)), consumer.Options{
-		Observer: show.Reporting(stage),
+		Observe: show.Reporting(stage),
 	})
 }
 

@@ -95,7 +95,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 	}
 	err = consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(pay(box, c)).Background(show.Relaying(box.Relay)), consumer.Options{
 		MaxBatch: maxBatch,
-		Observer: show.Reporting(stage),
+		Observe:  show.Reporting(stage),
 	})
 	if err != nil {
 		return fmt.Errorf("payments: %w", err)

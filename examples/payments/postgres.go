@@ -83,7 +83,7 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 	}
 	err = consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(payAll(box, c)).Background(show.Relaying(box.Relay)), consumer.Options{
 		MaxBatch: maxBatch,
-		Observer: show.Reporting(stage),
+		Observe:  show.Reporting(stage),
 	})
 	if err != nil {
 		return fmt.Errorf("payments: %w", err)

@@ -207,7 +207,7 @@ func (c contention) fenced(t *testing.T, url string, round int) float64 {
 		handle := func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 			return update(ctx, tx, string(m.Value))
 		}
-		observe := consumer.ObserverFunc(func(e consumer.Event) {
+		observe := func(e consumer.Event) {
 			switch e := e.(type) {
 			case consumer.Advanced:
 				applied.Add(int64(e.Messages))
@@ -220,10 +220,10 @@ func (c contention) fenced(t *testing.T, url string, round int) float64 {
 			case consumer.Halted:
 				t.Errorf("halted: %v", e.Err)
 			}
-		})
+		}
 		running.Go(func() {
 			err := consumer.Run(ctx, log.Member("a"), sink, consumer.Each(handle), consumer.Options{
-				Observer: observe, Logger: slog.New(slog.DiscardHandler),
+				Observe: observe, Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)

@@ -67,13 +67,13 @@ func measureHeap(t *testing.T, addr, topic string) {
 	began := time.Now()
 	err := consumer.Run(ctx, source, s.sink, consumer.Each(s.handle), consumer.Options{
 		Logger: quiet(),
-		Observer: consumer.ObserverFunc(func(e consumer.Event) {
+		Observe: func(e consumer.Event) {
 			switch e.(type) {
 			case consumer.Claimed, consumer.Advanced, consumer.Drained:
 			default:
 				t.Errorf("%T%+v", e, e)
 			}
-		}),
+		},
 	})
 	took := time.Since(began)
 	live, inUse, collections := g.stop()

@@ -114,7 +114,7 @@ func start[TX any](t testing.TB, source consumer.Source, sink epoch.Sink[TX], h 
 	t.Helper()
 	r := &running{TB: t, done: make(chan struct{}), changed: make(chan struct{})}
 	o := consumer.Options{
-		Logger: quiet(), Observer: consumer.ObserverFunc(r.observe),
+		Logger: quiet(), Observe: r.observe,
 		RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
 		HaltMin: 50 * time.Millisecond, HaltMax: 200 * time.Millisecond, MaxAttempts: 3,
 	}

@@ -97,14 +97,14 @@ func (d *onPostgres) applyAll(o pgsink.Options, messages int, handle func(contex
 		}),
 		consumer.Options{
 			Logger: slog.New(slog.DiscardHandler),
-			Observer: consumer.ObserverFunc(func(e consumer.Event) {
+			Observe: func(e consumer.Event) {
 				switch e := e.(type) {
 				case consumer.Advanced:
 					advanced += e.Messages
 				case consumer.Halted:
 					t.Logf("halted at %d: %v", e.Next, e.Err)
 				}
-			}),
+			},
 		})
 	if err != nil || ctx.Err() != nil {
 		t.Fatalf("%v, %v", err, ctx.Err())

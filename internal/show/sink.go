@@ -79,15 +79,15 @@ func (s *stagedSink[TX]) held(ctx context.Context, work Work, commit func(contex
 	return err
 }
 
-// Reporting is an observer that reports to stage which partitions are claimed,
+// Reporting returns what reports to stage which partitions are claimed,
 // and how many messages were applied.
-func Reporting(stage *Stage) consumer.Observer {
-	return consumer.ObserverFunc(func(e consumer.Event) {
+func Reporting(stage *Stage) func(consumer.Event) {
+	return func(e consumer.Event) {
 		switch e := e.(type) {
 		case consumer.Claimed:
 			stage.Holds(e.Fence.Partition.Number, int64(e.Fence.Epoch))
 		case consumer.Advanced:
 			stage.tell(report{Kind: reportCounted, Messages: e.Messages})
 		}
-	})
+	}
 }

@@ -6,19 +6,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Observer is told what happens to partitions. It is called from several
-// goroutines, in the order things happened for each partition, and must
-// not block.
-type Observer interface {
-	Observe(Event)
-}
-
-// ObserverFunc is a function that is an [Observer].
-type ObserverFunc func(Event)
-
-// Observe calls f.
-func (f ObserverFunc) Observe(e Event) { f(e) }
-
 // Event is one of [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
 // [Drained], [Lost], [Retried], [Overdue] and [WentBack]. More may be added.
 //
