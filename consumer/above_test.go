@@ -20,7 +20,7 @@ func TestTheNextClaimIsAboveAnEpochThatAnotherSystemHasSeen(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				want := r.fill(0, 3)
 				var epochs []epoch.Epoch
-				p := r.start("a", each(h).Background(func(ctx context.Context, b beside) {
+				p := r.start("a", each(h).Background(func(ctx context.Context, b background) {
 					epochs = append(epochs, b.Epoch())
 					r.pass(time.Minute)
 					if b.Epoch() < 41 {
@@ -42,8 +42,8 @@ func TestTheNextClaimIsAboveAnEpochThatAnotherSystemHasSeen(t *testing.T) {
 				}), options{HaltMin: 24 * time.Hour, HaltMax: 24 * time.Hour})
 				r.pass(time.Hour)
 				p.end()
-				if fmt.Sprint(epochs) != "[1 42]" || r.sink.Fences()[r.partition(0)].Epoch != 42 || len(r.sink.List("beside")) != 1 {
-					t.Errorf("claimed under the epochs %v, the fence is %+v, done %v", epochs, r.sink.Fences()[r.partition(0)], r.sink.List("beside"))
+				if fmt.Sprint(epochs) != "[1 42]" || r.sink.Fences()[r.partition(0)].Epoch != 42 || len(r.sink.List("background")) != 1 {
+					t.Errorf("claimed under the epochs %v, the fence is %+v, done %v", epochs, r.sink.Fences()[r.partition(0)], r.sink.List("background"))
 				}
 				if name == "consuming" {
 					r.wantEffects(0, want...)
@@ -56,7 +56,7 @@ func TestTheNextClaimIsAboveAnEpochThatAnotherSystemHasSeen(t *testing.T) {
 // It would burn the epochs to follow whatever somebody says.
 func TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			for _, seen := range []epoch.Epoch{math.MaxInt64, math.MaxInt64 - 1, consumer.MaxAbove + 1, consumer.MaxAbove, 1 << 41} {
 				if err := b.Above(seen); err == nil {
 					t.Errorf("above %d", seen)
@@ -69,7 +69,7 @@ func TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach(t *testing.T) {
 		}), options{})
 		r.pass(time.Minute)
 		p.end()
-		if e := wantOne[consumer.Claimed](p).Fence.Epoch; e != 1 || len(r.sink.List("beside")) != 1 {
+		if e := wantOne[consumer.Claimed](p).Fence.Epoch; e != 1 || len(r.sink.List("background")) != 1 {
 			t.Errorf("claimed under %d", e)
 		}
 	})
@@ -80,7 +80,7 @@ func TestAZombieThatHearsOfAHigherEpochClaimsNothing(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().Script()
 		goOn := make(chan struct{})
-		a := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		a := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			select {
 			case <-goOn:
 				_ = b.Above(b.Epoch() + 1)

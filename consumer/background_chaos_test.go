@@ -26,12 +26,12 @@ type ledger struct {
 	answers map[string]error
 }
 
-func besides(n int32) string { return fmt.Sprintf("beside partition %d", n) }
+func backgroundOf(n int32) string { return fmt.Sprintf("beside partition %d", n) }
 
-// beside does work at random: some of it fails, panics, ends its goroutine,
+// background does work at random: some of it fails, panics, ends its goroutine,
 // hangs, or is done by several goroutines that nobody waits for.
-func (c *chaos) beside(l *ledger) func(context.Context, beside) {
-	return func(ctx context.Context, b beside) {
+func (c *chaos) background(l *ledger) func(context.Context, background) {
+	return func(ctx context.Context, b background) {
 		workers := 1 + c.roll(3)
 		for range workers - 1 {
 			go c.work(ctx, b, l)
@@ -39,7 +39,7 @@ func (c *chaos) beside(l *ledger) func(context.Context, beside) {
 		c.work(ctx, b, l)
 		switch c.roll(20) {
 		case 0:
-			panic("beside")
+			panic("background")
 		case 1:
 			runtime.Goexit()
 		case 2:
@@ -48,7 +48,7 @@ func (c *chaos) beside(l *ledger) func(context.Context, beside) {
 	}
 }
 
-func (c *chaos) work(ctx context.Context, b beside, l *ledger) {
+func (c *chaos) work(ctx context.Context, b background, l *ledger) {
 	for range 1 + c.roll(30) {
 		if ctx.Err() != nil && c.roll(3) > 0 {
 			return
@@ -62,7 +62,7 @@ func (c *chaos) work(ctx context.Context, b beside, l *ledger) {
 			time.AfterFunc(time.Duration(c.roll(int(time.Second))), cancel)
 		}
 		err := b.Do(doing, func(_ context.Context, tx tx) error {
-			tx.Append(besides(b.Partition().Number), id)
+			tx.Append(backgroundOf(b.Partition().Number), id)
 			tx.Append("epochs of "+list(b.Partition().Number), fmt.Sprint(b.Epoch()))
 			switch c.roll(30) {
 			case 0:
@@ -97,7 +97,7 @@ func (c *chaos) work(ctx context.Context, b beside, l *ledger) {
 // Whatever happens, what Do answered is what became of the work: done once, not
 // done, or in doubt; and no work and no message of an earlier claim comes after
 // one of a later.
-func TestUnderAnyScheduleOfFaultsWorkBesideIsCommittedAsDoAnswers(t *testing.T) {
+func TestUnderAnyScheduleOfFaultsBackgroundWorkIsCommittedAsDoAnswers(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
 		seeds = 5
@@ -105,7 +105,7 @@ func TestUnderAnyScheduleOfFaultsWorkBesideIsCommittedAsDoAnswers(t *testing.T) 
 	met := map[string]int{}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { playBeside(t, seed, met) })
+			synctest.Test(t, func(t *testing.T) { playBackground(t, seed, met) })
 		})
 	}
 	t.Logf("met in %d seeds: %v", seeds, met)
@@ -116,7 +116,7 @@ func TestUnderAnyScheduleOfFaultsWorkBesideIsCommittedAsDoAnswers(t *testing.T) 
 	}
 }
 
-func playBeside(t *testing.T, seed uint64, met map[string]int) {
+func playBackground(t *testing.T, seed uint64, met map[string]int) {
 	const partitions, messages = 4, 100
 	c := &chaos{rng: rand.New(rand.NewPCG(seed, 2))}
 	l := &ledger{answers: map[string]error{}}
@@ -126,7 +126,7 @@ func playBeside(t *testing.T, seed uint64, met map[string]int) {
 		MaxBatch: 1 + c.roll(20), Committers: 1 + c.roll(3), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
 		Logger: slog.New(slog.DiscardHandler),
 	}
-	h := each(c.handle).Background(c.beside(l))
+	h := each(c.handle).Background(c.background(l))
 	want := map[int32][]string{}
 	var running, all []*process
 	for i := range messages {
@@ -174,11 +174,11 @@ func playBeside(t *testing.T, seed uint64, met map[string]int) {
 		if !slices.Equal(got, want[n]) {
 			t.Errorf("seed %d: effects of partition %d:\n got %v\nwant %v", seed, n, got, want[n])
 		}
-		for _, id := range r.sink.List(besides(n)) {
+		for _, id := range r.sink.List(backgroundOf(n)) {
 			committed[id]++
 		}
 		r.wantRising("epochs of "+list(n), "")
-		r.wantRising(besides(n), ":")
+		r.wantRising(backgroundOf(n), ":")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

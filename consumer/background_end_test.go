@@ -19,7 +19,7 @@ import (
 func TestThePartitionIsNotGivenBackBeforeWorkThatNobodyWaitsForHasEnded(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		release, answer := make(chan struct{}), make(chan error, 1)
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			go func() {
 				answer <- b.Do(context.WithoutCancel(ctx), func(context.Context, tx) error {
 					<-release // deaf to its context
@@ -47,7 +47,7 @@ func TestTheNextClaimWaitsForTheWorkOfTheLastOne(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
 		release, answer, calls := make(chan struct{}), make(chan error, 1), 0
-		p := r.start("a", each(poison).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(poison).Background(func(ctx context.Context, b background) {
 			if calls++; calls > 1 {
 				return
 			}
@@ -88,7 +88,7 @@ func (r *rig) claimAway(n int32) {
 func TestDoWithAContextThatHasEndedBeginsNothing(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		tired := errors.New("tired")
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			over, cancel := context.WithCancelCause(ctx)
 			cancel(tired)
 			for range 100 {
@@ -99,7 +99,7 @@ func TestDoWithAContextThatHasEndedBeginsNothing(t *testing.T) {
 		}), options{})
 		r.pass(time.Minute)
 		p.end()
-		if n := len(r.sink.List("beside")); n > 0 {
+		if n := len(r.sink.List("background")); n > 0 {
 			t.Errorf("%d committed", n)
 		}
 	})
@@ -112,7 +112,7 @@ func TestDoIsRefusedFromTheMomentThePartitionIsAskedBack(t *testing.T) {
 			close(busy)
 			<-release
 			return record(ctx, tx, m, e)
-		}).Background(func(ctx context.Context, b beside) {
+		}).Background(func(ctx context.Context, b background) {
 			close(begun) // it is not called for a claim that has ended before that
 			<-ctx.Done()
 			if err := b.Do(context.WithoutCancel(ctx), note("late")); err == nil {
@@ -145,7 +145,7 @@ func TestWhatEndsTheClaimInADrainIsReportedAndRemembered(t *testing.T) {
 				g := r.group()
 				g.Script()
 				calls := 0
-				p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+				p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 					calls++
 					_ = b.Do(ctx, note("x"))
 				}), options{}, memsink.Hooks{CommitHeld: func(ctx context.Context, h epoch.Hold, _ func() error) error {
@@ -179,7 +179,7 @@ func TestWhatEndsTheClaimInADrainIsReportedAndRemembered(t *testing.T) {
 func TestWorkThatIsDeafToItsContextIsReported(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		release := make(chan struct{})
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			if err := b.Do(ctx, func(context.Context, tx) error { <-release; return nil }); err == nil {
 				t.Error("committed after its time")
 			}
@@ -193,10 +193,10 @@ func TestWorkThatIsDeafToItsContextIsReported(t *testing.T) {
 	})
 }
 
-func TestWorkBesideIsBoundedInTime(t *testing.T) {
+func TestBackgroundWorkIsBoundedInTime(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		began := time.Now()
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			err := b.Do(ctx, func(ctx context.Context, _ tx) error { <-ctx.Done(); return context.Cause(ctx) })
 			if took := time.Since(began); err == nil || took != time.Second {
 				t.Errorf("Do = %v after %v", err, took)
@@ -207,8 +207,8 @@ func TestWorkBesideIsBoundedInTime(t *testing.T) {
 		}), options{BatchTimeout: time.Second})
 		r.pass(time.Minute)
 		p.end()
-		if got := fmt.Sprint(r.sink.List("beside")); got != "[next]" {
-			t.Errorf("beside: %s", got)
+		if got := fmt.Sprint(r.sink.List("background")); got != "[next]" {
+			t.Errorf("background: %s", got)
 		}
 		wantOne[consumer.Claimed](p)
 	})
@@ -230,12 +230,12 @@ func TestABrokenClaimTakesItsMessagesWithItWhateverTheyWaitFor(t *testing.T) {
 				return err
 			}
 			return record(ctx, tx, m, e)
-		}).Background(func(ctx context.Context, b beside) {
+		}).Background(func(ctx context.Context, b background) {
 			<-failed
 			r.pass(time.Second)
 			_ = b.Do(ctx, note("x"))
 			<-ctx.Done()
-		}), options{MaxBatch: 1, RetryMin: 6 * time.Hour, RetryMax: 6 * time.Hour}, besideOnly(func(do func() error) error {
+		}), options{MaxBatch: 1, RetryMin: 6 * time.Hour, RetryMax: 6 * time.Hour}, backgroundOnly(func(do func() error) error {
 			if lose {
 				lose = false
 				return epoch.ErrInDoubt
@@ -257,12 +257,12 @@ func TestABrokenClaimTakesItsMessagesWithItWhateverTheyWaitFor(t *testing.T) {
 
 func TestWorkUnderWayEndsWithTheContextOfItsCall(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			began := time.Now()
 			err := b.Do(short, func(ctx context.Context, tx tx) error {
-				tx.Append("beside", "rolled back")
+				tx.Append("background", "rolled back")
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
@@ -272,7 +272,7 @@ func TestWorkUnderWayEndsWithTheContextOfItsCall(t *testing.T) {
 		}), options{})
 		r.pass(time.Minute)
 		p.end()
-		if got := r.sink.List("beside"); len(got) > 0 {
+		if got := r.sink.List("background"); len(got) > 0 {
 			t.Errorf("committed: %v", got)
 		}
 	})

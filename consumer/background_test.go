@@ -16,20 +16,20 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-type beside = consumer.Background[tx]
+type background = consumer.Background[tx]
 
-// note returns a work that leaves a line in the list "beside".
+// note returns a work that leaves a line in the list "background".
 func note(line string) func(context.Context, tx) error {
 	return func(_ context.Context, tx tx) error {
-		tx.Append("beside", line)
+		tx.Append("background", line)
 		return nil
 	}
 }
 
-func TestWorkBesideTheMessagesCommitsUnderTheClaimAndLeavesThePosition(t *testing.T) {
+func TestBackgroundWorkTheMessagesCommitsUnderTheClaimAndLeavesThePosition(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 3)
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			<-b.Applied()
 			if err := b.Do(ctx, note(fmt.Sprintf("%v epoch %d", b.Partition(), b.Epoch()))); err != nil {
 				t.Errorf("Do: %v", err)
@@ -42,8 +42,8 @@ func TestWorkBesideTheMessagesCommitsUnderTheClaimAndLeavesThePosition(t *testin
 		synctest.Wait()
 		p.end()
 		r.wantEffects(0, append(want, "more")...)
-		if got, want := fmt.Sprint(r.sink.List("beside")), fmt.Sprintf("[%v epoch %d]", r.partition(0), wantOne[consumer.Claimed](p).Fence.Epoch); got != want {
-			t.Errorf("beside: %s, want %s", got, want)
+		if got, want := fmt.Sprint(r.sink.List("background")), fmt.Sprintf("[%v epoch %d]", r.partition(0), wantOne[consumer.Claimed](p).Fence.Epoch); got != want {
+			t.Errorf("background: %s, want %s", got, want)
 		}
 		if d := seen[consumer.InDoubt](p); len(d) > 0 {
 			t.Errorf("the messages' claim was in doubt: %v", d)
@@ -55,7 +55,7 @@ func TestWorkAndMessagesRunBesideEachOtherAndNeitherDisturbsTheOther(t *testing.
 	inBubble(t, 3, func(r *rig) {
 		const rounds = 200
 		var did atomic.Int64
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			for ctx.Err() == nil && did.Load() < rounds {
 				if err := b.Do(ctx, note("x")); err != nil && ctx.Err() == nil {
 					t.Errorf("Do: %v", err)
@@ -76,8 +76,8 @@ func TestWorkAndMessagesRunBesideEachOtherAndNeitherDisturbsTheOther(t *testing.
 		for n := range int32(3) {
 			r.wantEffects(n, want[n]...)
 		}
-		if n := did.Load(); n < rounds || len(r.sink.List("beside")) != int(n) {
-			t.Errorf("%d pieces of work were done and %d committed, want at least %d and as many", n, len(r.sink.List("beside")), rounds)
+		if n := did.Load(); n < rounds || len(r.sink.List("background")) != int(n) {
+			t.Errorf("%d pieces of work were done and %d committed, want at least %d and as many", n, len(r.sink.List("background")), rounds)
 		}
 		if d, c := seen[consumer.InDoubt](p), seen[consumer.Claimed](p); len(d) > 0 || len(c) != 3 {
 			t.Errorf("%d claims, doubts %v", len(c), d)
@@ -88,7 +88,7 @@ func TestWorkAndMessagesRunBesideEachOtherAndNeitherDisturbsTheOther(t *testing.
 func TestMessagesDoNotWaitForWorkUnderWayNorItForThem(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		release, done := make(chan struct{}), make(chan error, 2)
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			if b.Partition().Number == 0 {
 				done <- b.Do(ctx, func(ctx context.Context, tx tx) error {
 					<-release
@@ -116,7 +116,7 @@ func TestMessagesDoNotWaitForWorkUnderWayNorItForThem(t *testing.T) {
 // Whoever asks without end takes nothing from the messages, nor they from it.
 func TestNeitherWorkNorMessagesStarveTheOther(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			var running sync.WaitGroup
 			for range 4 { // so that one is always queued
 				running.Go(func() {
@@ -130,7 +130,7 @@ func TestNeitherWorkNorMessagesStarveTheOther(t *testing.T) {
 		r.fill(0, 2000)
 		r.pass(time.Second)
 		p.end()
-		messages, work := len(r.sink.List(list(0))), len(r.sink.List("beside"))
+		messages, work := len(r.sink.List(list(0))), len(r.sink.List("background"))
 		if messages < 900 || work < 900 {
 			t.Errorf("in the time of 1,000 transactions %d were of messages and %d beside them", messages, work)
 		}
@@ -145,11 +145,11 @@ func (r *rig) commitsTake(d time.Duration) memsink.Hooks {
 	}
 }
 
-func TestAZombiesWorkBesideIsRefusedAndEndsItsClaim(t *testing.T) {
+func TestAZombiesBackgroundWorkIsRefusedAndEndsItsClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().Script()
 		goOn, refused := make(chan struct{}), make(chan error, 1)
-		a := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		a := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			select {
 			case <-goOn:
 			case <-ctx.Done():
@@ -173,7 +173,7 @@ func TestAZombiesWorkBesideIsRefusedAndEndsItsClaim(t *testing.T) {
 		if s := wantOne[consumer.Stale](a); s.Held.Claim != wantOne[consumer.Claimed](b).Fence.Claim {
 			t.Errorf("%+v", s)
 		}
-		if got := r.sink.List("beside"); len(got) > 0 {
+		if got := r.sink.List("background"); len(got) > 0 {
 			t.Errorf("committed: %v", got)
 		}
 		a.end()
@@ -181,11 +181,11 @@ func TestAZombiesWorkBesideIsRefusedAndEndsItsClaim(t *testing.T) {
 	})
 }
 
-func TestWorkBesideInDoubtIsFollowedByANewClaim(t *testing.T) {
+func TestBackgroundWorkInDoubtIsFollowedByANewClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		lose := true
 		var epochs []epoch.Epoch // one claim after the other
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			epochs = append(epochs, b.Epoch())
 			err := b.Do(ctx, note(fmt.Sprint(len(epochs))))
 			if first := len(epochs) == 1; first != errors.Is(err, epoch.ErrInDoubt) {
@@ -204,18 +204,18 @@ func TestWorkBesideInDoubtIsFollowedByANewClaim(t *testing.T) {
 		if len(epochs) != 2 || epochs[1] <= epochs[0] {
 			t.Errorf("epochs %v, want two, rising", epochs)
 		}
-		if got := fmt.Sprint(r.sink.List("beside")); got != "[1 2]" {
-			t.Errorf("beside: %s", got)
+		if got := fmt.Sprint(r.sink.List("background")); got != "[1 2]" {
+			t.Errorf("background: %s", got)
 		}
 	})
 }
 
-func TestAFailureOfWorkBesideIsTheWorksOwn(t *testing.T) {
+func TestAFailureOfBackgroundWorkIsTheWorksOwn(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		broken := errors.New("broken")
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			err := b.Do(ctx, func(_ context.Context, tx tx) error {
-				tx.Append("beside", "rolled back")
+				tx.Append("background", "rolled back")
 				return broken
 			})
 			if !errors.Is(err, broken) {
@@ -239,19 +239,19 @@ func TestAFailureOfWorkBesideIsTheWorksOwn(t *testing.T) {
 		p.end()
 		r.wantEffects(0, want...)
 		wantOne[consumer.Claimed](p)
-		if got := fmt.Sprint(r.sink.List("beside")); got != "[kept]" {
-			t.Errorf("beside: %s", got)
+		if got := fmt.Sprint(r.sink.List("background")); got != "[kept]" {
+			t.Errorf("background: %s", got)
 		}
 	})
 }
 
-func TestWorkBesideGoesOnWhileAMessageHaltsThePartition(t *testing.T) {
+func TestBackgroundWorkGoesOnWhileAMessageHaltsThePartition(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
 		calls := 0
 		p := r.start("a", each(func(context.Context, tx, consumer.Message, epoch.Epoch) error {
 			return consumer.Permanent(errors.New("poison"))
-		}).Background(func(ctx context.Context, b beside) {
+		}).Background(func(ctx context.Context, b background) {
 			calls++
 			for tick := time.NewTicker(time.Minute); ; {
 				select {
@@ -267,16 +267,16 @@ func TestWorkBesideGoesOnWhileAMessageHaltsThePartition(t *testing.T) {
 		}), options{HaltMin: time.Hour, HaltMax: time.Hour})
 		r.pass(150*time.Minute + time.Second)
 		p.end()
-		if n := len(r.sink.List("beside")); n != 150 || calls != 1 {
+		if n := len(r.sink.List("background")); n != 150 || calls != 1 {
 			t.Errorf("%d pieces of work in 150 minutes, in %d calls", n, calls)
 		}
 	})
 }
 
-func TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned(t *testing.T) {
+func TestThePartitionIsNotGivenBackBeforeTheBackgroundWorkHasReturned(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		goOn, asked := make(chan struct{}), make(chan struct{})
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			<-ctx.Done()
 			close(asked)
 			<-goOn
@@ -297,12 +297,12 @@ func TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned(t *testing.T) 
 	})
 }
 
-func TestWorkBesideThatPanicsOrEndsItsGoroutineIsCalledAgain(t *testing.T) {
+func TestBackgroundWorkThatPanicsOrEndsItsGoroutineIsCalledAgain(t *testing.T) {
 	for name, fail := range map[string]func(){"panic": func() { panic("no") }, "goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				calls := 0
-				p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+				p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 					if calls++; calls < 3 {
 						fail()
 					}
@@ -315,8 +315,8 @@ func TestWorkBesideThatPanicsOrEndsItsGoroutineIsCalledAgain(t *testing.T) {
 				synctest.Wait()
 				p.end()
 				r.wantEffects(0, want...)
-				if calls != 3 || len(r.sink.List("beside")) != 1 {
-					t.Errorf("called %d times, committed %v", calls, r.sink.List("beside"))
+				if calls != 3 || len(r.sink.List("background")) != 1 {
+					t.Errorf("called %d times, committed %v", calls, r.sink.List("background"))
 				}
 			})
 		})
@@ -326,7 +326,7 @@ func TestWorkBesideThatPanicsOrEndsItsGoroutineIsCalledAgain(t *testing.T) {
 func TestWorkThatNoLongerWaitsIsNotBegun(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		underWay, release := make(chan struct{}), make(chan struct{})
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			if b.Partition().Number == 0 {
 				_ = b.Do(ctx, func(context.Context, tx) error { close(underWay); <-release; return nil })
 				return
@@ -341,7 +341,7 @@ func TestWorkThatNoLongerWaitsIsNotBegun(t *testing.T) {
 		}), options{})
 		r.pass(time.Minute)
 		p.end()
-		if got := r.sink.List("beside"); len(got) > 0 {
+		if got := r.sink.List("background"); len(got) > 0 {
 			t.Errorf("committed: %v", got)
 		}
 	})

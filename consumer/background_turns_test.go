@@ -13,11 +13,11 @@ import (
 )
 
 // Hundreds of partitions on several committers: each has its own turns.
-func TestWorkBesideManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
+func TestBackgroundWorkManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
 	const partitions, messages, works = 300, 6, 3
 	inBubble(t, partitions, func(r *rig) {
 		var did atomic.Int64
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			for range works {
 				if err := b.Do(ctx, note(b.Partition().String())); err != nil {
 					t.Errorf("Do: %v", err)
@@ -35,7 +35,7 @@ func TestWorkBesideManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
 		for n := range int32(partitions) {
 			r.wantEffects(n, want[n]...)
 		}
-		if n := len(r.sink.List("beside")); n != partitions*works || did.Load() != partitions*works {
+		if n := len(r.sink.List("background")); n != partitions*works || did.Load() != partitions*works {
 			t.Errorf("%d committed, %d done, want %d", n, did.Load(), partitions*works)
 		}
 		if d := seen[consumer.InDoubt](p); len(d) > 0 {
@@ -54,7 +54,7 @@ func TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt(t *testing.T) {
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			r.pass(100 * time.Millisecond)
 			return record(ctx, tx, m, e)
-		}).Background(func(ctx context.Context, b beside) {
+		}).Background(func(ctx context.Context, b background) {
 			<-hold
 			for ctx.Err() == nil {
 				err := b.Do(ctx, func(context.Context, tx) error {
@@ -86,9 +86,9 @@ func TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt(t *testing.T) {
 	})
 }
 
-func TestPartitionsTakeTurnsWithTheirWorkBeside(t *testing.T) {
+func TestPartitionsTakeTurnsWithTheirBackgroundWork(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			var running sync.WaitGroup
 			for range 1 + 3*(1-b.Partition().Number) { // partition 0 always has some queued
 				running.Go(func() {
@@ -115,7 +115,7 @@ func TestPartitionsTakeTurnsWithTheirWorkBeside(t *testing.T) {
 // One piece of slow work does not cost the next ones their turns.
 func TestWorkHasItsTurnsAgainAfterSlowWork(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p := r.start("a", each(record).Background(func(ctx context.Context, b beside) {
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			_ = b.Do(ctx, func(context.Context, tx) error { r.pass(time.Second / 2); return nil })
 			r.fill(0, 10_000)
 			var running sync.WaitGroup
@@ -130,7 +130,7 @@ func TestWorkHasItsTurnsAgainAfterSlowWork(t *testing.T) {
 		}), options{MaxBatch: 1, BatchTimeout: time.Second}, r.commitsTake(time.Millisecond))
 		r.pass(2 * time.Second)
 		p.end()
-		if n := len(r.sink.List("beside")); n < 1300 {
+		if n := len(r.sink.List("background")); n < 1300 {
 			t.Errorf("%d pieces of work in the time of about 1,500 transactions", n)
 		}
 	})

@@ -20,7 +20,7 @@ func (l lesser) Guarantee() epoch.Guarantee { return l.gives }
 
 func TestMoreThanTheSinkGivesIsRefusedAtTheStart(t *testing.T) {
 	giveUp := func(context.Context, tx, consumer.Message, epoch.Epoch, error) error { return nil }
-	beside := func(context.Context, beside) {}
+	nothing := func(context.Context, background) {}
 	for _, c := range []struct {
 		gives epoch.Guarantee
 		h     handlers
@@ -28,13 +28,13 @@ func TestMoreThanTheSinkGivesIsRefusedAtTheStart(t *testing.T) {
 		says  string // empty if it suits
 	}{
 		{epoch.Transactional, each(record), options{}, ""},
-		{epoch.Transactional, each(record).OnFailure(giveUp).Background(beside), options{Guarantee: epoch.Keyed}, ""},
+		{epoch.Transactional, each(record).OnFailure(giveUp).Background(nothing), options{Guarantee: epoch.Keyed}, ""},
 		{epoch.Conditional, each(record), options{}, "Options.Guarantee asks for a transactional sink, and this one is conditional"},
 		{epoch.Keyed, each(record), options{Guarantee: epoch.Conditional}, "Options.Guarantee asks for a conditional sink, and this one is keyed"},
 		{0, each(record), options{Guarantee: epoch.Keyed}, "Options.Guarantee asks for a keyed sink, and this one is none"},
 		{epoch.Conditional, each(record), options{Guarantee: epoch.Conditional}, ""},
 		{epoch.Keyed, each(record), options{Guarantee: epoch.Keyed}, ""},
-		{epoch.Conditional, each(record).Background(beside), options{Guarantee: epoch.Conditional}, "Handlers.Background asks for a transactional sink"},
+		{epoch.Conditional, each(record).Background(nothing), options{Guarantee: epoch.Conditional}, "Handlers.Background asks for a transactional sink"},
 		{epoch.Conditional, each(record).OnFailure(giveUp), options{Guarantee: epoch.Conditional}, "Handlers.OnFailure asks for a transactional sink"},
 	} {
 		inBubble(t, 1, func(r *rig) {

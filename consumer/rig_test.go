@@ -158,7 +158,7 @@ func (r *rig) wantEffects(n int32, want ...string) {
 func (r *rig) wantNext(n int32, want epoch.Offset) {
 	r.Helper()
 	if got := r.sink.Fences()[r.partition(n)].Next; got != want {
-		r.Errorf("the fence of partition %d stands at %d, want %d", n, got, want)
+		r.Errorf("the fence of partition %d is at %d, want %d", n, got, want)
 	}
 }
 

@@ -83,7 +83,7 @@ func TestRandomHistoriesKeepThePromises(t *testing.T) {
 			"": func(t *rapid.T) {
 				for p, f := range fs {
 					if f.Next != applied[p] {
-						t.Fatalf("%s stands at %d, and %d are applied", p, f.Next, applied[p])
+						t.Fatalf("%s is at %d, and %d are applied", p, f.Next, applied[p])
 					}
 					can := map[epoch.ClaimID]bool{}
 					for _, h := range held {

@@ -29,7 +29,7 @@ type feed struct {
 	mu     sync.Mutex
 	chunks []chunk
 	queued int64 // cost of chunks
-	lent   int64 // cost of what was taken last, and is being applied
+	inUse  int64 // cost of what was taken last, and is being applied
 	next   int64 // the offset after everything that was fetched
 	epoch  int32 // leader epoch of what is before next, or -1
 	after  int64 // the offset after the last message taken
@@ -77,7 +77,7 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
-		return f.queued + f.lent, f.err
+		return f.queued + f.inUse, f.err
 	}
 	keep := p.Records[:0]
 	before := f.next
@@ -107,7 +107,7 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 	if f.next > before {
 		f.add(chunk{keep, cost, f.next, f.epoch})
 	}
-	return f.queued + f.lent, err
+	return f.queued + f.inUse, err
 }
 
 // add queues c. One without records moves the end of the one before it: they
@@ -151,13 +151,13 @@ func (f *feed) wake() {
 func (f *feed) take(limit, low int64) (batch *consumer.Batch, err error, resume bool) { //nolint:revive // the error is not the outcome
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lent = 0
+	f.inUse = 0
 	n := 0
-	for n < len(f.chunks) && (n == 0 || f.lent+f.chunks[n].cost <= limit) {
-		f.lent += f.chunks[n].cost
+	for n < len(f.chunks) && (n == 0 || f.inUse+f.chunks[n].cost <= limit) {
+		f.inUse += f.chunks[n].cost
 		n++
 	}
-	f.queued -= f.lent
+	f.queued -= f.inUse
 	if n > 0 {
 		batch = f.batch(f.chunks[:n])
 		f.after = int64(batch.Next)
@@ -167,7 +167,7 @@ func (f *feed) take(limit, low int64) (batch *consumer.Batch, err error, resume 
 		f.chunks = nil
 		err = f.err
 	}
-	if f.paused && f.err == nil && f.queued+f.lent <= low {
+	if f.paused && f.err == nil && f.queued+f.inUse <= low {
 		f.paused, resume = false, true
 	}
 	return batch, err, resume
@@ -215,7 +215,7 @@ func marksOf(chunks []chunk, records int) []epoch.Mark {
 func (f *feed) pause(least int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.paused || f.queued+f.lent < least {
+	if f.paused || f.queued+f.inUse < least {
 		return false
 	}
 	f.paused = true

@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
-// reader is one that stands at a position, and is not run.
+// reader is one at a position, and is not run.
 func (r *logRig) reader(n int32, at uint64, last epoch.Mark) *reader {
 	f := newFeed(r.log.budget)
 	r.t.Cleanup(f.close)

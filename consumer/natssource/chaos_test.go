@@ -81,7 +81,7 @@ func playLogChaos(t *testing.T, random *rand.Rand) {
 					}
 				}
 				if r.ctx.Err() != nil {
-					t.Errorf("partition %d stands at %d of %d when time is over", n, from.Next, messages)
+					t.Errorf("partition %d is at %d of %d when time is over", n, from.Next, messages)
 					return
 				}
 			}

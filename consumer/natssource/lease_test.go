@@ -312,7 +312,7 @@ func TestAnAcquisitionWhoseAnswerWasLostIsAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := look(t, b); l.rev != now.rev || l.left() <= 0 {
-		t.Errorf("the lease stands at %d with %v left, the key at %d", l.rev, l.left(), now.rev)
+		t.Errorf("the lease is at %d with %v left, the key at %d", l.rev, l.left(), now.rev)
 	}
 }
 
@@ -409,7 +409,7 @@ func TestTwoRequestsOfOneLeaseDoNotOvertakeEachOther(t *testing.T) {
 		}
 	}
 	if now := look(t, b); now.rev != l.rev {
-		t.Errorf("the lease stands at %d, the key at %d", l.rev, now.rev)
+		t.Errorf("the lease is at %d, the key at %d", l.rev, now.rev)
 	}
 }
 

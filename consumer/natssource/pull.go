@@ -83,7 +83,7 @@ func (p *pull) request(messages, bytes int) error {
 func (p *pull) delivery(m *nats.Msg) *nats.MsgMetadata {
 	meta, err := m.Metadata()
 	if err != nil || meta.Stream != p.stream || meta.Consumer != p.consumer {
-		p.heed(m)
+		p.note(m)
 		return nil
 	}
 	p.messages--
@@ -94,8 +94,8 @@ func (p *pull) delivery(m *nats.Msg) *nats.MsgMetadata {
 	return meta
 }
 
-// heed takes note of what the server says about the request under way.
-func (p *pull) heed(m *nats.Msg) {
+// note takes note of what the server says about the request under way.
+func (p *pull) note(m *nats.Msg) {
 	if m.Subject != p.answers {
 		return // it is about one that has ended
 	}

@@ -87,7 +87,7 @@ func (r *logRig) partition(n int32) epoch.Partition {
 	return epoch.Partition{Group: rigGroup, Topic: r.Name, Number: n}
 }
 
-// fence is one that stands at next.
+// fence is one at next.
 func (r *logRig) fence(n int32, next uint64) epoch.Fence {
 	return epoch.Fence{
 		Origin: epoch.Origin{Partition: r.partition(n), Log: r.log.logID(r.log.incarnation(), n)},

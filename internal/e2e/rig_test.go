@@ -178,7 +178,7 @@ func (r *running) until(what string, holds func(events []consumer.Event) bool) {
 // advancedTo waits until the position of a partition is next.
 func (r *running) advancedTo(p epoch.Partition, next epoch.Offset) {
 	r.Helper()
-	r.until(fmt.Sprintf("%s stands at %d", p, next), func(es []consumer.Event) bool {
+	r.until(fmt.Sprintf("%s is at %d", p, next), func(es []consumer.Event) bool {
 		return slices.ContainsFunc(es, func(e consumer.Event) bool {
 			a, ok := e.(consumer.Advanced)
 			return ok && a.Partition == p && a.To >= next

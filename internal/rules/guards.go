@@ -171,13 +171,13 @@ var guardsOfTheRest = []guard{
 
 	{"R5", "doubt in work beside the messages keeps the claim", []edit{
 		{aside, "case errors.Is(err, epoch.ErrInDoubt):", "case false:"},
-	}, "consumer", "TestWorkBesideInDoubtIsFollowedByANewClaim"},
+	}, "consumer", "TestBackgroundWorkInDoubtIsFollowedByANewClaim"},
 	{"R5", "doubt beside a halted partition waits for the halt to end", []edit{
 		{owning, "o.wait(o.whileClaimed(ctx), in)", "o.wait(ctx, in)"},
 	}, "consumer", "TestDoubtBesideAHaltedPartitionIsFollowedByANewClaimAtOnce"},
 	{"R5", "what ended a claim is met again after it is over", []edit{
 		{owning, "if !o.claimValid || o.broken() != nil {", "if !o.claimValid {"},
-	}, "consumer", "TestAFenceMissingForWorkBesideHaltsUntilItIsBack"},
+	}, "consumer", "TestAFenceMissingForBackgroundWorkHaltsUntilItIsBack"},
 	{"R5", "what was known of a message is taken for another's after a deletion", []edit{
 		{pendings, "\tp.bisect.meets(first)\n", ""},
 	}, "consumer", "TestAMessageGivenUpOnIsNotMistakenForAnotherAfterItWasDeleted"},
@@ -222,7 +222,7 @@ var guardsOfTheRest = []guard{
 
 	{"R6", "a zombie's work beside the messages ends no claim", []edit{
 		{aside, "\t\tb.end(outcome{action: v.action, err: err})\n", "\t\t_ = v\n"},
-	}, "consumer", "TestAZombiesWorkBesideIsRefusedAndEndsItsClaim"},
+	}, "consumer", "TestAZombiesBackgroundWorkIsRefusedAndEndsItsClaim"},
 	{"R6", "the next claim does not wait for the last one's work", []edit{
 		{aside, "\tb.calls.close() //", "\t//"},
 	}, "consumer", "TestTheNextClaimWaitsForTheWorkOfTheLastOne"},
@@ -231,7 +231,7 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestNothingBeginsAfterRun"},
 	{"R6", "a partition is given back while work beside it goes on", []edit{
 		{aside, "\t<-b.returned\n", ""},
-	}, "consumer", "TestThePartitionIsNotGivenBackBeforeTheWorkBesideHasReturned"},
+	}, "consumer", "TestThePartitionIsNotGivenBackBeforeTheBackgroundWorkHasReturned"},
 	{"R6", "work is begun after the partition was revoked", []edit{
 		{aside, "\tif b.ended() || !b.calls.enter() {", "\tif !b.calls.enter() {"},
 		{aside, "\tif b.ended() { // as", "\tif false { // as"},
@@ -399,7 +399,7 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
 	{"R13", "work beside the messages has no deadline", []edit{
 		{aside, "context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)", "context.WithTimeoutCause(b.owner.loop.base, 1000*timeout, errTimeout)"},
-	}, "consumer", "TestWorkBesideIsBoundedInTime"},
+	}, "consumer", "TestBackgroundWorkIsBoundedInTime"},
 	{"R13", "heartbeats may be as rare as the lease is long", []edit{
 		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},
 	}, kafka, "TestOptionsThatAreWrongAreRefusedWithTheReason/slow heartbeat"},
@@ -410,83 +410,83 @@ var guardsOfTheRest = []guard{
 		{tenures, "s.Lose(ErrDrainOverrun)", "_ = ErrDrainOverrun"},
 	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
 
-	{"beside", "a failure among other partitions' messages counts", []edit{
+	{"blame", "a failure among other partitions' messages counts", []edit{
 		{verdicts, "case t.messages > 1 || shared:", "case t.messages > 1:"},
 	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/an error"},
-	{"beside", "a timeout among other partitions' messages counts", []edit{
+	{"blame", "a timeout among other partitions' messages counts", []edit{
 		{verdicts, "case t.messages > 1 || shared:", "case t.messages > 1:"},
 		{verdicts, "case r.timedOut && !alone:", "case r.timedOut && t.messages > 1:"},
 	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/a timeout"},
-	{"beside", "a message is blamed for its wait for locks", []edit{
+	{"blame", "a message is blamed for its wait for locks", []edit{
 		{"sinks/pgsink/lockwait.go", "w.found = w.found || waits", "w.found = w.found"},
 	}, "sinks/pgsink", "TestAWaitForALockThatIsNotTheFirstIsTransientToo"},
-	{"beside", "a wait for a lock is not found on a server that answers late", []edit{
+	{"blame", "a wait for a lock is not found on a server that answers late", []edit{
 		{"sinks/pgsink/lockwait.go", "WithTimeout(ctx, lookTimeout)", "WithTimeout(ctx, w.every+0*lookTimeout)"},
 	}, "sinks/pgsink", "TestAWaitIsFoundByAServerThatAnswersLateToo"},
-	{"beside", "a message is blamed for an unhealthy database", []edit{
+	{"blame", "a message is blamed for an unhealthy database", []edit{
 		{verdicts, "case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:", "case false:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/refused"},
-	{"beside", "a message is blamed for an unhealthy database that leaves it in doubt", []edit{
+	{"blame", "a message is blamed for an unhealthy database that leaves it in doubt", []edit{
 		{verdicts, "case unhealthy && len(tried) == 1 && t.messages <= 1:", "case false && len(tried) == 1:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/in doubt"},
-	{"beside", "a transaction that was refused for its size is tried again as large", []edit{
+	{"blame", "a transaction that was refused for its size is tried again as large", []edit{
 		{loops, "l.sizing.refused(t.messages(), r.took)", "_ = r.took"},
 	}, "consumer", "TestWhatIsRefusedForItsSizeIsAppliedInSmallerTransactions/in passing/3 fit/3 partitions"},
-	{"beside", "transactions grow again before the loss is earned", []edit{
+	{"blame", "transactions grow again before the loss is earned", []edit{
 		{sizes, "case took < timeout/16 && s.owed == 0:", "case took < timeout/16:"},
 	}, "consumer", "TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge"},
-	{"beside", "a message that waits for a lock goes on in the others' transactions", []edit{
+	{"blame", "a message that waits for a lock goes on in the others' transactions", []edit{
 		{bisects, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
-	{"beside", "a standstill is not said", []edit{
+	{"blame", "a standstill is not said", []edit{
 		{reports, "\t\to.standsStill(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
-	{"beside", "a transaction that others wait for waits for locks as long as any", []edit{
+	{"blame", "a transaction that others wait for waits for locks as long as any", []edit{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
-	{"beside", "an error of another database is this one's", []edit{
+	{"blame", "an error of another database is this one's", []edit{
 		{"sinks/pgsink/tx.go", "func (t *handlerTx) own(err error) *pgconn.PgError {\n", "func (t *handlerTx) own(err error) *pgconn.PgError {\n\tvar some *pgconn.PgError\n\tif errors.As(err, &some) {\n\t\treturn some\n\t}\n"},
 	}, "sinks/pgsink", "TestAnErrorOfAnotherDatabaseIsTheHandlers"},
-	{"beside", "a message is blamed for what aborted its transaction", []edit{
+	{"blame", "a message is blamed for what aborted its transaction", []edit{
 		{"sinks/pgsink/tx.go", "\t\treturn t.last\n", "\t\treturn nil\n"},
 	}, "sinks/pgsink", "TestWhatAbortedATransactionIsBlamedForIt"},
-	{"beside", "what a handler raises is the fence's word", []edit{
+	{"blame", "what a handler raises is the fence's word", []edit{
 		{"sinks/pgsink/errors.go", "|| pg.Hint != nonce {", "|| nonce == \"\" {"},
 	}, "sinks/pgsink", "TestAHandlersOwnSQLSTATEIsNotTheSinks"},
-	{"beside", "what a handler commits of its own is lost sight of when more of it fails", []edit{
+	{"blame", "what a handler commits of its own is lost sight of when more of it fails", []edit{
 		{"sinks/pgsink/tx.go", "t.left = !within(t.conn, *t.xid)", "t.left = false"},
 	}, "sinks/pgsink", "TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut"},
-	{"beside", "what a queue commits of its own is lost sight of when more of it fails", []edit{
+	{"blame", "what a queue commits of its own is lost sight of when more of it fails", []edit{
 		{"sinks/pgsink/queue.go", "commits++", "commits += 0"},
 	}, "sinks/pgsink", "TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut"},
-	{"beside", "a session that a handler has changed goes back to the pool", []edit{
+	{"blame", "a session that a handler has changed goes back to the pool", []edit{
 		{"sinks/pgsink/commit.go", "if t.session != 0 && !t.conn.IsClosed() {", "if false {"},
 	}, "sinks/pgsink", "TestWhatAHandlerDoesToItsSessionStaysInItsTransaction"},
-	{"beside", "a message is blamed for a freeze", []edit{
+	{"blame", "a message is blamed for a freeze", []edit{
 		{verdicts, "case r.froze > 0 && !permanent:", "case false:"},
 	}, "consumer", "TestAfterAThawNobodyIsBlamed"},
-	{"beside", "a handler is blamed for a freeze", []edit{
+	{"blame", "a handler is blamed for a freeze", []edit{
 		{"consumer/awake.go", "step: max(d/awakeTicks, 1), then: then, last: time.Now(), left: awakeTicks}", "step: d, then: then, last: time.Now(), left: 1}"},
 	}, "consumer", "TestAfterAThawNobodyIsBlamed"},
-	{"beside", "attempts add up over messages", []edit{
+	{"blame", "attempts add up over messages", []edit{
 		{bisects, "\tb.try = max(b.suspects/2, 1)\n\tb.attempts = 0\n", "\tb.try = max(b.suspects/2, 1)\n"},
 	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},
-	{"beside", "the wait of a halt never gets short again", []edit{
+	{"blame", "the wait of a halt never gets short again", []edit{
 		{reports, "\t\to.halts.Reset()\n", ""},
 	}, "consumer", "TestProgressMakesTheWaitOfTheNextHaltShortAgain"},
-	{"beside", "work that commits by itself is let loose again", []edit{
+	{"blame", "work that commits by itself is let loose again", []edit{
 		{aside, "\t\tb.owner.run.endedTx(b.hold.Partition, err) // whatever the owner is at: never again\n", ""},
 	}, "consumer", "TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart"},
-	{"beside", "a handler's fenced store speaks for this one", []edit{
+	{"blame", "a handler's fenced store speaks for this one", []edit{
 		{aside, "return &maskedError{err}", "return err"},
-	}, "consumer", "TestAFailureOfWorkBesideIsTheWorksOwn"},
-	{"beside", "a sink may give less than is asked for", []edit{
+	}, "consumer", "TestAFailureOfBackgroundWorkIsTheWorksOwn"},
+	{"blame", "a sink may give less than is asked for", []edit{
 		{"consumer/handlers.go", "case given < o.Guarantee:", "case false:"},
 	}, "consumer", "TestMoreThanTheSinkGivesIsRefusedAtTheStart"},
-	{"beside", "a transaction spans partitions where the sink's cannot", []edit{
+	{"blame", "a transaction spans partitions where the sink's cannot", []edit{
 		{loops, "return l.pick(&l.shared, 1) // no", "return l.pick(&l.shared, l.sizing.room) // no"},
 	}, "consumer", "TestPartitionsShareNoTransactionOfASinkThatIsNotTransactional"},
-	{"beside", "one committer has all partitions", []edit{
+	{"blame", "one committer has all partitions", []edit{
 		{running, "return r.pins[a] - r.pins[b] })", "return 0 })"},
 	}, "consumer", "TestPartitionsAreSpreadOverTheCommitters"},
 }

@@ -84,16 +84,16 @@ var guardsOfNATS = []guard{
 	{"R10", "a partition settles over messages that expired behind one that never does", []edit{
 		{nats + "/skip.go", "return r.misfit(consumer.ErrOffsetExpired, r.at, cmp.Or(ours, after.State.LastSeq+1))", "_ = lost"},
 	}, nats, "TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver"},
-	{"beside", "messages that a server has not yet let expire are taken for lost", []edit{
+	{"blame", "messages that a server has not yet let expire are taken for lost", []edit{
 		{nats + "/ahead.go", "case !neverExpires(first):", "case false:"},
 	}, nats, "TestAServerThatExpiresMessagesLateHasNotLostAny"},
-	{"beside", "a message that never expires makes all that comes later lost", []edit{
+	{"blame", "a message that never expires makes all that comes later lost", []edit{
 		{nats + "/ahead.go", "return err == nil && aged(info, at.Time), err", "_ = at; return err == nil, err"},
 	}, nats, "TestAMessageThatNeverExpiresDoesNotMakeLaterOnesLost"},
-	{"beside", "a quiet partition is looked after more rarely than messages expire", []edit{
+	{"blame", "a quiet partition is looked after more rarely than messages expire", []edit{
 		{nats + "/log.go", "if l.maxAge == 0 {", "if true {"},
 	}, nats, "TestAQuietPartitionIsNotPassedByTheAgeOfOthersMessages"},
-	{"beside", "a quiet partition does not see that a stream loses its beginning fast", []edit{
+	{"blame", "a quiet partition does not see that a stream loses its beginning fast", []edit{
 		{nats + "/skip.go", "} else if r.begins < begins {", "} else if false {"},
 	}, nats, "TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginningFast"},
 	{"R10", "what the origin of a mirror has dropped is passed over", []edit{
@@ -102,7 +102,7 @@ var guardsOfNATS = []guard{
 	{"R10", "a partition settles over what the origin of a mirror has dropped", []edit{
 		{nats + "/skip.go", "return r.misfit(consumer.ErrOffsetExpired, r.at, cmp.Or(ours, end+1))", "_ = lost"},
 	}, nats, "TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver"},
-	{"beside", "what is missing from a mirror is taken for lost, whatever its origin says", []edit{
+	{"blame", "what is missing from a mirror is taken for lost, whatever its origin says", []edit{
 		{nats + "/mirror.go", "err != nil || l.mirror.explains(info, s) {", "err != nil {"},
 	}, nats, "TestWhatWasDeletedFromInsideTheOriginOfAMirrorIsPassedOver"},
 	{"R10", "what only the consumer's server let expire is passed over", []edit{
@@ -209,28 +209,28 @@ var guardsOfNATS = []guard{
 	{"R2", "the position of another log is read from", []edit{
 		{nats + "/tenure.go", "if err := from.Check(t.origin); err != nil {", "if err := from.Check(from.Origin); err != nil {"},
 	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
-	{"beside", "a member gives partitions back all at once", []edit{
+	{"blame", "a member gives partitions back all at once", []edit{
 		{nats + "/balance.go", "\t\tcase time.Since(h.since) < s.LeaseTTL:\n\t\t\treturn\n", "\t\tcase time.Since(h.since) < s.LeaseTTL:\n"},
 	}, nats, "TestPartitionsAreGivenBackOneAfterTheOther"},
-	{"beside", "members that cannot start are given partitions", []edit{
+	{"blame", "members that cannot start are given partitions", []edit{
 		{nats + "/source.go", "\tw, err := s.view.read(ctx)\n", "\t_ = s.register(limited)\n\tw, err := s.view.read(ctx)\n"},
 	}, nats, "TestAMemberThatCannotStartIsNotGivenPartitions"},
-	{"beside", "a stream that refuses the next reader is read", []edit{
+	{"blame", "a stream that refuses the next reader is read", []edit{
 		{nats + "/log.go", "if err := checkLimits(info.Config, len(l.filters)); err != nil {", "if err := error(nil); err != nil {"},
 	}, nats, "TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason"},
-	{"beside", "a full bucket is told once for each write", []edit{
+	{"blame", "a full bucket is told once for each write", []edit{
 		{nats + "/room.go", "case first:", "case first || full:"},
 	}, nats, "TestABucketThatTakesNoRenewalIsSaidOnceBeforeLeasesRunOut"},
-	{"beside", "shares do not follow from who serves what", []edit{
+	{"blame", "shares do not follow from who serves what", []edit{
 		{"internal/shares/shares.go", "for f.improve() {", "for false {"},
 	}, nats, "TestMembersThatServeDifferentStreamsShareOutFairlyWithTheFewestMoves"},
-	{"beside", "a free partition is taken by whoever sees it", []edit{
+	{"blame", "a free partition is taken by whoever sees it", []edit{
 		{nats + "/share.go", "ours && to == me {", "ours && k.serves[me] {"},
 	}, nats, "TestWhatAnotherDoesNotTakeIsTakenInItsPlace"},
-	{"beside", "what a member gave up stays idle", []edit{
+	{"blame", "what a member gave up stays idle", []edit{
 		{"internal/shares/shares.go", "for f.improve() {", "for false {"},
 	}, "consumer/memsource", "TestWhatAMemberGaveUpIsTakenByAnotherThatHasItsShareAlready"},
-	{"beside", "partitions that nobody takes are given back for ever", []edit{
+	{"blame", "partitions that nobody takes are given back for ever", []edit{
 		{nats + "/balance.go", "if give == nil || s.refused {", "if give == nil {"},
 	}, nats, "TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore"},
 }

@@ -180,58 +180,58 @@ var guardsOfTheOutbox = []guard{
 		{sending, "if a.Status == http.StatusSwitchingProtocols {", "if false {"},
 	}, "outbox", "TestAReceiverThatSwitchesProtocolsDoesNotHoldUpTheEndOfAClaim"},
 
-	{"beside", "an answer that nobody can take holds up the others", []edit{
+	{"blame", "an answer that nobody can take holds up the others", []edit{
 		{settling, "\t\tr.alone = true\n", ""},
 	}, "outbox", "TestAFailureThatOnlyTheCommitShowsIsFoundAndHoldsUpOnlyItsEntry"},
-	{"beside", "answers that nobody can take hold up a good one that comes later", []edit{
+	{"blame", "answers that nobody can take hold up a good one that comes later", []edit{
 		{settling, "r.apart = len(t.settle) > 0 && t.reads()", "r.apart = false"},
 	}, "outbox", "TestManyAnswersThatNobodyCanTakeDoNotHoldUpAGoodOne"},
-	{"beside", "answers that nobody can take hold up a good one among them", []edit{
+	{"blame", "answers that nobody can take hold up a good one among them", []edit{
 		{settling, "\tr.again = max(0, r.again-len(t.settle)) + len(again)\n", ""},
 		{settling, "\t\tr.alone = true\n", "\t\tr.alone, r.again = true, len(again)\n"},
 	}, "outbox", "TestManyAnswersThatNobodyCanTakeDoNotHoldUpAGoodOne"},
-	{"beside", "what a transaction has settled is not told when the relay ends", []edit{
+	{"blame", "what a transaction has settled is not told when the relay ends", []edit{
 		{relaying, "\tdefer r.last()\n", ""},
 	}, "outbox", "TestTheLastTransactionOfAClaimIsReported"},
-	{"beside", "nothing is sent while a transaction waits for its turn", []edit{
+	{"blame", "nothing is sent while a transaction waits for its turn", []edit{
 		{relaying, "\tr.sendReady(ctx)\n", "\tif r.underWay == nil {\n\t\tr.sendReady(ctx)\n\t}\n"},
 	}, "outbox", "TestRequestsGoOnWhileATransactionWaitsForItsTurn"},
-	{"beside", "a failure of OnAnswer is the database's", []edit{
+	{"blame", "a failure of OnAnswer is the database's", []edit{
 		{settling, "case errors.As(err, &own):", "case errors.As(err, &own) && false:"},
 	}, "outbox", "TestATransientFailureOfOnAnswerHoldsUpOnlyItsKey"},
-	{"beside", "a panic of OnAnswer is taken for success", []edit{
+	{"blame", "a panic of OnAnswer is taken for success", []edit{
 		{settling, "err = fmt.Errorf(\"outbox: Options.%s panicked", "_ = fmt.Errorf(\"outbox: Options.%s panicked"},
 	}, "outbox", "TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey"},
-	{"beside", "a database that fails is asked again at once", []edit{
+	{"blame", "a database that fails is asked again at once", []edit{
 		{relaying, "if r.underWay == nil && !now.Before(r.resume) { //", "if r.underWay == nil { //"},
 	}, "outbox", "TestADatabaseThatFailsIsGivenTime"},
-	{"beside", "answers pile up", []edit{
+	{"blame", "answers pile up", []edit{
 		{relaying, " && r.held() < maxKept {", " {"},
 		{relaying, "if r.held() >= maxKept {", "if r.held() >= 1<<20 {"},
 	}, "outbox", "TestAnswersThatNobodyCanTakeAreBounded"},
-	{"beside", "requests pile up at a receiver", []edit{
+	{"blame", "requests pile up at a receiver", []edit{
 		{relaying, "r.sending < r.o.Concurrency", "r.sending < 1<<10"},
 		{relaying, "make(chan *lane, b.o.Concurrency)", "make(chan *lane, 1<<10)"},
 	}, "outbox", "TestNoMoreRequestsAreUnderWayThanConcurrencyAllows"},
-	{"beside", "a receiver puts a try off for as long as it likes", []edit{
+	{"blame", "a receiver puts a try off for as long as it likes", []edit{
 		{relaying, "min(l.outcome.retryAfter, r.o.RetryMax)", "l.outcome.retryAfter"},
 	}, "outbox", "TestAReceiverCannotPutATryOffForLongerThanRetryMax"},
-	{"beside", "a redirect is followed", []edit{
+	{"blame", "a redirect is followed", []edit{
 		{sending, "c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }", "_ = http.ErrUseLastResponse"},
 	}, "outbox", "TestARedirectIsNotFollowed"},
-	{"beside", "the headers of an answer are not bounded", []edit{
+	{"blame", "the headers of an answer are not bounded", []edit{
 		{sending, "\t\tt.MaxResponseHeaderBytes = maxAnswerHeader\n", ""},
 	}, "outbox", "TestTheHeadersOfAnAnswerAreBounded"},
-	{"beside", "entries of another group are sent", []edit{
+	{"blame", "entries of another group are sent", []edit{
 		{"outbox/sqloutbox/store.go", "` WHERE group_name = ? AND", "` WHERE (group_name = ? OR 1) AND"},
 	}, "outbox", "TestAStoreDeletesLoadsAndFollowsManyEntriesAtOnce/SQLite"},
-	{"beside", "a client that leaves stops the handler", []edit{
+	{"blame", "a client that leaves stops the handler", []edit{
 		{receiver, "effect(context.WithValue(context.WithoutCancel(ctx), ", "effect(context.WithValue(ctx, "},
 	}, "httpfence", "TestAClientThatLeavesDoesNotStopAHandlerAndGetsTheAnswerLater/SQLite"},
-	{"beside", "any number of requests is inside", []edit{
+	{"blame", "any number of requests is inside", []edit{
 		{"httpfence/handler.go", "make(chan struct{}, o.MaxInside)", "make(chan struct{}, 1000+o.MaxInside)"},
 	}, "httpfence", "TestMoreThanMaxInsideAreRefusedAtOnce"},
-	{"beside", "any number of failing keys is known", []edit{
+	{"blame", "any number of failing keys is known", []edit{
 		{relaying, "len(r.lanes) < maxLanes", "len(r.lanes) < 100*maxLanes"},
 	}, "outbox", "TestWhatIsKnownOfFailingKeysIsBounded"},
 }

@@ -23,7 +23,7 @@ var rules = []struct{ name, text string }{
 	{"R11", "No comparison of wall clocks decides anything"},
 	{"R12", "Every transaction and claim is bounded; the replaced one is evicted"},
 	{"R13", "The lease outlives a batch, which is aborted before it ends"},
-	{"beside", "Blame only the message at fault; hold up nobody else"},
+	{"blame", "Blame only the message at fault; hold up nobody else"},
 }
 
 // page is what docs/RULES.md says before the table.

@@ -313,7 +313,7 @@ func oneAdopts(w *world) {
 				return
 			}
 			if f.Next != c.Adopt.Offset || f.Mark != c.Adopt.Mark {
-				w.Errorf("round %d: the claim that adopts %d stands at %d, mark %d", round, c.Adopt.Offset, f.Next, f.Mark)
+				w.Errorf("round %d: the claim that adopts %d is at %d, mark %d", round, c.Adopt.Offset, f.Next, f.Mark)
 			}
 			won <- f
 		})

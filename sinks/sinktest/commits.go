@@ -248,7 +248,7 @@ func oneOfSeveralRefused(w *world) {
 		for _, p := range ps {
 			w.wantEffects(p, "")
 			if f := b.reads(p); f.Next != 0 {
-				w.Fatalf("%s stands at offset %d after a refused transaction", p, f.Next)
+				w.Fatalf("%s is at offset %d after a refused transaction", p, f.Next)
 			}
 		}
 	}

@@ -381,7 +381,7 @@ func TestSeveralProcessesOnOneFileFrozenAndKilledApplyEachMessageOnce(t *testing
 		}
 		f, err := s.Fence(t.Context(), p)
 		if err != nil || f.Next != messages {
-			t.Errorf("%s stands at offset %d, %v", p, f.Next, err)
+			t.Errorf("%s is at offset %d, %v", p, f.Next, err)
 		}
 	}
 }
