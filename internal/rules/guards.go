@@ -312,9 +312,9 @@ var guardsOfTheRest = []guard{
 	{"R10", "an offset below the position is applied again", []edit{
 		{batches, "if m.Offset < next {", "if false {"},
 	}, "consumer", "TestR10AnOffsetBelowThePositionThatComesAgainHalts"},
-	{"R10", "only the first offset of a slice is looked at", []edit{
+	{"R10", "only the first offset of a batch is looked at", []edit{
 		{batches, "\t\tnext = m.Offset + 1\n", "\t\tnext = 0\n"},
-	}, "consumer", "TestR10AnOffsetThatComesTwiceInOneSliceHalts"},
+	}, "consumer", "TestR10AnOffsetThatComesTwiceInOneBatchHalts"},
 	{"R10", "an advance begins at its first message, not at the fence", []edit{
 		{transact, "From: p.fence.Next,", "From: p.batch.Messages[0].Offset,"},
 	}, "consumer", "TestR10AGapThatTheSourceExplainsIsPassedOver"},

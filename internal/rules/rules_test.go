@@ -42,6 +42,32 @@ func TestTheTableInTheDocsIsThisOneAndEveryGuardIsInItsPlace(t *testing.T) {
 	}
 }
 
+// make rules finds this out as well, after many minutes.
+func TestEveryGuardNamesATestThereIs(t *testing.T) {
+	named := map[string]string{} // by package: the text of its tests
+	for _, g := range guards {
+		if _, read := named[g.pkg]; !read {
+			files, err := filepath.Glob(filepath.Join(module, g.pkg, "*_test.go"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("%s has no tests: %v", g.pkg, err)
+			}
+			var all strings.Builder
+			for _, path := range files {
+				src, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all.Write(src)
+			}
+			named[g.pkg] = all.String()
+		}
+		name, _, _ := strings.Cut(g.test, "/")
+		if !strings.Contains(named[g.pkg], "\nfunc "+name+"(") {
+			t.Errorf("%s %s: no test %s in %s", g.rule, g.taken, name, g.pkg)
+		}
+	}
+}
+
 // What takes the monotonic reading off a time, or asks for the wall clock.
 var wallClock = map[string]*regexp.Regexp{
 	".go":  regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|Round\(0\)|GobEncode|MarshalText)\b|time\.(Unix|UnixMilli|Parse|Date)\(|d\.now\(\)|_at (<|>|=|IN)`),
