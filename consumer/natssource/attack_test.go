@@ -139,7 +139,7 @@ func TestATransformThatIsChangedUnderAReaderEndsItsRead(t *testing.T) {
 	}
 }
 
-func TestAPositionOfAnotherLifeOfTheStreamIsNotAdopted(t *testing.T) {
+func TestAPositionOfARecreatedStreamIsNotAdopted(t *testing.T) {
 	t.Parallel()
 	r := newGroupRig(t, 1, 3*time.Second)
 	a := r.start("a")

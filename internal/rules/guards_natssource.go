@@ -49,7 +49,7 @@ var guardsOfNATS = []guard{
 
 	{"R8", "the position of a recreated stream is adopted", []edit{
 		{nats + "/committed.go", "if m.Log != \"\" && m.Log !=", "if false && m.Log !="},
-	}, nats, "TestAPositionOfAnotherLifeOfTheStreamIsNotAdopted"},
+	}, nats, "TestAPositionOfARecreatedStreamIsNotAdopted"},
 	{"R8", "a position below what others had published takes its place in NATS", []edit{
 		{positions, "at.Epoch > 0 && at.Next >= *p.theirs", "at.Epoch > 0"},
 	}, nats, "TestSuite/a position that the group had committed through others is not taken back before ours has passed it"},
