@@ -188,7 +188,7 @@ func TestNoTenureBeginsBeforeTheOneBeforeItHasReturned(t *testing.T) {
 }
 
 // Its messages follow one another as if nothing had happened.
-func TestAConsumerOfAnotherLifeOfTheStreamIsNotBelieved(t *testing.T) {
+func TestAConsumerOfARecreatedStreamIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js)

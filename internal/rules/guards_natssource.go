@@ -119,7 +119,7 @@ var guardsOfNATS = []guard{
 	}, nats, "TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed"},
 	{"R10", "a consumer is believed before its stream was seen", []edit{
 		{nats + "/open.go", "if err := r.check(ctx); err != nil {", "if err := ctx.Err(); err != nil {"},
-	}, nats, "TestAConsumerOfAnotherLifeOfTheStreamIsNotBelieved"},
+	}, nats, "TestAConsumerOfARecreatedStreamIsNotBelieved"},
 	{"R10", "a stream's time of creation is not compared", []edit{
 		{nats + "/read.go", "now != r.in {", "now != r.in && false {"},
 	}, nats, "TestAStreamThatWasCreatedAgainIsAnotherLog"},
