@@ -26,7 +26,7 @@ func note(line string) func(context.Context, tx) error {
 	}
 }
 
-func TestBackgroundWorkTheMessagesCommitsUnderTheClaimAndLeavesThePosition(t *testing.T) {
+func TestBackgroundWorkCommitsUnderTheClaimAndLeavesThePosition(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 3)
 		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {

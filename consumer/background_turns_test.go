@@ -13,7 +13,7 @@ import (
 )
 
 // Hundreds of partitions on several committers: each has its own turns.
-func TestBackgroundWorkManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
+func TestBackgroundWorkOfManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
 	const partitions, messages, works = 300, 6, 3
 	inBubble(t, partitions, func(r *rig) {
 		var did atomic.Int64

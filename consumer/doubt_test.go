@@ -274,7 +274,7 @@ func TestR9AFenceDeletedUnderItsOwnerHaltsThePartition(t *testing.T) {
 }
 
 // What is known of a message is about that message: not about the one at which a
-// restored sink stands.
+// restored sink is.
 func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 8)

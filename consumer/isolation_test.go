@@ -118,7 +118,7 @@ func (g *gated) Commit(ctx context.Context, as []epoch.Advance, apply func(conte
 	return g.Sink.Commit(ctx, as, apply)
 }
 
-func TestTheLossOfOnePartitionWhileWaitingForAConnectionLeavesTheOthersTheirClaim(t *testing.T) {
+func TestAPartitionLostWhileWaitingForAConnectionCostsNoOtherItsClaim(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		g := r.group()
 		g.Script()

@@ -44,7 +44,7 @@ func TestR7AYesToATenureThatEndedMeanwhileIsANo(t *testing.T) {
 
 // R7: the second tenure is lost while it still waits for the first. The third is
 // not to take the second's end for the first's.
-func TestR7OwnIsNotCalledBesideTheOneBeforeThoughATenureBetweenThemWasLost(t *testing.T) {
+func TestR7OwnIsNotCalledBesideThatOfTheTenureBeforeTheLast(t *testing.T) {
 	virtually(t, 1, func(r *rig) {
 		h, one, run := r.hold(short(protocols[0]))
 		source := one.Tenure.(*tenure).s

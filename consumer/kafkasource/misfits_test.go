@@ -133,7 +133,7 @@ func TestAGapBelowTheStartOfTheLogIsAnError(t *testing.T) {
 	}
 }
 
-func TestATopicThatWasCreatedAgainIsAnotherLogAndGoesOnWithoutARestartOnceSomebodyDecides(t *testing.T) {
+func TestARecreatedTopicIsAnotherLogAndGoesOnOnceSomebodyDecides(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {
 			virtually(t, 1, func(r *rig) {

@@ -180,7 +180,7 @@ func TestAPartitionThatAnswersWithAnErrorIsNotAskedAgainUntilItIsReadAgain(t *te
 }
 
 // kgo waits before it asks again only if all partitions of a broker have failed.
-func TestAnErrorThatShouldPassIsNotAskedForHotBesideAQuietPartitionAndIsReportedInTheEnd(t *testing.T) {
+func TestAnErrorThatShouldPassIsRetriedSlowlyAndReportedInTheEnd(t *testing.T) {
 	for _, code := range []*kerr.Error{kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.KafkaStorageError} {
 		t.Run(code.Message, func(t *testing.T) {
 			virtually(t, 2, func(r *rig) {

@@ -118,7 +118,7 @@ func TestAMessageLargerThanTheBufferIsApplied(t *testing.T) {
 	})
 }
 
-func TestAMessageThatTheBrokerRefusesAsTooLargeIsItsProducersErrorAndNobodyElses(t *testing.T) {
+func TestAMessageThatTheBrokerRefusesAsTooLargeIsItsProducersError(t *testing.T) {
 	t.Parallel()
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newSQLite(t)
 	produce(t, reach(c), numbered(topic, 0, 5)...)

@@ -248,13 +248,13 @@ var guardsOfTheRest = []guard{
 	}, kafka, "TestR7ANewMemberDoesNotConfirmWhatTheOldOneWasGranted"},
 	{"R7", "a tenure does not wait for the one before the last", []edit{
 		{tenures, "if s.previous == nil {\n\t\tclose(s.clear)", "if true {\n\t\tclose(s.clear)"},
-	}, kafka, "TestR7OwnIsNotCalledBesideTheOneBeforeThoughATenureBetweenThemWasLost"},
+	}, kafka, "TestR7OwnIsNotCalledBesideThatOfTheTenureBeforeTheLast"},
 	{"R7", "a halt makes a new claim", []edit{
 		{owning, "if ours, err := o.stillOurs(ctx); err != nil || ours {", "if ours, err := false, error(nil); err != nil || ours {"},
 	}, "consumer", "TestAHaltKeepsTheClaim"},
 	{"R7", "the loss of one partition costs the others their claims", []edit{
 		{verdicts, "case lost:", "case lost && false:"},
-	}, "consumer", "TestTheLossOfOnePartitionWhileWaitingForAConnectionLeavesTheOthersTheirClaim"},
+	}, "consumer", "TestAPartitionLostWhileWaitingForAConnectionCostsNoOtherItsClaim"},
 
 	{"R8", "the policy's position replaces the fence's", []edit{
 		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "(errors.Is(err, epoch.ErrMissing) || r.Start == StartCommitted) && !known"},

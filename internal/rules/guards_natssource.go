@@ -129,7 +129,7 @@ var guardsOfNATS = []guard{
 	{"R10", "a server that does not lead the stream is believed", []edit{
 		{nats + "/log.go", "if !leads(info.Cluster, info.Config.Replicas) {", "if false {"},
 	}, nats, "TestWhatServersSayThatDoNotLeadDecidesNothing"},
-	{"R9", "a server that does not lead a durable consumer says where it stands", []edit{
+	{"R9", "a server that does not lead a durable consumer says where it is", []edit{
 		{nats + "/committed.go", "c.Cluster != nil && !leads(c.Cluster,", "c.Cluster != nil && false && !leads(c.Cluster,"},
 	}, nats, "TestThePositionOfAConsumerIsItsLeadersToSay"},
 	{"R10", "a leader on its own is believed to have lost messages", []edit{

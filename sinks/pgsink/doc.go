@@ -13,7 +13,7 @@
 //	commit;
 //
 // advance locks the row, and raises unless the row carries this process's claim
-// and stands at the offset where the batch began. A raised error aborts the
+// and is at the offset where the batch began. A raised error aborts the
 // transaction, so that the COMMIT that travels right behind it is skipped and
 // the handler's writes are gone. A process that was frozen and wakes up after
 // its partition has a new owner fails there, whatever it believes.
