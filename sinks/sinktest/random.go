@@ -24,8 +24,11 @@ var groups atomic.Int64
 func againstModel(w *world) {
 	processes := []*process{w.process("A"), w.process("B"), w.process("C")}
 	rapid.Check(w, func(t *rapid.T) {
+		// Each by itself: a hundred of them take long where much else runs.
+		ctx, cancel := context.WithTimeout(w.Context(), w.patience)
+		defer cancel()
 		group := fmt.Sprintf("random-%d", groups.Add(1))
-		m := &model{t: t, w: w, group: group, fences: epoch.Fences{}, effects: map[epoch.Partition][]string{}, processes: processes}
+		m := &model{t: t, w: w, ctx: ctx, group: group, fences: epoch.Fences{}, effects: map[epoch.Partition][]string{}, processes: processes}
 		for n := range int32(3) {
 			m.partitions = append(m.partitions, epoch.Partition{Group: group, Topic: "orders", Number: n})
 		}
@@ -42,6 +45,7 @@ func againstModel(w *world) {
 type model struct {
 	t          *rapid.T
 	w          *world
+	ctx        context.Context
 	group      string
 	partitions []epoch.Partition
 	processes  []*process
@@ -86,13 +90,13 @@ func (m *model) seed(t *rapid.T) {
 		starts = append(starts, start(p, epoch.Offset(rapid.IntRange(10, 12).Draw(t, "next")), epoch.Offset(rapid.IntRange(0, 2).Draw(t, "earliest"))))
 	}
 	m.touched = ps
-	m.agree(t, fmt.Sprintf("seed %v", ps), m.process(t).sink.Seed(m.w.ctx, starts), m.fences.Seed(starts))
+	m.agree(t, fmt.Sprintf("seed %v", ps), m.process(t).sink.Seed(m.ctx, starts), m.fences.Seed(starts))
 }
 
 func (m *model) swap(t *rapid.T, seen epoch.Fence, c epoch.Claim) {
 	t.Helper()
 	m.touched = []epoch.Partition{c.Partition}
-	got, gotErr := m.process(t).sink.Claim(m.w.ctx, seen, c)
+	got, gotErr := m.process(t).sink.Claim(m.ctx, seen, c)
 	want, wantErr := m.fences.Claim(seen, c)
 	m.agree(t, "claim "+c.Partition.String(), gotErr, wantErr)
 	if wantErr == nil {
@@ -116,7 +120,7 @@ func (m *model) claim(t *rapid.T) {
 // wrong.
 func (m *model) takeOver(t *rapid.T) {
 	p := m.partition(t)
-	seen, gotErr := m.process(t).sink.Fence(m.w.ctx, p)
+	seen, gotErr := m.process(t).sink.Fence(m.ctx, p)
 	_, wantErr := m.fences.Read(p)
 	m.agree(t, "read "+p.String(), gotErr, wantErr)
 	if wantErr != nil {
@@ -183,7 +187,7 @@ func (m *model) transact(t *rapid.T, as []epoch.Advance, fails error) {
 	}
 	calls := 0
 	value := fmt.Sprintf("transaction %d", groups.Add(1))
-	got := m.process(t).sink.Commit(m.w.ctx, as, func(ctx context.Context, tx any) error {
+	got := m.process(t).sink.Commit(m.ctx, as, func(ctx context.Context, tx any) error {
 		calls++
 		for _, a := range as {
 			if err := m.w.db.Append(ctx, tx, a.Partition.String(), value); err != nil {
@@ -212,13 +216,13 @@ func (m *model) transact(t *rapid.T, as []epoch.Advance, fails error) {
 
 func (m *model) check(t *rapid.T) {
 	for _, p := range m.touched {
-		got, gotErr := m.processes[0].sink.Fence(m.w.ctx, p)
+		got, gotErr := m.processes[0].sink.Fence(m.ctx, p)
 		want, wantErr := m.fences.Read(p)
 		m.agree(t, "read "+p.String(), gotErr, wantErr)
 		if got != want {
 			t.Fatalf("the fence is\n%+v, want\n%+v", got, want)
 		}
-		list, err := m.w.db.List(m.w.ctx, p.String())
+		list, err := m.w.db.List(m.ctx, p.String())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,22 +21,23 @@ const patience = 3 * time.Minute
 // source whose leases are whatever the history says.
 type world struct {
 	testing.TB
-	ctx    context.Context
-	create func(testing.TB) Database[any]
-	db     Database[any]
-	held   bool // transactions of handlers hold their claim, and move no position
+	ctx      context.Context // ends with patience
+	patience time.Duration
+	create   func(testing.TB) Database[any]
+	db       Database[any]
+	held     bool // transactions of handlers hold their claim, and move no position
 }
 
 func (h history) playOn(t testing.TB, patience time.Duration, create func(testing.TB) Database[any]) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	h.play(&world{TB: t, ctx: ctx, create: create, db: create(t)})
+	h.play(&world{TB: t, ctx: ctx, patience: patience, create: create, db: create(t)})
 }
 
 // elsewhere is the same world with another, empty database.
 func (w *world) elsewhere() *world {
 	w.Helper()
-	return &world{TB: w.TB, ctx: w.ctx, create: w.create, db: w.create(w), held: w.held}
+	return &world{TB: w.TB, ctx: w.ctx, patience: w.patience, create: w.create, db: w.create(w), held: w.held}
 }
 
 // The partitions of most histories.
