@@ -2,6 +2,7 @@ package httpfence_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -119,6 +120,26 @@ func TestTheWaitForATurnIsBoundedAndHasNoEffect(t *testing.T) {
 		close(goOn)
 		(<-done).want(201, "done under epoch 5", false)
 		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+// The wait may end while a connection is made, in the middle of BEGIN, or for the lock.
+func TestAWaitThatEndsAtAnyMomentIsBusy(t *testing.T) {
+	eachStore(t, func(t *testing.T, r *rig) {
+		s, served := r.open(), 0
+		for i := range 200 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+			c := httpfence.Call{Scope: "a", Epoch: 1, Key: fmt.Sprint(i)}
+			_, err := s.Serve(ctx, c, httpfence.Fingerprint{}, func(context.Context) (httpfence.Answer, bool) {
+				served++
+				return httpfence.Answer{Status: http.StatusOK}, true
+			})
+			cancel()
+			if err != nil && !errors.Is(err, httpfence.ErrBusy) {
+				t.Fatalf("after %d times 20 µs: %v, want ErrBusy", i, err)
+			}
+		}
+		t.Logf("%d of 200 were served", served)
 	})
 }
 

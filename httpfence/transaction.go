@@ -36,10 +36,20 @@ func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
 	tx, err := s.transactions.Begin(ctx)
-	if err != nil {
-		return nil, s.busy(err)
+	switch {
+	case err == nil:
+		return &transaction{s: s, tx: tx}, nil
+	case isOver(ctx): // whatever it was doing then
+		return nil, fmt.Errorf("%w: %w", ErrBusy, err)
 	}
-	return &transaction{s: s, tx: tx}, nil
+	return nil, s.busy(err)
+}
+
+// isOver reports whether ctx has ended, or its deadline has passed, which a socket
+// may notice before the context's own timer.
+func isOver(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // waiting bounds a wait that nobody bounds.

@@ -71,7 +71,7 @@ func TestABucketThatIsRestoredFromABackupLeasesOn(t *testing.T) {
 
 func TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 1, 3*time.Second)
+	r := newGroupRig(t, 1, 20*time.Second) // no stall of the machine is to end the lease first
 	a := r.start("a")
 	g := a.granted(0)
 	was := g.Origin()
