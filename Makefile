@@ -32,7 +32,7 @@ test: ## all tests of all modules; those of services that are not here skip
 	go test work
 
 .PHONY: steady
-steady: ## all tests ten times in a row beside four busy processes (about an hour)
+steady: ## all tests ten times in a row beside four busy processes (an hour and a half)
 	.ci/steady
 
 .PHONY: short
