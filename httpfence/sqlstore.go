@@ -129,8 +129,10 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	}
 	a, keep, err := t.run(ctx, c, effect)
 	switch {
-	case err != nil:
+	case err != nil && (keep || errors.Is(err, epoch.ErrTxEndedByHandler)):
 		return Reply{}, errors.Join(fmt.Errorf("the handler lost its transaction: %w", err), t.undo(c))
+	case err != nil: // what it wrote is gone, as its answer says
+		return Reply{Answer: a}, t.remember(c)
 	case !keep:
 		return Reply{Answer: a}, t.undo(c)
 	}

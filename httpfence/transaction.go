@@ -206,8 +206,11 @@ func (t *transaction) commit() error {
 // epoch. If the transaction is gone, the epoch is noted in another one.
 func (t *transaction) undo(c Call) error {
 	err := t.finish(undoAndCommit)
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, epoch.ErrInDoubt): // only whether the epoch is noted: nothing else would be committed
+		return t.remember(c)
 	}
 	return errors.Join(err, t.remember(c))
 }

@@ -2,7 +2,6 @@ package httpfence_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -65,8 +64,8 @@ func TestAHandlerThatOverrunsItsTimeIsUndone(t *testing.T) {
 				r.apply(httptest.NewRecorder(), req)
 				<-req.Context().Done()
 				c, _ := httpfence.CallOf(req.Context())
-				if err := r.write(req.Context(), effect{c.Scope, "more", c.Epoch}); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("write after the deadline: %v", err)
+				if err := r.write(req.Context(), effect{c.Scope, "more", c.Epoch}); err == nil {
+					t.Error("written after the deadline")
 				}
 				http.Error(w, "too late", http.StatusServiceUnavailable)
 				return
@@ -81,13 +80,46 @@ func TestAHandlerThatOverrunsItsTimeIsUndone(t *testing.T) {
 	})
 }
 
+// A handler that has to give up because a statement takes too long says so, and is
+// believed: what it wrote is gone.
+func TestTheAnswerOfAHandlerWhoseStatementOverrunsItsTimeIsPassedOn(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, r *rig) {
+		o := quiet
+		o.HandlerTimeout = 50 * time.Millisecond
+		slow, forever := true, endless(t, r)
+		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if !slow {
+				r.apply(w, req)
+				return
+			}
+			if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), forever); err == nil {
+				t.Error("the endless statement ended")
+			}
+			if err := r.write(req.Context(), effect{"a", "escaped", 1}); err == nil {
+				t.Error("written although time is up")
+			}
+			http.Error(w, "too late", http.StatusServiceUnavailable)
+		}), o)
+		send(t, h, call("a", 5, "k"), "x").want(503, "too late\n", false)
+		r.wantLog(t)
+		send(t, h, call("a", 4, "k"), "x").wantProblem(412, httpfence.TypeStale)
+		slow = false
+		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
+		r.wantLog(t, effect{"a", "k", 5})
+	})
+}
+
+// endless is a statement that does not end by itself.
+func endless(t *testing.T, r *rig) string {
+	if _, err := r.db.ExecContext(t.Context(), `SELECT sqlite_version()`); err == nil {
+		return `INSERT INTO effects (scope, key) WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) SELECT 'endless', n FROM c`
+	}
+	return `SELECT pg_sleep(60)`
+}
+
 func TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, r *rig) {
-		forever := `SELECT pg_sleep(60)`
-		if _, err := r.db.ExecContext(t.Context(), `SELECT sqlite_version()`); err == nil {
-			forever = `INSERT INTO effects (scope, key) WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) SELECT 'endless', n FROM c`
-		}
-		interrupted := true
+		interrupted, forever := true, endless(t, r)
 		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if interrupted {
 				ctx, cancel := context.WithTimeout(req.Context(), 50*time.Millisecond)
