@@ -159,9 +159,9 @@ func (s *Source) unreached(err error, after time.Duration) error {
 	case isTLS(err):
 		return fmt.Errorf("kafkasource: TLS with the cluster at %s fails; is it the right port and certificate authority? %w", at, err)
 	case errors.As(err, &topic) && errors.Is(err, kerr.TopicAuthorizationFailed):
-		return fmt.Errorf("kafkasource: %w: it does not exist, or this user may not describe it", err)
+		return fmt.Errorf("kafkasource: a topic does not exist, or this user may not describe it: %w", err)
 	case errors.As(err, &topic) && errors.Is(err, kerr.UnknownTopicOrPartition):
-		return fmt.Errorf("kafkasource: %w: create it first", err)
+		return fmt.Errorf("kafkasource: a topic does not exist, create it first: %w", err)
 	case errors.As(err, &topic):
 		return fmt.Errorf("kafkasource: %w", err)
 	case errors.As(err, &group) && isPermission(err):

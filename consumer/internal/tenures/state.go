@@ -100,7 +100,7 @@ func (s *State) Revoke() { s.revoke() }
 func (s *State) RevokeWithin(limit time.Duration, overrun func()) {
 	s.Revoke()
 	timer := time.AfterFunc(limit, func() {
-		if !s.IsOver() {
+		if !isClosed(s.over) {
 			overrun()
 			s.Lose(ErrDrainOverrun)
 		}
@@ -129,9 +129,6 @@ func (s *State) WhenLost() <-chan struct{} { return s.held.Done() }
 // Over is closed when own has returned, or will not be called.
 func (s *State) Over() <-chan struct{} { return s.over }
 
-// IsOver reports whether own has returned.
-func (s *State) IsOver() bool { return isClosed(s.over) }
-
 // Held reports whether the partition is neither revoked nor lost.
 func (s *State) Held() bool { return s.held.Err() == nil && !s.Revoked() }
 
@@ -141,7 +138,7 @@ func (s *State) Err() error {
 	if err := s.Lost(); err != nil {
 		return err
 	}
-	if s.IsOver() {
+	if isClosed(s.over) {
 		return Lost(ErrEnded)
 	}
 	return nil

@@ -42,12 +42,12 @@ func TestOwnIsCalledWhenThoseBeforeItHaveReturned(t *testing.T) {
 				second := tenures.NewState(t.Context(), first)
 				go second.Run(func(context.Context) { t.Error("own was called for a tenure that ended before its turn") })
 				synctest.Wait()
-				if second.IsOver() {
+				if isClosed(second.Over()) {
 					t.Error("the second tenure did not wait for the first")
 				}
 				end(second)
 				synctest.Wait()
-				if !second.IsOver() {
+				if !isClosed(second.Over()) {
 					t.Error("the second tenure ended and is not over")
 				}
 
@@ -59,8 +59,8 @@ func TestOwnIsCalledWhenThoseBeforeItHaveReturned(t *testing.T) {
 				}
 				close(release)
 				synctest.Wait()
-				if !called || !third.IsOver() {
-					t.Errorf("own was called: %v; over: %v", called, third.IsOver())
+				if !called || !isClosed(third.Over()) {
+					t.Errorf("own was called: %v; over: %v", called, isClosed(third.Over()))
 				}
 			})
 		})
