@@ -55,55 +55,39 @@ func TestAHandlerThatFailsIsUndoneItsAnswerNotKeptAndItsEpochCounts(t *testing.T
 }
 
 func TestAHandlerThatOverrunsItsTimeIsUndone(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, r *rig) {
-		o := quiet
-		o.HandlerTimeout = 50 * time.Millisecond
-		slow := true
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			if slow {
-				r.apply(httptest.NewRecorder(), req)
-				<-req.Context().Done()
-				c, _ := httpfence.CallOf(req.Context())
-				if err := r.write(req.Context(), effect{c.Scope, "more", c.Epoch}); err == nil {
-					t.Error("written after the deadline")
-				}
-				http.Error(w, "too late", http.StatusServiceUnavailable)
-				return
-			}
-			r.apply(w, req)
-		}), o)
-		send(t, h, call("a", 5, "k"), "x").want(503, "too late\n", false)
-		slow = false
-		send(t, h, call("a", 4, "k"), "x").wantProblem(412, httpfence.TypeStale)
-		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
-		r.wantLog(t, effect{"a", "k", 5})
+	overruns(t, func(_ *testing.T, r *rig, req *http.Request) {
+		r.apply(httptest.NewRecorder(), req)
+		<-req.Context().Done()
 	})
 }
 
 // A handler that has to give up because a statement takes too long says so, and is
 // believed: what it wrote is gone.
-func TestTheAnswerOfAHandlerWhoseStatementOverrunsItsTimeIsPassedOn(t *testing.T) {
+func TestAHandlerWhoseStatementOverrunsItsTimeIsUndone(t *testing.T) {
+	overruns(t, func(t *testing.T, r *rig, req *http.Request) {
+		if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), endless(t, r)); err == nil {
+			t.Error("the endless statement ended")
+		}
+	})
+}
+
+func overruns(t *testing.T, slow func(*testing.T, *rig, *http.Request)) {
 	eachDatabase(t, func(t *testing.T, r *rig) {
 		o := quiet
 		o.HandlerTimeout = 50 * time.Millisecond
-		slow, forever := true, endless(t, r)
-		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			if !slow {
-				r.apply(w, req)
-				return
-			}
-			if _, err := httpfence.Tx(req.Context()).ExecContext(req.Context(), forever); err == nil {
-				t.Error("the endless statement ended")
-			}
-			if err := r.write(req.Context(), effect{"a", "escaped", 1}); err == nil {
-				t.Error("written although time is up")
+		s := r.open()
+		hurried := httpfence.Handler(s, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			slow(t, r, req)
+			c, _ := httpfence.CallOf(req.Context())
+			if err := r.write(req.Context(), effect{c.Scope, "more", c.Epoch}); err == nil {
+				t.Error("written after the deadline")
 			}
 			http.Error(w, "too late", http.StatusServiceUnavailable)
 		}), o)
-		send(t, h, call("a", 5, "k"), "x").want(503, "too late\n", false)
+		send(t, hurried, call("a", 5, "k"), "x").want(503, "too late\n", false)
 		r.wantLog(t)
+		h := httpfence.Handler(s, http.HandlerFunc(r.apply), quiet)
 		send(t, h, call("a", 4, "k"), "x").wantProblem(412, httpfence.TypeStale)
-		slow = false
 		send(t, h, call("a", 5, "k"), "x").want(201, "done under epoch 5", false)
 		r.wantLog(t, effect{"a", "k", 5})
 	})
