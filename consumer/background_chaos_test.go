@@ -88,7 +88,7 @@ func (c *chaos) work(ctx context.Context, b background, l *ledger) {
 			select {
 			case <-b.Applied():
 			case <-ctx.Done():
-			case <-time.After(time.Duration(c.roll(int(5 * time.Second)))):
+			case <-time.After(time.Duration(c.roll(5000)) * time.Millisecond):
 			}
 		}
 	}

@@ -1,6 +1,8 @@
 package consumer
 
 import (
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -18,19 +20,19 @@ func TestZeroOptionsWork(t *testing.T) {
 
 func TestImpossibleOptionsAreNamedWithTheirLimits(t *testing.T) {
 	for name, o := range map[string]Options{
-		"MaxBatch is -1":                   {MaxBatch: -1},
-		"MaxBatch is 9223372036854775807":  {MaxBatch: 1<<63 - 1},
-		"Committers is -3":                 {Committers: -3},
-		"Committers is 1000000":            {Committers: 1_000_000},
-		"MaxAttempts is -1":                {MaxAttempts: -1},
-		"BatchTimeout is -1s":              {BatchTimeout: -time.Second},
-		"RetryMin is -1ns":                 {RetryMin: -1},
-		"RetryMax is 2562047h47m16.854775": {RetryMax: 1<<63 - 1},
-		"RetryMin 2s is above RetryMax 1s": {RetryMin: 2 * time.Second, RetryMax: time.Second},
-		"HaltMin 2m0s is above HaltMax 1m": {HaltMin: 2 * time.Minute, HaltMax: time.Minute},
-		"Guarantee is 4":                   {Guarantee: 4},
-		"Guarantee is -1":                  {Guarantee: -1},
-		"Start is 7":                       {Start: 7},
+		"MaxBatch is -1":                        {MaxBatch: -1},
+		fmt.Sprint("MaxBatch is ", math.MaxInt): {MaxBatch: math.MaxInt},
+		"Committers is -3":                      {Committers: -3},
+		"Committers is 1000000":                 {Committers: 1_000_000},
+		"MaxAttempts is -1":                     {MaxAttempts: -1},
+		"BatchTimeout is -1s":                   {BatchTimeout: -time.Second},
+		"RetryMin is -1ns":                      {RetryMin: -1},
+		"RetryMax is 2562047h47m16.854775":      {RetryMax: 1<<63 - 1},
+		"RetryMin 2s is above RetryMax 1s":      {RetryMin: 2 * time.Second, RetryMax: time.Second},
+		"HaltMin 2m0s is above HaltMax 1m":      {HaltMin: 2 * time.Minute, HaltMax: time.Minute},
+		"Guarantee is 4":                        {Guarantee: 4},
+		"Guarantee is -1":                       {Guarantee: -1},
+		"Start is 7":                            {Start: 7},
 	} {
 		if _, err := o.withDefaults(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: error %v", name, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -17,7 +18,11 @@ import (
 // all kinds, while entries are added and people delete some. What the relay tells is
 // what it has settled, once each; when all is settled, it is quiet.
 func TestARelayInChaosLosesNothing(t *testing.T) {
-	for seed := range uint64(60) {
+	storms := uint64(20)
+	if os.Getenv("EPOCHFENCE_LONG") != "" {
+		storms = 200
+	}
+	for seed := range storms {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { goThroughAStorm(t, seed) })

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -67,7 +68,7 @@ type Options struct {
 const (
 	defaultBuffer = 64 << 20
 	leastBuffer   = 1 << 20
-	mostBuffer    = 1 << 40
+	mostBuffer    = min(1<<40, math.MaxInt/2) // an int has 32 bits on some platforms
 	mostWait      = time.Hour
 
 	// Fetches wait at the broker at most so long by default. kgo has one fetch

@@ -2,6 +2,7 @@ package kafkasource
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 		"a pattern":            {Options{Group: "g", Topics: []string{"^t.*"}}, "name the topics"},
 		"negative buffer":      {Options{BufferBytes: -1}, "BufferBytes is -1"},
 		"tiny buffer":          {Options{BufferBytes: 1 << 10}, "BufferBytes"},
-		"huge buffer":          {Options{BufferBytes: 1 << 50}, "BufferBytes"},
+		"huge buffer":          {Options{BufferBytes: math.MaxInt}, "BufferBytes"},
 		"negative start":       {Options{StartTimeout: -1}, "StartTimeout"},
 		"huge drain":           {Options{DrainTimeout: 1000 * time.Hour}, "DrainTimeout"},
 		"long drain":           {Options{DrainTimeout: 55 * time.Second}, "rebalance timeout of 1m0s"},

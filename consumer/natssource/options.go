@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"regexp"
 	"strings"
@@ -101,7 +102,7 @@ const (
 
 	defaultBuffer = 64 << 20
 	leastBuffer   = 1 << 20
-	mostBuffer    = 1 << 40
+	mostBuffer    = min(1<<40, math.MaxInt/2) // an int has 32 bits on some platforms
 
 	mostName = 512 // bytes
 )
@@ -159,7 +160,7 @@ func (o Options) check() error {
 			o.LeaseTTL, defaultTTL, leastTTL, mostWait)
 	}
 	if o.BufferBytes < leastBuffer || o.BufferBytes > mostBuffer {
-		return fmt.Errorf("natssource: Options.BufferBytes is %d; want 0 for the default of %d, or %d to %d", o.BufferBytes, defaultBuffer, leastBuffer, int64(mostBuffer))
+		return fmt.Errorf("natssource: Options.BufferBytes is %d; want 0 for the default of %d, or %d to %d", o.BufferBytes, defaultBuffer, leastBuffer, mostBuffer)
 	}
 	if o.StartTimeout < 0 || o.StartTimeout > mostWait {
 		return fmt.Errorf("natssource: Options.StartTimeout is %v; want 0 for the default of 30 s, or up to %v", o.StartTimeout, mostWait)

@@ -16,10 +16,13 @@ import (
 	"github.com/epochfence/epochfence/sinks/sinktest"
 )
 
-// Many tests wait for a lock, or for a server that does not answer. The command line
-// goes before this.
+// Many tests wait for a lock, or for a server that does not answer, and a history at
+// random takes a tenth of a second here. The command line goes before this.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "6")
+	if os.Getenv("EPOCHFENCE_LONG") == "" {
+		_ = flag.Set("rapid.checks", "30")
+	}
 	os.Exit(m.Run())
 }
 

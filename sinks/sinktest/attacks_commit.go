@@ -177,7 +177,7 @@ func markKept(w *world) {
 	ta.wantFence()
 	tb := w.process("B").claims(orders0, 6)
 	if tb.Mark != math.MaxInt64 {
-		w.Errorf("mark %d after the next claim, want %d", tb.Mark, math.MaxInt64)
+		w.Errorf("mark %d after the next claim, want %d", tb.Mark, int64(math.MaxInt64))
 	}
 }
 

@@ -16,11 +16,10 @@ var names = []history{
 	{"offsets and partition numbers reach to the end of their range", "R1", farOffsets},
 }
 
-// playOut has two owners of p, one after the other, and returns a check of the
-// outcome.
-func (w *world) playOut(p epoch.Partition, generation int64) (check func()) {
+// playOut has a and b own p, one after the other, and returns a check of the outcome.
+func playOut(a, b *process, p epoch.Partition, generation int64) (check func()) {
+	w := a.w
 	w.Helper()
-	a, b := w.process("A"), w.process("B")
 	a.seeds(start(p, 0, 0))
 	ta := a.claims(p, generation)
 	ta.applies(1)
@@ -35,6 +34,7 @@ func (w *world) playOut(p epoch.Partition, generation int64) (check func()) {
 }
 
 func oddNames(w *world) {
+	a, b := w.process("A"), w.process("B")
 	var checks []func()
 	for i, name := range []string{
 		"",
@@ -53,8 +53,8 @@ func oddNames(w *world) {
 		strings.Repeat("数", 249),
 	} {
 		checks = append(checks,
-			w.playOut(epoch.Partition{Group: name, Topic: "orders"}, int64(3*i+1)),
-			w.playOut(epoch.Partition{Group: "billing", Topic: name}, int64(3*i+1)))
+			playOut(a, b, epoch.Partition{Group: name, Topic: "orders"}, int64(3*i+1)),
+			playOut(a, b, epoch.Partition{Group: "billing", Topic: name}, int64(3*i+1)))
 	}
 	for _, check := range checks {
 		check()
@@ -62,24 +62,24 @@ func oddNames(w *world) {
 	// And in what a lease says of itself.
 	w.seed(orders0)
 	l := lease(orders0, 5, `O'Neil "数" \ %`)
-	a := w.process("A")
 	ta := a.swaps(a.reads(orders0), l)
 	ta.wantFence()
 }
 
 func closeNames(w *world) {
+	a, b := w.process("A"), w.process("B")
 	var checks []func()
 	for i, name := range []string{
 		"orders", "Orders", "orders ", " orders", "order's", "orders\t",
 		"\u00e9", "e\u0301", "e", "ß", "ss", "K", "\u212a",
 	} {
-		checks = append(checks, w.playOut(epoch.Partition{Group: "g", Topic: name}, int64(10*i+1)))
+		checks = append(checks, playOut(a, b, epoch.Partition{Group: "g", Topic: name}, int64(10*i+1)))
 	}
 	// The boundary between group and topic is part of the name.
 	checks = append(checks,
-		w.playOut(epoch.Partition{Group: "a/b", Topic: "c"}, 1),
-		w.playOut(epoch.Partition{Group: "a", Topic: "b/c"}, 11),
-		w.playOut(epoch.Partition{Group: "", Topic: "a/b/c"}, 21))
+		playOut(a, b, epoch.Partition{Group: "a/b", Topic: "c"}, 1),
+		playOut(a, b, epoch.Partition{Group: "a", Topic: "b/c"}, 11),
+		playOut(a, b, epoch.Partition{Group: "", Topic: "a/b/c"}, 21))
 	for _, check := range checks {
 		check()
 	}
@@ -99,7 +99,7 @@ func unstorableNames(w *world) {
 		ta.wantFence()
 	}
 	// What is refused does no harm.
-	w.playOut(orders0, 1)()
+	playOut(a, w.process("B"), orders0, 1)()
 }
 
 func farOffsets(w *world) {
