@@ -20,7 +20,7 @@ import (
 func TestARelayInChaosLosesNothing(t *testing.T) {
 	storms := uint64(20)
 	if os.Getenv("EPOCHFENCE_LONG") != "" {
-		storms = 200
+		storms = 60
 	}
 	for seed := range storms {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
