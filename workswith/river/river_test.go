@@ -1,0 +1,246 @@
+package river_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	works "github.com/epochfence/epochfence/workswith/river"
+)
+
+const (
+	topic      = "orders"
+	partitions = 4
+	session    = 2 * time.Second
+)
+
+// The workers are this test binary.
+func TestMain(m *testing.M) {
+	show.Enter(work)
+	os.Exit(m.Run())
+}
+
+// config is what a worker is told.
+type config struct {
+	Brokers  []string
+	Database string
+	Name     string
+}
+
+// work is a worker process.
+func work(ctx context.Context, stage *show.Stage) error {
+	var c config
+	if err := stage.Config(&c); err != nil {
+		return err
+	}
+	pool, err := pgxpool.New(ctx, c.Database)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{}) // which works no jobs, and so needs no Start
+	if err != nil {
+		return err
+	}
+	source, err := kafkasource.New(kafkasource.Options{Group: "shipping", Topics: []string{topic}, Client: []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.Name),
+		kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 6), kgo.RebalanceTimeout(5 * session / 2),
+	}})
+	if err != nil {
+		return err
+	}
+	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
+	if err != nil {
+		return err
+	}
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(works.Enqueue(client)), consumer.Options{Observe: show.Reporting(stage)})
+}
+
+// orders is the play: messages, and the jobs that are there in the end.
+type orders struct {
+	crew  *show.Crew
+	pace  *show.Pace
+	kafka *kgo.Client
+	pool  *pgxpool.Pool
+	total int
+
+	ends    map[int32]int64
+	shipped shipped
+}
+
+func (*orders) Prepare(context.Context) error { return nil }
+
+// Send produces an order after the other.
+func (o *orders) Send(ctx context.Context) error {
+	o.ends = map[int32]int64{}
+	for i := 0; ; {
+		n, err := o.pace.Wait(ctx)
+		if err != nil || n == 0 {
+			return err
+		}
+		for range n {
+			order := []byte(strconv.Itoa(i))
+			r, err := o.kafka.ProduceSync(ctx, &kgo.Record{Topic: topic, Key: order, Value: order}).First()
+			if err != nil {
+				return err
+			}
+			o.ends[r.Partition] = r.Offset + 1 // the newest: sent one by one
+			i++
+		}
+	}
+}
+
+func (o *orders) Settle(ctx context.Context) error {
+	return o.crew.AwaitPositions(ctx, o.ends, show.Patience)
+}
+
+// Judge looks at River's table, and at what its worker did.
+func (o *orders) Judge(ctx context.Context) (exact bool, err error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var jobs, orders, completed int
+		err := o.pool.QueryRow(ctx, `SELECT count(*), count(DISTINCT args->>'order'), count(*) FILTER (WHERE state = 'completed') FROM river_job WHERE kind = 'ship'`).
+			Scan(&jobs, &orders, &completed)
+		switch {
+		case err != nil:
+			return false, err
+		case jobs != o.total || orders != o.total:
+			return false, fmt.Errorf("%d jobs for %d orders, want %d for as many", jobs, orders, o.total)
+		case completed == jobs:
+			return o.shipped.each(o.total), nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+func (*orders) Close(bool) (string, error) { return "", nil }
+
+// shipped is what River's worker did.
+type shipped struct {
+	river.WorkerDefaults[works.ShipArgs]
+	mu     sync.Mutex
+	orders map[string]int
+}
+
+func (s *shipped) Work(_ context.Context, job *river.Job[works.ShipArgs]) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.orders[job.Args.Order]++
+	return nil
+}
+
+// each reports whether each of n orders was shipped once.
+func (s *shipped) each(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range n {
+		if s.orders[strconv.Itoa(i)] != 1 {
+			return false
+		}
+	}
+	return len(s.orders) == n
+}
+
+func TestEachMessageHasOneRiverJobThroughFreezesAndKills(t *testing.T) {
+	db := pgtest.Start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	s := show.Settings{Workers: 3, Partitions: partitions, Messages: 2000, Duration: 6 * time.Second, Seed: 7}
+	o := &orders{total: s.Messages, shipped: shipped{orders: map[string]int{}}}
+
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(session))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	if o.kafka, err = kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...)); err != nil {
+		t.Fatal(err)
+	}
+	defer o.kafka.Close()
+	if _, err := kadm.NewClient(o.kafka).CreateTopic(ctx, partitions, 1, nil, topic); err != nil {
+		t.Fatal(err)
+	}
+
+	if o.pool, err = pgxpool.New(ctx, db.URL); err != nil {
+		t.Fatal(err)
+	}
+	defer o.pool.Close()
+	if err := pgsink.Migrate(ctx, o.pool, pgsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	stop := startRiver(ctx, t, o.pool, &o.shipped)
+	defer stop()
+
+	incidents := show.Count(s.Duration, 2*time.Second)
+	o.pace = show.NewPace(s.Messages, s.Duration, incidents)
+	o.crew = show.NewCrew(func(n int) any {
+		return config{Brokers: cluster.ListenAddrs(), Database: db.URL, Name: "worker-" + strconv.Itoa(n)}
+	})
+	var out bytes.Buffer
+	column := &show.Column{
+		Name: show.Fence, Play: o, Crew: o.crew, Pace: o.pace, Held: partitions,
+		Plan: show.NewSchedule(s.Seed, incidents, s.Workers, []show.Point{show.AfterWrites, show.InHand, show.BeforeWrites}, []show.Point{show.AfterCommit}),
+	}
+	err = s.Stage(ctx, show.NewBoard(&out), []*show.Column{column})
+	t.Log(out.String())
+	if err != nil || column.Err != nil || !column.Exact {
+		t.Errorf("exact: %v; %v; %v", column.Exact, err, column.Err)
+	}
+	if tally := o.crew.Tally(); len(tally.Takeovers) == 0 {
+		t.Errorf("no partition was taken over: %+v", tally)
+	}
+}
+
+// startRiver makes River's tables and starts a client that works the jobs.
+func startRiver(ctx context.Context, t *testing.T, pool *pgxpool.Pool, w *shipped) (stop func()) {
+	t.Helper()
+	driver := riverpgxv5.New(pool)
+	migrator, err := rivermigrate.New[pgx.Tx](driver, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
+		t.Fatal(err)
+	}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, w)
+	client, err := river.NewClient(driver, &river.Config{
+		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 10}}, Workers: workers, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := client.Stop(context.WithoutCancel(ctx)); err != nil {
+			t.Error(err)
+		}
+	}
+}
