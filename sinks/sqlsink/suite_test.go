@@ -86,28 +86,28 @@ func effects(ctx context.Context, db *sql.DB, list string) ([]string, error) {
 	return all, rows.Err()
 }
 
-func TestSuite(t *testing.T) {
-	sinktest.Run(t, func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
-		file := newFile(t)
-		reader := open(t, file)
-		return sinktest.Database[*sqlsink.Tx]{
-			Open: func(t testing.TB) epoch.Sink[*sqlsink.Tx] {
-				return newSink(t, open(t, file), sqlsink.Options{})
-			},
-			Append: appendEffect,
-			List: func(ctx context.Context, list string) ([]string, error) {
-				return effects(ctx, reader, list)
-			},
-			Commit: func(ctx context.Context, tx *sqlsink.Tx) error {
-				_, err := tx.ExecContext(ctx, `COMMIT`)
-				return err
-			},
-			Lock: func(t testing.TB) (unlock func()) {
-				db := open(t, file)
-				db.SetMaxOpenConns(1)
-				mustExec(t, db, `BEGIN IMMEDIATE`)
-				return func() { mustExec(t, db, `ROLLBACK`) }
-			},
-		}
-	})
+func TestSuite(t *testing.T) { sinktest.Run(t, newDatabase) }
+
+func newDatabase(t testing.TB) sinktest.Database[*sqlsink.Tx] {
+	file := newFile(t)
+	reader := open(t, file)
+	return sinktest.Database[*sqlsink.Tx]{
+		Open: func(t testing.TB) epoch.Sink[*sqlsink.Tx] {
+			return newSink(t, open(t, file), sqlsink.Options{})
+		},
+		Append: appendEffect,
+		List: func(ctx context.Context, list string) ([]string, error) {
+			return effects(ctx, reader, list)
+		},
+		Commit: func(ctx context.Context, tx *sqlsink.Tx) error {
+			_, err := tx.ExecContext(ctx, `COMMIT`)
+			return err
+		},
+		Lock: func(t testing.TB) (unlock func()) {
+			db := open(t, file)
+			db.SetMaxOpenConns(1)
+			mustExec(t, db, `BEGIN IMMEDIATE`)
+			return func() { mustExec(t, db, `ROLLBACK`) }
+		},
+	}
 }
