@@ -114,6 +114,15 @@ lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
 	@$(call each,$(static) ./...)
 	@$(call each,$(golangci) run ./...)
 
+# What users import. Tests of it need more: those are vetted for 32 bits alone.
+imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence
+
+.PHONY: platforms
+platforms: ## compile for 32 bits, Windows and macOS, and vet and test for 32 bits what needs no server
+	for p in linux/arm windows/amd64 darwin/arm64; do GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 go build $(imported) || exit 1; done
+	GOARCH=386 CGO_ENABLED=0 go vet $(imported)
+	GOARCH=386 CGO_ENABLED=0 go test -short $(imported)
+
 $(golangci):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT),golangci-lint)
 

@@ -59,7 +59,7 @@ func (c *chaos) work(ctx context.Context, b background, l *ledger) {
 		l.mu.Unlock()
 		doing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		if c.roll(4) == 0 {
-			time.AfterFunc(time.Duration(c.roll(int(time.Second))), cancel)
+			time.AfterFunc(c.within(time.Second), cancel)
 		}
 		err := b.Do(doing, func(_ context.Context, tx tx) error {
 			tx.Append(backgroundOf(b.Partition().Number), id)
@@ -88,7 +88,7 @@ func (c *chaos) work(ctx context.Context, b background, l *ledger) {
 			select {
 			case <-b.Applied():
 			case <-ctx.Done():
-			case <-time.After(time.Duration(c.roll(5000)) * time.Millisecond):
+			case <-time.After(c.within(5 * time.Second)):
 			}
 		}
 	}

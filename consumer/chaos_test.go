@@ -32,7 +32,13 @@ func (c *chaos) roll(n int) int {
 	return c.rng.IntN(n)
 }
 
-func (c *chaos) pause(most time.Duration) { <-time.After(time.Duration(c.roll(int(most)))) }
+func (c *chaos) within(d time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Duration(c.rng.Int64N(int64(d)))
+}
+
+func (c *chaos) pause(most time.Duration) { <-time.After(c.within(most)) }
 
 func (c *chaos) handle(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 	tx.Append(list(m.Partition.Number), string(m.Value))
@@ -55,7 +61,7 @@ func (c *chaos) commit(m *memsource.Member, do func() error) error {
 	case 1:
 		return epoch.ErrInDoubt
 	case 2:
-		time.AfterFunc(time.Duration(c.roll(int(20*time.Second))), func() { _ = do() }) // in flight
+		time.AfterFunc(c.within(20*time.Second), func() { _ = do() }) // in flight
 		return epoch.ErrInDoubt
 	case 3: // the process is frozen with its transaction open
 		m.Freeze()
@@ -216,5 +222,5 @@ func playChaos(t *testing.T, seed uint64, goesBack bool, met map[string]int) {
 
 func (c *chaos) freeze(m *memsource.Member) {
 	m.Freeze()
-	time.AfterFunc(time.Duration(c.roll(int(40*time.Second))), m.Thaw)
+	time.AfterFunc(c.within(40*time.Second), m.Thaw)
 }

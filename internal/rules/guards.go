@@ -456,6 +456,9 @@ var guardsOfTheRest = []guard{
 	{"blame", "what a handler commits of its own is lost sight of when more of it fails", []edit{
 		{"sinks/pgsink/tx.go", "t.left = !within(t.conn, *t.xid)", "t.left = false"},
 	}, "sinks/pgsink", "TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut"},
+	{"R3", "a handler that commits a pgx.Tx is not found out", []edit{
+		{"sinks/pgsink/pgxtx.go", "_, err := t.tx.Exec(ctx, \"rollback\")", "var err error"},
+	}, "sinks/pgsink", "TestAHandlerThatEndsItsPgxTxCommitsNothingAndIsFoundOut"},
 	{"blame", "what a queue commits of its own is lost sight of when more of it fails", []edit{
 		{"sinks/pgsink/queue.go", "commits++", "commits += 0"},
 	}, "sinks/pgsink", "TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut"},

@@ -23,9 +23,18 @@ var guardsOfTheOutbox = []guard{
 	{"R1", "the epoch of a replay does not count", []edit{
 		{"httpfence/sqlstore.go", "if err == nil && raised {", "if err == nil && raised && false {"},
 	}, "httpfence", "TestTheEpochOfAReplayCountsAndIsCheckedBeforeIt/SQLite"},
-	{"R1", "the epoch of a handler that failed does not count", []edit{
-		{receiver, "return errors.Join(err, t.remember(c))", "return err"},
+	{"R1", "the epoch of a handler whose connection was lost does not count", []edit{
+		{receiver, "\t\treturn t.remember(c)\n", "\t\treturn nil\n"},
 	}, "httpfence", "TestAHandlerWhoseConnectionIsLostIsUndoneAndItsEpochCounts"},
+	{"R1", "the epoch of a handler that lost its transaction does not count", []edit{
+		{receiver, "return errors.Join(err, t.remember(c))", "return err"},
+	}, "httpfence", "TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore/SQLite"},
+	{"R1", "the epoch of a handler whose statement overran its time does not count", []edit{
+		{"httpfence/sqlstore.go", "return Reply{Answer: a}, t.remember(c)", "return Reply{Answer: a}, nil"},
+	}, "httpfence", "TestAHandlerWhoseStatementOverrunsItsTimeIsUndone/SQLite"},
+	{"R3", "a handler that lost its transaction is believed that all is well", []edit{
+		{"httpfence/sqlstore.go", "case err != nil && (keep || errors.Is(err, epoch.ErrTxEndedByHandler)):", "case err != nil && errors.Is(err, epoch.ErrTxEndedByHandler):"},
+	}, "httpfence", "TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore/SQLite"},
 	{"R1", "the epoch of a handler that panicked does not count", []edit{
 		{receiver, "\t\t\t_ = t.undo(c) //", "\t\t\t//"},
 	}, "httpfence", "TestAHandlerThatFailsIsUndoneItsAnswerNotKeptAndItsEpochCounts/panic/SQLite"},
