@@ -57,6 +57,8 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err := t.learn(ctx); err != nil {
 		return epoch.Lease{}, err
 	}
+	t.Claims(seen)
+	t.sayNotHeeded(seen)
 	position := t.toCommit(seen)
 	number, err := t.s.commits.confirm(ctx, t, id, position)
 	if err != nil {

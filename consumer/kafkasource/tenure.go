@@ -103,14 +103,18 @@ func (t *tenure) unpublished() (committed, bool) {
 	if !ok {
 		return committed{}, false
 	}
-	if theirs, stays := t.Theirs(at); stays {
-		if t.ToSay(at) {
-			t.s.log.Warn("the group has committed more through other consumers than the sink has applied; the sink's position counts, and the group's stays until it is passed",
-				"topic", t.topic, "partition", t.number, "committed", theirs, "next", at.Next)
-		}
+	t.sayNotHeeded(at)
+	if _, stays := t.Theirs(at); stays {
 		return committed{}, false
 	}
 	return committedOf(at), true
+}
+
+// sayNotHeeded says, once, that what others have committed is not where we are.
+func (t *tenure) sayNotHeeded(at epoch.Fence) {
+	if theirs, say := t.ToSay(at); say {
+		t.s.log.Warn(tenures.NotHeeded, "topic", t.topic, "partition", t.number, "committed", theirs, "next", at.Next, "remedy", tenures.Remedy)
+	}
 }
 
 // publishedAs takes note of what the group has taken.

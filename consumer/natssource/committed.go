@@ -137,11 +137,10 @@ func (t *tenure) learn(ctx context.Context) error {
 // mayPublish reports whether a position may take the place of what the group
 // had published through others (R8).
 func (t *tenure) mayPublish(at epoch.Fence) bool {
-	theirs, stays := t.Theirs(at)
-	if stays && t.ToSay(at) {
-		t.s.log.Warn("the group has published a higher position through others than the sink has applied; the sink's position counts, and the group's stays until it is passed",
-			"stream", t.stream, "partition", t.number, "committed", theirs, "next", at.Next)
+	if theirs, say := t.ToSay(at); say {
+		t.s.log.Warn(tenures.NotHeeded, "stream", t.stream, "partition", t.number, "committed", theirs, "next", at.Next, "remedy", tenures.Remedy)
 	}
+	_, stays := t.Theirs(at)
 	return !stays
 }
 

@@ -33,6 +33,7 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (revision, error
 		return 0, err // its position means nothing here
 	}
 	t.Mirror(seen)
+	t.Claims(seen)
 	ctx, cancel := t.UntilLost(ctx)
 	defer cancel()
 	rev, err := t.renew(ctx)

@@ -17,7 +17,8 @@ type Position struct {
 	published *epoch.Offset // what the source has, as far as we know
 	learnt    bool          // what others had committed
 	theirs    *epoch.Offset // that, until ours has passed it
-	said      bool          // that ours is below theirs
+	claimed   epoch.Fence   // as it was when the sink was about to claim it; zero before
+	said      bool          // that theirs is not where ours is
 }
 
 // Mirror is a [consumer.Tenure]'s.
@@ -32,6 +33,13 @@ func (p *Position) Newest() (at epoch.Fence, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.at, p.known
+}
+
+// Claims notes the fence that the sink is about to claim.
+func (p *Position) Claims(seen epoch.Fence) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.claimed = seen
 }
 
 // Unpublished is Newest, if the source has not been told of its position.
@@ -74,15 +82,25 @@ func (p *Position) Theirs(at epoch.Fence) (theirs epoch.Offset, stays bool) {
 	return *p.theirs, true
 }
 
-// ToSay reports, once, that a claimed fence is below what others had committed.
-func (p *Position) ToSay(at epoch.Fence) bool {
-	_, stays := p.Theirs(at)
+// ToSay reports, once, that what others had committed is not heeded: it is above a
+// position of ours, or not where the fence was that we claimed.
+func (p *Position) ToSay(at epoch.Fence) (theirs epoch.Offset, say bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	say := stays && at.Epoch > 0 && !p.said
-	p.said = p.said || say
-	return say
+	if p.theirs == nil || p.said {
+		return 0, false
+	}
+	above := at.Epoch > 0 && at.Next < *p.theirs
+	elsewhere := p.claimed.Epoch > 0 && p.claimed.Next != *p.theirs
+	p.said = above || elsewhere
+	return *p.theirs, p.said
 }
+
+// NotHeeded is the line in the log for it, and Remedy what a person can do.
+const (
+	NotHeeded = "others have set the position that the group has committed, and that changes nothing: the sink's position counts"
+	Remedy    = "to begin elsewhere, stop the group and set the position in the sink's fence"
+)
 
 // Published notes that the source has taken a position of ours.
 func (p *Position) Published(at epoch.Offset) {

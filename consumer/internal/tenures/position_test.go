@@ -40,12 +40,44 @@ func TestWhatOthersHadCommittedStaysUntilOursHasPassedIt(t *testing.T) {
 			if theirs, stays := p.Theirs(c.fence); stays != c.stays || stays && theirs != 100 {
 				t.Errorf("Theirs = %d, %v; want it to stay: %v", theirs, stays, c.stays)
 			}
-			if p.ToSay(c.fence) != (c.stays && c.fence.Epoch > 0) || p.ToSay(c.fence) {
+			say, again := toSay(&p, c.fence), toSay(&p, c.fence)
+			if say != (c.stays && c.fence.Epoch > 0) || again {
 				t.Error("that ours is below is to be said once")
 			}
 			p.Published(100)
 			if _, stays := p.Theirs(at(1, 1)); stays {
 				t.Error("a position of ours was published, and theirs stays")
+			}
+		})
+	}
+}
+
+func toSay(p *tenures.Position, at epoch.Fence) bool {
+	_, say := p.ToSay(at)
+	return say
+}
+
+func TestThatOthersHaveSetThePositionElsewhereIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		claimed, mirrored epoch.Fence
+		say               bool
+	}{
+		"below":        {at(3, 101), at(4, 101), true},
+		"above":        {at(3, 99), at(4, 99), true},
+		"where we are": {at(3, 100), at(4, 105), false},
+		"where we began, and have gone on from it": {at(0, 0), at(1, 105), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var p tenures.Position
+			p.Claims(c.claimed)
+			if toSay(&p, c.claimed) {
+				t.Error("before anything is known of others")
+			}
+			learn(t, &p, 100)
+			if toSay(&p, c.mirrored) != c.say || toSay(&p, c.mirrored) {
+				t.Errorf("said, and said once: want %v", c.say)
 			}
 		})
 	}
