@@ -3,8 +3,12 @@ package pgsink_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -56,11 +60,25 @@ func (w *wire) one(c *pgxpool.Config) {
 
 type wireConn struct {
 	net.Conn
-	wire *wire
-	last []byte // what is still read after the cut
+	wire    *wire
+	cutting atomic.Bool
+	reading sync.Mutex // held while anyone reads
+	last    []byte     // what is still read after the cut
 }
 
+// Read gives way to a cut: pgx begins to read when a Write takes long.
 func (c *wireConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.read(b)
+		if n > 0 || !c.cutting.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+	}
+}
+
+func (c *wireConn) read(b []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
 	if len(c.last) > 0 {
 		n := copy(b, c.last)
 		c.last = c.last[n:]
@@ -80,6 +98,11 @@ func (c *wireConn) Write(b []byte) (int, error) {
 		_ = c.Close()
 		return len(b), nil // as a kernel says that has it in a buffer
 	case cutAfter, cutWithin:
+		c.cutting.Store(true)
+		_ = c.SetReadDeadline(time.Now())
+		c.reading.Lock()
+		defer c.reading.Unlock()
+		_ = c.SetReadDeadline(time.Time{})
 		n, err := c.Conn.Write(b)
 		// The server answers when it is done: a batch is synced at its end.
 		var answer []byte

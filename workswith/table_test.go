@@ -1,0 +1,85 @@
+// Package workswith keeps the table of docs/works-with.md: each line names a test of
+// this module, and the version that it ran with.
+package workswith
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the table into docs/works-with.md")
+
+// library is one that users have, and the test that uses it.
+type library struct{ module, how, dir, test string }
+
+var libraries = []library{
+	{"github.com/riverqueue/river", "`client.InsertTx(ctx, pgsink.AsPgxTx(tx), …)`: a job for each message, exactly once, through freezes and kills", "river", "TestEachMessageHasOneRiverJobThroughFreezesAndKills"},
+	{"gorm.io/gorm", "`gorm.Open(postgres.New(postgres.Config{Conn: db}))`", "orm", both},
+	{"github.com/uptrace/bun", "`bun.NewDB(db, pgdialect.New())`", "orm", both},
+	{"github.com/jmoiron/sqlx", "`sqlx.NewDb(db, \"pgx\")`", "orm", both},
+	{"entgo.io/ent", "`ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db)))`; the test uses the driver, without generated code", "orm", both},
+	{"github.com/Masterminds/squirrel", "`RunWith(db)`", "orm", both},
+	{"github.com/doug-martin/goqu/v9", "`goqu.New(\"postgres\", db)`", "orm", both},
+}
+
+// both are two tests, one for each sink.
+const both = "TestLibrariesWriteExactlyOnceThroughPgsink, TestLibrariesWriteExactlyOnceThroughSqlsink"
+
+const page = "../docs/works-with.md"
+
+var table = regexp.MustCompile(`(?s)(<!-- the table: .*? -->\n).*?(<!-- end -->)`)
+
+func TestTheTableSaysWhatIsTestedAndWithWhichVersion(t *testing.T) {
+	mod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	lines.WriteString("| library | version | in a handler | tests in `workswith/` |\n|---|---|---|---|\n")
+	for _, l := range libraries {
+		version := regexp.MustCompile(`(?m)^\s*`+regexp.QuoteMeta(l.module)+` (v\S+)$`).FindSubmatch(mod) // what is used directly has no comment
+		if version == nil {
+			t.Fatalf("go.mod does not require %s directly", l.module)
+		}
+		var tests []string
+		for test := range strings.SplitSeq(l.test, ", ") {
+			wantTest(t, l.dir, test)
+			tests = append(tests, "`"+test+"`")
+		}
+		fmt.Fprintf(&lines, "| `%s` | %s | %s | `%s`: %s |\n", l.module, version[1], l.how, l.dir, strings.Join(tests, ", "))
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := table.ReplaceAllString(string(text), "${1}"+strings.ReplaceAll(lines.String(), "$", "$$")+"${2}")
+	if want == string(text) && table.Match(text) {
+		return
+	}
+	if !*update {
+		t.Fatal("the table is out of date: cd workswith && go test . -update")
+	}
+	if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantTest fails the test unless there is one of that name.
+func wantTest(t *testing.T, dir, name string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), "func "+name+"(") {
+			return
+		}
+	}
+	t.Errorf("%s has no test %s", dir, name)
+}
