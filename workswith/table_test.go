@@ -42,7 +42,7 @@ func TestTheTableSaysWhatIsTestedAndWithWhichVersion(t *testing.T) {
 	var lines strings.Builder
 	lines.WriteString("| library | version | in a handler | tests in `workswith/` |\n|---|---|---|---|\n")
 	for _, l := range libraries {
-		version := regexp.MustCompile(`(?m)^\s*`+regexp.QuoteMeta(l.module)+` (v\S+)$`).FindSubmatch(mod) // what is used directly has no comment
+		version := regexp.MustCompile(`(?m)^\s*` + regexp.QuoteMeta(l.module) + ` (v\S+)$`).FindSubmatch(mod) // what is used directly has no comment
 		if version == nil {
 			t.Fatalf("go.mod does not require %s directly", l.module)
 		}

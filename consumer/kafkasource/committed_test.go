@@ -19,9 +19,9 @@ func TestThatTheGroupsOffsetWasSetByOthersIsSaidWhenThePartitionIsClaimed(t *tes
 		claimed   epoch.Epoch // by the fence that is there
 		lines     int
 	}{
-		"to the beginning":                        {0, 4, 1},
-		"to the end":                              {20, 4, 1},
-		"to where we are":                         {12, 4, 0},
+		"to the beginning": {0, 4, 1},
+		"to the end":       {20, 4, 1},
+		"to where we are":  {12, 4, 0},
 		"before the partition was claimed at all": {0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

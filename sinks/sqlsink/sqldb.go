@@ -24,13 +24,13 @@ func (t sqlTx) Exec(ctx context.Context, query string, args []driver.NamedValue)
 }
 
 func (t sqlTx) Query(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	r, err := t.tx.QueryContext(ctx, query, values(args)...)
+	r, err := t.tx.QueryContext(ctx, query, values(args)...) //nolint:rowserrcheck // sqlRows.Next asks
 	if err != nil {
 		return nil, err
 	}
 	names, err := r.Columns()
 	if err != nil {
-		_ = r.Close()
+		_ = r.Close() //nolint:sqlclosecheck // otherwise whoever reads them closes them
 		return nil, err
 	}
 	return &sqlRows{Rows: r, names: names}, nil

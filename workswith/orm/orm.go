@@ -44,7 +44,7 @@ var Libraries = map[string]func(ctx context.Context, db *sql.DB, postgres bool, 
 
 // Gorm writes through gorm.io/gorm. Create and Transaction are savepoints.
 func Gorm(ctx context.Context, db *sql.DB, onPostgres bool, o Order) error {
-	var d gorm.Dialector = sqlite.New(sqlite.Config{Conn: db})
+	d := sqlite.New(sqlite.Config{Conn: db})
 	if onPostgres {
 		d = postgres.New(postgres.Config{Conn: db})
 	}
