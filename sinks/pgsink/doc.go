@@ -78,7 +78,8 @@
 //
 // # What a handler may do
 //
-// Anything that SQL can do in a transaction, savepoints too. A COMMIT or
+// Anything that SQL can do in a transaction, savepoints too, through a [Tx], through a
+// pgx.Tx ([AsPgxTx]) or through database/sql ([OpenDB]). A COMMIT or
 // ROLLBACK of its own is found out: the Commit is then [epoch.ErrTxEndedByHandler], and
 // what the handler committed stays. Its effects on other connections are not
 // fenced; the epoch that it gets is for those.
