@@ -2,6 +2,7 @@ package kafkasource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -70,19 +71,14 @@ func (s *Source) nextGenLease(ctx context.Context) (lease, error) {
 	if err == nil && len(resp.Resources) == 1 {
 		err = kerr.ErrorForCode(resp.Resources[0].ErrorCode)
 	}
-	if err != nil {
-		s.log.Info("the broker does not tell the group's session timeout; taking the client's", "session_timeout", l.session, "err", err)
-		return l, nil
+	if err == nil {
+		err = l.read(resp)
 	}
-	for _, r := range resp.Resources {
-		for _, c := range r.Configs {
-			switch c.Name {
-			case "consumer.session.timeout.ms":
-				setMillis(&l.session, c.Value)
-			case "consumer.heartbeat.interval.ms":
-				setMillis(&l.heartbeat, c.Value)
-			}
-		}
+	if err != nil {
+		s.log.Warn("the broker does not tell the group's session timeout, so the client's is taken; where the broker's is shorter, a process that is cut off goes on after the group has given its partitions away, and is refused only when it commits",
+			"session_timeout", l.session, "heartbeat_interval", l.heartbeat, "err", err,
+			"remedy", "allow this user DESCRIBE_CONFIGS on the group, or set kgo.SessionTimeout and kgo.HeartbeatInterval to what the broker has")
+		return l, nil
 	}
 	if err := l.check(s.set.DrainTimeout); err != nil {
 		return l, fmt.Errorf("kafkasource: group %q as the broker configures it: %w", s.set.Group, err)
@@ -90,13 +86,37 @@ func (s *Source) nextGenLease(ctx context.Context) (lease, error) {
 	return l, nil
 }
 
-func setMillis(d *time.Duration, v *string) {
+// read takes over what the broker says, if it says both.
+func (l *lease) read(resp *kmsg.DescribeConfigsResponse) error {
+	now := *l
+	now.session, now.heartbeat = 0, 0
+	for _, r := range resp.Resources {
+		for _, c := range r.Configs {
+			switch c.Name {
+			case "consumer.session.timeout.ms":
+				now.session = millis(c.Value)
+			case "consumer.heartbeat.interval.ms":
+				now.heartbeat = millis(c.Value)
+			}
+		}
+	}
+	if now.session == 0 || now.heartbeat == 0 {
+		return errors.New("its answer does not say")
+	}
+	*l = now
+	return nil
+}
+
+// millis is zero where v is no number of milliseconds.
+func millis(v *string) time.Duration {
 	if v == nil {
-		return
+		return 0
 	}
-	if ms, err := strconv.ParseInt(*v, 10, 32); err == nil && ms > 0 {
-		*d = time.Duration(ms) * time.Millisecond
+	ms, err := strconv.ParseInt(*v, 10, 32)
+	if err != nil || ms < 0 {
+		return 0
 	}
+	return time.Duration(ms) * time.Millisecond
 }
 
 // client makes one of the two clients. What the source decides comes last, so

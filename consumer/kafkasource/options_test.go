@@ -1,7 +1,9 @@
 package kafkasource
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"math"
 	"strings"
 	"testing"
@@ -126,9 +128,19 @@ func TestUnderKIP848TheBrokerSaysHowLongASessionLasts(t *testing.T) {
 	})
 	virtually(t, 1, func(r *rig) { // without the permission to ask
 		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeConfigs}, Err: kerr.GroupAuthorizationFailed, Count: -1})
-		_, one, _ := r.hold(with(protocols[2].opts...), with(kgo.SessionTimeout(20*time.Second)))
+		var said bytes.Buffer
+		_, one, run := r.hold(with(protocols[2].opts...), with(kgo.SessionTimeout(20*time.Second)),
+			func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 		if one.Term() != 18*time.Second {
 			r.Errorf("the term is %v, want nine tenths of the client's 20s", one.Term())
+		}
+		if err := run.stop(); err != nil {
+			r.Error(err)
+		}
+		for _, want := range []string{"level=WARN", "session_timeout=20s", "DESCRIBE_CONFIGS", "kgo.SessionTimeout"} {
+			if !strings.Contains(said.String(), want) {
+				r.Errorf("the log lacks %q:\n%s", want, &said)
+			}
 		}
 	})
 }
