@@ -24,6 +24,7 @@ var libraries = []library{
 	{"github.com/jmoiron/sqlx", "`sqlx.NewDb(db, \"pgx\")`", "orm", both},
 	{"entgo.io/ent", "`ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db)))`; the test uses the driver, without generated code", "orm", both},
 	{"github.com/Masterminds/squirrel", "`RunWith(db)`", "orm", both},
+	{"github.com/glebarez/go-sqlite", "the driver under `sqlsink`, and `&sqlite.Dialector{Conn: db}` of glebarez/sqlite for gorm; not in one program with modernc.org/sqlite, which registers the same name", "orm", "TestLibrariesWriteExactlyOnceThroughSqlsink"},
 	{"github.com/doug-martin/goqu/v9", "`goqu.New(\"postgres\", db)`", "orm", both},
 }
 

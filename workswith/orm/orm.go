@@ -15,12 +15,12 @@ import (
 	"github.com/doug-martin/goqu/v9"
 	_ "github.com/doug-martin/goqu/v9/dialect/postgres" // its dialects
 	_ "github.com/doug-martin/goqu/v9/dialect/sqlite3"
+	"github.com/glebarez/sqlite"
 	"github.com/jmoiron/sqlx"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 	"gorm.io/driver/postgres"
-	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 )
@@ -44,7 +44,7 @@ var Libraries = map[string]func(ctx context.Context, db *sql.DB, postgres bool, 
 
 // Gorm writes through gorm.io/gorm. Create and Transaction are savepoints.
 func Gorm(ctx context.Context, db *sql.DB, onPostgres bool, o Order) error {
-	d := sqlite.New(sqlite.Config{Conn: db})
+	var d gorm.Dialector = &sqlite.Dialector{Conn: db}
 	if onPostgres {
 		d = postgres.New(postgres.Config{Conn: db})
 	}

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/glebarez/go-sqlite" // the driver sqlite; glebarez/sqlite and modernc.org/sqlite register the same name
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
