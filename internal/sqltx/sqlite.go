@@ -15,7 +15,7 @@ import (
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
 // driver whose errors have a method Code() int that returns SQLite's result
-// code will do as well.
+// code will do as well, such as github.com/glebarez/go-sqlite; others are refused.
 var SQLite Dialect = sqlite{}
 
 type sqlite struct{}
@@ -44,7 +44,17 @@ func (sqlite) Settings(ctx context.Context, q Querier) error {
 		return fmt.Errorf("the file's journal mode is %q; several processes need WAL: "+
 			"add _pragma=journal_mode(WAL) to the data source name, on a local disk", mode)
 	}
-	return nil
+	// What an error means decides whether anything is committed.
+	err := q.QueryRowContext(ctx, `SELECT epochfence_no_such_function()`).Scan(&mode)
+	var e interface{ Code() int }
+	if err == nil || errors.As(err, &e) && e.Code()&0xff == sqliteError {
+		return nil
+	}
+	if ctx.Err() != nil || errors.As(err, &e) {
+		return err
+	}
+	return fmt.Errorf("the errors of this driver do not tell SQLite's result code by a method Code() int, as this %T: "+
+		"use modernc.org/sqlite or github.com/glebarez/go-sqlite (github.com/mattn/go-sqlite3 will not do)", err)
 }
 
 // Begin takes the file's write lock at once. A deferred transaction would take it
