@@ -1,6 +1,8 @@
 package memsource
 
 import (
+	"bytes"
+	"cmp"
 	"slices"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -25,15 +27,25 @@ type part struct {
 func newPart() *part { return &part{epochs: []epoch.Offset{0}} }
 
 func (p *part) add(m consumer.Message) {
+	m = copied(m)
 	m.Offset = p.end
 	p.messages = append(p.messages, m)
 	p.end++
 }
 
+// copied shares no bytes with m: what a broker has nobody changes.
+func copied(m consumer.Message) consumer.Message {
+	m.Key, m.Value, m.Headers = bytes.Clone(m.Key), bytes.Clone(m.Value), slices.Clone(m.Headers)
+	for i := range m.Headers {
+		m.Headers[i].Value = bytes.Clone(m.Headers[i].Value)
+	}
+	return m
+}
+
 // index is that of the first message at or above the offset.
 func (p *part) index(at epoch.Offset) int {
 	i, _ := slices.BinarySearchFunc(p.messages, at, func(m consumer.Message, at epoch.Offset) int {
-		return int(m.Offset - at)
+		return cmp.Compare(m.Offset, at)
 	})
 	return i
 }
@@ -102,15 +114,15 @@ func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) (b co
 		return b, false, nil
 	}
 	first := p.index(at)
-	last, bytes := first, 0
-	for last < len(p.messages) && last-first < maxSlice && bytes < maxSliceBytes {
-		bytes += len(p.messages[last].Key) + len(p.messages[last].Value)
+	last, size := first, 0
+	for last < len(p.messages) && last-first < maxSlice && size < maxSliceBytes {
+		size += len(p.messages[last].Key) + len(p.messages[last].Value)
 		last++
 	}
-	// A copy: the reader keeps it while the log changes.
-	b.Messages = slices.Clone(p.messages[first:last])
-	b.Marks = make([]epoch.Mark, len(b.Messages))
-	for i := range b.Messages {
+	b.Messages = make([]consumer.Message, last-first)
+	b.Marks = make([]epoch.Mark, last-first)
+	for i, m := range p.messages[first:last] {
+		b.Messages[i] = copied(m)
 		b.Messages[i].Partition = of
 		b.Marks[i] = p.mark(b.Messages[i].Offset)
 	}

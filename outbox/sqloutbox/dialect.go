@@ -22,7 +22,7 @@ type Dialect interface {
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
 // driver whose errors have a method Code() int that returns SQLite's result
-// code will do as well.
+// code will do as well, such as github.com/glebarez/go-sqlite; others are refused.
 var SQLite Dialect = sqlite{}
 
 //go:embed migrations/sqlite/*.sql
