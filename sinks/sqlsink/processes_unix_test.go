@@ -27,7 +27,6 @@ const (
 	fileVar = "SQLSINK_TEST_FILE"
 
 	numberVar = "SQLSINK_TEST_NUMBER" // of a partition
-	slowVar   = "SQLSINK_TEST_SLOW"   // how long a handler takes
 )
 
 func TestMain(m *testing.M) {
@@ -53,7 +52,7 @@ func partition(n int) epoch.Origin {
 // work is a worker's main. It says on its standard output what it has come to,
 // and goes on when it reads a line.
 func work(role, file string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	db, err := sql.Open("sqlite", dsn(file))
 	if err != nil {
