@@ -36,7 +36,9 @@ func worker(work func(context.Context, *Stage) error) int {
 	defer stop()
 	// Without its parent a worker is of no use to anyone, and ending like a
 	// crash is safe.
-	stage, err := newStage(os.Stdin, os.Stdout, func() { os.Exit(1) })
+	reports := os.Stdout
+	os.Stdout = os.Stderr // a library that prints, as River's logger does, must not spoil the reports
+	stage, err := newStage(os.Stdin, reports, func() { os.Exit(1) })
 	if err == nil {
 		err = work(ctx, stage)
 	}

@@ -3,6 +3,7 @@ package show
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -56,15 +57,11 @@ func startProcess(n int, config any, on func(*process, report)) (*process, error
 	}
 	p.stdin, p.orders = in, json.NewEncoder(in)
 	go func() {
-		for reports := json.NewDecoder(out); ; {
-			var r report
-			if reports.Decode(&r) != nil {
-				break
-			}
-			on(p, r)
+		err := p.read(out, on)
+		if err != nil {
+			_ = cmd.Process.Kill()
 		}
-		_, _ = io.Copy(io.Discard, out)
-		p.err = cmd.Wait()
+		p.err = errors.Join(err, cmd.Wait())
 		close(p.exited)
 	}()
 	if err := p.orders.Encode(config); err != nil {
@@ -72,6 +69,21 @@ func startProcess(n int, config any, on func(*process, report)) (*process, error
 		return nil, fmt.Errorf("show: configure worker %d: %w", n, err)
 	}
 	return p, nil
+}
+
+// read hands the reports to on until there are no more.
+func (p *process) read(out io.Reader, on func(*process, report)) error {
+	for reports := json.NewDecoder(out); ; {
+		var r report
+		err := reports.Decode(&r)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // it has ended, perhaps in the middle of a report
+			return nil
+		case err != nil:
+			return fmt.Errorf("it wrote what is no report: %w", err)
+		}
+		on(p, r)
+	}
 }
 
 // kill ends it at once, frozen or not, and waits for that.

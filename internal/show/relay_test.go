@@ -144,6 +144,12 @@ func TestAHelperThatEndsByItselfIsAnErrorWithItsLastWords(t *testing.T) {
 	}
 }
 
+func TestAProcessWhoseReportsCannotBeReadIsEndedWithTheReason(t *testing.T) {
+	if _, err := StartHelper(t.Context(), puppetConfig{Noise: true}); err == nil || !strings.Contains(err.Error(), "it wrote what is no report") {
+		t.Errorf("error is %v", err)
+	}
+}
+
 func TestWhatIsAwaitedElsewhereFailsWithItsErrorAndWithoutProgress(t *testing.T) {
 	c, broken := NewCrew(nil), errors.New("broken")
 	left := []int{3, 2, 0}
