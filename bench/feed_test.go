@@ -17,7 +17,7 @@ type feed struct {
 	drain   chan struct{}
 }
 
-func (f *feed) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+func (f *feed) Run(ctx context.Context, _ func(error), own func(context.Context, consumer.Tenure)) error {
 	stop := context.AfterFunc(ctx, func() { close(f.drain) })
 	defer stop()
 	own(context.WithoutCancel(ctx), f)

@@ -23,8 +23,8 @@ import (
 // batch before it ends behind it, or one without messages comes in between.
 type marking struct{ consumer.Source }
 
-func (m marking) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
-	return m.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { own(ctx, markingTenure{t}) })
+func (m marking) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	return m.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(ctx, markingTenure{t}) })
 }
 
 type markingTenure struct{ consumer.Tenure }

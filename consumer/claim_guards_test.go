@@ -166,8 +166,8 @@ type refusingTenure struct {
 	asked *int
 }
 
-func (s refusing) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
-	return s.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { own(ctx, refusingTenure{t, s.asked}) })
+func (s refusing) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	return s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(ctx, refusingTenure{t, s.asked}) })
 }
 
 func (t refusingTenure) Confirm(context.Context, epoch.Fence) (epoch.Lease, error) {

@@ -6,12 +6,29 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Event is one of [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
-// [Drained], [Lost], [Retried], [Overdue] and [WentBack]. More may be added.
+// Event is one of [Joined] and [Left], which are about the process, and [Granted],
+// [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed], [Drained], [Lost],
+// [Retried], [Overdue] and [WentBack], which are about a partition. More may be added.
+// [Status] makes of them what is so now.
 //
-// A tenure ends with Drained or Lost. A Next of -1 means that this process has
-// not claimed the partition yet.
+// A tenure begins with Granted and ends with Drained or Lost. A Next of -1 means that
+// this process has not claimed the partition yet.
 type Event interface{ event() }
+
+// Joined: this process is a member of the group. It may be granted no partition, where
+// others have them all.
+type Joined struct{}
+
+// Left: this process is not a member of the group, or not as far as it knows. It
+// joins again by itself as long as [Run] runs.
+type Left struct {
+	Cause error // nil when Run has ended in good order
+}
+
+// Granted: the source has granted this process a partition. It is claimed next.
+type Granted struct {
+	Partition epoch.Partition
+}
 
 // Claimed: this process has claimed a partition and starts at Fence.Next.
 type Claimed struct {
@@ -66,6 +83,14 @@ type Halted struct {
 	RetryIn   time.Duration
 }
 
+// Resumed: a partition that was reported as Halted is well again, and has nothing to
+// apply. One that has is reported as Claimed or Advanced.
+type Resumed struct {
+	Partition epoch.Partition
+	Epoch     epoch.Epoch
+	Next      epoch.Offset
+}
+
 // Drained: the partition was given back with its position at Next.
 type Drained struct {
 	Partition epoch.Partition
@@ -101,12 +126,16 @@ type Retried struct {
 	RetryIn   time.Duration
 }
 
+func (Joined) event()   {}
+func (Left) event()     {}
+func (Granted) event()  {}
 func (Claimed) event()  {}
 func (Advanced) event() {}
 func (Stale) event()    {}
 func (WentBack) event() {}
 func (InDoubt) event()  {}
 func (Halted) event()   {}
+func (Resumed) event()  {}
 func (Drained) event()  {}
 func (Lost) event()     {}
 func (Overdue) event()  {}

@@ -25,13 +25,15 @@ import (
 // gives that to one process at a time, and takes it back when the process dies.
 type FileSource struct{ Path string }
 
-// Run waits for the lease, and calls own once it has it.
-func (s *FileSource) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+// Run waits for the lease, and calls own once it has it. Everybody who waits is in
+// the group.
+func (s *FileSource) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	lock, err := os.OpenFile(s.Path+".lock", os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return fmt.Errorf("filesource: %w", err)
 	}
 	defer lock.Close() // which gives the lease back
+	joined(nil)
 	for err = syscall.EWOULDBLOCK; errors.Is(err, syscall.EWOULDBLOCK); {
 		select {
 		case <-time.After(10 * time.Millisecond):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -52,6 +53,31 @@ func ExampleBatches() {
 		consumer.Options{MaxBatch: 3, Logger: noLog})
 	fmt.Println(sink.List("batches"), err)
 	// Output: [a+b+c d+e] <nil>
+}
+
+// A readiness probe: the process is a member of its group and has claimed what it
+// was granted, which may be nothing.
+func ExampleStatus() {
+	log := memsource.New("orders", 1)
+	log.Append(0, "a chair")
+	var status consumer.Status
+	http.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := status.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+	handle := func(context.Context, *memsink.Tx, consumer.Message, epoch.Epoch) error {
+		fmt.Println(status.Ready())
+		return nil
+	}
+	fmt.Println(status.Ready())
+	err := consumer.Run(log.UntilApplied(context.Background()), log.Member("a"), memsink.New(), consumer.Each(handle),
+		consumer.Options{Observe: status.Observe, Logger: noLog})
+	fmt.Println(err)
+	// Output:
+	// consumer: not a member of the group
+	// <nil>
+	// <nil>
 }
 
 // A message that no retry will help goes to OnFailure, in a fenced transaction

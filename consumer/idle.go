@@ -150,7 +150,9 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 		}
 		if err != nil {
 			p.breakClaim(foundOut(err))
+			continue
 		}
+		p.owner.resumed()
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 // later, as a consumer does whose position was reset behind its back.
 type forgetful struct{ consumer.Source }
 
-func (s forgetful) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
-	return s.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { own(ctx, forgetfulTenure{t}) })
+func (s forgetful) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	return s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(ctx, forgetfulTenure{t}) })
 }
 
 type forgetfulTenure struct{ consumer.Tenure }

@@ -58,6 +58,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		retries: backoff.New(r.RetryMin, r.RetryMax),
 	}
 	o.pending = newPending(ctx, o)
+	r.Observe(Granted{Partition: p})
 	defer r.unpin(o.loop)
 	defer r.troubles.left(p)
 	defer o.dropClaim()

@@ -24,6 +24,7 @@ type pending[TX any] struct {
 	bisect bisection   // of the messages from fence.Next on
 	still  standstill
 	begun  bool // the first message of all was compared with the position
+	stands bool // was reported as Halted, and has not gone on since
 
 	// The loop's alone.
 	state   pendingState

@@ -24,6 +24,7 @@ func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 		level = slog.LevelDebug // one of many, perhaps
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
+	o.stands = false
 	o.run.Observe(Claimed{Fence: got, Seen: seen, Took: took})
 }
 
@@ -133,7 +134,7 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration 
 		return in
 	default:
 		o.trouble(slog.LevelWarn, notClaimed, err, "retry_in", in)
-		o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+		o.observeHalt(err, in)
 		return in
 	}
 }
@@ -152,7 +153,7 @@ func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args .
 func (o *ownership[TX]) halted(err error) time.Duration {
 	in := o.halts.Next()
 	o.trouble(slog.LevelError, "halted", err, "next", o.next(), "retry_in", in)
-	o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+	o.observeHalt(err, in)
 	return in
 }
 
@@ -163,6 +164,7 @@ func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Durati
 	default:
 	}
 	o.tenure.Mirror(now)
+	o.stands = false
 	failed := 0
 	if did.failed != nil {
 		failed = 1
@@ -218,12 +220,28 @@ func (o *ownership[TX]) standsStill(err error, took, in time.Duration) {
 		return
 	}
 	o.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(o.still.since), "err", err)
-	o.run.Observe(Halted{Partition: o.partition, Next: next, Err: err, RetryIn: in})
+	o.observeHalt(err, in)
 }
 
 func (o *ownership[TX]) haltedForGood(err error) {
 	o.logger.Error("halted until restarted", "next", o.next(), "err", err)
-	o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err})
+	o.observeHalt(err, 0)
+}
+
+// observeHalt is of a partition that is tried again after in, or not at all.
+func (o *ownership[TX]) observeHalt(err error, in time.Duration) {
+	o.stands = true
+	o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+}
+
+// resumed reports a partition that has nothing to apply and is as it should be.
+func (o *ownership[TX]) resumed() {
+	if !o.stands {
+		return
+	}
+	o.stands = false
+	o.run.troubles.well(o.partition)
+	o.run.Observe(Resumed{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.fence.Next})
 }
 
 func (o *ownership[TX]) lost(cause error) {

@@ -69,8 +69,8 @@ type readingTenure struct {
 	s reading
 }
 
-func (s reading) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
-	return s.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { own(ctx, readingTenure{t, s}) })
+func (s reading) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	return s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(ctx, readingTenure{t, s}) })
 }
 
 func (t readingTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
@@ -238,8 +238,8 @@ func TestAConfirmationOfAnotherPartitionIsRefused(t *testing.T) {
 type crossed struct{ consumer.Source }
 type crossedTenure struct{ consumer.Tenure }
 
-func (s crossed) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
-	return s.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { own(ctx, crossedTenure{t}) })
+func (s crossed) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	return s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(ctx, crossedTenure{t}) })
 }
 func (t crossedTenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 	l, err := t.Tenure.Confirm(ctx, seen)

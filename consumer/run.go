@@ -75,7 +75,8 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	over := make(chan struct{})
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
-	err := source.Run(ctx, func(ctx context.Context, t Tenure) {
+	m := &membership{observe: r.Observe}
+	err := source.Run(ctx, m.is, func(ctx context.Context, t Tenure) {
 		if !r.tenures.enter() {
 			return // after its Run has returned, a source must grant nothing
 		}
@@ -89,6 +90,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 		close(l.closed)
 	}
 	r.running.Wait()
+	m.over(err)
 
 	var fatal *fatalError
 	if errors.As(context.Cause(ctx), &fatal) {

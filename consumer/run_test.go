@@ -278,9 +278,9 @@ type belated struct {
 	again chan bool // whether that tenure was looked at
 }
 
-func (s belated) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+func (s belated) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	var tenure touchy
-	err := s.Source.Run(ctx, func(ctx context.Context, t consumer.Tenure) { tenure.Tenure = t; own(ctx, t) })
+	err := s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { tenure.Tenure = t; own(ctx, t) })
 	go func() {
 		<-time.After(time.Second)
 		own(context.Background(), &tenure)

@@ -17,11 +17,16 @@ type Source interface {
 	// after Run has returned. If own returns early the source gives the partition up,
 	// or, where it cannot, leaves it idle until it is lost.
 	//
+	// joined is told nil when this process has become a member of the group, which
+	// may grant it partitions or none, and the reason when it is not a member any
+	// more, or not as far as it knows. It may be told the same again. It does not
+	// block, and calls of it do not overlap.
+	//
 	// When ctx ends, Run revokes all partitions, waits for own to return, bounded in
 	// time, releases the leases and returns nil. An error means that the source
 	// cannot go on at all: it could not be reached at start, lacks a topic, refused
 	// us, or this member was fenced for good. Run is called once.
-	Run(ctx context.Context, own func(ctx context.Context, t Tenure)) error
+	Run(ctx context.Context, joined func(err error), own func(ctx context.Context, t Tenure)) error
 }
 
 // Tenure is one process's time with one partition. It ends in one of two ways:

@@ -126,7 +126,7 @@ func TestTheExamplesSourceConfirmsNothingOnceItsLockIsReplaced(t *testing.T) {
 			t.Errorf("Confirm beside another's lock file = %v", err)
 		}
 	}
-	if err := (&FileSource{l.path}).Run(ctx, own); err != nil {
+	if err := (&FileSource{l.path}).Run(ctx, func(error) {}, own); err != nil {
 		t.Error(err)
 	}
 }

@@ -41,6 +41,10 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 		s.joined = now
 		s.contact.joined()
 	}
+	overdue := s.contact.overdue() // then otherwise when contact is back
+	if !overdue && !s.closing {
+		s.member(nil)
+	}
 	for topic, ps := range added {
 		for _, p := range ps {
 			sl := s.slots[topicPartition{topic, p}]
@@ -59,7 +63,7 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 			sl.tenure.Lose(errNewMember)
 		}
 	}
-	if !s.contact.overdue() { // otherwise when contact is back
+	if !overdue {
 		s.regrant(member)
 	}
 	s.log.Debug("assigned", "member", member, "generation", number, "added", added)
@@ -102,6 +106,16 @@ func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32
 	<-s.ready
 	for _, t := range s.release(ps) {
 		t.Lose(errRevoked)
+	}
+	s.notMember(errRevoked)
+}
+
+// notMember says that the group has let us go, or is about to.
+func (s *Source) notMember(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closing {
+		s.member(why)
 	}
 }
 
@@ -155,11 +169,13 @@ func (s *Source) held() []*tenure {
 
 // contactLost cancels everything: the group has given us up, or is about to.
 func (s *Source) contactLost(silent time.Duration) {
+	why := fmt.Errorf("the group's coordinator has acknowledged nothing for %v", silent.Round(time.Millisecond))
+	defer s.notMember(why)
 	ts := s.held()
 	if len(ts) == 0 {
+		s.log.Warn("lost contact with the group", "silent", silent)
 		return
 	}
-	why := fmt.Errorf("the group's coordinator has acknowledged nothing for %v", silent.Round(time.Millisecond))
 	s.log.Error("lost contact with the group; giving up all partitions", "silent", silent, "partitions", len(ts))
 	for _, t := range ts {
 		t.Lose(why)
@@ -182,7 +198,8 @@ func (s *Source) contactRegained() {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if now, _ := s.group.GroupMetadata(); now == member {
+		if now, _ := s.group.GroupMetadata(); now == member && !s.closing {
+			s.member(nil)
 			s.regrant(member)
 		}
 	}()
@@ -222,6 +239,7 @@ func (h groupHook) OnGroupManageError(err error) {
 		s.fail(fmt.Errorf("kafkasource: group %q does not take us in: %w", s.set.Group, err))
 	default:
 		s.log.Warn("not in the group; joining again", "err", err)
+		s.notMember(err)
 	}
 }
 

@@ -105,7 +105,7 @@ func TestRunIsCalledOnce(t *testing.T) {
 		s := r.source()
 		run := r.run(s, (&worker{sink: r.sink}).own)
 		r.until("claimed", func() bool { return len(r.sink.claims) == 1 })
-		if err := s.Run(r.Context(), nil); err == nil || !strings.Contains(err.Error(), "new Source") {
+		if err := s.Run(r.Context(), func(error) {}, nil); err == nil || !strings.Contains(err.Error(), "new Source") {
 			r.Errorf("a second Run = %v", err)
 		}
 		if err := run.stop(); err != nil {

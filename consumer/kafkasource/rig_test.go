@@ -126,7 +126,7 @@ func (r *rig) run(s *Source, own func(context.Context, consumer.Tenure)) *runnin
 	p := &running{rig: r, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.err = s.Run(ctx, own)
+		p.err = s.Run(ctx, func(error) {}, own)
 	}()
 	r.Cleanup(func() {
 		cancel()

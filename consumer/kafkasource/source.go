@@ -21,6 +21,7 @@ type Source struct {
 
 	started atomic.Bool
 	own     func(context.Context, consumer.Tenure)
+	member  func(err error) // what Run calls joined; with mu held
 	base    context.Context // outlives the context of Run, until all has been given back
 
 	cluster string
@@ -64,11 +65,11 @@ func New(o Options) (*Source, error) {
 // everything was given back, and an error when the cluster was not reached
 // within StartTimeout, when it refuses us, or when another process has taken
 // over our place as a static member.
-func (s *Source) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+func (s *Source) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	if s.started.Swap(true) {
 		return errors.New("kafkasource: Run was called before; make a new Source")
 	}
-	s.own = own
+	s.own, s.member = own, joined
 	base, end := context.WithCancel(s.set.values)
 	defer end()
 	s.base = context.WithoutCancel(ctx)

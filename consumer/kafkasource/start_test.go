@@ -30,7 +30,7 @@ import (
 func (r *rig) wantRefusal(s *Source, within time.Duration, words ...string) {
 	r.Helper()
 	began := time.Now()
-	err := s.Run(r.Context(), func(_ context.Context, t consumer.Tenure) { r.Errorf("granted %v", t.Origin()) })
+	err := s.Run(r.Context(), func(error) {}, func(_ context.Context, t consumer.Tenure) { r.Errorf("granted %v", t.Origin()) })
 	if err == nil {
 		r.Fatal("Run returned nil")
 	}
@@ -207,7 +207,7 @@ func TestTLSThatDoesNotFitIsAClearErrorSoon(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			began := time.Now()
-			err = s.Run(ctx, nil)
+			err = s.Run(ctx, func(error) {}, nil)
 			if err == nil || !strings.Contains(err.Error(), c.say) {
 				t.Errorf("%v, want it to speak of %s", err, c.say)
 			}
@@ -223,7 +223,7 @@ func TestTLSThatDoesNotFitIsAClearErrorSoon(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if err := s.Run(ctx, func(context.Context, consumer.Tenure) { cancel() }); err != nil || ctx.Err() == context.DeadlineExceeded {
+		if err := s.Run(ctx, func(error) {}, func(context.Context, consumer.Tenure) { cancel() }); err != nil || ctx.Err() == context.DeadlineExceeded {
 			t.Error(err, ctx.Err())
 		}
 	})

@@ -72,7 +72,7 @@ func (g *Group) Broker() *Broker { return g.broker }
 // its place, with all its partitions and at the same generation, and the other is
 // fenced for good: so does a static member of Kafka that restarts.
 func (g *Group) Member(name string) *Member {
-	return &Member{group: g, name: name, ended: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[topicPartition]*tenures.State{}}
+	return &Member{group: g, name: name, unread: make(chan struct{}, 1), told: make(chan struct{}), ended: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[topicPartition]*tenures.State{}}
 }
 
 // SetTerm changes the term of the leases granted from now on. It must be

@@ -36,6 +36,9 @@ type Member struct {
 	// The broker's lock guards the rest.
 	ctx     context.Context // of Run, without its end; nil before Run
 	own     func(context.Context, consumer.Tenure)
+	news    []error          // what Run has not told joined yet; nil is a yes
+	unread  chan struct{}    // there is news
+	told    chan struct{}    // closed when Run has said that the member has joined
 	early   []topicPartition // what a script granted before the member joined
 	tenures map[*tenure]struct{}
 	latest  map[topicPartition]*tenures.State // of each partition, over or not
@@ -59,28 +62,56 @@ func (m *Member) Group() *Group { return m.group }
 
 // Run is consumer.Source's. A topic of the group that does not exist is an
 // error.
-func (m *Member) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
-	joined, err := m.join(ctx, own)
-	for err == nil && !joined {
+func (m *Member) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	entered, err := m.join(ctx, own)
+	for err == nil && !entered {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-m.heard():
 		}
-		joined, err = m.join(ctx, own)
+		entered, err = m.join(ctx, own)
 	}
 	if err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-	case <-m.ended:
+	m.pass(joined)
+	close(m.told)
+	for {
+		select {
+		case <-m.unread:
+			m.pass(joined)
+			continue
+		case <-ctx.Done():
+		case <-m.ended:
+		}
+		return m.leave()
 	}
-	return m.leave()
+}
+
+// member notes that the member is one of the group, or why not.
+func (m *Member) member(err error) {
+	m.news = append(m.news, err)
+	select {
+	case m.unread <- struct{}{}:
+	default:
+	}
+}
+
+// pass tells joined what there is to tell, without the broker's lock: observers may
+// ask the broker for something.
+func (m *Member) pass(joined func(error)) {
+	m.group.broker.mu.Lock()
+	news := m.news
+	m.news = nil
+	m.group.broker.mu.Unlock()
+	for _, err := range news {
+		joined(err)
+	}
 }
 
 // join enters the group, unless the member is frozen.
-func (m *Member) join(ctx context.Context, own func(context.Context, consumer.Tenure)) (joined bool, err error) {
+func (m *Member) join(ctx context.Context, own func(context.Context, consumer.Tenure)) (entered bool, err error) {
 	g := m.group
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -117,6 +148,7 @@ func (m *Member) heard() <-chan struct{} {
 // there is one.
 func (m *Member) enter() {
 	g := m.group
+	m.member(nil)
 	if i := slices.IndexFunc(g.members, func(other *Member) bool { return other.name == m.name }); i >= 0 {
 		old := g.members[i]
 		held := g.heldBy(old)
@@ -276,6 +308,7 @@ func (m *Member) end(err error) {
 		return
 	}
 	m.err = err
+	m.member(err)
 	close(m.ended)
 	m.loseAll(err)
 }

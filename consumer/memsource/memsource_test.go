@@ -33,7 +33,7 @@ func start(t *testing.T, m *memsource.Member) *process {
 	ctx, stop := context.WithCancel(t.Context())
 	p := &process{Member: m, granted: make(chan held, 100), stop: stop, ended: make(chan error, 1)}
 	go func() {
-		p.ended <- m.Run(ctx, func(ctx context.Context, tn consumer.Tenure) {
+		p.ended <- m.Run(ctx, func(error) {}, func(ctx context.Context, tn consumer.Tenure) {
 			returned := make(chan struct{})
 			p.granted <- held{tn, ctx, func() { close(returned) }}
 			<-returned
@@ -372,17 +372,17 @@ func TestDeletedGroupStartsOverAtOne(t *testing.T) {
 
 func TestRunOfAMissingTopicOrASecondRunIsAnError(t *testing.T) {
 	m := memsource.NewBroker().Group("g", "orders").Member("a")
-	if err := m.Run(t.Context(), nil); err == nil {
+	if err := m.Run(t.Context(), func(error) {}, nil); err == nil {
 		t.Error("Run of a topic that does not exist returned nil")
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	m = memsource.New("orders", 1).Member("a")
 	own := func(context.Context, consumer.Tenure) {}
-	if err := m.Run(ctx, own); err != nil {
+	if err := m.Run(ctx, func(error) {}, own); err != nil {
 		t.Errorf("Run with a context that has ended = %v", err)
 	}
-	if err := m.Run(ctx, own); err == nil {
+	if err := m.Run(ctx, func(error) {}, own); err == nil {
 		t.Error("a second Run returned nil")
 	}
 }

@@ -100,7 +100,7 @@ func (g *Group) expire(m *Member) {
 	}
 	g.drop(m)
 	// Who hears of a loss hears of it before anyone else has the partition.
-	m.tell(func() { m.loseAll(errExpired) })
+	m.tell(func() { m.member(errExpired); m.loseAll(errExpired) })
 	g.resetAndRebalance()
 	m.tell(m.rejoin)
 }
@@ -142,7 +142,7 @@ func (g *Group) Delete() {
 	clear(g.positions)
 	clear(g.declined)
 	for _, m := range members {
-		m.tell(func() { m.loseAll(errDeleted) })
+		m.tell(func() { m.member(errDeleted); m.loseAll(errDeleted) })
 	}
 	for _, m := range members {
 		m.tell(m.rejoin)

@@ -35,6 +35,7 @@ func newTenure(m *Member, at topicPartition) *tenure {
 
 // run is the tenure's goroutine.
 func (t *tenure) run() {
+	<-t.member.told
 	t.Run(func(ctx context.Context) { t.member.own(ctx, t) })
 	t.Lose(tenures.ErrEnded)
 	b := t.member.group.broker

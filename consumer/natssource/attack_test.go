@@ -167,7 +167,7 @@ func TestAMemberThatCannotStartIsNotGivenPartitions(t *testing.T) {
 	s := natstest.Start(t, withUser(publish, subscribe, []string{"$JS.API.CONSUMER.CREATE.KV_leases.>"}))
 	js := s.JetStream(t, nats.UserInfo("admin", "admin"))
 	source := asUser(t, s, js)
-	if err := source.Run(inTime(t), func(context.Context, consumer.Tenure) {}); err == nil {
+	if err := source.Run(inTime(t), func(error) {}, func(context.Context, consumer.Tenure) {}); err == nil {
 		t.Fatal("Run: no error")
 	}
 	st, err := js.Stream(inTime(t), "KV_leases")

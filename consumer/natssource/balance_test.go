@@ -250,7 +250,7 @@ func TestMemberProcess(t *testing.T) {
 		defer stop()
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
 	}()
-	must(t, s.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+	must(t, s.Run(ctx, func(error) {}, func(ctx context.Context, t consumer.Tenure) {
 		select {
 		case <-t.Draining():
 		case <-ctx.Done():

@@ -39,7 +39,7 @@ func (s *Source) register(ctx context.Context) error {
 // stayRegistered renews our record until ctx ends, and writes it at once when it
 // has changed. Then it removes it.
 func (s *Source) stayRegistered(ctx context.Context) {
-	every := s.LeaseTTL / 3
+	every, renewed := s.LeaseTTL/3, time.Now()
 	for {
 		timer := time.NewTimer(jitter(every))
 		select {
@@ -51,10 +51,17 @@ func (s *Source) stayRegistered(ctx context.Context) {
 			return
 		}
 		timer.Stop()
+		asked := time.Now()
 		limited, cancel := context.WithTimeout(ctx, every)
 		err := s.register(limited)
 		cancel()
-		if err != nil && ctx.Err() == nil {
+		if err == nil {
+			renewed = asked
+			s.in(nil)
+		} else if ctx.Err() == nil {
+			if silent := time.Since(renewed); silent >= s.LeaseTTL {
+				s.in(fmt.Errorf("the membership was not renewed for %v: %w", silent.Round(time.Millisecond), err))
+			}
 			s.trouble("membership not renewed, trying again", err)
 			backoff.Sleep(ctx, jitter(every/4))
 			notify(s.changed)

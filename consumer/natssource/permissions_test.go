@@ -82,7 +82,7 @@ func TestThePermissionsOfTheDocumentationSuffice(t *testing.T) {
 	read := make(chan int, 2)
 	ended := make(chan error)
 	go func() {
-		ended <- source.Run(ctx, func(ctx context.Context, tn consumer.Tenure) {
+		ended <- source.Run(ctx, func(error) {}, func(ctx context.Context, tn consumer.Tenure) {
 			starts, err := tn.Starts(ctx, consumer.StartCommitted)
 			if err != nil || len(starts) != 2 {
 				t.Errorf("Starts: %v, %v", starts, err)
@@ -145,7 +145,7 @@ func TestAPermissionThatIsMissingEndsRunAtStartAndIsNamed(t *testing.T) {
 			t.Parallel()
 			s := natstest.Start(t, withUser(publish, subscribe, []string{c.deny}))
 			source := asUser(t, s, s.JetStream(t, nats.UserInfo("admin", "admin")))
-			err := source.Run(inTime(t), func(context.Context, consumer.Tenure) { t.Error("a partition was granted") })
+			err := source.Run(inTime(t), func(error) {}, func(context.Context, consumer.Tenure) { t.Error("a partition was granted") })
 			var denied *PermissionError
 			if !errors.As(err, &denied) || !strings.HasPrefix(denied.Subject, c.want) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Run: %v, want one that names %q", err, c.want)
@@ -156,7 +156,7 @@ func TestAPermissionThatIsMissingEndsRunAtStartAndIsNamed(t *testing.T) {
 		t.Parallel()
 		s := natstest.Start(t, withUser(publish, []string{"elsewhere.>"}, nil))
 		source := asUser(t, s, s.JetStream(t, nats.UserInfo("admin", "admin")))
-		err := source.Run(inTime(t), func(context.Context, consumer.Tenure) { t.Error("a partition was granted") })
+		err := source.Run(inTime(t), func(error) {}, func(context.Context, consumer.Tenure) { t.Error("a partition was granted") })
 		var denied *PermissionError
 		if !errors.As(err, &denied) || !strings.HasPrefix(denied.Subject, "_INBOX.") {
 			t.Errorf("Run: %v, want one that names the inbox", err)

@@ -59,7 +59,7 @@ func TestAPositionThatIsWrittenLateDoesNotTakeThePlaceOfANewerOne(t *testing.T) 
 	held, ended := make(chan *tenure, 1), make(chan error, 1)
 	ctx, leave := context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() {
-		ended <- source.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+		ended <- source.Run(ctx, func(error) {}, func(ctx context.Context, t consumer.Tenure) {
 			held <- t.(*tenure)
 			select {
 			case <-t.Draining():

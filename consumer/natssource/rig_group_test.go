@@ -117,7 +117,7 @@ func (r *groupRig) startWith(name string, own func(*grant)) *testMember {
 	m.stop = stop
 	go func() {
 		defer close(m.ended)
-		m.err = source.Run(ctx, m.hold)
+		m.err = source.Run(ctx, func(error) {}, m.hold)
 	}()
 	r.t.Cleanup(func() {
 		m.wires.hold(false, false)

@@ -38,6 +38,7 @@ type Source struct {
 	room    room
 
 	own  func(context.Context, consumer.Tenure)
+	in   func(err error) // what Run calls joined
 	base context.Context // outlives the context of Run, until all has been given back
 
 	logs    []*streamLog
@@ -73,14 +74,14 @@ func New(o Options) (*Source, error) {
 // everything was given back. It returns an error when JetStream was not reached
 // within StartTimeout, when a stream, the bucket or a permission is not as it
 // must be, and when the connection is closed: [nats.ErrConnectionClosed].
-func (s *Source) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+func (s *Source) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	if s.started.Swap(true) {
 		return errors.New("natssource: Run was called before; make a new Source")
 	}
 	var end context.CancelFunc
 	s.base, end = context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	s.own = own
+	s.own, s.in = own, joined
 
 	nc := s.JetStream.Conn()
 	closed := nc.StatusChanged(nats.CLOSED)
@@ -105,6 +106,7 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	for _, log := range s.logs {
 		workers.Go(func() { log.watch(working) })
 	}
+	s.in(nil)
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)

@@ -321,7 +321,7 @@ func TestAServerThatIsNotThereEndsRunAfterStartTimeoutAndSaysSo(t *testing.T) {
 	must(t, err)
 	must(t, r.server.Stop())
 	began := time.Now()
-	err = s.Run(inTime(t), func(context.Context, consumer.Tenure) { t.Error("granted") })
+	err = s.Run(inTime(t), func(error) {}, func(context.Context, consumer.Tenure) { t.Error("granted") })
 	if err == nil || !strings.Contains(err.Error(), "not reached within 1s") {
 		t.Errorf("Run: %v", err)
 	}
@@ -355,7 +355,9 @@ func TestAServerThatIsWaitedForIsNamedInTheLogOnce(t *testing.T) {
 	must(t, err)
 	ctx, stop := context.WithCancel(inTime(t))
 	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx, func(context.Context, consumer.Tenure) { t.Error("granted") }) }()
+	go func() {
+		ended <- s.Run(ctx, func(error) {}, func(context.Context, consumer.Tenure) { t.Error("granted") })
+	}()
 	select {
 	case line := <-said:
 		if !strings.Contains(line, r.server.URL()) || !strings.Contains(line, "disconnected") {
@@ -384,7 +386,7 @@ func TestCredentialsThatAreRefusedEndRunAndAreNamed(t *testing.T) {
 		Group: "billing", JetStream: js, Streams: []Stream{{Name: "orders"}}, StartTimeout: patience, Logger: slog.New(slog.DiscardHandler),
 	})
 	must(t, err)
-	err = source.Run(inTime(t), func(context.Context, consumer.Tenure) { t.Error("granted") })
+	err = source.Run(inTime(t), func(error) {}, func(context.Context, consumer.Tenure) { t.Error("granted") })
 	if !errors.Is(err, nats.ErrAuthorization) || !strings.Contains(err.Error(), "refuses the credentials") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("Run: %v", err)
 	}
@@ -399,7 +401,7 @@ func TestAServerThatComesUpInTimeIsWaitedFor(t *testing.T) {
 	ctx, stop := context.WithCancel(inTime(t))
 	granted, ended := make(chan struct{}), make(chan error)
 	go func() {
-		ended <- s.Run(ctx, func(_ context.Context, tn consumer.Tenure) {
+		ended <- s.Run(ctx, func(error) {}, func(_ context.Context, tn consumer.Tenure) {
 			close(granted)
 			<-tn.Draining()
 		})
@@ -428,7 +430,7 @@ func TestTwoGroupsShareABucket(t *testing.T) {
 	granted := make(chan int32, 2)
 	ended := make(chan error)
 	go func() {
-		ended <- s.Run(ctx, func(ctx context.Context, tn consumer.Tenure) {
+		ended <- s.Run(ctx, func(error) {}, func(ctx context.Context, tn consumer.Tenure) {
 			granted <- tn.Origin().Partition.Number
 			<-tn.Draining()
 		})
@@ -449,7 +451,7 @@ func TestRunIsForOnce(t *testing.T) {
 	r := newGroupRig(t, 1, 3*time.Second)
 	m := r.start("a")
 	m.granted(0)
-	if err := m.source.Run(inTime(t), m.hold); err == nil {
+	if err := m.source.Run(inTime(t), func(error) {}, m.hold); err == nil {
 		t.Error("a second Run began")
 	}
 }

@@ -102,7 +102,7 @@ var confirming = []history{{
 		for i := range 10 {
 			p := &process{name: fmt.Sprint("m", i), group: group}
 			w.add(p, []string{topic})
-			p.run(func(ctx context.Context) error { return p.source.Run(ctx, book.confirmer(p)) })
+			p.run(func(ctx context.Context) error { return p.source.Run(ctx, p.member, book.confirmer(p)) })
 			live = append(live, p)
 			seen := book.length()
 			w.poll("leases are confirmed", func() bool { return book.length() > seen+5 })

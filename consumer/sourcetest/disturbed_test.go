@@ -22,8 +22,8 @@ func (s stalling) Stalled() time.Duration { return s.stood }
 
 // losing makes a tenure end when a position is mirrored; Run returns err.
 func losing(b *broken, err error) {
-	b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
-		_ = s.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+	b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+		_ = s.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) {
 			ctx, lose := context.WithCancelCause(ctx)
 			defer lose(nil)
 			own(ctx, &tenure{Tenure: t, mirror: func(epoch.Fence) { lose(fmt.Errorf("%w: it ran out", consumer.ErrLost)) }})

@@ -42,6 +42,29 @@ var runFaults = []fault{{
 		}
 	},
 }, {
+	name:  "says that it has joined when it is granted something",
+	claim: "a member that is granted nothing says",
+	world: func(b *broken) {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			return s.Run(ctx, func(error) {}, func(ctx context.Context, t consumer.Tenure) {
+				joined(nil)
+				own(ctx, t)
+			})
+		}
+	},
+}, {
+	name:  "says that it has joined and no more",
+	claim: "a process that was cut off says",
+	world: func(b *broken) {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			return s.Run(ctx, func(err error) {
+				if err == nil {
+					joined(nil)
+				}
+			}, own)
+		}
+	},
+}, {
 	name:  "never drains",
 	claim: "a partition that is revoked goes to the next",
 	world: func(b *broken) {
@@ -54,8 +77,8 @@ var runFaults = []fault{{
 	name:  "drains by cancelling",
 	claim: "Read ends without an error when the partition is drained",
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
-			return s.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			return s.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) {
 				ctx, cancel := context.WithCancelCause(ctx)
 				go func() {
 					select {
@@ -73,8 +96,8 @@ var runFaults = []fault{{
 	name:  "lets a tenure go on across a loss",
 	claim: "a process that is cut off loses its partition",
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
-			return s.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			return s.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) {
 				own(context.WithoutCancel(ctx), t)
 			})
 		}
@@ -83,8 +106,8 @@ var runFaults = []fault{{
 	name:  "does not say why a tenure was lost",
 	claim: "a process that is cut off loses its partition",
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
-			return s.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			return s.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) {
 				quiet, cancel := context.WithCancel(context.WithoutCancel(ctx))
 				defer cancel()
 				defer context.AfterFunc(ctx, cancel)()
@@ -97,8 +120,8 @@ var runFaults = []fault{{
 	claim: "a partition that is revoked goes to the next",
 	alone: true,
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
-			return s.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			return s.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) {
 				go own(context.WithoutCancel(ctx), t)
 				select {
 				case <-t.Draining():
@@ -112,8 +135,8 @@ var runFaults = []fault{{
 	claim: "an own that does nothing does not hold another",
 	world: func(b *broken) {
 		one := make(chan struct{}, 1)
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
-			return s.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			return s.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) {
 				select {
 				case one <- struct{}{}:
 					own(ctx, t)
@@ -128,10 +151,10 @@ var runFaults = []fault{{
 	name:  "ends the process when one own returns",
 	claim: "an own that returns early does not disturb",
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
-			return s.Run(ctx, func(ctx context.Context, t consumer.Tenure) {
+			return s.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) {
 				own(ctx, t)
 				cancel()
 			})
@@ -141,19 +164,19 @@ var runFaults = []fault{{
 	name:  "returns its context's error from Run",
 	claim: "a Run whose context ends returns nil",
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
-			return errors.Join(s.Run(ctx, own), ctx.Err())
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			return errors.Join(s.Run(ctx, joined, own), ctx.Err())
 		}
 	},
 }, {
 	name:  "leaves without releasing its leases",
 	claim: "a Run whose context ends returns nil, and others get its partitions before",
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
 			linger, cancel := context.WithCancel(context.WithoutCancel(ctx))
 			over, ending := make(chan struct{}), make(chan error, 1)
 			go func() {
-				ending <- s.Run(linger, func(inner context.Context, t consumer.Tenure) {
+				ending <- s.Run(linger, joined, func(inner context.Context, t consumer.Tenure) {
 					if ctx.Err() != nil {
 						return
 					}
@@ -189,8 +212,8 @@ var runFaults = []fault{{
 	name:  "waits for a topic that does not exist",
 	claim: "a topic that does not exist is an error of Run",
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
-			err := s.Run(ctx, own)
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
+			err := s.Run(ctx, joined, own)
 			if err != nil && strings.Contains(err.Error(), "does not exist") {
 				<-ctx.Done()
 				return nil
@@ -202,11 +225,11 @@ var runFaults = []fault{{
 	name:  "leaves a goroutine behind",
 	claim: "nothing of a source runs on",
 	world: func(b *broken) {
-		b.run = func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error {
+		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {
 			forever, gone := make(chan struct{}), make(chan struct{})
 			go func() { <-forever; close(gone) }()
 			b.t.Cleanup(func() { close(forever); <-gone })
-			return s.Run(ctx, own)
+			return s.Run(ctx, joined, own)
 		}
 	},
 }, {

@@ -21,6 +21,15 @@ var granting = []history{{
 		}
 	},
 }, {
+	claim: "a member that is granted nothing says that it has joined",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		a, b := w.start("a", topic), w.start("b", topic)
+		for _, p := range []*process{a, b} {
+			w.await(p.name+" has joined", func() bool { return p.in })
+		}
+	},
+}, {
 	claim: "a tenure says which partition it is about, and its lease is a lease",
 	story: func(w *world) {
 		topic := w.newTopic(2)
@@ -238,7 +247,7 @@ var granting = []history{{
 		p.run(func(ctx context.Context) error {
 			ctx, stop := context.WithCancel(ctx)
 			stop()
-			return p.source.Run(ctx, p.hold)
+			return p.source.Run(ctx, p.member, p.hold)
 		})
 		w.awaitClosed("Run returns", p.ended)
 		w.check(p.err, "Run")

@@ -33,6 +33,18 @@ var losing = []history{{
 		old.give()
 	},
 }, {
+	claim: "a process that was cut off says that it is not in the group, and when it is again",
+	needs: []need{needs[Freezer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		a := w.start("a", topic)
+		a.granted(topic, 0)
+		a.freeze()
+		w.start("b", topic).granted(topic, 0)
+		a.thaw()
+		w.await("a has left and joined again", func() bool { return a.outs > 0 && a.in })
+	},
+}, {
 	claim: "a process that was cut off is granted its share when it is back",
 	needs: []need{needs[Freezer]()},
 	story: func(w *world) {

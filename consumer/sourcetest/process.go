@@ -28,6 +28,8 @@ type process struct {
 	// The world's lock guards the rest.
 	grants []*grant // all there were, the latest last
 	frozen func()   // thaws; nil unless frozen
+	in     bool     // a member, by what it said last
+	outs   int      // how often it was one no more
 	cut    bool     // frozen, or replaced: it may not hear of what it loses
 }
 
@@ -58,7 +60,7 @@ func (w *world) startByHand(topics ...string) *process {
 
 func (w *world) startAs(p *process, topics []string) *process {
 	w.add(p, topics)
-	p.run(func(ctx context.Context) error { return p.source.Run(ctx, p.hold) })
+	p.run(func(ctx context.Context) error { return p.source.Run(ctx, p.member, p.hold) })
 	return p
 }
 
@@ -86,6 +88,16 @@ func (p *process) run(run func(ctx context.Context) error) {
 			close(p.ended)
 		})
 	}()
+}
+
+// member notes what the source says of its membership.
+func (p *process) member(err error) {
+	p.w.note(func() {
+		if p.in && err != nil {
+			p.outs++
+		}
+		p.in = err == nil
+	})
 }
 
 // hold is own for histories that look at tenures.

@@ -28,7 +28,7 @@ type broken struct {
 	t testing.TB
 
 	// What is wrong. A nil function is what memsource does.
-	run     func(ctx context.Context, s consumer.Source, own func(context.Context, consumer.Tenure)) error
+	run     func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error
 	tenure  func(t tenure) consumer.Tenure
 	produce func()
 	member  func(group, member string) (string, string)
@@ -71,7 +71,7 @@ type brokenSource struct {
 	b *broken
 }
 
-func (s *brokenSource) Run(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
+func (s *brokenSource) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	wrapped := func(ctx context.Context, t consumer.Tenure) {
 		if s.b.tenure != nil {
 			t = s.b.tenure(tenure{Tenure: t})
@@ -79,9 +79,9 @@ func (s *brokenSource) Run(ctx context.Context, own func(context.Context, consum
 		own(ctx, t)
 	}
 	if s.b.run != nil {
-		return s.b.run(ctx, s.Source, wrapped)
+		return s.b.run(ctx, s.Source, joined, wrapped)
 	}
-	return s.Source.Run(ctx, wrapped)
+	return s.Source.Run(ctx, joined, wrapped)
 }
 
 // tenure is one whose methods can be replaced.

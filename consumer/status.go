@@ -1,0 +1,173 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Status says what this process is doing in its group, for readiness probes and for
+// people. It is made from the events of a [Run]:
+//
+//	var status consumer.Status
+//	err := consumer.Run(ctx, source, sink, handlers, consumer.Options{Observe: status.Observe})
+//
+// The zero Status has heard of nothing yet. Methods are safe for concurrent use.
+type Status struct {
+	mu         sync.Mutex
+	joined     bool
+	cause      error
+	partitions map[epoch.Partition]PartitionStatus
+}
+
+// PartitionStatus is what this process knows of a partition that it holds.
+type PartitionStatus struct {
+	Partition epoch.Partition
+	State     State
+	Epoch     epoch.Epoch  // of the last claim; 0 before the first
+	Next      epoch.Offset // the position; -1 before the first claim
+	Err       error        // why it is Halted, or in doubt while it is Held
+	RetryAt   time.Time    // when a halted partition is tried again; zero if not by this process
+}
+
+// State is what a partition is in.
+type State int
+
+const (
+	// StateHeld: granted by the source, and there is no claim, or none that is known to hold.
+	StateHeld State = iota + 1
+
+	// StateClaimed: messages are applied as they come.
+	StateClaimed
+
+	// StateHalted: it does not go on, for the reason in Err. It is still tried
+	// again unless RetryAt is zero.
+	StateHalted
+)
+
+func (s State) String() string {
+	switch s {
+	case StateHeld:
+		return "held"
+	case StateClaimed:
+		return "claimed"
+	case StateHalted:
+		return "halted"
+	default:
+		return fmt.Sprintf("State(%d)", int(s))
+	}
+}
+
+// Observe is for [Options.Observe].
+func (s *Status) Observe(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch e := e.(type) {
+	case Joined:
+		s.joined, s.cause = true, nil
+	case Left:
+		s.joined, s.cause = false, e.Cause
+	case Granted:
+		if s.partitions == nil {
+			s.partitions = map[epoch.Partition]PartitionStatus{}
+		}
+		s.partitions[e.Partition] = PartitionStatus{Partition: e.Partition, State: StateHeld, Next: -1}
+	case Claimed:
+		s.goesOn(e.Fence.Partition, e.Fence.Epoch, e.Fence.Next)
+	case Advanced:
+		s.goesOn(e.Partition, e.Epoch, e.To)
+	case Resumed:
+		s.goesOn(e.Partition, e.Epoch, e.Next)
+	case Stale:
+		s.unclaimed(e.Ours.Partition, nil)
+	case WentBack:
+		s.unclaimed(e.Was.Partition, nil)
+	case InDoubt:
+		s.unclaimed(e.Partition, e.Err)
+	case Halted:
+		s.change(e.Partition, func(p *PartitionStatus) {
+			p.State, p.Err, p.Next, p.RetryAt = StateHalted, e.Err, e.Next, time.Time{}
+			if e.RetryIn > 0 {
+				p.RetryAt = time.Now().Add(e.RetryIn)
+			}
+		})
+	case Drained:
+		delete(s.partitions, e.Partition)
+	case Lost:
+		delete(s.partitions, e.Partition)
+	}
+}
+
+func (s *Status) change(p epoch.Partition, how func(*PartitionStatus)) {
+	if now, ok := s.partitions[p]; ok {
+		how(&now)
+		s.partitions[p] = now
+	}
+}
+
+func (s *Status) goesOn(p epoch.Partition, e epoch.Epoch, next epoch.Offset) {
+	s.change(p, func(now *PartitionStatus) {
+		*now = PartitionStatus{Partition: p, State: StateClaimed, Epoch: e, Next: next}
+	})
+}
+
+// unclaimed: a claim does not hold. One that is halted stays so until it goes on.
+func (s *Status) unclaimed(p epoch.Partition, why error) {
+	s.change(p, func(now *PartitionStatus) {
+		if now.State == StateClaimed {
+			now.State, now.Err = StateHeld, why
+		}
+	})
+}
+
+// Joined reports whether this process is a member of the group, and if not, why, where
+// that is known: there is no cause before it has joined for the first time, nor after
+// it has left in good order.
+func (s *Status) Joined() (joined bool, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.joined, s.cause
+}
+
+// Partitions returns what this process holds, by group, topic and number.
+func (s *Status) Partitions() []PartitionStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ps []PartitionStatus
+	for _, p := range s.partitions {
+		ps = append(ps, p)
+	}
+	slices.SortFunc(ps, func(a, b PartitionStatus) int { return a.Partition.Compare(b.Partition) })
+	return ps
+}
+
+// Ready returns nil when this process is a member of the group and has claimed each
+// partition that it holds, which may be none: what a new process of a rolling
+// deployment is waited for. Otherwise the error has a line for each reason. It does
+// not look at how far behind the partitions are.
+//
+// It is not meant to have a process restarted: nothing that a partition halts for goes
+// away with that.
+func (s *Status) Ready() error {
+	if joined, cause := s.Joined(); !joined {
+		if cause != nil {
+			return fmt.Errorf("consumer: not a member of the group: %w", cause)
+		}
+		return errors.New("consumer: not a member of the group")
+	}
+	var errs []error
+	for _, p := range s.Partitions() {
+		switch p.State {
+		case StateHeld:
+			errs = append(errs, fmt.Errorf("consumer: %s is not claimed", p.Partition))
+		case StateHalted:
+			errs = append(errs, fmt.Errorf("consumer: %s has halted at %d: %w", p.Partition, p.Next, p.Err))
+		case StateClaimed:
+		}
+	}
+	return errors.Join(errs...)
+}
