@@ -12,6 +12,9 @@ import (
 // the message's position, if and only if this process still owns the
 // partition; e is the epoch under which it does, to hand on to other systems.
 //
+// The context has the values of the message's own, if it has one: what a tracer of the
+// source's client has put there.
+//
 // It may be called again for the same message, after everything it wrote
 // through tx was rolled back. It must not use tx after it has returned, and must
 // return when ctx is cancelled. It is called for several partitions at a time if
@@ -31,7 +34,8 @@ import (
 type Handler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch) error
 
 // BatchHandler is a [Handler] for consecutive messages of one partition, at
-// least one, in order.
+// least one, in order. Its context has the values of the first message of the
+// transaction; each message has its own.
 type BatchHandler[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) error
 
 // FailureHandler decides over a message that has used up its attempts or failed
@@ -115,7 +119,7 @@ func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
 				if err := context.Cause(ctx); err != nil {
 					return err
 				}
-				if err := handle(ctx, tx, m, e); err != nil {
+				if err := handle(withValues(ctx, m), tx, m, e); err != nil {
 					return err
 				}
 			}

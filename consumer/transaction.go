@@ -52,7 +52,7 @@ func (l *loop[TX]) start(t *transaction[TX]) {
 // commit runs the transaction and says in r what came of it. Where a handler ends
 // this goroutine the sink has rolled back, and r is left as far as it got.
 func (t *transaction[TX]) commit(base context.Context, r *result) {
-	ctx, cancel := context.WithCancelCause(base)
+	ctx, cancel := context.WithCancelCause(t.withValues(base))
 	defer cancel(nil)
 	if t.bounded {
 		ctx = epoch.WithLockWait(ctx, t.lockWait)
@@ -90,13 +90,26 @@ func (t *transaction[TX]) commit(base context.Context, r *result) {
 	r.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
 }
 
+// withValues returns ctx with the values of the first message, so that the fence and
+// the commit are in its trace, as what its handler does is.
+func (t *transaction[TX]) withValues(ctx context.Context) context.Context {
+	for _, p := range t.parts {
+		if len(p.messages) > 0 {
+			return withValues(ctx, p.messages[0])
+		}
+	}
+	return ctx
+}
+
 // apply calls the handler, or OnFailure for a message given up on.
 func (p part[TX]) apply(ctx context.Context, tx TX, run *runner[TX]) (at int, err error) {
 	switch {
 	case len(p.messages) == 0:
 		return -1, nil
 	case p.failed != nil:
-		return 0, guard(func() error { return run.handlers.onFailure(ctx, tx, p.messages[0], p.epoch, p.failed) })
+		return 0, guard(func() error {
+			return run.handlers.onFailure(withValues(ctx, p.messages[0]), tx, p.messages[0], p.epoch, p.failed)
+		})
 	default:
 		return run.handlers.apply(ctx, tx, p.messages, p.epoch)
 	}

@@ -1,6 +1,9 @@
 package epoch
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Message is one message of a partition, as a source read it. It is defined
 // here so that a sink, which knows nothing of sources, can store one; users
@@ -13,6 +16,11 @@ type Message struct {
 	Value     []byte
 	Headers   []Header
 	Time      time.Time
+
+	// Context is what the source's client had put on the message, such as a tracer's
+	// span; nil if nothing. Only its values count. Package consumer hands them on in
+	// the context of the handler.
+	Context context.Context
 }
 
 // Header is one header of a message. Keys may repeat and keep their order.

@@ -17,11 +17,31 @@ import (
 // log.
 const leastFetchVersion = 13
 
-// probe makes a client of the caller's options alone, to look at them. It does
-// not connect: a client without topics has nothing to ask.
-func probe(parts ...[]kgo.Opt) (*kgo.Client, error) {
+// probes makes the two clients of the caller's options alone, to look at them. They do
+// not connect: a client without topics has nothing to ask. The first is open while
+// the second is made, as in Run.
+func probes(o Options) (group, read *kgo.Client, err error) {
+	if group, err = probe(o.Client, o.GroupClient); err != nil {
+		return nil, nil, err
+	}
+	defer group.Close()
+	if read, err = probe(o.Client, o.ReadClient); err != nil {
+		return nil, nil, err
+	}
+	read.Close()
+	return group, read, nil
+}
+
+func probe(parts ...[]kgo.Opt) (cl *kgo.Client, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("kafkasource: a hook in Options.Client panics when a client is made: %v; "+
+				"two clients are, and a hook that serves one only, as those that register metrics, "+
+				"goes into Options.GroupClient, and another one into Options.ReadClient", p)
+		}
+	}()
 	opts := slices.Concat(parts...)
-	cl, err := kgo.NewClient(slices.Concat([]kgo.Opt{kgo.ClientID("epochfence")}, opts)...)
+	cl, err = kgo.NewClient(slices.Concat([]kgo.Opt{kgo.ClientID("epochfence")}, opts)...)
 	if err != nil {
 		if kgo.ValidateOpts(slices.Concat([]kgo.Opt{kgo.ConsumerGroup("group")}, opts)...) == nil {
 			return nil, fmt.Errorf("kafkasource: Options.Client has autocommit options or assignment callbacks; "+
@@ -29,8 +49,11 @@ func probe(parts ...[]kgo.Opt) (*kgo.Client, error) {
 		}
 		return nil, fmt.Errorf("kafkasource: Options.Client: %w", err)
 	}
-	cl.Close()
-	return cl, clash(cl)
+	if err := clash(cl); err != nil {
+		cl.Close()
+		return nil, err
+	}
+	return cl, nil
 }
 
 // clash names the first option that the source sets itself. Options whose

@@ -262,7 +262,7 @@ func (f *feed) taken() int64 {
 }
 
 func message(p epoch.Partition, r *kgo.Record) consumer.Message {
-	m := consumer.Message{Partition: p, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp}
+	m := consumer.Message{Partition: p, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp, Context: r.Context}
 	if len(r.Headers) > 0 {
 		m.Headers = make([]consumer.Header, len(r.Headers))
 		for i, h := range r.Headers {

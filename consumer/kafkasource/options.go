@@ -35,8 +35,9 @@ type Options struct {
 
 	// GroupClient and ReadClient are further options for one of the two
 	// clients. A hook that can serve one client only, as those which register
-	// metrics under a fixed name, belongs here. To check the options, New
-	// makes a client of each kind and closes it without connecting.
+	// metrics under a fixed name, belongs here; New returns an error where it is in
+	// Client. To check the options, New makes both clients and closes them without
+	// connecting.
 	GroupClient, ReadClient []kgo.Opt
 
 	// BufferBytes bounds what is fetched and not yet applied, over all
@@ -93,11 +94,7 @@ func (o Options) resolve() (settings, error) {
 	if err := o.check(); err != nil {
 		return settings{}, err
 	}
-	group, err := probe(o.Client, o.GroupClient)
-	if err != nil {
-		return settings{}, err
-	}
-	read, err := probe(o.Client, o.ReadClient)
+	group, read, err := probes(o)
 	if err != nil {
 		return settings{}, err
 	}
