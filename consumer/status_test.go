@@ -94,7 +94,7 @@ func TestAPartitionThatHaltsIsNotReadyUntilItGoesOn(t *testing.T) {
 			return record(ctx, tx, m, e)
 		}
 		p, s := r.watch("a", each(h), options{})
-		r.pass(time.Second)
+		r.pass(time.Second / 2) // it is tried again after a second
 		ps := s.Partitions()
 		if len(ps) != 2 || ps[0].State != consumer.StateHalted || ps[0].Next != 3 || !ps[0].RetryAt.After(time.Now()) || ps[1].State != consumer.StateClaimed {
 			t.Fatalf("partitions: %+v", ps)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/migrations"
 )
 
 // Dialect is what differs between databases. [SQLite] and [PostgreSQL] are the
@@ -24,7 +25,7 @@ type Dialect interface {
 
 	// migrations are the schema's versions, 1 first, with {{prefix}} where
 	// table names begin.
-	migrations() []sqlschema.Migration
+	migrations() []migrations.Migration
 
 	// bind gives parameters the names that the driver wants.
 	bind(query string) string
@@ -52,8 +53,8 @@ func (sqlite) String() string { return sqltx.SQLite.String() }
 
 func (sqlite) transactions() sqltx.Dialect { return sqltx.SQLite }
 
-func (sqlite) migrations() []sqlschema.Migration {
-	return sqlschema.Read(migrationFiles, "migrations/sqlite")
+func (sqlite) migrations() []migrations.Migration {
+	return sqlschema.Read(migrationFiles, "migrations/sqlite", "httpfence")
 }
 
 func (sqlite) bind(query string) string { return query }
@@ -76,8 +77,8 @@ func (postgres) String() string { return sqltx.PostgreSQL.String() }
 
 func (postgres) transactions() sqltx.Dialect { return sqltx.PostgreSQL }
 
-func (postgres) migrations() []sqlschema.Migration {
-	return sqlschema.Read(migrationFiles, "migrations/postgres")
+func (postgres) migrations() []migrations.Migration {
+	return sqlschema.Read(migrationFiles, "migrations/postgres", "httpfence")
 }
 
 func (postgres) bind(query string) string {

@@ -8,15 +8,8 @@ import (
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/migrations"
 )
-
-// Migration is one version of the schema. The script itself records that it was
-// applied, so it does not matter whether [Migrate] or another tool runs it.
-type Migration struct {
-	Version int    // from 1, without a gap: from the version before
-	Name    string // fit for a file's name
-	SQL     string // several statements; to be run in one transaction
-}
 
 func schema(d Dialect, o SQLOptions) sqlschema.Prefixed {
 	return sqlschema.Prefixed{
@@ -25,17 +18,14 @@ func schema(d Dialect, o SQLOptions) sqlschema.Prefixed {
 	}
 }
 
-// Migrations returns the schema as SQL for a migration tool of your own.
-func Migrations(d Dialect, o SQLOptions) ([]Migration, error) {
+// Migrations returns the schema as SQL for a migration tool of your own: see package
+// migrations.
+func Migrations(d Dialect, o SQLOptions) ([]migrations.Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	var ms []Migration
-	for _, m := range schema(d, o).Migrations() {
-		ms = append(ms, Migration(m))
-	}
-	return ms, nil
+	return schema(d, o).Migrations(), nil
 }
 
 // Migrate creates the tables, or brings them up to date, in one transaction. Of

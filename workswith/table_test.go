@@ -26,10 +26,17 @@ var libraries = []library{
 	{"github.com/Masterminds/squirrel", "`RunWith(db)`", "orm", both},
 	{"github.com/glebarez/go-sqlite", "the driver under `sqlsink`, and `&sqlite.Dialector{Conn: db}` of glebarez/sqlite for gorm; not in one program with modernc.org/sqlite, which registers the same name", "orm", "TestLibrariesWriteExactlyOnceThroughSqlsink"},
 	{"github.com/doug-martin/goqu/v9", "`goqu.New(\"postgres\", db)`", "orm", both},
+	{"github.com/pressly/goose/v3", "`migrations.Write(dir, migrations.Goose, …)`", "migrations", tools},
+	{"github.com/golang-migrate/migrate/v4", "`migrations.Write(dir, migrations.GolangMigrate, …)`", "migrations", tools},
+	{"github.com/jackc/tern/v2", "`migrations.Write(dir, migrations.Tern, …)`", "migrations", "TestPostgreSQLTablesGoThroughMigrationTools"},
+	{"ariga.io/atlas", "`migrations.Write(dir, migrations.Atlas, …)`; the test uses Atlas's library", "migrations", tools},
 }
 
 // both are two tests, one for each sink.
 const both = "TestLibrariesWriteExactlyOnceThroughPgsink, TestLibrariesWriteExactlyOnceThroughSqlsink"
+
+// tools are two tests as well, one for each database.
+const tools = "TestPostgreSQLTablesGoThroughMigrationTools, TestSQLiteTablesGoThroughMigrationTools"
 
 const page = "../docs/works-with.md"
 
@@ -41,7 +48,7 @@ func TestTheTableSaysWhatIsTestedAndWithWhichVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	var lines strings.Builder
-	lines.WriteString("| library | version | in a handler | tests in `workswith/` |\n|---|---|---|---|\n")
+	lines.WriteString("| library | version | how | tests in `workswith/` |\n|---|---|---|---|\n")
 	for _, l := range libraries {
 		version := regexp.MustCompile(`(?m)^\s*` + regexp.QuoteMeta(l.module) + ` (v\S+)$`).FindSubmatch(mod) // what is used directly has no comment
 		if version == nil {

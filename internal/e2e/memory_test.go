@@ -69,7 +69,7 @@ func measureHeap(t *testing.T, addr, topic string) {
 		Logger: quiet(),
 		Observe: func(e consumer.Event) {
 			switch e.(type) {
-			case consumer.Claimed, consumer.Advanced, consumer.Drained:
+			case consumer.Joined, consumer.Left, consumer.Granted, consumer.Claimed, consumer.Advanced, consumer.Drained:
 			default:
 				t.Errorf("%T%+v", e, e)
 			}

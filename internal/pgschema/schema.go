@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/migrations"
 )
 
 // DB is a [pgx.Conn] or a pool.
@@ -25,16 +26,16 @@ var ReadCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
 // Schema is what one package keeps in a schema, beside which there may be others'.
 type Schema struct {
-	Name    string                // of the schema in the database
-	Table   string                // holds a row for each version
-	Scripts []sqlschema.Migration // name the schema as they were read, and record their version
+	Name    string                 // of the schema in the database
+	Table   string                 // holds a row for each version
+	Scripts []migrations.Migration // name the schema as they were read, and record their version
 	Errors  sqlschema.Errors
 }
 
-// Read reads the scripts of a directory, in which the schema's name is that of
+// Read reads the scripts of a package, from a directory in which the schema's name is that of
 // written, in quotes, and returns them for the schema named name.
-func Read(files fs.FS, dir, written, name string) []sqlschema.Migration {
-	all := sqlschema.Read(files, dir)
+func Read(files fs.FS, dir, of, written, name string) []migrations.Migration {
+	all := sqlschema.Read(files, dir, of)
 	for i, m := range all {
 		all[i].SQL = strings.ReplaceAll(m.SQL, `"`+written+`"`, Quote(name))
 	}
@@ -43,8 +44,8 @@ func Read(files fs.FS, dir, written, name string) []sqlschema.Migration {
 
 // Migrations are the scripts for a migration tool of the user's. The first creates the
 // schema unless it exists.
-func (s Schema) Migrations() []sqlschema.Migration {
-	all := append([]sqlschema.Migration(nil), s.Scripts...)
+func (s Schema) Migrations() []migrations.Migration {
+	all := append([]migrations.Migration(nil), s.Scripts...)
 	all[0].SQL = "create schema if not exists " + Quote(s.Name) + ";\n\n" + all[0].SQL
 	return all
 }

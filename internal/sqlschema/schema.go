@@ -12,14 +12,9 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-)
 
-// Migration is one version of the schema.
-type Migration struct {
-	Version int
-	Name    string
-	SQL     string
-}
+	"github.com/epochfence/epochfence/migrations"
+)
 
 // Errors are a package's own for what can be wrong with its tables.
 type Errors struct{ NotMigrated, Older, Newer error }
@@ -42,7 +37,7 @@ func (e Errors) Check(have, want int) error {
 // Upgrade runs those scripts of all that tables of version have lack, in the caller's
 // transaction, which must exclude others that upgrade. A newer version than the
 // program's is an error.
-func (e Errors) Upgrade(have int, all []Migration, exec func(script string) error) error {
+func (e Errors) Upgrade(have int, all []migrations.Migration, exec func(script string) error) error {
 	if have > len(all) {
 		return e.Check(have, len(all))
 	}
@@ -54,13 +49,13 @@ func (e Errors) Upgrade(have int, all []Migration, exec func(script string) erro
 	return nil
 }
 
-// Read reads the scripts of dir, which are named like 0001_name.sql, version 1 first.
-func Read(files fs.FS, dir string) []Migration {
+// Read reads the scripts of a package from dir, which are named like 0001_name.sql, version 1 first.
+func Read(files fs.FS, dir, of string) []migrations.Migration {
 	names, err := fs.Glob(files, dir+"/*.sql") // sorted
 	if err != nil {
 		panic(err) // the pattern is ours
 	}
-	var all []Migration
+	var all []migrations.Migration
 	for _, file := range names {
 		script, err := fs.ReadFile(files, file)
 		if err != nil {
@@ -70,7 +65,7 @@ func Read(files fs.FS, dir string) []Migration {
 		if v, err := strconv.Atoi(number); err != nil || v != len(all)+1 || name == "" {
 			panic(file + ": want version " + strconv.Itoa(len(all)+1) + " and a name")
 		}
-		all = append(all, Migration{Version: len(all) + 1, Name: name, SQL: string(script)})
+		all = append(all, migrations.Migration{Of: of, Version: len(all) + 1, Name: name, SQL: string(script)})
 	}
 	return all
 }
@@ -78,7 +73,7 @@ func Read(files fs.FS, dir string) []Migration {
 // Prefixed are the tables of one package whose names begin with a prefix.
 type Prefixed struct {
 	Prefix  string
-	Scripts []Migration // with {{prefix}}
+	Scripts []migrations.Migration // with {{prefix}}
 	Errors  Errors
 }
 
@@ -86,8 +81,8 @@ type Prefixed struct {
 func (s Prefixed) Table() string { return s.Prefix + "migration" }
 
 // Migrations returns the scripts with the names filled in.
-func (s Prefixed) Migrations() []Migration {
-	var ms []Migration
+func (s Prefixed) Migrations() []migrations.Migration {
+	var ms []migrations.Migration
 	for _, m := range s.Scripts {
 		m.SQL = strings.ReplaceAll(m.SQL, "{{prefix}}", s.Prefix) +
 			fmt.Sprintf("\nINSERT INTO %s (version, name) VALUES (%d, '%s');\n", s.Table(), m.Version, m.Name)

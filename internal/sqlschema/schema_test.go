@@ -15,7 +15,7 @@ var scripts = sqlschema.Read(fstest.MapFS{
 	"migrations/0001_things.sql": file(`CREATE TABLE {{prefix}}things (id INTEGER);`),
 	"migrations/0002_name.sql":   file(`ALTER TABLE {{prefix}}things ADD COLUMN name TEXT;`),
 	"migrations/0003_colour.sql": file(`ALTER TABLE {{prefix}}things ADD COLUMN colour TEXT;`),
-}, "migrations")
+}, "migrations", "things")
 
 var (
 	errNone  = errors.New("none")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/migrations"
 )
 
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
@@ -18,9 +19,9 @@ var scripts = sqlschema.Read(fstest.MapFS{
 	"migrations/0001_things.sql": file(`CREATE TABLE {{prefix}}migration (version INTEGER NOT NULL, name TEXT NOT NULL); CREATE TABLE {{prefix}}things (id INTEGER);`),
 	"migrations/0002_name.sql":   file(`ALTER TABLE {{prefix}}things ADD COLUMN name TEXT;`),
 	"migrations/0003_colour.sql": file(`ALTER TABLE {{prefix}}things ADD COLUMN colour TEXT;`),
-}, "migrations")
+}, "migrations", "things")
 
-func things(scripts []sqlschema.Migration) sqlschema.Prefixed {
+func things(scripts []migrations.Migration) sqlschema.Prefixed {
 	return sqlschema.Prefixed{Prefix: "app_", Scripts: scripts}
 }
 

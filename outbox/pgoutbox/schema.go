@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/internal/pgschema"
 	"github.com/epochfence/epochfence/internal/reach"
 	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/migrations"
 )
 
 // DefaultSchema is the schema where [Options] name none.
@@ -53,35 +54,24 @@ func (o *Options) wait() pgschema.Wait { return pgschema.Wait{Timeout: o.StartTi
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// Migration is one version of the schema. The script itself records that it was
-// applied, so it does not matter whether [Migrate] or another tool runs it.
-type Migration struct {
-	Version int    // from 1, without a gap: from the version before
-	Name    string // fit for a file's name
-	SQL     string // several statements; to be run in one transaction
-}
-
 // schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {
 	return pgschema.Schema{
 		Name: o.Schema, Table: "outbox_migration",
-		Scripts: pgschema.Read(migrationFiles, "migrations", DefaultSchema, o.Schema),
+		Scripts: pgschema.Read(migrationFiles, "migrations", "pgoutbox", DefaultSchema, o.Schema),
 		Errors:  sqlschema.Errors{NotMigrated: ErrNotMigrated, Older: ErrSchemaOlder, Newer: ErrSchemaNewer},
 	}
 }
 
-// Migrations returns the schema as SQL for a migration tool of your own. The first
+// Migrations returns the schema as SQL for a migration tool of your own: see package
+// migrations. The first
 // script creates the schema unless it exists.
-func Migrations(o Options) ([]Migration, error) {
+func Migrations(o Options) ([]migrations.Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	var ms []Migration
-	for _, m := range schema(o).Migrations() {
-		ms = append(ms, Migration(m))
-	}
-	return ms, nil
+	return schema(o).Migrations(), nil
 }
 
 // DB is a [*pgx.Conn] or a [*pgxpool.Pool].

@@ -5,6 +5,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/migrations"
 )
 
 // Dialect is what differs between databases. [SQLite] is the one there is.
@@ -17,7 +18,7 @@ type Dialect interface {
 
 	// migrations are the schema's versions, 1 first, with {{prefix}} where
 	// table names begin.
-	migrations() []sqlschema.Migration
+	migrations() []migrations.Migration
 }
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
@@ -34,6 +35,6 @@ func (sqlite) String() string { return sqltx.SQLite.String() }
 
 func (sqlite) transactions() sqltx.Dialect { return sqltx.SQLite }
 
-func (sqlite) migrations() []sqlschema.Migration {
-	return sqlschema.Read(sqliteMigrations, "migrations/sqlite")
+func (sqlite) migrations() []migrations.Migration {
+	return sqlschema.Read(sqliteMigrations, "migrations/sqlite", "sqloutbox")
 }

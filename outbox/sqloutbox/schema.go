@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/migrations"
 )
 
 // Options say how a [Store] works. The zero Options work.
@@ -27,14 +28,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Migration is one version of the schema. The script itself records that it was
-// applied, so it does not matter whether [Migrate] or another tool runs it.
-type Migration struct {
-	Version int    // from 1, without a gap: from the version before
-	Name    string // fit for a file's name
-	SQL     string // several statements; to be run in one transaction
-}
-
 func schema(d Dialect, o Options) sqlschema.Prefixed {
 	return sqlschema.Prefixed{
 		Prefix: o.TablePrefix, Scripts: d.migrations(),
@@ -42,17 +35,14 @@ func schema(d Dialect, o Options) sqlschema.Prefixed {
 	}
 }
 
-// Migrations returns the schema as SQL for a migration tool of your own.
-func Migrations(d Dialect, o Options) ([]Migration, error) {
+// Migrations returns the schema as SQL for a migration tool of your own: see package
+// migrations.
+func Migrations(d Dialect, o Options) ([]migrations.Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	var ms []Migration
-	for _, m := range schema(d, o).Migrations() {
-		ms = append(ms, Migration(m))
-	}
-	return ms, nil
+	return schema(d, o).Migrations(), nil
 }
 
 // limits bound the wait of Open and Migrate for a lock, beside their contexts.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/migrations"
 )
 
 // Dialect is what differs between databases. [SQLite] is the one there is.
@@ -21,7 +22,7 @@ type Dialect interface {
 
 	// migrations are the schema's versions, 1 first: each a script that goes
 	// from the version before, with {{prefix}} where table names begin.
-	migrations() []sqlschema.Migration
+	migrations() []migrations.Migration
 
 	// forUpdate ends a SELECT of fences that will be updated: it takes their
 	// row locks, where beginning has not locked everything.
@@ -49,8 +50,8 @@ func (sqlite) String() string { return sqltx.SQLite.String() }
 
 func (sqlite) transactions() sqltx.Dialect { return sqltx.SQLite }
 
-func (sqlite) migrations() []sqlschema.Migration {
-	return sqlschema.Read(sqliteMigrations, "migrations/sqlite")
+func (sqlite) migrations() []migrations.Migration {
+	return sqlschema.Read(sqliteMigrations, "migrations/sqlite", "sqlsink")
 }
 
 func (sqlite) forUpdate() string { return `` }

@@ -1,0 +1,72 @@
+package migrations
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Migration is one version of the tables of one package. The script itself records
+// that it was applied, so it does not matter which tool runs it.
+type Migration struct {
+	Of      string // the package
+	Version int    // from 1, without a gap: from the version before
+	Name    string // fit for a file's name
+	SQL     string // several statements; to be run in one transaction
+}
+
+// Tool is a migration tool.
+type Tool int
+
+// The tools that [Write] knows.
+const (
+	Goose         Tool = iota + 1 // github.com/pressly/goose
+	GolangMigrate                 // github.com/golang-migrate/migrate
+	Tern                          // github.com/jackc/tern, whose numbers have no gaps
+	Dbmate                        // github.com/amacneil/dbmate
+	Atlas                         // ariga.io/atlas; run `atlas migrate hash` after it
+)
+
+// form is what a tool wants a script to be in.
+type form struct{ suffix, before, after string }
+
+var forms = map[Tool]form{
+	// One statement to the tool: it would split functions at their semicolons.
+	Goose:         {".sql", "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n"},
+	GolangMigrate: {".up.sql", "", ""},
+	Tern:          {".sql", "", ""},
+	Dbmate:        {".sql", "-- migrate:up\n\n", ""},
+	Atlas:         {".sql", "-- atlas:delimiter -- end of the script\n\n", "-- end of the script\n"},
+}
+
+// Write writes a file for each migration into dir, in their order. The first has the
+// number first, in as many digits as that has, and the others follow: 0012, or
+// 20261122120000. A file that exists is an error, and is left as it is.
+func Write(dir string, t Tool, first string, ms ...Migration) error {
+	form, ok := forms[t]
+	if !ok {
+		return fmt.Errorf("migrations: no such tool: %d", t)
+	}
+	number, err := strconv.ParseUint(first, 10, 63)
+	if err != nil {
+		return fmt.Errorf("migrations: the first number is %q; want digits, as 0012 or 20261122120000", first)
+	}
+	for i, m := range ms {
+		name := fmt.Sprintf("%0*d_epochfence_%s_%d_%s%s", len(first), number+uint64(i), m.Of, m.Version, m.Name, form.suffix)
+		if err := create(filepath.Join(dir, name), form.before+m.SQL+form.after); err != nil {
+			return fmt.Errorf("migrations: %w", err)
+		}
+	}
+	return nil
+}
+
+func create(name, text string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
