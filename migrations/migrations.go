@@ -37,7 +37,7 @@ var forms = map[Tool]form{
 	Goose:         {".sql", "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n"},
 	GolangMigrate: {".up.sql", "", ""},
 	Tern:          {".sql", "", ""},
-	Dbmate:        {".sql", "-- migrate:up\n\n", ""},
+	Dbmate:        {".sql", "-- migrate:up\n\n", "\n-- migrate:down\n"}, // it wants both
 	Atlas:         {".sql", "-- atlas:delimiter -- end of the script\n\n", "-- end of the script\n"},
 }
 

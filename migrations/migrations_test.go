@@ -22,7 +22,7 @@ func TestEachToolGetsItsForm(t *testing.T) {
 		migrations.Goose:         "0012_epochfence_pgsink_2_dead_letter.sql: -- +goose Up\n-- +goose StatementBegin\ncreate table a ();\n-- +goose StatementEnd\n",
 		migrations.GolangMigrate: "0012_epochfence_pgsink_2_dead_letter.up.sql: create table a ();\n",
 		migrations.Tern:          "0012_epochfence_pgsink_2_dead_letter.sql: create table a ();\n",
-		migrations.Dbmate:        "0012_epochfence_pgsink_2_dead_letter.sql: -- migrate:up\n\ncreate table a ();\n",
+		migrations.Dbmate:        "0012_epochfence_pgsink_2_dead_letter.sql: -- migrate:up\n\ncreate table a ();\n\n-- migrate:down\n",
 		migrations.Atlas:         "0012_epochfence_pgsink_2_dead_letter.sql: -- atlas:delimiter -- end of the script\n\ncreate table a ();\n-- end of the script\n",
 	} {
 		dir := t.TempDir()

@@ -1,0 +1,52 @@
+// Package kafka has what users of franz-go have beside it: metrics, traces, and values
+// in the schemas of a registry.
+package kafka
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
+	"github.com/twmb/franz-go/plugin/kotel"
+	"github.com/twmb/franz-go/plugin/kprom"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// WithMetrics returns o with the metrics of franz-go's kprom. There are two clients, and
+// each has metrics of its own: the one that is the member of the group, and the one
+// that reads.
+func WithMetrics(o kafkasource.Options, to *prometheus.Registry) kafkasource.Options {
+	metrics := func(namespace string) kgo.Opt {
+		return kgo.WithHooks(kprom.NewMetrics(namespace, kprom.Registerer(to), kprom.Gatherer(to)))
+	}
+	o.GroupClient = append(o.GroupClient, metrics("orders_group"))
+	o.ReadClient = append(o.ReadClient, metrics("orders_read"))
+	return o
+}
+
+// WithTraces returns o with the spans of franz-go's kotel. The handler's context has the
+// span of its message, which goes on from the producer's.
+func WithTraces(o kafkasource.Options, to trace.TracerProvider) kafkasource.Options {
+	tracer := kotel.NewTracer(kotel.TracerProvider(to), kotel.TracerPropagator(propagation.TraceContext{}))
+	o.ReadClient = append(o.ReadClient, kgo.WithHooks(kotel.NewKotel(kotel.WithTracer(tracer)).Hooks()...))
+	return o
+}
+
+// Decoded has handle called with the value that a message has in the registry's schema. What
+// cannot be decoded now cannot be decoded later, so it goes to OnFailure at once.
+func Decoded[TX, V any](serde *sr.Serde, handle func(context.Context, TX, V, epoch.Epoch) error) consumer.Handler[TX] {
+	return func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
+		var v V
+		if err := serde.Decode(m.Value, &v); err != nil {
+			return consumer.Permanent(fmt.Errorf("decode the value: %w", err))
+		}
+		return handle(ctx, tx, v, e)
+	}
+}
