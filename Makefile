@@ -32,7 +32,7 @@ test: ## all tests of all modules; those of services that are not here skip
 	go test work
 
 .PHONY: steady
-steady: ## all tests ten times in a row beside four busy processes (an hour and a half)
+steady: ## go test ./... ten times in a row beside four busy processes (an hour or more)
 	.ci/steady
 
 .PHONY: short

@@ -160,6 +160,9 @@ func nameOf(d ast.Decl) string {
 		if star, ok := of.(*ast.StarExpr); ok {
 			of = star.X
 		}
+		if generic, ok := of.(*ast.IndexExpr); ok {
+			of = generic.X
+		}
 		if typ, ok := of.(*ast.Ident); ok {
 			return typ.Name + "." + d.Name.Name
 		}

@@ -3,7 +3,10 @@
 //
 //	log := memsource.New("orders", 4)
 //	log.Append(0, "first", "second")
-//	err := consumer.Run(log.UntilApplied(ctx), log.Member("a"), sink, consumer.Each(handle), consumer.Options{})
+//	err := memsource.Apply(ctx, log, sink, consumer.Each(handle))
+//
+// [Apply] is for handlers, on the database that they write to. What follows is for
+// takeovers.
 //
 // A [Broker] holds topics and groups, a [Log] is one topic, a [Group] leases the
 // partitions of its topics to its members, and a [Member] is one process: the

@@ -27,8 +27,7 @@ func Example() {
 	log.Append(0, "a chair", "a table")
 
 	sink := memsink.New()
-	ctx := log.UntilApplied(context.Background())
-	err := consumer.Run(ctx, log.Member("a"), sink, consumer.Each(reserve), quiet)
+	err := memsource.Apply(context.Background(), log, sink, consumer.Each(reserve))
 	fmt.Println(err, sink.List("reserved"))
 	// Output: <nil> [a chair a table]
 }
