@@ -2,8 +2,6 @@ package kafkasource
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -109,7 +107,7 @@ func (s *Source) findGroup(ctx context.Context) error {
 func (s *Source) patience(err error) time.Duration {
 	var eof *kgo.ErrFirstReadEOF
 	switch {
-	case isCredentials(err), isTLS(err), isPermission(err),
+	case isCredentials(err), reach.IsTLS(err), isPermission(err),
 		errors.Is(err, errNoClusterID), errors.Is(err, errNoTopicID),
 		errors.Is(err, kerr.InvalidGroupID), errors.Is(err, kerr.InvalidTopicException):
 		return 0
@@ -122,20 +120,6 @@ func (s *Source) patience(err error) time.Duration {
 func isCredentials(err error) bool {
 	return errors.Is(err, kerr.SaslAuthenticationFailed) ||
 		errors.Is(err, kerr.UnsupportedSaslMechanism) || errors.Is(err, kerr.IllegalSaslState)
-}
-
-func isTLS(err error) bool {
-	var (
-		record *tls.RecordHeaderError
-		value  tls.RecordHeaderError
-		verify *tls.CertificateVerificationError
-		alert  tls.AlertError
-		signer x509.UnknownAuthorityError
-		host   x509.HostnameError
-		bad    x509.CertificateInvalidError
-	)
-	return errors.As(err, &record) || errors.As(err, &value) || errors.As(err, &verify) || errors.As(err, &alert) ||
-		errors.As(err, &signer) || errors.As(err, &host) || errors.As(err, &bad)
 }
 
 // closes tells a connection that the broker closed from one that never was.
@@ -156,7 +140,7 @@ func (s *Source) unreached(err error, after time.Duration) error {
 	switch {
 	case isCredentials(err):
 		return fmt.Errorf("kafkasource: the cluster at %s refuses the credentials: %w", at, err)
-	case isTLS(err):
+	case reach.IsTLS(err):
 		return fmt.Errorf("kafkasource: TLS with the cluster at %s fails; is it the right port and certificate authority? %w", at, err)
 	case errors.As(err, &topic) && errors.Is(err, kerr.TopicAuthorizationFailed):
 		return fmt.Errorf("kafkasource: a topic does not exist, or this user may not describe it: %w", err)

@@ -176,6 +176,8 @@ func (s *Source) start(ctx context.Context) error {
 		return nil
 	case isCredentials(err):
 		return fmt.Errorf("natssource: NATS at %s refuses the credentials: %w", at, err)
+	case reach.IsTLS(err):
+		return fmt.Errorf("natssource: TLS with NATS at %s fails; is it the right port and certificate authority (nats.RootCAs)? %w", at, err)
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return fmt.Errorf("natssource: the connection to NATS at %s is closed; make it try for as long as it takes "+
 			"(nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1)): %w", at, err)
@@ -191,7 +193,7 @@ func (s *Source) patience(err error) time.Duration {
 		denied *PermissionError
 		full   *fullError
 	)
-	if errors.As(err, &denied) || errors.As(err, &full) || isCredentials(err) || !passing(err) {
+	if errors.As(err, &denied) || errors.As(err, &full) || isCredentials(err) || reach.IsTLS(err) || !passing(err) {
 		return 0
 	}
 	return s.StartTimeout

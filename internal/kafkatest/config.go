@@ -22,6 +22,10 @@ type Config struct {
 	// SASL/PLAIN and their passwords.
 	Users map[string]string
 
+	// Keystore is a file in PEM with the key and the certificate of that
+	// listener, which then speaks TLS. It is read at each start.
+	Keystore string
+
 	// ACLs makes the broker ask for permissions. Clients of [Broker.Addr] may
 	// do everything, Users what an ACL allows them.
 	ACLs bool
@@ -67,6 +71,11 @@ func (c Config) serverProperties(dataDir string, client, controller, sasl string
 			fmt.Fprintf(&users, " user_%s=%q", user, c.Users[user])
 		}
 		p["sasl.enabled.mechanisms"] = "PLAIN"
+		if c.Keystore != "" {
+			p["listener.security.protocol.map"] = strings.Replace(protocols, "SASL_PLAINTEXT", "SASL_SSL", 1)
+			p["listener.name.sasl.ssl.keystore.type"] = "PEM"
+			p["listener.name.sasl.ssl.keystore.location"] = c.Keystore
+		}
 		p["listener.name.sasl.plain.sasl.jaas.config"] =
 			"org.apache.kafka.common.security.plain.PlainLoginModule required" + users.String() + ";"
 	}

@@ -84,6 +84,8 @@ func unreached(err error) bool {
 	switch {
 	case errors.As(err, &pg):
 		return slices.Contains(notYet, pg.Code)
+	case reach.IsTLS(err):
+		return false
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), errors.As(err, &dns):
 		return true
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
@@ -114,8 +116,11 @@ func address(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// Explain adds to an error of the server what to do about it, where that is known.
+// Explain adds to an error what to do about it, where that is known.
 func Explain(err error) error {
+	if reach.IsTLS(err) {
+		return fmt.Errorf("TLS with the server fails; is it the right certificate authority (sslrootcert)? %w", err)
+	}
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return err

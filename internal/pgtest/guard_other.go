@@ -40,6 +40,8 @@ func serverUser() (uid, gid uint32, ok bool) { return 0, 0, false }
 
 func serverDir(string) (string, error) { return "", errNotHere }
 
+func ownByServer(string) error { return errNotHere }
+
 func lockFile(string) (func(), error) { return nil, errNotHere }
 
 func ownedByUs(string) bool { return false }

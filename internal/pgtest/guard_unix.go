@@ -134,13 +134,20 @@ func serverDir(pattern string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if uid, gid, ok := serverUser(); ok {
-		if err := os.Chown(dir, int(uid), int(gid)); err != nil {
-			_ = os.Remove(dir)
-			return "", err
-		}
+	if err := ownByServer(dir); err != nil {
+		_ = os.Remove(dir)
+		return "", err
 	}
 	return dir, nil
+}
+
+// ownByServer gives a file or directory to the user that the server runs as.
+func ownByServer(name string) error {
+	uid, gid, ok := serverUser()
+	if !ok {
+		return nil
+	}
+	return os.Chown(name, int(uid), int(gid))
 }
 
 // lockFile holds an exclusive lock on a file until release is called.

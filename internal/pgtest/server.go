@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/internal/tlstest"
 )
 
 const (
@@ -31,6 +33,9 @@ type Options struct {
 	// NoFsync trades durability for speed: a crash of the machine, not of the
 	// server, may then lose what was committed.
 	NoFsync bool
+
+	// TLS is the server's certificate. Clients may do without TLS all the same.
+	TLS *tlstest.Certificate
 
 	// Settings are further parameters as in postgresql.conf.
 	Settings map[string]string
@@ -100,7 +105,19 @@ func (s *Server) initialise(ctx context.Context) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("pgtest: %s: %w\n%s", cmd.Path, err, out)
 	}
-	return nil
+	if s.options.TLS == nil {
+		return nil
+	}
+	return errors.Join(s.write("server.crt", s.options.TLS.Cert), s.write("server.key", s.options.TLS.Key))
+}
+
+// write puts a file into the data directory, for the server's user alone.
+func (s *Server) write(name string, data []byte) error {
+	name = filepath.Join(s.data(), name)
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	return ownByServer(name)
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
@@ -121,6 +138,9 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	if s.options.NoFsync {
 		settings["fsync"] = "off"
+	}
+	if s.options.TLS != nil {
+		settings["ssl"] = "on"
 	}
 	for k, v := range s.options.Settings {
 		settings[k] = v

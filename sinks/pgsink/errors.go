@@ -268,7 +268,7 @@ func ended(ctx context.Context, err error) error {
 func explain(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
-		return err
+		return pgschema.Explain(err)
 	}
 	switch pg.Code {
 	case codePermission:
