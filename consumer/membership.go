@@ -10,13 +10,14 @@ type membership struct {
 	mu   sync.Mutex
 	told bool // something
 	in   bool
+	done bool // Run is over
 }
 
 // is takes what the source says.
 func (m *membership) is(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if in := err == nil; m.told && in == m.in {
+	if in := err == nil; m.done || m.told && in == m.in {
 		return
 	}
 	m.told, m.in = true, err == nil
@@ -31,8 +32,8 @@ func (m *membership) is(err error) {
 func (m *membership) over(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.done = true
 	if m.in {
-		m.in = false
 		m.observe(Left{Cause: err})
 	}
 }

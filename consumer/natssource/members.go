@@ -39,7 +39,7 @@ func (s *Source) register(ctx context.Context) error {
 // stayRegistered renews our record until ctx ends, and writes it at once when it
 // has changed. Then it removes it.
 func (s *Source) stayRegistered(ctx context.Context) {
-	every, renewed := s.LeaseTTL/3, time.Now()
+	every := s.LeaseTTL / 3
 	for {
 		timer := time.NewTimer(jitter(every))
 		select {
@@ -56,16 +56,31 @@ func (s *Source) stayRegistered(ctx context.Context) {
 		err := s.register(limited)
 		cancel()
 		if err == nil {
-			renewed = asked
-			s.in(nil)
+			s.isMember(asked)
 		} else if ctx.Err() == nil {
-			if silent := time.Since(renewed); silent >= s.LeaseTTL {
-				s.in(fmt.Errorf("the membership was not renewed for %v: %w", silent.Round(time.Millisecond), err))
-			}
+			s.isSilent(s.LeaseTTL, err)
 			s.trouble("membership not renewed, trying again", err)
 			backoff.Sleep(ctx, jitter(every/4))
 			notify(s.changed)
 		}
+	}
+}
+
+// isMember notes that our record was written, by a request of that time.
+func (s *Source) isMember(asked time.Time) {
+	s.membership.Lock()
+	defer s.membership.Unlock()
+	s.renewed = asked
+	s.in(nil)
+}
+
+// isSilent says that we are no member any more as far as we know, unless our record was
+// written within that time.
+func (s *Source) isSilent(within time.Duration, why error) {
+	s.membership.Lock()
+	defer s.membership.Unlock()
+	if silent := time.Since(s.renewed); silent >= within {
+		s.in(fmt.Errorf("the membership was not renewed for %v: %w", silent.Round(time.Millisecond), why))
 	}
 }
 

@@ -55,6 +55,7 @@ func (t *tenure) watchClock(ctx context.Context) {
 	for backoff.Sleep(ctx, t.lease.left()) {
 		if t.lease.left() <= 0 {
 			t.Lose(errRanOut)
+			t.s.isSilent(t.s.LeaseTTL/2, errRanOut) // or it is this lease alone that cannot be renewed
 			return
 		}
 	}

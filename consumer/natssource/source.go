@@ -41,6 +41,9 @@ type Source struct {
 	in   func(err error) // what Run calls joined
 	base context.Context // outlives the context of Run, until all has been given back
 
+	membership sync.Mutex
+	renewed    time.Time // when our record was last written
+
 	logs    []*streamLog
 	workers sync.WaitGroup // one for each busy slot
 
@@ -106,7 +109,7 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	for _, log := range s.logs {
 		workers.Go(func() { log.watch(working) })
 	}
-	s.in(nil)
+	s.isMember(time.Now())
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
