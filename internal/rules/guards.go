@@ -423,6 +423,12 @@ var guardsOfTheRest = []guard{
 	{"blame", "a wait for a lock is not found on a server that answers late", []edit{
 		{"sinks/pgsink/lockwait.go", "WithTimeout(ctx, lookTimeout)", "WithTimeout(ctx, w.every+0*lookTimeout)"},
 	}, "sinks/pgsink", "TestAWaitIsFoundByAServerThatAnswersLateToo"},
+	{"blame", "a message is blamed for a timeout although the server did not answer whether it waited", []edit{
+		{"sinks/pgsink/lockwait.go", "case !known:", "case !known && false:"},
+	}, "sinks/pgsink", "TestATimeoutOnAServerThatDoesNotAnswerIsTransient"},
+	{"blame", "a slow message is never at fault where the pool has no connection to ask the server over", []edit{
+		{"sinks/pgsink/lockwait.go", "w.open = pool.AcquiredConns() < pool.MaxConns()", "w.open = pool.AcquiredConns() <= pool.MaxConns()"},
+	}, "sinks/pgsink", "TestATimeoutOnAServerThatDoesNotAnswerIsTransient"},
 	{"blame", "a message is blamed for an unhealthy database", []edit{
 		{verdicts, "case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:", "case false:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/refused"},

@@ -34,15 +34,18 @@ type lockWait struct {
 	pid    uint32
 	key    uint64 // of an advisory lock that the transaction holds
 
-	mu    sync.Mutex
-	timer *time.Timer // nil when over
-	found bool
+	mu       sync.Mutex
+	timer    *time.Timer // nil when over
+	found    bool
+	began    time.Time
+	answered time.Time // when the last look that was answered began
+	open     bool      // a look was begun since, and not answered
 }
 
 // watchLocks watches the transaction of as on conn until stop is called.
 func (s *Sink) watchLocks(ctx context.Context, conn *pgx.Conn, as *advances) *lockWait {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &lockWait{sink: s, cancel: cancel, pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
+	w := &lockWait{sink: s, cancel: cancel, began: time.Now(), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
 	w.every = max(min(min(s.options.StatementTimeout, s.options.left(ctx))/looks, rarest), time.Millisecond)
 	w.mu.Lock() // it may fire at once
 	defer w.mu.Unlock()
@@ -64,24 +67,37 @@ select exists (
 func (w *lockWait) look(ctx context.Context) {
 	ctx, done := context.WithTimeout(ctx, lookTimeout)
 	defer done()
+	began := time.Now()
+	// Without a connection left in the pool nobody is asked, who could fail to answer.
+	pool := w.sink.pool.Stat()
+	w.mu.Lock()
+	w.open = pool.AcquiredConns() < pool.MaxConns()
+	w.mu.Unlock()
 	var waits bool
 	// An error tells nothing, and is none of the transaction's.
-	_ = w.sink.pool.QueryRow(ctx, waitingSQL, int64(w.pid), int64(w.key>>32), int64(w.key&0xffffffff)).Scan(&waits)
+	err := w.sink.pool.QueryRow(ctx, waitingSQL, int64(w.pid), int64(w.key>>32), int64(w.key&0xffffffff)).Scan(&waits)
+	var refused *pgconn.PgError
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err == nil || errors.As(err, &refused) {
+		w.answered, w.open = began, false
+	}
 	if w.found = w.found || waits; !w.found && w.timer != nil {
 		w.timer.Reset(w.every)
 	}
 }
 
-// stop reports whether the transaction has been found waiting.
-func (w *lockWait) stop() bool {
+// stop reports whether the transaction has been found waiting, and whether that is known: it
+// is not if the server has left a look without an answer, and answered none that began in
+// the second half of the time. Then the time was up for the server, not for the handler.
+func (w *lockWait) stop() (waited, known bool) {
 	w.cancel()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer.Stop()
 	w.timer = nil
-	return w.found
+	half := w.began.Add(time.Since(w.began) / 2)
+	return w.found, !w.open || w.answered.After(half)
 }
 
 // timedOut reports whether err came of a timeout: of the context, of one that the
@@ -93,10 +109,17 @@ func timedOut(ctx context.Context, err error) bool {
 }
 
 // judge adds to err, with which the transaction ended, that it ended for its
-// waits.
+// waits, or that nobody knows.
 func (w *lockWait) judge(ctx context.Context, err error) error {
-	if waited := w.stop(); err == nil || !waited || !timedOut(ctx, err) || errors.Is(err, epoch.ErrTxEndedByHandler) {
+	waited, known := w.stop()
+	switch {
+	case err == nil, !timedOut(ctx, err), errors.Is(err, epoch.ErrTxEndedByHandler):
+		return err
+	case waited:
+		return fmt.Errorf("%w: time was up after a wait for locks of other transactions: %w", epoch.ErrTransient, err)
+	case !known:
+		return fmt.Errorf("%w: time was up, and the server did not answer whether it was one for locks of other transactions: %w", epoch.ErrTransient, err)
+	default:
 		return err
 	}
-	return fmt.Errorf("%w: time was up after a wait for locks of other transactions: %w", epoch.ErrTransient, err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func TestAWaitForALockThatIsNotTheFirstIsTransientToo(t *testing.T) {
 			t.Errorf("%s: err = %v; want a transient one", name, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
 		_, err := tx.Exec(ctx, "select pg_sleep(300)")
@@ -104,8 +105,49 @@ func TestAWaitIsFoundByAServerThatAnswersLateToo(t *testing.T) {
 		}
 		return err
 	})
-	if !errors.Is(err, epoch.ErrTransient) {
+	if !errors.Is(err, epoch.ErrTransient) || !strings.Contains(err.Error(), "after a wait for locks") {
 		t.Errorf("err = %v; want a transient one", err)
+	}
+}
+
+// TestATimeoutOnAServerThatDoesNotAnswerIsTransient: whether the message is to blame, or
+// a lock, or the server, is not known then.
+func TestATimeoutOnAServerThatDoesNotAnswerIsTransient(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, c := range map[string]struct {
+		connections int32
+		answers     time.Duration // for so long
+		transient   bool
+	}{
+		"the server does not answer":    {8, 0, true},
+		"the server answers no more":    {8, 700 * time.Millisecond, true},
+		"the server has answered since": {8, 1700 * time.Millisecond, false},
+		"the pool has no connection":    {1, 0, false}, // and never will: a slow message must come to an end
+	} {
+		var silent atomic.Bool
+		s := r.openOn(r.pool(func(p *pgxpool.Config) {
+			p.MaxConns = c.connections
+			p.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) {
+				if silent.Load() {
+					<-ctx.Done()
+				}
+				return true, nil
+			}
+		}))
+		seed(t, s, orders)
+		f := claim(t, s, orders, 5)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			<-time.After(c.answers)
+			silent.Store(true)
+			_, err := tx.Exec(ctx, "select pg_sleep(300)")
+			return err
+		})
+		cancel()
+		if err == nil || errors.Is(err, epoch.ErrTransient) != c.transient || errors.Is(err, epoch.ErrInDoubt) {
+			t.Errorf("%s: err = %v; transient: want %v", name, err, c.transient)
+		}
 	}
 }
 
