@@ -25,6 +25,7 @@ var libraries = []library{
 	{"entgo.io/ent", "`ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db)))`; the test uses the driver, without generated code", "orm", both},
 	{"github.com/Masterminds/squirrel", "`RunWith(db)`", "orm", both},
 	{"github.com/glebarez/go-sqlite", "the driver under `sqlsink`, and `&sqlite.Dialector{Conn: db}` of glebarez/sqlite for gorm; not in one program with modernc.org/sqlite, which registers the same name", "orm", "TestLibrariesWriteExactlyOnceThroughSqlsink"},
+	{"github.com/mattn/go-sqlite3", "the driver under `sqlsink`, in WAL mode (`_journal_mode=WAL`)", "mattn", "TestTheSinkPassesItsSuiteOnMattnsDriver, TestAStatementThatIsPreparedTwiceWritesOnce"},
 	{"github.com/doug-martin/goqu/v9", "`goqu.New(\"postgres\", db)`", "orm", both},
 	{"github.com/twmb/franz-go/plugin/kprom", "a hook in `GroupClient` and another one in `ReadClient`", "kafka", "TestEachClientHasItsKpromMetrics"},
 	{"github.com/twmb/franz-go/plugin/kotel", "its hooks in `ReadClient`: the message's span is in the handler's context", "kafka", "TestHandlerFenceAndCommitAreInTheTraceOfTheMessage"},

@@ -15,7 +15,8 @@ import (
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
 // driver whose errors have a method Code() int that returns SQLite's result
-// code will do as well, such as github.com/glebarez/go-sqlite; others are refused.
+// code will do as well, such as github.com/glebarez/go-sqlite, and so will
+// github.com/mattn/go-sqlite3; others are refused.
 var SQLite Dialect = sqlite{}
 
 type sqlite struct{}
@@ -46,15 +47,15 @@ func (sqlite) Settings(ctx context.Context, q Querier) error {
 	}
 	// What an error means decides whether anything is committed.
 	err := q.QueryRowContext(ctx, `SELECT epochfence_no_such_function()`).Scan(&mode)
-	var e interface{ Code() int }
-	if err == nil || errors.As(err, &e) && e.Code()&0xff == sqliteError {
+	code, of := resultCode(err)
+	switch {
+	case err == nil, of != nil && code&0xff == sqliteError:
 		return nil
-	}
-	if ctx.Err() != nil || errors.As(err, &e) {
+	case of != nil, ctx.Err() != nil:
 		return err
 	}
 	return fmt.Errorf("the errors of this driver do not tell SQLite's result code by a method Code() int, as this %T: "+
-		"use modernc.org/sqlite or github.com/glebarez/go-sqlite (github.com/mattn/go-sqlite3 will not do)", err)
+		"use modernc.org/sqlite, github.com/glebarez/go-sqlite or github.com/mattn/go-sqlite3", err)
 }
 
 // Begin takes the file's write lock at once. A deferred transaction would take it
@@ -72,8 +73,7 @@ func (sqlite) Written() string { return `PRAGMA data_version` }
 // without touching it.
 func (sqlite) InTransaction(ctx context.Context, conn *sql.Conn) (bool, error) {
 	_, err := conn.ExecContext(ctx, `BEGIN`)
-	var e interface{ Code() int }
-	if errors.As(err, &e) && e.Code() == sqliteError {
+	if code, of := resultCode(err); of != nil && code == sqliteError {
 		return true, nil
 	}
 	if err != nil {
@@ -107,8 +107,8 @@ const (
 // an I/O error may have been written and not synced, and a crash may bring it
 // to light; all others are definite.
 func (sqlite) Classify(err error) Class {
-	var e interface{ Code() int }
-	if !errors.As(err, &e) {
+	code, of := resultCode(err)
+	if of == nil {
 		switch {
 		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 			return Aborted // the driver interrupts
@@ -117,7 +117,7 @@ func (sqlite) Classify(err error) Class {
 		}
 		return Refused
 	}
-	switch e.Code() & 0xff { // the rest is the extended code
+	switch code & 0xff { // the rest is the extended code
 	case sqliteBusy, sqliteLocked:
 		return Busy
 	case sqliteFull, sqliteNoMem, sqliteInterrupt, sqliteAbort:
@@ -131,8 +131,8 @@ func (sqlite) Classify(err error) Class {
 // FromDriver asks for SQLite's result code, and for the driver's package, as many
 // an error has a code. Another file's cannot be told from this one's.
 func (sqlite) FromDriver(err error) bool {
-	var e interface{ Code() int }
-	if !errors.As(err, &e) {
+	_, e := resultCode(err)
+	if e == nil {
 		return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
 			errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	}
@@ -151,14 +151,11 @@ var schemaDiffers = []string{
 }
 
 func (sqlite) Fault(err error) error {
-	var e interface {
-		error
-		Code() int
-	}
-	if !errors.As(err, &e) {
+	code, e := resultCode(err)
+	if e == nil {
 		return nil
 	}
-	switch e.Code() & 0xff {
+	switch code & 0xff {
 	case sqliteBusy, sqliteLocked:
 		return fmt.Errorf("%w: another transaction is in the way", epoch.ErrTransient)
 	case sqliteNoMem:

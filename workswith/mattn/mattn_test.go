@@ -1,0 +1,129 @@
+//go:build cgo
+
+// Package mattn_test has sqlsink on github.com/mattn/go-sqlite3, which needs a C compiler.
+package mattn_test
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"testing"
+
+	_ "github.com/mattn/go-sqlite3"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/sinktest"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+func TestTheSinkPassesItsSuiteOnMattnsDriver(t *testing.T) {
+	sinktest.Run(t, func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
+		file := filepath.Join(t.TempDir(), "app.db")
+		reader := open(t, file)
+		exec(t, reader, `CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, value TEXT NOT NULL) STRICT`)
+		exec(t, reader, `CREATE INDEX effects_list ON effects (list)`)
+		if err := sqlsink.Migrate(t.Context(), reader, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		return sinktest.Database[*sqlsink.Tx]{
+			Open: func(t testing.TB) epoch.Sink[*sqlsink.Tx] {
+				s, err := sqlsink.Open(t.Context(), open(t, file), sqlsink.SQLite, sqlsink.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			},
+			Append: func(ctx context.Context, tx *sqlsink.Tx, list, value string) error {
+				_, err := tx.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES (?, ?)`, list, value)
+				return err
+			},
+			List: func(ctx context.Context, list string) ([]string, error) { return effects(ctx, reader, list) },
+			Commit: func(ctx context.Context, tx *sqlsink.Tx) error {
+				_, err := tx.ExecContext(ctx, `COMMIT`)
+				return err
+			},
+			Lock: func(t testing.TB) (unlock func()) {
+				db := open(t, file)
+				db.SetMaxOpenConns(1)
+				exec(t, db, `BEGIN IMMEDIATE`)
+				return func() { exec(t, db, `ROLLBACK`) }
+			},
+		}
+	})
+}
+
+func TestAStatementThatIsPreparedTwiceWritesOnce(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "app.db"))
+	exec(t, db, `CREATE TABLE effects (value TEXT NOT NULL)`)
+	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := memsource.New("orders", 1)
+	log.Append(0, "a", "b")
+	err = memsource.Apply(t.Context(), log, sink, consumer.Each(func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		for range 2 {
+			insert, err := tx.PrepareContext(ctx, `INSERT INTO effects (value) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM effects WHERE value = ?1)`)
+			if err != nil {
+				return err
+			}
+			if _, err := insert.ExecContext(ctx, string(m.Value)); err != nil {
+				return err
+			}
+			if err := insert.Close(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	var n int
+	if err == nil {
+		err = db.QueryRowContext(t.Context(), `SELECT count(*) FROM effects`).Scan(&n)
+	}
+	if err != nil || n != 2 {
+		t.Errorf("%d effects, %v; want 2", n, err)
+	}
+}
+
+func open(t testing.TB, file string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+file+"?_journal_mode=WAL&_synchronous=OFF")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func exec(t testing.TB, db *sql.DB, query string) {
+	t.Helper()
+	if _, err := db.ExecContext(context.Background(), query); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func effects(ctx context.Context, db *sql.DB, list string) ([]string, error) {
+	rows, err := db.QueryContext(ctx, `SELECT value FROM effects WHERE list = ? ORDER BY id`, list)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var all []string
+	for rows.Next() {
+		var v string
+		if err := rows.Scan(&v); err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, rows.Err()
+}
