@@ -114,12 +114,18 @@ lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
 	@$(call each,$(static) ./...)
 	@$(call each,$(golangci) run ./...)
 
-# What users import. Tests of it need more: those are vetted for 32 bits alone.
-imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence
+# What users import.
+imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations
+
+# The files of a package without its tests, which would have to be built with all they need.
+sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}
 
 .PHONY: platforms
-platforms: ## compile for 32 bits, Windows and macOS, and vet and test for 32 bits what needs no server
-	for p in linux/arm windows/amd64 darwin/arm64; do GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 go build $(imported) || exit 1; done
+platforms: ## build and vet for 32 bits, Windows and macOS, and test for 32 bits what needs no server
+	for p in linux/arm windows/amd64 darwin/arm64; do \
+	  export GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0; go build $(imported) || exit 1; \
+	  for d in $$(go list $(imported)); do go vet $$(go list -f '$(sources)' $$d) || exit 1; done; \
+	done
 	GOARCH=386 CGO_ENABLED=0 go vet $(imported)
 	GOARCH=386 CGO_ENABLED=0 go test -short $(imported)
 
