@@ -417,6 +417,9 @@ var guardsOfTheRest = []guard{
 		{verdicts, "case t.messages > 1 || shared:", "case t.messages > 1:"},
 		{verdicts, "case r.timedOut && !alone:", "case r.timedOut && t.messages > 1:"},
 	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/a timeout"},
+	{"blame", "a handler is told that its message's context has ended, and not why its transaction has", []edit{
+		{"consumer/values.go", "context.WithoutCancel(m.Context)", "m.Context"},
+	}, "consumer", "TestAHandlerIsToldWhyItsTransactionEndsAndNotItsMessage"},
 	{"blame", "a message is blamed for its wait for locks", []edit{
 		{"sinks/pgsink/lockwait.go", "w.found = w.found || waits", "w.found = w.found"},
 	}, "sinks/pgsink", "TestAWaitForALockThatIsNotTheFirstIsTransientToo"},
@@ -427,7 +430,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/lockwait.go", "case !known:", "case !known && false:"},
 	}, "sinks/pgsink", "TestATimeoutOnAServerThatDoesNotAnswerIsTransient"},
 	{"blame", "a slow message is never at fault where the pool has no connection to ask the server over", []edit{
-		{"sinks/pgsink/lockwait.go", "w.open = pool.AcquiredConns() < pool.MaxConns()", "w.open = pool.AcquiredConns() <= pool.MaxConns()"},
+		{"sinks/pgsink/lockwait.go", "w.open || pool.AcquiredConns() < pool.MaxConns()", "w.open || pool.AcquiredConns() <= pool.MaxConns()"},
 	}, "sinks/pgsink", "TestATimeoutOnAServerThatDoesNotAnswerIsTransient"},
 	{"blame", "a message is blamed for an unhealthy database", []edit{
 		{verdicts, "case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:", "case false:"},

@@ -71,7 +71,7 @@ func (w *lockWait) look(ctx context.Context) {
 	// Without a connection left in the pool nobody is asked, who could fail to answer.
 	pool := w.sink.pool.Stat()
 	w.mu.Lock()
-	w.open = pool.AcquiredConns() < pool.MaxConns()
+	w.open = w.open || pool.AcquiredConns() < pool.MaxConns()
 	w.mu.Unlock()
 	var waits bool
 	// An error tells nothing, and is none of the transaction's.
