@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
@@ -76,11 +76,12 @@ var confirmFaults = []fault{{
 	name:  "confirms only once",
 	claim: "confirming goes on",
 	world: brokenConfirm(func(t consumer.Tenure) func(context.Context, epoch.Fence) (epoch.Lease, error) {
-		var once sync.Once
-		return func(ctx context.Context, seen epoch.Fence) (lease epoch.Lease, err error) {
-			err = errors.New("asked too often")
-			once.Do(func() { lease, err = t.Confirm(ctx, seen) })
-			return lease, err
+		var asked atomic.Bool
+		return func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
+			if asked.Swap(true) {
+				return epoch.Lease{}, errors.New("asked too often")
+			}
+			return t.Confirm(ctx, seen)
 		}
 	}),
 }, {

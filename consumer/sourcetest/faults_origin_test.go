@@ -111,9 +111,9 @@ var originFaults = []fault{{
 		b.tenure = func(t tenure) consumer.Tenure {
 			inner := t.Tenure
 			t.committed = func(ctx context.Context) (epoch.Position, bool, error) {
+				ss, err := inner.Starts(ctx, consumer.StartEarliest) // waits while frozen, so without the lock
 				mu.Lock()
 				defer mu.Unlock()
-				ss, err := inner.Starts(ctx, consumer.StartEarliest)
 				for _, s := range ss {
 					if _, seen := first[s.Partition]; !seen {
 						at, ok := b.broker.Group(s.Partition.Group).Position(s.Partition.Topic, s.Partition.Number)

@@ -2,7 +2,7 @@ package sourcetest
 
 import "sync"
 
-// stall is a place where a process stops, once, until it is told to go on.
+// stall is a place where a process stops until it is told to go on.
 type stall struct {
 	w       *world
 	once    sync.Once
@@ -15,15 +15,14 @@ func (w *world) newStall() *stall {
 }
 
 // stop is called by the process. It does not look at any context: the process
-// is frozen.
+// is frozen. Whoever comes meanwhile waits, too, but not for the lock of once: in
+// a synctest bubble no time passes while a goroutine waits for a lock.
 func (s *stall) stop() {
-	s.once.Do(func() {
-		close(s.reached)
-		select {
-		case <-s.on:
-		case <-s.w.ctx.Done(): // so that a story that failed ends
-		}
-	})
+	s.once.Do(func() { close(s.reached) })
+	select {
+	case <-s.on:
+	case <-s.w.ctx.Done(): // so that a story that failed ends
+	}
 }
 
 // wait waits until the process has got there.
