@@ -59,10 +59,15 @@ func TestMessagesUnderRepeatableReadBesideAnotherWriterAreApplied(t *testing.T) 
 		}
 	}()
 	defer func() { stop(); <-writing }()
+	early := true
 	refused := d.applyAll(pgsink.Options{Isolation: pgx.RepeatableRead}, 600, func(ctx context.Context, tx pgsink.Tx, m consumer.Message) error {
 		_, err := tx.Exec(ctx, "update stock set n = n + 1 where item = $1", m.Offset%100)
 		if err == nil {
 			_, err = tx.Exec(ctx, "insert into applied values ($1)", m.Offset)
+		}
+		if early && err == nil { // the writer may not get a turn while this transaction goes on
+			early = false
+			_, err = other.Exec(ctx, "update stock set n = n + 1 where item = 99")
 		}
 		return err
 	})
