@@ -339,7 +339,7 @@ func TestARequestWhoseClientHasLeftIsNotBegun(t *testing.T) {
 func TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout(t *testing.T) {
 	r := postgresRig(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	impatient, err := httpfence.OpenSQL(t.Context(), r.connect(), httpfence.PostgreSQL, httpfence.SQLOptions{IdleTimeout: 100 * time.Millisecond})
+	impatient, err := httpfence.OpenSQL(t.Context(), r.connect(), httpfence.PostgreSQL, httpfence.SQLOptions{IdleTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,9 +351,13 @@ func TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout(t *testing.T) {
 	}), quiet)
 	first := make(chan *answer, 1)
 	go func() { first <- send(t, frozen, call("a", 5, "k5"), "x") }()
-	<-begun
+	select {
+	case <-begun:
+	case a := <-first:
+		t.Fatalf("answered %d, %q, before the handler was frozen", a.StatusCode, a.text)
+	}
 	o := quiet
-	o.Wait = 10 * time.Second
+	o.Wait = 20 * time.Second
 	send(t, httpfence.Handler(r.open(), http.HandlerFunc(r.apply), o), call("a", 6, "k6"), "x").want(201, "done under epoch 6", false)
 	close(goOn)
 	(<-first).wantProblem(500, httpfence.TypeFailed)

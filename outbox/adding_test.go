@@ -68,7 +68,7 @@ func converse[TX any](t *testing.T, l *ledger[TX]) {
 	})
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(50 * time.Second) // nothing looks later: what is left then stays
 	for {
 		mu.Lock()
 		said := slices.Clone(got)
