@@ -103,6 +103,10 @@ contention: ## 2 and 4 processes on ten hot rows, beside one message per transac
 moveover: ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back
 	go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e -moveover.step=2000
 
+.PHONY: dbmate
+dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to fetch it)
+	cd workswith && EPOCHFENCE_DBMATE='npx --yes dbmate@2.36.0' go test -count 1 -timeout 10m -v -run '/dbmate$$' ./migrations
+
 .PHONY: bench
 bench: ## what the fence costs, as medians of ratios within a round (BENCH=… to choose)
 	cd bench && go test -run '^$$' -bench '$(or $(BENCH),.)' -benchtime 30x

@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,6 +53,7 @@ var tools = map[string]struct {
 	"goose":          {migrations.Goose, "001_own.sql: -- +goose Up\nCREATE TABLE own (id INTEGER);", gooseUp(goose.DialectPostgres), gooseUp(goose.DialectSQLite3)},
 	"golang-migrate": {migrations.GolangMigrate, "001_own.up.sql: CREATE TABLE own (id INTEGER);", golangMigrateUp, golangMigrateUp},
 	"tern":           {migrations.Tern, "001_own.sql: CREATE TABLE own (id INTEGER);", ternMigrate, nil},
+	"dbmate":         {migrations.Dbmate, "001_own.sql: -- migrate:up\nCREATE TABLE own (id INTEGER);\n-- migrate:down\n", dbmateUp, dbmateUp},
 	"atlas":          {migrations.Atlas, "001_own.sql: CREATE TABLE own (id INTEGER);", atlasApply(atlaspg.Open), atlasApply(atlaslite.Open)},
 }
 
@@ -96,6 +99,28 @@ func ternMigrate(ctx context.Context, dir string, at database) error {
 		return err
 	}
 	return m.Migrate(ctx)
+}
+
+// dbmate is the command that runs it, with its arguments: `make dbmate` sets it.
+var dbmate = strings.Fields(os.Getenv("EPOCHFENCE_DBMATE"))
+
+func needsDbmate(t *testing.T, tool string) {
+	if tool == "dbmate" && len(dbmate) == 0 {
+		t.Skip("dbmate is no Go library that can be fetched here: run make dbmate, which has npx fetch it")
+	}
+}
+
+func dbmateUp(ctx context.Context, dir string, at database) error {
+	url := at.dsn
+	if at.driver == "sqlite" {
+		url = strings.Replace(at.url, "sqlite://", "sqlite:", 1)
+	}
+	args := append(slices.Clone(dbmate[1:]), "--no-dump-schema", "--migrations-dir", dir, "--url", url, "up")
+	said, err := exec.CommandContext(ctx, dbmate[0], args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return nil
 }
 
 // atlasApply is `atlas migrate hash` and then `atlas migrate apply`, through Atlas's library.
@@ -171,6 +196,7 @@ func (r revisions) DeleteRevision(_ context.Context, version string) error {
 func TestPostgreSQLTablesGoThroughMigrationTools(t *testing.T) {
 	for name, tool := range tools {
 		t.Run(name, func(t *testing.T) {
+			needsDbmate(t, name)
 			url := pgtest.Start(t).URL
 			o := httpfence.SQLOptions{}
 			sink, err := pgsink.Migrations(pgsink.Options{})
@@ -209,6 +235,7 @@ func TestSQLiteTablesGoThroughMigrationTools(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
+			needsDbmate(t, name)
 			sink, err := sqlsink.Migrations(sqlsink.SQLite, sqlsink.Options{})
 			box, err2 := sqloutbox.Migrations(sqloutbox.SQLite, sqloutbox.Options{})
 			receiver, err3 := httpfence.Migrations(httpfence.SQLite, httpfence.SQLOptions{})

@@ -23,6 +23,8 @@ import (
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
+
+	"github.com/epochfence/epochfence/workswith/orm/ent"
 )
 
 // Order is a row of the table orders.
@@ -117,36 +119,26 @@ func Sqlx(ctx context.Context, db *sql.DB, onPostgres bool, o Order) error {
 	return tx.Commit()
 }
 
-// Ent writes through the driver of entgo.io/ent, which a generated client takes as
-// ent.Driver(drv).
+// Ent writes through the client that entgo.io/ent has generated in package ent.
+// UpdateOneID and Tx are savepoints.
 func Ent(ctx context.Context, db *sql.DB, onPostgres bool, o Order) error {
-	drv := entsql.OpenDB(dialect.SQLite, db)
+	name := dialect.SQLite
 	if onPostgres {
-		drv = entsql.OpenDB(dialect.Postgres, db)
+		name = dialect.Postgres
 	}
-	build := entsql.Dialect(drv.Dialect())
-	query, args := build.Insert("orders").Columns("item", "quantity").Values(o.Item, o.Quantity).Query()
-	if err := drv.Exec(ctx, query, args, nil); err != nil {
+	client := ent.NewClient(ent.Driver(entsql.OpenDB(name, db)))
+	if err := client.Order.Create().SetItem(o.Item).SetQuantity(o.Quantity).Exec(ctx); err != nil {
 		return err
 	}
-	tx, err := drv.Tx(ctx)
+	tx, err := client.Tx(ctx)
 	if err != nil {
 		return err
 	}
-	query, args = build.Update("stock").Add("present", -o.Quantity).Where(entsql.EQ("item", o.Item)).Query()
-	if err := tx.Exec(ctx, query, args, nil); err != nil {
+	left, err := tx.Stock.UpdateOneID(o.Item).AddPresent(-o.Quantity).Save(ctx)
+	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
-	query, args = build.Select("present").From(entsql.Table("stock")).Where(entsql.EQ("item", o.Item)).Query()
-	var rows entsql.Rows
-	if err := tx.Query(ctx, query, args, &rows); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	left, err := entsql.ScanInt64(rows)
-	if err := errors.Join(err, rows.Close()); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	if enough(left) != nil {
+	if enough(left.Present) != nil {
 		return tx.Rollback()
 	}
 	return tx.Commit()
