@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/internal/freeport"
 )
 
 func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T) {
@@ -22,12 +24,11 @@ func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newSQLite(t)
 	produce(t, reach(c), numbered(topic, 0, 20)...)
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := freeport.Take(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody := l.Addr().String()
-	_ = l.Close() // and now nothing listens there
+	nobody := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	unreachable := func() *running {
 		source := newSource(t, func(o *kafkasource.Options) {
 			o.Client, o.StartTimeout = []kgo.Opt{kgo.SeedBrokers(nobody)}, 2*time.Second
@@ -35,7 +36,8 @@ func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T
 		return start(t, source, d.sink, consumer.Each(d.handle))
 	}
 	unreachable().refused(patience, "kafkasource: no broker", nobody, "2s", "connection refused")
-	if l, err = net.Listen("tcp", nobody); err != nil { // takes connections and never answers
+	l, err := net.Listen("tcp", nobody)
+	if err != nil { // takes connections and never answers
 		t.Fatal(err)
 	}
 	defer l.Close()

@@ -5,10 +5,10 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
-	"math/big"
-	"net"
 	"slices"
 	"strings"
+
+	"github.com/epochfence/epochfence/internal/freeport"
 )
 
 // Config says how a broker differs from the default one: a single node, no
@@ -105,27 +105,15 @@ func newClusterID() string {
 	}
 }
 
-// freeAddrs returns n loopback addresses on which nothing listens. Their ports
-// lie below the range from which systems choose the local port of an outgoing
-// connection: a client that keeps dialling a stopped broker at a port in that
-// range can end up connected to itself, and then holds the port.
+// freeAddrs returns n loopback addresses on which nothing listens.
 func freeAddrs(n int) ([]string, error) {
-	const lowest, ports = 15000, 15000
-	var addrs []string
-	var err error
-	for range 1000 {
-		port, randErr := rand.Int(rand.Reader, big.NewInt(ports))
-		if randErr != nil {
-			return nil, randErr
-		}
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+port.Int64())); err != nil {
-			continue
-		}
-		defer l.Close() // held until all n are found, so that they differ
-		if addrs = append(addrs, l.Addr().String()); len(addrs) == n {
-			return addrs, nil
-		}
+	ports, err := freeport.Take(n)
+	if err != nil {
+		return nil, fmt.Errorf("kafkatest: %w", err)
 	}
-	return nil, fmt.Errorf("kafkatest: no free loopback ports: %w", err)
+	addrs := make([]string, n)
+	for i, port := range ports {
+		addrs[i] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	return addrs, nil
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/epochfence/epochfence/internal/freeport"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 	// stopLimit bounds one stop.
 	stopLimit = 30 * time.Second
 
-	// anyPort lets the server choose a free one.
+	// anyPort is a free one that is chosen at the first start.
 	anyPort = server.RANDOM_PORT
 )
 
@@ -98,9 +100,15 @@ func keepStreamsDir(store string) error {
 }
 
 func (s *Server) launch() (*server.Server, error) {
-	options := s.options.Clone()
-	// The server takes the options over, and it writes what it chose into them.
-	ns, err := server.NewServer(options)
+	if s.options.Port == anyPort {
+		ports, err := freeport.Take(1)
+		if err != nil {
+			return nil, fmt.Errorf("natstest: %w", err)
+		}
+		s.options.Port = ports[0]
+	}
+	// The server takes the options over.
+	ns, err := server.NewServer(s.options.Clone())
 	if err != nil {
 		return nil, fmt.Errorf("natstest: start: %w", err)
 	}
@@ -109,9 +117,6 @@ func (s *Server) launch() (*server.Server, error) {
 	if !ns.ReadyForConnections(startLimit) {
 		ns.Shutdown()
 		return nil, fmt.Errorf("natstest: the server was not ready after %v:\n%s", startLimit, s.LogTail())
-	}
-	if s.options.Port == anyPort {
-		s.options.Port = options.Port
 	}
 	return ns, nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/epochfence/epochfence/internal/freeport"
 	"github.com/epochfence/epochfence/internal/tlstest"
 )
 
@@ -253,12 +254,11 @@ func (s *Server) URL(database string) string {
 }
 
 func freePort() (uint32, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := freeport.Take(1)
 	if err != nil {
 		return 0, fmt.Errorf("pgtest: %w", err)
 	}
-	defer func() { _ = l.Close() }()
-	return uint32(l.Addr().(*net.TCPAddr).Port), nil
+	return uint32(ports[0]), nil
 }
 
 // randomName is fit for a database, a role and a password.

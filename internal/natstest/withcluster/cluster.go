@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/freeport"
 )
 
 // cluster is the nodes. Its methods are for one goroutine at a time.
@@ -18,9 +19,9 @@ type cluster struct{ nodes []*node }
 // newCluster starts the nodes, with their data below dir, and returns once they
 // have found each other.
 func newCluster(ctx context.Context, dir string) (*cluster, error) {
-	ports, err := freePorts(3 * nodes)
+	ports, err := freeport.Take(3 * nodes)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("withcluster: %w", err)
 	}
 	c := &cluster{}
 	for i := range nodes {
@@ -44,20 +45,6 @@ func newCluster(ctx context.Context, dir string) (*cluster, error) {
 		return nil, err
 	}
 	return c, nil
-}
-
-// freePorts returns ports of 127.0.0.1 that nobody listens on at the moment.
-func freePorts(n int) ([]int, error) {
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("withcluster: %w", err)
-		}
-		defer func() { _ = l.Close() }()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports, nil
 }
 
 func (c *cluster) urls() []string {
