@@ -1,11 +1,13 @@
 package natssource
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -291,6 +293,8 @@ func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
 func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T) {
 	t.Parallel()
 	r := newGroupRig(t, 4, 2*time.Second)
+	var given counted
+	r.logger = slog.New(slog.NewTextHandler(&given, nil))
 	a := r.start("a")
 	r.shared([]*testMember{a}, 4)
 	// Somebody who is registered, for ever, and takes nothing.
@@ -298,18 +302,39 @@ func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T)
 	data, err := json.Marshal(idle)
 	must(t, err)
 	must(t, second(r.bucket().write(inTime(t), newKeys("billing").member("idle"), data, 0)))
-	eventually(t, "a gives a partition back", func() bool { return len(a.holding()) == 3 })
-	r.shared([]*testMember{a}, 4)
-	grants := r.granted()
-	timer := time.NewTimer(4 * r.ttl)
-	defer timer.Stop()
-	<-timer.C
-	if now := r.granted(); now != grants || len(a.holding()) != 4 {
-		t.Errorf("a holds %d, after %d more grants", len(a.holding()), now-grants)
+	eventually(t, "a gives a partition back", func() bool { return given.n.Load() > 0 })
+	for stalls := 0; ; stalls++ {
+		if stalls == 6 {
+			t.Fatal("a goes on losing leases")
+		}
+		r.shared([]*testMember{a}, 4)
+		grants, gave := r.granted(), given.n.Load()
+		timer := time.NewTimer(4 * r.ttl)
+		<-timer.C
+		lost := len(a.holding()) < 4
+		again, more := r.granted()-grants, int(given.n.Load()-gave)
+		if again > more || lost && more == 0 {
+			t.Logf("a stalled for so long that it lost leases: %d grants more", again)
+			continue
+		}
+		if more > 0 {
+			t.Errorf("a has given %d more back", more)
+		}
+		break
 	}
 	// When the members change, a shares again.
 	b := r.start("b")
 	eventually(t, "b has its share", func() bool { return len(b.holding()) >= 1 })
+}
+
+// counted counts the lines that tell of a partition that is given back.
+type counted struct{ n atomic.Int64 }
+
+func (c *counted) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("giving a partition back")) {
+		c.n.Add(1)
+	}
+	return len(line), nil
 }
 
 func TestAServerThatIsNotThereEndsRunAfterStartTimeoutAndSaysSo(t *testing.T) {
