@@ -22,22 +22,23 @@ import (
 )
 
 // answering returns a JetStream whose answers go through change, with what was
-// asked for: "STREAM.INFO.log". What it returns nil for is as the server has it.
+// asked for: "STREAM.INFO.log", or "CONSUMER.CREATE.KV_leases…" for the watch of a
+// bucket. What it returns nil for is as the server has it.
 func answering(t testing.TB, s *natstest.Server, change func(asked string, answer map[string]any) map[string]any) jetstream.JetStream {
 	const prefix = "front.API"
 	nc := s.Connect(t)
 	must(t, second(nc.Subscribe(prefix+".>", func(m *nats.Msg) {
 		asked := strings.TrimPrefix(m.Subject, prefix+".")
+		subject := "$JS.API." + asked
 		if strings.HasPrefix(asked, "$KV.") { // a key, to which nats.go gives the prefix as well
-			_ = nc.PublishMsg(&nats.Msg{Subject: asked, Reply: m.Reply, Header: m.Header, Data: m.Data})
-			return
+			subject = asked
 		}
 		if !strings.Contains(asked, ".INFO.") && !strings.HasPrefix(asked, "CONSUMER.CREATE.KV_") {
-			_ = nc.PublishRequest("$JS.API."+asked, m.Reply, m.Data)
+			_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
 			return
 		}
 		data := []byte(nil)
-		if a, err := nc.Request("$JS.API."+asked, m.Data, 5*time.Second); err == nil {
+		if a, err := nc.Request(subject, m.Data, 5*time.Second); err == nil {
 			data = a.Data
 		}
 		var answer map[string]any
