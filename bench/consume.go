@@ -47,6 +47,10 @@ func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, h
 		defer end()
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
+		pace, err := atPace(ctx, j)
+		if err != nil {
+			return outcome{}, err
+		}
 		var (
 			c       clock
 			applied atomic.Int64
@@ -57,6 +61,7 @@ func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, h
 			Observe: func(e consumer.Event) {
 				switch e := e.(type) {
 				case consumer.Advanced:
+					pace.appliedAt(e.Partition.Number, int64(e.From), int64(e.To))
 					if n := applied.Add(int64(e.Messages)); n == int64(j.Messages) {
 						result = c.stop(int(n))
 						stop()
@@ -69,7 +74,7 @@ func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, h
 		if err == nil && result.Messages == 0 {
 			err = fmt.Errorf("%d of %d messages were applied", applied.Load(), j.Messages)
 		}
-		return result, err
+		return pace.in(result), err
 	}
 }
 

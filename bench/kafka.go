@@ -58,6 +58,9 @@ func produceKafka(ctx context.Context, broker string, j job) error {
 	if _, err := kadm.NewClient(cl).CreateTopic(ctx, int32(j.Partitions), 1, nil, j.Topic); err != nil {
 		return err
 	}
+	if j.Rate > 0 { // those are produced while they are consumed
+		return nil
+	}
 	var failed atomic.Pointer[error]
 	for i := range j.Messages {
 		cl.Produce(ctx, &kgo.Record{Partition: partition(j, i), Value: strconv.AppendInt(nil, int64(i), 10)}, func(_ *kgo.Record, err error) {
@@ -105,6 +108,10 @@ func byHand(apply func(context.Context, pgx.Tx, string, *set, []*kgo.Record) err
 			return outcome{}, err
 		}
 		defer cl.Close()
+		pace, err := atPace(ctx, j)
+		if err != nil {
+			return outcome{}, err
+		}
 		var c clock
 		applied := 0
 		for applied < j.Messages {
@@ -117,8 +124,8 @@ func byHand(apply func(context.Context, pgx.Tx, string, *set, []*kgo.Record) err
 				continue
 			}
 			c.start(applied)
+			s := sized(len(rs))
 			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				s := sized(len(rs))
 				for _, r := range rs {
 					if err := s.addValue(r.Value); err != nil {
 						return err
@@ -129,12 +136,13 @@ func byHand(apply func(context.Context, pgx.Tx, string, *set, []*kgo.Record) err
 			if err != nil {
 				return outcome{}, err
 			}
+			pace.applied(s.ids)
 			if err := cl.CommitUncommittedOffsets(ctx); err != nil {
 				return outcome{}, err
 			}
 			applied += len(rs)
 		}
-		return c.stop(applied), nil
+		return pace.in(c.stop(applied)), nil
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -40,27 +39,19 @@ func (s *services) machine(ctx context.Context) (m machine, err error) {
 	return m, s.pool.QueryRow(ctx, "select split_part(version(), ' on ', 1)").Scan(&m.Postgres)
 }
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"perSecond": func(n float64) string {
-		digits := fmt.Sprintf("%.0f", n)
-		for i := len(digits) - 3; i > 0; i -= 3 {
-			digits = digits[:i] + "," + digits[i:]
-		}
-		return digits
-	},
-}).Parse(`# What it costs
+var page = template.Must(template.New("page").Parse(`# What it costs
 
 What epochfence does in a second, beside what people write by hand for the same work. ` + "`make performance`" + ` measures it and
 writes this page; ` + "`make bench`" + ` measures alone.
 
 Each variant runs in a process of its own, on the same servers, with fsync on. The variants of a row take turns within each round. A
-figure is the median over {{.Rounds}} rounds of the ratio within a round, with the quartiles beside it: over 1, the first is the faster. After each
-process the rows are counted and added up; one that has written a message twice, or not at all, fails the run.
+figure is the median over {{.Rounds}} rounds of the ratio within a round, with the quartiles beside it: over 1, the first is the faster, or, for a
+latency (p50, p99), the later. After each process the rows are counted and added up; one that has written a message twice, or not at all, fails the run.
 
-| work | figure | median | quartiles | wanted | messages a second | the other's |
+| work | figure | median | quartiles | wanted | it has | the other has |
 |---|---|---|---|---|---|---|
 {{range .Results -}}
-| {{.What}} | {{.Ours}} ÷ {{.Peer}} | **{{printf "%.2f" .Ratio}}** | {{printf "%.2f to %.2f" .Low .High}} | {{if .Reach}}{{printf "%.2f" .Reach}}{{else}}–{{end}} | {{perSecond .PerSecond}} | {{perSecond .PeerPerSecond}} |
+| {{.What}} | {{.Ours}} ÷ {{.Peer}} | **{{printf "%.2f" .Ratio}}** | {{printf "%.2f to %.2f" .Low .High}} | {{if .Reach}}{{printf "%.2f" .Reach}}{{else}}–{{end}} | {{.Of.Text .Value}} | {{.Of.Text .PeerValue}} |
 {{end}}
 The variants:
 
