@@ -28,7 +28,11 @@ func answering(t testing.TB, s *natstest.Server, change func(asked string, answe
 	nc := s.Connect(t)
 	must(t, second(nc.Subscribe(prefix+".>", func(m *nats.Msg) {
 		asked := strings.TrimPrefix(m.Subject, prefix+".")
-		if !strings.Contains(asked, ".INFO.") {
+		if strings.HasPrefix(asked, "$KV.") { // a key, to which nats.go gives the prefix as well
+			_ = nc.PublishMsg(&nats.Msg{Subject: asked, Reply: m.Reply, Header: m.Header, Data: m.Data})
+			return
+		}
+		if !strings.Contains(asked, ".INFO.") && !strings.HasPrefix(asked, "CONSUMER.CREATE.KV_") {
 			_ = nc.PublishRequest("$JS.API."+asked, m.Reply, m.Data)
 			return
 		}
@@ -48,6 +52,36 @@ func answering(t testing.TB, s *natstest.Server, change func(asked string, answe
 	js, err := jetstream.NewWithAPIPrefix(s.Connect(t), prefix)
 	must(t, err)
 	return js
+}
+
+// TestAStartWaitsForAnElectionThatIsUnderWay, whichever of its requests meets with it:
+// the watch of a bucket is made by nats.go's older package, whose errors are its own.
+func TestAStartWaitsForAnElectionThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 5*time.Second)
+	var refused atomic.Int32
+	js := answering(t, r.server, func(asked string, _ map[string]any) map[string]any {
+		if !strings.HasPrefix(asked, "CONSUMER.CREATE.KV_leases") || refused.Add(1) > 3 {
+			return nil
+		}
+		return map[string]any{
+			"type":  "io.nats.jetstream.api.v1.consumer_create_response",
+			"error": map[string]any{"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"},
+		}
+	})
+	o := r.options()
+	o.JetStream = js
+	s, err := New(o)
+	must(t, err)
+	ctx, stop := context.WithCancel(inTime(t))
+	err = s.Run(ctx, func(err error) {
+		if err == nil {
+			stop()
+		}
+	}, func(context.Context, consumer.Tenure) {})
+	if err != nil || refused.Load() <= 3 {
+		t.Errorf("Run: %v, after %d refusals", err, min(refused.Load(), 3))
+	}
 }
 
 // What servers say of a stream that they do not lead.

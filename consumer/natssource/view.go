@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/internal/backoff"
@@ -194,9 +195,19 @@ func (v *view) watch(starting, ctx context.Context) (*watcher, error) {
 		if starting.Err() != nil {
 			err = starting.Err()
 		}
-		return nil, err
+		return nil, ofJetStream(err)
 	}
 	return &watcher{w, cancel}, nil
+}
+
+// ofJetStream is an error of nats.go's older package, which makes the watches of
+// package jetstream too, as that of package jetstream.
+func ofJetStream(err error) error {
+	var old *nats.APIError
+	if !errors.As(err, &old) {
+		return err
+	}
+	return &jetstream.APIError{Code: old.Code, ErrorCode: jetstream.ErrorCode(old.ErrorCode), Description: old.Description}
 }
 
 // watcher is a [jetstream.KeyWatcher] whose stop leaves nothing behind.
