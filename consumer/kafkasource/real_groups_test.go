@@ -2,6 +2,7 @@ package kafkasource_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -126,9 +127,10 @@ func (h *realHistory) expireOffsets() {
 // with the first keeps its claim and its epoch, while the generation moves on:
 // it is not claimed again, and what is sent meanwhile is applied once.
 func TestRealRetainedPartitionKeepsItsClaim(t *testing.T) {
-	for name, opt := range map[string]kgo.Opt{
-		"cooperative": kgo.Balancers(kgo.CooperativeStickyBalancer()),
-		"KIP-848":     kgo.ServerSideBalancer(),
+	for name, opts := range map[string][]kgo.Opt{
+		// A session that no stall outlasts: who loses it claims again.
+		"cooperative": {kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.SessionTimeout(30 * time.Second), kgo.HeartbeatInterval(time.Second)},
+		"KIP-848":     {kgo.ServerSideBalancer()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,9 +138,9 @@ func TestRealRetainedPartitionKeepsItsClaim(t *testing.T) {
 			for p := range int32(3) {
 				h.send(p, 5)
 			}
-			a := h.start("a", opt)
+			a := h.start("a", opts...)
 			h.awaitApplied()
-			b := h.start("b", opt)
+			b := h.start("b", opts...)
 			h.await("b to claim", func() bool { return len(all[consumer.Claimed](b)) > 0 })
 			for p := range int32(3) {
 				h.send(p, 5)
