@@ -108,8 +108,12 @@ dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to
 	cd workswith && EPOCHFENCE_DBMATE='npx --yes dbmate@2.36.0' go test -count 1 -timeout 10m -v -run '/dbmate$$' ./migrations
 
 .PHONY: bench
-bench: ## what the fence costs, as medians of ratios within a round (BENCH=… to choose)
-	cd bench && go test -run '^$$' -bench '$(or $(BENCH),.)' -benchtime 30x
+bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench $(BENCH)
+
+.PHONY: performance
+performance: kafka ## docs/performance.md, measured here and now
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -page docs/performance.md -json docs/performance.json
 
 .PHONY: lint
 lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint

@@ -123,7 +123,7 @@ func playBackground(t *testing.T, seed uint64, met map[string]int) {
 	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
 	r.group().SetTerm(10 * time.Second)
 	o := options{
-		MaxBatch: 1 + c.roll(20), Committers: 1 + c.roll(3), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
+		MaxBatch: 1 + c.roll(60), Committers: 1 + c.roll(3), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	h := each(c.handle).Background(c.background(l))

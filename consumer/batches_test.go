@@ -149,7 +149,7 @@ func playGaps(t *testing.T, seed uint64, met map[string]int) {
 		return nil
 	}
 	o := options{
-		MaxBatch: 1 + c.roll(12), Committers: 1 + c.roll(2), BatchTimeout: 2 * time.Second, MaxAttempts: 30,
+		MaxBatch: 1 + c.roll(36), Committers: 1 + c.roll(2), BatchTimeout: 2 * time.Second, MaxAttempts: 30,
 	}
 	p := r.process("a", nil)
 	p.sink.Script(memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {

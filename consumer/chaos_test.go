@@ -150,7 +150,7 @@ func playChaos(t *testing.T, seed uint64, goesBack bool, met map[string]int) {
 	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
 	r.group().SetTerm(10 * time.Second)
 	o := options{
-		MaxBatch: 1 + c.roll(20), Committers: 1 + c.roll(2), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
+		MaxBatch: 1 + c.roll(60), Committers: 1 + c.roll(2), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 

@@ -313,7 +313,7 @@ func TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller(t *testing.T) {
 
 // Where the commit is slow and not the messages, smaller transactions would only
 // mean more of them.
-func TestASlowDatabaseDoesNotShrinkTransactionsBelowMaxBatch(t *testing.T) {
+func TestASlowDatabaseDoesNotShrinkTransactionsForEver(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.group().SetTerm(40 * time.Second)
 		r.fill(0, 1600)

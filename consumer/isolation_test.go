@@ -74,7 +74,7 @@ func TestTheLossOfOnePartitionDoesNotGiveUpAnother(t *testing.T) {
 		g := r.group()
 		g.Script()
 		g.SetGeneration(1)
-		p := r.start("a", each(record), options{MaxBatch: 1})
+		p := r.start("a", each(record), options{MaxBatch: 2})
 		synctest.Wait()
 		g.Grant(p.member, r.log.Name(), 0)
 		g.Grant(p.member, r.log.Name(), 1)
@@ -90,7 +90,7 @@ func TestTheLossOfOnePartitionDoesNotGiveUpAnother(t *testing.T) {
 			}
 			return do()
 		}})
-		want := r.fill(0, 2)
+		want := r.fill(0, 3)
 		synctest.Wait()
 		r.fill(1, 1)
 		synctest.Wait()
@@ -135,13 +135,13 @@ func TestAPartitionLostWhileWaitingForAConnectionCostsNoOtherItsClaim(t *testing
 			return record(ctx, tx, m, e)
 		}
 		p.run(func(ctx context.Context) error {
-			return consumer.Run[tx](ctx, p.member, s, each(h), p.watched(options{MaxBatch: 1}))
+			return consumer.Run[tx](ctx, p.member, s, each(h), p.watched(options{MaxBatch: 2}))
 		})
 		synctest.Wait()
 		g.Grant(p.member, r.log.Name(), 0)
 		g.Grant(p.member, r.log.Name(), 1)
 		synctest.Wait()
-		want := r.fill(0, 2)
+		want := r.fill(0, 3)
 		s.open <- struct{}{}
 		<-entered
 		r.fill(1, 1)

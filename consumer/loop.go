@@ -256,7 +256,7 @@ func without[TX any](ps []*pending[TX], p *pending[TX]) []*pending[TX] {
 // startReady starts the transactions that can be started.
 func (l *loop[TX]) startReady() {
 	if ps := l.pickShared(); len(ps) > 0 {
-		l.transact(&l.shared, ps, l.sizing.room/len(ps))
+		l.transact(&l.shared, ps, l.sizing.room)
 	}
 	if ps := l.pick(&l.alone, 1); len(ps) > 0 {
 		l.transact(&l.alone, ps, l.run.MaxBatch)
@@ -291,16 +291,21 @@ func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 	return picked
 }
 
-// transact starts a transaction with room messages of each partition at most.
+// transact starts a transaction with room messages at most.
 func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
 	lane.busy = true
 	slices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })
 	t := &transaction[TX]{run: l.run, shared: lane == &l.shared, timeout: ps[0].owner.timeout}
 	refusals := 0
-	for _, p := range ps {
+	ready := make([]int, len(ps))
+	for i, p := range ps {
+		ready[i] = p.size()
+	}
+	takes := share(ready, room)
+	for i, p := range ps {
 		p.state = busy
 		p.tried++
-		t.parts = append(t.parts, newPart(p, min(p.size(), room)))
+		t.parts = append(t.parts, newPart(p, takes[i]))
 		t.timeout = min(t.timeout, p.owner.timeout)
 	}
 	if !t.shared {

@@ -20,13 +20,13 @@ type Options struct {
 	// Handlers.OnFailure and Handlers.Background need that, too.
 	Guarantee epoch.Guarantee
 
-	// MaxBatch is how many messages of one partition a transaction takes at
-	// most, and a sixteenth of what it takes of all partitions together. It
-	// takes what is ready and never waits for more. It takes less where
-	// handlers are slow, to stay well within BatchTimeout, and where the
+	// MaxBatch is how many messages a transaction takes at most, of all its
+	// partitions together. It takes what is ready and never waits for more. The
+	// first takes 256, and those after it more where they are quick. One takes less
+	// where handlers are slow, to stay well within BatchTimeout, and where the
 	// database refuses transactions that one message at a time would get
 	// through, as it does for deadlocks: down to one message, and more again
-	// when it stays calm. Zero means 256.
+	// when it stays calm. Zero means 4,096.
 	MaxBatch int
 
 	// Committers is how many transactions may be open at a time, beside those
@@ -94,7 +94,7 @@ func (o Options) withDefaults() (Options, error) {
 			err = fmt.Errorf("consumer: Options.%s is %v; want 0 for the default, or up to %v", name, *v, maxWaitLimit)
 		}
 	}
-	count("MaxBatch", &o.MaxBatch, 256, maxBatchLimit)
+	count("MaxBatch", &o.MaxBatch, 4096, maxBatchLimit)
 	count("Committers", &o.Committers, 1, maxCommittersLimit)
 	count("MaxAttempts", &o.MaxAttempts, 10, maxAttemptsLimit)
 	wait("BatchTimeout", &o.BatchTimeout, 0)

@@ -1,6 +1,10 @@
 package consumer
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // sizing decides how many messages the next transaction of a committer's shared
 // lane takes in all. It is arithmetic on what the transactions before it cost.
@@ -13,15 +17,18 @@ import "time"
 // throughput stays close to that of one message in each transaction where no
 // more than that can be had.
 type sizing struct {
-	batch, most int           // Options.MaxBatch, and the most that a transaction takes
-	room        int           // what the next one takes
-	owed        time.Duration // of calm, before it grows
-	typical     time.Duration // that a transaction takes which commits
+	most    int           // Options.MaxBatch
+	room    int           // what the next one takes
+	owed    time.Duration // of calm, before it grows
+	typical time.Duration // that a transaction takes which commits
 }
 
 const (
-	// sharedBatches bounds a shared transaction: so many times MaxBatch messages.
-	sharedBatches = 16
+	// firstRoom is what the first transaction takes at most, as nothing is known of
+	// the handler. It is also where slowness stops to make transactions smaller that
+	// come to an end in time: if it is the commit that is slow, and not the messages,
+	// taking fewer of them does not help.
+	firstRoom = 256
 
 	// calmFactor is how many times as long as a failure took there has to be calm
 	// after it.
@@ -39,20 +46,19 @@ const (
 	patience    = 2 * time.Second
 )
 
-func newSizing(batch int) sizing {
-	return sizing{batch: batch, most: sharedBatches * batch, room: sharedBatches * batch, typical: 100 * time.Millisecond}
+func newSizing(most int) sizing {
+	return sizing{most: most, room: min(firstRoom, most), typical: 100 * time.Millisecond}
 }
 
-// applied: a transaction of so many messages was not refused.
+// applied: a transaction of so many messages was not refused. One that has left much
+// of its room says nothing about one that takes more.
 func (s *sizing) applied(messages int, took, timeout time.Duration) {
 	s.typical += (took - s.typical) / 8
 	s.owed = max(s.owed-took, 0)
 	switch {
 	case took > timeout/4:
-		// Where it is the commit that is slow, and not the messages, taking fewer
-		// of them does not help; so this stops at MaxBatch.
-		s.room = max(messages/2, min(s.room, s.batch))
-	case took < timeout/16 && s.owed == 0:
+		s.room = max(messages/2, min(s.room, firstRoom))
+	case took < timeout/16 && s.owed == 0 && messages > s.room/2:
 		s.room = min(s.room*2, s.most)
 	}
 }
@@ -79,4 +85,21 @@ func (s *sizing) lockWait(refusals int, chance float64) (d time.Duration, bounde
 	d = min(max(s.typical, minLockWait), maxLockWait)
 	d = (d/2 + time.Duration(chance*float64(d))) << min(refusals, 16)
 	return d, d <= patience
+}
+
+// share says how much of a transaction's room each partition takes, of which so many
+// messages are ready: those with few take all of theirs, the others as many as each
+// other. There is room for one message of each at least.
+func share(ready []int, room int) []int {
+	fewest := make([]int, len(ready))
+	for i := range fewest {
+		fewest[i] = i
+	}
+	slices.SortFunc(fewest, func(i, j int) int { return cmp.Compare(ready[i], ready[j]) })
+	takes := make([]int, len(ready))
+	for n, i := range fewest {
+		takes[i] = min(ready[i], room/(len(ready)-n))
+		room -= takes[i]
+	}
+	return takes
 }

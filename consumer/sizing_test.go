@@ -23,10 +23,11 @@ func TestSizing(t *testing.T) {
 		want int
 	}{
 		"what is quick may grow":                         {16, 0, []func(*sizing){applied(16, time.Millisecond)}, 32},
-		"up to sixteen batches":                          {160, 0, []func(*sizing){applied(160, time.Millisecond)}, 160},
+		"up to MaxBatch":                                 {700, 0, []func(*sizing){applied(700, time.Millisecond)}, 1000},
+		"what has left much of its room stays":           {16, 0, []func(*sizing){applied(8, time.Millisecond)}, 16},
 		"what takes some of its time stays":              {16, 0, []func(*sizing){applied(16, time.Second)}, 16},
-		"what takes a quarter of its time is halved":     {100, 0, []func(*sizing){applied(100, 3*time.Second)}, 50},
-		"but not below a batch, as the commit may be it": {16, 0, []func(*sizing){applied(16, 3*time.Second)}, 10},
+		"what takes a quarter of its time is halved":     {800, 0, []func(*sizing){applied(800, 3*time.Second)}, 400},
+		"but not below 256, as the commit may be it":     {300, 0, []func(*sizing){applied(300, 3*time.Second)}, 256},
 		"what takes all of its time is halved":           {16, 0, []func(*sizing){tooSlow(16)}, 8},
 		"down to one":                                    {2, 0, []func(*sizing){tooSlow(2), tooSlow(1)}, 1},
 		"what is refused is much smaller the next time":  {160, 0, []func(*sizing){refused(160, time.Millisecond)}, 20},
@@ -37,7 +38,7 @@ func TestSizing(t *testing.T) {
 		"time that is owed is not gained by slowness":    {1, time.Hour, []func(*sizing){applied(1, time.Millisecond)}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSizing(10)
+			s := newSizing(1000)
 			s.room, s.owed = c.room, c.owed
 			for _, then := range c.then {
 				then(&s)
@@ -53,7 +54,7 @@ func TestSizing(t *testing.T) {
 // lost by them stays a small part of the whole.
 func TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		batch := rapid.IntRange(1, 1000).Draw(t, "MaxBatch")
+		batch := rapid.IntRange(1, 10_000).Draw(t, "MaxBatch")
 		fit := rapid.IntRange(1, 64).Draw(t, "as many fit")
 		each := time.Duration(rapid.Int64Range(int64(10*time.Microsecond), int64(10*time.Millisecond)).Draw(t, "each takes"))
 		commit := time.Duration(rapid.Int64Range(0, int64(10*time.Millisecond)).Draw(t, "and the commit"))
@@ -97,4 +98,28 @@ func TestWaitsForLocksAreShortFirstAndThenAsLongAsTheSinkAllows(t *testing.T) {
 			t.Fatalf("after %d refusals a message still waits for %v only", refusals, d)
 		}
 	}
+}
+
+// TestARoomIsSharedWithoutLeavingAnyOfItToNobody: of what is ready, no partition takes
+// fewer than another that has more, unless it has no more.
+func TestARoomIsSharedWithoutLeavingAnyOfItToNobody(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ready := rapid.SliceOfN(rapid.IntRange(0, 300), 1, 20).Draw(t, "ready")
+		room := rapid.IntRange(len(ready), 2000).Draw(t, "room")
+		takes, all, taken := share(ready, room), 0, 0
+		for i, n := range takes {
+			all, taken = all+ready[i], taken+n
+			if n > ready[i] || n == 0 && ready[i] > 0 {
+				t.Errorf("of %d that are ready %d are taken", ready[i], n)
+			}
+			for j, m := range takes {
+				if n < ready[i] && m > n+1 {
+					t.Errorf("%d of %d are taken beside %d of %d", n, ready[i], m, ready[j])
+				}
+			}
+		}
+		if taken != min(all, room) {
+			t.Errorf("%d are taken of %d that are ready, and there is room for %d", taken, all, room)
+		}
+	})
 }

@@ -58,8 +58,8 @@ func charged(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer
 // The relay's transactions run beside those of the messages. On SQLite both wait for
 // the write lock: the larger those of the one, the longer those of the other wait.
 const (
-	maxBatch = 64 // messages of a partition in a transaction
-	requests = 64 // under way for a partition
+	maxBatch = 256 // messages in a transaction
+	requests = 64  // under way for a partition
 )
 
 // paySQLite runs the handler on the partitions leased to this process, into

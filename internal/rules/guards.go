@@ -70,6 +70,12 @@ var guardsOfTheRest = []guard{
 	{"R1", "the position is not compared in PostgreSQL", []edit{
 		{fenceSQL, "and f.claim_id = claims[i] and f.next_offset = froms[i]", "and f.claim_id = claims[i]"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
+	{"R1", "the claim of one partition is not compared in PostgreSQL", []edit{
+		{fenceSQL, "and f.claim_id = in_claim and f.next_offset = in_from", "and f.next_offset = in_from"},
+	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
+	{"R1", "the position of one partition is not compared in PostgreSQL", []edit{
+		{fenceSQL, "and f.claim_id = in_claim and f.next_offset = in_from", "and f.claim_id = in_claim"},
+	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R1", "the claim is not compared in SQLite", []edit{
 		{"sinks/sqlsink/queries.go", "` AND claim_id = ? AND next_offset = ?`", "` AND (claim_id = ? OR 1) AND next_offset = ?`"},
 	}, "sinks/sqlsink", onSQLite + "stale writer: whoever lost its claim commits nothing"},
@@ -116,6 +122,9 @@ var guardsOfTheRest = []guard{
 	{"R3", "a transaction that the handler has begun passes for the one that was entered", []edit{
 		{fenceSQL, unlessEntered + "    for i in", "    for i in"},
 	}, "sinks/pgsink", "TestAHandlerThatLeavesTheTransactionIsFoundOut"},
+	{"R3", "a transaction that the handler has begun passes for that of its one partition", []edit{
+		{fenceSQL, "if pg_current_xact_id()::text = coalesce(xid::text, current_setting('epochfence.transaction', true)) then", "if true then"},
+	}, "sinks/pgsink", "TestAHandlerThatLeavesTheTransactionIsFoundOut"},
 	{"R3", "an answer of PostgreSQL is told by its place", []edit{
 		{"sinks/pgsink/queue.go", "\tfor ; ; n++ {", "\tfor ; n < len(items)+2; n++ {"},
 	}, "sinks/pgsink", "TestAnAnswerIsThatOfItsStatement"},
@@ -133,8 +142,20 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestR9AFenceMissingAtTheCommitHaltsAtOnce"},
 
 	{"R4", "the early look locks the fence", []edit{
-		{fenceSQL, "    perform pg_advisory_xact_lock_shared(k) from unnest(locks) k;\n", "    perform pg_advisory_xact_lock_shared(k) from unnest(locks) k;\n    perform from fence f where f.claim_id = any (claims) for update;\n"},
+		{fenceSQL, "    select a.position into i\n", "    perform from fence f where f.claim_id = any (claims) for update;\n    select a.position into i\n"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
+	{"R4", "no transaction of PostgreSQL is looked at early", []edit{
+		{"sinks/pgsink/commit.go", "if !t.sink.proofs.spend(t.as) {", "if false {"},
+	}, "sinks/pgsink", "TestAStaleTransactionIsRefusedBeforeItsHandlerRuns"},
+	{"R4", "a proof of another claim spares the early look", []edit{
+		{"sinks/pgsink/proofs.go", "is.claim == a.Claim && ", ""},
+	}, "sinks/pgsink", "TestTheEarlyLookIsLeftOutOnlyAfterAProof"},
+	{"R4", "a proof spares the early look for ever", []edit{
+		{"sinks/pgsink/proofs.go", " && time.Since(is.at) < proofLife", ""},
+	}, "sinks/pgsink", "TestTheEarlyLookIsLeftOutOnlyAfterAProof"},
+	{"R4", "a transaction that was refused leaves the proof that it was begun with", []edit{
+		{"sinks/pgsink/proofs.go", "\t\tdelete(p.left, a.Partition)\n", ""},
+	}, "sinks/pgsink", "TestTheEarlyLookIsLeftOutOnlyAfterAProof"},
 	{"R4", "partitions are applied in the order they became ready", []edit{
 		{loops, "\tslices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })\n", ""},
 	}, "consumer", "TestR4PartitionsAreAppliedInKeyOrder"},
@@ -355,10 +376,10 @@ var guardsOfTheRest = []guard{
 	}, "internal/rules", "TestR11NothingComparesWallClocks"},
 
 	{"R12", "a transaction of PostgreSQL may be idle for ever", []edit{
-		{fenceSQL, "        set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true),\n", ""},
+		{"sinks/pgsink/sink.go", "set_config('idle_in_transaction_session_timeout', $2", "set_config('epochfence.idle', $2"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"R12", "a statement of PostgreSQL may run for ever", []edit{
-		{fenceSQL, "        set_config('statement_timeout', statement_timeout_ms::text, true),\n", ""},
+		{"sinks/pgsink/sink.go", "set_config('statement_timeout', $1", "set_config('epochfence.statement', $1"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"R12", "a wait for a lock outlasts the time of its transaction", []edit{
 		{"sinks/pgsink/options.go", "min(o.LockTimeout, min(o.StatementTimeout, left)/10*9)", "o.LockTimeout"},
@@ -442,8 +463,11 @@ var guardsOfTheRest = []guard{
 		{loops, "l.sizing.refused(t.messages(), r.took)", "_ = r.took"},
 	}, "consumer", "TestWhatIsRefusedForItsSizeIsAppliedInSmallerTransactions/in passing/3 fit/3 partitions"},
 	{"blame", "transactions grow again before the loss is earned", []edit{
-		{sizes, "case took < timeout/16 && s.owed == 0:", "case took < timeout/16:"},
+		{sizes, "case took < timeout/16 && s.owed == 0 && messages > s.room/2:", "case took < timeout/16 && messages > s.room/2:"},
 	}, "consumer", "TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge"},
+	{"blame", "the room of a transaction is left to partitions that have no use for it", []edit{
+		{sizes, "min(ready[i], room/(len(ready)-n))", "min(ready[i], room/(len(ready)-0*n))"},
+	}, "consumer", "TestARoomIsSharedWithoutLeavingAnyOfItToNobody"},
 	{"blame", "a message that waits for a lock goes on in the others' transactions", []edit{
 		{bisects, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},

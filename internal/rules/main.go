@@ -33,7 +33,7 @@ import (
 
 func main() {
 	table := flag.Bool("table", false, "print docs/RULES.md, and run nothing")
-	jobs := flag.Int("jobs", runtime.NumCPU(), "how many tests run at a time")
+	jobs := flag.Int("jobs", runtime.NumCPU()+1, "how many tests run at a time: some only wait")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

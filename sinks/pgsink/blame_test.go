@@ -104,7 +104,7 @@ func TestAMissingRightOnTheFenceIsNoMessagesFault(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	r.sql("revoke execute on function epochfence.advance from " + r.role)
+	r.sql("revoke execute on function epochfence.advance, epochfence.advance_one from " + r.role)
 	for form, err := range r.bothForms(s, f, "select 1") {
 		wantBlame(t, form, err, epoch.ErrUnhealthy)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,7 +36,9 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 }
 
 func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epoch.Fence, err error) {
+	var begun time.Time
 	for range claimTries {
+		begun = time.Now()
 		// Before the swap, because a transaction that is frozen between its
 		// advance and its commit holds the row. The source has confirmed our
 		// lease after we saw that claim, so its owner is a zombie, or us.
@@ -53,8 +56,10 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f ep
 		}
 		return f, err
 	}
+	s.proofs.claimed(f, begun)
 	// And after it, for a transaction that began in between. From the swap on,
-	// a new one is refused as it begins.
+	// a new one is refused as it begins, unless its process has advanced the fence
+	// within the last proofLife; that one is refused as it ends.
 	s.evict(ctx, seen.Claim)
 	return f, nil
 }

@@ -98,7 +98,10 @@ type fenced struct {
 	as    *advances
 	conn  *pgx.Conn
 	nonce string // tells what the functions say from what a handler's statements do
-	xid   *int64 // nil until enter has answered
+	xid   *int64 // nil until the server has told it
+
+	entering int       // statements that begin the transaction
+	sent     time.Time // when the statements that end it were about to be sent
 
 	session session // what has been changed of it
 }
@@ -123,17 +126,45 @@ func (s *Sink) newFenced(conn *pgx.Conn, as *advances) *fenced {
 	return &fenced{sink: s, as: as, conn: conn, nonce: strconv.FormatUint(rand.Uint64(), 36)}
 }
 
+// queueEnter begins the transaction, bounds it in time, marks it, takes a shared lock
+// by which a later claim finds it, and looks whether it would be refused already, unless
+// that is proven. The locks come before the look: a transaction that the look let through
+// is one that a later claim finds.
 func (t *fenced) queueEnter(ctx context.Context, b *pgx.Batch) {
-	statement, idle, lock, whole := t.sink.options.bounds(ctx)
+	statement, idle, wait, whole := t.sink.options.bounds(ctx)
 	b.Queue(t.sink.sql.begin)
-	b.Queue(t.sink.sql.enter, statement, idle, lock, whole, t.as.locks,
-		t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.nonce)
+	b.Queue(t.sink.sql.enter, statement, idle, wait, whole, t.as.locks[0])
+	if more := t.as.locks[1:]; len(more) > 0 {
+		b.Queue(t.sink.sql.lock, more)
+	}
+	if !t.sink.proofs.spend(t.as) {
+		b.Queue(t.sink.sql.lookEarly, t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.nonce)
+	}
+	t.entering = b.Len()
+}
+
+// entered reads the answers to what queueEnter has queued, but that to the BEGIN.
+func (t *fenced) entered(r pgx.BatchResults) error {
+	if err := r.QueryRow().Scan(&t.xid, nil, nil, nil, nil, nil, nil); err != nil {
+		return err
+	}
+	for range t.entering - 2 {
+		if _, err := r.Exec(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // last is the last statement before COMMIT, the check of the fences.
 func (t *fenced) last() (sql string, args []any) {
 	if t.as.held {
 		return t.sink.sql.hold, []any{t.as.groups[0], t.as.topics[0], t.as.numbers[0], t.as.claims[0], t.xid, t.as.locks[0], t.nonce}
+	}
+	if len(t.as.list) == 1 {
+		a := t.as.list[0]
+		return t.sink.sql.advanceOne, []any{a.Partition.Group, a.Partition.Topic, a.Partition.Number, t.as.claims[0],
+			t.as.froms[0], t.as.tos[0], t.as.marks[0], t.xid, t.as.locks[0], t.nonce}
 	}
 	return t.sink.sql.advance, []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.marks,
 		t.xid, t.as.locks[0], t.nonce}
@@ -143,6 +174,7 @@ func (t *fenced) queueCommit(b *pgx.Batch) {
 	sql, args := t.last()
 	b.Queue(sql, args...)
 	b.Queue("commit")
+	t.sent = time.Now()
 }
 
 func (t *fenced) begin(ctx context.Context) error {
@@ -151,7 +183,7 @@ func (t *fenced) begin(ctx context.Context) error {
 	r := t.conn.SendBatch(ctx, b)
 	_, err := r.Exec()
 	if err == nil {
-		err = r.QueryRow().Scan(&t.xid)
+		err = t.entered(r)
 	}
 	if closed := r.Close(); err == nil {
 		err = closed
@@ -173,7 +205,7 @@ func (t *fenced) begin(ctx context.Context) error {
 	return err
 }
 
-// refused is what a refusal of enter, advance or hold means, or nil if err is none.
+// refused is what a refusal of the early look, advance or hold means, or nil if err is none.
 func (t *fenced) refused(err error) error { return refusedAdvance(err, t.as, t.nonce) }
 
 // commit moves the fences and commits. The two travel together: if advance
@@ -222,6 +254,7 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 func (t *fenced) committed(ctx context.Context, tag pgconn.CommandTag, err error) error {
 	switch {
 	case tag.String() == "COMMIT":
+		t.sink.proofs.advanced(t.as, t.sent)
 		return nil
 	case definite(err):
 		return t.refusedCommit(err)

@@ -7,16 +7,18 @@
 // is next. [Sink.Commit] runs a handler in this transaction:
 //
 //	begin;
-//	select epochfence.enter(…);     -- timeouts, the claim's lock, an early look
-//	…                               -- what the handler writes
-//	select epochfence.advance(…);   -- the fence: raises, or moves next_offset
+//	select set_config(…), pg_advisory_xact_lock_shared(…);  -- timeouts, the claim's lock
+//	…                                                       -- what the handler writes
+//	select epochfence.advance_one(…);                       -- the fence: raises, or moves next_offset
 //	commit;
 //
-// advance locks the row, and raises unless the row carries this process's claim
+// advance_one, or advance for several partitions, locks the row, and raises unless the row carries this process's claim
 // and is at the offset where the batch began. A raised error aborts the
 // transaction, so that the COMMIT that travels right behind it is skipped and
 // the handler's writes are gone. A process that was frozen and wakes up after
-// its partition has a new owner fails there, whatever it believes.
+// its partition has a new owner fails there, whatever it believes. Where this process
+// has not claimed or advanced the fence within the last 100 ms, the transaction begins
+// with look_early, which spares a handler the work that the end would refuse.
 //
 // [Sink.CommitHeld] ends in another check, for work that moves no position: hold locks
 // the row FOR KEY SHARE, which an advance passes beside and a claim does not, and

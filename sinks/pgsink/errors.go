@@ -190,8 +190,8 @@ func refusedClaim(err error, c epoch.Claim) error {
 	}
 }
 
-// refusedAdvance is what a refusal of enter, advance or hold means, or nil if err is
-// none of a transaction with that nonce: statements of the handler's may raise what
+// refusedAdvance is what a refusal of the early look, advance or hold means, or nil if
+// err is none of a transaction with that nonce: statements of the handler's may raise what
 // they like.
 func refusedAdvance(err error, as *advances, nonce string) error {
 	var pg *pgconn.PgError

@@ -72,8 +72,8 @@ func wantStock(r *rig, n int) {
 // enterSQL and advanceSQL are what a sink sends, for a transaction that stops
 // where none of its calls would.
 const (
-	enterSQL = `select epochfence.enter(30000, $1::int, 10000, 60000, $2::bigint[],
-		$3::text[], $4::text[], $5::int[], $6::text[]::uuid[], $7::bigint[], 'nonce')`
+	enterSQL = `select set_config('epochfence.transaction', pg_current_xact_id()::text, true),
+		set_config('idle_in_transaction_session_timeout', $1::int::text, true), pg_advisory_xact_lock_shared($2::bigint)`
 	advanceSQL = `select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], pg_current_xact_id()::text::bigint, 0, 'nonce')`
 )
 
@@ -93,7 +93,7 @@ func freeze(t *testing.T, url string, f epoch.Fence, idle time.Duration) *pgx.Co
 		args []any
 	}{
 		{"begin", nil},
-		{enterSQL, []any{idle.Milliseconds(), []int64{pgsink.ClaimLock(f.Claim)}, groups, topics, numbers, claims, from}},
+		{enterSQL, []any{idle.Milliseconds(), pgsink.ClaimLock(f.Claim)}},
 		{takeStock, nil},
 		{advanceSQL, []any{groups, topics, numbers, claims, from, []int64{int64(f.Next) + 1}, []int64{-1}}},
 	} {
@@ -275,6 +275,48 @@ func TestAStaleTransactionIsRefusedBeforeItsHandlerRuns(t *testing.T) {
 	if !errors.As(err, &stale) || stale.Held != fb || called {
 		t.Errorf("err = %v, called %v", err, called)
 	}
+}
+
+// TestTheEarlyLookIsLeftOutOnlyAfterAProof: a claim or an advance of this process, of
+// that claim and up to that offset, not long ago, and once.
+func TestTheEarlyLookIsLeftOutOnlyAfterAProof(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, b := r.open(), r.stranger()
+	seed(t, a, orders)
+	fa := claim(t, a, orders, 5)
+	if err := a.Commit(t.Context(), advance(fa, 1), putting("list", "first")); err != nil {
+		t.Fatal(err)
+	}
+	fa.Next++
+	claim(t, b, orders, 6)
+	for _, c := range []struct {
+		name   string
+		before func()
+		called bool
+	}{
+		{"after the advance", func() { pgsink.Prove(a, fa, time.Now()) }, true},
+		{"after one that was refused", func() {}, false},
+		{"long after the advance", func() { pgsink.Prove(a, fa, time.Now().Add(-time.Second)) }, false},
+		{"after an advance elsewhere", func() {
+			at := fa
+			at.Next++
+			pgsink.Prove(a, at, time.Now())
+		}, false},
+		{"after a claim of somebody else's", func() {
+			of := fa
+			of.Claim = epoch.NewClaim(lease(orders, 7)).ID
+			pgsink.Prove(a, of, time.Now())
+		}, false},
+	} {
+		c.before()
+		called := false
+		want(t, a.Commit(t.Context(), advance(fa, 1), func(context.Context, pgsink.Tx) error { called = true; return nil }), epoch.ErrStale)
+		if called != c.called {
+			t.Errorf("%s: the handler was called: %v", c.name, called)
+		}
+	}
+	r.wantList("list", "first")
 }
 
 type lockedBuffer struct {

@@ -89,8 +89,9 @@ func ExampleGrantSQL() {
 	//     "fences".server,
 	//     "fences".seed,
 	//     "fences".claim,
-	//     "fences".enter,
+	//     "fences".look_early,
 	//     "fences".advance,
+	//     "fences".advance_one,
 	//     "fences".hold,
 	//     "fences".dead_letter
 	// to "shop";

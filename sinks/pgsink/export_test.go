@@ -1,5 +1,11 @@
 package pgsink
 
+import (
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
 // ClaimLock lets tests hold a transaction open as a sink would.
 var ClaimLock = claimLock
 
@@ -8,3 +14,13 @@ func SessionOf(sql string) (changed, deallocated bool) {
 	s := sessionOf(sql)
 	return s.has(changes), s.has(deallocates)
 }
+
+// Forget has the next transactions of s look early again, whatever was proven.
+func Forget(s *Sink) {
+	s.proofs.mu.Lock()
+	defer s.proofs.mu.Unlock()
+	clear(s.proofs.left)
+}
+
+// Prove has s know that the fence was f then.
+func Prove(s *Sink, f epoch.Fence, at time.Time) { s.proofs.claimed(f, at) }

@@ -40,7 +40,7 @@ func freezeHeld(t *testing.T, conn *pgx.Conn, f epoch.Fence, list, value string)
 		args []any
 	}{
 		{"begin", nil},
-		{enterSQL, []any{30000, []int64{pgsink.ClaimLock(f.Claim)}, []string{f.Partition.Group}, []string{f.Partition.Topic}, []int32{f.Partition.Number}, []string{f.Claim.String()}, []int64(nil)}},
+		{enterSQL, []any{30000, pgsink.ClaimLock(f.Claim)}},
 		{"insert into effects (list, value) values ($1::text, $2::text)", []any{list, value}},
 		{holdSQL, []any{f.Partition.Group, f.Partition.Topic, f.Partition.Number, f.Claim.String()}},
 	} {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -110,15 +111,15 @@ func (o *Options) wait() pgschema.Wait { return pgschema.Wait{Timeout: o.StartTi
 // that a process that is alive sees its context end, and not a server's error.
 const grace = time.Second
 
-// bounds are the server's bounds for a transaction of ctx, in milliseconds.
-func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole int32) {
+// bounds are the server's bounds for a transaction of ctx, as its settings take them.
+func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole string) {
 	left := o.left(ctx)
 	late := min(left+grace, maxTimeout)
 	wait := min(o.LockTimeout, min(o.StatementTimeout, left)/10*9)
 	if asked, ok := epoch.LockWait(ctx); ok {
 		wait = min(wait, asked)
 	}
-	return ms(min(o.StatementTimeout, late)), ms(min(o.IdleTimeout, late)), ms(wait), ms(late)
+	return setting(min(o.StatementTimeout, late)), setting(min(o.IdleTimeout, late)), setting(wait), setting(late)
 }
 
 // left is how much time ctx leaves.
@@ -130,3 +131,6 @@ func (o *Options) left(ctx context.Context) time.Duration {
 }
 
 func ms(d time.Duration) int32 { return int32(max(d.Milliseconds(), 1)) }
+
+// setting is d as a setting of the server's takes it: a number is of milliseconds.
+func setting(d time.Duration) string { return strconv.Itoa(int(ms(d))) }

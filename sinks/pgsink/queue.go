@@ -204,7 +204,7 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 		_ = r.Close()
 		return t.unsent(ctx, err, items)
 	}
-	if err := r.QueryRow().Scan(&t.xid); err != nil {
+	if err := t.entered(r); err != nil {
 		_ = r.Close()
 		return t.failed(ctx, explain(err))
 	}
@@ -265,6 +265,7 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 	err := r.Close()
 	switch {
 	case last.tag == "COMMIT" && before.ours: // whatever becomes of the connection after the answer
+		t.sink.proofs.advanced(t.as, t.sent)
 		return nil
 	case err == nil:
 		return t.abandon(ctx, fmt.Errorf("the server answered COMMIT with %q: the transaction did not end as it should", last.tag))

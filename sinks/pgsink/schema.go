@@ -21,7 +21,8 @@ const DefaultSchema = "epochfence"
 var migrationFiles embed.FS
 
 // appFunctions are what an application calls.
-var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim", "enter", "advance", "hold", "dead_letter"}
+var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim",
+	"look_early", "advance", "advance_one", "hold", "dead_letter"}
 
 // schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {

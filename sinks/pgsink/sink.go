@@ -24,6 +24,7 @@ type Sink struct {
 	denied  sync.Once   // has been logged
 	unnamed atomic.Bool // handlers deallocate prepared statements: see [fenced.commitUnnamed]
 	server  server
+	proofs  proofs
 }
 
 var _ epoch.Sink[Tx] = (*Sink)(nil)
@@ -31,7 +32,9 @@ var _ epoch.Sink[Tx] = (*Sink)(nil)
 // statements are what the sink sends. The casts say each parameter's type, so
 // that no query mode of pgx has to ask or guess.
 type statements struct {
-	begin, server, read, look, seed, claim, enter, advance, hold, deadLetter string
+	begin, enter, lock, lookEarly               string // how a transaction begins
+	advance, advanceOne, hold                   string // how it ends, before COMMIT
+	server, read, look, seed, claim, deadLetter string
 }
 
 func newStatements(o Options) statements {
@@ -45,10 +48,20 @@ func newStatements(o Options) statements {
 			"$7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])",
 		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
 			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::bigint, $11::text, $12::text::uuid, $13::bigint, $14::bigint)",
-		enter: "select " + s + "enter($1::int, $2::int, $3::int, $4::int, $5::bigint[], " +
-			"$6::text[], $7::text[], $8::int[], $9::text[]::uuid[], $10::bigint[], $11::text)",
+		enter: "select pg_catalog.pg_current_xact_id()::text::bigint, " +
+			"pg_catalog.set_config('epochfence.transaction', pg_catalog.pg_current_xact_id()::text, true), " +
+			"pg_catalog.set_config('statement_timeout', $1::text, true), " +
+			"pg_catalog.set_config('idle_in_transaction_session_timeout', $2::text, true), " +
+			"pg_catalog.set_config('lock_timeout', $3::text, true), " +
+			"case when pg_catalog.current_setting('server_version_num')::int >= 170000 " +
+			"then pg_catalog.set_config('transaction_timeout', $4::text, true) end, " +
+			"pg_catalog.pg_advisory_xact_lock_shared($5::bigint)",
+		lock:      "select pg_catalog.pg_advisory_xact_lock_shared(k) from pg_catalog.unnest($1::bigint[]) k",
+		lookEarly: "select " + s + "look_early($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::text)",
 		advance: "select " + s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], " +
 			"$5::bigint[], $6::bigint[], $7::bigint[], $8::bigint, $9::bigint, $10::text)",
+		advanceOne: "select " + s + "advance_one($1::text, $2::text, $3::int, $4::text::uuid, " +
+			"$5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::bigint, $10::text)",
 		hold: "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text)",
 		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::bigint, " +
 			"$6::timestamptz, $7::bytea, $8::bytea, $9::bytea[], $10::bytea[], $11::text)",

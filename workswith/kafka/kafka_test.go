@@ -155,7 +155,7 @@ func TestHandlerFenceAndCommitAreInTheTraceOfTheMessage(t *testing.T) {
 			}
 		}
 	}
-	for _, part := range []string{"begin", "in the handler", ".advance(", "commit"} {
+	for _, part := range []string{"begin", "in the handler", ".advance_one(", "commit"} {
 		if !slices.ContainsFunc(about, func(text string) bool { return strings.Contains(strings.ToLower(text), part) }) {
 			t.Errorf("no span of the message's trace is about %q: %q", part, about)
 		}

@@ -8,7 +8,7 @@ create schema if not exists "Fences of ""Größe""";
 -- or write the tables. Refusals are errors with a SQLSTATE of their own, so that
 -- they abort the transaction, and carry the fence as found as JSON in DETAIL. Those
 -- of a transaction with statements of a handler, which may raise the same SQLSTATE,
--- carry what the transaction was entered with as nonce in HINT:
+-- carry the transaction's nonce in HINT:
 --
 --   XF001 stale       another claim holds the fence
 --   XF002 moved       the claim holds, the position is another
@@ -194,32 +194,17 @@ begin
 end
 $$;
 
--- enter is the first statement of a fenced transaction. It bounds the
--- transaction in time, marks it, takes a shared lock by which a later claim
--- finds it, and refuses at once what advance would refuse now, or hold, for which
--- froms is null. It holds no lock on a fence. It returns the transaction's id.
---
--- The locks come before the look: a transaction that the look let through is
--- one that a later claim finds.
-create function "Fences of ""Größe""".enter(statement_timeout_ms integer, idle_timeout_ms integer, lock_timeout_ms integer,
-    transaction_timeout_ms integer, locks bigint[],
-    groups text[], topics text[], partitions integer[], claims uuid[], froms bigint[], nonce text)
-returns bigint
+-- look_early refuses at once what advance would refuse now, or hold, for which froms
+-- is null. It spares a process that has lost its claim the work of its handler, and
+-- holds no lock on a fence.
+create function "Fences of ""Größe""".look_early(groups text[], topics text[], partitions integer[], claims uuid[], froms bigint[],
+    nonce text)
+returns void
 language plpgsql security definer set search_path = "Fences of ""Größe""", pg_temp
 as $$
 declare
-    xid text := pg_current_xact_id()::text;
     i bigint;
 begin
-    perform set_config('epochfence.transaction', xid, true),
-        set_config('statement_timeout', statement_timeout_ms::text, true),
-        set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true),
-        set_config('lock_timeout', lock_timeout_ms::text, true);
-    if current_setting('server_version_num')::integer >= 170000 then
-        perform set_config('transaction_timeout', transaction_timeout_ms::text, true);
-    end if;
-    perform pg_advisory_xact_lock_shared(k) from unnest(locks) k;
-
     select a.position into i
     from unnest(groups, topics, partitions, claims, froms)
         with ordinality as a (group_name, topic, partition, claim, start, position)
@@ -231,14 +216,13 @@ begin
     if found then
         perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);
     end if;
-    return xid::bigint;
 end
 $$;
 
 -- entered tells whether the transaction is the one that was entered, and not one
--- that the handler has begun after it. It is if it has the id that enter returned.
--- Where who asks has not seen that, it is told by the mark that enter left, or, as
--- a handler can take that away with RESET ALL, by the lock.
+-- that the handler has begun after it. It is if it has the id that it was entered with.
+-- Where who asks has not seen that, it is told by the setting epochfence.transaction,
+-- or, as a handler can take that away with RESET ALL, by the lock that was taken with it.
 create function "Fences of ""Größe""".entered(xid bigint, lock bigint) returns boolean
 language plpgsql set search_path = "Fences of ""Größe""", pg_temp
 as $$
@@ -295,6 +279,32 @@ begin
 end
 $$;
 
+-- advance_one is advance for one partition, which most transactions are about, without
+-- arrays and without what waits and judges: where it does not move the fence, advance
+-- has the word.
+create function "Fences of ""Größe""".advance_one(in_group text, in_topic text, in_partition integer, in_claim uuid,
+    in_from bigint, in_to bigint, in_mark bigint, xid bigint, lock bigint, nonce text)
+returns text
+language plpgsql security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+begin
+    if pg_current_xact_id()::text = coalesce(xid::text, current_setting('epochfence.transaction', true)) then
+        update fence f
+        set next_offset = in_to, advanced_at = clock_timestamp(),
+            mark = case when in_to > in_from then in_mark else f.mark end,
+            applied = f.applied or in_to > in_from
+        where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
+            and f.claim_id = in_claim and f.next_offset = in_from
+            and in_claim <> '00000000-0000-0000-0000-000000000000';
+        if found then
+            return nonce;
+        end if;
+    end if;
+    return advance(array[in_group], array[in_topic], array[in_partition], array[in_claim],
+        array[in_from], array[in_to], array[in_mark], xid, lock, nonce);
+end
+$$;
+
 -- hold is the last statement before COMMIT where no position is moved: the fence's
 -- claim is mine, until the transaction has ended, or it raises. It returns the nonce, as
 -- advance does.
@@ -324,7 +334,8 @@ $$;
 revoke all on "Fences of ""Größe""".migration, "Fences of ""Größe""".fence from public;
 revoke all on function "Fences of ""Größe""".schema_version, "Fences of ""Größe""".read_fence, "Fences of ""Größe""".read_fences,
     "Fences of ""Größe""".server, "Fences of ""Größe""".seed, "Fences of ""Größe""".claim,
-    "Fences of ""Größe""".refuse, "Fences of ""Größe""".enter, "Fences of ""Größe""".entered, "Fences of ""Größe""".advance, "Fences of ""Größe""".hold from public;
+    "Fences of ""Größe""".refuse, "Fences of ""Größe""".look_early, "Fences of ""Größe""".entered,
+    "Fences of ""Größe""".advance, "Fences of ""Größe""".advance_one, "Fences of ""Größe""".hold from public;
 
 insert into "Fences of ""Größe""".migration (version, name) values (1, 'fence');
 
@@ -376,8 +387,9 @@ grant execute on function
     "Fences of ""Größe""".server,
     "Fences of ""Größe""".seed,
     "Fences of ""Größe""".claim,
-    "Fences of ""Größe""".enter,
+    "Fences of ""Größe""".look_early,
     "Fences of ""Größe""".advance,
+    "Fences of ""Größe""".advance_one,
     "Fences of ""Größe""".hold,
     "Fences of ""Größe""".dead_letter
 to "App";

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// What consumers of Kafka and of NATS have in common.
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// total keeps what is read from being optimised away.
+var total atomic.Int64
+
+func sum(value []byte) { total.Add(int64(len(value))) }
+
+func ordinary(s *pgsink.Sink) epoch.Sink[pgsink.Tx] { return s }
+
+// source makes one, and says how to end what it needs.
+type source func(job) (consumer.Source, func(), error)
+
+// consume runs a consumer with the zero options until all is applied.
+func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX]) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (outcome, error) {
+		pool, err := pgxpool.New(ctx, j.Database)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer pool.Close()
+		sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
+		if err != nil {
+			return outcome{}, err
+		}
+		src, end, err := from(j)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer end()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		pace, err := atPace(ctx, j)
+		if err != nil {
+			return outcome{}, err
+		}
+		var (
+			c       clock
+			applied atomic.Int64
+			result  outcome
+		)
+		err = consumer.Run(ctx, src, timing[TX]{form(sink), &c}, handlers(j.Table), consumer.Options{
+			Logger: quiet,
+			Observe: func(e consumer.Event) {
+				switch e := e.(type) {
+				case consumer.Advanced:
+					pace.appliedAt(e.Partition.Number, int64(e.From), int64(e.To))
+					if n := applied.Add(int64(e.Messages)); n == int64(j.Messages) {
+						result = c.stop(int(n))
+						stop()
+					}
+				case consumer.Halted:
+					fmt.Fprintln(os.Stderr, "halted:", e.Err)
+				}
+			},
+		})
+		if err == nil && result.Messages == 0 {
+			err = fmt.Errorf("%d of %d messages were applied", applied.Load(), j.Messages)
+		}
+		return pace.in(result), err
+	}
+}
+
+// timing starts the clock with the first transaction.
+type timing[TX any] struct {
+	epoch.Sink[TX]
+	clock *clock
+}
+
+func (s timing[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
+	s.clock.start(0)
+	return s.Sink.Commit(ctx, as, apply)
+}
+
+func applySet[TX execer](table string) consumer.BatchHandler[TX] {
+	return func(ctx context.Context, tx TX, ms []consumer.Message, _ epoch.Epoch) error {
+		s := sized(len(ms))
+		for _, m := range ms {
+			if err := s.addValue(m.Value); err != nil {
+				return consumer.Permanent(err)
+			}
+		}
+		return s.insert(ctx, tx, table)
+	}
+}
+
+func applyOne[TX execer](table string) consumer.Handler[TX] {
+	return func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+		return insertOne(ctx, tx, table, m.Value)
+	}
+}
+
+// read takes all messages from a source, without a sink.
+func read(from source) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (outcome, error) {
+		src, end, err := from(j)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer end()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		var (
+			c      clock
+			taken  atomic.Int64
+			result outcome
+		)
+		err = src.Run(ctx, func(error) {}, func(ctx context.Context, t consumer.Tenure) {
+			starts, err := t.Starts(ctx, consumer.StartEarliest)
+			if err != nil {
+				return
+			}
+			for _, s := range starts {
+				if s.Partition != t.Origin().Partition {
+					continue
+				}
+				fence := epoch.Fence{Origin: s.Origin, Next: s.Earliest.Offset, Mark: s.Earliest.Mark}
+				for b, err := range t.Read(ctx, fence) {
+					if err != nil {
+						return
+					}
+					c.start(0)
+					for _, m := range b.Messages {
+						sum(m.Value)
+					}
+					if n := taken.Add(int64(len(b.Messages))); n == int64(j.Messages) {
+						result = c.stop(int(n))
+						stop()
+					}
+				}
+			}
+		})
+		if err == nil && result.Messages == 0 {
+			err = fmt.Errorf("%d of %d messages were read", taken.Load(), j.Messages)
+		}
+		return result, err
+	}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// The effect of a message is a row: its id, which is also its value in the topic, and an
+// account and an amount that follow from it.
+
+func account(id int64) int32 { return int32(id % 100) }
+func amount(id int64) int32  { return int32(id % 7) }
+
+// set is the rows of several messages.
+type set struct {
+	ids               []int64
+	accounts, amounts []int32
+}
+
+// sized returns an empty set with room for n rows.
+func sized(n int) *set {
+	return &set{make([]int64, 0, n), make([]int32, 0, n), make([]int32, 0, n)}
+}
+
+func (s *set) add(id int64) {
+	s.ids = append(s.ids, id)
+	s.accounts = append(s.accounts, account(id))
+	s.amounts = append(s.amounts, amount(id))
+}
+
+func (s *set) addValue(value []byte) error {
+	id, err := strconv.ParseInt(string(value), 10, 64)
+	if err == nil {
+		s.add(id)
+	}
+	return err
+}
+
+func numbered(from int64, n int) *set {
+	s := sized(n)
+	for i := range int64(n) {
+		s.add(from + i)
+	}
+	return s
+}
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// insert writes the set in one statement, which leaves a fence the least to hide behind.
+func (s *set) insert(ctx context.Context, tx execer, table string) error {
+	_, err := tx.Exec(ctx, `insert into `+table+` select unnest($1::bigint[]), unnest($2::int[]), unnest($3::int[])`, s.ids, s.accounts, s.amounts)
+	return err
+}
+
+// insertUnseen writes those whose ids a table of ids does not have yet, in one statement.
+func (s *set) insertUnseen(ctx context.Context, tx execer, table string) error {
+	_, err := tx.Exec(ctx, `
+		with m as (select unnest($1::bigint[]) as id, unnest($2::int[]) as account, unnest($3::int[]) as amount),
+		     new as (insert into `+seen(table)+` select id from m on conflict do nothing returning id)
+		insert into `+table+` select m.id, m.account, m.amount from m join new using (id)`, s.ids, s.accounts, s.amounts)
+	return err
+}
+
+// insertOne writes the row of one message.
+func insertOne(ctx context.Context, tx execer, table string, value []byte) error {
+	id, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `insert into `+table+` values ($1, $2, $3)`, id, account(id), amount(id))
+	return err
+}
+
+func seen(table string) string { return table + "_seen" }
+
+// createTables makes the tables of a variant, with so many rows in the table of ids.
+func createTables(ctx context.Context, pool *pgxpool.Pool, table string, old int) error {
+	for _, sql := range []string{
+		`create table ` + table + ` (id bigint not null, account int not null, amount int not null)`,
+		`create table ` + seen(table) + ` (id bigint primary key)`,
+		`insert into ` + seen(table) + ` select -i from generate_series(1, ` + strconv.Itoa(old) + `) i`,
+		`analyze ` + seen(table),
+	} {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+func dropTables(ctx context.Context, pool *pgxpool.Pool, table string) error {
+	_, err := pool.Exec(ctx, `drop table `+table+`, `+seen(table))
+	return err
+}
+
+// check adds up what was written: each of n messages once, none left out.
+func check(ctx context.Context, pool *pgxpool.Pool, table string, n int) error {
+	var rows, ids, top, sum, want int64
+	err := pool.QueryRow(ctx, `select count(*), count(distinct id), coalesce(max(id) + 1, 0), coalesce(sum(amount), 0),
+			(select coalesce(sum(i % 7), 0) from generate_series(0, $1::bigint - 1) i) from `+table, n).Scan(&rows, &ids, &top, &sum, &want)
+	if err != nil {
+		return err
+	}
+	if rows != int64(n) || ids != int64(n) || top != int64(n) || sum != want {
+		return fmt.Errorf("after %d messages there are %d rows with %d ids up to %d, which add up to %d and not to %d", n, rows, ids, top, sum, want)
+	}
+	return nil
+}

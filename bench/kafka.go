@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// From Kafka to PostgreSQL, as a member of a group that reads all partitions of a topic
+// from the beginning to the end.
+
+func init() {
+	variants["kafka/set"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
+		return s.insert(ctx, tx, table)
+	})
+	variants["kafka/set-dedupe"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
+		return s.insertUnseen(ctx, tx, table)
+	})
+	variants["kafka/each"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, _ *set, rs []*kgo.Record) error {
+		for _, r := range rs {
+			if err := insertOne(ctx, tx, table, r.Value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	variants["kafka/run-batches"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
+		return consumer.Batches(applySet[pgsink.Tx](table))
+	})
+	variants["kafka/run-each"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
+		return consumer.Each(applyOne[pgsink.Tx](table))
+	})
+	variants["kafka/run-queued"] = consume(fromKafka, (*pgsink.Sink).Queued, func(table string) consumer.Handlers[*pgsink.Queue] {
+		return consumer.Each(applyOne[*pgsink.Queue](table))
+	})
+	variants["kafka/read"] = readByHand
+	variants["kafka/source"] = read(fromKafka)
+}
+
+// produceKafka fills a new topic: message i has the value i and is in partition i modulo
+// their number; or, if hot, all but one in sixteen are in partition 0.
+func produceKafka(ctx context.Context, broker string, j job) error {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.DefaultProduceTopic(j.Topic), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.MaxBufferedRecords(100_000), kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.LeaderAck()))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if _, err := kadm.NewClient(cl).CreateTopic(ctx, int32(j.Partitions), 1, nil, j.Topic); err != nil {
+		return err
+	}
+	if j.Rate > 0 { // those are produced while they are consumed
+		return nil
+	}
+	var failed atomic.Pointer[error]
+	for i := range j.Messages {
+		cl.Produce(ctx, &kgo.Record{Partition: partition(j, i), Value: strconv.AppendInt(nil, int64(i), 10)}, func(_ *kgo.Record, err error) {
+			if err != nil {
+				failed.Store(&err)
+			}
+		})
+	}
+	if err := cl.Flush(ctx); err != nil {
+		return err
+	}
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func partition(j job, i int) int32 {
+	switch {
+	case !j.Hot:
+		return int32(i % j.Partitions)
+	case i%16 != 0:
+		return 0
+	default:
+		return int32(i / 16 % j.Partitions)
+	}
+}
+
+func client(j job) (*kgo.Client, error) {
+	return kgo.NewClient(kgo.SeedBrokers(j.Kafka), kgo.ConsumerGroup(j.Group), kgo.ConsumeTopics(j.Topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
+}
+
+// byHand is what people write with franz-go and pgx: a transaction for each poll, and
+// then a commit to the group.
+func byHand(apply func(context.Context, pgx.Tx, string, *set, []*kgo.Record) error) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (outcome, error) {
+		pool, err := pgxpool.New(ctx, j.Database)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer pool.Close()
+		cl, err := client(j)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer cl.Close()
+		pace, err := atPace(ctx, j)
+		if err != nil {
+			return outcome{}, err
+		}
+		var c clock
+		applied := 0
+		for applied < j.Messages {
+			fetches := cl.PollFetches(ctx)
+			if err := fetches.Err(); err != nil {
+				return outcome{}, err
+			}
+			rs := fetches.Records()
+			if len(rs) == 0 {
+				continue
+			}
+			c.start(applied)
+			s := sized(len(rs))
+			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				for _, r := range rs {
+					if err := s.addValue(r.Value); err != nil {
+						return err
+					}
+				}
+				return apply(ctx, tx, j.Table, s, rs)
+			})
+			if err != nil {
+				return outcome{}, err
+			}
+			pace.applied(s.ids)
+			if err := cl.CommitUncommittedOffsets(ctx); err != nil {
+				return outcome{}, err
+			}
+			applied += len(rs)
+		}
+		return pace.in(c.stop(applied)), nil
+	}
+}
+
+func readByHand(ctx context.Context, j job) (outcome, error) {
+	cl, err := client(j)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer cl.Close()
+	var c clock
+	read := 0
+	for read < j.Messages {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return outcome{}, err
+		}
+		if n := fetches.NumRecords(); n > 0 {
+			c.start(read)
+			fetches.EachRecord(func(r *kgo.Record) { sum(r.Value) })
+			read += n
+		}
+	}
+	return c.stop(read), nil
+}
+
+func fromKafka(j job) (consumer.Source, func(), error) {
+	s, err := kafkasource.New(kafkasource.Options{
+		Group: j.Group, Topics: []string{j.Topic}, Client: []kgo.Opt{kgo.SeedBrokers(j.Kafka)}, Logger: quiet,
+	})
+	return s, func() {}, err
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) (err error) {
+	if len(args) == 1 && args[0] == "variant" {
+		return runVariant(ctx, os.Stdin, os.Stdout)
+	}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	only := flags.String("row", "", "play the rows whose names contain this")
+	rounds := flags.Int("rounds", 9, "how often each variant of a row is run")
+	quick := flags.Bool("quick", false, "play CI's rows alone")
+	out := flags.String("json", "", "write the figures to this file")
+	page := flags.String("page", "", "write them to this file, too, for people, as Markdown")
+	against := flags.String("against", "", "fail if a figure is a fifth below that in this file")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 || *rounds < 1 {
+		return errors.New("bench: want flags alone, and at least one round")
+	}
+	s, err := startServices(ctx)
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	var rs results
+	for _, r := range rows() {
+		if !strings.Contains(r.name, *only) || *quick && !r.quick {
+			continue
+		}
+		p, err := s.play(ctx, r, *rounds)
+		if err != nil {
+			return err
+		}
+		rs = append(rs, p.results()...)
+	}
+	if len(rs) == 0 {
+		return fmt.Errorf("bench: no row's name contains %q", *only)
+	}
+	rs.table(os.Stdout)
+	if *out != "" {
+		if err := rs.write(*out); err != nil {
+			return err
+		}
+	}
+	if *page != "" {
+		if err := s.writePage(ctx, rs, *page); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+	}
+	if *against != "" {
+		return rs.compare(*against)
+	}
+	return nil
+}

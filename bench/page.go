@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"text/template"
+)
+
+// machine is what the figures were made on.
+type machine struct {
+	CPU      string
+	Cores    int
+	Go       string
+	Postgres string
+	Modules  []string // what else was measured, with versions
+}
+
+func (s *services) machine(ctx context.Context) (m machine, err error) {
+	m = machine{CPU: "unknown", Cores: runtime.NumCPU(), Go: runtime.Version()}
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil { // where there is one
+		for line := range strings.Lines(string(text)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				m.CPU = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, d := range info.Deps {
+			switch d.Path {
+			case "github.com/jackc/pgx/v5", "github.com/twmb/franz-go", "github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2":
+				m.Modules = append(m.Modules, strings.TrimPrefix(d.Path, "github.com/")+" "+d.Version)
+			}
+		}
+	}
+	return m, s.pool.QueryRow(ctx, "select split_part(version(), ' on ', 1)").Scan(&m.Postgres)
+}
+
+var page = template.Must(template.New("page").Parse(`# What it costs
+
+What epochfence does in a second, beside what people write by hand for the same work. ` + "`make performance`" + ` measures it and
+writes this page; ` + "`make bench`" + ` measures alone.
+
+Each variant runs in a process of its own, on the same servers, with fsync on. The variants of a row take turns within each round. A
+figure is the median over {{.Rounds}} rounds of the ratio within a round, with the quartiles beside it: over 1, the first is the faster, or, for a
+latency (p50, p99), the later. After each process the rows are counted and added up; one that has written a message twice, or not at all, fails the run.
+
+| work | figure | median | quartiles | wanted | it has | the other has |
+|---|---|---|---|---|---|---|
+{{range .Results -}}
+| {{.What}} | {{.Ours}} ÷ {{.Peer}} | **{{printf "%.2f" .Ratio}}** | {{printf "%.2f to %.2f" .Low .High}} | {{if .Reach}}{{printf "%.2f" .Reach}}{{else}}–{{end}} | {{.Of.Text .Value}} | {{.Of.Text .PeerValue}} |
+{{end}}
+The variants:
+
+| name | what it is |
+|---|---|
+| fenced, queued | a pgsink transaction with one statement for all its messages, in its first form and in its queued one |
+| plain | the same transaction without any guard |
+| dedupe | the same with a table of ids, written in the same statement |
+| kafka/set, nats/set | a consumer by hand: a poll, a transaction with one statement, a commit of the offsets. No guard |
+| kafka/set-dedupe | the same with a table of ids |
+| kafka/each | the same with one statement for each message |
+| kafka/run-batches, nats/run-batches | consumer.Run with consumer.Batches and default options |
+| kafka/run-each, kafka/run-queued | consumer.Run with consumer.Each, in the sink's first form and in its queued one |
+| kafka/read, nats/read | the client library alone: franz-go, or a JetStream pull consumer for each partition |
+| kafka/source, nats/source | kafkasource or natssource alone |
+
+Made on {{.Machine.Cores}} cores of {{.Machine.CPU}}, which the servers and the variants share, with {{.Machine.Postgres}}, {{.Machine.Go}}{{range .Machine.Modules}}, {{.}}{{end}}.
+`))
+
+func (s *services) writePage(ctx context.Context, rs results, file string) error {
+	m, err := s.machine(ctx)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if err := page.Execute(f, map[string]any{"Results": rs, "Machine": m, "Rounds": rs[0].Rounds}); err != nil {
+		_ = f.Close()
+		return err
+	}
+	return f.Close()
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// patience is how long one process may take.
+const patience = 5 * time.Minute
+
+// played is what came of a row: the outcomes by variant, one for each round.
+type played struct {
+	row      row
+	outcomes map[string][]outcome
+}
+
+// play has each variant of the row do its work once in each round, in turn first.
+func (s *services) play(ctx context.Context, r row, rounds int) (played, error) {
+	p := played{r, map[string][]outcome{}}
+	j, err := s.prepare(ctx, r)
+	if err != nil {
+		return p, fmt.Errorf("bench: %s: %w", r.name, err)
+	}
+	names := r.variants()
+	for round := range rounds {
+		for i := range names {
+			j.Variant = names[(round+i)%len(names)]
+			o, err := s.once(ctx, r, j)
+			if err != nil {
+				return p, fmt.Errorf("bench: %s: %w", r.name, err)
+			}
+			p.outcomes[j.Variant] = append(p.outcomes[j.Variant], o)
+		}
+		fmt.Fprintf(os.Stderr, "%s: round %d of %d\n", r.name, round+1, rounds)
+	}
+	return p, nil
+}
+
+// once runs one variant in a process of its own, on tables and in a group of its own, and
+// looks at what it has written.
+func (s *services) once(ctx context.Context, r row, j job) (outcome, error) {
+	s.played++
+	j.Group = fmt.Sprintf("group%d", s.played)
+	j.Table = fmt.Sprintf("effects%d", s.played)
+	if err := createTables(ctx, s.pool, j.Table, r.old); err != nil {
+		return outcome{}, err
+	}
+	o, err := spawn(ctx, j)
+	if err != nil {
+		return o, err
+	}
+	if r.effects && writes(j.Variant) {
+		if err := check(ctx, s.pool, j.Table, o.Messages); err != nil {
+			return o, fmt.Errorf("%s: %w", j.Variant, err)
+		}
+	}
+	return o, dropTables(ctx, s.pool, j.Table)
+}
+
+// writes says whether a variant writes to the database: two only read.
+func writes(variant string) bool {
+	return variant != "kafka/read" && variant != "kafka/source" && variant != "nats/read" && variant != "nats/source"
+}
+
+func spawn(ctx context.Context, j job) (o outcome, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	in, err := json.Marshal(j)
+	if err != nil {
+		return o, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return o, err
+	}
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, self, "variant")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return o, fmt.Errorf("%s: %w", j.Variant, err)
+	}
+	if err := json.Unmarshal(out.Bytes(), &o); err != nil {
+		return o, fmt.Errorf("%s: it said %q: %w", j.Variant, out.String(), err)
+	}
+	return o, nil
+}

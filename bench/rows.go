@@ -1,0 +1,124 @@
+package main
+
+import "fmt"
+
+// row is some work, who does it, and which figures are made of that.
+type row struct {
+	name    string
+	what    string // for the page
+	source  string // "", "kafka" or "nats": where the messages come from
+	job     job
+	old     int // rows in the table of ids before it starts
+	figures []figure
+	effects bool // the variants write to the database
+	quick   bool // it is in CI's short form
+}
+
+// figure is how many times as fast ours is as the peer, or as late where it is of
+// latencies. Reach is what it should be.
+type figure struct {
+	ours, peer string
+	reach      float64 // 0: only to know
+	of         measure
+}
+
+// measure is what the outcomes are compared by. The zero value is messages a second.
+type measure string
+
+const (
+	throughput measure = ""
+	p50        measure = "p50"
+	p99        measure = "p99"
+)
+
+func (m measure) of(o outcome) float64 {
+	switch m {
+	case p50:
+		return float64(o.P50)
+	case p99:
+		return float64(o.P99)
+	default:
+		return float64(o.Timed) / o.Took.Seconds()
+	}
+}
+
+// variants of a row, each once.
+func (r row) variants() []string {
+	var names []string
+	known := map[string]bool{}
+	for _, f := range r.figures {
+		for _, v := range []string{f.ours, f.peer} {
+			if !known[v] {
+				known[v] = true
+				names = append(names, v)
+			}
+		}
+	}
+	return names
+}
+
+// rows are all of them.
+func rows() []row {
+	var all []row
+	for _, s := range []struct {
+		batch, transactions int
+		ordinary, queued    float64
+	}{
+		{1, 3000, 0.90, 1.2}, {16, 2500, 0.93, 1.1}, {64, 2000, 1.0, 1.2}, {256, 1000, 1.0, 1.2}, {1024, 400, 0.97, 1.05},
+	} {
+		all = append(all, row{
+			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions of %d messages, one after the other", s.batch),
+			job: job{Batch: s.batch, Messages: s.batch * (s.transactions + warmup)}, effects: true, quick: s.batch == 1 || s.batch == 256,
+			figures: []figure{
+				{"fenced", "plain", s.ordinary, throughput}, {"queued", "plain", s.queued, throughput},
+				{"fenced", "dedupe", 0, throughput}, {"queued", "dedupe", 0, throughput},
+			},
+		})
+	}
+	all = append(all,
+		row{
+			name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
+			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,
+			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput}},
+		},
+		row{
+			name: "kafka/partitions=8/old=10M", what: "the same, where the table of ids has ten million rows from before", source: "kafka",
+			job: job{Partitions: 8, Messages: 1_000_000}, old: 10_000_000, effects: true,
+			figures: []figure{{"kafka/run-batches", "kafka/set-dedupe", 2.8, throughput}},
+		},
+		row{
+			name: "kafka/partitions=1", what: "Kafka to PostgreSQL, one partition", source: "kafka",
+			job: job{Partitions: 1, Messages: 1_000_000}, effects: true,
+			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 0, throughput}},
+		},
+		row{
+			name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
+			job: job{Partitions: 8, Messages: 100_000}, effects: true,
+			figures: []figure{{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput}},
+		},
+		row{
+			name: "kafka/read", what: "reading from Kafka, without a sink", source: "kafka",
+			job: job{Partitions: 8, Messages: 5_000_000}, figures: []figure{{"kafka/source", "kafka/read", 0.8, throughput}},
+		},
+		row{
+			name: "nats/read", what: "reading from JetStream, without a sink", source: "nats",
+			job: job{Partitions: 8, Messages: 1_000_000}, figures: []figure{{"nats/source", "nats/read", 0.9, throughput}},
+		},
+		row{
+			name: "nats/partitions=8", what: "JetStream to PostgreSQL, 8 partitions, default options", source: "nats",
+			job: job{Partitions: 8, Messages: 1_000_000}, effects: true,
+			figures: []figure{{"nats/run-batches", "nats/source", 0.75, throughput}, {"nats/run-batches", "nats/set", 0, throughput}},
+		},
+	)
+	for _, rate := range []int{2000, 8000} {
+		all = append(all, row{
+			name: fmt.Sprintf("latency/rate=%d", rate), what: fmt.Sprintf("from Kafka to PostgreSQL at %d messages a second, from when a message is produced until it is applied", rate), source: "kafka",
+			job: job{Partitions: 8, Rate: rate, Messages: 10 * rate}, effects: true,
+			figures: []figure{
+				{"kafka/run-batches", "kafka/set", 1, p50}, {"kafka/run-batches", "kafka/set", 1, p99},
+				{"kafka/run-queued", "kafka/each", 0.4, p50}, {"kafka/run-queued", "kafka/each", 0.4, p99},
+			},
+		})
+	}
+	return all
+}

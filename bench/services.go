@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// services are the servers that rows need. Kafka and NATS are started when a row first
+// needs them.
+type services struct {
+	dir      string
+	postgres *pgtest.Server
+	pool     *pgxpool.Pool
+	kafka    *kafkatest.Broker
+	nats     *natstest.Server
+	topics   int
+	played   int
+}
+
+func startServices(ctx context.Context) (s *services, err error) {
+	s = &services{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.dir, err = os.MkdirTemp("", "bench-"); err != nil {
+		return s, err
+	}
+	if s.postgres, err = pgtest.Launch(ctx, pgtest.Options{Settings: map[string]string{
+		"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
+	}}); err != nil {
+		return s, err
+	}
+	if s.pool, err = pgxpool.New(ctx, s.postgres.URL("postgres")); err != nil {
+		return s, err
+	}
+	return s, pgsink.Migrate(ctx, s.pool, pgsink.Options{})
+}
+
+func (s *services) close() (err error) {
+	if s.nats != nil {
+		err = errors.Join(err, s.nats.Stop())
+	}
+	if s.kafka != nil {
+		s.kafka.Kill()
+	}
+	if s.pool != nil {
+		s.pool.Close()
+	}
+	if s.postgres != nil {
+		err = errors.Join(err, s.postgres.Close())
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+// prepare starts what the row needs and fills a topic for it.
+func (s *services) prepare(ctx context.Context, r row) (j job, err error) {
+	j = r.job
+	j.Database = s.postgres.URL("postgres")
+	s.topics++
+	j.Topic = fmt.Sprintf("topic%d", s.topics)
+	switch r.source {
+	case "kafka":
+		if s.kafka == nil {
+			libs := os.Getenv("EPOCHFENCE_KAFKA_LIBS")
+			if libs == "" {
+				return j, errors.New("EPOCHFENCE_KAFKA_LIBS is not set: run make bench, which fetches Kafka")
+			}
+			dir := filepath.Join(s.dir, "kafka")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				return j, err
+			}
+			if s.kafka, err = kafkatest.New(ctx, libs, dir, kafkatest.Config{}); err != nil {
+				return j, err
+			}
+		}
+		j.Kafka = s.kafka.Addr
+		return j, produceKafka(ctx, j.Kafka, j)
+	case "nats":
+		if s.nats == nil {
+			dir := filepath.Join(s.dir, "nats")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				return j, err
+			}
+			if s.nats, err = natstest.New(dir); err != nil {
+				return j, err
+			}
+		}
+		j.NATS = s.nats.URL()
+		return j, produceNATS(ctx, j.NATS, j)
+	}
+	return j, nil
+}
