@@ -21,8 +21,6 @@ var quiet = slog.New(slog.DiscardHandler)
 // total keeps what is read from being optimised away.
 var total atomic.Int64
 
-func sum(value []byte) { total.Add(int64(len(value))) }
-
 func ordinary(s *pgsink.Sink) epoch.Sink[pgsink.Tx] { return s }
 
 // source makes one, and says how to end what it needs.
@@ -137,9 +135,11 @@ func read(from source) func(context.Context, job) (outcome, error) {
 						return
 					}
 					c.start(0)
+					size := 0
 					for _, m := range b.Messages {
-						sum(m.Value)
+						size += len(m.Value)
 					}
+					total.Add(int64(size))
 					if n := taken.Add(int64(len(b.Messages))); n == int64(j.Messages) {
 						result = c.stop(int(n))
 						stop()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -25,6 +26,8 @@ type job struct {
 	Batch        int // messages in a transaction, for a variant that is not given them by a source
 	Rate         int // messages a second that are produced meanwhile; 0: all are there
 	Hot          bool
+
+	Profile string // the beginning of the profiles' file names; "": none are wanted
 }
 
 // outcome is what came of it.
@@ -51,7 +54,12 @@ func runVariant(ctx context.Context, in io.Reader, out io.Writer) error {
 	if run == nil {
 		return fmt.Errorf("bench: there is no variant %q", j.Variant)
 	}
+	profiled, err := profile(j.Profile)
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
 	o, err := run(ctx, j)
+	err = errors.Join(err, profiled())
 	if err != nil {
 		return fmt.Errorf("bench: %s: %w", j.Variant, err)
 	}

@@ -161,7 +161,9 @@ func readByHand(ctx context.Context, j job) (outcome, error) {
 		}
 		if n := fetches.NumRecords(); n > 0 {
 			c.start(read)
-			fetches.EachRecord(func(r *kgo.Record) { sum(r.Value) })
+			size := 0
+			fetches.EachRecord(func(r *kgo.Record) { size += len(r.Value) })
+			total.Add(int64(size))
 			read += n
 		}
 	}

@@ -31,6 +31,7 @@ func run(ctx context.Context, args []string) (err error) {
 	quick := flags.Bool("quick", false, "play CI's rows alone")
 	out := flags.String("json", "", "write the figures to this file")
 	page := flags.String("page", "", "write them to this file, too, for people, as Markdown")
+	profiles := flags.String("profiles", "", "write CPU and allocation profiles of the processes to this directory")
 	against := flags.String("against", "", "fail if a figure is a fifth below that in this file")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -38,7 +39,12 @@ func run(ctx context.Context, args []string) (err error) {
 	if flags.NArg() > 0 || *rounds < 1 {
 		return errors.New("bench: want flags alone, and at least one round")
 	}
-	s, err := startServices(ctx)
+	if *profiles != "" {
+		if err := os.MkdirAll(*profiles, 0o755); err != nil {
+			return err
+		}
+	}
+	s, err := startServices(ctx, *profiles)
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -47,6 +49,9 @@ func (s *services) once(ctx context.Context, r row, j job) (outcome, error) {
 	s.played++
 	j.Group = fmt.Sprintf("group%d", s.played)
 	j.Table = fmt.Sprintf("effects%d", s.played)
+	if s.profiles != "" {
+		j.Profile = filepath.Join(s.profiles, fmt.Sprintf("%s-%s-%d", strings.ReplaceAll(r.name, "/", "-"), strings.ReplaceAll(j.Variant, "/", "-"), s.played))
+	}
 	if err := createTables(ctx, s.pool, j.Table, r.old); err != nil {
 		return outcome{}, err
 	}

@@ -19,6 +19,7 @@ import (
 // needs them.
 type services struct {
 	dir      string
+	profiles string // a directory, or "": none are wanted
 	postgres *pgtest.Server
 	pool     *pgxpool.Pool
 	kafka    *kafkatest.Broker
@@ -27,8 +28,8 @@ type services struct {
 	played   int
 }
 
-func startServices(ctx context.Context) (s *services, err error) {
-	s = &services{}
+func startServices(ctx context.Context, profiles string) (s *services, err error) {
+	s = &services{profiles: profiles}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())

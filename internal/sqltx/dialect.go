@@ -28,6 +28,11 @@ type Dialect interface {
 	// database knows such. A refusal that Classify calls Busy is tried again.
 	Begin(l Limits) string
 
+	// Unwait has conn's Begin answer at once where Queue is not nil and another process
+	// is in the way, until the statement that it returns has been run there; empty if it
+	// would have done so anyway. A driver that waits by itself waits outside the line.
+	Unwait(ctx context.Context, conn *sql.Conn) (undo string, err error)
+
 	// Queue is the process's place among those that write, where Begin takes the
 	// only write lock there is: transactions of one process then wait for each
 	// other in line. Nil where transactions may run beside each other.

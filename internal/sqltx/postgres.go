@@ -36,6 +36,9 @@ func (postgres) Version(ctx context.Context, q Querier, table string) (v int, er
 	return v, err
 }
 
+// Unwait does nothing: there is no line.
+func (postgres) Unwait(context.Context, *sql.Conn) (undo string, err error) { return "", nil }
+
 func (postgres) LockMigrations() string {
 	return `SELECT pg_advisory_xact_lock(7308895159)` // any number of our own
 }

@@ -63,6 +63,18 @@ func (sqlite) Settings(ctx context.Context, q Querier) error {
 // SQLITE_BUSY_SNAPSHOT. https://www.sqlite.org/lang_transaction.html
 func (sqlite) Begin(Limits) string { return `BEGIN IMMEDIATE` }
 
+// Unwait turns off the busy handler that a data source name often asks for. It asks
+// for the lock ten times a second, and while other processes write without a pause, it
+// hardly ever meets it free.
+func (sqlite) Unwait(ctx context.Context, conn *sql.Conn) (undo string, err error) {
+	var ms int
+	if err := conn.QueryRowContext(ctx, `PRAGMA busy_timeout`).Scan(&ms); err != nil || ms == 0 {
+		return "", err
+	}
+	_, err = conn.ExecContext(ctx, `PRAGMA busy_timeout = 0`)
+	return fmt.Sprintf(`PRAGMA busy_timeout = %d`, ms), err
+}
+
 func (sqlite) LockMigrations() string { return `` }
 
 func (sqlite) Queue(ctx context.Context, q Querier) (*queue.Queue, error) { return queue.Open(ctx, q) }

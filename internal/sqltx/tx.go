@@ -16,6 +16,7 @@ type Tx struct {
 	Conn *sql.Conn // for the store's own statements; nil once it was given back
 	turn bool      // it is this one's, of those of the process
 	open bool      // a transaction has been begun, perhaps
+	wait string    // what has Conn wait again as its user wants it to; empty if it does
 
 	began time.Time // when it had the write lock; zero before
 }
@@ -62,6 +63,9 @@ func (t *Tx) begin(ctx context.Context) error {
 				return err
 			}
 			t.Conn = conn
+			if t.wait, err = t.b.d.Unwait(ctx, conn); err != nil {
+				return err
+			}
 		}
 		// Whatever the answer: the driver may report the end of the context
 		// although BEGIN took effect.
@@ -72,7 +76,10 @@ func (t *Tx) begin(ctx context.Context) error {
 			leave = t.b.queue.Wait() // the other processes are told
 			before = t.written()
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return t.restore()
 	})
 	switch {
 	case err == nil:
@@ -85,6 +92,18 @@ func (t *Tx) begin(ctx context.Context) error {
 	default:
 		return fmt.Errorf("begin: %w; one transaction holds it all the time, perhaps that of a frozen process", err)
 	}
+}
+
+// restore has the connection wait again as its user wants it to.
+func (t *Tx) restore() error {
+	if t.wait == "" {
+		return nil
+	}
+	_, err := t.Conn.ExecContext(context.Background(), t.wait) // it asks nobody
+	if err == nil {
+		t.wait = ""
+	}
+	return err
 }
 
 // written changes when others have written to the database.
@@ -157,17 +176,24 @@ func (t *Tx) giveBack() {
 		ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 		defer cancel()
 		if _, err := t.Conn.ExecContext(ctx, `ROLLBACK`); err != nil {
-			// There may have been nothing to roll back. If there still is, the
-			// connection must not be anyone's again.
+			// There may have been nothing to roll back.
 			if still, err := t.b.d.InTransaction(ctx, t.Conn); still || err != nil {
-				_ = t.Conn.Raw(func(any) error { return driver.ErrBadConn })
+				t.discard()
 			}
 		}
 	}
+	if t.restore() != nil {
+		t.discard()
+	}
 	_ = t.Conn.Close()
-	t.Conn, t.open = nil, false
+	t.Conn, t.open, t.wait = nil, false, ""
 	if t.b.queue != nil && !t.began.IsZero() {
 		t.b.queue.Held(time.Since(t.began)) // now that it is free again
 	}
 	t.began = time.Time{}
+}
+
+// discard has the pool throw the connection away, which must not be anyone's again.
+func (t *Tx) discard() {
+	_ = t.Conn.Raw(func(any) error { return driver.ErrBadConn })
 }

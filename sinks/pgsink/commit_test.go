@@ -31,6 +31,7 @@ func TestALostAcknowledgement(t *testing.T) {
 				seed(t, s, orders)
 				f := claim(t, s, orders, 5)
 				commit := func(value string, cut cut) error {
+					proven(s, f)
 					if queued {
 						return s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
 							defer w.arm(cut)
@@ -57,6 +58,10 @@ func TestALostAcknowledgement(t *testing.T) {
 	}
 }
 
+// proven has the next transaction look no earlier than at its end, however long the
+// machine takes until then.
+func proven(s *pgsink.Sink, f epoch.Fence) { pgsink.Prove(s, f, time.Now().Add(time.Hour)) }
+
 func TestACommitTakesTwoRoundTripsBesideItsHandlersAndAQueuedOneInAll(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -66,6 +71,7 @@ func TestACommitTakesTwoRoundTripsBesideItsHandlersAndAQueuedOneInAll(t *testing
 	f := claim(t, s, orders, 5)
 	for range 2 { // the first prepares
 		w.sent()
+		proven(s, f)
 		if err := s.Commit(t.Context(), advance(f, 1), putting("x", "1")); err != nil {
 			t.Fatal(err)
 		}
@@ -76,6 +82,7 @@ func TestACommitTakesTwoRoundTripsBesideItsHandlersAndAQueuedOneInAll(t *testing
 	}
 	for range 2 {
 		w.sent()
+		proven(s, f)
 		if err := s.Queued().Commit(t.Context(), advance(f, 1), queueing("x", "1")); err != nil {
 			t.Fatal(err)
 		}

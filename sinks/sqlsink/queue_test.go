@@ -50,18 +50,38 @@ func TestABusyProcessLetsThoseWhoWaitForTheWriteLockGoFirst(t *testing.T) {
 	if !queue.Shared {
 		t.Skip("processes do not know of each other here")
 	}
-	synctest.Test(t, func(t *testing.T) {
-		file := newFile(t)
-		defer busy(t, file, 30*time.Millisecond)()
-		s := newSink(t, open(t, file), sqlsink.Options{})
-		other := orders0
-		other.Number++
-		began := time.Now()
-		claimOf(t, s, other, 1)
-		if waited := time.Since(began); waited > time.Second {
-			t.Errorf("waited for %v while another had the lock for 30 ms at a time", waited)
-		}
-	})
+	for _, patience := range []string{"0", "30000"} { // of the driver's own
+		t.Run("busy_timeout="+patience, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				file := newFile(t)
+				defer busy(t, file, 30*time.Millisecond)()
+				db := open(t, file)
+				db.SetMaxOpenConns(1)
+				mustExec(t, db, `PRAGMA busy_timeout = `+patience)
+				s := newSink(t, db, sqlsink.Options{})
+				other := orders0
+				var f epoch.Fence
+				for range 20 {
+					other.Number++
+					began := time.Now()
+					f = claimOf(t, s, other, 1)
+					if waited := time.Since(began); waited > time.Second {
+						t.Errorf("waited for %v while another had the lock for 30 ms at a time", waited)
+					}
+				}
+				var within, after string
+				err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+					return tx.QueryRowContext(ctx, `PRAGMA busy_timeout`).Scan(&within)
+				})
+				if err == nil {
+					err = db.QueryRowContext(t.Context(), `PRAGMA busy_timeout`).Scan(&after)
+				}
+				if err != nil || within != patience || after != patience {
+					t.Errorf("busy_timeout is %q for a handler, and %q afterwards: %v", within, after, err)
+				}
+			})
+		})
+	}
 }
 
 // A transaction that has the lock for longer than others may wait for it.
