@@ -1,6 +1,7 @@
 package kafkasource
 
 import (
+	"math/bits"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -10,11 +11,13 @@ import (
 // fetch is limited in bytes on the wire, which compression and the size of a
 // Record make fewer; growth is the ratio of the two as last seen.
 //
-//	B/2  queues: an equal share for each partition that is being read, so that
-//	     none can take another's. A partition is paused above 3/4 of its share
-//	     and resumed below 1/4; one fetch brings it at most 1/8.
-//	B/4  what kgo has fetched and not handed over: one response per broker.
-//	B/4  room for responses while they are read, and for the garbage collector.
+//	3B/8  queues: an equal share for each partition that is being read, so that
+//	      none can take another's.
+//	B/8   queues beyond the shares: lent to those that have more to come, for as
+//	      long as there is some left.
+//	B/8   what kgo has fetched and not handed over: one response per broker.
+//	3B/8  room for responses while they are read, for what of a response stays because
+//	      some record in it is still queued, and for the garbage collector.
 //
 // Only a record batch larger than its limit goes beyond this: the broker sends
 // at least one, whatever the limit.
@@ -46,11 +49,16 @@ func newBudget(total int, limit int32) *budget {
 	return &budget{total: int64(total), limit: limit, growth: firstGrowth}
 }
 
-// share is what one of n partitions may hold.
-func (b *budget) share(n int) int64 { return b.total / 2 / int64(max(n, 1)) }
+// share is what is kept for each of n partitions.
+func (b *budget) share(n int) int64 { return 3 * b.total / 8 / int64(max(n, 1)) }
 
-// sizes returns the limits of a fetch and whether they are worth setting anew.
-func (b *budget) sizes(partitions, brokers int) (sizes, bool) {
+// spare is what may still be lent where so much is.
+func (b *budget) spare(lent int64) int64 { return max(b.total/8-lent, 0) }
+
+// sizes returns the limits of a fetch, and whether they are to be set anew. Of the
+// partitions, the hungry are those that have more to come: what may be lent is
+// divided among them.
+func (b *budget) sizes(partitions, hungry, brokers int, spare int64) (sizes, bool) {
 	b.mu.Lock()
 	memory, wire := b.memory, b.wire
 	b.memory, b.wire = 0, 0
@@ -64,11 +72,11 @@ func (b *budget) sizes(partitions, brokers int) (sizes, bool) {
 		return int32(min(max(float64(cost)/b.growth, leastFetch), mostFetch, float64(b.limit)))
 	}
 	now := sizes{
-		fetch:     onWire(b.total / 4 / int64(max(brokers, 1))),
-		partition: onWire(b.share(partitions) / 8),
+		fetch:     onWire(b.total / 8 / int64(max(brokers, 1))),
+		partition: onWire(b.share(partitions)/2 + spare/int64(max(hungry, 1))),
 	}
-	now.partition = min(now.partition, now.fetch)
-	if near(now.fetch, b.set.fetch) && near(now.partition, b.set.partition) {
+	now.partition = 1 << (bits.Len32(uint32(min(now.partition, now.fetch))) - 1) // a fetch session tells the broker of each change
+	if near(now.fetch, b.set.fetch) && now.partition == b.set.partition {
 		return b.set, false
 	}
 	b.set = now

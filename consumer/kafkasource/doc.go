@@ -80,16 +80,19 @@
 // # Memory
 //
 // BufferBytes, called B here, is divided as follows. It counts what records take
-// in memory: their bytes, uncompressed, and 320 bytes for each.
+// in memory: their bytes, uncompressed, 168 bytes for each, and 160 more once Read
+// has yielded it.
 //
 //   - B/2 is for what was fetched and not yet taken, with what Read has yielded
-//     last. Each partition being read has an equal share, so that one that is
-//     slow or halted takes nothing from the others. Above three quarters of its
-//     share it is paused, below one quarter it is resumed.
-//   - B/4 is for what kgo has fetched and not yet handed over, one response from
+//     last. Of it, 3B/8 is divided into equal shares for the partitions being read,
+//     so that one that is slow or halted takes nothing from the others; B/8 is lent to
+//     those that have more to come. A partition that holds more than it may is waited
+//     for, for 20 ms, and then paused until it holds half of that.
+//   - B/8 is for what kgo has fetched and not yet handed over, one response from
 //     each broker. The sizes asked for follow how much records of this topic
 //     grow between the wire and memory, as seen so far.
-//   - B/4 is left for responses while they are being read.
+//   - The rest is for responses while they are being read, and for what of them
+//     stays as long as one record is queued.
 //
 // A record batch that is larger than its limit comes all the same, alone, and is
 // delivered: so the bound gives way to one such batch for each partition. kgo

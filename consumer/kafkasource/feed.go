@@ -35,6 +35,7 @@ type feed struct {
 	after  int64 // the offset after the last message taken
 	err    error // what comes after the chunks; nothing is added any more
 	paused bool  // set by the poller, cleared by whoever makes room
+	low    int64 // the cost at which there is room again
 	fresh  bool  // nothing was applied or pushed yet: the log may begin above next
 
 	// The rest belongs to the poller.
@@ -53,6 +54,9 @@ type chunk struct {
 	epoch   int32 // leader epoch of what is before next
 }
 
+// taken is what a chunk costs while its messages are in use.
+func (c chunk) taken() int64 { return c.cost + int64(len(c.records))*messageCost }
+
 func newFeed(p topicPartition, id [16]byte, from epoch.Fence) *feed {
 	return &feed{
 		topicPartition: p, partition: from.Partition, id: id, ready: make(chan struct{}, 1),
@@ -60,9 +64,11 @@ func newFeed(p topicPartition, id [16]byte, from epoch.Fence) *feed {
 	}
 }
 
-// recordCost is what a record takes beside its bytes: a kgo.Record, a Message,
-// and the pointers to them, in bytes.
-const recordCost = 320
+// What a record takes beside its bytes, in bytes.
+const (
+	recordCost  = 168 // a kgo.Record, and the pointer to it
+	messageCost = 160 // a Message, once it is taken
+)
 
 // at is where to fetch on.
 func (f *feed) at() kgo.Offset {
@@ -71,13 +77,13 @@ func (f *feed) at() kgo.Offset {
 	return kgo.NewOffset().At(f.next).WithEpoch(f.epoch)
 }
 
-// push adds what a fetch brought, and returns what the feed now costs. It takes
-// what comes before a fault.
-func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
+// push adds what a fetch brought, up to a fault. If it is little of a large response, it
+// is copied.
+func (f *feed) push(p *kgo.FetchPartition, little bool) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
-		return f.queued + f.inUse, f.err
+		return f.err
 	}
 	keep := p.Records[:0]
 	before := f.next
@@ -104,10 +110,54 @@ func (f *feed) push(p *kgo.FetchPartition) (held int64, err error) {
 		}
 	}
 	clear(p.Records[len(keep):])
+	if little {
+		own(keep)
+	}
 	if f.next > before {
 		f.add(chunk{keep, cost, f.next, f.epoch})
 	}
-	return f.queued + f.inUse, err
+	return err
+}
+
+// own copies what records are slices of, if that is the response: it stays in memory as a
+// whole, with what it has of other partitions, as long as one of them does. The batches of
+// a response that are compressed are not slices of it.
+func own(rs []*kgo.Record) {
+	size := 0 // at most
+	for _, r := range rs {
+		size += len(r.Key) + len(r.Value)
+		for _, h := range r.Headers {
+			size += len(h.Value) // the keys are strings, which are copies
+		}
+	}
+	buf := make([]byte, 0, size)
+	clone := func(b []byte) []byte {
+		switch {
+		case b == nil:
+			return nil
+		case len(b) == 0:
+			return []byte{}
+		}
+		from := len(buf)
+		buf = append(buf, b...)
+		return buf[from:len(buf):len(buf)]
+	}
+	for _, r := range rs {
+		if r.Attrs.CompressionType() != 0 {
+			continue
+		}
+		r.Key, r.Value = clone(r.Key), clone(r.Value)
+		for i := range r.Headers {
+			r.Headers[i].Value = clone(r.Headers[i].Value)
+		}
+	}
+}
+
+// holds is what the feed costs now.
+func (f *feed) holds() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.queued + f.inUse
 }
 
 // add queues c. One without records moves the end of the one before it: they
@@ -146,18 +196,20 @@ func (f *feed) wake() {
 }
 
 // take lets go of what was taken before and returns what is queued, up to about
-// limit in cost, or nil. With nothing queued it returns the error the feed has
-// ended with, or nothing at all. Resume says that the feed was paused and has room.
-func (f *feed) take(limit, low int64) (batch *consumer.Batch, err error, resume bool) { //nolint:revive // the error is not the outcome
+// limit in cost, or a quarter, or nil. With nothing queued it returns the error the feed
+// has ended with, or nothing at all. Resume says that the feed was paused and has room.
+func (f *feed) take(limit int64) (batch *consumer.Batch, err error, resume bool) { //nolint:revive // the error is not the outcome
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.inUse = 0
-	n := 0
-	for n < len(f.chunks) && (n == 0 || f.inUse+f.chunks[n].cost <= limit) {
-		f.inUse += f.chunks[n].cost
+	limit = max(limit, f.queued/4)
+	n, queued := 0, f.queued
+	for n < len(f.chunks) && (n == 0 || f.inUse+f.chunks[n].taken() <= limit) {
+		f.inUse += f.chunks[n].taken()
+		queued -= f.chunks[n].cost
 		n++
 	}
-	f.queued -= f.inUse
+	f.queued = queued
 	if n > 0 {
 		batch = f.batch(f.chunks[:n])
 		f.after = int64(batch.Next)
@@ -167,7 +219,7 @@ func (f *feed) take(limit, low int64) (batch *consumer.Batch, err error, resume 
 		f.chunks = nil
 		err = f.err
 	}
-	if f.paused && f.err == nil && f.queued+f.inUse <= low {
+	if f.paused && f.err == nil && f.queued+f.inUse <= f.low {
 		f.paused, resume = false, true
 	}
 	return batch, err, resume
@@ -215,10 +267,11 @@ func marksOf(chunks []chunk, records int) []epoch.Mark {
 func (f *feed) pause(least int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.paused || f.queued+f.inUse < least {
+	held := f.queued + f.inUse
+	if f.paused || held < least {
 		return false
 	}
-	f.paused = true
+	f.paused, f.low = true, held/2
 	return true
 }
 

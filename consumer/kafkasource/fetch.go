@@ -27,15 +27,17 @@ type fetcher struct {
 	budget *budget
 	log    *slog.Logger
 
-	reading atomic.Int32 // how many feeds there are
+	reading atomic.Int32  // how many feeds there are
+	room    chan struct{} // holds a token when something was taken from a feed
 
 	mu      sync.Mutex
 	orders  []order
 	interim context.CancelFunc // ends the poll under way
 
 	// The rest belongs to the loop.
-	feeds map[topicPartition]*feed
-	ids   map[string][16]byte // the topic ids the client has adopted
+	feeds  map[topicPartition]*feed
+	hungry int                 // how many of them the latest messages were for
+	ids    map[string][16]byte // the topic ids the client has adopted
 }
 
 // order is something to do between two polls.
@@ -53,7 +55,7 @@ const (
 )
 
 func newFetcher(cl *kgo.Client, b *budget, log *slog.Logger) *fetcher {
-	return &fetcher{client: cl, budget: b, log: log, feeds: map[topicPartition]*feed{}, ids: map[string][16]byte{}}
+	return &fetcher{client: cl, budget: b, log: log, room: make(chan struct{}, 1), feeds: map[topicPartition]*feed{}, ids: map[string][16]byte{}}
 }
 
 // order has something done before the next poll. It does not wait for it.
@@ -82,7 +84,15 @@ func (f *fetcher) run(ctx context.Context) {
 		if fetches.IsClientClosed() {
 			return
 		}
-		f.distribute(fetches)
+		f.hold(ctx, f.distribute(fetches))
+	}
+}
+
+// taken says that something was taken from a feed.
+func (f *fetcher) taken() {
+	select {
+	case f.room <- struct{}{}:
+	default:
 	}
 }
 
@@ -151,20 +161,20 @@ func (f *fetcher) renew(topic string, id [16]byte) {
 
 // resize adapts the sizes of fetches to how much there is room for.
 func (f *fetcher) resize() {
-	if s, changed := f.budget.sizes(len(f.feeds), len(f.client.DiscoveredBrokers())); changed {
+	if s, changed := f.budget.sizes(len(f.feeds), f.hungry, len(f.client.DiscoveredBrokers()), f.spare()); changed {
 		f.client.UpdateFetchMaxBytes(s.fetch, s.partition)
 	}
 }
 
-// distribute hands what a poll brought to the feeds, and stops those that are
-// full or have failed: a partition that answers with an error would otherwise
+// distribute hands what a poll brought to the feeds, and returns those that got some.
+// It stops those that have failed: a partition that answers with an error would otherwise
 // be asked again at once, and again. kgo itself waits only if all partitions of
 // a broker have failed, which is why it leaves to us also those errors that pass
 // by themselves (KeepRetryableFetchErrors).
-func (f *fetcher) distribute(fetches kgo.Fetches) {
-	high := f.share() * 3 / 4
+func (f *fetcher) distribute(fetches kgo.Fetches) (fed []*feed) {
 	stop := stops{map[string][]int32{}, map[string][]int32{}}
 	for _, fetch := range fetches {
+		records := count(fetch)
 		for i := range fetch.Topics {
 			topic := &fetch.Topics[i]
 			for j := range topic.Partitions {
@@ -177,21 +187,87 @@ func (f *fetcher) distribute(fetches kgo.Fetches) {
 				if fd == nil {
 					continue
 				}
-				held, err := deliver(fd, topic, part)
-				if err != nil {
+				if err := deliver(fd, topic, part, len(part.Records) < records/8); err != nil {
 					f.trouble(fd, err, stop)
-				} else if held >= high {
-					stop.pause(fd, high)
+				} else {
+					fed = append(fed, fd)
 				}
 			}
 		}
 	}
-	if len(stop.paused) > 0 {
-		f.client.PauseFetchPartitions(stop.paused)
+	if len(fed) > 0 {
+		f.hungry = len(fed)
 	}
-	if len(stop.removed) > 0 {
-		f.client.RemoveConsumePartitions(stop.removed)
+	f.stop(stop)
+	return fed
+}
+
+// stop has the client no longer fetch what there is to stop.
+func (f *fetcher) stop(s stops) {
+	if len(s.paused) > 0 {
+		f.client.PauseFetchPartitions(s.paused)
 	}
+	if len(s.removed) > 0 {
+		f.client.RemoveConsumePartitions(s.removed)
+	}
+}
+
+// grace is for how long a full feed is waited for before it is paused. A partition that
+// is paused loses what the client has fetched for it, and once it is resumed it waits for
+// the end of a fetch that may have only idle partitions in it (FetchMaxWait). One that is
+// read steadily has room again long before. The others wait with it, so it is short.
+const grace = 20 * time.Millisecond
+
+// hold pauses the feeds that are full, of those that got something, and stay so.
+func (f *fetcher) hold(ctx context.Context, fed []*feed) {
+	full := f.full(fed)
+	if len(full) == 0 {
+		return
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	for {
+		select {
+		case <-f.room:
+			if full = f.full(full); len(full) == 0 {
+				return
+			}
+		case <-timer.C:
+			stop := stops{map[string][]int32{}, map[string][]int32{}}
+			most := f.most()
+			for _, fd := range full {
+				stop.pause(fd, most)
+			}
+			f.stop(stop)
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// full returns those of feeds that are to get no more for now.
+func (f *fetcher) full(feeds []*feed) (full []*feed) {
+	most := f.most()
+	for _, fd := range feeds {
+		if fd.holds() >= most {
+			full = append(full, fd)
+		}
+	}
+	return full
+}
+
+// most is what a feed may hold and still get more: half its share, as what it then gets
+// comes on top, and what may be lent.
+func (f *fetcher) most() int64 { return f.share()/2 + f.spare() }
+
+// spare is what may still be lent to feeds beyond their shares.
+func (f *fetcher) spare() int64 {
+	share, lent := f.share(), int64(0)
+	for _, fd := range f.feeds {
+		lent += max(fd.holds()-share, 0)
+	}
+	return f.budget.spare(lent)
 }
 
 // stops collects the partitions that are not to be fetched for now.
@@ -210,22 +286,31 @@ func (s stops) remove(fd *feed) {
 	s.removed[fd.topic] = append(s.removed[fd.topic], fd.number)
 }
 
-// deliver hands one partition's part of a fetch to its feed, and returns what
-// the feed now costs.
-func deliver(fd *feed, topic *kgo.FetchTopic, part *kgo.FetchPartition) (held int64, err error) {
+// count returns how many records a response has.
+func count(fetch kgo.Fetch) (records int) {
+	for _, t := range fetch.Topics {
+		for _, p := range t.Partitions {
+			records += len(p.Records)
+		}
+	}
+	return records
+}
+
+// deliver hands one partition's part of a fetch to its feed.
+func deliver(fd *feed, topic *kgo.FetchTopic, part *kgo.FetchPartition, little bool) error {
 	if part.Err == nil || len(part.Records) > 0 {
 		switch topic.TopicID {
 		case fd.id:
 		case [16]byte{}:
-			return 0, errNoTopicID
+			return errNoTopicID
 		default:
-			return 0, errOtherTopic
+			return errOtherTopic
 		}
-		if held, err = fd.push(part); err != nil {
-			return held, err
+		if err := fd.push(part, little); err != nil {
+			return err
 		}
 	}
-	return held, part.Err
+	return part.Err
 }
 
 // trouble deals with an error of a feed: it waits for a while with those that
@@ -282,5 +367,5 @@ func (f *fetcher) general(topic string, err error, stop stops) {
 	}
 }
 
-// share is what one partition's feed may hold at the moment.
+// share is what is kept for each feed at the moment.
 func (f *fetcher) share() int64 { return f.budget.share(int(f.reading.Load())) }

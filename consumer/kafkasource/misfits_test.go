@@ -95,12 +95,12 @@ func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
 	for o := int64(10); o < 20; o++ {
 		rs = append(rs, &kgo.Record{Offset: o})
 	}
-	if _, err := f.push(&kgo.FetchPartition{Records: rs}); err != nil {
+	if err := f.push(&kgo.FetchPartition{Records: rs}, false); err != nil {
 		t.Fatal(err)
 	}
 	loss := &kgo.ErrDataLoss{ConsumedTo: 20, ResetTo: 15}
 	(&fetcher{}).trouble(f, loss, stops{map[string][]int32{}, map[string][]int32{}})
-	b, err, _ := f.take(1<<20, 1<<20)
+	b, err, _ := f.take(1 << 20)
 	if b != nil || !errors.Is(err, loss) {
 		t.Errorf("took %+v, %v", b, err)
 	}
@@ -108,18 +108,18 @@ func TestWhatIsQueuedAboveATruncationIsDropped(t *testing.T) {
 
 func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
 	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Mark: 1})
-	if _, err := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 10}, {Offset: 12}}}); err != nil {
+	if err := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 10}, {Offset: 12}}}, false); err != nil {
 		t.Fatal("a gap that compaction leaves is no error")
 	}
-	_, again := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 12}}})
+	again := f.push(&kgo.FetchPartition{Records: []*kgo.Record{{Offset: 12}}}, false)
 	if again == nil {
 		t.Fatal("an offset that came before was taken")
 	}
 	f.fail(again, false)
-	if b, err, _ := f.take(1<<20, 0); b == nil || len(b.Messages) != 2 || err != nil {
+	if b, err, _ := f.take(1 << 20); b == nil || len(b.Messages) != 2 || err != nil {
 		t.Fatalf("took %+v, %v; want what was good first", b, err)
 	}
-	_, err, _ := f.take(1<<20, 0)
+	_, err, _ := f.take(1 << 20)
 	var fault *misfitError
 	if !errors.As(err, &fault) || fault.kind != consumer.ErrOutOfOrder || fault.position != 13 || fault.found != 12 {
 		t.Errorf("%v", err)
@@ -128,7 +128,7 @@ func TestAnOffsetThatComesAgainIsAnError(t *testing.T) {
 
 func TestAGapBelowTheStartOfTheLogIsAnError(t *testing.T) {
 	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Applied: true})
-	if _, err := f.push(&kgo.FetchPartition{LogStartOffset: 30, Records: []*kgo.Record{{Offset: 30}}}); err == nil {
+	if err := f.push(&kgo.FetchPartition{LogStartOffset: 30, Records: []*kgo.Record{{Offset: 30}}}, false); err == nil {
 		t.Error("skipped from 10 to 30")
 	}
 }

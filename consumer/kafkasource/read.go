@@ -43,11 +43,11 @@ func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(cons
 	t.s.fetcher.order(open, f)
 	defer t.s.fetcher.order(shut, f)
 	for ctx.Err() == nil {
-		share := t.s.fetcher.share()
-		batch, err, room := f.take(share/4, share/4)
+		batch, err, room := f.take(t.s.fetcher.share() / 2)
 		if room {
 			t.s.fetcher.order(resume, f)
 		}
+		t.s.fetcher.taken()
 		switch {
 		case batch != nil:
 			if !yield(*batch) {

@@ -75,7 +75,7 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 	s.base = context.WithoutCancel(ctx)
 
 	budget := newBudget(s.set.BufferBytes, s.set.readMax)
-	first, _ := budget.sizes(1, 1)
+	first, _ := budget.sizes(1, 1, 1, budget.spare(0))
 	reader, err := s.client(base, s.set.ReadClient,
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
