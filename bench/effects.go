@@ -86,6 +86,7 @@ func createTables(ctx context.Context, pool *pgxpool.Pool, table string, old int
 		`create table ` + seen(table) + ` (id bigint primary key)`,
 		`insert into ` + seen(table) + ` select -i from generate_series(1, ` + strconv.Itoa(old) + `) i`,
 		`analyze ` + seen(table),
+		`grant all on ` + table + `, ` + seen(table) + ` to public`,
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("%s: %w", sql, err)

@@ -15,6 +15,7 @@ import (
 
 func init() {
 	variants["plain"] = transactions(plain)
+	variants["copy"] = transactions(copied)
 	variants["dedupe"] = transactions(dedupe)
 	variants["fenced"] = transactions(fenced)
 	variants["queued"] = transactions(queued)
@@ -56,6 +57,16 @@ func transactions(kind begin) func(context.Context, job) (outcome, error) {
 func plain(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) error, error) {
 	return func(_ int64, s *set) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return s.insert(ctx, tx, j.Table) })
+	}, nil
+}
+
+// copied is the fastest there is: COPY, which can refuse no message and update no row.
+func copied(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) error, error) {
+	return func(_ int64, s *set) error {
+		_, err := pool.CopyFrom(ctx, pgx.Identifier{j.Table}, []string{"id", "account", "amount"}, pgx.CopyFromSlice(len(s.ids), func(i int) ([]any, error) {
+			return []any{s.ids[i], s.accounts[i], s.amounts[i]}, nil
+		}))
+		return err
 	}, nil
 }
 

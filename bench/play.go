@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,11 +23,19 @@ type played struct {
 }
 
 // play has each variant of the row do its work once in each round, in turn first.
-func (s *services) play(ctx context.Context, r row, rounds int) (played, error) {
-	p := played{r, map[string][]outcome{}}
+func (s *services) play(ctx context.Context, r row, rounds int) (p played, err error) {
+	p = played{r, map[string][]outcome{}}
 	j, err := s.prepare(ctx, r)
 	if err != nil {
 		return p, fmt.Errorf("bench: %s: %w", r.name, err)
+	}
+	if r.under != nil {
+		is, end, err := r.under(ctx, s, j.Database)
+		if err != nil {
+			return p, fmt.Errorf("bench: %s: %w", r.name, err)
+		}
+		defer func() { err = errors.Join(err, end()) }()
+		j.Database = is
 	}
 	names := r.variants()
 	for round := range rounds {
@@ -67,10 +76,8 @@ func (s *services) once(ctx context.Context, r row, j job) (outcome, error) {
 	return o, dropTables(ctx, s.pool, j.Table)
 }
 
-// writes says whether a variant writes to the database: two only read.
-func writes(variant string) bool {
-	return variant != "kafka/read" && variant != "kafka/source" && variant != "nats/read" && variant != "nats/source"
-}
+// writes says whether a variant writes to the database, in a row in which others do.
+func writes(variant string) bool { return variant != "nats/source" }
 
 func spawn(ctx context.Context, j job) (o outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -89,7 +89,7 @@ func (rs results) write(file string) error {
 
 // Text is a value for people.
 func (m measure) Text(value float64) string {
-	if m != throughput {
+	if m.late() {
 		return fmt.Sprintf("%s %.1f ms", m, value/1e6)
 	}
 	digits := fmt.Sprintf("%.0f", value)
@@ -101,7 +101,7 @@ func (m measure) Text(value float64) string {
 
 // worse says whether a figure has lost a fifth.
 func (r result) worse(before result) bool {
-	if r.Of != throughput {
+	if r.Of.late() {
 		return r.Ratio*0.8 > before.Ratio
 	}
 	return r.Ratio < before.Ratio*0.8

@@ -8,7 +8,9 @@ type row struct {
 	what    string // for the page
 	source  string // "", "kafka" or "nats": where the messages come from
 	job     job
-	old     int // rows in the table of ids before it starts
+	old     int       // rows in the table of ids before it starts
+	under   condition // of the database; nil: as it is
+	hot     bool      // there is a hot topic, too
 	figures []figure
 	effects bool // the variants write to the database
 	quick   bool // it is in CI's short form
@@ -29,7 +31,11 @@ const (
 	throughput measure = ""
 	p50        measure = "p50"
 	p99        measure = "p99"
+	partitions measure = "partitions a second"
 )
+
+// late says whether more of it is worse.
+func (m measure) late() bool { return m == p50 || m == p99 }
 
 func (m measure) of(o outcome) float64 {
 	switch m {
@@ -75,7 +81,35 @@ func rows() []row {
 			},
 		})
 	}
+	for _, c := range []struct {
+		name, what string
+		is         condition
+	}{
+		{"network", "the database 1 ms away", aMillisecondAway},
+		{"disk", "a disk that takes 5 ms more to flush", slowDisk},
+		{"snapshot", "a snapshot held open meanwhile", oldSnapshot},
+		{"execute", "a role with EXECUTE alone", executeAlone},
+	} {
+		all = append(all, row{
+			name: "fence/" + c.name, what: "transactions of 16 messages, " + c.what, under: c.is,
+			job: job{Batch: 16, Messages: 16 * (800 + warmup)}, effects: true,
+			figures: []figure{{"fenced", "plain", 0, throughput}, {"queued", "plain", 0, throughput}},
+		})
+	}
 	all = append(all,
+		row{
+			name: "fence/copy", what: "transactions of 1024 messages, beside COPY into a bare table",
+			job: job{Batch: 1024, Messages: 1024 * (300 + warmup)}, effects: true,
+			figures: []figure{{"fenced", "copy", 0, throughput}, {"plain", "copy", 0, throughput}},
+		},
+		row{
+			name: "kafka/hot", what: "one busy partition of eight, 2 µs of work for each message, no database", source: "kafka", hot: true,
+			job: job{Partitions: 8, Messages: 500_000}, figures: []figure{{"kafka/hot", "kafka/even", 0.8, throughput}},
+		},
+		row{
+			name: "kafka/claims", what: "from the start of a process until it has all of 512 partitions", source: "kafka",
+			job: job{Partitions: 512, Messages: 512}, figures: []figure{{"kafka/claim-first", "kafka/join", 0.1, partitions}, {"kafka/claim-again", "kafka/join", 0.3, partitions}},
+		},
 		row{
 			name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
 			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,

@@ -87,6 +87,13 @@ func (s *services) prepare(ctx context.Context, r row) (j job, err error) {
 			}
 		}
 		j.Kafka = s.kafka.Addr
+		if r.hot {
+			hot := j
+			hot.Topic, hot.Hot = hotTopic(j), true
+			if err := produceKafka(ctx, j.Kafka, hot); err != nil {
+				return j, err
+			}
+		}
 		return j, produceKafka(ctx, j.Kafka, j)
 	case "nats":
 		if s.nats == nil {

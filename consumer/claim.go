@@ -54,20 +54,6 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 	return got, seen, nil
 }
 
-// seed creates fences for all partitions that the topic has now, so that one
-// which is added later can be told from one which was there when the group
-// began.
-func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
-	starts, err := t.Starts(ctx, r.Start)
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("find where to start %s (%v): %w", t.Origin().Partition, r.Start, err)
-	}
-	if err := r.sink.Seed(ctx, starts); err != nil {
-		return epoch.Fence{}, fmt.Errorf("create the fence of %s: %w", t.Origin().Partition, err)
-	}
-	return r.sink.Fence(ctx, t.Origin().Partition)
-}
-
 // adopt returns the position that the first claim of a partition adopts, or nil.
 func (r *runner[TX]) adopt(ctx context.Context, t Tenure, seen epoch.Fence) (*epoch.Position, error) {
 	if seen.Epoch > 0 || r.Start != StartCommitted {

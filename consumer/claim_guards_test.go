@@ -24,6 +24,51 @@ func (p *process) claims(n int32) int {
 	return count
 }
 
+// A topic of n partitions would otherwise send n times n starts.
+func TestPartitionsThatAreNewTogetherAreSeededOnce(t *testing.T) {
+	inBubble(t, 50, func(r *rig) {
+		var times atomic.Int32
+		p := r.start("a", each(record), options{}, memsink.Hooks{Seed: func(_ context.Context, _ []epoch.Start, do func() error) error {
+			times.Add(1)
+			<-time.After(time.Second)
+			return do()
+		}})
+		r.pass(time.Minute)
+		p.end()
+		if n := len(seen[consumer.Claimed](p)); n != 50 || times.Load() != 1 {
+			t.Errorf("%d partitions were claimed after %d seedings, want 50 after one", n, times.Load())
+		}
+	})
+}
+
+func TestASeedingThatIsCutOffIsDoneForTheOthersByOneOfThem(t *testing.T) {
+	inBubble(t, 3, func(r *rig) {
+		r.group().Script()
+		var times atomic.Int32
+		p := r.start("a", each(record), options{}, memsink.Hooks{Seed: func(ctx context.Context, _ []epoch.Start, do func() error) error {
+			if times.Add(1) == 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return do()
+		}})
+		synctest.Wait()
+		for n := range int32(3) {
+			r.group().Grant(p.member, r.log.Name(), n)
+			synctest.Wait()
+		}
+		if n := times.Load(); n != 1 {
+			t.Fatalf("%d seedings before the first is over", n)
+		}
+		r.group().Lose(p.member, r.log.Name(), 0, errors.New("taken away"))
+		synctest.Wait()
+		if n := len(seen[consumer.Claimed](p)); n != 2 || times.Load() != 2 {
+			t.Errorf("%d partitions are claimed after %d seedings, want the two that are left after another one", n, times.Load())
+		}
+		p.end()
+	})
+}
+
 // R2: only a yes is a yes.
 func TestR2AnAnswerThatIsNotKnownMakesNoClaim(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {

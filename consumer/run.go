@@ -58,6 +58,7 @@ type runner[TX any] struct {
 	troubles *troubles
 	underWay underWay
 	loops    []*loop[TX]
+	seedings seedings
 
 	mu    sync.Mutex
 	pins  map[*loop[TX]]int

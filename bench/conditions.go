@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// condition is what the database is like for a row: where its variants connect to, until
+// end is called.
+type condition func(ctx context.Context, s *services, plain string) (is string, end func() error, err error)
+
+// slowDisk has each flush of the log begin 5 ms late.
+func slowDisk(_ context.Context, _ *services, plain string) (string, func() error, error) {
+	return plain + "&commit_delay=5000&commit_siblings=0", func() error { return nil }, nil
+}
+
+// oldSnapshot holds a snapshot open, so that no version of a row is cleaned away.
+func oldSnapshot(ctx context.Context, _ *services, plain string) (string, func() error, error) {
+	conn, err := pgx.Connect(ctx, plain)
+	if err != nil {
+		return "", nil, err
+	}
+	if _, err := conn.Exec(ctx, "begin isolation level repeatable read; select txid_current()"); err != nil {
+		return "", nil, errors.Join(err, conn.Close(ctx))
+	}
+	return plain, func() error { return conn.Close(context.WithoutCancel(ctx)) }, nil
+}
+
+// executeAlone connects as a role that may call the sink's functions and not read its
+// tables.
+func executeAlone(ctx context.Context, s *services, plain string) (string, func() error, error) {
+	u, err := url.Parse(plain)
+	if err != nil {
+		return "", nil, err
+	}
+	const role, password = "bench_app", "bench_app"
+	if _, err := s.pool.Exec(ctx, "create role "+role+" login password '"+password+"'"); err != nil {
+		return "", nil, err
+	}
+	if err := pgsink.Grant(ctx, s.pool, role, pgsink.Options{}); err != nil {
+		return "", nil, err
+	}
+	u.User = url.UserPassword(role, password)
+	return u.String(), func() error {
+		_, err := s.pool.Exec(context.WithoutCancel(ctx), "drop owned by "+role+"; drop role "+role)
+		return err
+	}, nil
+}
+
+// aMillisecondAway puts a network before the database: a round trip takes 1 ms more.
+func aMillisecondAway(ctx context.Context, _ *services, plain string) (string, func() error, error) {
+	u, err := url.Parse(plain)
+	if err != nil {
+		return "", nil, err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	go relay(l, u.Host, time.Millisecond/2)
+	u.Host = l.Addr().String()
+	return u.String(), l.Close, nil
+}
+
+// relay connects whoever comes with to, where everything arrives that much later.
+func relay(l net.Listener, to string, delay time.Duration) {
+	for {
+		near, err := l.Accept()
+		if err != nil {
+			return
+		}
+		far, err := (&net.Dialer{}).Dial("tcp", to)
+		if err != nil {
+			_ = near.Close()
+			continue
+		}
+		go late(far, near, delay)
+		go late(near, far, delay)
+	}
+}
+
+// late copies, so that each piece is written that much after it was read.
+func late(to io.WriteCloser, from io.Reader, delay time.Duration) {
+	type piece struct {
+		data []byte
+		due  time.Time
+	}
+	under := make(chan piece, 1024)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for p := range under {
+			time.Sleep(time.Until(p.due))
+			if _, err := to.Write(p.data); err != nil {
+				break
+			}
+		}
+		for range under { // whoever reads must not wait
+		}
+	}()
+	defer close(under)
+	for {
+		buf := make([]byte, 64<<10)
+		n, err := from.Read(buf)
+		if n > 0 {
+			under <- piece{buf[:n], time.Now().Add(delay)}
+		}
+		if err != nil {
+			return
+		}
+	}
+}

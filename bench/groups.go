@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// What a group of many partitions, or of one that is busier than the others, costs.
+
+func init() {
+	variants["kafka/join"] = join
+	variants["kafka/claim-first"] = claimAll(1)
+	variants["kafka/claim-again"] = claimAll(2)
+	variants["kafka/even"] = spread(func(j job) string { return j.Topic })
+	variants["kafka/hot"] = spread(hotTopic)
+}
+
+// join is a plain client that becomes the only member of a group: it is done when it is
+// told its partitions. The figures count partitions.
+func join(ctx context.Context, j job) (outcome, error) {
+	assigned := make(chan int, j.Partitions)
+	var c clock
+	c.start(0)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(j.Kafka), kgo.ConsumerGroup(j.Group), kgo.ConsumeTopics(j.Topic), kgo.DisableAutoCommit(),
+		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, added map[string][]int32) { assigned <- len(added[j.Topic]) }))
+	if err != nil {
+		return outcome{}, err
+	}
+	defer cl.Close()
+	for n := 0; n < j.Partitions; {
+		select {
+		case more := <-assigned:
+			n += more
+		case <-ctx.Done():
+			return outcome{}, ctx.Err()
+		}
+	}
+	return c.stop(j.Partitions), nil
+}
+
+// claimAll is a consumer that becomes the only member of a group, so many times in a row:
+// it is done when it has claimed all partitions for the last time.
+func claimAll(times int) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (o outcome, err error) {
+		pool, err := pgxpool.New(ctx, j.Database)
+		if err != nil {
+			return o, err
+		}
+		defer pool.Close()
+		sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
+		if err != nil {
+			return o, err
+		}
+		for range times {
+			if o, err = claimOnce(ctx, j, sink); err != nil {
+				return o, err
+			}
+		}
+		return o, nil
+	}
+}
+
+func claimOnce(ctx context.Context, j job, sink *pgsink.Sink) (o outcome, err error) {
+	src, end, err := fromKafka(j)
+	if err != nil {
+		return o, err
+	}
+	defer end()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var (
+		c       clock
+		claimed atomic.Int64
+	)
+	c.start(0)
+	err = consumer.Run(ctx, src, sink, consumer.Batches(applySet[pgsink.Tx](j.Table)), consumer.Options{
+		Logger: quiet,
+		Observe: func(e consumer.Event) {
+			if _, ok := e.(consumer.Claimed); ok && claimed.Add(1) == int64(j.Partitions) {
+				o = c.stop(j.Partitions)
+				stop()
+			}
+		},
+	})
+	if err == nil && o.Messages == 0 {
+		err = fmt.Errorf("%d of %d partitions were claimed", claimed.Load(), j.Partitions)
+	}
+	return o, err
+}
+
+// hotTopic is another topic with as many messages, nearly all of them in one partition.
+func hotTopic(j job) string { return j.Topic + "-hot" }
+
+// work is what a handler does with one message.
+const work = 2 * time.Microsecond
+
+// spread consumes a topic with a handler that only works, into memory.
+func spread(topic func(job) string) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (o outcome, err error) {
+		j.Topic = topic(j)
+		src, end, err := fromKafka(j)
+		if err != nil {
+			return o, err
+		}
+		defer end()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		var (
+			c       clock
+			applied atomic.Int64
+		)
+		handle := func(_ context.Context, _ *memsink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
+			for until := time.Now().Add(time.Duration(len(ms)) * work); time.Now().Before(until); {
+			}
+			return nil
+		}
+		err = consumer.Run(ctx, src, timing[*memsink.Tx]{memsink.New(), &c}, consumer.Batches(handle), consumer.Options{
+			MaxBatch: 1024, Logger: quiet,
+			Observe: func(e consumer.Event) {
+				if e, ok := e.(consumer.Advanced); ok {
+					if n := applied.Add(int64(e.Messages)); n == int64(j.Messages) {
+						o = c.stop(int(n))
+						stop()
+					}
+				}
+			},
+		})
+		if err == nil && o.Messages == 0 {
+			err = errors.New("not all messages were applied")
+		}
+		return o, err
+	}
+}
