@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -45,7 +46,7 @@ func produceNATS(ctx context.Context, url string, j job) error {
 		return err
 	}
 	for i := range j.Messages {
-		if _, err := js.PublishAsync(subject(j, int(partition(j, i))), strconv.AppendInt(nil, int64(i), 10)); err != nil {
+		if _, err := js.PublishAsync(subject(j, int(partition(j, i))), strconv.AppendInt(nil, int64(i), 10), jetstream.WithStallWait(time.Minute)); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -53,12 +55,16 @@ latency (p50, p99), the later. After each process the rows are counted and added
 {{range .Results -}}
 | {{.What}} | {{.Ours}} ÷ {{.Peer}} | **{{printf "%.2f" .Ratio}}** | {{printf "%.2f to %.2f" .Low .High}} | {{if .Reach}}{{printf "%.2f" .Reach}}{{else}}–{{end}} | {{.Of.Text .Value}} | {{.Of.Text .PeerValue}} |
 {{end}}
+{{range .Charts}}![{{.Title}}]({{.File}})
+
+{{end -}}
 The variants:
 
 | name | what it is |
 |---|---|
 | fenced, queued | a pgsink transaction with one statement for all its messages, in its first form and in its queued one |
 | plain | the same transaction without any guard |
+| copy | COPY into the same table, without a transaction of one's own |
 | dedupe | the same with a table of ids, written in the same statement |
 | kafka/set, nats/set | a consumer by hand: a poll, a transaction with one statement, a commit of the offsets. No guard |
 | kafka/set-dedupe | the same with a table of ids |
@@ -67,22 +73,40 @@ The variants:
 | kafka/run-each, kafka/run-queued | consumer.Run with consumer.Each, in the sink's first form and in its queued one |
 | kafka/read, nats/read | the client library alone: franz-go, or a JetStream pull consumer for each partition |
 | kafka/source, nats/source | kafkasource or natssource alone |
+| kafka/hot, kafka/even | consumer.Run with a sink in memory and 1,024 messages a transaction: all but one in sixteen messages in one partition, or all partitions alike |
+| kafka/join | a franz-go client until it has been told its partitions |
+| kafka/claim-first, kafka/claim-again | consumer.Run until it has claimed all partitions for the first time, or when it is started again |
 
 Made on {{.Machine.Cores}} cores of {{.Machine.CPU}}, which the servers and the variants share, with {{.Machine.Postgres}}, {{.Machine.Go}}{{range .Machine.Modules}}, {{.}}{{end}}.
 `))
 
+// drawing is a chart of the page.
+type drawing struct{ rows, Title, File string }
+
+// writePage writes the page, and its charts beside it.
 func (s *services) writePage(ctx context.Context, rs results, file string) error {
 	m, err := s.machine(ctx)
 	if err != nil {
 		return err
 	}
+	var charts []drawing
+	base := strings.TrimSuffix(filepath.Base(file), ".md")
+	for _, d := range []drawing{
+		{"fence/batch", "A pgsink transaction, by messages in it, ÷ the same without a guard", base + "-fence.svg"},
+		{"kafka/", "From Kafka", base + "-kafka.svg"},
+		{"nats/", "From JetStream", base + "-nats.svg"},
+	} {
+		drawn, err := rs.writeChart(d.rows, d.Title, filepath.Join(filepath.Dir(file), d.File))
+		if err != nil {
+			return err
+		}
+		if drawn {
+			charts = append(charts, d)
+		}
+	}
 	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	if err := page.Execute(f, map[string]any{"Results": rs, "Machine": m, "Rounds": rs[0].Rounds}); err != nil {
-		_ = f.Close()
-		return err
-	}
-	return f.Close()
+	return errors.Join(page.Execute(f, map[string]any{"Results": rs, "Machine": m, "Rounds": rs[0].Rounds, "Charts": charts}), f.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // feed holds what was read for a partition and not yet taken.
@@ -25,6 +26,12 @@ type feed struct {
 type slice struct {
 	consumer.Batch
 	bytes int
+}
+
+// sliceOf returns an empty slice with room for n messages.
+func sliceOf(n int) (s slice) {
+	s.Messages, s.Marks = make([]consumer.Message, 0, n), make([]epoch.Mark, 0, n)
+	return s
 }
 
 func (s *slice) add(m consumer.Message, bytes int) {

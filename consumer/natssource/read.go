@@ -319,7 +319,7 @@ func (r *reader) put(s slice) {
 // the position: messages that the stream's leader had deleted before the
 // consumer's server did.
 func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
-	var s slice
+	s := sliceOf(min(len(r.pull.arrived)+1, mostSlice))
 	r.heard = time.Now()
 	for m != nil {
 		if meta := r.pull.delivery(m); meta != nil {
