@@ -58,7 +58,7 @@ func produceKafka(ctx context.Context, broker string, j job) error {
 	if _, err := kadm.NewClient(cl).CreateTopic(ctx, int32(j.Partitions), 1, nil, j.Topic); err != nil {
 		return err
 	}
-	if j.Rate > 0 { // those are produced while they are consumed
+	if j.Rate > 0 { // it is filled while it is consumed
 		return nil
 	}
 	var failed atomic.Pointer[error]

@@ -49,21 +49,11 @@ func run(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("bench: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	var rs results
-	for _, r := range rows() {
-		if !strings.Contains(r.name, *only) || *quick && !r.quick {
-			continue
-		}
-		p, err := s.play(ctx, r, *rounds)
-		if err != nil {
-			return err
-		}
-		rs = append(rs, p.results()...)
-	}
-	if len(rs) == 0 {
-		return fmt.Errorf("bench: no row's name contains %q", *only)
-	}
+	rs, err := s.playAll(ctx, *only, *quick, *rounds)
 	rs.table(os.Stdout)
+	if err != nil || len(rs) == 0 {
+		return errors.Join(err, fmt.Errorf("bench: rows whose names contain %q: %d figures, and nothing written", *only, len(rs)))
+	}
 	if *out != "" {
 		if err := rs.write(*out); err != nil {
 			return err
@@ -78,4 +68,19 @@ func run(ctx context.Context, args []string) (err error) {
 		return rs.compare(*against)
 	}
 	return nil
+}
+
+// playAll plays the rows that are wanted, as far as nothing goes wrong.
+func (s *services) playAll(ctx context.Context, only string, quick bool, rounds int) (rs results, err error) {
+	for _, r := range rows() {
+		if !strings.Contains(r.name, only) || quick && !r.quick {
+			continue
+		}
+		p, err := s.play(ctx, r, rounds)
+		if err != nil {
+			return rs, err
+		}
+		rs = append(rs, p.results()...)
+	}
+	return rs, nil
 }

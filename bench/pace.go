@@ -13,7 +13,7 @@ import (
 
 // settling is for how long messages are produced before those whose time counts: the
 // group is shared out meanwhile.
-const settling = 4 * time.Second
+const settling = 3 * time.Second
 
 // pace produces the messages of a job at its rate, and knows how long each took from
 // there until it was applied.

@@ -61,7 +61,17 @@ func (s *services) once(ctx context.Context, r row, j job) (outcome, error) {
 	if s.profiles != "" {
 		j.Profile = filepath.Join(s.profiles, fmt.Sprintf("%s-%s-%d", strings.ReplaceAll(r.name, "/", "-"), strings.ReplaceAll(j.Variant, "/", "-"), s.played))
 	}
-	if err := createTables(ctx, s.pool, j.Table, r.old); err != nil {
+	if j.Rate > 0 {
+		j.Topic = fmt.Sprintf("%s-%d", j.Topic, s.played)
+		if err := produceKafka(ctx, j.Kafka, j); err != nil {
+			return outcome{}, err
+		}
+	}
+	old := 0
+	if strings.Contains(j.Variant, "dedupe") { // nobody else looks at them
+		old = r.old
+	}
+	if err := createTables(ctx, s.pool, j.Table, old); err != nil {
 		return outcome{}, err
 	}
 	o, err := spawn(ctx, j)

@@ -70,7 +70,7 @@ func rows() []row {
 		batch, transactions int
 		ordinary, queued    float64
 	}{
-		{1, 3000, 0.90, 1.2}, {16, 2500, 0.93, 1.1}, {64, 2000, 1.0, 1.2}, {256, 1000, 1.0, 1.2}, {1024, 400, 0.97, 1.05},
+		{1, 1000, 0.90, 1.2}, {16, 800, 0.93, 1.1}, {64, 600, 1.0, 1.2}, {256, 400, 1.0, 1.2}, {1024, 200, 0.97, 1.05},
 	} {
 		all = append(all, row{
 			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions of %d messages, one after the other", s.batch),
@@ -92,14 +92,14 @@ func rows() []row {
 	} {
 		all = append(all, row{
 			name: "fence/" + c.name, what: "transactions of 16 messages, " + c.what, under: c.is,
-			job: job{Batch: 16, Messages: 16 * (800 + warmup)}, effects: true,
+			job: job{Batch: 16, Messages: 16 * (400 + warmup)}, effects: true,
 			figures: []figure{{"fenced", "plain", 0, throughput}, {"queued", "plain", 0, throughput}},
 		})
 	}
 	all = append(all,
 		row{
 			name: "fence/copy", what: "transactions of 1024 messages, beside COPY into a bare table",
-			job: job{Batch: 1024, Messages: 1024 * (300 + warmup)}, effects: true,
+			job: job{Batch: 1024, Messages: 1024 * (150 + warmup)}, effects: true,
 			figures: []figure{{"fenced", "copy", 0, throughput}, {"plain", "copy", 0, throughput}},
 		},
 		row{
@@ -112,7 +112,7 @@ func rows() []row {
 		},
 		row{
 			name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
-			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,
+			job: job{Partitions: 8, Messages: 1_000_000}, effects: true,
 			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput}},
 		},
 		row{
@@ -127,27 +127,27 @@ func rows() []row {
 		},
 		row{
 			name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
-			job: job{Partitions: 8, Messages: 100_000}, effects: true,
+			job: job{Partitions: 8, Messages: 30_000}, effects: true,
 			figures: []figure{{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput}},
 		},
 		row{
 			name: "kafka/read", what: "reading from Kafka, without a sink", source: "kafka",
-			job: job{Partitions: 8, Messages: 5_000_000}, figures: []figure{{"kafka/source", "kafka/read", 0.8, throughput}},
+			job: job{Partitions: 8, Messages: 3_000_000}, figures: []figure{{"kafka/source", "kafka/read", 0.8, throughput}},
 		},
 		row{
 			name: "nats/read", what: "reading from JetStream, without a sink", source: "nats",
-			job: job{Partitions: 8, Messages: 1_000_000}, figures: []figure{{"nats/source", "nats/read", 0.9, throughput}},
+			job: job{Partitions: 8, Messages: 600_000}, figures: []figure{{"nats/source", "nats/read", 0.9, throughput}},
 		},
 		row{
 			name: "nats/partitions=8", what: "JetStream to PostgreSQL, 8 partitions, default options", source: "nats",
-			job: job{Partitions: 8, Messages: 1_000_000}, effects: true,
+			job: job{Partitions: 8, Messages: 400_000}, effects: true,
 			figures: []figure{{"nats/run-batches", "nats/source", 0.75, throughput}, {"nats/run-batches", "nats/set", 0, throughput}},
 		},
 	)
 	for _, rate := range []int{2000, 8000} {
 		all = append(all, row{
 			name: fmt.Sprintf("latency/rate=%d", rate), what: fmt.Sprintf("from Kafka to PostgreSQL at %d messages a second, from when a message is produced until it is applied", rate), source: "kafka",
-			job: job{Partitions: 8, Rate: rate, Messages: 10 * rate}, effects: true,
+			job: job{Partitions: 8, Rate: rate, Messages: 8 * rate}, effects: true,
 			figures: []figure{
 				{"kafka/run-batches", "kafka/set", 1, p50}, {"kafka/run-batches", "kafka/set", 1, p99},
 				{"kafka/run-queued", "kafka/each", 0.4, p50}, {"kafka/run-queued", "kafka/each", 0.4, p99},

@@ -87,6 +87,9 @@ func (s *services) prepare(ctx context.Context, r row) (j job, err error) {
 			}
 		}
 		j.Kafka = s.kafka.Addr
+		if j.Rate > 0 {
+			return j, nil // its variants have topics of their own
+		}
 		if r.hot {
 			hot := j
 			hot.Topic, hot.Hot = hotTopic(j), true
