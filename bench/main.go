@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
+	"regexp"
 	"syscall"
 )
 
@@ -26,7 +26,7 @@ func run(ctx context.Context, args []string) (err error) {
 		return runVariant(ctx, os.Stdin, os.Stdout)
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	only := flags.String("row", "", "play the rows whose names contain this")
+	only := flags.String("row", "", "play the rows whose names match this regular expression")
 	rounds := flags.Int("rounds", 9, "how often each variant of a row is run")
 	quick := flags.Bool("quick", false, "play CI's rows alone")
 	out := flags.String("json", "", "write the figures to this file")
@@ -39,6 +39,10 @@ func run(ctx context.Context, args []string) (err error) {
 	if flags.NArg() > 0 || *rounds < 1 {
 		return errors.New("bench: want flags alone, and at least one round")
 	}
+	wanted, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("bench: -row: %w", err)
+	}
 	if *profiles != "" {
 		if err := os.MkdirAll(*profiles, 0o755); err != nil {
 			return err
@@ -49,10 +53,10 @@ func run(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("bench: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	rs, err := s.playAll(ctx, *only, *quick, *rounds)
+	rs, err := s.playAll(ctx, wanted, *quick, *rounds)
 	rs.table(os.Stdout)
 	if err != nil || len(rs) == 0 {
-		return errors.Join(err, fmt.Errorf("bench: rows whose names contain %q: %d figures, and nothing written", *only, len(rs)))
+		return errors.Join(err, fmt.Errorf("bench: rows whose names match %q: %d figures, and nothing written", *only, len(rs)))
 	}
 	if *out != "" {
 		if err := rs.write(*out); err != nil {
@@ -71,9 +75,9 @@ func run(ctx context.Context, args []string) (err error) {
 }
 
 // playAll plays the rows that are wanted, as far as nothing goes wrong.
-func (s *services) playAll(ctx context.Context, only string, quick bool, rounds int) (rs results, err error) {
+func (s *services) playAll(ctx context.Context, wanted *regexp.Regexp, quick bool, rounds int) (rs results, err error) {
 	for _, r := range rows() {
-		if !strings.Contains(r.name, only) || quick && !r.quick {
+		if !wanted.MatchString(r.name) || quick && !r.quick {
 			continue
 		}
 		p, err := s.play(ctx, r, rounds)
