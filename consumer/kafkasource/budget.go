@@ -11,13 +11,13 @@ import (
 // fetch is limited in bytes on the wire, which compression and the size of a
 // Record make fewer; growth is the ratio of the two as last seen.
 //
-//	3B/8  queues: an equal share for each partition that is being read, so that
-//	      none can take another's.
-//	B/8   queues beyond the shares: lent to those that have more to come, for as
-//	      long as there is some left.
-//	B/8   what kgo has fetched and not handed over: one response per broker.
-//	3B/8  room for responses while they are read, for what of a response stays because
-//	      some record in it is still queued, and for the garbage collector.
+//	B/4  queues: an equal share for each partition that is being read, so that
+//	     none can take another's.
+//	B/8  queues beyond the shares: lent to those that have more to come, for as
+//	     long as there is some left.
+//	B/8  what kgo has fetched and not handed over: one response per broker.
+//	B/2  room for responses while they are read, for what of a response stays because
+//	     some record in it is still queued, and for the garbage collector.
 //
 // Only a record batch larger than its limit goes beyond this: the broker sends
 // at least one, whatever the limit.
@@ -31,15 +31,16 @@ type budget struct {
 
 	// The rest belongs to the poller.
 	growth float64
+	seen   bool // growth is of what was read
 	set    sizes
 }
 
 type sizes struct{ fetch, partition int32 }
 
 const (
-	// A first fetch has no experience to go by. Small records take this much
-	// more in memory than on the wire; it settles within a few fetches.
-	firstGrowth = 8.0
+	// A first fetch has no experience to go by. Small records that compress well
+	// take this much more in memory than on the wire.
+	firstGrowth = 64.0
 
 	leastFetch = 4 << 10
 	mostFetch  = 50 << 20
@@ -50,7 +51,7 @@ func newBudget(total int, limit int32) *budget {
 }
 
 // share is what is kept for each of n partitions.
-func (b *budget) share(n int) int64 { return 3 * b.total / 8 / int64(max(n, 1)) }
+func (b *budget) share(n int) int64 { return b.total / 4 / int64(max(n, 1)) }
 
 // spare is what may still be lent where so much is.
 func (b *budget) spare(lent int64) int64 { return max(b.total/8-lent, 0) }
@@ -66,7 +67,11 @@ func (b *budget) sizes(partitions, hungry, brokers int, spare int64) (sizes, boo
 	if wire > 0 {
 		// Rise at once, come down slowly: one topic of several may grow more
 		// than the rest, and it has its turn again.
-		b.growth = max(1, float64(memory)/float64(wire), b.growth*0.97)
+		least := b.growth * 0.97
+		if !b.seen {
+			least, b.seen = 0, true
+		}
+		b.growth = max(1, least, float64(memory)/float64(wire))
 	}
 	onWire := func(cost int64) int32 {
 		return int32(min(max(float64(cost)/b.growth, leastFetch), mostFetch, float64(b.limit)))

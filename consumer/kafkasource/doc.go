@@ -83,8 +83,8 @@
 // in memory: their bytes, uncompressed, 168 bytes for each, and 160 more once Read
 // has yielded it.
 //
-//   - B/2 is for what was fetched and not yet taken, with what Read has yielded
-//     last. Of it, 3B/8 is divided into equal shares for the partitions being read,
+//   - 3B/8 is for what was fetched and not yet taken, with what Read has yielded
+//     last. Of it, B/4 is divided into equal shares for the partitions being read,
 //     so that one that is slow or halted takes nothing from the others; B/8 is lent to
 //     those that have more to come. A partition that holds more than it may is waited
 //     for, for 20 ms, and then paused until it holds half of that.

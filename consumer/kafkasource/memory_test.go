@@ -250,7 +250,7 @@ func TestBudgetAddsUpToItsTotal(t *testing.T) {
 						shares := b.share(partitions) * int64(max(partitions, 1))
 						flight := float64(s.fetch) * growth * float64(max(brokers, 1))
 						brought := float64(s.partition) * growth * float64(max(partitions, 1)) // by one fetch, to all
-						if shares > int64(total)*3/8 || min(lent, int64(total)/8)+spare > int64(total)/8 ||
+						if shares > int64(total)/4 || min(lent, int64(total)/8)+spare > int64(total)/8 ||
 							s.fetch > leastFetch && flight > float64(total)/8+1 ||
 							s.partition > leastFetch && brought > float64(shares/2+spare)+1 {
 							t.Errorf("total %d, %d partitions, %d brokers, growth %v, lent %d: %+v", total, partitions, brokers, growth, lent, s)

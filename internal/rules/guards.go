@@ -303,7 +303,7 @@ var guardsOfTheRest = []guard{
 
 	{"R9", "a partition that was added begins where the policy says", []edit{{fences, "\t\tif known {", "\t\tif false {"}}, "consumer", "TestR9APartitionAddedLaterLosesNoMessages"},
 	{"R9", "each partition gets its fence when it is first claimed", []edit{
-		{claiming, "r.sink.Seed(ctx, starts)", "r.sink.Seed(ctx, starts[t.Origin().Partition.Number:][:1])"},
+		{"consumer/seeding.go", "r.sink.Seed(ctx, starts)", "r.sink.Seed(ctx, starts[t.Origin().Partition.Number:][:1])"},
 	}, "consumer", "TestR9APartitionClaimedLaterStartsWhereItWasWhenTheGroupBegan"},
 	{"R9", "a Kafka partition of which nothing was applied is passed by", []edit{
 		{kafka + "/read.go", "if from.Applied || !errors.As", "if true || !errors.As"},
