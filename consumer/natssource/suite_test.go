@@ -27,7 +27,7 @@ import (
 // Most tests wait for something to run out, or for a server. The command line goes
 // before this.
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4")
+	_ = flag.Set("test.parallel", "8")
 	os.Exit(m.Run())
 }
 

@@ -76,7 +76,7 @@ func startBouncer(ctx context.Context, bin, database string) (b Bouncer, stop fu
 	if err != nil {
 		return b, nil, err
 	}
-	dir, err := serverDir("pgtest-bouncer-")
+	dir, err := serverDir("", "pgtest-bouncer-")
 	if err != nil {
 		return b, nil, err
 	}

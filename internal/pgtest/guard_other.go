@@ -38,7 +38,7 @@ func unprivileged(cmd *exec.Cmd) *exec.Cmd { return cmd }
 
 func serverUser() (uid, gid uint32, ok bool) { return 0, 0, false }
 
-func serverDir(string) (string, error) { return "", errNotHere }
+func serverDir(string, string) (string, error) { return "", errNotHere }
 
 func ownByServer(string) error { return errNotHere }
 

@@ -128,9 +128,9 @@ func serverUser() (uid, gid uint32, ok bool) {
 	return uid, gid, true
 }
 
-// serverDir makes a directory that the server's user owns.
-func serverDir(pattern string) (string, error) {
-	dir, err := os.MkdirTemp("", pattern)
+// serverDir makes a directory in parent that the server's user owns.
+func serverDir(parent, pattern string) (string, error) {
+	dir, err := os.MkdirTemp(parent, pattern)
 	if err != nil {
 		return "", err
 	}

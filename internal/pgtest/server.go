@@ -32,7 +32,8 @@ const (
 // with little memory.
 type Options struct {
 	// NoFsync trades durability for speed: a crash of the machine, not of the
-	// server, may then lose what was committed.
+	// server, may then lose what was committed. The data is in memory where
+	// there is room for it.
 	NoFsync bool
 
 	// TLS is the server's certificate. Clients may do without TLS all the same.
@@ -62,7 +63,11 @@ func Launch(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := serverDir("pgtest-")
+	parent := ""
+	if o.NoFsync {
+		parent = memoryDir()
+	}
+	dir, err := serverDir(parent, "pgtest-")
 	if err != nil {
 		return nil, fmt.Errorf("pgtest: %w", err)
 	}

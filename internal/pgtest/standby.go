@@ -31,7 +31,7 @@ func (s *Server) StartStandby(t testing.TB) *Server {
 }
 
 func (s *Server) standby(ctx context.Context) (*Server, error) {
-	dir, err := serverDir("pgtest-standby-")
+	dir, err := serverDir("", "pgtest-standby-")
 	if err != nil {
 		return nil, fmt.Errorf("pgtest: %w", err)
 	}
