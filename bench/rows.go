@@ -154,5 +154,5 @@ func rows() []row {
 			},
 		})
 	}
-	return all
+	return append(all, shardRows()...)
 }
