@@ -113,7 +113,10 @@ func rows() []row {
 		row{
 			name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
 			job: job{Partitions: 8, Messages: 1_000_000}, effects: true,
-			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput}},
+			figures: []figure{
+				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput},
+				{"kafka/run-batches", "kafka/kafka-go", 0, throughput},
+			},
 		},
 		row{
 			name: "kafka/partitions=8/old=10M", what: "the same, where the table of ids has ten million rows from before", source: "kafka",
@@ -128,7 +131,11 @@ func rows() []row {
 		row{
 			name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
 			job: job{Partitions: 8, Messages: 30_000}, effects: true,
-			figures: []figure{{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput}},
+			figures: []figure{
+				{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput},
+				{"kafka/run-each", "kafka/each-dedupe", 0, throughput}, {"kafka/run-queued", "kafka/each-dedupe", 0, throughput},
+				{"kafka/run-queued", "kafka/watermill", 20, throughput},
+			},
 		},
 		row{
 			name: "kafka/read", what: "reading from Kafka, without a sink", source: "kafka",
