@@ -73,7 +73,7 @@ func rows() []row {
 		{1, 1000, 0.90, 1.2}, {16, 800, 0.93, 1.1}, {64, 600, 1.0, 1.2}, {256, 400, 1.0, 1.2}, {1024, 200, 0.97, 1.05},
 	} {
 		all = append(all, row{
-			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions of %d messages, one after the other", s.batch),
+			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions one after the other, with %d messages each", s.batch),
 			job: job{Batch: s.batch, Messages: s.batch * (s.transactions + warmup)}, effects: true, quick: s.batch == 1 || s.batch == 256,
 			figures: []figure{
 				{"fenced", "plain", s.ordinary, throughput}, {"queued", "plain", s.queued, throughput},
