@@ -77,6 +77,20 @@ func insertOne(ctx context.Context, tx execer, table string, value []byte) error
 	return err
 }
 
+// insertOneUnseen writes the row of one message unless the table of ids has it, and says
+// whether it has written it.
+func insertOneUnseen(ctx context.Context, tx execer, table string, value []byte) (unseen bool, err error) {
+	id, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil {
+		return false, err
+	}
+	tag, err := tx.Exec(ctx, `insert into `+seen(table)+` values ($1) on conflict do nothing`, id)
+	if err != nil || tag.RowsAffected() == 0 {
+		return false, err
+	}
+	return true, insertOne(ctx, tx, table, value)
+}
+
 func seen(table string) string { return table + "_seen" }
 
 // createTables makes the tables of a variant, with so many rows in the table of ids.

@@ -33,6 +33,14 @@ func init() {
 		}
 		return nil
 	})
+	variants["kafka/each-dedupe"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, _ *set, rs []*kgo.Record) error {
+		for _, r := range rs {
+			if _, err := insertOneUnseen(ctx, tx, table, r.Value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	variants["kafka/run-batches"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))
 	})

@@ -33,7 +33,8 @@ func (s *services) machine(ctx context.Context) (m machine, err error) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range info.Deps {
 			switch d.Path {
-			case "github.com/jackc/pgx/v5", "github.com/twmb/franz-go", "github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2":
+			case "github.com/jackc/pgx/v5", "github.com/twmb/franz-go", "github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2",
+				"github.com/segmentio/kafka-go", "github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-kafka/v3":
 				m.Modules = append(m.Modules, strings.TrimPrefix(d.Path, "github.com/")+" "+d.Version)
 			}
 		}
@@ -69,6 +70,9 @@ The variants:
 | kafka/set, nats/set | a consumer by hand: a poll, a transaction with one statement, a commit of the offsets. No guard |
 | kafka/set-dedupe | the same with a table of ids |
 | kafka/each | the same with one statement for each message |
+| kafka/each-dedupe | the same with a table of ids, and so with two statements for each message |
+| kafka/watermill | a handler of Watermill's router, which for each message has a transaction with those two statements; one message of each partition at a time |
+| kafka/kafka-go | kafka/set with kafka-go in place of franz-go, up to 4,096 messages a transaction, and a commit of the offsets once a second |
 | kafka/run-batches, nats/run-batches | consumer.Run with consumer.Batches and default options |
 | kafka/run-each, kafka/run-queued | consumer.Run with consumer.Each, in the sink's first form and in its queued one |
 | kafka/read, nats/read | the client library alone: franz-go, or a JetStream pull consumer for each partition |

@@ -73,7 +73,7 @@ func rows() []row {
 		{1, 1000, 0.90, 1.2}, {16, 800, 0.93, 1.1}, {64, 600, 1.0, 1.2}, {256, 400, 1.0, 1.2}, {1024, 200, 0.97, 1.05},
 	} {
 		all = append(all, row{
-			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions of %d messages, one after the other", s.batch),
+			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions one after the other, with %d messages each", s.batch),
 			job: job{Batch: s.batch, Messages: s.batch * (s.transactions + warmup)}, effects: true, quick: s.batch == 1 || s.batch == 256,
 			figures: []figure{
 				{"fenced", "plain", s.ordinary, throughput}, {"queued", "plain", s.queued, throughput},
@@ -113,7 +113,10 @@ func rows() []row {
 		row{
 			name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
 			job: job{Partitions: 8, Messages: 1_000_000}, effects: true,
-			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput}},
+			figures: []figure{
+				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput},
+				{"kafka/run-batches", "kafka/kafka-go", 0, throughput},
+			},
 		},
 		row{
 			name: "kafka/partitions=8/old=10M", what: "the same, where the table of ids has ten million rows from before", source: "kafka",
@@ -128,7 +131,11 @@ func rows() []row {
 		row{
 			name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
 			job: job{Partitions: 8, Messages: 30_000}, effects: true,
-			figures: []figure{{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput}},
+			figures: []figure{
+				{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput},
+				{"kafka/run-each", "kafka/each-dedupe", 0, throughput}, {"kafka/run-queued", "kafka/each-dedupe", 0, throughput},
+				{"kafka/run-queued", "kafka/watermill", 20, throughput},
+			},
 		},
 		row{
 			name: "kafka/read", what: "reading from Kafka, without a sink", source: "kafka",

@@ -388,11 +388,20 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "    perform set_config('lock_timeout', lock_timeout_ms::text, true);\n    select * into f from fence\n", "    select * into f from fence\n"},
 	}, "sinks/pgsink", "TestAClaimThatCannotHaveTheFenceSaysSoInTime"},
 	{"R12", "a claim ends no transaction before its swap", []edit{
-		{"sinks/pgsink/claim.go", "\t\ts.evict(ctx, seen.Claim)\n\t\tif f, err", "\t\tif f, err"},
+		{"sinks/pgsink/claim.go", "\t\ts.evict(ctx, b.seen.Claim)\n\t\tif f, err", "\t\tif f, err"},
 	}, "sinks/pgsink", "TestAnOwnerFrozenBetweenAdvanceAndCommitDelaysTheNextByMilliseconds"},
 	{"R12", "a claim ends no transaction after its swap", []edit{
-		{"sinks/pgsink/claim.go", "\ts.evict(ctx, seen.Claim)\n\treturn f, nil", "\treturn f, nil"},
+		{"sinks/pgsink/claim.go", "\ts.evict(ctx, b.seen.Claim)\n\treturn f, nil", "\treturn f, nil"},
 	}, "sinks/pgsink", "TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo"},
+	{"R12", "claims of several partitions end no transactions before their swaps", []edit{
+		{"sinks/pgsink/claim.go", "\ts.evict(ctx, replaced...)\n\tfs, err", "\tfs, err"},
+	}, "sinks/pgsink", "TestClaimsThatComeTogetherEndTheTransactionsOfThoseTheyReplace"},
+	{"R12", "a claim among others waits for a fence's row as long as one by itself", []edit{
+		{"sinks/pgsink/claim.go", "min(manyLockWait, s.options.ClaimTimeout/claimTries)", "s.options.ClaimTimeout/claimTries"},
+	}, "sinks/pgsink", "TestAFenceThatIsLockedDelaysNoOtherClaimForLong"},
+	{"R2", "a claim that is refused refuses those it was made with", []edit{
+		{"sinks/pgsink/claim.go", "\t\treturn nil, errEach\n", "\t\treturn nil, err\n"},
+	}, "sinks/pgsink", "TestAClaimThatIsRefusedAmongOthersIsRefusedAlone"},
 	{"R12", "an attempt to claim may last for ever", []edit{
 		{owning, "context.WithTimeout(tenure, o.timeout)", "context.WithCancel(tenure)"},
 	}, "consumer", "TestR12AnAttemptToClaimIsBoundedInTime"},

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,27 +29,34 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	f, err := s.claim(ctx, seen, c)
+	b := bid{seen, c}
+	f, err := s.claims.do(ctx, b, func() (epoch.Fence, error) { return s.claim(ctx, b) })
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: claim %s: %w", c.Partition, faultless(ended(ctx, explain(err))))
 	}
 	return f, nil
 }
 
-func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epoch.Fence, err error) {
+// bid is a claim, and the fence that it is to replace.
+type bid struct {
+	seen  epoch.Fence
+	claim epoch.Claim
+}
+
+func (s *Sink) claim(ctx context.Context, b bid) (f epoch.Fence, err error) {
 	var begun time.Time
 	for range claimTries {
 		begun = time.Now()
 		// Before the swap, because a transaction that is frozen between its
 		// advance and its commit holds the row. The source has confirmed our
 		// lease after we saw that claim, so its owner is a zombie, or us.
-		s.evict(ctx, seen.Claim)
-		if f, err = s.swap(ctx, seen, c); !isLockTimeout(err) {
+		s.evict(ctx, b.seen.Claim)
+		if f, err = s.swap(ctx, b); !isLockTimeout(err) {
 			break
 		}
 	}
 	if err != nil {
-		if refused := refusedClaim(err, c); refused != nil {
+		if refused := refusedClaim(err, b.claim); refused != nil {
 			return f, refused
 		}
 		if isLockTimeout(err) {
@@ -60,18 +68,39 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f ep
 	// And after it, for a transaction that began in between. From the swap on,
 	// a new one is refused as it begins, unless its process has advanced the fence
 	// within the last proofLife; that one is refused as it ends.
-	s.evict(ctx, seen.Claim)
+	s.evict(ctx, b.seen.Claim)
 	return f, nil
 }
 
-func (s *Sink) swap(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epoch.Fence, err error) {
-	var adopt, adoptMark *int64
-	if c.Adopt != nil {
-		adopt, adoptMark = (*int64)(&c.Adopt.Offset), (*int64)(&c.Adopt.Mark)
+// claimMany makes claims of several partitions in one transaction. Where one of them is
+// refused, or finds its fence locked, each is made by itself, and so is judged by itself.
+func (s *Sink) claimMany(ctx context.Context, bids []bid) ([]epoch.Fence, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	replaced := make([]epoch.ClaimID, len(bids))
+	for i, b := range bids {
+		replaced[i] = b.seen.Claim
 	}
-	err = s.transact(ctx, harmful, func(b *pgx.Batch) {
-		b.Queue(s.sql.claim, c.Partition.Group, c.Partition.Topic, c.Partition.Number, ms(s.options.ClaimTimeout/claimTries),
-			int64(seen.Epoch), seen.Claim.String(), c.Log, c.Source, c.Generation, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptMark)
+	begun := time.Now()
+	s.evict(ctx, replaced...)
+	fs, err := s.swapMany(ctx, bids)
+	var refused *pgconn.PgError
+	switch {
+	case errors.As(err, &refused) && !fatal(err):
+		return nil, errEach
+	case err != nil:
+		return nil, ended(ctx, err)
+	}
+	for _, f := range fs {
+		s.proofs.claimed(f, begun)
+	}
+	s.evict(ctx, replaced...)
+	return fs, nil
+}
+
+func (s *Sink) swap(ctx context.Context, b bid) (f epoch.Fence, err error) {
+	err = s.transact(ctx, harmful, func(batch *pgx.Batch) {
+		s.queueClaim(batch, b, s.options.ClaimTimeout/claimTries)
 	}, func(r pgx.BatchResults) error {
 		var row fenceRow
 		f, err = row.scan(r.QueryRow())
@@ -80,13 +109,50 @@ func (s *Sink) swap(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f epo
 	return f, err
 }
 
+// manyLockWait is how long a claim among others waits for the row of its fence.
+const manyLockWait = 50 * time.Millisecond
+
+// swapMany locks the fences in key order, as whoever advances several does.
+func (s *Sink) swapMany(ctx context.Context, bids []bid) ([]epoch.Fence, error) {
+	order := make([]int, len(bids))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return bids[i].claim.Partition.Compare(bids[j].claim.Partition) })
+	fs := make([]epoch.Fence, len(bids))
+	err := s.transact(ctx, harmful, func(batch *pgx.Batch) {
+		for _, i := range order {
+			s.queueClaim(batch, bids[i], min(manyLockWait, s.options.ClaimTimeout/claimTries))
+		}
+	}, func(r pgx.BatchResults) (err error) {
+		for _, i := range order {
+			var row fenceRow
+			if fs[i], err = row.scan(r.QueryRow()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return fs, err
+}
+
+func (s *Sink) queueClaim(batch *pgx.Batch, b bid, lockWait time.Duration) {
+	c := b.claim
+	var adopt, adoptMark *int64
+	if c.Adopt != nil {
+		adopt, adoptMark = (*int64)(&c.Adopt.Offset), (*int64)(&c.Adopt.Mark)
+	}
+	batch.Queue(s.sql.claim, c.Partition.Group, c.Partition.Topic, c.Partition.Number, ms(lockWait),
+		int64(b.seen.Epoch), b.seen.Claim.String(), c.Log, c.Source, c.Generation, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptMark)
+}
+
 // claimLock is the key of the advisory lock that transactions of a claim share
 // while they are open. Claim ids are random, so it is as good as unique.
 func claimLock(id epoch.ClaimID) int64 {
 	return int64(binary.BigEndian.Uint64(id[:8]) ^ binary.BigEndian.Uint64(id[8:]))
 }
 
-// evictSQL ends the connections whose open transaction carries a claim. It is
+// evictSQL ends the connections whose open transaction carries one of some claims. It is
 // no function of the schema, because it must run with the rights of the role
 // itself: a role may end its own connections.
 //
@@ -97,19 +163,25 @@ const evictSQL = `
 select count(pg_catalog.pg_terminate_backend(l.pid))
 from pg_catalog.pg_locks l
 where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ShareLock'
-	and l.classid = $1::bigint::oid and l.objid = $2::bigint::oid
+	and (l.classid, l.objid) in (select k.high::oid, k.low::oid from unnest($1::bigint[], $2::bigint[]) as k (high, low))
 	and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database())
 	and l.pid <> pg_catalog.pg_backend_pid()`
 
-// evict ends the open transactions of a claim. What it cannot do is left to the
+// evict ends the open transactions of claims. What it cannot do is left to the
 // timeouts of those transactions.
-func (s *Sink) evict(ctx context.Context, id epoch.ClaimID) {
-	if id == (epoch.ClaimID{}) {
+func (s *Sink) evict(ctx context.Context, ids ...epoch.ClaimID) {
+	var high, low []int64
+	for _, id := range ids {
+		if id != (epoch.ClaimID{}) {
+			key := uint64(claimLock(id))
+			high, low = append(high, int64(key>>32)), append(low, int64(key&0xffffffff))
+		}
+	}
+	if len(high) == 0 {
 		return
 	}
-	key := uint64(claimLock(id))
 	err := s.on(ctx, harmless, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, evictSQL, int64(key>>32), int64(key&0xffffffff))
+		_, err := conn.Exec(ctx, evictSQL, high, low)
 		return err
 	})
 	if err == nil || ctx.Err() != nil {
@@ -118,7 +190,7 @@ func (s *Sink) evict(ctx context.Context, id epoch.ClaimID) {
 	s.denied.Do(func() {
 		s.options.Logger.WarnContext(ctx, "pgsink: cannot end the open transaction of a replaced claim; "+
 			"a frozen owner holds the rows it locked until its idle timeout. Have all processes of a group use one role",
-			"claim", id.String(), "idle_timeout", s.options.IdleTimeout, "error", err)
+			"claims", len(high), "idle_timeout", s.options.IdleTimeout, "error", err)
 	})
 }
 

@@ -24,3 +24,6 @@ func Forget(s *Sink) {
 
 // Prove has s know that the fence was f then.
 func Prove(s *Sink, f epoch.Fence, at time.Time) { s.proofs.claimed(f, at) }
+
+// FewAlone is how many claims are made by themselves at a time.
+const FewAlone = fewAlone

@@ -17,39 +17,75 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	var f epoch.Fence
-	err := s.reading(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.read, p.Group, p.Topic, p.Number)
-	}, func(r pgx.BatchResults) (err error) {
-		var row fenceRow
-		f, err = row.scan(r.QueryRow())
-		return err
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
+	f, err := s.fences.do(ctx, p, func() (lookedUp, error) { return s.fence(ctx, p) })
+	if err == nil && !f.found {
 		err = &epoch.MissingError{Partition: p}
 	}
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, faultless(ended(ctx, explain(err))))
 	}
-	return f, nil
+	return f.fence, nil
+}
+
+// lookedUp is a fence, if there is one.
+type lookedUp struct {
+	fence epoch.Fence
+	found bool
+}
+
+func (s *Sink) fence(ctx context.Context, p epoch.Partition) (f lookedUp, err error) {
+	err = s.reading(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.read, p.Group, p.Topic, p.Number)
+	}, func(r pgx.BatchResults) (err error) {
+		var row fenceRow
+		f.fence, err = row.scan(r.QueryRow())
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return lookedUp{}, nil
+	}
+	return lookedUp{f.fence, true}, err
+}
+
+func (s *Sink) fenceMany(ctx context.Context, ps []epoch.Partition) ([]lookedUp, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	fences, err := s.look(ctx, ps)
+	if err != nil {
+		return nil, ended(ctx, err)
+	}
+	fs := make([]lookedUp, len(ps))
+	for i, p := range ps {
+		fs[i].fence, fs[i].found = fences[p]
+	}
+	return fs, nil
 }
 
 // Look implements [epoch.Sink].
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	for _, p := range ps {
+		if err := checkPartition(p); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	found, err := s.look(ctx, ps)
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), faultless(ended(ctx, explain(err))))
+	}
+	return found, nil
+}
+
+func (s *Sink) look(ctx context.Context, ps []epoch.Partition) (found epoch.Fences, err error) {
 	var (
 		groups, topics []string
 		numbers        []int32
 	)
 	for _, p := range ps {
-		if err := checkPartition(p); err != nil {
-			return nil, err
-		}
 		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
 	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	var found epoch.Fences
-	err := s.reading(ctx, func(b *pgx.Batch) {
+	err = s.reading(ctx, func(b *pgx.Batch) {
 		b.Queue(s.sql.look, groups, topics, numbers)
 	}, func(r pgx.BatchResults) error {
 		found = epoch.Fences{} // a lost connection's answer is asked for again
@@ -68,10 +104,7 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 		}
 		return rows.Err()
 	})
-	if err != nil {
-		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), faultless(ended(ctx, explain(err))))
-	}
-	return found, nil
+	return found, err
 }
 
 // reading asks which server this is and then, in the same round trip, what is

@@ -25,6 +25,8 @@ type Sink struct {
 	unnamed atomic.Bool // handlers deallocate prepared statements: see [fenced.commitUnnamed]
 	server  server
 	proofs  proofs
+	fences  together[epoch.Partition, lookedUp]
+	claims  together[bid, epoch.Fence]
 }
 
 var _ epoch.Sink[Tx] = (*Sink)(nil)
@@ -84,6 +86,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 		return nil, err
 	}
 	s := &Sink{pool: pool, options: o, sql: newStatements(o), server: newServer(o.Logger)}
+	s.fences.many, s.claims.many = s.fenceMany, s.claimMany
 	err = o.wait().Reach(ctx, pool, func(ctx context.Context) error {
 		ctx, cancel := s.bounded(ctx)
 		defer cancel()
