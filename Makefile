@@ -112,8 +112,17 @@ bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH
 	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench $(BENCH)
 
 .PHONY: performance
-performance: kafka ## docs/performance.md, measured here and now
+performance: kafka ## docs/performance.md and bench/ratios.json, measured here and now (an hour)
 	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -page docs/performance.md -json docs/performance.json
+	$(MAKE) ratios
+
+.PHONY: ratios
+ratios: kafka ## bench/ratios.json alone, which CI compares with (ten minutes)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -ci -rounds 25 -json bench/ratios.json
+
+.PHONY: bench-ci
+bench-ci: kafka ## fail if a ratio is a fifth below that in bench/ratios.json (minutes; BENCH='-row read' to choose)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -ci -rounds 9 -against bench/ratios.json $(BENCH)
 
 .PHONY: lint
 lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint

@@ -49,7 +49,8 @@ writes this page; ` + "`make bench`" + ` measures alone.
 
 Each variant runs in a process of its own, on the same servers, with fsync on. The variants of a row take turns within each round. A
 figure is the median over {{.Rounds}} rounds of the ratio within a round, with the quartiles beside it: over 1, the first is the faster, or, for a
-latency (p50, p99), the later. After each process the rows are counted and added up; one that has written a message twice, or not at all, fails the run.
+latency (p50, p99), the later. After each process the rows are counted and added up; one that has written a message twice, or not at all, fails the run, but for a peer without a guard that has
+written one twice after a rebalance, which is run again.
 
 | work | figure | median | quartiles | wanted | it has | the other has |
 |---|---|---|---|---|---|---|
