@@ -99,6 +99,14 @@ receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order
 contention: ## 2 and 4 processes on ten hot rows, beside one message per transaction (minutes)
 	go test -count 1 -timeout 20m -v -run '^TestContention' ./internal/e2e -contention.rounds=5
 
+SCALE := -scale.partitions=10000 -scale.members=10 -scale.term=6s -scale.nats=500 -scale.ttl=15s
+
+.PHONY: scale
+scale: ## what docs/scale.md says of 10,000 partitions, counted (ten minutes; SCALE=… to change)
+	go test -count 1 -p 1 -timeout 30m -v -run '^TestScale' ./internal/e2e -parallel 1 $(SCALE)
+	go test -count 1 -v -run '^TestScale' ./internal/shares
+	go test -run '^$$' -bench '^BenchmarkPlan' ./consumer/natssource
+
 .PHONY: moveover
 moveover: ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back
 	go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e -moveover.step=2000
