@@ -102,7 +102,7 @@ contention: ## 2 and 4 processes on ten hot rows, beside one message per transac
 SCALE := -scale.partitions=10000 -scale.members=10 -scale.term=6s -scale.nats=500 -scale.ttl=15s
 
 .PHONY: scale
-scale: ## what docs/scale.md says of 10,000 partitions, counted (ten minutes; SCALE=… to change)
+scale: ## what docs/scale.md says of 10,000 partitions, counted (a quarter of an hour; SCALE=… to change)
 	go test -count 1 -p 1 -timeout 30m -v -run '^TestScale' ./internal/e2e -parallel 1 $(SCALE)
 	go test -count 1 -v -run '^TestScale' ./internal/shares
 	go test -run '^$$' -bench '^BenchmarkPlan' ./consumer/natssource
