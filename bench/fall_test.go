@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -161,4 +164,45 @@ func TestEachPeerThatMayDoubleIsAVariant(t *testing.T) {
 			t.Errorf("there is no variant %q", v)
 		}
 	}
+}
+
+// The noise of a round is what was seen on two cores with a load of 4 and of 20.
+func TestTheRuleTellsNoiseFromAFall(t *testing.T) {
+	t.Parallel()
+	const times, asked = 10_000, 9
+	for _, c := range []struct {
+		noise       float64 // a round's ratio is off by a factor of e to this, or more, in one of three
+		left        float64 // of the committed ratio
+		least, most float64 // how often it is to be said to have fallen
+	}{
+		{0.1, 1, 0, 0}, {0.1, 0.9, 0, 0.001}, {0.1, 0.75, 0.9, 1}, {0.1, 0.7, 0.999, 1},
+		{0.28, 1, 0, 0.003}, {0.28, 0.7, 0.9, 1}, {0.28, 0.6, 0.999, 1},
+	} {
+		random := rand.New(rand.NewPCG(1, 2))
+		before := committed{figures: results{figureOf(work, 0, 1, 0)}}
+		fell, rounds := 0, 0
+		for range times {
+			var ratios []float64
+			unclear := func() bool { return before.unclear(results{judged(ratios)}) }
+			for another(len(ratios), asked, unclear) {
+				ratios = append(ratios, c.left*math.Exp(c.noise*random.NormFloat64()))
+			}
+			rounds += len(ratios)
+			if before.compare(results{judged(ratios)}) != nil {
+				fell++
+			}
+		}
+		share := float64(fell) / times
+		t.Logf("noise %.2f, %.2f of the ratio is left: fallen in %.3f %% of runs, which have %.1f rounds", c.noise, c.left, 100*share, float64(rounds)/times)
+		if share < c.least || share > c.most {
+			t.Errorf("noise %.2f, %.2f of the ratio is left: fallen in %.4f of runs, want %v to %v", c.noise, c.left, share, c.least, c.most)
+		}
+	}
+}
+
+func judged(ratios []float64) result {
+	sorted := slices.Sorted(slices.Values(ratios))
+	r := figureOf(work, quantile(sorted, 0.25), quantile(sorted, 0.5), quantile(sorted, 0.75))
+	r.sure = sure(sorted)
+	return r
 }

@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string) (err error) {
 			return err
 		}
 		more = func(p played) bool {
-			return p.rounds < *rounds || p.rounds < mostLots**rounds && before.unclear(p.results())
+			return another(p.rounds, *rounds, func() bool { return before.unclear(p.results()) })
 		}
 	}
 	s, err := startServices(ctx, *profiles, *ci)
