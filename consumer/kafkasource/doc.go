@@ -81,7 +81,8 @@
 //
 // BufferBytes, called B here, is divided as follows. It counts what records take
 // in memory: their bytes, uncompressed, 168 bytes for each, and 160 more once Read
-// has yielded it.
+// has yielded it. The memory of messages that were applied is used again, and that of records,
+// unless a hook of the caller's sees records or the caller has pools.
 //
 //   - 3B/8 is for what was fetched and not yet taken, with what Read has yielded
 //     last. Of it, B/4 is divided into equal shares for the partitions being read,
