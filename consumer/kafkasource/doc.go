@@ -88,7 +88,8 @@
 //     last. Of it, B/4 is divided into equal shares for the partitions being read,
 //     so that one that is slow or halted takes nothing from the others; B/8 is lent to
 //     those that have more to come. A partition that holds more than it may is waited
-//     for, for 20 ms, and then paused until it holds half of that.
+//     for, for 20 ms, or 100 ms where no other partition got anything, and then paused
+//     until it holds half of that.
 //   - B/8 is for what kgo has fetched and not yet handed over, one response from
 //     each broker. The sizes asked for follow how much records of this topic
 //     grow between the wire and memory, as seen so far.
