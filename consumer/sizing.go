@@ -33,9 +33,9 @@ const (
 
 	// usualRoom and mostRoom are for Options that do not say MaxBatch. Where handlers write
 	// a set at once, what begins and ends a transaction still costs a good part of one of 4,096
-	// messages: with 16,384 bench's rows kafka/partitions=8 and =1 had a tenth and a third
-	// more. Where they write messages one by one it costs next to nothing, and locks
-	// would be held for the longer: there a transaction is not brief.
+	// messages: 16,384 made a tenth to two fifths more of them in bench. Where they write
+	// messages one by one it costs next to nothing, and locks would be held for the longer:
+	// there a transaction is not brief.
 	usualRoom = 4096
 	mostRoom  = 16_384
 	brief     = 50 * time.Millisecond
