@@ -114,7 +114,13 @@
 //   - A message is told from what the server says by its reply subject, which the
 //     server makes, and not by its looks: one without a body and with a header
 //     "Status" is a message like any other. Headers that cannot be parsed are left out.
-//   - A consumer is replaced whenever it is silent for 2 s, or a message from it
+//   - A request for messages lasts for a minute, the first one to a consumer for a second, and there are
+//     no heartbeats. Instead the leader is asked every second or two, once for all readers of a stream, how
+//     far the stream goes; if it goes on beyond a reader that hears nothing, for the
+//     first message of its partition there, every 5 s at most.
+//   - A consumer is replaced when it does not deliver a message that the leader has, a second after that was
+//     seen; when its request does not end in time; when the connection was made again, with which the server
+//     forgets requests; and when a message from it
 //     was lost. Each new one delivers nothing before the stream was seen to be the
 //     one it was. A stream that was created again is an [*epoch.LogChangedError].
 //   - A gap is handed on once the stream was seen to begin no later than the gap,
@@ -136,7 +142,8 @@
 //   - A subject transform that is changed ends reading with a [*TransformError].
 //   - Every 10 s, and several times in a maximum age or before the stream's beginning
 //     gets there as fast as it moves, a partition that has nothing to deliver, or a full
-//     buffer, finds out up to where the stream holds nothing of it. A batch without messages lets its position pass, so that retention does
+//     buffer, finds out up to where the stream holds nothing of it, unless the stream ends at its
+//     position. A batch without messages lets its position pass, so that retention does
 //     not pass it by.
 //
 // A mirror leaves out what its origin did not have any more when the mirror asked for it:

@@ -24,10 +24,8 @@ const (
 	// absence is how long the stream may be missing before that is said.
 	absence = 3 * time.Second
 
-	// heartbeat is how often a consumer shows that it is alive while it has
-	// nothing to deliver. One that is silent for longer than silence is replaced.
-	heartbeat = time.Second
-	silence   = 2 * heartbeat
+	// lasting is how long a consumer must have lasted for it to have worked.
+	lasting = 3 * time.Second
 
 	// leastWait and mostRetryWait bound the wait between two attempts.
 	leastWait     = 50 * time.Millisecond
@@ -42,9 +40,6 @@ var (
 
 	// errSequence: a message that was delivered did not arrive.
 	errSequence = errors.New("a message from the consumer was lost on the way")
-
-	// errStalled: the stream holds a message for us that does not come.
-	errStalled = errors.New("the consumer does not deliver a message that the stream has")
 )
 
 // read yields the messages of a partition from the fence's position on. It ends
@@ -117,9 +112,10 @@ type reader struct {
 
 	pull      *pull
 	opened    time.Time
-	heard     time.Time // from the consumer, or when it was asked
+	moved     time.Time // at is what it is since then
 	delivered uint64    // the consumer's count of the message that came last
-	missing   uint64    // what the last look found in the stream, and nobody delivered
+	owed      owed
+	stalls    int // consumers that did not deliver what is owed
 	lastSkip  time.Time
 	pause     time.Duration // until it skips again
 	begins    uint64        // where the stream began when it was looked at last
@@ -138,7 +134,7 @@ func (r *reader) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // whatever it was, nobody reads any more
 		}
-		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > 3*heartbeat
+		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > lasting
 		if worked || failing.IsZero() {
 			failing = time.Now()
 			wait.Reset()
@@ -264,8 +260,8 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 	if err := r.pull.request(messages, bytes); err != nil {
 		return err
 	}
-	r.heard = time.Now()
-	r.alarm.Reset(min(silence, time.Until(r.lastSkip.Add(r.pause))))
+	r.owed.first = 0 // it has not been asked for until now
+	r.alarm.Reset(r.due())
 	for !r.pull.ended {
 		select {
 		case <-ctx.Done():
@@ -286,21 +282,40 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 				return err
 			}
 		case <-r.alarm.C:
-			if time.Since(r.heard) >= silence && len(r.pull.arrived) == 0 {
-				return denied(r.pull.conn, r.pull.requests, jetstream.ErrNoHeartbeat)
-			}
-			if err := r.skipIfDue(ctx, true); err != nil {
+			if err := r.wake(ctx); err != nil {
 				return err
 			}
-			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.lastSkip.Add(r.pause))))
+			r.alarm.Reset(r.due())
 		}
 	}
 	return r.pull.err
 }
 
+// due is when a reader that waits for messages has something to do.
+func (r *reader) due() time.Duration {
+	at := r.lastSkip.Add(r.pause)
+	for _, t := range []time.Time{r.pull.ends.Add(ending), r.owed.due(r.patience())} {
+		if t.Before(at) {
+			at = t
+		}
+	}
+	return time.Until(at)
+}
+
+// wake does what is due while a request is under way.
+func (r *reader) wake(ctx context.Context) error {
+	if r.pull.silent() {
+		return denied(r.pull.conn, r.pull.requests, errSilent)
+	}
+	if err := r.lookForOwed(ctx); err != nil {
+		return err
+	}
+	return r.skipIfDue(ctx, true)
+}
+
 // skipIfDue skips if that is due.
 func (r *reader) skipIfDue(ctx context.Context, idle bool) error {
-	if time.Since(r.lastSkip) < r.pause {
+	if time.Since(r.lastSkip) < r.pause || r.isAtEnd(ctx) {
 		return nil
 	}
 	return r.skip(ctx, idle)
@@ -311,7 +326,9 @@ func (r *reader) put(s slice) {
 		return
 	}
 	r.at, r.print, r.since = uint64(s.Next), s.Mark, s.Messages[len(s.Messages)-1].Time
-	r.fresh, r.missing, r.lastSkip = false, 0, time.Now()
+	now := time.Now()
+	r.fresh, r.moved, r.lastSkip = false, now, now
+	r.owed, r.stalls = owed{looked: now, asked: r.owed.asked}, 0
 	r.feed.put(s)
 }
 
@@ -320,7 +337,6 @@ func (r *reader) put(s slice) {
 // consumer's server did.
 func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 	s := sliceOf(min(len(r.pull.arrived)+1, mostSlice))
-	r.heard = time.Now()
 	for m != nil {
 		if meta := r.pull.delivery(m); meta != nil {
 			if meta.Sequence.Consumer != r.delivered+1 {

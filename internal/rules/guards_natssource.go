@@ -150,6 +150,24 @@ var guardsOfNATS = []guard{
 	{"R10", "a partition settles over a message of its own", []edit{
 		{nats + "/skip.go", "if ours > 0 && ours <= end {", "if false {"},
 	}, nats, "TestAConsumerThatDoesNotDeliverIsReplaced"},
+	{"R10", "a consumer that does not deliver is waited for", []edit{
+		{nats + "/owed.go", "\tr.stalls++\n\treturn errStalled\n", "\treturn nil\n"},
+	}, nats, "TestAConsumerThatDoesNotDeliverIsReplaced"},
+	{"blame", "nobody looks whether a consumer owes a message before it is time to skip", []edit{
+		{nats + "/read.go", "if err := r.lookForOwed(ctx); err != nil {", "if err := ctx.Err(); err != nil {"},
+	}, nats, "TestAMessageThatAConsumerOwesIsNoticedWithinSeconds"},
+	{"blame", "a request that went with its connection is waited for", []edit{
+		{nats + "/owed.go", "case r.pull.forgotten():", "case false:"},
+	}, nats, "TestARequestThatWentWithItsConnectionIsMadeAgain"},
+	{"blame", "readers of a quiet stream ask every second", []edit{
+		{nats + "/pull.go", "if !p.heard {", "if true {"},
+	}, nats, "TestReadersOfAQuietStreamAskForNextToNothing"},
+	{"blame", "readers of a quiet stream skip all the same", []edit{
+		{nats + "/read.go", "< r.pause || r.isAtEnd(ctx) {", "< r.pause {"},
+	}, nats, "TestReadersOfAQuietStreamAskForNextToNothing"},
+	{"R10", "a stream that was rewritten up to where a reader is is taken for a quiet one", []edit{
+		{nats + "/skip.go", "|| r.print >= 0 && fingerprint(s.LastTime) != r.print {", "{"},
+	}, nats, "TestAStreamThatWasRewrittenUpToAReaderIsTruncated"},
 	{"R10", "a quiet partition of a stream stays behind its beginning", []edit{
 		{nats + "/skip.go", "\tr.pass(end, last)\n", "\t_, _ = end, last\n"},
 	}, nats, "TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning"},
