@@ -275,9 +275,7 @@ func (s *Source) decline(sl *slot) {
 
 // run calls own. It reports whether own gave the partition up by itself.
 func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
-	lost, cancel := t.UntilLost(t.s.base)
-	defer cancel()
-	defer context.AfterFunc(lost, t.abandon)()
+	defer t.OnceLost(t.abandon)()
 	t.Run(func(ctx context.Context) {
 		if t.err() == nil {
 			own(ctx, t)

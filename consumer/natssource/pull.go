@@ -64,7 +64,10 @@ const (
 
 	// fewMessages are asked for where the last request has brought none: what waits for
 	// many takes up 8 KiB.
-	fewMessages = 64
+	fewMessages = 32
+
+	// remarks is room for what the server says about requests, where the messages arrive.
+	remarks = 32
 )
 
 func newPull(js jetstream.JetStream, stream, consumer string) (*pull, error) {
@@ -81,7 +84,7 @@ func (p *pull) subscribe(messages int) error {
 	if p.sub != nil {
 		p.close()
 	}
-	p.inbox, p.arrived = p.conn.NewInbox()+".", make(chan *nats.Msg, messages+64)
+	p.inbox, p.arrived = p.conn.NewInbox()+".", make(chan *nats.Msg, messages+remarks)
 	var err error
 	p.sub, err = p.conn.ChanSubscribe(p.inbox+"*", p.arrived)
 	return err
@@ -90,7 +93,7 @@ func (p *pull) subscribe(messages int) error {
 func (p *pull) close() { _ = p.sub.Unsubscribe() } // the connection may be closed
 
 // room is for how many messages a request may ask.
-func (p *pull) room() int { return cap(p.arrived) - 64 }
+func (p *pull) room() int { return cap(p.arrived) - remarks }
 
 // request asks for messages; for any number of bytes if that is zero.
 func (p *pull) request(messages, bytes int) error {

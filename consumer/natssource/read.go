@@ -44,45 +44,57 @@ var (
 
 // read yields the messages of a partition from the fence's position on. It ends
 // without an error when ctx ends.
-func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition, from *epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	return func(yield func(consumer.Batch, error) bool) {
 		if from.Next < 0 {
 			yield(consumer.Batch{}, fmt.Errorf("natssource: read %s at offset %d: %w", p, from.Next, errBadPosition))
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		f := newFeed(l.budget)
-		defer f.close()
-		r := &reader{
-			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
-			at: max(uint64(from.Next), 1), print: from.Mark, fresh: !from.Applied, lastSkip: time.Now(),
-			pause: l.skipPause(), alarm: time.NewTimer(0),
-		}
-		defer r.alarm.Stop()
+		r := l.newReader(in, p, from)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			f.fail(r.run(ctx))
+			r.feed.fail(r.run(ctx))
 		}()
-		defer func() { cancel(); <-ended }()
-		for {
-			batch, err := f.take()
-			switch {
-			case ctx.Err() != nil:
+		defer func() {
+			cancel()
+			<-ended
+			r.alarm.Stop()
+			r.feed.close()
+		}()
+		r.handOn(ctx, yield)
+	}
+}
+
+// newReader returns a reader at a fence's position. It is made here, and handOn is a function of its
+// own, as a partition that is idle keeps the stack it waits on.
+func (l *streamLog) newReader(in incarnation, p epoch.Partition, from *epoch.Fence) *reader {
+	return &reader{
+		l: l, in: in, p: p, fence: *from, filter: l.filters[p.Number], feed: newFeed(l.budget),
+		at: max(uint64(from.Next), 1), print: from.Mark, fresh: !from.Applied, lastSkip: time.Now(),
+		pause: l.skipPause(), alarm: time.NewTimer(0),
+	}
+}
+
+// handOn yields what is in the feed until ctx ends, or something must be said.
+func (r *reader) handOn(ctx context.Context, yield func(consumer.Batch, error) bool) {
+	for {
+		batch, err := r.feed.take()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case batch != nil:
+			if !yield(*batch, nil) {
 				return
-			case batch != nil:
-				if !yield(*batch, nil) {
-					return
-				}
-			case err != nil:
-				yield(consumer.Batch{}, err)
-				return
-			default:
-				select {
-				case <-f.ready:
-				case <-ctx.Done():
-				}
+			}
+		case err != nil:
+			yield(consumer.Batch{}, err)
+			return
+		default:
+			select {
+			case <-r.feed.ready:
+			case <-ctx.Done():
 			}
 		}
 	}
@@ -267,18 +279,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-r.pull.arrived:
-			s, err := r.slice(m, window)
-			if err != nil {
-				return err
-			}
-			good, err := r.verify(ctx, s.Messages)
-			first := 0
-			if r.fresh { // the stream may begin in the middle of them
-				first = sort.Search(good, func(i int) bool { return uint64(s.Messages[i].Offset) >= r.at })
-			}
-			s.keep(first, good)
-			r.put(s)
-			if err != nil {
+			if err := r.arrived(ctx, m, window); err != nil {
 				return err
 			}
 		case <-r.alarm.C:
@@ -289,6 +290,22 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 		}
 	}
 	return r.pull.err
+}
+
+// arrived puts what has arrived into the feed, beginning with m.
+func (r *reader) arrived(ctx context.Context, m *nats.Msg, window int) error {
+	s, err := r.slice(m, window)
+	if err != nil {
+		return err
+	}
+	good, err := r.verify(ctx, s.Messages)
+	first := 0
+	if r.fresh { // the stream may begin in the middle of them
+		first = sort.Search(good, func(i int) bool { return uint64(s.Messages[i].Offset) >= r.at })
+	}
+	s.keep(first, good)
+	r.put(s)
+	return err
 }
 
 // due is when a reader that waits for messages has something to do.

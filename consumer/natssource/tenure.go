@@ -63,16 +63,23 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 // Read implements [consumer.Tenure].
 func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	return t.State.Read(ctx, func(ctx context.Context, yield func(consumer.Batch) bool) error {
-		if err := from.Check(t.origin); err != nil {
-			return fmt.Errorf("natssource: read: %w", err)
+		if err := t.fits(&from); err != nil {
+			return err
 		}
-		for batch, err := range t.log.read(ctx, t.incarnation, t.origin.Partition, from) {
+		for batch, err := range t.log.read(ctx, t.incarnation, t.origin.Partition, &from) {
 			if err != nil || !yield(batch) {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+func (t *tenure) fits(from *epoch.Fence) error {
+	if err := from.Check(t.origin); err != nil {
+		return fmt.Errorf("natssource: read: %w", err)
+	}
+	return nil
 }
 
 // drain revokes the partition. A drain that takes longer than the term costs the

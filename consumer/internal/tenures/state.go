@@ -125,6 +125,9 @@ func (s *State) Lost() error {
 // WhenLost is closed when the tenure is lost.
 func (s *State) WhenLost() <-chan struct{} { return s.held.Done() }
 
+// OnceLost calls f on a goroutine of its own when the tenure is lost, unless stop was called before.
+func (s *State) OnceLost(f func()) (stop func() bool) { return context.AfterFunc(s.held, f) }
+
 // Over is closed when own has returned, or will not be called.
 func (s *State) Over() <-chan struct{} { return s.over }
 
