@@ -85,6 +85,28 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 	return nil
 }
 
+// life is what changes when a bucket may have become another one: it was deleted and created again, or
+// restored, or its server was.
+type life struct {
+	created    int64  // by the server's clock, in nanoseconds
+	reconnects uint64 // of our connection
+}
+
+// life is that of the bucket now.
+func (b *bucket) life(ctx context.Context) (life, error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	over := b.js.Conn().Stats().Reconnects
+	st, err := b.js.Stream(ctx, b.stream)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return life{}, jetstream.ErrBucketNotFound
+	case err != nil:
+		return life{}, denied(b.js.Conn(), apiPrefix(b.js)+"STREAM.INFO."+b.stream, err)
+	}
+	return life{st.CachedInfo().Created.UnixNano(), over}, nil
+}
+
 // checkBucket refuses a bucket that would lose leases, or keep them too long.
 func checkBucket(c jetstream.StreamConfig, ttl time.Duration) error {
 	edit := func(flags string) string { return "nats stream edit " + c.Name + " " + flags }

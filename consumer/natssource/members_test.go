@@ -2,6 +2,8 @@ package natssource
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +30,7 @@ func (r *groupRig) registration(id string) entry {
 // the holder is registered.
 func TestALeaseIsNotTakenBecauseAViewLacksItsRegistration(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 4, time.Minute)
+	r := newGroupRig(t, 4, 20*time.Second)
 	a, b := r.start("a"), r.start("b")
 	r.shared([]*testMember{a, b}, 2, 2)
 	grants, id := r.granted(), a.source.current().id
@@ -242,4 +244,77 @@ func TestABucketThatIsRestoredLocksNobodyOut(t *testing.T) {
 	for n := range int32(2) {
 		b.granted(n).confirm(t, 1)
 	}
+}
+
+// Its members have no reason to believe that their watches show another bucket.
+func TestABucketThatIsRestoredUnderItsMembersIsReadAnew(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 10*time.Second)
+	a := r.start("a")
+	r.shared([]*testMember{a}, 2)
+	conn := r.js.Conn()
+	saved, err := natstest.TakeBackup(inTime(t), conn, "KV_leases")
+	must(t, err)
+	b := r.start("b")
+	r.shared([]*testMember{a, b}, 1, 1)
+	must(t, r.js.DeleteKeyValue(inTime(t), "leases"))
+	must(t, saved.Restore(inTime(t), conn)) // in which both are a's, and b is not registered
+	began := time.Now()
+	first := b.holding()
+	eventually(t, "b has a lease of the bucket as it is", func() bool {
+		for _, g := range b.holding() {
+			if _, err := g.Confirm(inASecond(t), g.fence(1)); err == nil && !slices.Contains(first, g) {
+				return true
+			}
+		}
+		return false
+	})
+	if took := time.Since(began); took > 2*r.ttl {
+		t.Errorf("it took %v, with a TTL of %v", took, r.ttl)
+	}
+}
+
+func TestAFullBucketHasRoomForARegistrationThatHasMoreToTell(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 3, 2*time.Second)
+	a := r.start("a")
+	r.shared([]*testMember{a}, 3)
+	r.limit(func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
+	r.fill()
+	id, given := a.source.current().id, a.granted(0)
+	close(given.give) // declined, which the registration is to say
+	eventually(t, "the partition is given up", given.isOver)
+	for range 2 {
+		before := r.registration(id).rev
+		eventually(t, "the registration is renewed", func() bool { return r.registration(id).rev > before })
+	}
+	for n := range int32(2) {
+		a.granted(n+1).confirm(t, 1)
+	}
+	if now := a.source.current().id; now != id {
+		t.Errorf("it is registered as %s, was %s", now, id)
+	}
+}
+
+// The leader of before may answer, which has not heard of the registration.
+func TestARegistrationThatAServerLacksIsNotGone(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, time.Minute)
+	a, b := r.start("a"), r.start("b")
+	r.shared([]*testMember{a, b}, 1, 1)
+	id := a.source.current().id
+	stale := answering(t, r.server, func(asked string, _ map[string]any) map[string]any {
+		if !strings.HasPrefix(asked, "STREAM.MSG.GET.") {
+			return nil
+		}
+		return map[string]any{"error": map[string]any{"code": 404, "err_code": 10037, "description": "no message found"}}
+	})
+	o := r.options()
+	o.JetStream = stale
+	s, err := New(o)
+	must(t, err)
+	if gone, err := s.isGone(inTime(t), id); gone || err != nil {
+		t.Errorf("isGone = %v, %v; it is registered", gone, err)
+	}
+	a.holding()[0].confirm(t, 1)
 }

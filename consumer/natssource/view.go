@@ -123,8 +123,8 @@ func notify(c chan<- struct{}) {
 const fullReads = 4
 
 // run follows the bucket until ctx ends. A watcher does not say that the bucket was deleted and created
-// again, or restored from a backup: the next renewal of our registration finds that, and has everything
-// read anew, which is done now and then in any case.
+// again, or restored from a backup: it goes on with whatever is there. So once a TTL the bucket is looked at,
+// and everything is read anew if it is another one; now and then in any case.
 func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 	for ctx.Err() == nil {
 		err := v.follow(ctx)
@@ -143,11 +143,17 @@ func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 // follow reads everything, and then what changes, until the next full read is
 // due.
 func (v *view) follow(ctx context.Context) error {
+	before, err := v.bucket.life(ctx)
+	if err != nil {
+		return err
+	}
 	w, err := v.read(ctx)
 	if err != nil {
 		return err
 	}
 	defer w.stop()
+	look := time.NewTicker(jitter(v.bucket.ttl))
+	defer look.Stop()
 	due := time.NewTimer(jitter(fullReads * v.bucket.ttl))
 	defer due.Stop()
 	for {
@@ -159,6 +165,10 @@ func (v *view) follow(ctx context.Context) error {
 			if e != nil {
 				v.apply(e)
 			}
+		case <-look.C:
+			if now, err := v.bucket.life(ctx); err == nil && now != before || errors.Is(err, jetstream.ErrBucketNotFound) {
+				return err
+			} // else the next one may be answered
 		case <-due.C:
 			return nil
 		case <-v.again:
