@@ -88,7 +88,7 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 // life is what changes when a bucket may have become another one: it was deleted and created again, or
 // restored, or its server was.
 type life struct {
-	created    int64  // by the server's clock, in nanoseconds
+	incarnation
 	reconnects uint64 // of our connection
 }
 
@@ -104,7 +104,7 @@ func (b *bucket) life(ctx context.Context) (life, error) {
 	case err != nil:
 		return life{}, denied(b.js.Conn(), apiPrefix(b.js)+"STREAM.INFO."+b.stream, err)
 	}
-	return life{st.CachedInfo().Created.UnixNano(), over}, nil
+	return life{incarnationOf(st.CachedInfo()), over}, nil
 }
 
 // checkBucket refuses a bucket that would lose leases, or keep them too long.

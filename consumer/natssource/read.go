@@ -138,7 +138,7 @@ type reader struct {
 // run reads until ctx ends, or something must be said.
 func (r *reader) run(ctx context.Context) error {
 	var failing time.Time // since when nothing has worked
-	wait := backoff.New(leastWait, mostRetryWait)
+	var wait *backoff.Backoff
 	for {
 		at := r.at
 		r.opened = time.Time{}
@@ -148,8 +148,7 @@ func (r *reader) run(ctx context.Context) error {
 		}
 		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > lasting
 		if worked || failing.IsZero() {
-			failing = time.Now()
-			wait.Reset()
+			failing, wait = time.Now(), backoff.New(leastWait, mostRetryWait)
 		}
 		quiet := time.Since(failing)
 		if final(err) || quiet > longSilence || quiet > absence && errors.Is(err, jetstream.ErrStreamNotFound) {
