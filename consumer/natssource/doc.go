@@ -66,8 +66,8 @@
 // Where the answer to a write is lost, or the revision is not what it should be, the
 // leader is asked what the key holds. A value with our own nonce is
 // ours, and its revision is gone on from; anything else means that the key is
-// lost. A lost connection alone does not. One lost answer to a renewal leaves time for others: each is waited for
-// for a sixth of LeaseTTL.
+// lost. A lost connection alone does not. One lost answer to a renewal leaves time for others: none is awaited
+// for longer than a sixth of LeaseTTL, or half a second.
 //
 // Whatever the connection does, all tenures of a member end when no renewal was acknowledged
 // for nine tenths of LeaseTTL, which is their Term: counted on this process's monotonic clock,

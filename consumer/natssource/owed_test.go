@@ -84,7 +84,8 @@ func TestReadersOfAQuietStreamAskForNextToNothing(t *testing.T) {
 	most := uint64(15)
 	poll(t, fmt.Sprintf("no more than %d requests are sent in %v", most, quiet), func() bool {
 		before := js.Conn().Stats().OutMsgs
-		time.Sleep(quiet)
+		timer := time.NewTimer(quiet)
+		<-timer.C
 		sent := js.Conn().Stats().OutMsgs - before
 		t.Logf("three readers have sent %d requests", sent)
 		return sent <= most

@@ -195,7 +195,7 @@ var guardsOfNATS = []guard{
 	{"blame", "readers of a quiet stream skip all the same", []edit{
 		{nats + "/read.go", "< r.pause || r.isAtEnd(ctx) {", "< r.pause {"},
 	}, nats, "TestReadersOfAQuietStreamAskForNextToNothing"},
-	{"R10", "a stream that was rewritten up to where a reader is is taken for a quiet one", []edit{
+	{"R10", "a stream that was rewritten up to its reader is taken for a quiet one", []edit{
 		{nats + "/skip.go", "|| r.print >= 0 && fingerprint(s.LastTime) != r.print {", "{"},
 	}, nats, "TestAStreamThatWasRewrittenUpToAReaderIsTruncated"},
 	{"R10", "a quiet partition of a stream stays behind its beginning", []edit{
