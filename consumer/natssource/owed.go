@@ -84,12 +84,12 @@ func (r *reader) lookForOwed(ctx context.Context) error {
 }
 
 // suspect notes that the stream holds a message for us, and says so if it had the time to
-// arrive.
+// arrive. To ask may have taken longer than that, if the message is a large one.
 func (r *reader) suspect(ours uint64) error {
 	if r.owed.first != ours {
 		r.owed.first, r.owed.noticed = ours, time.Now()
 	}
-	if time.Since(r.owed.noticed) < r.patience() {
+	if time.Since(r.owed.noticed) < r.patience() || r.pull.hasMore() {
 		return nil
 	}
 	r.stalls++

@@ -1,10 +1,13 @@
 package natssource
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/internal/natstest"
@@ -104,5 +107,20 @@ func TestAStreamThatWasRewrittenUpToAReaderIsTruncated(t *testing.T) {
 	wantMisfit(t, r.reader(0, end+1, right^1).skipIfDue(r.ctx, true), consumer.ErrTruncated, end+1, end)
 	if !r.reader(0, end+1, right).isAtEnd(r.ctx) {
 		t.Error("the reader is not at the stream's end")
+	}
+}
+
+// It takes long to ask for a large message, and it has come meanwhile.
+func TestAMessageThatHasArrivedIsNotOwed(t *testing.T) {
+	t.Parallel()
+	r := newLogRig(t, natstest.Start(t).JetStream(t))
+	rd := r.reader(0, 1, -1)
+	rd.pull = &pull{arrived: make(chan *nats.Msg, 1)}
+	rd.owed = owed{first: 1, noticed: time.Now().Add(-time.Hour)}
+	rd.pull.arrived <- &nats.Msg{}
+	must(t, rd.suspect(1))
+	<-rd.pull.arrived
+	if err := rd.suspect(1); !errors.Is(err, errStalled) {
+		t.Errorf("suspect = %v, want errStalled", err)
 	}
 }

@@ -123,7 +123,10 @@ func (p *pull) request(messages, bytes int) error {
 }
 
 // silent reports whether the request under way should have ended.
-func (p *pull) silent() bool { return time.Since(p.ends) >= ending && len(p.arrived) == 0 }
+func (p *pull) silent() bool { return time.Since(p.ends) >= ending && !p.hasMore() }
+
+// hasMore reports whether something has arrived that nobody has looked at.
+func (p *pull) hasMore() bool { return p != nil && len(p.arrived) > 0 }
 
 // forgotten reports whether the server may have forgotten the request under way.
 func (p *pull) forgotten() bool { return p.conn.Stats().Reconnects != p.over }

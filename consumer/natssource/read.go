@@ -320,6 +320,9 @@ func (r *reader) due() time.Duration {
 
 // wake does what is due while a request is under way.
 func (r *reader) wake(ctx context.Context) error {
+	if r.pull.hasMore() {
+		return nil // that comes first
+	}
 	if r.pull.silent() {
 		return denied(r.pull.conn, r.pull.requests, errSilent)
 	}

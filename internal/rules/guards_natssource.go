@@ -186,6 +186,9 @@ var guardsOfNATS = []guard{
 	{"blame", "nobody looks whether a consumer owes a message before it is time to skip", []edit{
 		{nats + "/read.go", "if err := r.lookForOwed(ctx); err != nil {", "if err := ctx.Err(); err != nil {"},
 	}, nats, "TestAMessageThatAConsumerOwesIsNoticedWithinSeconds"},
+	{"blame", "a consumer is replaced whose message has arrived", []edit{
+		{nats + "/owed.go", "< r.patience() || r.pull.hasMore() {", "< r.patience() {"},
+	}, nats, "TestAMessageThatHasArrivedIsNotOwed"},
 	{"blame", "a request that went with its connection is waited for", []edit{
 		{nats + "/owed.go", "case r.pull.forgotten():", "case false:"},
 	}, nats, "TestARequestThatWentWithItsConnectionIsMadeAgain"},
