@@ -41,6 +41,11 @@ type outcome struct {
 	Bytes    float64       // allocated for each message
 
 	P50, P99 time.Duration // from when a message was produced until it was applied, at a rate
+
+	// Of a process that has nothing to do.
+	Traffic    float64 // messages a second in and out
+	Goroutines float64 // of a partition
+	KiB        float64 // of a partition, on the heap and in stacks
 }
 
 // variants do jobs, by their names.

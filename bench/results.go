@@ -105,8 +105,11 @@ func (rs results) write(file string) error {
 
 // Text is a value for people.
 func (m measure) Text(value float64) string {
-	if m.late() {
+	switch m {
+	case p50, p99:
 		return fmt.Sprintf("%s %.1f ms", m, value/1e6)
+	case traffic, goroutines, memory:
+		return fmt.Sprintf("%.1f %s", value, m)
 	}
 	digits := fmt.Sprintf("%.0f", value)
 	for i := len(digits) - 3; i > 0; i -= 3 {

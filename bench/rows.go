@@ -35,10 +35,19 @@ const (
 	p99        measure = "p99"
 	partitions measure = "partitions a second"
 	work       measure = "CPU" // messages a second of processors' time, PostgreSQL's with it
+	traffic    measure = "messages a second in and out"
+	goroutines measure = "goroutines of a partition"
+	memory     measure = "KiB of a partition"
 )
 
 // late says whether more of it is worse.
-func (m measure) late() bool { return m == p50 || m == p99 }
+func (m measure) late() bool {
+	switch m {
+	case p50, p99, traffic, goroutines, memory:
+		return true
+	}
+	return false
+}
 
 func (m measure) of(o outcome) float64 {
 	switch m {
@@ -48,6 +57,12 @@ func (m measure) of(o outcome) float64 {
 		return float64(o.P99)
 	case work:
 		return float64(o.Timed) / o.CPU.Seconds()
+	case traffic:
+		return o.Traffic
+	case goroutines:
+		return o.Goroutines
+	case memory:
+		return o.KiB
 	default:
 		return float64(o.Timed) / o.Took.Seconds()
 	}
@@ -154,6 +169,13 @@ func rows() []row {
 			name: "nats/partitions=8", what: "JetStream to PostgreSQL, 8 partitions, default options", source: "nats",
 			job: job{Partitions: 8, Messages: 400_000}, effects: true,
 			figures: []figure{{"nats/run-batches", "nats/source", 0.75, throughput}, {"nats/run-batches", "nats/set", 0, throughput}},
+		},
+		row{
+			name: "nats/idle", what: "512 partitions of a stream to which nobody writes, one process", source: "nats",
+			job: job{Partitions: 512, Messages: 512},
+			figures: []figure{
+				{"nats/idle-run", "nats/idle-pull", 0, traffic}, {"nats/idle-run", "nats/idle-pull", 0, goroutines}, {"nats/idle-run", "nats/idle-pull", 0, memory},
+			},
 		},
 	)
 	for _, rate := range []int{2000, 8000} {

@@ -51,13 +51,8 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		r.stop(&fatalError{err})
 		return
 	}
-	p := t.Origin().Partition
-	o := &ownership[TX]{
-		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1),
-		halts:   backoff.New(r.HaltMin, r.HaltMax),
-		retries: backoff.New(r.RetryMin, r.RetryMax),
-	}
-	o.pending = newPending(ctx, o)
+	o := r.newOwnership(ctx, t, timeout)
+	p := o.partition
 	r.Observe(Granted{Partition: p})
 	defer r.unpin(o.loop)
 	defer r.troubles.left(p)
@@ -88,6 +83,17 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	}
 	o.dropClaim()
 	o.drained()
+}
+
+func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Duration) *ownership[TX] {
+	p := t.Origin().Partition
+	o := &ownership[TX]{
+		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1),
+		halts:   backoff.New(r.HaltMin, r.HaltMax),
+		retries: backoff.New(r.RetryMin, r.RetryMax),
+	}
+	o.pending = newPending(ctx, o)
+	return o
 }
 
 // running reports whether the tenure may still make claims.

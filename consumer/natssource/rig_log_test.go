@@ -117,7 +117,7 @@ func (r *logRig) readSlowly(from epoch.Fence, hold chan struct{}) *reading {
 	in := r.log.incarnation()
 	go func() {
 		defer close(g.ended)
-		for b, err := range r.log.read(ctx, in, from.Partition, from) {
+		for b, err := range r.log.read(ctx, in, from.Partition, &from) {
 			g.mu.Lock()
 			g.ms, g.ends, g.err = append(g.ms, b.Messages...), append(g.ends, epoch.Position{Offset: b.Next, Mark: b.Mark}), err
 			g.mu.Unlock()
