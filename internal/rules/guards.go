@@ -443,7 +443,7 @@ var guardsOfTheRest = []guard{
 		{kafka + "/lease.go", "return l.session * 9 / 10", "return l.session * 12 / 10"},
 	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
 	{"R13", "a drain may overrun", []edit{
-		{tenures, "s.Lose(ErrDrainOverrun)", "_ = ErrDrainOverrun"},
+		{tenures, "s.Lose(consumer.ErrDrainOverrun)", "_ = consumer.ErrDrainOverrun"},
 	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
 
 	{"blame", "a failure among other partitions' messages counts", []edit{
