@@ -285,7 +285,7 @@ func (r *relay[TX]) committed(t *settlement) {
 	r.again = max(0, r.again-len(t.settle))
 	for _, l := range t.settle {
 		if !t.gone[l] {
-			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status})
+			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status, Took: l.took})
 		}
 		r.continueWith(l, t.next[l])
 	}
