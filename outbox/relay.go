@@ -62,6 +62,8 @@ type relay[TX any] struct {
 	ask     []target // which have stopped, and of which the sink has not been asked yet
 
 	resume time.Time // not before, after the database has failed
+
+	backlog backlog
 }
 
 // Relay sends the entries of one partition under one claim, until the claim
