@@ -101,16 +101,13 @@ func (a Act) Check() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("epoch: %s %s: %w: "+format, append([]any{a.Kind, a.Partition, ErrAct}, args...)...)
 	}
+	if err := CheckWho(a.By, a.Reason, a.TraceID); err != nil {
+		return fmt.Errorf("epoch: %s %s: %w", a.Kind, a.Partition, err)
+	}
 	rebases := a.Log != "" || a.Source != ""
 	switch {
 	case a.Seen.Partition != a.Partition:
 		return wrong("after a look at the fence of %s", a.Seen.Partition)
-	case !line(a.By):
-		return wrong("by %q; say who does it, in one line of at most %d bytes", a.By, maxLine)
-	case !line(a.Reason):
-		return wrong("reason %q; say why, in one line of at most %d bytes", a.Reason, maxLine)
-	case a.TraceID != "" && !line(a.TraceID):
-		return wrong("trace id %q", a.TraceID)
 	case a.Claim == (ClaimID{}):
 		return wrong("it has no claim id; make it with NewAct")
 	case a.To != nil && a.To.Offset < 0:
@@ -143,6 +140,21 @@ func (a Act) Check() error {
 		return wrong("no such act")
 	}
 	return nil
+}
+
+// CheckWho returns an error that matches [ErrAct] unless it says who acts, and why, as
+// [Act] wants it.
+func CheckWho(by, reason, traceID string) error {
+	switch {
+	case !line(by):
+		return fmt.Errorf("%w: by %q; say who does it, in one line of at most %d bytes", ErrAct, by, maxLine)
+	case !line(reason):
+		return fmt.Errorf("%w: reason %q; say why, in one line of at most %d bytes", ErrAct, reason, maxLine)
+	case traceID != "" && !line(traceID):
+		return fmt.Errorf("%w: trace id %q", ErrAct, traceID)
+	default:
+		return nil
+	}
 }
 
 // maxLine bounds what people write, in bytes.

@@ -3,6 +3,8 @@ package operate
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -84,6 +86,13 @@ type HistoryQuery struct {
 	Limit     int // zero: DefaultLimit
 }
 
+// Selects reports whether q, without its limit, selects d.
+func (q HistoryQuery) Selects(d epoch.Decision) bool {
+	return (q.Partition == nil || *q.Partition == d.Partition) && (q.Claim == (epoch.ClaimID{}) || q.Claim == d.Claim) &&
+		(len(q.Kinds) == 0 || slices.Contains(q.Kinds, d.Kind)) && (q.Before == 0 || d.ID < q.Before) &&
+		(q.Until.IsZero() || !d.At.After(q.Until))
+}
+
 // DeadLetter is a message that was put aside.
 type DeadLetter struct {
 	ID      int64
@@ -113,6 +122,13 @@ type DeadLetterQuery struct {
 	Limit     int    // zero: DefaultLimit
 }
 
+// Selects reports whether q, without its limit, selects l.
+func (q DeadLetterQuery) Selects(l DeadLetter) bool {
+	p := l.Message.Partition
+	return l.ID > q.After && (q.Group == "" || q.Group == p.Group) && (q.Topic == "" || q.Topic == p.Topic) &&
+		(q.Number == nil || *q.Number == p.Number) && (l.Requested || !q.Requested)
+}
+
 // DeadLetterKind is what a person does with a dead letter.
 type DeadLetterKind string
 
@@ -139,6 +155,52 @@ type DeadLetterAct struct {
 
 	// By is who does it, and Reason why, as in [epoch.Act].
 	By, Reason, TraceID string
+}
+
+// Check returns an error that matches [epoch.ErrAct] if no dead letter could take the act.
+func (a DeadLetterAct) Check() error {
+	switch a.Kind {
+	case Replay, Withdraw, Discard:
+	default:
+		return fmt.Errorf("%w: %q; want %s, %s or %s", epoch.ErrAct, a.Kind, Replay, Withdraw, Discard)
+	}
+	return epoch.CheckWho(a.By, a.Reason, a.TraceID)
+}
+
+// Done returns l, which is there now, as it is once a person has done a; a discarded one
+// stays as it was. The time of a request is the sink's to set.
+func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
+	switch {
+	case l.ID != a.Seen.ID || l.Request != a.Seen.Request || l.Requested != a.Seen.Requested:
+		return l, ErrDeadLetterChanged
+	case a.Kind == Replay && l.Requested:
+		return l, fmt.Errorf("%w: its replay is requested already, by %s", epoch.ErrNothingToDo, l.RequestedBy)
+	case a.Kind == Withdraw && !l.Requested:
+		return l, fmt.Errorf("%w: its replay is not requested", epoch.ErrNothingToDo)
+	case a.Kind == Replay:
+		l.Request, l.Requested, l.RequestedBy = l.Request+1, true, a.By
+	case a.Kind == Withdraw:
+		l.Requested = false
+	}
+	return l, nil
+}
+
+// Decided is the entry of the decision log for a, of l. f is the fence of its partition,
+// as far as there is one.
+func (a DeadLetterAct) Decided(l DeadLetter, f epoch.Fence) epoch.Decision {
+	kind := epoch.DecidedDiscard
+	switch a.Kind {
+	case Replay:
+		kind = epoch.DecidedReplayRequest
+	case Withdraw:
+		kind = epoch.DecidedReplayWithdraw
+	case Discard:
+	}
+	return epoch.Decision{
+		Kind: kind, Partition: l.Message.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
+		From: l.Message.Offset, To: l.Message.Offset, By: a.By, TraceID: a.TraceID,
+		Reason: fmt.Sprintf("dead letter %d: %s", l.ID, a.Reason),
+	}
 }
 
 var (
