@@ -75,3 +75,14 @@ func (k DecisionKind) Swaps() bool {
 		return false
 	}
 }
+
+// Recorded reports whether it is for a consumer to record: see [Operable]. The others are
+// written by whatever decides them.
+func (k DecisionKind) Recorded() bool {
+	switch k {
+	case DecidedStale, DecidedHalt, DecidedLoss, DecidedInDoubt:
+		return true
+	default:
+		return false
+	}
+}

@@ -35,6 +35,9 @@ func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
 		for _, d := range ds {
+			if !d.Kind.Recorded() {
+				return fmt.Errorf("a consumer records no %s", d.Kind)
+			}
 			d.By = ""
 			s.db.state.decide(d)
 		}

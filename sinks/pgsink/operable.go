@@ -21,6 +21,9 @@ const maxReason = 2000
 
 // Record implements [epoch.Operable].
 func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
+	if len(ds) == 0 {
+		return nil
+	}
 	var (
 		kinds, groups, topics, claims, owners, reasons, traces []string
 		numbers                                                []int32

@@ -48,9 +48,7 @@ func (s *Sink) decide(ctx context.Context, tx execer, d epoch.Decision) error {
 func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
 	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
 		for _, d := range ds {
-			switch d.Kind {
-			case epoch.DecidedStale, epoch.DecidedHalt, epoch.DecidedLoss, epoch.DecidedInDoubt:
-			default:
+			if !d.Kind.Recorded() {
 				return fmt.Errorf("a consumer records no %s", d.Kind)
 			}
 			d.By = ""
