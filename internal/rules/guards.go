@@ -49,7 +49,7 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfNATS, guardsOfTheOutbox)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfNATS, guardsOfTheOutbox, guardsOfShards)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{
@@ -207,7 +207,7 @@ var guardsOfTheRest = []guard{
 		{idling, "\t\treturn c.next\n", "\t\treturn time.Now().Add(time.Hour)\n"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/within two terms, by a look now and then"},
 	{"R5", "a sink that says that its server may be another one is ignored", []edit{
-		{idling, "replaced: l.run.sink.Replaced(),", "replaced: nil,"},
+		{idling, "replaced: l.run.shards.ReplacedIn(l.shard),", "replaced: nil,"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/at once, if the sink notices"},
 	{"R5", "one fence that went back says nothing of the others", []edit{
 		{reports, "\to.run.lookAtAll()\n", ""},
