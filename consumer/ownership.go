@@ -23,7 +23,8 @@ type ownership[TX any] struct {
 
 	*pending[TX] // the fence, and what is to be applied: the loop's while it is consumed
 
-	claimValid bool // nothing is in doubt: if the fence carries our claim still, no new one is due
+	doubt      *doubt // what the next claim is made to find out
+	claimValid bool   // nothing is in doubt: if the fence carries our claim still, no new one is due
 	background *background[TX]
 
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
@@ -59,10 +60,13 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	}
 	o.pending = newPending(ctx, o)
 	r.Observe(Granted{Partition: p})
+	r.owns(o)
+	defer r.disowns(o)
 	defer r.unpin(o.loop)
 	defer r.troubles.left(p)
 	defer o.dropClaim()
 	for o.running(ctx) {
+		acted := r.acted.wait()
 		if err := r.endedTxOf(p); err != nil {
 			o.haltedForGood(err)
 			o.wait(ctx, forever)
@@ -80,7 +84,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		if !o.claimValid || o.broken() != nil {
 			o.dropClaim()
 		}
-		o.wait(o.whileClaimed(ctx), in)
+		o.waitOr(o.whileClaimed(ctx), in, acted) // a person may have done what it waits for
 	}
 	if ctx.Err() != nil {
 		o.lost(context.Cause(ctx))
@@ -125,6 +129,7 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	}
 	o.above = 0
 	o.unconfirmed = 0
+	o.decideDoubt(got)
 	o.adoptFence(got)
 	o.claim, o.endClaim = context.WithCancelCause(tenure)
 	o.startBackground()
@@ -193,7 +198,7 @@ func (o *ownership[TX]) applyAll() outcome {
 	defer cancel()
 	from := o.fence
 	o.loop.do(func() { o.loop.attach(o.pending) })
-	defer o.loop.do(func() { o.loop.detach(o.pending) })
+	defer o.detach()
 	for batch, err := range o.tenure.Read(reading, from) {
 		if err != nil {
 			return outcome{action: halt, err: err}
@@ -206,6 +211,13 @@ func (o *ownership[TX]) applyAll() outcome {
 		return outcome{action: leave}
 	}
 	return outcome{action: halt, err: errors.New("consumer: the source ended the read before the partition was revoked")}
+}
+
+// detach takes the fence back from the loop.
+func (o *ownership[TX]) detach() {
+	left := make(chan struct{})
+	o.loop.do(func() { o.loop.detach(o.pending, left) })
+	<-left
 }
 
 // apply offers a batch to the loop and waits for its outcome. When the partition
@@ -232,7 +244,10 @@ func (o *ownership[TX]) whileClaimed(ctx context.Context) context.Context {
 }
 
 // wait returns after d, or when the tenure is over.
-func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) {
+func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) { o.waitOr(ctx, d, nil) }
+
+// waitOr is wait, and returns also when until is closed.
+func (o *ownership[TX]) waitOr(ctx context.Context, d time.Duration, until <-chan struct{}) {
 	if d == 0 {
 		return // a due timer in a select also upsets the race detector in bubbles: golang/go#78156
 	}
@@ -244,6 +259,7 @@ func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) {
 	}
 	select {
 	case <-elapsed:
+	case <-until:
 	case <-o.tenure.Draining():
 	case <-ctx.Done():
 	}
