@@ -44,7 +44,7 @@ func visible(s string) string {
 		case r == utf8.RuneError && size == 1: // not UTF-8
 			fmt.Fprintf(&b, `\x%02x`, s[0])
 		case r == '\n':
-			b.WriteByte(' ')
+			b.WriteString("; ") // errors that were joined
 		case odd(r) && r != utf8.RuneError:
 			quoted := strconv.QuoteRuneToASCII(r)
 			b.WriteString(quoted[1 : len(quoted)-1])
