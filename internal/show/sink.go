@@ -18,6 +18,33 @@ type stagedSink[TX any] struct {
 	stage *Stage
 }
 
+// Unwrap has a consumer find what people can operate, and the decision log.
+func (s *stagedSink[TX]) Unwrap() epoch.Sink[TX] {
+	op, ok := epoch.As[epoch.Operable[TX]](s.Sink)
+	if !ok {
+		return s.Sink
+	}
+	return &stagedOperable[TX]{Sink: s.Sink, Operable: op, stage: s.stage}
+}
+
+// stagedOperable is frozen at none of its writes.
+type stagedOperable[TX any] struct {
+	epoch.Sink[TX]
+	epoch.Operable[TX]
+	stage *Stage
+}
+
+func (s *stagedOperable[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
+	return s.stage.Writing(func() error { return s.Operable.Record(ctx, ds) })
+}
+
+func (s *stagedOperable[TX]) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+	return s.stage.Writing(func() error { return s.Operable.ReplayFailed(ctx, r, e, cause) })
+}
+
+// Unwrap is for whatever else a consumer looks for.
+func (s *stagedOperable[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
+
 func (s *stagedSink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {
 	return s.stage.Writing(func() error { return s.Sink.Seed(ctx, starts) })
 }
@@ -80,9 +107,10 @@ func (s *stagedSink[TX]) held(ctx context.Context, work Work, commit func(contex
 }
 
 // Reporting returns what reports to stage which partitions are claimed,
-// and how many messages were applied.
+// and how many messages were applied; the stage's Stats hear of everything.
 func Reporting(stage *Stage) func(consumer.Event) {
 	return func(e consumer.Event) {
+		stage.Stats.Observe(e)
 		switch e := e.(type) {
 		case consumer.Claimed:
 			stage.Holds(e.Fence.Partition.Number, int64(e.Fence.Epoch))

@@ -1,6 +1,7 @@
 package statusz
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -32,9 +33,9 @@ type Options struct {
 	// each reading of the sink, and has the same 5 s for its answer. It may be nil.
 	Ends func(ctx context.Context) (map[epoch.Partition]epoch.Offset, error)
 
-	// OwnerURL returns the address of an owner's own page, or the empty string. It may
-	// be nil.
-	OwnerURL func(owner string) string
+	// Owner returns what people know an owner by, which the fence names as the source
+	// does. It may be nil, and must not block.
+	Owner func(owner string) Owner
 
 	// MayAct says whether a request comes from somebody who may act, and who that is:
 	// the name is what the decision log keeps. The application has authenticated
@@ -44,6 +45,13 @@ type Options struct {
 	// Logger hears of what could not be read, and of each act. Nil means
 	// [slog.Default].
 	Logger *slog.Logger
+}
+
+// Owner is what people know of an owner. Each of its fields may be empty.
+type Owner struct {
+	Name string // instead of what the fence has
+	URL  string // of its own page
+	Note string // a word about its process
 }
 
 // Handler serves the page. [New] makes one. It is safe for concurrent use.
@@ -116,6 +124,18 @@ func asset(name, contentType string) http.HandlerFunc {
 		w.Header().Set("Cache-Control", "no-cache")
 		_, _ = w.Write(content)
 	}
+}
+
+// owner is what people know the owner of a fence, or of a decision, by.
+func (h *Handler) owner(name string) Owner {
+	o := Owner{Name: name}
+	if h.Owner != nil {
+		known := h.Owner(name)
+		known.Name = cmp.Or(known.Name, name)
+		o = known
+	}
+	o.Name, o.Note = show(o.Name), show(o.Note)
+	return o
 }
 
 // mayAct is who acts by r, or the empty string.

@@ -59,7 +59,8 @@ type row struct {
 	Group, Topic            string // for links
 	Number                  int32
 	Class, State, Note      string
-	Owner, OwnerURL         string
+	Owner                   string
+	OwnerURL, OwnerNote     string
 	Here                    bool
 	Epoch, Next, Lag, Speed string
 	Advanced                string
@@ -86,7 +87,7 @@ const maxRows = 1000
 
 // stillAfter is for how long a partition with messages to apply may not move before the
 // page calls that so.
-const stillAfter = 5 * time.Second
+const stillAfter = 3 * time.Second
 
 // look reads what there is to show.
 func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
@@ -97,7 +98,7 @@ func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
 		held = h.Stats.Partitions()
 		h.ownFigures(v, held)
 		v.Halts = halts(held, now)
-		v.Moments = moments(h.Stats.Timeline(), now)
+		v.Moments = h.moments(h.Stats.Timeline(), now)
 	}
 	if failed != nil {
 		v.Failed = append(v.Failed, "The sink could not be read: "+show(failed.Error()))
@@ -245,12 +246,14 @@ func (h *Handler) rows(v *view, held []stats.Partition, g *groupReading, now tim
 	for _, p := range held {
 		here[p.Partition] = p
 	}
-	newest := map[epoch.Partition]epoch.Decision{}
+	recorded := map[halting]string{}
 	for _, d := range slices.Backward(g.decisions) {
-		newest[d.Partition] = d
+		if d.Kind == epoch.DecidedHalt {
+			recorded[halting{d.Partition, d.Epoch, d.To}] = d.Reason
+		}
 	}
 	for _, p := range g.partitions {
-		r := h.groupRow(p, newest[p.Fence.Partition], g)
+		r := h.groupRow(p, recorded, g)
 		if own, ok := here[p.Fence.Partition]; ok {
 			r.add(own, now)
 			delete(here, p.Fence.Partition)
@@ -278,16 +281,22 @@ func named(p epoch.Partition) row {
 	}
 }
 
+// halting is a halt that a consumer has recorded: it holds while the partition has the same
+// epoch and position.
+type halting struct {
+	partition epoch.Partition
+	epoch     epoch.Epoch
+	next      epoch.Offset
+}
+
 // groupRow is what the sink knows of a partition.
-func (h *Handler) groupRow(p operate.Partition, newest epoch.Decision, g *groupReading) row {
+func (h *Handler) groupRow(p operate.Partition, halts map[halting]string, g *groupReading) row {
 	r := named(p.Fence.Partition)
 	r.Next = offset(p.Next)
 	r.Dead = thousands(p.DeadLetters)
 	if p.Epoch > 0 {
-		r.Epoch, r.Owner = thousands(int64(p.Epoch)), show(p.Owner)
-		if h.OwnerURL != nil {
-			r.OwnerURL = h.OwnerURL(p.Owner)
-		}
+		owner := h.owner(p.Owner)
+		r.Epoch, r.Owner, r.OwnerURL, r.OwnerNote = thousands(int64(p.Epoch)), owner.Name, owner.URL, owner.Note
 	}
 	if !p.AdvancedAt.IsZero() {
 		r.Advanced = age(p.Now.Sub(p.AdvancedAt)) + " ago"
@@ -304,13 +313,14 @@ func (h *Handler) groupRow(p operate.Partition, newest epoch.Decision, g *groupR
 	if p.AdvancedAt.After(since) {
 		since = p.AdvancedAt
 	}
+	why, halted := halts[halting{p.Fence.Partition, p.Epoch, p.Next}]
 	switch {
 	case p.Standing.Mode != epoch.Running:
 		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Standing.Since, p.Now), show(p.Standing.By), show(p.Standing.Reason)), 2)
 	case p.Epoch == 0:
 		r.state("waiting", "never claimed", "", 1)
-	case newest.Kind == epoch.DecidedHalt && newest.Epoch == p.Epoch && newest.To == p.Next:
-		r.state("halted", "halted", show(newest.Reason), 3)
+	case halted && behind != 0:
+		r.state("halted", "halted", show(why), 3)
 	case p.Operated():
 		r.state("waiting", "no owner since", "no process has claimed it after what was done by "+show(p.Owner[len(epoch.OperatorPrefix):]), 2)
 	case behind > 0 && p.Now.Sub(since) >= stillAfter && !since.IsZero():
@@ -361,7 +371,7 @@ func (r *row) add(p stats.Partition, now time.Time) {
 	}
 }
 
-func moments(ms []stats.Moment, now time.Time) (shown []moment) {
+func (h *Handler) moments(ms []stats.Moment, now time.Time) (shown []moment) {
 	for _, m := range ms[:min(len(ms), listed)] {
 		one := moment{At: clock(m.At, now), Kind: m.Kind.String(), Class: classOf(m.Kind)}
 		if m.Partition != (epoch.Partition{}) {
@@ -372,9 +382,9 @@ func moments(ms []stats.Moment, now time.Time) (shown []moment) {
 		}
 		switch m.Kind {
 		case stats.Takeover:
-			one.Text = fmt.Sprintf("from %s, which had it under epoch %d; goes on at %s", show(m.OtherOwner), m.OtherEpoch, offset(m.Next))
+			one.Text = fmt.Sprintf("from %s, which had it under epoch %d; goes on at %s", h.owner(m.OtherOwner).Name, m.OtherEpoch, offset(m.Next))
 		case stats.Refused:
-			one.Text = fmt.Sprintf("at %s; %s has it under epoch %d", offset(m.Next), show(m.OtherOwner), m.OtherEpoch)
+			one.Text = fmt.Sprintf("at %s; %s has it under epoch %d", offset(m.Next), h.owner(m.OtherOwner).Name, m.OtherEpoch)
 		case stats.ReceiverRefused:
 			one.Text = fmt.Sprintf("the receiver knows epoch %d", m.OtherEpoch)
 		case stats.Halted:
@@ -417,16 +427,16 @@ func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment)
 		}
 		switch d.Kind {
 		case epoch.DecidedClaim:
-			one.Kind, one.Text = claimed(d, before(ds[i+1:], d))
+			one.Kind, one.Text = h.claimed(d, before(ds[i+1:], d))
 		case epoch.DecidedStale:
 			one.Kind, one.Class = "refused", "waiting"
-			one.Text = show(d.Owner) + ": " + show(d.Reason)
+			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
 		case epoch.DecidedHalt:
 			one.Kind, one.Class = "halted", "halted"
-			one.Text = show(d.Owner) + ", at " + offset(d.To) + ": " + show(d.Reason)
+			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
 		case epoch.DecidedLoss, epoch.DecidedInDoubt:
 			one.Class = "waiting"
-			one.Text = show(d.Owner) + ": " + show(d.Reason)
+			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
 		default:
 			one.Text = show(d.Reason)
 			if d.From != d.To && d.From >= 0 {
@@ -453,19 +463,19 @@ func before(older []epoch.Decision, d epoch.Decision) epoch.Decision {
 }
 
 // claimed tells of a claim and the one before it, which may not be known.
-func claimed(d, before epoch.Decision) (kind, text string) {
+func (h *Handler) claimed(d, before epoch.Decision) (kind, text string) {
 	at := ", goes on at " + offset(d.To)
 	switch {
 	case d.From < 0:
-		return "first claim", "by " + show(d.Owner) + ", begins at " + offset(d.To)
+		return "first claim", "by " + h.owner(d.Owner).Name + ", begins at " + offset(d.To)
 	case before.Epoch == 0:
-		return "claim", "by " + show(d.Owner) + at
+		return "claim", "by " + h.owner(d.Owner).Name + at
 	case before.Owner == d.Owner:
-		return "claim", show(d.Owner) + " again" + at
+		return "claim", h.owner(d.Owner).Name + " again" + at
 	case before.Kind != epoch.DecidedClaim:
-		return "claim", "by " + show(d.Owner) + ", after what " + show(before.By) + " did" + at
+		return "claim", "by " + h.owner(d.Owner).Name + ", after what " + show(before.By) + " did" + at
 	default:
-		return "takeover", "by " + show(d.Owner) + ", from " + show(before.Owner) + at
+		return "takeover", "by " + h.owner(d.Owner).Name + ", from " + h.owner(before.Owner).Name + at
 	}
 }
 
