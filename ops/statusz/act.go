@@ -2,6 +2,7 @@ package statusz
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -246,7 +247,9 @@ func (h *Handler) prepareOutbox(ctx context.Context, d *doing, form url.Values) 
 	}
 	d.Name, d.AskReason = fmt.Sprintf("entry %d of the outbox", id), true
 	a := operate.OutboxAct{Kind: operate.OutboxKind(d.Kind), Seen: now, By: d.By, Reason: d.Reason}
-	if form.Has("seen-key") && form.Get("seen-key") != now.IdempotencyKey {
+	// The key itself may be long, or no text that a browser sends back as it is.
+	key := fmt.Sprintf("%x", sha256.Sum256([]byte(now.IdempotencyKey)))
+	if form.Has("seen-key") && form.Get("seen-key") != key {
 		return operate.ErrNoOutboxEntry
 	}
 	d.Says = append(d.Says, "Of "+visible(now.Partition.String())+", with the idempotency key "+show(now.IdempotencyKey)+".")
@@ -258,7 +261,7 @@ func (h *Handler) prepareOutbox(ctx context.Context, d *doing, form url.Values) 
 	default:
 		return fmt.Errorf("%w: kind %q", errForm, d.Kind)
 	}
-	d.Fields = []field{{"about", "outbox"}, {"id", strconv.FormatInt(id, 10)}, {"kind", d.Kind}, {"seen-key", now.IdempotencyKey}}
+	d.Fields = []field{{"about", "outbox"}, {"id", strconv.FormatInt(id, 10)}, {"kind", d.Kind}, {"seen-key", key}}
 	d.do = func(ctx context.Context) error { return h.Outbox.DoOutbox(ctx, a) }
 	return nil
 }

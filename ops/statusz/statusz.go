@@ -76,9 +76,7 @@ func New(o Options) (*Handler, error) {
 	case o.MayAct != nil && o.Operator == nil && o.Outbox == nil:
 		return nil, errors.New("statusz: MayAct without Operator or Outbox; there is nothing to act on")
 	}
-	if o.Title == "" {
-		o.Title = "epochfence"
-	}
+	o.Title = visible(cmp.Or(o.Title, "epochfence"))
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
