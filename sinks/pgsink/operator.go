@@ -191,7 +191,7 @@ func refusedAct(pg *pgconn.PgError, a epoch.Act) error {
 	switch pg.Code {
 	case codeMissing:
 		return &epoch.MissingError{Partition: a.Partition}
-	case codeStale, codeMoved, codeNotFresh, codeNothing, codeExhausted:
+	case codeStale, codeMoved, codeNotFresh, codeNothing, codeExhausted, codeElsewhere:
 	default:
 		return pg
 	}
