@@ -19,14 +19,15 @@ func (s *Sink[TX]) operable(i int) (epoch.Operable[TX], bool) {
 // shard. The error of one shard is that of the call, after the others.
 func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
 	of := make([][]epoch.Decision, len(s.shards))
+	var failed error
 	for _, d := range ds {
 		home, err := s.home(d.Partition)
 		if err != nil {
-			return fmt.Errorf("shardsink: record a decision about %s: %w", d.Partition, err)
+			failed = fmt.Errorf("shardsink: record a decision about %s: %w", d.Partition, err)
+			continue
 		}
 		of[home] = append(of[home], d)
 	}
-	var failed error
 	for i, ds := range of {
 		if o, ok := s.operable(i); ok && len(ds) > 0 {
 			if err := o.Record(ctx, ds); err != nil {
