@@ -525,3 +525,20 @@ func TestASinkWithoutAnythingForPeopleIsConsumedAsBefore(t *testing.T) {
 		}
 	})
 }
+
+func TestThePausedAskTheSourceForNothing(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.start("a", each(record), options{})
+		r.fill(0, 3)
+		r.pass(time.Second)
+		r.acts(epoch.ActPause, 0)
+		r.pass(10 * time.Second)
+		r.group().OnConfirm(func(context.Context, confirmation) error {
+			t.Error("a paused partition's lease is confirmed")
+			return nil
+		})
+		r.pass(time.Minute)
+		r.group().OnConfirm(nil)
+		p.end()
+	})
+}
