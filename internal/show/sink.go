@@ -10,40 +10,31 @@ import (
 // Fenced returns sink with the points of stage in its transactions. They are
 // around the handler, so that the handler is the one a reader would copy.
 func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
-	return &stagedSink[TX]{Sink: sink, stage: stage}
+	staged := &stagedSink[TX]{Sink: sink, stage: stage}
+	if o, ok := epoch.As[epoch.Operable[TX]](sink); ok {
+		return stagedOperable[TX]{staged, o}
+	}
+	return staged
+}
+
+// stagedOperable is a stagedSink that people can operate.
+type stagedOperable[TX any] struct {
+	*stagedSink[TX]
+	epoch.Operable[TX]
+}
+
+func (s stagedOperable[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
+	return s.stage.Writing(func() error { return s.Operable.Record(ctx, ds) })
+}
+
+func (s stagedOperable[TX]) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+	return s.stage.Writing(func() error { return s.Operable.ReplayFailed(ctx, r, e, cause) })
 }
 
 type stagedSink[TX any] struct {
 	epoch.Sink[TX]
 	stage *Stage
 }
-
-// Unwrap has a consumer find what people can operate, and the decision log.
-func (s *stagedSink[TX]) Unwrap() epoch.Sink[TX] {
-	op, ok := epoch.As[epoch.Operable[TX]](s.Sink)
-	if !ok {
-		return s.Sink
-	}
-	return &stagedOperable[TX]{Sink: s.Sink, Operable: op, stage: s.stage}
-}
-
-// stagedOperable is frozen at none of its writes.
-type stagedOperable[TX any] struct {
-	epoch.Sink[TX]
-	epoch.Operable[TX]
-	stage *Stage
-}
-
-func (s *stagedOperable[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
-	return s.stage.Writing(func() error { return s.Operable.Record(ctx, ds) })
-}
-
-func (s *stagedOperable[TX]) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
-	return s.stage.Writing(func() error { return s.Operable.ReplayFailed(ctx, r, e, cause) })
-}
-
-// Unwrap is for whatever else a consumer looks for.
-func (s *stagedOperable[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
 
 func (s *stagedSink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {
 	return s.stage.Writing(func() error { return s.Sink.Seed(ctx, starts) })
