@@ -161,5 +161,5 @@ func rows() []row {
 			},
 		})
 	}
-	return all
+	return append(all, shardRows()...)
 }

@@ -34,6 +34,8 @@ type Options struct {
 	// each committer, and beside those of background work, of which there is one for each
 	// committer too. Each partition is pinned to one committer, and each
 	// transaction takes what is ready from all of a committer's partitions.
+	// Where the sink has several databases ([epoch.Sharded]), each of them has so
+	// many committers, and a partition is pinned to one of its own database.
 	// Zero means one. More help where the handler waits; partitions whose
 	// messages touch the same rows may then deadlock with each other, as they
 	// may with those of other processes anyhow. See [Handler] for what that costs.

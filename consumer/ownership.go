@@ -57,7 +57,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	}
 	p := t.Origin().Partition
 	o := &ownership[TX]{
-		run: r, tenure: t, loop: r.pin(), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1), unclaimedAt: time.Now(),
+		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1), unclaimedAt: time.Now(),
 		halts:   backoff.New(r.HaltMin, r.HaltMax),
 		retries: backoff.New(r.RetryMin, r.RetryMax),
 	}
