@@ -237,7 +237,10 @@ func (f *feed) batch(chunks []chunk) *consumer.Batch {
 		records += len(c.records)
 	}
 	last := chunks[len(chunks)-1]
-	b := &consumer.Batch{Next: epoch.Offset(last.next), Mark: epoch.Mark(last.epoch), End: epoch.Offset(max(f.end, last.next))}
+	b := &consumer.Batch{Next: epoch.Offset(last.next), Mark: epoch.Mark(last.epoch)}
+	if f.end > 0 {
+		b.End = epoch.Offset(max(f.end, last.next))
+	}
 	if records > 0 {
 		b.Messages = make([]consumer.Message, 0, records)
 	}
