@@ -107,6 +107,10 @@ moveover: ## a live Kafka group and a durable JetStream consumer, replaced proce
 dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to fetch it)
 	cd workswith && EPOCHFENCE_DBMATE='npx --yes dbmate@2.36.0' go test -count 1 -timeout 10m -v -run '/dbmate$$' ./migrations
 
+.PHONY: pictures
+pictures: ## docs/status*.png, of the status page (needs chromium)
+	go run ./ops/statusz/browser -o docs
+
 .PHONY: bench
 bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)
 	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench $(BENCH)

@@ -16,14 +16,14 @@ var all = []Remedy{
 		Do: "Read the error. If the handler is wrong, or something that it needs is missing, mend that: the partition is tried again at least once a minute and goes on by itself. " +
 			"If the message can never be applied, skip it; who did so and why is kept in the decision log. " +
 			"With an OnFailure such messages are put aside as dead letters, and the partition goes on.",
-		Commands: []Command{explain, {"epochfence skip PARTITION --to OFFSET --reason '…' --execute", "goes on at OFFSET, one above the message"}},
+		Commands: []Command{explain, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "goes on behind the message, which is at OFFSET"}},
 	},
 	{
 		Reason: consumer.ReasonOnFailureFailed,
 		Means:  "A message failed, and OnFailure, which is to put it aside, has failed as well. Neither has left anything, and the partition stands in front of the message.",
 		Do: "The error has both causes. The second one is that of OnFailure: most often the table of dead letters is missing, or the application has no right to write to it. " +
 			"Mend it; the partition is tried again at least once a minute. Skip the message only if it need not even be kept.",
-		Commands: []Command{doctor, {"epochfence skip PARTITION --to OFFSET --reason '…' --execute", "goes on at OFFSET, one above the message"}},
+		Commands: []Command{doctor, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "goes on behind the message, which is at OFFSET"}},
 	},
 	{
 		Reason: consumer.ReasonHandlerEndedTx,
@@ -46,7 +46,7 @@ var all = []Remedy{
 			"If the log is new for good, accept it and say where to go on in it: at its start, unless messages that were applied already were copied into it.",
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the log in the fence, and the log that is there"},
-			{"epochfence rebase PARTITION --log LOG --to start --reason '…' --execute", "accepts the new log, and begins at its start"},
+			{"epochfence rebase PARTITION --to start --reason '…' --execute", "accepts the new log, and begins at its start"},
 		},
 	},
 	{
@@ -57,7 +57,7 @@ var all = []Remedy{
 			"If the group was moved, stop what is left at the old place and accept the new issuer. Were the old one to come back, it would be refused the same way.",
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the issuer and the owner in the fence"},
-			{"epochfence rebase PARTITION --source SOURCE --reason '…' --execute", "accepts the new issuer, at the position as it is"},
+			{"epochfence rebase PARTITION --reason '…' --execute", "accepts the new issuer, at the position as it is"},
 		},
 	},
 	{
@@ -106,7 +106,7 @@ var all = []Remedy{
 			"No message is blamed for it.",
 		Do: "Read the error and mend the database: apply the migration that the deployment forgot, grant the right, make room. " +
 			"The partition is tried again at least once a minute and goes on by itself.",
-		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants", "the rights that each role needs"}},
+		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the rights that the application's role needs"}},
 	},
 	{
 		Reason: consumer.ReasonStale,
@@ -138,9 +138,10 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonTimeout,
-		Means:  "The transaction took longer than Options.BatchTimeout and was rolled back, so that it ends before the lease does. It is tried again with fewer messages, down to one.",
-		Do: "If it lasts, one message alone takes too long: make its handler faster, move slow calls to other systems to the outbox, or raise the term of the lease and BatchTimeout with it. " +
-			"If everything is slow, look at the database.",
+		Means: "An attempt to claim the partition, or a transaction, took longer than Options.BatchTimeout and was given up, so that it ends before the lease does. " +
+			"A transaction is tried again with fewer messages; one message that takes too long by itself uses up its attempts, and the reason is then message_failed.",
+		Do: "If the partition cannot be claimed, the database does not answer, or the row of its fence is locked: look there. " +
+			"If transactions take too long, make handlers faster, move slow calls to other systems to the outbox, or raise the term of the lease and BatchTimeout with it.",
 		Commands: []Command{doctor},
 	},
 	{
