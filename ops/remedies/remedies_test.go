@@ -82,7 +82,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.log.Append(0, "b")
 		r.begin()
 		var changed *epoch.LogChangedError
-		if !errors.As(r.wantHalt(consumer.ReasonLogChanged), &changed) {
+		if r.wantHalt(consumer.ReasonLogChanged); !errors.As(r.err(), &changed) {
 			r.Fatal("the error does not name the log")
 		}
 		r.act(epoch.ActRebase, func(a *epoch.Act) { a.Log = changed.Source; to(0)(a) })
@@ -97,7 +97,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.log.Append(0, "b")
 		r.begin()
 		var foreign *epoch.ForeignLeaseError
-		if !errors.As(r.wantHalt(consumer.ReasonForeignLease), &foreign) {
+		if r.wantHalt(consumer.ReasonForeignLease); !errors.As(r.err(), &foreign) {
 			r.Fatal("the error does not name the issuer")
 		}
 		r.act(epoch.ActRebase, func(a *epoch.Act) { a.Source = foreign.Source })
@@ -278,8 +278,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.stop()
 		r.pass(time.Minute)
 		close(goOn)
-		<-r.done
-		r.stop = nil
+		r.end()
 		r.wantLost(consumer.ReasonDrainOverrun)
 	},
 }

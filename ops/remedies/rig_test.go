@@ -122,7 +122,7 @@ func (r *rig) pass(d time.Duration) { <-time.After(d); synctest.Wait() }
 
 // wantHalt waits until the partition has halted, which must be for that reason, and sees
 // that it stays so.
-func (r *rig) wantHalt(why consumer.Reason) error {
+func (r *rig) wantHalt(why consumer.Reason) {
 	r.Helper()
 	for range 60 {
 		if ps := r.stats.Partitions(); len(ps) == 1 && ps[0].State == consumer.StateHalted {
@@ -135,8 +135,10 @@ func (r *rig) wantHalt(why consumer.Reason) error {
 	if len(ps) != 1 || ps[0].State != consumer.StateHalted || ps[0].Reason != why {
 		r.Fatalf("%+v, want a partition that has halted for %v", ps, why)
 	}
-	return ps[0].Err
 }
+
+// err is what the partition has halted with.
+func (r *rig) err() error { return r.stats.Partitions()[0].Err }
 
 // wantStandstill wants the partition to have been reported as halted for that reason,
 // although it is claimed again and again.

@@ -68,7 +68,7 @@ func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
 		{epoch.ActRewind, "&to=17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
 		{epoch.ActSkip, "&to=1", []string{"Next offset 0 1"}, func(_, f epoch.Fence) bool { return f.Next == 1 }},
 		{epoch.ActRebase, "&log=another&to=0", []string{"Log log another"}, func(_, f epoch.Fence) bool { return f.Log == "another" }},
-		{epoch.ActRebase, "&source=elsewhere", []string{"Lease source source elsewhere"}, func(_, f epoch.Fence) bool { return f.Source == "elsewhere" }},
+		{epoch.ActRebase, "&source=elsewhere", []string{"Lease source issuer elsewhere"}, func(_, f epoch.Fence) bool { return f.Source == "elsewhere" }},
 	} {
 		r := newRig(t)
 		before := r.holds(orders(0))

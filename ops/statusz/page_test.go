@@ -123,7 +123,7 @@ func TestAPartitionWithMessagesThatDoesNotMoveIsCalledThat(t *testing.T) {
 		})
 		_, page := get(h, "")
 		wants(t, page, "billing/orders/0 claimed", "To apply in the group 500")
-		time.Sleep(4 * time.Second)
+		pass(4 * time.Second)
 		_, page = get(h, "")
 		wants(t, page, "does not move for 4 s, with messages to apply", "the frozen one not ready", "Waiting. 1 partition is")
 		if !strings.Contains(page, `href="/pods/1"`) {
@@ -139,7 +139,7 @@ func TestTheGroupsSpeedIsTakenFromItsPositions(t *testing.T) {
 		h := r.page(nil)
 		for range 5 {
 			get(h, "")
-			time.Sleep(2 * time.Second)
+			pass(2 * time.Second)
 			to := f.Next + 500
 			if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: f.Claim, From: f.Next, To: to}}, nil2); err != nil {
 				t.Fatal(err)
@@ -177,9 +177,9 @@ func TestHowManyPeopleLookDoesNotMatterToTheSink(t *testing.T) {
 			if n := r.op.readings.Load(); n != int64(i+1) {
 				t.Errorf("%d readings after %d seconds", n, i)
 			}
-			time.Sleep(time.Second)
+			pass(time.Second)
 		}
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if n := r.op.readings.Load(); n != 3 {
 			t.Errorf("%d readings while nobody looks", n-3)
 		}
@@ -194,14 +194,14 @@ func TestASinkThatCannotBeReadIsSaidWithHowOldTheRestIs(t *testing.T) {
 		h := r.page(nil)
 		get(h, "")
 		r.op.fails.Store(true)
-		time.Sleep(90 * time.Second)
+		pass(90 * time.Second)
 		status, page := get(h, "")
 		if status != http.StatusOK {
 			t.Error(status)
 		}
 		wants(t, page, "Not all is known.", "The sink could not be read: connection refused.", "was read 90 s ago", "billing/orders/1", "Member of the group yes")
 		r.op.fails.Store(false)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		_, page = get(h, "")
 		wants(t, page, "Well.")
 	})

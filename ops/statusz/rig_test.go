@@ -57,7 +57,7 @@ func orders(n int32) epoch.Partition {
 // claims has an owner claim a partition, which is seeded first if it has no fence.
 func (r *rig) claims(p epoch.Partition, owner string) epoch.Fence {
 	r.Helper()
-	origin := epoch.Origin{Partition: p, Log: "log", Source: "source"}
+	origin := epoch.Origin{Partition: p, Log: "log", Source: "issuer"}
 	if _, err := r.sink.Fence(r.Context(), p); errors.Is(err, epoch.ErrMissing) {
 		if err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: origin}}); err != nil {
 			r.Fatal(err)
@@ -168,3 +168,6 @@ func wants(t *testing.T, page string, texts ...string) {
 		}
 	}
 }
+
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.After(d) }
