@@ -278,7 +278,10 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.stop()
 		r.pass(time.Minute)
 		close(goOn)
-		r.end()
+		if err := <-r.done; err == nil {
+			r.Error("Run does not say that own took too long")
+		}
+		r.stop = nil
 		r.wantLost(consumer.ReasonDrainOverrun)
 	},
 }
