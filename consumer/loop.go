@@ -163,6 +163,7 @@ func (l *loop[TX]) finished(t *transaction[TX], r result) {
 		l.alone.busy = false
 	}
 	trials := t.trials()
+	l.run.Observe(transacted(trials, r))
 	for i, v := range l.run.policy.judge(trials, r) {
 		l.carryOut(v, t.parts[i], trials[i], r, len(trials) > 1)
 	}
@@ -171,6 +172,9 @@ func (l *loop[TX]) finished(t *transaction[TX], r result) {
 // carryOut does what a verdict says about a partition.
 func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared bool) {
 	p := did.pending
+	if t.lost {
+		p.owner.caught.Store(true)
+	}
 	if v.action == advance {
 		l.advanced(p, did, r.took)
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -29,6 +30,9 @@ type ownership[TX any] struct {
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
 	progress    bool        // since the last wait
 	unconfirmed int         // times in a row
+	unclaimedAt time.Time   // since when there is no claim
+	attempts    int         // to claim, that have failed since then
+	caught      atomic.Bool // a transaction was under way when the lease was lost
 	halts       *backoff.Backoff
 	retries     *backoff.Backoff
 }
@@ -53,7 +57,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	}
 	p := t.Origin().Partition
 	o := &ownership[TX]{
-		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1),
+		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1), unclaimedAt: time.Now(),
 		halts:   backoff.New(r.HaltMin, r.HaltMax),
 		retries: backoff.New(r.RetryMin, r.RetryMax),
 	}
@@ -69,11 +73,12 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 			break
 		}
 		var in time.Duration
+		began := time.Now()
 		if err := o.hold(ctx); errors.Is(err, ErrLost) {
 			o.lost(err)
 			return
 		} else if err != nil {
-			in = o.unclaimed(ctx, err)
+			in = o.unclaimed(ctx, err, time.Since(began))
 		} else {
 			in = o.ended(o.consume())
 		}
@@ -165,6 +170,7 @@ func (o *ownership[TX]) dropClaim() {
 	if o.claim != nil {
 		o.endClaim(nil)
 		o.claim = nil
+		o.unclaimedAt = time.Now()
 	}
 }
 
@@ -196,7 +202,7 @@ func (o *ownership[TX]) applyAll() outcome {
 	defer o.loop.do(func() { o.loop.detach(o.pending) })
 	for batch, err := range o.tenure.Read(reading, from) {
 		if err != nil {
-			return outcome{action: halt, err: err}
+			return outcome{action: halt, err: &sourceError{err}}
 		}
 		if out := o.apply(batch); out.action != advance {
 			return out
@@ -205,7 +211,7 @@ func (o *ownership[TX]) applyAll() outcome {
 	if !o.running(o.claim) {
 		return outcome{action: leave}
 	}
-	return outcome{action: halt, err: errors.New("consumer: the source ended the read before the partition was revoked")}
+	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}
 }
 
 // apply offers a batch to the loop and waits for its outcome. When the partition

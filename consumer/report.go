@@ -25,7 +25,8 @@ func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
 	o.stands = false
-	o.run.Observe(Claimed{Fence: got, Seen: seen, Took: took})
+	o.run.Observe(Claimed{Fence: got, Seen: seen, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
+	o.attempts = 0
 }
 
 // ended reports why consuming under a claim came to an end. It does so for a
@@ -117,12 +118,16 @@ func (o *ownership[TX]) stale(err error) {
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
-// unclaimed reports why there is no claim.
-func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration {
-	var no *unconfirmedError
-	switch in := o.retries.Next(); {
-	case !o.running(ctx):
+// unclaimed reports why there is no claim, after an attempt that took so long.
+func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Duration) time.Duration {
+	in := o.retries.Next()
+	if !o.running(ctx) {
 		return 0
+	}
+	o.attempts++
+	o.run.Observe(NotClaimed{Partition: o.partition, Reason: reasonOf(err), Err: err, Took: took})
+	var no *unconfirmedError
+	switch {
 	case errors.Is(err, epoch.ErrStale): // somebody else's swap came first
 		o.logger.Debug("another claim came first", "err", err, "retry_in", in)
 		return in
@@ -174,7 +179,16 @@ func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Durati
 	o.run.Observe(Advanced{
 		Partition: o.partition, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
 		Messages: len(did.messages), Failed: failed, Bytes: size(did.messages), Took: took,
+		Oldest: timeOf(did.messages, 0), Newest: timeOf(did.messages, len(did.messages)-1), Lag: o.batch.lag(),
 	})
+}
+
+// timeOf is the time of a message, or zero if there are none.
+func timeOf(ms []Message, i int) time.Time {
+	if len(ms) == 0 {
+		return time.Time{}
+	}
+	return ms[i].Time
 }
 
 func size(ms []Message) int {
@@ -209,7 +223,7 @@ func (p *pending[TX]) report(v verdict, in, took time.Duration) {
 	} else {
 		o.trouble(slog.LevelWarn, "transient failure, trying again", v.err, "offset", offset, "retry_in", in)
 	}
-	o.run.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Err: v.err, RetryIn: in})
+	o.run.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Reason: v.reason(), Err: v.err, RetryIn: in})
 }
 
 // standsStill reports a partition that has not moved for long, after an attempt that
@@ -231,7 +245,7 @@ func (o *ownership[TX]) haltedForGood(err error) {
 // observeHalt is of a partition that is tried again after in, or not at all.
 func (o *ownership[TX]) observeHalt(err error, in time.Duration) {
 	o.stands = true
-	o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+	o.run.Observe(Halted{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(err), Err: err, RetryIn: in})
 }
 
 // resumed reports a partition that has nothing to apply and is as it should be.
@@ -246,7 +260,9 @@ func (o *ownership[TX]) resumed() {
 
 func (o *ownership[TX]) lost(cause error) {
 	o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.next(), "cause", cause)
-	o.run.Observe(Lost{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Cause: cause})
+	o.run.Observe(Lost{
+		Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(cause), Cause: cause, InFlight: o.caught.Load(),
+	})
 }
 
 // next is the position, or -1 before the first claim.

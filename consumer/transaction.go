@@ -76,6 +76,8 @@ func (t *transaction[TX]) commit(base context.Context, r *result) {
 	var failed error
 	err := t.run.sink.Commit(ctx, advances, func(ctx context.Context, tx TX) error {
 		r.called = true
+		called := time.Now()
+		defer func() { r.handling = time.Since(called) }()
 		for i, p := range t.parts {
 			r.batch = i
 			if at, err := p.apply(ctx, tx, t.run); err != nil {

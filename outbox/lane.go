@@ -23,6 +23,7 @@ type lane struct {
 	late    int64 // the lowest ID of one that was committed later than this one, although it is lower; 0: none
 	attempt int
 	outcome outcome
+	took    time.Duration // to get the outcome
 	wait    *backoff.Backoff
 	until   time.Time
 	trouble *troubleKey // in which it fails, if it does

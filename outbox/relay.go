@@ -62,6 +62,8 @@ type relay[TX any] struct {
 	ask     []target // which have stopped, and of which the sink has not been asked yet
 
 	resume time.Time // not before, after the database has failed
+
+	backlog backlog
 }
 
 // Relay sends the entries of one partition under one claim, until the claim
@@ -196,7 +198,9 @@ func (r *relay[TX]) sendReady(ctx context.Context) {
 		r.sending++
 		sent := r.sent(l)
 		r.working.Go(func() {
+			began := time.Now()
 			l.outcome = r.send(ctx, sent)
+			l.took = time.Since(began)
 			r.answers <- l // it has room for all
 		})
 	}
@@ -248,7 +252,11 @@ func (r *relay[TX]) reportOwn(l *lane, err error) {
 
 func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
 	sent := r.sent(l)
-	r.o.Observe(Event{Kind: kind, Sent: sent, Status: l.outcome.answer.Status, Err: err})
+	about := Event{Kind: kind, Sent: sent, Status: l.outcome.answer.Status, Highest: l.outcome.highest, Err: err}
+	if k.receiver != "" {
+		about.Took = l.took
+	}
+	r.o.Observe(about)
 	known := l.trouble != nil && *l.trouble == k
 	if !known {
 		r.recovered(l)
@@ -267,12 +275,12 @@ func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
 	case kind == Fenced:
 		text = "a receiver has seen a higher epoch, the entries of its scope wait"
 	}
-	about := []any{"receiver", receiverOf(sent.URL), "entry", sent.ID, "scope", sent.Scope, "key", sent.Key,
+	args := []any{"receiver", receiverOf(sent.URL), "entry", sent.ID, "scope", sent.Scope, "key", sent.Key,
 		"idempotency_key", sent.IdempotencyKey, "attempt", sent.Attempt, "err", err}
 	if t.failures > 1 {
-		about = append(about, "failures", t.failures, "keys", t.lanes, "since", t.since)
+		args = append(args, "failures", t.failures, "keys", t.lanes, "since", t.since)
 	}
-	r.logger.Log(context.Background(), level, text, about...)
+	r.logger.Log(context.Background(), level, text, args...)
 }
 
 // recovered tells of the end of what a lane was failing in, if it was the last one.

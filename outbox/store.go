@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -38,6 +39,10 @@ type Store[TX any] interface {
 	// Delete deletes these entries of p, and returns the IDs of those that were
 	// there.
 	Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error)
+
+	// Count returns how many entries of p there are, up to limit, and when the oldest of
+	// those was added; zero if there is none. It is for people.
+	Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error)
 }
 
 // Cursor says what has been read of a partition: all entries up to ID that were

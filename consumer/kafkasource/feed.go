@@ -33,6 +33,7 @@ type feed struct {
 	next   int64 // the offset after everything that was fetched
 	epoch  int32 // leader epoch of what is before next, or -1
 	after  int64 // the offset after the last message taken
+	end    int64 // of the log, for who reads what is committed; 0 if not known
 	err    error // what comes after the chunks; nothing is added any more
 	paused bool  // set by the poller, cleared by whoever makes room
 	low    int64 // the cost at which there is room again
@@ -85,6 +86,7 @@ func (f *feed) push(p *kgo.FetchPartition, little bool) (err error) {
 	if f.err != nil {
 		return f.err
 	}
+	f.end = max(f.end, p.LastStableOffset)
 	keep := p.Records[:0]
 	before := f.next
 	var cost int64
@@ -235,7 +237,7 @@ func (f *feed) batch(chunks []chunk) *consumer.Batch {
 		records += len(c.records)
 	}
 	last := chunks[len(chunks)-1]
-	b := &consumer.Batch{Next: epoch.Offset(last.next), Mark: epoch.Mark(last.epoch)}
+	b := &consumer.Batch{Next: epoch.Offset(last.next), Mark: epoch.Mark(last.epoch), End: epoch.Offset(max(f.end, last.next))}
 	if records > 0 {
 		b.Messages = make([]consumer.Message, 0, records)
 	}

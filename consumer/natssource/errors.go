@@ -1,9 +1,14 @@
 package natssource
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/epochfence/epochfence/consumer"
+)
 
 var (
 	errTaken       = errors.New("the lease is no longer ours in the bucket")
-	errRanOut      = errors.New("the bucket has acknowledged no renewal for nine tenths of the lease's TTL")
+	errRanOut      = fmt.Errorf("%w: the bucket has acknowledged no renewal for nine tenths of its TTL", consumer.ErrLeaseExpired)
 	errOtherStream = errors.New("the stream was deleted and created again")
 )

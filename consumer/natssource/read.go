@@ -312,6 +312,7 @@ func (r *reader) put(s slice) {
 	}
 	r.at, r.print, r.since = uint64(s.Next), s.Mark, s.Messages[len(s.Messages)-1].Time
 	r.fresh, r.missing, r.lastSkip = false, 0, time.Now()
+	s.End = s.Next + epoch.Offset(r.l.lag(r.p.Number))
 	r.feed.put(s)
 }
 

@@ -68,6 +68,7 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 		}
 	} else {
 		r.missing = 0
+		r.l.lags[r.p.Number].Store(0)
 	}
 	if lost, err := r.l.lost(ctx, after, span{r.at, end}); err != nil {
 		return err
@@ -98,9 +99,10 @@ func (r *reader) scheduleSkip(begins uint64, now time.Time) {
 }
 
 // pass moves the position over sequences that hold nothing of ours.
-func (r *reader) pass(end uint64, last epoch.Mark) {
-	r.at, r.print, r.fresh = end+1, last, false
-	r.feed.put(slice{consumer.Batch{Next: epoch.Offset(r.at), Mark: last}, overhead})
+func (r *reader) pass(over uint64, last epoch.Mark) {
+	r.at, r.print, r.fresh = over+1, last, false
+	end := epoch.Offset(r.at + uint64(r.l.lag(r.p.Number)))
+	r.feed.put(slice{consumer.Batch{Next: epoch.Offset(r.at), Mark: last, End: end}, overhead})
 }
 
 // lookAgain asks what the stream is now, and makes sure that it is still ours.

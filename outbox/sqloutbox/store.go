@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
@@ -23,7 +24,7 @@ type DBTX interface {
 // Store is an [outbox.Store] for the transactions TX of the application, such as
 // *sqlsink.Tx. It is safe for concurrent use.
 type Store[TX DBTX] struct {
-	add, scan, next, load, remove string
+	add, scan, next, load, remove, count string
 }
 
 // Open returns a store on the tables that [Migrate] made in db, after it has checked
@@ -51,6 +52,8 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 		next:   row + entries + ` INDEXED BY ` + entries + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
 		load:   row + entries + partition + ` AND id = ?`,
 		remove: `DELETE FROM ` + entries + partition + ` AND id = ?`,
+		count: `SELECT count(*), min(added_at) FROM (SELECT added_at FROM ` + entries + ` INDEXED BY ` + entries + `_partition` + partition +
+			` ORDER BY id LIMIT ?)`,
 	}, nil
 }
 
@@ -138,6 +141,19 @@ func read(row interface{ Scan(...any) error }) (r outbox.Row, err error) {
 		return r, fmt.Errorf("entry %d: %w", r.ID, err)
 	}
 	return r, nil
+}
+
+// Count is [outbox.Store]'s.
+func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error) {
+	var at sql.NullString
+	err = tx.QueryRowContext(ctx, s.count, p.Group, p.Topic, p.Number, limit).Scan(&entries, &at)
+	if err == nil && at.Valid {
+		oldest, err = time.Parse(time.RFC3339Nano, at.String)
+	}
+	if err != nil {
+		return 0, oldest, fmt.Errorf("sqloutbox: count %s: %w", p, err)
+	}
+	return entries, oldest, nil
 }
 
 // Delete is [outbox.Store]'s.
