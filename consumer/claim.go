@@ -32,6 +32,9 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 	if err := seen.Check(origin); err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %w", err)
 	}
+	if err := seen.Accepts(); err != nil {
+		return got, seen, fmt.Errorf("consumer: claim %w", err)
+	}
 	adopt, err := r.adopt(ctx, t, seen)
 	if err != nil {
 		return got, seen, fmt.Errorf("consumer: find what the group had committed for %s: %w", origin.Partition, &sourceError{err})

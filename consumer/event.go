@@ -7,11 +7,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Event is one of [Joined], [Left] and [Transacted], which are about the process, and
-// [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed],
-// [Drained], [Lost], [Retried], [Overdue] and [WentBack], which are about a partition. More
-// may be added. [Status] makes of them what is so now, and package ops/stats what has
-// happened since the process started.
+// Event is one of [Joined], [Left], [Transacted] and [Unrecorded], which are about the
+// process, and [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
+// [Resumed], [Drained], [Lost], [Retried], [Overdue], [WentBack] and [Replayed], which are about
+// a partition. More may be added. [Status] makes of them what is so now, and package
+// ops/stats what has happened since the process started.
 //
 // A tenure begins with Granted and ends with Drained or Lost. A Next of -1 means that
 // this process has not claimed the partition yet.
@@ -210,6 +210,24 @@ type Retried struct {
 	RetryIn   time.Duration
 }
 
+// Replayed: a dead letter was given to the handler again, as a person had asked for.
+type Replayed struct {
+	Partition  epoch.Partition
+	Epoch      epoch.Epoch
+	Offset     epoch.Offset // of its message
+	DeadLetter int64        // its ID
+	Err        error        // why it was rolled back; nil if it is applied
+	Final      bool         // it is applied, or stays a dead letter; otherwise it is tried again
+	Took       time.Duration
+}
+
+// Unrecorded: entries of the sink's decision log could not be written, and are
+// missing from it.
+type Unrecorded struct {
+	Decisions int
+	Err       error // nil where there were too many at a time
+}
+
 func (Joined) event()     {}
 func (Left) event()       {}
 func (Granted) event()    {}
@@ -226,3 +244,5 @@ func (Drained) event()    {}
 func (Lost) event()       {}
 func (Overdue) event()    {}
 func (Retried) event()    {}
+func (Replayed) event()   {}
+func (Unrecorded) event() {}

@@ -24,7 +24,8 @@ type ownership[TX any] struct {
 
 	*pending[TX] // the fence, and what is to be applied: the loop's while it is consumed
 
-	claimValid bool // nothing is in doubt: if the fence carries our claim still, no new one is due
+	doubt      *doubt // what the next claim is made to find out
+	claimValid bool   // nothing is in doubt: if the fence carries our claim still, no new one is due
 	background *background[TX]
 
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
@@ -63,10 +64,13 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	}
 	o.pending = newPending(ctx, o)
 	r.Observe(Granted{Partition: p})
+	r.owns(o)
+	defer r.disowns(o)
 	defer r.unpin(o.loop)
 	defer r.troubles.left(p)
 	defer o.dropClaim()
 	for o.running(ctx) {
+		acted := r.acted.wait()
 		if err := r.endedTxOf(p); err != nil {
 			o.haltedForGood(err)
 			o.wait(ctx, forever)
@@ -85,7 +89,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		if !o.claimValid || o.broken() != nil {
 			o.dropClaim()
 		}
-		o.wait(o.whileClaimed(ctx), in)
+		o.waitOr(o.whileClaimed(ctx), in, acted) // a person may have done what it waits for
 	}
 	if ctx.Err() != nil {
 		o.lost(context.Cause(ctx))
@@ -130,6 +134,7 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	}
 	o.above = 0
 	o.unconfirmed = 0
+	o.decideDoubt(got)
 	o.adoptFence(got)
 	o.claim, o.endClaim = context.WithCancelCause(tenure)
 	o.startBackground()
@@ -199,7 +204,7 @@ func (o *ownership[TX]) applyAll() outcome {
 	defer cancel()
 	from := o.fence
 	o.loop.do(func() { o.loop.attach(o.pending) })
-	defer o.loop.do(func() { o.loop.detach(o.pending) })
+	defer o.detach()
 	for batch, err := range o.tenure.Read(reading, from) {
 		if err != nil {
 			return outcome{action: halt, err: &sourceError{err}}
@@ -212,6 +217,13 @@ func (o *ownership[TX]) applyAll() outcome {
 		return outcome{action: leave}
 	}
 	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}
+}
+
+// detach takes the fence back from the loop.
+func (o *ownership[TX]) detach() {
+	left := make(chan struct{})
+	o.loop.do(func() { o.loop.detach(o.pending, left) })
+	<-left
 }
 
 // apply offers a batch to the loop and waits for its outcome. When the partition
@@ -238,7 +250,10 @@ func (o *ownership[TX]) whileClaimed(ctx context.Context) context.Context {
 }
 
 // wait returns after d, or when the tenure is over.
-func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) {
+func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) { o.waitOr(ctx, d, nil) }
+
+// waitOr is wait, and returns also when until is closed.
+func (o *ownership[TX]) waitOr(ctx context.Context, d time.Duration, until <-chan struct{}) {
 	if d == 0 {
 		return // a due timer in a select also upsets the race detector in bubbles: golang/go#78156
 	}
@@ -250,6 +265,7 @@ func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) {
 	}
 	select {
 	case <-elapsed:
+	case <-until:
 	case <-o.tenure.Draining():
 	case <-ctx.Done():
 	}

@@ -49,7 +49,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		return o.retries.Next()
 	case claimAgain:
 		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
-		o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
+		o.inDoubt(out.err)
 		in := o.retries.Next()
 		o.standsStill(out.err, 0, in)
 		return in
@@ -60,7 +60,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	case halt:
 		return o.halted(out.err)
 	case haltInDoubt:
-		o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
+		o.inDoubt(out.err)
 		return o.halted(out.err)
 	case haltForGood:
 		o.run.endedTx(o.partition, out.err)
@@ -69,6 +69,11 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	default: // leave: the tenure is over
 		return 0
 	}
+}
+
+func (o *ownership[TX]) inDoubt(err error) {
+	o.doubt = &doubt{o.fence, err}
+	o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: err})
 }
 
 // compare reports that the sink went back, if its fence says so, and has the
@@ -115,6 +120,7 @@ func (o *ownership[TX]) stale(err error) {
 		"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
 		"held_epoch", stale.Held.Epoch, "held_claim", stale.Held.Claim,
 		"held_owner", stale.Held.Owner, "held_next", stale.Held.Next)
+	o.decide(epoch.DecidedStale, "the fence is held by claim %s, epoch %d, owner %q", stale.Held.Claim, stale.Held.Epoch, stale.Held.Owner)
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
@@ -131,6 +137,9 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Dura
 	case errors.Is(err, epoch.ErrStale): // somebody else's swap came first
 		o.logger.Debug("another claim came first", "err", err, "retry_in", in)
 		return in
+	case errors.Is(err, epoch.ErrPaused):
+		o.retries.Reset()
+		return o.paused(err)
 	case needsPerson(err):
 		return o.halted(err)
 	case errors.As(err, &no) && o.unconfirmed < 2: // an ordinary rebalance
@@ -149,6 +158,18 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Dura
 func needsPerson(err error) bool {
 	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) ||
 		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrElsewhere) || errors.Is(err, epoch.ErrUnhealthy)
+}
+
+// pausedMax is how soon a paused partition is tried again, should nobody tell before
+// that it was resumed.
+const pausedMax = 5 * time.Second
+
+// paused reports a partition that a person has paused.
+func (o *ownership[TX]) paused(err error) time.Duration {
+	in := min(o.halts.Next(), pausedMax)
+	o.trouble(slog.LevelWarn, "paused", err, "next", o.next(), "retry_in", in)
+	o.observeHalt(err, in)
+	return in
 }
 
 func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args ...any) {
@@ -244,6 +265,9 @@ func (o *ownership[TX]) haltedForGood(err error) {
 
 // observeHalt is of a partition that is tried again after in, or not at all.
 func (o *ownership[TX]) observeHalt(err error, in time.Duration) {
+	if !o.stands {
+		o.decide(epoch.DecidedHalt, "%v", err)
+	}
 	o.stands = true
 	o.run.Observe(Halted{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(err), Err: err, RetryIn: in})
 }
@@ -260,6 +284,7 @@ func (o *ownership[TX]) resumed() {
 
 func (o *ownership[TX]) lost(cause error) {
 	o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.next(), "cause", cause)
+	o.decide(epoch.DecidedLoss, "%v", cause)
 	o.run.Observe(Lost{
 		Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(cause), Cause: cause, InFlight: o.caught.Load(),
 	})

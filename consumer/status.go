@@ -169,7 +169,8 @@ func (s *Status) Partitions() []PartitionStatus {
 // Ready returns nil when this process is a member of the group and has claimed each
 // partition that it holds, which may be none: what a new process of a rolling
 // deployment is waited for. Otherwise the error has a line for each reason. It does
-// not look at how far behind the partitions are.
+// not look at how far behind the partitions are, and a partition that a person has
+// paused is as it should be.
 //
 // It is not meant to have a process restarted: nothing that a partition halts for goes
 // away with that.
@@ -186,6 +187,9 @@ func (s *Status) Ready() error {
 		case StateHeld:
 			errs = append(errs, fmt.Errorf("consumer: %s is not claimed", p.Partition))
 		case StateHalted:
+			if errors.Is(p.Err, epoch.ErrPaused) {
+				continue
+			}
 			errs = append(errs, fmt.Errorf("consumer: %s has halted at %d: %w", p.Partition, p.Next, p.Err))
 		case StateClaimed:
 		}
