@@ -7,11 +7,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Event is one of [Joined], [Left] and [Transacted], which are about the process, and
-// [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed],
-// [Drained], [Lost], [Retried], [Overdue], [WentBack] and [Replayed], which are about a
-// partition, and [Unrecorded]. More may be added. [Status] makes of them what is so now, and package ops/stats what has
-// happened since the process started.
+// Event is one of [Joined], [Left], [Transacted] and [Unrecorded], which are about the
+// process, and [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
+// [Resumed], [Drained], [Lost], [Retried], [Overdue], [WentBack] and [Replayed], which are about
+// a partition. More may be added. [Status] makes of them what is so now, and package
+// ops/stats what has happened since the process started.
 //
 // A tenure begins with Granted and ends with Drained or Lost. A Next of -1 means that
 // this process has not claimed the partition yet.
