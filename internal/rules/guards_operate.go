@@ -27,16 +27,13 @@ var guardsOfActs = []guard{
 		"sinks/pgsink", actsOnPostgres + "a live owner is fenced by an act, claims again, and goes on from where it was told"},
 	{"R1", "a replay is committed beside its request in PostgreSQL", []edit{{operateSQL, "where d.id = in_id and d.request = in_request and d.requested returning d.* into l;", "where d.id = in_id returning d.* into l;"}},
 		"sinks/pgsink", actsOnPostgres + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
-	{"R1", "a replay of a dead letter that is gone is committed in PostgreSQL", []edit{{operateSQL, "    if not found then\n        raise exception using errcode = 'XF014', message = 'no such dead letter';\n    end if;\n    select * into f from fence t", "    select * into f from fence t"}},
-		"sinks/pgsink", actsOnPostgres + "a replay that is requested takes the dead letter away with its effects, or neither"},
 	{"R1", "a replay is committed beside its request in SQLite", []edit{
 		{"sinks/sqlsink/queries.go", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 		{"sinks/sqlsink/queries.go", "`DELETE FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`DELETE FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 	}, "sinks/sqlsink", actsOnSQLite + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
 	{"R1", "the application writes people's acts into the decision log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'loss', 'in-doubt') then", "if false then"}},
 		"sinks/pgsink", actsOnPostgres + "what consumers record is in the decision log, and they record no acts"},
-	{"R1", "a claim is not in the decision log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group,", "    perform 1 where false and null is not null; -- decide('claim', in_group,"},
-		{decideSQL, "        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n    return next f;", "    return next f;"}},
+	{"R1", "a claim is not in the decision log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group, in_topic, in_partition, f.epoch, f.claim_id, f.owner,\n        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n", ""}},
 		"sinks/pgsink", actsOnPostgres + "each claim and each act is in the decision log, and nothing that was refused or committed"},
 
 	{"R2", "an act compares nothing", []edit{{acts, "case f.Epoch != a.Seen.Epoch || f.Claim != a.Seen.Claim:", "case false:"}},
@@ -67,8 +64,8 @@ var guardsOfActs = []guard{
 	{"R9", "retention may pass a position that a person has set", []edit{{acts, "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, !a.Beginning, f.Epoch", "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, false, f.Epoch"}},
 		"sinks/memsink", actsInMemory + "an act takes the next epoch, keeps the lease's generation, and names the person"},
 	{"R12", "pruning the decision log waits for other claims", []edit{
-		{decideSQL, "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 4 for update skip locked", "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 4 for update"},
-		{decideSQL, "where out_of_date(d.decided_at) order by d.id limit 4 for update skip locked", "where out_of_date(d.decided_at) order by d.id limit 4 for update"},
+		{decideSQL, "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update skip locked", "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update"},
+		{decideSQL, "            for update skip locked);", "            for update);"},
 	}, "sinks/pgsink", "TestPruningTheDecisionLogHoldsNoOtherClaimUp"},
 
 	{"blame", "a replay runs beside a transaction of its partition", []edit{{asked, "if p := r.p; p.state != busy && p.claim.Err() == nil {", "if p := r.p; p.claim.Err() == nil {"}},
@@ -85,6 +82,8 @@ var guardsOfActs = []guard{
 		"consumer", "TestAnIdleOwnerNoticesAnActWithinSeconds"},
 	{"blame", "a halted partition hears of an act when it is tried again by itself", []edit{{asked, "\t\tq.run.acted.tell()\n", ""}},
 		"consumer", "TestAMessageThatHaltsItsPartitionIsSkippedWithinSeconds"},
+	{"blame", "an entry that people want to be tried now waits for its time", []edit{{"outbox/settlement.go", "\tr.waiting.now(t.retries, time.Now())\n", ""}},
+		"outbox", "TestPeopleOperateTheOutboxOnSQLite"},
 	{"blame", "a consumer waits for the decision log", []edit{{recorded, "\tselect {\n\tcase r.queue <- d:\n\tdefault:\n\t\tr.mu.Lock()\n\t\tdefer r.mu.Unlock()\n\t\tr.dropped++\n\t}\n", "\tr.queue <- d\n"}},
 		"consumer", "TestADecisionLogThatCannotBeWrittenHoldsNothingUp"},
 	{"blame", "a Run that ends waits for a decision log that cannot be written", []edit{{recorded, "\tlate := time.AfterFunc(lastRecords, r.stop)\n", "\tlate := time.AfterFunc(time.Hour, r.stop)\n"}},
