@@ -120,7 +120,7 @@ func rows() []row {
 		},
 		row{
 			name: "kafka/observed", what: "Kafka to PostgreSQL, with everything counted and read once a second", source: "kafka",
-			job: job{Partitions: 8, Messages: 1_000_000}, effects: true,
+			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
 			figures: []figure{{"kafka/run-observed", "kafka/run-batches", 0.97, throughput}},
 		},
 		row{
