@@ -127,7 +127,7 @@ lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
 	@$(call each,$(golangci) run ./...)
 
 # What users import.
-imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations
+imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations ./ops/stats
 
 # The files of a package without its tests, which would have to be built with all they need.
 sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}

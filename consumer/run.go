@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if h.apply == nil {
 		return errors.New("consumer: Run needs a handler")
 	}
+	usual := cmp.Or(o.MaxBatch, usualRoom)
 	o, err := o.withDefaults()
 	if err != nil {
 		return err
@@ -42,7 +44,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r := &runner[TX]{
-		Options: o, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
+		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
 		acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{}, shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
 	}
 	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
@@ -56,6 +58,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 // runner is what one Run has in common.
 type runner[TX any] struct {
 	Options
+	usual    int // messages in a transaction, which a brief one alone may exceed
 	handlers Handlers[TX]
 	policy   policy
 	sink     epoch.Sink[TX]

@@ -36,6 +36,7 @@ func TestTheBacklogIsToldWhileEntriesWaitAndWhenTheyAreGone(t *testing.T) {
 		r.add("a 1", "a 2", "b 3")
 		run := r.relay(7)
 		<-time.After(25 * time.Second)
+		synctest.Wait()
 		for i, b := range told {
 			if b != (outbox.Backlog{Partition: orders, Entries: 3, Oldest: began}) {
 				t.Errorf("told %+v", b)
@@ -49,6 +50,7 @@ func TestTheBacklogIsToldWhileEntriesWaitAndWhenTheyAreGone(t *testing.T) {
 		}
 		up.Store(true)
 		<-time.After(3 * time.Second)
+		synctest.Wait()
 		if last := told[len(told)-1]; len(told) != 4 || last != (outbox.Backlog{Partition: orders}) {
 			t.Errorf("told %+v, want that none are left", told)
 		}

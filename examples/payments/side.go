@@ -92,7 +92,11 @@ func (sd *side) Prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := sd.window.Show(statusz.Options{Title: "payments", Operator: op}); err != nil {
+	box, err := sd.db.outboxOperator(ctx)
+	if err != nil {
+		return err
+	}
+	if err := sd.window.Show(statusz.Options{Title: "payments", Operator: op, Outbox: box}); err != nil {
 		return err
 	}
 	if sd.name == show.Usual {

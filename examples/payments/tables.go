@@ -49,6 +49,14 @@ func (d *ledgerDB) operator(ctx context.Context) (operate.Operator, error) {
 	return sqlsink.OpenOperator(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{})
 }
 
+// outboxOperator is what people see and do with the outbox of the column.
+func (d *ledgerDB) outboxOperator(ctx context.Context) (operate.Outbox, error) {
+	if d.Pool != nil {
+		return pgoutbox.OpenOperator(ctx, d.Pool, pgoutbox.Options{Schema: d.Schema})
+	}
+	return sqloutbox.OpenOperator(ctx, d.DB, sqloutbox.SQLite, sqloutbox.Options{})
+}
+
 // lines calls each for every line, in the order in which they were written.
 func (d *ledgerDB) lines(ctx context.Context, each func(line)) error {
 	rows, err := d.QueryContext(ctx,

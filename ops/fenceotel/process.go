@@ -70,7 +70,7 @@ func (t *Tracing) process(ctx context.Context, ms []consumer.Message, from []tra
 // offset is a message's, under the name that the conventions have for it in Kafka.
 func offset(system string, at epoch.Offset) attribute.KeyValue {
 	if system == "kafka" {
-		return semconv.MessagingKafkaOffset(int(at))
+		return semconv.MessagingKafkaOffsetKey.Int64(int64(at))
 	}
 	return offsetKey.Int64(int64(at))
 }

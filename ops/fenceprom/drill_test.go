@@ -78,6 +78,9 @@ func (d *drill) await(expression string) {
 }
 
 func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a server")
+	}
 	promtest.Tool(t, "prometheus")
 	log := memsource.New("orders", 2)
 	d := &drill{T: t, log: log, group: log.Group(memsource.DefaultGroup), sink: memsink.New()}

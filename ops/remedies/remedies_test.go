@@ -158,6 +158,24 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.sink.Restore(good) // the table is there again
 		r.wantGoesOn("a", "b")
 	},
+	consumer.ReasonElsewhere: func(r *rig) {
+		r.hooks.Claim = failing[epoch.Claim](r, fmt.Errorf("routed to shard 1, and in shard 2: %w", epoch.ErrElsewhere))
+		r.log.Append(0, "a")
+		r.begin()
+		r.wantHalt(consumer.ReasonElsewhere)
+		r.broken.Store(false) // the routing is mended
+		r.wantGoesOn("a")
+	},
+	consumer.ReasonPaused: func(r *rig) {
+		r.log.Append(0, "a")
+		r.begin()
+		r.wantGoesOn("a")
+		r.act(epoch.ActPause, nil)
+		r.log.Append(0, "b")
+		r.wantHalt(consumer.ReasonPaused)
+		r.act(epoch.ActResume, nil)
+		r.wantGoesOn("a", "b")
+	},
 	consumer.ReasonUnhealthy: func(r *rig) {
 		r.hooks.Commit = failing[[]epoch.Advance](r, fmt.Errorf("%w: no table ledger", epoch.ErrUnhealthy))
 		r.log.Append(0, "a")

@@ -101,6 +101,23 @@ var all = []Remedy{
 		},
 	},
 	{
+		Reason: consumer.ReasonElsewhere,
+		Means: "The sink has several databases, and another one keeps the partition than the one that this process asks: the processes do not agree on where partitions are. " +
+			"The error names both. A partition is never claimed in two of them.",
+		Do: "Have all processes use the same databases in the same order, and the same routing; the partition then goes on by itself. " +
+			"If it is meant to move to another database, its fence and its effects move together: docs/several-databases.md says how.",
+		Commands: []Command{doctor},
+	},
+	{
+		Reason: consumer.ReasonPaused,
+		Means:  "A person has paused the partition, and no claim of it is taken until it is resumed. It is as it should be; the fence says who did it, and why.",
+		Do:     "Nothing, until what it was paused for is over. Then resume it: its owner notices within seconds.",
+		Commands: []Command{
+			{"epochfence describe PARTITION", "who has paused it, since when, and why"},
+			{"epochfence resume PARTITION --reason '…' --execute", "it goes on from its position"},
+		},
+	},
+	{
 		Reason: consumer.ReasonUnhealthy,
 		Means: "The database refuses for a reason that no message has: a table, a column or a right is missing, the server is read-only, or its disk is full. " +
 			"No message is blamed for it.",

@@ -2,7 +2,6 @@ package statusz
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -185,7 +184,7 @@ func halts(held []stats.Partition, now time.Time) []halt {
 	var hs []halt
 	at := map[consumer.Reason]int{}
 	for _, p := range held {
-		if p.State != consumer.StateHalted || errors.Is(p.Err, epoch.ErrPaused) {
+		if p.State != consumer.StateHalted || p.Reason == consumer.ReasonPaused {
 			continue
 		}
 		i, known := at[p.Reason]
@@ -353,7 +352,7 @@ func (r *row) add(p stats.Partition, now time.Time) {
 	}
 	switch {
 	case r.Class == "paused":
-	case p.State == consumer.StateHalted && errors.Is(p.Err, epoch.ErrPaused):
+	case p.State == consumer.StateHalted && p.Reason == consumer.ReasonPaused:
 		r.state("paused", "paused", show(p.Err.Error()), 2)
 	case p.State == consumer.StateHalted:
 		r.state("halted", "halted", p.Reason.String(), 3)
