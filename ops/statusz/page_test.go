@@ -62,7 +62,7 @@ func TestAHaltComesWithItsRemedyAndManyWithOne(t *testing.T) {
 		}
 		r := newRig(t)
 		for n := range int32(52) {
-			r.holds(orders(n))
+			r.says(fence(orders(n)))
 			r.halts(orders(n), why, errors.New("this is why"))
 		}
 		_, page := get(r.page(nil), "")
@@ -157,7 +157,7 @@ func TestTheGroupsSpeedIsTakenFromItsPositions(t *testing.T) {
 func TestOfVeryManyPartitionsThoseInTroubleAreListed(t *testing.T) {
 	r := newRig(t)
 	for n := range int32(1200) {
-		r.holds(orders(n))
+		r.says(fence(orders(n)))
 	}
 	r.halts(orders(1199), consumer.ReasonSink, errors.New("this is why"))
 	_, page := get(r.page(func(o *statusz.Options) { o.Operator = nil }), "")

@@ -77,11 +77,20 @@ func (r *rig) claims(p epoch.Partition, owner string) epoch.Fence {
 // holds has this process hold a partition, which it claims.
 func (r *rig) holds(p epoch.Partition) epoch.Fence {
 	r.Helper()
-	r.stats.Observe(consumer.Joined{})
-	r.stats.Observe(consumer.Granted{Partition: p})
 	f := r.claims(p, "here")
-	r.stats.Observe(consumer.Claimed{Fence: f})
+	r.says(f)
 	return f
+}
+
+// says has this process say that it holds a partition, of which the sink may know nothing.
+func (r *rig) says(f epoch.Fence) {
+	r.stats.Observe(consumer.Joined{})
+	r.stats.Observe(consumer.Granted{Partition: f.Partition})
+	r.stats.Observe(consumer.Claimed{Fence: f})
+}
+
+func fence(p epoch.Partition) epoch.Fence {
+	return epoch.Fence{Origin: epoch.Origin{Partition: p}, Epoch: 1, Owner: "here"}
 }
 
 func (r *rig) halts(p epoch.Partition, why consumer.Reason, err error) {
@@ -162,9 +171,10 @@ func text(page string) string {
 
 func wants(t *testing.T, page string, texts ...string) {
 	t.Helper()
+	said := text(page)
 	for _, want := range texts {
-		if !strings.Contains(text(page), want) {
-			t.Errorf("the page does not say %q:\n%s", want, text(page))
+		if !strings.Contains(said, want) {
+			t.Errorf("the page does not say %q:\n%s", want, said)
 		}
 	}
 }

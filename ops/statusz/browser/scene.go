@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -71,7 +70,7 @@ func newScene(s setting) (*scene, error) {
 	c.page = httptest.NewServer(mux)
 	for i, name := range s.owners {
 		member := c.group.Member(name)
-		o := consumer.Options{MaxAttempts: 1, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+		o := consumer.Options{MaxAttempts: 1, Logger: slog.New(slog.DiscardHandler)}
 		if i == 0 {
 			c.first = member
 		} else {
