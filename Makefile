@@ -115,6 +115,10 @@ moveover: ## a live Kafka group and a durable JetStream consumer, replaced proce
 dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to fetch it)
 	cd workswith && EPOCHFENCE_DBMATE='npx --yes dbmate@2.36.0' go test -count 1 -timeout 10m -v -run '/dbmate$$' ./migrations
 
+.PHONY: pictures
+pictures: ## docs/status*.png, of the status page (needs chromium)
+	go run ./ops/statusz/browser -o docs
+
 .PHONY: bench
 bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)
 	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench $(BENCH)
@@ -140,7 +144,7 @@ lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
 	@$(call each,$(golangci) run ./...)
 
 # What users import.
-imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations
+imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations ./ops/stats
 
 # The files of a package without its tests, which would have to be built with all they need.
 sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}

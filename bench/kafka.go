@@ -51,6 +51,9 @@ func init() {
 	variants["kafka/run-batches"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))
 	})
+	variants["kafka/run-observed"] = consumeObserved(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
+		return consumer.Batches(applySet[pgsink.Tx](table))
+	}, scraped)
 	variants["kafka/run-each"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Each(applyOne[pgsink.Tx](table))
 	})

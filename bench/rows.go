@@ -139,6 +139,11 @@ func rows() []row {
 			},
 		},
 		row{
+			name: "kafka/observed", what: "Kafka to PostgreSQL, with everything counted and read once a second", source: "kafka",
+			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
+			figures: []figure{{"kafka/run-observed", "kafka/run-batches", 0.97, throughput}},
+		},
+		row{
 			name: "kafka/partitions=8/old=10M", what: "the same, where the table of ids has ten million rows from before", source: "kafka",
 			job: job{Partitions: 8, Messages: 2_000_000}, old: 10_000_000, effects: true,
 			figures: []figure{{"kafka/run-batches", "kafka/set-dedupe", 2.8, throughput}},

@@ -348,6 +348,7 @@ func (r *reader) put(s slice) {
 	now := time.Now()
 	r.fresh, r.moved, r.lastSkip = false, now, now
 	r.owed, r.stalls = owed{looked: now, asked: r.owed.asked}, 0
+	s.End = s.Next + epoch.Offset(r.l.lag(r.p.Number))
 	r.feed.put(s)
 }
 

@@ -67,6 +67,7 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 		}
 	} else {
 		r.owed.first = 0
+		r.l.lags[r.p.Number].Store(0)
 	}
 	if lost, err := r.l.lost(ctx, after, span{r.at, end}); err != nil {
 		return err
@@ -97,9 +98,10 @@ func (r *reader) scheduleSkip(begins uint64, now time.Time) {
 }
 
 // pass moves the position over sequences that hold nothing of ours.
-func (r *reader) pass(end uint64, last epoch.Mark) {
-	r.at, r.print, r.fresh, r.moved = end+1, last, false, time.Now()
-	r.feed.put(slice{consumer.Batch{Next: epoch.Offset(r.at), Mark: last}, overhead})
+func (r *reader) pass(over uint64, last epoch.Mark) {
+	r.at, r.print, r.fresh, r.moved = over+1, last, false, time.Now()
+	end := epoch.Offset(r.at + uint64(r.l.lag(r.p.Number)))
+	r.feed.put(slice{consumer.Batch{Next: epoch.Offset(r.at), Mark: last, End: end}, overhead})
 }
 
 // isAtEnd reports whether the stream was seen, since we got where we are, to end there: then there

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
@@ -207,7 +206,7 @@ func TestADrainThatOverrunsIsCancelled(t *testing.T) {
 	if taken.Origin().Partition.Number == 1 {
 		overrun = second
 	}
-	if err := overrun.lost(t); !errors.Is(err, tenures.ErrDrainOverrun) {
+	if err := overrun.lost(t); !errors.Is(err, consumer.ErrDrainOverrun) {
 		t.Errorf("lost because of %v", err)
 	}
 	taken.confirm(t, 1)

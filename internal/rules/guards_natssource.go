@@ -236,7 +236,7 @@ var guardsOfNATS = []guard{
 		{nats + "/lease.go", "min(max(ttl/6, 500*time.Millisecond), ttl/3)", "ttl"},
 	}, nats, "TestALostAnswerLeavesTimeToRenewAgain"},
 	{"R13", "a drain of a NATS partition may overrun", []edit{
-		{tenures, "s.Lose(ErrDrainOverrun)", "_ = ErrDrainOverrun"},
+		{tenures, "s.Lose(consumer.ErrDrainOverrun)", "_ = consumer.ErrDrainOverrun"},
 	}, nats, "TestADrainThatOverrunsIsCancelled"},
 	{"R13", "a bucket without room for the leases holds them", []edit{
 		{nats + "/bucket.go", "cmp.Or(checkBucket(config, b.ttl), b.needs.check(config))", "cmp.Or(checkBucket(config, b.ttl))"},

@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,7 +21,8 @@ var migrationFiles embed.FS
 
 // appFunctions are what an application calls.
 var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim",
-	"look_early", "advance", "advance_one", "hold", "dead_letter"}
+	"look_early", "advance", "advance_one", "hold", "dead_letter",
+	"record_decisions", "requests", "replayed", "replay_failed"}
 
 // schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {
@@ -94,27 +94,7 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 }
 
 // GrantSQL is what [Grant] runs, for a migration tool of your own.
-func GrantSQL(role string, o Options) (string, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return "", err
-	}
-	if err := pgschema.CheckIdentifier("role", role); err != nil {
-		return "", fmt.Errorf("pgsink: %w", err)
-	}
-	s, r := pgschema.Quote(o.Schema), pgschema.Quote(role)
-	var b strings.Builder
-	fmt.Fprintf(&b, "grant usage on schema %s to %s;\n", s, r)
-	b.WriteString("grant execute on function")
-	for i, f := range appFunctions {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, "\n    %s.%s", s, f)
-	}
-	fmt.Fprintf(&b, "\nto %s;\n", r)
-	return b.String(), nil
-}
+func GrantSQL(role string, o Options) (string, error) { return grantSQL(role, o, appFunctions) }
 
 // What can be wrong with a schema.
 var (

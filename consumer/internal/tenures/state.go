@@ -14,11 +14,8 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// Causes of the loss of a tenure.
-var (
-	ErrDrainOverrun = errors.New("the partition was revoked and not given back in time")
-	ErrEnded        = errors.New("the tenure has ended")
-)
+// ErrEnded is the cause of the loss of a tenure that is over.
+var ErrEnded = errors.New("the tenure has ended")
 
 var errReading = errors.New("consumer: one Read of a tenure at a time")
 
@@ -101,7 +98,7 @@ func (s *State) RevokeWithin(limit time.Duration, overrun func()) {
 	timer := time.AfterFunc(limit, func() {
 		if !isClosed(s.over) {
 			overrun()
-			s.Lose(ErrDrainOverrun)
+			s.Lose(consumer.ErrDrainOverrun)
 		}
 	})
 	context.AfterFunc(s.held, func() { timer.Stop() })
