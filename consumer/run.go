@@ -45,7 +45,8 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	defer stop(nil)
 	r := &runner[TX]{
 		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
-		acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{}, shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+		shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+		acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
 	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
 		r.operable = operable
