@@ -69,4 +69,3 @@ func (a *app) printCheck(ps []operate.Partition, found []finding) {
 		a.say("%s%s: %s", f.Check, about(f.Partition), printable(f.Detail))
 	}
 }
-

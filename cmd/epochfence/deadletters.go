@@ -19,7 +19,9 @@ func (a *app) deadLetters() *cobra.Command {
 		Long: `Dead letters are messages that a handler has failed for, and that were put aside so that the
 partition could go on.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return usage("deadletters wants list, show, replay, withdraw or discard") },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return usage("deadletters wants list, show, replay, withdraw or discard")
+		},
 	}
 	c.AddCommand(a.deadLettersList(), a.deadLettersShow(),
 		a.deadLetterAct(operate.Replay, "replay ID...", "Have dead letters applied by their partition's owner", `Have dead letters applied: the owner of the partition gives each to the application's own handler,

@@ -65,7 +65,6 @@ func properties(path string) (map[string]string, error) {
 	return found, lines.Err()
 }
 
-
 func secured(c map[string]string) (options []kgo.Opt, err error) {
 	protocol := strings.ToUpper(or(c["security.protocol"], "PLAINTEXT"))
 	switch protocol {

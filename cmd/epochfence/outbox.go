@@ -18,7 +18,9 @@ func (a *app) outbox() *cobra.Command {
 		Long: `The outbox holds what handlers have added to be sent, and no receiver has answered yet. It may be in a
 schema of its own: --outbox-schema.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return usage("outbox wants list, show, retry, discard or history") },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return usage("outbox wants list, show, retry, discard or history")
+		},
 	}
 	c.AddCommand(a.outboxList(), a.outboxShow(), a.outboxHistory(),
 		a.outboxAct(operate.OutboxRetry, "retry ID...", "Have entries sent now that wait to be tried again",
