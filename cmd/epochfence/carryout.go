@@ -91,7 +91,7 @@ func act(ctx context.Context, op operate.Operator, a epoch.Act) (epoch.Fence, er
 	for {
 		ds, looked := op.History(ctx, operate.HistoryQuery{Partition: &a.Partition, Claim: a.Claim, Limit: 1})
 		if looked == nil && len(ds) > 0 {
-			return afterwards(a, ds[0]), nil
+			return asLogged(a, ds[0]), nil
 		}
 		select {
 		case <-tick.C:
@@ -101,8 +101,8 @@ func act(ctx context.Context, op operate.Operator, a epoch.Act) (epoch.Fence, er
 	}
 }
 
-// afterwards is the fence as the decision log has it after an act.
-func afterwards(a epoch.Act, d epoch.Decision) epoch.Fence {
+// asLogged is the fence as the decision log has it after an act.
+func asLogged(a epoch.Act, d epoch.Decision) epoch.Fence {
 	f := a.Seen
 	f.Epoch, f.Claim, f.Owner, f.Next = d.Epoch, d.Claim, d.Owner, d.To
 	return f

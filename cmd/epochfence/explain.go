@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,6 +65,9 @@ type spanView struct {
 	From  int64         `json:"from_offset"`
 	To    int64         `json:"to_offset"` // the offsets from From up to and without it were applied
 	End   *decisionView `json:"end"`       // null: it is the claim in the fence
+
+	// Afterwards is what became of the claim once it was replaced.
+	Afterwards []decisionView `json:"afterwards"`
 }
 
 func (a *app) runExplain(ctx context.Context, f explainFlags, called string) error {
@@ -89,22 +93,39 @@ func (a *app) runExplain(ctx context.Context, f explainFlags, called string) err
 	}
 	now := viewOf(s.Partition, hs[p.Fence.Partition])
 	spans, ds := []spanView{}, []decisionView{}
+	later := map[epoch.ClaimID][]epoch.Decision{}
 	for _, span := range s.Spans {
-		v := spanView{Claim: decided(span.Claim), From: int64(span.From), To: int64(span.To)}
+		v := spanView{Claim: decided(span.Claim), From: int64(span.From), To: int64(span.To), Afterwards: []decisionView{}}
 		if span.End != nil {
 			end := decided(*span.End)
 			v.End = &end
+			after, err := afterwards(ctx, op, span)
+			if err != nil {
+				return err
+			}
+			for _, d := range after {
+				v.Afterwards = append(v.Afterwards, decided(d))
+			}
+			later[span.Claim.Claim] = after
 		}
 		spans = append(spans, v)
 	}
 	for _, d := range s.Decisions {
 		ds = append(ds, decided(d))
 	}
-	return a.show(map[string]any{"partition": now, "spans": spans, "decisions": ds, "complete": s.Complete}, func() { a.tell(s, now, q) })
+	return a.show(map[string]any{"partition": now, "spans": spans, "decisions": ds, "complete": s.Complete}, func() { a.tell(s, now, q, later) })
+}
+
+// afterwards is what the log has of a claim that was replaced, oldest first.
+func afterwards(ctx context.Context, op operate.Operator, span operate.Span) ([]epoch.Decision, error) {
+	ds, err := op.History(ctx, operate.HistoryQuery{Partition: &span.Claim.Partition, Claim: span.Claim.Claim, Limit: 1000})
+	ds = slices.DeleteFunc(ds, func(d epoch.Decision) bool { return d.ID <= span.End.ID })
+	slices.Reverse(ds)
+	return ds, err
 }
 
 // tell is the story for people.
-func (a *app) tell(s operate.Story, now partitionView, q operate.Question) {
+func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later map[epoch.ClaimID][]epoch.Decision) {
 	a.say("%s", now.Name)
 	a.say("  now    %s, epoch %d, next offset %d, owner %s", now.State, now.Epoch, now.Next, printable(dash(now.Owner)))
 	switch now.State {
@@ -121,6 +142,12 @@ func (a *app) tell(s operate.Story, now partitionView, q operate.Question) {
 	}
 	for _, span := range s.Spans {
 		a.tellSpan(s, span)
+		if after := later[span.Claim.Claim]; len(after) > 0 {
+			a.say("  Afterwards:")
+			for _, d := range after {
+				a.entry(d)
+			}
+		}
 	}
 	if !s.Complete {
 		a.say("\nThe decision log does not reach back to the first claim of the partition.")
@@ -157,11 +184,15 @@ func (a *app) tellSpan(s operate.Story, span operate.Span) {
 		if d.ID < c.ID || span.End != nil && d.ID > span.End.ID {
 			continue
 		}
-		a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(d))
+		a.entry(d)
 	}
 	if span.End == nil {
 		a.say("  It is the claim in the fence.")
 	}
+}
+
+func (a *app) entry(d epoch.Decision) {
+	a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(d))
 }
 
 // sentence is what an entry of the decision log says.

@@ -223,22 +223,28 @@ type live struct {
 
 const partitions = 2
 
-// atWork starts a broker, a producer and a consumer on a place.
-func atWork(t *testing.T, p *place) *live {
+// workers starts a broker and a producer, for processes that work on a place.
+func workers(t *testing.T, p *place) *live {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, "orders"))
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second), kfake.SeedTopics(partitions, "orders"))
 	must(t, err)
 	t.Cleanup(cluster.Close)
 	seeds := kgo.SeedBrokers(cluster.ListenAddrs()...)
 	client, err := kgo.NewClient(seeds, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic("orders"))
 	must(t, err)
 	t.Cleanup(client.Close)
-	l := &live{
+	return &live{
 		cli:   &cli{t, map[string]string{"EPOCHFENCE_DATABASE": p.url, "EPOCHFENCE_KAFKA": strings.Join(cluster.ListenAddrs(), ",")}},
 		place: p, kafka: cluster, client: client,
 	}
+}
+
+// atWork is workers with a consumer in this process.
+func atWork(t *testing.T, p *place) *live {
+	t.Helper()
+	l := workers(t, p)
 	l.produce(50)
-	source, err := kafkasource.New(kafkasource.Options{Group: "billing", Topics: []string{"orders"}, Client: []kgo.Opt{seeds}})
+	source, err := kafkasource.New(kafkasource.Options{Group: "billing", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(l.kafka.ListenAddrs()...)}})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -266,6 +272,12 @@ func (l *live) produce(n int) {
 		l.produced++
 	}
 	must(l.t, l.client.ProduceSync(l.t.Context(), rs...).FirstErr())
+}
+
+// poison appends a message that no handler takes.
+func (l *live) poison(n int32) {
+	l.t.Helper()
+	must(l.t, l.client.ProduceSync(l.t.Context(), &kgo.Record{Partition: n, Value: []byte("poison")}).FirstErr())
 }
 
 // growing has the topic grow while do runs.
@@ -305,6 +317,19 @@ func (l *live) at(n int32) operate.Partition {
 	p, err := l.op.Partition(l.t.Context(), partition(n))
 	must(l.t, err)
 	return p
+}
+
+// known reports whether there is a fence.
+func (l *live) known(n int32) bool {
+	_, err := l.op.Partition(l.t.Context(), partition(n))
+	return err == nil
+}
+
+func (l *live) log(q operate.HistoryQuery) []epoch.Decision {
+	l.t.Helper()
+	ds, err := l.op.History(l.t.Context(), q)
+	must(l.t, err)
+	return ds
 }
 
 // awaits waits until cond holds.
@@ -390,7 +415,9 @@ func normal(s string) string {
 		{regexp.MustCompile(`\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z`), "2026-01-02T03:04:05Z"},
 		{regexp.MustCompile(`--plan=[0-9a-f]{12}`), "--plan=0123456789ab"},
 		{regexp.MustCompile(`"plan": "[0-9a-f]{12}"`), `"plan": "0123456789ab"`},
-		{regexp.MustCompile(`file:/\S*\.db`), "file:sink.db"},
+		{regexp.MustCompile(`[ \d]\ds\b`), " 0s"},
+		{regexp.MustCompile(`SQLite 3\.[\d.]+`), "SQLite 3.0.0"},
+		{regexp.MustCompile(`kafka:golden/[\w-]{22}`), "kafka:golden/AAAAAAAAAAAAAAAAAAAAAA"},
 	} {
 		s = r.pattern.ReplaceAllString(s, r.by)
 	}
