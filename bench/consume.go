@@ -83,20 +83,15 @@ func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sin
 
 // timed has sink start the clock with the first transaction.
 func timed[TX any](sink epoch.Sink[TX], c *clock) epoch.Sink[TX] {
-	around := timing[TX]{sink, c}
-	if shards, ok := sink.(epoch.Sharded); ok {
-		return struct {
-			timing[TX]
-			epoch.Sharded
-		}{around, shards}
-	}
-	return around
+	return timing[TX]{sink, c}
 }
 
 type timing[TX any] struct {
 	epoch.Sink[TX]
 	clock *clock
 }
+
+func (s timing[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
 
 func (s timing[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
 	s.clock.start(0)

@@ -1,8 +1,11 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -18,7 +21,8 @@ type requests[TX any] struct {
 	run   *runner[TX]
 	shard int
 	sink  epoch.Operable[TX]
-	began atomic.Int64 // how many looks have begun
+	began atomic.Int64  // how many looks have begun
+	now   chan struct{} // there may be more than the last look has found
 	acts  int64
 	known bool
 }
@@ -39,6 +43,8 @@ func (q *requests[TX]) look(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
+		case <-q.now:
+			timer.Stop()
 		case <-timer.C:
 		}
 		if ps := q.run.owned(q.shard); len(ps) > 0 {
@@ -63,8 +69,19 @@ func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 	q.acts, q.known = found.Acts, true
 	for _, r := range found.Replays {
 		if o := q.run.ownerOf(r.Message.Partition); o != nil {
-			o.loop.do(func() { o.loop.requested(o.pending, replay{r, look, q.began.Load}) })
+			o.loop.do(func() { o.loop.requested(o.pending, replay{r, look, q}) })
 		}
+	}
+}
+
+// looks is how many have begun by now.
+func (q *requests[TX]) looks() int64 { return q.began.Load() }
+
+// again has the next look begin now.
+func (q *requests[TX]) again() {
+	select {
+	case q.now <- struct{}{}:
+	default:
 	}
 }
 
@@ -96,8 +113,11 @@ func (n *news) tell() {
 // replay is a dead letter that is to be replayed.
 type replay struct {
 	epoch.Replay
-	look  int64        // which look has found it
-	looks func() int64 // how many have begun by now
+	look int64 // which look has found it
+	from interface {
+		looks() int64
+		again()
+	}
 }
 
 // replays are those of a loop. It runs one at a time, beside its lanes, and only while
@@ -106,7 +126,7 @@ type replay struct {
 type replays[TX any] struct {
 	queue   []queuedReplay[TX]
 	busy    bool
-	settled map[int64]int64 // how many looks had begun when a dead letter was replayed last
+	settled map[int64]int64 // how many looks had begun when a dead letter was settled last
 	tries   map[int64]int   // that have failed for a reason that passes
 }
 
@@ -125,12 +145,12 @@ func (l *loop[TX]) requested(p *pending[TX], r replay) {
 	if _, here := l.idle.held[p]; !here || q.settled[r.ID] >= r.look {
 		return
 	}
+	maps.DeleteFunc(q.settled, func(_, looks int64) bool { return looks < r.look }) // no earlier look comes any more
 	for _, other := range q.queue {
 		if other.ID == r.ID {
 			return
 		}
 	}
-	delete(q.settled, r.ID)
 	q.queue = append(q.queue, queuedReplay[TX]{p, r})
 }
 
@@ -216,7 +236,7 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 	if q.settled == nil {
 		q.settled, q.tries = map[int64]int64{}, map[int64]int{}
 	}
-	q.settled[id] = t.replay.looks()
+	q.settled[id] = t.replay.from.looks()
 	what, out := judgeReplay(t.trials()[0], r)
 	if what == replayTries {
 		if q.tries[id]++; q.tries[id] >= maxReplayTries {
@@ -230,13 +250,45 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 		p.breakClaim(out)
 	}
 	l.reportReplay(t, what, r)
+	switch what {
+	case replayed:
+		l.wantsReplays(t.replay)
+	case replayFailed:
+		l.recordFailure(t, r)
+	case replayAgain, replayTries, replayBroke: // a later look finds it
+	}
 	if p.left != nil {
 		close(p.left)
 		p.left = nil
 	}
 }
 
-// reportReplay says what became of a replay, and has a failure recorded.
+// wantsReplays has more replays looked for at once when there are none left.
+func (l *loop[TX]) wantsReplays(last *replay) {
+	if len(l.replays.queue) == 0 {
+		last.from.again()
+	}
+}
+
+// recordFailure has it recorded that a replay has failed, which until then is not tried
+// again.
+func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
+	l.replays.settled[t.replay.ID] = math.MaxInt64
+	cause := cmp.Or(r.handler, r.err)
+	l.run.running.Go(func() {
+		ctx, cancel := context.WithTimeout(l.base, t.timeout)
+		defer cancel()
+		if err := l.run.operable.ReplayFailed(ctx, t.replay.Replay, t.parts[0].epoch, cause); err != nil {
+			l.run.log(t.parts[0].advance.Partition).Warn("could not record that a replay has failed, it is tried again", "dead_letter", t.replay.ID, "err", err)
+		}
+		l.do(func() {
+			l.replays.settled[t.replay.ID] = t.replay.from.looks()
+			l.wantsReplays(t.replay)
+		})
+	})
+}
+
+// reportReplay says what became of a replay.
 func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r result) {
 	part := t.parts[0]
 	about := []any{"dead_letter", t.replay.ID, "offset", t.replay.Message.Offset, "epoch", part.epoch}
@@ -246,17 +298,6 @@ func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r resu
 		log.Info("a dead letter was replayed", about...)
 	case replayFailed:
 		log.Error("the replay of a dead letter has failed, it stays one", append(about, "err", r.err)...)
-		l.run.running.Go(func() {
-			ctx, cancel := context.WithTimeout(l.base, t.timeout)
-			defer cancel()
-			cause := r.err
-			if r.handler != nil {
-				cause = r.handler
-			}
-			if err := l.run.operable.ReplayFailed(ctx, t.replay.Replay, part.epoch, cause); err != nil {
-				log.Warn("could not record that a replay has failed, it is tried again", append(about, "err", err)...)
-			}
-		})
 	default:
 		log.Warn("the replay of a dead letter was rolled back, trying again", append(about, "err", r.err)...)
 	}

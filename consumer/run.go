@@ -122,7 +122,7 @@ func (r *runner[TX]) lookForRequests(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(context.WithoutCancel(ctx)) // of partitions that drain, too
 	if r.operable != nil {
 		for shard := range r.shards.Shards() {
-			q := &requests[TX]{run: r, shard: shard, sink: r.operable}
+			q := &requests[TX]{run: r, shard: shard, sink: r.operable, now: make(chan struct{}, 1)}
 			r.running.Go(func() { q.look(ctx) })
 		}
 	}

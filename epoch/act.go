@@ -177,6 +177,8 @@ func (f Fence) Operated(a Act) (Fence, error) {
 	switch {
 	case f.Partition != a.Partition:
 		return f, fmt.Errorf("epoch: %s %s on the fence of %s", a.Kind, a.Partition, f.Partition)
+	case strings.HasPrefix(f.Log, SignpostLog):
+		return f, fmt.Errorf("epoch: %s %s: %w: act on it in shard %s", a.Kind, a.Partition, ErrElsewhere, strings.TrimPrefix(f.Log, SignpostLog))
 	case f.Epoch != a.Seen.Epoch || f.Claim != a.Seen.Claim:
 		return f, &StaleError{Partition: a.Partition, Ours: a.Claim, Held: f}
 	case a.Claim == f.Claim:

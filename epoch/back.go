@@ -44,7 +44,9 @@ func (e *WentBackError) Unwrap() error { return ErrWentBack }
 // reached from here.
 func (f Fence) Still(now Fence) error {
 	switch {
-	case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next && now.SetUnder <= f.Epoch:
+	case now.SetUnder > f.Epoch: // by a claim of that epoch, then
+		return &StaleError{Partition: f.Partition, Ours: f.Claim, Held: now}
+	case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:
 		return &WentBackError{Was: f, Now: now}
 	case now.Claim != f.Claim:
 		return &StaleError{Partition: f.Partition, Ours: f.Claim, Held: now}

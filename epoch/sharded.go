@@ -19,3 +19,7 @@ type Sharded interface {
 	// ReplacedIn is what [Sink.Replaced] is for all of them, for one shard.
 	ReplacedIn(shard int) <-chan struct{}
 }
+
+// SignpostLog begins the log of a fence that only says in which shard a partition is: the
+// shard's number follows. Nobody claims it, and people do nothing with it.
+const SignpostLog = "epochfence/shardsink: not in this database but in shard "

@@ -49,7 +49,7 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfNATS, guardsOfTheOutbox, guardsOfShards)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{
@@ -194,7 +194,7 @@ var guardsOfTheRest = []guard{
 		{aside, "case errors.Is(err, epoch.ErrInDoubt):", "case false:"},
 	}, "consumer", "TestBackgroundWorkInDoubtIsFollowedByANewClaim"},
 	{"R5", "doubt beside a halted partition waits for the halt to end", []edit{
-		{owning, "o.wait(o.whileClaimed(ctx), in)", "o.wait(ctx, in)"},
+		{owning, "o.waitOr(o.whileClaimed(ctx), in, acted)", "o.waitOr(ctx, in, acted)"},
 	}, "consumer", "TestDoubtBesideAHaltedPartitionIsFollowedByANewClaimAtOnce"},
 	{"R5", "what ended a claim is met again after it is over", []edit{
 		{owning, "if !o.claimValid || o.broken() != nil {", "if !o.claimValid {"},

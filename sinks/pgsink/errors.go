@@ -32,6 +32,7 @@ const (
 	codeInvalid    = "XF013"
 	codeGone       = "XF014"
 	codeChanged    = "XF015"
+	codeElsewhere  = "XF016"
 )
 
 // SQLSTATEs of PostgreSQL, from its manual's appendix A.

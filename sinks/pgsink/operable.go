@@ -57,8 +57,8 @@ func execOne(r pgx.BatchResults) error {
 
 // How many replays are read at a time: of a partition, and in all.
 const (
-	replaysEach = 4
-	replaysMost = 64
+	replaysEach = 8
+	replaysMost = 32
 )
 
 // Requests implements [epoch.Operable].

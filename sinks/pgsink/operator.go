@@ -146,12 +146,12 @@ func (o *Operator) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
 
 func (o *Operator) act(ctx context.Context, a epoch.Act) (f epoch.Fence, err error) {
 	for range claimTries {
-		// As a claim does: before the swap for a transaction that is frozen with the row
-		// locked, and after it for one that began in between.
-		o.sink.evict(ctx, a.Seen.Claim)
 		if f, err = o.swap(ctx, a); !isLockTimeout(err) {
 			break
 		}
+		// A transaction is frozen with the row locked. One that is not is left alone
+		// until the act is done: it may be refused.
+		o.sink.evict(ctx, a.Seen.Claim)
 	}
 	var pg *pgconn.PgError
 	switch {
@@ -191,7 +191,7 @@ func refusedAct(pg *pgconn.PgError, a epoch.Act) error {
 	switch pg.Code {
 	case codeMissing:
 		return &epoch.MissingError{Partition: a.Partition}
-	case codeStale, codeMoved, codeNotFresh, codeNothing, codeExhausted:
+	case codeStale, codeMoved, codeNotFresh, codeNothing, codeExhausted, codeElsewhere:
 	default:
 		return pg
 	}

@@ -24,6 +24,7 @@ var operated = []history{
 	{"of many acts from one reading, one is done", "R2", oneOfManyActs},
 	{"a paused partition takes no claim, says who has paused it and why, and goes on once it is resumed", "R2", pausing},
 	{"a fence that was never claimed takes a position, and nothing else", "R8", unclaimedActs},
+	{"what only says that a partition is in another database is left alone", "R1", signpostsAreLeftAlone},
 	{"another log and another lease source are accepted with a position", "R2 R10", rebasing},
 	{"acts at random: every answer is as epoch.Fences says", "R1 R2", actsAgainstModel},
 	{"acts beside claimers and committers: under each claim exactly the messages of its span are applied, as the decision log tells it", "R1 R2 R5", actsRaced},
@@ -296,6 +297,24 @@ func unclaimedActs(w *world) {
 	}
 	if ds := h.history(operate.HistoryQuery{Partition: &orders0}); len(ds) != 1 || ds[0].From != -1 || ds[0].To != 10 {
 		w.Errorf("the log says %+v", ds)
+	}
+}
+
+func signpostsAreLeftAlone(w *world) {
+	o := origin(orders0)
+	o.Log = epoch.SignpostLog + "3"
+	at := epoch.Position{Mark: epoch.NoMark}
+	if err := w.process("A").sink.Seed(w.ctx, []epoch.Start{{Origin: o, Next: at, Earliest: at}}); err != nil {
+		w.Fatalf("seed: %v", err)
+	}
+	h := w.person()
+	f := h.sees(orders0)
+	rebase := to(epoch.ActRebase, f, 5)
+	rebase.Log = "cluster-1/topic-1"
+	for _, a := range []epoch.Act{to(epoch.ActRewind, f, 5), act(epoch.ActPause, f), rebase} {
+		if _, err := h.op.Act(w.ctx, a); !errors.Is(err, epoch.ErrElsewhere) || !strings.Contains(err.Error(), "in shard 3") || h.sees(orders0) != f {
+			w.Errorf("%s: %v", a.Kind, err)
+		}
 	}
 }
 

@@ -79,8 +79,8 @@ func (s *Sink) write(ctx context.Context, do func(ctx context.Context, t *sqltx.
 
 // How many replays are read at a time: of a partition, and in all.
 const (
-	replaysEach = 4
-	replaysMost = 64
+	replaysEach = 8
+	replaysMost = 32
 )
 
 // Requests implements [epoch.Operable]. It waits for no transaction.

@@ -123,7 +123,7 @@ func (o *Operator) Act(ctx context.Context, a epoch.Act) (f epoch.Fence, err err
 		}
 		r, err := t.Conn.ExecContext(ctx, s.q.act, f.Owner, int64(f.Epoch), f.Claim[:], int64(f.Next), int64(f.Mark), f.Applied, int64(f.SetUnder),
 			f.Log, f.Source, string(f.Standing.Mode), f.Standing.By, f.Standing.Reason, since,
-			p.Group, p.Topic, p.Number, int64(a.Seen.Epoch), a.Seen.Claim[:])
+			p.Group, p.Topic, p.Number, a.Seen.Claim[:], int64(a.Seen.Epoch))
 		if err := oneRow(r, err); err != nil {
 			return err
 		}

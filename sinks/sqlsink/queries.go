@@ -57,7 +57,7 @@ func newQueries(d Dialect, prefix string) queries {
 
 		act: `UPDATE ` + fences + ` SET owner = ?, epoch = ?, claim_id = ?, next_offset = ?, mark = ?, applied = ?, set_under = ?,` +
 			` log_id = ?, lease_source = ?, mode = ?, mode_by = ?, mode_reason = ?, mode_at = ?, claimed_at = ` + d.now() +
-			key + ` AND epoch = ? AND claim_id = ?`,
+			key + ` AND claim_id = ? AND epoch = ?`,
 		list: `SELECT group_name, topic, number, COALESCE(claimed_at, ''), COALESCE(advanced_at, ''), ` + d.now() + `, ` + state +
 			` FROM ` + fences + ` WHERE (? = '' OR group_name = ?) AND (? = '' OR topic = ?) AND (? IS NULL OR number = ?)` +
 			` AND (NOT ? OR mode <> '') ORDER BY group_name, topic, number`,

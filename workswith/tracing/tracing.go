@@ -55,22 +55,18 @@ func Traced[TX any](tracer trace.Tracer, from propagation.TextMapPropagator, han
 // Sink returns sink with a span around each transaction, for a database whose driver
 // traces what it is asked within one: the fence, the statements of handlers, and the
 // commit. Where the source's client has put a span on messages, as kotel does, it goes
-// on from that of the first. A sink of several databases stays one.
+// on from that of the first. What the sink has besides it keeps.
 func Sink[TX any](tracer trace.Tracer, sink epoch.Sink[TX]) epoch.Sink[TX] {
-	around := traced[TX]{sink, tracer}
-	if shards, ok := sink.(epoch.Sharded); ok {
-		return struct {
-			traced[TX]
-			epoch.Sharded
-		}{around, shards}
-	}
-	return around
+	return traced[TX]{sink, tracer}
 }
 
 type traced[TX any] struct {
 	epoch.Sink[TX]
 	tracer trace.Tracer
 }
+
+// Unwrap is for what the sink has besides: see [epoch.As].
+func (s traced[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
 
 func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
 	ctx, span := s.tracer.Start(ctx, "transaction")

@@ -54,10 +54,14 @@ func TestATracedSinkOfSeveralDatabasesStaysOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	around := tracing.Sink[*memsink.Tx](provider.Tracer("billing"), shards)
-	if s, ok := around.(epoch.Sharded); !ok || s.Shards() != 2 {
+	if s, ok := epoch.As[epoch.Sharded](around); !ok || s.Shards() != 2 {
 		t.Errorf("%T hides the shards", around)
 	}
-	if _, ok := tracing.Sink[*memsink.Tx](provider.Tracer("billing"), memsink.New()).(epoch.Sharded); ok {
+	one := tracing.Sink[*memsink.Tx](provider.Tracer("billing"), memsink.New())
+	if _, ok := epoch.As[epoch.Sharded](one); ok {
 		t.Error("one database passes for several")
+	}
+	if _, ok := epoch.As[epoch.Operable[*memsink.Tx]](one); !ok {
+		t.Errorf("%T hides the decision log", one)
 	}
 }

@@ -77,7 +77,7 @@ func (p *Position) Learn(theirs func() (at epoch.Offset, ok bool, err error)) er
 func (p *Position) Theirs(at epoch.Fence) (theirs epoch.Offset, stays bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.theirs == nil || at.Epoch > 0 && (at.Next >= *p.theirs || at.SetUnder > 0) {
+	if p.theirs == nil || at.SetUnder > 0 || at.Epoch > 0 && at.Next >= *p.theirs {
 		return 0, false
 	}
 	return *p.theirs, true

@@ -25,6 +25,7 @@
 --   XF013 invalid     the act makes no sense
 --   XF014 gone        there is no such dead letter, or its replay is not requested as it was
 --   XF015 changed     the requests for the replay of a dead letter are others than seen
+--   XF016 elsewhere   the fence only says in which database the partition is
 
 create table "epochfence".migration (
     version    integer primary key,

@@ -28,6 +28,9 @@ begin
         raise exception using errcode = 'XF003', message = 'no fence',
             detail = json_build_object('group_name', in_group, 'topic', in_topic, 'partition', in_partition);
     end if;
+    if starts_with(f.log_id, 'epochfence/shardsink: not in this database but in shard ') then
+        raise exception using errcode = 'XF016', message = 'kept in another database', detail = row_to_json(f);
+    end if;
     if f.epoch <> seen_epoch or f.claim_id <> seen_claim then
         raise exception using errcode = 'XF001', message = 'stale claim', detail = row_to_json(f);
     end if;

@@ -28,6 +28,7 @@ create schema if not exists "epochfence";
 --   XF013 invalid     the act makes no sense
 --   XF014 gone        there is no such dead letter, or its replay is not requested as it was
 --   XF015 changed     the requests for the replay of a dead letter are others than seen
+--   XF016 elsewhere   the fence only says in which database the partition is
 
 create table "epochfence".migration (
     version    integer primary key,
@@ -548,6 +549,9 @@ begin
     if not found then
         raise exception using errcode = 'XF003', message = 'no fence',
             detail = json_build_object('group_name', in_group, 'topic', in_topic, 'partition', in_partition);
+    end if;
+    if starts_with(f.log_id, 'epochfence/shardsink: not in this database but in shard ') then
+        raise exception using errcode = 'XF016', message = 'kept in another database', detail = row_to_json(f);
     end if;
     if f.epoch <> seen_epoch or f.claim_id <> seen_claim then
         raise exception using errcode = 'XF001', message = 'stale claim', detail = row_to_json(f);
