@@ -14,13 +14,14 @@ func (a *app) check() *cobra.Command {
 	var l limits
 	c := &cobra.Command{
 		Use:   "check",
-		Short: "Tell monitoring whether partitions are well, by the exit code",
-		Long: `Tell monitoring whether partitions are well: 0 if they are, 3 if not, 1 if it cannot tell. The first
-line says it in short.
+		Short: "Tell monitoring whether all is well, by the exit code",
+		Long: `Tell monitoring whether partitions are well: 0 if they are, 3 if not, 1 if it
+cannot tell. The first line says it in short.
 
-A partition is not well if it has halted, is paused, or nobody ever had it; if a person's act was not
-followed by an owner for a minute; if its fence is of another log or lease source than there is, or
-its position is outside the log; and beyond the limits below. What is about logs needs --kafka or --nats.`,
+A partition is not well if it has halted, is paused, or nobody ever had it; if
+a person's act was not followed by an owner for a minute; if its fence is of
+another log or lease source than there is, or its position is outside the log;
+and beyond the limits below. What is about logs needs --kafka or --nats.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runCheck(c.Context(), which, l) },
 	}

@@ -12,12 +12,14 @@ func (a *app) describe() *cobra.Command {
 	var which chosen
 	c := &cobra.Command{
 		Use:   "describe [PARTITION...]",
-		Short: "Show partitions beside their logs: lag, where the log begins and ends, why they stand still",
-		Long: `Show partitions beside their logs: lag, where the log begins and ends, why they stand still.
+		Short: "Show lag, and why a partition stands still",
+		Long: `Show partitions beside their logs: lag, where the log begins and ends, why
+they stand still.
 
-It asks Kafka (--kafka) or NATS (--nats), by what each fence says of its log. END is the offset
-of the next message that could be read, of committed transactions alone. On NATS the offsets are
-the stream's sequences, and LAG counts the partition's own messages.`,
+It asks Kafka (--kafka) or NATS (--nats), by what each fence says of its log.
+END is the offset of the next message that could be read, of committed
+transactions alone. On NATS the offsets are the stream's sequences, and LAG
+counts the partition's own messages.`,
 		RunE: func(c *cobra.Command, names []string) error { return a.runDescribe(c.Context(), which, names) },
 	}
 	which.add(c.Flags())

@@ -14,13 +14,14 @@ func (a *app) doctor() *cobra.Command {
 	l := limits{lag: -1, age: 5 * time.Minute, outboxAge: 5 * time.Minute, claims: 20}
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what is wrong: connections, versions, rights, settings, logs, partitions",
-		Long: `Look for what is wrong: connections, versions of tables, rights of this role, settings of the server,
-partitions that are halted or paused, fences whose log or lease source is not what there is, positions
-outside the log, partitions without a fence, claims that change often, dead letters, the outbox.
+		Short: "Look for what is wrong, and say what to do",
+		Long: `Look for what is wrong: connections, versions of tables, rights of this role,
+settings of the server, partitions that are halted or paused, fences whose log
+or lease source is not what there is, positions outside the log, partitions
+without a fence, claims that change often, dead letters, the outbox.
 
-Clocks are compared for information only: nothing rests on them. It ends with 3 if it finds something
-to look at.`,
+Clocks are compared for information only: nothing rests on them. It ends with
+3 if it finds something to look at.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runDoctor(c.Context(), which, l) },
 	}

@@ -23,13 +23,13 @@ func (a *app) explain() *cobra.Command {
 	f := explainFlags{offset: -1}
 	c := &cobra.Command{
 		Use:   "explain PARTITION [--at TIME | --offset N | --claim ID]",
-		Short: "Tell what happened to a partition: who had it, what was applied under which claim, and why it changed",
-		Long: `Tell from the decision log what happened to a partition: who had it, what was applied under which
-claim, what was refused, and why it changed hands. Without a flag it is about the claim that the
-fence has now.
+		Short: "Tell what happened to a partition, and who had it when",
+		Long: `Tell from the decision log what happened to a partition: who had it, what was
+applied under which claim, what was refused, and why it changed hands. Without
+a flag it is about the claim that the fence has now.
 
   epochfence explain orders/3 --at 12:03       who had it then
-  epochfence explain orders/3 --offset 4711    under which claims that message was applied
+  epochfence explain orders/3 --offset 4711    under which claims it was applied
   epochfence explain orders/3 --claim ID       what became of that claim`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runExplain(c.Context(), f, names[0]) },

@@ -20,14 +20,15 @@ func (a *app) grants() *cobra.Command {
 	var execute, box bool
 	c := &cobra.Command{
 		Use:   "grants --role NAME --as application|reader|operator",
-		Short: "Print or run the SQL that gives a role of PostgreSQL its rights",
-		Long: `Print the SQL that gives a role of PostgreSQL its rights, or run it with --execute, as the schema's
-owner. It is repeated after migrations.
+		Short: "Print or run the SQL that gives a role its rights",
+		Long: `Print the SQL that gives a role of PostgreSQL its rights, or run it with
+--execute, as the schema's owner. It is repeated after migrations.
 
   application  what a consumer needs
-  reader       list, describe, owners, history, explain, check, doctor, deadletters list
-  operator     all that a reader may, the messages of dead letters, and to act. To end the open
-               transaction of an owner it has to be a member of the application's role as well.`,
+  reader       what is shown: list, describe, history, explain, check, doctor
+  operator     that, the messages of dead letters, and to act. To end the open
+               transaction of an owner it has to be a member of the
+               application's role as well.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kind := roleKind(as)

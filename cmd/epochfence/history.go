@@ -23,12 +23,14 @@ func (a *app) history() *cobra.Command {
 	var f historyFlags
 	c := &cobra.Command{
 		Use:   "history [PARTITION]",
-		Short: "Read the decision log: claims, refusals, halts, losses, and what people did",
-		Long: `Read the decision log, newest first: claims, refusals, halts, losses, and what people did.
+		Short: "Read the decision log",
+		Long: `Read the decision log, newest first: claims, refusals, halts, losses, and what
+people did.
 
-KIND is claim, stale (a commit was refused), halt, loss, in-doubt; rewind, skip, pause, resume,
-evict, rebase; replay-request, replay-withdraw, replay, replay-failure, discard. FROM and TO are
-the position before and after, or the offset of the dead letter.`,
+KIND is claim, stale (a commit was refused), halt, loss, in-doubt; rewind,
+skip, pause, resume, evict, rebase; replay-request, replay-withdraw, replay,
+replay-failure, discard. FROM and TO are the position before and after, or the
+offset of the dead letter.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runHistory(c.Context(), f, names) },
 	}

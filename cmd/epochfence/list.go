@@ -21,7 +21,8 @@ States, as the fence and the decision log tell them:
   waiting    a person has acted, and no owner has followed yet
   unclaimed  nobody ever had it
 
-ADVANCED is how long ago the position moved. DEAD is how many dead letters there are.`,
+ADVANCED is how long ago the position moved. DEAD is how many dead letters
+there are.`,
 		RunE: func(c *cobra.Command, names []string) error { return a.runList(c.Context(), which, onlyPaused, names) },
 	}
 	which.add(c.Flags())

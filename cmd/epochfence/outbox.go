@@ -15,8 +15,8 @@ import (
 func (a *app) outbox() *cobra.Command {
 	c := &cobra.Command{
 		Use: "outbox", Short: "List, show, retry and discard what is to be sent",
-		Long: `The outbox holds what handlers have added to be sent, and no receiver has answered yet. It may be in a
-schema of its own: --outbox-schema.`,
+		Long: `The outbox holds what handlers have added to be sent, and no receiver has
+answered yet. It may be in a schema of its own: --outbox-schema.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return usage("outbox wants list, show, retry, discard or history")
@@ -24,7 +24,7 @@ schema of its own: --outbox-schema.`,
 	}
 	c.AddCommand(a.outboxList(), a.outboxShow(), a.outboxHistory(),
 		a.outboxAct(operate.OutboxRetry, "retry ID...", "Have entries sent now that wait to be tried again",
-			"Have entries sent within seconds that wait to be tried again. One that waits for another entry of its key\ngoes on waiting."),
+			"Have entries sent within seconds that wait to be tried again. One that waits\nfor another entry of its key goes on waiting."),
 		a.outboxAct(operate.OutboxDiscard, "discard ID...", "Delete entries",
 			"Delete entries. They are not sent any more; an attempt that is under way may arrive."))
 	return c
@@ -121,7 +121,8 @@ func (a *app) outboxShow() *cobra.Command {
 	var secrets bool
 	c := &cobra.Command{
 		Use: "show ID", Short: "Show an entry", Args: cobra.ExactArgs(1),
-		Long: `Show an entry. Headers and the body may hold secrets: they are shown with --secrets.`,
+		Long: `Show an entry. Headers and the body may hold secrets: they are shown with
+--secrets.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			ids, err := idsOf(args)
 			if err != nil {

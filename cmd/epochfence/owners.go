@@ -15,8 +15,9 @@ func (a *app) owners() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "owners",
 		Short: "List who has claimed partitions",
-		Long: `List who has claimed partitions, as the fences have it: a process that is gone is there until
-another one has claimed what it had. ADVANCED is how long ago the owner moved a position.`,
+		Long: `List who has claimed partitions, as the fences have it: a process that is gone
+is there until another one has claimed what it had. ADVANCED is how long ago
+the owner moved a position.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runOwners(c.Context(), which) },
 	}

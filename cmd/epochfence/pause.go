@@ -12,8 +12,9 @@ import (
 )
 
 func (a *app) pause() *cobra.Command {
-	return a.simpleAct(epoch.ActPause, "Have partitions take no claim until they are resumed", `Have partitions take no claim until they are resumed. The owner's claim ends: what it has begun is
-rolled back, and nothing of the partition is committed any more. Its messages stay in the log.`,
+	return a.simpleAct(epoch.ActPause, "Have partitions take no claim until they are resumed", `Have partitions take no claim until they are resumed. The owner's claim ends:
+what it has begun is rolled back, and nothing of the partition is committed
+any more. Its messages stay in the log.`,
 		func(p operate.Partition) (effect, nothing string) {
 			if p.Standing.Mode == epoch.Paused {
 				return "", fmt.Sprintf("paused since %s, by %s: %s", p.Standing.Since.UTC().Format(time.RFC3339), p.Standing.By, p.Standing.Reason)
@@ -24,8 +25,8 @@ rolled back, and nothing of the partition is committed any more. Its messages st
 
 func (a *app) resume() *cobra.Command {
 	return a.simpleAct(epoch.ActResume, "Let partitions that are paused take claims again",
-		`Let partitions that are paused take claims again. Whoever has the lease claims within seconds, and goes
-on from the position.`,
+		`Let partitions that are paused take claims again. Whoever has the lease claims
+within seconds, and goes on from the position.`,
 		func(p operate.Partition) (effect, nothing string) {
 			if p.Standing.Mode == epoch.Running {
 				return "", "it is not paused"
@@ -35,9 +36,10 @@ on from the position.`,
 }
 
 func (a *app) evict() *cobra.Command {
-	return a.simpleAct(epoch.ActEvict, "Take the claim of partitions away from their owner", `Take the claim of partitions away. The owner's open transaction is ended, where this role may do that, and
-what it tries to commit is refused. It claims again if its source still confirms the lease; a process
-that hangs does not, and whoever gets the lease goes on.`,
+	return a.simpleAct(epoch.ActEvict, "Take the claim of partitions away from their owner", `Take the claim of partitions away. The owner's open transaction is ended,
+where this role may do that, and what it tries to commit is refused. It claims
+again if its source still confirms the lease; a process that hangs does not,
+and whoever gets the lease goes on.`,
 		func(p operate.Partition) (effect, nothing string) {
 			return "the claim of " + p.Owner + " ends", neverClaimed(p)
 		})

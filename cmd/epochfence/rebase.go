@@ -20,14 +20,14 @@ func (a *app) rebase() *cobra.Command {
 	var f rebaseFlags
 	c := &cobra.Command{
 		Use:   "rebase [PARTITION...] [--to start|end|N|@TIME]",
-		Short: "Accept another log, or another issuer of leases, than the fence has",
-		Long: `Accept another log, or another issuer of leases, than the fence has: a topic that was deleted and
-created again, another cluster, another bucket. It is the remedy for "log changed" and "foreign lease
-source".
+		Short: "Accept another log or lease source than the fence has",
+		Long: `Accept another log, or another issuer of leases, than the fence has: a topic
+that was deleted and created again, another cluster, another bucket. It is the
+remedy for "log changed" and "foreign lease source".
 
-What the log and the issuer are now is asked of Kafka or NATS. --log and --source say it instead, as
-the error that halts the partition has it. The offsets of another log mean other messages: --to says
-where to go on in it.`,
+What the log and the issuer are now is asked of Kafka or NATS. --log and
+--source say it instead, as the error that halts the partition has it. The
+offsets of another log mean other messages: --to says where to go on in it.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			var g goal
 			if f.to != "" {

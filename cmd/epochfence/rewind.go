@@ -19,19 +19,21 @@ func (a *app) rewind() *cobra.Command {
 	var to string
 	c := &cobra.Command{
 		Use:   "rewind [PARTITION...] --to start|end|N|+N|-N|@TIME",
-		Short: "Set the position of partitions: back, to apply again, or forward, to leave out",
-		Long: `Set the position of partitions. Back: messages are applied again, and a handler that adds up adds
-twice. Forward: messages are never applied. A live owner loses its claim, claims again, and goes
-on from there: nobody has to stop the group.
+		Short: "Set the position of partitions, back or forward",
+		Long: `Set the position of partitions. Back: messages are applied again, and a
+handler that adds up adds twice. Forward: messages are never applied. A live
+owner loses its claim, claims again, and goes on from there: nobody has to
+stop the group.
 
-  --to start    where the log begins, also if retention moves that before anything is applied
+  --to start    where the log begins, also if retention moves that meanwhile
   --to end      what comes from now on
   --to 4711     the message at that offset is the next one
-  --to -100     so many offsets back, --to +100 forward, from where the position is
-  --to @12:03   the first message written then or later (UTC; @2006-01-02T15:04:05Z, @-15m)
+  --to -100     so many offsets back, --to +100 forward
+  --to @12:03   the first message written then or later, in UTC; also
+                @2006-01-02T15:04:05Z, and @-15m for a quarter of an hour ago
 
-start, end and @TIME ask Kafka or NATS; a number is compared with where the log begins and ends
-if --kafka or --nats is given.`,
+start, end and @TIME ask Kafka or NATS; a number is compared with where the
+log begins and ends if --kafka or --nats is given.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			goal, err := parseGoal(to, time.Now())
 			if err != nil {
@@ -137,10 +139,17 @@ func (a *app) aim(ctx context.Context, d *deed, g goal, f epoch.Fence) error {
 func moves(from, to epoch.Offset) string {
 	switch {
 	case to < from:
-		return fmt.Sprintf("offsets %d to %d are applied again", to, from-1)
+		return offsets(to, from-1, "applied again")
 	case to > from:
-		return fmt.Sprintf("offsets %d to %d are never applied", from, to-1)
+		return offsets(from, to-1, "never applied")
 	default:
 		return "the position stays"
 	}
+}
+
+func offsets(first, last epoch.Offset, what string) string {
+	if first == last {
+		return fmt.Sprintf("offset %d is %s", first, what)
+	}
+	return fmt.Sprintf("offsets %d to %d are %s", first, last, what)
 }

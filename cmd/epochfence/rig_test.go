@@ -415,7 +415,7 @@ func normal(s string) string {
 		{regexp.MustCompile(`\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z`), "2026-01-02T03:04:05Z"},
 		{regexp.MustCompile(`--plan=[0-9a-f]{12}`), "--plan=0123456789ab"},
 		{regexp.MustCompile(`"plan": "[0-9a-f]{12}"`), `"plan": "0123456789ab"`},
-		{regexp.MustCompile(`[ \d]\ds\b`), " 0s"},
+		{regexp.MustCompile(`[ \d]\ds([ \n])`), " 0s$1"},
 		{regexp.MustCompile(`SQLite 3\.[\d.]+`), "SQLite 3.0.0"},
 		{regexp.MustCompile(`kafka:golden/[\w-]{22}`), "kafka:golden/AAAAAAAAAAAAAAAAAAAAAA"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,12 +63,13 @@ func (a *app) root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "epochfence",
 		Short: "See and steer the consumers of a sink",
-		Long: `See and steer the consumers of a sink: its fences, owners, lag, decision log, dead letters
-and outbox. The sink is in PostgreSQL or SQLite, the messages are in Kafka or NATS.
+		Long: `See and steer the consumers of a sink: its fences, owners, lag, decision log,
+dead letters and outbox. The sink is in PostgreSQL or SQLite, the messages are
+in Kafka or NATS.
 
-A partition is written as TOPIC/NUMBER, or GROUP/TOPIC/NUMBER where several groups have it.
-What writes shows what it would do, and does it with --execute and --reason. It goes through a
-claim: nobody has to stop the group.
+A partition is written as TOPIC/NUMBER, or GROUP/TOPIC/NUMBER where several
+groups have it. What writes shows what it would do, and does it with --execute
+and --reason. It goes through a claim: nobody has to stop the group.
 
 Times are in UTC, those of the sink's database.
 
@@ -79,6 +81,7 @@ Times are in UTC, those of the sink's database.
 			return a.flags.check(a.getenv)
 		},
 	}
+	c.SetUsageTemplate(usageOf(c.UsageTemplate()))
 	a.flags.add(c)
 	c.AddGroup(&cobra.Group{ID: "see", Title: "See:"}, &cobra.Group{ID: "steer", Title: "Steer:"},
 		&cobra.Group{ID: "look", Title: "Look after:"}, &cobra.Group{ID: "set", Title: "Set up:"})
@@ -93,6 +96,15 @@ Times are in UTC, those of the sink's database.
 	add("look", a.check(), a.doctor(), a.drill())
 	add("set", a.migrate(), a.grants())
 	return c
+}
+
+// usageOf is cobra's template for terminals of 80 columns, without the flags of all
+// commands in each.
+func usageOf(template string) string {
+	return strings.NewReplacer(
+		"{{.LocalFlags.FlagUsages |", "{{.LocalFlags.FlagUsagesWrapped 80 |",
+		"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", "Flags for servers and the format: epochfence --help",
+	).Replace(template)
 }
 
 func (f *flags) add(c *cobra.Command) {

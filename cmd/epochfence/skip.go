@@ -17,9 +17,10 @@ func (a *app) skip() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "skip PARTITION --through OFFSET",
 		Short: "Move past messages that shall not be applied",
-		Long: `Move the position past messages that shall not be applied: those from the position up to and with
---through. It is refused if the position has moved since it was looked at. Where the handler has a
-dead-letter function, that is the better place for a message that fails.`,
+		Long: `Move the position past messages that shall not be applied: those from the
+position up to and with --through. It is refused if the position has moved
+since it was looked at. Where the handler has a dead-letter function, that is
+the better place for a message that fails.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, names []string) error {
 			if through < 0 {
