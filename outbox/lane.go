@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/backoff"
@@ -51,6 +52,19 @@ func (w *waiting) back(ls []*lane) {
 	for _, l := range ls {
 		heap.Push(&w.lanes, l)
 	}
+}
+
+// now has lanes wait no longer whose entries these are.
+func (w *waiting) now(ids []int64, now time.Time) {
+	if len(ids) == 0 {
+		return
+	}
+	for _, l := range w.lanes {
+		if slices.Contains(ids, l.id) && l.until.After(now) {
+			l.until = now
+		}
+	}
+	heap.Init(&w.lanes)
 }
 
 func (w *waiting) next() (time.Time, bool) {

@@ -23,6 +23,10 @@ const (
 	// IDs, not their bodies. When so many fail, no more are read.
 	maxLanes = 4096
 
+	// askPeopleEvery is how often it is looked what people want to be tried now, while
+	// something waits.
+	askPeopleEvery = 2 * time.Second
+
 	// maxKept bounds the answers that wait for a transaction, or that OnAnswer or
 	// OnRefused could not take. When there are so many, nothing more is sent.
 	maxKept = 64
@@ -61,6 +65,9 @@ type relay[TX any] struct {
 	stopped map[target]*stop
 	ask     []target // which have stopped, and of which the sink has not been asked yet
 
+	retrier   Retrier[TX] // the store, if people can operate it
+	askPeople time.Time   // not before
+
 	resume time.Time // not before, after the database has failed
 }
 
@@ -83,6 +90,7 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 		pause:    b.newBackoff(),
 		stopped:  map[target]*stop{},
 	}
+	r.retrier, _ = b.store.(Retrier[TX])
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.working.Wait()
 	defer cancel()
@@ -175,8 +183,13 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 		// its outcome is waited for, before anything else is read
 	} else if now.Before(r.resume) {
 		sooner(r.resume)
-	} else if t, some := r.waiting.next(); some && r.room() > 0 {
-		sooner(t)
+	} else if t, some := r.waiting.next(); some {
+		if r.room() > 0 {
+			sooner(t)
+		}
+		if r.retrier != nil {
+			sooner(r.askPeople)
+		}
 	}
 	if t, some := r.kept.next(); some {
 		sooner(t)

@@ -18,6 +18,9 @@ type settlement struct {
 	scan   bool     // look for entries that are in no lane
 	at     Cursor   // from here on, and then up to here
 	ask    []target // which have said that there is a later claim: its commit says that there is none
+	retry  bool     // look what people want to be tried now
+
+	retries []int64 // that
 
 	gone map[*lane]bool // entries that were not there any more
 	next map[*lane]*Row // what the lane is to send next
@@ -48,8 +51,12 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 			r.read(t, now)
 		}
 	}
-	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 {
+	t.retry = r.retrier != nil && r.waiting.len() > 0 && !now.Before(r.askPeople)
+	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 && !t.retry {
 		return
+	}
+	if t.retry {
+		r.askPeople = now.Add(askPeopleEvery)
 	}
 	t.ask, r.ask = r.ask, nil
 	if t.scan {
@@ -124,6 +131,13 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 	}
 	if err := r.load(ctx, tx, t); err != nil {
 		return err
+	}
+	if t.retry {
+		ids, err := r.retrier.Retries(ctx, tx, r.p)
+		if err != nil {
+			return err
+		}
+		t.retries = ids
 	}
 	if t.scan { // after OnAnswer and OnRefused, which may have added some
 		rows, at, err := r.store.Scan(ctx, tx, r.p, t.at, scanLimit)
@@ -283,6 +297,7 @@ func (r *relay[TX]) committed(t *settlement) {
 	r.pause.Reset()
 	r.claimHolds(t.ask)
 	r.again = max(0, r.again-len(t.settle))
+	r.waiting.now(t.retries, time.Now())
 	for _, l := range t.settle {
 		if !t.gone[l] {
 			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status})

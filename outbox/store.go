@@ -40,6 +40,14 @@ type Store[TX any] interface {
 	Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error)
 }
 
+// Retrier is what a [Store] has besides whose entries people can operate. The relay
+// asks it every few seconds while entries wait to be tried again.
+type Retrier[TX any] interface {
+	// Retries returns the IDs of entries of p that people want to be tried now, and
+	// forgets that they do.
+	Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error)
+}
+
 // Cursor says what has been read of a partition: all entries up to ID that were
 // committed when Scan returned it. The zero Cursor is where reading begins.
 type Cursor struct {

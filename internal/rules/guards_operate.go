@@ -27,8 +27,6 @@ var guardsOfActs = []guard{
 		"sinks/pgsink", actsOnPostgres + "a live owner is fenced by an act, claims again, and goes on from where it was told"},
 	{"R1", "a replay is committed beside its request in PostgreSQL", []edit{{operateSQL, "where d.id = in_id and d.request = in_request and d.requested returning d.* into l;", "where d.id = in_id returning d.* into l;"}},
 		"sinks/pgsink", actsOnPostgres + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
-	{"R1", "a replay of a dead letter that is gone is committed in PostgreSQL", []edit{{operateSQL, "    if not found then\n        raise exception using errcode = 'XF014', message = 'no such dead letter';\n    end if;\n    select * into f from fence t", "    select * into f from fence t"}},
-		"sinks/pgsink", actsOnPostgres + "a replay that is requested takes the dead letter away with its effects, or neither"},
 	{"R1", "a replay is committed beside its request in SQLite", []edit{
 		{"sinks/sqlsink/queries.go", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 		{"sinks/sqlsink/queries.go", "`DELETE FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`DELETE FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
@@ -85,6 +83,8 @@ var guardsOfActs = []guard{
 		"consumer", "TestAnIdleOwnerNoticesAnActWithinSeconds"},
 	{"blame", "a halted partition hears of an act when it is tried again by itself", []edit{{asked, "\t\tq.run.acted.tell()\n", ""}},
 		"consumer", "TestAMessageThatHaltsItsPartitionIsSkippedWithinSeconds"},
+	{"blame", "an entry that people want to be tried now waits for its time", []edit{{"outbox/settlement.go", "\tr.waiting.now(t.retries, time.Now())\n", ""}},
+		"outbox", "TestPeopleOperateTheOutboxOnSQLite"},
 	{"blame", "a consumer waits for the decision log", []edit{{recorded, "\tselect {\n\tcase r.queue <- d:\n\tdefault:\n\t\tr.mu.Lock()\n\t\tdefer r.mu.Unlock()\n\t\tr.dropped++\n\t}\n", "\tr.queue <- d\n"}},
 		"consumer", "TestADecisionLogThatCannotBeWrittenHoldsNothingUp"},
 	{"blame", "a Run that ends waits for a decision log that cannot be written", []edit{{recorded, "\tlate := time.AfterFunc(lastRecords, r.stop)\n", "\tlate := time.AfterFunc(time.Hour, r.stop)\n"}},

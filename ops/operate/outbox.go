@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -71,6 +72,16 @@ type OutboxAct struct {
 
 	// By is who does it, and Reason why, as in [epoch.Act].
 	By, Reason string
+}
+
+// Check returns an error that matches [epoch.ErrAct] if no entry could take the act.
+func (a OutboxAct) Check() error {
+	switch a.Kind {
+	case OutboxRetry, OutboxDiscard:
+		return epoch.CheckWho(a.By, a.Reason, "")
+	default:
+		return fmt.Errorf("%w: %q; want %s or %s", epoch.ErrAct, a.Kind, OutboxRetry, OutboxDiscard)
+	}
 }
 
 // OutboxRecord is what a person did to an entry.

@@ -23,7 +23,7 @@ type DBTX interface {
 // Store is an [outbox.Store] for the transactions TX of the application, such as
 // *sqlsink.Tx. It is safe for concurrent use.
 type Store[TX DBTX] struct {
-	add, scan, next, load, remove string
+	add, scan, next, load, remove, retries string
 }
 
 // Open returns a store on the tables that [Migrate] made in db, after it has checked
@@ -47,10 +47,11 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 	return &Store[TX]{
 		add: `INSERT INTO ` + entries + ` (group_name, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		scan:   row + entries + ` INDEXED BY ` + entries + `_partition` + partition + ` AND id > ? ORDER BY id LIMIT ?`,
-		next:   row + entries + ` INDEXED BY ` + entries + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
-		load:   row + entries + partition + ` AND id = ?`,
-		remove: `DELETE FROM ` + entries + partition + ` AND id = ?`,
+		scan:    row + entries + ` INDEXED BY ` + entries + `_partition` + partition + ` AND id > ? ORDER BY id LIMIT ?`,
+		next:    row + entries + ` INDEXED BY ` + entries + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
+		load:    row + entries + partition + ` AND id = ?`,
+		remove:  `DELETE FROM ` + entries + partition + ` AND id = ?`,
+		retries: `UPDATE ` + entries + ` SET retry_requested = 0` + partition + ` AND retry_requested = 1 RETURNING id`,
 	}, nil
 }
 
@@ -155,4 +156,24 @@ func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []
 		}
 	}
 	return there, nil
+}
+
+// Retries implements [outbox.Retrier].
+func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition) (ids []int64, err error) {
+	rows, err := tx.QueryContext(ctx, s.retries, p.Group, p.Topic, p.Number)
+	if err != nil {
+		return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+	}
+	return ids, nil
 }
