@@ -96,9 +96,17 @@ func act(ctx context.Context, op operate.Operator, a epoch.Act) (epoch.Fence, er
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return f, fmt.Errorf("%w; find out with: epochfence history %s --claim %s", err, shellQuote(a.Partition.String()), a.Claim)
+			return f, findOut(err, fmt.Sprintf("epochfence history %s --claim %s", shellQuote(a.Partition.String()), a.Claim))
 		}
 	}
+}
+
+// findOut adds to an error which leaves in doubt what was done how that is found out.
+func findOut(err error, how string) error {
+	if errors.Is(err, epoch.ErrInDoubt) {
+		return fmt.Errorf("%w; find out with: %s", err, how)
+	}
+	return err
 }
 
 // asLogged is the fence as the decision log has it after an act.

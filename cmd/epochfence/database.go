@@ -56,21 +56,33 @@ func (a *app) open(ctx context.Context, create bool) (database, error) {
 		return a.database, nil
 	}
 	at := a.flags.database
-	var err error
-	switch {
-	case at == "":
-		err = usage("which database? Say it with --database or EPOCHFENCE_DATABASE, as postgres://USER@HOST/NAME or file:PATH of SQLite")
-	case strings.HasPrefix(at, "postgres://"), strings.HasPrefix(at, "postgresql://"):
-		a.database, err = openPostgres(ctx, a.flags)
-	case strings.HasPrefix(at, "file:"):
-		a.database, err = openSQLite(a.flags, create)
-	default:
-		err = usage("the database is neither postgres://… nor file:… of SQLite")
-	}
+	db, err := openAt(ctx, a.flags, create)
 	if err != nil {
 		return nil, secretive(err, at)
 	}
-	return a.database, nil
+	a.database = db
+	return db, nil
+}
+
+func openAt(ctx context.Context, f flags, create bool) (database, error) {
+	switch at := f.database; {
+	case at == "":
+		return nil, usage("which database? Say it with --database or EPOCHFENCE_DATABASE, as postgres://USER@HOST/NAME or file:PATH of SQLite")
+	case strings.HasPrefix(at, "postgres://"), strings.HasPrefix(at, "postgresql://"):
+		return orNone(openPostgres(ctx, f))
+	case strings.HasPrefix(at, "file:"):
+		return orNone(openSQLite(f, create))
+	default:
+		return nil, usage("the database is neither postgres://… nor file:… of SQLite")
+	}
+}
+
+// orNone is a database only if there is no error: a nil pointer would be one.
+func orNone[D database](d D, err error) (database, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 func (a *app) operator(ctx context.Context) (operate.Operator, error) {

@@ -295,7 +295,7 @@ func planOfLetters(kind operate.DeadLetterKind, seen []operate.DeadLetter) strin
 func (a *app) doLetter(ctx context.Context, op operate.Operator, act operate.DeadLetterAct, wait time.Duration, r *letterResult) error {
 	l, err := op.DoDeadLetter(ctx, act)
 	if err != nil {
-		return err
+		return findOut(err, "epochfence history "+shellQuote(act.Seen.Message.Partition.String()))
 	}
 	r.Done, r.letterView = true, letter(l)
 	switch act.Kind {

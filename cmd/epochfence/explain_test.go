@@ -59,12 +59,3 @@ func TestExplainTellsOfATakeoverAndAHalt(t *testing.T) {
 	tells(t, story, "no claim is what you asked for")
 	tells(t, l.does(exitOK, "history", "orders/1", "--kind", "skip").out, "skip", "anna", "for the test")
 }
-
-func tells(t *testing.T, story string, parts ...string) {
-	t.Helper()
-	for _, p := range parts {
-		if !strings.Contains(story, p) {
-			t.Errorf("it does not say %q:\n%s", p, story)
-		}
-	}
-}

@@ -85,7 +85,7 @@ func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	}
 	fs = append(fs, a.unfenced(ctx, s)...)
 	fs = append(fs, often(ctx, s, l)...)
-	return append(fs, a.boxed(ctx, l)...)
+	return append(fs, a.boxed(ctx, s, l)...)
 }
 
 // waitingFor is how long an owner may take to follow a person's act.
@@ -218,10 +218,14 @@ func often(ctx context.Context, s scene, l limits) (fs []finding) {
 }
 
 // boxed looks for entries of the outbox that nobody sends.
-func (a *app) boxed(ctx context.Context, l limits) []finding {
+func (a *app) boxed(ctx context.Context, s scene, l limits) []finding {
 	box, err := a.database.outbox(ctx)
 	if box == nil && err == nil {
 		return nil
+	}
+	now := time.Now()
+	if len(s.ps) > 0 {
+		now = s.ps[0].Now // of the database that the entries' times are of
 	}
 	var oldest []operate.OutboxEntry
 	if err == nil {
@@ -230,7 +234,7 @@ func (a *app) boxed(ctx context.Context, l limits) []finding {
 	switch {
 	case err != nil:
 		return []finding{{"outbox", warn, "", err.Error(), ""}}
-	case len(oldest) > 0 && !oldest[0].AddedAt.IsZero() && l.outboxAge > 0 && time.Since(oldest[0].AddedAt) > l.outboxAge:
+	case len(oldest) > 0 && !oldest[0].AddedAt.IsZero() && l.outboxAge > 0 && now.Sub(oldest[0].AddedAt) > l.outboxAge:
 		return []finding{{"outbox", warn, oldest[0].Partition.String(), fmt.Sprintf("entry %d waits to be sent since %s", oldest[0].ID, stamp(oldest[0].AddedAt)), "epochfence outbox list"}}
 	default:
 		return nil

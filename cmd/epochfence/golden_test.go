@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"flag"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -49,6 +52,11 @@ func TestOutput(t *testing.T) {
 		"check":              "check --max-lag 1",
 		"doctor":             "doctor",
 		"drill":              "drill",
+		"outbox":             "outbox list",
+		"outbox-show":        "outbox show 1",
+		"outbox-secrets":     "outbox show 1 --secrets",
+		"outbox-retry":       "outbox retry 1",
+		"outbox-history":     "outbox history",
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &cli{t, c.env}
@@ -106,6 +114,7 @@ func golden(t *testing.T) *cli {
 	must(t, err)
 	c := &cli{t, map[string]string{"EPOCHFENCE_DATABASE": url, "EPOCHFENCE_KAFKA": cluster.ListenAddrs()[0]}}
 	c.fill(sink)
+	c.add(db, sink)
 	return c
 }
 
@@ -154,4 +163,29 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	c.does(exitOK, "pause", "orders/1", "--execute", "--by", "anna", "--reason", "the warehouse is being moved")
 	record(claim(2, "worker-b"), epoch.DecidedHalt, "billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
 	apply(claim(3, "worker-b"), false)
+}
+
+// add puts something into the outbox, and has a person do something with it.
+func (c *cli) add(db *sql.DB, sink *sqlsink.Sink) {
+	t := c.t
+	t.Helper()
+	must(t, sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}))
+	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
+	must(t, err)
+	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{})
+	must(t, err)
+	f, err := sink.Fence(t.Context(), partition(0))
+	must(t, err)
+	as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}}
+	must(t, sink.Commit(t.Context(), as, func(ctx context.Context, tx *sqlsink.Tx) error {
+		for _, key := range []string{"charge-1", "charge-2"} {
+			e := outbox.Entry{Key: "account/17", Scope: "account/17", IdempotencyKey: key, URL: "https://gateway.example/charges?token=s3cret",
+				Header: http.Header{"Authorization": {"s3cret"}}, Body: []byte("12.50")}
+			if err := box.Add(ctx, tx, epoch.Message{Partition: f.Partition}, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	c.does(exitOK, "outbox", "discard", "2", "--execute", "--by", "anna", "--reason", "it was paid in cash")
 }

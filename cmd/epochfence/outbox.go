@@ -121,8 +121,8 @@ func (a *app) outboxShow() *cobra.Command {
 	var secrets bool
 	c := &cobra.Command{
 		Use: "show ID", Short: "Show an entry", Args: cobra.ExactArgs(1),
-		Long: `Show an entry. Headers and the body may hold secrets: they are shown with
---secrets.`,
+		Long: `Show an entry. The URL, headers and the body may hold secrets: they are shown
+with --secrets.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			ids, err := idsOf(args)
 			if err != nil {
@@ -131,7 +131,7 @@ func (a *app) outboxShow() *cobra.Command {
 			return a.runOutboxShow(c.Context(), ids[0], secrets)
 		},
 	}
-	c.Flags().BoolVar(&secrets, "secrets", false, "with the values of headers, and the body")
+	c.Flags().BoolVar(&secrets, "secrets", false, "with the whole URL, the values of headers, and the body")
 	return c
 }
 
@@ -144,9 +144,10 @@ func (a *app) runOutboxShow(ctx context.Context, id int64, secrets bool) error {
 	if err != nil {
 		return err
 	}
-	v := entry(e)
+	v, hidden := entry(e), ""
 	if !secrets {
-		v.Body, v.URL = nil, redacted(v.URL)
+		hidden = fmt.Sprintf("%d bytes, shown with --secrets", len(v.Body))
+		v.Body, v.URL = nil, destination(v.URL)
 		for name := range v.Header {
 			v.Header[name] = []string{"…"}
 		}
@@ -162,7 +163,7 @@ func (a *app) runOutboxShow(ctx context.Context, id int64, secrets bool) error {
 				a.say("header           %s: %s", printable(name), printable(value))
 			}
 		}
-		a.say("body             %s", content(v.Body))
+		a.say("body             %s", or(hidden, content(v.Body)))
 	})
 }
 
@@ -270,6 +271,7 @@ func (a *app) doEntries(c *cobra.Command, kind operate.OutboxKind, ids []int64, 
 	var failed []error
 	for i, e := range seen {
 		if err := box.DoOutbox(ctx, operate.OutboxAct{Kind: kind, Seen: e, By: by.by, Reason: by.reason}); err != nil {
+			err = findOut(err, "epochfence outbox history")
 			results[i].Result = "FAILED: " + err.Error()
 			failed = append(failed, err)
 			continue

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,6 +22,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -74,8 +78,9 @@ type place struct {
 	op      operate.Operator
 	consume func(ctx context.Context, s consumer.Source, o consumer.Options) error
 	applied func() []effect
-	halts   bool                     // what fails halts its partition, and is no dead letter
-	during  func(m consumer.Message) // called by the handler
+	halts   bool                            // what fails halts its partition, and is no dead letter
+	during  func(m consumer.Message)        // called by the handler
+	posts   func(m consumer.Message) string // where the outbox sends a message to; empty: nowhere
 }
 
 // halting is p with a handler that has no place for dead letters.
@@ -130,8 +135,16 @@ func inSQLite(t *testing.T, fails broken) *place {
 	must(t, err)
 	op, err := sqlsink.OpenOperator(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	must(t, err)
+	must(t, sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}))
+	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
+	must(t, err)
+	box, err := outbox.New(store, slowly[*sqlsink.Tx]())
+	must(t, err)
 	handler := func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, e epoch.Epoch) error {
 		if err := p.handles(m, fails); err != nil {
+			return err
+		}
+		if err := post(ctx, p, box, tx, m); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO applied (number, message_offset, epoch) VALUES (?, ?, ?)", m.Partition.Number, m.Offset, e)
@@ -143,6 +156,9 @@ func inSQLite(t *testing.T, fails broken) *place {
 			h := consumer.Each(handler)
 			if !p.halts {
 				h = h.OnFailure(sink.DeadLetter)
+			}
+			if p.posts != nil {
+				h = h.Background(box.Relay)
 			}
 			return consumer.Run(ctx, s, sink, h, o)
 		},
@@ -176,8 +192,16 @@ func inPostgres(t *testing.T, fails broken) *place {
 	must(t, err)
 	op, err := pgsink.OpenOperator(t.Context(), pool, pgsink.Options{})
 	must(t, err)
+	must(t, pgoutbox.Migrate(t.Context(), pool, pgoutbox.Options{}))
+	store, err := pgoutbox.Open[pgsink.Tx](t.Context(), pool, pgoutbox.Options{})
+	must(t, err)
+	box, err := outbox.New(store, slowly[pgsink.Tx]())
+	must(t, err)
 	handler := func(ctx context.Context, tx pgsink.Tx, m consumer.Message, e epoch.Epoch) error {
 		if err := p.handles(m, fails); err != nil {
+			return err
+		}
+		if err := post(ctx, p, box, tx, m); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, "insert into applied (number, message_offset, epoch) values ($1, $2, $3)", m.Partition.Number, int64(m.Offset), int64(e))
@@ -189,6 +213,9 @@ func inPostgres(t *testing.T, fails broken) *place {
 			h := consumer.Each(handler)
 			if !p.halts {
 				h = h.OnFailure(sink.DeadLetter)
+			}
+			if p.posts != nil {
+				h = h.Background(box.Relay)
 			}
 			return consumer.Run(ctx, s, sink, h, o)
 		},
@@ -206,6 +233,19 @@ func inPostgres(t *testing.T, fails broken) *place {
 		},
 	}
 	return p
+}
+
+// slowly is an outbox that tries again what failed when the test is long over.
+func slowly[TX any]() outbox.Options[TX] {
+	return outbox.Options[TX]{RetryMin: 10 * time.Minute, RetryMax: 10 * time.Minute}
+}
+
+func post[TX any](ctx context.Context, p *place, box *outbox.Box[TX], tx TX, m consumer.Message) error {
+	if p.posts == nil || p.posts(m) == "" {
+		return nil
+	}
+	at := fmt.Sprintf("order/%d/%d", m.Partition.Number, m.Offset)
+	return box.Add(ctx, tx, m, outbox.Entry{Key: at, Scope: at, IdempotencyKey: at, URL: p.posts(m), Header: http.Header{"Authorization": {"s3cret"}}, Body: m.Value})
 }
 
 // none fails nothing.
@@ -422,4 +462,13 @@ func normal(s string) string {
 		s = r.pattern.ReplaceAllString(s, r.by)
 	}
 	return s
+}
+
+func tells(t *testing.T, story string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(story, p) {
+			t.Errorf("it does not say %q:\n%s", p, story)
+		}
+	}
 }

@@ -76,10 +76,7 @@ Times are in UTC, those of the sink's database.
 ` + exitCodes,
 		SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			a.began = true
-			return a.flags.check(a.getenv)
-		},
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.flags.check(a.getenv) },
 	}
 	c.SetUsageTemplate(usageOf(c.UsageTemplate()))
 	a.flags.add(c)
@@ -95,7 +92,22 @@ Times are in UTC, those of the sink's database.
 	add("steer", a.rewind(), a.skip(), a.pause(), a.resume(), a.evict(), a.rebase(), a.deadLetters(), a.outbox())
 	add("look", a.check(), a.doctor(), a.drill())
 	add("set", a.migrate(), a.grants())
+	a.note(c)
 	return c
+}
+
+// note has c and those below it say that they began: what is wrong before that is what was
+// typed.
+func (a *app) note(c *cobra.Command) {
+	if do := c.RunE; do != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			a.began = true
+			return do(c, args)
+		}
+	}
+	for _, sub := range c.Commands() {
+		a.note(sub)
+	}
 }
 
 // usageOf is cobra's template for terminals of 80 columns, without the flags of all
