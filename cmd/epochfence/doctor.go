@@ -41,16 +41,25 @@ func (a *app) runDoctor(ctx context.Context, which chosen, l limits) error {
 			t.row(f.Status, f.Check, dash(f.Partition), f.Detail)
 		}
 		t.print(a.out)
-		for _, f := range fs {
-			if f.Remedy != "" {
-				a.say("\n%s%s: %s\n  %s", f.Check, about(f.Partition), printable(f.Detail), printable(f.Remedy))
-			}
+		if sick {
+			a.say("")
+			remedies(fs).print(a.out)
 		}
 	})
 	if sick {
 		err = errors.Join(errTrouble, err)
 	}
 	return err
+}
+
+func remedies(fs []finding) *table {
+	t := newTable("ABOUT", "WHAT TO DO")
+	for _, f := range fs {
+		if f.Remedy != "" {
+			t.row(f.Check+about(f.Partition), f.Remedy)
+		}
+	}
+	return t
 }
 
 func about(partition string) string {

@@ -91,6 +91,16 @@ func TestTheLastColumnIsCutOnATerminalAlone(t *testing.T) {
 	if !strings.Contains(out.String(), strings.Repeat("long ", 39)+"long\n") {
 		t.Errorf("in a pipe it is\n%s", out.String())
 	}
+	for width, want := range map[int]string{
+		40: "    N  WHAT\n12345  " + strings.Repeat("long ", 6) + "lo…\n",
+		20: "    N\n12345\n    " + strings.Repeat("long ", 39) + "long \n",
+	} {
+		out.Reset()
+		tab.printTo(&out, width)
+		if out.String() != want {
+			t.Errorf("at %d columns it is\n%s\nwant\n%s", width, out.String(), want)
+		}
+	}
 	if got := cut("    N  WHAT and more", 10); got != "    N  WH…" {
 		t.Errorf("cut at 10 columns it is %q", got)
 	}

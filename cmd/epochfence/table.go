@@ -30,11 +30,15 @@ func (a *app) show(v any, people func()) error {
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.out, format+"\n", args...) }
 
 // table is what people read. A column whose title begins with '>' holds numbers. On a
-// terminal, what is in the last column is cut where the line ends.
+// terminal, what is in the last column is cut where the line ends, or is in a line of its
+// own where there is too little room for it.
 type table struct {
 	titles []string
 	rows   [][]string
 }
+
+// roomy is how many columns the last one wants, at least, to stay in the line.
+const roomy = 30
 
 func newTable(titles ...string) *table { return &table{titles: titles} }
 
@@ -46,7 +50,10 @@ func (t *table) row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-func (t *table) print(out io.Writer) {
+func (t *table) print(out io.Writer) { t.printTo(out, columns(out)) }
+
+// printTo prints for a terminal of so many columns; zero is none.
+func (t *table) printTo(out io.Writer, most int) {
 	titles := make([]string, len(t.titles))
 	widths := make([]int, len(t.titles))
 	for i, title := range t.titles {
@@ -58,20 +65,36 @@ func (t *table) print(out io.Writer) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	most := columns(out)
-	for _, l := range lines {
-		var b strings.Builder
-		for i, cell := range l {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if strings.HasPrefix(t.titles[i], ">") {
-				b.WriteString(pad + cell)
-			} else {
-				b.WriteString(cell + pad)
-			}
-			b.WriteString("  ")
-		}
-		fmt.Fprintln(out, cut(strings.TrimRight(b.String(), " "), most))
+	last, used := len(titles)-1, 0
+	for _, w := range widths[:last] {
+		used += w + len(gap)
 	}
+	folds := most > 0 && used+min(widths[last], roomy) > most
+	for n, l := range lines {
+		if !folds {
+			fmt.Fprintln(out, cut(t.line(l, widths), most))
+			continue
+		}
+		fmt.Fprintln(out, cut(t.line(l[:last], widths), most))
+		if n > 0 && l[last] != "" {
+			fmt.Fprintln(out, "    "+l[last])
+		}
+	}
+}
+
+const gap = "  "
+
+func (t *table) line(cells []string, widths []int) string {
+	var b strings.Builder
+	for i, cell := range cells {
+		pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+		if strings.HasPrefix(t.titles[i], ">") {
+			b.WriteString(pad + cell + gap)
+		} else {
+			b.WriteString(cell + pad + gap)
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
 }
 
 // cut shortens what is longer than most; zero is no bound.
