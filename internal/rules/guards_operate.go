@@ -65,8 +65,8 @@ var guardsOfActs = []guard{
 	{"R9", "retention may pass a position that a person has set", []edit{{acts, "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, !a.Beginning, f.Epoch", "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, false, f.Epoch"}},
 		"sinks/memsink", actsInMemory + "an act takes the next epoch, keeps the lease's generation, and names the person"},
 	{"R12", "pruning the decision log waits for other claims", []edit{
-		{decideSQL, "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 4 for update skip locked", "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 4 for update"},
-		{decideSQL, "where out_of_date(d.decided_at) order by d.id limit 4 for update skip locked", "where out_of_date(d.decided_at) order by d.id limit 4 for update"},
+		{decideSQL, "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update skip locked", "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update"},
+		{decideSQL, "            for update skip locked);", "            for update);"},
 	}, "sinks/pgsink", "TestPruningTheDecisionLogHoldsNoOtherClaimUp"},
 
 	{"blame", "a replay runs beside a transaction of its partition", []edit{{asked, "if p := r.p; p.state != busy && p.claim.Err() == nil {", "if p := r.p; p.claim.Err() == nil {"}},

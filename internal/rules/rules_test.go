@@ -84,7 +84,7 @@ var written = regexp.MustCompile(`(?:_at timestamptz not null default|claimed_at
 // forPeople are the other places where times are written down and shown: in the decision
 // log, whose old entries are taken away, and about people's acts.
 var forPeople = strings.NewReplacer(slices.Concat(
-	gone("decided_at  timestamptz not null default clock_timestamp()", "select at < clock_timestamp() - interval '90 days'",
+	gone("decided_at  timestamptz not null default clock_timestamp()", "d.decided_at < clock_timestamp() - interval '90 days'",
 		"d.decided_at <= until", "mode_at = case kind when 'pause' then clock_timestamp()", "coalesce(d.letters, 0), clock_timestamp()",
 		"replay_failed_at = clock_timestamp()", "requested_at = case when kind = 'replay' then clock_timestamp()"),
 	gone("Since.UTC().Format(time.RFC3339)", "at := time.Now().UTC()", "return t.UTC()", "t, _ := time.Parse(time.RFC3339Nano, s)"),

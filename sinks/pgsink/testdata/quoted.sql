@@ -421,38 +421,44 @@ create index decision_partition on "Fences of ""Größe""".decision (group_name,
 create index decision_unattended on "Fences of ""Größe""".decision (id) where operator = '';
 create index decision_attended on "Fences of ""Größe""".decision (id) where operator <> '';
 
--- decide adds an entry, and takes away some old ones: those that are 90 days old, and of
--- those that no person is in, all but the newest 200,000 or so. It looks at the oldest
--- only, so that it costs the same however long the log is, and leaves those that
--- another transaction is at, so that it waits for nobody.
-create function "Fences of ""Größe""".decide(kind text, in_group text, in_topic text, in_partition integer, epoch bigint, claim uuid,
-    owner text, from_offset bigint, to_offset bigint, reason text, operator text, trace_id text)
+-- decide adds an entry, and has old ones taken away now and then.
+create function "Fences of ""Größe""".decide(in_kind text, in_group text, in_topic text, in_partition integer, in_epoch bigint, in_claim uuid,
+    in_owner text, in_from bigint, in_to bigint, in_reason text, in_operator text, in_trace text)
 returns void
 language plpgsql set search_path = "Fences of ""Größe""", pg_temp
 as $$
-#variable_conflict use_variable
 declare
     latest bigint;
 begin
-    insert into decision as d (kind, group_name, topic, partition, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id)
-    values (kind, in_group, in_topic, in_partition, epoch, claim, owner, from_offset, to_offset, reason, operator, trace_id)
-    returning d.id into latest;
-    if (select d.id from decision d where d.operator = '' order by d.id limit 1) <= latest - 200000 then
-        delete from decision x where x.id in (
-            select d.id from decision d where d.operator = '' and d.id <= latest - 200000 order by d.id limit 4 for update skip locked);
-    end if;
-    if (select out_of_date(d.decided_at) from decision d order by d.id limit 1) then
-        delete from decision x where x.id in (
-            select d.id from decision d where out_of_date(d.decided_at) order by d.id limit 4 for update skip locked);
+    insert into decision (kind, group_name, topic, partition, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id)
+    values (in_kind, in_group, in_topic, in_partition, in_epoch, in_claim, in_owner, in_from, in_to, in_reason, in_operator, in_trace)
+    returning id into latest;
+    if latest % 16 = 0 then
+        perform prune_decisions(latest);
     end if;
 end
 $$;
 
--- out_of_date says whether an entry of the log is out of date. Nothing else depends on it.
-create function "Fences of ""Größe""".out_of_date(at timestamptz) returns boolean
-language sql volatile set search_path = "Fences of ""Größe""", pg_temp
+-- prune_decisions takes entries away: those that are 90 days old, and of those that no
+-- person is in, all but the newest 200,000 or so. It looks at the oldest only, so that it
+-- costs the same however long the log is, and leaves those that another transaction is
+-- at, so that it waits for nobody.
+create function "Fences of ""Größe""".prune_decisions(latest bigint)
+returns void
+language plpgsql set search_path = "Fences of ""Größe""", pg_temp
 as $$
-    select at < clock_timestamp() - interval '90 days'
+begin
+    if (select d.id from decision d where d.operator = '' order by d.id limit 1) <= latest - 200000 then
+        delete from decision x where x.id in (
+            select d.id from decision d where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update skip locked);
+    end if;
+    if (select d.decided_at < clock_timestamp() - interval '90 days' from decision d order by d.id limit 1) then
+        delete from decision x where x.id in (
+            select d.id from decision d
+            where d.id in (select o.id from decision o order by o.id limit 64) and d.decided_at < clock_timestamp() - interval '90 days'
+            for update skip locked);
+    end if;
+end
 $$;
 
 -- claim is swap_claim, with its entry in the decision log.
@@ -514,7 +520,7 @@ end
 $$;
 
 revoke all on "Fences of ""Größe""".decision from public;
-revoke all on function "Fences of ""Größe""".decide, "Fences of ""Größe""".out_of_date, "Fences of ""Größe""".claim, "Fences of ""Größe""".record_decisions,
+revoke all on function "Fences of ""Größe""".decide, "Fences of ""Größe""".prune_decisions, "Fences of ""Größe""".claim, "Fences of ""Größe""".record_decisions,
     "Fences of ""Größe""".read_decisions from public;
 
 insert into "Fences of ""Größe""".migration (version, name) values (3, 'decision');
