@@ -154,12 +154,9 @@ func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, 
 	if err != nil {
 		return err
 	}
-	seen, err := a.partitions(ctx, op, which, names)
+	seen, err := a.here(ctx, op, which, names)
 	if err != nil {
 		return err
-	}
-	if len(seen) == 0 {
-		return errors.New("there is no such partition in this sink")
 	}
 	deeds, err := plan(ctx, seen)
 	if err != nil {
@@ -184,6 +181,29 @@ func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, 
 	err = carryOutAll(ctx, op, deeds, views, by)
 	result["executed"] = true
 	return errors.Join(err, a.show(result, func() { a.printDone(views) }))
+}
+
+// here are the partitions that an act is about. Those that another database keeps are left
+// out, and may not be named.
+func (a *app) here(ctx context.Context, op operate.Operator, which chosen, names []string) ([]operate.Partition, error) {
+	all, err := a.partitions(ctx, op, which, names)
+	if err != nil {
+		return nil, err
+	}
+	var found []operate.Partition
+	for _, p := range all {
+		where, away := strings.CutPrefix(p.Log, epoch.SignpostLog)
+		if away && len(names) > 0 {
+			return nil, fmt.Errorf("%s: another database of this sink keeps it, shard %s: name that one with --database", p.Fence.Partition, where)
+		}
+		if !away {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("there is no such partition in this sink")
+	}
+	return found, nil
 }
 
 func (a *app) printDeeds(deeds []deed) {
@@ -238,10 +258,8 @@ func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number
 
 // shellQuote has a POSIX shell read s as it is.
 func shellQuote(s string) string {
-	plain := func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:@+=,%", r))
-	}
-	if s != "" && !strings.ContainsFunc(s, plain) {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@+=,%"
+	if s != "" && strings.Trim(s, plain) == "" {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"

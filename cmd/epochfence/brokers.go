@@ -66,7 +66,7 @@ func whereIs(f epoch.Fence) string {
 var errNoBroker = errors.New("the log is neither Kafka's nor NATS's")
 
 // brokerOf returns the broker of a fence's log.
-func (a *app) brokerOf(ctx context.Context, f epoch.Fence) (broker, error) {
+func (a *app) brokerOf(f epoch.Fence) (broker, error) {
 	var err error
 	switch whereIs(f) {
 	case inKafka:
@@ -86,7 +86,7 @@ func (a *app) brokerOf(ctx context.Context, f epoch.Fence) (broker, error) {
 		}
 		if a.brokers.nats == nil {
 			var n *natsBroker
-			if n, err = openNATS(ctx, a.flags); err == nil {
+			if n, err = openNATS(a.flags); err == nil {
 				a.brokers.nats = n
 			}
 		}
@@ -109,7 +109,7 @@ func (a *app) extents(ctx context.Context, fences []epoch.Fence) []extent {
 		for _, i := range is {
 			these = append(these, fences[i])
 		}
-		b, err := a.brokerOf(ctx, these[0])
+		b, err := a.brokerOf(these[0])
 		var found []extent
 		if err == nil {
 			found = b.extents(ctx, these)

@@ -48,6 +48,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 		d := describedView{partitionView: v}
 		begin, end, lag := "-", "-", "-"
 		switch e := es[i]; {
+		case v.State == elsewhere:
 		case e.err != nil:
 			d.LogError = e.err.Error()
 		case e.differs(ps[i].Fence):
@@ -69,11 +70,12 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 
 // notes are what a table has no room for.
 func (a *app) notes(p operate.Partition, d describedView) {
-	switch {
-	case d.State == paused:
+	switch d.State {
+	case paused:
 		a.say("\n%s is paused since %s, by %s: %s\n  epochfence resume %s", d.Name, stamp(p.Standing.Since), printable(d.By), printable(d.Reason), shellQuote(d.Name))
-	case d.State == halted:
+	case halted:
 		a.say("\n%s has halted at %s:\n  %s", d.Name, stamp(*d.Since), printable(d.Reason))
+	default:
 	}
 	if d.LogError != "" {
 		a.say("\n%s: %s", d.Name, printable(d.LogError))

@@ -72,11 +72,11 @@ func about(partition string) string {
 // examine finds what there is to find. An error of a server is a finding.
 func (a *app) examine(ctx context.Context, which chosen, l limits) ([]finding, error) {
 	db, err := a.open(ctx, false)
-	if errors.As(err, new(usageError)) {
+	switch {
+	case errors.As(err, new(usageError)):
 		return nil, err
-	}
-	if err != nil {
-		return []finding{{"database", bad, "", err.Error(), ""}}, nil
+	case err != nil:
+		return failure("database", err), nil
 	}
 	fs := db.examine(ctx)
 	if fs[0].Status == bad {
@@ -85,13 +85,18 @@ func (a *app) examine(ctx context.Context, which chosen, l limits) ([]finding, e
 	fs = append(fs, a.versions(ctx, db)...)
 	s, err := a.survey(ctx, which)
 	if err != nil {
-		return append(fs, finding{"fences", bad, "", err.Error(), ""}), nil
+		return append(fs, failure("fences", err)...), nil
 	}
 	fs = append(fs, finding{"fences", ok, "", count(int64(len(s.ps)), "partition"), ""})
 	if !s.brokered {
 		fs = append(fs, finding{"log", info, "", "neither --kafka nor --nats: logs and lag were not looked at", ""})
 	}
 	return append(fs, a.findings(ctx, s, l)...), nil
+}
+
+// failure is an error as a finding.
+func failure(check string, err error) []finding {
+	return []finding{{Check: check, Status: bad, Detail: err.Error()}}
 }
 
 // versions compares the tables with this program.

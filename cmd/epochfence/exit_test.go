@@ -33,6 +33,7 @@ func TestExitCodes(t *testing.T) {
 		{exitError, "list another/orders/0"},
 		{exitError, "deadletters show 99"},
 		{exitError, "skip orders/0 --through 1"}, // it is past that
+		{exitError, "evict orders/6"},            // it is in another database
 		{exitError, "outbox list --outbox-schema elsewhere_"},
 		{exitError, "list --database file:/nowhere/at/all.db"},
 		{exitError, "list --database file:" + text},

@@ -62,7 +62,7 @@ func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 	}
 	s := scene{brokered: a.flags.kafka != "" || a.flags.kafkaConfig != "" || a.flags.nats != ""}
 	for i, p := range ps {
-		if p.Fence.Partition != drillPartition {
+		if p.Fence.Partition != drillPartition && vs[i].State != elsewhere {
 			s.ps, s.views = append(s.ps, p), append(s.views, vs[i])
 		}
 	}
@@ -109,7 +109,7 @@ func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 		}
 	case unclaimed:
 		add("owner", warn, "nobody ever had it", "see whether a consumer of the group runs")
-	case claimed:
+	default:
 	}
 	if v.DeadLetters > l.deadLetters {
 		add("dead letters", warn, count(v.DeadLetters, "dead letter"), "epochfence deadletters list "+shellQuote(v.Name))
@@ -137,6 +137,8 @@ func logged(p operate.Partition, e extent, l limits) (fs []finding) {
 		add("lease source", bad, fmt.Sprintf("the fence is leased from %s, and here leases come from %s", p.Source, e.source), "epochfence rebase "+shellQuote(name))
 	}
 	switch {
+	case p.Next < e.begin && p.Applied && whereIs(p.Fence) == inNATS: // what went may be of other partitions
+		add("position", warn, fmt.Sprintf("the next offset is %d and the stream begins at %d: messages may have gone that were not applied", p.Next, e.begin), "epochfence explain "+shellQuote(name))
 	case p.Next < e.begin && p.Applied:
 		add("position", bad, fmt.Sprintf("the next offset is %d and the log begins at %d: messages went that were not applied", p.Next, e.begin), "epochfence rewind "+shellQuote(name)+" --to start")
 	case p.Next > e.end:
@@ -177,7 +179,7 @@ func (a *app) unfenced(ctx context.Context, s scene) (fs []finding) {
 		of[k] = append(of[k], p.Fence)
 	}
 	for _, k := range keys {
-		b, err := a.brokerOf(ctx, of[k][0])
+		b, err := a.brokerOf(of[k][0])
 		var missing []epoch.Partition
 		if err == nil {
 			missing, err = b.unfenced(ctx, k.group, k.topic, of[k])

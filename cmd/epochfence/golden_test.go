@@ -90,7 +90,8 @@ func compare(t *testing.T, file string, a answer) {
 }
 
 // golden is a sink in which something of everything is: partition 0 was taken over, 1 is
-// paused, 2 has halted, 3 is of another topic of that name, and 4 was never claimed.
+// paused, 2 has halted, 3 is of another topic of that name, 4 was never
+// claimed, and 6 is in another database.
 func golden(t *testing.T) *cli {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.ClusterID("golden"), kfake.SeedTopics(6, "orders"))
@@ -132,6 +133,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 		starts = append(starts, epoch.Start{Origin: epoch.Origin{Partition: partition(n), Log: now.log, Source: now.source}})
 	}
 	starts[3].Log = "kafka:golden/BBBBBBBBBBBBBBBBBBBBBB"
+	starts = append(starts, epoch.Start{Origin: epoch.Origin{Partition: partition(6), Log: epoch.SignpostLog + "1", Source: now.log}})
 	must(t, sink.Seed(ctx, starts))
 	claim := func(n int32, owner string) epoch.Fence {
 		seen, err := sink.Fence(ctx, partition(n))

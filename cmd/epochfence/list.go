@@ -20,6 +20,7 @@ States, as the fence and the decision log tell them:
   paused     a person has paused it
   waiting    a person has acted, and no owner has followed yet
   unclaimed  nobody ever had it
+  elsewhere  another database keeps it, of those that are one sink
 
 ADVANCED is how long ago the position moved. DEAD is how many dead letters
 there are.`,

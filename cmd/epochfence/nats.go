@@ -22,7 +22,7 @@ type natsBroker struct {
 	timeout time.Duration
 }
 
-func openNATS(ctx context.Context, f flags) (*natsBroker, error) {
+func openNATS(f flags) (*natsBroker, error) {
 	options := []nats.Option{nats.Name("epochfence"), nats.Timeout(f.timeout)}
 	if f.natsCreds != "" {
 		options = append(options, nats.UserCredentials(f.natsCreds))

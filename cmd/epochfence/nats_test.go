@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -40,7 +41,9 @@ func TestNATS(t *testing.T) {
 			go func() { ended <- p.consume(ctx, source, consumer.Options{MaxBatch: 4}) }()
 			return func() {
 				cancel()
-				<-ended
+				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+					t.Errorf("the consumer ended with %v", err)
+				}
 			}
 		}
 		applied := func(of int32) (n int) {

@@ -109,7 +109,7 @@ func (a *app) aim(ctx context.Context, d *deed, g goal, f epoch.Fence) error {
 			to = e.end
 		}
 		if !g.at.IsZero() {
-			b, err := a.brokerOf(ctx, f)
+			b, err := a.brokerOf(f)
 			if err != nil {
 				return err
 			}

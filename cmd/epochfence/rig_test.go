@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -294,7 +295,9 @@ func atWork(t *testing.T, p *place) *live {
 		if !over {
 			over = true
 			cancel()
-			<-ended
+			if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("the consumer ended with %v", err)
+			}
 		}
 	}
 	t.Cleanup(l.stop)

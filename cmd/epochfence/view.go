@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -39,11 +40,14 @@ const (
 	waiting   state = "waiting"   // a person has acted, and no owner has followed yet
 	halted    state = "halted"
 	paused    state = "paused"
+	elsewhere state = "elsewhere" // another database of the sink keeps it
 )
 
 // stateOf is a partition's, with the halt if there is one.
 func stateOf(p operate.Partition, h *epoch.Decision) state {
 	switch {
+	case strings.HasPrefix(p.Log, epoch.SignpostLog):
+		return elsewhere
 	case p.Standing.Mode != epoch.Running:
 		return paused
 	case h != nil:
