@@ -73,7 +73,7 @@ func TestRolesOnPostgres(t *testing.T) {
 	}
 }
 
-// A drill that is repeated, and several at a time, leave nothing but a fence.
+// A drill that is repeated leaves nothing but a fence.
 func TestDrillLeavesNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, open func(broken) *place) {
 		p := open(none)
