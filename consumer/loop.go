@@ -45,7 +45,7 @@ type lane[TX any] struct {
 func newLoop[TX any](base context.Context, r *runner[TX], shard int) *loop[TX] {
 	l := &loop[TX]{
 		run: r, shard: shard, base: base, events: make(chan func()), closed: make(chan struct{}), slot: make(chan struct{}, 1),
-		sizing: newSizing(r.MaxBatch), timer: time.NewTimer(time.Hour),
+		sizing: newSizing(r.MaxBatch, r.usual), timer: time.NewTimer(time.Hour),
 	}
 	l.idle = newIdleCheck(l)
 	return l

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if h.apply == nil {
 		return errors.New("consumer: Run needs a handler")
 	}
+	usual := cmp.Or(o.MaxBatch, usualRoom)
 	o, err := o.withDefaults()
 	if err != nil {
 		return err
@@ -42,8 +44,9 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r := &runner[TX]{
-		Options: o, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
-		acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{}, shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
+		shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+		acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
 	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
 		r.operable = operable
@@ -56,6 +59,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 // runner is what one Run has in common.
 type runner[TX any] struct {
 	Options
+	usual    int // messages in a transaction, which a brief one alone may exceed
 	handlers Handlers[TX]
 	policy   policy
 	sink     epoch.Sink[TX]

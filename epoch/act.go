@@ -186,7 +186,7 @@ func (f Fence) Operated(a Act) (Fence, error) {
 	case a.Moves() && f.Next != a.Seen.Next:
 		return f, &MovedError{Partition: a.Partition, From: a.Seen.Next, Next: f.Next}
 	case f.Epoch == 0 && !a.Moves():
-		return nothing("it was never claimed; start a consumer, or set its position with epochfence rewind")
+		return nothing("it was never claimed; start a consumer, or set its position")
 	case f.Epoch == math.MaxInt64:
 		return f, fmt.Errorf("epoch: %s %s: epochs are used up at %d", a.Kind, a.Partition, f.Epoch)
 	case a.Kind == ActPause && f.Standing.Mode == Paused:

@@ -40,14 +40,6 @@ const (
 	// transaction.
 	DecidedClaim DecisionKind = "claim"
 
-	// What people did, each written in the transaction that does it.
-	DecidedRewind = DecisionKind(ActRewind)
-	DecidedSkip   = DecisionKind(ActSkip)
-	DecidedPause  = DecisionKind(ActPause)
-	DecidedResume = DecisionKind(ActResume)
-	DecidedEvict  = DecisionKind(ActEvict)
-	DecidedRebase = DecisionKind(ActRebase)
-
 	// About the dead letter at offset From: a person has asked for its replay, or
 	// withdrawn that, or discarded it; it was replayed, or that has failed.
 	DecidedReplayRequest  DecisionKind = "replay-request"
@@ -64,6 +56,16 @@ const (
 	DecidedHalt    DecisionKind = "halt"
 	DecidedLoss    DecisionKind = "loss"
 	DecidedInDoubt DecisionKind = "in-doubt"
+)
+
+// What people did with a fence, each written in the transaction that did it.
+const (
+	DecidedRewind = DecisionKind(ActRewind)
+	DecidedSkip   = DecisionKind(ActSkip)
+	DecidedPause  = DecisionKind(ActPause)
+	DecidedResume = DecisionKind(ActResume)
+	DecidedEvict  = DecisionKind(ActEvict)
+	DecidedRebase = DecisionKind(ActRebase)
 )
 
 // Swaps reports whether the decision replaced the claim in the fence.

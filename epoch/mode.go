@@ -41,7 +41,7 @@ type PausedError struct {
 }
 
 func (e *PausedError) Error() string {
-	how := "resume it with epochfence resume"
+	how := "it goes on once somebody resumes it"
 	if e.Mode != Paused {
 		how = "this program does not know that mode: update it"
 	}

@@ -63,7 +63,7 @@ func (a *acting) sees(p epoch.Partition) operate.Partition {
 	return f
 }
 
-// does does an act, as often as it takes to come between two transactions of the owner.
+// does has an act done, as often as it takes to come between two transactions of the owner.
 func (a *acting) does(p epoch.Partition, act func(seen epoch.Fence) epoch.Act) epoch.Fence {
 	a.Helper()
 	for limit := time.Now().Add(patience); time.Now().Before(limit); {

@@ -33,8 +33,7 @@ var guardsOfActs = []guard{
 	}, "sinks/sqlsink", actsOnSQLite + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
 	{"R1", "the application writes people's acts into the decision log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'loss', 'in-doubt') then", "if false then"}},
 		"sinks/pgsink", actsOnPostgres + "what consumers record is in the decision log, and they record no acts"},
-	{"R1", "a claim is not in the decision log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group,", "    perform 1 where false and null is not null; -- decide('claim', in_group,"},
-		{decideSQL, "        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n    return next f;", "    return next f;"}},
+	{"R1", "a claim is not in the decision log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group, in_topic, in_partition, f.epoch, f.claim_id, f.owner,\n        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n", ""}},
 		"sinks/pgsink", actsOnPostgres + "each claim and each act is in the decision log, and nothing that was refused or committed"},
 
 	{"R2", "an act compares nothing", []edit{{acts, "case f.Epoch != a.Seen.Epoch || f.Claim != a.Seen.Claim:", "case false:"}},

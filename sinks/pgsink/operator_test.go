@@ -73,7 +73,7 @@ func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
 	}
 	app := r.pool()
 	for _, sql := range []string{
-		"select epochfence.act('evict', '', '', 0, 1, 0, '" + f.Claim.String() + "', 0, gen_random_uuid(), 'a', 'b', '', null, null, false, null, null)",
+		"select epochfence.act('evict', '', '', 0, 1, 0, '" + f.Claim.String() + "', 0, gen_random_uuid(), 'a', 'b', '', null::bigint, null, false, null::text, null)",
 		"select epochfence.decide('rewind', '', '', 0, 1, gen_random_uuid(), '', 0, 0, '', 'anna', '')",
 		"select epochfence.swap_claim('', '', 0, 1, 0, gen_random_uuid(), '', '', 1, 0, '', gen_random_uuid(), null, null)",
 		"insert into epochfence.decision (kind) values ('rewind')", "select * from epochfence.decision", "update epochfence.fence set mode = ''",
@@ -193,7 +193,7 @@ func TestPruningTheDecisionLogHoldsNoOtherClaimUp(t *testing.T) {
 	r.sql("alter table epochfence.decision alter column id set increment by 16 restart with 1600") // each entry prunes
 	tx, err := r.reader.Begin(t.Context())
 	if err == nil { // a claim that has pruned, and is not committed yet
-		_, err = tx.Exec(t.Context(), "select epochfence.claim('billing', 'orders', 3, 1000, 0, '00000000-0000-0000-0000-000000000000', 'log', 'source', 5, 0, 'a', gen_random_uuid(), null, null, '')")
+		_, err = tx.Exec(t.Context(), "select epochfence.claim('billing', 'orders', 3, 1000, 0, '00000000-0000-0000-0000-000000000000', 'log', 'source', 5, 0, 'a', gen_random_uuid(), null::bigint, null, '')")
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func to(kind epoch.ActKind, seen epoch.Fence, at epoch.Offset) epoch.Act {
 	return a
 }
 
-// does does a, which must succeed, and is as the protocol says.
+// does has a done, which must succeed, and be as the protocol says.
 func (h *person) does(a epoch.Act) epoch.Fence {
 	h.w.Helper()
 	before := h.sees(a.Partition)
