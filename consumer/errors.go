@@ -48,7 +48,7 @@ type PositionError struct {
 
 func (e *PositionError) Error() string {
 	return fmt.Sprintf("%s: %v: the fence is at offset %d, the log has %d; "+
-		"find out what is missing, then set the fence's position by hand",
+		"find out what is missing, then set the position with epochfence rewind",
 		e.Partition, e.Kind, e.Position, e.Found)
 }
 

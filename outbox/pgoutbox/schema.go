@@ -133,10 +133,10 @@ func GrantSQL(role string, o Options) (string, error) {
 // What can be wrong with a schema.
 var (
 	// ErrNotMigrated: there is no outbox in the schema. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run pgoutbox.Migrate, or the SQL of pgoutbox.Migrations")
+	ErrNotMigrated = errors.New("schema is not migrated: run pgoutbox.Migrate, epochfence migrate up --outbox, or the SQL of pgoutbox.Migrations")
 
 	// ErrSchemaOlder: the schema lacks migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run pgoutbox.Migrate, or the SQL of pgoutbox.Migrations")
+	ErrSchemaOlder = errors.New("schema is older than this program: run pgoutbox.Migrate, epochfence migrate up --outbox, or the SQL of pgoutbox.Migrations")
 
 	// ErrSchemaNewer: the schema was migrated by a newer version of this
 	// package. Update the program.

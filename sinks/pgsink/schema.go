@@ -99,10 +99,10 @@ func GrantSQL(role string, o Options) (string, error) { return grantSQL(role, o,
 // What can be wrong with a schema.
 var (
 	// ErrNotMigrated: the schema does not exist or is empty. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run pgsink.Migrate, or the SQL of pgsink.Migrations")
+	ErrNotMigrated = errors.New("schema is not migrated: run pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
 
 	// ErrSchemaOlder: the schema lacks migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run pgsink.Migrate, or the SQL of pgsink.Migrations")
+	ErrSchemaOlder = errors.New("schema is older than this program: run pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
 
 	// ErrSchemaNewer: the schema was migrated by a newer version of this
 	// package. Update the program.
@@ -110,5 +110,5 @@ var (
 
 	// ErrPermission: the role may not use the schema or execute its
 	// functions. Run [Grant].
-	ErrPermission = errors.New("role lacks a permission: run pgsink.Grant, or the SQL of pgsink.GrantSQL, as the schema's owner")
+	ErrPermission = errors.New("role lacks a permission: run pgsink.Grant, epochfence grants, or the SQL of pgsink.GrantSQL, as the schema's owner")
 )

@@ -100,7 +100,7 @@ func (p *Position) ToSay(at epoch.Fence) (theirs epoch.Offset, say bool) {
 // NotHeeded is the line in the log for it, and Remedy what a person can do.
 const (
 	NotHeeded = "others have set the position that the group has committed, and that changes nothing: the sink's position counts"
-	Remedy    = "to begin elsewhere, stop the group and set the position in the sink's fence"
+	Remedy    = "to begin elsewhere, set the position with epochfence rewind"
 )
 
 // Published notes that the source has taken a position of ours.
