@@ -29,8 +29,8 @@ const (
 	ReasonOutOfOrder      // an offset below the position came again: [ErrOutOfOrder]
 	ReasonMissingFence    // the sink has lost the fence: [epoch.ErrMissing]
 	ReasonElsewhere       // another database of the sink keeps the partition: [epoch.ErrElsewhere]
-	ReasonPaused          // a person has paused the partition: [epoch.ErrPaused]
 	ReasonUnhealthy       // a table, a right or a disk is missing: [epoch.ErrUnhealthy]
+	ReasonPaused          // a person has paused the partition, and it is as it should be: [epoch.ErrPaused]
 	ReasonStale           // the fence belongs to a later claim, or somebody else's claim came first: [epoch.ErrStale]
 	ReasonMoved           // the fence was not where the transaction began: [epoch.ErrMoved]
 	ReasonInDoubt         // whether the transaction committed is not known: [epoch.ErrInDoubt]
@@ -47,7 +47,7 @@ const (
 
 var reasonNames = [...]string{
 	"none", "message_failed", "on_failure_failed", "handler_ended_tx", "log_changed", "foreign_lease", "messages_expired",
-	"log_truncated", "out_of_order", "missing_fence", "elsewhere", "paused", "unhealthy", "stale", "moved", "in_doubt", "transient", "timeout",
+	"log_truncated", "out_of_order", "missing_fence", "elsewhere", "unhealthy", "paused", "stale", "moved", "in_doubt", "transient", "timeout",
 	"not_confirmed", "source", "sink", "lease_taken", "lease_expired", "drain_overrun",
 }
 

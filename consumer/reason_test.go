@@ -62,12 +62,12 @@ func TestEachReasonHasAWordOfItsOwn(t *testing.T) {
 	if len(known) != len(reasonNames) {
 		t.Errorf("%d names for %d reasons", len(reasonNames), len(known))
 	}
-	for _, r := range []Reason{ReasonNone, ReasonStale, ReasonTransient, ReasonSink, ReasonNotConfirmed, ReasonLeaseExpired} {
+	for _, r := range []Reason{ReasonNone, ReasonPaused, ReasonStale, ReasonTransient, ReasonSink, ReasonNotConfirmed, ReasonLeaseExpired} {
 		if r.NeedsPerson() {
 			t.Errorf("%v needs a person", r)
 		}
 	}
-	for _, r := range []Reason{ReasonMessageFailed, ReasonLogChanged, ReasonMissingFence, ReasonUnhealthy} {
+	for _, r := range []Reason{ReasonMessageFailed, ReasonLogChanged, ReasonMissingFence, ReasonElsewhere, ReasonUnhealthy} {
 		if !r.NeedsPerson() {
 			t.Errorf("%v passes", r)
 		}

@@ -16,21 +16,15 @@ var errDidNotReturn = errors.New("it did not return")
 // Sink returns sink with a span around each transaction of messages. The span is in the
 // context of what happens within, so that the instrumentation of the database, and
 // [Each] and [Batches], have theirs below it.
-func Sink[TX any](t *Tracing, sink epoch.Sink[TX]) epoch.Sink[TX] {
-	around := traced[TX]{sink, t}
-	if shards, ok := sink.(epoch.Sharded); ok {
-		return struct {
-			traced[TX]
-			epoch.Sharded
-		}{around, shards}
-	}
-	return around
-}
+func Sink[TX any](t *Tracing, sink epoch.Sink[TX]) epoch.Sink[TX] { return traced[TX]{sink, t} }
 
 type traced[TX any] struct {
 	epoch.Sink[TX]
 	t *Tracing
 }
+
+// Unwrap is for what the sink has besides: see [epoch.As].
+func (s traced[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
 
 func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
 	if len(as) == 0 {

@@ -334,14 +334,18 @@ func TestARequestWithoutAnAnswerFailsWithoutTellingItsURL(t *testing.T) {
 	}
 }
 
-// A sink of several databases stays one.
-func TestASinkOfSeveralDatabasesStaysOne(t *testing.T) {
+// What a sink has besides it keeps.
+func TestATracedSinkHidesNeitherItsDatabasesNorItsDecisionLog(t *testing.T) {
 	tr := newTraces(t).tracing(false)
-	if _, ok := fenceotel.Sink[*memsink.Tx](tr, sharded{memsink.New(), nil}).(epoch.Sharded); !ok {
-		t.Error("it is not any more")
+	if s, ok := epoch.As[epoch.Sharded](fenceotel.Sink[*memsink.Tx](tr, sharded{memsink.New(), nil})); !ok || s == nil {
+		t.Error("a sink of several databases is not one any more")
 	}
-	if _, ok := fenceotel.Sink[*memsink.Tx](tr, memsink.New()).(epoch.Sharded); ok {
-		t.Error("one of one database has become one")
+	one := fenceotel.Sink[*memsink.Tx](tr, memsink.New())
+	if _, ok := epoch.As[epoch.Sharded](one); ok {
+		t.Error("a sink of one database has become one of several")
+	}
+	if _, ok := epoch.As[epoch.Operable[*memsink.Tx]](one); !ok {
+		t.Error("the decision log is hidden")
 	}
 }
 

@@ -109,6 +109,14 @@ var all = []Remedy{
 		Commands: []Command{doctor},
 	},
 	{
+		Reason: consumer.ReasonUnhealthy,
+		Means: "The database refuses for a reason that no message has: a table, a column or a right is missing, the server is read-only, or its disk is full. " +
+			"No message is blamed for it.",
+		Do: "Read the error and mend the database: apply the migration that the deployment forgot, grant the right, make room. " +
+			"The partition is tried again at least once a minute and goes on by itself.",
+		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the rights that the application's role needs"}},
+	},
+	{
 		Reason: consumer.ReasonPaused,
 		Means:  "A person has paused the partition, and no claim of it is taken until it is resumed. It is as it should be; the fence says who did it, and why.",
 		Do:     "Nothing, until what it was paused for is over. Then resume it: its owner notices within seconds.",
@@ -116,14 +124,6 @@ var all = []Remedy{
 			{"epochfence describe PARTITION", "who has paused it, since when, and why"},
 			{"epochfence resume PARTITION --reason '…' --execute", "it goes on from its position"},
 		},
-	},
-	{
-		Reason: consumer.ReasonUnhealthy,
-		Means: "The database refuses for a reason that no message has: a table, a column or a right is missing, the server is read-only, or its disk is full. " +
-			"No message is blamed for it.",
-		Do: "Read the error and mend the database: apply the migration that the deployment forgot, grant the right, make room. " +
-			"The partition is tried again at least once a minute and goes on by itself.",
-		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the rights that the application's role needs"}},
 	},
 	{
 		Reason: consumer.ReasonStale,

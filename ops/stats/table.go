@@ -232,7 +232,7 @@ func claimOutcome(r consumer.Reason) string {
 		return raced
 	case r == consumer.ReasonNotConfirmed:
 		return notConfirmed
-	case r.NeedsPerson():
+	case r.NeedsPerson(), r == consumer.ReasonPaused:
 		return refused
 	default:
 		return failed
