@@ -40,21 +40,35 @@ const (
 	// transaction.
 	DecidedClaim DecisionKind = "claim"
 
-	// About the dead letter at offset From: a person has asked for its replay, or
-	// withdrawn that, or discarded it; it was replayed, or that has failed.
-	DecidedReplayRequest  DecisionKind = "replay-request"
-	DecidedReplayWithdraw DecisionKind = "replay-withdraw"
-	DecidedDiscard        DecisionKind = "discard"
-	DecidedReplay         DecisionKind = "replay"
-	DecidedReplayFailure  DecisionKind = "replay-failure"
+	// DecidedReplayRequest: a person has asked for the dead letter at offset From to
+	// be given to the handler again.
+	DecidedReplayRequest DecisionKind = "replay-request"
 
-	// What a consumer has met with, written afterwards, as well as it goes: a
-	// transaction was refused because the fence belongs to a later claim; the
-	// partition has halted; it was lost; what became of a transaction that was in
-	// doubt, by the position of the next claim.
-	DecidedStale   DecisionKind = "stale"
-	DecidedHalt    DecisionKind = "halt"
-	DecidedLoss    DecisionKind = "loss"
+	// DecidedReplayWithdraw: a person has taken that back.
+	DecidedReplayWithdraw DecisionKind = "replay-withdraw"
+
+	// DecidedDiscard: a person has deleted the dead letter at offset From.
+	DecidedDiscard DecisionKind = "discard"
+
+	// DecidedReplay: the dead letter at offset From was applied.
+	DecidedReplay DecisionKind = "replay"
+
+	// DecidedReplayFailure: it could not be, and stays one.
+	DecidedReplayFailure DecisionKind = "replay-failure"
+
+	// DecidedStale, and those that follow, are what a consumer has met with, written
+	// afterwards, as well as it goes: a transaction was refused because the fence
+	// belongs to a later claim.
+	DecidedStale DecisionKind = "stale"
+
+	// DecidedHalt: the partition has halted.
+	DecidedHalt DecisionKind = "halt"
+
+	// DecidedLoss: the partition was lost.
+	DecidedLoss DecisionKind = "loss"
+
+	// DecidedInDoubt: what became of a transaction that was in doubt, by the position
+	// of the next claim.
 	DecidedInDoubt DecisionKind = "in-doubt"
 )
 

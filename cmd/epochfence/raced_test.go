@@ -44,6 +44,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 		"evict": func(l *live) epoch.Offset {
 			for range 5 {
 				l.executes("evict", "orders/1")
+				l.awaits("the owner claims again", func() bool { return !l.at(1).Operated() })
 			}
 			return -1
 		},

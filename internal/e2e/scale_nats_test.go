@@ -23,10 +23,11 @@ import (
 // with the way leases are kept.
 func natsIdle(partitions, members int, ttl time.Duration) (in, out expectation) {
 	p, n, often := float64(partitions), float64(members), 0.9*ttl.Seconds() // jitter takes a tenth off it on average
-	renewals := (p + n) * 3 / often
-	requests := p/30 + p/10 // for messages, and how far the stream is
-	return expectation{"messages in", renewals + requests, "(P+N)·3/(0.9 TTL) + P/30 + P/10"},
-		expectation{"messages out", renewals*(1+n) + (p+n)*n/often + p + requests, "the same, renewals to N watchers, (P+N)·N/(0.9 TTL), P"}
+	renewals := n * 3 / often
+	reads := n / (4 * often) // of the whole bucket
+	requests := n + p/60 + n/ttl.Seconds() + 2*reads
+	return expectation{"messages in", renewals + requests, "N·3/(0.9 TTL) + N/s + P/60 + N/TTL + 2N/(3.6 TTL)"},
+		expectation{"messages out", renewals*(1+n) + (p+n)*reads + requests, "the same, renewals to N watchers, (P+N)·N/(3.6 TTL)"}
 }
 
 // TestScaleNATS counts the messages of an idle group at the server, and what there is of it
