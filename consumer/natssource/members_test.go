@@ -281,9 +281,13 @@ func TestAFullBucketHasRoomForARegistrationThatHasMoreToTell(t *testing.T) {
 	r.shared([]*testMember{a}, 3)
 	r.limit(func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
 	r.fill()
-	id, given := a.source.current().id, a.granted(0)
-	close(given.give) // declined, which the registration is to say
-	eventually(t, "the partition is given up", given.isOver)
+	id := a.source.current().id
+	a.source.mu.Lock()
+	for _, sl := range a.source.slots {
+		sl.declined = true // which the registration is to say
+	}
+	a.source.mu.Unlock()
+	notify(a.source.changed)
 	for range 2 {
 		before := r.registration(id).rev
 		eventually(t, "the registration is renewed", func() bool { return r.registration(id).rev > before })

@@ -1,7 +1,9 @@
 package natssource
 
 import (
+	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,5 +123,30 @@ func TestAFullReadShowsWhatAWatcherMissed(t *testing.T) {
 	}
 	if len(now.members) != 1 || now.members["m"].Streams["orders"] != 1 {
 		t.Errorf("members %+v", now.members)
+	}
+}
+
+// The watcher goes on behind what it saw last, and tells of nothing that was put back.
+func TestAViewOfABucketThatWasRestoredIsReadAnew(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	b := testBucket(t, js, 4*time.Second)
+	key := newKeys("g").lease(viewed)
+	must(t, second(b.write(inTime(t), key, record{Member: "before"}.json())))
+	saved, err := natstest.TakeBackup(inTime(t), js.Conn(), b.stream)
+	must(t, err)
+	must(t, second(b.write(inTime(t), key, record{Member: "since"}.json())))
+	v := newView(b, newKeys("g"), b.log, make(chan struct{}, 1))
+	ctx, stop := context.WithCancel(inTime(t))
+	var running sync.WaitGroup
+	running.Go(func() { v.run(ctx, func(context.Context) error { return nil }) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	eventually(t, "the view shows the lease", func() bool { return v.snapshot().leases[viewed].member == "since" })
+	must(t, js.DeleteKeyValue(inTime(t), "leases"))
+	must(t, saved.Restore(inTime(t), js.Conn()))
+	began := time.Now()
+	eventually(t, "the view shows what was put back", func() bool { return v.snapshot().leases[viewed].member == "before" })
+	if took := time.Since(began); took > 2*b.ttl {
+		t.Errorf("it took %v, with a TTL of %v", took, b.ttl)
 	}
 }
