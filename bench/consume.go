@@ -38,45 +38,61 @@ func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, h
 		if err != nil {
 			return outcome{}, err
 		}
-		src, end, err := from(j)
-		if err != nil {
-			return outcome{}, err
-		}
-		defer end()
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
-		pace, err := atPace(ctx, j)
-		if err != nil {
-			return outcome{}, err
-		}
-		var (
-			c       clock
-			applied atomic.Int64
-			result  outcome
-		)
-		err = consumer.Run(ctx, src, timing[TX]{form(sink), &c}, handlers(j.Table), consumer.Options{
-			Logger: quiet,
-			Observe: func(e consumer.Event) {
-				switch e := e.(type) {
-				case consumer.Advanced:
-					pace.appliedAt(e.Partition.Number, int64(e.From), int64(e.To))
-					if n := applied.Add(int64(e.Messages)); n == int64(j.Messages) {
-						result = c.stop(int(n))
-						stop()
-					}
-				case consumer.Halted:
-					fmt.Fprintln(os.Stderr, "halted:", e.Err)
-				}
-			},
-		})
-		if err == nil && result.Messages == 0 {
-			err = fmt.Errorf("%d of %d messages were applied", applied.Load(), j.Messages)
-		}
-		return pace.in(result), err
+		return consumeInto[TX](ctx, j, from, form(sink), handlers(j.Table))
 	}
 }
 
-// timing starts the clock with the first transaction.
+// consumeInto is consume with a sink of one's own.
+func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sink[TX], handlers consumer.Handlers[TX]) (outcome, error) {
+	src, end, err := from(j)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer end()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	pace, err := atPace(ctx, j)
+	if err != nil {
+		return outcome{}, err
+	}
+	var (
+		c       clock
+		applied atomic.Int64
+		result  outcome
+	)
+	err = consumer.Run(ctx, src, timed(sink, &c), handlers, consumer.Options{
+		Logger: quiet,
+		Observe: func(e consumer.Event) {
+			switch e := e.(type) {
+			case consumer.Advanced:
+				pace.appliedAt(e.Partition.Number, int64(e.From), int64(e.To))
+				if n := applied.Add(int64(e.Messages)); n == int64(j.Messages) {
+					result = c.stop(int(n))
+					stop()
+				}
+			case consumer.Halted:
+				fmt.Fprintln(os.Stderr, "halted:", e.Err)
+			}
+		},
+	})
+	if err == nil && result.Messages == 0 {
+		err = fmt.Errorf("%d of %d messages were applied", applied.Load(), j.Messages)
+	}
+	return pace.in(result), err
+}
+
+// timed has sink start the clock with the first transaction.
+func timed[TX any](sink epoch.Sink[TX], c *clock) epoch.Sink[TX] {
+	around := timing[TX]{sink, c}
+	if shards, ok := sink.(epoch.Sharded); ok {
+		return struct {
+			timing[TX]
+			epoch.Sharded
+		}{around, shards}
+	}
+	return around
+}
+
 type timing[TX any] struct {
 	epoch.Sink[TX]
 	clock *clock

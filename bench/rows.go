@@ -119,7 +119,7 @@ func rows() []row {
 		},
 		row{
 			name: "kafka/hot", what: "one busy partition of eight, 2 µs of work for each message, no database", source: "kafka", hot: true,
-			job: job{Partitions: 8, Messages: 500_000}, figures: []figure{{"kafka/hot", "kafka/even", 0.8, throughput}},
+			job: job{Partitions: 8, Messages: 1_000_000}, figures: []figure{{"kafka/hot", "kafka/even", 0.8, throughput}},
 		},
 		row{
 			name: "kafka/claims", what: "from the start of a process until it has all of 512 partitions", source: "kafka",
@@ -127,7 +127,7 @@ func rows() []row {
 		},
 		row{
 			name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
-			job: job{Partitions: 8, Messages: 1_000_000}, effects: true,
+			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
 			figures: []figure{
 				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput},
 				{"kafka/run-batches", "kafka/kafka-go", 0, throughput},
@@ -135,17 +135,17 @@ func rows() []row {
 		},
 		row{
 			name: "kafka/partitions=8/old=10M", what: "the same, where the table of ids has ten million rows from before", source: "kafka",
-			job: job{Partitions: 8, Messages: 1_000_000}, old: 10_000_000, effects: true,
+			job: job{Partitions: 8, Messages: 2_000_000}, old: 10_000_000, effects: true,
 			figures: []figure{{"kafka/run-batches", "kafka/set-dedupe", 2.8, throughput}},
 		},
 		row{
 			name: "kafka/partitions=1", what: "Kafka to PostgreSQL, one partition", source: "kafka",
-			job: job{Partitions: 1, Messages: 1_000_000}, effects: true,
+			job: job{Partitions: 1, Messages: 3_000_000}, effects: true,
 			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 0, throughput}},
 		},
 		row{
 			name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
-			job: job{Partitions: 8, Messages: 30_000}, effects: true,
+			job: job{Partitions: 8, Messages: 100_000}, effects: true,
 			figures: []figure{
 				{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput},
 				{"kafka/run-each", "kafka/each-dedupe", 0, throughput}, {"kafka/run-queued", "kafka/each-dedupe", 0, throughput},
@@ -154,7 +154,7 @@ func rows() []row {
 		},
 		row{
 			name: "kafka/read", what: "reading from Kafka, without a sink", source: "kafka",
-			job: job{Partitions: 8, Messages: 3_000_000}, figures: []figure{{"kafka/source", "kafka/read", 0.8, throughput}},
+			job: job{Partitions: 8, Messages: 8_000_000}, figures: []figure{{"kafka/source", "kafka/read", 0.8, throughput}},
 		},
 		row{
 			name: "nats/read", what: "reading from JetStream, without a sink", source: "nats",
@@ -183,5 +183,5 @@ func rows() []row {
 			},
 		})
 	}
-	return all
+	return append(all, shardRows()...)
 }

@@ -28,6 +28,11 @@ type services struct {
 	played   int
 }
 
+// settings are those of each PostgreSQL server.
+var settings = map[string]string{
+	"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
+}
+
 func startServices(ctx context.Context, profiles string) (s *services, err error) {
 	s = &services{profiles: profiles}
 	defer func() {
@@ -38,9 +43,7 @@ func startServices(ctx context.Context, profiles string) (s *services, err error
 	if s.dir, err = os.MkdirTemp("", "bench-"); err != nil {
 		return s, err
 	}
-	if s.postgres, err = pgtest.Launch(ctx, pgtest.Options{Settings: map[string]string{
-		"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
-	}}); err != nil {
+	if s.postgres, err = pgtest.Launch(ctx, pgtest.Options{Settings: settings}); err != nil {
 		return s, err
 	}
 	if s.pool, err = pgxpool.New(ctx, s.postgres.URL("postgres")); err != nil {

@@ -15,6 +15,9 @@ import (
 // The context has the values of the message's own, if it has one: what a tracer of the
 // source's client has put there.
 //
+// The message may be kept: nobody writes again to what it refers to, and neither must the
+// handler.
+//
 // It may be called again for the same message, after everything it wrote
 // through tx was rolled back. It must not use tx after it has returned, and must
 // return when ctx is cancelled. It is called for several partitions at a time if
@@ -35,7 +38,7 @@ type Handler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch) 
 
 // BatchHandler is a [Handler] for consecutive messages of one partition, at
 // least one, in order. Its context has the values of the first message of the
-// transaction; each message has its own.
+// transaction; each message has its own. The slice is the handler's, to sort and to keep.
 type BatchHandler[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) error
 
 // FailureHandler decides over a message that has used up its attempts or failed

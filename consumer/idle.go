@@ -18,7 +18,7 @@ type idleCheck[TX any] struct {
 	ctx  context.Context
 	stop context.CancelFunc
 
-	replaced <-chan struct{} // the sink's
+	replaced <-chan struct{} // the shard's
 	held     map[*pending[TX]]struct{}
 	looking  bool
 	all      bool      // look at all, not only at those that have been idle for a while
@@ -35,7 +35,7 @@ const (
 )
 
 func newIdleCheck[TX any](l *loop[TX]) idleCheck[TX] {
-	c := idleCheck[TX]{loop: l, replaced: l.run.sink.Replaced(), held: map[*pending[TX]]struct{}{}}
+	c := idleCheck[TX]{loop: l, replaced: l.run.shards.ReplacedIn(l.shard), held: map[*pending[TX]]struct{}{}}
 	c.ctx, c.stop = context.WithCancel(l.base)
 	return c
 }
@@ -55,7 +55,7 @@ func (c *idleCheck[TX]) remove(p *pending[TX]) { delete(c.held, p) }
 func (c *idleCheck[TX]) lookAtAll() { c.all = len(c.held) > 0 }
 
 func (c *idleCheck[TX]) sinkReplaced() {
-	c.replaced = c.loop.run.sink.Replaced() // before the look: what changes during it is news
+	c.replaced = c.loop.run.shards.ReplacedIn(c.loop.shard) // before the look: what changes during it is news
 	c.lookAtAll()
 }
 

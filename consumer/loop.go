@@ -10,16 +10,17 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// loop runs the transactions of the partitions that are pinned to it. One
-// goroutine, that of serve, owns all of its state and that of its partitions
-// while their claims are consumed. Everybody else sends it events: tenures what
-// they have read and that they end, transactions their results.
+// loop runs the transactions of the partitions that are pinned to it, all of one
+// shard. One goroutine, that of serve, owns all of its state and that of its
+// partitions while their claims are consumed. Everybody else sends it events:
+// tenures what they have read and that they end, transactions their results.
 //
 // It has two lanes, each with one transaction at a time: one for all partitions
 // in good order, which share it, and one for those that have just failed, one by
 // one, so that a failing or slow message holds up nobody else's.
 type loop[TX any] struct {
 	run    *runner[TX]
+	shard  int
 	base   context.Context // of every transaction; ends with the loop
 	events chan func()     // see do
 	closed chan struct{}   // closed once no partition is left
@@ -40,10 +41,10 @@ type lane[TX any] struct {
 	queue []*pending[TX]
 }
 
-func newLoop[TX any](base context.Context, r *runner[TX]) *loop[TX] {
+func newLoop[TX any](base context.Context, r *runner[TX], shard int) *loop[TX] {
 	l := &loop[TX]{
-		run: r, base: base, events: make(chan func()), closed: make(chan struct{}), slot: make(chan struct{}, 1),
-		sizing: newSizing(r.MaxBatch), timer: time.NewTimer(time.Hour),
+		run: r, shard: shard, base: base, events: make(chan func()), closed: make(chan struct{}), slot: make(chan struct{}, 1),
+		sizing: newSizing(r.MaxBatch, r.usual), timer: time.NewTimer(time.Hour),
 	}
 	l.idle = newIdleCheck(l)
 	return l

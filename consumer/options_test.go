@@ -13,7 +13,7 @@ func TestZeroOptionsWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.MaxBatch != 4096 || o.Committers != 1 || o.MaxAttempts != 10 || o.Logger == nil || o.Observe == nil {
+	if o.MaxBatch != 16_384 || o.Committers != 1 || o.MaxAttempts != 10 || o.Logger == nil || o.Observe == nil {
 		t.Errorf("defaults are not as documented: %+v", o)
 	}
 }

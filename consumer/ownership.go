@@ -88,7 +88,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Duration) *ownership[TX] {
 	p := t.Origin().Partition
 	o := &ownership[TX]{
-		run: r, tenure: t, loop: r.pin(), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1),
+		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1),
 		halts:   backoff.New(r.HaltMin, r.HaltMax),
 		retries: backoff.New(r.RetryMin, r.RetryMax),
 	}

@@ -143,7 +143,7 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration 
 // that pass.
 func needsPerson(err error) bool {
 	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) ||
-		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrUnhealthy)
+		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrElsewhere) || errors.Is(err, epoch.ErrUnhealthy)
 }
 
 func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args ...any) {

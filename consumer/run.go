@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if h.apply == nil {
 		return errors.New("consumer: Run needs a handler")
 	}
+	usual := cmp.Or(o.MaxBatch, usualRoom)
 	o, err := o.withDefaults()
 	if err != nil {
 		return err
@@ -36,11 +38,14 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if err := h.suits(o, sink.Guarantee()); err != nil {
 		return err
 	}
+	if s, ok := sink.(epoch.Sharded); ok && s.Shards() < 1 {
+		return fmt.Errorf("consumer: the sink says that it has %d shards; want at least one", s.Shards())
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r := &runner[TX]{
-		Options: o, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
-		troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
+		shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
 	}
 	return r.run(ctx, source)
 }
@@ -48,16 +53,18 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 // runner is what one Run has in common.
 type runner[TX any] struct {
 	Options
+	usual    int // messages in a transaction, which a brief one alone may exceed
 	handlers Handlers[TX]
 	policy   policy
 	sink     epoch.Sink[TX]
+	shards   epoch.Sharded           // the sink's
 	stop     context.CancelCauseFunc // ends Run with an error
 
 	tenures  gate
 	running  sync.WaitGroup // loops, and what they have started
 	troubles *troubles
 	underWay underWay
-	loops    []*loop[TX]
+	loops    []*loop[TX] // shard by shard
 	seedings seedings
 
 	mu    sync.Mutex
@@ -67,9 +74,9 @@ type runner[TX any] struct {
 
 func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	defer r.troubles.close()
-	for range r.Committers {
+	for i := range r.shards.Shards() * r.Committers {
 		// A loop outlives ctx: what ends its work is the end of each tenure.
-		l := newLoop(context.WithoutCancel(ctx), r)
+		l := newLoop(context.WithoutCancel(ctx), r, i/r.Committers)
 		r.loops = append(r.loops, l)
 		r.running.Go(l.serve)
 	}
@@ -113,11 +120,15 @@ type fatalError struct{ err error }
 
 func (e *fatalError) Error() string { return e.err.Error() }
 
-// pin gives a partition to the loop that has the fewest.
-func (r *runner[TX]) pin() *loop[TX] {
+// pin gives a partition to the loop of its shard that has the fewest.
+func (r *runner[TX]) pin(p epoch.Partition) *loop[TX] {
+	shard := r.shards.Shard(p)
+	if shard < 0 || shard >= r.shards.Shards() {
+		shard = 0 // it will not be claimed
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	least := slices.MinFunc(r.loops, func(a, b *loop[TX]) int { return r.pins[a] - r.pins[b] })
+	least := slices.MinFunc(r.loops[shard*r.Committers:][:r.Committers], func(a, b *loop[TX]) int { return r.pins[a] - r.pins[b] })
 	r.pins[least]++
 	return least
 }

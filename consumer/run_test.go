@@ -87,6 +87,46 @@ func TestOneTransactionTakesWhatIsReadyFromAllPartitionsAndNoMore(t *testing.T) 
 	})
 }
 
+func TestTransactionsAreLargerThanUsualOnlyWhereTheyAreBriefOrWereAskedFor(t *testing.T) {
+	const usual, most = 4096, 16_384
+	for name, c := range map[string]struct {
+		o    options
+		take time.Duration
+		want int
+	}{
+		"brief":                     {options{}, 10 * time.Millisecond, most},
+		"not brief":                 {options{}, 60 * time.Millisecond, usual},
+		"not brief, but asked for":  {options{MaxBatch: most}, 60 * time.Millisecond, most},
+		"brief, and not asked for":  {options{MaxBatch: usual}, 10 * time.Millisecond, usual},
+		"brief, and less asked for": {options{MaxBatch: 300}, 10 * time.Millisecond, 300},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 100, func(r *rig) {
+				for n := range int32(100) { // of each a Read yields 256 at once
+					r.fill(n, 2000)
+				}
+				largest := 0
+				p := r.start("a", consumer.Batches(func(context.Context, tx, []consumer.Message, epoch.Epoch) error { return nil }), c.o, memsink.Hooks{
+					Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+						var n epoch.Offset
+						for _, a := range as {
+							n += a.To - a.From
+						}
+						largest = max(largest, int(n))
+						r.pass(c.take)
+						return do()
+					},
+				})
+				<-r.group().UntilApplied(r.Context()).Done()
+				p.end()
+				if largest != c.want {
+					t.Errorf("the largest transaction has %d messages, want %d", largest, c.want)
+				}
+			})
+		})
+	}
+}
+
 func TestWrongArgumentsAreRefusedAtStart(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		m := r.group().Member("a")

@@ -38,12 +38,39 @@ func TestSizing(t *testing.T) {
 		"time that is owed is not gained by slowness":    {1, time.Hour, []func(*sizing){applied(1, time.Millisecond)}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSizing(1000)
+			s := newSizing(1000, 1000)
 			s.room, s.owed = c.room, c.owed
 			for _, then := range c.then {
 				then(&s)
 			}
 			if s.room != c.want {
+				t.Errorf("the next transaction takes %d messages, want %d", s.room, c.want)
+			}
+		})
+	}
+}
+
+func TestOnlyBriefTransactionsGrowBeyondTheUsualSize(t *testing.T) {
+	const timeout = 10 * time.Second
+	for name, c := range map[string]struct {
+		room int
+		took time.Duration
+		want int
+	}{
+		"a brief one grows":                     {usualRoom, brief, 2 * usualRoom},
+		"up to the most":                        {mostRoom, time.Millisecond, mostRoom},
+		"one that takes longer stays":           {usualRoom, brief + 1, usualRoom},
+		"also if it is larger already":          {2 * usualRoom, 2 * brief, 2 * usualRoom},
+		"one that takes far longer goes back":   {mostRoom, 2*brief + 1, usualRoom},
+		"a smaller one may take longer":         {usualRoom / 2, 2*brief + 1, usualRoom},
+		"one that takes a quarter of its time":  {mostRoom, timeout/4 + 1, mostRoom / 2},
+		"and is of the usual size is halved":    {usualRoom, timeout/4 + 1, usualRoom / 2},
+		"the usual size is no bound for others": {firstRoom, timeout/16 - 1, 2 * firstRoom},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSizing(mostRoom, usualRoom)
+			s.room = c.room
+			if s.applied(c.room, c.took, timeout); s.room != c.want {
 				t.Errorf("the next transaction takes %d messages, want %d", s.room, c.want)
 			}
 		})
@@ -59,7 +86,7 @@ func TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge(t *testing.T) {
 		each := time.Duration(rapid.Int64Range(int64(10*time.Microsecond), int64(10*time.Millisecond)).Draw(t, "each takes"))
 		commit := time.Duration(rapid.Int64Range(0, int64(10*time.Millisecond)).Draw(t, "and the commit"))
 		waits := time.Duration(rapid.Int64Range(0, int64(maxLockWait)).Draw(t, "a refusal comes after"))
-		s := newSizing(batch)
+		s := newSizing(batch, rapid.IntRange(1, batch).Draw(t, "of which usual are"))
 		var lost, spent time.Duration
 		for spent < time.Minute {
 			if n := s.room; n > fit {
@@ -79,7 +106,7 @@ func TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge(t *testing.T) {
 }
 
 func TestWaitsForLocksAreShortFirstAndThenAsLongAsTheSinkAllows(t *testing.T) {
-	s := newSizing(10)
+	s := newSizing(10, 10)
 	s.typical = 0
 	short, bounded := s.lockWait(0, 0)
 	if long, _ := s.lockWait(0, 0.99); !bounded || short < time.Millisecond || long < 2*short || long > maxLockWait {

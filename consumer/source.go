@@ -71,8 +71,9 @@ type Tenure interface {
 	Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error)
 
 	// Read yields the messages from the fence's position on, in order, in batches of
-	// whatever is ready. What a batch refers to may be kept until the next one is
-	// asked for. A batch without messages moves the position alone, so that a
+	// whatever is ready. A batch's slices of messages and marks are the source's again
+	// once the next batch is asked for. What a message refers to is never written again:
+	// a handler may keep it. A batch without messages moves the position alone, so that a
 	// partition with nothing to apply keeps up with a log that loses its beginning.
 	//
 	// Read ends without an error when the partition is revoked or ctx ends. It ends

@@ -262,7 +262,7 @@ func anchors(t *testing.T, path string) []string {
 // folders are where the packages are that pages name things of.
 var folders = map[string]string{
 	"epoch": "epoch", "consumer": "consumer", "kafkasource": "consumer/kafkasource", "natssource": "consumer/natssource",
-	"memsource": "consumer/memsource", "sourcetest": "consumer/sourcetest", "pgsink": "sinks/pgsink", "sqlsink": "sinks/sqlsink",
+	"memsource": "consumer/memsource", "sourcetest": "consumer/sourcetest", "pgsink": "sinks/pgsink", "sqlsink": "sinks/sqlsink", "shardsink": "sinks/shardsink",
 	"memsink": "sinks/memsink", "sinktest": "sinks/sinktest", "outbox": "outbox", "pgoutbox": "outbox/pgoutbox",
 	"sqloutbox": "outbox/sqloutbox", "httpfence": "httpfence",
 }

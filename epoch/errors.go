@@ -24,6 +24,10 @@ var (
 	// ErrForeignLease: the fence is claimed from another issuer of leases.
 	ErrForeignLease = errors.New("foreign lease source")
 
+	// ErrElsewhere: another database of the sink than the one asked keeps the
+	// partition. Only a person can say which it is to be.
+	ErrElsewhere = errors.New("kept in another database")
+
 	// ErrNoLease: a lease whose generation is not positive grants nothing.
 	ErrNoLease = errors.New("no lease")
 

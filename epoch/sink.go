@@ -12,7 +12,7 @@ import "context"
 // returns an error that is not [ErrInDoubt], none of them ever will be.
 //
 // A Sink is safe for concurrent use. Its errors name the partition and wrap the
-// errors of this package.
+// errors of this package. One of several databases is [Sharded] as well.
 type Sink[TX any] interface {
 	// Guarantee says what the sink gives. It does not change. What follows is
 	// written for [Transactional]; the others do the same for what fits in one

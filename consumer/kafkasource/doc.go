@@ -81,13 +81,15 @@
 //
 // BufferBytes, called B here, is divided as follows. It counts what records take
 // in memory: their bytes, uncompressed, 168 bytes for each, and 160 more once Read
-// has yielded it.
+// has yielded it. The memory of messages that were applied is used again, and that of records,
+// unless a hook of the caller's sees records or the caller has pools.
 //
 //   - 3B/8 is for what was fetched and not yet taken, with what Read has yielded
 //     last. Of it, B/4 is divided into equal shares for the partitions being read,
 //     so that one that is slow or halted takes nothing from the others; B/8 is lent to
 //     those that have more to come. A partition that holds more than it may is waited
-//     for, for 20 ms, and then paused until it holds half of that.
+//     for, for 20 ms, or 100 ms where no other partition got anything, and then paused
+//     until it holds half of that.
 //   - B/8 is for what kgo has fetched and not yet handed over, one response from
 //     each broker. The sizes asked for follow how much records of this topic
 //     grow between the wire and memory, as seen so far.

@@ -1,6 +1,7 @@
 package kafkasource
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -38,6 +39,9 @@ type feed struct {
 	low    int64 // the cost at which there is room again
 	fresh  bool  // nothing was applied or pushed yet: the log may begin above next
 
+	recycle  bool               // a record is put back into kgo's pool once it is a message
+	messages []consumer.Message // of the batch taken last; the next one is made in their place
+
 	// The rest belongs to the poller.
 	stumbled time.Time // when the errors began that pass by themselves
 	latest   time.Time // when the newest of them came
@@ -45,8 +49,8 @@ type feed struct {
 	shut     bool // nobody reads any more
 }
 
-// chunk is what one fetch brought. Its memory is one piece, a record keeps all
-// of it, so it is counted and let go as one.
+// chunk is what one fetch brought, or what is left of that. Its memory is one piece, and a
+// record keeps all of it.
 type chunk struct {
 	records []*kgo.Record
 	cost    int64
@@ -69,6 +73,10 @@ const (
 	recordCost  = 168 // a kgo.Record, and the pointer to it
 	messageCost = 160 // a Message, once it is taken
 )
+
+// leastPiece is how many records are taken at once, if there are so many, whatever they
+// cost: each batch has a cost of its own.
+const leastPiece = 1024
 
 // at is where to fetch on.
 func (f *feed) at() kgo.Offset {
@@ -202,14 +210,17 @@ func (f *feed) take(limit int64) (batch *consumer.Batch, err error, resume bool)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.inUse = 0
-	limit = max(limit, f.queued/4)
-	n, queued := 0, f.queued
-	for n < len(f.chunks) && (n == 0 || f.inUse+f.chunks[n].taken() <= limit) {
+	most := max(limit, f.queued/4)
+	f.split(most)
+	n, records, queued := 0, 0, f.queued
+	for n < len(f.chunks) && (n == 0 || f.inUse+f.chunks[n].taken() <= most) {
 		f.inUse += f.chunks[n].taken()
 		queued -= f.chunks[n].cost
+		records += len(f.chunks[n].records)
 		n++
 	}
 	f.queued = queued
+	f.reuse(records, limit)
 	if n > 0 {
 		batch = f.batch(f.chunks[:n])
 		f.after = int64(batch.Next)
@@ -225,40 +236,58 @@ func (f *feed) take(limit int64) (batch *consumer.Batch, err error, resume bool)
 	return batch, err, resume
 }
 
+// split makes two of the first chunk if taking it costs more than most, so that the memory
+// of the messages stays small enough to be used again.
+func (f *feed) split(most int64) {
+	if len(f.chunks) == 0 || f.chunks[0].taken() <= most {
+		return
+	}
+	c := &f.chunks[0]
+	n := max(int(int64(len(c.records))*most/c.taken()), leastPiece)
+	if n >= len(c.records) {
+		return
+	}
+	last := c.records[n-1]
+	first := chunk{c.records[:n], c.cost * int64(n) / int64(len(c.records)), last.Offset + 1, last.LeaderEpoch}
+	c.records, c.cost = c.records[n:], c.cost-first.cost
+	f.chunks = slices.Insert(f.chunks, 0, first)
+}
+
+// reuse makes the memory of the messages that were taken before ready for n others. It is
+// given up if it is too small, or if it is far too large and costs more than limit, which
+// is what messages in use may cost anyhow.
+func (f *feed) reuse(n int, limit int64) {
+	clear(f.messages)
+	f.messages = f.messages[:0]
+	if c := cap(f.messages); c < n || c > 2*n && int64(c)*messageCost > limit {
+		f.messages = make([]consumer.Message, 0, n)
+	}
+}
+
 // batch makes one of what some fetches brought. The position after it is behind
 // the transaction markers at its end. Otherwise lag would not come down to zero,
 // and a topic without new messages would seem to have lost some once retention
 // takes the markers.
 func (f *feed) batch(chunks []chunk) *consumer.Batch {
-	records := 0
-	for _, c := range chunks {
-		records += len(c.records)
-	}
 	last := chunks[len(chunks)-1]
 	b := &consumer.Batch{Next: epoch.Offset(last.next), Mark: epoch.Mark(last.epoch)}
-	if records > 0 {
-		b.Messages = make([]consumer.Message, 0, records)
-	}
+	ms := f.messages
 	for _, c := range chunks {
 		for _, r := range c.records {
-			b.Messages = append(b.Messages, message(f.partition, r))
-			if mark := epoch.Mark(r.LeaderEpoch); mark != b.Mark && b.Marks == nil {
-				b.Marks = marksOf(chunks, records)
+			mark := epoch.Mark(r.LeaderEpoch)
+			if mark != b.Mark && b.Marks == nil {
+				b.Marks = slices.Repeat([]epoch.Mark{b.Mark}, len(ms)) // of those so far
 			}
+			if b.Marks != nil {
+				b.Marks = append(b.Marks, mark)
+			}
+			ms = append(ms, f.message(r))
 		}
+	}
+	if f.messages = ms; len(ms) > 0 {
+		b.Messages = ms
 	}
 	return b
-}
-
-// marksOf are the leader epochs of records that were not all written under one.
-func marksOf(chunks []chunk, records int) []epoch.Mark {
-	marks := make([]epoch.Mark, 0, records)
-	for _, c := range chunks {
-		for _, r := range c.records {
-			marks = append(marks, epoch.Mark(r.LeaderEpoch))
-		}
-	}
-	return marks
 }
 
 // pause notes that the poller stops fetching for this feed, if it holds at least
@@ -314,13 +343,18 @@ func (f *feed) taken() int64 {
 	return f.after
 }
 
-func message(p epoch.Partition, r *kgo.Record) consumer.Message {
-	m := consumer.Message{Partition: p, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp, Context: r.Context}
+// message makes one of a record, which must not be looked at any more.
+func (f *feed) message(r *kgo.Record) consumer.Message {
+	m := consumer.Message{Partition: f.partition, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp, Context: r.Context}
 	if len(r.Headers) > 0 {
 		m.Headers = make([]consumer.Header, len(r.Headers))
 		for i, h := range r.Headers {
 			m.Headers[i] = consumer.Header{Key: h.Key, Value: h.Value}
 		}
+	}
+	if f.recycle {
+		m.Context = nil // it is the pool's
+		r.Recycle()
 	}
 	return m
 }

@@ -216,7 +216,13 @@ func (f *fetcher) stop(s stops) {
 // is paused loses what the client has fetched for it, and once it is resumed it waits for
 // the end of a fetch that may have only idle partitions in it (FetchMaxWait). One that is
 // read steadily has room again long before. The others wait with it, so it is short.
-const grace = 20 * time.Millisecond
+//
+// It may be longer where only those that are full got anything: the others have nothing
+// to come, as far as is known. With 20 ms there, too, bench's row kafka/hot had 0.55 and not 0.77.
+const (
+	grace      = 20 * time.Millisecond
+	graceAlone = 100 * time.Millisecond
+)
 
 // hold pauses the feeds that are full, of those that got something, and stay so.
 func (f *fetcher) hold(ctx context.Context, fed []*feed) {
@@ -224,7 +230,11 @@ func (f *fetcher) hold(ctx context.Context, fed []*feed) {
 	if len(full) == 0 {
 		return
 	}
-	timer := time.NewTimer(grace)
+	wait := grace
+	if len(full) == len(fed) {
+		wait = graceAlone
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		select {

@@ -265,7 +265,7 @@ func TestBudgetAddsUpToItsTotal(t *testing.T) {
 func TestAMessageKeepsWhatTheRecordHad(t *testing.T) {
 	at := time.UnixMilli(1234)
 	p := epoch.Partition{Group: "g", Topic: "t", Number: 3}
-	m := message(p, &kgo.Record{
+	m := (&feed{partition: p}).message(&kgo.Record{
 		Topic: "t", Partition: 3, Offset: 7, Key: []byte{}, Value: nil, Timestamp: at, LeaderEpoch: 5,
 		Headers: []kgo.RecordHeader{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}},
 	})

@@ -88,6 +88,7 @@ type settings struct {
 	values   contextValues
 	classic  lease // as the options say; the broker says it under KIP-848
 	readMax  int32 // the largest response the reading client accepts, in bytes
+	recycle  bool  // a record may be used again once it was made into a message
 }
 
 func (o Options) resolve() (settings, error) {
@@ -104,6 +105,7 @@ func (o Options) resolve() (settings, error) {
 		seeds:    group.OptValue(kgo.SeedBrokers).([]string),
 		nextGen:  group.OptValue(kgo.ServerSideBalancer).(bool),
 		readMax:  read.OptValue(kgo.BrokerMaxReadBytes).(int32),
+		recycle:  mayRecycle(read),
 	}
 	if id := group.OptValues(kgo.InstanceID); id[1].(bool) {
 		instance := id[0].(string)

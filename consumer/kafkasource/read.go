@@ -13,7 +13,8 @@ import (
 var errBadPosition = errors.New("the fence's position is negative")
 
 // Read implements [consumer.Tenure]. Keys, values and headers are not copied:
-// they are slices of what the broker sent, and nobody writes to them.
+// they are slices of what the broker sent, and nobody writes to them. The slice of
+// messages is used again for the next batch.
 func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	return t.State.Read(ctx, func(ctx context.Context, yield func(consumer.Batch) bool) error {
 		return t.read(ctx, from, yield)
@@ -37,6 +38,7 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer
 // readFrom reads with one feed, until it has something to say.
 func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(consumer.Batch) bool) error {
 	f := newFeed(t.topicPartition, t.topicID(), from)
+	f.recycle = t.s.set.recycle
 	t.mu.Lock()
 	t.feed = f
 	t.mu.Unlock()

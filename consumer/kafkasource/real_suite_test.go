@@ -180,6 +180,21 @@ func (h *suiteHarness) AddPartitions(t testing.TB, topic string, total int32) {
 	if resp, err := h.admin.UpdatePartitions(t.Context(), int(total), topic); err != nil || resp.Error() != nil {
 		t.Fatal(err, resp.Error())
 	}
+	// The controller has answered; the broker hears of it a moment later, and tells producers.
+	deadline := time.After(patience)
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		topics, err := h.admin.ListTopics(t.Context(), topic)
+		if err == nil && len(topics[topic].Partitions) == int(total) {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-deadline:
+			t.Fatalf("topic %s has %d partitions, want %d: %v", topic, len(topics[topic].Partitions), total, err)
+		}
+	}
 }
 
 func (h *suiteHarness) Trim(t testing.TB, topic string, partition int32, begin epoch.Offset) {

@@ -76,6 +76,10 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 
 	budget := newBudget(s.set.BufferBytes, s.set.readMax)
 	first, _ := budget.sizes(1, 1, 1, budget.spare(0))
+	var pools []kgo.Pool
+	if s.set.recycle {
+		pools = append(pools, &recordPool{})
+	}
 	reader, err := s.client(base, s.set.ReadClient,
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
@@ -83,6 +87,7 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 		kgo.KeepControlRecords(), // the position after a transaction is behind its marker
 		kgo.FetchMaxBytes(first.fetch), kgo.FetchMaxPartitionBytes(first.partition),
 		kgo.WithHooks(budget),
+		kgo.WithPools(pools...),
 	)
 	if err != nil {
 		return err

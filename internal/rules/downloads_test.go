@@ -18,6 +18,7 @@ func TestTestsOfAPackageNeedNoOtherBrokersAndDatabasesModules(t *testing.T) {
 	)
 	for _, c := range []struct{ uses, needs []string }{
 		{[]string{"consumer", "consumer/memsource", "sinks/memsink"}, nil},
+		{[]string{"consumer", "sinks/shardsink", "sinks/memsink"}, nil},
 		{[]string{"consumer", "consumer/kafkasource", "sinks/memsink"}, []string{kafka, postgres}}, // its example writes there
 		{[]string{"consumer", "consumer/natssource", "sinks/memsink"}, []string{nats}},
 		{[]string{"consumer", "sinks/pgsink"}, []string{postgres}},

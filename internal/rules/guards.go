@@ -49,7 +49,7 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfNATS, guardsOfTheOutbox)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfNATS, guardsOfTheOutbox, guardsOfShards)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{
@@ -145,14 +145,20 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "    select a.position into i\n", "    perform from fence f where f.claim_id = any (claims) for update;\n    select a.position into i\n"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R4", "no transaction of PostgreSQL is looked at early", []edit{
-		{"sinks/pgsink/commit.go", "if !t.sink.proofs.spend(t.as) {", "if false {"},
+		{"sinks/pgsink/begin.go", "if !t.isProven() {", "if false {"},
 	}, "sinks/pgsink", "TestAStaleTransactionIsRefusedBeforeItsHandlerRuns"},
 	{"R4", "a proof of another claim spares the early look", []edit{
-		{"sinks/pgsink/proofs.go", "is.claim == a.Claim && ", ""},
+		{"sinks/pgsink/proofs.go", "is.claim != a.Claim || ", ""},
 	}, "sinks/pgsink", "TestTheEarlyLookIsLeftOutOnlyAfterAProof"},
 	{"R4", "a proof spares the early look for ever", []edit{
-		{"sinks/pgsink/proofs.go", " && time.Since(is.at) < proofLife", ""},
+		{"sinks/pgsink/begin.go", "return time.Now().Before(t.proven)", "return time.Now().Before(t.proven.Add(time.Hour))"},
 	}, "sinks/pgsink", "TestTheEarlyLookIsLeftOutOnlyAfterAProof"},
+	{"R4", "every handler of PostgreSQL is called before its transaction has begun", []edit{
+		{"sinks/pgsink/begin.go", "return t.isProven() && !t.sink", "return !t.sink"},
+	}, "sinks/pgsink", "TestAStaleTransactionIsRefusedBeforeItsHandlerRuns"},
+	{"R3", "a handler's first statement is sent before its transaction has begun", []edit{
+		{"sinks/pgsink/tx.go", "switch r, err := t.begin(ctx, along(sql, args)...); {", "switch r, err := pgx.BatchResults(nil), error(nil); {"},
+	}, "sinks/pgsink", "TestWhateverAHandlerSendsFirstIsOfTheFencedTransaction"},
 	{"R4", "a transaction that was refused leaves the proof that it was begun with", []edit{
 		{"sinks/pgsink/proofs.go", "\t\tdelete(p.left, a.Partition)\n", ""},
 	}, "sinks/pgsink", "TestTheEarlyLookIsLeftOutOnlyAfterAProof"},
@@ -207,7 +213,7 @@ var guardsOfTheRest = []guard{
 		{idling, "\t\treturn c.next\n", "\t\treturn time.Now().Add(time.Hour)\n"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/within two terms, by a look now and then"},
 	{"R5", "a sink that says that its server may be another one is ignored", []edit{
-		{idling, "replaced: l.run.sink.Replaced(),", "replaced: nil,"},
+		{idling, "replaced: l.run.shards.ReplacedIn(l.shard),", "replaced: nil,"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/at once, if the sink notices"},
 	{"R5", "one fence that went back says nothing of the others", []edit{
 		{reports, "\to.run.lookAtAll()\n", ""},
@@ -502,7 +508,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/errors.go", "|| pg.Hint != nonce {", "|| nonce == \"\" {"},
 	}, "sinks/pgsink", "TestAHandlersOwnSQLSTATEIsNotTheSinks"},
 	{"blame", "what a handler commits of its own is lost sight of when more of it fails", []edit{
-		{"sinks/pgsink/tx.go", "t.left = !within(t.conn, *t.xid)", "t.left = false"},
+		{"sinks/pgsink/tx.go", "t.left = !within(t.conn, *t.fenced.xid)", "t.left = false"},
 	}, "sinks/pgsink", "TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut"},
 	{"R3", "a handler that commits a pgx.Tx is not found out", []edit{
 		{"sinks/pgsink/pgxtx.go", "_, err := t.tx.Exec(ctx, \"rollback\")", "var err error"},

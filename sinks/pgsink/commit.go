@@ -22,7 +22,8 @@ const rollbackTimeout = 2 * time.Second
 // Commit implements [epoch.Sink]. It takes two round trips to the server beside
 // those of apply: one begins the transaction, bounds it in time and looks
 // whether the advances would be refused already; the other moves the fences and
-// commits.
+// commits. Right after a claim or a commit of the same partitions there is no need to look,
+// and the first of the two goes with the first statement of apply: see begin.go.
 //
 // While the transaction is open it holds a shared advisory lock on a key that
 // derives from each claim, by which a later [Sink.Claim] finds and ends it. The
@@ -55,19 +56,27 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 
 func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Context, Tx) error) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := s.newFenced(conn, as)
-		if err := t.begin(ctx); err != nil {
-			return err
+		t := s.newFenced(ctx, conn, as)
+		if !t.mayBeginLate() {
+			if err := t.begin(ctx); err != nil {
+				return err
+			}
 		}
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
-		tx := &handlerTx{conn: conn, as: as, xid: t.xid}
-		if err := tx.run(ctx, apply); err != nil || !tx.ready() {
-			t.session |= tx.session
+		tx := &handlerTx{fenced: t, conn: conn, as: as}
+		err = tx.run(ctx, apply)
+		t.session |= tx.session
+		if err == nil {
+			_, err = tx.begin(ctx) // of one that has sent nothing
+		}
+		switch {
+		case tx.unbegun != nil: // whatever the handler made of that
+			return ended(ctx, tx.unbegun)
+		case err != nil || !tx.ready():
 			return t.abandon(ctx, tx.blame(err))
 		}
-		t.session = tx.session
 		if tx.session.has(deallocates) || s.unnamed.Load() {
 			return t.commitUnnamed(ctx)
 		}
@@ -92,15 +101,18 @@ const (
 	abortedTransaction = 'E'
 )
 
-// fenced is an open transaction.
+// fenced is a transaction.
 type fenced struct {
 	sink  *Sink
+	ctx   context.Context // of the Commit
 	as    *advances
 	conn  *pgx.Conn
 	nonce string // tells what the functions say from what a handler's statements do
 	xid   *int64 // nil until the server has told it
 
+	proven   time.Time // until when as is known not to be refused; zero if it is not
 	entering int       // statements that begin the transaction
+	begun    bool      // the server has answered them
 	sent     time.Time // when the statements that end it were about to be sent
 
 	session session // what has been changed of it
@@ -122,38 +134,8 @@ func (t *fenced) own(err error) error {
 	return faultless(err)
 }
 
-func (s *Sink) newFenced(conn *pgx.Conn, as *advances) *fenced {
-	return &fenced{sink: s, as: as, conn: conn, nonce: strconv.FormatUint(rand.Uint64(), 36)}
-}
-
-// queueEnter begins the transaction, bounds it in time, marks it, takes a shared lock
-// by which a later claim finds it, and looks whether it would be refused already, unless
-// that is proven. The locks come before the look: a transaction that the look let through
-// is one that a later claim finds.
-func (t *fenced) queueEnter(ctx context.Context, b *pgx.Batch) {
-	statement, idle, wait, whole := t.sink.options.bounds(ctx)
-	b.Queue(t.sink.sql.begin)
-	b.Queue(t.sink.sql.enter, statement, idle, wait, whole, t.as.locks[0])
-	if more := t.as.locks[1:]; len(more) > 0 {
-		b.Queue(t.sink.sql.lock, more)
-	}
-	if !t.sink.proofs.spend(t.as) {
-		b.Queue(t.sink.sql.lookEarly, t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.nonce)
-	}
-	t.entering = b.Len()
-}
-
-// entered reads the answers to what queueEnter has queued, but that to the BEGIN.
-func (t *fenced) entered(r pgx.BatchResults) error {
-	if err := r.QueryRow().Scan(&t.xid, nil, nil, nil, nil, nil, nil); err != nil {
-		return err
-	}
-	for range t.entering - 2 {
-		if _, err := r.Exec(); err != nil {
-			return err
-		}
-	}
-	return nil
+func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances) *fenced {
+	return &fenced{sink: s, ctx: ctx, as: as, conn: conn, nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
 }
 
 // last is the last statement before COMMIT, the check of the fences.
@@ -175,34 +157,6 @@ func (t *fenced) queueCommit(b *pgx.Batch) {
 	b.Queue(sql, args...)
 	b.Queue("commit")
 	t.sent = time.Now()
-}
-
-func (t *fenced) begin(ctx context.Context) error {
-	b := &pgx.Batch{}
-	t.queueEnter(ctx, b)
-	r := t.conn.SendBatch(ctx, b)
-	_, err := r.Exec()
-	if err == nil {
-		err = t.entered(r)
-	}
-	if closed := r.Close(); err == nil {
-		err = closed
-	}
-	switch {
-	case err == nil:
-		return nil
-	case vanished(err):
-		closeNow(t.conn)
-		return unexecuted{err}
-	}
-	if refused := t.refused(err); refused != nil {
-		err = refused
-	}
-	defer t.discard()
-	if err = t.abandon(ctx, t.own(explain(err))); t.conn.IsClosed() {
-		return unexecuted{err}
-	}
-	return err
 }
 
 // refused is what a refusal of the early look, advance or hold means, or nil if err is none.

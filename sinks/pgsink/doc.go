@@ -104,6 +104,11 @@
 // may so ask for a table that only one of them names, returns consumer.Permanent
 // for it. The errors of other connections are the handler's to judge.
 //
+// # Round trips
+//
+// A transaction takes two round trips beside those of the handler, and one where it
+// follows a claim or a commit of the same partitions within 100 ms: it is then begun
+// with the handler's first statement. To pgx's tracers that is a statement of a batch.
 // [Sink.Queued] is a second form for handlers that only write: all of a
 // transaction travels in one round trip.
 package pgsink

@@ -206,6 +206,9 @@ func TestAnUnreachableServerIsDoubtToACommitAndBlamesNoHandler(t *testing.T) {
 	if err := server.Stop(pgtest.Immediate); err != nil {
 		t.Fatal(err)
 	}
+	proven(s, f)
+	want(t, s.Commit(t.Context(), advance(f, 1), func(context.Context, pgsink.Tx) error { return nil }), epoch.ErrInDoubt)
+	pgsink.Forget(s)
 	called := false
 	err = s.Commit(t.Context(), advance(f, 1), func(context.Context, pgsink.Tx) error { called = true; return nil })
 	want(t, err, epoch.ErrInDoubt)

@@ -51,19 +51,23 @@ func (p *proofs) put(of epoch.Partition, is proof) {
 	p.left[of] = is
 }
 
-// spend reports whether there are proofs that as would not be refused now. They are
-// gone with it, and only a success brings new ones.
-func (p *proofs) spend(as *advances) bool {
+// spend returns until when as is known not to be refused: the zero time, or one that has
+// passed, where it is not. The proofs are gone with it, and only a success brings new ones.
+func (p *proofs) spend(as *advances) (until time.Time) {
 	if as.held {
-		return false
+		return time.Time{}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	proven := true
+	until = time.Now().Add(proofLife)
 	for _, a := range as.list {
 		is := p.left[a.Partition]
 		delete(p.left, a.Partition)
-		proven = proven && is.claim == a.Claim && is.next == a.From && time.Since(is.at) < proofLife
+		if is.claim != a.Claim || is.next != a.From {
+			until = time.Time{}
+		} else if ends := is.at.Add(proofLife); ends.Before(until) {
+			until = ends
+		}
 	}
-	return proven
+	return until
 }

@@ -177,7 +177,7 @@ func (e vanishedError) Unwrap() error { return e.error }
 
 func (s Queued) sendAll(ctx context.Context, as *advances, items []queuedStatement) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := s.newFenced(conn, as)
+		t := s.newFenced(ctx, conn, as)
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
@@ -191,7 +191,7 @@ func (s Queued) sendAll(ctx context.Context, as *advances, items []queuedStateme
 // send runs the whole transaction as one batch.
 func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	b := &pgx.Batch{}
-	t.queueEnter(ctx, b)
+	t.queueEnter(b)
 	for _, q := range items {
 		b.Queue(q.sql, q.args...)
 	}

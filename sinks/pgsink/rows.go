@@ -1,6 +1,8 @@
 package pgsink
 
 import (
+	"cmp"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -10,7 +12,9 @@ import (
 type rows struct {
 	tx    *handlerTx
 	inner pgx.Rows
-	late  bool // asked for after that
+	batch pgx.BatchResults // ends with the rows, where they came with what began the transaction
+	err   error            // of that end
+	late  bool             // asked for after the handler has returned
 }
 
 func (r *rows) Next() bool {
@@ -22,9 +26,17 @@ func (r *rows) Next() bool {
 	}
 	more := r.inner.Next()
 	if !more {
-		r.tx.note(r.inner.Err())
+		r.end()
 	}
 	return more
+}
+
+func (r *rows) end() {
+	if r.batch != nil {
+		r.err = r.batch.Close()
+		r.batch = nil
+	}
+	r.tx.note(cmp.Or(r.inner.Err(), r.err))
 }
 
 func (r *rows) Close() {
@@ -32,7 +44,7 @@ func (r *rows) Close() {
 	defer r.tx.mu.Unlock()
 	if !r.tx.closed {
 		r.inner.Close()
-		r.tx.note(r.inner.Err())
+		r.end()
 	}
 }
 
@@ -40,7 +52,7 @@ func (r *rows) Err() error {
 	if r.late {
 		return ErrTxClosed
 	}
-	return r.inner.Err()
+	return cmp.Or(r.inner.Err(), r.err)
 }
 
 func (r *rows) CommandTag() pgconn.CommandTag                { return r.inner.CommandTag() }
@@ -55,6 +67,7 @@ func (r *rows) TypeMap() *pgtype.Map                         { return r.inner.Ty
 type row struct {
 	tx    *handlerTx
 	inner pgx.Row
+	batch pgx.BatchResults // as that of rows
 }
 
 func (r *row) Scan(dest ...any) error {
@@ -64,6 +77,9 @@ func (r *row) Scan(dest ...any) error {
 		return ErrTxClosed
 	}
 	err := r.inner.Scan(dest...)
+	if r.batch != nil {
+		err = cmp.Or(err, r.batch.Close())
+	}
 	r.tx.note(err)
 	return err
 }

@@ -1,6 +1,7 @@
 package pgsink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,16 +40,17 @@ var (
 
 // handlerTx is the Tx of one call of a handler.
 type handlerTx struct {
-	as   *advances
-	conn *pgx.Conn
-	xid  *int64
+	fenced *fenced
+	as     *advances
+	conn   *pgx.Conn
 
-	mu     sync.Mutex // held while the connection is in use
-	closed bool
-	failed error             // the first error of a statement
-	last   *pgconn.PgError   // the last one but for what only says that there was one
-	shrug  []*pgconn.PgError // those that are no message's fault, as far as they may matter
-	leaked bool
+	mu      sync.Mutex // held while the connection is in use
+	closed  bool
+	unbegun error             // why the transaction could not be begun
+	failed  error             // the first error of a statement
+	last    *pgconn.PgError   // the last one but for what only says that there was one
+	shrug   []*pgconn.PgError // those that are no message's fault, as far as they may matter
+	leaked  bool
 
 	session  session // what the handler's statements have changed of it
 	controls bool    // a text has been sent that may have ended the transaction
@@ -157,15 +159,15 @@ func (t *handlerTx) sends(sql string) {
 // that, and one more of it fails: that ours was rolled back is then true as well.
 func (t *handlerTx) follow() {
 	pg := t.conn.PgConn()
-	if t.left || pg.IsClosed() || pg.IsBusy() {
+	if t.left || !t.fenced.begun || pg.IsClosed() || pg.IsBusy() {
 		return
 	}
 	switch pg.TxStatus() {
 	case noTransaction:
 		t.left = true
 	case inTransaction:
-		if t.controls && t.xid != nil {
-			t.left = !within(t.conn, *t.xid)
+		if t.controls && t.fenced.xid != nil {
+			t.left = !within(t.conn, *t.fenced.xid)
 		}
 		t.controls = false
 	}
@@ -200,6 +202,14 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 	}
 	defer func() { t.done(err) }()
 	t.sends(sql)
+	switch r, err := t.begin(ctx, along(sql, args)...); {
+	case err != nil:
+		return tag, err
+	case r != nil:
+		tag, err = r.Exec()
+		closed := r.Close()
+		return tag, cmp.Or(err, closed)
+	}
 	return t.conn.Exec(ctx, sql, args...)
 }
 
@@ -209,8 +219,19 @@ func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.R
 	}
 	defer func() { t.done(err) }()
 	t.sends(sql)
-	r, err := t.conn.Query(ctx, sql, args...)
-	return &rows{tx: t, inner: r}, err
+	r, err := t.begin(ctx, along(sql, args)...)
+	if err != nil {
+		return failedRows{err: err}, err
+	}
+	if r != nil {
+		inner, err := r.Query()
+		if err != nil {
+			_ = r.Close()
+		}
+		return &rows{tx: t, inner: inner, batch: r}, err
+	}
+	inner, err := t.conn.Query(ctx, sql, args...)
+	return &rows{tx: t, inner: inner}, err
 }
 
 func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
@@ -219,6 +240,13 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	}
 	defer t.done(nil)
 	t.sends(sql)
+	r, err := t.begin(ctx, along(sql, args)...)
+	if err != nil {
+		return failedRow{err}
+	}
+	if r != nil {
+		return &row{tx: t, inner: r.QueryRow(), batch: r}
+	}
 	return &row{tx: t, inner: t.conn.QueryRow(ctx, sql, args...)}
 }
 
@@ -230,7 +258,14 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	for _, q := range b.QueuedQueries {
 		t.sends(q.SQL)
 	}
-	return &batchResults{tx: t, inner: t.conn.SendBatch(ctx, b)}
+	r, err := t.begin(ctx, b.QueuedQueries...)
+	if err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	if r == nil {
+		r = t.conn.SendBatch(ctx, b)
+	}
+	return &batchResults{tx: t, inner: r}
 }
 
 func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (n int64, err error) {
@@ -238,5 +273,8 @@ func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 		return 0, err
 	}
 	defer func() { t.done(err) }()
+	if _, err := t.begin(ctx); err != nil {
+		return 0, err
+	}
 	return copyFrom(ctx, t.conn, table, columns, rows)
 }

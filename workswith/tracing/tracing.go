@@ -55,9 +55,16 @@ func Traced[TX any](tracer trace.Tracer, from propagation.TextMapPropagator, han
 // Sink returns sink with a span around each transaction, for a database whose driver
 // traces what it is asked within one: the fence, the statements of handlers, and the
 // commit. Where the source's client has put a span on messages, as kotel does, it goes
-// on from that of the first.
+// on from that of the first. A sink of several databases stays one.
 func Sink[TX any](tracer trace.Tracer, sink epoch.Sink[TX]) epoch.Sink[TX] {
-	return traced[TX]{sink, tracer}
+	around := traced[TX]{sink, tracer}
+	if shards, ok := sink.(epoch.Sharded); ok {
+		return struct {
+			traced[TX]
+			epoch.Sharded
+		}{around, shards}
+	}
+	return around
 }
 
 type traced[TX any] struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/memsink"
+	"github.com/epochfence/epochfence/sinks/shardsink"
 	"github.com/epochfence/epochfence/workswith/tracing"
 )
 
@@ -43,5 +44,20 @@ func TestTheHandlerGoesOnWithTheProducersTraceFromTheHeaders(t *testing.T) {
 		consumer.Each(tracing.Traced(tracer, propagation.TraceContext{}, handle)), consumer.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil || !handled {
 		t.Errorf("handled %v, %v", handled, err)
+	}
+}
+
+func TestATracedSinkOfSeveralDatabasesStaysOne(t *testing.T) {
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(tracetest.NewInMemoryExporter()))
+	shards, err := shardsink.New(shardsink.ByNumber, memsink.New(), memsink.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	around := tracing.Sink[*memsink.Tx](provider.Tracer("billing"), shards)
+	if s, ok := around.(epoch.Sharded); !ok || s.Shards() != 2 {
+		t.Errorf("%T hides the shards", around)
+	}
+	if _, ok := tracing.Sink[*memsink.Tx](provider.Tracer("billing"), memsink.New()).(epoch.Sharded); ok {
+		t.Error("one database passes for several")
 	}
 }

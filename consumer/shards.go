@@ -1,0 +1,21 @@
+package consumer
+
+import "github.com/epochfence/epochfence/epoch"
+
+// shardsOf returns the databases of a sink: all are one where it does not say
+// that there are more.
+func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
+	if s, ok := sink.(epoch.Sharded); ok {
+		return s
+	}
+	return oneShard{sink}
+}
+
+// oneShard is a sink of one database.
+type oneShard struct {
+	sink interface{ Replaced() <-chan struct{} }
+}
+
+func (oneShard) Shards() int                      { return 1 }
+func (oneShard) Shard(epoch.Partition) int        { return 0 }
+func (s oneShard) ReplacedIn(int) <-chan struct{} { return s.sink.Replaced() }

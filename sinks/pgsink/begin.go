@@ -1,0 +1,174 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// A transaction is begun before the handler is called, or late, together with the first
+// statement that the handler sends, which saves one of its three round trips.
+//
+// It may be late only right after this process has claimed or committed. Then the
+// claim holds as far as anybody knows, so that there is no early look to spare the handler its
+// work; and the server has answered just now, so that there is hardly a dead connection
+// to replace, which can be done only before the handler is called.
+
+// mayBeginLate reports whether the transaction may begin with the handler's first
+// statement. In pgx's other modes a text may be several statements, or takes a round trip
+// to describe.
+func (t *fenced) mayBeginLate() bool {
+	return t.isProven() && !t.sink.unnamed.Load() && t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+}
+
+func (t *fenced) isProven() bool { return time.Now().Before(t.proven) }
+
+// queueEnter begins the transaction, bounds it in time, marks it, takes a shared lock
+// by which a later claim finds it, and looks whether it would be refused already, unless
+// that is proven. The locks come before the look: a transaction that the look let through
+// is one that a later claim finds.
+func (t *fenced) queueEnter(b *pgx.Batch) {
+	statement, idle, wait, whole := t.sink.options.bounds(t.ctx)
+	b.Queue(t.sink.sql.begin)
+	b.Queue(t.sink.sql.enter, statement, idle, wait, whole, t.as.locks[0])
+	if more := t.as.locks[1:]; len(more) > 0 {
+		b.Queue(t.sink.sql.lock, more)
+	}
+	if !t.isProven() {
+		b.Queue(t.sink.sql.lookEarly, t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.nonce)
+	}
+	t.entering = b.Len()
+}
+
+// entered reads the answers to what queueEnter has queued, but that to the BEGIN.
+func (t *fenced) entered(r pgx.BatchResults) error {
+	if err := r.QueryRow().Scan(&t.xid, nil, nil, nil, nil, nil, nil); err != nil {
+		return err
+	}
+	for range t.entering - 2 {
+		if _, err := r.Exec(); err != nil {
+			return err
+		}
+	}
+	t.begun = true
+	return nil
+}
+
+func (t *fenced) begin(ctx context.Context) error {
+	b := &pgx.Batch{}
+	t.queueEnter(b)
+	r := t.conn.SendBatch(ctx, b)
+	_, err := r.Exec()
+	if err == nil {
+		err = t.entered(r)
+	}
+	if closed := r.Close(); err == nil {
+		err = closed
+	}
+	switch {
+	case err == nil:
+		return nil
+	case vanished(err):
+		closeNow(t.conn)
+		return unexecuted{err}
+	}
+	if refused := t.refused(err); refused != nil {
+		err = refused
+	}
+	defer t.discard()
+	if err = t.abandon(ctx, t.own(explain(err))); t.conn.IsClosed() {
+		return unexecuted{err}
+	}
+	return err
+}
+
+// begin begins the transaction unless it has begun. No statement of the handler's is
+// sent before that. Where first, the handler's, could be sent along, r has the answers
+// to it; otherwise r is nil, and it is to be sent as ever.
+func (t *handlerTx) begin(ctx context.Context, first ...*pgx.QueuedQuery) (r pgx.BatchResults, err error) {
+	switch {
+	case t.fenced.begun:
+		return nil, nil
+	case t.unbegun != nil:
+		return nil, t.unbegun
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case len(first) > 0 && t.fenced.isProven():
+		if r, err := t.beginWith(ctx, first); r != nil || err != nil {
+			return r, err
+		}
+	}
+	err = t.fenced.begin(ctx)
+	if mark, is := err.(unexecuted); is { //nolint:errorlint // it cannot be repeated: the handler runs
+		err = mark.error
+	}
+	if vanished(err) {
+		err = notAlong(err)
+	}
+	t.unbegun = err
+	return nil, err
+}
+
+// beginWith sends first together with what begins the transaction. It returns neither
+// results nor an error where nothing was executed and the connection is as it was: first could
+// not be prepared, say, which is to fail within the transaction as ever.
+func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r pgx.BatchResults, err error) {
+	b := &pgx.Batch{}
+	t.fenced.queueEnter(b)
+	b.QueuedQueries = append(b.QueuedQueries, first...)
+	sent := false
+	defer func() {
+		if !sent { // a method of an argument's panicked, or ended the goroutine
+			closeNow(t.conn)
+			t.unbegun = notAlong(errors.New("an argument panicked"))
+		}
+	}()
+	r = t.conn.SendBatch(ctx, b)
+	sent = true
+	if _, err = r.Exec(); err == nil {
+		err = t.fenced.entered(r)
+	}
+	if err == nil {
+		return r, nil
+	}
+	_ = r.Close()
+	switch closed := t.conn.IsClosed(); {
+	case closed && unencodable(err): // for which pgx gives the connection up
+		t.unbegun = notAlong(err)
+	case closed:
+	case t.conn.PgConn().TxStatus() == noTransaction:
+		return nil, nil
+	default:
+		t.unbegun = t.fenced.abandon(ctx, notAlong(t.fenced.own(explain(err))))
+	}
+	return nil, err
+}
+
+// notAlong is for what fails only, as far as is known, because the transaction was begun
+// late. The next one will not be: the proof is spent. So what is at fault shows then.
+func notAlong(err error) error {
+	return fmt.Errorf("%w: the transaction could not be begun with the handler's first statement: %w", epoch.ErrTransient, err)
+}
+
+// along returns a statement that may be sent in a batch, or nothing: of options pgx knows
+// only one there, and a text without arguments, which Exec sends in the simple
+// protocol, may be several statements.
+func along(sql string, args []any) []*pgx.QueuedQuery {
+	if len(args) == 0 {
+		return nil
+	}
+	switch args[0].(type) {
+	case pgx.QueryRewriter:
+		if len(args) > 1 {
+			return nil
+		}
+	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		return nil
+	}
+	return []*pgx.QueuedQuery{{SQL: sql, Arguments: args}}
+}

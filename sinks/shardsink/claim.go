@@ -1,0 +1,58 @@
+package shardsink
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Claim swaps c in, in the partition's shard. The first claim of a fence, which is
+// still without an epoch, looks into all shards before that, and is refused with
+// [epoch.ErrElsewhere] unless each of the others has a signpost to this one: the
+// package's documentation says why no two fences of a partition are ever claimed. The
+// refusal leaves the fence without an epoch, so whoever tries again is refused
+// again. The other claims need no other shard.
+func (s *Sink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	home, err := s.home(c.Partition)
+	if err == nil && seen.Epoch == 0 {
+		err = s.first(ctx, c.Partition, home)
+	}
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("shardsink: claim %s: %w", c.Partition, err)
+	}
+	return s.shards[home].Claim(ctx, seen, c)
+}
+
+// first returns nil if p may be claimed for the first time: its shard has its
+// fence, and all others have signposts. Those that are missing it puts up: Seed was cut
+// short, or the shard is new, or was one before there were shards.
+func (s *Sink[TX]) first(ctx context.Context, p epoch.Partition, home int) error {
+	ps := []epoch.Partition{p}
+	rows, err := s.rows(ctx, ps)
+	if err != nil {
+		return err
+	}
+	fence, ok := rows[home][p]
+	if !ok {
+		return &epoch.MissingError{Partition: p}
+	}
+	if err := agree(rows, p, home); err != nil {
+		return err
+	}
+	for in, found := range rows {
+		if _, ok := found[p]; ok {
+			continue
+		}
+		if err := s.shards[in].Seed(ctx, []epoch.Start{placed(as(fence, fence.Source), in, home)}); err != nil {
+			return fmt.Errorf("shard %d: %w", in, err)
+		}
+		if rows[in], err = s.shards[in].Look(ctx, ps); err != nil {
+			return fmt.Errorf("look into shard %d: %w", in, err)
+		}
+		if _, ok := rows[in][p]; !ok {
+			return fmt.Errorf("shard %d: %w", in, &epoch.MissingError{Partition: p})
+		}
+	}
+	return agree(rows, p, home)
+}

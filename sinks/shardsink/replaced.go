@@ -1,0 +1,46 @@
+package shardsink
+
+import (
+	"reflect"
+	"sync"
+)
+
+// replaced is what [Sink.Replaced] returns until it is closed.
+type replaced struct {
+	mu      sync.Mutex
+	channel chan struct{}
+}
+
+// ReplacedIn implements [epoch.Sharded].
+func (s *Sink[TX]) ReplacedIn(shard int) <-chan struct{} { return s.shards[shard].Replaced() }
+
+// Replaced returns a channel that is closed once that of any shard is, or nil if
+// all of theirs are. From the first call on the sink has a goroutine that waits for
+// them, one for all calls. consumer.Run asks [Sink.ReplacedIn] instead.
+func (s *Sink[TX]) Replaced() <-chan struct{} {
+	r := &s.replaced
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.channel != nil {
+		return r.channel
+	}
+	var of []reflect.SelectCase
+	for _, shard := range s.shards {
+		if c := shard.Replaced(); c != nil {
+			of = append(of, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)})
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	channel := make(chan struct{})
+	r.channel = channel
+	go func() {
+		reflect.Select(of)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.channel = nil // whoever calls from now on waits for what comes next
+		close(channel)
+	}()
+	return channel
+}

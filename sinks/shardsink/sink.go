@@ -1,0 +1,162 @@
+package shardsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Sink is several sinks as one. Make it with [New]. It is safe for concurrent use.
+type Sink[TX any] struct {
+	route  func(p epoch.Partition, shards int) int
+	shards []epoch.Sink[TX]
+
+	replaced replaced
+}
+
+var (
+	_ epoch.Sink[any] = (*Sink[any])(nil)
+	_ epoch.Sharded   = (*Sink[any])(nil)
+)
+
+// New returns a sink that keeps each partition in the shard which route says, by
+// its index, given how many there are. route is called often, from several goroutines, and
+// always says the same of the same partition. The shards are databases of their own.
+func New[TX any](route func(p epoch.Partition, shards int) int, shards ...epoch.Sink[TX]) (*Sink[TX], error) {
+	if route == nil {
+		return nil, errors.New("shardsink: New needs a route; ByNumber is one")
+	}
+	if len(shards) == 0 {
+		return nil, errors.New("shardsink: New needs at least one sink")
+	}
+	for i, s := range shards {
+		if s == nil {
+			return nil, fmt.Errorf("shardsink: shard %d is nil", i)
+		}
+	}
+	return &Sink[TX]{route: route, shards: append([]epoch.Sink[TX](nil), shards...)}, nil
+}
+
+// ByNumber spreads each topic over all shards: partition n is in shard n modulo their
+// number. It routes most partitions elsewhere once there is another shard, which is
+// refused; see the package's documentation.
+func ByNumber(p epoch.Partition, shards int) int { return int(p.Number) % shards }
+
+// Shards implements [epoch.Sharded].
+func (s *Sink[TX]) Shards() int { return len(s.shards) }
+
+// Shard implements [epoch.Sharded]. It is -1 where the route is wrong.
+func (s *Sink[TX]) Shard(p epoch.Partition) int {
+	home, err := s.home(p)
+	if err != nil {
+		return -1
+	}
+	return home
+}
+
+// home asks the route, which is a user's code.
+func (s *Sink[TX]) home(p epoch.Partition) (shard int, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the route panicked: %v", r)
+		}
+	}()
+	shard = s.route(p, len(s.shards))
+	if shard < 0 || shard >= len(s.shards) {
+		return 0, fmt.Errorf("it is routed to shard %d, and there are %d: want 0 to %d", shard, len(s.shards), len(s.shards)-1)
+	}
+	return shard, nil
+}
+
+// Guarantee is the least that a shard gives.
+func (s *Sink[TX]) Guarantee() epoch.Guarantee {
+	least := s.shards[0].Guarantee()
+	for _, shard := range s.shards[1:] {
+		least = min(least, shard.Guarantee())
+	}
+	return least
+}
+
+// Fence reads the fence of p in its shard. Where it has none there, another
+// shard may have it: then the error is [epoch.ErrElsewhere] and names both, and
+// otherwise [epoch.ErrMissing].
+func (s *Sink[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	home, err := s.home(p)
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("shardsink: read fence %s: %w", p, err)
+	}
+	f, err := s.shards[home].Fence(ctx, p)
+	switch {
+	case err == nil:
+		err = agrees(f, home, home)
+	case errors.Is(err, epoch.ErrMissing):
+		if rows, looked := s.rows(ctx, []epoch.Partition{p}); looked != nil {
+			err = looked
+		} else if found := agree(rows, p, home); found != nil {
+			err = found
+		}
+	default:
+		return epoch.Fence{}, err
+	}
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("shardsink: read fence %s: %w", p, err)
+	}
+	return f, nil
+}
+
+// Look reads the fences of ps, each in its shard. The error of one shard is that
+// of the call.
+func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	of := make([][]epoch.Partition, len(s.shards))
+	for _, p := range ps {
+		home, err := s.home(p)
+		if err != nil {
+			return nil, fmt.Errorf("shardsink: look at %s: %w", p, err)
+		}
+		of[home] = append(of[home], p)
+	}
+	found := epoch.Fences{}
+	for i, ps := range of {
+		if len(ps) == 0 {
+			continue
+		}
+		here, err := s.shards[i].Look(ctx, ps)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(found, here)
+	}
+	maps.DeleteFunc(found, func(_ epoch.Partition, f epoch.Fence) bool { return isSignpost(f) })
+	return found, nil
+}
+
+// Commit runs a transaction in the shard of the partitions that it advances. Where
+// they are in more than one it is refused before apply is called.
+func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, tx TX) error) error {
+	shard := 0 // which refuses a transaction without partitions
+	for i, a := range as {
+		home, err := s.home(a.Partition)
+		if err != nil {
+			return fmt.Errorf("shardsink: commit %s: %w", a.Partition, err)
+		}
+		if i > 0 && home != shard {
+			return fmt.Errorf("shardsink: commit %s, which is in shard %d, together with %s, which is in shard %d: "+
+				"a transaction is in one database; does a sink around this one hide its methods of epoch.Sharded?",
+				as[i-1].Partition, shard, a.Partition, home)
+		}
+		shard = home
+	}
+	return s.shards[shard].Commit(ctx, as, apply)
+}
+
+// CommitHeld runs a transaction in the shard of the partition whose claim it holds.
+func (s *Sink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx TX) error) error {
+	home, err := s.home(h.Partition)
+	if err != nil {
+		return fmt.Errorf("shardsink: commit %s under its claim: %w", h.Partition, err)
+	}
+	return s.shards[home].CommitHeld(ctx, h, apply)
+}
