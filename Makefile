@@ -99,6 +99,14 @@ receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order
 contention: ## 2 and 4 processes on ten hot rows, beside one message per transaction (minutes)
 	go test -count 1 -timeout 20m -v -run '^TestContention' ./internal/e2e -contention.rounds=5
 
+SCALE := -scale.partitions=10000 -scale.members=10 -scale.term=6s -scale.nats=500 -scale.ttl=15s
+
+.PHONY: scale
+scale: ## what docs/scale.md says of 10,000 partitions, counted (a quarter of an hour; SCALE=… to change)
+	go test -count 1 -p 1 -timeout 30m -v -run '^TestScale' ./internal/e2e -parallel 1 $(SCALE)
+	go test -count 1 -v -run '^TestScale' ./internal/shares
+	go test -run '^$$' -bench '^BenchmarkPlan' ./consumer/natssource
+
 .PHONY: moveover
 moveover: ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back
 	go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e -moveover.step=2000
@@ -107,13 +115,26 @@ moveover: ## a live Kafka group and a durable JetStream consumer, replaced proce
 dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to fetch it)
 	cd workswith && EPOCHFENCE_DBMATE='npx --yes dbmate@2.36.0' go test -count 1 -timeout 10m -v -run '/dbmate$$' ./migrations
 
+.PHONY: pictures
+pictures: ## docs/status*.png, of the status page (needs chromium)
+	go run ./ops/statusz/browser -o docs
+
 .PHONY: bench
 bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)
 	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench $(BENCH)
 
 .PHONY: performance
-performance: kafka ## docs/performance.md, measured here and now
+performance: kafka ## docs/performance.md and bench/ratios.json, measured here and now (an hour)
 	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -page docs/performance.md -json docs/performance.json
+	$(MAKE) ratios
+
+.PHONY: ratios
+ratios: kafka ## bench/ratios.json alone, which CI compares with (ten minutes)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -ci -rounds 25 -json bench/ratios.json
+
+.PHONY: bench-ci
+bench-ci: kafka ## fail if a ratio is a fifth below that in bench/ratios.json (minutes; BENCH='-row read' to choose)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -ci -rounds 9 -against bench/ratios.json $(BENCH)
 
 .PHONY: lint
 lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
@@ -123,7 +144,7 @@ lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
 	@$(call each,$(golangci) run ./...)
 
 # What users import.
-imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations
+imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations ./ops/stats
 
 # The files of a package without its tests, which would have to be built with all they need.
 sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}

@@ -55,19 +55,21 @@ func executeAlone(ctx context.Context, s *services, plain string) (string, func(
 	}, nil
 }
 
-// aMillisecondAway puts a network before the database: a round trip takes 1 ms more.
-func aMillisecondAway(ctx context.Context, _ *services, plain string) (string, func() error, error) {
-	u, err := url.Parse(plain)
-	if err != nil {
-		return "", nil, err
+// away puts a network before the database: a round trip takes that much more.
+func away(trip time.Duration) condition {
+	return func(ctx context.Context, _ *services, plain string) (string, func() error, error) {
+		u, err := url.Parse(plain)
+		if err != nil {
+			return "", nil, err
+		}
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", nil, err
+		}
+		go relay(l, u.Host, trip/2)
+		u.Host = l.Addr().String()
+		return u.String(), l.Close, nil
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	go relay(l, u.Host, time.Millisecond/2)
-	u.Host = l.Addr().String()
-	return u.String(), l.Close, nil
 }
 
 // relay connects whoever comes with to, where everything arrives that much later.

@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -28,6 +30,13 @@ type source func(job) (consumer.Source, func(), error)
 
 // consume runs a consumer with the zero options until all is applied.
 func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX]) func(context.Context, job) (outcome, error) {
+	return consumeObserved(from, form, handlers, unobserved)
+}
+
+// consumeObserved is consume with an observer.
+func consumeObserved[TX any, S epoch.Sink[TX]](
+	from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX], observer func(context.Context) func(consumer.Event),
+) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (outcome, error) {
 		pool, err := pgxpool.New(ctx, j.Database)
 		if err != nil {
@@ -38,12 +47,14 @@ func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, h
 		if err != nil {
 			return outcome{}, err
 		}
-		return consumeInto[TX](ctx, j, from, form(sink), handlers(j.Table))
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		return consumeInto[TX](ctx, j, from, form(sink), handlers(j.Table), observer(ctx))
 	}
 }
 
 // consumeInto is consume with a sink of one's own.
-func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sink[TX], handlers consumer.Handlers[TX]) (outcome, error) {
+func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sink[TX], handlers consumer.Handlers[TX], observe func(consumer.Event)) (outcome, error) {
 	src, end, err := from(j)
 	if err != nil {
 		return outcome{}, err
@@ -63,6 +74,7 @@ func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sin
 	err = consumer.Run(ctx, src, timed(sink, &c), handlers, consumer.Options{
 		Logger: quiet,
 		Observe: func(e consumer.Event) {
+			observe(e)
 			switch e := e.(type) {
 			case consumer.Advanced:
 				pace.appliedAt(e.Partition.Number, int64(e.From), int64(e.To))
@@ -81,22 +93,38 @@ func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sin
 	return pace.in(result), err
 }
 
+// unobserved is nobody.
+func unobserved(context.Context) func(consumer.Event) { return func(consumer.Event) {} }
+
+// scraped counts everything, and is read once a second, as a monitoring system does.
+func scraped(ctx context.Context) func(consumer.Event) {
+	s := stats.New()
+	go func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				total.Add(int64(len(s.Read())))
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return s.Observe
+}
+
 // timed has sink start the clock with the first transaction.
 func timed[TX any](sink epoch.Sink[TX], c *clock) epoch.Sink[TX] {
-	around := timing[TX]{sink, c}
-	if shards, ok := sink.(epoch.Sharded); ok {
-		return struct {
-			timing[TX]
-			epoch.Sharded
-		}{around, shards}
-	}
-	return around
+	return timing[TX]{sink, c}
 }
 
 type timing[TX any] struct {
 	epoch.Sink[TX]
 	clock *clock
 }
+
+func (s timing[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
 
 func (s timing[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
 	s.clock.start(0)

@@ -54,8 +54,12 @@ type execer interface {
 
 // insert writes the set in one statement, which leaves a fence the least to hide behind.
 func (s *set) insert(ctx context.Context, tx execer, table string) error {
-	_, err := tx.Exec(ctx, `insert into `+table+` select unnest($1::bigint[]), unnest($2::int[]), unnest($3::int[])`, s.ids, s.accounts, s.amounts)
+	_, err := tx.Exec(ctx, insertSet(table), s.ids, s.accounts, s.amounts)
 	return err
+}
+
+func insertSet(table string) string {
+	return `insert into ` + table + ` select unnest($1::bigint[]), unnest($2::int[]), unnest($3::int[])`
 }
 
 // insertUnseen writes those whose ids a table of ids does not have yet, in one statement.
@@ -73,9 +77,11 @@ func insertOne(ctx context.Context, tx execer, table string, value []byte) error
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `insert into `+table+` values ($1, $2, $3)`, id, account(id), amount(id))
+	_, err = tx.Exec(ctx, insertRow(table), id, account(id), amount(id))
 	return err
 }
+
+func insertRow(table string) string { return `insert into ` + table + ` values ($1, $2, $3)` }
 
 // insertOneUnseen writes the row of one message unless the table of ids has it, and says
 // whether it has written it.
@@ -114,7 +120,8 @@ func dropTables(ctx context.Context, pool *pgxpool.Pool, table string) error {
 	return err
 }
 
-// check adds up what was written: each of n messages once, none left out.
+// check adds up what was written: each of n messages once, none left out. It returns
+// errDoubled if some are there more than once.
 func check(ctx context.Context, pool *pgxpool.Pool, table string, n int) error {
 	var rows, ids, top, sum, want int64
 	err := pool.QueryRow(ctx, `select count(*), count(distinct id), coalesce(max(id) + 1, 0), coalesce(sum(amount), 0),
@@ -122,8 +129,12 @@ func check(ctx context.Context, pool *pgxpool.Pool, table string, n int) error {
 	if err != nil {
 		return err
 	}
-	if rows != int64(n) || ids != int64(n) || top != int64(n) || sum != want {
-		return fmt.Errorf("after %d messages there are %d rows with %d ids up to %d, which add up to %d and not to %d", n, rows, ids, top, sum, want)
+	if rows == int64(n) && ids == int64(n) && top == int64(n) && sum == want {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("after %d messages there are %d rows with %d ids up to %d, which add up to %d and not to %d", n, rows, ids, top, sum, want)
+	if rows > ids {
+		err = fmt.Errorf("%w: %w", errDoubled, err)
+	}
+	return err
 }

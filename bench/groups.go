@@ -102,8 +102,8 @@ func claimOnce(ctx context.Context, j job, sink *pgsink.Sink) (o outcome, err er
 // hotTopic is another topic with as many messages, nearly all of them in one partition.
 func hotTopic(j job) string { return j.Topic + "-hot" }
 
-// work is what a handler does with one message.
-const work = 2 * time.Microsecond
+// toil is what a handler does with one message.
+const toil = 2 * time.Microsecond
 
 // spread consumes a topic with a handler that only works, into memory.
 func spread(topic func(job) string) func(context.Context, job) (outcome, error) {
@@ -121,7 +121,7 @@ func spread(topic func(job) string) func(context.Context, job) (outcome, error) 
 			applied atomic.Int64
 		)
 		handle := func(_ context.Context, _ *memsink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
-			for until := time.Now().Add(time.Duration(len(ms)) * work); time.Now().Before(until); {
+			for until := time.Now().Add(time.Duration(len(ms)) * toil); time.Now().Before(until); {
 			}
 			return nil
 		}

@@ -27,7 +27,8 @@ type job struct {
 	Rate         int // messages a second that are produced meanwhile; 0: all are there
 	Hot          bool
 
-	Profile string // the beginning of the profiles' file names; "": none are wanted
+	Postgres int    // process id of the server, whose processors' time is measured, too; 0: none is
+	Profile  string // the beginning of the profiles' file names; "": none are wanted
 }
 
 // outcome is what came of it.
@@ -35,10 +36,16 @@ type outcome struct {
 	Messages int           // that were applied, with those before the clock was started
 	Timed    int           // of them while the clock ran
 	Took     time.Duration // by the clock
+	CPU      time.Duration // of processors, meanwhile, if it was measured
 	Allocs   float64       // for each message
 	Bytes    float64       // allocated for each message
 
 	P50, P99 time.Duration // from when a message was produced until it was applied, at a rate
+
+	// Of a process that has nothing to do.
+	Traffic    float64 // messages a second in and out
+	Goroutines float64 // of a partition
+	KiB        float64 // of a partition, on the heap and in stacks
 }
 
 // variants do jobs, by their names.
@@ -54,6 +61,7 @@ func runVariant(ctx context.Context, in io.Reader, out io.Writer) error {
 	if run == nil {
 		return fmt.Errorf("bench: there is no variant %q", j.Variant)
 	}
+	postgres = j.Postgres
 	profiled, err := profile(j.Profile)
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
@@ -66,11 +74,15 @@ func runVariant(ctx context.Context, in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(o)
 }
 
+// postgres is the job's, for the clock.
+var postgres int
+
 // clock times the work from its first message on, so that neither connections nor the
 // group's assignment are in it.
 type clock struct {
 	began   time.Time
 	before  runtime.MemStats
+	cpu     map[string]time.Duration
 	skipped int // messages that were applied before it was started
 	running atomic.Bool
 }
@@ -79,18 +91,28 @@ type clock struct {
 func (c *clock) start(applied int) {
 	if c.running.CompareAndSwap(false, true) {
 		runtime.ReadMemStats(&c.before)
+		c.cpu = cpuTimes(postgres)
 		c.skipped, c.began = applied, time.Now()
 	}
 }
 
 func (c *clock) stop(applied int) outcome {
-	took := time.Since(c.began)
+	took, cpu := time.Since(c.began), c.worked()
 	var after runtime.MemStats
 	runtime.ReadMemStats(&after)
 	timed := applied - c.skipped
 	return outcome{
-		Messages: applied, Timed: timed, Took: took,
+		Messages: applied, Timed: timed, Took: took, CPU: cpu,
 		Allocs: float64(after.Mallocs-c.before.Mallocs) / float64(timed),
 		Bytes:  float64(after.TotalAlloc-c.before.TotalAlloc) / float64(timed),
 	}
+}
+
+// worked is how long processors have, since the start. A process that has ended meanwhile,
+// such as another variant's connection, does not count.
+func (c *clock) worked() (total time.Duration) {
+	for pid, now := range cpuTimes(postgres) {
+		total += now - c.cpu[pid]
+	}
+	return total
 }

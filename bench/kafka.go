@@ -33,6 +33,13 @@ func init() {
 		}
 		return nil
 	})
+	variants["kafka/piped"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
+		var b pgx.Batch
+		for i := range s.ids {
+			b.Queue(insertRow(table), s.ids[i], s.accounts[i], s.amounts[i])
+		}
+		return tx.SendBatch(ctx, &b).Close()
+	})
 	variants["kafka/each-dedupe"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, _ *set, rs []*kgo.Record) error {
 		for _, r := range rs {
 			if _, err := insertOneUnseen(ctx, tx, table, r.Value); err != nil {
@@ -44,6 +51,9 @@ func init() {
 	variants["kafka/run-batches"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))
 	})
+	variants["kafka/run-observed"] = consumeObserved(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
+		return consumer.Batches(applySet[pgsink.Tx](table))
+	}, scraped)
 	variants["kafka/run-each"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Each(applyOne[pgsink.Tx](table))
 	})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime"
 	"syscall"
 )
 
@@ -28,16 +29,19 @@ func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	only := flags.String("row", "", "play the rows whose names match this regular expression")
 	rounds := flags.Int("rounds", 9, "how often each variant of a row is run")
-	quick := flags.Bool("quick", false, "play CI's rows alone")
+	ci := flags.Bool("ci", false, "play CI's rows and no others, on a database without fsync")
 	out := flags.String("json", "", "write the figures to this file")
 	page := flags.String("page", "", "write them to this file, too, for people, as Markdown")
-	profiles := flags.String("profiles", "", "write CPU and allocation profiles of the processes to this directory")
-	against := flags.String("against", "", "fail if a figure is a fifth below that in this file")
+	profiles := flags.String("profiles", "", "write CPU and allocation profiles of the processes to this directory, and, of those that are idle, heap and goroutine profiles")
+	against := flags.String("against", "", "fail if a figure is a fifth below that in this file; where that is not clear, play up to four times the rounds")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 || *rounds < 1 {
 		return errors.New("bench: want flags alone, and at least one round")
+	}
+	if *ci && runtime.GOOS != "linux" {
+		return errors.New("bench: -ci measures the time of processors, which it can on Linux alone")
 	}
 	wanted, err := regexp.Compile(*only)
 	if err != nil {
@@ -48,12 +52,25 @@ func run(ctx context.Context, args []string) (err error) {
 			return err
 		}
 	}
-	s, err := startServices(ctx, *profiles)
+	all, more := rows(), func(p played) bool { return p.rounds < *rounds }
+	if *ci {
+		all = ciRows()
+	}
+	var before committed
+	if *against != "" {
+		if before, err = readCommitted(*against); err != nil {
+			return err
+		}
+		more = func(p played) bool {
+			return another(p.rounds, *rounds, func() bool { return before.unclear(p.results()) })
+		}
+	}
+	s, err := startServices(ctx, *profiles, *ci)
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	rs, err := s.playAll(ctx, wanted, *quick, *rounds)
+	rs, err := s.playAll(ctx, all, wanted, more)
 	rs.table(os.Stdout)
 	if err != nil || len(rs) == 0 {
 		return errors.Join(err, fmt.Errorf("bench: rows whose names match %q: %d figures, and nothing written", *only, len(rs)))
@@ -69,18 +86,18 @@ func run(ctx context.Context, args []string) (err error) {
 		}
 	}
 	if *against != "" {
-		return rs.compare(*against)
+		return before.compare(rs)
 	}
 	return nil
 }
 
 // playAll plays the rows that are wanted, as far as nothing goes wrong.
-func (s *services) playAll(ctx context.Context, wanted *regexp.Regexp, quick bool, rounds int) (rs results, err error) {
-	for _, r := range rows() {
-		if !wanted.MatchString(r.name) || quick && !r.quick {
+func (s *services) playAll(ctx context.Context, all []row, wanted *regexp.Regexp, more func(played) bool) (rs results, err error) {
+	for _, r := range all {
+		if !wanted.MatchString(r.name) {
 			continue
 		}
-		p, err := s.play(ctx, r, rounds)
+		p, err := s.play(ctx, r, more)
 		if err != nil {
 			return rs, err
 		}

@@ -19,12 +19,15 @@ const patience = 5 * time.Minute
 // played is what came of a row: the outcomes by variant, one for each round.
 type played struct {
 	row      row
+	rounds   int
 	outcomes map[string][]outcome
+	doubled  map[string]int // attempts that were repeated, see undoubled
 }
 
-// play has each variant of the row do its work once in each round, in turn first.
-func (s *services) play(ctx context.Context, r row, rounds int) (p played, err error) {
-	p = played{r, map[string][]outcome{}}
+// play has each variant of the row do its work once in each round, in turn first, for as
+// long as more wants another round.
+func (s *services) play(ctx context.Context, r row, more func(played) bool) (p played, err error) {
+	p = played{row: r, outcomes: map[string][]outcome{}, doubled: map[string]int{}}
 	j, err := s.prepare(ctx, r)
 	if err != nil {
 		return p, fmt.Errorf("bench: %s: %w", r.name, err)
@@ -38,23 +41,24 @@ func (s *services) play(ctx context.Context, r row, rounds int) (p played, err e
 		j.Database = is
 	}
 	names := r.variants()
-	for round := range rounds {
+	for ; more(p); p.rounds++ {
 		for i := range names {
-			j.Variant = names[(round+i)%len(names)]
-			o, err := s.once(ctx, r, j)
+			j.Variant = names[(p.rounds+i)%len(names)]
+			o, doubled, err := undoubled(j.Variant, func() (outcome, error) { return s.once(ctx, r, j) })
 			if err != nil {
 				return p, fmt.Errorf("bench: %s: %w", r.name, err)
 			}
 			p.outcomes[j.Variant] = append(p.outcomes[j.Variant], o)
+			p.doubled[j.Variant] += doubled
 		}
-		fmt.Fprintf(os.Stderr, "%s: round %d of %d\n", r.name, round+1, rounds)
+		fmt.Fprintf(os.Stderr, "%s: round %d\n", r.name, p.rounds+1)
 	}
 	return p, nil
 }
 
 // once runs one variant in a process of its own, on tables and in a group of its own, and
 // looks at what it has written.
-func (s *services) once(ctx context.Context, r row, j job) (outcome, error) {
+func (s *services) once(ctx context.Context, r row, j job) (o outcome, err error) {
 	s.played++
 	j.Group = fmt.Sprintf("group%d", s.played)
 	j.Table = fmt.Sprintf("effects%d", s.played)
@@ -74,8 +78,8 @@ func (s *services) once(ctx context.Context, r row, j job) (outcome, error) {
 	if err := createTables(ctx, s.pool, j.Table, old); err != nil {
 		return outcome{}, err
 	}
-	o, err := spawn(ctx, j)
-	if err != nil {
+	defer func() { err = errors.Join(err, dropTables(ctx, s.pool, j.Table)) }()
+	if o, err = spawn(ctx, j); err != nil {
 		return o, err
 	}
 	if r.effects && writes(j.Variant) {
@@ -83,7 +87,7 @@ func (s *services) once(ctx context.Context, r row, j job) (outcome, error) {
 			return o, fmt.Errorf("%s: %w", j.Variant, err)
 		}
 	}
-	return o, dropTables(ctx, s.pool, j.Table)
+	return o, nil
 }
 
 // writes says whether a variant writes to the database, in a row in which others do.

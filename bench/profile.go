@@ -28,3 +28,20 @@ func profile(name string) (end func() error, err error) {
 		return errors.Join(pprof.Lookup("allocs").WriteTo(allocs, 0), allocs.Close(), cpu.Close())
 	}, nil
 }
+
+// snapshot writes down what is in memory now and where the goroutines are, by whoever
+// made them.
+func snapshot(name string) error {
+	if name == "" {
+		return nil
+	}
+	var errs []error
+	for _, kind := range []string{"heap", "goroutine"} {
+		f, err := os.Create(name + "." + kind)
+		if err != nil {
+			return err
+		}
+		errs = append(errs, pprof.Lookup(kind).WriteTo(f, 0), f.Close())
+	}
+	return errors.Join(errs...)
+}

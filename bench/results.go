@@ -2,9 +2,9 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"text/tabwriter"
@@ -20,6 +20,8 @@ type result struct {
 	Ratio     float64 // the median of the rounds: over one, ours is the faster, or the later
 	Low, High float64 // the quartiles
 	Rounds    int
+	sure      [2]float64 // the median of more rounds would be between these
+	Repeated  int        `json:",omitempty"` // attempts of the peer that had applied messages twice
 
 	Value, PeerValue   float64 // medians, in messages a second or nanoseconds: they are about the machine, too
 	Allocs, PeerAllocs float64 // for each message
@@ -38,7 +40,7 @@ func (p played) results() (rs results) {
 		slices.Sort(ratios)
 		rs = append(rs, result{
 			Row: p.row.name, What: p.row.what, Ours: f.ours, Peer: f.peer, Of: f.of, Reach: f.reach,
-			Ratio: quantile(ratios, 0.5), Low: quantile(ratios, 0.25), High: quantile(ratios, 0.75), Rounds: len(ratios),
+			Ratio: quantile(ratios, 0.5), Low: quantile(ratios, 0.25), High: quantile(ratios, 0.75), Rounds: len(ratios), sure: sure(ratios), Repeated: p.doubled[f.peer],
 			Value: median(ours, f.of.of), PeerValue: median(peer, f.of.of),
 			Allocs: median(ours, outcome.allocs), PeerAllocs: median(peer, outcome.allocs),
 			Bytes: median(ours, outcome.bytes), PeerBytes: median(peer, outcome.bytes),
@@ -59,6 +61,15 @@ func median(os []outcome, of func(outcome) float64) float64 {
 	return quantile(all, 0.5)
 }
 
+// sure returns between which of the sorted ratios the median of any number of rounds
+// would be: below it in one of ten cases, and above it in one of ten, as half of all rounds
+// are below their median (the sign test).
+func sure(ratios []float64) [2]float64 {
+	n := len(ratios)
+	out := max(int(float64(n)/2-1.28*math.Sqrt(float64(n))/2), 0)
+	return [2]float64{ratios[out], ratios[n-1-out]}
+}
+
 // quantile of what is sorted: the nearest one.
 func quantile[T any](sorted []T, q float64) T {
 	return sorted[int(q*float64(len(sorted)-1)+0.5)]
@@ -77,6 +88,11 @@ func (rs results) table(to io.Writer) {
 			r.Ratio, r.Low, r.High, reach, r.Of.Text(r.Value), r.Of.Text(r.PeerValue), r.Allocs, r.PeerAllocs, r.Bytes, r.PeerBytes)
 	}
 	_ = w.Flush()
+	for _, r := range rs {
+		if r.Repeated > 0 {
+			_, _ = fmt.Fprintf(to, "%s: %s applied messages twice in %d attempts, which were repeated\n", r.Row, r.Peer, r.Repeated)
+		}
+	}
 }
 
 func (rs results) write(file string) error {
@@ -89,43 +105,18 @@ func (rs results) write(file string) error {
 
 // Text is a value for people.
 func (m measure) Text(value float64) string {
-	if m.late() {
+	switch m {
+	case p50, p99:
 		return fmt.Sprintf("%s %.1f ms", m, value/1e6)
+	case traffic, goroutines, memory:
+		return fmt.Sprintf("%.1f %s", value, m)
 	}
 	digits := fmt.Sprintf("%.0f", value)
 	for i := len(digits) - 3; i > 0; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
 	}
+	if m == work {
+		return digits + "/s of CPU"
+	}
 	return digits + "/s"
-}
-
-// worse says whether a figure has lost a fifth.
-func (r result) worse(before result) bool {
-	if r.Of.late() {
-		return r.Ratio*0.8 > before.Ratio
-	}
-	return r.Ratio < before.Ratio*0.8
-}
-
-// compare looks for figures that have lost a fifth.
-func (rs results) compare(file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	var before results
-	if err := json.Unmarshal(text, &before); err != nil {
-		return fmt.Errorf("bench: %s: %w", file, err)
-	}
-	var errs []error
-	for _, r := range rs {
-		i := slices.IndexFunc(before, func(b result) bool { return b.Row == r.Row && b.Ours == r.Ours && b.Peer == r.Peer && b.Of == r.Of })
-		switch {
-		case i < 0:
-			errs = append(errs, fmt.Errorf("bench: %s, %s ÷ %s: there is no figure in %s to compare it with", r.Row, r.Ours, r.Peer, file))
-		case r.worse(before[i]):
-			errs = append(errs, fmt.Errorf("bench: %s, %s ÷ %s: %.2f, and it was %.2f", r.Row, r.Ours, r.Peer, r.Ratio, before[i].Ratio))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -1,6 +1,9 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // row is some work, who does it, and which figures are made of that.
 type row struct {
@@ -13,7 +16,6 @@ type row struct {
 	hot     bool      // there is a hot topic, too
 	figures []figure
 	effects bool // the variants write to the database
-	quick   bool // it is in CI's short form
 }
 
 // figure is how many times as fast ours is as the peer, or as late where it is of
@@ -32,10 +34,20 @@ const (
 	p50        measure = "p50"
 	p99        measure = "p99"
 	partitions measure = "partitions a second"
+	work       measure = "CPU" // messages a second of processors' time, PostgreSQL's with it
+	traffic    measure = "messages a second in and out"
+	goroutines measure = "goroutines of a partition"
+	memory     measure = "KiB of a partition"
 )
 
 // late says whether more of it is worse.
-func (m measure) late() bool { return m == p50 || m == p99 }
+func (m measure) late() bool {
+	switch m {
+	case p50, p99, traffic, goroutines, memory:
+		return true
+	}
+	return false
+}
 
 func (m measure) of(o outcome) float64 {
 	switch m {
@@ -43,6 +55,14 @@ func (m measure) of(o outcome) float64 {
 		return float64(o.P50)
 	case p99:
 		return float64(o.P99)
+	case work:
+		return float64(o.Timed) / o.CPU.Seconds()
+	case traffic:
+		return o.Traffic
+	case goroutines:
+		return o.Goroutines
+	case memory:
+		return o.KiB
 	default:
 		return float64(o.Timed) / o.Took.Seconds()
 	}
@@ -74,7 +94,7 @@ func rows() []row {
 	} {
 		all = append(all, row{
 			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions one after the other, with %d messages each", s.batch),
-			job: job{Batch: s.batch, Messages: s.batch * (s.transactions + warmup)}, effects: true, quick: s.batch == 1 || s.batch == 256,
+			job: job{Batch: s.batch, Messages: s.batch * (s.transactions + warmup)}, effects: true,
 			figures: []figure{
 				{"fenced", "plain", s.ordinary, throughput}, {"queued", "plain", s.queued, throughput},
 				{"fenced", "dedupe", 0, throughput}, {"queued", "dedupe", 0, throughput},
@@ -85,7 +105,7 @@ func rows() []row {
 		name, what string
 		is         condition
 	}{
-		{"network", "the database 1 ms away", aMillisecondAway},
+		{"network", "the database 1 ms away", away(time.Millisecond)},
 		{"disk", "a disk that takes 5 ms more to flush", slowDisk},
 		{"snapshot", "a snapshot held open meanwhile", oldSnapshot},
 		{"execute", "a role with EXECUTE alone", executeAlone},
@@ -119,6 +139,11 @@ func rows() []row {
 			},
 		},
 		row{
+			name: "kafka/observed", what: "Kafka to PostgreSQL, with everything counted and read once a second", source: "kafka",
+			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
+			figures: []figure{{"kafka/run-observed", "kafka/run-batches", 0.97, throughput}},
+		},
+		row{
 			name: "kafka/partitions=8/old=10M", what: "the same, where the table of ids has ten million rows from before", source: "kafka",
 			job: job{Partitions: 8, Messages: 2_000_000}, old: 10_000_000, effects: true,
 			figures: []figure{{"kafka/run-batches", "kafka/set-dedupe", 2.8, throughput}},
@@ -149,6 +174,13 @@ func rows() []row {
 			name: "nats/partitions=8", what: "JetStream to PostgreSQL, 8 partitions, default options", source: "nats",
 			job: job{Partitions: 8, Messages: 400_000}, effects: true,
 			figures: []figure{{"nats/run-batches", "nats/source", 0.75, throughput}, {"nats/run-batches", "nats/set", 0, throughput}},
+		},
+		row{
+			name: "nats/idle", what: "512 partitions of a stream to which nobody writes, one process", source: "nats",
+			job: job{Partitions: 512, Messages: 512},
+			figures: []figure{
+				{"nats/idle-run", "nats/idle-pull", 0, traffic}, {"nats/idle-run", "nats/idle-pull", 0, goroutines}, {"nats/idle-run", "nats/idle-pull", 0, memory},
+			},
 		},
 	)
 	for _, rate := range []int{2000, 8000} {

@@ -21,6 +21,7 @@ type services struct {
 	dir      string
 	profiles string // a directory, or "": none are wanted
 	postgres *pgtest.Server
+	pid      int // of postgres, if processors' time is to be measured
 	pool     *pgxpool.Pool
 	kafka    *kafkatest.Broker
 	nats     *natstest.Server
@@ -33,7 +34,9 @@ var settings = map[string]string{
 	"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
 }
 
-func startServices(ctx context.Context, profiles string) (s *services, err error) {
+// startServices starts PostgreSQL. Without fsync, in memory if there is room, its work is that
+// of the processors alone.
+func startServices(ctx context.Context, profiles string, noFsync bool) (s *services, err error) {
 	s = &services{profiles: profiles}
 	defer func() {
 		if err != nil {
@@ -43,11 +46,16 @@ func startServices(ctx context.Context, profiles string) (s *services, err error
 	if s.dir, err = os.MkdirTemp("", "bench-"); err != nil {
 		return s, err
 	}
-	if s.postgres, err = pgtest.Launch(ctx, pgtest.Options{Settings: settings}); err != nil {
+	if s.postgres, err = pgtest.Launch(ctx, pgtest.Options{NoFsync: noFsync, Settings: settings}); err != nil {
 		return s, err
 	}
 	if s.pool, err = pgxpool.New(ctx, s.postgres.URL("postgres")); err != nil {
 		return s, err
+	}
+	if noFsync {
+		if err := s.pool.QueryRow(ctx, "select split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int").Scan(&s.pid); err != nil {
+			return s, err
+		}
 	}
 	return s, pgsink.Migrate(ctx, s.pool, pgsink.Options{})
 }
@@ -71,7 +79,7 @@ func (s *services) close() (err error) {
 // prepare starts what the row needs and fills a topic for it.
 func (s *services) prepare(ctx context.Context, r row) (j job, err error) {
 	j = r.job
-	j.Database = s.postgres.URL("postgres")
+	j.Database, j.Postgres = s.postgres.URL("postgres"), s.pid
 	s.topics++
 	j.Topic = fmt.Sprintf("topic%d", s.topics)
 	switch r.source {

@@ -90,7 +90,7 @@ func overShards(n int) func(context.Context, job) (outcome, error) {
 		if err != nil {
 			return o, err
 		}
-		if o, err = consumeInto(ctx, j, fromKafka, sink, consumer.Each(applyOne[*pgsink.Queue](j.Table))); err != nil {
+		if o, err = consumeInto(ctx, j, fromKafka, sink, consumer.Each(applyOne[*pgsink.Queue](j.Table)), unobserved(ctx)); err != nil {
 			return o, err
 		}
 		applied := 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/backoff"
@@ -190,12 +191,31 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 	overdue := Overdue{Partition: b.hold.Partition, Epoch: b.epoch, Timeout: timeout}
 	defer b.owner.run.underWay.add(overdue, 0)()
 	defer b.owner.run.watch([]Overdue{overdue}).stop()
-	return b.owner.run.sink.CommitHeld(ctx, b.hold, func(ctx context.Context, tx TX) error {
-		if err := guard(func() error { return apply(ctx, tx) }); err != nil {
-			return &maskedError{err}
+	r := result{at: -1}
+	began := time.Now()
+	r.err = b.owner.run.sink.CommitHeld(ctx, b.hold, func(ctx context.Context, tx TX) error {
+		r.called = true
+		called := time.Now()
+		defer func() { r.handling = time.Since(called) }()
+		if r.handler = guard(func() error { return apply(ctx, tx) }); r.handler != nil {
+			return &maskedError{r.handler}
 		}
 		return nil
 	})
+	r.took, r.timedOut = time.Since(began), r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
+	b.report(r)
+	return r.err
+}
+
+// report tells observers of a transaction that has ended.
+func (b *background[TX]) report(r result) {
+	lost := b.owner.pending.lost.Err() != nil
+	if lost {
+		b.owner.caught.Store(true)
+	}
+	e := transacted([]trial{{partition: b.hold.Partition, lost: lost}}, r)
+	e.Background = true
+	b.owner.run.Observe(e)
 }
 
 // judge ends the claim if the sink's answer says so, as a verdict on messages

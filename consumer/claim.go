@@ -32,17 +32,20 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 	if err := seen.Check(origin); err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %w", err)
 	}
+	if err := seen.Accepts(); err != nil {
+		return got, seen, fmt.Errorf("consumer: claim %w", err)
+	}
 	adopt, err := r.adopt(ctx, t, seen)
 	if err != nil {
-		return got, seen, fmt.Errorf("consumer: find what the group had committed for %s: %w", origin.Partition, err)
+		return got, seen, fmt.Errorf("consumer: find what the group had committed for %s: %w", origin.Partition, &sourceError{err})
 	}
 	lease, err := t.Confirm(ctx, seen)
 	if err != nil {
 		return got, seen, &unconfirmedError{origin.Partition, err}
 	}
 	if lease.Origin != origin {
-		return got, seen, fmt.Errorf("consumer: claim %s of log %q: the source confirmed %s of log %q",
-			origin.Partition, origin.Log, lease.Partition, lease.Log)
+		return got, seen, &sourceError{fmt.Errorf("consumer: claim %s of log %q: the source confirmed %s of log %q",
+			origin.Partition, origin.Log, lease.Partition, lease.Log)}
 	}
 	bid := epoch.NewClaim(lease)
 	bid.Adopt = adopt

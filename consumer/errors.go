@@ -11,6 +11,16 @@ import (
 // answer of a Confirm that is known to be no.
 var ErrLost = errors.New("lease lost")
 
+// Why a lease was lost, where it was not simply taken away. They come beside [ErrLost].
+var (
+	// ErrLeaseExpired: nothing that this process sent was acknowledged for the term of
+	// the lease, or nearly so.
+	ErrLeaseExpired = errors.New("lease expired")
+
+	// ErrDrainOverrun: the partition was revoked and not given back in time.
+	ErrDrainOverrun = errors.New("the partition was revoked and not given back in time")
+)
+
 // What can be wrong between a position and a log. Errors of type
 // [*PositionError] match them with [errors.Is].
 var (
@@ -38,7 +48,7 @@ type PositionError struct {
 
 func (e *PositionError) Error() string {
 	return fmt.Sprintf("%s: %v: the fence is at offset %d, the log has %d; "+
-		"find out what is missing, then set the fence's position by hand",
+		"find out what is missing, then set the position with epochfence rewind",
 		e.Partition, e.Kind, e.Position, e.Found)
 }
 

@@ -1,15 +1,17 @@
 package consumer
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Event is one of [Joined] and [Left], which are about the process, and [Granted],
-// [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed], [Drained], [Lost],
-// [Retried], [Overdue] and [WentBack], which are about a partition. More may be added.
-// [Status] makes of them what is so now.
+// Event is one of [Joined], [Left], [Transacted] and [Unrecorded], which are about the
+// process, and [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
+// [Resumed], [Drained], [Lost], [Retried], [Overdue], [WentBack] and [Replayed], which are about
+// a partition. More may be added. [Status] makes of them what is so now, and package
+// ops/stats what has happened since the process started.
 //
 // A tenure begins with Granted and ends with Drained or Lost. A Next of -1 means that
 // this process has not claimed the partition yet.
@@ -30,11 +32,22 @@ type Granted struct {
 	Partition epoch.Partition
 }
 
+// NotClaimed: an attempt to claim a partition has failed. It is tried again as long as
+// the partition is granted. One that is going to be given up as lost is not reported so.
+type NotClaimed struct {
+	Partition epoch.Partition
+	Reason    Reason // ReasonStale: somebody else's claim came first
+	Err       error
+	Took      time.Duration // this attempt
+}
+
 // Claimed: this process has claimed a partition and starts at Fence.Next.
 type Claimed struct {
-	Fence epoch.Fence
-	Seen  epoch.Fence   // the fence it replaced
-	Took  time.Duration // from the first read of the fence
+	Fence    epoch.Fence
+	Seen     epoch.Fence   // the fence it replaced
+	Took     time.Duration // this attempt, from the read of the fence
+	Attempts int           // this one and those that failed before it
+	Waited   time.Duration // over all of them: since the grant, or since the claim before ended
 }
 
 // Advanced: a transaction that moved this partition's position has committed.
@@ -46,6 +59,72 @@ type Advanced struct {
 	Failed    int           // of Messages, those that OnFailure took
 	Bytes     int           // of keys, values and headers
 	Took      time.Duration // the whole transaction, which other partitions may have shared
+
+	// Oldest and Newest are the times of the first and of the last of Messages; zero
+	// without messages, or where the source gives them none.
+	Oldest, Newest time.Time
+
+	// Lag is how many messages there are to apply behind To, as far as the source knew
+	// when it read these; -1 if it does not say. See [Batch.End].
+	Lag int64
+}
+
+// Transacted: a transaction has come to an end. There is one for each, whatever
+// came of it and however many partitions shared it.
+type Transacted struct {
+	Outcome    Outcome
+	Reason     Reason  // why it did not commit
+	Failure    Failure // how a handler failed, if that was it
+	Partitions int     // that shared it
+	Messages   int
+	Background bool          // it was [Background.Do]'s, which applies no messages
+	Took       time.Duration // begin and commit included
+	Handling   time.Duration // of it, in handlers
+}
+
+// Outcome is what became of a transaction.
+type Outcome uint8
+
+// The outcomes.
+const (
+	OutcomeCommitted Outcome = iota
+	OutcomeRefused           // by a fence: another claim, another position, or no fence
+	OutcomeFailed            // rolled back: a handler, the database, or the time
+	OutcomeLost              // rolled back as one of its partitions was lost
+	OutcomeInDoubt           // not known
+)
+
+// String is a word of a-z and underscores.
+func (o Outcome) String() string {
+	names := [...]string{"committed", "refused", "failed", "lost", "in_doubt"}
+	if int(o) >= len(names) {
+		return fmt.Sprintf("Outcome(%d)", int(o))
+	}
+	return names[o]
+}
+
+// Failure is how a handler failed.
+type Failure uint8
+
+// The failures.
+const (
+	FailureNone      Failure = iota
+	FailureError             // it returned an error
+	FailurePermanent         // one that is [Permanent]
+	FailurePanic
+	FailureGoexit    // it ended its goroutine
+	FailureTimeout   // [Options.BatchTimeout] was over
+	FailureTransient // it met an [epoch.ErrTransient], which is no message's fault
+	FailureUnhealthy // it met an [epoch.ErrUnhealthy], which is no message's fault
+)
+
+// String is a word of a-z and underscores.
+func (f Failure) String() string {
+	names := [...]string{"none", "error", "permanent", "panic", "goexit", "timeout", "transient", "unhealthy"}
+	if int(f) >= len(names) {
+		return fmt.Sprintf("Failure(%d)", int(f))
+	}
+	return names[f]
 }
 
 // Stale: a transaction was refused because the fence belongs to a later claim.
@@ -78,7 +157,9 @@ type InDoubt struct {
 // its lease.
 type Halted struct {
 	Partition epoch.Partition
+	Epoch     epoch.Epoch // of the last claim; 0 before the first
 	Next      epoch.Offset
+	Reason    Reason
 	Err       error
 	RetryIn   time.Duration
 }
@@ -103,7 +184,9 @@ type Lost struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
 	Next      epoch.Offset
+	Reason    Reason
 	Cause     error
+	InFlight  bool // a transaction was under way, which has been rolled back, refused, or just committed
 }
 
 // Overdue: a transaction has not come to an end after twice its time. The handler
@@ -122,21 +205,44 @@ type Retried struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
 	Attempt   int // how many have failed, without transient failures; so it may be 0
+	Reason    Reason
 	Err       error
 	RetryIn   time.Duration
 }
 
-func (Joined) event()   {}
-func (Left) event()     {}
-func (Granted) event()  {}
-func (Claimed) event()  {}
-func (Advanced) event() {}
-func (Stale) event()    {}
-func (WentBack) event() {}
-func (InDoubt) event()  {}
-func (Halted) event()   {}
-func (Resumed) event()  {}
-func (Drained) event()  {}
-func (Lost) event()     {}
-func (Overdue) event()  {}
-func (Retried) event()  {}
+// Replayed: a dead letter was given to the handler again, as a person had asked for.
+type Replayed struct {
+	Partition  epoch.Partition
+	Epoch      epoch.Epoch
+	Offset     epoch.Offset // of its message
+	DeadLetter int64        // its ID
+	Err        error        // why it was rolled back; nil if it is applied
+	Final      bool         // it is applied, or stays a dead letter; otherwise it is tried again
+	Took       time.Duration
+}
+
+// Unrecorded: entries of the sink's decision log could not be written, and are
+// missing from it.
+type Unrecorded struct {
+	Decisions int
+	Err       error // nil where there were too many at a time
+}
+
+func (Joined) event()     {}
+func (Left) event()       {}
+func (Granted) event()    {}
+func (NotClaimed) event() {}
+func (Claimed) event()    {}
+func (Advanced) event()   {}
+func (Transacted) event() {}
+func (Stale) event()      {}
+func (WentBack) event()   {}
+func (InDoubt) event()    {}
+func (Halted) event()     {}
+func (Resumed) event()    {}
+func (Drained) event()    {}
+func (Lost) event()       {}
+func (Overdue) event()    {}
+func (Retried) event()    {}
+func (Replayed) event()   {}
+func (Unrecorded) event() {}

@@ -32,6 +32,7 @@ type loop[TX any] struct {
 	waiting []*pending[TX]
 	sizing  sizing // of shared transactions
 	idle    idleCheck[TX]
+	replays replays[TX]
 	timer   *time.Timer // of whatever is due first
 }
 
@@ -107,8 +108,17 @@ func (l *loop[TX]) arm(now time.Time) {
 // attach takes on a partition whose claim is consumed from now on.
 func (l *loop[TX]) attach(p *pending[TX]) { l.idle.add(p) }
 
-// detach hands a partition with nothing to apply back to its tenure.
-func (l *loop[TX]) detach(p *pending[TX]) { l.idle.remove(p) }
+// detach hands a partition with nothing to apply back to its tenure. It is
+// over when left is closed: a replay that is under way is waited for.
+func (l *loop[TX]) detach(p *pending[TX], left chan struct{}) {
+	l.idle.remove(p)
+	l.dropReplays(p)
+	if p.replaying {
+		p.left = left
+		return
+	}
+	close(left)
+}
 
 // offer has the messages of a batch applied. The partition's outcome is that all of them
 // are, that it was revoked or lost before that, or what ended the claim. The
@@ -163,6 +173,7 @@ func (l *loop[TX]) finished(t *transaction[TX], r result) {
 		l.alone.busy = false
 	}
 	trials := t.trials()
+	l.run.Observe(transacted(trials, r))
 	for i, v := range l.run.policy.judge(trials, r) {
 		l.carryOut(v, t.parts[i], trials[i], r, len(trials) > 1)
 	}
@@ -171,6 +182,9 @@ func (l *loop[TX]) finished(t *transaction[TX], r result) {
 // carryOut does what a verdict says about a partition.
 func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared bool) {
 	p := did.pending
+	if t.lost {
+		p.owner.caught.Store(true)
+	}
 	if v.action == advance {
 		l.advanced(p, did, r.took)
 		return
@@ -256,6 +270,7 @@ func without[TX any](ps []*pending[TX], p *pending[TX]) []*pending[TX] {
 
 // startReady starts the transactions that can be started.
 func (l *loop[TX]) startReady() {
+	l.startReplay()
 	if ps := l.pickShared(); len(ps) > 0 {
 		l.transact(&l.shared, ps, l.sizing.room)
 	}
@@ -274,7 +289,8 @@ func (l *loop[TX]) pickShared() []*pending[TX] {
 }
 
 // pick takes the first partitions of a lane, most at most, if it has no
-// transaction under way. A lost one would only abort the others'.
+// transaction under way. A lost one would only abort the others', and one whose dead
+// letter is being replayed waits for the end of that.
 func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 	if lane.busy {
 		return nil
@@ -286,9 +302,14 @@ func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 		p.finish(outcome{action: leave})
 		return true
 	})
-	n := min(most, len(lane.queue))
-	picked := slices.Clone(lane.queue[:n])
-	lane.queue = slices.Delete(lane.queue, 0, n)
+	var picked []*pending[TX]
+	lane.queue = slices.DeleteFunc(lane.queue, func(p *pending[TX]) bool {
+		if p.replaying || len(picked) == most {
+			return false
+		}
+		picked = append(picked, p)
+		return true
+	})
 	return picked
 }
 

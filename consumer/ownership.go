@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -23,12 +24,16 @@ type ownership[TX any] struct {
 
 	*pending[TX] // the fence, and what is to be applied: the loop's while it is consumed
 
-	claimValid bool // nothing is in doubt: if the fence carries our claim still, no new one is due
+	doubt      *doubt // what the next claim is made to find out
+	claimValid bool   // nothing is in doubt: if the fence carries our claim still, no new one is due
 	background *background[TX]
 
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
 	progress    bool        // since the last wait
 	unconfirmed int         // times in a row
+	unclaimedAt time.Time   // since when there is no claim
+	attempts    int         // to claim, that have failed since then
+	caught      atomic.Bool // a transaction was under way when the lease was lost
 	halts       *backoff.Backoff
 	retries     *backoff.Backoff
 }
@@ -51,36 +56,35 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		r.stop(&fatalError{err})
 		return
 	}
-	p := t.Origin().Partition
-	o := &ownership[TX]{
-		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1),
-		halts:   backoff.New(r.HaltMin, r.HaltMax),
-		retries: backoff.New(r.RetryMin, r.RetryMax),
-	}
-	o.pending = newPending(ctx, o)
+	o := r.newOwnership(ctx, t, timeout)
+	p := o.partition
 	r.Observe(Granted{Partition: p})
+	r.owns(o)
+	defer r.disowns(o)
 	defer r.unpin(o.loop)
 	defer r.troubles.left(p)
 	defer o.dropClaim()
 	for o.running(ctx) {
+		acted := r.acted.wait()
 		if err := r.endedTxOf(p); err != nil {
 			o.haltedForGood(err)
 			o.wait(ctx, forever)
 			break
 		}
 		var in time.Duration
+		began := time.Now()
 		if err := o.hold(ctx); errors.Is(err, ErrLost) {
 			o.lost(err)
 			return
 		} else if err != nil {
-			in = o.unclaimed(ctx, err)
+			in = o.unclaimed(ctx, err, time.Since(began))
 		} else {
 			in = o.ended(o.consume())
 		}
 		if !o.claimValid || o.broken() != nil {
 			o.dropClaim()
 		}
-		o.wait(o.whileClaimed(ctx), in)
+		o.waitOr(o.whileClaimed(ctx), in, acted) // a person may have done what it waits for
 	}
 	if ctx.Err() != nil {
 		o.lost(context.Cause(ctx))
@@ -88,6 +92,17 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	}
 	o.dropClaim()
 	o.drained()
+}
+
+func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Duration) *ownership[TX] {
+	p := t.Origin().Partition
+	o := &ownership[TX]{
+		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1), unclaimedAt: time.Now(),
+		halts:   backoff.New(r.HaltMin, r.HaltMax),
+		retries: backoff.New(r.RetryMin, r.RetryMax),
+	}
+	o.pending = newPending(ctx, o)
+	return o
 }
 
 // running reports whether the tenure may still make claims.
@@ -125,6 +140,7 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	}
 	o.above = 0
 	o.unconfirmed = 0
+	o.decideDoubt(got)
 	o.adoptFence(got)
 	o.claim, o.endClaim = context.WithCancelCause(tenure)
 	o.startBackground()
@@ -165,6 +181,7 @@ func (o *ownership[TX]) dropClaim() {
 	if o.claim != nil {
 		o.endClaim(nil)
 		o.claim = nil
+		o.unclaimedAt = time.Now()
 	}
 }
 
@@ -193,10 +210,10 @@ func (o *ownership[TX]) applyAll() outcome {
 	defer cancel()
 	from := o.fence
 	o.loop.do(func() { o.loop.attach(o.pending) })
-	defer o.loop.do(func() { o.loop.detach(o.pending) })
+	defer o.detach()
 	for batch, err := range o.tenure.Read(reading, from) {
 		if err != nil {
-			return outcome{action: halt, err: err}
+			return outcome{action: halt, err: &sourceError{err}}
 		}
 		if out := o.apply(batch); out.action != advance {
 			return out
@@ -205,7 +222,14 @@ func (o *ownership[TX]) applyAll() outcome {
 	if !o.running(o.claim) {
 		return outcome{action: leave}
 	}
-	return outcome{action: halt, err: errors.New("consumer: the source ended the read before the partition was revoked")}
+	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}
+}
+
+// detach takes the fence back from the loop.
+func (o *ownership[TX]) detach() {
+	left := make(chan struct{})
+	o.loop.do(func() { o.loop.detach(o.pending, left) })
+	<-left
 }
 
 // apply offers a batch to the loop and waits for its outcome. When the partition
@@ -232,7 +256,10 @@ func (o *ownership[TX]) whileClaimed(ctx context.Context) context.Context {
 }
 
 // wait returns after d, or when the tenure is over.
-func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) {
+func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) { o.waitOr(ctx, d, nil) }
+
+// waitOr is wait, and returns also when until is closed.
+func (o *ownership[TX]) waitOr(ctx context.Context, d time.Duration, until <-chan struct{}) {
 	if d == 0 {
 		return // a due timer in a select also upsets the race detector in bubbles: golang/go#78156
 	}
@@ -244,6 +271,7 @@ func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) {
 	}
 	select {
 	case <-elapsed:
+	case <-until:
 	case <-o.tenure.Draining():
 	case <-ctx.Done():
 	}

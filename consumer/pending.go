@@ -32,6 +32,9 @@ type pending[TX any] struct {
 	due     time.Time // when waiting ends
 	tried   int       // transactions, so far
 	quiet   bool      // nothing was pending at the last check of idle fences
+
+	replaying bool          // the transaction of a replay is under way: no other begins
+	left      chan struct{} // closed at its end, when the tenure waits for that
 }
 
 type pendingState int

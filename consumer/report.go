@@ -25,7 +25,8 @@ func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
 	o.stands = false
-	o.run.Observe(Claimed{Fence: got, Seen: seen, Took: took})
+	o.run.Observe(Claimed{Fence: got, Seen: seen, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
+	o.attempts = 0
 }
 
 // ended reports why consuming under a claim came to an end. It does so for a
@@ -48,7 +49,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		return o.retries.Next()
 	case claimAgain:
 		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
-		o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
+		o.inDoubt(out.err)
 		in := o.retries.Next()
 		o.standsStill(out.err, 0, in)
 		return in
@@ -59,7 +60,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	case halt:
 		return o.halted(out.err)
 	case haltInDoubt:
-		o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: out.err})
+		o.inDoubt(out.err)
 		return o.halted(out.err)
 	case haltForGood:
 		o.run.endedTx(o.partition, out.err)
@@ -68,6 +69,11 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	default: // leave: the tenure is over
 		return 0
 	}
+}
+
+func (o *ownership[TX]) inDoubt(err error) {
+	o.doubt = &doubt{o.fence, err}
+	o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: err})
 }
 
 // compare reports that the sink went back, if its fence says so, and has the
@@ -114,18 +120,26 @@ func (o *ownership[TX]) stale(err error) {
 		"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
 		"held_epoch", stale.Held.Epoch, "held_claim", stale.Held.Claim,
 		"held_owner", stale.Held.Owner, "held_next", stale.Held.Next)
+	o.decide(epoch.DecidedStale, "the fence is held by claim %s, epoch %d, owner %q", stale.Held.Claim, stale.Held.Epoch, stale.Held.Owner)
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
-// unclaimed reports why there is no claim.
-func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration {
-	var no *unconfirmedError
-	switch in := o.retries.Next(); {
-	case !o.running(ctx):
+// unclaimed reports why there is no claim, after an attempt that took so long.
+func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Duration) time.Duration {
+	in := o.retries.Next()
+	if !o.running(ctx) {
 		return 0
+	}
+	o.attempts++
+	o.run.Observe(NotClaimed{Partition: o.partition, Reason: reasonOf(err), Err: err, Took: took})
+	var no *unconfirmedError
+	switch {
 	case errors.Is(err, epoch.ErrStale): // somebody else's swap came first
 		o.logger.Debug("another claim came first", "err", err, "retry_in", in)
 		return in
+	case errors.Is(err, epoch.ErrPaused):
+		o.retries.Reset()
+		return o.paused(err)
 	case needsPerson(err):
 		return o.halted(err)
 	case errors.As(err, &no) && o.unconfirmed < 2: // an ordinary rebalance
@@ -144,6 +158,18 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error) time.Duration 
 func needsPerson(err error) bool {
 	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) ||
 		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrElsewhere) || errors.Is(err, epoch.ErrUnhealthy)
+}
+
+// pausedMax is how soon a paused partition is tried again, should nobody tell before
+// that it was resumed.
+const pausedMax = 5 * time.Second
+
+// paused reports a partition that a person has paused.
+func (o *ownership[TX]) paused(err error) time.Duration {
+	in := min(o.halts.Next(), pausedMax)
+	o.trouble(slog.LevelWarn, "paused", err, "next", o.next(), "retry_in", in)
+	o.observeHalt(err, in)
+	return in
 }
 
 func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args ...any) {
@@ -174,7 +200,16 @@ func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Durati
 	o.run.Observe(Advanced{
 		Partition: o.partition, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
 		Messages: len(did.messages), Failed: failed, Bytes: size(did.messages), Took: took,
+		Oldest: timeOf(did.messages, 0), Newest: timeOf(did.messages, len(did.messages)-1), Lag: o.batch.lag(),
 	})
+}
+
+// timeOf is the time of a message, or zero if there are none.
+func timeOf(ms []Message, i int) time.Time {
+	if len(ms) == 0 {
+		return time.Time{}
+	}
+	return ms[i].Time
 }
 
 func size(ms []Message) int {
@@ -209,7 +244,7 @@ func (p *pending[TX]) report(v verdict, in, took time.Duration) {
 	} else {
 		o.trouble(slog.LevelWarn, "transient failure, trying again", v.err, "offset", offset, "retry_in", in)
 	}
-	o.run.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Err: v.err, RetryIn: in})
+	o.run.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Reason: v.reason(), Err: v.err, RetryIn: in})
 }
 
 // standsStill reports a partition that has not moved for long, after an attempt that
@@ -230,8 +265,11 @@ func (o *ownership[TX]) haltedForGood(err error) {
 
 // observeHalt is of a partition that is tried again after in, or not at all.
 func (o *ownership[TX]) observeHalt(err error, in time.Duration) {
+	if !o.stands {
+		o.decide(epoch.DecidedHalt, "%v", err)
+	}
 	o.stands = true
-	o.run.Observe(Halted{Partition: o.partition, Next: o.next(), Err: err, RetryIn: in})
+	o.run.Observe(Halted{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(err), Err: err, RetryIn: in})
 }
 
 // resumed reports a partition that has nothing to apply and is as it should be.
@@ -246,7 +284,10 @@ func (o *ownership[TX]) resumed() {
 
 func (o *ownership[TX]) lost(cause error) {
 	o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.next(), "cause", cause)
-	o.run.Observe(Lost{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Cause: cause})
+	o.decide(epoch.DecidedLoss, "%v", cause)
+	o.run.Observe(Lost{
+		Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(cause), Cause: cause, InFlight: o.caught.Load(),
+	})
 }
 
 // next is the position, or -1 before the first claim.

@@ -38,7 +38,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if err := h.suits(o, sink.Guarantee()); err != nil {
 		return err
 	}
-	if s, ok := sink.(epoch.Sharded); ok && s.Shards() < 1 {
+	if s, ok := epoch.As[epoch.Sharded](sink); ok && s.Shards() < 1 {
 		return fmt.Errorf("consumer: the sink says that it has %d shards; want at least one", s.Shards())
 	}
 	ctx, stop := context.WithCancelCause(ctx)
@@ -46,6 +46,12 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	r := &runner[TX]{
 		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
 		shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+		acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
+	}
+	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
+		r.operable = operable
+		r.recorder = newRecorder(operable.Record, o.Observe, o.Logger)
+		defer r.recorder.close()
 	}
 	return r.run(ctx, source)
 }
@@ -60,6 +66,10 @@ type runner[TX any] struct {
 	shards   epoch.Sharded           // the sink's
 	stop     context.CancelCauseFunc // ends Run with an error
 
+	operable epoch.Operable[TX] // the sink's; nil where it is none
+	recorder *recorder
+	acted    *news // that people have acted on fences
+
 	tenures  gate
 	running  sync.WaitGroup // loops, and what they have started
 	troubles *troubles
@@ -67,9 +77,11 @@ type runner[TX any] struct {
 	loops    []*loop[TX] // shard by shard
 	seedings seedings
 
-	mu    sync.Mutex
-	pins  map[*loop[TX]]int
-	ended map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
+	mu   sync.Mutex
+	pins map[*loop[TX]]int
+
+	owners map[epoch.Partition]*ownership[TX]
+	ended  map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
 }
 
 func (r *runner[TX]) run(ctx context.Context, source Source) error {
@@ -80,6 +92,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 		r.loops = append(r.loops, l)
 		r.running.Go(l.serve)
 	}
+	stopLooking := r.lookForRequests(ctx)
 	over := make(chan struct{})
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
@@ -94,6 +107,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	// A source waits for a drain only so long. Nothing of ours runs on after
 	// Run, not even a transaction that is bound to be refused.
 	r.tenures.close()
+	stopLooking()
 	for _, l := range r.loops {
 		close(l.closed)
 	}
@@ -105,6 +119,18 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 		return fatal.err
 	}
 	return err
+}
+
+// lookForRequests looks what people ask of this process, until it is stopped.
+func (r *runner[TX]) lookForRequests(ctx context.Context) (stop func()) {
+	ctx, stop = context.WithCancel(context.WithoutCancel(ctx)) // of partitions that drain, too
+	if r.operable != nil {
+		for shard := range r.shards.Shards() {
+			q := &requests[TX]{run: r, shard: shard, sink: r.operable, now: make(chan struct{}, 1)}
+			r.running.Go(func() { q.look(ctx) })
+		}
+	}
+	return stop
 }
 
 // lookAtAll has all partitions looked at that have nothing to commit.
@@ -131,6 +157,36 @@ func (r *runner[TX]) pin(p epoch.Partition) *loop[TX] {
 	least := slices.MinFunc(r.loops[shard*r.Committers:][:r.Committers], func(a, b *loop[TX]) int { return r.pins[a] - r.pins[b] })
 	r.pins[least]++
 	return least
+}
+
+func (r *runner[TX]) owns(o *ownership[TX]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.owners[o.partition] = o
+}
+
+func (r *runner[TX]) disowns(o *ownership[TX]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.owners, o.partition)
+}
+
+// owned are the partitions of a shard that this process has a tenure of.
+func (r *runner[TX]) owned(shard int) (ps []epoch.Partition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p, o := range r.owners {
+		if o.loop.shard == shard {
+			ps = append(ps, p)
+		}
+	}
+	return ps
+}
+
+func (r *runner[TX]) ownerOf(p epoch.Partition) *ownership[TX] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.owners[p]
 }
 
 func (r *runner[TX]) unpin(l *loop[TX]) {

@@ -17,7 +17,7 @@ func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 	err := r.seedings.once(ctx, p.Topic, func() error {
 		starts, err := t.Starts(ctx, r.Start)
 		if err != nil {
-			return fmt.Errorf("find where the partitions of %s start (%v): %w", p.Topic, r.Start, err)
+			return fmt.Errorf("find where the partitions of %s start (%v): %w", p.Topic, r.Start, &sourceError{err})
 		}
 		if err := r.sink.Seed(ctx, starts); err != nil {
 			return fmt.Errorf("create the fences of %s: %w", p.Topic, err)

@@ -5,7 +5,7 @@ import "github.com/epochfence/epochfence/epoch"
 // shardsOf returns the databases of a sink: all are one where it does not say
 // that there are more.
 func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
-	if s, ok := sink.(epoch.Sharded); ok {
+	if s, ok := epoch.As[epoch.Sharded](sink); ok {
 		return s
 	}
 	return oneShard{sink}

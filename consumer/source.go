@@ -113,6 +113,19 @@ type Batch struct {
 	// Marks are those of the positions after each message, for a transaction
 	// that takes only the first of them. Nil means that all are Mark.
 	Marks []epoch.Mark
+
+	// End is where the log ends, as far as the source knew when it read: Next, and one more
+	// for each message that is to come after it. Zero if that is not known. It is for
+	// people, who look at how far behind a partition is; nothing is decided by it.
+	End epoch.Offset
+}
+
+// lag is how many messages there are from the batch's first on, or -1.
+func (b Batch) lag() int64 {
+	if b.End == 0 {
+		return -1
+	}
+	return int64(max(b.End-b.Next, 0)) + int64(len(b.Messages))
 }
 
 // Position is where the partition is once the first n messages are applied.

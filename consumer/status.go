@@ -28,8 +28,12 @@ type Status struct {
 type PartitionStatus struct {
 	Partition epoch.Partition
 	State     State
+	Since     time.Time    // when it came into the State
 	Epoch     epoch.Epoch  // of the last claim; 0 before the first
 	Next      epoch.Offset // the position; -1 before the first claim
+	Lag       int64        // messages to apply from Next on, as far as the source knew when it read last; -1 if not known
+	Newest    time.Time    // of the last message that was applied; zero before the first
+	Reason    Reason       // why it is Halted
 	Err       error        // why it is Halted, or in doubt while it is Held
 	RetryAt   time.Time    // when a halted partition is tried again; zero if not by this process
 }
@@ -75,11 +79,19 @@ func (s *Status) Observe(e Event) {
 		if s.partitions == nil {
 			s.partitions = map[epoch.Partition]PartitionStatus{}
 		}
-		s.partitions[e.Partition] = PartitionStatus{Partition: e.Partition, State: StateHeld, Next: -1}
+		s.partitions[e.Partition] = PartitionStatus{Partition: e.Partition, State: StateHeld, Since: time.Now(), Next: -1, Lag: -1}
 	case Claimed:
 		s.goesOn(e.Fence.Partition, e.Fence.Epoch, e.Fence.Next)
 	case Advanced:
 		s.goesOn(e.Partition, e.Epoch, e.To)
+		s.change(e.Partition, func(p *PartitionStatus) {
+			if e.Lag >= 0 {
+				p.Lag = e.Lag
+			}
+			if !e.Newest.IsZero() {
+				p.Newest = e.Newest
+			}
+		})
 	case Resumed:
 		s.goesOn(e.Partition, e.Epoch, e.Next)
 	case Stale:
@@ -90,7 +102,8 @@ func (s *Status) Observe(e Event) {
 		s.unclaimed(e.Partition, e.Err)
 	case Halted:
 		s.change(e.Partition, func(p *PartitionStatus) {
-			p.State, p.Err, p.Next, p.RetryAt = StateHalted, e.Err, e.Next, time.Time{}
+			p.becomes(StateHalted)
+			p.Reason, p.Err, p.Next, p.RetryAt = e.Reason, e.Err, e.Next, time.Time{}
 			if e.RetryIn > 0 {
 				p.RetryAt = time.Now().Add(e.RetryIn)
 			}
@@ -111,15 +124,23 @@ func (s *Status) change(p epoch.Partition, how func(*PartitionStatus)) {
 
 func (s *Status) goesOn(p epoch.Partition, e epoch.Epoch, next epoch.Offset) {
 	s.change(p, func(now *PartitionStatus) {
-		*now = PartitionStatus{Partition: p, State: StateClaimed, Epoch: e, Next: next}
+		now.becomes(StateClaimed)
+		now.Epoch, now.Next, now.Reason, now.Err, now.RetryAt = e, next, ReasonNone, nil, time.Time{}
 	})
+}
+
+func (p *PartitionStatus) becomes(s State) {
+	if p.State != s {
+		p.State, p.Since = s, time.Now()
+	}
 }
 
 // unclaimed: a claim does not hold. One that is halted stays so until it goes on.
 func (s *Status) unclaimed(p epoch.Partition, why error) {
 	s.change(p, func(now *PartitionStatus) {
 		if now.State == StateClaimed {
-			now.State, now.Err = StateHeld, why
+			now.becomes(StateHeld)
+			now.Err = why
 		}
 	})
 }
@@ -148,7 +169,8 @@ func (s *Status) Partitions() []PartitionStatus {
 // Ready returns nil when this process is a member of the group and has claimed each
 // partition that it holds, which may be none: what a new process of a rolling
 // deployment is waited for. Otherwise the error has a line for each reason. It does
-// not look at how far behind the partitions are.
+// not look at how far behind the partitions are, and a partition that a person has
+// paused is as it should be.
 //
 // It is not meant to have a process restarted: nothing that a partition halts for goes
 // away with that.
@@ -165,6 +187,9 @@ func (s *Status) Ready() error {
 		case StateHeld:
 			errs = append(errs, fmt.Errorf("consumer: %s is not claimed", p.Partition))
 		case StateHalted:
+			if errors.Is(p.Err, epoch.ErrPaused) {
+				continue
+			}
 			errs = append(errs, fmt.Errorf("consumer: %s has halted at %d: %w", p.Partition, p.Next, p.Err))
 		case StateClaimed:
 		}

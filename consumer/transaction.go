@@ -17,6 +17,7 @@ type transaction[TX any] struct {
 	timeout  time.Duration
 	lockWait time.Duration // if bounded
 	bounded  bool
+	replay   *replay // if it is that of a dead letter
 }
 
 // part is what a transaction takes of one partition.
@@ -44,7 +45,15 @@ var errTimeout = errors.New("transaction took longer than BatchTimeout")
 func (l *loop[TX]) start(t *transaction[TX]) {
 	l.run.running.Go(func() {
 		r := result{at: -1, err: errGoexit, handler: errGoexit}
-		defer func() { l.do(func() { l.finished(t, r) }) }()
+		defer func() {
+			l.do(func() {
+				if t.replay != nil {
+					l.finishedReplay(t, r)
+				} else {
+					l.finished(t, r)
+				}
+			})
+		}()
 		t.commit(l.base, &r)
 	})
 }
@@ -76,12 +85,17 @@ func (t *transaction[TX]) commit(base context.Context, r *result) {
 	var failed error
 	err := t.run.sink.Commit(ctx, advances, func(ctx context.Context, tx TX) error {
 		r.called = true
+		called := time.Now()
+		defer func() { r.handling = time.Since(called) }()
 		for i, p := range t.parts {
 			r.batch = i
 			if at, err := p.apply(ctx, tx, t.run); err != nil {
 				failed, r.at = err, at
 				return &maskedError{err}
 			}
+		}
+		if t.replay != nil {
+			return t.run.operable.Replayed(ctx, tx, t.replay.Replay, t.parts[0].epoch)
 		}
 		return nil
 	})

@@ -33,6 +33,7 @@ type result struct {
 	timedOut bool          // it ended by Options.BatchTimeout
 	froze    time.Duration // for how long this process did not run meanwhile
 	took     time.Duration
+	handling time.Duration // of took, in handlers
 }
 
 // verdict is what a result means for one partition.
@@ -204,7 +205,7 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 func (p policy) blame(t trial, at int, shared bool, cause error) verdict {
 	switch {
 	case t.failed != nil: // it was OnFailure that failed
-		return verdict{action: halt, err: errors.Join(t.failed, cause)}
+		return verdict{action: halt, err: &onFailureError{t.failed, cause}}
 	case t.messages > 1 || shared:
 		return verdict{action: retry, lesson: among, at: at, err: cause}
 	}

@@ -148,7 +148,7 @@ func TestADedupeTableIsReplacedAsTheGuideHasIt(t *testing.T) {
 	ships(20)
 	alone()
 	await(t, pool, `select count(*)::text from epochfence.fence where next_offset > 0`, "4")
-	for _, file := range []string{"fences.sql", "dead_letters.sql", "set_position.sql"} {
+	for _, file := range []string{"fences.sql", "dead_letters.sql"} {
 		if _, err := pool.Exec(t.Context(), script(t, file)); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}

@@ -135,7 +135,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(1, script(t, "shard_stop.sql"))
+	person(t, pools[1], epoch.ActPause, was.Partition)
 	if err := zombie(); !errors.Is(err, epoch.ErrStale) {
 		t.Errorf("a process that was frozen commits while the partition is moved: %v", err)
 	}
@@ -145,6 +145,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 	copyFence(t, pools[1], pools[2])
 	exec(1, script(t, "shard_old.sql"))
 	exec(0, script(t, "shard_others.sql"))
+	person(t, pools[2], epoch.ActResume, was.Partition)
 	if err := zombie(); !errors.Is(err, epoch.ErrMissing) {
 		t.Errorf("a process that was frozen commits after the partition was moved: %v", err)
 	}
@@ -172,6 +173,22 @@ func sinkOn(t *testing.T, pool *pgxpool.Pool) epoch.Sink[pgsink.Tx] {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// person does what epochfence pause and resume do.
+func person(t *testing.T, pool *pgxpool.Pool, kind epoch.ActKind, p epoch.Partition) {
+	t.Helper()
+	op, err := pgsink.OpenOperator(t.Context(), pool, pgsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, err := op.Partition(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := op.Act(t.Context(), epoch.NewAct(kind, seen.Fence, "anna", "moving to shard 2")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // copyFence is what the guide does with psql's \copy.

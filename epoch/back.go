@@ -39,10 +39,13 @@ func (e *WentBackError) Unwrap() error { return ErrWentBack }
 
 // Still compares the fence, as last claimed and advanced, with what the sink has
 // now. It returns nil if that is the same claim at the same position, or a
-// [*WentBackError], [*StaleError] or [*MovedError]. Epochs and positions only
-// grow: what is below was not reached from here.
+// [*WentBackError], [*StaleError] or [*MovedError]. Epochs only grow, and so do
+// positions, unless a person has set one since ([Fence.SetUnder]): what is below was not
+// reached from here.
 func (f Fence) Still(now Fence) error {
 	switch {
+	case now.SetUnder > f.Epoch: // by a claim of that epoch, then
+		return &StaleError{Partition: f.Partition, Ours: f.Claim, Held: now}
 	case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:
 		return &WentBackError{Was: f, Now: now}
 	case now.Claim != f.Claim:

@@ -35,3 +35,23 @@ func TestStillTellsASinkThatWentBackFromALaterClaim(t *testing.T) {
 		}
 	}
 }
+
+func TestAPositionThatAPersonHasSetIsNoSinkThatWentBack(t *testing.T) {
+	ours, other := epoch.ClaimID{1}, epoch.ClaimID{2}
+	was := epoch.Fence{Epoch: 8, Claim: ours, Next: 1400, SetUnder: 3}
+	for name, c := range map[string]struct {
+		epoch, set epoch.Epoch
+		next       epoch.Offset
+		want       error
+	}{
+		"set back":                        {9, 9, 1000, epoch.ErrStale},
+		"set back, and claimed again":     {10, 9, 1100, epoch.ErrStale},
+		"set back before we claimed it":   {9, 3, 1000, epoch.ErrWentBack},
+		"set back in a sink that is lost": {7, 7, 1000, epoch.ErrWentBack},
+	} {
+		now := epoch.Fence{Epoch: c.epoch, Claim: other, Next: c.next, SetUnder: c.set}
+		if err := was.Still(now); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}

@@ -110,7 +110,7 @@ type LogChangedError struct {
 
 func (e *LogChangedError) Error() string {
 	return fmt.Sprintf("%s: %v: the fence is at offset %d of log %q, the source now reads log %q; "+
-		"decide where to go on and set the fence's log and offset by hand, or use a new group",
+		"decide where to go on and say it with epochfence rebase --to, or use a new group",
 		e.Partition, ErrLogChanged, e.Next, e.Fence, e.Source)
 }
 
@@ -128,7 +128,7 @@ type ForeignLeaseError struct {
 
 func (e *ForeignLeaseError) Error() string {
 	return fmt.Sprintf("%s: %v: the fence is leased from %q (owner %q), this process leases from %q; "+
-		"give one of the two deployments another group",
+		"give one of the two deployments another group, or, if the leases are to come from there from now on, run epochfence rebase",
 		e.Partition, ErrForeignLease, e.Fence, e.Owner, e.Source)
 }
 

@@ -31,6 +31,13 @@ type Fence struct {
 	// to lose, so if retention passes Next, the partition begins where its log
 	// begins by then.
 	Applied bool
+
+	// SetUnder is the epoch of the last [Act] that set Next, or zero: below that, a
+	// position that is lower than it was is what a person wanted.
+	SetUnder Epoch
+
+	// Standing says whether the fence takes claims.
+	Standing Standing
 }
 
 // Check reports whether the fence is about this log and these leases. It
@@ -61,6 +68,9 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 		return f, fmt.Errorf("epoch: claim %s: %w: its generation is %d", f.Partition, ErrNoLease, c.Generation)
 	}
 	if err := f.Check(c.Origin); err != nil {
+		return f, err
+	}
+	if err := f.Accepts(); err != nil {
 		return f, err
 	}
 	last := max(f.Epoch, c.Above)

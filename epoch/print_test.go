@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -46,6 +47,9 @@ func showsAll(t *testing.T, s string, v reflect.Value) {
 		return // its address is shown
 	}
 	_, named := v.Interface().(epoch.Partition)
+	if _, written := v.Interface().(time.Time); written {
+		named = true
+	}
 	if named || v.Kind() != reflect.Struct {
 		if !strings.Contains(s, fmt.Sprint(v.Interface())) {
 			t.Errorf("%q lacks %v", s, v)

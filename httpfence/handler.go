@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 )
 
 // Handler lets next see each request once, and none under an epoch lower than
@@ -51,21 +52,22 @@ type handler struct {
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
 	select {
 	case h.inside <- struct{}{}:
 		defer func() { <-h.inside }()
 	default:
-		h.refuse(w, Call{}, fmt.Errorf("httpfence: %w: %d requests are inside", ErrBusy, h.o.MaxInside))
+		h.refuse(w, began, Call{}, fmt.Errorf("httpfence: %w: %d requests are inside", ErrBusy, h.o.MaxInside))
 		return
 	}
 	c, err := ReadCall(r.Header)
 	if err != nil {
-		h.refuse(w, Call{}, err)
+		h.refuse(w, began, Call{}, err)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.MaxBody))
 	if err != nil {
-		h.refuse(w, c, &bodyError{err})
+		h.refuse(w, began, c, &bodyError{err})
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), h.o.Wait)
@@ -73,7 +75,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	outcome, returned := Replayed, false
 	defer func() {
 		if !returned { // the handler panicked
-			h.o.Observe(Event{Outcome: Undone, Call: c})
+			h.o.Observe(Event{Outcome: Undone, Call: c, Took: time.Since(began)})
 		}
 	}()
 	reply, err := h.store.Serve(ctx, c, fingerprint(r, body), func(ctx context.Context) (Answer, bool) {
@@ -86,10 +88,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 	returned = true
 	if err != nil {
-		h.refuse(w, c, err)
+		h.refuse(w, began, c, err)
 		return
 	}
-	h.o.Observe(Event{Outcome: outcome, Call: c})
+	h.o.Observe(Event{Outcome: outcome, Call: c, Took: time.Since(began)})
 	reply.write(w, r.Method)
 }
 
@@ -112,12 +114,12 @@ func (h *handler) run(ctx context.Context, r *http.Request, body []byte) (Answer
 }
 
 // refuse answers without an effect, or with an unknown one.
-func (h *handler) refuse(w http.ResponseWriter, c Call, err error) {
+func (h *handler) refuse(w http.ResponseWriter, began time.Time, c Call, err error) {
 	p, outcome := problemOf(err)
 	if outcome == Failed {
 		h.o.Logger.Error("a request failed in the fence's store", "scope", c.Scope, "epoch", int64(c.Epoch), "key", c.Key, "err", err)
 	}
-	h.o.Observe(Event{Outcome: outcome, Call: c, Err: err})
+	h.o.Observe(Event{Outcome: outcome, Call: c, Highest: p.Highest, Took: time.Since(began), Err: err})
 	p.write(w)
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // Options say how a [Handler] works. The zero Options work.
@@ -40,8 +42,10 @@ type Options struct {
 // Event tells what became of a request.
 type Event struct {
 	Outcome Outcome
-	Call          // zero if the request was malformed
-	Err     error // why it was refused, or the store failed
+	Call                  // zero if the request was malformed
+	Highest epoch.Epoch   // that the scope has seen, if it was Stale
+	Took    time.Duration // until the answer was known, the wait for its turn included
+	Err     error         // why it was refused, or the store failed
 }
 
 // Outcome is what became of a request.

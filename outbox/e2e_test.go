@@ -28,6 +28,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
@@ -42,6 +43,7 @@ type ledger[TX any] struct {
 	sink  epoch.Sink[TX]
 	store outbox.Store[TX]
 	exec  func(ctx context.Context, tx TX, query string, args ...any) error
+	op    operate.Outbox
 	left  string // counts the entries of the outbox
 }
 
@@ -59,8 +61,12 @@ func sqliteLedger(t testing.TB) *ledger[*sqlsink.Tx] {
 	if err != nil {
 		t.Fatal(err)
 	}
+	op, err := sqloutbox.OpenOperator(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return (&ledger[*sqlsink.Tx]{
-		db: db, sink: sink, store: store,
+		db: db, sink: sink, store: store, op: op,
 		exec: func(ctx context.Context, tx *sqlsink.Tx, query string, args ...any) error {
 			_, err := tx.ExecContext(ctx, query, args...)
 			return err
@@ -97,8 +103,23 @@ func postgresLedger(t testing.TB) *ledger[pgsink.Tx] {
 	if err != nil {
 		t.Fatal(err)
 	}
+	human, humanURL := d.Role(t)
+	grant, err := pgoutbox.GrantOperatorSQL(human, pgoutbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, func() error { _, err := admin.Exec(t.Context(), grant); return err })
+	humans, err := pgxpool.New(t.Context(), humanURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(humans.Close)
+	op, err := pgoutbox.OpenOperator(t.Context(), humans, pgoutbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	l := (&ledger[pgsink.Tx]{
-		db: db, sink: sink, store: store,
+		db: db, sink: sink, store: store, op: op,
 		exec: func(ctx context.Context, tx pgsink.Tx, query string, args ...any) error {
 			_, err := tx.Exec(ctx, strings.Replace(query, "?", "$1", 1), args...)
 			return err

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/backoff"
@@ -23,6 +24,7 @@ type lane struct {
 	late    int64 // the lowest ID of one that was committed later than this one, although it is lower; 0: none
 	attempt int
 	outcome outcome
+	took    time.Duration // to get the outcome
 	wait    *backoff.Backoff
 	until   time.Time
 	trouble *troubleKey // in which it fails, if it does
@@ -51,6 +53,19 @@ func (w *waiting) back(ls []*lane) {
 	for _, l := range ls {
 		heap.Push(&w.lanes, l)
 	}
+}
+
+// now has lanes wait no longer whose entries these are.
+func (w *waiting) now(ids []int64, now time.Time) {
+	if len(ids) == 0 {
+		return
+	}
+	for _, l := range w.lanes {
+		if slices.Contains(ids, l.id) && l.until.After(now) {
+			l.until = now
+		}
+	}
+	heap.Init(&w.lanes)
 }
 
 func (w *waiting) next() (time.Time, bool) {

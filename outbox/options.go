@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // Options say how a [Box] works. The zero Options work.
@@ -54,6 +56,12 @@ type Options[TX any] struct {
 	// time, though beside its OnAnswer and OnRefused.
 	Observe func(Event)
 
+	// ObserveBacklog, if it is set, is told how many entries of a partition wait, each
+	// time the relay has sent some, though no more than once in 10 s while any are
+	// left. It must not block. What it costs is that they are counted, up to 10,000 of
+	// them.
+	ObserveBacklog func(Backlog)
+
 	// Logger gets a line when something begins to fail, now and then while it does, and
 	// when it is over.
 	// Nil means [slog.Default].
@@ -93,8 +101,18 @@ func (k Kind) String() string {
 type Event struct {
 	Kind Kind
 	Sent
-	Status int   // of the answer, 0 if there was none
-	Err    error // why, unless it was delivered
+	Status  int           // of the answer, 0 if there was none
+	Highest epoch.Epoch   // that the receiver knows, if it was Fenced
+	Took    time.Duration // from the request to its answer; zero for what OnAnswer or OnRefused did
+	Err     error         // why, unless it was delivered
+}
+
+// Backlog is what waits in the outbox for one partition.
+type Backlog struct {
+	Partition epoch.Partition
+	Entries   int
+	More      bool      // Entries are as many as are counted, and there are more
+	Oldest    time.Time // when the first of them was added; zero without entries
 }
 
 const maxWait = 24 * time.Hour

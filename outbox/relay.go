@@ -23,6 +23,10 @@ const (
 	// IDs, not their bodies. When so many fail, no more are read.
 	maxLanes = 4096
 
+	// askPeopleEvery is how often it is looked what people want to be tried now, while
+	// something waits.
+	askPeopleEvery = 2 * time.Second
+
 	// maxKept bounds the answers that wait for a transaction, or that OnAnswer or
 	// OnRefused could not take. When there are so many, nothing more is sent.
 	maxKept = 64
@@ -61,7 +65,12 @@ type relay[TX any] struct {
 	stopped map[target]*stop
 	ask     []target // which have stopped, and of which the sink has not been asked yet
 
+	retrier   Retrier[TX] // the store, if people can operate it
+	askPeople time.Time   // not before
+
 	resume time.Time // not before, after the database has failed
+
+	backlog backlog
 }
 
 // Relay sends the entries of one partition under one claim, until the claim
@@ -83,6 +92,7 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 		pause:    b.newBackoff(),
 		stopped:  map[target]*stop{},
 	}
+	r.retrier, _ = b.store.(Retrier[TX])
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.working.Wait()
 	defer cancel()
@@ -175,8 +185,13 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 		// its outcome is waited for, before anything else is read
 	} else if now.Before(r.resume) {
 		sooner(r.resume)
-	} else if t, some := r.waiting.next(); some && r.room() > 0 {
-		sooner(t)
+	} else if t, some := r.waiting.next(); some {
+		if r.room() > 0 {
+			sooner(t)
+		}
+		if r.retrier != nil {
+			sooner(r.askPeople)
+		}
 	}
 	if t, some := r.kept.next(); some {
 		sooner(t)
@@ -196,7 +211,9 @@ func (r *relay[TX]) sendReady(ctx context.Context) {
 		r.sending++
 		sent := r.sent(l)
 		r.working.Go(func() {
+			began := time.Now()
 			l.outcome = r.send(ctx, sent)
+			l.took = time.Since(began)
 			r.answers <- l // it has room for all
 		})
 	}
@@ -248,7 +265,11 @@ func (r *relay[TX]) reportOwn(l *lane, err error) {
 
 func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
 	sent := r.sent(l)
-	r.o.Observe(Event{Kind: kind, Sent: sent, Status: l.outcome.answer.Status, Err: err})
+	about := Event{Kind: kind, Sent: sent, Status: l.outcome.answer.Status, Highest: l.outcome.highest, Err: err}
+	if k.receiver != "" {
+		about.Took = l.took
+	}
+	r.o.Observe(about)
 	known := l.trouble != nil && *l.trouble == k
 	if !known {
 		r.recovered(l)
@@ -267,12 +288,12 @@ func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
 	case kind == Fenced:
 		text = "a receiver has seen a higher epoch, the entries of its scope wait"
 	}
-	about := []any{"receiver", receiverOf(sent.URL), "entry", sent.ID, "scope", sent.Scope, "key", sent.Key,
+	args := []any{"receiver", receiverOf(sent.URL), "entry", sent.ID, "scope", sent.Scope, "key", sent.Key,
 		"idempotency_key", sent.IdempotencyKey, "attempt", sent.Attempt, "err", err}
 	if t.failures > 1 {
-		about = append(about, "failures", t.failures, "keys", t.lanes, "since", t.since)
+		args = append(args, "failures", t.failures, "keys", t.lanes, "since", t.since)
 	}
-	r.logger.Log(context.Background(), level, text, about...)
+	r.logger.Log(context.Background(), level, text, args...)
 }
 
 // recovered tells of the end of what a lane was failing in, if it was the last one.

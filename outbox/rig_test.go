@@ -148,6 +148,16 @@ func (table) Load(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (all
 	return all, nil
 }
 
+func (table) Count(_ context.Context, t *tx, _ epoch.Partition, limit int) (entries int, oldest time.Time, err error) {
+	if len(t.rows) > 0 {
+		oldest = began
+	}
+	return min(len(t.rows), limit), oldest, nil
+}
+
+// began is when all entries of a table were added.
+var began = time.Unix(1_000_000_000, 0)
+
 func (table) Delete(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (there []int64, err error) {
 	for _, id := range ids {
 		if _, ok := t.rows[id]; ok {

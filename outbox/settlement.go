@@ -17,11 +17,16 @@ type settlement struct {
 	load   []*lane  // to be read again
 	scan   bool     // look for entries that are in no lane
 	at     Cursor   // from here on, and then up to here
+	count  bool     // how many entries are left
 	ask    []target // which have said that there is a later claim: its commit says that there is none
+	retry  bool     // look what people want to be tried now
+
+	retries []int64 // that
 
 	gone map[*lane]bool // entries that were not there any more
 	next map[*lane]*Row // what the lane is to send next
 	rows []Row
+	left Backlog // if they were counted
 }
 
 // ownError is the failure of OnAnswer or OnRefused.
@@ -48,10 +53,15 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 			r.read(t, now)
 		}
 	}
-	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 {
+	t.retry = r.retrier != nil && r.waiting.len() > 0 && !now.Before(r.askPeople)
+	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 && !t.retry {
 		return
 	}
+	if t.retry {
+		r.askPeople = now.Add(askPeopleEvery)
+	}
 	t.ask, r.ask = r.ask, nil
+	t.count = r.mayCount(now)
 	if t.scan {
 		r.more = false // as far as it is known; what is applied meanwhile may add some
 	}
@@ -125,6 +135,13 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 	if err := r.load(ctx, tx, t); err != nil {
 		return err
 	}
+	if t.retry {
+		ids, err := r.retrier.Retries(ctx, tx, r.p)
+		if err != nil {
+			return err
+		}
+		t.retries = ids
+	}
 	if t.scan { // after OnAnswer and OnRefused, which may have added some
 		rows, at, err := r.store.Scan(ctx, tx, r.p, t.at, scanLimit)
 		if err != nil {
@@ -132,7 +149,10 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 		}
 		t.rows, t.at = rows, at
 	}
-	return r.follow(ctx, tx, t)
+	if err := r.follow(ctx, tx, t); err != nil || !t.count {
+		return err
+	}
+	return r.count(ctx, tx, t)
 }
 
 // settle deletes what was answered, and hands the answers on.
@@ -283,18 +303,24 @@ func (r *relay[TX]) committed(t *settlement) {
 	r.pause.Reset()
 	r.claimHolds(t.ask)
 	r.again = max(0, r.again-len(t.settle))
+	r.waiting.now(t.retries, time.Now())
 	for _, l := range t.settle {
 		if !t.gone[l] {
-			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status})
+			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status, Took: l.took})
 		}
 		r.continueWith(l, t.next[l])
 	}
 	for _, l := range t.load {
 		r.continueWith(l, t.next[l])
 	}
-	if !t.scan {
-		return
+	if t.scan {
+		r.scanned(t)
 	}
+	r.tellBacklog(t)
+}
+
+// scanned takes in the entries that were read and are in no lane yet.
+func (r *relay[TX]) scanned(t *settlement) {
 	r.at = t.at
 	r.more = r.more || len(t.rows) == scanLimit
 	for _, row := range t.rows {

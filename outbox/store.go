@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -38,6 +39,18 @@ type Store[TX any] interface {
 	// Delete deletes these entries of p, and returns the IDs of those that were
 	// there.
 	Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error)
+
+	// Count returns how many entries of p there are, up to limit, and when the oldest of
+	// those was added; zero if there is none. It is for people.
+	Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error)
+}
+
+// Retrier is what a [Store] has besides whose entries people can operate. The relay
+// asks it every few seconds while entries wait to be tried again.
+type Retrier[TX any] interface {
+	// Retries returns the IDs of entries of p that people want to be tried now, and
+	// forgets that they do.
+	Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error)
 }
 
 // Cursor says what has been read of a partition: all entries up to ID that were

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/outbox"
@@ -70,6 +71,19 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 			t.Errorf("%s: %+v, want %+v", what, got, want)
 		}
 	}
+	in(func(ctx context.Context, tx TX) error {
+		for limit, want := range map[int]int{100: 3 * len(keys), 5: 5} {
+			n, oldest, err := l.store.Count(ctx, tx, orders, limit)
+			if ago := time.Since(oldest); n != want || ago < 0 || ago > time.Minute || err != nil {
+				t.Errorf("counted %d up to %d, the oldest %v old, %v; want %d of this minute", n, limit, ago, err, want)
+			}
+		}
+		n, oldest, err := l.store.Count(ctx, tx, epoch.Partition{Group: "nobody's"}, 100)
+		if n != 0 || !oldest.IsZero() {
+			t.Errorf("counted %d, the oldest of %v, where there are none", n, oldest)
+		}
+		return err
+	})
 	first, second, third := rows[:len(keys)], rows[len(keys):2*len(keys)], rows[2*len(keys):]
 	in(func(ctx context.Context, tx TX) error {
 		var after []outbox.Place

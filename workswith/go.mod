@@ -8,6 +8,7 @@ require (
 	github.com/Masterminds/squirrel v1.5.4
 	github.com/doug-martin/goqu/v9 v9.19.0
 	github.com/epochfence/epochfence v0.0.0
+	github.com/epochfence/epochfence/ops/fenceotel v0.0.0
 	github.com/exaring/otelpgx v0.13.0
 	github.com/glebarez/go-sqlite v1.23.0
 	github.com/glebarez/sqlite v1.11.0
@@ -111,3 +112,5 @@ require (
 )
 
 replace github.com/epochfence/epochfence => ../
+
+replace github.com/epochfence/epochfence/ops/fenceotel => ../ops/fenceotel

@@ -24,7 +24,7 @@ var (
 
 	errRevoked   = errors.New("the group took the partition away")
 	errNewMember = errors.New("the group let this member go and took it in as a new one")
-	errSilence   = errors.New("the group's coordinator has acknowledged nothing for too long")
+	errSilence   = fmt.Errorf("%w: the group's coordinator has acknowledged nothing for too long", consumer.ErrLeaseExpired)
 )
 
 // misfitError is a [consumer.PositionError] without the partition.

@@ -34,6 +34,7 @@ type feed struct {
 	next   int64 // the offset after everything that was fetched
 	epoch  int32 // leader epoch of what is before next, or -1
 	after  int64 // the offset after the last message taken
+	end    int64 // of the log, for who reads what is committed; 0 if not known
 	err    error // what comes after the chunks; nothing is added any more
 	paused bool  // set by the poller, cleared by whoever makes room
 	low    int64 // the cost at which there is room again
@@ -93,6 +94,7 @@ func (f *feed) push(p *kgo.FetchPartition, little bool) (err error) {
 	if f.err != nil {
 		return f.err
 	}
+	f.end = max(f.end, p.LastStableOffset)
 	keep := p.Records[:0]
 	before := f.next
 	var cost int64
@@ -271,6 +273,9 @@ func (f *feed) reuse(n int, limit int64) {
 func (f *feed) batch(chunks []chunk) *consumer.Batch {
 	last := chunks[len(chunks)-1]
 	b := &consumer.Batch{Next: epoch.Offset(last.next), Mark: epoch.Mark(last.epoch)}
+	if f.end > 0 {
+		b.End = epoch.Offset(max(f.end, last.next))
+	}
 	ms := f.messages
 	for _, c := range chunks {
 		for _, r := range c.records {

@@ -14,7 +14,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
 func TestATenureIsLostBeforeTheSessionOfASilentMemberExpires(t *testing.T) {
@@ -145,7 +144,7 @@ func TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn(t *testing.T) {
 				if took := r.lostWithin(one, time.Minute); took != 4*time.Second {
 					r.Errorf("cancelled after %v, want 4s", took)
 				}
-				if err := context.Cause(one.ctx); !errors.Is(err, tenures.ErrDrainOverrun) {
+				if err := context.Cause(one.ctx); !errors.Is(err, consumer.ErrDrainOverrun) {
 					r.Errorf("cause: %v", err)
 				}
 			}, shortNextGen)

@@ -9,6 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/consumer"
 )
 
 // slot is a partition that the group has given us at least once.
@@ -169,7 +171,7 @@ func (s *Source) held() []*tenure {
 
 // contactLost cancels everything: the group has given us up, or is about to.
 func (s *Source) contactLost(silent time.Duration) {
-	why := fmt.Errorf("the group's coordinator has acknowledged nothing for %v", silent.Round(time.Millisecond))
+	why := fmt.Errorf("%w: the group's coordinator has acknowledged nothing for %v", consumer.ErrLeaseExpired, silent.Round(time.Millisecond))
 	defer s.notMember(why)
 	ts := s.held()
 	if len(ts) == 0 {

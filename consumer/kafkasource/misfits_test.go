@@ -210,3 +210,23 @@ func TestReadRefusesAFenceOfAnotherLogOrPlace(t *testing.T) {
 		}
 	})
 }
+
+func TestABatchSaysWhereTheLogEndsForThoseWhoReadWhatIsCommitted(t *testing.T) {
+	f := newFeed(topicPartition{testTopic, 0}, [16]byte{1}, epoch.Fence{Next: 10, Mark: 1})
+	for _, step := range []struct {
+		stable int64
+		want   epoch.Offset
+	}{
+		{-1, 0}, // it is not told
+		{100, 100},
+		{90, 100}, // of a broker that lags behind
+		{120, 120},
+	} {
+		if err := f.push(&kgo.FetchPartition{LastStableOffset: step.stable, Records: []*kgo.Record{{Offset: f.next, LeaderEpoch: 1}}}, false); err != nil {
+			t.Fatal(err)
+		}
+		if b, _, _ := f.take(1 << 20); b.End != step.want {
+			t.Errorf("with a last stable offset of %d the log ends at %d, want %d", step.stable, b.End, step.want)
+		}
+	}
+}

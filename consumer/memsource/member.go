@@ -25,7 +25,7 @@ var closed = func() chan struct{} {
 	return c
 }()
 
-var errLeaving = errors.New("memsource: own took longer than the term to drain")
+var errLeaving = fmt.Errorf("memsource: %w: own took longer than the term", consumer.ErrDrainOverrun)
 
 // Member is one process of a group: a [consumer.Source]. [Group.Member] makes
 // one.

@@ -132,6 +132,7 @@ func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) (b co
 		b.Next = p.messages[last-1].Offset + 1
 	}
 	b.Mark = p.mark(b.Next - 1)
+	b.End = b.Next + epoch.Offset(len(p.messages)-last)
 	return b, true, nil
 }
 

@@ -3,14 +3,16 @@ package memsource
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 )
 
 var (
 	errTaken   = errors.New("memsource: taken away by the script")
-	errExpired = errors.New("memsource: the member expired")
+	errExpired = fmt.Errorf("memsource: the member expired: %w", consumer.ErrLeaseExpired)
 	errDeleted = errors.New("memsource: the group was deleted")
 )
 

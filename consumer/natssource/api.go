@@ -100,7 +100,7 @@ func hasCode(err error, codes ...jetstream.ErrorCode) bool {
 func passing(err error) bool {
 	for _, e := range []error{
 		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionReconnecting,
-		nats.ErrReconnectBufExceeded, nats.ErrStaleConnection, jetstream.ErrNoStreamResponse, jetstream.ErrNoHeartbeat, errNoLeader,
+		nats.ErrReconnectBufExceeded, nats.ErrStaleConnection, jetstream.ErrNoStreamResponse, errSilent, errNoLeader,
 	} {
 		if errors.Is(err, e) {
 			return true

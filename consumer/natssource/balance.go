@@ -35,40 +35,47 @@ type handoff struct {
 // balance looks at the group and does what is due: take what is free, give
 // back what is too much, let go of what we hold without knowing.
 func (s *Source) balance() {
-	now := s.view.snapshot()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.view.snapshot() // in which tenures that are there have been seen to begin
 	if s.closing {
 		return
 	}
 	s.resetDeclined(now)
 	g := s.group(now)
-	next := g.plan(s.member)
+	me := s.registration
+	if me.err() != nil {
+		return // until there is another
+	}
+	next := g.plan(me.id)
 	for _, p := range next.take {
 		if sl := s.slots[p]; sl != nil && !sl.busy && time.Now().After(sl.notUntil) {
-			s.markBusy(sl, func() { s.runTenure(sl, now.leases[p].rev) })
+			s.markBusy(sl, func() { s.runTenure(sl, now.leases[p], me) })
 		}
 	}
+	if now.gone[me.id] > 0 {
+		notify(s.changed) // somebody has taken it away, if the bucket says so too
+	}
+	s.verifyHeld(now)
 	s.releaseOrphans(now)
 	s.handOff(now, next.give)
 }
 
 // group is what balance decides upon.
 func (s *Source) group(now *picture) *group {
+	me := s.registration.id
 	g := &group{
-		members: map[string]memberRecord{s.member: s.recordLocked()},
+		members: map[string]memberRecord{me: s.recordLocked()},
 		held:    map[streamPartition]string{}, free: map[streamPartition]time.Duration{}, busy: map[streamPartition]bool{},
 		grace: min(time.Second, s.LeaseTTL/3), idle: 2 * s.LeaseTTL,
 	}
 	for id, m := range now.members {
-		// A member one of whose leases ran out is taken for gone until it
-		// registers again: its record expires later than that by chance only.
-		if rev, missed := now.missed[id]; id != s.member && (!missed || rev != m.rev) {
+		if !s.isMine(id) { // what we were before takes no part
 			g.members[id] = m.memberRecord
 		}
 	}
 	for p, h := range now.leases {
-		if h.live && h.member != s.member {
+		if now.isHeld(h) && !s.isMine(h.member) {
 			g.held[p] = h.member
 		}
 	}
@@ -80,7 +87,7 @@ func (s *Source) group(now *picture) *group {
 			continue
 		case sl.busy:
 			sl.free = time.Time{}
-			g.held[p] = s.member
+			g.held[p] = me
 			g.busy[p] = sl.tenure == nil || !sl.tenure.Held()
 			continue
 		case sl.free.IsZero():
@@ -113,12 +120,29 @@ func (s *Source) resetDeclined(now *picture) {
 	}
 }
 
+// verifyHeld finds out about leases of ours that are somebody else's, or nobody's, as far as we
+// have heard: they are not renewed, so that nothing else would tell us before the next claim.
+func (s *Source) verifyHeld(now *picture) {
+	for p, sl := range s.slots {
+		t := sl.tenure
+		if t == nil || t.Lost() != nil {
+			continue
+		}
+		if h := now.leases[p]; h.live && h.nonce == t.lease.nonce {
+			continue
+		}
+		if t.verifying.CompareAndSwap(false, true) {
+			s.workers.Go(func() { t.verify(t.under.held) })
+		}
+	}
+}
+
 // releaseOrphans releases the leases that the bucket says are ours and that no tenure
 // holds: of a tenure that lost contact, or of a request that landed late.
 func (s *Source) releaseOrphans(now *picture) {
 	for p, h := range now.leases {
 		sl := s.slots[p]
-		if !h.live || h.member != s.member || sl == nil || sl.busy || time.Now().Before(sl.notUntil) {
+		if !h.live || !s.isMine(h.member) || sl == nil || sl.busy || time.Now().Before(sl.notUntil) {
 			continue
 		}
 		s.markBusy(sl, func() {
@@ -142,7 +166,7 @@ func (s *Source) handOff(now *picture, give *streamPartition) {
 	if h := s.handing; h != nil {
 		at := now.leases[h.streamPartition]
 		switch {
-		case at.live && at.member != s.member:
+		case now.isHeld(at) && !s.isMine(at.member):
 			s.handing, s.refused = nil, false
 		case time.Since(h.since) < s.LeaseTTL:
 			return
@@ -182,13 +206,13 @@ func (s *Source) markFree(sl *slot, failed bool) {
 
 // runTenure takes the lease of a partition, runs a tenure under it, and gives it
 // back.
-func (s *Source) runTenure(sl *slot, last revision) {
-	l, again := s.acquire(sl.streamPartition, last)
+func (s *Source) runTenure(sl *slot, last holder, me *registration) {
+	l, again := s.acquire(sl.streamPartition, last, me)
 	if l == nil {
 		s.markFree(sl, !again)
 		return
 	}
-	t := s.newTenure(sl.streamPartition, sl.log, l)
+	t := s.newTenure(sl.streamPartition, sl.log, l, me)
 	s.mu.Lock()
 	sl.tenure = t
 	closing := s.closing
@@ -204,14 +228,23 @@ func (s *Source) runTenure(sl *slot, last revision) {
 	s.markFree(sl, err != nil)
 }
 
-// acquire takes a lease. If it cannot, it says whether there is any point in
+// acquire takes a lease that was seen to be free. If it cannot, it says whether there is any point in
 // trying again at once.
-func (s *Source) acquire(p streamPartition, last revision) (l *lease, again bool) {
-	ctx, cancel := context.WithTimeout(s.base, min(readLimit, s.LeaseTTL/2))
+func (s *Source) acquire(p streamPartition, last holder, me *registration) (l *heldKey, again bool) {
+	ctx, cancel := context.WithTimeout(me.held, min(readLimit, s.LeaseTTL/2))
 	defer cancel()
-	l = newLease(s.bucket, s.keys.lease(p))
-	value := s.newRecord(l.nonce).json()
-	now, err := l.acquire(ctx, last, value)
+	if last.live { // it was not given back
+		gone, err := s.isGone(ctx, last.member)
+		if err != nil {
+			s.trouble("cannot find out whether a member is gone yet", err, "stream", p.stream, "partition", p.number, "by", last.member)
+		}
+		if !gone {
+			return nil, false
+		}
+	}
+	l = newHeldKey(s.bucket, s.keys.lease(p), 0)
+	value := s.newRecord(me.id, l.nonce).json()
+	now, err := l.acquire(ctx, last.rev, value)
 	switch {
 	case err == nil:
 		s.view.learn(p, entry{rev: l.rev, live: true, value: value})
@@ -240,24 +273,35 @@ func (s *Source) decline(sl *slot) {
 	notify(s.changed)
 }
 
-// run calls own, and renews the lease meanwhile. It reports whether own gave the
-// partition up by itself.
+// run calls own. It reports whether own gave the partition up by itself.
 func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
-	ctx, stop := context.WithCancel(t.s.base)
-	kept := make(chan struct{})
-	go func() {
-		defer close(kept)
-		t.keep(ctx)
-	}()
+	defer t.OnceLost(t.abandon)()
 	t.Run(func(ctx context.Context) {
 		if t.err() == nil {
 			own(ctx, t)
 		}
 	})
 	early = t.Held()
-	stop()
-	<-kept
 	return early
+}
+
+// abandon lets others have the partition of a tenure that was lost, and whose own does not
+// return.
+func (t *tenure) abandon() {
+	select {
+	case <-t.Over():
+		return
+	case <-t.s.base.Done():
+		return
+	case <-time.After(t.s.LeaseTTL):
+	}
+	ctx, cancel := context.WithTimeout(t.s.base, t.s.goodbyeLimit())
+	defer cancel()
+	if rev, err := t.lease.release(ctx); err == nil {
+		t.s.view.learn(t.streamPartition, entry{rev: rev})
+	} else if !errors.Is(err, consumer.ErrLost) {
+		t.s.trouble("lease not released; it lasts as long as this member is registered", err, "stream", t.stream, "partition", t.number)
+	}
 }
 
 // giveBack publishes the last position and releases the lease.
@@ -279,7 +323,7 @@ func (t *tenure) giveBack() error {
 		t.s.lookAgain(ctx, t.streamPartition)
 		return nil
 	default:
-		t.s.trouble("lease not released; it will expire", err, "stream", t.stream, "partition", t.number)
+		t.s.trouble("lease not released; it lasts as long as this member is registered", err, "stream", t.stream, "partition", t.number)
 	}
 	return err
 }

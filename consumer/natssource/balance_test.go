@@ -180,18 +180,22 @@ func TestTakeover(t *testing.T) {
 	t.Logf("32 partitions change hands, a lease TTL of %v, embedded servers:\n%s", ttl, table)
 }
 
-// renewed waits until each lease was renewed twice, so that the moments at which
-// they run out have spread.
+// renewed waits until the registrations that the leases name were renewed twice.
 func (r *groupRig) renewed(partitions []int32) {
 	r.t.Helper()
+	registration := func(n int32) revision {
+		l, _ := r.lease(n)
+		e, err := r.bucket().get(inTime(r.t), newKeys("billing").member(l.Member))
+		must(r.t, err)
+		return e.rev
+	}
 	for range 2 {
 		before := map[int32]revision{}
 		for _, n := range partitions {
-			_, e := r.lease(n)
-			before[n] = e.rev
+			before[n] = registration(n)
 		}
-		eventually(r.t, "the leases are renewed", func() bool {
-			return !slices.ContainsFunc(partitions, func(n int32) bool { _, e := r.lease(n); return e.rev == before[n] })
+		eventually(r.t, "the registrations are renewed", func() bool {
+			return !slices.ContainsFunc(partitions, func(n int32) bool { return registration(n) == before[n] })
 		})
 	}
 }

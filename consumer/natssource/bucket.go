@@ -85,6 +85,28 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 	return nil
 }
 
+// life is what changes when a bucket may have become another one: it was deleted and created again, or
+// restored, or its server was.
+type life struct {
+	incarnation
+	reconnects uint64 // of our connection
+}
+
+// life is that of the bucket now.
+func (b *bucket) life(ctx context.Context) (life, error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	over := b.js.Conn().Stats().Reconnects
+	st, err := b.js.Stream(ctx, b.stream)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return life{}, jetstream.ErrBucketNotFound
+	case err != nil:
+		return life{}, denied(b.js.Conn(), apiPrefix(b.js)+"STREAM.INFO."+b.stream, err)
+	}
+	return life{incarnationOf(st.CachedInfo()), over}, nil
+}
+
 // checkBucket refuses a bucket that would lose leases, or keep them too long.
 func checkBucket(c jetstream.StreamConfig, ttl time.Duration) error {
 	edit := func(flags string) string { return "nats stream edit " + c.Name + " " + flags }
@@ -126,15 +148,25 @@ var errSwapped = errors.New("the key has changed meanwhile")
 // errNoBucket: the bucket was deleted.
 var errNoBucket = errors.New("the bucket does not exist")
 
-// swap writes a value that expires after the TTL, if the key still is at last.
-// Any error other than errSwapped says nothing about whether it was written,
+// swap writes a value, if the key still is at last. It expires after the TTL, or never if that is
+// zero. Any error other than errSwapped says nothing about whether it was written,
 // now or later.
-func (b *bucket) swap(ctx context.Context, key string, value []byte, last revision) (revision, error) {
+func (b *bucket) swap(ctx context.Context, key string, value []byte, last revision, ttl time.Duration) (revision, error) {
 	// The number in the header is made up for, so that its length makes no
 	// renewal larger than the one before.
 	m := b.message(key, pad(value, len(value)+len(strconv.FormatUint(math.MaxUint64, 10))-len(strconv.FormatUint(last, 10))))
-	m.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))
+	if ttl > 0 {
+		m.Header.Set(jetstream.MsgTTLHeader, seconds(ttl))
+	}
 	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	return b.publish(ctx, m)
+}
+
+// bury leaves a marker in a key that is not there, and refuses with errSwapped where there is
+// anything. It goes after a while.
+func (b *bucket) bury(ctx context.Context, key string) (revision, error) {
+	m := b.marker(key)
+	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
 	return b.publish(ctx, m)
 }
 
@@ -146,22 +178,23 @@ func (b *bucket) release(ctx context.Context, key string, last revision) (revisi
 	return b.publish(ctx, m)
 }
 
-// write puts a value, whatever was there; a ttl of zero means for ever.
-func (b *bucket) write(ctx context.Context, key string, value []byte, ttl time.Duration) (revision, error) {
-	m := b.message(key, value)
-	if ttl > 0 {
-		m.Header.Set(jetstream.MsgTTLHeader, seconds(ttl))
-	}
-	return b.publish(ctx, m)
+// write puts a value, whatever was there.
+func (b *bucket) write(ctx context.Context, key string, value []byte) (revision, error) {
+	return b.publish(ctx, b.message(key, value))
 }
 
 // remove replaces a key by a marker that goes, too, after a while.
 func (b *bucket) remove(ctx context.Context, key string) (revision, error) {
+	m := b.marker(key)
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	return b.publish(ctx, m)
+}
+
+func (b *bucket) marker(key string) *nats.Msg {
 	m := b.message(key, nil)
 	m.Header.Set("KV-Operation", "PURGE")
-	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	m.Header.Set(jetstream.MsgTTLHeader, seconds(markerTTL))
-	return b.publish(ctx, m)
+	return m
 }
 
 func (b *bucket) message(key string, value []byte) *nats.Msg {

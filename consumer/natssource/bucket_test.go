@@ -170,7 +170,7 @@ func TestAMissingPermissionIsNamed(t *testing.T) {
 	}{
 		{"look at the bucket", "$JS.API.STREAM.INFO.KV_leases", func(t *testing.T, b *bucket) error { return b.ensure(inASecond(t), 1) }},
 		{"write a lease", "$KV.leases.g.lease.>", func(t *testing.T, b *bucket) error {
-			_, err := b.swap(inASecond(t), testKey, nil, 0)
+			_, err := b.swap(inASecond(t), testKey, nil, 0, 0)
 			return err
 		}},
 		{"ask the leader", "$JS.API.STREAM.MSG.GET.KV_leases", func(t *testing.T, b *bucket) error {
@@ -251,9 +251,9 @@ func TestRecordsAreWhatTheDocumentationSays(t *testing.T) {
 		v    any
 		want string
 	}{
-		{record{Owner: "host-1", Member: "M", Nonce: "N", Epoch: 7, Next: 42, Lag: 3}, `{"owner":"host-1","member":"M","nonce":"N","epoch":7,"next":42,"lag":3}`},
-		{mirror{Next: 42, Epoch: 7, Owner: "host-1/M"}, `{"next":42,"epoch":7,"owner":"host-1/M"}`},
-		{memberRecord{Name: "host-1", Streams: map[string]int32{"orders": 4}, Declined: []string{"orders/2"}}, `{"name":"host-1","streams":{"orders":4},"declined":["orders/2"]}`},
+		{record{Owner: "host-1", Member: "M", Nonce: "N"}, `{"owner":"host-1","member":"M","nonce":"N"}`},
+		{mirror{Next: 42, Epoch: 7, Owner: "host-1/M", Lag: 3}, `{"next":42,"epoch":7,"owner":"host-1/M","lag":3}`},
+		{memberRecord{Name: "host-1", Streams: map[string]int32{"orders": 4}, Declined: []string{"orders/2"}, Nonce: "N"}, `{"name":"host-1","streams":{"orders":4},"declined":["orders/2"],"nonce":"N"}`},
 	} {
 		got, err := json.Marshal(c.v)
 		if err != nil || string(got) != c.want {

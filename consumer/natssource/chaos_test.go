@@ -57,7 +57,7 @@ func playLogChaos(t *testing.T, random *rand.Rand) {
 			from := r.fence(n, 1)
 			for done := false; !done; {
 				limit := 20 + rand.IntN(200)
-				for b, err := range r.log.read(r.ctx, r.log.incarnation(), from.Partition, from) {
+				for b, err := range r.log.read(r.ctx, r.log.incarnation(), from.Partition, &from) {
 					if err != nil {
 						t.Errorf("partition %d at %d: %v", n, from.Next, err)
 						return

@@ -22,6 +22,7 @@ type mirror struct {
 	Epoch epoch.Epoch  `json:"epoch,omitempty"`
 	Owner string       `json:"owner,omitempty"` // of the process that wrote it; others leave it out
 	Log   string       `json:"log,omitempty"`   // of which it is; one that somebody wrote by hand need not say so
+	Lag   int64        `json:"lag,omitempty"`   // messages that were waiting
 }
 
 // ours reports whether one of us wrote it.
@@ -89,7 +90,7 @@ func (s *Source) mirrored(ctx context.Context, p streamPartition) (mirror, bool,
 	return m, true, nil
 }
 
-// publish writes the position where people look, if it is a new one. Nothing is
+// publish writes the position where people look, if it is a new one, or more messages wait behind it. Nothing is
 // decided by it, so that a write that fails is made up for by the next.
 func (t *tenure) publish(ctx context.Context) {
 	// One at a time: of two whose writes and answers cross, the older position would
@@ -100,15 +101,18 @@ func (t *tenure) publish(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	at, due := t.Unpublished()
-	if !due {
+	_, due := t.Unpublished()
+	at, known := t.Newest()
+	lag := t.log.lag(t.number)
+	if !due && (!known || lag == t.lag) {
 		return
 	}
 	err := t.learn(ctx)
 	if err == nil && t.mayPublish(at) {
-		err = t.write(ctx, mirror{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log})
+		err = t.write(ctx, mirror{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log, Lag: lag})
 		if err == nil {
 			t.Published(at.Next)
+			t.lag = lag
 			return
 		}
 	}
@@ -120,7 +124,7 @@ func (t *tenure) publish(ctx context.Context) {
 func (t *tenure) write(ctx context.Context, m mirror) error {
 	data, err := json.Marshal(m)
 	if err == nil {
-		_, err = t.s.bucket.write(ctx, t.s.keys.position(t.streamPartition), data, 0)
+		_, err = t.s.bucket.write(ctx, t.s.keys.position(t.streamPartition), data)
 	}
 	return err
 }

@@ -118,7 +118,7 @@ func TestANewGroupBeginsInAStreamAtItsLimitUnderLoad(t *testing.T) {
 		reading, cancel := context.WithTimeout(r.ctx, patience)
 		from := epoch.Fence{Origin: s.Origin, Next: s.Next.Offset, Mark: s.Next.Mark}
 		got, next := 0, from.Next
-		for b, err := range r.log.read(reading, r.log.incarnation(), s.Partition, from) {
+		for b, err := range r.log.read(reading, r.log.incarnation(), s.Partition, &from) {
 			var misfit *consumer.PositionError
 			if errors.As(err, &misfit) && got == 0 {
 				t.Fatalf("partition %d did not begin: %v", s.Partition.Number, err)

@@ -7,10 +7,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Confirm implements [consumer.Tenure]. It is a renewal of the lease: the leader
-// of the bucket takes it only if the key is as our last renewal left it. After
-// the answer it looks again whether the tenure still runs, as the answer may
-// have come when the lease had run out on our clock.
+// Confirm implements [consumer.Tenure]. It writes the lease anew: the leader
+// of the bucket takes that only if the key is as our last write left it, and so nobody has taken
+// it since. After the answer it looks again whether the tenure still runs, as the answer may
+// have come when our registration had run out on our clock.
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 	rev, err := t.confirm(ctx, seen)
 	if over := t.err(); over != nil {

@@ -35,43 +35,65 @@
 // wrote its last value holds the lease. The revision of that value is the lease's
 // generation.
 //
-//	GROUP.lease.STREAM.NUMBER     {"owner", "member", "nonce", "epoch", "next", "lag"}, expires
-//	GROUP.member.ID               {"name", "streams", "declined"}, expires
-//	GROUP.position.STREAM.NUMBER  {"next", "epoch", "owner", "log"}
+//	GROUP.lease.STREAM.NUMBER     {"owner", "member", "nonce"}
+//	GROUP.member.ID               {"name", "streams", "declined", "nonce"}, expires
+//	GROUP.position.STREAM.NUMBER  {"next", "epoch", "owner", "log", "lag"}
 //
 // In group and stream, bytes other than letters, digits, '-' and '_' are written
 // as '=' and two hexadecimal digits.
 //
-// A lease is acquired by a write that the leader of the bucket takes only if the
-// key is still at the revision of a delete marker, or does not exist
-// (Nats-Expected-Last-Subject-Sequence). It expires after LeaseTTL (Nats-TTL), and
-// is renewed every third of that, by a write that is taken only at our own
-// revision. It is released by a delete marker at our own revision, after own has
-// returned. No lease of another member that has not expired is ever touched.
+// A lease has no TTL. It names the registration of its holder, the member's key, and lasts as long as that:
+// the registration expires after LeaseTTL (Nats-TTL), and is renewed every third of that, by a write that the
+// leader of the bucket takes only at our own revision (Nats-Expected-Last-Subject-Sequence). So a
+// member renews one key, however many partitions it has.
+//
+// An ID is registered once, by a write that is taken only if the key does not exist. A member whose registration
+// is gone (it ran out, or somebody deleted it) ends its tenures and registers under another ID.
+// So a registration that is gone stays gone, and with it all leases that name it.
+//
+// A lease is acquired by a write that is taken only if the key is still at the revision that was seen: of
+// nothing, of a delete marker, or of a lease that names a registration which is gone. What a watcher shows does not
+// suffice for the latter. It may have begun between two writes, or belong to a server that lags behind, and
+// lack a registration that is there. Proof is a marker in the registration's key, whoever shows it: the server
+// leaves one when the TTL runs out, and there is no way back from it. Where there is none, as a minute after that, whoever wants the lease
+// writes one, which the leader takes only if the key does not exist; it is refused if the registration is
+// there. So no lease of a member whose registration has not ended is ever
+// touched. Two that take a lease at once write at one revision, and one of them is refused.
+//
+// A lease is released by a delete marker at our own revision, after own has
+// returned. Where own does not return after its tenure was lost, that is done after LeaseTTL.
 //
 // Where the answer to a write is lost, or the revision is not what it should be, the
-// leader is asked what the key holds. A value with the nonce of this tenure is
-// ours, and its revision is gone on from; anything else means that the lease is
-// lost. A lost connection alone does not.
+// leader is asked what the key holds. A value with our own nonce is
+// ours, and its revision is gone on from; anything else means that the key is
+// lost. A lost connection alone does not. One lost answer to a renewal leaves time for others: none is awaited
+// for longer than a sixth of LeaseTTL, or half a second.
 //
-// Whatever the connection does, a tenure ends when no renewal was acknowledged
-// for nine tenths of LeaseTTL, which is its Term: counted on this process's monotonic clock,
+// Whatever the connection does, all tenures of a member end when no renewal was acknowledged
+// for nine tenths of LeaseTTL, which is their Term: counted on this process's monotonic clock,
 // from when the last acknowledged renewal was sent. The server counts the TTL from when
 // it stored it, which is later. So on clocks that run at one speed a tenure is
 // over before anybody else can have the partition. Nothing rests on that, though:
-// a leader whose wall clock is ahead of the one before lets leases run out early,
+// a leader whose wall clock is ahead of the one before lets registrations run out early,
 // and a suspended machine may stop its monotonic clock. The sink's fence holds all
 // the same.
 //
+// A lease whose key somebody else has changed is noticed by the watch, or by a full read; then the leader is asked.
+// There is a full read every four LeaseTTL, and when the bucket may be another one: it was created at another time,
+// which is looked at once a LeaseTTL, the connection was made again, or our registration was not as we left it.
+//
 // # Confirm
 //
-// Confirm is a renewal. It counts if the acknowledgement arrives while the
-// tenure runs and the lease has not run out on our own clock. The generation it
+// Confirm writes the lease anew, which the leader takes only if the key is as our last write left it: nobody has
+// taken the lease since. That a registration still runs adds nothing to the proof, as a TTL did not: it is
+// why nobody has tried. Confirm counts if the acknowledgement arrives while the
+// tenure runs and the registration has not run out on our own clock. The generation it
 // returns is the revision that it has just written.
 //
 // Revisions start over with a bucket that was created again, and are used again by
 // one that was restored from a backup; two members may then hold one generation for a
-// moment, until one of them renews. Epochs go on all the same: the sink counts on from
+// moment, until one of them confirms. A registration in a backup runs out when it would have; a member whose own is not
+// in it finds out by its next renewal. Epochs go on all the same: the sink counts on from
 // where it was. A bucket that was deleted while members run is created again
 // by them. Its name is what fences keep of it, with the domain: a group that moves to
 // another bucket is another deployment, which the sink refuses with an
@@ -79,7 +101,7 @@
 //
 // # Members and shares
 //
-// Every member registers under a key that expires like a lease, watches the keys
+// Every member is registered, watches the keys
 // of its group, and computes the same shares: as equal as can be among members that
 // may serve different streams, and of the ways to reach that the one that moves the fewest
 // partitions away from who holds them. It takes free
@@ -93,11 +115,12 @@
 // member tries again when a member joins or leaves.
 //
 // A partition that is to be given back is drained within Term; after that its
-// tenure is cancelled. When the context of Run ends, all are, and then the
-// leases are released and the others hear of it at once: Term at most, and some seconds
+// tenure is cancelled. When the context of Run ends, the member is registered as one that serves
+// nothing, all partitions are drained and
+// their leases released, and the others hear of it at once; then the registration is removed. That takes Term at most, and some seconds
 // more for a server that does not answer, or a handler that does not return when its
 // context is cancelled.
-// A member that is killed is missed when its first lease runs out, LeaseTTL after the
+// A member that is killed is missed when its registration runs out, LeaseTTL after the
 // last renewal; the server looks every 250 ms to 1 s.
 //
 // # Reading
@@ -114,7 +137,13 @@
 //   - A message is told from what the server says by its reply subject, which the
 //     server makes, and not by its looks: one without a body and with a header
 //     "Status" is a message like any other. Headers that cannot be parsed are left out.
-//   - A consumer is replaced whenever it is silent for 2 s, or a message from it
+//   - A request for messages lasts for a minute, the first one to a consumer for a second, and there are
+//     no heartbeats. Instead the leader is asked every second or two, once for all readers of a stream, how
+//     far the stream goes; if it goes on beyond a reader that hears nothing, for the
+//     first message of its partition there, every 5 s at most.
+//   - A consumer is replaced when it does not deliver a message that the leader has, a second after that was
+//     seen; when its request does not end in time; when the connection was made again, with which the server
+//     forgets requests; and when a message from it
 //     was lost. Each new one delivers nothing before the stream was seen to be the
 //     one it was. A stream that was created again is an [*epoch.LogChangedError].
 //   - A gap is handed on once the stream was seen to begin no later than the gap,
@@ -136,7 +165,8 @@
 //   - A subject transform that is changed ends reading with a [*TransformError].
 //   - Every 10 s, and several times in a maximum age or before the stream's beginning
 //     gets there as fast as it moves, a partition that has nothing to deliver, or a full
-//     buffer, finds out up to where the stream holds nothing of it. A batch without messages lets its position pass, so that retention does
+//     buffer, finds out up to where the stream holds nothing of it, unless the stream ends at its
+//     position. A batch without messages lets its position pass, so that retention does
 //     not pass it by.
 //
 // A mirror leaves out what its origin did not have any more when the mirror asked for it:
@@ -164,9 +194,10 @@
 //
 // # Positions for people
 //
-// The position of each partition is in its lease, with the owner, the epoch and
-// the lag, and stays in its position key: `nats kv get epochfence billing.position.payments.3`.
-// It is written with renewals and at the end of a tenure. Nothing is decided by it.
+// The position of each partition, with the owner, the epoch and
+// the lag, is in its position key: `nats kv get epochfence billing.position.payments.3`.
+// It is written every third of LeaseTTL if it has changed, when a claim is made, and at the end of a tenure. Nothing is decided by it. Who
+// holds a partition is in its lease.
 //
 // # Moving over from a durable consumer
 //

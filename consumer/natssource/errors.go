@@ -1,9 +1,15 @@
 package natssource
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/epochfence/epochfence/consumer"
+)
 
 var (
-	errTaken       = errors.New("the lease is no longer ours in the bucket")
-	errRanOut      = errors.New("the bucket has acknowledged no renewal for nine tenths of the lease's TTL")
-	errOtherStream = errors.New("the stream was deleted and created again")
+	errTaken        = errors.New("the key is no longer ours in the bucket")
+	errUnregistered = errors.New("the registration of this member is no longer in the bucket")
+	errRanOut       = fmt.Errorf("%w: the bucket has acknowledged no renewal of this member for nine tenths of the lease's TTL", consumer.ErrLeaseExpired)
+	errOtherStream  = errors.New("the stream was deleted and created again")
 )

@@ -76,7 +76,7 @@ func (f *feed) put(s slice) {
 	if n := len(f.queue); n > 0 && f.queue[n-1].takes(s, most) {
 		last := &f.queue[n-1]
 		last.Messages, last.Marks = append(last.Messages, s.Messages...), append(last.Marks, s.Marks...)
-		last.Next, last.Mark, last.bytes = s.Next, s.Mark, last.bytes+s.bytes
+		last.Next, last.Mark, last.End, last.bytes = s.Next, s.Mark, s.End, last.bytes+s.bytes
 	} else {
 		f.queue = append(f.queue, s)
 	}

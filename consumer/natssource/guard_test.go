@@ -43,7 +43,7 @@ func TestADeadlineThatNoTimerHasNoticedCounts(t *testing.T) {
 	m := r.start("a")
 	g := m.granted(0)
 	g.confirm(t, 1)
-	l := m.source.running()[0].lease
+	l := m.source.current().key
 	l.mu.Lock()
 	l.deadline = time.Now().Add(-time.Millisecond)
 	l.mu.Unlock()
@@ -298,23 +298,5 @@ func TestALogIsAnotherWhenWhatItsOffsetsCountIs(t *testing.T) {
 			t.Errorf("two logs are called %s", id)
 		}
 		seen[id] = true
-	}
-}
-
-func TestALiveLeaseOfWhoeverIsNotRegisteredIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	r := newGroupRig(t, 2, time.Second)
-	b := r.bucket()
-	must(t, b.ensure(inTime(t), 1))
-	b.ttl = time.Hour
-	key := newKeys("billing").lease(streamPartition{"orders", 0})
-	rev, err := b.swap(inTime(t), key, record{Member: "x", Nonce: "x"}.json(), 0)
-	must(t, err)
-	r.start("a").granted(1)
-	limit := time.NewTimer(3 * r.ttl) // after 2 TTLs anybody may take what nobody has
-	defer limit.Stop()
-	<-limit.C
-	if _, e := r.lease(0); !e.live || e.rev != rev {
-		t.Errorf("the key holds %+v, want what it held at %d", e, rev)
 	}
 }

@@ -33,7 +33,7 @@ func answering(t testing.TB, s *natstest.Server, change func(asked string, answe
 		if strings.HasPrefix(asked, "$KV.") { // a key, to which nats.go gives the prefix as well
 			subject = asked
 		}
-		if !strings.Contains(asked, ".INFO.") && !strings.HasPrefix(asked, "CONSUMER.CREATE.KV_") {
+		if !strings.Contains(asked, ".INFO.") && !strings.HasPrefix(asked, "CONSUMER.CREATE.KV_") && !strings.HasPrefix(asked, "STREAM.MSG.GET.KV_") {
 			_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
 			return
 		}

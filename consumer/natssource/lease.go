@@ -10,46 +10,44 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
-	"github.com/epochfence/epochfence/epoch"
 )
 
-// record is the value of a lease's key. Member and Nonce are compared, the rest
-// is for people.
+// record is the value of a lease's key. Member and Nonce are compared, the owner is for
+// people.
 type record struct {
-	Owner  string       `json:"owner"`
-	Member string       `json:"member"`
-	Nonce  string       `json:"nonce"` // of the tenure
-	Epoch  epoch.Epoch  `json:"epoch,omitempty"`
-	Next   epoch.Offset `json:"next,omitempty"`
-	Lag    int64        `json:"lag"`
+	Owner  string `json:"owner"`
+	Member string `json:"member"` // whose registration says for how long
+	Nonce  string `json:"nonce"`  // of the tenure
 }
 
-// lease is a key of the bucket that we hold. Its revision is the lease's generation;
-// every renewal gives it another one.
-type lease struct {
+// heldKey is a key of the bucket that we hold: a lease, whose revision is its generation, or the
+// registration that our leases name. Every renewal gives it another revision.
+type heldKey struct {
 	bucket *bucket
 	key    string
 	nonce  string
+	ttl    time.Duration // after which the bucket lets it go; 0: it does not
 	turn   chan struct{} // holds a token while a request is under way
 
 	// Guarded by turn.
 	rev     revision
 	inDoubt bool // what the last request did is not known
+	adopted int  // how often the bucket was found to have another revision of ours
 
 	mu       sync.Mutex
 	deadline time.Time // on our monotonic clock
 }
 
-func newLease(b *bucket, key string) *lease {
-	return &lease{bucket: b, key: key, nonce: rand.Text(), turn: make(chan struct{}, 1)}
+func newHeldKey(b *bucket, key string, ttl time.Duration) *heldKey {
+	return &heldKey{bucket: b, key: key, nonce: rand.Text(), ttl: ttl, turn: make(chan struct{}, 1)}
 }
 
-// acquire takes a key over that is at the revision last, where there is no live lease or
-// one of our own that no tenure holds any more. On [errSwapped] what the leader has
+// acquire takes a key over that is at the revision last, where nobody holds it, or we do and no tenure
+// of ours knows. On [errSwapped] what the leader has
 // instead is returned with it.
-func (l *lease) acquire(ctx context.Context, last revision, value []byte) (entry, error) {
+func (l *heldKey) acquire(ctx context.Context, last revision, value []byte) (entry, error) {
 	sent := time.Now()
-	rev, err := l.bucket.swap(ctx, l.key, value, last)
+	rev, err := l.bucket.swap(ctx, l.key, value, last, l.ttl)
 	if err == nil {
 		l.rev = rev
 		l.extend(sent)
@@ -69,9 +67,9 @@ func (l *lease) acquire(ctx context.Context, last revision, value []byte) (entry
 	return now, err
 }
 
-// renew extends the lease. The error is [consumer.ErrLost] if it is known to be
+// renew writes the value anew, which extends a key with a TTL. The error is [consumer.ErrLost] if it is known to be
 // gone; after any other, ask again.
-func (l *lease) renew(ctx context.Context, value func() []byte) (revision, error) {
+func (l *heldKey) renew(ctx context.Context, value func() []byte) (revision, error) {
 	if err := l.enter(ctx); err != nil {
 		return 0, err
 	}
@@ -96,21 +94,21 @@ func (l *lease) renew(ctx context.Context, value func() []byte) (revision, error
 	}
 }
 
-func (l *lease) swap(ctx context.Context, value []byte) (revision, error) {
+func (l *heldKey) swap(ctx context.Context, value []byte) (revision, error) {
 	ctx, cancel := l.soon(ctx)
 	defer cancel()
-	return l.bucket.swap(ctx, l.key, value, l.rev)
+	return l.bucket.swap(ctx, l.key, value, l.rev, l.ttl)
 }
 
 // soon bounds one request, so that one whose answer is lost leaves time for
 // others.
-func (l *lease) soon(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *heldKey) soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	ttl := l.bucket.ttl
 	return context.WithTimeout(ctx, min(max(ttl/6, 500*time.Millisecond), ttl/3))
 }
 
-// release gives the lease back, if it is ours still.
-func (l *lease) release(ctx context.Context) (revision, error) {
+// release gives the key back, if it is ours still.
+func (l *heldKey) release(ctx context.Context) (revision, error) {
 	if err := l.enter(ctx); err != nil {
 		return 0, err
 	}
@@ -133,7 +131,7 @@ func (l *lease) release(ctx context.Context) (revision, error) {
 // resolve finds out, where the outcome of a request is not known, what became of
 // it. A revision that is adopted does not move the deadline: the bucket may
 // have written it at any time since.
-func (l *lease) resolve(ctx context.Context) error {
+func (l *heldKey) resolve(ctx context.Context) error {
 	if !l.inDoubt {
 		return nil
 	}
@@ -144,20 +142,23 @@ func (l *lease) resolve(ctx context.Context) error {
 	case errors.Is(err, errNoBucket):
 		return tenures.Lost(err)
 	case err != nil:
-		return fmt.Errorf("look at the lease: %w", err)
+		return fmt.Errorf("look at the key: %w", err)
 	case !l.isOurs(now):
 		return tenures.Lost(taken(now))
+	}
+	if l.rev != now.rev {
+		l.adopted++
 	}
 	l.rev, l.inDoubt = now.rev, false
 	return nil
 }
 
-func (l *lease) isOurs(e entry) bool {
+func (l *heldKey) isOurs(e entry) bool {
 	var r record
 	return e.live && json.Unmarshal(e.value, &r) == nil && r.Nonce == l.nonce
 }
 
-// taken says what is in the lease's place.
+// taken says what is in the key's place.
 func taken(now entry) error {
 	var r record
 	switch {
@@ -173,7 +174,7 @@ func taken(now entry) error {
 	return fmt.Errorf("%w: member %s (%s) holds it", errTaken, r.Member, r.Owner)
 }
 
-func (l *lease) enter(ctx context.Context) error {
+func (l *heldKey) enter(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
 		return nil
@@ -182,23 +183,23 @@ func (l *lease) enter(ctx context.Context) error {
 	}
 }
 
-func (l *lease) leave() { <-l.turn }
+func (l *heldKey) leave() { <-l.turn }
 
 // extend notes that a renewal sent at that time was acknowledged. The bucket
 // counts the TTL from when it wrote it, which is later.
-func (l *lease) extend(sent time.Time) {
+func (l *heldKey) extend(sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.deadline = sent.Add(term(l.bucket.ttl))
 }
 
-// left is how much of the lease is certain to remain.
-func (l *lease) left() time.Duration {
+// left is how much of the TTL is certain to remain.
+func (l *heldKey) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.deadline)
 }
 
-// term is how long a lease outlives the last renewal on our own clock: short of
-// the TTL, so that a tenure is over before the bucket lets anybody else in.
+// term is how long a registration outlives the last renewal on our own clock: short of
+// the TTL, so that tenures are over before the bucket lets anybody else in.
 func term(ttl time.Duration) time.Duration { return ttl * 9 / 10 }

@@ -57,13 +57,13 @@ func testBucket(t testing.TB, js jetstream.JetStream, ttl time.Duration) *bucket
 
 const testKey = "g.lease.orders.0"
 
-// testLease returns a lease of its own nonce, and its value.
-func testLease(b *bucket) (*lease, func() []byte) {
-	l := newLease(b, testKey)
+// testLease returns a key with a TTL and a nonce of its own, as a registration has, and its value.
+func testLease(b *bucket) (*heldKey, func() []byte) {
+	l := newHeldKey(b, testKey, b.ttl)
 	return l, func() []byte { return record{Member: "m", Nonce: l.nonce}.json() }
 }
 
-func acquire(t testing.TB, b *bucket, last revision) (*lease, func() []byte) {
+func acquire(t testing.TB, b *bucket, last revision) (*heldKey, func() []byte) {
 	t.Helper()
 	l, value := testLease(b)
 	if _, err := l.acquire(inTime(t), last, value()); err != nil {
@@ -72,7 +72,7 @@ func acquire(t testing.TB, b *bucket, last revision) (*lease, func() []byte) {
 	return l, value
 }
 
-func renew(t testing.TB, l *lease, value func() []byte) revision {
+func renew(t testing.TB, l *heldKey, value func() []byte) revision {
 	t.Helper()
 	rev, err := l.renew(inTime(t), value)
 	if err != nil {
@@ -315,7 +315,7 @@ func TestAnAcquisitionWhoseAnswerWasLostIsAdopted(t *testing.T) {
 	b := testBucket(t, s.JetStream(t), time.Minute)
 	l, value := testLease(b)
 	// The same request landed before, as when nats.go repeats it.
-	if _, err := b.swap(inTime(t), testKey, value(), 0); err != nil {
+	if _, err := b.swap(inTime(t), testKey, value(), 0, b.ttl); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.acquire(inTime(t), 0, value()); err != nil {
@@ -330,20 +330,20 @@ func TestALeaseInABucketThatIsGoneOrAnotherIsLost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		change func(t *testing.T, js jetstream.JetStream, l *lease)
+		change func(t *testing.T, js jetstream.JetStream, l *heldKey)
 	}{
-		{"deleted", func(t *testing.T, js jetstream.JetStream, _ *lease) {
+		{"deleted", func(t *testing.T, js jetstream.JetStream, _ *heldKey) {
 			if err := js.DeleteKeyValue(inTime(t), "leases"); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"created again", func(t *testing.T, js jetstream.JetStream, _ *lease) {
+		{"created again", func(t *testing.T, js jetstream.JetStream, _ *heldKey) {
 			if err := js.DeleteKeyValue(inTime(t), "leases"); err != nil {
 				t.Fatal(err)
 			}
 			testBucket(t, js, time.Minute)
 		}},
-		{"its key deleted by somebody", func(t *testing.T, js jetstream.JetStream, _ *lease) {
+		{"its key deleted by somebody", func(t *testing.T, js jetstream.JetStream, _ *heldKey) {
 			kv, err := js.KeyValue(inTime(t), "leases")
 			if err == nil {
 				err = kv.Purge(inTime(t), testKey)
@@ -352,7 +352,7 @@ func TestALeaseInABucketThatIsGoneOrAnotherIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"its key overwritten by somebody", func(t *testing.T, js jetstream.JetStream, _ *lease) {
+		{"its key overwritten by somebody", func(t *testing.T, js jetstream.JetStream, _ *heldKey) {
 			kv, err := js.KeyValue(inTime(t), "leases")
 			if err == nil {
 				_, err = kv.PutString(inTime(t), testKey, "not JSON")

@@ -57,6 +57,13 @@ type streamLog struct {
 	mu     sync.Mutex
 	latest incarnation // that was seen last
 	maxAge time.Duration
+	last   sighting
+}
+
+// sighting is what the stream's leader has said that the stream is.
+type sighting struct {
+	info  *jetstream.StreamInfo // not to be changed
+	asked time.Time             // what it says is no older
 }
 
 // openLog checks the stream.
@@ -153,6 +160,7 @@ func (l *streamLog) lag(n int32) int64 { return l.lags[n].Load() }
 // look asks the stream's leader what the stream is now. The request is sent
 // after look was called.
 func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
+	asked := time.Now()
 	info, err := l.asking.answer(ctx)
 	if err != nil {
 		return nil, err
@@ -161,11 +169,27 @@ func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 	l.note(info)
 	other := incarnationOf(info) != l.latest
 	l.latest, l.maxAge = incarnationOf(info), info.Config.MaxAge
+	if asked.After(l.last.asked) {
+		l.last = sighting{info, asked}
+	}
 	l.mu.Unlock()
 	if other {
 		l.renewed()
 	}
 	return info, nil
+}
+
+// seen is look, or what that has said to somebody who asked within that time.
+func (l *streamLog) seen(ctx context.Context, within time.Duration) (sighting, error) {
+	l.mu.Lock()
+	s := l.last
+	l.mu.Unlock()
+	if s.info != nil && time.Since(s.asked) <= within {
+		return s, nil
+	}
+	asked := time.Now()
+	info, err := l.look(ctx)
+	return sighting{info, asked}, err
 }
 
 // leastSkipPause bounds how often a partition skips.

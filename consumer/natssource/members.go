@@ -4,19 +4,24 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// memberRecord is the value of a member's key. It expires like a lease.
+// memberRecord is the value of a member's key, its registration. It expires.
 type memberRecord struct {
 	Name     string           `json:"name"`
-	Streams  map[string]int32 `json:"streams"`            // the number of partitions of each that it serves
+	Streams  map[string]int32 `json:"streams"`            // the number of partitions of each that it serves; none when it leaves
 	Declined []string         `json:"declined,omitempty"` // partitions that own has returned from early
+	Nonce    string           `json:"nonce,omitempty"`    // by which the member knows its own
 }
 
 func (r memberRecord) equal(other memberRecord) bool {
@@ -26,47 +31,178 @@ func (r memberRecord) equal(other memberRecord) bool {
 // newMemberID is short enough to be read, and random.
 func newMemberID() string { return rand.Text()[:16] }
 
-// register writes our record.
-func (s *Source) register(ctx context.Context) error {
-	data, _ := json.Marshal(s.memberRecord()) // strings and numbers
-	_, err := s.bucket.write(ctx, s.keys.member(s.member), data, s.LeaseTTL)
-	if err != nil {
-		return fmt.Errorf("natssource: register in bucket %q: %w", s.bucket.name, err)
+// registration is a member's time in the group, on which all of its leases depend: each names
+// its id, and lasts as long as it does. An id is registered once. So a registration
+// that is gone stays gone, and whoever has seen that may take what names it.
+type registration struct {
+	id   string
+	key  *heldKey
+	fits []byte // what the bucket took last
+
+	held context.Context // ends with the registration
+	lose context.CancelCauseFunc
+}
+
+func (s *Source) newRegistration() *registration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.registered++
+	id := s.member
+	if s.registered > 1 {
+		id = fmt.Sprintf("%s-%d", s.member, s.registered)
+	}
+	r := &registration{id: id, key: newHeldKey(s.bucket, s.keys.member(id), s.LeaseTTL)}
+	r.held, r.lose = context.WithCancelCause(s.base)
+	return r
+}
+
+// isMine reports whether a registration is or was one of this process.
+func (s *Source) isMine(id string) bool {
+	return id == s.member || strings.HasPrefix(id, s.member+"-")
+}
+
+// over ends the registration, and so all tenures under it.
+func (r *registration) over(why error) { r.lose(tenures.Lost(why)) }
+
+// err returns why the registration is over, or nil. It does not wait for a timer to
+// notice that it ran out: a process that was stopped finds the timer due, and may get here
+// first.
+func (r *registration) err() error {
+	if r.held.Err() == nil && r.key.left() <= 0 {
+		r.over(errRanOut)
+	}
+	if r.held.Err() != nil {
+		return context.Cause(r.held)
 	}
 	return nil
 }
 
-// stayRegistered renews our record until ctx ends, and writes it at once when it
-// has changed. Then it removes it.
+// register makes this process a member, under an id that never was one. It may be called again
+// after an error.
+func (s *Source) register(ctx context.Context) error {
+	for {
+		if s.joining == nil {
+			s.joining = s.newRegistration()
+		}
+		r := s.joining
+		r.fits = s.registrationValue(r)
+		_, err := r.key.acquire(ctx, 0, r.fits)
+		if err == nil {
+			s.joining = nil
+			s.mu.Lock()
+			s.registration = r
+			s.mu.Unlock()
+			return nil
+		}
+		if !errors.Is(err, errSwapped) && !errors.Is(err, consumer.ErrLost) {
+			return fmt.Errorf("natssource: register in bucket %q: %w", s.bucket.name, err)
+		}
+		s.joining = nil // it had been written, and has run out since: its id is used up
+	}
+}
+
+func (s *Source) registrationValue(r *registration) []byte {
+	record := s.memberRecord()
+	record.Nonce = r.key.nonce
+	data, _ := json.Marshal(record) // strings and numbers
+	return data
+}
+
+// renewRegistration extends the registration, with what others are to know of us now. A full
+// bucket may have no room for more than it has: then they are told later.
+func (s *Source) renewRegistration(ctx context.Context, r *registration) error {
+	value, adopted := s.registrationValue(r), r.key.adopted
+	_, err := r.key.renew(ctx, func() []byte { return value })
+	var full *fullError
+	if errors.As(err, &full) && len(value) > len(r.fits) {
+		s.trouble("what this member serves is not told to others yet", err)
+		value = r.fits
+		_, err = r.key.renew(ctx, func() []byte { return value })
+	}
+	switch {
+	case err == nil:
+		r.fits = value
+	case errors.Is(err, consumer.ErrLost):
+		r.over(fmt.Errorf("%w: %v", errUnregistered, err)) //nolint:errorlint // it is not the lease that was taken
+	}
+	if r.key.adopted != adopted || r.held.Err() != nil {
+		s.view.refresh() // the bucket itself may be another one
+	}
+	return err
+}
+
+// stayRegistered renews our registration until ctx ends, at once when there is something to tell the
+// others, and registers anew when it is over. Then it takes it away.
 func (s *Source) stayRegistered(ctx context.Context) {
 	every := s.LeaseTTL / 3
-	for {
-		timer := time.NewTimer(jitter(every))
+	for pause := jitter(every); ; {
+		r := s.current()
+		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-s.changed:
+		case <-r.held.Done():
 		case <-ctx.Done():
 			timer.Stop()
-			s.deregister()
+			s.deregister(r)
 			return
 		}
 		timer.Stop()
 		asked := time.Now()
 		limited, cancel := context.WithTimeout(ctx, every)
-		err := s.register(limited)
+		err := s.remain(limited, r)
 		cancel()
+		pause = jitter(every)
 		if err == nil {
 			s.isMember(asked)
 		} else if ctx.Err() == nil {
 			s.isSilent(s.LeaseTTL, err)
-			s.trouble("membership not renewed, trying again", err)
-			backoff.Sleep(ctx, jitter(every/4))
-			notify(s.changed)
+			s.trouble("membership not renewed, trying again", err, "left", max(r.key.left(), 0).Round(time.Millisecond))
+			pause = jitter(every / 8)
+			if r.held.Err() != nil {
+				backoff.Sleep(ctx, pause) // or its end is there at once
+			}
 		}
 	}
 }
 
-// isMember notes that our record was written, by a request of that time.
+// remain renews the registration, or makes another if it is over.
+func (s *Source) remain(ctx context.Context, r *registration) error {
+	if r.err() == nil {
+		err := s.renewRegistration(ctx, r)
+		if err == nil || r.err() == nil {
+			return err
+		}
+	}
+	s.log.Warn("the registration of this member is over, and what it had leased with it; registering anew", "err", r.err())
+	if err := s.register(ctx); err != nil {
+		return err
+	}
+	notify(s.wake)
+	return nil
+}
+
+// watchClock ends the registration when it has run out on our own clock, whatever
+// the connection does. A lost connection alone ends nothing.
+func (s *Source) watchClock(ctx context.Context) {
+	for ctx.Err() == nil {
+		r := s.current()
+		for r.err() == nil && backoff.Sleep(ctx, r.key.left()) {
+		}
+		s.isSilent(s.LeaseTTL/2, errRanOut) // or it was something else, and we are back soon
+		for s.current() == r && backoff.Sleep(ctx, s.LeaseTTL/20) {
+		}
+	}
+}
+
+// current is our registration, which may be over.
+func (s *Source) current() *registration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.registration
+}
+
+// isMember notes that our registration was renewed, by a request of that time.
 func (s *Source) isMember(asked time.Time) {
 	s.membership.Lock()
 	defer s.membership.Unlock()
@@ -74,8 +210,8 @@ func (s *Source) isMember(asked time.Time) {
 	s.in(nil)
 }
 
-// isSilent says that we are no member any more as far as we know, unless our record was
-// written within that time.
+// isSilent says that we are no member any more as far as we know, unless our registration was
+// renewed within that time.
 func (s *Source) isSilent(within time.Duration, why error) {
 	s.membership.Lock()
 	defer s.membership.Unlock()
@@ -84,11 +220,11 @@ func (s *Source) isSilent(within time.Duration, why error) {
 	}
 }
 
-// deregister takes our record away, so that the others share out anew.
-func (s *Source) deregister() {
+// deregister takes our registration away. What is leased under it still is free then.
+func (s *Source) deregister(r *registration) {
 	ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
 	defer cancel()
-	if _, err := s.bucket.remove(ctx, s.keys.member(s.member)); err != nil {
+	if _, err := s.bucket.remove(ctx, r.key.key); err != nil {
 		s.trouble("not deregistered; the group will miss this member after the lease's TTL", err)
 	}
 }
@@ -96,3 +232,27 @@ func (s *Source) deregister() {
 // goodbyeLimit bounds each of the last requests. What is not given back by then
 // expires.
 func (s *Source) goodbyeLimit() time.Duration { return min(2*time.Second, s.LeaseTTL/2) }
+
+// isGone reports whether a registration is known to be over. That it is missing from the view does not
+// suffice: that may be late, or come from a replica. A marker in its key does, whoever shows it, as an
+// id is registered once. Where there is none any more, or none yet, we leave one, by a swap that the
+// leader takes only if the key is not there.
+func (s *Source) isGone(ctx context.Context, id string) (bool, error) {
+	s.asking.Lock() // one asks for all partitions
+	defer s.asking.Unlock()
+	if s.view.snapshot().gone[id] > 0 {
+		return true, nil
+	}
+	now, err := s.bucket.get(ctx, s.keys.member(id))
+	if err == nil && now.rev == 0 {
+		now.rev, err = s.bucket.bury(ctx, s.keys.member(id))
+		if errors.Is(err, errSwapped) {
+			return false, nil // it is there after all, or somebody else was faster
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	s.view.learnMember(id, now)
+	return !now.live, nil
+}

@@ -47,7 +47,8 @@ func (r *reader) open(ctx context.Context) error {
 		r.discard()
 		return err
 	}
-	r.opened, r.lastSkip, r.missing = time.Now(), time.Now(), 0
+	now := time.Now()
+	r.opened, r.lastSkip, r.owed = now, now, owed{looked: now}
 	r.l.lags[r.p.Number].Store(int64(c.CachedInfo().NumPending))
 	return nil
 }

@@ -27,56 +27,109 @@ type pull struct {
 	inbox    string // what the server says is said to a subject of its own for each request, below this one
 	sub      *nats.Subscription
 	arrived  chan *nats.Msg
+	heard    bool // something has come from the consumer
+	brought  int  // messages of the request that ended last
 
 	// The request under way.
 	number   int
-	answers  string // its subject
-	messages int    // that it may still bring
-	bytes    int    // the same, if limited
+	ends     time.Time // when the server is to have ended it
+	over     uint64    // the connection that it was sent over: how often that had been made again
+	answers  string    // its subject
+	messages int       // that it may still bring
+	bytes    int       // the same, if limited
 	limited  bool
 	ended    bool
 	tooLarge bool  // it has ended because the next message is larger than what it may bring
 	err      error // why it has ended, if that is no ordinary end
 }
 
-// pullRequest is the server's JSApiConsumerGetNextRequest.
+// pullRequest is the server's JSApiConsumerGetNextRequest. It asks for no heartbeats: the
+// end of a request shows that the consumer is alive, and [reader.owed] sees what it does not deliver.
 type pullRequest struct {
-	Expires   time.Duration `json:"expires"`
-	Batch     int           `json:"batch"`
-	MaxBytes  int           `json:"max_bytes,omitempty"`
-	Heartbeat time.Duration `json:"idle_heartbeat"`
+	Expires  time.Duration `json:"expires"`
+	Batch    int           `json:"batch"`
+	MaxBytes int           `json:"max_bytes,omitempty"`
 }
 
-// expires is how long the server keeps a request.
-const expires = 30 * time.Second
+const (
+	// firstExpires is how long the server keeps the first request to a consumer. That one
+	// shows that requests get there, and back what is said about them.
+	firstExpires = time.Second
+
+	// laterExpires is how long it keeps those after it.
+	laterExpires = time.Minute
+
+	// ending is how much later a request may be heard to have ended.
+	ending = time.Second
+
+	// fewMessages are asked for where the last request has brought none: what waits for
+	// many takes up 8 KiB.
+	fewMessages = 32
+
+	// remarks is room for what the server says about requests, where the messages arrive.
+	remarks = 32
+)
 
 func newPull(js jetstream.JetStream, stream, consumer string) (*pull, error) {
-	conn := js.Conn()
 	p := &pull{
-		conn: conn, stream: stream, consumer: consumer, inbox: conn.NewInbox() + ".",
+		conn: js.Conn(), stream: stream, consumer: consumer,
 		requests: apiPrefix(js) + "CONSUMER.MSG.NEXT." + stream + "." + consumer,
-		// All that a request may bring, and what is said about it and those before.
-		arrived: make(chan *nats.Msg, mostMessages+64),
 	}
+	return p, p.subscribe(fewMessages)
+}
+
+// subscribe makes room for what a request for so many messages may bring, and for what is said
+// about it and those before. No request is under way.
+func (p *pull) subscribe(messages int) error {
+	if p.sub != nil {
+		p.close()
+	}
+	p.inbox, p.arrived = p.conn.NewInbox()+".", make(chan *nats.Msg, messages+remarks)
 	var err error
-	p.sub, err = conn.ChanSubscribe(p.inbox+"*", p.arrived)
-	return p, err
+	p.sub, err = p.conn.ChanSubscribe(p.inbox+"*", p.arrived)
+	return err
 }
 
 func (p *pull) close() { _ = p.sub.Unsubscribe() } // the connection may be closed
 
+// room is for how many messages a request may ask.
+func (p *pull) room() int { return cap(p.arrived) - remarks }
+
 // request asks for messages; for any number of bytes if that is zero.
 func (p *pull) request(messages, bytes int) error {
+	room := fewMessages
+	if p.brought > 0 {
+		room = mostMessages
+	}
+	if room != p.room() {
+		if err := p.subscribe(room); err != nil {
+			return err
+		}
+	}
 	p.number++
 	p.answers = p.inbox + strconv.Itoa(p.number)
-	p.messages, p.bytes, p.limited = messages, bytes, bytes > 0
-	p.ended, p.tooLarge, p.err = false, false, nil
-	data, err := json.Marshal(pullRequest{Expires: expires, Batch: messages, MaxBytes: bytes, Heartbeat: heartbeat})
+	p.messages, p.bytes, p.limited = min(messages, room), bytes, bytes > 0
+	p.ended, p.tooLarge, p.err, p.brought = false, false, nil, 0
+	expires := laterExpires
+	if !p.heard {
+		expires = firstExpires
+	}
+	p.ends, p.over = time.Now().Add(expires), p.conn.Stats().Reconnects
+	data, err := json.Marshal(pullRequest{Expires: expires, Batch: p.messages, MaxBytes: bytes})
 	if err != nil {
 		return err
 	}
 	return p.conn.PublishRequest(p.requests, p.answers, data)
 }
+
+// silent reports whether the request under way should have ended.
+func (p *pull) silent() bool { return time.Since(p.ends) >= ending && !p.hasMore() }
+
+// hasMore reports whether something has arrived that nobody has looked at.
+func (p *pull) hasMore() bool { return p != nil && len(p.arrived) > 0 }
+
+// forgotten reports whether the server may have forgotten the request under way.
+func (p *pull) forgotten() bool { return p.conn.Stats().Reconnects != p.over }
 
 // delivery returns what the consumer says of a message of the stream, or nil if
 // the server speaks for itself.
@@ -86,6 +139,8 @@ func (p *pull) delivery(m *nats.Msg) *nats.MsgMetadata {
 		p.note(m)
 		return nil
 	}
+	p.heard = true
+	p.brought++
 	p.messages--
 	p.bytes -= m.Size() // which is how the server counts
 	if p.messages <= 0 || p.limited && p.bytes <= 0 {
@@ -99,6 +154,7 @@ func (p *pull) note(m *nats.Msg) {
 	if m.Subject != p.answers {
 		return // it is about one that has ended
 	}
+	p.heard = true
 	status, said := m.Header.Get("Status"), m.Header.Get("Description")
 	switch {
 	case status == "100": // a heartbeat

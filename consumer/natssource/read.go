@@ -24,10 +24,8 @@ const (
 	// absence is how long the stream may be missing before that is said.
 	absence = 3 * time.Second
 
-	// heartbeat is how often a consumer shows that it is alive while it has
-	// nothing to deliver. One that is silent for longer than silence is replaced.
-	heartbeat = time.Second
-	silence   = 2 * heartbeat
+	// lasting is how long a consumer must have lasted for it to have worked.
+	lasting = 3 * time.Second
 
 	// leastWait and mostRetryWait bound the wait between two attempts.
 	leastWait     = 50 * time.Millisecond
@@ -42,52 +40,61 @@ var (
 
 	// errSequence: a message that was delivered did not arrive.
 	errSequence = errors.New("a message from the consumer was lost on the way")
-
-	// errStalled: the stream holds a message for us that does not come.
-	errStalled = errors.New("the consumer does not deliver a message that the stream has")
 )
 
 // read yields the messages of a partition from the fence's position on. It ends
 // without an error when ctx ends.
-func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition, from *epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	return func(yield func(consumer.Batch, error) bool) {
 		if from.Next < 0 {
 			yield(consumer.Batch{}, fmt.Errorf("natssource: read %s at offset %d: %w", p, from.Next, errBadPosition))
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		f := newFeed(l.budget)
-		defer f.close()
-		r := &reader{
-			l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: f,
-			at: max(uint64(from.Next), 1), print: from.Mark, fresh: !from.Applied, lastSkip: time.Now(),
-			pause: l.skipPause(), alarm: time.NewTimer(0),
-		}
-		defer r.alarm.Stop()
+		r := l.newReader(in, p, from)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			f.fail(r.run(ctx))
+			r.feed.fail(r.run(ctx))
 		}()
-		defer func() { cancel(); <-ended }()
-		for {
-			batch, err := f.take()
-			switch {
-			case ctx.Err() != nil:
+		defer func() {
+			cancel()
+			<-ended
+			r.alarm.Stop()
+			r.feed.close()
+		}()
+		r.handOn(ctx, yield)
+	}
+}
+
+// newReader returns a reader at a fence's position. It is made here, and handOn is a function of its
+// own, as a partition that is idle keeps the stack it waits on.
+func (l *streamLog) newReader(in incarnation, p epoch.Partition, from *epoch.Fence) *reader {
+	return &reader{
+		l: l, in: in, p: p, fence: *from, filter: l.filters[p.Number], feed: newFeed(l.budget),
+		at: max(uint64(from.Next), 1), print: from.Mark, fresh: !from.Applied, lastSkip: time.Now(),
+		pause: l.skipPause(), alarm: time.NewTimer(0),
+	}
+}
+
+// handOn yields what is in the feed until ctx ends, or something must be said.
+func (r *reader) handOn(ctx context.Context, yield func(consumer.Batch, error) bool) {
+	for {
+		batch, err := r.feed.take()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case batch != nil:
+			if !yield(*batch, nil) {
 				return
-			case batch != nil:
-				if !yield(*batch, nil) {
-					return
-				}
-			case err != nil:
-				yield(consumer.Batch{}, err)
-				return
-			default:
-				select {
-				case <-f.ready:
-				case <-ctx.Done():
-				}
+			}
+		case err != nil:
+			yield(consumer.Batch{}, err)
+			return
+		default:
+			select {
+			case <-r.feed.ready:
+			case <-ctx.Done():
 			}
 		}
 	}
@@ -117,9 +124,10 @@ type reader struct {
 
 	pull      *pull
 	opened    time.Time
-	heard     time.Time // from the consumer, or when it was asked
+	moved     time.Time // at is what it is since then
 	delivered uint64    // the consumer's count of the message that came last
-	missing   uint64    // what the last look found in the stream, and nobody delivered
+	owed      owed
+	stalls    int // consumers that did not deliver what is owed
 	lastSkip  time.Time
 	pause     time.Duration // until it skips again
 	begins    uint64        // where the stream began when it was looked at last
@@ -130,7 +138,7 @@ type reader struct {
 // run reads until ctx ends, or something must be said.
 func (r *reader) run(ctx context.Context) error {
 	var failing time.Time // since when nothing has worked
-	wait := backoff.New(leastWait, mostRetryWait)
+	var wait *backoff.Backoff
 	for {
 		at := r.at
 		r.opened = time.Time{}
@@ -138,10 +146,9 @@ func (r *reader) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // whatever it was, nobody reads any more
 		}
-		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > 3*heartbeat
+		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > lasting
 		if worked || failing.IsZero() {
-			failing = time.Now()
-			wait.Reset()
+			failing, wait = time.Now(), backoff.New(leastWait, mostRetryWait)
 		}
 		quiet := time.Since(failing)
 		if final(err) || quiet > longSilence || quiet > absence && errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -264,43 +271,70 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 	if err := r.pull.request(messages, bytes); err != nil {
 		return err
 	}
-	r.heard = time.Now()
-	r.alarm.Reset(min(silence, time.Until(r.lastSkip.Add(r.pause))))
+	r.owed.first = 0 // it has not been asked for until now
+	r.alarm.Reset(r.due())
 	for !r.pull.ended {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-r.pull.arrived:
-			s, err := r.slice(m, window)
-			if err != nil {
-				return err
-			}
-			good, err := r.verify(ctx, s.Messages)
-			first := 0
-			if r.fresh { // the stream may begin in the middle of them
-				first = sort.Search(good, func(i int) bool { return uint64(s.Messages[i].Offset) >= r.at })
-			}
-			s.keep(first, good)
-			r.put(s)
-			if err != nil {
+			if err := r.arrived(ctx, m, window); err != nil {
 				return err
 			}
 		case <-r.alarm.C:
-			if time.Since(r.heard) >= silence && len(r.pull.arrived) == 0 {
-				return denied(r.pull.conn, r.pull.requests, jetstream.ErrNoHeartbeat)
-			}
-			if err := r.skipIfDue(ctx, true); err != nil {
+			if err := r.wake(ctx); err != nil {
 				return err
 			}
-			r.alarm.Reset(min(time.Until(r.heard.Add(silence)), time.Until(r.lastSkip.Add(r.pause))))
+			r.alarm.Reset(r.due())
 		}
 	}
 	return r.pull.err
 }
 
+// arrived puts what has arrived into the feed, beginning with m.
+func (r *reader) arrived(ctx context.Context, m *nats.Msg, window int) error {
+	s, err := r.slice(m, window)
+	if err != nil {
+		return err
+	}
+	good, err := r.verify(ctx, s.Messages)
+	first := 0
+	if r.fresh { // the stream may begin in the middle of them
+		first = sort.Search(good, func(i int) bool { return uint64(s.Messages[i].Offset) >= r.at })
+	}
+	s.keep(first, good)
+	r.put(s)
+	return err
+}
+
+// due is when a reader that waits for messages has something to do.
+func (r *reader) due() time.Duration {
+	at := r.lastSkip.Add(r.pause)
+	for _, t := range []time.Time{r.pull.ends.Add(ending), r.owed.due(r.patience())} {
+		if t.Before(at) {
+			at = t
+		}
+	}
+	return time.Until(at)
+}
+
+// wake does what is due while a request is under way.
+func (r *reader) wake(ctx context.Context) error {
+	if r.pull.hasMore() {
+		return nil // that comes first
+	}
+	if r.pull.silent() {
+		return denied(r.pull.conn, r.pull.requests, errSilent)
+	}
+	if err := r.lookForOwed(ctx); err != nil {
+		return err
+	}
+	return r.skipIfDue(ctx, true)
+}
+
 // skipIfDue skips if that is due.
 func (r *reader) skipIfDue(ctx context.Context, idle bool) error {
-	if time.Since(r.lastSkip) < r.pause {
+	if time.Since(r.lastSkip) < r.pause || r.isAtEnd(ctx) {
 		return nil
 	}
 	return r.skip(ctx, idle)
@@ -311,7 +345,10 @@ func (r *reader) put(s slice) {
 		return
 	}
 	r.at, r.print, r.since = uint64(s.Next), s.Mark, s.Messages[len(s.Messages)-1].Time
-	r.fresh, r.missing, r.lastSkip = false, 0, time.Now()
+	now := time.Now()
+	r.fresh, r.moved, r.lastSkip = false, now, now
+	r.owed, r.stalls = owed{looked: now, asked: r.owed.asked}, 0
+	s.End = s.Next + epoch.Offset(r.l.lag(r.p.Number))
 	r.feed.put(s)
 }
 
@@ -320,7 +357,6 @@ func (r *reader) put(s slice) {
 // consumer's server did.
 func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 	s := sliceOf(min(len(r.pull.arrived)+1, mostSlice))
-	r.heard = time.Now()
 	for m != nil {
 		if meta := r.pull.delivery(m); meta != nil {
 			if meta.Sequence.Consumer != r.delivered+1 {

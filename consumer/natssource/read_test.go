@@ -2,6 +2,7 @@ package natssource
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -215,5 +216,27 @@ func wantMisfit(t testing.TB, err, kind error, position, found uint64) {
 	var misfit *consumer.PositionError
 	if !errors.As(err, &misfit) || !errors.Is(err, kind) || misfit.Position != epoch.Offset(position) || misfit.Found != epoch.Offset(found) {
 		t.Errorf("the error is %v; want %v, at %d, found %d", err, kind, position, found)
+	}
+}
+
+func TestABatchSaysHowMuchOfItsPartitionIsBehindIt(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	for i := range 700 { // more than a slice has
+		r.publish(0, fmt.Sprint(i))
+		if i%7 == 0 {
+			r.publish(1, "other")
+		}
+	}
+	g := r.read(r.fence(0, 0))
+	g.await("all of them", func(ms []consumer.Message, _ error) bool { return len(ms) == 700 })
+	g.stop()
+	<-g.ended
+	if len(g.behind) < 2 || g.behind[0] < 200 {
+		t.Errorf("the first of %d batches says that %d are behind it, want at least 200", len(g.behind), g.behind[0])
+	}
+	if last := g.behind[len(g.behind)-1]; last != 0 {
+		t.Errorf("the last batch says that %d are behind it", last)
 	}
 }

@@ -102,10 +102,11 @@ type reading struct {
 	ended  chan struct{}
 	arrive chan struct{} // holds a token after something came
 
-	mu   sync.Mutex
-	ms   []consumer.Message
-	ends []epoch.Position // of the batches
-	err  error
+	mu     sync.Mutex
+	ms     []consumer.Message
+	ends   []epoch.Position // of the batches
+	behind []int64          // how many messages the log had behind each of them
+	err    error
 }
 
 func (r *logRig) read(from epoch.Fence) *reading { return r.readSlowly(from, nil) }
@@ -117,9 +118,10 @@ func (r *logRig) readSlowly(from epoch.Fence, hold chan struct{}) *reading {
 	in := r.log.incarnation()
 	go func() {
 		defer close(g.ended)
-		for b, err := range r.log.read(ctx, in, from.Partition, from) {
+		for b, err := range r.log.read(ctx, in, from.Partition, &from) {
 			g.mu.Lock()
 			g.ms, g.ends, g.err = append(g.ms, b.Messages...), append(g.ends, epoch.Position{Offset: b.Next, Mark: b.Mark}), err
+			g.behind = append(g.behind, int64(b.End-b.Next))
 			g.mu.Unlock()
 			signal(g.arrive)
 			if hold != nil {

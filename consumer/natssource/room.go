@@ -1,13 +1,18 @@
 package natssource
 
 import (
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // fullError says that the bucket has no room for a write. That alone costs no
@@ -87,10 +92,23 @@ const (
 // needs is what the keys of this group take up: a lease and a position for each
 // partition, and some members.
 func (s *Source) needs() needs {
-	n := needs{
-		message:  len(s.newRecord(newMemberID()).json()) + len(s.keys.prefix) + beside,
-		messages: 2*len(s.slots) + fewMembers,
+	most := len(s.newRecord(newMemberID(), rand.Text()).json())
+	r := s.memberRecord()
+	r.Nonce = rand.Text()
+	if data, err := json.Marshal(r); err == nil {
+		most = max(most, len(data))
 	}
+	for _, l := range s.logs {
+		p, mark := mirror{Next: math.MaxInt64, Epoch: math.MaxInt64, Lag: math.MaxInt64, Owner: s.owner()}, epoch.Mark(math.MaxInt64)
+		p.Print = &mark
+		for n := range l.partitions() {
+			p.Log = l.logID(l.incarnation(), n)
+			if data, err := json.Marshal(p); err == nil {
+				most = max(most, len(data))
+			}
+		}
+	}
+	n := needs{message: most + len(s.keys.prefix) + beside, messages: 2*len(s.slots) + fewMembers}
 	n.bytes = n.messages * n.message
 	return n
 }

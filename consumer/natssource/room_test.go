@@ -29,7 +29,7 @@ func (r *groupRig) fill() {
 	r.t.Helper()
 	for size := 4000; size >= 1; size /= 2 {
 		for i := 0; ; i++ {
-			_, err := r.bucket().write(inTime(r.t), fmt.Sprintf("somebody.else.%d.%d", size, i), make([]byte, size), 0)
+			_, err := r.bucket().write(inTime(r.t), fmt.Sprintf("somebody.else.%d.%d", size, i), make([]byte, size))
 			var full *fullError
 			if errors.As(err, &full) {
 				break
@@ -132,10 +132,7 @@ func TestABucketThatIsTooSmallInAnyCaseIsRefusedWithTheRemedy(t *testing.T) {
 	// What is asked for is enough.
 	s, err := New(r.options())
 	must(t, err)
-	s.slots = map[streamPartition]*slot{}
-	for n := range int32(8) {
-		s.slots[streamPartition{"orders", n}] = nil
-	}
+	must(t, s.openNext(inTime(t)))
 	need := s.needs()
 	r.limit(func(c *jetstream.StreamConfig) {
 		c.MaxBytes, c.MaxMsgs, c.MaxMsgSize = int64(need.bytes), int64(need.messages), int32(need.message)

@@ -65,23 +65,36 @@ func (r memberRecord) serves() map[streamPartition]bool {
 	return all
 }
 
-// kinds sorts the partitions that anybody serves by who does.
+// kinds sorts the partitions that anybody serves by who does. Members that serve the same
+// are looked at once: in a large group they nearly all do.
 func (g *group) kinds(ids []string) []*kind {
-	served := map[streamPartition][]bool{}
+	var alike []memberRecord
+	of := make([]int, len(ids)) // by member: the place of its like
 	for m, id := range ids {
-		for p := range g.members[id].serves() {
+		r := g.members[id]
+		if of[m] = slices.IndexFunc(alike, r.equal); of[m] < 0 {
+			of[m] = len(alike)
+			alike = append(alike, r)
+		}
+	}
+	served := map[streamPartition][]bool{} // by place in alike
+	for i, r := range alike {
+		for p := range r.serves() {
 			if served[p] == nil {
-				served[p] = make([]bool, len(ids))
+				served[p] = make([]bool, len(alike))
 			}
-			served[p][m] = true
+			served[p][i] = true
 		}
 	}
 	var kinds []*kind
 	for _, p := range slices.SortedFunc(maps.Keys(served), streamPartition.compare) {
-		i := slices.IndexFunc(kinds, func(k *kind) bool { return slices.Equal(k.serves, served[p]) })
+		i := slices.IndexFunc(kinds, func(k *kind) bool { return slices.Equal(served[k.places[0]], served[p]) })
 		if i < 0 {
 			i = len(kinds)
-			kinds = append(kinds, &kind{serves: served[p]})
+			kinds = append(kinds, &kind{})
+			for m := range ids {
+				kinds[i].serves = append(kinds[i].serves, served[p][of[m]])
+			}
 		}
 		kinds[i].places = append(kinds[i].places, p)
 	}
@@ -121,10 +134,13 @@ func (g *group) take(ids []string, kinds []*kind, me int) []streamPartition {
 			if _, held := g.held[p]; held {
 				continue
 			}
-			to := -1
+			to, best, name := -1, uint64(0), p.String()
 			for m, id := range ids {
-				if left[m] > 0 && (to < 0 || rank(p, id, ids[to]) < 0) {
-					to = m
+				if left[m] <= 0 {
+					continue
+				}
+				if s := score(name, id); to < 0 || s > best {
+					to, best = m, s
 				}
 			}
 			left[to]-- // there is one: what is free adds to what they lack
@@ -157,8 +173,12 @@ func (g *group) give(ids []string, kinds []*kind, me int) *streamPartition {
 			if g.held[p] != ids[me] || g.busy[p] {
 				continue
 			}
+			name := p.String()
 			for m, id := range ids {
-				if s := score(p, id); k.lacks[m] > 0 && (given == nil || s > best) {
+				if k.lacks[m] <= 0 {
+					continue
+				}
+				if s := score(name, id); given == nil || s > best {
 					given, best = &p, s
 				}
 			}
@@ -171,16 +191,12 @@ func (p streamPartition) compare(q streamPartition) int {
 	return cmp.Or(cmp.Compare(p.stream, q.stream), cmp.Compare(p.number, q.number))
 }
 
-// rank orders two members by who of them is to have p, the first one first:
-// rendezvous hashing, so that members that take partitions at the same time
-// seldom try for the same one.
-func rank(p streamPartition, a, b string) int {
-	return cmp.Or(cmp.Compare(score(p, b), score(p, a)), cmp.Compare(a, b))
-}
-
-func score(p streamPartition, id string) uint64 {
+// score says who of several members is to have a partition: the one with the highest, and of
+// those the first. It is rendezvous hashing, so that members that take partitions at the
+// same time seldom try for the same one.
+func score(partition, id string) uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(p.String()))
+	_, _ = h.Write([]byte(partition))
 	_, _ = h.Write([]byte{0})
 	_, _ = h.Write([]byte(id))
 	x := h.Sum64() // whose high bits say little of the last bytes: mix them, as splitmix64 does

@@ -54,11 +54,10 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 	}
 	end, last := before.State.LastSeq, fingerprint(before.State.LastTime)
 	if ours > 0 && ours <= end {
-		if idle && ours == r.missing {
-			return errStalled
-		}
-		if r.missing = 0; idle {
-			r.missing = ours
+		if idle {
+			if err := r.suspect(ours); err != nil {
+				return err
+			}
 		}
 		if end = ours - 1; end < r.at {
 			return nil
@@ -67,7 +66,8 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 			return err
 		}
 	} else {
-		r.missing = 0
+		r.owed.first = 0
+		r.l.lags[r.p.Number].Store(0)
 	}
 	if lost, err := r.l.lost(ctx, after, span{r.at, end}); err != nil {
 		return err
@@ -98,23 +98,51 @@ func (r *reader) scheduleSkip(begins uint64, now time.Time) {
 }
 
 // pass moves the position over sequences that hold nothing of ours.
-func (r *reader) pass(end uint64, last epoch.Mark) {
-	r.at, r.print, r.fresh = end+1, last, false
-	r.feed.put(slice{consumer.Batch{Next: epoch.Offset(r.at), Mark: last}, overhead})
+func (r *reader) pass(over uint64, last epoch.Mark) {
+	r.at, r.print, r.fresh, r.moved = over+1, last, false, time.Now()
+	end := epoch.Offset(r.at + uint64(r.l.lag(r.p.Number)))
+	r.feed.put(slice{consumer.Batch{Next: epoch.Offset(r.at), Mark: last, End: end}, overhead})
+}
+
+// isAtEnd reports whether the stream was seen, since we got where we are, to end there: then there
+// is nothing to skip, and nothing to ask its leader for.
+func (r *reader) isAtEnd(ctx context.Context) bool {
+	now, err := r.l.seen(ctx, min(lookEvery/2, r.pause))
+	if err != nil || !now.asked.After(r.moved) || r.isOurs(now.info) != nil {
+		return false
+	}
+	s := now.info.State
+	if s.LastSeq+1 != r.at || s.FirstSeq > r.at || r.print >= 0 && fingerprint(s.LastTime) != r.print {
+		return false
+	}
+	if stored := upTo(now.info); stored.After(r.since) {
+		r.since = stored
+	}
+	r.lastSkip = time.Now()
+	r.scheduleSkip(s.FirstSeq, now.asked)
+	return true
 }
 
 // lookAgain asks what the stream is now, and makes sure that it is still ours.
 func (r *reader) lookAgain(ctx context.Context) (*jetstream.StreamInfo, error) {
 	info, err := r.l.look(ctx)
 	if err == nil {
-		err = r.sameIncarnation(info)
-	}
-	if t := r.l.stream.Transform; t != nil && err == nil {
-		if differs := t.differs(info); differs != nil {
-			err = differs // messages of one key are in two partitions now, or in none of ours
-		}
+		err = r.isOurs(info)
 	}
 	return info, err
+}
+
+// isOurs checks that the stream is the one that the fence is about, with its partitions.
+func (r *reader) isOurs(info *jetstream.StreamInfo) error {
+	if err := r.sameIncarnation(info); err != nil {
+		return err
+	}
+	if t := r.l.stream.Transform; t != nil {
+		if differs := t.differs(info); differs != nil {
+			return differs // messages of one key are in two partitions now, or in none of ours
+		}
+	}
+	return nil
 }
 
 // firstOfOurs asks the leader for the first message of the partition from a

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +28,7 @@ type Source struct {
 	started atomic.Bool
 
 	log     *slog.Logger
-	member  string // a random id, new in each process
+	member  string // a random id, new in each process, with which those of its registrations begin
 	keys    keys
 	bucket  *bucket
 	view    *view
@@ -41,18 +40,22 @@ type Source struct {
 	in   func(err error) // what Run calls joined
 	base context.Context // outlives the context of Run, until all has been given back
 
+	joining    *registration // one that may have been written; of whoever registers
 	membership sync.Mutex
-	renewed    time.Time // when our record was last written
+	renewed    time.Time // when our registration was last renewed
 
+	asking  sync.Mutex // whether a registration is gone
 	logs    []*streamLog
 	workers sync.WaitGroup // one for each busy slot
 
-	mu      sync.Mutex
-	slots   map[streamPartition]*slot
-	handing *handoff
-	refused bool              // nobody took what we handed over
-	seen    map[string]member // the members at the last balance
-	closing bool
+	mu           sync.Mutex
+	registration *registration // the latest
+	registered   int           // how many there have been
+	slots        map[streamPartition]*slot
+	handing      *handoff
+	refused      bool              // nobody took what we handed over
+	seen         map[string]member // the members at the last balance
+	closing      bool
 }
 
 var _ consumer.Source = (*Source)(nil)
@@ -109,6 +112,8 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	for _, log := range s.logs {
 		workers.Go(func() { log.watch(working) })
 	}
+	workers.Go(func() { s.watchClock(working) })
+	workers.Go(func() { s.publishPositions(working) })
 	s.isMember(time.Now())
 	gone := make(chan struct{})
 	go func() {
@@ -125,8 +130,9 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
-	leave()
+	notify(s.changed) // the others share out without us, and our leases last until they are given back
 	s.drainAll()
+	leave()
 	<-gone
 	return err
 }
@@ -160,8 +166,9 @@ func (s *Source) lead(ctx context.Context, closed <-chan nats.Status) error {
 
 // isFirst reports whether the group has no live lease at all.
 func (s *Source) isFirst() bool {
-	for _, h := range s.view.snapshot().leases {
-		if h.live {
+	now := s.view.snapshot()
+	for _, h := range now.leases {
+		if now.isHeld(h) {
 			return false
 		}
 	}
@@ -319,17 +326,13 @@ func (s *Source) drainAll() {
 // owner names this process in leases and fences.
 func (s *Source) owner() string { return s.Name + "/" + s.member }
 
-func (s *Source) newRecord(nonce string) record {
-	return record{Owner: s.Name, Member: s.member, Nonce: nonce}
+func (s *Source) newRecord(registration, nonce string) record {
+	return record{Owner: s.Name, Member: registration, Nonce: nonce}
 }
 
-// json is as long for each renewal of a lease: a single server whose bucket is full
-// takes a value in the place of one that is no smaller.
 func (r record) json() []byte {
-	data, _ := json.Marshal(r) // strings and numbers
-	r.Epoch, r.Next, r.Lag = math.MaxInt64, math.MaxInt64, math.MaxInt64
-	most, _ := json.Marshal(r)
-	return pad(data, len(most))
+	data, _ := json.Marshal(r) // strings
+	return data
 }
 
 // pad adds spaces to a value in JSON.
@@ -346,6 +349,9 @@ func (s *Source) memberRecord() memberRecord {
 
 func (s *Source) recordLocked() memberRecord {
 	r := memberRecord{Name: s.Name, Streams: map[string]int32{}}
+	if s.closing {
+		return r
+	}
 	for _, l := range s.logs {
 		r.Streams[l.stream.Name] = l.partitions()
 	}

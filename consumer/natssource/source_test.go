@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
@@ -61,14 +60,14 @@ func TestTheLeaseTellsPeopleWhoHoldsItAndWhereItStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	now, e := r.lease(0)
-	if now.Owner != "worker-1" || now.Epoch != 9 || now.Next != 2 || int64(e.rev) != lease.Generation {
+	if now.Owner != "worker-1" || now.Member != g.member.source.current().id || int64(e.rev) != lease.Generation {
 		t.Errorf("the key holds %+v at %d, the lease is %+v", now, e.rev, lease)
 	}
 	if lease.Owner != "worker-1/"+now.Member || lease.Origin != g.Origin() {
 		t.Errorf("the lease is %+v", lease)
 	}
 	at, ok, err := g.member.source.mirrored(inTime(t), streamPartition{"orders", 0})
-	if err != nil || !ok || at.Next != 2 {
+	if err != nil || !ok || at.Next != 2 || at.Epoch != 9 {
 		t.Errorf("the position is %+v, %v, %v", at, ok, err)
 	}
 }
@@ -207,7 +206,7 @@ func TestADrainThatOverrunsIsCancelled(t *testing.T) {
 	if taken.Origin().Partition.Number == 1 {
 		overrun = second
 	}
-	if err := overrun.lost(t); !errors.Is(err, tenures.ErrDrainOverrun) {
+	if err := overrun.lost(t); !errors.Is(err, consumer.ErrDrainOverrun) {
 		t.Errorf("lost because of %v", err)
 	}
 	taken.confirm(t, 1)
@@ -268,7 +267,7 @@ func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
 	land := func() {
 		_, x := r.lease(at)
 		late := record{Owner: "a", Member: a.source.member, Nonce: "late"}
-		if _, err := r.bucket().swap(inTime(t), newKeys("billing").lease(streamPartition{"orders", at}), late.json(), x.rev); err != nil {
+		if _, err := r.bucket().swap(inTime(t), newKeys("billing").lease(streamPartition{"orders", at}), late.json(), x.rev, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -301,7 +300,7 @@ func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T)
 	idle := memberRecord{Name: "idle", Streams: map[string]int32{"orders": 4}}
 	data, err := json.Marshal(idle)
 	must(t, err)
-	must(t, second(r.bucket().write(inTime(t), newKeys("billing").member("idle"), data, 0)))
+	must(t, second(r.bucket().write(inTime(t), newKeys("billing").member("idle"), data)))
 	eventually(t, "a gives a partition back", func() bool { return given.n.Load() > 0 })
 	for stalls := 0; ; stalls++ {
 		if stalls == 6 {

@@ -214,7 +214,7 @@ func (h *harness) DeleteGroup(t testing.TB, group string) {
 	kv, err := h.js.KeyValue(inTime(t), h.bucket.name)
 	must(t, err)
 	eventually(t, "the group has no live member", func() bool {
-		list, err := kv.ListKeysFiltered(inTime(t), newKeys(group).prefix+"lease.>", newKeys(group).prefix+"member.>")
+		list, err := kv.ListKeysFiltered(inTime(t), newKeys(group).prefix+"member.>")
 		must(t, err)
 		live := 0
 		for range list.Keys() {
@@ -243,5 +243,5 @@ func (h *harness) SetPosition(t testing.TB, group, topic string, n int32, at epo
 	must(t, h.bucket.ensure(inTime(t), h.replicas))
 	data, err := json.Marshal(mirror{Next: at})
 	must(t, err)
-	must(t, second(h.bucket.write(inTime(t), newKeys(group).position(streamPartition{topic, n}), data, 0)))
+	must(t, second(h.bucket.write(inTime(t), newKeys(group).position(streamPartition{topic, n}), data)))
 }

@@ -2,8 +2,10 @@ package natssource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -20,15 +22,19 @@ type tenure struct {
 	log         *streamLog
 	incarnation incarnation // of the stream
 	origin      epoch.Origin
-	lease       *lease
+	lease       *heldKey
+	under       *registration
 	writing     chan struct{} // holds a token while the position is being published
+	lag         int64         // that was published last
+	verifying   atomic.Bool
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
 
-func (s *Source) newTenure(p streamPartition, log *streamLog, l *lease) *tenure {
+// newTenure begins one, which ends with the registration that its lease names.
+func (s *Source) newTenure(p streamPartition, log *streamLog, l *heldKey, under *registration) *tenure {
 	t := &tenure{
-		streamPartition: p, State: tenures.NewState(s.base, nil), s: s, log: log, incarnation: log.incarnation(), lease: l,
+		streamPartition: p, State: tenures.NewState(under.held, nil), s: s, log: log, incarnation: log.incarnation(), lease: l, under: under,
 		writing: make(chan struct{}, 1),
 	}
 	t.origin = t.originOf(p.number)
@@ -57,16 +63,23 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 // Read implements [consumer.Tenure].
 func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	return t.State.Read(ctx, func(ctx context.Context, yield func(consumer.Batch) bool) error {
-		if err := from.Check(t.origin); err != nil {
-			return fmt.Errorf("natssource: read: %w", err)
+		if err := t.fits(&from); err != nil {
+			return err
 		}
-		for batch, err := range t.log.read(ctx, t.incarnation, t.origin.Partition, from) {
+		for batch, err := range t.log.read(ctx, t.incarnation, t.origin.Partition, &from) {
 			if err != nil || !yield(batch) {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+func (t *tenure) fits(from *epoch.Fence) error {
+	if err := from.Check(t.origin); err != nil {
+		return fmt.Errorf("natssource: read: %w", err)
+	}
+	return nil
 }
 
 // drain revokes the partition. A drain that takes longer than the term costs the
@@ -77,22 +90,35 @@ func (t *tenure) drain() {
 	})
 }
 
-// err returns why the tenure no longer holds, or nil. It does not wait for a
-// timer to notice that the lease ran out: a process that was stopped finds the
-// timer due, and may get here first.
+// err returns why the tenure no longer holds, or nil.
 func (t *tenure) err() error {
-	if t.Lost() == nil && t.lease.left() <= 0 {
-		t.Lose(errRanOut)
-	}
+	_ = t.under.err() // which ends the tenure with it
 	return t.State.Err()
 }
 
-// record is what the lease's key is to hold now.
-func (t *tenure) record() []byte {
-	r := t.s.newRecord(t.lease.nonce)
-	if at, known := t.Newest(); known {
-		r.Epoch, r.Next = at.Epoch, at.Next
+// value is what the lease's key holds.
+func (t *tenure) value() []byte { return t.s.newRecord(t.under.id, t.lease.nonce).json() }
+
+// renew writes the lease anew, and ends the tenure if the lease is gone.
+func (t *tenure) renew(ctx context.Context) (revision, error) {
+	rev, err := t.lease.renew(ctx, t.value)
+	if errors.Is(err, consumer.ErrLost) {
+		t.Lose(err)
+		t.s.view.refresh() // the bucket itself may be another one
 	}
-	r.Lag = t.log.lag(t.number)
-	return r.json()
+	return rev, err
+}
+
+// verify finds out whether the lease is ours, where the view has something else in its place.
+func (t *tenure) verify(ctx context.Context) {
+	defer t.verifying.Store(false)
+	ctx, cancel := context.WithTimeout(ctx, t.s.LeaseTTL/3)
+	defer cancel()
+	rev, err := t.renew(ctx)
+	switch {
+	case err == nil:
+		t.s.view.learn(t.streamPartition, entry{rev: rev, live: true, value: t.value()})
+	case !errors.Is(err, consumer.ErrLost):
+		t.s.trouble("it is not known whether the lease is ours, asking again", err, "stream", t.stream, "partition", t.number)
+	}
 }

@@ -34,29 +34,36 @@ type view struct {
 type picture struct {
 	leases  map[streamPartition]holder
 	members map[string]member
-	missed  map[string]revision // by member: its record when one of its leases ran out
+	gone    map[string]revision // registrations that have left a marker, which is at that
 }
 
 // holder is what is under a lease's key.
 type holder struct {
-	rev     revision
-	live    bool
-	expired bool   // its TTL ran out, and the server left a marker
-	member  string // of a live lease; empty if the value is not one of ours
+	rev    revision
+	live   bool   // there is a value
+	member string // the registration that it names; empty if it is not one of ours
+	nonce  string // of the tenure
 }
 
-// member is the record of a member of the group.
+// member is the registration of a member of the group.
 type member struct {
 	rev revision
 	memberRecord
 }
 
 func newPicture() *picture {
-	return &picture{leases: map[streamPartition]holder{}, members: map[string]member{}, missed: map[string]revision{}}
+	return &picture{leases: map[streamPartition]holder{}, members: map[string]member{}, gone: map[string]revision{}}
 }
 
 func (p *picture) clone() *picture {
-	return &picture{leases: maps.Clone(p.leases), members: maps.Clone(p.members), missed: maps.Clone(p.missed)}
+	return &picture{leases: maps.Clone(p.leases), members: maps.Clone(p.members), gone: maps.Clone(p.gone)}
+}
+
+// isHeld reports whether somebody has a lease, as far as is known: it is free when it
+// was released, or when the registration that it names is not there.
+func (p *picture) isHeld(h holder) bool {
+	_, registered := p.members[h.member]
+	return h.live && (h.member == "" || registered)
 }
 
 func newView(b *bucket, k keys, log *slog.Logger, wake chan<- struct{}) *view {
@@ -95,6 +102,16 @@ func (v *view) learn(p streamPartition, e entry) (news bool) {
 	return e.rev > was
 }
 
+// learnMember takes over what the leader has said about a registration.
+func (v *view) learnMember(id string, e entry) {
+	v.mu.Lock()
+	changed := v.now.setMember(id, e)
+	v.mu.Unlock()
+	if changed {
+		notify(v.wake)
+	}
+}
+
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -102,9 +119,12 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// run follows the bucket until ctx ends. It reads everything anew at least once
-// a TTL: a watcher does not say that the bucket was deleted and created again,
-// or restored from a backup.
+// fullReads is how many TTLs pass between two full reads.
+const fullReads = 4
+
+// run follows the bucket until ctx ends. A watcher does not say that the bucket was deleted and created
+// again, or restored from a backup: it goes on with whatever is there. So once a TTL the bucket is looked at,
+// and everything is read anew if it is another one; now and then in any case.
 func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 	for ctx.Err() == nil {
 		err := v.follow(ctx)
@@ -123,12 +143,18 @@ func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 // follow reads everything, and then what changes, until the next full read is
 // due.
 func (v *view) follow(ctx context.Context) error {
+	before, err := v.bucket.life(ctx)
+	if err != nil {
+		return err
+	}
 	w, err := v.read(ctx)
 	if err != nil {
 		return err
 	}
 	defer w.stop()
-	due := time.NewTimer(jitter(v.bucket.ttl))
+	look := time.NewTicker(jitter(v.bucket.ttl))
+	defer look.Stop()
+	due := time.NewTimer(jitter(fullReads * v.bucket.ttl))
 	defer due.Stop()
 	for {
 		select {
@@ -139,6 +165,10 @@ func (v *view) follow(ctx context.Context) error {
 			if e != nil {
 				v.apply(e)
 			}
+		case <-look.C:
+			if now, err := v.bucket.life(ctx); err == nil && now != before || errors.Is(err, jetstream.ErrBucketNotFound) {
+				return err
+			} // else the next one may be answered
 		case <-due.C:
 			return nil
 		case <-v.again:
@@ -229,17 +259,6 @@ func (w *watcher) stop() {
 // another one, and if the replica that answered lags behind, the leader will say so.
 func (v *view) replace(fresh *picture) {
 	v.mu.Lock()
-	old := v.now
-	for id, rev := range old.missed {
-		if m, ok := fresh.members[id]; ok && m.rev == rev {
-			fresh.missed[id] = rev
-		}
-	}
-	for at, now := range fresh.leases {
-		if was := old.leases[at]; fresh.members[was.member].rev == old.members[was.member].rev {
-			fresh.miss(was, now)
-		}
-	}
 	v.now = fresh
 	v.mu.Unlock()
 	notify(v.wake)
@@ -257,44 +276,34 @@ func (v *view) apply(e jetstream.KeyValueEntry) {
 // apply takes over what a watcher said. It reports whether that can matter to
 // anybody.
 func (p *picture) apply(k keys, e jetstream.KeyValueEntry) bool {
-	live := e.Operation() == jetstream.KeyValuePut
+	said := entry{rev: e.Revision(), live: e.Operation() == jetstream.KeyValuePut, value: e.Value()}
 	if id, ok := k.parseMember(e.Key()); ok {
-		return p.setMember(id, e.Revision(), live, e.Value())
+		return p.setMember(id, said)
 	}
 	if at, ok := k.parseLease(e.Key()); ok {
-		// We release by DEL, so PURGE is the server's marker of a TTL that ran
-		// out, or the work of somebody else.
-		expired := e.Operation() == jetstream.KeyValuePurge
-		return p.setLease(at, entry{rev: e.Revision(), live: live, expired: expired, value: e.Value()})
+		return p.setLease(at, said)
 	}
 	return false
 }
 
-func (p *picture) setMember(id string, rev revision, live bool, value []byte) bool {
+// setMember notes what is under a member's key.
+func (p *picture) setMember(id string, e entry) bool {
 	was, known := p.members[id]
-	if known && rev <= was.rev {
+	if known && e.rev <= was.rev || e.rev <= p.gone[id] {
 		return false
 	}
-	if !live {
+	if !e.live {
+		news := p.gone[id] == 0
 		delete(p.members, id)
-		delete(p.missed, id)
-		return known
+		p.gone[id] = e.rev
+		return news
 	}
-	now := member{rev: rev}
-	if json.Unmarshal(value, &now.memberRecord) != nil {
+	now := member{rev: e.rev}
+	if json.Unmarshal(e.value, &now.memberRecord) != nil {
 		return false
 	}
-	_, missed := p.missed[id]
-	delete(p.missed, id)
 	p.members[id] = now
-	return !known || missed || !now.equal(was.memberRecord)
-}
-
-// miss notes that a member let a lease run out.
-func (p *picture) miss(was, now holder) {
-	if m, ok := p.members[was.member]; ok && was.live && now.expired {
-		p.missed[was.member] = m.rev
-	}
+	return !known || !now.equal(was.memberRecord)
 }
 
 // setLease notes what is under a lease's key.
@@ -303,13 +312,12 @@ func (p *picture) setLease(at streamPartition, e entry) bool {
 	if known && e.rev <= was.rev {
 		return false
 	}
-	now := holder{rev: e.rev, live: e.live, expired: e.expired}
+	now := holder{rev: e.rev, live: e.live}
 	if e.live {
 		var r record
 		_ = json.Unmarshal(e.value, &r) // whatever it is, it is not free
-		now.member = r.Member
+		now.member, now.nonce = r.Member, r.Nonce
 	}
-	p.miss(was, now)
 	p.leases[at] = now
-	return !known || was.live != now.live || was.member != now.member
+	return !known || was.live != now.live || was.member != now.member || was.nonce != now.nonce
 }

@@ -1,7 +1,9 @@
 package natssource
 
 import (
+	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,63 +37,55 @@ func TestWhatTheLeaderSaidBeforeDoesNotHideWhatAWatcherSaidSince(t *testing.T) {
 	}
 }
 
-func TestAMemberWhoseLeaseRanOutIsGoneUntilItRegistersAgain(t *testing.T) {
+const orderly = `{"name":"b","streams":{"orders":1}}`
+
+func registered(rev revision, value string) entry {
+	return entry{rev: rev, live: true, value: []byte(value)}
+}
+
+func TestALeaseLastsAsLongAsTheRegistrationThatItNames(t *testing.T) {
 	t.Parallel()
-	data := []byte(`{"name":"b","streams":{"orders":1}}`)
-	missed := func(v *view) bool { _, ok := v.snapshot().missed["b"]; return ok }
-	held := func() *view {
-		v := testView()
-		v.now.setMember("b", 5, true, data)
-		v.now.setLease(viewed, liveEntry(6, "b"))
-		return v
+	p := newPicture()
+	held := func() bool { return p.isHeld(p.leases[viewed]) }
+	p.setLease(viewed, liveEntry(6, "b"))
+	if held() {
+		t.Error("the registration that it names was never seen, and it is taken for held")
 	}
-	v := held()
-	v.now.setLease(viewed, entry{rev: 8}) // released
-	if missed(v) {
-		t.Error("a member that released a lease is taken for gone")
+	p.setMember("b", registered(5, orderly))
+	if !held() {
+		t.Error("the member is registered, and the lease is taken for free")
 	}
-	v = held()
-	if !v.now.setLease(viewed, entry{rev: 8, expired: true}) || !missed(v) {
-		t.Error("the lease ran out, and its member is not taken for gone")
+	if !p.setMember("b", entry{rev: 9}) || held() {
+		t.Error("the registration has left a marker, and the lease is taken for held, or nobody is told")
 	}
-	fresh := func() *picture {
-		p := newPicture()
-		p.setMember("b", 5, true, data)
-		p.setLease(viewed, entry{rev: 8, expired: true})
-		return p
+	p.setMember("b", registered(8, orderly)) // comes late
+	if held() {
+		t.Error("a registration that is gone is back")
 	}
-	v.replace(fresh())
-	if !missed(v) {
-		t.Error("a full read forgets who is gone")
-	}
-	if !v.now.setMember("b", 9, true, data) || missed(v) {
-		t.Error("a member that registers again is still taken for gone, or nobody is told")
-	}
-	v = held() // which hears of it by a full read only
-	v.replace(fresh())
-	if !missed(v) {
-		t.Error("a full read shows that the lease ran out, and its member is not taken for gone")
+	p.setLease(viewed, entry{rev: 10})
+	p.setMember("c", registered(11, orderly))
+	if held() {
+		t.Error("a lease that was released is taken for held")
 	}
 }
 
 func TestOnlyChangesThatMatterWakeTheGroup(t *testing.T) {
 	t.Parallel()
 	p := newPicture()
-	data := []byte(`{"name":"b","streams":{"orders":1}}`)
 	for _, step := range []struct {
 		what string
 		got  bool
 		want bool
 	}{
-		{"a member joins", p.setMember("b", 1, true, data), true},
-		{"it renews", p.setMember("b", 2, true, data), false},
-		{"it declines", p.setMember("b", 3, true, []byte(`{"name":"b","streams":{"orders":1},"declined":["orders/0"]}`)), true},
-		{"an old record comes late", p.setMember("b", 2, true, data), false},
+		{"a member joins", p.setMember("b", registered(1, orderly)), true},
+		{"it renews", p.setMember("b", registered(2, orderly)), false},
+		{"it declines", p.setMember("b", registered(3, `{"name":"b","streams":{"orders":1},"declined":["orders/0"]}`)), true},
+		{"an old record comes late", p.setMember("b", registered(2, orderly)), false},
 		{"a lease is taken", p.setLease(viewed, liveEntry(4, "b")), true},
 		{"it is renewed", p.setLease(viewed, liveEntry(5, "b")), false},
 		{"it is released", p.setLease(viewed, entry{rev: 6}), true},
-		{"the member leaves", p.setMember("b", 7, false, nil), true},
-		{"it leaves again", p.setMember("b", 8, false, nil), false},
+		{"the member leaves", p.setMember("b", entry{rev: 7}), true},
+		{"it leaves again", p.setMember("b", entry{rev: 8}), false},
 	} {
 		if step.got != step.want {
 			t.Errorf("%s: matters %v, want %v", step.what, step.got, step.want)
@@ -103,7 +97,7 @@ func TestAValueThatIsNotOursIsALiveLeaseOfNobodyWeKnow(t *testing.T) {
 	t.Parallel()
 	p := newPicture()
 	p.setLease(viewed, entry{rev: 1, live: true, value: []byte("not JSON")})
-	if h := p.leases[viewed]; !h.live || h.member != "" {
+	if h := p.leases[viewed]; !p.isHeld(h) || h.member != "" {
 		t.Errorf("%+v", h)
 	}
 }
@@ -118,8 +112,8 @@ func TestAFullReadShowsWhatAWatcherMissed(t *testing.T) {
 	w.stop()
 	l, value := acquire(t, b, 0)
 	renew(t, l, value)
-	must(t, second(b.write(inTime(t), v.keys.member("m"), []byte(`{"name":"m","streams":{"orders":1}}`), b.ttl)))
-	must(t, second(b.write(inTime(t), newKeys("other").lease(viewed), value(), b.ttl)))
+	must(t, second(b.write(inTime(t), v.keys.member("m"), []byte(`{"name":"m","streams":{"orders":1}}`))))
+	must(t, second(b.write(inTime(t), newKeys("other").lease(viewed), value())))
 	w, err = v.read(inTime(t))
 	must(t, err)
 	defer w.stop()
@@ -129,5 +123,30 @@ func TestAFullReadShowsWhatAWatcherMissed(t *testing.T) {
 	}
 	if len(now.members) != 1 || now.members["m"].Streams["orders"] != 1 {
 		t.Errorf("members %+v", now.members)
+	}
+}
+
+// The watcher goes on behind what it saw last, and tells of nothing that was put back.
+func TestAViewOfABucketThatWasRestoredIsReadAnew(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	b := testBucket(t, js, 4*time.Second)
+	key := newKeys("g").lease(viewed)
+	must(t, second(b.write(inTime(t), key, record{Member: "before"}.json())))
+	saved, err := natstest.TakeBackup(inTime(t), js.Conn(), b.stream)
+	must(t, err)
+	must(t, second(b.write(inTime(t), key, record{Member: "since"}.json())))
+	v := newView(b, newKeys("g"), b.log, make(chan struct{}, 1))
+	ctx, stop := context.WithCancel(inTime(t))
+	var running sync.WaitGroup
+	running.Go(func() { v.run(ctx, func(context.Context) error { return nil }) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	eventually(t, "the view shows the lease", func() bool { return v.snapshot().leases[viewed].member == "since" })
+	must(t, js.DeleteKeyValue(inTime(t), "leases"))
+	must(t, saved.Restore(inTime(t), js.Conn()))
+	began := time.Now()
+	eventually(t, "the view shows what was put back", func() bool { return v.snapshot().leases[viewed].member == "before" })
+	if took := time.Since(began); took > 2*b.ttl {
+		t.Errorf("it took %v, with a TTL of %v", took, b.ttl)
 	}
 }

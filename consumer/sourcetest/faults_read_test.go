@@ -52,6 +52,20 @@ var readFaults = []fault{{
 		}
 	}),
 }, {
+	name:  "says that the log ends where the batch does, with messages to come",
+	claim: "a batch says where the log ends",
+	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
+		for b, err := range t.Read(ctx, from) {
+			b.End = b.Next
+			if len(b.Messages) > 1 {
+				b.End--
+			}
+			if !yield(b, err) {
+				return
+			}
+		}
+	}),
+}, {
 	name:  "waits for more before it yields what there is",
 	claim: "Read goes on with what is produced",
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {

@@ -279,6 +279,27 @@ var reading = []history{{
 		g.want(from, all...)
 	},
 }, {
+	claim: "a batch says where the log ends, if the source says so at all",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		w.produce(topic, 0, numbered(0, 0, 300)...)
+		g := w.start("a", topic).granted(topic, 0)
+		ctx, done := g.bound()
+		defer done()
+		from, left := g.earliest(), 300
+		for b, err := range g.Read(ctx, from) {
+			g.check(err, "Read of %s", g.name())
+			left -= len(b.Messages)
+			if b.End != 0 && b.End != b.Next+epoch.Offset(left) {
+				w.fail("Read of %s yielded a batch that ends at %d, with %d messages to come, and says that the log ends at %d", g.name(), b.Next, left, b.End)
+			}
+			if left <= 0 {
+				return
+			}
+		}
+		g.fail("Read of %s ended before %d messages", g.name(), left)
+	},
+}, {
 	claim: "Read may be left in the middle and begin anew anywhere",
 	rules: "R5",
 	story: func(w *world) {

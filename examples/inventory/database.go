@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -34,6 +35,14 @@ func newDatabase(ctx context.Context, path, schema string, items int) (*database
 		return nil, err
 	}
 	return &database{d}, nil
+}
+
+// operator is what people see and do with the fences of the column.
+func (d *database) operator(ctx context.Context) (operate.Operator, error) {
+	if d.Pool != nil {
+		return pgsink.OpenOperator(ctx, d.Pool, pgsink.Options{Schema: d.Schema})
+	}
+	return sqlsink.OpenOperator(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{})
 }
 
 // stockUp puts the initial stock in.

@@ -60,7 +60,14 @@ func play(ctx context.Context, s settings, b *show.Board) ([]*show.Column, error
 	var cs []*show.Column
 	id := s.ID()
 	for _, name := range s.Names() {
-		cs = append(cs, newSide(s, k, name, id).column())
+		side := newSide(s, k, name, id)
+		if name == show.Fence {
+			if side.window, err = s.OpenWindow(b, side.crew); err != nil {
+				return nil, err
+			}
+			defer side.window.Close()
+		}
+		cs = append(cs, side.column())
 	}
 	return cs, s.Stage(ctx, b, cs)
 }

@@ -7,7 +7,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/ops/statusz"
 )
 
 // side is what is played in one column.
@@ -20,8 +24,9 @@ type side struct {
 	items  int
 	crew   *show.Crew
 	pace   *show.Pace
-	db     *database // nil until created
-	made   bool      // the topic
+	window *show.Window // nil unless it is shown in a browser
+	db     *database    // nil until created
+	made   bool         // the topic
 
 	sent    []show.Place // where each message was put, once all are
 	verdict verdict
@@ -66,7 +71,24 @@ func (sd *side) Prepare(ctx context.Context) (err error) {
 		return err
 	}
 	sd.made = true
-	return nil
+	op, err := sd.db.operator(ctx)
+	if err != nil {
+		return err
+	}
+	return sd.window.Show(statusz.Options{Title: "inventory", Operator: op, Ends: sd.ends})
+}
+
+// ends is where the topic's partitions end.
+func (sd *side) ends(ctx context.Context) (map[epoch.Partition]epoch.Offset, error) {
+	listed, err := sd.kafka.admin.ListEndOffsets(ctx, sd.topic)
+	if err != nil {
+		return nil, fmt.Errorf("inventory: list where %s ends: %w", sd.topic, err)
+	}
+	ends := map[epoch.Partition]epoch.Offset{}
+	listed.Each(func(l kadm.ListedOffset) {
+		ends[epoch.Partition{Group: sd.topic, Topic: l.Topic, Number: l.Partition}] = epoch.Offset(l.Offset)
+	})
+	return ends, listed.Error()
 }
 
 func (sd *side) Send(ctx context.Context) (err error) {

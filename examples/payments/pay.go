@@ -89,6 +89,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 	}
 	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{
 		OnAnswer: charged, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
+		Observe: stage.Stats.ObserveOutbox, ObserveBacklog: stage.Stats.ObserveBacklog,
 	})
 	if err != nil {
 		return err

@@ -77,6 +77,7 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 	}
 	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{
 		OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
+		Observe: stage.Stats.ObserveOutbox, ObserveBacklog: stage.Stats.ObserveBacklog,
 	})
 	if err != nil {
 		return err

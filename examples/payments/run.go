@@ -58,7 +58,14 @@ func play(ctx context.Context, s settings, b *show.Board) ([]*show.Column, error
 	var cs []*show.Column
 	id := s.ID()
 	for _, name := range s.Names() {
-		cs = append(cs, newSide(s, br, name, id, dir).column())
+		side := newSide(s, br, name, id, dir)
+		if name == show.Fence {
+			if side.window, err = s.OpenWindow(b, side.crew); err != nil {
+				return nil, err
+			}
+			defer side.window.Close()
+		}
+		cs = append(cs, side.column())
 	}
 	return cs, s.Stage(ctx, b, cs)
 }

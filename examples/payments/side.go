@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/ops/statusz"
 )
 
 // side is what is played in one column.
@@ -21,6 +22,7 @@ type side struct {
 	charges string // the gateway's database
 	crew    *show.Crew
 	pace    *show.Pace
+	window  *show.Window // nil unless it is shown in a browser
 
 	db      *ledgerDB    // nil until created
 	gateway *show.Helper // nil until started, and when it has ended
@@ -86,6 +88,17 @@ func (sd *side) Prepare(ctx context.Context) (err error) {
 		return err
 	}
 	sd.made = true
+	op, err := sd.db.operator(ctx)
+	if err != nil {
+		return err
+	}
+	box, err := sd.db.outboxOperator(ctx)
+	if err != nil {
+		return err
+	}
+	if err := sd.window.Show(statusz.Options{Title: "payments", Operator: op, Outbox: box}); err != nil {
+		return err
+	}
 	if sd.name == show.Usual {
 		if err := sd.broker.createConsumer(ctx, sd.stream, sd.stream, sd.lease); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
@@ -38,6 +39,22 @@ func newLedger(ctx context.Context, path, schema string) (*ledgerDB, error) {
 		return nil, err
 	}
 	return &ledgerDB{d}, nil
+}
+
+// operator is what people see and do with the fences of the column.
+func (d *ledgerDB) operator(ctx context.Context) (operate.Operator, error) {
+	if d.Pool != nil {
+		return pgsink.OpenOperator(ctx, d.Pool, pgsink.Options{Schema: d.Schema})
+	}
+	return sqlsink.OpenOperator(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{})
+}
+
+// outboxOperator is what people see and do with the outbox of the column.
+func (d *ledgerDB) outboxOperator(ctx context.Context) (operate.Outbox, error) {
+	if d.Pool != nil {
+		return pgoutbox.OpenOperator(ctx, d.Pool, pgoutbox.Options{Schema: d.Schema})
+	}
+	return sqloutbox.OpenOperator(ctx, d.DB, sqloutbox.SQLite, sqloutbox.Options{})
 }
 
 // lines calls each for every line, in the order in which they were written.

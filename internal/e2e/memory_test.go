@@ -68,8 +68,12 @@ func measureHeap(t *testing.T, addr, topic string) {
 	err := consumer.Run(ctx, source, s.sink, consumer.Each(s.handle), consumer.Options{
 		Logger: quiet(),
 		Observe: func(e consumer.Event) {
-			switch e.(type) {
+			switch e := e.(type) {
 			case consumer.Joined, consumer.Left, consumer.Granted, consumer.Claimed, consumer.Advanced, consumer.Drained:
+			case consumer.Transacted:
+				if e.Outcome != consumer.OutcomeCommitted {
+					t.Errorf("%+v", e)
+				}
 			default:
 				t.Errorf("%T%+v", e, e)
 			}

@@ -140,7 +140,7 @@ func (s *Server) Start(ctx context.Context) error {
 		"port":                    strconv.Itoa(int(s.port)),
 		"unix_socket_directories": "",
 		"shared_buffers":          "32MB",
-		"max_connections":         "200",
+		"max_connections":         "500",
 	}
 	if s.options.NoFsync {
 		settings["fsync"] = "off"

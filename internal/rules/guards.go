@@ -49,7 +49,7 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfNATS, guardsOfTheOutbox, guardsOfShards)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{
@@ -200,7 +200,7 @@ var guardsOfTheRest = []guard{
 		{aside, "case errors.Is(err, epoch.ErrInDoubt):", "case false:"},
 	}, "consumer", "TestBackgroundWorkInDoubtIsFollowedByANewClaim"},
 	{"R5", "doubt beside a halted partition waits for the halt to end", []edit{
-		{owning, "o.wait(o.whileClaimed(ctx), in)", "o.wait(ctx, in)"},
+		{owning, "o.waitOr(o.whileClaimed(ctx), in, acted)", "o.waitOr(ctx, in, acted)"},
 	}, "consumer", "TestDoubtBesideAHaltedPartitionIsFollowedByANewClaimAtOnce"},
 	{"R5", "what ended a claim is met again after it is over", []edit{
 		{owning, "if !o.claimValid || o.broken() != nil {", "if !o.claimValid {"},
@@ -358,7 +358,7 @@ var guardsOfTheRest = []guard{
 		{owning, "o.tenure.Read(reading, from) {", "o.tenure.Read(reading, epoch.Fence{Origin: from.Origin, Next: from.Next, Mark: epoch.NoMark}) {"},
 	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark"},
 	{"R10", "a read that failed is doubt", []edit{
-		{owning, "\t\t\treturn outcome{action: halt, err: err}\n", "\t\t\treturn outcome{action: claimAgain, err: err}\n"},
+		{owning, "return outcome{action: halt, err: &sourceError{err}}", "return outcome{action: claimAgain, err: err}"},
 	}, "consumer", "TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers"},
 	{"R10", "an offset that Kafka sends again is passed on", []edit{{kafka + "/feed.go", "if r.Offset < f.next {", "if false {"}}, kafka, "TestAnOffsetThatComesAgainIsAnError"},
 	{"R10", "retention may take what was not applied", []edit{
@@ -449,7 +449,7 @@ var guardsOfTheRest = []guard{
 		{kafka + "/lease.go", "return l.session * 9 / 10", "return l.session * 12 / 10"},
 	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
 	{"R13", "a drain may overrun", []edit{
-		{tenures, "s.Lose(ErrDrainOverrun)", "_ = ErrDrainOverrun"},
+		{tenures, "s.Lose(consumer.ErrDrainOverrun)", "_ = consumer.ErrDrainOverrun"},
 	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
 
 	{"blame", "a failure among other partitions' messages counts", []edit{
@@ -535,7 +535,7 @@ var guardsOfTheRest = []guard{
 		{aside, "\t\tb.owner.run.endedTx(b.hold.Partition, err) // whatever the owner is at: never again\n", ""},
 	}, "consumer", "TestWorkThatCommitsByItselfBesideADoubtHaltsThePartitionUntilARestart"},
 	{"blame", "a handler's fenced store speaks for this one", []edit{
-		{aside, "return &maskedError{err}", "return err"},
+		{aside, "return &maskedError{r.handler}", "return r.handler"},
 	}, "consumer", "TestAFailureOfBackgroundWorkIsTheWorksOwn"},
 	{"blame", "a sink may give less than is asked for", []edit{
 		{"consumer/handlers.go", "case given < o.Guarantee:", "case false:"},

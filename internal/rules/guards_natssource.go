@@ -8,7 +8,7 @@ var guardsOfNATS = []guard{
 		{nats + "/confirm.go", "rev, err := t.renew(ctx)", "rev, err := t.lease.rev, error(nil)"},
 	}, nats, "TestConfirmIsARenewalWithALaterNumber"},
 	{"R2", "a renewal does not compare the revision", []edit{
-		{nats + "/bucket.go", "\tm.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))\n\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))\n", "\tm.Header.Set(jetstream.MsgTTLHeader, seconds(b.ttl))\n\t_ = last\n"},
+		{nats + "/bucket.go", "\t}\n\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))\n", "\t}\n\t_ = last\n"},
 	}, nats, "TestOfManyThatTakeALeaseAtOnceOneGetsIt"},
 	{"R2", "a release does not compare the revision", []edit{
 		{nats + "/bucket.go", "\"DEL\")\n\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))\n", "\"DEL\")\n\t_ = last\n"},
@@ -22,9 +22,39 @@ var guardsOfNATS = []guard{
 	{"R2", "a live lease of another is acquired", []edit{
 		{nats + "/lease.go", "if !l.isOurs(now) {", "if false {"},
 	}, nats, "TestALeaseOfAnotherIsNeverTaken"},
-	{"R2", "a live lease of another is taken for free", []edit{
-		{nats + "/balance.go", "if h.live && h.member != s.member {", "if false {"},
-	}, nats, "TestALiveLeaseOfWhoeverIsNotRegisteredIsLeftAlone"},
+	{"R2", "a lease is taken because a view lacks its registration", []edit{
+		{nats + "/balance.go", "\tif last.live { // it was not given back\n", "\tif false {\n"},
+	}, nats, "TestALeaseIsNotTakenBecauseAViewLacksItsRegistration"},
+	{"R2", "a value that is not ours is taken for a free lease", []edit{
+		{nats + "/view.go", "return h.live && (h.member == \"\" || registered)", "return h.live && registered"},
+	}, nats, "TestAValueThatIsNotOursIsALiveLeaseOfNobodyWeKnow"},
+	{"R2", "a registration that is there is buried", []edit{
+		{nats + "/bucket.go", "\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, \"0\")\n", ""},
+	}, nats, "TestARegistrationThatIsThereIsNotBuried"},
+	{"R2", "what says that there is no registration yet is believed", []edit{
+		{nats + "/members.go", "now.rev, err = s.bucket.bury(ctx, s.keys.member(id))", "now.rev = 1"},
+	}, nats, "TestARegistrationThatAServerLacksIsNotGone"},
+	{"R2", "a registration that is gone comes back", []edit{
+		{nats + "/view.go", " || e.rev <= p.gone[id] {", " {"},
+	}, nats, "TestALeaseLastsAsLongAsTheRegistrationThatItNames"},
+	{"R2", "a member registers under an id that it had", []edit{
+		{nats + "/members.go", "\tif s.registered > 1 {\n", "\tif false {\n"},
+	}, nats, "TestLeasesGoWithTheRegistrationThatTheyName"},
+	{"R6", "a member whose registration is gone keeps its tenures", []edit{
+		{nats + "/members.go", "\t\tr.over(fmt.Errorf(\"%w: %v\", errUnregistered, err))", "\t\t_ = fmt.Errorf(\"%w: %v\", errUnregistered, err)"},
+	}, nats, "TestLeasesGoWithTheRegistrationThatTheyName"},
+	{"R6", "a holder does not hear that its lease was taken", []edit{
+		{nats + "/balance.go", "\ts.verifyHeld(now)\n", ""},
+	}, nats, "TestAHolderHearsOfALeaseThatIsNotItsOwnAnyMore"},
+	{"R6", "a member that leaves gives up its registration before its leases", []edit{
+		{nats + "/source.go", "\ts.drainAll()\n\tleave()\n", "\tleave()\n\ts.drainAll()\n"},
+	}, nats, "TestAMemberThatLeavesKeepsItsLeasesUntilTheyAreGivenBack"},
+	{"blame", "a bucket that was restored is not read anew", []edit{
+		{nats + "/view.go", "err == nil && now != before ||", "err == nil && now != before && false ||"},
+	}, nats, "TestAViewOfABucketThatWasRestoredIsReadAnew"},
+	{"blame", "own keeps a partition by not returning", []edit{
+		{nats + "/balance.go", "\tdefer t.OnceLost(t.abandon)()\n", ""},
+	}, nats, "TestADrainThatOverrunsIsCancelled"},
 	{"R2", "the position of a recreated stream is confirmed", []edit{
 		{nats + "/confirm.go", "seen.Check(t.origin)", "seen.Check(seen.Origin)"},
 	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
@@ -33,7 +63,7 @@ var guardsOfNATS = []guard{
 	}, nats, "TestALogIsAnotherWhenWhatItsOffsetsCountIs"},
 
 	{"R6", "a lease that the bucket says is gone is tried again", []edit{
-		{nats + "/renew.go", "\t\tt.Lose(err)\n", ""},
+		{nats + "/tenure.go", "\t\tt.Lose(err)\n", ""},
 	}, nats, "TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed"},
 
 	{"R7", "an answer counts after the tenure has ended", []edit{
@@ -150,6 +180,27 @@ var guardsOfNATS = []guard{
 	{"R10", "a partition settles over a message of its own", []edit{
 		{nats + "/skip.go", "if ours > 0 && ours <= end {", "if false {"},
 	}, nats, "TestAConsumerThatDoesNotDeliverIsReplaced"},
+	{"R10", "a consumer that does not deliver is waited for", []edit{
+		{nats + "/owed.go", "\tr.stalls++\n\treturn errStalled\n", "\treturn nil\n"},
+	}, nats, "TestAConsumerThatDoesNotDeliverIsReplaced"},
+	{"blame", "nobody looks whether a consumer owes a message before it is time to skip", []edit{
+		{nats + "/read.go", "if err := r.lookForOwed(ctx); err != nil {", "if err := ctx.Err(); err != nil {"},
+	}, nats, "TestAMessageThatAConsumerOwesIsNoticedWithinSeconds"},
+	{"blame", "a consumer is replaced whose message has arrived", []edit{
+		{nats + "/owed.go", "< r.patience() || r.pull.hasMore() {", "< r.patience() {"},
+	}, nats, "TestAMessageThatHasArrivedIsNotOwed"},
+	{"blame", "a request that went with its connection is waited for", []edit{
+		{nats + "/owed.go", "case r.pull.forgotten():", "case false:"},
+	}, nats, "TestARequestThatWentWithItsConnectionIsMadeAgain"},
+	{"blame", "readers of a quiet stream ask every second", []edit{
+		{nats + "/pull.go", "if !p.heard {", "if true {"},
+	}, nats, "TestReadersOfAQuietStreamAskForNextToNothing"},
+	{"blame", "readers of a quiet stream skip all the same", []edit{
+		{nats + "/read.go", "< r.pause || r.isAtEnd(ctx) {", "< r.pause {"},
+	}, nats, "TestReadersOfAQuietStreamAskForNextToNothing"},
+	{"R10", "a stream that was rewritten up to its reader is taken for a quiet one", []edit{
+		{nats + "/skip.go", "|| r.print >= 0 && fingerprint(s.LastTime) != r.print {", "{"},
+	}, nats, "TestAStreamThatWasRewrittenUpToAReaderIsTruncated"},
 	{"R10", "a quiet partition of a stream stays behind its beginning", []edit{
 		{nats + "/skip.go", "\tr.pass(end, last)\n", "\t_, _ = end, last\n"},
 	}, nats, "TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning"},
@@ -164,16 +215,16 @@ var guardsOfNATS = []guard{
 	}, nats, "TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason"},
 
 	{"R13", "renewals are rarer than the TTL", []edit{
-		{nats + "/renew.go", "every := t.s.LeaseTTL / 3", "every := t.s.LeaseTTL * 2"},
+		{nats + "/members.go", "every := s.LeaseTTL / 3", "every := s.LeaseTTL * 2"},
 	}, nats, "TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore"},
 	{"R13", "a tenure without acknowledgements goes on beyond the TTL", []edit{
 		{nats + "/lease.go", "return ttl * 9 / 10", "return ttl * 12 / 10"},
 	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
 	{"R13", "only the bucket ends a tenure", []edit{
-		{nats + "/renew.go", "\t\t\tt.Lose(errRanOut)\n", ""},
+		{nats + "/members.go", "\t\tr.over(errRanOut)\n", ""},
 	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
 	{"R13", "a deadline counts once a timer has noticed it", []edit{
-		{nats + "/tenure.go", "t.Lost() == nil && t.lease.left() <= 0", "false"},
+		{nats + "/tenure.go", "\t_ = t.under.err() // which ends the tenure with it\n", ""},
 	}, nats, "TestADeadlineThatNoTimerHasNoticedCounts"},
 	{"R13", "a lease counts from when the answer came", []edit{
 		{nats + "/lease.go", "\t\t\tl.extend(sent)\n\t\t\treturn rev, nil", "\t\t\tl.extend(time.Now().Add(0 * time.Until(sent)))\n\t\t\treturn rev, nil"},
@@ -185,14 +236,14 @@ var guardsOfNATS = []guard{
 		{nats + "/lease.go", "min(max(ttl/6, 500*time.Millisecond), ttl/3)", "ttl"},
 	}, nats, "TestALostAnswerLeavesTimeToRenewAgain"},
 	{"R13", "a drain of a NATS partition may overrun", []edit{
-		{tenures, "s.Lose(ErrDrainOverrun)", "_ = ErrDrainOverrun"},
+		{tenures, "s.Lose(consumer.ErrDrainOverrun)", "_ = consumer.ErrDrainOverrun"},
 	}, nats, "TestADrainThatOverrunsIsCancelled"},
 	{"R13", "a bucket without room for the leases holds them", []edit{
 		{nats + "/bucket.go", "cmp.Or(checkBucket(config, b.ttl), b.needs.check(config))", "cmp.Or(checkBucket(config, b.ttl))"},
 	}, nats, "TestABucketThatIsTooSmallInAnyCaseIsRefusedWithTheRemedy"},
-	{"R13", "a renewal needs more room than the one before", []edit{
-		{nats + "/source.go", "return pad(data, len(most))", "return pad(data, len(most)-len(most))"},
-	}, nats, "TestAFullBucketOfASingleServerCostsNoLease"},
+	{"R13", "a registration that has more to tell needs room for it", []edit{
+		{nats + "/members.go", "if errors.As(err, &full) && len(value) > len(r.fits) {", "if errors.As(err, &full) && false {"},
+	}, nats, "TestAFullBucketHasRoomForARegistrationThatHasMoreToTell"},
 	{"R13", "a bucket whose keys do not expire holds leases", []edit{
 		{nats + "/bucket.go", "case !c.AllowMsgTTL, c.SubjectDeleteMarkerTTL <= 0:", "case false:"},
 	}, nats, "TestABucketThatCannotHoldLeasesIsRefusedWithTheRemedy"},

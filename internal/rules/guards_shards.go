@@ -8,7 +8,7 @@ const (
 // guardsOfShards are those of several databases as one sink.
 var guardsOfShards = []guard{
 	{"R1", "the first claim of a partition looks into no other database", []edit{
-		{shardClaim, "if err == nil && seen.Epoch == 0 {", "if false {"},
+		{shardClaim, "if err == nil && seen.Generation == 0 {", "if false {"},
 	}, "sinks/shardsink", "TestNoRoutingAndNoCrashMakesTwoClaimedFencesOfAPartition"},
 	{"R1", "the first claim of a partition leaves no signpost in a database that has none", []edit{
 		{shardClaim, "\t\tif _, ok := found[p]; ok {\n", "\t\tif _, ok := found[p]; ok || !ok {\n"},

@@ -24,6 +24,9 @@ type Crew struct {
 	// Progress is how much of the load is done. Nil means what is applied.
 	Progress func(Tally) int
 
+	// Serving has each worker serve a status page of its own.
+	Serving bool
+
 	config func(n int) any
 
 	mu       sync.Mutex
@@ -78,6 +81,12 @@ func (c *Crew) Start() (n int, err error) {
 	p, err := startProcess(n, c.config(n), c.handle)
 	if err != nil {
 		return n, err
+	}
+	if c.Serving {
+		if err := p.orders.Encode(order{Do: orderServe}); err != nil {
+			p.kill()
+			return n, fmt.Errorf("have worker %d serve its status: %w", n, err)
+		}
 	}
 	c.mu.Lock()
 	c.workers[n] = p
@@ -158,6 +167,8 @@ func (c *Crew) handle(p *process, r report) {
 	case reportFailed:
 		c.tally.Failed++
 		p.settle(r)
+	case reportServes:
+		p.address = r.Text
 	case reportCounted:
 		c.tally.Applied += r.Messages
 	case reportSent:

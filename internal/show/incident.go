@@ -34,13 +34,13 @@ func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(),
 		return "", err
 	}
 	began := c.vacate(p)
-	c.count(&c.tally.Frozen, 1)
+	c.frozen(p, true)
 	moved := c.awaitMoved(ctx, p, r, l.Move)
 	frozen := time.Since(began)
 	if err := thaw(p.cmd.Process); err != nil {
 		return "", err
 	}
-	c.count(&c.tally.Frozen, -1)
+	c.frozen(p, false)
 	if moved != nil {
 		return "", moved
 	}
@@ -315,9 +315,14 @@ func (c *Crew) awaitOutcome(ctx context.Context, p *process, limit time.Duration
 	}
 }
 
-func (c *Crew) count(n *int, by int) {
+func (c *Crew) frozen(p *process, is bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	*n += by
+	p.frozen = is
+	if is {
+		c.tally.Frozen++
+	} else {
+		c.tally.Frozen--
+	}
 	c.notify()
 }

@@ -29,6 +29,8 @@ type process struct {
 	armed    Point   // the last order to stop that it has taken
 	reached  *report // where it stands, waiting
 	outcome  *report // what became of the transaction it was stopped in
+	frozen   bool
+	address  string // of its status page, "" if it has none
 }
 
 // startProcess starts a worker and hands its reports to on, one at a time.

@@ -21,6 +21,7 @@ type Settings struct {
 	Seed       uint64
 	Naive      bool
 	Keep       bool
+	HTTP       string // host:port of the status page; "" means none
 }
 
 // The limits keep a mistyped flag from taking the machine down.
@@ -58,6 +59,7 @@ func (s *Settings) ParseFlags(fs *flag.FlagSet, args []string, out io.Writer, ra
 	fs.Uint64Var(&s.Seed, "seed", 1, "`number` from which messages, freezes and kills are drawn")
 	fs.BoolVar(&s.Naive, "naive", true, "play the usual code beside")
 	fs.BoolVar(&s.Keep, "keep", false, "leave what the broker and the database have in place afterwards, and say where")
+	fs.StringVar(&s.HTTP, "http", "", "`host:port`, such as :8080, to serve a status page of the fenced column at, and its /metrics; empty: none")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return err

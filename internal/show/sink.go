@@ -10,7 +10,25 @@ import (
 // Fenced returns sink with the points of stage in its transactions. They are
 // around the handler, so that the handler is the one a reader would copy.
 func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
-	return &stagedSink[TX]{Sink: sink, stage: stage}
+	staged := &stagedSink[TX]{Sink: sink, stage: stage}
+	if o, ok := epoch.As[epoch.Operable[TX]](sink); ok {
+		return stagedOperable[TX]{staged, o}
+	}
+	return staged
+}
+
+// stagedOperable is a stagedSink that people can operate.
+type stagedOperable[TX any] struct {
+	*stagedSink[TX]
+	epoch.Operable[TX]
+}
+
+func (s stagedOperable[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
+	return s.stage.Writing(func() error { return s.Operable.Record(ctx, ds) })
+}
+
+func (s stagedOperable[TX]) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+	return s.stage.Writing(func() error { return s.Operable.ReplayFailed(ctx, r, e, cause) })
 }
 
 type stagedSink[TX any] struct {
@@ -80,9 +98,10 @@ func (s *stagedSink[TX]) held(ctx context.Context, work Work, commit func(contex
 }
 
 // Reporting returns what reports to stage which partitions are claimed,
-// and how many messages were applied.
+// and how many messages were applied; the stage's Stats hear of everything.
 func Reporting(stage *Stage) func(consumer.Event) {
 	return func(e consumer.Event) {
+		stage.Stats.Observe(e)
 		switch e := e.(type) {
 		case consumer.Claimed:
 			stage.Holds(e.Fence.Partition.Number, int64(e.Fence.Epoch))

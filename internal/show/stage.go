@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/stats"
 )
 
 // Stage is a worker's end of the pipes to its parent. It is safe for
@@ -21,6 +22,10 @@ type Stage struct {
 	resume chan struct{}
 
 	writing sync.RWMutex // read-locked by what writes to the database
+
+	// Stats are those of this process: [Reporting] tells them what the consumer
+	// observes.
+	Stats *stats.Stats
 
 	mu      sync.Mutex
 	out     *json.Encoder
@@ -36,7 +41,7 @@ func newStage(in io.Reader, out io.Writer, gone func()) (*Stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("show: read the worker's configuration: %w", err)
 	}
-	s := &Stage{config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out), answers: map[int32]answers{}}
+	s := &Stage{Stats: stats.New(), config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out), answers: map[int32]answers{}}
 	go func() {
 		defer gone()
 		for orders := json.NewDecoder(lines); ; {
@@ -59,6 +64,8 @@ func (s *Stage) obey(o order) {
 		s.tell(report{Kind: reportArmed, Point: o.Point})
 	case orderGo:
 		s.resume <- struct{}{}
+	case orderServe:
+		s.serve()
 	}
 }
 

@@ -70,6 +70,7 @@ const (
 	reportFailed  = "failed"  // a transaction was given up for another reason
 	reportLate    = "late"    // the source refused what it was told after the effects were committed
 	reportReady   = "ready"   // a helper can be reached
+	reportServes  = "serves"  // a worker's status page can be reached
 	reportSent    = "sent"    // a request that a worker was stopped at was answered
 	reportRefused = "refused" // a request was refused because its epoch was stale
 )
@@ -91,6 +92,7 @@ type report struct {
 const (
 	orderStopAt = "stop at" // a point of the next transaction, "" for none
 	orderGo     = "go"      // on from there
+	orderServe  = "serve"   // a status page
 )
 
 // inHand names what the worker has: what its request is about, or its first

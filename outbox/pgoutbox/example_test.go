@@ -67,4 +67,5 @@ func ExampleMigrations() {
 	}
 	// Output:
 	// 0001_outbox_entry.sql true
+	// 0002_operate.sql true
 }

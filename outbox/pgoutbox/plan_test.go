@@ -76,6 +76,7 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 						ids = append(ids, last+backlog/2+int64(i))
 						places = append(places, outbox.Place{Key: fmt.Sprint("key ", i), ID: last + backlog/2 + int64(i)})
 					}
+					check("Count", func(tx pgx.Tx) error { _, _, err := store.Count(t.Context(), tx, ours, batch); return err })
 					check("Load", func(tx pgx.Tx) error { _, err := store.Load(t.Context(), tx, ours, ids); return err })
 					check("Next", func(tx pgx.Tx) error { _, err := store.Next(t.Context(), tx, ours, at, places); return err })
 					check("Delete", func(tx pgx.Tx) error { _, err := store.Delete(t.Context(), tx, ours, ids); return err })

@@ -102,7 +102,8 @@ func Migrate(ctx context.Context, db DB, o Options) error {
 }
 
 // Grant lets role use the outbox as an application does: to select, insert and
-// delete entries. It needs the schema's owner.
+// delete entries, and to note that one is tried again. It is repeated after a migration,
+// and needs the schema's owner.
 func Grant(ctx context.Context, db DB, role string, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -124,26 +125,18 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 
 // GrantSQL is what [Grant] runs, for a migration tool of your own.
 func GrantSQL(role string, o Options) (string, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return "", err
-	}
-	if err := pgschema.CheckIdentifier("role", role); err != nil {
-		return "", fmt.Errorf("pgoutbox: %w", err)
-	}
-	s, r := pgschema.Quote(o.Schema), pgschema.Quote(role)
-	return fmt.Sprintf("grant usage on schema %[1]s to %[2]s;\n"+
+	return grants(role, o, "grant usage on schema %[1]s to %[2]s;\n"+
 		"grant select on %[1]s.outbox_migration to %[2]s;\n"+
-		"grant select, insert, delete on %[1]s.outbox_entry to %[2]s;\n", s, r), nil
+		"grant select, insert, delete, update (retry_requested) on %[1]s.outbox_entry to %[2]s;\n")
 }
 
 // What can be wrong with a schema.
 var (
 	// ErrNotMigrated: there is no outbox in the schema. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run pgoutbox.Migrate, or the SQL of pgoutbox.Migrations")
+	ErrNotMigrated = errors.New("schema is not migrated: run pgoutbox.Migrate, epochfence migrate up --outbox, or the SQL of pgoutbox.Migrations")
 
 	// ErrSchemaOlder: the schema lacks migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run pgoutbox.Migrate, or the SQL of pgoutbox.Migrations")
+	ErrSchemaOlder = errors.New("schema is older than this program: run pgoutbox.Migrate, epochfence migrate up --outbox, or the SQL of pgoutbox.Migrations")
 
 	// ErrSchemaNewer: the schema was migrated by a newer version of this
 	// package. Update the program.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -29,26 +30,16 @@ type DBTX interface {
 // of the time, and a plan that is made then reads all of it when there is a
 // backlog. So each query fits one index only, and is planned each time it is run.
 type Store[TX DBTX] struct {
-	add, scan, next, load, remove string
+	add, scan, next, load, remove, count, retries string
 }
 
 // Open returns a store on the tables that [Migrate] made, after it has checked that
 // they are of this version. Its errors match [ErrNotMigrated], [ErrSchemaOlder] and
 // [ErrSchemaNewer].
 func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
-	o, err := o.withDefaults()
+	o, err := checked(ctx, db, o)
 	if err != nil {
 		return nil, err
-	}
-	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
-		v, err := schema(o).Version(ctx, tx)
-		if err != nil {
-			return err
-		}
-		return schema(o).Check(v)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("pgoutbox: open schema %s: %w", pgschema.Quote(o.Schema), err)
 	}
 	const (
 		row = `id, order_key, scope, idempotency_key, method, url, header, body`
@@ -70,9 +61,31 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 			`select * from ` + entries + ` as e where (e.group_name, e.topic, e.partition, e.order_key, e.id) > ($1, $2, $3, done.order_key, done.id)` +
 			` order by e.group_name, e.topic, e.partition, e.order_key, e.id limit 1) as found` + inPartition + ` and found.order_key = done.order_key` +
 			` and found.added_by <> all ($7::bigint[]) and not (found.added_by >= $6 and found.added_by < ` + newest + `)`,
-		load:   `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from ` + byID,
-		remove: `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
+		load: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from ` + byID,
+		count: `select count(*), min(added_at) from (select added_at from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, 0)` +
+			` and (group_name, topic, partition) <= ($1, $2, $3) order by group_name, topic, partition, id limit $4) as found`,
+		remove:  `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
+		retries: `update ` + entries + ` set retry_requested = false where group_name = $1 and topic = $2 and partition = $3 and retry_requested returning id`,
 	}, nil
+}
+
+// checked returns o with its defaults if the tables are of this version.
+func checked(ctx context.Context, db DB, o Options) (Options, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return o, err
+	}
+	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
+		v, err := schema(o).Version(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return schema(o).Check(v)
+	})
+	if err != nil {
+		return o, fmt.Errorf("pgoutbox: open schema %s: %w", pgschema.Quote(o.Schema), err)
+	}
+	return o, nil
 }
 
 // Add is [outbox.Store]'s, and so are the others.
@@ -136,6 +149,27 @@ func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, at outbo
 // Delete is [outbox.Store]'s.
 func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error) {
 	return all(ctx, tx, p, pgx.RowTo[int64], s.remove, p.Group, p.Topic, p.Number, ids)
+}
+
+// Count is [outbox.Store]'s.
+func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error) {
+	type counted struct {
+		Entries int
+		Oldest  *time.Time
+	}
+	found, err := all(ctx, tx, p, pgx.RowToStructByPos[counted], s.count, p.Group, p.Topic, p.Number, limit)
+	if err != nil {
+		return 0, oldest, err
+	}
+	if at := found[0].Oldest; at != nil {
+		oldest = *at
+	}
+	return found[0].Entries, oldest, nil
+}
+
+// Retries implements [outbox.Retrier].
+func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error) {
+	return all(ctx, tx, p, pgx.RowTo[int64], s.retries, p.Group, p.Topic, p.Number)
 }
 
 func all[T any, TX DBTX](ctx context.Context, tx TX, p epoch.Partition, read pgx.RowToFunc[T], query string, args ...any) ([]T, error) {

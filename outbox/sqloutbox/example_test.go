@@ -82,4 +82,5 @@ func ExampleMigrations() {
 	}
 	// Output:
 	// 0001_entry.sql true
+	// 0002_operate.sql true
 }

@@ -66,10 +66,10 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 // What can be wrong with the tables.
 var (
 	// ErrNotMigrated: there are none. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run sqloutbox.Migrate, or the SQL of sqloutbox.Migrations")
+	ErrNotMigrated = errors.New("schema is not migrated: run sqloutbox.Migrate, epochfence migrate up --outbox, or the SQL of sqloutbox.Migrations")
 
 	// ErrSchemaOlder: they lack migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run sqloutbox.Migrate, or the SQL of sqloutbox.Migrations")
+	ErrSchemaOlder = errors.New("schema is older than this program: run sqloutbox.Migrate, epochfence migrate up --outbox, or the SQL of sqloutbox.Migrations")
 
 	// ErrSchemaNewer: they were migrated by a newer version of this package. Update
 	// the program.

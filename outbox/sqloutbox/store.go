@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
@@ -23,7 +24,7 @@ type DBTX interface {
 // Store is an [outbox.Store] for the transactions TX of the application, such as
 // *sqlsink.Tx. It is safe for concurrent use.
 type Store[TX DBTX] struct {
-	add, scan, next, load, remove string
+	add, scan, next, load, remove, count, retries string
 }
 
 // Open returns a store on the tables that [Migrate] made in db, after it has checked
@@ -51,6 +52,9 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 		next:   row + entries + ` INDEXED BY ` + entries + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
 		load:   row + entries + partition + ` AND id = ?`,
 		remove: `DELETE FROM ` + entries + partition + ` AND id = ?`,
+		count: `SELECT count(*), min(added_at) FROM (SELECT added_at FROM ` + entries + ` INDEXED BY ` + entries + `_partition` + partition +
+			` ORDER BY id LIMIT ?)`,
+		retries: `UPDATE ` + entries + ` SET retry_requested = 0` + partition + ` AND retry_requested = 1 RETURNING id`,
 	}, nil
 }
 
@@ -140,6 +144,19 @@ func read(row interface{ Scan(...any) error }) (r outbox.Row, err error) {
 	return r, nil
 }
 
+// Count is [outbox.Store]'s.
+func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error) {
+	var at sql.NullString
+	err = tx.QueryRowContext(ctx, s.count, p.Group, p.Topic, p.Number, limit).Scan(&entries, &at)
+	if err == nil && at.Valid {
+		oldest, err = time.Parse(time.RFC3339Nano, at.String)
+	}
+	if err != nil {
+		return 0, oldest, fmt.Errorf("sqloutbox: count %s: %w", p, err)
+	}
+	return entries, oldest, nil
+}
+
 // Delete is [outbox.Store]'s.
 func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) (there []int64, err error) {
 	for _, id := range ids {
@@ -155,4 +172,24 @@ func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []
 		}
 	}
 	return there, nil
+}
+
+// Retries implements [outbox.Retrier].
+func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition) (ids []int64, err error) {
+	rows, err := tx.QueryContext(ctx, s.retries, p.Group, p.Topic, p.Number)
+	if err != nil {
+		return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+	}
+	return ids, nil
 }

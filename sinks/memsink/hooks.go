@@ -46,6 +46,11 @@ type Hooks struct {
 
 	// CommitHeld stands there in a transaction that moves no position.
 	CommitHeld Hook[epoch.Hold]
+
+	// Record stands before what a consumer writes to the decision log, and Requests
+	// before its looks for what people ask of it.
+	Record   Hook[[]epoch.Decision]
+	Requests Hook[[]epoch.Partition]
 }
 
 // Script sets the hooks of this sink, in place of those it had. Other sinks on

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
 )
 
 // ErrConflict: another transaction committed a key or list that this one had
@@ -40,7 +41,11 @@ type state struct {
 	fences epoch.Fences
 	values map[string]string
 	lists  map[string][]string
-	dead   []DeadLetter
+	dead   []operate.DeadLetter
+	buried int64 // dead letters, ever
+
+	decisions []epoch.Decision
+	decided   int64 // decisions, ever
 
 	// changed holds, for each key and list, the commit that changed it last.
 	changed map[name]int
@@ -130,8 +135,12 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	err := run(ctx, s.hook().Claim, c, func() (err error) {
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
-		f, err = s.db.state.fences.Claim(seen, c)
-		return err
+		before := s.db.state.fences[c.Partition]
+		if f, err = s.db.state.fences.Claim(seen, c); err != nil {
+			return err
+		}
+		s.db.state.decide(c.Decided(before, f, epoch.TraceID(ctx)))
+		return nil
 	})
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("memsink: claim %s: %w", c.Partition, err)
@@ -214,9 +223,13 @@ func (db *database) commit(tx *Tx, fenced func(epoch.Fences) error) error {
 			return fmt.Errorf("%q: %w: %w", n.name, epoch.ErrTransient, ErrConflict)
 		}
 	}
+	if err := db.state.missing(tx.replayed); err != nil {
+		return err
+	}
 	if err := fenced(db.state.fences); err != nil {
 		return err
 	}
+	db.state.replayed(tx.replayed)
 	db.state.commits++
 	for key, v := range tx.values {
 		if v.deleted {
@@ -230,7 +243,11 @@ func (db *database) commit(tx *Tx, fenced func(epoch.Fences) error) error {
 		db.state.lists[list] = append(db.state.lists[list], more...)
 		db.state.changed[name{list: true, name: list}] = db.state.commits
 	}
-	db.state.dead = append(db.state.dead, tx.dead...)
+	for _, l := range tx.dead {
+		db.state.buried++
+		l.ID, l.At = db.state.buried, now()
+		db.state.dead = append(db.state.dead, l)
+	}
 	return nil
 }
 
@@ -293,6 +310,7 @@ func (st state) clone() state {
 		st.lists[list] = slices.Clone(vs)
 	}
 	st.dead = slices.Clone(st.dead)
+	st.decisions = slices.Clone(st.decisions)
 	st.changed = maps.Clone(st.changed)
 	return st
 }
@@ -302,7 +320,10 @@ func (st state) clone() state {
 func (s *Sink) DeadLetters() []DeadLetter {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
-	dead := slices.Clone(s.db.state.dead)
+	var dead []DeadLetter
+	for _, l := range s.db.state.dead {
+		dead = append(dead, DeadLetter{Epoch: l.Epoch, Message: l.Message, Cause: l.Error})
+	}
 	slices.SortStableFunc(dead, func(a, b DeadLetter) int {
 		return a.Message.Partition.Compare(b.Message.Partition)
 	})

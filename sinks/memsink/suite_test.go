@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 )
@@ -17,9 +18,12 @@ func create(testing.TB) sinktest.Database[*memsink.Tx] {
 			tx.Append(list, value)
 			return nil
 		},
-		List: func(_ context.Context, list string) ([]string, error) { return s.List(list), nil },
+		List:       func(_ context.Context, list string) ([]string, error) { return s.List(list), nil },
+		Operator:   func(testing.TB) operate.Operator { return s.Operator() },
+		DeadLetter: s.DeadLetter,
 	}
 }
 
 func TestSuite(t *testing.T)          { sinktest.Run(t, create) }
 func TestSuiteUnblocked(t *testing.T) { sinktest.RunUnblocked(t, create) }
+func TestSuiteOperated(t *testing.T)  { sinktest.RunOperated(t, create) }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
 )
 
 // Tx is a transaction. What it writes is seen by itself at once and by others
@@ -22,7 +23,9 @@ type Tx struct {
 	read   map[name]int // what was read, and the commit that had last changed it
 	values map[string]value
 	lists  map[string][]string
-	dead   []DeadLetter
+	dead   []operate.DeadLetter
+
+	replayed []replay
 }
 
 type value struct {
@@ -119,6 +122,6 @@ func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Ep
 	if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == m.Partition }) {
 		return fmt.Errorf("memsink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)
 	}
-	tx.dead = append(tx.dead, DeadLetter{Epoch: e, Message: m, Cause: fmt.Sprint(cause)})
+	tx.dead = append(tx.dead, operate.DeadLetter{Epoch: e, Message: m, Error: fmt.Sprint(cause)})
 	return nil
 }

@@ -29,7 +29,7 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	b := bid{seen, c}
+	b := bid{seen, c, printable(epoch.TraceID(ctx), maxTraceID)}
 	f, err := s.claims.do(ctx, b, func() (epoch.Fence, error) { return s.claim(ctx, b) })
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: claim %s: %w", c.Partition, faultless(ended(ctx, explain(err))))
@@ -39,9 +39,13 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 
 // bid is a claim, and the fence that it is to replace.
 type bid struct {
-	seen  epoch.Fence
-	claim epoch.Claim
+	seen    epoch.Fence
+	claim   epoch.Claim
+	traceID string
 }
+
+// maxTraceID is how much of a trace's id the decision log keeps, in bytes.
+const maxTraceID = 100
 
 func (s *Sink) claim(ctx context.Context, b bid) (f epoch.Fence, err error) {
 	var begun time.Time
@@ -143,7 +147,7 @@ func (s *Sink) queueClaim(batch *pgx.Batch, b bid, lockWait time.Duration) {
 		adopt, adoptMark = (*int64)(&c.Adopt.Offset), (*int64)(&c.Adopt.Mark)
 	}
 	batch.Queue(s.sql.claim, c.Partition.Group, c.Partition.Topic, c.Partition.Number, ms(lockWait),
-		int64(b.seen.Epoch), b.seen.Claim.String(), c.Log, c.Source, c.Generation, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptMark)
+		int64(b.seen.Epoch), b.seen.Claim.String(), c.Log, c.Source, c.Generation, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptMark, b.traceID)
 }
 
 // claimLock is the key of the advisory lock that transactions of a claim share

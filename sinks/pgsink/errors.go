@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -26,6 +27,12 @@ const (
 	codeNoLease    = "XF008"
 	codeExhausted  = "XF009"
 	codeAdopted    = "XF010"
+	codePaused     = "XF011"
+	codeNothing    = "XF012"
+	codeInvalid    = "XF013"
+	codeGone       = "XF014"
+	codeChanged    = "XF015"
+	codeElsewhere  = "XF016"
 )
 
 // SQLSTATEs of PostgreSQL, from its manual's appendix A.
@@ -65,18 +72,27 @@ type fenceRow struct {
 	Next       epoch.Offset `json:"next_offset"`
 	Mark       epoch.Mark   `json:"mark"`
 	Applied    bool         `json:"applied"`
+	SetUnder   epoch.Epoch  `json:"set_under"`
+	Mode       epoch.Mode   `json:"mode"`
+	ModeBy     string       `json:"mode_by"`
+	ModeReason string       `json:"mode_reason"`
+	ModeAt     *time.Time   `json:"mode_at"`
 }
 
 // fenceColumns are the columns of a fence in the order that scan wants them.
-const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_generation, owner, epoch, claim_id::text, next_offset, mark, applied"
+const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_generation, owner, epoch, claim_id::text, next_offset, mark, applied, " +
+	"set_under, mode, mode_by, mode_reason, mode_at"
 
 func (r *fenceRow) scan(row pgx.Row) (epoch.Fence, error) {
-	err := row.Scan(&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Generation, &r.Owner,
-		&r.Epoch, &r.Claim, &r.Next, &r.Mark, &r.Applied)
-	if err != nil {
+	if err := row.Scan(r.into()...); err != nil {
 		return epoch.Fence{}, err
 	}
 	return r.fence()
+}
+
+func (r *fenceRow) into() []any {
+	return []any{&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Generation, &r.Owner,
+		&r.Epoch, &r.Claim, &r.Next, &r.Mark, &r.Applied, &r.SetUnder, &r.Mode, &r.ModeBy, &r.ModeReason, &r.ModeAt}
 }
 
 func (r *fenceRow) fence() (epoch.Fence, error) {
@@ -88,7 +104,16 @@ func (r *fenceRow) fence() (epoch.Fence, error) {
 			Source:    r.Source,
 		},
 		Generation: r.Generation, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, Mark: r.Mark, Applied: r.Applied,
+		SetUnder: r.SetUnder, Standing: epoch.Standing{Mode: r.Mode, By: r.ModeBy, Reason: r.ModeReason, Since: inUTC(r.ModeAt)},
 	}, err
+}
+
+// inUTC is a time of the server's that may be NULL, for people.
+func inUTC(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
 }
 
 // held reads the fence that a refusal carries.
@@ -169,7 +194,7 @@ func refusedClaim(err error, c epoch.Claim) error {
 		return nil
 	}
 	switch pg.Code {
-	case codeStale, codeMissing, codeLogChanged, codeForeign, codeNotFresh, codeNoLease, codeExhausted, codeAdopted:
+	case codeStale, codeMissing, codeLogChanged, codeForeign, codeNotFresh, codeNoLease, codeExhausted, codeAdopted, codePaused:
 	default:
 		return nil
 	}

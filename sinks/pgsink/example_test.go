@@ -71,6 +71,8 @@ func ExampleMigrations() {
 	// Output:
 	// 0001_fence.sql
 	// 0002_dead_letter.sql
+	// 0003_decision.sql
+	// 0004_operate.sql
 }
 
 // What the schema's owner runs so that a role may use it.
@@ -93,6 +95,10 @@ func ExampleGrantSQL() {
 	//     "fences".advance,
 	//     "fences".advance_one,
 	//     "fences".hold,
-	//     "fences".dead_letter
+	//     "fences".dead_letter,
+	//     "fences".record_decisions,
+	//     "fences".requests,
+	//     "fences".replayed,
+	//     "fences".replay_failed
 	// to "shop";
 }

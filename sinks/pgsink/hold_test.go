@@ -104,7 +104,7 @@ func TestAHeldClaimWaitsForTheClaimThatReplacesIt(t *testing.T) {
 			claiming := func() error {
 				_, err := next.Exec(t.Context(), "begin")
 				if err == nil {
-					_, err = next.Exec(t.Context(), `select epochfence.claim($1, $2, $3, 3000, $4, $5::text::uuid, 'log', 'source', 6, 0, 'next', gen_random_uuid(), null, null)`,
+					_, err = next.Exec(t.Context(), `select epochfence.claim($1, $2, $3, 3000, $4, $5::text::uuid, 'log', 'source', 6, 0, 'next', gen_random_uuid(), null::bigint, null, '')`,
 						f.Partition.Group, f.Partition.Topic, f.Partition.Number, int64(f.Epoch), f.Claim.String())
 				}
 				return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -25,8 +26,11 @@ type rig struct {
 	admin  *pgx.Conn
 	role   string
 	appURL string
-	schema string
-	reader *pgxpool.Pool // as the superuser
+
+	operators    string // a role of people who act, and may end the application's connections
+	operatorsURL string
+	schema       string
+	reader       *pgxpool.Pool // as the superuser
 }
 
 // effectsTable is what handlers of these tests write to: effects are the
@@ -47,6 +51,9 @@ func newRig(t testing.TB) *rig {
 	if err := pgsink.Grant(t.Context(), r.admin, r.role, pgsink.Options{Schema: r.schema}); err != nil {
 		t.Fatal(err)
 	}
+	r.operators, r.operatorsURL = r.db.Role(t)
+	r.grant(pgsink.GrantOperatorSQL, r.operators)
+	r.sql("grant " + r.role + " to " + r.operators)
 	r.sql(effectsTable + "grant select, insert, update on effects, stock to " + r.role)
 	return r
 }
@@ -57,6 +64,31 @@ func (r *rig) sql(sql string) {
 	if _, err := r.admin.Exec(r.Context(), sql); err != nil {
 		r.Fatal(err)
 	}
+}
+
+// grant gives a role what sql says.
+func (r *rig) grant(sql func(string, pgsink.Options) (string, error), role string) {
+	r.Helper()
+	text, err := sql(role, pgsink.Options{Schema: r.schema})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.sql(text)
+}
+
+// operator is what people operate the schema with.
+func (r *rig) operator(t testing.TB) operate.Operator {
+	t.Helper()
+	return r.operatorAt(t, r.operatorsURL)
+}
+
+func (r *rig) operatorAt(t testing.TB, url string, configure ...func(*pgxpool.Config)) *pgsink.Operator {
+	t.Helper()
+	op, err := pgsink.OpenOperator(t.Context(), newPool(t, url, configure...), pgsink.Options{Schema: r.schema, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return op
 }
 
 // pool connects as the application.

@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,7 +21,8 @@ var migrationFiles embed.FS
 
 // appFunctions are what an application calls.
 var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim",
-	"look_early", "advance", "advance_one", "hold", "dead_letter"}
+	"look_early", "advance", "advance_one", "hold", "dead_letter",
+	"record_decisions", "requests", "replayed", "replay_failed"}
 
 // schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {
@@ -94,35 +94,15 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 }
 
 // GrantSQL is what [Grant] runs, for a migration tool of your own.
-func GrantSQL(role string, o Options) (string, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return "", err
-	}
-	if err := pgschema.CheckIdentifier("role", role); err != nil {
-		return "", fmt.Errorf("pgsink: %w", err)
-	}
-	s, r := pgschema.Quote(o.Schema), pgschema.Quote(role)
-	var b strings.Builder
-	fmt.Fprintf(&b, "grant usage on schema %s to %s;\n", s, r)
-	b.WriteString("grant execute on function")
-	for i, f := range appFunctions {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, "\n    %s.%s", s, f)
-	}
-	fmt.Fprintf(&b, "\nto %s;\n", r)
-	return b.String(), nil
-}
+func GrantSQL(role string, o Options) (string, error) { return grantSQL(role, o, appFunctions) }
 
 // What can be wrong with a schema.
 var (
 	// ErrNotMigrated: the schema does not exist or is empty. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run pgsink.Migrate, or the SQL of pgsink.Migrations")
+	ErrNotMigrated = errors.New("schema is not migrated: run pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
 
 	// ErrSchemaOlder: the schema lacks migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run pgsink.Migrate, or the SQL of pgsink.Migrations")
+	ErrSchemaOlder = errors.New("schema is older than this program: run pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
 
 	// ErrSchemaNewer: the schema was migrated by a newer version of this
 	// package. Update the program.
@@ -130,5 +110,5 @@ var (
 
 	// ErrPermission: the role may not use the schema or execute its
 	// functions. Run [Grant].
-	ErrPermission = errors.New("role lacks a permission: run pgsink.Grant, or the SQL of pgsink.GrantSQL, as the schema's owner")
+	ErrPermission = errors.New("role lacks a permission: run pgsink.Grant, epochfence grants, or the SQL of pgsink.GrantSQL, as the schema's owner")
 )

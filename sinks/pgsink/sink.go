@@ -37,6 +37,7 @@ type statements struct {
 	begin, enter, lock, lookEarly               string // how a transaction begins
 	advance, advanceOne, hold                   string // how it ends, before COMMIT
 	server, read, look, seed, claim, deadLetter string
+	record, requests, replayed, replayFailed    string // see [epoch.Operable]
 }
 
 func newStatements(o Options) statements {
@@ -49,7 +50,7 @@ func newStatements(o Options) statements {
 		seed: "select " + s + "seed($1::text, $2::text, $3::int, $4::int[], $5::text[], $6::text[], " +
 			"$7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])",
 		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
-			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::bigint, $11::text, $12::text::uuid, $13::bigint, $14::bigint)",
+			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::bigint, $11::text, $12::text::uuid, $13::bigint, $14::bigint, $15::text)",
 		enter: "select pg_catalog.pg_current_xact_id()::text::bigint, " +
 			"pg_catalog.set_config('epochfence.transaction', pg_catalog.pg_current_xact_id()::text, true), " +
 			"pg_catalog.set_config('statement_timeout', $1::text, true), " +
@@ -67,6 +68,12 @@ func newStatements(o Options) statements {
 		hold: "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text)",
 		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::bigint, " +
 			"$6::timestamptz, $7::bytea, $8::bytea, $9::bytea[], $10::bytea[], $11::text)",
+		record: "select " + s + "record_decisions($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::text[]::uuid[], " +
+			"$7::text[], $8::bigint[], $9::bigint[], $10::text[], $11::text[])",
+		requests: "select acts, id, request, group_name, topic, partition, message_offset, message_time, key, value, header_keys, header_values from " +
+			s + "requests($1::text[], $2::text[], $3::int[], $4::bigint, $5::bigint)",
+		replayed:     "select " + s + "replayed($1::bigint, $2::bigint, $3::bigint)",
+		replayFailed: "select " + s + "replay_failed($1::bigint, $2::bigint, $3::bigint, $4::text)",
 	}
 }
 
@@ -81,6 +88,11 @@ const minServer = 140000
 // [Options.StartTimeout], and named in the log. Refused credentials, a database that
 // does not exist, and a server that cannot be used are errors at once.
 func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
+	return open(ctx, pool, o, appFunctions)
+}
+
+// open returns a sink whose role may execute some functions.
+func open(ctx context.Context, pool *pgxpool.Pool, o Options, functions []string) (*Sink, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -90,7 +102,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 	err = o.wait().Reach(ctx, pool, func(ctx context.Context) error {
 		ctx, cancel := s.bounded(ctx)
 		defer cancel()
-		if err := s.check(ctx); err != nil {
+		if err := s.check(ctx, functions); err != nil {
 			return ended(ctx, explain(err))
 		}
 		return nil
@@ -101,7 +113,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 	return s, nil
 }
 
-func (s *Sink) check(ctx context.Context) error {
+func (s *Sink) check(ctx context.Context, functions []string) error {
 	var (
 		encoding, role         string
 		server                 int
@@ -140,7 +152,7 @@ func (s *Sink) check(ctx context.Context) error {
 	if err := schema(s.options).Check(version); err != nil {
 		return err
 	}
-	for _, f := range appFunctions {
+	for _, f := range functions {
 		if !slices.Contains(executable, f) {
 			return fmt.Errorf("%w: role %q may not execute %s", ErrPermission, role, f)
 		}

@@ -53,7 +53,11 @@ func (s *schemas) create(t testing.TB) *rig {
 	for _, m := range steps {
 		sql += m.SQL
 	}
-	sql += grant + "create table " + quoted + ".effects (n bigint generated always as identity, list text, value text);" +
+	forOperators, err := pgsink.GrantOperatorSQL(r.operators, pgsink.Options{Schema: r.schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sql += grant + forOperators + "create table " + quoted + ".effects (n bigint generated always as identity, list text, value text);" +
 		"grant insert on " + quoted + ".effects to " + r.role
 	if _, err := r.reader.Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)
@@ -94,9 +98,11 @@ func suiteOn(r *rig, url string, configure ...func(*pgxpool.Config)) func(testin
 			Append: func(ctx context.Context, tx pgsink.Tx, list, value string) error {
 				return r.append(ctx, tx, list, value)
 			},
-			List:   r.list,
-			Commit: func(ctx context.Context, tx pgsink.Tx) error { return commit(ctx, tx) },
-			Lock:   r.lock,
+			List:       r.list,
+			Commit:     func(ctx context.Context, tx pgsink.Tx) error { return commit(ctx, tx) },
+			Lock:       r.lock,
+			Operator:   r.operator,
+			DeadLetter: r.openOn(newPool(t, url, append(configure, fast)...)).DeadLetter,
 		}
 	}
 }
@@ -112,9 +118,11 @@ func queuedSuiteOn(r *rig, url string, configure ...func(*pgxpool.Config)) func(
 			Append: func(ctx context.Context, q *pgsink.Queue, list, value string) error {
 				return r.append(ctx, q, list, value)
 			},
-			List:   r.list,
-			Commit: func(ctx context.Context, q *pgsink.Queue) error { return commit(ctx, q) },
-			Lock:   r.lock,
+			List:       r.list,
+			Commit:     func(ctx context.Context, q *pgsink.Queue) error { return commit(ctx, q) },
+			Lock:       r.lock,
+			Operator:   r.operator,
+			DeadLetter: r.openOn(newPool(t, url, append(configure, fast)...)).Queued().DeadLetter,
 		}
 	}
 }
@@ -134,6 +142,8 @@ func TestSuite(t *testing.T) {
 			r, mode := newRig(t), modes[name]
 			t.Run("queries", func(t *testing.T) { t.Parallel(); sinktest.Run(t, suiteOn(r, r.appURL, mode)) })
 			t.Run("queue", func(t *testing.T) { t.Parallel(); sinktest.Run(t, queuedSuiteOn(r, r.appURL, mode)) })
+			t.Run("queries, operated", func(t *testing.T) { t.Parallel(); sinktest.RunOperated(t, suiteOn(r, r.appURL, mode)) })
+			t.Run("queue, operated", func(t *testing.T) { t.Parallel(); sinktest.RunOperated(t, queuedSuiteOn(r, r.appURL, mode)) })
 			t.Run("queries, unblocked", func(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, suiteOn(r, r.appURL, mode)) })
 			t.Run("queue, unblocked", func(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, queuedSuiteOn(r, r.appURL, mode)) })
 		})

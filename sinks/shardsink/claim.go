@@ -7,15 +7,15 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Claim swaps c in, in the partition's shard. The first claim of a fence, which is
-// still without an epoch, looks into all shards before that, and is refused with
+// Claim swaps c in, in the partition's shard. The first claim of a fence, which no
+// lease's generation was written to yet, looks into all shards before that, and is refused with
 // [epoch.ErrElsewhere] unless each of the others has a signpost to this one: the
 // package's documentation says why no two fences of a partition are ever claimed. The
-// refusal leaves the fence without an epoch, so whoever tries again is refused
+// refusal leaves the fence as it is, so whoever tries again is refused
 // again. The other claims need no other shard.
 func (s *Sink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	home, err := s.home(c.Partition)
-	if err == nil && seen.Epoch == 0 {
+	if err == nil && seen.Generation == 0 { // a person may have given it an epoch
 		err = s.first(ctx, c.Partition, home)
 	}
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // pointing is what the log of a signpost begins with, before the shard's number.
 // The log of the messages is in its lease source.
-const pointing = "epochfence/shardsink: not in this database but in shard "
+const pointing = epoch.SignpostLog
 
 // signpost is the origin of a row that says in which shard a partition is.
 func signpost(of epoch.Origin, home int) epoch.Origin {

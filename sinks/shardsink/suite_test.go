@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 	"github.com/epochfence/epochfence/sinks/shardsink"
 	"github.com/epochfence/epochfence/sinks/sinktest"
@@ -47,27 +48,28 @@ func newDatabases(n int) []*memsink.Sink {
 
 // suite plays on several databases as if they were one.
 func suite(r route, shards int) func(testing.TB) sinktest.Database[*memsink.Tx] {
-	return func(testing.TB) sinktest.Database[*memsink.Tx] {
-		dbs := newDatabases(shards)
-		return sinktest.Database[*memsink.Tx]{
-			Open: func(t testing.TB) epoch.Sink[*memsink.Tx] {
-				var process []*memsink.Sink
-				for _, db := range dbs {
-					process = append(process, db.Open())
-				}
-				return newSink(t, r, process...)
-			},
-			Append: func(_ context.Context, tx *memsink.Tx, list, value string) error {
-				tx.Append(list, value)
-				return nil
-			},
-			List: func(_ context.Context, list string) (all []string, err error) {
-				for _, db := range dbs {
-					all = append(all, db.List(list)...)
-				}
-				return all, nil
-			},
-		}
+	return func(testing.TB) sinktest.Database[*memsink.Tx] { return suiteOn(r, newDatabases(shards)) }
+}
+
+func suiteOn(r route, dbs []*memsink.Sink) sinktest.Database[*memsink.Tx] {
+	return sinktest.Database[*memsink.Tx]{
+		Open: func(t testing.TB) epoch.Sink[*memsink.Tx] {
+			var process []*memsink.Sink
+			for _, db := range dbs {
+				process = append(process, db.Open())
+			}
+			return newSink(t, r, process...)
+		},
+		Append: func(_ context.Context, tx *memsink.Tx, list, value string) error {
+			tx.Append(list, value)
+			return nil
+		},
+		List: func(_ context.Context, list string) (all []string, err error) {
+			for _, db := range dbs {
+				all = append(all, db.List(list)...)
+			}
+			return all, nil
+		},
 	}
 }
 
@@ -102,6 +104,50 @@ func TestSuite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sinktest.Run(t, create)
 			sinktest.RunUnblocked(t, create)
+		})
+	}
+}
+
+// atHome operates each partition where its fence is.
+type atHome struct {
+	operate.Operator
+	route route
+	dbs   []*memsink.Sink
+}
+
+func (h atHome) of(p epoch.Partition) operate.Operator {
+	return h.dbs[h.route(p, len(h.dbs))].Operator()
+}
+
+func (h atHome) Partition(ctx context.Context, p epoch.Partition) (operate.Partition, error) {
+	return h.of(p).Partition(ctx, p)
+}
+
+func (h atHome) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
+	return h.of(a.Partition).Act(ctx, a)
+}
+
+func (h atHome) History(ctx context.Context, q operate.HistoryQuery) ([]epoch.Decision, error) {
+	if q.Partition == nil {
+		return h.Operator.History(ctx, q)
+	}
+	return h.of(*q.Partition).History(ctx, q)
+}
+
+func TestPeopleOperateThePartitionsOfOneShard(t *testing.T) {
+	for name, c := range map[string]struct {
+		route  route
+		shards int
+	}{"one shard": {shardsink.ByNumber, 1}, "all in the last": {toThe(2), 3}} {
+		t.Run(name, func(t *testing.T) {
+			sinktest.RunOperated(t, func(t testing.TB) sinktest.Database[*memsink.Tx] {
+				dbs := newDatabases(c.shards)
+				d := suiteOn(c.route, dbs)
+				home := dbs[c.shards-1]
+				d.Operator = func(testing.TB) operate.Operator { return atHome{home.Operator(), c.route, dbs} }
+				d.DeadLetter = home.DeadLetter
+				return d
+			})
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
 )
 
 // Database is what the suite needs of one empty database. The fields are
@@ -32,6 +33,11 @@ type Database[TX any] struct {
 	// Lock makes each Append wait until unlock is called, as another transaction
 	// does that has locked what they write to. It is nil where nothing can.
 	Lock func(t testing.TB) (unlock func())
+
+	// Operator returns what people operate the sink with, and DeadLetter is the
+	// sink's, for consumer.Handlers.OnFailure. Only [RunOperated] needs them.
+	Operator   func(t testing.TB) operate.Operator
+	DeadLetter func(ctx context.Context, tx TX, m epoch.Message, e epoch.Epoch, cause error) error
 }
 
 // Run plays every history on one or two databases of its own. create makes an
@@ -49,6 +55,14 @@ func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 // all writers, such as SQLite, cannot.
 func RunUnblocked[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	for _, h := range unblocked {
+		run(t, h, create)
+	}
+}
+
+// RunOperated plays the histories in which people act on fences and dead letters
+// while consumers are at work. The sink is an [epoch.Operable].
+func RunOperated[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
+	for _, h := range operated {
 		run(t, h, create)
 	}
 }
@@ -84,8 +98,14 @@ func erase[TX any](db Database[TX]) Database[any] {
 		Append: func(ctx context.Context, tx any, list, value string) error {
 			return db.Append(ctx, tx.(TX), list, value)
 		},
-		List: db.List,
-		Lock: db.Lock,
+		List:     db.List,
+		Lock:     db.Lock,
+		Operator: db.Operator,
+	}
+	if db.DeadLetter != nil {
+		e.DeadLetter = func(ctx context.Context, tx any, m epoch.Message, under epoch.Epoch, cause error) error {
+			return db.DeadLetter(ctx, tx.(TX), m, under, cause)
+		}
 	}
 	if db.Commit != nil {
 		e.Commit = func(ctx context.Context, tx any) error { return db.Commit(ctx, tx.(TX)) }
@@ -101,4 +121,16 @@ func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(c
 
 func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, any) error) error {
 	return e.Sink.CommitHeld(ctx, h, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
+}
+
+// operable is what the sink has for people, if it has.
+func (e erased[TX]) operable() (epoch.Operable[any], bool) {
+	o, ok := epoch.As[epoch.Operable[TX]](e.Sink)
+	return erasedOperable[TX]{o}, ok
+}
+
+type erasedOperable[TX any] struct{ epoch.Operable[TX] }
+
+func (e erasedOperable[TX]) Replayed(ctx context.Context, tx any, r epoch.Replay, under epoch.Epoch) error {
+	return e.Operable.Replayed(ctx, tx.(TX), r, under)
 }

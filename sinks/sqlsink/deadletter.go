@@ -36,15 +36,17 @@ func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.
 	return nil
 }
 
+// header is one in a dead letter's headers.
+type header struct {
+	Key      *string `json:"key,omitempty"`
+	KeyBytes []byte  `json:"key_bytes,omitempty"`
+	Value    []byte  `json:"value"`
+}
+
 // headersText is a JSON array with an object for each header: its key and its
 // value, this in base64. A key that is not UTF-8, which JSON cannot hold, is
 // key_bytes in base64 instead.
 func headersText(hs []epoch.Header) ([]byte, error) {
-	type header struct {
-		Key      *string `json:"key,omitempty"`
-		KeyBytes []byte  `json:"key_bytes,omitempty"`
-		Value    []byte  `json:"value"`
-	}
 	headers := make([]header, 0, len(hs))
 	for _, h := range hs {
 		if utf8.ValidString(h.Key) {
@@ -54,4 +56,21 @@ func headersText(hs []epoch.Header) ([]byte, error) {
 		}
 	}
 	return json.Marshal(headers)
+}
+
+// headersOf reads what headersText has written.
+func headersOf(text string) ([]epoch.Header, error) {
+	var headers []header
+	if err := json.Unmarshal([]byte(text), &headers); err != nil {
+		return nil, fmt.Errorf("the headers of a dead letter: %w", err)
+	}
+	var hs []epoch.Header
+	for _, h := range headers {
+		key := string(h.KeyBytes)
+		if h.Key != nil {
+			key = *h.Key
+		}
+		hs = append(hs, epoch.Header{Key: key, Value: h.Value})
+	}
+	return hs, nil
 }

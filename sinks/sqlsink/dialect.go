@@ -34,6 +34,10 @@ type Dialect interface {
 
 	// now is an expression for the time, in UTC.
 	now() string
+
+	// outOfDate says whether a time of now's is so long ago that the decision log
+	// need not keep it. Nothing else depends on it.
+	outOfDate(at string) string
 }
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
@@ -60,3 +64,7 @@ func (sqlite) forUpdate() string { return `` }
 func (sqlite) lockSeeds() string { return `` }
 
 func (sqlite) now() string { return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')` }
+
+func (sqlite) outOfDate(at string) string {
+	return at + ` < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-90 days')`
+}

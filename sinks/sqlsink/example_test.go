@@ -91,4 +91,5 @@ func ExampleMigrations() {
 	}
 	// Output:
 	// 001_epochfence.sql true
+	// 002_epochfence.sql true
 }

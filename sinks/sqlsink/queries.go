@@ -3,14 +3,22 @@ package sqlsink
 // queries are the statements of a sink, with its table names.
 type queries struct {
 	fence, topic, insert, claim, advance, deadLetter string
+
+	decide, pruneMany, pruneOld, acts      string // the decision log
+	requested, replay, replayed, notReplay string // see [epoch.Operable]
+	act, list, count, now                  string // see [Operator]
+	history, letters, letterAct, discard   string
 }
 
 func newQueries(d Dialect, prefix string) queries {
 	const (
 		key   = ` WHERE group_name = ? AND topic = ? AND number = ?`
-		state = `log_id, lease_source, lease_generation, owner, epoch, claim_id, next_offset, mark, applied`
+		state = `log_id, lease_source, lease_generation, owner, epoch, claim_id, next_offset, mark, applied,` +
+			` set_under, mode, mode_by, mode_reason, mode_at`
+		letter = `id, group_name, topic, number, message_offset, epoch, message_time, error, failed_at,` +
+			` request, requested, requested_by, requested_at, replay_error, replay_failed_at`
 	)
-	fences := prefix + `fence`
+	fences, decisions, letters := prefix+`fence`, prefix+`decision`, prefix+`dead_letter`
 	return queries{
 		fence: `SELECT ` + state + ` FROM ` + fences + key,
 		topic: `SELECT number, ` + state + ` FROM ` + fences + ` WHERE group_name = ? AND topic = ?`,
@@ -30,5 +38,38 @@ func newQueries(d Dialect, prefix string) queries {
 		deadLetter: `INSERT INTO ` + prefix + `dead_letter (group_name, topic, number, message_offset, epoch,` +
 			` message_key, message_value, headers, message_time, error, failed_at)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ` + d.now() + `)`,
+
+		decide: `INSERT INTO ` + decisions + ` (decided_at, kind, group_name, topic, number, epoch, claim_id, owner,` +
+			` from_offset, to_offset, reason, operator, trace_id) VALUES (` + d.now() + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		// Both look at the oldest only, so that they cost the same however long the log is.
+		pruneMany: `DELETE FROM ` + decisions + ` WHERE id IN (SELECT id FROM ` + decisions +
+			` WHERE operator = '' AND id <= ? ORDER BY id LIMIT 4)`,
+		pruneOld: `DELETE FROM ` + decisions + ` WHERE id IN (SELECT id FROM (SELECT id, decided_at FROM ` + decisions +
+			` ORDER BY id LIMIT 4) WHERE ` + d.outOfDate(`decided_at`) + `)`,
+		acts: `SELECT COALESCE(MAX(id), 0) FROM ` + decisions + ` WHERE operator <> ''`,
+
+		requested: `SELECT id, request, message_offset, message_time, message_key, message_value, headers FROM ` + letters +
+			` WHERE group_name = ? AND topic = ? AND number = ? AND requested = 1 ORDER BY id LIMIT ?`,
+		replay:   `SELECT requested_by FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`,
+		replayed: `DELETE FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`,
+		notReplay: `UPDATE ` + letters + ` SET requested = 0, replay_error = ?, replay_failed_at = ` + d.now() +
+			` WHERE id = ? AND request = ? AND requested = 1`,
+
+		act: `UPDATE ` + fences + ` SET owner = ?, epoch = ?, claim_id = ?, next_offset = ?, mark = ?, applied = ?, set_under = ?,` +
+			` log_id = ?, lease_source = ?, mode = ?, mode_by = ?, mode_reason = ?, mode_at = ?, claimed_at = ` + d.now() +
+			key + ` AND claim_id = ? AND epoch = ?`,
+		list: `SELECT group_name, topic, number, COALESCE(claimed_at, ''), COALESCE(advanced_at, ''), ` + d.now() + `, ` + state +
+			` FROM ` + fences + ` WHERE (? = '' OR group_name = ?) AND (? = '' OR topic = ?) AND (? IS NULL OR number = ?)` +
+			` AND (NOT ? OR mode <> '') ORDER BY group_name, topic, number`,
+		count: `SELECT group_name, topic, number, COUNT(*) FROM ` + letters + ` GROUP BY group_name, topic, number`,
+		now:   `SELECT ` + d.now(),
+
+		history: `SELECT id, decided_at, kind, group_name, topic, number, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id` +
+			` FROM ` + decisions,
+		letters: `SELECT ` + letter + `, message_key, message_value, headers FROM ` + letters,
+		letterAct: `UPDATE ` + letters + ` SET requested = ?, request = ?, requested_by = ?,` +
+			` requested_at = CASE WHEN ? THEN ` + d.now() + ` ELSE requested_at END` +
+			` WHERE id = ? AND request = ? AND requested = ?`,
+		discard: `DELETE FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = ?`,
 	}
 }

@@ -46,10 +46,10 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 // What can be wrong with the tables.
 var (
 	// ErrNotMigrated: there are none. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run sqlsink.Migrate, or the SQL of sqlsink.Migrations")
+	ErrNotMigrated = errors.New("schema is not migrated: run sqlsink.Migrate, epochfence migrate up, or the SQL of sqlsink.Migrations")
 
 	// ErrSchemaOlder: they lack migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run sqlsink.Migrate, or the SQL of sqlsink.Migrations")
+	ErrSchemaOlder = errors.New("schema is older than this program: run sqlsink.Migrate, epochfence migrate up, or the SQL of sqlsink.Migrations")
 
 	// ErrSchemaNewer: they were migrated by a newer version of this package. Update
 	// the program.

@@ -218,6 +218,9 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	if err := oneRow(r, err); err != nil {
 		return epoch.Fence{}, err
 	}
+	if err := s.decide(within, t.Conn, c.Decided(now, f, epoch.TraceID(ctx))); err != nil {
+		return epoch.Fence{}, err
+	}
 	return f, t.Commit(ctx)
 }
 
@@ -253,11 +256,16 @@ func (s *Sink) read(ctx context.Context, q sqltx.Querier, query string, p epoch.
 
 // scan reads the columns of a fence, after those given.
 func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) error {
-	var claim []byte
+	var (
+		claim []byte
+		since sql.NullString
+	)
 	if err := row.Scan(slices.Concat(before, []any{&f.Log, &f.Source, &f.Generation, &f.Owner,
-		&f.Epoch, &claim, &f.Next, &f.Mark, &f.Applied})...); err != nil {
+		&f.Epoch, &claim, &f.Next, &f.Mark, &f.Applied,
+		&f.SetUnder, &f.Standing.Mode, &f.Standing.By, &f.Standing.Reason, &since})...); err != nil {
 		return err
 	}
+	f.Standing.Since = forPeople(since.String)
 	if len(claim) != len(f.Claim) {
 		return fmt.Errorf("the claim in the fence of %s has %d bytes, want %d", f.Partition, len(claim), len(f.Claim))
 	}

@@ -10,6 +10,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -86,7 +87,8 @@ func effects(ctx context.Context, db *sql.DB, list string) ([]string, error) {
 	return all, rows.Err()
 }
 
-func TestSuite(t *testing.T) { sinktest.Run(t, newDatabase) }
+func TestSuite(t *testing.T)         { sinktest.Run(t, newDatabase) }
+func TestSuiteOperated(t *testing.T) { sinktest.RunOperated(t, newDatabase) }
 
 func newDatabase(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 	file := newFile(t)
@@ -109,5 +111,16 @@ func newDatabase(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 			mustExec(t, db, `BEGIN IMMEDIATE`)
 			return func() { mustExec(t, db, `ROLLBACK`) }
 		},
+		Operator:   func(t testing.TB) operate.Operator { return newOperator(t, open(t, file)) },
+		DeadLetter: newSink(t, reader, sqlsink.Options{}).DeadLetter,
 	}
+}
+
+func newOperator(t testing.TB, db *sql.DB) *sqlsink.Operator {
+	t.Helper()
+	op, err := sqlsink.OpenOperator(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return op
 }

@@ -25,10 +25,10 @@ import (
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/ops/fenceotel"
 	"github.com/epochfence/epochfence/sinks/memsink"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/workswith/kafka"
-	"github.com/epochfence/epochfence/workswith/tracing"
 )
 
 // orders produces records to a topic of one partition, and returns options for a
@@ -145,7 +145,8 @@ func TestHandlerFenceAndCommitAreInTheTraceOfTheMessage(t *testing.T) {
 		_, err := tx.Exec(ctx, "select 'in the handler'")
 		return err
 	}
-	consume(t, kafka.WithTraces(orders(t, record), provider), tracing.Sink(provider.Tracer("billing"), sink), 1, consumer.Each(handle))
+	tr := fenceotel.NewTracing(fenceotel.Options{Provider: provider, Parent: true})
+	consume(t, kafka.WithTraces(orders(t, record), provider), fenceotel.Sink(tr, sink), 1, consumer.Each(handle))
 	var about []string // name, and the statement
 	for _, s := range spans.GetSpans() {
 		if s.SpanContext.TraceID() == want {

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	works "github.com/epochfence/epochfence/workswith/migrations"
@@ -13,7 +14,18 @@ func TestThePageWritesOneFileForEachMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(dir)
-	if err != nil || len(files) != 3 || files[0].Name() != "00013_epochfence_pgsink_1_fence.sql" {
-		t.Errorf("%v, %v", files, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	want := []string{
+		"00013_epochfence_pgsink_1_fence.sql", "00014_epochfence_pgsink_2_dead_letter.sql", "00015_epochfence_pgsink_3_decision.sql",
+		"00016_epochfence_pgsink_4_operate.sql", "00017_epochfence_pgoutbox_1_outbox_entry.sql", "00018_epochfence_pgoutbox_2_operate.sql",
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("%q; want %q", names, want)
 	}
 }

@@ -72,11 +72,12 @@ func (p *Position) Learn(theirs func() (at epoch.Offset, ok bool, err error)) er
 }
 
 // Theirs returns what others had committed, if the position of a fence may not
-// take its place: it is below, or the partition was never claimed.
+// take its place: it is below, and no person has set it, or the partition was never
+// claimed.
 func (p *Position) Theirs(at epoch.Fence) (theirs epoch.Offset, stays bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.theirs == nil || at.Epoch > 0 && at.Next >= *p.theirs {
+	if p.theirs == nil || at.SetUnder > 0 || at.Epoch > 0 && at.Next >= *p.theirs {
 		return 0, false
 	}
 	return *p.theirs, true
@@ -99,7 +100,7 @@ func (p *Position) ToSay(at epoch.Fence) (theirs epoch.Offset, say bool) {
 // NotHeeded is the line in the log for it, and Remedy what a person can do.
 const (
 	NotHeeded = "others have set the position that the group has committed, and that changes nothing: the sink's position counts"
-	Remedy    = "to begin elsewhere, stop the group and set the position in the sink's fence"
+	Remedy    = "to begin elsewhere, set the position with epochfence rewind"
 )
 
 // Published notes that the source has taken a position of ours.

@@ -124,3 +124,17 @@ func TestAPositionIsPublishedUntilTheSourceHasIt(t *testing.T) {
 	p.Mirror(at(2, 3))
 	want("somebody has set the fence back", 3, true)
 }
+
+func TestAPositionThatAPersonHasSetIsPublishedBelowTheirs(t *testing.T) {
+	t.Parallel()
+	var p tenures.Position
+	learn(t, &p, 100)
+	f := at(3, 5)
+	if theirs, stays := p.Theirs(f); !stays || theirs != 100 {
+		t.Errorf("a position below theirs: %d, %v", theirs, stays)
+	}
+	f.SetUnder = 2
+	if theirs, stays := p.Theirs(f); stays {
+		t.Errorf("one that a person has set: %d stays", theirs)
+	}
+}

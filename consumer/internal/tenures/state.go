@@ -8,18 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// Causes of the loss of a tenure.
-var (
-	ErrDrainOverrun = errors.New("the partition was revoked and not given back in time")
-	ErrEnded        = errors.New("the tenure has ended")
-)
+// ErrEnded is the cause of the loss of a tenure that is over.
+var ErrEnded = errors.New("the tenure has ended")
 
 var errReading = errors.New("consumer: one Read of a tenure at a time")
 
@@ -35,11 +31,11 @@ func Lost(why error) error {
 // lost, or both, and is over when own has returned. Its methods are safe for
 // concurrent use.
 type State struct {
-	held     context.Context // ends when the tenure is lost, with the cause
-	lose     context.CancelCauseFunc
-	draining chan struct{}
-	revoke   func()
-	reading  atomic.Bool
+	held    context.Context // ends when the tenure is lost, with the cause
+	lose    context.CancelCauseFunc
+	kept    context.Context // ends when the partition is revoked
+	revoke  context.CancelFunc
+	reading atomic.Bool
 
 	previous <-chan struct{} // closed when no own of an earlier tenure runs; nil for none
 	over     chan struct{}   // closed when own has returned, or will not be called
@@ -49,9 +45,9 @@ type State struct {
 // NewState returns that of a tenure which is lost with ctx. Previous is the
 // process's tenure of the same partition before this one, nil if there was none.
 func NewState(ctx context.Context, previous *State) *State {
-	s := &State{draining: make(chan struct{}), over: make(chan struct{}), clear: make(chan struct{})}
+	s := &State{over: make(chan struct{}), clear: make(chan struct{})}
 	s.held, s.lose = context.WithCancelCause(ctx)
-	s.revoke = sync.OnceFunc(func() { close(s.draining) })
+	s.kept, s.revoke = context.WithCancel(context.Background())
 	if previous != nil {
 		s.previous = previous.clear
 	}
@@ -66,7 +62,7 @@ func (s *State) Run(own func(ctx context.Context)) {
 	if s.previous != nil {
 		select {
 		case <-s.previous:
-		case <-s.draining:
+		case <-s.kept.Done():
 		case <-s.held.Done():
 		}
 	}
@@ -90,7 +86,7 @@ func (s *State) finish() {
 }
 
 // Draining is closed when the partition is revoked.
-func (s *State) Draining() <-chan struct{} { return s.draining }
+func (s *State) Draining() <-chan struct{} { return s.kept.Done() }
 
 // Revoke closes Draining.
 func (s *State) Revoke() { s.revoke() }
@@ -102,14 +98,14 @@ func (s *State) RevokeWithin(limit time.Duration, overrun func()) {
 	timer := time.AfterFunc(limit, func() {
 		if !isClosed(s.over) {
 			overrun()
-			s.Lose(ErrDrainOverrun)
+			s.Lose(consumer.ErrDrainOverrun)
 		}
 	})
 	context.AfterFunc(s.held, func() { timer.Stop() })
 }
 
 // Revoked reports whether the partition was revoked.
-func (s *State) Revoked() bool { return isClosed(s.draining) }
+func (s *State) Revoked() bool { return s.kept.Err() != nil }
 
 // Lose ends the tenure: nothing can commit any more. The cause becomes a
 // [consumer.ErrLost]; of several the first counts.
@@ -125,6 +121,9 @@ func (s *State) Lost() error {
 
 // WhenLost is closed when the tenure is lost.
 func (s *State) WhenLost() <-chan struct{} { return s.held.Done() }
+
+// OnceLost calls f on a goroutine of its own when the tenure is lost, unless stop was called before.
+func (s *State) OnceLost(f func()) (stop func() bool) { return context.AfterFunc(s.held, f) }
 
 // Over is closed when own has returned, or will not be called.
 func (s *State) Over() <-chan struct{} { return s.over }
@@ -155,17 +154,10 @@ func (s *State) UntilLost(ctx context.Context) (context.Context, context.CancelF
 func (s *State) WhileHeld(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := s.UntilLost(ctx)
 	if s.Revoked() {
-		cancel()
-		return ctx, cancel
+		cancel() // now, and not soon
 	}
-	go func() {
-		select {
-		case <-s.draining:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
+	stop := context.AfterFunc(s.kept, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 // Read is a [consumer.Tenure]'s. It calls read with a context that ends when the

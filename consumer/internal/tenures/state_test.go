@@ -134,7 +134,7 @@ func TestADrainThatTakesTooLongCostsTheTenure(t *testing.T) {
 				s.RevokeWithin(10*time.Second, func() { said++ })
 				<-s.Over()
 				<-time.After(time.Minute)
-				if got := errors.Is(s.Lost(), tenures.ErrDrainOverrun); got != c.lost || (said == 1) != c.lost {
+				if got := errors.Is(s.Lost(), consumer.ErrDrainOverrun); got != c.lost || (said == 1) != c.lost {
 					t.Errorf("lost: %v, said %d times; want %v", s.Lost(), said, c.lost)
 				}
 			})

@@ -17,6 +17,15 @@
 --   XF008 no lease    the generation of the lease is not positive
 --   XF009 exhausted   epochs are used up
 --   XF010 adopted     a claim adopts a position, and is not the first of its fence
+--   XF011 paused      the mode of the fence takes no claims
+--
+-- and those of people's acts, in 0004_operate.sql:
+--
+--   XF012 nothing     the fence, or the dead letter, is as the act would have it
+--   XF013 invalid     the act makes no sense
+--   XF014 gone        there is no such dead letter, or its replay is not requested as it was
+--   XF015 changed     the requests for the replay of a dead letter are others than seen
+--   XF016 elsewhere   the fence only says in which database the partition is
 
 create table "epochfence".migration (
     version    integer primary key,
@@ -45,6 +54,11 @@ create table "epochfence".fence (
     next_offset      bigint not null,           -- the next message to apply
     mark             bigint not null default -1, -- what the source recognises its log by at next_offset; -1: nothing
     applied          boolean not null default false, -- the group has applied what is before next_offset
+    set_under        bigint not null default 0, -- the epoch under which a person has set next_offset last; zero: nobody has
+    mode             text not null default '',  -- takes claims where it is empty; 'paused': a person has paused it
+    mode_by          text not null default '',  -- who set the mode, why and when, for people
+    mode_reason      text not null default '',
+    mode_at          timestamptz,
     claimed_at       timestamptz,               -- for people
     advanced_at      timestamptz,               -- for people
     primary key (group_name, topic, partition)
@@ -114,14 +128,14 @@ begin
 end
 $$;
 
--- claim swaps a claim in if the fence still is as seen. The first claim of a fence
+-- swap_claim swaps a claim in if the fence still is as seen. The first claim of a fence
 -- may adopt a position; null is none. It relies on READ COMMITTED: the row it locks
--- is the newest.
-create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
+-- is the newest. The function claim, in 0003_decision.sql, is the way to it.
+create function "epochfence".swap_claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
     seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
     adopt_offset bigint, adopt_mark bigint)
 returns setof "epochfence".fence
-language plpgsql security definer set search_path = "epochfence", pg_temp
+language plpgsql set search_path = "epochfence", pg_temp
 as $$
 declare
     f fence;
@@ -148,6 +162,9 @@ begin
     end if;
     if f.lease_source <> source then
         raise exception using errcode = 'XF006', message = 'foreign lease source', detail = row_to_json(f);
+    end if;
+    if f.mode <> '' then
+        raise exception using errcode = 'XF011', message = 'paused', detail = row_to_json(f);
     end if;
     if greatest(f.epoch, above) = 9223372036854775807 then
         raise exception using errcode = 'XF009', message = 'epochs are used up', detail = row_to_json(f);
@@ -330,7 +347,7 @@ $$;
 
 revoke all on "epochfence".migration, "epochfence".fence from public;
 revoke all on function "epochfence".schema_version, "epochfence".read_fence, "epochfence".read_fences,
-    "epochfence".server, "epochfence".seed, "epochfence".claim,
+    "epochfence".server, "epochfence".seed, "epochfence".swap_claim,
     "epochfence".refuse, "epochfence".look_early, "epochfence".entered,
     "epochfence".advance, "epochfence".advance_one, "epochfence".hold from public;
 

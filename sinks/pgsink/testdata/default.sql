@@ -20,6 +20,15 @@ create schema if not exists "epochfence";
 --   XF008 no lease    the generation of the lease is not positive
 --   XF009 exhausted   epochs are used up
 --   XF010 adopted     a claim adopts a position, and is not the first of its fence
+--   XF011 paused      the mode of the fence takes no claims
+--
+-- and those of people's acts, in 0004_operate.sql:
+--
+--   XF012 nothing     the fence, or the dead letter, is as the act would have it
+--   XF013 invalid     the act makes no sense
+--   XF014 gone        there is no such dead letter, or its replay is not requested as it was
+--   XF015 changed     the requests for the replay of a dead letter are others than seen
+--   XF016 elsewhere   the fence only says in which database the partition is
 
 create table "epochfence".migration (
     version    integer primary key,
@@ -48,6 +57,11 @@ create table "epochfence".fence (
     next_offset      bigint not null,           -- the next message to apply
     mark             bigint not null default -1, -- what the source recognises its log by at next_offset; -1: nothing
     applied          boolean not null default false, -- the group has applied what is before next_offset
+    set_under        bigint not null default 0, -- the epoch under which a person has set next_offset last; zero: nobody has
+    mode             text not null default '',  -- takes claims where it is empty; 'paused': a person has paused it
+    mode_by          text not null default '',  -- who set the mode, why and when, for people
+    mode_reason      text not null default '',
+    mode_at          timestamptz,
     claimed_at       timestamptz,               -- for people
     advanced_at      timestamptz,               -- for people
     primary key (group_name, topic, partition)
@@ -117,14 +131,14 @@ begin
 end
 $$;
 
--- claim swaps a claim in if the fence still is as seen. The first claim of a fence
+-- swap_claim swaps a claim in if the fence still is as seen. The first claim of a fence
 -- may adopt a position; null is none. It relies on READ COMMITTED: the row it locks
--- is the newest.
-create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
+-- is the newest. The function claim, in 0003_decision.sql, is the way to it.
+create function "epochfence".swap_claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
     seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
     adopt_offset bigint, adopt_mark bigint)
 returns setof "epochfence".fence
-language plpgsql security definer set search_path = "epochfence", pg_temp
+language plpgsql set search_path = "epochfence", pg_temp
 as $$
 declare
     f fence;
@@ -151,6 +165,9 @@ begin
     end if;
     if f.lease_source <> source then
         raise exception using errcode = 'XF006', message = 'foreign lease source', detail = row_to_json(f);
+    end if;
+    if f.mode <> '' then
+        raise exception using errcode = 'XF011', message = 'paused', detail = row_to_json(f);
     end if;
     if greatest(f.epoch, above) = 9223372036854775807 then
         raise exception using errcode = 'XF009', message = 'epochs are used up', detail = row_to_json(f);
@@ -333,7 +350,7 @@ $$;
 
 revoke all on "epochfence".migration, "epochfence".fence from public;
 revoke all on function "epochfence".schema_version, "epochfence".read_fence, "epochfence".read_fences,
-    "epochfence".server, "epochfence".seed, "epochfence".claim,
+    "epochfence".server, "epochfence".seed, "epochfence".swap_claim,
     "epochfence".refuse, "epochfence".look_early, "epochfence".entered,
     "epochfence".advance, "epochfence".advance_one, "epochfence".hold from public;
 
@@ -378,6 +395,370 @@ revoke all on function "epochfence".dead_letter from public;
 
 insert into "epochfence".migration (version, name) values (2, 'dead_letter');
 
+-- 0003_decision.sql
+-- The decision log: who was let in, who was not, what people did, and why. What
+-- swaps a claim in writes its entry in the same transaction.
+
+create table "epochfence".decision (
+    id          bigint generated always as identity primary key,
+    decided_at  timestamptz not null default clock_timestamp(), -- for people
+    role        text not null default session_user,             -- who was connected
+    kind        text not null,
+    group_name  text collate "C" not null,
+    topic       text collate "C" not null,
+    partition   integer not null,
+    epoch       bigint not null,
+    claim_id    uuid not null,
+    owner       text not null,
+    from_offset bigint not null, -- -1: not known, or there was no claim before
+    to_offset   bigint not null, -- -1: not known
+    reason      text not null,
+    operator    text not null,   -- the person; '': nobody
+    trace_id    text not null
+);
+
+create index decision_partition on "epochfence".decision (group_name, topic, partition, id);
+create index decision_unattended on "epochfence".decision (id) where operator = '';
+create index decision_attended on "epochfence".decision (id) where operator <> '';
+
+-- decide adds an entry, and has old ones taken away now and then.
+create function "epochfence".decide(in_kind text, in_group text, in_topic text, in_partition integer, in_epoch bigint, in_claim uuid,
+    in_owner text, in_from bigint, in_to bigint, in_reason text, in_operator text, in_trace text)
+returns void
+language plpgsql set search_path = "epochfence", pg_temp
+as $$
+declare
+    latest bigint;
+begin
+    insert into decision (kind, group_name, topic, partition, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id)
+    values (in_kind, in_group, in_topic, in_partition, in_epoch, in_claim, in_owner, in_from, in_to, in_reason, in_operator, in_trace)
+    returning id into latest;
+    if latest % 16 = 0 then
+        perform prune_decisions(latest);
+    end if;
+end
+$$;
+
+-- prune_decisions takes entries away: those that are 90 days old, and of those that no
+-- person is in, all but the newest 200,000 or so. It looks at the oldest only, so that it
+-- costs the same however long the log is, and leaves those that another transaction is
+-- at, so that it waits for nobody.
+create function "epochfence".prune_decisions(latest bigint)
+returns void
+language plpgsql set search_path = "epochfence", pg_temp
+as $$
+begin
+    if (select d.id from decision d where d.operator = '' order by d.id limit 1) <= latest - 200000 then
+        delete from decision x where x.id in (
+            select d.id from decision d where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update skip locked);
+    end if;
+    if (select d.decided_at < clock_timestamp() - interval '90 days' from decision d order by d.id limit 1) then
+        delete from decision x where x.id in (
+            select d.id from decision d
+            where d.id in (select o.id from decision o order by o.id limit 64) and d.decided_at < clock_timestamp() - interval '90 days'
+            for update skip locked);
+    end if;
+end
+$$;
+
+-- claim is swap_claim, with its entry in the decision log.
+create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
+    seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
+    adopt_offset bigint, adopt_mark bigint, trace_id text)
+returns setof "epochfence".fence
+language plpgsql security definer set search_path = "epochfence", pg_temp
+as $$
+declare
+    f fence;
+begin
+    select * into strict f from swap_claim(in_group, in_topic, in_partition, lock_timeout_ms,
+        seen_epoch, seen_claim, log, source, generation, above, new_owner, new_claim, adopt_offset, adopt_mark);
+    perform decide('claim', in_group, in_topic, in_partition, f.epoch, f.claim_id, f.owner,
+        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);
+    return next f;
+end
+$$;
+
+-- record_decisions adds what consumers have met with. They have no say in what the functions
+-- that swap claims, and people, have done.
+create function "epochfence".record_decisions(kinds text[], groups text[], topics text[], partitions integer[], epochs bigint[], claims uuid[],
+    owners text[], froms bigint[], tos bigint[], reasons text[], trace_ids text[])
+returns void
+language plpgsql security definer set search_path = "epochfence", pg_temp
+as $$
+begin
+    for i in 1 .. cardinality(kinds) loop
+        if kinds[i] not in ('stale', 'halt', 'loss', 'in-doubt') then
+            raise exception using errcode = 'XF013', message = 'a consumer records no ' || kinds[i];
+        end if;
+        perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i], owners[i], froms[i], tos[i], reasons[i], '', trace_ids[i]);
+    end loop;
+end
+$$;
+
+-- read_decisions returns the newest entries that fit, newest first. What is null, or
+-- empty, is not asked for.
+create function "epochfence".read_decisions(in_group text, in_topic text, in_partition integer, in_claim uuid, in_kinds text[],
+    before_id bigint, until timestamptz, most bigint)
+returns setof "epochfence".decision
+language plpgsql stable security definer set search_path = "epochfence", pg_temp
+as $$
+begin
+    if in_group is not null then
+        return query select d.* from decision d
+        where d.group_name = in_group and d.topic = in_topic and d.partition = in_partition
+            and (before_id is null or d.id < before_id) and (until is null or d.decided_at <= until)
+            and (in_claim is null or d.claim_id = in_claim) and (in_kinds is null or d.kind = any (in_kinds))
+        order by d.id desc limit most;
+    else
+        return query select d.* from decision d
+        where (before_id is null or d.id < before_id) and (until is null or d.decided_at <= until)
+            and (in_claim is null or d.claim_id = in_claim) and (in_kinds is null or d.kind = any (in_kinds))
+        order by d.id desc limit most;
+    end if;
+end
+$$;
+
+revoke all on "epochfence".decision from public;
+revoke all on function "epochfence".decide, "epochfence".prune_decisions, "epochfence".claim, "epochfence".record_decisions,
+    "epochfence".read_decisions from public;
+
+insert into "epochfence".migration (version, name) values (3, 'decision');
+
+-- 0004_operate.sql
+-- What people see and do. Each act compares what was seen with what is there, goes
+-- through a claim where it concerns a fence, and writes its entry in the decision
+-- log, in one transaction.
+
+-- act does something to a fence. Epochs go on by one, and the owner is the person; what
+-- is null stays as it is. See Operated in epoch/act.go, which it agrees with.
+create function "epochfence".act(kind text, in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
+    seen_epoch bigint, seen_claim uuid, seen_offset bigint, new_claim uuid, in_operator text, in_reason text, trace_id text,
+    set_offset bigint, set_mark bigint, beginning boolean, log text, source text)
+returns setof "epochfence".fence
+language plpgsql security definer set search_path = "epochfence", pg_temp
+as $$
+declare
+    f fence;
+    g fence;
+begin
+    perform set_config('lock_timeout', lock_timeout_ms::text, true);
+    if trim(in_operator) = '' or trim(in_reason) = '' or kind not in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase')
+        or (kind in ('rewind', 'skip') and set_offset is null) or (kind in ('pause', 'resume', 'evict') and set_offset is not null)
+        or set_offset < 0 or (kind <> 'rebase' and (log is not null or source is not null))
+    then
+        raise exception using errcode = 'XF013', message = 'the act makes no sense';
+    end if;
+    select * into f from fence
+    where group_name = in_group and topic = in_topic and partition = in_partition
+    for update;
+    if not found then
+        raise exception using errcode = 'XF003', message = 'no fence',
+            detail = json_build_object('group_name', in_group, 'topic', in_topic, 'partition', in_partition);
+    end if;
+    if starts_with(f.log_id, 'epochfence/shardsink: not in this database but in shard ') then
+        raise exception using errcode = 'XF016', message = 'kept in another database', detail = row_to_json(f);
+    end if;
+    if f.epoch <> seen_epoch or f.claim_id <> seen_claim then
+        raise exception using errcode = 'XF001', message = 'stale claim', detail = row_to_json(f);
+    end if;
+    if new_claim = '00000000-0000-0000-0000-000000000000' or new_claim = f.claim_id then
+        raise exception using errcode = 'XF007', message = 'claim id is not a fresh one', detail = row_to_json(f);
+    end if;
+    if set_offset is not null and f.next_offset <> seen_offset then
+        raise exception using errcode = 'XF002', message = 'position moved', detail = row_to_json(f);
+    end if;
+    if (f.epoch = 0 and set_offset is null) or (kind = 'pause' and f.mode = 'paused') or (kind = 'resume' and f.mode = '') then
+        raise exception using errcode = 'XF012', message = 'nothing to do', detail = row_to_json(f);
+    end if;
+    if f.epoch = 9223372036854775807 then
+        raise exception using errcode = 'XF009', message = 'epochs are used up', detail = row_to_json(f);
+    end if;
+    if kind = 'rebase' and coalesce(log, f.log_id) <> f.log_id and set_offset is null or kind = 'skip' and set_offset <= f.next_offset then
+        raise exception using errcode = 'XF013', message = 'the act makes no sense', detail = row_to_json(f);
+    end if;
+    update fence t
+    set epoch = t.epoch + 1, claim_id = new_claim, owner = 'operator ' || in_operator, claimed_at = clock_timestamp(),
+        next_offset = coalesce(set_offset, t.next_offset),
+        mark = case when set_offset is null then t.mark else set_mark end,
+        applied = case when set_offset is null then t.applied else not beginning end,
+        set_under = case when set_offset is null then t.set_under else t.epoch + 1 end,
+        log_id = coalesce(log, t.log_id), lease_source = coalesce(source, t.lease_source),
+        mode = case kind when 'pause' then 'paused' when 'resume' then '' else t.mode end,
+        mode_by = case kind when 'pause' then in_operator when 'resume' then '' else t.mode_by end,
+        mode_reason = case kind when 'pause' then in_reason when 'resume' then '' else t.mode_reason end,
+        mode_at = case kind when 'pause' then clock_timestamp() when 'resume' then null else t.mode_at end
+    where t.group_name = in_group and t.topic = in_topic and t.partition = in_partition
+    returning t.* into g;
+    perform decide(kind, in_group, in_topic, in_partition, g.epoch, g.claim_id, g.owner,
+        case when f.epoch = 0 then -1 else f.next_offset end, g.next_offset, in_reason, in_operator, trace_id);
+    return next g;
+end
+$$;
+
+-- list_fences returns the fences of a group and a topic, in key order, and what people
+-- ask besides. A null is any.
+create function "epochfence".list_fences(in_group text, in_topic text, in_partition integer, paused boolean)
+returns table (f "epochfence".fence, dead_letters bigint, read_at timestamptz)
+language sql stable security definer set search_path = "epochfence", pg_temp
+as $$
+    select f, coalesce(d.letters, 0), clock_timestamp()
+    from fence f left join (
+        select l.group_name, l.topic, l.partition, count(*) as letters from dead_letter l group by 1, 2, 3
+    ) d using (group_name, topic, partition)
+    where (in_group is null or group_name = in_group) and (in_topic is null or topic = in_topic)
+        and (in_partition is null or partition = in_partition) and (not paused or f.mode <> '')
+    order by group_name, topic, partition
+$$;
+
+-- Dead letters that are to be replayed, and what has become of it.
+alter table "epochfence".dead_letter
+    add column request          bigint not null default 0, -- rises with each request for a replay
+    add column requested        boolean not null default false,
+    add column requested_by     text not null default '',
+    add column requested_at     timestamptz,               -- for people
+    add column replay_error     text not null default '',
+    add column replay_failed_at timestamptz;               -- for people
+
+create index dead_letter_requested on "epochfence".dead_letter (group_name, topic, partition, id) where requested;
+
+-- requests returns what is asked of the owners of some partitions: a row whose id is null
+-- with a number that changes with each act, and the replays. Where nothing is
+-- requested it reads an index that has nothing in it.
+create function "epochfence".requests(groups text[], topics text[], partitions integer[], each bigint, most bigint)
+returns table (acts bigint, id bigint, request bigint, group_name text, topic text, partition integer, message_offset bigint,
+    message_time timestamptz, key bytea, value bytea, header_keys bytea[], header_values bytea[])
+language sql stable security definer set search_path = "epochfence", pg_temp
+as $$
+    select coalesce((select d.id from decision d where d.operator <> '' order by d.id desc limit 1), 0),
+        null::bigint, null::bigint, null::text, null::text, null::integer, null::bigint,
+        null::timestamptz, null::bytea, null::bytea, null::bytea[], null::bytea[]
+    union all
+    (with wanted as materialized (
+        select l.group_name, l.topic, l.partition, l.id from dead_letter l where l.requested
+    ), ours as materialized (
+        select w.id, row_number() over (partition by w.group_name, w.topic, w.partition order by w.id) as place
+        from wanted w join unnest(groups, topics, partitions) as k (group_name, topic, partition)
+            on w.group_name = k.group_name and w.topic = k.topic and w.partition = k.partition
+    )
+    select 0::bigint, l.id, l.request, l.group_name, l.topic, l.partition, l.message_offset,
+        l.message_time, l.key, l.value, l.header_keys, l.header_values
+    from (select o.id from ours o where o.place <= each order by o.place, o.id limit most) o join dead_letter l on l.id = o.id
+    order by l.id)
+$$;
+
+-- replayed takes a dead letter away in the transaction in which its message was applied.
+create function "epochfence".replayed(in_id bigint, in_request bigint, in_epoch bigint)
+returns void
+language plpgsql security definer set search_path = "epochfence", pg_temp
+as $$
+declare
+    l dead_letter;
+    f fence;
+begin
+    delete from dead_letter d where d.id = in_id and d.request = in_request and d.requested returning d.* into l;
+    if not found then
+        raise exception using errcode = 'XF014', message = 'no such dead letter';
+    end if;
+    select * into f from fence t where t.group_name = l.group_name and t.topic = l.topic and t.partition = l.partition;
+    perform decide('replay', l.group_name, l.topic, l.partition, in_epoch, f.claim_id, f.owner,
+        l.message_offset, l.message_offset, 'dead letter ' || l.id, l.requested_by, '');
+end
+$$;
+
+-- replay_failed keeps a dead letter whose replay has failed, unless it is not there, or
+-- not requested as it was.
+create function "epochfence".replay_failed(in_id bigint, in_request bigint, in_epoch bigint, in_error text)
+returns void
+language plpgsql security definer set search_path = "epochfence", pg_temp
+as $$
+declare
+    l dead_letter;
+    f fence;
+begin
+    update dead_letter d
+    set requested = false, replay_error = in_error, replay_failed_at = clock_timestamp()
+    where d.id = in_id and d.request = in_request and d.requested
+    returning d.* into l;
+    if not found then
+        return;
+    end if;
+    select * into f from fence t where t.group_name = l.group_name and t.topic = l.topic and t.partition = l.partition;
+    perform decide('replay-failure', l.group_name, l.topic, l.partition, in_epoch, f.claim_id, f.owner,
+        l.message_offset, l.message_offset, 'dead letter ' || l.id || ': ' || left(in_error, 500), l.requested_by, '');
+end
+$$;
+
+-- list_dead_letters returns dead letters without their messages' content. A null is any.
+create function "epochfence".list_dead_letters(in_group text, in_topic text, in_partition integer, only_requested boolean,
+    after_id bigint, most bigint)
+returns table (id bigint, group_name text, topic text, partition integer, message_offset bigint, epoch bigint, message_time timestamptz,
+    error text, failed_at timestamptz, request bigint, requested boolean, requested_by text, requested_at timestamptz,
+    replay_error text, replay_failed_at timestamptz)
+language sql stable security definer set search_path = "epochfence", pg_temp
+as $$
+    select l.id, l.group_name, l.topic, l.partition, l.message_offset, l.epoch, l.message_time,
+        l.error, l.failed_at, l.request, l.requested, l.requested_by, l.requested_at, l.replay_error, l.replay_failed_at
+    from dead_letter l
+    where l.id > after_id and (in_group is null or l.group_name = in_group) and (in_topic is null or l.topic = in_topic)
+        and (in_partition is null or l.partition = in_partition) and (l.requested or not only_requested)
+    order by l.id limit most
+$$;
+
+-- show_dead_letter returns one with its message.
+create function "epochfence".show_dead_letter(in_id bigint)
+returns setof "epochfence".dead_letter
+language sql stable security definer set search_path = "epochfence", pg_temp
+as $$
+    select l.* from dead_letter l where l.id = in_id
+$$;
+
+-- act_on_dead_letter asks for a replay, takes that back, or discards a dead letter.
+create function "epochfence".act_on_dead_letter(kind text, in_id bigint, seen_request bigint, seen_requested boolean,
+    in_operator text, in_reason text, trace_id text)
+returns setof "epochfence".dead_letter
+language plpgsql security definer set search_path = "epochfence", pg_temp
+as $$
+declare
+    l dead_letter;
+    f fence;
+begin
+    if trim(in_operator) = '' or trim(in_reason) = '' or kind not in ('replay', 'withdraw', 'discard') then
+        raise exception using errcode = 'XF013', message = 'the act makes no sense';
+    end if;
+    select * into l from dead_letter d where d.id = in_id for update;
+    if not found then
+        raise exception using errcode = 'XF014', message = 'no such dead letter';
+    end if;
+    if l.request <> seen_request or l.requested <> seen_requested then
+        raise exception using errcode = 'XF015', message = 'the dead letter has changed';
+    end if;
+    if kind = 'replay' and l.requested or kind = 'withdraw' and not l.requested then
+        raise exception using errcode = 'XF012', message = 'nothing to do';
+    end if;
+    if kind = 'discard' then
+        delete from dead_letter d where d.id = in_id;
+    else
+        update dead_letter d
+        set requested = kind = 'replay', request = d.request + case when kind = 'replay' then 1 else 0 end,
+            requested_by = case when kind = 'replay' then in_operator else d.requested_by end,
+            requested_at = case when kind = 'replay' then clock_timestamp() else d.requested_at end
+        where d.id = in_id
+        returning d.* into l;
+    end if;
+    select * into f from fence t where t.group_name = l.group_name and t.topic = l.topic and t.partition = l.partition;
+    perform decide(case kind when 'replay' then 'replay-request' when 'withdraw' then 'replay-withdraw' else kind end,
+        l.group_name, l.topic, l.partition, coalesce(f.epoch, 0), coalesce(f.claim_id, '00000000-0000-0000-0000-000000000000'), coalesce(f.owner, ''),
+        l.message_offset, l.message_offset, 'dead letter ' || l.id || ': ' || in_reason, in_operator, trace_id);
+    return next l;
+end
+$$;
+
+revoke all on function "epochfence".act, "epochfence".list_fences, "epochfence".requests, "epochfence".replayed, "epochfence".replay_failed,
+    "epochfence".list_dead_letters, "epochfence".show_dead_letter, "epochfence".act_on_dead_letter from public;
+
+insert into "epochfence".migration (version, name) values (4, 'operate');
+
 -- grant
 grant usage on schema "epochfence" to "App";
 grant execute on function
@@ -391,5 +772,9 @@ grant execute on function
     "epochfence".advance,
     "epochfence".advance_one,
     "epochfence".hold,
-    "epochfence".dead_letter
+    "epochfence".dead_letter,
+    "epochfence".record_decisions,
+    "epochfence".requests,
+    "epochfence".replayed,
+    "epochfence".replay_failed
 to "App";

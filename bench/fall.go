@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// Whether a figure has fallen by a fifth below what is committed.
+//
+// The median of few rounds says so too easily: a burst of other work can slow one variant
+// in half of them. So a figure is clear, either way, only if the median of more rounds
+// would be on the same side of the limit (see sure): of nine rounds, seven must agree.
+// While it is not, more rounds are played, and when there were enough of them the
+// median decides. A burst passes, and a fall stays: one of a quarter is found nearly always,
+// and one that is none in about one of a thousand figures where a machine has ten times as
+// much to do as it can, and otherwise never (TestTheRuleTellsNoiseFromAFall).
+
+const (
+	fall = 0.2
+
+	// mostLots is how many times as many rounds as were asked for are played at most.
+	mostLots = 4
+)
+
+// another says whether one more round is to be played, of those that were asked for or
+// because the others leave it unclear.
+func another(played, asked int, unclear func() bool) bool {
+	return played < asked || played < mostLots*asked && unclear()
+}
+
+// state is what the rounds of a figure say of it.
+type state int
+
+const (
+	unclear state = iota
+	fine
+	fallen
+)
+
+// limit is the ratio that a figure must reach; or, where more is worse, may reach.
+func (m measure) limit(committed float64) float64 {
+	if m.late() {
+		return committed / (1 - fall)
+	}
+	return committed * (1 - fall)
+}
+
+// against compares a figure with what is committed of it.
+func (r result) against(committed result) state {
+	limit := r.Of.limit(committed.Ratio)
+	switch {
+	case r.Of.late() && r.sure[1] <= limit, !r.Of.late() && r.sure[0] >= limit:
+		return fine
+	case r.Of.late() && r.sure[0] > limit, !r.Of.late() && r.sure[1] < limit:
+		return fallen
+	default:
+		return unclear
+	}
+}
+
+// fell says whether a figure has fallen after all rounds.
+func (r result) fell(committed result) bool {
+	limit := r.Of.limit(committed.Ratio)
+	if r.Of.late() {
+		return r.Ratio > limit
+	}
+	return r.Ratio < limit
+}
+
+// committed are the figures of a file, which others are compared with.
+type committed struct {
+	file    string
+	figures results
+}
+
+func readCommitted(file string) (c committed, err error) {
+	c.file = file
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return c, fmt.Errorf("bench: the figures to compare with: %w", err)
+	}
+	if err := json.Unmarshal(text, &c.figures); err != nil {
+		return c, fmt.Errorf("bench: the figures to compare with: %s: %w", file, err)
+	}
+	return c, nil
+}
+
+func (c committed) figure(r result) (result, bool) {
+	i := slices.IndexFunc(c.figures, func(f result) bool { return f.Row == r.Row && f.Ours == r.Ours && f.Peer == r.Peer && f.Of == r.Of })
+	if i < 0 {
+		return result{}, false
+	}
+	return c.figures[i], true
+}
+
+// unclear says whether more rounds would tell more of one of the figures.
+func (c committed) unclear(rs results) bool {
+	return slices.ContainsFunc(rs, func(r result) bool {
+		f, ok := c.figure(r)
+		return ok && r.against(f) == unclear
+	})
+}
+
+// compare names the figures that have fallen.
+func (c committed) compare(rs results) error {
+	var errs []error
+	for _, r := range rs {
+		f, ok := c.figure(r)
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("bench: %s: %s ÷ %s: %s has no such figure: run make ratios and commit it", r.Row, r.Ours, r.Peer, c.file))
+		case r.fell(f):
+			errs = append(errs, fmt.Errorf("bench: %s: %s ÷ %s is %.3f in the median of %d rounds (quartiles %.3f and %.3f), a fifth worse than the %.3f of %s, which allows %.3f: "+
+				"make bench BENCH='-ci -row %s$ -profiles DIR' shows what it is spent on; if the change is worth it, run make ratios and commit the file",
+				r.Row, r.Ours, r.Peer, r.Ratio, r.Rounds, r.Low, r.High, f.Ratio, c.file, r.Of.limit(f.Ratio), r.Row))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os/user"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// doing are the flags of what writes.
+type doing struct {
+	execute    bool
+	reason, by string
+	plan       string
+}
+
+func (d *doing) add(f *pflag.FlagSet) {
+	f.BoolVar(&d.execute, "execute", false, "do it; without this, show what would be done")
+	f.StringVar(&d.reason, "reason", "", "why, for the decision log; required with --execute")
+	f.StringVar(&d.by, "by", "", "who does it; the user's name on this machine if empty")
+	f.StringVar(&d.plan, "plan", "", "refuse if it is no longer what was shown under this number")
+}
+
+// check fills in who acts.
+func (d *doing) check() error {
+	if d.by == "" {
+		if u, err := user.Current(); err == nil {
+			d.by = u.Username
+		}
+	}
+	if !d.execute {
+		return nil
+	}
+	if err := epoch.CheckWho(d.by, d.reason, ""); err != nil {
+		return usage("--execute wants --reason, and --by where this machine does not know you: %w", err)
+	}
+	return nil
+}
+
+// deed is what a command would do to a partition, as it was just seen.
+type deed struct {
+	kind        epoch.ActKind
+	seen        operate.Partition
+	to          *epoch.Position
+	beginning   bool
+	goal        string // what is compared of to: the offset, or the word that it came from
+	log, source string
+	effect      string // for people
+	nothing     string // why there is nothing to do
+}
+
+// act makes the act of a fence as it is now.
+func (d deed) act(now epoch.Fence, by doing) epoch.Act {
+	a := epoch.NewAct(d.kind, now, by.by, by.reason)
+	a.To, a.Beginning, a.Log, a.Source = d.to, d.beginning, d.log, d.source
+	return a
+}
+
+// planOf names what would be done, and what that was decided on: the claims that were
+// seen, where the positions go, and in which direction. That of an owner which is at work
+// moves meanwhile; only a skip depends on where it is.
+func planOf(ds []deed) string {
+	var all []string
+	for _, d := range ds {
+		f := d.seen.Fence
+		line := fmt.Sprintf("%s %s %d %s to %s, %q, %q, %t", d.kind, f.Partition, f.Epoch, f.Claim, d.goal, d.log, d.source, d.nothing != "")
+		if d.numbered() {
+			line += text(direction(f.Next, d.to.Offset))
+		}
+		if d.kind == epoch.ActSkip {
+			line += " from " + text(f.Next)
+		}
+		all = append(all, line)
+	}
+	return fingerprint(all)
+}
+
+// fingerprint names lines.
+func fingerprint(lines []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:6])
+}
+
+// numbered reports whether d goes to a place that was named by its offset.
+func (d deed) numbered() bool { return d.to != nil && d.goal == text(d.to.Offset) }
+
+func direction(from, to epoch.Offset) int {
+	switch {
+	case to < from:
+		return -1
+	case to > from:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// deedView is a deed in JSON.
+type deedView struct {
+	partitionView
+	Act       string        `json:"act"`
+	From      int64         `json:"from_offset"`
+	To        *int64        `json:"to_offset"` // null: the position stays
+	NewLog    string        `json:"new_log,omitempty"`
+	NewSource string        `json:"new_lease_source,omitempty"`
+	Effect    string        `json:"effect"`
+	Done      bool          `json:"done"`
+	After     *partitionAct `json:"after,omitempty"`
+	Error     string        `json:"error,omitempty"`
+}
+
+type partitionAct struct {
+	Epoch int64  `json:"epoch"`
+	Claim string `json:"claim"`
+	Next  int64  `json:"next_offset"`
+}
+
+func (d deed) view() deedView {
+	v := deedView{
+		partitionView: viewOf(d.seen, nil), Act: string(d.kind), From: int64(d.seen.Next), NewLog: d.log, NewSource: d.source,
+		Effect: d.effect,
+	}
+	if d.to != nil {
+		v.To = number(int64(d.to.Offset))
+	}
+	if d.nothing != "" {
+		v.Effect = "nothing to do: " + d.nothing
+	}
+	return v
+}
+
+// planned says what each of some partitions would have done to it.
+type planned func(ctx context.Context, seen []operate.Partition) ([]deed, error)
+
+// perform plans what a command does, shows it, and does it if it was told to.
+func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, plan planned) error {
+	ctx := c.Context()
+	if err := by.check(); err != nil {
+		return err
+	}
+	if len(names) == 0 && which == (chosen{}) {
+		return usage("which partitions? Name them, or say --group or --topic for all of it")
+	}
+	op, err := a.operator(ctx)
+	if err != nil {
+		return err
+	}
+	seen, err := a.here(ctx, op, which, names)
+	if err != nil {
+		return err
+	}
+	deeds, err := plan(ctx, seen)
+	if err != nil {
+		return err
+	}
+	number := planOf(deeds)
+	var views []deedView
+	for _, d := range deeds {
+		views = append(views, d.view())
+	}
+	result := map[string]any{"executed": false, "plan": number, "acts": views}
+	switch {
+	case by.plan != "" && by.plan != number:
+		err := fmt.Errorf("plan %s: %w", by.plan, errChanged)
+		return errors.Join(err, a.show(result, func() { a.printDeeds(deeds) }))
+	case !by.execute:
+		return a.show(result, func() {
+			a.printDeeds(deeds)
+			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, names, deeds, number))
+		})
+	}
+	err = carryOutAll(ctx, op, deeds, views, by)
+	result["executed"] = true
+	return errors.Join(err, a.show(result, func() { a.printDone(views) }))
+}
+
+// here are the partitions that an act is about. Those that another database keeps are left
+// out, and may not be named.
+func (a *app) here(ctx context.Context, op operate.Operator, which chosen, names []string) ([]operate.Partition, error) {
+	all, err := a.partitions(ctx, op, which, names)
+	if err != nil {
+		return nil, err
+	}
+	var found []operate.Partition
+	for _, p := range all {
+		where, away := strings.CutPrefix(p.Log, epoch.SignpostLog)
+		if away && len(names) > 0 {
+			return nil, fmt.Errorf("%s: another database of this sink keeps it, shard %s: name that one with --database", p.Fence.Partition, where)
+		}
+		if !away {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("there is no such partition in this sink")
+	}
+	return found, nil
+}
+
+func (a *app) printDeeds(deeds []deed) {
+	t := newTable("PARTITION", ">EPOCH", "OWNER", ">FROM", ">TO", "WHAT")
+	for _, d := range deeds {
+		to := "-"
+		if d.to != nil {
+			to = text(d.to.Offset)
+		}
+		t.row(d.seen.Fence.Partition, d.seen.Epoch, dash(d.seen.Owner), d.seen.Next, to, d.view().Effect)
+	}
+	t.print(a.out)
+}
+
+func (a *app) printDone(views []deedView) {
+	t := newTable("PARTITION", ">EPOCH", ">NEXT", "RESULT")
+	for _, v := range views {
+		switch {
+		case v.Done:
+			t.row(v.Name, v.After.Epoch, v.After.Next, v.Act+": done")
+		case v.Error != "":
+			t.row(v.Name, v.Epoch, v.Next, "FAILED: "+v.Error)
+		default:
+			t.row(v.Name, v.Epoch, v.Next, v.Effect)
+		}
+	}
+	t.print(a.out)
+}
+
+// commandLine is how to do what was shown.
+func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number string) string {
+	line := []string{c.CommandPath()}
+	for _, n := range names {
+		line = append(line, shellQuote(n))
+	}
+	c.Flags().Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch f.Name {
+		case "execute", "reason", "plan", "format":
+			return
+		case "database", "nats":
+			value = redacted(value)
+		case "to":
+			if len(deeds) == 1 && strings.ContainsAny(value[:1], "+-@") && deeds[0].to != nil {
+				value = text(deeds[0].to.Offset)
+			}
+		}
+		line = append(line, "--"+f.Name+"="+shellQuote(value))
+	})
+	return strings.Join(append(line, "--plan="+number, "--execute", "--reason='…'"), " ")
+}
+
+// shellQuote has a POSIX shell read s as it is.
+func shellQuote(s string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@+=,%"
+	if s != "" && strings.Trim(s, plain) == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func text(v any) string { return fmt.Sprint(v) }

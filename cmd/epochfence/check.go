@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func (a *app) check() *cobra.Command {
+	var which chosen
+	var l limits
+	c := &cobra.Command{
+		Use:   "check",
+		Short: "Tell monitoring whether all is well, by the exit code",
+		Long: `Tell monitoring whether partitions are well: 0 if they are, 3 if not, 1 if it
+cannot tell. The first line says it in short.
+
+A partition is not well if it has halted, is paused, or nobody ever had it; if
+a person's act was not followed by an owner for a minute; if its fence is of
+another log or lease source than there is, or its position is outside the log;
+and beyond the limits below. What is about logs needs --kafka or --nats.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.runCheck(c.Context(), which, l) },
+	}
+	which.add(c.Flags())
+	f := c.Flags()
+	f.Int64Var(&l.lag, "max-lag", -1, "messages to apply, of a partition; negative: any number")
+	f.DurationVar(&l.age, "max-age", 0, "for how long a partition that has messages may stand still; 0: for ever")
+	f.Int64Var(&l.deadLetters, "max-dead-letters", 0, "of a partition")
+	f.DurationVar(&l.outboxAge, "max-outbox-age", 0, "for how long an entry of the outbox may wait; 0: for ever")
+	f.IntVar(&l.claims, "max-claims", 0, "of a partition, in an hour; 0: any number")
+	f.BoolVar(&l.paused, "allow-paused", false, "partitions that are paused are well")
+	return c
+}
+
+func (a *app) runCheck(ctx context.Context, which chosen, l limits) error {
+	s, err := a.survey(ctx, which)
+	if err != nil {
+		return err
+	}
+	if (l.lag >= 0 || l.age > 0) && !s.brokered {
+		return usage("--max-lag and --max-age need --kafka or --nats")
+	}
+	found := []finding{}
+	for _, f := range a.findings(ctx, s, l) {
+		if f.Status == warn || f.Status == bad {
+			found = append(found, f)
+		}
+	}
+	if len(s.ps) == 0 {
+		found = append(found, finding{Check: "fences", Status: bad, Detail: "there is no such partition in this sink"})
+	}
+	err = a.show(map[string]any{"healthy": len(found) == 0, "partitions": len(s.ps), "findings": found}, func() { a.printCheck(s.ps, found) })
+	if len(found) > 0 {
+		err = errors.Join(errTrouble, err)
+	}
+	return err
+}
+
+func (a *app) printCheck(ps []operate.Partition, found []finding) {
+	if len(found) == 0 {
+		a.say("OK: %s", count(int64(len(ps)), "partition"))
+		return
+	}
+	a.say("TROUBLE: %s, %s", count(int64(len(found)), "finding"), count(int64(len(ps)), "partition"))
+	for _, f := range found {
+		a.say("%s%s: %s", f.Check, about(f.Partition), printable(f.Detail))
+	}
+}

@@ -1,0 +1,343 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func (a *app) deadLetters() *cobra.Command {
+	c := &cobra.Command{
+		Use: "deadletters", Aliases: []string{"dl"}, Short: "List, show, replay and discard dead letters",
+		Long: `Dead letters are messages that a handler has failed for, and that were put
+aside so that the partition could go on.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return usage("deadletters wants list, show, replay, withdraw or discard")
+		},
+	}
+	c.AddCommand(a.deadLettersList(), a.deadLettersShow(),
+		a.deadLetterAct(operate.Replay, "replay ID...", "Have dead letters applied by their partition's owner", `Have dead letters applied: the owner of the partition gives each to the
+application's own handler, in a transaction that also takes it away. That is
+within seconds. Where it fails again it stays a dead letter, with the reason.
+Messages of the partition that came later were applied before.`),
+		a.deadLetterAct(operate.Withdraw, "withdraw ID...", "Take a request for a replay back", "Take a request for a replay back, if no owner has done it yet."),
+		a.deadLetterAct(operate.Discard, "discard ID...", "Delete dead letters", "Delete dead letters. Their messages are never applied."))
+	return c
+}
+
+// letterView is a dead letter in JSON.
+type letterView struct {
+	ID             int64        `json:"id"`
+	Partition      string       `json:"partition"`
+	Offset         int64        `json:"offset"`
+	Epoch          int64        `json:"epoch"`
+	At             time.Time    `json:"at"`
+	Error          string       `json:"error"`
+	Requested      bool         `json:"replay_requested"`
+	RequestedBy    string       `json:"replay_requested_by,omitempty"`
+	RequestedAt    *time.Time   `json:"replay_requested_at,omitempty"`
+	ReplayError    string       `json:"replay_error,omitempty"`
+	ReplayFailedAt *time.Time   `json:"replay_failed_at,omitempty"`
+	Message        *messageView `json:"message,omitempty"`
+}
+
+// messageView is a message in JSON; bytes are in base64.
+type messageView struct {
+	Time    *time.Time   `json:"time"`
+	Key     []byte       `json:"key"`
+	Value   []byte       `json:"value"`
+	Headers []headerView `json:"headers"`
+}
+
+type headerView struct {
+	Key   string `json:"key"`
+	Value []byte `json:"value"`
+}
+
+func letter(l operate.DeadLetter) letterView {
+	return letterView{
+		ID: l.ID, Partition: l.Message.Partition.String(), Offset: int64(l.Message.Offset), Epoch: int64(l.Epoch), At: l.At.UTC(), Error: l.Error,
+		Requested: l.Requested, RequestedBy: l.RequestedBy, RequestedAt: orNull(l.RequestedAt), ReplayError: l.ReplayError, ReplayFailedAt: orNull(l.ReplayFailedAt),
+	}
+}
+
+func (l letterView) status() string {
+	switch {
+	case l.Requested:
+		return "replay requested"
+	case l.ReplayError != "":
+		return "replay failed"
+	default:
+		return "-"
+	}
+}
+
+func (a *app) deadLettersList() *cobra.Command {
+	var which chosen
+	var requested bool
+	var limit int
+	var after int64
+	c := &cobra.Command{
+		Use: "list [PARTITION]", Short: "List dead letters, oldest first", Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, names []string) error {
+			if limit <= 0 {
+				return usage("--limit is %d; want 1 or more", limit)
+			}
+			q := operate.DeadLetterQuery{Filter: which.filter(), Requested: requested, Limit: limit, After: after}
+			return a.runLetters(c.Context(), q, which, names)
+		},
+	}
+	which.add(c.Flags())
+	c.Flags().BoolVar(&requested, "requested", false, "only those whose replay is requested")
+	c.Flags().IntVar(&limit, "limit", operate.DefaultLimit, "how many")
+	c.Flags().Int64Var(&after, "after", 0, "with a higher ID only")
+	return c
+}
+
+func (a *app) runLetters(ctx context.Context, q operate.DeadLetterQuery, which chosen, names []string) error {
+	op, err := a.operator(ctx)
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		p, err := a.partition(ctx, op, which, names[0])
+		if err != nil {
+			return err
+		}
+		of := p.Fence.Partition
+		q.Group, q.Topic, q.Number = of.Group, of.Topic, &of.Number
+	}
+	ls, err := op.DeadLetters(ctx, q)
+	if err != nil {
+		return err
+	}
+	vs := []letterView{}
+	t := newTable(">ID", "PARTITION", ">OFFSET", "AT", "REPLAY", "ERROR")
+	for _, l := range ls {
+		v := letter(l)
+		vs = append(vs, v)
+		t.row(v.ID, v.Partition, v.Offset, stamp(v.At), v.status(), or(v.ReplayError, v.Error))
+	}
+	return a.show(map[string]any{"dead_letters": vs}, func() {
+		t.print(a.out)
+		if len(ls) == q.Limit {
+			a.say("\nThere may be more: --after %d", ls[len(ls)-1].ID)
+		}
+	})
+}
+
+func (a *app) deadLettersShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show a dead letter with its message", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			ids, err := idsOf(args)
+			if err != nil {
+				return err
+			}
+			op, err := a.operator(c.Context())
+			if err != nil {
+				return err
+			}
+			l, err := op.DeadLetter(c.Context(), ids[0])
+			if err != nil {
+				return err
+			}
+			v := letter(l)
+			m := l.Message
+			v.Message = &messageView{Time: orNull(m.Time), Key: m.Key, Value: m.Value, Headers: []headerView{}}
+			for _, h := range m.Headers {
+				v.Message.Headers = append(v.Message.Headers, headerView{h.Key, h.Value})
+			}
+			return a.show(v, func() { a.printLetter(l, v) })
+		},
+	}
+}
+
+func (a *app) printLetter(l operate.DeadLetter, v letterView) {
+	a.say("dead letter  %d", v.ID)
+	a.say("partition    %s, offset %d", v.Partition, v.Offset)
+	a.say("put aside    %s, under epoch %d", stamp(v.At), v.Epoch)
+	a.say("error        %s", printable(v.Error))
+	if l.Requested {
+		a.say("replay       requested by %s at %s", printable(l.RequestedBy), stamp(l.RequestedAt))
+	}
+	if l.ReplayError != "" {
+		a.say("replay       failed at %s: %s", stamp(l.ReplayFailedAt), printable(l.ReplayError))
+	}
+	a.say("written      %s", stamp(l.Message.Time))
+	a.say("key          %s", content(l.Message.Key))
+	for _, h := range l.Message.Headers {
+		a.say("header       %s: %s", printable(h.Key), content(h.Value))
+	}
+	a.say("value        %s", content(l.Message.Value))
+}
+
+// content is what a message has, for people: text as it is, other bytes quoted.
+func content(b []byte) string {
+	switch {
+	case b == nil:
+		return "-"
+	case utf8.Valid(b):
+		return printable(string(b))
+	default:
+		return strconv.Quote(string(b))
+	}
+}
+
+func idsOf(args []string) (ids []int64, err error) {
+	for _, s := range args {
+		id, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || id <= 0 {
+			return nil, usage("%q is no ID", s)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+func (a *app) deadLetterAct(kind operate.DeadLetterKind, use, short, long string) *cobra.Command {
+	var by doing
+	var wait time.Duration
+	c := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			ids, err := idsOf(args)
+			if err != nil {
+				return err
+			}
+			if err := by.check(); err != nil {
+				return err
+			}
+			return a.doLetters(c, kind, ids, args, by, wait)
+		},
+	}
+	by.add(c.Flags())
+	if kind == operate.Replay {
+		c.Flags().DurationVar(&wait, "wait", 0, "wait so long for the owners to do it")
+	}
+	return c
+}
+
+// letterResult is what became of one dead letter, in JSON.
+type letterResult struct {
+	letterView
+	Act    string `json:"act"`
+	Done   bool   `json:"done"`
+	Result string `json:"result"`
+	Failed string `json:"failed,omitempty"`
+}
+
+func (a *app) doLetters(c *cobra.Command, kind operate.DeadLetterKind, ids []int64, args []string, by doing, wait time.Duration) error {
+	ctx := c.Context()
+	op, err := a.operator(ctx)
+	if err != nil {
+		return err
+	}
+	var seen []operate.DeadLetter
+	for _, id := range ids {
+		l, err := op.DeadLetter(ctx, id)
+		if err != nil {
+			return err
+		}
+		seen = append(seen, l)
+	}
+	plan := planOfLetters(kind, seen)
+	results := make([]letterResult, len(seen))
+	for i, l := range seen {
+		results[i] = letterResult{letterView: letter(l), Act: string(kind), Result: "would be: " + string(kind)}
+	}
+	t := func() {
+		t := newTable(">ID", "PARTITION", ">OFFSET", "RESULT")
+		for _, r := range results {
+			t.row(r.ID, r.Partition, r.Offset, r.Result)
+		}
+		t.print(a.out)
+	}
+	shown := map[string]any{"executed": by.execute, "plan": plan, "dead_letters": results}
+	switch {
+	case by.plan != "" && by.plan != plan:
+		shown["executed"] = false
+		return errors.Join(fmt.Errorf("plan %s: %w", by.plan, errChanged), a.show(shown, t))
+	case !by.execute:
+		return a.show(shown, func() {
+			t()
+			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, args, nil, plan))
+		})
+	}
+	var failed []error
+	for i, l := range seen {
+		err := a.doLetter(ctx, op, operate.DeadLetterAct{Kind: kind, Seen: l, By: by.by, Reason: by.reason}, wait, &results[i])
+		if err != nil {
+			results[i].Result, results[i].Failed = "FAILED: "+err.Error(), err.Error()
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(errors.Join(failed...), a.show(shown, t))
+}
+
+// planOfLetters names what would be done, and what was seen of each.
+func planOfLetters(kind operate.DeadLetterKind, seen []operate.DeadLetter) string {
+	var all []string
+	for _, l := range seen {
+		all = append(all, fmt.Sprintf("%s %d %d %t", kind, l.ID, l.Request, l.Requested))
+	}
+	return fingerprint(all)
+}
+
+func (a *app) doLetter(ctx context.Context, op operate.Operator, act operate.DeadLetterAct, wait time.Duration, r *letterResult) error {
+	l, err := op.DoDeadLetter(ctx, act)
+	if err != nil {
+		return findOut(err, "epochfence history "+shellQuote(act.Seen.Message.Partition.String()))
+	}
+	r.Done, r.letterView = true, letter(l)
+	switch act.Kind {
+	case operate.Discard:
+		r.Result = "discarded"
+	case operate.Withdraw:
+		r.Result = "withdrawn"
+	case operate.Replay:
+		r.Result = "requested: the owner does it within seconds"
+		if wait > 0 {
+			return awaitReplay(ctx, op, l, wait, r)
+		}
+	}
+	return nil
+}
+
+// awaitReplay waits until the owner has replayed l, or has failed to.
+func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter, wait time.Duration, r *letterResult) error {
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		now, err := op.DeadLetter(ctx, l.ID)
+		switch {
+		case errors.Is(err, operate.ErrNoDeadLetter):
+			r.Result = "replayed"
+			return nil
+		case err != nil:
+			return err
+		case now.Request != l.Request:
+			return fmt.Errorf("dead letter %d: somebody else has asked for it again: %w", l.ID, errChanged)
+		case !now.Requested:
+			r.letterView = letter(now)
+			return fmt.Errorf("dead letter %d: it has failed again, and stays one: %s", l.ID, or(now.ReplayError, "its request was withdrawn"))
+		}
+		select {
+		case <-tick.C:
+		case <-late.C:
+			return fmt.Errorf("dead letter %d: no owner has replayed it within %v; it stays requested", l.ID, wait)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

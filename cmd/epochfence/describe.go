@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func (a *app) describe() *cobra.Command {
+	var which chosen
+	c := &cobra.Command{
+		Use:   "describe [PARTITION...]",
+		Short: "Show lag, and why a partition stands still",
+		Long: `Show partitions beside their logs: lag, where the log begins and ends, why
+they stand still.
+
+It asks Kafka (--kafka) or NATS (--nats), by what each fence says of its log.
+END is the offset of the next message that could be read, of committed
+transactions alone. On NATS the offsets are the stream's sequences, and LAG
+counts the partition's own messages.`,
+		RunE: func(c *cobra.Command, names []string) error { return a.runDescribe(c.Context(), which, names) },
+	}
+	which.add(c.Flags())
+	return c
+}
+
+// describedView is a partition and its log, in JSON.
+type describedView struct {
+	partitionView
+	Begin    *int64 `json:"log_begin"`
+	End      *int64 `json:"log_end"`
+	Lag      *int64 `json:"lag"`
+	LogNow   string `json:"log_now,omitempty"` // where it is another one than the fence's
+	LogError string `json:"log_error,omitempty"`
+}
+
+func (a *app) runDescribe(ctx context.Context, which chosen, names []string) error {
+	ps, vs, err := a.views(ctx, which, names)
+	if err != nil {
+		return err
+	}
+	es := a.extents(ctx, fencesOf(ps))
+	ds := []describedView{}
+	t := newTable("PARTITION", "STATE", ">EPOCH", ">NEXT", ">BEGIN", ">END", ">LAG", "OWNER")
+	for i, v := range vs {
+		d := describedView{partitionView: v}
+		begin, end, lag := "-", "-", "-"
+		switch e := es[i]; {
+		case v.State == elsewhere:
+		case e.err != nil:
+			d.LogError = e.err.Error()
+		case e.differs(ps[i].Fence):
+			d.LogNow = e.log
+		default:
+			d.Begin, d.End, d.Lag = number(int64(e.begin)), number(int64(e.end)), number(e.lag)
+			begin, end, lag = text(e.begin), text(e.end), text(e.lag)
+		}
+		ds = append(ds, d)
+		t.row(v.Name, v.State, v.Epoch, v.Next, begin, end, lag, dash(v.Owner))
+	}
+	return a.show(map[string]any{"partitions": ds}, func() {
+		t.print(a.out)
+		for i, d := range ds {
+			a.notes(ps[i], d)
+		}
+	})
+}
+
+// notes are what a table has no room for.
+func (a *app) notes(p operate.Partition, d describedView) {
+	switch d.State {
+	case paused:
+		a.say("\n%s is paused since %s, by %s: %s\n  epochfence resume %s", d.Name, stamp(p.Standing.Since), printable(d.By), printable(d.Reason), shellQuote(d.Name))
+	case halted:
+		a.say("\n%s has halted at %s:\n  %s", d.Name, stamp(*d.Since), printable(d.Reason))
+	default:
+	}
+	if d.LogError != "" {
+		a.say("\n%s: %s", d.Name, printable(d.LogError))
+	}
+	if d.LogNow != "" {
+		a.say("\n%s: the fence is of log %s, leased from %s; now there is log %s: see epochfence rebase",
+			d.Name, printable(d.Log), printable(d.Source), printable(d.LogNow))
+	}
+}
+
+func number(n int64) *int64 { return &n }

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// The exit codes.
+const (
+	exitOK      = 0
+	exitError   = 1
+	exitUsage   = 2
+	exitTrouble = 3
+	exitChanged = 4
+	exitDoubt   = 5
+)
+
+const exitCodes = `Exit codes:
+  0  it is done, or shown; check, doctor and drill have found nothing
+  1  an error: no connection, a right that is missing, no such partition
+  2  usage: a flag or an argument that makes no sense
+  3  check, doctor or drill has found trouble
+  4  refused: what you saw has changed; look again, and decide again
+  5  it is not known whether it was done; the message says how to find out
+Of several acts that ended differently it is the highest.`
+
+// usageError is a mistake in what was typed.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// errTrouble ends a command that has printed what is wrong.
+var errTrouble = errors.New("trouble was found")
+
+// errChanged: what a person decided on is not so any more.
+var errChanged = errors.New("not what you saw any more: look again, and decide again")
+
+// exitCode is what err, which joins one error for each act, ends the program with.
+func exitCode(err error) int {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && !errors.Is(err, epoch.ErrInDoubt) {
+		codes := []int{exitOK}
+		for _, e := range joined.Unwrap() {
+			codes = append(codes, exitCode(e))
+		}
+		return slices.Max(codes)
+	}
+	changed := func(e error) bool { return errors.Is(err, e) }
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, epoch.ErrInDoubt):
+		return exitDoubt
+	case slices.ContainsFunc([]error{errChanged, epoch.ErrStale, epoch.ErrMoved, operate.ErrDeadLetterChanged}, changed):
+		return exitChanged
+	case errors.Is(err, errTrouble):
+		return exitTrouble
+	case errors.As(err, new(usageError)) || errors.Is(err, epoch.ErrAct):
+		return exitUsage
+	default:
+		return exitError
+	}
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func TestExitCodes(t *testing.T) {
+	c := golden(t)
+	text := filepath.Join(t.TempDir(), "text.db")
+	must(t, os.WriteFile(text, []byte(strings.Repeat("no database ", 1000)), 0o644))
+	for _, l := range []struct {
+		code int
+		args string
+	}{
+		{exitOK, ""},
+		{exitOK, "list"},
+		{exitOK, "help rewind"},
+		{exitOK, "evict orders/0"},
+		{exitOK, "pause orders/1 --execute --by anna --reason again"}, // it is paused
+		{exitOK, "check --topic orders --group billing --help"},
+		{exitError, "list orders/77"},
+		{exitError, "list another/orders/0"},
+		{exitError, "deadletters show 99"},
+		{exitError, "skip orders/0 --through 1"}, // it is past that
+		{exitError, "evict orders/6"},            // it is in another database
+		{exitError, "outbox list --outbox-schema elsewhere_"},
+		{exitError, "list --database file:/nowhere/at/all.db"},
+		{exitError, "list --database file:" + text},
+		{exitUsage, "lists"},
+		{exitUsage, "list --colour"},
+		{exitUsage, "list orders"},
+		{exitUsage, "list orders/x"},
+		{exitUsage, `list "orders/3`},
+		{exitUsage, "list --format yaml"},
+		{exitUsage, "list --database mysql://localhost/x"},
+		{exitUsage, "rewind orders/0"},
+		{exitUsage, "rewind --to start"},
+		{exitUsage, "rewind orders/0 --to yesterday"},
+		{exitUsage, "rewind orders/0 --to @yesterday"},
+		{exitUsage, "rewind orders/0 --to 4"},  // beyond the end
+		{exitUsage, "rewind orders/0 --to -9"}, // before the beginning
+		{exitUsage, "rewind orders/0 --to 1 --execute"},
+		{exitUsage, "rewind orders/0 --to 1 --execute --by anna --reason="},
+		{exitUsage, "rebase orders/3"},
+		{exitUsage, "rebase orders/3 --to -1"},
+		{exitUsage, "explain"},
+		{exitUsage, "explain orders/0 --at 12:03 --offset 3"},
+		{exitUsage, "explain orders/0 --claim nonsense"},
+		{exitUsage, "history --limit 0"},
+		{exitUsage, "deadletters"},
+		{exitUsage, "deadletters show one"},
+		{exitUsage, "grants --role app --as boss"},
+		{exitUsage, "grants --role app --as reader"}, // SQLite has none
+		{exitUsage, "check --max-lag 1 --kafka="},
+		{exitTrouble, "check"},
+		{exitTrouble, "doctor"},
+		{exitChanged, "rewind orders/0 --to 1 --plan 000000000000 --execute --by anna --reason now"},
+		{exitChanged, "deadletters discard 1 --plan 000000000000 --execute --by anna --reason now"},
+	} {
+		env := c.env
+		if strings.Contains(l.args, "--kafka=") {
+			env = map[string]string{"EPOCHFENCE_DATABASE": c.env["EPOCHFENCE_DATABASE"]}
+		}
+		a := (&cli{t, env}).run(strings.Fields(l.args)...)
+		if a.code != l.code {
+			t.Errorf("epochfence %s: exit code %d, want %d\n%s%s", l.args, a.code, l.code, a.out, a.errs)
+		}
+		if said := a.errs != ""; said != (l.code != exitOK && l.code != exitTrouble) {
+			t.Errorf("epochfence %s: the error output is %q", l.args, a.errs)
+		}
+	}
+	if a := (&cli{t, nil}).run("list"); a.code != exitUsage || !strings.Contains(a.errs, "EPOCHFENCE_DATABASE") {
+		t.Errorf("without a database: %+v", a)
+	}
+}
+
+// Of several acts the worst counts.
+func TestTheExitCodeOfSeveralActs(t *testing.T) {
+	stale := fmt.Errorf("one: %w", epoch.ErrStale)
+	for want, err := range map[int]error{
+		exitOK:      nil,
+		exitError:   errors.Join(errors.New("one"), nil),
+		exitChanged: errors.Join(errors.New("one"), stale, errTrouble),
+		exitDoubt:   errors.Join(stale, fmt.Errorf("two: %w", epoch.ErrInDoubt)),
+	} {
+		if got := exitCode(err); got != want {
+			t.Errorf("%v: %d, want %d", err, got, want)
+		}
+	}
+}
+
+// lossy is an operator whose answers are lost, and whose acts may be done all the same.
+type lossy struct {
+	operate.Operator
+	done bool
+}
+
+func (l lossy) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
+	if l.done {
+		if _, err := l.Operator.Act(ctx, a); err != nil {
+			return epoch.Fence{}, err
+		}
+	}
+	return epoch.Fence{}, fmt.Errorf("the connection broke: %w", epoch.ErrInDoubt)
+}
+
+func TestALostAnswerIsLookedForInTheDecisionLog(t *testing.T) {
+	l := atWork(t, inSQLite(t, none))
+	l.through()
+	l.stop()
+	seen := l.at(1)
+	d := deed{kind: epoch.ActEvict, seen: seen}
+	f, err := carryOut(t.Context(), lossy{l.op, true}, d, doing{by: "anna", reason: "for the test"})
+	if err != nil || f.Epoch != seen.Epoch+1 || f.Claim != l.at(1).Claim {
+		t.Errorf("an act that was done returned %+v, %v; the fence is %+v", f, err, l.at(1))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = carryOut(ctx, lossy{l.op, false}, d, doing{by: "anna", reason: "for the test"})
+	if exitCode(err) != exitDoubt || !strings.Contains(err.Error(), "epochfence history billing/orders/1 --claim ") {
+		t.Errorf("an act whose outcome is not known returned %v", err)
+	}
+}
+
+// A password is in no output, whatever fails.
+func TestNoPasswordIsPrinted(t *testing.T) {
+	ports, err := freeport.Take(1)
+	must(t, err)
+	at := ports[0]
+	for _, url := range []string{
+		fmt.Sprintf("postgres://app:s3cret@127.0.0.1:%d/x", at),
+		fmt.Sprintf("postgres://app:s3cret@127.0.0.1:%d/x?sslmode=nonsense", at),
+		"postgres://app:s3cret@127.0.0.1:port/x",
+		"postgres://app:s3cret@[nonsense/x",
+		"mysql://app:s3cret@127.0.0.1/x",
+	} {
+		for _, command := range []string{"list", "doctor", "migrate list", "drill --execute"} {
+			a := (&cli{t, map[string]string{"EPOCHFENCE_DATABASE": url}}).run(append(strings.Fields(command), "--timeout", "10ms")...)
+			if a.code == exitOK || strings.Contains(a.out+a.errs, "s3cret") {
+				t.Errorf("%s, %s: %+v", url, command, a)
+			}
+		}
+	}
+	c := golden(t)
+	for _, f := range []string{"table", "json"} {
+		a := c.run("evict", "orders/0", "--nats", "nats://app:s3cret@127.0.0.1", "--format", f)
+		if a.code != exitOK || strings.Contains(a.out+a.errs, "s3cret") {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
+// JSON is one document on the output, also where a command is refused or finds trouble.
+func TestJSONIsOneDocument(t *testing.T) {
+	c := golden(t)
+	for _, args := range []string{
+		"check", "doctor", "list", "rewind orders/0 --to 1",
+		"rewind orders/0 --to 1 --plan 000000000000 --execute --by anna --reason now",
+		"evict orders/0 --execute --by anna --reason now",
+	} {
+		a := c.run(append(strings.Fields(args), "--format", "json")...)
+		var v map[string]any
+		if err := json.Unmarshal([]byte(a.out), &v); err != nil {
+			t.Errorf("%s: %v\n%s", args, err, a.out)
+		}
+	}
+}

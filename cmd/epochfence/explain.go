@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+type explainFlags struct {
+	chosen
+	at, claim string
+	offset    int64
+}
+
+func (a *app) explain() *cobra.Command {
+	f := explainFlags{offset: -1}
+	c := &cobra.Command{
+		Use:   "explain PARTITION [--at TIME | --offset N | --claim ID]",
+		Short: "Tell what happened to a partition, and who had it when",
+		Long: `Tell from the decision log what happened to a partition: who had it, what was
+applied under which claim, what was refused, and why it changed hands. Without
+a flag it is about the claim that the fence has now.
+
+  epochfence explain orders/3 --at 12:03       who had it then
+  epochfence explain orders/3 --offset 4711    under which claims it was applied
+  epochfence explain orders/3 --claim ID       what became of that claim`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, names []string) error { return a.runExplain(c.Context(), f, names[0]) },
+	}
+	f.chosen.add(c.Flags())
+	c.Flags().StringVar(&f.at, "at", "", "about that time: 12:03, 2006-01-02T15:04:05Z, -15m")
+	c.Flags().Int64Var(&f.offset, "offset", -1, "about the message at that offset")
+	c.Flags().StringVar(&f.claim, "claim", "", "about that claim")
+	c.MarkFlagsMutuallyExclusive("at", "offset", "claim")
+	return c
+}
+
+func (f explainFlags) question() (q operate.Question, err error) {
+	if f.at != "" {
+		if q.At, err = parseTime(f.at, time.Now()); err != nil {
+			return q, err
+		}
+	}
+	if f.offset >= 0 {
+		o := epoch.Offset(f.offset)
+		q.Offset = &o
+	}
+	if f.claim != "" {
+		if q.Claim, err = epoch.ParseClaimID(f.claim); err != nil {
+			return q, usageError{err}
+		}
+	}
+	return q, nil
+}
+
+type spanView struct {
+	Claim decisionView  `json:"claim"`
+	From  int64         `json:"from_offset"`
+	To    int64         `json:"to_offset"` // the offsets from From up to and without it were applied
+	End   *decisionView `json:"end"`       // null: it is the claim in the fence
+
+	// Afterwards is what became of the claim once it was replaced.
+	Afterwards []decisionView `json:"afterwards"`
+}
+
+func (a *app) runExplain(ctx context.Context, f explainFlags, called string) error {
+	q, err := f.question()
+	if err != nil {
+		return err
+	}
+	op, err := a.operator(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := a.partition(ctx, op, f.chosen, called)
+	if err != nil {
+		return err
+	}
+	s, err := operate.Explain(ctx, op, p.Fence.Partition, q)
+	if err != nil {
+		return err
+	}
+	hs, err := halts(ctx, op, []operate.Partition{s.Partition})
+	if err != nil {
+		return err
+	}
+	now := viewOf(s.Partition, hs[p.Fence.Partition])
+	spans, ds := []spanView{}, []decisionView{}
+	later := map[epoch.ClaimID][]epoch.Decision{}
+	for _, span := range s.Spans {
+		v := spanView{Claim: decided(span.Claim), From: int64(span.From), To: int64(span.To), Afterwards: []decisionView{}}
+		if span.End != nil {
+			end := decided(*span.End)
+			v.End = &end
+			after, err := afterwards(ctx, op, span)
+			if err != nil {
+				return err
+			}
+			for _, d := range after {
+				v.Afterwards = append(v.Afterwards, decided(d))
+			}
+			later[span.Claim.Claim] = after
+		}
+		spans = append(spans, v)
+	}
+	for _, d := range s.Decisions {
+		ds = append(ds, decided(d))
+	}
+	return a.show(map[string]any{"partition": now, "spans": spans, "decisions": ds, "complete": s.Complete}, func() { a.tell(s, now, q, later) })
+}
+
+// afterwards is what the log has of a claim that was replaced, oldest first.
+func afterwards(ctx context.Context, op operate.Operator, span operate.Span) ([]epoch.Decision, error) {
+	ds, err := op.History(ctx, operate.HistoryQuery{Partition: &span.Claim.Partition, Claim: span.Claim.Claim, Limit: 1000})
+	ds = slices.DeleteFunc(ds, func(d epoch.Decision) bool { return d.ID <= span.End.ID })
+	slices.Reverse(ds)
+	return ds, err
+}
+
+// tell is the story for people.
+func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later map[epoch.ClaimID][]epoch.Decision) {
+	a.say("%s", now.Name)
+	a.say("  now    %s, epoch %d, next offset %d, owner %s", now.State, now.Epoch, now.Next, printable(dash(now.Owner)))
+	switch now.State {
+	case paused:
+		a.say("         paused at %s by %s: %s", stamp(*now.Since), printable(now.By), printable(now.Reason))
+	case halted:
+		a.say("         halted at %s: %s", stamp(*now.Since), printable(now.Reason))
+	default:
+	}
+	a.say("         claimed %s, advanced %s", stamp(s.Partition.ClaimedAt), stamp(s.Partition.AdvancedAt))
+	if len(s.Spans) == 0 {
+		a.say("\n%s", unanswered(s, q))
+		return
+	}
+	for _, span := range s.Spans {
+		a.tellSpan(s, span)
+		if after := later[span.Claim.Claim]; len(after) > 0 {
+			a.say("  Afterwards:")
+			for _, d := range after {
+				a.entry(d)
+			}
+		}
+	}
+	if !s.Complete {
+		a.say("\nThe decision log does not reach back to the first claim of the partition.")
+	}
+}
+
+// unanswered says why the log has no answer.
+func unanswered(s operate.Story, q operate.Question) string {
+	switch {
+	case q.Offset != nil && *q.Offset >= s.Partition.Next:
+		return fmt.Sprintf("Offset %d was not applied: the next one to apply is %d.", *q.Offset, s.Partition.Next)
+	case s.Complete:
+		return "The decision log reaches back to the first claim, and no claim is what you asked for: nobody had the partition then, or nobody applied that."
+	default:
+		return "The decision log does not reach back so far."
+	}
+}
+
+func (a *app) tellSpan(s operate.Story, span operate.Span) {
+	c := span.Claim
+	who := "claimed by " + printable(c.Owner)
+	if c.Kind != epoch.DecidedClaim {
+		who = string(c.Kind) + " by " + printable(c.By)
+	}
+	a.say("\nEpoch %d, %s, claim %s", c.Epoch, who, c.Claim)
+	switch applied := int64(span.To - span.From); {
+	case c.Kind != epoch.DecidedClaim:
+	case applied <= 0:
+		a.say("  nothing was applied under it")
+	default:
+		a.say("  applied what is from offset %d up to and without %d", span.From, span.To)
+	}
+	for _, d := range s.Decisions {
+		if d.ID < c.ID || span.End != nil && d.ID > span.End.ID {
+			continue
+		}
+		a.entry(d)
+	}
+	if span.End == nil {
+		a.say("  It is the claim in the fence.")
+	}
+}
+
+func (a *app) entry(d epoch.Decision) {
+	a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(d))
+}
+
+// sentence is what an entry of the decision log says.
+func sentence(d epoch.Decision) string {
+	owner, by, why := printable(d.Owner), printable(d.By), printable(d.Reason)
+	switch d.Kind {
+	case epoch.DecidedClaim:
+		return fmt.Sprintf("%s claimed it under epoch %d, at offset %s", owner, d.Epoch, offset(d.To))
+	case epoch.DecidedStale:
+		return fmt.Sprintf("REFUSED: %s tried to go on under epoch %d at offset %s: %s", owner, d.Epoch, offset(d.From), why)
+	case epoch.DecidedHalt:
+		return fmt.Sprintf("HALTED by %s at offset %s: %s", dash(owner), offset(d.From), why)
+	case epoch.DecidedLoss:
+		return fmt.Sprintf("%s lost it at offset %s: %s", dash(owner), offset(d.From), why)
+	case epoch.DecidedInDoubt:
+		return fmt.Sprintf("%s was in doubt at offset %s, and then at %s: %s", owner, offset(d.From), offset(d.To), why)
+	case epoch.DecidedRewind, epoch.DecidedSkip, epoch.DecidedRebase:
+		return fmt.Sprintf("%s: %s, from offset %s to %s: %s", by, d.Kind, offset(d.From), offset(d.To), why)
+	case epoch.DecidedPause, epoch.DecidedResume, epoch.DecidedEvict:
+		return fmt.Sprintf("%s: %s: %s", by, d.Kind, why)
+	default:
+		who := by
+		if who == "" {
+			who = owner
+		}
+		return strings.TrimSpace(fmt.Sprintf("%s: %s of the message at offset %s: %s", who, d.Kind, offset(d.From), why))
+	}
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// finding is one thing that doctor or check has looked at.
+type finding struct {
+	Check     string `json:"check"`
+	Status    status `json:"status"`
+	Partition string `json:"partition,omitempty"`
+	Detail    string `json:"detail"`
+	Remedy    string `json:"remedy,omitempty"`
+}
+
+// status is how a finding is to be taken.
+type status string
+
+const (
+	ok   status = "ok"
+	info status = "info"
+	warn status = "warn" // somebody should look at it
+	bad  status = "bad"  // something does not work, or is not safe
+)
+
+// troubles reports whether one of fs is more than information.
+func troubles(fs []finding) bool {
+	return slices.ContainsFunc(fs, func(f finding) bool { return f.Status == warn || f.Status == bad })
+}
+
+// limits are what is still well.
+type limits struct {
+	lag         int64 // messages of a partition; negative: any
+	age         time.Duration
+	deadLetters int64
+	outboxAge   time.Duration
+	claims      int // of a partition in an hour
+	paused      bool
+}
+
+// scene is what the findings about partitions are made from.
+type scene struct {
+	op       operate.Operator
+	ps       []operate.Partition
+	views    []partitionView
+	extents  []extent
+	brokered bool // a broker is known of
+}
+
+// survey looks at the partitions and their logs.
+func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
+	ps, vs, err := a.views(ctx, which, nil)
+	if err != nil {
+		return scene{}, err
+	}
+	s := scene{brokered: a.flags.kafka != "" || a.flags.kafkaConfig != "" || a.flags.nats != ""}
+	for i, p := range ps {
+		if p.Fence.Partition != drillPartition && vs[i].State != elsewhere {
+			s.ps, s.views = append(s.ps, p), append(s.views, vs[i])
+		}
+	}
+	if s.op, err = a.operator(ctx); err != nil {
+		return s, err
+	}
+	if s.brokered {
+		s.extents = a.extents(ctx, fencesOf(s.ps))
+	}
+	return s, nil
+}
+
+// findings are those about partitions.
+func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
+	for i, v := range s.views {
+		fs = append(fs, standing(s.ps[i], v, l)...)
+		if s.brokered {
+			fs = append(fs, logged(s.ps[i], s.extents[i], l)...)
+		}
+	}
+	fs = append(fs, a.unfenced(ctx, s)...)
+	fs = append(fs, often(ctx, s, l)...)
+	return append(fs, a.boxed(ctx, s, l)...)
+}
+
+// waitingFor is how long an owner may take to follow a person's act.
+const waitingFor = time.Minute
+
+// standing is about what the fence and the decision log say.
+func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
+	add := func(check string, s status, detail, remedy string) {
+		fs = append(fs, finding{check, s, v.Name, detail, remedy})
+	}
+	switch v.State {
+	case halted:
+		add("halted", bad, fmt.Sprintf("halted at %s: %s", stamp(*v.Since), v.Reason), "epochfence explain "+shellQuote(v.Name))
+	case paused:
+		if !l.paused {
+			add("paused", warn, fmt.Sprintf("paused since %s by %s: %s", stamp(p.Standing.Since), v.By, v.Reason), "epochfence resume "+shellQuote(v.Name))
+		}
+	case waiting:
+		if since := p.Now.Sub(p.ClaimedAt); since > waitingFor {
+			add("owner", warn, fmt.Sprintf("%s has acted %s ago, and no owner has followed", v.Owner, age(since)), "see whether a consumer of the group runs")
+		}
+	case unclaimed:
+		add("owner", warn, "nobody ever had it", "see whether a consumer of the group runs")
+	default:
+	}
+	if v.DeadLetters > l.deadLetters {
+		add("dead letters", warn, count(v.DeadLetters, "dead letter"), "epochfence deadletters list "+shellQuote(v.Name))
+	}
+	return fs
+}
+
+// logged is about the log beside the fence.
+func logged(p operate.Partition, e extent, l limits) (fs []finding) {
+	name := p.Fence.Partition.String()
+	add := func(check string, s status, detail, remedy string) {
+		fs = append(fs, finding{check, s, name, detail, remedy})
+	}
+	switch {
+	case errors.Is(e.err, errNoBroker):
+		add("log", info, e.err.Error(), "")
+		return fs
+	case e.err != nil:
+		add("log", warn, e.err.Error(), "")
+		return fs
+	case e.log != p.Log:
+		add("log", bad, fmt.Sprintf("the fence is of log %s, and now there is log %s", p.Log, e.log), "epochfence rebase "+shellQuote(name)+" --to …")
+		return fs
+	case e.source != p.Source:
+		add("lease source", bad, fmt.Sprintf("the fence is leased from %s, and here leases come from %s", p.Source, e.source), "epochfence rebase "+shellQuote(name))
+	}
+	switch {
+	case p.Next < e.begin && p.Applied && whereIs(p.Fence) == inNATS: // what went may be of other partitions
+		add("position", warn, fmt.Sprintf("the next offset is %d and the stream begins at %d: messages may have gone that were not applied", p.Next, e.begin), "epochfence explain "+shellQuote(name))
+	case p.Next < e.begin && p.Applied:
+		add("position", bad, fmt.Sprintf("the next offset is %d and the log begins at %d: messages went that were not applied", p.Next, e.begin), "epochfence rewind "+shellQuote(name)+" --to start")
+	case p.Next > e.end:
+		add("position", bad, fmt.Sprintf("the next offset is %d and the log ends at %d: it was truncated", p.Next, e.end), "epochfence rewind "+shellQuote(name)+" --to …")
+	}
+	if l.lag >= 0 && e.lag > l.lag {
+		add("lag", warn, fmt.Sprintf("%s to apply, more than %d", count(e.lag, "message"), l.lag), "epochfence describe "+shellQuote(name))
+	}
+	if still := p.Now.Sub(latest(p.ClaimedAt, p.AdvancedAt)); l.age > 0 && e.lag > 0 && p.Epoch > 0 && still > l.age {
+		add("age", warn, fmt.Sprintf("there is %s to apply, and it has not moved for %s", count(e.lag, "message"), age(still)), "epochfence explain "+shellQuote(name))
+	}
+	return fs
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// unfenced looks for partitions of topics that nobody has a fence of.
+func (a *app) unfenced(ctx context.Context, s scene) (fs []finding) {
+	if !s.brokered {
+		return nil
+	}
+	type key struct{ group, topic string }
+	of := map[key][]epoch.Fence{}
+	var keys []key
+	for i, p := range s.ps {
+		k := key{p.Fence.Partition.Group, p.Fence.Partition.Topic}
+		if s.extents[i].err != nil {
+			continue
+		}
+		if of[k] == nil {
+			keys = append(keys, k)
+		}
+		of[k] = append(of[k], p.Fence)
+	}
+	for _, k := range keys {
+		b, err := a.brokerOf(of[k][0])
+		var missing []epoch.Partition
+		if err == nil {
+			missing, err = b.unfenced(ctx, k.group, k.topic, of[k])
+		}
+		if err != nil {
+			fs = append(fs, finding{"fences", warn, "", err.Error(), ""})
+		}
+		for _, p := range missing {
+			fs = append(fs, finding{"fences", warn, p.String(), "the topic has this partition, and the sink has no fence of it", "see whether a consumer of the group runs"})
+		}
+	}
+	return fs
+}
+
+// often looks for partitions that change hands all the time.
+func often(ctx context.Context, s scene, l limits) (fs []finding) {
+	if l.claims <= 0 || len(s.ps) == 0 {
+		return nil
+	}
+	ds, err := s.op.History(ctx, operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedClaim}, Limit: 5000})
+	if err != nil {
+		return []finding{{"claims", warn, "", err.Error(), ""}}
+	}
+	since := s.ps[0].Now.Add(-time.Hour)
+	n := map[epoch.Partition]int{}
+	for _, d := range ds {
+		if d.At.After(since) {
+			n[d.Partition]++
+		}
+	}
+	for _, p := range s.ps {
+		if many := n[p.Fence.Partition]; many > l.claims {
+			fs = append(fs, finding{"claims", warn, p.Fence.Partition.String(), fmt.Sprintf("%d claims in the last hour", many),
+				"epochfence history " + shellQuote(p.Fence.Partition.String())})
+		}
+	}
+	return fs
+}
+
+// boxed looks for entries of the outbox that nobody sends.
+func (a *app) boxed(ctx context.Context, s scene, l limits) []finding {
+	box, err := a.database.outbox(ctx)
+	if box == nil && err == nil {
+		return nil
+	}
+	now := time.Now()
+	if len(s.ps) > 0 {
+		now = s.ps[0].Now // of the database that the entries' times are of
+	}
+	var oldest []operate.OutboxEntry
+	if err == nil {
+		oldest, err = box.Entries(ctx, operate.OutboxQuery{Limit: 1})
+	}
+	switch {
+	case err != nil:
+		return []finding{{"outbox", warn, "", err.Error(), ""}}
+	case len(oldest) > 0 && !oldest[0].AddedAt.IsZero() && l.outboxAge > 0 && now.Sub(oldest[0].AddedAt) > l.outboxAge:
+		return []finding{{"outbox", warn, oldest[0].Partition.String(), fmt.Sprintf("entry %d waits to be sent since %s", oldest[0].ID, stamp(oldest[0].AddedAt)), "epochfence outbox list"}}
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// kafkaBroker knows the logs of Kafka's topics.
+type kafkaBroker struct {
+	client  *kadm.Client
+	timeout time.Duration
+}
+
+func openKafka(f flags) (*kafkaBroker, error) {
+	options, err := kafkaOptions(f)
+	if err != nil {
+		return nil, err
+	}
+	c, err := kgo.NewClient(append(options, kgo.ClientID("epochfence"), kgo.RetryTimeout(f.timeout), kgo.DialTimeout(min(f.timeout, 10*time.Second)))...)
+	if err != nil {
+		return nil, usage("--kafka: %w", err)
+	}
+	return &kafkaBroker{kadm.NewClient(c), f.timeout}, nil
+}
+
+func (k *kafkaBroker) close() { k.client.Close() }
+
+func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []extent {
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	topics := topicsOf(fences)
+	all := make([]extent, len(fences))
+	fail := func(err error) []extent {
+		for i := range all {
+			all[i].err = fmt.Errorf("kafka: %w", err)
+		}
+		return all
+	}
+	meta, err := k.client.Metadata(ctx, topics...)
+	if err != nil {
+		return fail(err)
+	}
+	begins, err := k.client.ListStartOffsets(ctx, topics...)
+	if err != nil {
+		return fail(err)
+	}
+	ends, err := k.client.ListCommittedOffsets(ctx, topics...)
+	if err != nil {
+		return fail(err)
+	}
+	for i, f := range fences {
+		all[i] = kafkaExtent(f, meta, begins, ends)
+	}
+	return all
+}
+
+func kafkaExtent(f epoch.Fence, meta kadm.Metadata, begins, ends kadm.ListedOffsets) extent {
+	p := f.Partition
+	topic := meta.Topics[p.Topic]
+	if topic.Err != nil {
+		return extent{err: fmt.Errorf("kafka: topic %q: %w", p.Topic, topic.Err)}
+	}
+	begin, there := begins.Lookup(p.Topic, p.Number)
+	end, still := ends.Lookup(p.Topic, p.Number)
+	if !there || !still {
+		return extent{err: fmt.Errorf("kafka: topic %q has no partition %d", p.Topic, p.Number)}
+	}
+	if begin.Err != nil {
+		return extent{err: fmt.Errorf("kafka: %s/%d: %w", p.Topic, p.Number, begin.Err)}
+	}
+	if end.Err != nil {
+		return extent{err: fmt.Errorf("kafka: %s/%d: %w", p.Topic, p.Number, end.Err)}
+	}
+	return extent{
+		log:    kafkaPrefix + meta.Cluster + "/" + base64.RawURLEncoding.EncodeToString(topic.ID[:]),
+		source: fmt.Sprintf("kafka cluster %s group %q", meta.Cluster, p.Group),
+		begin:  epoch.Offset(begin.Offset), end: epoch.Offset(end.Offset),
+		lag: max(end.Offset-max(int64(f.Next), begin.Offset), 0),
+	}
+}
+
+func topicsOf(fences []epoch.Fence) (topics []string) {
+	for _, f := range fences {
+		topics = append(topics, f.Partition.Topic)
+	}
+	slices.Sort(topics)
+	return slices.Compact(topics)
+}
+
+func (k *kafkaBroker) at(ctx context.Context, f epoch.Fence, t time.Time) (epoch.Offset, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	found, err := k.client.ListOffsetsAfterMilli(ctx, t.UnixMilli(), f.Partition.Topic)
+	if err == nil {
+		err = found.Error()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("kafka: the first offset of %s after %s: %w", f.Partition, stamp(t), err)
+	}
+	o, there := found.Lookup(f.Partition.Topic, f.Partition.Number)
+	if !there {
+		return 0, fmt.Errorf("kafka: topic %q has no partition %d", f.Partition.Topic, f.Partition.Number)
+	}
+	return epoch.Offset(o.Offset), nil
+}
+
+func (k *kafkaBroker) unfenced(ctx context.Context, group, topic string, fences []epoch.Fence) ([]epoch.Partition, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	meta, err := k.client.Metadata(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	var missing []epoch.Partition
+	for _, n := range meta.Topics[topic].Partitions.Numbers() {
+		p := epoch.Partition{Group: group, Topic: topic, Number: n}
+		if !slices.ContainsFunc(fences, func(f epoch.Fence) bool { return f.Partition == p }) {
+			missing = append(missing, p)
+		}
+	}
+	return missing, nil
+}
+
+func brokersIn(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}

@@ -1,0 +1,27 @@
+// Command epochfence shows what the consumers of a sink do, and steers them: fences, owners,
+// lag, the decision log, dead letters and the outbox, in PostgreSQL or SQLite, with
+// messages in Kafka or NATS JetStream.
+//
+//	export EPOCHFENCE_DATABASE=postgres://… EPOCHFENCE_KAFKA=broker:9092
+//	epochfence list
+//	epochfence explain orders/3 --at 12:03
+//	epochfence rewind orders/3 --to @-15m
+//
+// What it writes it only shows first; with --execute and --reason it does it. See
+// docs/command-line.md.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() { os.Exit(interruptible(os.Args[1:])) }
+
+func interruptible(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return run(ctx, args, os.Getenv, os.Stdout, os.Stderr)
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// name is how people write a partition: [GROUP/]TOPIC/NUMBER. Group and topic may be
+// quoted, as [epoch.Partition.String] does.
+type name struct {
+	group, topic string // group may be empty
+	number       int32
+}
+
+func parseName(s string) (name, error) {
+	wrong := func() (name, error) {
+		return name{}, usage("partition %q: want TOPIC/NUMBER or GROUP/TOPIC/NUMBER", s)
+	}
+	parts, err := splitName(s)
+	if err != nil || len(parts) < 2 || len(parts) > 3 {
+		return wrong()
+	}
+	number, err := strconv.ParseInt(parts[len(parts)-1], 10, 32)
+	if err != nil || number < 0 {
+		return wrong()
+	}
+	n := name{topic: parts[len(parts)-2], number: int32(number)}
+	if len(parts) == 3 {
+		n.group = parts[0]
+	}
+	return n, nil
+}
+
+// splitName splits at slashes that are not in quotes.
+func splitName(s string) (parts []string, err error) {
+	for {
+		var part string
+		if strings.HasPrefix(s, `"`) {
+			quoted, err := strconv.QuotedPrefix(s)
+			if err != nil {
+				return nil, err
+			}
+			if part, err = strconv.Unquote(quoted); err != nil {
+				return nil, err
+			}
+			s = s[len(quoted):]
+		} else {
+			end := strings.IndexByte(s, '/')
+			if end < 0 {
+				end = len(s)
+			}
+			part, s = s[:end], s[end:]
+		}
+		parts = append(parts, part)
+		if s == "" {
+			return parts, nil
+		}
+		if s[0] != '/' {
+			return nil, errors.New("text after a quote")
+		}
+		s = s[1:]
+	}
+}
+
+// chosen are the partitions that a command is about.
+type chosen struct{ group, topic string }
+
+func (c *chosen) add(f *pflag.FlagSet) {
+	f.StringVar(&c.group, "group", "", "of this group only")
+	f.StringVar(&c.topic, "topic", "", "of this topic only")
+}
+
+func (c chosen) filter() operate.Filter { return operate.Filter{Group: c.group, Topic: c.topic} }
+
+// partitions are those that are named, or, where none is, all that the flags select.
+func (a *app) partitions(ctx context.Context, op operate.Operator, c chosen, names []string) ([]operate.Partition, error) {
+	if len(names) == 0 {
+		return op.Partitions(ctx, c.filter())
+	}
+	var found []operate.Partition
+	for _, n := range names {
+		p, err := a.partition(ctx, op, c, n)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(found, func(o operate.Partition) bool { return o.Fence.Partition == p.Fence.Partition }) {
+			found = append(found, p)
+		}
+	}
+	return found, nil
+}
+
+// partition is the one that is named.
+func (a *app) partition(ctx context.Context, op operate.Operator, c chosen, called string) (operate.Partition, error) {
+	n, err := parseName(called)
+	if err != nil {
+		return operate.Partition{}, err
+	}
+	if n.group == "" {
+		n.group = c.group
+	}
+	if n.group != "" {
+		return op.Partition(ctx, epoch.Partition{Group: n.group, Topic: n.topic, Number: n.number})
+	}
+	all, err := op.Partitions(ctx, operate.Filter{Topic: n.topic})
+	if err != nil {
+		return operate.Partition{}, err
+	}
+	found := slices.DeleteFunc(all, func(p operate.Partition) bool { return p.Fence.Partition.Number != n.number })
+	switch len(found) {
+	case 0:
+		return operate.Partition{}, fmt.Errorf("no group has a fence of %s in this sink: %w", called, epoch.ErrMissing)
+	case 1:
+		return found[0], nil
+	default:
+		var names []string
+		for _, p := range found {
+			names = append(names, p.Fence.Partition.String())
+		}
+		return operate.Partition{}, usage("several groups have a fence of %s: say which: %s", called, strings.Join(names, ", "))
+	}
+}

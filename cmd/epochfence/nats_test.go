@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/natssource"
+	"github.com/epochfence/epochfence/internal/natstest"
+)
+
+// A group at work on a stream of two partitions: lag counts a partition's own messages, positions
+// are found by time, and a stream that was created again is accepted.
+func TestNATS(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(broken) *place) {
+		server := natstest.Start(t)
+		js := server.JetStream(t)
+		config := jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}}
+		_, err := js.CreateStream(t.Context(), config)
+		must(t, err)
+		p := open(none)
+		l := &live{cli: &cli{t, map[string]string{"EPOCHFENCE_DATABASE": p.url, "EPOCHFENCE_NATS": server.URL()}}, place: p}
+		publish := func(subject string, n int) {
+			for range n {
+				_, err := js.Publish(t.Context(), subject, []byte("order"))
+				must(t, err)
+			}
+		}
+		work := func() (stop func()) {
+			source, err := natssource.New(natssource.Options{Group: "billing", JetStream: js, LeaseTTL: 2 * time.Second,
+				Streams: []natssource.Stream{{Name: "orders", Filters: []string{"orders.even", "orders.odd"}}}})
+			must(t, err)
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- p.consume(ctx, source, consumer.Options{MaxBatch: 4}) }()
+			return func() {
+				cancel()
+				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+					t.Errorf("the consumer ended with %v", err)
+				}
+			}
+		}
+		applied := func(of int32) (n int) {
+			for _, e := range l.applied() {
+				if e.number == of {
+					n++
+				}
+			}
+			return n
+		}
+
+		publish("orders.even", 30)
+		stop := work()
+		publish("orders.odd", 10)
+		l.awaits("all is applied", func() bool { return applied(0) == 30 && applied(1) == 10 })
+		between := time.Now()
+		publish("orders.odd", 5)
+		l.awaits("the rest is applied", func() bool { return applied(1) == 15 })
+
+		l.executes("rewind", "orders/1", "--to", "@"+between.UTC().Format(time.RFC3339Nano))
+		l.awaits("what came after that time is applied again", func() bool { return applied(1) == 20 })
+		l.executes("rewind", "orders/0", "--to", "start")
+		l.awaits("all of the other partition is applied again", func() bool { return applied(0) == 60 })
+		stop()
+
+		publish("orders.even", 3)
+		publish("orders.odd", 4)
+		var described struct {
+			Partitions []struct {
+				Lag *int64
+				End *int64 `json:"log_end"`
+			}
+		}
+		l.reads(&described, "describe")
+		if lag := fmt.Sprint(*described.Partitions[0].Lag, *described.Partitions[1].Lag, *described.Partitions[0].End); lag != "3 4 53" {
+			t.Errorf("lag and end: %s", lag)
+		}
+		l.executes("rewind", "orders/1", "--to", "end")
+		if a := l.does(exitTrouble, "check", "--max-lag", "2"); !strings.Contains(a.out, "lag of billing/orders/0") || strings.Contains(a.out, "lag of billing/orders/1") {
+			t.Errorf("check says\n%s", a.out)
+		}
+		consumers, err := js.Stream(t.Context(), "orders")
+		must(t, err)
+		for left := range consumers.ConsumerNames(t.Context()).Name() {
+			c, err := consumers.Consumer(t.Context(), left)
+			must(t, err)
+			if c.CachedInfo().Config.HeadersOnly {
+				t.Errorf("the consumer %s is left", left)
+			}
+		}
+
+		// The stream is another one.
+		must(t, js.DeleteStream(t.Context(), "orders"))
+		_, err = js.CreateStream(t.Context(), config)
+		must(t, err)
+		publish("orders.even", 2)
+		stop = work()
+		defer stop()
+		l.awaits("both have halted", func() bool { return strings.Count(l.run("list").out, "halted") == 2 })
+		if a := l.does(exitTrouble, "doctor"); !strings.Contains(a.out, "epochfence rebase billing/orders/0") {
+			t.Errorf("doctor says\n%s", a.out)
+		}
+		l.does(exitError, "rewind", "orders/0", "--to", "start")
+		l.executes("rebase", "--group", "billing", "--to", "start")
+		l.awaits("the new one is applied", func() bool { return applied(0) == 62 })
+	})
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func (a *app) outbox() *cobra.Command {
+	c := &cobra.Command{
+		Use: "outbox", Short: "List, show, retry and discard what is to be sent",
+		Long: `The outbox holds what handlers have added to be sent, and no receiver has
+answered yet. It may be in a schema of its own: --outbox-schema.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return usage("outbox wants list, show, retry, discard or history")
+		},
+	}
+	c.AddCommand(a.outboxList(), a.outboxShow(), a.outboxHistory(),
+		a.outboxAct(operate.OutboxRetry, "retry ID...", "Have entries sent now that wait to be tried again",
+			"Have entries sent within seconds that wait to be tried again. One that waits\nfor another entry of its key goes on waiting."),
+		a.outboxAct(operate.OutboxDiscard, "discard ID...", "Delete entries",
+			"Delete entries. They are not sent any more; an attempt that is under way may arrive."))
+	return c
+}
+
+// entryView is an entry of the outbox in JSON.
+type entryView struct {
+	ID             int64               `json:"id"`
+	Partition      string              `json:"partition"`
+	Key            string              `json:"key"`
+	Scope          string              `json:"scope"`
+	IdempotencyKey string              `json:"idempotency_key"`
+	Method         string              `json:"method"`
+	URL            string              `json:"url"`
+	AddedAt        *time.Time          `json:"added_at"`
+	RetryRequested bool                `json:"retry_requested"`
+	Header         map[string][]string `json:"header,omitempty"`
+	Body           []byte              `json:"body,omitempty"`
+}
+
+func entry(e operate.OutboxEntry) entryView {
+	return entryView{
+		ID: e.ID, Partition: e.Partition.String(), Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, Method: e.Method, URL: e.URL,
+		AddedAt: orNull(e.AddedAt), RetryRequested: e.RetryRequested, Header: e.Header, Body: e.Body,
+	}
+}
+
+// box is the outbox, which a database need not have.
+func (a *app) box(ctx context.Context) (operate.Outbox, error) {
+	db, err := a.open(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	box, err := db.outbox(ctx)
+	if err == nil && box == nil {
+		err = errNoOutbox
+	}
+	return box, secretive(err, a.flags.database)
+}
+
+func (a *app) outboxList() *cobra.Command {
+	var which chosen
+	var key string
+	var limit int
+	var after int64
+	c := &cobra.Command{
+		Use: "list", Short: "List entries, oldest first", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if limit <= 0 {
+				return usage("--limit is %d; want 1 or more", limit)
+			}
+			q := operate.OutboxQuery{Filter: which.filter(), Limit: limit, After: after}
+			if c.Flags().Changed("key") {
+				q.Key = &key
+			}
+			return a.runOutboxList(c.Context(), q)
+		},
+	}
+	which.add(c.Flags())
+	c.Flags().StringVar(&key, "key", "", "under this key only")
+	c.Flags().IntVar(&limit, "limit", operate.DefaultLimit, "how many")
+	c.Flags().Int64Var(&after, "after", 0, "with a higher ID only")
+	return c
+}
+
+func (a *app) runOutboxList(ctx context.Context, q operate.OutboxQuery) error {
+	box, err := a.box(ctx)
+	if err != nil {
+		return err
+	}
+	es, err := box.Entries(ctx, q)
+	if err != nil {
+		return err
+	}
+	vs := []entryView{}
+	t := newTable(">ID", "PARTITION", "KEY", "ADDED", "RETRY", "METHOD", "TO")
+	for _, e := range es {
+		vs = append(vs, entry(e))
+		retry := "-"
+		if e.RetryRequested {
+			retry = "requested"
+		}
+		t.row(e.ID, e.Partition, dash(e.Key), stamp(e.AddedAt), retry, e.Method, e.URL)
+	}
+	return a.show(map[string]any{"entries": vs}, func() {
+		t.print(a.out)
+		if len(es) == q.Limit {
+			a.say("\nThere may be more: --after %d", es[len(es)-1].ID)
+		}
+	})
+}
+
+func (a *app) outboxShow() *cobra.Command {
+	var secrets bool
+	c := &cobra.Command{
+		Use: "show ID", Short: "Show an entry", Args: cobra.ExactArgs(1),
+		Long: `Show an entry. The URL, headers and the body may hold secrets: they are shown
+with --secrets.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			ids, err := idsOf(args)
+			if err != nil {
+				return err
+			}
+			return a.runOutboxShow(c.Context(), ids[0], secrets)
+		},
+	}
+	c.Flags().BoolVar(&secrets, "secrets", false, "with the whole URL, the values of headers, and the body")
+	return c
+}
+
+func (a *app) runOutboxShow(ctx context.Context, id int64, secrets bool) error {
+	box, err := a.box(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := box.Entry(ctx, id)
+	if err != nil {
+		return err
+	}
+	v, hidden := entry(e), ""
+	if !secrets {
+		hidden = fmt.Sprintf("%d bytes, shown with --secrets", len(v.Body))
+		v.Body, v.URL = nil, destination(v.URL)
+		for name := range v.Header {
+			v.Header[name] = []string{"…"}
+		}
+	}
+	return a.show(v, func() {
+		a.say("entry            %d", v.ID)
+		a.say("partition        %s, key %s, scope %s", v.Partition, printable(dash(v.Key)), printable(dash(v.Scope)))
+		a.say("added            %s", stamp(e.AddedAt))
+		a.say("idempotency key  %s", printable(v.IdempotencyKey))
+		a.say("request          %s %s", printable(v.Method), printable(v.URL))
+		for _, name := range sorted(v.Header) {
+			for _, value := range v.Header[name] {
+				a.say("header           %s: %s", printable(name), printable(value))
+			}
+		}
+		a.say("body             %s", or(hidden, content(v.Body)))
+	})
+}
+
+func sorted(h map[string][]string) (names []string) {
+	for name := range h {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (a *app) outboxHistory() *cobra.Command {
+	var limit int
+	c := &cobra.Command{
+		Use: "history", Short: "Read what people did to entries, newest first", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			box, err := a.box(c.Context())
+			if err != nil {
+				return err
+			}
+			rs, err := box.OutboxHistory(c.Context(), limit)
+			if err != nil {
+				return err
+			}
+			vs := []map[string]any{}
+			t := newTable("AT", "KIND", ">ENTRY", "PARTITION", "WHO", "WHY")
+			for _, r := range rs {
+				vs = append(vs, map[string]any{"at": r.At.UTC(), "kind": r.Kind, "entry": r.Entry, "partition": r.Partition.String(), "scope": r.Scope,
+					"idempotency_key": r.IdempotencyKey, "by": r.By, "reason": r.Reason, "role": r.Role})
+				t.row(stamp(r.At), r.Kind, r.Entry, r.Partition, r.By, r.Reason)
+			}
+			return a.show(map[string]any{"records": vs}, func() { t.print(a.out) })
+		},
+	}
+	c.Flags().IntVar(&limit, "limit", 50, "how many")
+	return c
+}
+
+func (a *app) outboxAct(kind operate.OutboxKind, use, short, long string) *cobra.Command {
+	var by doing
+	c := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			ids, err := idsOf(args)
+			if err != nil {
+				return err
+			}
+			if err := by.check(); err != nil {
+				return err
+			}
+			return a.doEntries(c, kind, ids, args, by)
+		},
+	}
+	by.add(c.Flags())
+	return c
+}
+
+// entryResult is what became of one entry, in JSON.
+type entryResult struct {
+	ID             int64  `json:"id"`
+	Partition      string `json:"partition"`
+	IdempotencyKey string `json:"idempotency_key"`
+	Act            string `json:"act"`
+	Done           bool   `json:"done"`
+	Result         string `json:"result"`
+}
+
+func (a *app) doEntries(c *cobra.Command, kind operate.OutboxKind, ids []int64, args []string, by doing) error {
+	ctx := c.Context()
+	box, err := a.box(ctx)
+	if err != nil {
+		return err
+	}
+	var seen []operate.OutboxEntry
+	var lines []string
+	results := make([]entryResult, len(ids))
+	for i, id := range ids {
+		e, err := box.Entry(ctx, id)
+		if err != nil {
+			return err
+		}
+		seen = append(seen, e)
+		lines = append(lines, fmt.Sprintf("%s %d %s %s", kind, e.ID, e.Partition, e.IdempotencyKey))
+		results[i] = entryResult{e.ID, e.Partition.String(), e.IdempotencyKey, string(kind), false, "would be: " + string(kind)}
+	}
+	plan := fingerprint(lines)
+	shown := map[string]any{"executed": by.execute, "plan": plan, "entries": results}
+	t := func() {
+		t := newTable(">ID", "PARTITION", "IDEMPOTENCY KEY", "RESULT")
+		for _, r := range results {
+			t.row(r.ID, r.Partition, r.IdempotencyKey, r.Result)
+		}
+		t.print(a.out)
+	}
+	switch {
+	case by.plan != "" && by.plan != plan:
+		shown["executed"] = false
+		return errors.Join(fmt.Errorf("plan %s: %w", by.plan, errChanged), a.show(shown, t))
+	case !by.execute:
+		return a.show(shown, func() {
+			t()
+			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, args, nil, plan))
+		})
+	}
+	var failed []error
+	for i, e := range seen {
+		if err := box.DoOutbox(ctx, operate.OutboxAct{Kind: kind, Seen: e, By: by.by, Reason: by.reason}); err != nil {
+			err = findOut(err, "epochfence outbox history")
+			results[i].Result = "FAILED: " + err.Error()
+			failed = append(failed, err)
+			continue
+		}
+		results[i].Done, results[i].Result = true, map[operate.OutboxKind]string{
+			operate.OutboxRetry: "requested: the relay sends it within seconds", operate.OutboxDiscard: "discarded",
+		}[kind]
+	}
+	return errors.Join(errors.Join(failed...), a.show(shown, t))
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/epochfence/epochfence/internal/pgtest"
+)
+
+// From nothing: the owner migrates and grants, and each role may do what it is for.
+func TestRolesOnPostgres(t *testing.T) {
+	db := pgtest.Start(t)
+	as := func(url string) *cli { return &cli{t, map[string]string{"EPOCHFENCE_DATABASE": url}} }
+	owner := as(db.URL)
+	if a := owner.does(exitTrouble, "doctor"); !strings.Contains(a.out, "epochfence migrate up") {
+		t.Errorf("doctor of a database without tables says\n%s", a.out)
+	}
+	a := owner.does(exitError, "list")
+	if !strings.Contains(a.errs, "epochfence migrate up") {
+		t.Errorf("list without tables says %s", a.errs)
+	}
+	owner.does(exitOK, "migrate", "up", "--outbox")
+	owner.does(exitError, "list") // that was a dry run
+	owner.does(exitOK, "migrate", "up", "--outbox", "--execute")
+	if a := owner.does(exitOK, "migrate", "up", "--outbox"); !strings.Contains(a.out, "up to date") {
+		t.Errorf("migrate says\n%s", a.out)
+	}
+	roles := map[roleKind]*cli{}
+	names := map[roleKind]string{}
+	for _, kind := range roleKinds {
+		name, url := db.Role(t)
+		names[kind], roles[kind] = name, as(url)
+		roles[kind].does(exitError, "list")
+		owner.does(exitOK, "grants", "--role", name, "--as", string(kind), "--outbox")
+		roles[kind].does(exitError, "list") // that was a dry run
+		owner.does(exitOK, "grants", "--role", name, "--as", string(kind), "--outbox", "--execute")
+	}
+	owner.does(exitOK, "drill", "--execute")
+	for _, l := range []struct {
+		kind roleKind
+		code int
+		args string
+	}{
+		{reader, exitOK, "list"},
+		{reader, exitOK, "history"},
+		{reader, exitOK, "explain epochfence-drill/drill/0"},
+		{reader, exitOK, "outbox list"},
+		{reader, exitOK, "doctor"},
+		{reader, exitOK, "evict epochfence-drill/drill/0"}, // shows what would be done
+		{reader, exitError, "evict epochfence-drill/drill/0 --execute --by anna --reason now"},
+		{reader, exitError, "drill --execute"},
+		{operator, exitOK, "list"},
+		{operator, exitOK, "evict epochfence-drill/drill/0 --execute --by anna --reason now"},
+		{operator, exitOK, "pause epochfence-drill/drill/0 --execute --by anna --reason now"},
+		{operator, exitOK, "resume epochfence-drill/drill/0 --execute --by anna --reason now"},
+		{operator, exitOK, "outbox history"},
+		{operator, exitError, "drill --execute"},
+		{application, exitError, "list"},
+		{application, exitError, "migrate up --execute"},
+	} {
+		if a := roles[l.kind].run(strings.Fields(l.args)...); a.code != l.code && (l.code != exitOK || a.code != exitTrouble || l.args != "doctor") {
+			t.Errorf("as %s: epochfence %s: exit code %d, want %d\n%s%s", l.kind, l.args, a.code, l.code, a.out, a.errs)
+		}
+	}
+	a = roles[reader].run("doctor")
+	for _, want := range []string{"this role may do what the reader does", "this role may not do what the operator does: it lacks act, ", "PostgreSQL "} {
+		if !strings.Contains(a.out, want) {
+			t.Errorf("doctor as a reader does not say %q:\n%s", want, a.out)
+		}
+	}
+	if a := owner.run("history", "--group", "epochfence-drill", "--kind", "evict"); !strings.Contains(a.out, "anna") {
+		t.Errorf("the log says\n%s", a.out)
+	}
+}
+
+// A drill that is repeated leaves nothing but a fence.
+func TestDrillLeavesNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(broken) *place) {
+		p := open(none)
+		c := &cli{t, map[string]string{"EPOCHFENCE_DATABASE": p.url}}
+		for range 3 {
+			c.does(exitOK, "drill", "--execute")
+		}
+		var found struct {
+			Letters []any `json:"dead_letters"`
+		}
+		c.reads(&found, "deadletters", "list")
+		if len(found.Letters) > 0 {
+			t.Errorf("left: %v", found.Letters)
+		}
+		var passed struct {
+			Passed bool
+			Trials []trial
+		}
+		c.reads(&passed, "drill", "--execute")
+		if want := map[bool]int{true: 7, false: 5}[strings.HasPrefix(p.url, "postgres")]; !passed.Passed || len(passed.Trials) != want {
+			t.Errorf("%+v", passed)
+		}
+	})
+}

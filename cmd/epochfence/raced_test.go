@@ -1,0 +1,258 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// Each command that writes, beside a consumer that is at work: nothing is lost or doubled
+// but what was asked for, and the owner goes on from where it was told.
+func TestEachCommandBesideALiveConsumer(t *testing.T) {
+	// Each returns where partition 1 is to have gone on from after its last act; -1: where it was.
+	for name, do := range map[string]func(l *live) epoch.Offset{
+		"rewind to an offset": func(l *live) epoch.Offset {
+			l.executes("rewind", "orders/1", "--to", "7")
+			return 7
+		},
+		"rewind to the start": func(l *live) epoch.Offset {
+			l.executes("rewind", "billing/orders/1", "--to", "start")
+			return 0
+		},
+		"rewind by a number": func(l *live) epoch.Offset {
+			l.executes("rewind", "orders/1", "--to", "-5")
+			return -1
+		},
+		"rewind to a time": func(l *live) epoch.Offset {
+			l.executes("rewind", "orders/1", "--to", "@2020-01-01T00:00:00Z")
+			return 0
+		},
+		"rewind to the end": func(l *live) epoch.Offset {
+			l.executes("rewind", "orders/1", "--to", "end")
+			return -1
+		},
+		"rewind of all partitions": func(l *live) epoch.Offset {
+			l.executes("rewind", "--group", "billing", "--to", "3")
+			return 3
+		},
+		"evict": func(l *live) epoch.Offset {
+			for range 5 {
+				l.executes("evict", "orders/1")
+				l.awaits("the owner claims again", func() bool { return !l.at(1).Operated() })
+			}
+			return -1
+		},
+		"pause and resume": func(l *live) epoch.Offset {
+			l.executes("pause", "orders/1")
+			stood := l.at(1).Next
+			l.awaits("the other partition goes on", func() bool { return l.at(0).Next > stood+20 })
+			if now := l.at(1); now.Next != stood || now.Standing.Reason != "for the test" || now.Standing.By != "anna" {
+				l.t.Errorf("paused at %d, and it is\n%+v", stood, now)
+			}
+			l.executes("resume", "orders/1")
+			return stood
+		},
+		"rebase to another lease source, and back": func(l *live) epoch.Offset {
+			source := l.at(1).Source
+			l.executes("rebase", "orders/1", "--source", "somebody else")
+			l.awaits("the partition has halted", func() bool { return strings.Contains(l.run("list", "orders/1").out, "halted") })
+			// What the broker says is what it was.
+			l.executes("rebase", "orders/1")
+			if now := l.at(1).Source; now != source {
+				l.t.Errorf("the lease source is %q, want %q", now, source)
+			}
+			return -1
+		},
+		"drill": func(l *live) epoch.Offset {
+			l.does(exitOK, "drill", "--execute")
+			return -1
+		},
+		"migrate and grants": func(l *live) epoch.Offset {
+			l.does(exitOK, "migrate", "up", "--outbox", "--execute")
+			return -1
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, open func(broken) *place) {
+				l := atWork(t, open(none))
+				l.through()
+				var want epoch.Offset
+				l.growing(func() {
+					grown := l.at(1).Next
+					l.awaits("the partition is at work", func() bool { return l.at(1).Next > grown })
+					want = do(l)
+				})
+				l.through()
+				l.audit(none)
+				last, claimed := lastAct(l), lastClaim(l)
+				if last == nil {
+					return
+				}
+				if want >= 0 && last.To != want {
+					t.Errorf("the act has put the position at %d, want %d", last.To, want)
+				}
+				if claimed.ID < last.ID {
+					t.Fatalf("no owner has claimed after the act: %+v", last)
+				}
+			})
+		})
+	}
+}
+
+// lastAct is the last that a person has done to partition 1.
+func lastAct(l *live) *epoch.Decision {
+	p := partition(1)
+	ds, err := l.op.History(l.t.Context(), operate.HistoryQuery{Partition: &p})
+	must(l.t, err)
+	for _, d := range ds {
+		if d.By != "" {
+			return &d
+		}
+	}
+	return nil
+}
+
+func lastClaim(l *live) epoch.Decision {
+	p := partition(1)
+	ds, err := l.op.History(l.t.Context(), operate.HistoryQuery{Partition: &p, Kinds: []epoch.DecisionKind{epoch.DecidedClaim}, Limit: 1})
+	must(l.t, err)
+	return ds[0]
+}
+
+// A message that halts its partition, as the handler has no place for dead letters, is
+// looked at and skipped.
+func TestSkipOfAMessageThatHalts(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(broken) *place) {
+		poison := func(m consumer.Message) bool { return m.Partition.Number == 1 && m.Offset == 60 }
+		p := open(poison)
+		l := atWork(t, p.halting())
+		l.through()
+		l.produce(50)
+		l.awaits("the partition has halted", func() bool { return strings.Contains(l.run("list", "orders/1").out, "halted") })
+		if at := l.at(1).Next; at != 60 {
+			t.Fatalf("halted at %d", at)
+		}
+		said := l.does(exitOK, "describe", "orders/1").out
+		if !strings.Contains(said, "is no order") {
+			t.Errorf("describe does not say why:\n%s", said)
+		}
+		plan := l.does(exitOK, "skip", "orders/1", "--through", "60").out
+		if !strings.Contains(plan, "offset 60 is never applied") || l.at(1).Next != 60 {
+			t.Errorf("a dry run:\n%s", plan)
+		}
+		l.executes("skip", "orders/1", "--through", "60")
+		l.through()
+		l.audit(poison)
+	})
+}
+
+// A dead letter is replayed by the owner, in its own transaction, while the partition goes on.
+func TestReplayBesideALiveConsumer(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(broken) *place) {
+		var mended atomic.Bool
+		l := atWork(t, open(func(m consumer.Message) bool { return !mended.Load() && m.Offset%20 == 10 }))
+		l.through()
+		l.growing(func() {
+			l.awaits("there are dead letters", func() bool { return l.at(1).DeadLetters >= 3 })
+			ls, err := l.op.DeadLetters(t.Context(), operate.DeadLetterQuery{})
+			must(t, err)
+			first, second := fmt.Sprint(ls[0].ID), fmt.Sprint(ls[1].ID)
+
+			failed := l.does(exitError, "deadletters", "replay", first, "--wait", "30s", "--execute", "--by", "anna", "--reason", "too early")
+			if !strings.Contains(failed.out, "is no order") {
+				t.Errorf("a replay that fails says\n%s", failed.out)
+			}
+			mended.Store(true)
+			done := l.executes("deadletters", "replay", first, "--wait", "30s")
+			if !strings.Contains(done.out, "replayed") {
+				t.Errorf("a replay says\n%s", done.out)
+			}
+			l.executes("deadletters", "discard", second)
+			l.does(exitError, "deadletters", "show", first)
+			l.does(exitError, "deadletters", "show", second)
+
+			times := map[epoch.Offset]int{}
+			for _, e := range l.applied() {
+				if e.number == ls[0].Message.Partition.Number {
+					times[e.offset]++
+				}
+			}
+			if at := ls[0].Message.Offset; times[at] != 1 {
+				t.Errorf("the message at %d was applied %d times", at, times[at])
+			}
+		})
+		l.through()
+	})
+}
+
+// What was decided on must still be so.
+func TestAPlanThatIsOutOfDateIsRefused(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(broken) *place) {
+		l := atWork(t, open(none))
+		l.through()
+		var seen struct{ Plan string }
+		l.reads(&seen, "rewind", "orders/1", "--to", "7")
+		before := l.at(1)
+		l.executes("evict", "orders/1")
+		l.awaits("the owner has claimed again", func() bool { return !l.at(1).Operated() })
+		a := l.does(exitChanged, "rewind", "orders/1", "--to", "7", "--plan", seen.Plan, "--execute", "--by", "anna", "--reason", "too late")
+		if now := l.at(1); now.Next != before.Next || !strings.Contains(a.errs, "look again") {
+			t.Errorf("refused with %q, and the partition is at %d, was at %d", a.errs, now.Next, before.Next)
+		}
+		l.reads(&seen, "rewind", "orders/1", "--to", "7")
+		l.executes("rewind", "orders/1", "--to", "7", "--plan", seen.Plan)
+		l.through()
+		l.audit(none)
+	})
+}
+
+// Two people at a time: of acts from one look one is done, and the other is told.
+func TestTwoPeopleAtATime(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(broken) *place) {
+		l := atWork(t, open(none))
+		l.through()
+		l.stop()
+		var seen struct{ Plan string }
+		l.reads(&seen, "evict", "orders/1")
+		codes := make(chan int, 2)
+		for range 2 {
+			go func() {
+				codes <- (&cli{t, l.env}).run("evict", "orders/1", "--plan", seen.Plan, "--execute", "--by", "anna", "--reason", "for the test").code
+			}()
+		}
+		if one, other := <-codes, <-codes; one+other != exitOK+exitChanged {
+			t.Errorf("exit codes %d and %d", one, other)
+		}
+	})
+}
+
+// A zombie that has its transaction open while a person rewinds commits nothing.
+func TestRewindWhileAZombieHasItsTransactionOpen(t *testing.T) {
+	p := inPostgres(t, none)
+	var frozen atomic.Bool
+	thaw, inside := make(chan struct{}), make(chan struct{})
+	p.during = func(m consumer.Message) {
+		if m.Partition.Number == 1 && m.Offset == 60 && frozen.CompareAndSwap(false, true) {
+			close(inside)
+			<-thaw
+		}
+	}
+	l := atWork(t, p)
+	l.through()
+	l.produce(30)
+	<-inside
+	began := time.Now()
+	l.executes("rewind", "orders/1", "--to", "40")
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v beside a transaction that is frozen", took)
+	}
+	close(thaw)
+	l.through()
+	l.audit(none)
+}

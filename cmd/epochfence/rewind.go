@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func (a *app) rewind() *cobra.Command {
+	var which chosen
+	var by doing
+	var to string
+	c := &cobra.Command{
+		Use:   "rewind [PARTITION...] --to start|end|N|+N|-N|@TIME",
+		Short: "Set the position of partitions, back or forward",
+		Long: `Set the position of partitions. Back: messages are applied again, and a
+handler that adds up adds twice. Forward: messages are never applied. A live
+owner loses its claim, claims again, and goes on from there: nobody has to
+stop the group.
+
+  --to start    where the log begins, also if retention moves that meanwhile
+  --to end      what comes from now on
+  --to 4711     the message at that offset is the next one
+  --to -100     so many offsets back, --to +100 forward
+  --to @12:03   the first message written then or later, in UTC; also
+                @2006-01-02T15:04:05Z, and @-15m for a quarter of an hour ago
+
+start, end and @TIME ask Kafka or NATS; a number is compared with where the
+log begins and ends if --kafka or --nats is given.`,
+		RunE: func(c *cobra.Command, names []string) error {
+			goal, err := parseGoal(to, time.Now())
+			if err != nil {
+				return err
+			}
+			return a.perform(c, which, by, names, func(ctx context.Context, seen []operate.Partition) ([]deed, error) {
+				return a.planMoves(ctx, epoch.ActRewind, goal, seen)
+			})
+		},
+	}
+	which.add(c.Flags())
+	c.Flags().StringVar(&to, "to", "", "where to")
+	_ = c.MarkFlagRequired("to")
+	by.add(c.Flags())
+	return c
+}
+
+// goal is where a position is to go.
+type goal struct {
+	word     string // start, end, or what was typed
+	offset   epoch.Offset
+	relative bool
+	at       time.Time
+}
+
+func parseGoal(s string, now time.Time) (goal, error) {
+	g := goal{word: s}
+	switch {
+	case s == "start" || s == "end":
+		return g, nil
+	case strings.HasPrefix(s, "@"):
+		var err error
+		g.at, err = parseTime(s[1:], now)
+		return g, err
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	g.offset, g.relative = epoch.Offset(n), strings.ContainsAny(s[:min(1, len(s))], "+-")
+	if err != nil {
+		return g, usage("--to is %q; want start, end, an offset, +N, -N or @TIME", s)
+	}
+	return g, nil
+}
+
+// planMoves says where each position goes.
+func (a *app) planMoves(ctx context.Context, kind epoch.ActKind, g goal, seen []operate.Partition) (ds []deed, err error) {
+	for _, p := range seen {
+		d := deed{kind: kind, seen: p}
+		if err := a.aim(ctx, &d, g, p.Fence); err != nil {
+			return nil, err
+		}
+		if d.to.Offset == p.Next && p.Epoch > 0 && !d.beginning {
+			d.nothing = "it is there"
+		}
+		ds = append(ds, d)
+	}
+	return ds, nil
+}
+
+// aim sets where d goes, in the log that f is of.
+func (a *app) aim(ctx context.Context, d *deed, g goal, f epoch.Fence) error {
+	e, err := a.extentOf(ctx, f)
+	if err == nil && e.log != f.Log {
+		return fmt.Errorf("%s: the fence counts the offsets of log %s, and now there is log %s: see epochfence rebase", f.Partition, f.Log, e.log)
+	}
+	known := err == nil
+	to := g.offset
+	switch {
+	case g.word == "start" || g.word == "end" || !g.at.IsZero():
+		if err != nil {
+			return err
+		}
+		if to = e.begin; g.word == "end" {
+			to = e.end
+		}
+		if !g.at.IsZero() {
+			b, err := a.brokerOf(f)
+			if err != nil {
+				return err
+			}
+			if to, err = b.at(ctx, f, g.at); err != nil {
+				return err
+			}
+		}
+	case g.relative:
+		to += f.Next
+	}
+	if to < 0 || known && (to < e.begin || to > e.end) {
+		return usage("%s: offset %d is not in the log, which has %d up to and without %d", f.Partition, to, e.begin, e.end)
+	}
+	d.to, d.beginning = &epoch.Position{Offset: to, Mark: epoch.NoMark}, g.word == "start"
+	d.goal = text(to)
+	if g.word == "start" || g.word == "end" {
+		d.goal = g.word
+	}
+	d.effect = moves(f.Next, to)
+	if !known {
+		d.effect += " (not compared with the log)"
+	}
+	return nil
+}
+
+// moves says what comes of another position.
+func moves(from, to epoch.Offset) string {
+	switch {
+	case to < from:
+		return offsets(to, from-1, "applied again")
+	case to > from:
+		return offsets(from, to-1, "never applied")
+	default:
+		return "the position stays"
+	}
+}
+
+func offsets(first, last epoch.Offset, what string) string {
+	if first == last {
+		return fmt.Sprintf("offset %d is %s", first, what)
+	}
+	return fmt.Sprintf("offsets %d to %d are %s", first, last, what)
+}

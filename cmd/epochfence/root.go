@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// app is one run of the program.
+type app struct {
+	getenv    func(string) string
+	out, errs io.Writer
+	flags     flags
+	began     bool // the arguments made sense
+
+	database database // once it is open
+	brokers  brokers
+}
+
+// flags are those of all commands.
+type flags struct {
+	database, schema, outboxSchema      string
+	kafka, kafkaConfig                  string
+	nats, natsCreds, natsDomain, bucket string
+	format                              string
+	timeout                             time.Duration
+}
+
+// run runs the program, and returns its exit code.
+func run(ctx context.Context, args []string, getenv func(string) string, out, errs io.Writer) int {
+	a := &app{getenv: getenv, out: out, errs: errs}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errs)
+	err := root.ExecuteContext(ctx)
+	a.close()
+	if err != nil && !a.began {
+		err = usageError{err}
+	}
+	if err != nil && !errors.Is(err, errTrouble) {
+		fmt.Fprintln(errs, "epochfence:", printable(err.Error()))
+		if errors.As(err, new(usageError)) {
+			fmt.Fprintln(errs, "See epochfence --help, or epochfence COMMAND --help.")
+		}
+	}
+	return exitCode(err)
+}
+
+func (a *app) close() {
+	if a.database != nil {
+		a.database.close()
+	}
+	a.brokers.close()
+}
+
+func (a *app) root() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "epochfence",
+		Short: "See and steer the consumers of a sink",
+		Long: `See and steer the consumers of a sink: its fences, owners, lag, decision log,
+dead letters and outbox. The sink is in PostgreSQL or SQLite, the messages are
+in Kafka or NATS.
+
+A partition is written as TOPIC/NUMBER, or GROUP/TOPIC/NUMBER where several
+groups have it. What writes shows what it would do, and does it with --execute
+and --reason. It goes through a claim: nobody has to stop the group.
+
+Times are in UTC, those of the sink's database.
+
+` + exitCodes,
+		SilenceUsage: true, SilenceErrors: true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.flags.check(a.getenv) },
+	}
+	c.SetUsageTemplate(usageOf(c.UsageTemplate()))
+	a.flags.add(c)
+	c.AddGroup(&cobra.Group{ID: "see", Title: "See:"}, &cobra.Group{ID: "steer", Title: "Steer:"},
+		&cobra.Group{ID: "look", Title: "Look after:"}, &cobra.Group{ID: "set", Title: "Set up:"})
+	add := func(group string, cs ...*cobra.Command) {
+		for _, sub := range cs {
+			sub.GroupID = group
+			c.AddCommand(sub)
+		}
+	}
+	add("see", a.list(), a.describe(), a.owners(), a.history(), a.explain())
+	add("steer", a.rewind(), a.skip(), a.pause(), a.resume(), a.evict(), a.rebase(), a.deadLetters(), a.outbox())
+	add("look", a.check(), a.doctor(), a.drill())
+	add("set", a.migrate(), a.grants())
+	a.note(c)
+	return c
+}
+
+// note has c and those below it say that they began: what is wrong before that is what was
+// typed.
+func (a *app) note(c *cobra.Command) {
+	if do := c.RunE; do != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			a.began = true
+			return do(c, args)
+		}
+	}
+	for _, sub := range c.Commands() {
+		a.note(sub)
+	}
+}
+
+// usageOf is cobra's template for terminals of 80 columns, without the flags of all
+// commands in each.
+func usageOf(template string) string {
+	return strings.NewReplacer(
+		"{{.LocalFlags.FlagUsages |", "{{.LocalFlags.FlagUsagesWrapped 80 |",
+		"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", "Flags for servers and the format: epochfence --help",
+	).Replace(template)
+}
+
+func (f *flags) add(c *cobra.Command) {
+	p := c.PersistentFlags()
+	p.SortFlags = false
+	p.StringVar(&f.database, "database", "", "the sink's: postgres://… or file:PATH of SQLite (EPOCHFENCE_DATABASE, DATABASE_URL)")
+	p.StringVar(&f.schema, "schema", "", "of the sink in PostgreSQL, or prefix of its tables in SQLite (EPOCHFENCE_SCHEMA)")
+	p.StringVar(&f.outboxSchema, "outbox-schema", "", "of the outbox, likewise (EPOCHFENCE_OUTBOX_SCHEMA)")
+	p.StringVar(&f.kafka, "kafka", "", "brokers, HOST:PORT,… (EPOCHFENCE_KAFKA)")
+	p.StringVar(&f.kafkaConfig, "kafka-config", "", "file with sasl.* and ssl.* as librdkafka names them (EPOCHFENCE_KAFKA_CONFIG)")
+	p.StringVar(&f.nats, "nats", "", "servers, nats://HOST:PORT,… (EPOCHFENCE_NATS)")
+	p.StringVar(&f.natsCreds, "nats-creds", "", "file with credentials (EPOCHFENCE_NATS_CREDS)")
+	p.StringVar(&f.natsDomain, "nats-domain", "", "JetStream domain (EPOCHFENCE_NATS_DOMAIN)")
+	p.StringVar(&f.bucket, "nats-bucket", "", "bucket of the leases; epochfence if empty (EPOCHFENCE_NATS_BUCKET)")
+	p.StringVar(&f.format, "format", "table", "table or json")
+	p.DurationVar(&f.timeout, "timeout", 10*time.Second, "how long a server may take to be reached")
+}
+
+// check fills in what the environment says.
+func (f *flags) check(getenv func(string) string) error {
+	for _, v := range []struct {
+		flag *string
+		envs []string
+	}{
+		{&f.database, []string{"EPOCHFENCE_DATABASE", "DATABASE_URL"}},
+		{&f.schema, []string{"EPOCHFENCE_SCHEMA"}},
+		{&f.outboxSchema, []string{"EPOCHFENCE_OUTBOX_SCHEMA"}},
+		{&f.kafka, []string{"EPOCHFENCE_KAFKA"}},
+		{&f.kafkaConfig, []string{"EPOCHFENCE_KAFKA_CONFIG"}},
+		{&f.nats, []string{"EPOCHFENCE_NATS"}},
+		{&f.natsCreds, []string{"EPOCHFENCE_NATS_CREDS"}},
+		{&f.natsDomain, []string{"EPOCHFENCE_NATS_DOMAIN"}},
+		{&f.bucket, []string{"EPOCHFENCE_NATS_BUCKET"}},
+	} {
+		for _, env := range v.envs {
+			if *v.flag == "" {
+				*v.flag = getenv(env)
+			}
+		}
+	}
+	if f.bucket == "" {
+		f.bucket = "epochfence"
+	}
+	if f.format != "table" && f.format != "json" {
+		return usage("--format is %q; want table or json", f.format)
+	}
+	if f.timeout <= 0 || f.timeout > time.Hour {
+		return usage("--timeout is %v; want up to 1h", f.timeout)
+	}
+	return nil
+}

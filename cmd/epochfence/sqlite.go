@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/outbox/sqloutbox"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// sqlite is a sink in SQLite.
+type sqlite struct {
+	db   *sql.DB
+	sink sqlsink.Options
+	box  sqloutbox.Options
+}
+
+// openSQLite opens a file that is there, unless it may be created.
+func openSQLite(f flags, create bool) (*sqlite, error) {
+	path, query, _ := strings.Cut(strings.TrimPrefix(f.database, "file:"), "?")
+	options, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, usage("--database: %w", err)
+	}
+	name, err := url.PathUnescape(path)
+	if err != nil {
+		return nil, usage("--database: %w", err)
+	}
+	if _, err := os.Stat(name); err != nil && !create {
+		return nil, fmt.Errorf("--database: %w", err)
+	}
+	options.Add("_pragma", "journal_mode(wal)")
+	db, err := sql.Open("sqlite", "file:"+path+"?"+options.Encode())
+	if err != nil {
+		return nil, err
+	}
+	return &sqlite{db: db, sink: sqlsink.Options{TablePrefix: f.schema, LockTimeout: f.timeout}, box: sqloutbox.Options{TablePrefix: f.outboxSchema}}, nil
+}
+
+func (s *sqlite) close() { _ = s.db.Close() }
+
+func (s *sqlite) operator(ctx context.Context) (operate.Operator, error) {
+	return sqlsink.OpenOperator(ctx, s.db, sqlsink.SQLite, s.sink)
+}
+
+func (s *sqlite) tables(ctx context.Context) ([]tables, error) {
+	sink, err := sqlsink.Migrations(sqlsink.SQLite, s.sink)
+	if err != nil {
+		return nil, err
+	}
+	box, err := sqloutbox.Migrations(sqloutbox.SQLite, s.box)
+	if err != nil {
+		return nil, err
+	}
+	found := []tables{
+		{of: "sink", where: or(s.sink.TablePrefix, "epochfence_"), scripts: sink,
+			migrate: func(ctx context.Context) error { return sqlsink.Migrate(ctx, s.db, sqlsink.SQLite, s.sink) }},
+		{of: "outbox", where: or(s.box.TablePrefix, "epochfence_outbox_"), scripts: box,
+			migrate: func(ctx context.Context) error { return sqloutbox.Migrate(ctx, s.db, sqloutbox.SQLite, s.box) }},
+	}
+	for i := range found {
+		if found[i].have, err = s.version(ctx, found[i].where+"migration"); err != nil {
+			return nil, fmt.Errorf("version of the %s's tables: %w", found[i].of, err)
+		}
+	}
+	return found, nil
+}
+
+// version is what a package's table of migrations says, or zero. The name of the table is
+// of letters, digits and underscores: Migrations has checked it.
+func (s *sqlite) version(ctx context.Context, table string) (v int, err error) {
+	err = s.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", table).Scan(&v)
+	if err == nil && v > 0 {
+		err = s.db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM "+table).Scan(&v)
+	}
+	return v, err
+}
+
+func (s *sqlite) grant(string, roleKind, bool) (string, error) {
+	return "", usage("SQLite has no roles: who may open the file may do everything")
+}
+
+func (s *sqlite) run(ctx context.Context, script string) error {
+	_, err := s.db.ExecContext(ctx, script)
+	return err
+}
+
+func (s *sqlite) drill(ctx context.Context) ([]trial, error) {
+	sink, err := sqlsink.Open(ctx, s.db, sqlsink.SQLite, s.sink)
+	if err != nil {
+		return nil, err
+	}
+	op, err := s.operator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &drill[*sqlsink.Tx]{sink: sink, op: op, put: func(ctx context.Context, tx *sqlsink.Tx, m epoch.Message, e epoch.Epoch) error {
+		return sink.DeadLetter(ctx, tx, m, e, errDrill)
+	}}
+	return d.run(ctx)
+}
+
+func (s *sqlite) examine(ctx context.Context) []finding {
+	var version, mode string
+	if err := s.db.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&version); err != nil {
+		return []finding{{Check: "database", Status: bad, Detail: err.Error()}}
+	}
+	found := []finding{{Check: "database", Status: ok, Detail: "SQLite " + version}}
+	if err := s.db.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil || mode != "wal" {
+		found = append(found, finding{Check: "journal", Status: bad, Detail: fmt.Sprintf("the journal mode is %q", mode), Remedy: "PRAGMA journal_mode = wal"})
+	}
+	return found
+}

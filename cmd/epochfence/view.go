@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// partitionView is a partition in JSON.
+type partitionView struct {
+	Name        string     `json:"name"`
+	Group       string     `json:"group"`
+	Topic       string     `json:"topic"`
+	Number      int32      `json:"partition"`
+	State       state      `json:"state"`
+	Reason      string     `json:"reason,omitempty"` // of a pause or a halt
+	By          string     `json:"by,omitempty"`     // of a pause
+	Since       *time.Time `json:"since,omitempty"`
+	Epoch       int64      `json:"epoch"`
+	Claim       string     `json:"claim"`
+	Owner       string     `json:"owner"`
+	Next        int64      `json:"next_offset"`
+	Generation  int64      `json:"lease_generation"`
+	Log         string     `json:"log"`
+	Source      string     `json:"lease_source"`
+	ClaimedAt   *time.Time `json:"claimed_at"`
+	AdvancedAt  *time.Time `json:"advanced_at"`
+	DeadLetters int64      `json:"dead_letters"`
+}
+
+// state is what a partition does, as far as its fence and the decision log tell.
+type state string
+
+const (
+	unclaimed state = "unclaimed" // nobody ever had it
+	claimed   state = "claimed"   // somebody has it, or had and nobody has taken it since
+	waiting   state = "waiting"   // a person has acted, and no owner has followed yet
+	halted    state = "halted"
+	paused    state = "paused"
+	elsewhere state = "elsewhere" // another database of the sink keeps it
+)
+
+// stateOf is a partition's, with the halt if there is one.
+func stateOf(p operate.Partition, h *epoch.Decision) state {
+	switch {
+	case strings.HasPrefix(p.Log, epoch.SignpostLog):
+		return elsewhere
+	case p.Standing.Mode != epoch.Running:
+		return paused
+	case h != nil:
+		return halted
+	case p.Epoch == 0:
+		return unclaimed
+	case p.Operated():
+		return waiting
+	default:
+		return claimed
+	}
+}
+
+// halts are the partitions that have halted and neither were claimed nor advanced since.
+func halts(ctx context.Context, op operate.Operator, ps []operate.Partition) (map[epoch.Partition]*epoch.Decision, error) {
+	q := operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedHalt}, Limit: 1000}
+	if len(ps) == 1 {
+		q.Partition, q.Limit = &ps[0].Fence.Partition, 1
+	}
+	ds, err := op.History(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	newest := map[epoch.Partition]*epoch.Decision{}
+	for _, d := range ds {
+		if newest[d.Partition] == nil {
+			newest[d.Partition] = &d
+		}
+	}
+	found := map[epoch.Partition]*epoch.Decision{}
+	for _, p := range ps {
+		d := newest[p.Fence.Partition]
+		if d != nil && !d.At.Before(p.ClaimedAt) && d.At.After(p.AdvancedAt) {
+			found[p.Fence.Partition] = d
+		}
+	}
+	return found, nil
+}
+
+func viewOf(p operate.Partition, h *epoch.Decision) partitionView {
+	v := partitionView{
+		Name: p.Fence.Partition.String(), Group: p.Fence.Partition.Group, Topic: p.Fence.Partition.Topic, Number: p.Fence.Partition.Number,
+		State: stateOf(p, h), Epoch: int64(p.Epoch), Claim: p.Claim.String(), Owner: p.Owner, Next: int64(p.Next),
+		Generation: p.Generation, Log: p.Log, Source: p.Source, ClaimedAt: orNull(p.ClaimedAt), AdvancedAt: orNull(p.AdvancedAt), DeadLetters: p.DeadLetters,
+	}
+	switch v.State {
+	case paused:
+		v.Reason, v.By, v.Since = p.Standing.Reason, p.Standing.By, orNull(p.Standing.Since)
+	case halted:
+		v.Reason, v.Since = h.Reason, orNull(h.At)
+	default:
+	}
+	return v
+}
+
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// views are the partitions that a command shows.
+func (a *app) views(ctx context.Context, c chosen, names []string) ([]operate.Partition, []partitionView, error) {
+	op, err := a.operator(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ps, err := a.partitions(ctx, op, c, names)
+	if err != nil {
+		return nil, nil, err
+	}
+	hs, err := halts(ctx, op, ps)
+	if err != nil {
+		return nil, nil, err
+	}
+	vs := []partitionView{}
+	for _, p := range ps {
+		vs = append(vs, viewOf(p, hs[p.Fence.Partition]))
+	}
+	return ps, vs, nil
+}
+
+func fencesOf(ps []operate.Partition) (fs []epoch.Fence) {
+	for _, p := range ps {
+		fs = append(fs, p.Fence)
+	}
+	return fs
+}

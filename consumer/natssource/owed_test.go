@@ -1,0 +1,126 @@
+package natssource
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/natstest"
+)
+
+// consumers are the names of those that the stream has.
+func (r *logRig) consumers() []string {
+	r.t.Helper()
+	list := r.stream().ConsumerNames(r.ctx)
+	var names []string
+	for name := range list.Name() {
+		names = append(names, name)
+	}
+	must(r.t, list.Err())
+	slices.Sort(names)
+	return names
+}
+
+// A consumer that went with its server says nothing, and one that is paused ends its requests
+// as if there were no messages.
+func TestAMessageThatAConsumerOwesIsNoticedWithinSeconds(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	r := newLogRig(t, js)
+	r.log.skipEvery = time.Hour // nothing else notices
+	r.publish(0, "a")
+	g := r.read(r.fence(0, 1))
+	g.values("a")
+	for _, name := range r.consumers() {
+		must(t, second(js.PauseConsumer(r.ctx, r.Name, name, time.Now().Add(time.Hour))))
+	}
+	r.publish(1, "other")
+	r.publish(0, "b")
+	began := time.Now()
+	g.values("a", "b")
+	if took := time.Since(began); took > 3*(lookEvery+askEvery) {
+		t.Errorf("it came after %v", took)
+	}
+}
+
+// The server forgets a request with the connection that it came by, and nothing says so.
+func TestARequestThatWentWithItsConnectionIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	r := newLogRig(t, s.JetStream(t))
+	wires := newLink()
+	r.log = r.open(wires.connect(t, s))
+	r.log.skipEvery = time.Hour
+	r.publish(0, "a")
+	g := r.read(r.fence(0, 1))
+	g.values("a")
+	poll(t, "it waits for as long as requests last, and the first one did not", func() bool {
+		info, err := r.js.Consumer(r.ctx, r.Name, r.consumers()[0])
+		return err == nil && info.CachedInfo().NumWaiting == 1 && time.Since(info.CachedInfo().Created) > firstExpires+ending
+	})
+	before := r.consumers()
+	wires.cut()
+	// Nobody publishes: that the stream has grown is no reason.
+	poll(t, "another consumer is asked", func() bool { now := r.consumers(); return len(now) == 1 && now[0] != before[0] })
+}
+
+func TestReadersOfAQuietStreamAskForNextToNothing(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	r := newLogRig(t, s.JetStream(t))
+	js := s.JetStream(t)
+	r.log = r.open(js)
+	r.log.skipEvery = time.Second
+	r.publish(0, "a")
+	r.publish(1, "b")
+	r.publish(2, "c")
+	for n, value := range []string{"a", "b", "c"} {
+		r.read(r.fence(int32(n), 1)).values(value)
+	}
+	// One look a second or two, whoever reads. A request a second of each would be 18 more.
+	const quiet = 6 * time.Second
+	most := uint64(15)
+	poll(t, fmt.Sprintf("no more than %d requests are sent in %v", most, quiet), func() bool {
+		before := js.Conn().Stats().OutMsgs
+		timer := time.NewTimer(quiet)
+		<-timer.C
+		sent := js.Conn().Stats().OutMsgs - before
+		t.Logf("three readers have sent %d requests", sent)
+		return sent <= most
+	})
+}
+
+// The stream ends where the reader is, but with another message.
+func TestAStreamThatWasRewrittenUpToAReaderIsTruncated(t *testing.T) {
+	t.Parallel()
+	r := newLogRig(t, natstest.Start(t).JetStream(t))
+	end := r.publish(1, numbered(0, 5)...)
+	m, err := r.stream().GetMsg(r.ctx, end)
+	must(t, err)
+	right := fingerprint(m.Time)
+	must(t, second(r.log.look(r.ctx)))
+	wantMisfit(t, r.reader(0, end+1, right^1).skipIfDue(r.ctx, true), consumer.ErrTruncated, end+1, end)
+	if !r.reader(0, end+1, right).isAtEnd(r.ctx) {
+		t.Error("the reader is not at the stream's end")
+	}
+}
+
+// It takes long to ask for a large message, and it has come meanwhile.
+func TestAMessageThatHasArrivedIsNotOwed(t *testing.T) {
+	t.Parallel()
+	r := newLogRig(t, natstest.Start(t).JetStream(t))
+	rd := r.reader(0, 1, -1)
+	rd.pull = &pull{arrived: make(chan *nats.Msg, 1)}
+	rd.owed = owed{first: 1, noticed: time.Now().Add(-time.Hour)}
+	rd.pull.arrived <- &nats.Msg{}
+	must(t, rd.suspect(1))
+	<-rd.pull.arrived
+	if err := rd.suspect(1); !errors.Is(err, errStalled) {
+		t.Errorf("suspect = %v, want errStalled", err)
+	}
+}

@@ -1,0 +1,143 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+const (
+	// maxUnrecorded bounds the decisions that wait to be written, and recordAtOnce
+	// how many are written at a time.
+	maxUnrecorded = 1024
+	recordAtOnce  = 128
+
+	recordTimeout = 10 * time.Second
+
+	// lastRecords is how long a Run that ends tries to write the last ones.
+	lastRecords = 2 * time.Second
+)
+
+// recorder writes what a consumer has met with to the sink's decision log, beside its
+// work and as well as it goes: nothing waits for it, and what it cannot write is counted
+// and dropped. A nil recorder writes nothing.
+type recorder struct {
+	write   func(ctx context.Context, ds []epoch.Decision) error
+	observe func(Event)
+	log     *slog.Logger
+	queue   chan epoch.Decision
+	ctx     context.Context // of what is being written
+	stop    context.CancelFunc
+	over    chan struct{}
+
+	mu      sync.Mutex
+	dropped int // since it was told of last
+}
+
+func newRecorder(write func(context.Context, []epoch.Decision) error, observe func(Event), log *slog.Logger) *recorder {
+	r := &recorder{write: write, observe: observe, log: log, queue: make(chan epoch.Decision, maxUnrecorded)}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	r.over = make(chan struct{})
+	go r.run()
+	return r
+}
+
+// add has d written, if there is room.
+func (r *recorder) add(d epoch.Decision) {
+	if r == nil {
+		return
+	}
+	select {
+	case r.queue <- d:
+	default:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.dropped++
+	}
+}
+
+// close writes what is left, within lastRecords. Nothing is added any more.
+func (r *recorder) close() {
+	if r == nil {
+		return
+	}
+	close(r.queue)
+	late := time.AfterFunc(lastRecords, r.stop)
+	<-r.over
+	late.Stop()
+	r.stop()
+}
+
+func (r *recorder) run() {
+	defer close(r.over)
+	for d := range r.queue {
+		ds := []epoch.Decision{d}
+		for more := true; more && len(ds) < recordAtOnce; {
+			select {
+			case d, open := <-r.queue:
+				if more = open; open {
+					ds = append(ds, d)
+				}
+			default:
+				more = false
+			}
+		}
+		r.flush(ds)
+	}
+}
+
+func (r *recorder) flush(ds []epoch.Decision) {
+	ctx, cancel := context.WithTimeout(r.ctx, recordTimeout)
+	defer cancel()
+	err := r.write(ctx, ds)
+	r.mu.Lock()
+	dropped := r.dropped
+	r.dropped = 0
+	r.mu.Unlock()
+	if err != nil {
+		dropped += len(ds)
+	}
+	if dropped > 0 {
+		r.log.Warn("decisions are missing from the decision log", "decisions", dropped, "err", err)
+		r.observe(Unrecorded{Decisions: dropped, Err: err})
+	}
+}
+
+// What is recorded.
+
+// decide is about the partition as this process last knew it.
+func (o *ownership[TX]) decide(kind epoch.DecisionKind, format string, args ...any) {
+	f := o.fence
+	o.run.recorder.add(epoch.Decision{
+		Kind: kind, Partition: o.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
+		From: o.next(), To: o.next(), Reason: fmt.Sprintf(format, args...),
+	})
+}
+
+// decideDoubt says what became of a transaction that was in doubt: got is the fence
+// under the claim that was made to find out.
+func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
+	if o.doubt == nil {
+		return
+	}
+	left, err := o.doubt.left, o.doubt.err
+	o.doubt = nil
+	became := "nothing of it was committed"
+	if got.Next != left.Next {
+		became = "the position is another one"
+	}
+	o.run.recorder.add(epoch.Decision{
+		Kind: epoch.DecidedInDoubt, Partition: o.partition, Epoch: left.Epoch, Claim: left.Claim, Owner: left.Owner,
+		From: left.Next, To: got.Next, Reason: fmt.Sprintf("%s: %v", became, err),
+	})
+}
+
+// doubt is a transaction whose outcome is not known, and the fence before it.
+type doubt struct {
+	left epoch.Fence
+	err  error
+}

@@ -1,0 +1,75 @@
+package consumer
+
+import (
+	"errors"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// transacted is what observers are told of a transaction.
+func transacted(tried []trial, r result) Transacted {
+	e := Transacted{Partitions: len(tried), Took: r.took, Handling: r.handling}
+	lost := false
+	for _, t := range tried {
+		e.Messages += t.messages
+		lost = lost || t.lost
+	}
+	if r.err == nil {
+		return e
+	}
+	_, refused := refusal(r.err)
+	switch {
+	case errors.Is(r.err, epoch.ErrTxEndedByHandler):
+		e.Outcome, e.Reason = OutcomeFailed, ReasonHandlerEndedTx
+		return e
+	case refused != (epoch.Partition{}):
+		e.Outcome = OutcomeRefused
+	case errors.Is(r.err, epoch.ErrInDoubt):
+		e.Outcome = OutcomeInDoubt
+	case lost:
+		e.Outcome, e.Reason = OutcomeLost, ReasonLeaseTaken
+		return e
+	default:
+		e.Outcome = OutcomeFailed
+	}
+	e.Reason = reasonOf(r.err)
+	if e.Outcome == OutcomeFailed && r.timedOut {
+		e.Reason = ReasonTimeout
+	}
+	if r.handler != nil && e.Outcome == OutcomeFailed {
+		e.Failure = failureOf(r)
+		if e.Failure <= FailureGoexit {
+			e.Reason = ReasonMessageFailed
+		}
+	}
+	return e
+}
+
+// failureOf says how a handler failed that has rolled its transaction back.
+func failureOf(r result) Failure {
+	var panicked *PanicError
+	switch {
+	case isPermanent(r.handler):
+		return FailurePermanent
+	case errors.Is(r.handler, errGoexit):
+		return FailureGoexit
+	case errors.As(r.handler, &panicked):
+		return FailurePanic
+	case r.timedOut:
+		return FailureTimeout
+	case errors.Is(r.err, epoch.ErrUnhealthy):
+		return FailureUnhealthy
+	case errors.Is(r.err, epoch.ErrTransient):
+		return FailureTransient
+	default:
+		return FailureError
+	}
+}
+
+// reason is that of an attempt that is followed by another one.
+func (v verdict) reason() Reason {
+	if v.lesson == attempt {
+		return ReasonMessageFailed
+	}
+	return reasonOf(v.err)
+}

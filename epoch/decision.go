@@ -1,0 +1,104 @@
+package epoch
+
+import "time"
+
+// Decision is an entry of a sink's decision log: who was let in, who was not, what
+// people did, and why. There is none for a commit.
+type Decision struct {
+	// ID rises in the order of the log, and At is the time of the sink's database. A
+	// sink sets both, and Role, which is the database's name for who was connected.
+	ID   int64
+	At   time.Time
+	Role string
+
+	Kind      DecisionKind
+	Partition Partition
+
+	// Epoch, Claim and Owner are those of the claim that the decision is about.
+	Epoch Epoch
+	Claim ClaimID
+	Owner string
+
+	// From and To are the position before and after: equal where it did not move. One
+	// that is not known is -1, and so is From where the first claim of a fence was
+	// swapped in.
+	From, To Offset
+
+	// Reason is for people. By is the person, and empty if there was none.
+	Reason, By string
+
+	// TraceID is that of the trace in which it was decided, in hexadecimal digits, if
+	// it is known: see [WithTraceID].
+	TraceID string
+}
+
+// DecisionKind is what was decided.
+type DecisionKind string
+
+const (
+	// DecidedClaim: a claim was swapped in, at position To. It is written in its
+	// transaction.
+	DecidedClaim DecisionKind = "claim"
+
+	// DecidedReplayRequest: a person has asked for the dead letter at offset From to
+	// be given to the handler again.
+	DecidedReplayRequest DecisionKind = "replay-request"
+
+	// DecidedReplayWithdraw: a person has taken that back.
+	DecidedReplayWithdraw DecisionKind = "replay-withdraw"
+
+	// DecidedDiscard: a person has deleted the dead letter at offset From.
+	DecidedDiscard DecisionKind = "discard"
+
+	// DecidedReplay: the dead letter at offset From was applied.
+	DecidedReplay DecisionKind = "replay"
+
+	// DecidedReplayFailure: it could not be, and stays one.
+	DecidedReplayFailure DecisionKind = "replay-failure"
+
+	// DecidedStale, and those that follow, are what a consumer has met with, written
+	// afterwards, as well as it goes: a transaction was refused because the fence
+	// belongs to a later claim.
+	DecidedStale DecisionKind = "stale"
+
+	// DecidedHalt: the partition has halted.
+	DecidedHalt DecisionKind = "halt"
+
+	// DecidedLoss: the partition was lost.
+	DecidedLoss DecisionKind = "loss"
+
+	// DecidedInDoubt: what became of a transaction that was in doubt, by the position
+	// of the next claim.
+	DecidedInDoubt DecisionKind = "in-doubt"
+)
+
+// What people did with a fence, each written in the transaction that did it.
+const (
+	DecidedRewind = DecisionKind(ActRewind)
+	DecidedSkip   = DecisionKind(ActSkip)
+	DecidedPause  = DecisionKind(ActPause)
+	DecidedResume = DecisionKind(ActResume)
+	DecidedEvict  = DecisionKind(ActEvict)
+	DecidedRebase = DecisionKind(ActRebase)
+)
+
+// Swaps reports whether the decision replaced the claim in the fence.
+func (k DecisionKind) Swaps() bool {
+	switch k {
+	case DecidedClaim, DecidedRewind, DecidedSkip, DecidedPause, DecidedResume, DecidedEvict, DecidedRebase:
+		return true
+	default:
+		return false
+	}
+}
+
+// Recorded reports whether it is for a consumer to record: see [Operable]. The others are
+// written by whatever decides them.
+func (k DecisionKind) Recorded() bool {
+	switch k {
+	case DecidedStale, DecidedHalt, DecidedLoss, DecidedInDoubt:
+		return true
+	default:
+		return false
+	}
+}

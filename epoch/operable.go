@@ -1,0 +1,76 @@
+package epoch
+
+import "context"
+
+// Operable is what a [Sink] has besides that people can operate: a decision log, and
+// requests to whoever owns a partition. A consumer asks for it with [As]. Its methods are
+// safe for concurrent use.
+type Operable[TX any] interface {
+	// Record adds to the decision log what a consumer has met with. It sets ID, At
+	// and Role.
+	Record(ctx context.Context, ds []Decision) error
+
+	// Requests returns what people have asked of the owners of ps, at the cost of
+	// little more than a look at nothing.
+	Requests(ctx context.Context, ps []Partition) (Requests, error)
+
+	// Replayed takes r from the dead letters, in tx, which is a transaction that Commit
+	// has begun under the epoch e and in which a handler has applied r's message. It
+	// is an error, here or at the latest at the commit, which then does not
+	// happen, if r is no longer there as it was requested.
+	Replayed(ctx context.Context, tx TX, r Replay, e Epoch) error
+
+	// ReplayFailed records that the replay of r, if it still is requested, has failed
+	// under the epoch e: it stays a dead letter, with the cause, and is not requested
+	// any more.
+	ReplayFailed(ctx context.Context, r Replay, e Epoch, cause error) error
+}
+
+// Requests are what people ask of the owners of partitions.
+type Requests struct {
+	// Acts changes with each [Act] in this sink: fences may not be as they were.
+	Acts int64
+
+	// Replays are those that are requested: of each partition some of the oldest, in
+	// the order of their IDs.
+	Replays []Replay
+}
+
+// Replay is a dead letter whose replay a person has asked for: its message is given to
+// the handler again.
+type Replay struct {
+	ID      int64 // of the dead letter
+	Request int64 // which request this is: it rises with each for a dead letter
+	Message Message
+}
+
+// As returns sink, or the first of those that it wraps, that is a T. A sink that wraps
+// another one has a method Unwrap() Sink[TX].
+func As[T any, TX any](sink Sink[TX]) (T, bool) {
+	for sink != nil {
+		if t, ok := sink.(T); ok {
+			return t, true
+		}
+		w, ok := sink.(interface{ Unwrap() Sink[TX] })
+		if !ok {
+			break
+		}
+		sink = w.Unwrap()
+	}
+	var none T
+	return none, false
+}
+
+type traceIDKey struct{}
+
+// WithTraceID returns a context for a [Sink]'s Claim that has the decision log name a
+// trace.
+func WithTraceID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, traceIDKey{}, id)
+}
+
+// TraceID returns what [WithTraceID] has set, or the empty string.
+func TraceID(ctx context.Context) string {
+	id, _ := ctx.Value(traceIDKey{}).(string)
+	return id
+}

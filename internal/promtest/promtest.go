@@ -1,0 +1,157 @@
+// Package promtest runs a real Prometheus for a test. A test whose Prometheus is not
+// installed skips, and fails where CI=true.
+package promtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/internal/freeport"
+)
+
+// Tool returns the path of "prometheus" or "promtool".
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("promtest: %s is not installed (Debian package prometheus)", name)
+	}
+	t.Skipf("%s is not installed (Debian package prometheus)", name)
+	return ""
+}
+
+// Server is a Prometheus. It ends with the test.
+type Server struct{ url string }
+
+// Start starts one that scrapes the targets, each "host:port", and evaluates the rules of
+// the files once a second.
+func Start(t testing.TB, targets, rules []string) *Server {
+	t.Helper()
+	bin := Tool(t, "prometheus")
+	dir := t.TempDir()
+	quoted := func(ss []string) string { // a list in YAML
+		b, err := json.Marshal(ss)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: %s\n"+
+		"scrape_configs: [{job_name: epochfence, static_configs: [{targets: %s}]}]\n", quoted(rules), quoted(targets))
+	if err := os.WriteFile(filepath.Join(dir, "prometheus.yaml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ports, err := freeport.Take(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	cmd := exec.CommandContext(ctx, bin, "--config.file="+filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+address, "--log.level=warn")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait()
+		_ = log.Close()
+		if t.Failed() {
+			said, _ := os.ReadFile(log.Name())
+			t.Logf("Prometheus said:\n%s", said)
+		}
+	})
+	s := &Server{"http://" + address}
+	s.Await(t, "Prometheus is ready", func() bool {
+		res, err := http.Get(s.url + "/-/ready")
+		if err != nil {
+			return false
+		}
+		_ = res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+	return s
+}
+
+// Await polls until done, for a minute at most.
+func (s *Server) Await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("promtest: not within a minute: %s", what)
+		}
+	}
+}
+
+// Sample is one of an instant vector.
+type Sample struct {
+	Labels map[string]string
+	Value  string
+}
+
+// Query evaluates an expression, whose result must be an instant vector, now.
+func (s *Server) Query(expression string) ([]Sample, error) {
+	var answer struct {
+		Status, Error string
+		Data          struct {
+			ResultType string
+			Result     []struct {
+				Metric map[string]string
+				Value  [2]any
+			}
+		}
+	}
+	res, err := http.PostForm(s.url+"/api/v1/query", url.Values{"query": {expression}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+		return nil, err
+	}
+	if answer.Status != "success" || answer.Data.ResultType != "vector" {
+		return nil, fmt.Errorf("promtest: %s: %s %s %s", expression, answer.Status, answer.Error, answer.Data.ResultType)
+	}
+	var all []Sample
+	for _, r := range answer.Data.Result {
+		all = append(all, Sample{r.Metric, fmt.Sprint(r.Value[1])})
+	}
+	return all, nil
+}
+
+// Alerts returns the names of the alerts that fire now, each once, space-separated, in order.
+func (s *Server) Alerts(t testing.TB) string {
+	t.Helper()
+	firing, err := s.Query(`sort(count by (alertname) (ALERTS{alertstate="firing"}))`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, a := range firing {
+		names = append(names, a.Labels["alertname"])
+	}
+	return strings.Join(names, " ")
+}

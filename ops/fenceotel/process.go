@@ -1,0 +1,92 @@
+package fenceotel
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+func partitionID(p epoch.Partition) string { return strconv.Itoa(int(p.Number)) }
+
+// Each returns handle with a span around it, whose context has what the message came
+// with: for [consumer.Each].
+func Each[TX any](t *Tracing, handle consumer.Handler[TX]) consumer.Handler[TX] {
+	return func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
+		ctx, from := t.carried(ctx, m)
+		ctx, span := t.process(ctx, []consumer.Message{m}, []trace.SpanContext{from}, e)
+		return within(span, func() error { return handle(ctx, tx, m, e) })
+	}
+}
+
+// Batches returns handle with a span around it, with a link to what each message came
+// with: for [consumer.Batches]. What is carried beside a span, such as baggage, is not in its
+// context, as it is of one message. Parent makes the first message's span the parent.
+func Batches[TX any](t *Tracing, handle consumer.BatchHandler[TX]) consumer.BatchHandler[TX] {
+	return func(ctx context.Context, tx TX, ms []consumer.Message, e epoch.Epoch) error {
+		from := make([]trace.SpanContext, len(ms))
+		for i, m := range ms {
+			_, from[i] = t.carried(ctx, m)
+		}
+		ctx, span := t.process(ctx, ms, from, e)
+		return within(span, func() error { return handle(ctx, tx, ms, e) })
+	}
+}
+
+// maxLinks is how many links a span has at most. SDKs drop what is above 128.
+const maxLinks = 128
+
+// process starts the span of a handler of these messages, which came with these spans.
+func (t *Tracing) process(ctx context.Context, ms []consumer.Message, from []trace.SpanContext, e epoch.Epoch) (context.Context, trace.Span) {
+	p := ms[0].Partition
+	about := append(t.about("process", p), semconv.MessagingOperationTypeProcess, epochKey.Int64(int64(e)))
+	if len(ms) == 1 {
+		about = append(about, offset(t.o.System, ms[0].Offset))
+	} else {
+		about = append(about, semconv.MessagingBatchMessageCount(len(ms)))
+	}
+	commit := commitOf(ctx)
+	parent, linked := commit, from
+	if t.o.Parent && from[0].IsValid() {
+		parent, linked = from[0], append([]trace.SpanContext{commit}, from[1:]...)
+	}
+	var links []trace.Link
+	for _, l := range linked[:min(len(linked), maxLinks)] {
+		if l.IsValid() {
+			links = append(links, trace.Link{SpanContext: l})
+		}
+	}
+	return t.tracer.Start(trace.ContextWithSpanContext(ctx, parent), "process "+p.Topic,
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(about...), trace.WithLinks(links...))
+}
+
+// offset is a message's, under the name that the conventions have for it in Kafka.
+func offset(system string, at epoch.Offset) attribute.KeyValue {
+	if system == "kafka" {
+		return semconv.MessagingKafkaOffsetKey.Int64(int64(at))
+	}
+	return offsetKey.Int64(int64(at))
+}
+
+// within runs f and ends the span with what became of it, also if f panics.
+func within(span trace.Span, f func() error) (err error) {
+	err = errDidNotReturn
+	defer func() {
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+			span.SetAttributes(semconv.ErrorTypeKey.String(errorType(err)))
+		}
+		span.End()
+	}()
+	return f()
+}
+
+// errorType is the type of an error: few, whatever the error says.
+func errorType(err error) string { return fmt.Sprintf("%T", err) }

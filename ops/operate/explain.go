@@ -1,0 +1,156 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Question is what [Explain] is asked about a partition: one of its fields is set, or
+// none for how it is now.
+type Question struct {
+	At     time.Time     // who had the partition then
+	Offset *epoch.Offset // under which claims it was applied
+	Claim  epoch.ClaimID // what became of it
+}
+
+// Span is what was done under one claim: from the decision that swapped it in to the
+// one that replaced it.
+type Span struct {
+	Claim epoch.Decision // or a person's act, under which nothing is applied
+
+	// The messages of the offsets from From up to and without To were applied
+	// under the claim.
+	From, To epoch.Offset
+
+	// End is the decision that replaced the claim; nil if it is the one in the fence.
+	End *epoch.Decision
+}
+
+// Story is what the decision log tells of a partition.
+type Story struct {
+	Partition Partition
+
+	// Spans are those that the question is about, oldest first. There may be
+	// several for an offset, if a person has set the position back, and none if
+	// the log does not reach back so far.
+	Spans []Span
+
+	// Decisions are those from the first of Spans to the end of the last, oldest
+	// first, with what was refused, halted and lost meanwhile.
+	Decisions []epoch.Decision
+
+	// Complete says that the log reaches back to the first claim of the partition.
+	Complete bool
+}
+
+// page is how many decisions Explain reads at a time, and maxPages how many times.
+const (
+	page     = 1000
+	maxPages = 50
+)
+
+// Explain tells from the decision log what happened to p. It reads the newest 50,000
+// decisions of the partition at most.
+func Explain(ctx context.Context, op Operator, p epoch.Partition, q Question) (Story, error) {
+	asked := 0
+	for _, set := range []bool{!q.At.IsZero(), q.Offset != nil, q.Claim != (epoch.ClaimID{})} {
+		if set {
+			asked++
+		}
+	}
+	if asked > 1 {
+		return Story{}, fmt.Errorf("operate: explain %s: ask about one of a time, an offset and a claim", p)
+	}
+	// The fence comes last: the log is then not older than it.
+	all, whole, err := read(ctx, op, p)
+	if err != nil {
+		return Story{}, err
+	}
+	now, err := op.Partition(ctx, p)
+	if err != nil {
+		return Story{}, err
+	}
+	return tell(now, all, whole, q), nil
+}
+
+// read returns the decisions of p, oldest first, and whether these are all.
+func read(ctx context.Context, op Operator, p epoch.Partition) (all []epoch.Decision, whole bool, err error) {
+	before := int64(0)
+	for range maxPages {
+		ds, err := op.History(ctx, HistoryQuery{Partition: &p, Before: before, Limit: page})
+		if err != nil {
+			return nil, false, err
+		}
+		all = append(all, ds...)
+		if len(ds) < page {
+			slices.Reverse(all)
+			return all, true, nil
+		}
+		before = ds[len(ds)-1].ID
+	}
+	slices.Reverse(all)
+	return all, false, nil
+}
+
+// tell answers q from the decisions of a partition, oldest first.
+func tell(now Partition, all []epoch.Decision, whole bool, q Question) Story {
+	s := Story{Partition: now, Complete: whole && begins(all)}
+	spans := spansOf(now, all)
+	for _, span := range spans {
+		if asksAbout(q, span) {
+			s.Spans = append(s.Spans, span)
+		}
+	}
+	if q == (Question{}) && len(spans) > 0 {
+		s.Spans = spans[len(spans)-1:]
+	}
+	if len(s.Spans) == 0 {
+		return s
+	}
+	first, last := s.Spans[0].Claim.ID, s.Spans[len(s.Spans)-1].End
+	for _, d := range all {
+		if d.ID >= first && (last == nil || d.ID <= last.ID) {
+			s.Decisions = append(s.Decisions, d)
+		}
+	}
+	return s
+}
+
+// begins reports whether the first claim of the partition is among its decisions.
+func begins(all []epoch.Decision) bool {
+	i := slices.IndexFunc(all, func(d epoch.Decision) bool { return d.Kind.Swaps() })
+	return i >= 0 && all[i].From < 0
+}
+
+func spansOf(now Partition, all []epoch.Decision) (spans []Span) {
+	for _, d := range all {
+		if !d.Kind.Swaps() {
+			continue
+		}
+		if n := len(spans); n > 0 {
+			spans[n-1].End, spans[n-1].To = &d, d.From
+		}
+		spans = append(spans, Span{Claim: d, From: d.To, To: d.To})
+	}
+	if n := len(spans); n > 0 && spans[n-1].Claim.Claim == now.Claim {
+		spans[n-1].To = now.Next
+	}
+	return spans
+}
+
+func asksAbout(q Question, s Span) bool {
+	switch {
+	case !q.At.IsZero():
+		return !s.Claim.At.After(q.At) && (s.End == nil || s.End.At.After(q.At))
+	case q.Offset != nil:
+		return s.From <= *q.Offset && *q.Offset < s.To
+	case q.Claim != (epoch.ClaimID{}):
+		return s.Claim.Claim == q.Claim
+	default:
+		return false
+	}
+}

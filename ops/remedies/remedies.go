@@ -1,0 +1,86 @@
+// Package remedies says what each reason for which a partition halts, or is lost, means,
+// and what to do about it. The status page shows these texts, and docs/halts.md is made
+// of them.
+package remedies
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Remedy is what a reason means, and what helps.
+type Remedy struct {
+	Reason   consumer.Reason
+	Means    string
+	Do       string
+	Commands []Command
+}
+
+// Command is one of epochfence's. Those that write are a dry run until they are
+// given --execute.
+type Command struct {
+	Line string // with PARTITION for the partition
+	For  string // what it is for
+}
+
+// Of returns the remedy for a reason; false if there is none, as for
+// [consumer.ReasonNone].
+func Of(r consumer.Reason) (Remedy, bool) {
+	for _, remedy := range all {
+		if remedy.Reason == r {
+			return remedy, true
+		}
+	}
+	return Remedy{}, false
+}
+
+// All returns the remedies for all reasons, in their order. It must not be changed.
+func All() []Remedy { return all }
+
+// plain is what a shell takes as it stands.
+var plain = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
+
+// On is the command for p. A name that a shell would not take as it stands is left to
+// whoever types it: a message's topic or a group may be named by anybody.
+func (c Command) On(p epoch.Partition) string {
+	if s := p.String(); plain.MatchString(s) && !strings.HasPrefix(s, "-") {
+		return strings.ReplaceAll(c.Line, "PARTITION", s)
+	}
+	return c.Line
+}
+
+// Markdown is the remedy as a section of docs/halts.md.
+func (r Remedy) Markdown() string {
+	var b strings.Builder
+	b.WriteString("## " + r.Reason.String() + "\n\n" + wrap(r.Means) + "\n\n**What to do.** " + wrap(r.Do) + "\n")
+	if len(r.Commands) > 0 {
+		b.WriteByte('\n')
+	}
+	for _, c := range r.Commands {
+		b.WriteString("    " + c.Line + "  # " + c.For + "\n")
+	}
+	return b.String()
+}
+
+// wrap is for people who read the file and not the page.
+func wrap(s string) string {
+	var b strings.Builder
+	at := 0
+	for i, word := range strings.Fields(s) {
+		switch {
+		case i == 0:
+		case at+1+len(word) > 100:
+			b.WriteByte('\n')
+			at = 0
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += len(word)
+	}
+	return b.String()
+}

@@ -1,0 +1,177 @@
+package stats
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/outbox"
+)
+
+// Sample is the value of one series.
+type Sample struct {
+	Labels []string // the values of the metric's Labels
+	Value  float64  // of a counter or a gauge
+
+	// Of a histogram: how many observations there were, their sum, and how many were at
+	// most as large as each of the metric's Buckets.
+	Count   uint64
+	Sum     float64
+	Buckets []uint64
+}
+
+// Family is a metric with all of its series.
+type Family struct {
+	*Metric
+	Samples []Sample
+}
+
+// Read returns all metrics as they are now, in the order of [Metrics].
+func (s *Stats) Read() []Family {
+	held := s.status.Partitions()
+	joined, _ := s.status.Joined()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	families := make([]Family, rows)
+	for i := range table {
+		f := Family{Metric: &table[i]}
+		switch f.Kind {
+		case Counter:
+			for n, labels := range f.Series {
+				f.Samples = append(f.Samples, Sample{Labels: labels, Value: s.values.counts[i][n]})
+			}
+		case Histogram:
+			f.Samples = []Sample{s.values.histograms[i].sample()}
+		case Gauge:
+		}
+		families[i] = f
+	}
+	set := func(metric int, value float64, labels ...string) {
+		families[metric].Samples = append(families[metric].Samples, Sample{Labels: labels, Value: value})
+	}
+	set(member, number(joined))
+	s.readPartitions(held, set)
+	s.readOutbox(time.Now(), set)
+	return families
+}
+
+func (h *histogram) sample() Sample {
+	var v Sample
+	v.Sum = h.sum
+	for _, n := range h.counts {
+		v.Count += n
+		v.Buckets = append(v.Buckets, v.Count)
+	}
+	v.Buckets = v.Buckets[:len(v.Buckets)-1]
+	return v
+}
+
+func number(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func (s *Stats) readPartitions(held []consumer.PartitionStatus, set func(metric int, value float64, labels ...string)) {
+	states := map[consumer.State]int{}
+	var behind int64
+	for _, p := range held {
+		states[p.State]++
+		behind += max(p.Lag, 0)
+	}
+	for _, state := range []consumer.State{consumer.StateHeld, consumer.StateClaimed, consumer.StateHalted} {
+		set(partitions, float64(states[state]), state.String())
+	}
+	set(lag, float64(behind))
+	listed := held
+	if len(held) > mostListed {
+		slices.SortStableFunc(held, func(a, b consumer.PartitionStatus) int {
+			return cmp.Compare(number(b.State == consumer.StateHalted), number(a.State == consumer.StateHalted))
+		})
+		listed = held[:mostListed]
+	}
+	set(partitionsUnlisted, float64(len(held)-len(listed)))
+	for _, p := range listed {
+		at := []string{p.Partition.Group, p.Partition.Topic, strconv.Itoa(int(p.Partition.Number))}
+		if p.Lag >= 0 {
+			set(partitionLag, float64(p.Lag), at...)
+		}
+		if p.Next >= 0 {
+			set(partitionNext, float64(p.Next), at...)
+		}
+		if p.Epoch > 0 {
+			set(partitionEpoch, float64(p.Epoch), at...)
+		}
+		if p.State == consumer.StateHalted {
+			set(partitionHalted, 1, append(at, p.Reason.String())...)
+		}
+		if !p.Newest.IsZero() {
+			set(partitionNewest, float64(p.Newest.UnixMilli())/1000, at...)
+		}
+	}
+}
+
+func (s *Stats) readOutbox(now time.Time, set func(metric int, value float64, labels ...string)) {
+	entries, age := 0, time.Duration(0)
+	for _, b := range s.backlogs {
+		entries += b.Entries
+		if !b.Oldest.IsZero() {
+			age = max(age, now.Sub(b.Oldest))
+		}
+	}
+	set(outboxEntries, float64(entries))
+	set(outboxOldest, age.Seconds())
+}
+
+// mostListed is of how many partitions there are series, so that there are no more
+// than [MaxSeries] in all.
+var mostListed = func() int {
+	series, each := 0, 0
+	for _, m := range table {
+		switch {
+		case m.perPartition():
+			each++
+		case m.Kind == Histogram:
+			series += len(m.Buckets) + 3 // +Inf, the sum and the count
+		default:
+			series += len(m.Series)
+		}
+	}
+	return (MaxSeries - series) / each
+}()
+
+// Partition is what this process knows of a partition that it holds.
+type Partition struct {
+	consumer.PartitionStatus
+	MessagesPerSecond float64 // over about the last 10 s
+	BytesPerSecond    float64
+	Outbox            outbox.Backlog // zero if it is not known
+}
+
+// Partitions returns what this process holds, by group, topic and number.
+func (s *Stats) Partitions() []Partition {
+	held := s.status.Partitions()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	ps := make([]Partition, len(held))
+	for i, p := range held {
+		ps[i] = Partition{PartitionStatus: p, Outbox: s.backlogs[p.Partition]}
+		if v := s.speeds[p.Partition]; v != nil {
+			ps[i].MessagesPerSecond, ps[i].BytesPerSecond = v.messages.now(now), v.bytes.now(now)
+		}
+	}
+	return ps
+}
+
+// Rates returns how many messages this process applies in a second, and how many bytes they
+// have, over about the last 10 s.
+func (s *Stats) Rates() (messages, bytes float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	return s.total.messages.now(now), s.total.bytes.now(now)
+}

@@ -1,0 +1,160 @@
+package stats
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Moment is something that has happened, as a person would want to read it afterwards.
+type Moment struct {
+	At        time.Time
+	Kind      MomentKind
+	Partition epoch.Partition // zero of Joined and Left
+	Epoch     epoch.Epoch     // of our claim; 0 without one
+	Next      epoch.Offset    // our position; -1 if there is none
+
+	// OtherEpoch is that of the claim which we replaced, or that holds the partition
+	// now, or the highest that the receiver knows; OtherOwner is whose claim it is.
+	OtherEpoch epoch.Epoch
+	OtherOwner string
+
+	Reason consumer.Reason
+	Text   string // at length: an error, at most 500 characters of it
+}
+
+// MomentKind is what has happened.
+type MomentKind int
+
+// The kinds.
+const (
+	Joined          MomentKind = iota // this process is a member of its group
+	Left                              // it is not any more
+	Takeover                          // we claimed a partition that another process had
+	Refused                           // the fence refused us: the partition belongs to a later claim
+	ReceiverRefused                   // a receiver refused an entry of the outbox: it knows a higher epoch
+	Halted                            // a partition has halted; not told again until it goes on, or halts for another reason
+	GoesOn                            // one that had halted does
+	Lost                              // a partition was taken away, not given back
+	WentBack                          // the sink has forgotten what it had committed
+	Overdue                           // a handler does not return
+)
+
+func (k MomentKind) String() string {
+	names := [...]string{"joined", "left", "takeover", "refused", "receiver refused", "halted", "goes on", "lost", "went back", "overdue"}
+	if k < 0 || int(k) >= len(names) {
+		return fmt.Sprintf("MomentKind(%d)", int(k))
+	}
+	return names[k]
+}
+
+const (
+	// maxMoments is how many are kept.
+	maxMoments = 1000
+
+	maxText = 500
+)
+
+// timeline is what has happened lately. The caller holds the lock.
+type timeline struct {
+	moments []Moment // a ring once it is full
+	next    int      // the place of the next one, then
+
+	// halted are the partitions whose last moment of the two kinds says that they
+	// have halted, and why.
+	halted map[epoch.Partition]consumer.Reason
+}
+
+func (t *timeline) add(m Moment) {
+	if len(t.moments) < maxMoments {
+		t.moments = append(t.moments, m)
+		return
+	}
+	t.moments[t.next] = m
+	t.next = (t.next + 1) % maxMoments
+}
+
+// list is the newest first.
+func (t *timeline) list() []Moment {
+	ms := make([]Moment, 0, len(t.moments))
+	for i := range t.moments {
+		ms = append(ms, t.moments[(t.next+len(t.moments)-1-i)%len(t.moments)])
+	}
+	return ms
+}
+
+// note adds what an event tells, if it is worth it.
+func (t *timeline) note(now time.Time, e consumer.Event) {
+	switch e := e.(type) {
+	case consumer.Joined:
+		t.add(Moment{At: now, Kind: Joined, Next: -1})
+	case consumer.Left:
+		t.add(Moment{At: now, Kind: Left, Next: -1, Text: text(e.Cause)})
+	case consumer.Claimed:
+		t.goesOn(now, e.Fence.Partition, e.Fence.Epoch, e.Fence.Next)
+		if e.Seen.Epoch > 0 && e.Seen.Owner != e.Fence.Owner {
+			t.add(Moment{
+				At: now, Kind: Takeover, Partition: e.Fence.Partition, Epoch: e.Fence.Epoch, Next: e.Fence.Next,
+				OtherEpoch: e.Seen.Epoch, OtherOwner: e.Seen.Owner,
+			})
+		}
+	case consumer.Advanced:
+		t.goesOn(now, e.Partition, e.Epoch, e.To)
+	case consumer.Resumed:
+		t.goesOn(now, e.Partition, e.Epoch, e.Next)
+	case consumer.Stale:
+		t.add(Moment{
+			At: now, Kind: Refused, Partition: e.Ours.Partition, Epoch: e.Ours.Epoch, Next: e.Ours.Next,
+			OtherEpoch: e.Held.Epoch, OtherOwner: e.Held.Owner, Reason: consumer.ReasonStale,
+		})
+	case consumer.WentBack:
+		t.add(Moment{
+			At: now, Kind: WentBack, Partition: e.Was.Partition, Epoch: e.Was.Epoch, Next: e.Was.Next,
+			OtherEpoch: e.Now.Epoch, OtherOwner: e.Now.Owner, Text: fmt.Sprintf("the fence is at %d now", e.Now.Next),
+		})
+	case consumer.Halted:
+		if why, known := t.halted[e.Partition]; known && why == e.Reason {
+			return
+		}
+		if t.halted == nil {
+			t.halted = map[epoch.Partition]consumer.Reason{}
+		}
+		t.halted[e.Partition] = e.Reason
+		t.add(Moment{At: now, Kind: Halted, Partition: e.Partition, Epoch: e.Epoch, Next: e.Next, Reason: e.Reason, Text: text(e.Err)})
+	case consumer.Lost:
+		delete(t.halted, e.Partition)
+		t.add(Moment{At: now, Kind: Lost, Partition: e.Partition, Epoch: e.Epoch, Next: e.Next, Reason: e.Reason, Text: text(e.Cause)})
+	case consumer.Drained:
+		delete(t.halted, e.Partition)
+	case consumer.Overdue:
+		t.add(Moment{At: now, Kind: Overdue, Partition: e.Partition, Epoch: e.Epoch, Next: e.From, Text: fmt.Sprintf("it may take %v", e.Timeout)})
+	}
+}
+
+func (t *timeline) goesOn(now time.Time, p epoch.Partition, e epoch.Epoch, next epoch.Offset) {
+	if len(t.halted) == 0 {
+		return
+	}
+	if why, known := t.halted[p]; known {
+		delete(t.halted, p)
+		t.add(Moment{At: now, Kind: GoesOn, Partition: p, Epoch: e, Next: next, Reason: why})
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	var panicked *consumer.PanicError
+	s := err.Error()
+	if errors.As(err, &panicked) {
+		s = fmt.Sprintf("panic: %v", panicked.Value) // without its stack
+	}
+	if runes := []rune(s); len(runes) > maxText {
+		return string(runes[:maxText]) + "…"
+	}
+	return s
+}

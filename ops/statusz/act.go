@@ -1,0 +1,309 @@
+package statusz
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// An act takes two requests: GET act shows what it would do and changes nothing, and its
+// form is a POST that does it if what was seen is still there.
+
+// maxForm bounds the body of a POST, in bytes.
+const maxForm = 1 << 20
+
+// doing is an act that somebody is about to do.
+type doing struct {
+	Title, At, Back string
+	Kind, Name      string
+	Refused         string // why it would not be done
+	Changes         []change
+	Says            []string
+	By, Reason      string
+	AskReason       bool
+	Fields          []field
+
+	do func(ctx context.Context) error
+}
+
+type change struct{ Name, Now, Then string }
+
+type field struct{ Name, Value string }
+
+// errForm is a form that makes no sense.
+var errForm = errors.New("the form is not complete")
+
+func (h *Handler) preview(w http.ResponseWriter, r *http.Request) {
+	by := h.mayAct(r)
+	if by == "" {
+		h.refuse(w, http.StatusForbidden, "Not allowed", "This request comes from nobody who may act.")
+		return
+	}
+	d, err := h.prepare(r.Context(), r.URL.Query(), by)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	h.write(w, http.StatusOK, "preview.html", d)
+}
+
+func (h *Handler) act(w http.ResponseWriter, r *http.Request) {
+	by := h.mayAct(r)
+	if by == "" {
+		h.refuse(w, http.StatusForbidden, "Not allowed", "This request comes from nobody who may act.")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		h.refuse(w, http.StatusBadRequest, "Not understood", err.Error())
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), readTimeout) // a browser that goes away has asked for it all the same
+	defer cancel()
+	d, err := h.prepare(ctx, r.PostForm, by)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	err = d.do(ctx)
+	h.Logger.Info("statusz: act", "kind", d.Kind, "on", d.Name, "by", by, "reason", r.PostForm.Get("reason"), "err", err)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	to := "./"
+	if r.PostForm.Get("about") == "partition" {
+		to = d.Back + "&done=" + url.QueryEscape(d.Kind)
+	}
+	w.Header().Set("Location", to) // relative: a handler does not know where it is mounted
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// prepare makes of a form what is to be done, from what is there now.
+func (h *Handler) prepare(ctx context.Context, form url.Values, by string) (*doing, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	d := &doing{Title: h.Title, At: time.Now().UTC().Format(time.DateTime) + " UTC", Back: "./", By: by, Kind: form.Get("kind"), Reason: form.Get("reason")}
+	var err error
+	switch about := form.Get("about"); {
+	case about == "partition" && h.Operator != nil:
+		err = h.prepareAct(ctx, d, form)
+	case about == "deadletter" && h.Operator != nil:
+		err = h.prepareDeadLetter(ctx, d, form)
+	case about == "outbox" && h.Outbox != nil:
+		err = h.prepareOutbox(ctx, d, form)
+	default:
+		err = fmt.Errorf("%w: about %q", errForm, about)
+	}
+	return d, err
+}
+
+func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) error {
+	p, err := partitionOf(form)
+	if err != nil {
+		return err
+	}
+	d.Name, d.Back = visible(p.String()), linkTo(p)
+	now, err := h.Operator.Partition(ctx, p)
+	if err != nil {
+		return err
+	}
+	a := epoch.NewAct(epoch.ActKind(d.Kind), now.Fence, d.By, d.Reason)
+	a.Log, a.Source = form.Get("log"), form.Get("source")
+	if to := strings.TrimSpace(form.Get("to")); to != "" {
+		n, err := strconv.ParseInt(to, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%w: offset %q is no number", errForm, to)
+		}
+		a.To = &epoch.Position{Offset: epoch.Offset(n), Mark: epoch.NoMark}
+	}
+	if form.Has("claim") { // what the preview has shown
+		if err := seen(&a, form); err != nil {
+			return err
+		}
+	}
+	after, err := now.Fence.Operated(a)
+	if err != nil {
+		d.Refused = show(err.Error())
+	} else {
+		d.Changes = changes(now.Fence, after)
+	}
+	d.Fields = []field{
+		{"about", "partition"}, {"group", p.Group}, {"topic", p.Topic}, {"number", strconv.Itoa(int(p.Number))},
+		{"kind", d.Kind}, {"reason", d.Reason}, {"to", form.Get("to")}, {"log", a.Log}, {"source", a.Source},
+		{"claim", a.Claim.String()}, {"seen-epoch", strconv.FormatInt(int64(a.Seen.Epoch), 10)},
+		{"seen-claim", a.Seen.Claim.String()}, {"seen-next", strconv.FormatInt(int64(a.Seen.Next), 10)},
+	}
+	d.do = func(ctx context.Context) error {
+		_, err := h.Operator.Act(ctx, a)
+		if errors.Is(err, epoch.ErrInDoubt) {
+			return fmt.Errorf("%w; whether it was done is in the decision log, under claim %s", err, a.Claim)
+		}
+		return err
+	}
+	return nil
+}
+
+// seen has a compare with what a form says was seen.
+func seen(a *epoch.Act, form url.Values) (err error) {
+	numbers := [2]int64{}
+	for i, name := range []string{"seen-epoch", "seen-next"} {
+		if numbers[i], err = strconv.ParseInt(form.Get(name), 10, 64); err != nil {
+			return fmt.Errorf("%w: %s", errForm, name)
+		}
+	}
+	a.Seen.Epoch, a.Seen.Next = epoch.Epoch(numbers[0]), epoch.Offset(numbers[1])
+	if a.Seen.Claim, err = epoch.ParseClaimID(form.Get("seen-claim")); err != nil {
+		return fmt.Errorf("%w: seen-claim: %w", errForm, err)
+	}
+	if a.Claim, err = epoch.ParseClaimID(form.Get("claim")); err != nil {
+		return fmt.Errorf("%w: claim: %w", errForm, err)
+	}
+	return nil
+}
+
+// changes are the fields of a fence that an act changes.
+func changes(now, then epoch.Fence) (cs []change) {
+	mode := func(f epoch.Fence) string {
+		if f.Standing.Mode == epoch.Running {
+			return "takes claims"
+		}
+		return string(f.Standing.Mode)
+	}
+	for _, c := range []change{
+		{"Takes claims", mode(now), mode(then)},
+		{"Next offset", offset(now.Next), offset(then.Next)},
+		{"Epoch", thousands(int64(now.Epoch)), thousands(int64(then.Epoch))},
+		{"Owner", visible(now.Owner), visible(then.Owner)},
+		{"Log", visible(now.Log), visible(then.Log)},
+		{"Lease source", visible(now.Source), visible(then.Source)},
+	} {
+		if c.Now != c.Then {
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+func (h *Handler) prepareDeadLetter(ctx context.Context, d *doing, form url.Values) error {
+	id, err := idOf(form)
+	if err != nil {
+		return err
+	}
+	now, err := h.Operator.DeadLetter(ctx, id)
+	if err != nil {
+		return err
+	}
+	d.Name, d.AskReason = fmt.Sprintf("dead letter %d of %s", id, visible(now.Message.Partition.String())), true
+	a := operate.DeadLetterAct{Kind: operate.DeadLetterKind(d.Kind), Seen: now, By: d.By, Reason: d.Reason}
+	if form.Has("seen-request") { // what the preview has shown
+		if a.Seen.Request, err = strconv.ParseInt(form.Get("seen-request"), 10, 64); err != nil {
+			return fmt.Errorf("%w: seen-request", errForm)
+		}
+		a.Seen.Requested = form.Get("seen-requested") == "true"
+	}
+	if _, err := a.Done(now); err != nil {
+		d.Refused = show(err.Error())
+	}
+	d.Says = append(d.Says, "Offset "+offset(now.Message.Offset)+", put aside because: "+show(now.Error))
+	switch a.Kind {
+	case operate.Replay:
+		d.Says = append(d.Says, "Its owner gives it to the application's handler again, within seconds, in a transaction with its deletion. If that fails it stays a dead letter.")
+	case operate.Withdraw:
+		d.Says = append(d.Says, "The request for its replay is taken back.")
+	case operate.Discard:
+		d.Says = append(d.Says, "It is deleted, and its message is not applied.")
+	default:
+		return fmt.Errorf("%w: kind %q", errForm, d.Kind)
+	}
+	d.Fields = []field{
+		{"about", "deadletter"}, {"id", strconv.FormatInt(id, 10)}, {"kind", d.Kind},
+		{"seen-request", strconv.FormatInt(a.Seen.Request, 10)}, {"seen-requested", strconv.FormatBool(a.Seen.Requested)},
+	}
+	d.do = func(ctx context.Context) error {
+		_, err := h.Operator.DoDeadLetter(ctx, a)
+		return err
+	}
+	return nil
+}
+
+func (h *Handler) prepareOutbox(ctx context.Context, d *doing, form url.Values) error {
+	id, err := idOf(form)
+	if err != nil {
+		return err
+	}
+	now, err := h.Outbox.Entry(ctx, id)
+	if err != nil {
+		return err
+	}
+	d.Name, d.AskReason = fmt.Sprintf("entry %d of the outbox", id), true
+	a := operate.OutboxAct{Kind: operate.OutboxKind(d.Kind), Seen: now, By: d.By, Reason: d.Reason}
+	// The key itself may be long, or no text that a browser sends back as it is.
+	key := fmt.Sprintf("%x", sha256.Sum256([]byte(now.IdempotencyKey)))
+	if form.Has("seen-key") && form.Get("seen-key") != key {
+		return operate.ErrNoOutboxEntry
+	}
+	d.Says = append(d.Says, "Of "+visible(now.Partition.String())+", with the idempotency key "+show(now.IdempotencyKey)+".")
+	switch a.Kind {
+	case operate.OutboxRetry:
+		d.Says = append(d.Says, "It is sent within seconds if it waits to be tried again, and not if it waits for another entry of its key.")
+	case operate.OutboxDiscard:
+		d.Says = append(d.Says, "It is deleted and not sent any more. An attempt that is under way may arrive.")
+	default:
+		return fmt.Errorf("%w: kind %q", errForm, d.Kind)
+	}
+	d.Fields = []field{{"about", "outbox"}, {"id", strconv.FormatInt(id, 10)}, {"kind", d.Kind}, {"seen-key", key}}
+	d.do = func(ctx context.Context) error { return h.Outbox.DoOutbox(ctx, a) }
+	return nil
+}
+
+func idOf(form url.Values) (int64, error) {
+	id, err := strconv.ParseInt(form.Get("id"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: id", errForm)
+	}
+	return id, nil
+}
+
+func partitionOf(form url.Values) (epoch.Partition, error) {
+	n, err := strconv.ParseInt(form.Get("number"), 10, 32)
+	if err != nil {
+		return epoch.Partition{}, fmt.Errorf("%w: number of the partition", errForm)
+	}
+	return epoch.Partition{Group: form.Get("group"), Topic: form.Get("topic"), Number: int32(n)}, nil
+}
+
+func linkTo(p epoch.Partition) string {
+	return "partition?" + url.Values{"group": {p.Group}, "topic": {p.Topic}, "number": {strconv.Itoa(int(p.Number))}}.Encode()
+}
+
+// fail answers with what an error means.
+func (h *Handler) fail(w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrMoved), errors.Is(err, operate.ErrDeadLetterChanged):
+		h.refuse(w, http.StatusConflict, "It has changed", "Nothing was done: it is not as it was when it was looked at. Look again, and decide again. "+err.Error())
+	case gone(err):
+		h.refuse(w, http.StatusNotFound, "Not there", err.Error())
+	case errors.Is(err, epoch.ErrNothingToDo):
+		h.refuse(w, http.StatusConflict, "Nothing to do", err.Error())
+	case errors.Is(err, errForm), errors.Is(err, epoch.ErrAct):
+		h.refuse(w, http.StatusBadRequest, "Not understood", err.Error())
+	case errors.Is(err, epoch.ErrInDoubt):
+		h.refuse(w, http.StatusBadGateway, "Not known whether it was done", err.Error())
+	default:
+		h.refuse(w, http.StatusBadGateway, "Failed", err.Error())
+	}
+}
+
+func (h *Handler) refuse(w http.ResponseWriter, status int, head, text string) {
+	h.write(w, status, "message.html", struct{ Title, Head, Class, Text, Back string }{h.Title, head, "halted", show(text), "./"})
+}

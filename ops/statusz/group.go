@@ -1,0 +1,145 @@
+package statusz
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+const (
+	// readEvery is how old a reading of the sink may be, and readTimeout how long one may
+	// take.
+	readEvery   = time.Second
+	readTimeout = 5 * time.Second
+
+	// rateOver is over how long the speed of a partition is taken.
+	rateOver = 10 * time.Second
+
+	// listed is how many decisions, dead letters and entries of the outbox are listed.
+	listed = 50
+)
+
+// group reads the sink for all who look.
+type group struct {
+	Options
+	turn chan struct{} // holds a value while nobody reads
+	last *groupReading // nil before the first; guarded by turn
+	past []sample      // of the last rateOver, oldest first; likewise
+}
+
+// groupReading is what the sink said. It is not changed once it is made.
+type groupReading struct {
+	tried, at  time.Time // by this process's clock; at is zero if it never could be read
+	err        error     // why the last attempt failed, with what was read before it
+	partitions []operate.Partition
+	rates      map[epoch.Partition]float64 // messages a second; nil before there are two readings
+	ends       map[epoch.Partition]epoch.Offset
+	endsErr    error
+	decisions  []epoch.Decision // newest first
+	dead       []operate.DeadLetter
+	entries    []operate.OutboxEntry
+}
+
+// sample is where partitions were.
+type sample struct {
+	at   time.Time
+	next map[epoch.Partition]epoch.Offset
+}
+
+func newGroup(o Options) *group {
+	g := &group{Options: o, turn: make(chan struct{}, 1)}
+	g.turn <- struct{}{}
+	return g
+}
+
+// read returns a reading that is not older than readEvery, or says why there is none. Those
+// who come while somebody reads wait for that.
+func (g *group) read(ctx context.Context) (*groupReading, error) {
+	select {
+	case <-g.turn:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { g.turn <- struct{}{} }()
+	if g.last != nil && time.Since(g.last.tried) < readEvery {
+		return g.last, nil
+	}
+	// Of nobody in particular: one who goes away leaves it to the others.
+	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	defer cancel()
+	now := &groupReading{tried: time.Now()}
+	if err := g.fetch(reading, now); err != nil {
+		failed := groupReading{}
+		if g.last != nil {
+			failed = *g.last
+		}
+		if g.last == nil || g.last.err == nil {
+			g.Logger.Warn("statusz: the sink could not be read", "err", err)
+		}
+		failed.tried, failed.err = time.Now(), err
+		g.last = &failed
+		return g.last, nil
+	}
+	now.at = time.Now()
+	g.measure(now)
+	g.last = now
+	return now, nil
+}
+
+func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
+	if g.Operator != nil {
+		if r.partitions, err = g.Operator.Partitions(ctx, g.Filter); err != nil {
+			return err
+		}
+		if r.decisions, err = g.Operator.History(ctx, operate.HistoryQuery{Limit: 4 * listed}); err != nil {
+			return err
+		}
+		if r.dead, err = g.Operator.DeadLetters(ctx, operate.DeadLetterQuery{Filter: g.Filter, Limit: listed}); err != nil {
+			return err
+		}
+	}
+	if g.Outbox != nil {
+		if r.entries, err = g.Outbox.Entries(ctx, operate.OutboxQuery{Filter: g.Filter, Limit: listed}); err != nil {
+			return err
+		}
+	}
+	if g.Ends != nil {
+		if r.ends, r.endsErr = g.Ends(ctx); r.endsErr != nil {
+			g.Logger.Debug("statusz: the ends of the logs could not be read", slog.Any("err", r.endsErr))
+		}
+	}
+	return nil
+}
+
+// measure makes rates from where partitions were before.
+func (g *group) measure(r *groupReading) {
+	now := sample{at: r.at, next: make(map[epoch.Partition]epoch.Offset, len(r.partitions))}
+	for _, p := range r.partitions {
+		now.next[p.Fence.Partition] = p.Next
+	}
+	for len(g.past) > 0 && now.at.Sub(g.past[0].at) > rateOver+readTimeout {
+		g.past = g.past[1:]
+	}
+	if len(g.past) > 0 {
+		before := g.past[0]
+		r.rates = map[epoch.Partition]float64{}
+		for p, next := range now.next {
+			if was, known := before.next[p]; known {
+				r.rates[p] = max(float64(next-was)/now.at.Sub(before.at).Seconds(), 0)
+			}
+		}
+	}
+	g.past = append(g.past, now)
+	for len(g.past) > 1 && now.at.Sub(g.past[1].at) >= rateOver {
+		g.past = g.past[1:]
+	}
+}
+
+// gone reports whether an error means that what was asked for is not there.
+func gone(err error) bool {
+	return errors.Is(err, epoch.ErrMissing) || errors.Is(err, operate.ErrNoDeadLetter) || errors.Is(err, operate.ErrNoOutboxEntry)
+}

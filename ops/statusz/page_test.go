@@ -1,0 +1,470 @@
+package statusz_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/ops/remedies"
+	"github.com/epochfence/epochfence/ops/stats"
+	"github.com/epochfence/epochfence/ops/statusz"
+)
+
+func TestThePageShowsPartitionsOfThisProcessAndOfOthers(t *testing.T) {
+	r := newRig(t)
+	r.holds(orders(0))
+	r.claims(orders(1), "elsewhere")
+	r.stats.Observe(consumer.Advanced{Partition: orders(0), Epoch: 1, From: 0, To: 12, Messages: 12, Lag: 1234})
+	_, page := get(r.page(nil), "")
+	wants(t, page, "Well. Nothing has halted.", "Member of the group yes", "Partitions held here 1", "1,234",
+		"billing/orders/0 claimed here (this process)", "billing/orders/1 claimed elsewhere", "2 owners",
+		"first claim billing/orders/1 1 by elsewhere, begins at 0")
+	if !regexp.MustCompile(`Read at <time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC</time>`).MatchString(page) {
+		t.Error("the page does not say when it was read")
+	}
+}
+
+func TestATakeoverAndWhatPeopleDidAreTold(t *testing.T) {
+	r := newRig(t)
+	r.claims(orders(0), "one")
+	f := r.claims(orders(0), "two")
+	act := epoch.NewAct(epoch.ActRewind, f, "anna", "the prices were wrong")
+	act.To = &epoch.Position{Offset: 7, Mark: epoch.NoMark}
+	if _, err := r.op.Act(t.Context(), act); err != nil {
+		t.Fatal(err)
+	}
+	_, page := get(r.page(nil), "")
+	wants(t, page, "takeover billing/orders/0 2 by two, from one, goes on at 0",
+		"rewind billing/orders/0 3 by anna: from 0 to 7; the prices were wrong",
+		"no owner since", "after what was done by anna")
+	r.claims(orders(0), "two")
+	synctest.Test(t, func(t *testing.T) { // another reading
+		_, page := get(r.page(nil), "")
+		wants(t, page, "by two, after what anna did, goes on at 7")
+	})
+}
+
+func TestAHaltComesWithItsRemedyAndManyWithOne(t *testing.T) {
+	for _, why := range consumer.Reasons() {
+		if why == consumer.ReasonPaused { // is no halt
+			continue
+		}
+		r := newRig(t)
+		for n := range int32(52) {
+			r.says(fence(orders(n)))
+			r.halts(orders(n), why, errors.New("this is why"))
+		}
+		_, page := get(r.page(nil), "")
+		remedy, ok := remedies.Of(why)
+		if !ok {
+			t.Errorf("%v has no remedy", why)
+			continue
+		}
+		plain := strings.NewReplacer("&#39;", "'", "&#34;", `"`, "&amp;", "&").Replace(text(page))
+		if strings.Count(plain, remedy.Means) != 1 || strings.Count(plain, remedy.Do) != 1 {
+			t.Errorf("%v: what it means and what to do are there %d and %d times", why, strings.Count(plain, remedy.Means), strings.Count(plain, remedy.Do))
+		}
+		wants(t, page, "52 partitions have halted", "and 2 more", "this is why", "tried again in")
+		if why.NeedsPerson() != strings.Contains(plain, "needs a person") {
+			t.Errorf("%v: a person is needed: %v", why, why.NeedsPerson())
+		}
+	}
+}
+
+func TestAHaltOfAnotherProcessIsKnownFromTheDecisionLogUntilThePartitionMoves(t *testing.T) {
+	r := newRig(t)
+	f := r.claims(orders(0), "elsewhere")
+	halt := epoch.Decision{Kind: epoch.DecidedHalt, Partition: orders(0), Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: 0, To: 0, Reason: "no such table"}
+	if err := r.sink.Record(t.Context(), []epoch.Decision{halt}); err != nil {
+		t.Fatal(err)
+	}
+	_, page := get(r.page(nil), "")
+	wants(t, page, "billing/orders/0 halted no such table elsewhere", "1 partition has halted")
+	r.claims(orders(0), "another")
+	_, page = get(r.page(nil), "")
+	wants(t, page, "billing/orders/0 claimed another")
+}
+
+func TestAPausedPartitionIsNotHalted(t *testing.T) {
+	r := newRig(t)
+	f := r.holds(orders(0))
+	if _, err := r.op.Act(t.Context(), epoch.NewAct(epoch.ActPause, f, "anna", "the warehouse is being moved")); err != nil {
+		t.Fatal(err)
+	}
+	r.stats.Observe(consumer.Halted{Partition: orders(0), Reason: consumer.ReasonPaused, RetryIn: time.Second,
+		Err: &epoch.PausedError{Partition: orders(0), Standing: epoch.Standing{Mode: epoch.Paused, By: "anna"}}})
+	_, page := get(r.page(nil), "")
+	wants(t, page, "Paused. 1 partition is paused", "by anna: the warehouse is being moved")
+	if strings.Contains(page, "Halted here") {
+		t.Error("it is shown as halted")
+	}
+}
+
+func TestAPartitionWithMessagesThatDoesNotMoveIsCalledThat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.stats.Observe(consumer.Joined{})
+		r.claims(orders(0), "frozen")
+		h := r.page(func(o *statusz.Options) {
+			o.Ends = func(context.Context) (map[epoch.Partition]epoch.Offset, error) {
+				return map[epoch.Partition]epoch.Offset{orders(0): 500}, nil
+			}
+			o.Owner = func(owner string) statusz.Owner {
+				return statusz.Owner{Name: "the " + owner + " one", URL: "/pods/1", Note: "not ready"}
+			}
+		})
+		_, page := get(h, "")
+		wants(t, page, "billing/orders/0 claimed", "To apply in the group 500")
+		pass(4 * time.Second)
+		_, page = get(h, "")
+		wants(t, page, "does not move for 4 s, with messages to apply", "the frozen one not ready", "Waiting. 1 partition is")
+		if !strings.Contains(page, `href="/pods/1"`) {
+			t.Error("no link to the owner's page")
+		}
+	})
+}
+
+func TestTheGroupsSpeedIsTakenFromItsPositions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		f := r.claims(orders(0), "elsewhere")
+		h := r.page(nil)
+		for range 5 {
+			get(h, "")
+			pass(2 * time.Second)
+			to := f.Next + 500
+			if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: f.Claim, From: f.Next, To: to}}, nil2); err != nil {
+				t.Fatal(err)
+			}
+			f.Next = to
+		}
+		_, page := get(h, "")
+		wants(t, page, "Applied by the group 250 a second", "2,500 – 250")
+	})
+}
+
+func TestOfVeryManyPartitionsThoseInTroubleAreListed(t *testing.T) {
+	r := newRig(t)
+	for n := range int32(1200) {
+		r.says(fence(orders(n)))
+	}
+	r.halts(orders(1199), consumer.ReasonSink, errors.New("this is why"))
+	_, page := get(r.page(func(o *statusz.Options) { o.Operator = nil }), "")
+	wants(t, page, "200 more are not listed", "billing/orders/1199 halted sink")
+	if n := strings.Count(page, `<tr role="row" class="here">`); n != 1000 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+func TestHowManyPeopleLookDoesNotMatterToTheSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		h := r.page(nil)
+		for i := range 3 {
+			var all sync.WaitGroup
+			for range 50 {
+				all.Go(func() { get(h, "") })
+			}
+			all.Wait()
+			if n := r.op.readings.Load(); n != int64(i+1) {
+				t.Errorf("%d readings after %d seconds", n, i)
+			}
+			pass(time.Second)
+		}
+		pass(time.Hour)
+		if n := r.op.readings.Load(); n != 3 {
+			t.Errorf("%d readings while nobody looks", n-3)
+		}
+	})
+}
+
+func TestASinkThatCannotBeReadIsSaidWithHowOldTheRestIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.holds(orders(0))
+		r.claims(orders(1), "elsewhere")
+		h := r.page(nil)
+		get(h, "")
+		r.op.fails.Store(true)
+		pass(90 * time.Second)
+		status, page := get(h, "")
+		if status != http.StatusOK {
+			t.Error(status)
+		}
+		wants(t, page, "Not all is known.", "The sink could not be read: connection refused.", "was read 90 s ago", "billing/orders/1", "Member of the group yes")
+		r.op.fails.Store(false)
+		pass(time.Second)
+		_, page = get(h, "")
+		wants(t, page, "Well.")
+	})
+}
+
+func TestOneReaderThatGoesAwayLeavesTheReadingToTheOthers(t *testing.T) {
+	r := newRig(t)
+	r.claims(orders(0), "elsewhere")
+	h := r.page(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/status/", nil).WithContext(ctx))
+	_, page := get(h, "")
+	wants(t, page, "billing/orders/0")
+}
+
+func TestTheStreamSendsThePageEachSecondAndEndsForAnotherOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.holds(orders(0))
+		w := httptest.NewRecorder()
+		began := time.Now()
+		r.page(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/status/events", nil))
+		if d := time.Since(began); d != 10*time.Second {
+			t.Errorf("it ended after %v", d)
+		}
+		if got := w.Header().Get("Content-Type"); got != "text/event-stream" {
+			t.Errorf("content type %q", got)
+		}
+		events := strings.Split(strings.TrimSuffix(w.Body.String(), "\n\n"), "\n\n")
+		if len(events) < 10 || len(events) > 11 {
+			t.Errorf("%d events", len(events))
+		}
+		for _, e := range events {
+			for i, line := range strings.Split(e, "\n") {
+				if want := []string{"retry: 1000", "event: page"}; i < 2 && line != want[i] || i >= 2 && !strings.HasPrefix(line, "data: ") {
+					t.Fatalf("line %d of an event is %q", i, line)
+				}
+			}
+			wants(t, e, "billing/orders/0")
+		}
+	})
+}
+
+func TestAStreamEndsWithItsRequestAndThereAreNotTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRig(t).page(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 64 {
+			all.Go(func() {
+				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/status/events", nil).WithContext(ctx))
+			})
+		}
+		synctest.Wait()
+		if status, _ := get(h, "events"); status != http.StatusServiceUnavailable {
+			t.Errorf("the 65th stream: %d", status)
+		}
+		if status, _ := get(h, ""); status != http.StatusOK {
+			t.Errorf("the page beside: %d", status)
+		}
+		cancel()
+		all.Wait()
+	})
+}
+
+func TestDeadLettersAndTheOutboxAreListedWithoutContents(t *testing.T) {
+	r := newRig(t)
+	r.deadLetter(orders(0), 41, errors.New("no such customer"))
+	_, page := get(r.page(func(o *statusz.Options) {
+		o.Outbox = &outboxOf{entry: operate.OutboxEntry{ID: 9, Partition: orders(0), Method: "POST", URL: "https://payments.example", IdempotencyKey: "k-9", Body: []byte("secret")}}
+	}), "")
+	wants(t, page, "offset 41", "no such customer", "POST https://payments.example", "k-9")
+	if strings.Contains(page, "secret") {
+		t.Error("the page shows what a message or a request holds")
+	}
+}
+
+func TestProbes(t *testing.T) {
+	ready := func(s *stats.Stats) (int, string) {
+		w := httptest.NewRecorder()
+		statusz.Readyz(s).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		return w.Code, w.Body.String()
+	}
+	r := newRig(t)
+	if code, body := ready(r.stats); code != http.StatusServiceUnavailable || !strings.Contains(body, "not a member") {
+		t.Errorf("before it joined: %d %s", code, body)
+	}
+	r.holds(orders(0))
+	r.stats.Observe(consumer.Advanced{Partition: orders(0), Epoch: 1, To: 1, Messages: 1, Lag: 1_000_000_000})
+	if code, body := ready(r.stats); code != http.StatusOK {
+		t.Errorf("far behind: %d %s", code, body)
+	}
+	r.halts(orders(0), consumer.ReasonSink, errors.New("no database"))
+	if code, body := ready(r.stats); code != http.StatusServiceUnavailable || !strings.Contains(body, "no database") {
+		t.Errorf("halted: %d %s", code, body)
+	}
+	r.stats.Observe(consumer.Left{Cause: errors.New("no broker")})
+	if code, body := ready(r.stats); code != http.StatusServiceUnavailable || !strings.Contains(body, "no broker") {
+		t.Errorf("without a broker: %d %s", code, body)
+	}
+	w := httptest.NewRecorder()
+	statusz.Livez(w, httptest.NewRequest(http.MethodGet, "/livez", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("livez without broker and database: %d", w.Code)
+	}
+}
+
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+	for want, o := range map[string]statusz.Options{
+		"nothing to show":   {},
+		"nothing to act on": {Stats: stats.New(), MayAct: func(*http.Request) (string, bool) { return "", false }},
+	} {
+		if _, err := statusz.New(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// inline is what the policy forbids, which would be shown and not work.
+var inline = regexp.MustCompile(`(?i)<script(?: [^>]*)?>[^<]|<style|\sstyle\s*=|\son[a-z]+\s*=\s*"|javascript:`)
+
+func TestNoPageHasScriptOrStyleOfItsOwnAndAllHaveAPolicy(t *testing.T) {
+	r := newRig(t)
+	r.holds(orders(0))
+	r.halts(orders(0), consumer.ReasonSink, errors.New("why"))
+	h := r.page(annaMay)
+	for _, path := range []string{
+		"", "events", "partition?group=billing&topic=orders&number=0", "partition?group=billing&topic=no&number=0",
+		"act?about=partition&group=billing&topic=orders&number=0&kind=pause&reason=why",
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // of the stream
+		r := httptest.NewRequest(http.MethodGet, "/status/"+path, nil).WithContext(ctx)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		cancel()
+		if found := inline.FindString(w.Body.String()); found != "" {
+			t.Errorf("/%s has %q", path, found)
+		}
+		for _, want := range []string{"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "form-action 'self'"} {
+			if !strings.Contains(w.Header().Get("Content-Security-Policy"), want) {
+				t.Errorf("/%s: the policy does not have %s", path, want)
+			}
+		}
+		if w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("/%s: %v", path, w.Header())
+		}
+	}
+	for path, want := range map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/status/"+path, nil))
+		if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != want {
+			t.Errorf("/%s: %d, %s", path, w.Code, got)
+		}
+	}
+}
+
+func TestHostileTextsAreEscapedMadeVisibleAndCut(t *testing.T) {
+	const markup = `"><script>alert(1)</script><img src=x onerror=alert(2)>'`
+	hostile := markup + "\u202egnp.exe\u2028\x00\xff" + strings.Repeat("ä", 10_000)
+	p := epoch.Partition{Group: "g" + hostile, Topic: "t" + hostile, Number: 3}
+	r := newRig(t)
+	r.stats.Observe(consumer.Joined{})
+	r.stats.Observe(consumer.Granted{Partition: p})
+	f := r.claims(p, "o"+hostile)
+	r.stats.Observe(consumer.Claimed{Fence: f, Seen: epoch.Fence{Epoch: 1, Owner: hostile}})
+	r.halts(p, consumer.ReasonMessageFailed, errors.New(hostile))
+	r.deadLetter(p, 4, errors.New(hostile))
+	h := r.page(func(o *statusz.Options) {
+		annaMay(o)
+		o.Title = hostile
+		o.Outbox = &outboxOf{entry: operate.OutboxEntry{ID: 9, Partition: p, Method: hostile, URL: hostile, IdempotencyKey: hostile}}
+	})
+	for _, path := range []string{"", "act?about=deadletter&id=1&kind=" + "discard", "act?about=outbox&id=9&kind=retry", "act?about=" + "%22%3E%3Cscript%3Ealert(1)%3C/script%3E"} {
+		_, page := get(h, path)
+		if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img") {
+			t.Errorf("/%s: not escaped", path)
+		}
+		for _, r := range []string{"\u202e", "\u2028", "\x00", "\xff"} {
+			if strings.Contains(page, r) {
+				t.Errorf("/%s has %q as it is", path, r)
+			}
+		}
+	}
+	_, page := get(h, "")
+	wants(t, page, `\u202egnp.exe`, "characters)")
+	// Names are not in commands to be pasted into a shell.
+	if strings.Contains(page, "epochfence skip g") || !strings.Contains(page, "epochfence skip PARTITION") {
+		t.Error("a hostile name is in a command")
+	}
+	link := regexp.MustCompile(`href="(partition\?[^"]*)"`).FindStringSubmatch(page)
+	if link == nil {
+		t.Fatal("there is no link to the partition")
+	}
+	status, detail := get(h, strings.NewReplacer("&amp;", "&").Replace(link[1]))
+	if status != http.StatusOK && utf8Valid(p.Group) {
+		t.Errorf("the page of a hostile partition: %d", status)
+	}
+	if strings.Contains(detail, "<script>alert") {
+		t.Error("the page of a partition is not escaped")
+	}
+	if n := len(page); n > 200_000 {
+		t.Errorf("the page has %d bytes", n)
+	}
+}
+
+func utf8Valid(s string) bool { return strings.ToValidUTF8(s, "") == s }
+
+func TestReadOnlyOffersNoFormAndTakesNoPost(t *testing.T) {
+	for name, h := range map[string]func(*rig) http.Handler{
+		"nobody may":       func(r *rig) http.Handler { return r.page(nil) },
+		"this one may not": func(r *rig) http.Handler { return asNobody(r.page(annaMay)) },
+	} {
+		r := newRig(t)
+		f := r.holds(orders(0))
+		r.deadLetter(orders(0), 0, errors.New("why"))
+		page := h(r)
+		for _, path := range []string{"", "partition?group=billing&topic=orders&number=0"} {
+			_, body := get(page, path)
+			if strings.Contains(body, "<form") || strings.Contains(body, "act?") || strings.Contains(body, "<input") {
+				t.Errorf("%s: /%s offers to act", name, path)
+			}
+		}
+		for _, r := range []*http.Request{
+			httptest.NewRequest(http.MethodGet, "/status/act?about=partition&group=billing&topic=orders&number=0&kind=pause&reason=why", nil),
+			post("act", form(f, epoch.ActPause)),
+		} {
+			if answer := request(page, r); answer.StatusCode != http.StatusNotFound && answer.StatusCode != http.StatusForbidden {
+				t.Errorf("%s: %s act: %d", name, r.Method, answer.StatusCode)
+			}
+		}
+		now, err := r.op.Partition(t.Context(), orders(0))
+		if err != nil || now.Standing.Mode != epoch.Running {
+			t.Errorf("%s: %+v, %v", name, now, err)
+		}
+	}
+}
+
+func asNobody(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Who", "nobody")
+		h.ServeHTTP(w, r)
+	})
+}
+
+func ExampleNew() {
+	s := stats.New() // whose Observe is in consumer.Options
+	page, err := statusz.New(statusz.Options{Title: "billing", Stats: s})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/status/", http.StripPrefix("/status", page))
+	mux.HandleFunc("/livez", statusz.Livez)
+	mux.Handle("/readyz", statusz.Readyz(s))
+
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+	fmt.Println(w.Code)
+	// Output: 503
+}

@@ -1,0 +1,99 @@
+package statusz
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// detail is the page of one partition.
+type detail struct {
+	Title, At, Name string
+	Done            epoch.ActKind
+	Group, Topic    string
+	Number          int32
+	Fence           []figure
+	MayAct          bool
+	Acts            []kind
+	Decisions       []moment
+}
+
+type kind struct {
+	Kind epoch.ActKind
+	Text string
+}
+
+var kinds = []kind{
+	{epoch.ActPause, "no claim is taken until it is resumed; nothing is committed meanwhile"},
+	{epoch.ActResume, "ends a pause"},
+	{epoch.ActEvict, "takes the claim away; the owner claims again if its source still confirms the lease"},
+	{epoch.ActRewind, "sets the position: back, so that messages are applied again, or forward"},
+	{epoch.ActSkip, "moves the position forward, past messages that shall not be applied"},
+	{epoch.ActRebase, "accepts another log, or another lease source, than the fence has"},
+}
+
+func (h *Handler) partition(w http.ResponseWriter, r *http.Request) {
+	form := r.URL.Query()
+	p, err := partitionOf(form)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
+	defer cancel()
+	now, err := h.Operator.Partition(ctx, p)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	ds, err := h.Operator.History(ctx, operate.HistoryQuery{Partition: &p, Limit: listed})
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	d := &detail{
+		Title: h.Title, At: time.Now().UTC().Format(time.DateTime) + " UTC", Name: visible(p.String()),
+		Done: doneOf(form.Get("done")), Group: p.Group, Topic: p.Topic, Number: p.Number,
+		Fence: fields(now), MayAct: h.mayAct(r) != "", Acts: kinds, Decisions: h.decisions(ds, now.Now),
+	}
+	h.write(w, http.StatusOK, "partition.html", d)
+}
+
+// doneOf is the act that a POST has done before it sent the browser here. Anybody can make
+// a link, so that it says no more.
+func doneOf(s string) epoch.ActKind {
+	for _, k := range kinds {
+		if s == string(k.Kind) {
+			return k.Kind
+		}
+	}
+	return ""
+}
+
+func fields(p operate.Partition) []figure {
+	fs := []figure{
+		{"Owner", orNone(p.Owner), ""},
+		{"Epoch", thousands(int64(p.Epoch)), ""},
+		{"Claim", p.Claim.String(), ""},
+		{"Claimed", clock(p.ClaimedAt, p.Now), ""},
+		{"Next offset", offset(p.Next), ""},
+		{"Advanced", clock(p.AdvancedAt, p.Now), ""},
+		{"Log", orNone(p.Log), ""},
+		{"Lease source", orNone(p.Source), ""},
+		{"Dead letters", thousands(p.DeadLetters), ""},
+	}
+	if p.Standing.Mode != epoch.Running {
+		fs = append(fs, figure{"Mode", visible(string(p.Standing.Mode)), "since " + clock(p.Standing.Since, p.Now) + ", by " + show(p.Standing.By) + ": " + show(p.Standing.Reason)})
+	}
+	return fs
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "–"
+	}
+	return visible(s)
+}

@@ -1,0 +1,127 @@
+package statusz
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// most is how many characters of a name or an error a table shows.
+const most = 200
+
+// show is a text of somebody else's as a table shows it: what changes the
+// direction of what follows, or cannot be seen, is spelled out, and what is too long is cut.
+// The templates escape it for HTML.
+func show(s string) string {
+	n := utf8.RuneCountInString(s)
+	if n <= most {
+		return visible(s)
+	}
+	cut := 0
+	for range most {
+		_, size := utf8.DecodeRuneInString(s[cut:])
+		cut += size
+	}
+	return visible(s[:cut]) + "… (" + thousands(int64(n)) + " characters)"
+}
+
+// visible spells out what cannot be seen: controls, and formats such as
+// right-to-left overrides, as Go does.
+func visible(s string) string {
+	odd := func(r rune) bool {
+		return r == utf8.RuneError || r != ' ' && !unicode.IsGraphic(r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r)
+	}
+	if !strings.ContainsFunc(s, odd) {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && size == 1: // not UTF-8
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case r == '\n':
+			b.WriteString("; ") // errors that were joined
+		case odd(r) && r != utf8.RuneError:
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		default:
+			b.WriteRune(r)
+		}
+		s = s[size:]
+	}
+	return b.String()
+}
+
+func thousands(n int64) string {
+	if n < 0 {
+		return "-" + thousands(-n)
+	}
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// perSecond is a rate; below 10 it has a decimal.
+func perSecond(x float64) string {
+	switch {
+	case x < 0.05:
+		return "0"
+	case x < 10:
+		return strconv.FormatFloat(x, 'f', 1, 64)
+	default:
+		return thousands(int64(x + 0.5))
+	}
+}
+
+// bytesPerSecond has units of 1024.
+func bytesPerSecond(x float64) string {
+	for _, unit := range []string{"B", "KiB", "MiB"} {
+		if x < 1000 {
+			return perSecond(x) + " " + unit
+		}
+		x /= 1024
+	}
+	return perSecond(x) + " GiB"
+}
+
+// clock is a time of day in UTC; with the date if that is not today's.
+func clock(at, now time.Time) string {
+	if at.IsZero() {
+		return "–"
+	}
+	at, now = at.UTC(), now.UTC()
+	if at.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return at.Format(time.TimeOnly)
+	}
+	return at.Format(time.DateTime)
+}
+
+// age is how long something is ago, or takes, in its largest unit.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "less than 1 s"
+	case d < 2*time.Minute:
+		return strconv.Itoa(int(d.Seconds())) + " s"
+	case d < 2*time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + " min"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + " h"
+	default:
+		return strconv.Itoa(int(d.Hours()/24)) + " days"
+	}
+}
+
+// plural is a number with what it counts.
+func plural[N int | int64](n N, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return thousands(int64(n)) + " " + more
+}

@@ -1,0 +1,180 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/outbox"
+)
+
+func TestPeopleOperateTheOutboxOnPostgres(t *testing.T) {
+	t.Parallel()
+	testOperated(t, postgresLedger(t))
+}
+func TestPeopleOperateTheOutboxOnSQLite(t *testing.T) { t.Parallel(); testOperated(t, sqliteLedger(t)) }
+
+// testOperated has a receiver refuse five entries, which then wait for a day, and people
+// act on them beside the relay.
+func testOperated[TX any](t *testing.T, l *ledger[TX]) {
+	var (
+		mu     sync.Mutex
+		came   []string
+		mended atomic.Bool
+	)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if !mended.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		came = append(came, string(body))
+	}))
+	defer receiver.Close()
+	arrived := func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(came) }
+	refused := make(chan struct{}, 100)
+	box, err := outbox.New(l.store, outbox.Options[TX]{
+		RetryMin: 24 * time.Hour, RetryMax: 24 * time.Hour, Logger: slog.New(slog.DiscardHandler),
+		Observe: func(e outbox.Event) {
+			if e.Kind == outbox.Retrying {
+				refused <- struct{}{}
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := memsource.New("orders", 1)
+	for i := range 5 {
+		log.Append(0, fmt.Sprint(i))
+	}
+	h := consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+		e := outbox.Entry{
+			Scope: "account/" + string(m.Value), URL: strings.Replace(receiver.URL, "http://", "http://user:secret@", 1) + "/pay?token=secret",
+			Header: http.Header{"Authorization": {"secret"}}, Body: m.Value,
+		}
+		if m.Offset >= 3 {
+			e.Key = "in order"
+		}
+		return box.Add(ctx, tx, m, e)
+	}).Background(box.Relay)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- consumer.Run(ctx, log.Member("a"), l.sink, h, consumer.Options{Logger: slog.New(slog.DiscardHandler)})
+	}()
+	for range 4 { // the last waits behind the one before it
+		<-refused
+	}
+
+	p := epoch.Partition{Group: memsource.DefaultGroup, Topic: "orders"}
+	entries := func(q operate.OutboxQuery) []operate.OutboxEntry {
+		t.Helper()
+		es, err := l.op.Entries(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return es
+	}
+	es := entries(operate.OutboxQuery{})
+	if len(es) != 5 {
+		t.Fatalf("%d entries: %+v", len(es), es)
+	}
+	for i, e := range es {
+		if e.Partition != p || e.Scope != fmt.Sprintf("account/%d", i) || e.URL != receiver.URL || e.Header != nil || e.Body != nil || e.IdempotencyKey == "" ||
+			e.Method != "POST" || e.AddedAt.IsZero() || e.RetryRequested || (e.Key == "in order") != (i >= 3) {
+			t.Errorf("listed: %+v", e)
+		}
+		whole, err := l.op.Entry(t.Context(), e.ID)
+		if err != nil || !strings.HasSuffix(whole.URL, "token=secret") || whole.Header.Get("Authorization") != "secret" || string(whole.Body) != fmt.Sprint(i) {
+			t.Errorf("shown: %+v, %v", whole, err)
+		}
+	}
+	order, number := "in order", int32(0)
+	for want, q := range map[int]operate.OutboxQuery{
+		2: {Key: &order}, 1: {Limit: 1}, 3: {After: es[1].ID}, 0: {Filter: operate.Filter{Group: "nobody"}}, 5: {Filter: operate.Filter{Topic: "orders"}, Number: &number},
+	} {
+		if got := entries(q); len(got) != want {
+			t.Errorf("%+v selects %d, want %d", q, len(got), want)
+		}
+	}
+
+	do := func(kind operate.OutboxKind, seen operate.OutboxEntry) error {
+		return l.op.DoOutbox(t.Context(), operate.OutboxAct{Kind: kind, Seen: seen, By: "anna", Reason: "mended"})
+	}
+	mended.Store(true)
+	if err := errors.Join(do(operate.OutboxDiscard, es[0]), do(operate.OutboxRetry, es[1]), do(operate.OutboxRetry, es[3])); err != nil {
+		t.Fatal(err)
+	}
+	other := es[2]
+	other.IdempotencyKey = "another"
+	if err := do(operate.OutboxDiscard, other); !errors.Is(err, operate.ErrNoOutboxEntry) {
+		t.Errorf("discarded what is not as it was seen: %v", err)
+	}
+	if err := do(operate.OutboxDiscard, es[0]); !errors.Is(err, operate.ErrNoOutboxEntry) {
+		t.Errorf("discarded twice: %v", err)
+	}
+	if err := do("burn", es[2]); !errors.Is(err, epoch.ErrAct) {
+		t.Errorf("no such act: %v", err)
+	}
+	if err := l.op.DoOutbox(t.Context(), operate.OutboxAct{Kind: operate.OutboxDiscard, Seen: es[2], Reason: "r"}); !errors.Is(err, epoch.ErrAct) {
+		t.Errorf("nobody: %v", err)
+	}
+
+	limit := time.After(30 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for len(entries(operate.OutboxQuery{})) > 1 {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("after 30 s these are left: %+v; came: %q", entries(operate.OutboxQuery{}), arrived())
+		}
+	}
+	got := arrived()
+	if i, j := slices.Index(got, "3"), slices.Index(got, "4"); i < 0 || j < i {
+		t.Errorf("came %q", got)
+	}
+	slices.Sort(got)
+	if left := entries(operate.OutboxQuery{}); !slices.Equal(got, []string{"1", "3", "4"}) || left[0].ID != es[2].ID || left[0].RetryRequested {
+		t.Errorf("came %q; left %+v", got, left)
+	}
+	if _, err := l.op.Entry(t.Context(), es[1].ID); !errors.Is(err, operate.ErrNoOutboxEntry) {
+		t.Errorf("what was delivered is there: %v", err)
+	}
+	rs, err := l.op.OutboxHistory(t.Context(), 0)
+	var told []string
+	for _, r := range rs {
+		told = append(told, fmt.Sprintf("%s %d %s %s %s", r.Kind, r.Entry, r.Partition, r.Scope, r.By))
+		if r.At.IsZero() || r.Reason != "mended" {
+			t.Errorf("%+v", r)
+		}
+	}
+	want := []string{
+		fmt.Sprintf("retry %d %s account/3 anna", es[3].ID, p), fmt.Sprintf("retry %d %s account/1 anna", es[1].ID, p),
+		fmt.Sprintf("discard %d %s account/0 anna", es[0].ID, p),
+	}
+	if err != nil || !slices.Equal(told, want) {
+		t.Errorf("the record is %q, %v; want %q", told, err, want)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

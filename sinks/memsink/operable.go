@@ -1,0 +1,142 @@
+package memsink
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+var _ epoch.Operable[*Tx] = (*Sink)(nil)
+
+// keptDecisions bounds the decision log.
+const keptDecisions = 10_000
+
+// decide adds to the decision log. The caller holds the lock of the database.
+func (st *state) decide(d epoch.Decision) {
+	st.decided++
+	d.ID, d.At = st.decided, now()
+	if st.decisions = append(st.decisions, d); len(st.decisions) > keptDecisions {
+		st.decisions = st.decisions[1:]
+	}
+}
+
+func now() time.Time {
+	at := time.Now().UTC()
+	return at
+}
+
+// Record implements [epoch.Operable].
+func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
+	err := run(ctx, s.hook().Record, ds, func() error {
+		s.db.mu.Lock()
+		defer s.db.mu.Unlock()
+		for _, d := range ds {
+			if !d.Kind.Recorded() {
+				return fmt.Errorf("a consumer records no %s", d.Kind)
+			}
+			d.By = ""
+			s.db.state.decide(d)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("memsink: record %d decisions: %w", len(ds), err)
+	}
+	return nil
+}
+
+// Requests implements [epoch.Operable].
+func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {
+	var found epoch.Requests
+	err := run(ctx, s.hook().Requests, ps, func() error {
+		s.db.mu.Lock()
+		defer s.db.mu.Unlock()
+		for _, d := range s.db.state.decisions {
+			if d.By != "" {
+				found.Acts = d.ID
+			}
+		}
+		for _, l := range s.db.state.dead {
+			if l.Requested && slices.Contains(ps, l.Message.Partition) {
+				found.Replays = append(found.Replays, epoch.Replay{ID: l.ID, Request: l.Request, Message: l.Message})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return epoch.Requests{}, fmt.Errorf("memsink: look for requests about %d partitions: %w", len(ps), err)
+	}
+	return found, nil
+}
+
+// replay is a dead letter that a transaction has replayed.
+type replay struct {
+	epoch.Replay
+	epoch epoch.Epoch
+	claim epoch.ClaimID
+}
+
+// Replayed implements [epoch.Operable]. That the dead letter is not there as it was
+// requested shows at the commit.
+func (s *Sink) Replayed(_ context.Context, tx *Tx, r epoch.Replay, e epoch.Epoch) error {
+	defer tx.use()()
+	i := slices.IndexFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == r.Message.Partition })
+	if i < 0 {
+		return fmt.Errorf("memsink: replay dead letter %d of %s: this transaction is not under a claim of that partition", r.ID, r.Message.Partition)
+	}
+	tx.replayed = append(tx.replayed, replay{r, e, tx.as[i].Claim})
+	return nil
+}
+
+// find returns the place of a dead letter whose replay is requested so.
+func (st *state) find(r epoch.Replay) int {
+	return slices.IndexFunc(st.dead, func(l operate.DeadLetter) bool { return l.ID == r.ID && l.Request == r.Request && l.Requested })
+}
+
+// missing is the error if one of rs is not there as it was requested.
+func (st *state) missing(rs []replay) error {
+	for _, r := range rs {
+		if st.find(r.Replay) < 0 {
+			return fmt.Errorf("dead letter %d of %s is replayed: %w", r.ID, r.Message.Partition, operate.ErrNoDeadLetter)
+		}
+	}
+	return nil
+}
+
+// replayed takes dead letters away that are there.
+func (st *state) replayed(rs []replay) {
+	for _, r := range rs {
+		i := st.find(r.Replay)
+		st.decide(st.about(epoch.DecidedReplay, st.dead[i], r.epoch, r.claim, ""))
+		st.dead = slices.Delete(st.dead, i, i+1)
+	}
+}
+
+func (st *state) about(kind epoch.DecisionKind, l operate.DeadLetter, e epoch.Epoch, claim epoch.ClaimID, why string) epoch.Decision {
+	return epoch.Decision{
+		Kind: kind, Partition: l.Message.Partition, Epoch: e, Claim: claim, Owner: st.fences[l.Message.Partition].Owner,
+		From: l.Message.Offset, To: l.Message.Offset, Reason: fmt.Sprintf("dead letter %d%s", l.ID, why), By: l.RequestedBy,
+	}
+}
+
+// ReplayFailed implements [epoch.Operable].
+func (s *Sink) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("memsink: the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, err)
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	st := &s.db.state
+	i := st.find(r)
+	if i < 0 {
+		return nil
+	}
+	l := &st.dead[i]
+	l.Requested, l.ReplayError, l.ReplayFailedAt = false, fmt.Sprint(cause), now()
+	st.decide(st.about(epoch.DecidedReplayFailure, *l, e, st.fences[l.Message.Partition].Claim, ": "+l.ReplayError))
+	return nil
+}

@@ -1,0 +1,180 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+var (
+	_ epoch.Operable[Tx]     = (*Sink)(nil)
+	_ epoch.Operable[*Queue] = Queued{}
+)
+
+// maxReason is how much of a reason the decision log keeps, in bytes.
+const maxReason = 2000
+
+// Record implements [epoch.Operable].
+func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
+	if len(ds) == 0 {
+		return nil
+	}
+	var (
+		kinds, groups, topics, claims, owners, reasons, traces []string
+		numbers                                                []int32
+		epochs, froms, tos                                     []int64
+	)
+	for _, d := range ds {
+		if err := checkPartition(d.Partition); err != nil {
+			return err
+		}
+		kinds, groups, topics = append(kinds, string(d.Kind)), append(groups, d.Partition.Group), append(topics, d.Partition.Topic)
+		numbers, epochs, claims = append(numbers, d.Partition.Number), append(epochs, int64(d.Epoch)), append(claims, d.Claim.String())
+		owners = append(owners, printable(d.Owner, maxReason))
+		froms, tos = append(froms, int64(d.From)), append(tos, int64(d.To))
+		reasons, traces = append(reasons, printable(d.Reason, maxReason)), append(traces, printable(d.TraceID, maxTraceID))
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err := s.transact(ctx, harmful, func(b *pgx.Batch) {
+		b.Queue(s.sql.record, kinds, groups, topics, numbers, epochs, claims, owners, froms, tos, reasons, traces)
+	}, execOne)
+	if err != nil {
+		return fmt.Errorf("pgsink: record %d decisions: %w", len(ds), faultless(ended(ctx, explain(err))))
+	}
+	return nil
+}
+
+func execOne(r pgx.BatchResults) error {
+	_, err := r.Exec()
+	return err
+}
+
+// How many replays are read at a time: of a partition, and in all.
+const (
+	replaysEach = 8
+	replaysMost = 32
+)
+
+// Requests implements [epoch.Operable].
+func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {
+	var (
+		groups, topics []string
+		numbers        []int32
+	)
+	for _, p := range ps {
+		if err := checkPartition(p); err != nil {
+			return epoch.Requests{}, err
+		}
+		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var found epoch.Requests
+	err := s.reading(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.requests, groups, topics, numbers, int64(replaysEach), int64(replaysMost))
+	}, func(r pgx.BatchResults) error {
+		rows, err := r.Query()
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		found, err = readRequests(rows)
+		return err
+	})
+	if err != nil {
+		return epoch.Requests{}, fmt.Errorf("pgsink: look for requests about %d partitions: %w", len(ps), faultless(ended(ctx, explain(err))))
+	}
+	return found, nil
+}
+
+// requestRow is a row of the function requests. Without an ID it has the number of acts.
+type requestRow struct {
+	acts                int64
+	id, request, offset *int64
+	group, topic        *string
+	number              *int32
+	messageRow
+}
+
+func readRequests(rows pgx.Rows) (epoch.Requests, error) {
+	var found epoch.Requests
+	for rows.Next() {
+		var r requestRow
+		if err := rows.Scan(&r.acts, &r.id, &r.request, &r.group, &r.topic, &r.number, &r.offset,
+			&r.time, &r.key, &r.value, &r.headerKeys, &r.headerValues); err != nil {
+			return epoch.Requests{}, err
+		}
+		if r.id == nil {
+			found.Acts = r.acts
+			continue
+		}
+		p := epoch.Partition{Group: *r.group, Topic: *r.topic, Number: *r.number}
+		found.Replays = append(found.Replays, epoch.Replay{ID: *r.id, Request: *r.request, Message: r.message(p, epoch.Offset(*r.offset))})
+	}
+	return found, rows.Err()
+}
+
+// messageRow is what a dead letter keeps of its message.
+type messageRow struct {
+	time                     *time.Time
+	key, value               []byte
+	headerKeys, headerValues [][]byte
+}
+
+func (r *messageRow) message(p epoch.Partition, at epoch.Offset) epoch.Message {
+	m := epoch.Message{Partition: p, Offset: at, Key: r.key, Value: r.value, Time: inUTC(r.time)}
+	for i, k := range r.headerKeys {
+		m.Headers = append(m.Headers, epoch.Header{Key: string(k), Value: r.headerValues[i]})
+	}
+	return m
+}
+
+// Replayed implements [epoch.Operable].
+func (s *Sink) Replayed(ctx context.Context, tx Tx, r epoch.Replay, e epoch.Epoch) error {
+	t, ok := tx.(*handlerTx)
+	if !ok {
+		return fmt.Errorf("pgsink: replay: a %T is not the transaction that the sink gave", tx)
+	}
+	if _, ok := t.as.of(r.Message.Partition); !ok {
+		return errElsewhere(r)
+	}
+	if _, err := t.Exec(ctx, s.sql.replayed, r.ID, r.Request, int64(e)); err != nil {
+		return fmt.Errorf("pgsink: dead letter %d of %s, at offset %d, is replayed: %w", r.ID, r.Message.Partition, r.Message.Offset, explain(err))
+	}
+	return nil
+}
+
+// Replayed is [Sink.Replayed] for a queue.
+func (s Queued) Replayed(ctx context.Context, q *Queue, r epoch.Replay, e epoch.Epoch) error {
+	if _, ok := q.as.of(r.Message.Partition); !ok {
+		return errElsewhere(r)
+	}
+	_, err := q.Exec(ctx, s.sql.replayed, r.ID, r.Request, int64(e))
+	return err
+}
+
+func errElsewhere(r epoch.Replay) error {
+	return fmt.Errorf("pgsink: replay dead letter %d of %s: this transaction is not under a claim of that partition", r.ID, r.Message.Partition)
+}
+
+// ReplayFailed implements [epoch.Operable].
+func (s *Sink) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+	if cause == nil {
+		return errors.New("pgsink: a replay that has failed has a cause")
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
+		b.Queue(s.sql.replayFailed, r.ID, r.Request, int64(e), printable(cause.Error(), maxErrorText))
+	}, execOne)
+	if err != nil {
+		return fmt.Errorf("pgsink: the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, faultless(ended(ctx, explain(err))))
+	}
+	return nil
+}

@@ -1,0 +1,260 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// Operator is what people see and do with the fences of a schema. It is safe for
+// concurrent use. It needs no Close: the pool is the caller's.
+type Operator struct {
+	sink *Sink
+	sql  operatorStatements
+}
+
+var _ operate.Operator = (*Operator)(nil)
+
+type operatorStatements struct {
+	list, act, history         string
+	letters, letter, letterAct string
+}
+
+// OpenOperator returns what people operate the schema with, after the checks of [Open].
+// The role needs what [GrantReaderSQL] gives to read, and [GrantOperatorSQL] to act. Of
+// the options only Schema, ClaimTimeout, CallTimeout, StartTimeout and Logger count.
+func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator, error) {
+	s, err := open(ctx, pool, o, readerFunctions)
+	if err != nil {
+		return nil, err
+	}
+	in := pgschema.Quote(s.options.Schema) + "."
+	const (
+		listColumns   = "id, group_name, topic, partition, message_offset, epoch, message_time, error, failed_at, request, requested, requested_by, requested_at, replay_error, replay_failed_at"
+		letterColumns = listColumns + ", key, value, header_keys, header_values"
+	)
+	return &Operator{sink: s, sql: operatorStatements{
+		list: "select (f).group_name, (f).topic, (f).partition, (f).log_id, (f).lease_source, (f).lease_generation, (f).owner, (f).epoch, " +
+			"(f).claim_id::text, (f).next_offset, (f).mark, (f).applied, (f).set_under, (f).mode, (f).mode_by, (f).mode_reason, (f).mode_at, " +
+			"(f).claimed_at, (f).advanced_at, read_at, dead_letters from " + in + "list_fences($1::text, $2::text, $3::int, $4::boolean)",
+		act: "select " + fenceColumns + " from " + in + "act($1::text, $2::text, $3::text, $4::int, $5::int, $6::bigint, $7::text::uuid, $8::bigint, " +
+			"$9::text::uuid, $10::text, $11::text, $12::text, $13::bigint, $14::bigint, $15::boolean, $16::text, $17::text)",
+		history: "select id, decided_at, role, kind, group_name, topic, partition, epoch, claim_id::text, owner, from_offset, to_offset, reason, operator, trace_id from " +
+			in + "read_decisions($1::text, $2::text, $3::int, $4::text::uuid, $5::text[], $6::bigint, $7::timestamptz, $8::bigint)",
+		letters:   "select " + listColumns + " from " + in + "list_dead_letters($1::text, $2::text, $3::int, $4::boolean, $5::bigint, $6::bigint)",
+		letter:    "select " + letterColumns + " from " + in + "show_dead_letter($1::bigint)",
+		letterAct: "select " + letterColumns + " from " + in + "act_on_dead_letter($1::text, $2::bigint, $3::bigint, $4::boolean, $5::text, $6::text, $7::text)",
+	}}, nil
+}
+
+// reading reads rows, each with scan.
+func (o *Operator) reading(ctx context.Context, sql string, scan func(pgx.Rows) error, args ...any) error {
+	ctx, cancel := o.sink.bounded(ctx)
+	defer cancel()
+	err := o.sink.on(ctx, harmless, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := scan(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+	return faultless(ended(ctx, explain(err)))
+}
+
+// Partitions implements [operate.Operator].
+func (o *Operator) Partitions(ctx context.Context, f operate.Filter) ([]operate.Partition, error) {
+	found, err := o.list(ctx, orNil(f.Group), orNil(f.Topic), nil, f.Paused)
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: list fences: %w", err)
+	}
+	return found, nil
+}
+
+// Partition implements [operate.Operator].
+func (o *Operator) Partition(ctx context.Context, p epoch.Partition) (operate.Partition, error) {
+	found, err := o.list(ctx, &p.Group, &p.Topic, &p.Number, false)
+	if err == nil && len(found) == 0 {
+		err = &epoch.MissingError{Partition: p}
+	}
+	if err != nil {
+		return operate.Partition{}, fmt.Errorf("pgsink: read fence %s: %w", p, err)
+	}
+	return found[0], nil
+}
+
+func (o *Operator) list(ctx context.Context, group, topic *string, number *int32, paused bool) (found []operate.Partition, err error) {
+	err = o.reading(ctx, o.sql.list, func(rows pgx.Rows) error {
+		var (
+			row                 fenceRow
+			p                   operate.Partition
+			claimedAt, advanced *time.Time
+		)
+		err := rows.Scan(append(row.into(), &claimedAt, &advanced, &p.Now, &p.DeadLetters)...)
+		if err != nil {
+			return err
+		}
+		if p.Fence, err = row.fence(); err != nil {
+			return err
+		}
+		p.ClaimedAt, p.AdvancedAt, p.Now = inUTC(claimedAt), inUTC(advanced), inUTC(&p.Now)
+		found = append(found, p)
+		return nil
+	}, group, topic, number, paused)
+	return found, err
+}
+
+func orNil(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// Act implements [operate.Operator]. It ends open transactions of the claim that it
+// replaces, where its role may end the connections of the application's role: as a
+// member of that.
+func (o *Operator) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
+	if err := a.Check(); err != nil {
+		return epoch.Fence{}, fmt.Errorf("pgsink: %w", err)
+	}
+	if err := checkOrigin(epoch.Origin{Partition: a.Partition, Log: a.Log, Source: a.Source}); err != nil {
+		return epoch.Fence{}, err
+	}
+	ctx, cancel := o.sink.bounded(ctx)
+	defer cancel()
+	f, err := o.act(ctx, a)
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("pgsink: %s %s: %w", a.Kind, a.Partition, faultless(ended(ctx, explain(err))))
+	}
+	return f, nil
+}
+
+func (o *Operator) act(ctx context.Context, a epoch.Act) (f epoch.Fence, err error) {
+	for range claimTries {
+		if f, err = o.swap(ctx, a); !isLockTimeout(err) {
+			break
+		}
+		// A transaction is frozen with the row locked. One that is not is left alone
+		// until the act is done: it may be refused.
+		o.sink.evict(ctx, a.Seen.Claim)
+	}
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		o.sink.evict(ctx, a.Seen.Claim)
+		return f, nil
+	case isLockTimeout(err):
+		return f, fmt.Errorf("another transaction holds the fence for longer than %v, and this role could not end it; "+
+			"make it a member of the application's role: %w", o.sink.options.ClaimTimeout, err)
+	case errors.As(err, &pg) && !fatal(err):
+		return f, refusedAct(pg, a)
+	default:
+		return f, inDoubt(err)
+	}
+}
+
+func (o *Operator) swap(ctx context.Context, a epoch.Act) (f epoch.Fence, err error) {
+	var to, mark *int64
+	if a.To != nil {
+		to, mark = (*int64)(&a.To.Offset), (*int64)(&a.To.Mark)
+	}
+	p := a.Partition
+	err = o.sink.transact(ctx, harmful, func(b *pgx.Batch) {
+		b.Queue(o.sql.act, string(a.Kind), p.Group, p.Topic, p.Number, ms(o.sink.options.ClaimTimeout/claimTries),
+			int64(a.Seen.Epoch), a.Seen.Claim.String(), int64(a.Seen.Next), a.Claim.String(), a.By, a.Reason, a.TraceID,
+			to, mark, a.Beginning, orNil(a.Log), orNil(a.Source))
+	}, func(r pgx.BatchResults) (err error) {
+		var row fenceRow
+		f, err = row.scan(r.QueryRow())
+		return err
+	})
+	return f, err
+}
+
+// refusedAct is what the function act's refusal means: the protocol has the words.
+func refusedAct(pg *pgconn.PgError, a epoch.Act) error {
+	switch pg.Code {
+	case codeMissing:
+		return &epoch.MissingError{Partition: a.Partition}
+	case codeStale, codeMoved, codeNotFresh, codeNothing, codeExhausted, codeElsewhere:
+	default:
+		return pg
+	}
+	f, broken := held(pg)
+	if broken != nil {
+		return errors.Join(broken, pg)
+	}
+	if _, refused := f.Operated(a); refused != nil {
+		return refused
+	}
+	return pg
+}
+
+// History implements [operate.Operator].
+func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]epoch.Decision, error) {
+	var (
+		group, topic, claim *string
+		number              *int32
+		kinds               []string
+		before              *int64
+		until               *time.Time
+		found               []epoch.Decision
+	)
+	if p := q.Partition; p != nil {
+		group, topic, number = &p.Group, &p.Topic, &p.Number
+	}
+	if q.Claim != (epoch.ClaimID{}) {
+		claim = new(string)
+		*claim = q.Claim.String()
+	}
+	for _, k := range q.Kinds {
+		kinds = append(kinds, string(k))
+	}
+	if q.Before > 0 {
+		before = &q.Before
+	}
+	if !q.Until.IsZero() {
+		until = &q.Until
+	}
+	err := o.reading(ctx, o.sql.history, func(rows pgx.Rows) error {
+		var (
+			d  epoch.Decision
+			id string
+		)
+		if err := rows.Scan(&d.ID, &d.At, &d.Role, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch,
+			&id, &d.Owner, &d.From, &d.To, &d.Reason, &d.By, &d.TraceID); err != nil {
+			return err
+		}
+		d.At = inUTC(&d.At)
+		var err error
+		d.Claim, err = epoch.ParseClaimID(id)
+		found = append(found, d)
+		return err
+	}, group, topic, number, claim, kinds, before, until, limit(q.Limit))
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: read the decision log: %w", err)
+	}
+	return found, nil
+}
+
+func limit(n int) int64 {
+	if n <= 0 {
+		return operate.DefaultLimit
+	}
+	return int64(n)
+}

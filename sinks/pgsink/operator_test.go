@@ -1,0 +1,270 @@
+package pgsink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+func evict(t testing.TB, op operate.Operator, p epoch.Partition) (epoch.Fence, error) {
+	t.Helper()
+	seen, err := op.Partition(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return op.Act(t.Context(), epoch.NewAct(epoch.ActEvict, seen.Fence, "anna", "it hangs"))
+}
+
+func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	reader, readerURL := r.db.Role(t)
+	r.grant(pgsink.GrantReaderSQL, reader)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders, Value: []byte("secret")}, f.Epoch, errors.New("poison"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	op, looks := r.operatorAt(t, r.operatorsURL), r.operatorAt(t, readerURL)
+	letters := func(op *pgsink.Operator) ([]operate.DeadLetter, error) {
+		return op.DeadLetters(t.Context(), operate.DeadLetterQuery{})
+	}
+	for _, op := range []*pgsink.Operator{op, looks} {
+		ps, err := op.Partitions(t.Context(), operate.Filter{})
+		ds, errLog := op.History(t.Context(), operate.HistoryQuery{})
+		ls, errLetters := letters(op)
+		if err != nil || errLog != nil || errLetters != nil || len(ps) != 1 || len(ds) != 1 || len(ls) != 1 || ds[0].Role != r.role {
+			t.Errorf("%v %v, %+v %v, %v %v", ps, err, ds, errLog, ls, errLetters)
+		}
+	}
+	ls, _ := letters(op)
+	discard := operate.DeadLetterAct{Kind: operate.Discard, Seen: ls[0], By: "anna", Reason: "test"}
+	if l, err := op.DeadLetter(t.Context(), ls[0].ID); err != nil || string(l.Message.Value) != "secret" {
+		t.Errorf("an operator is shown %+v, %v", l, err)
+	}
+	_, errAct := evict(t, looks, orders)
+	_, errShow := looks.DeadLetter(t.Context(), ls[0].ID)
+	_, errDo := looks.DoDeadLetter(t.Context(), discard)
+	for name, err := range map[string]error{"acts": errAct, "is shown a message": errShow, "discards": errDo} {
+		if !errors.Is(err, pgsink.ErrPermission) {
+			t.Errorf("a reader %s: %v", name, err)
+		}
+	}
+	if _, err := pgsink.OpenOperator(t.Context(), r.pool(), pgsink.Options{Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err, pgsink.ErrPermission) {
+		t.Errorf("the application opened what is for people: %v", err)
+	}
+	if _, err := pgsink.Open(t.Context(), newPool(t, readerURL), pgsink.Options{}); !errors.Is(err, pgsink.ErrPermission) {
+		t.Errorf("a reader opened a sink: %v", err)
+	}
+	app := r.pool()
+	for _, sql := range []string{
+		"select epochfence.act('evict', '', '', 0, 1, 0, '" + f.Claim.String() + "', 0, gen_random_uuid(), 'a', 'b', '', null::bigint, null, false, null::text, null)",
+		"select epochfence.decide('rewind', '', '', 0, 1, gen_random_uuid(), '', 0, 0, '', 'anna', '')",
+		"select epochfence.swap_claim('', '', 0, 1, 0, gen_random_uuid(), '', '', 1, 0, '', gen_random_uuid(), null, null)",
+		"insert into epochfence.decision (kind) values ('rewind')", "select * from epochfence.decision", "update epochfence.fence set mode = ''",
+	} {
+		if _, err := app.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
+			t.Errorf("the application: %s: %v", sql, err)
+		}
+	}
+	if ds, err := op.History(t.Context(), operate.HistoryQuery{}); err != nil || len(ds) != 1 {
+		t.Errorf("the decision log is %+v, %v", ds, err)
+	}
+	if _, err := op.DoDeadLetter(t.Context(), discard); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnActEndsATransactionThatIsFrozenWithTheFence(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	freeze(t, r.appURL, f, time.Minute)
+
+	stranger, strangerURL := r.db.Role(t)
+	r.grant(pgsink.GrantOperatorSQL, stranger)
+	short, err := pgsink.OpenOperator(t.Context(), newPool(t, strangerURL), pgsink.Options{ClaimTimeout: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := evict(t, short, orders); !errors.Is(err, epoch.ErrTransient) || !strings.Contains(err.Error(), "make it a member of the application's role") {
+		t.Errorf("a role that may end nothing: %v", err)
+	}
+	began := time.Now()
+	got, err := evict(t, r.operator(t), orders)
+	if err != nil || got.Next != 0 || got.Epoch != 6 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	wantStock(r, 100)
+}
+
+func TestAnActThatIsRefusedLeavesTheOwnersTransactionAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s, op := r.open(), r.operator(t)
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	late := epoch.NewAct(epoch.ActRewind, f, "anna", "test")
+	late.To = &epoch.Position{Offset: 0, Mark: epoch.NoMark}
+	if err := s.Commit(t.Context(), advance(f, 1), takingStock); err != nil {
+		t.Fatal(err)
+	}
+	f.Next++
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		if _, err := op.Act(ctx, late); !errors.Is(err, epoch.ErrMoved) {
+			t.Errorf("a rewind seen before the last advance: %v", err)
+		}
+		return takingStock(ctx, tx)
+	})
+	if err != nil {
+		t.Errorf("a refused act has ended the transaction: %v", err)
+	}
+	wantStock(r, 98)
+}
+
+func TestTheDecisionLogIsPrunedOnTheWay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	fill := func(n int, columns, values string) {
+		r.sql(fmt.Sprintf(`insert into epochfence.decision (kind, group_name, topic, partition, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id%s)
+			select 'stale', 'g', 't', 0, 1, gen_random_uuid(), '', 0, 0, '', %s from generate_series(1, %d) n`, columns, values, n))
+	}
+	count := func(where string) (n int) {
+		if err := r.admin.QueryRow(t.Context(), "select count(*) from epochfence.decision where "+where).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	fill(6, ", decided_at", "'', '', now() - interval '91 days'")
+	fill(3, ", decided_at", "'anna', '', now() - interval '91 days'")
+	fill(5, ", decided_at", "'', '', now() - interval '89 days'")
+	generation := int64(0)
+	for range 16 { // of which one prunes
+		generation++
+		claim(t, s, orders, generation)
+	}
+	if old, young, claims := count("decided_at < now() - interval '90 days'"), count("kind = 'stale' and decided_at > now() - interval '90 days'"), count("kind = 'claim'"); old != 0 || young != 5 || claims != 16 {
+		t.Errorf("after 16 claims %d old, %d young entries and %d claims", old, young, claims)
+	}
+
+	// By number: those of people stay.
+	fill(1, "", "'anna', ''")
+	r.sql("alter table epochfence.decision alter column id restart with 1000000")
+	generation++
+	claim(t, s, orders, generation)
+	if gone, stays := count("operator = '' and id < 1000"), count("operator = 'anna'"); gone != 0 || stays != 1 {
+		t.Errorf("after a claim %d entries are left that are too many, %d of people", gone, stays)
+	}
+}
+
+// Claims of several partitions, made in whatever order in one transaction, must not wait
+// for each other because of the log.
+func TestPruningTheDecisionLogHoldsNoOtherClaimUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	other := epoch.Partition{Group: "other", Topic: "orders"}
+	seed(t, s, orders)
+	seed(t, s, other)
+	r.sql(`insert into epochfence.decision (kind, group_name, topic, partition, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id, decided_at)
+		select 'stale', 'g', 't', 0, 1, gen_random_uuid(), '', 0, 0, '', '', '', now() - interval '91 days' from generate_series(1, 20) n`)
+	r.sql("alter table epochfence.decision alter column id set increment by 16 restart with 1600") // each entry prunes
+	tx, err := r.reader.Begin(t.Context())
+	if err == nil { // a claim that has pruned, and is not committed yet
+		_, err = tx.Exec(t.Context(), "select epochfence.claim('billing', 'orders', 3, 1000, 0, '00000000-0000-0000-0000-000000000000', 'log', 'source', 5, 0, 'a', gen_random_uuid(), null::bigint, null, '')")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := tryClaim(ctx, s, other, 5); err != nil {
+		t.Errorf("a claim waits for another one's log: %v", err)
+	}
+}
+
+func TestManyClaimsAtATimeAreEachInTheDecisionLog(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open(func(o *pgsink.Options) {})
+	const many = 200
+	var ps []epoch.Partition
+	for n := range int32(many) {
+		ps = append(ps, epoch.Partition{Group: "many", Topic: "orders", Number: n})
+	}
+	seed(t, s, ps...)
+	var wg sync.WaitGroup
+	for _, p := range ps {
+		wg.Go(func() {
+			if _, err := tryClaim(t.Context(), s, p, 5); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	ds, err := r.operator(t).History(t.Context(), operate.HistoryQuery{Limit: 1000})
+	seen := map[epoch.Partition]int{}
+	for _, d := range ds {
+		seen[d.Partition]++
+	}
+	if err != nil || len(ds) != many || len(seen) != many {
+		t.Errorf("%d entries of %d partitions, %v", len(ds), len(seen), err)
+	}
+}
+
+func TestLookingForRequestsReadsNoDeadLettersWhereNoneIsRequested(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.sql(`insert into epochfence.dead_letter (group_name, topic, partition, message_offset, epoch, header_keys, header_values, error)
+		select 'billing', 'orders', n % 10, n, 1, '{}', '{}', 'poison' from generate_series(1, 50000) n`)
+	r.sql("vacuum analyze epochfence.dead_letter")
+	var ps []epoch.Partition
+	for n := range int32(10) {
+		ps = append(ps, epoch.Partition{Group: "billing", Topic: "orders", Number: n})
+	}
+	rows := func() (n int64) {
+		r.sql("select pg_stat_clear_snapshot()")
+		err := r.admin.QueryRow(t.Context(), `select sum(seq_tup_read + idx_tup_fetch) from pg_stat_user_tables
+			where schemaname = 'epochfence' and relname = 'dead_letter'`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	pool := r.pool(func(c *pgxpool.Config) { c.MaxConns = 1 })
+	s := r.openOn(pool)
+	before := rows()
+	for range 20 {
+		if found, err := s.Requests(t.Context(), ps); err != nil || len(found.Replays) > 0 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+	}
+	pool.Close() // which has the server count what its connection did
+	r.eventually("the connection has ended", "select count(*) = 0 from pg_stat_activity where usename = '"+r.role+"'")
+	if read := rows() - before; read > 100 {
+		t.Errorf("20 looks read %d rows", read)
+	}
+}

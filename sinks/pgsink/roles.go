@@ -1,0 +1,52 @@
+package pgsink
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/epochfence/epochfence/internal/pgschema"
+)
+
+// What each kind of role may execute. A reader sees fences, the decision log and which
+// dead letters there are; an operator sees their messages too, and acts.
+var (
+	readerFunctions   = []string{"schema_version", "server", "list_fences", "read_decisions", "list_dead_letters"}
+	operatorFunctions = append([]string{"act", "show_dead_letter", "act_on_dead_letter"}, readerFunctions...)
+)
+
+// GrantReaderSQL is SQL that lets role look at what [OpenOperator] shows, but for the
+// messages of dead letters, and do nothing. It is repeated after a migration that adds
+// functions, and needs the schema's owner.
+func GrantReaderSQL(role string, o Options) (string, error) {
+	return grantSQL(role, o, readerFunctions)
+}
+
+// GrantOperatorSQL is SQL that lets role do all that [OpenOperator] offers. To end open
+// transactions of an owner it has to be a member of the application's role besides: grant
+// that to it. It is repeated after a migration that adds functions, and needs the
+// schema's owner.
+func GrantOperatorSQL(role string, o Options) (string, error) {
+	return grantSQL(role, o, operatorFunctions)
+}
+
+func grantSQL(role string, o Options, functions []string) (string, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return "", err
+	}
+	if err := pgschema.CheckIdentifier("role", role); err != nil {
+		return "", fmt.Errorf("pgsink: %w", err)
+	}
+	s, r := pgschema.Quote(o.Schema), pgschema.Quote(role)
+	var b strings.Builder
+	fmt.Fprintf(&b, "grant usage on schema %s to %s;\n", s, r)
+	b.WriteString("grant execute on function")
+	for i, f := range functions {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "\n    %s.%s", s, f)
+	}
+	fmt.Fprintf(&b, "\nto %s;\n", r)
+	return b.String(), nil
+}

@@ -1,0 +1,95 @@
+package shardsink
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+var _ epoch.Operable[any] = (*Sink[any])(nil)
+
+// operable is what shard i has for people; a shard that has nothing has no log and no
+// requests.
+func (s *Sink[TX]) operable(i int) (epoch.Operable[TX], bool) {
+	return epoch.As[epoch.Operable[TX]](s.shards[i])
+}
+
+// Record implements [epoch.Operable]: each decision is in the log of its partition's
+// shard. The error of one shard is that of the call, after the others.
+func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
+	of := make([][]epoch.Decision, len(s.shards))
+	var failed error
+	for _, d := range ds {
+		home, err := s.home(d.Partition)
+		if err != nil {
+			failed = fmt.Errorf("shardsink: record a decision about %s: %w", d.Partition, err)
+			continue
+		}
+		of[home] = append(of[home], d)
+	}
+	for i, ds := range of {
+		if o, ok := s.operable(i); ok && len(ds) > 0 {
+			if err := o.Record(ctx, ds); err != nil {
+				failed = err
+			}
+		}
+	}
+	return failed
+}
+
+// Requests implements [epoch.Operable]: those about ps, each from its shard.
+func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {
+	of := make([][]epoch.Partition, len(s.shards))
+	for _, p := range ps {
+		home, err := s.home(p)
+		if err != nil {
+			return epoch.Requests{}, fmt.Errorf("shardsink: look for requests about %s: %w", p, err)
+		}
+		of[home] = append(of[home], p)
+	}
+	var found epoch.Requests
+	for i, ps := range of {
+		o, ok := s.operable(i)
+		if !ok || len(ps) == 0 {
+			continue
+		}
+		here, err := o.Requests(ctx, ps)
+		if err != nil {
+			return epoch.Requests{}, err
+		}
+		found.Acts += here.Acts
+		found.Replays = append(found.Replays, here.Replays...)
+	}
+	return found, nil
+}
+
+// Replayed implements [epoch.Operable].
+func (s *Sink[TX]) Replayed(ctx context.Context, tx TX, r epoch.Replay, e epoch.Epoch) error {
+	o, err := s.operableAt(r)
+	if err != nil {
+		return err
+	}
+	return o.Replayed(ctx, tx, r, e)
+}
+
+// ReplayFailed implements [epoch.Operable].
+func (s *Sink[TX]) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+	o, err := s.operableAt(r)
+	if err != nil {
+		return err
+	}
+	return o.ReplayFailed(ctx, r, e, cause)
+}
+
+func (s *Sink[TX]) operableAt(r epoch.Replay) (epoch.Operable[TX], error) {
+	home, err := s.home(r.Message.Partition)
+	if err != nil {
+		return nil, fmt.Errorf("shardsink: replay dead letter %d of %s: %w", r.ID, r.Message.Partition, err)
+	}
+	o, ok := s.operable(home)
+	if !ok {
+		return nil, fmt.Errorf("shardsink: replay dead letter %d of %s: shard %d has no dead letters to replay", r.ID, r.Message.Partition, home)
+	}
+	return o, nil
+}

@@ -1,0 +1,216 @@
+package sqlsink
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+var _ epoch.Operable[*Tx] = (*Sink)(nil)
+
+// keptDecisions is how many entries of the decision log are kept that no person is in.
+const keptDecisions = 200_000
+
+// execer runs a statement in a transaction.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// decide adds an entry to the decision log, and takes away some that are out of date.
+func (s *Sink) decide(ctx context.Context, tx execer, d epoch.Decision) error {
+	r, err := tx.ExecContext(ctx, s.q.decide, string(d.Kind), d.Partition.Group, d.Partition.Topic, d.Partition.Number,
+		int64(d.Epoch), d.Claim[:], d.Owner, int64(d.From), int64(d.To), d.Reason, d.By, d.TraceID)
+	if err != nil {
+		return fmt.Errorf("write the decision log: %w", err)
+	}
+	latest, err := r.LastInsertId()
+	if err != nil {
+		return fmt.Errorf("write the decision log: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, s.q.pruneMany, latest-keptDecisions); err != nil {
+		return fmt.Errorf("prune the decision log: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, s.q.pruneOld); err != nil {
+		return fmt.Errorf("prune the decision log: %w", err)
+	}
+	return nil
+}
+
+// Record implements [epoch.Operable].
+func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
+	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
+		for _, d := range ds {
+			if !d.Kind.Recorded() {
+				return fmt.Errorf("a consumer records no %s", d.Kind)
+			}
+			d.By = ""
+			if err := s.decide(ctx, t.Conn, d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("sqlsink: record %d decisions: %w", len(ds), err)
+	}
+	return nil
+}
+
+// write runs do in a transaction of the sink's own.
+func (s *Sink) write(ctx context.Context, do func(ctx context.Context, t *sqltx.Tx) error) error {
+	t, err := s.transactions.Begin(ctx)
+	if err != nil {
+		return s.explain(err)
+	}
+	defer t.End()
+	if err := do(context.WithoutCancel(ctx), t); err != nil { // the commit looks at ctx again
+		return s.explain(err)
+	}
+	return s.explain(t.Commit(ctx))
+}
+
+// How many replays are read at a time: of a partition, and in all.
+const (
+	replaysEach = 8
+	replaysMost = 32
+)
+
+// Requests implements [epoch.Operable]. It waits for no transaction.
+func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (found epoch.Requests, err error) {
+	err = s.transactions.Patiently(ctx, func(ctx context.Context) error {
+		found = epoch.Requests{}
+		conn, err := s.db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		if err := conn.QueryRowContext(ctx, s.q.acts).Scan(&found.Acts); err != nil {
+			return err
+		}
+		for _, p := range ps {
+			if len(found.Replays) >= replaysMost {
+				break
+			}
+			if err := s.replaysOf(ctx, conn, p, &found); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return epoch.Requests{}, fmt.Errorf("sqlsink: look for requests about %d partitions: %w", len(ps), s.explain(err))
+	}
+	slices.SortFunc(found.Replays, func(a, b epoch.Replay) int { return cmp.Compare(a.ID, b.ID) })
+	return found, nil
+}
+
+func (s *Sink) replaysOf(ctx context.Context, conn *sql.Conn, p epoch.Partition, found *epoch.Requests) error {
+	rows, err := conn.QueryContext(ctx, s.q.requested, p.Group, p.Topic, p.Number, replaysEach)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		r := epoch.Replay{Message: epoch.Message{Partition: p}}
+		var m storedMessage
+		if err := rows.Scan(&r.ID, &r.Request, &r.Message.Offset, &m.time, &r.Message.Key, &r.Message.Value, &m.headers); err != nil {
+			return err
+		}
+		if err := m.restore(&r.Message); err != nil {
+			return fmt.Errorf("dead letter %d: %w", r.ID, err)
+		}
+		found.Replays = append(found.Replays, r)
+	}
+	return rows.Err()
+}
+
+// storedMessage is what of a message is stored in another form.
+type storedMessage struct {
+	time    sql.NullString
+	headers string
+}
+
+func (s storedMessage) restore(m *epoch.Message) (err error) {
+	m.Time = forPeople(s.time.String)
+	m.Headers, err = headersOf(s.headers)
+	return err
+}
+
+// forPeople reads a time that the database has written, which nothing is compared with.
+func forPeople(s string) time.Time {
+	t, _ := time.Parse(time.RFC3339Nano, s)
+	return t
+}
+
+// written is a time as the database writes it, and holds it.
+func written(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// Replayed implements [epoch.Operable].
+func (s *Sink) Replayed(ctx context.Context, tx *Tx, r epoch.Replay, e epoch.Epoch) error {
+	p := r.Message.Partition
+	fail := func(err error) error {
+		return fmt.Errorf("sqlsink: dead letter %d of %s, at offset %d, is replayed: %w", r.ID, p, r.Message.Offset, err)
+	}
+	i := slices.IndexFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == p })
+	if i < 0 {
+		return fail(errors.New("this transaction is not under a claim of that partition"))
+	}
+	d := epoch.Decision{
+		Kind: epoch.DecidedReplay, Partition: p, Epoch: e, Claim: tx.as[i].Claim,
+		From: r.Message.Offset, To: r.Message.Offset, Reason: fmt.Sprintf("dead letter %d", r.ID),
+	}
+	err := tx.QueryRowContext(ctx, s.q.replay, r.ID, r.Request).Scan(&d.By)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = operate.ErrNoDeadLetter
+	}
+	if err != nil {
+		return fail(err)
+	}
+	res, err := tx.ExecContext(ctx, s.q.replayed, r.ID, r.Request)
+	if err := oneRow(res, err); err != nil {
+		return fail(err)
+	}
+	if err := s.decide(ctx, tx, d); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// ReplayFailed implements [epoch.Operable].
+func (s *Sink) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+	p := r.Message.Partition
+	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
+		d := epoch.Decision{
+			Kind: epoch.DecidedReplayFailure, Partition: p, Epoch: e,
+			From: r.Message.Offset, To: r.Message.Offset, Reason: fmt.Sprintf("dead letter %d: %.500v", r.ID, cause),
+		}
+		err := t.Conn.QueryRowContext(ctx, s.q.replay, r.ID, r.Request).Scan(&d.By)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil // it is not requested any more
+		}
+		if err != nil {
+			return err
+		}
+		f, err := s.read(ctx, t.Conn, s.q.fence, p)
+		if err != nil {
+			return err
+		}
+		d.Claim, d.Owner = f.Claim, f.Owner
+		if _, err := t.Conn.ExecContext(ctx, s.q.notReplay, fmt.Sprint(cause), r.ID, r.Request); err != nil {
+			return err
+		}
+		return s.decide(ctx, t.Conn, d)
+	})
+	if err != nil {
+		return fmt.Errorf("sqlsink: the replay of dead letter %d of %s has failed: %w", r.ID, p, err)
+	}
+	return nil
+}
