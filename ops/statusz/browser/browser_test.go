@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,10 @@ type tab struct {
 func newTab(t *testing.T) *tab {
 	t.Helper()
 	if chromium() == "" {
-		t.Skip("no chromium")
+		if os.Getenv("CI") == "true" {
+			t.Fatal("there is no chromium (Debian package chromium), and CI is set")
+		}
+		t.Skip("there is no chromium (Debian package chromium)")
 	}
 	ctx, end, err := browse(t.Context())
 	if err != nil {
