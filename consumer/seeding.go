@@ -15,6 +15,10 @@ import (
 func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 	p := t.Origin().Partition
 	err := r.seedings.once(ctx, p.Topic, func() error {
+		// Another may have done it since ours was found missing.
+		if _, err := r.sink.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {
+			return err
+		}
 		starts, err := t.Starts(ctx, r.Start)
 		if err != nil {
 			return fmt.Errorf("find where the partitions of %s start (%v): %w", p.Topic, r.Start, &sourceError{err})
@@ -24,14 +28,13 @@ func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errCutOff) {
+	switch {
+	case errors.Is(err, errCutOff):
+		return r.seed(ctx, t)
+	case err != nil:
 		return epoch.Fence{}, err
 	}
-	f, missing := r.sink.Fence(ctx, p)
-	if err != nil && errors.Is(missing, epoch.ErrMissing) {
-		return r.seed(ctx, t)
-	}
-	return f, missing
+	return r.sink.Fence(ctx, p)
 }
 
 // errCutOff: whoever was at it has lost its partition meanwhile.
