@@ -162,25 +162,42 @@ func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, 
 	if err != nil {
 		return err
 	}
-	number := planOf(deeds)
 	var views []deedView
 	for _, d := range deeds {
 		views = append(views, d.view())
 	}
-	result := map[string]any{"executed": false, "plan": number, "acts": views}
-	switch {
-	case by.plan != "" && by.plan != number:
-		err := fmt.Errorf("plan %s: %w", by.plan, errChanged)
-		return errors.Join(err, a.show(result, func() { a.printDeeds(deeds) }))
-	case !by.execute:
-		return a.show(result, func() {
-			a.printDeeds(deeds)
-			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, names, deeds, number))
-		})
+	p := proposal{names: names, deeds: deeds, plan: planOf(deeds), result: map[string]any{"acts": views}, print: func() { a.printDeeds(deeds) }}
+	if ahead, err := a.goAhead(c, by, p); !ahead {
+		return err
 	}
 	err = carryOutAll(ctx, op, deeds, views, by)
-	result["executed"] = true
-	return errors.Join(err, a.show(result, func() { a.printDone(views) }))
+	return errors.Join(err, a.show(p.result, func() { a.printDone(views) }))
+}
+
+// proposal is what a command would do.
+type proposal struct {
+	names  []string // the command's arguments
+	deeds  []deed   // of those that are about partitions
+	plan   string
+	result map[string]any // for programs
+	print  func()         // for people
+}
+
+// goAhead reports whether to do what is proposed. Otherwise it has been shown: it was not
+// asked for, or is not any more what was shown under the plan that was.
+func (a *app) goAhead(c *cobra.Command, by doing, p proposal) (ahead bool, err error) {
+	p.result["plan"], p.result["executed"] = p.plan, false
+	switch {
+	case by.plan != "" && by.plan != p.plan:
+		return false, errors.Join(fmt.Errorf("plan %s: %w", by.plan, errChanged), a.show(p.result, p.print))
+	case !by.execute:
+		return false, a.show(p.result, func() {
+			p.print()
+			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, p.names, p.deeds, p.plan))
+		})
+	}
+	p.result["executed"] = true
+	return true, nil
 }
 
 // here are the partitions that an act is about. Those that another database keeps are left

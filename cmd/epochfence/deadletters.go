@@ -203,9 +203,9 @@ func idsOf(args []string) (ids []int64, err error) {
 	return ids, nil
 }
 
-func (a *app) deadLetterAct(kind operate.DeadLetterKind, use, short, long string) *cobra.Command {
+// actOnIDs is a command that writes, about things which have IDs.
+func actOnIDs(use, short, long string, do func(c *cobra.Command, ids []int64, args []string, by doing) error) *cobra.Command {
 	var by doing
-	var wait time.Duration
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -216,10 +216,18 @@ func (a *app) deadLetterAct(kind operate.DeadLetterKind, use, short, long string
 			if err := by.check(); err != nil {
 				return err
 			}
-			return a.doLetters(c, kind, ids, args, by, wait)
+			return do(c, ids, args, by)
 		},
 	}
 	by.add(c.Flags())
+	return c
+}
+
+func (a *app) deadLetterAct(kind operate.DeadLetterKind, use, short, long string) *cobra.Command {
+	var wait time.Duration
+	c := actOnIDs(use, short, long, func(c *cobra.Command, ids []int64, args []string, by doing) error {
+		return a.doLetters(c, kind, ids, args, by, wait)
+	})
 	if kind == operate.Replay {
 		c.Flags().DurationVar(&wait, "wait", 0, "wait so long for the owners to do it")
 	}
@@ -261,16 +269,9 @@ func (a *app) doLetters(c *cobra.Command, kind operate.DeadLetterKind, ids []int
 		}
 		t.print(a.out)
 	}
-	shown := map[string]any{"executed": by.execute, "plan": plan, "dead_letters": results}
-	switch {
-	case by.plan != "" && by.plan != plan:
-		shown["executed"] = false
-		return errors.Join(fmt.Errorf("plan %s: %w", by.plan, errChanged), a.show(shown, t))
-	case !by.execute:
-		return a.show(shown, func() {
-			t()
-			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, args, nil, plan))
-		})
+	p := proposal{names: args, plan: plan, result: map[string]any{"dead_letters": results}, print: t}
+	if ahead, err := a.goAhead(c, by, p); !ahead {
+		return err
 	}
 	var failed []error
 	for i, l := range seen {
@@ -280,7 +281,7 @@ func (a *app) doLetters(c *cobra.Command, kind operate.DeadLetterKind, ids []int
 			failed = append(failed, err)
 		}
 	}
-	return errors.Join(errors.Join(failed...), a.show(shown, t))
+	return errors.Join(errors.Join(failed...), a.show(p.result, t))
 }
 
 // planOfLetters names what would be done, and what was seen of each.

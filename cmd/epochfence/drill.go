@@ -132,6 +132,14 @@ func (d *drill[TX]) claim(ctx context.Context, o epoch.Origin, owner string) (ep
 	return f, err
 }
 
+// replaced has A claim, and B after it.
+func (d *drill[TX]) replaced(ctx context.Context, o epoch.Origin) (a, b epoch.Fence, err error) {
+	if a, err = d.claim(ctx, o, "A"); err == nil {
+		b, err = d.claim(ctx, o, "B")
+	}
+	return a, b, err
+}
+
 // commit writes one dead letter under the claim of f.
 func (d *drill[TX]) commit(ctx context.Context, f epoch.Fence, meanwhile func() error) error {
 	as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}}
@@ -147,11 +155,7 @@ func nothing() error { return nil }
 
 // late has a zombie commit after somebody else has claimed, and then that one.
 func (d *drill[TX]) late(ctx context.Context, o epoch.Origin) error {
-	a, err := d.claim(ctx, o, "A")
-	if err != nil {
-		return err
-	}
-	b, err := d.claim(ctx, o, "B")
+	a, b, err := d.replaced(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -167,11 +171,7 @@ func (d *drill[TX]) late(ctx context.Context, o epoch.Origin) error {
 
 // held has a zombie commit what goes with a claim and no position.
 func (d *drill[TX]) held(ctx context.Context, o epoch.Origin) error {
-	a, err := d.claim(ctx, o, "A")
-	if err != nil {
-		return err
-	}
-	b, err := d.claim(ctx, o, "B")
+	a, b, err := d.replaced(ctx, o)
 	if err != nil {
 		return err
 	}

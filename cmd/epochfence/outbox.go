@@ -203,22 +203,9 @@ func (a *app) outboxHistory() *cobra.Command {
 }
 
 func (a *app) outboxAct(kind operate.OutboxKind, use, short, long string) *cobra.Command {
-	var by doing
-	c := &cobra.Command{
-		Use: use, Short: short, Long: long, Args: cobra.MinimumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			ids, err := idsOf(args)
-			if err != nil {
-				return err
-			}
-			if err := by.check(); err != nil {
-				return err
-			}
-			return a.doEntries(c, kind, ids, args, by)
-		},
-	}
-	by.add(c.Flags())
-	return c
+	return actOnIDs(use, short, long, func(c *cobra.Command, ids []int64, args []string, by doing) error {
+		return a.doEntries(c, kind, ids, args, by)
+	})
 }
 
 // entryResult is what became of one entry, in JSON.
@@ -250,7 +237,6 @@ func (a *app) doEntries(c *cobra.Command, kind operate.OutboxKind, ids []int64, 
 		results[i] = entryResult{e.ID, e.Partition.String(), e.IdempotencyKey, string(kind), false, "would be: " + string(kind)}
 	}
 	plan := fingerprint(lines)
-	shown := map[string]any{"executed": by.execute, "plan": plan, "entries": results}
 	t := func() {
 		t := newTable(">ID", "PARTITION", "IDEMPOTENCY KEY", "RESULT")
 		for _, r := range results {
@@ -258,15 +244,9 @@ func (a *app) doEntries(c *cobra.Command, kind operate.OutboxKind, ids []int64, 
 		}
 		t.print(a.out)
 	}
-	switch {
-	case by.plan != "" && by.plan != plan:
-		shown["executed"] = false
-		return errors.Join(fmt.Errorf("plan %s: %w", by.plan, errChanged), a.show(shown, t))
-	case !by.execute:
-		return a.show(shown, func() {
-			t()
-			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, args, nil, plan))
-		})
+	p := proposal{names: args, plan: plan, result: map[string]any{"entries": results}, print: t}
+	if ahead, err := a.goAhead(c, by, p); !ahead {
+		return err
 	}
 	var failed []error
 	for i, e := range seen {
@@ -280,5 +260,5 @@ func (a *app) doEntries(c *cobra.Command, kind operate.OutboxKind, ids []int64, 
 			operate.OutboxRetry: "requested: the relay sends it within seconds", operate.OutboxDiscard: "discarded",
 		}[kind]
 	}
-	return errors.Join(errors.Join(failed...), a.show(shown, t))
+	return errors.Join(errors.Join(failed...), a.show(p.result, t))
 }

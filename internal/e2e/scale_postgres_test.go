@@ -161,10 +161,11 @@ func TestScalePostgres(t *testing.T) {
 	idle := 5 * term
 	<-time.After(idle)
 	looks := n / (term / 2).Seconds() // a third of the term, and up to as much again
+	trips := looks*(1+p/n/1000) + n/2.5
 	holds(t, title+": a second while nobody produces", m.counts.take(), idle,
 		expectation{"claims", 0, "none"},
-		expectation{"round trips", looks * (1 + p/n/1000), "N / (Term/2) · (1 + P/N/1000)"},
-		expectation{"statements", 2 * looks * (1 + p/n/1000), "two in each"})
+		expectation{"round trips", trips, "N / (Term/2) · (1 + P/N/1000) + N / 2.5 s"},
+		expectation{"statements", 2 * trips, "two in each"})
 
 	began = time.Now()
 	for _, old := range m.everyone[:members] {

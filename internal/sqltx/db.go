@@ -106,6 +106,25 @@ func (b *DB) version(ctx context.Context, q Querier, s sqlschema.Prefixed) (int,
 	return v, nil
 }
 
+// Rows reads the rows of a query, each with scan. begin comes before the first, and again
+// where the query is, after another transaction was in the way.
+func (b *DB) Rows(ctx context.Context, begin func(), query string, args []any, scan func(*sql.Rows) error) error {
+	return b.Patiently(ctx, func(ctx context.Context) error {
+		begin()
+		rows, err := b.db.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			if err := scan(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+}
+
 // Patiently does what another transaction may be in the way of, until it is not
 // or the time is up. It does not rely on the driver's own patience, which SQLite's
 // has none of unless busy_timeout is set.

@@ -75,6 +75,14 @@ func (p Partition) Operated() bool {
 // DefaultLimit is how many entries are returned where a query has no limit.
 const DefaultLimit = 100
 
+// Limit is how many entries the Limit of a query stands for.
+func Limit(n int) int {
+	if n <= 0 {
+		return DefaultLimit
+	}
+	return n
+}
+
 // HistoryQuery selects entries of the decision log. The zero query is for the newest of
 // all partitions.
 type HistoryQuery struct {

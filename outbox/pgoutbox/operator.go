@@ -73,7 +73,7 @@ func into(e *operate.OutboxEntry) []any {
 // Entries implements [operate.Outbox].
 func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) (found []operate.OutboxEntry, err error) {
 	err = o.in(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, o.list, pgx.QueryExecModeExec, q.After, q.Group, q.Topic, q.Number, q.Key, limit(q.Limit))
+		rows, err := tx.Query(ctx, o.list, pgx.QueryExecModeExec, q.After, q.Group, q.Topic, q.Number, q.Key, operate.Limit(q.Limit))
 		if err != nil {
 			return err
 		}
@@ -87,13 +87,6 @@ func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) (found []
 		return nil, fmt.Errorf("pgoutbox: list entries: %w", pgschema.Explain(err))
 	}
 	return found, nil
-}
-
-func limit(n int) int {
-	if n <= 0 {
-		return operate.DefaultLimit
-	}
-	return n
 }
 
 // Entry implements [operate.Outbox].
@@ -142,7 +135,7 @@ func (o *Operator) DoOutbox(ctx context.Context, a operate.OutboxAct) error {
 // OutboxHistory implements [operate.Outbox].
 func (o *Operator) OutboxHistory(ctx context.Context, most int) (found []operate.OutboxRecord, err error) {
 	err = o.in(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, o.listed, pgx.QueryExecModeExec, limit(most))
+		rows, err := tx.Query(ctx, o.listed, pgx.QueryExecModeExec, operate.Limit(most))
 		if err != nil {
 			return err
 		}

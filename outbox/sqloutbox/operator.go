@@ -16,7 +16,6 @@ import (
 // Operator is what people see and do with the entries of a database. It is safe for
 // concurrent use.
 type Operator struct {
-	db                                         *sql.DB
 	transactions                               *sqltx.DB
 	list, show, retry, discard, record, listed string
 }
@@ -40,7 +39,7 @@ func OpenOperator(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Opera
 	)
 	entries, acts := o.TablePrefix+`entry`, o.TablePrefix+`act`
 	return &Operator{
-		db: db, transactions: transactions,
+		transactions: transactions,
 		list: `SELECT ` + head + ` FROM ` + entries + ` WHERE id > ? AND (? = '' OR group_name = ?) AND (? = '' OR topic = ?)` +
 			` AND (? IS NULL OR number = ?) AND (? IS NULL OR order_key = ?) ORDER BY id LIMIT ?`,
 		show:    `SELECT ` + head + `, header, body FROM ` + entries + ` WHERE id = ?`,
@@ -51,24 +50,6 @@ func OpenOperator(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Opera
 		listed: `SELECT acted_at, kind, entry, group_name, topic, number, scope, idempotency_key, operator, reason FROM ` + acts +
 			` ORDER BY id DESC LIMIT ?`,
 	}, nil
-}
-
-// rows reads the rows of a query, each with scan. It waits for no transaction.
-func (o *Operator) rows(ctx context.Context, begin func(), query string, args []any, scan func(*sql.Rows) error) error {
-	return o.transactions.Patiently(ctx, func(ctx context.Context) error {
-		begin() // again, after another transaction was in the way
-		rows, err := o.db.QueryContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rows.Close() }()
-		for rows.Next() {
-			if err := scan(rows); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
-	})
 }
 
 func scanEntry(row *sql.Rows, e *operate.OutboxEntry, more ...any) error {
@@ -87,8 +68,8 @@ func stamp(s string) time.Time {
 
 // Entries implements [operate.Outbox].
 func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) (found []operate.OutboxEntry, err error) {
-	args := []any{q.After, q.Group, q.Group, q.Topic, q.Topic, q.Number, q.Number, q.Key, q.Key, limit(q.Limit)}
-	err = o.rows(ctx, func() { found = nil }, o.list, args, func(rows *sql.Rows) error {
+	args := []any{q.After, q.Group, q.Group, q.Topic, q.Topic, q.Number, q.Number, q.Key, q.Key, operate.Limit(q.Limit)}
+	err = o.transactions.Rows(ctx, func() { found = nil }, o.list, args, func(rows *sql.Rows) error {
 		var e operate.OutboxEntry
 		err := scanEntry(rows, &e)
 		e.URL = receiver(e.URL)
@@ -110,17 +91,10 @@ func receiver(address string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-func limit(n int) int {
-	if n <= 0 {
-		return operate.DefaultLimit
-	}
-	return n
-}
-
 // Entry implements [operate.Outbox].
 func (o *Operator) Entry(ctx context.Context, id int64) (e operate.OutboxEntry, err error) {
 	there := false
-	err = o.rows(ctx, func() { there = false }, o.show, []any{id}, func(rows *sql.Rows) (err error) {
+	err = o.transactions.Rows(ctx, func() { there = false }, o.show, []any{id}, func(rows *sql.Rows) (err error) {
 		there = true
 		var header string
 		if err := scanEntry(rows, &e, &header, &e.Body); err != nil {
@@ -174,7 +148,7 @@ func (o *Operator) do(ctx context.Context, a operate.OutboxAct) error {
 
 // OutboxHistory implements [operate.Outbox].
 func (o *Operator) OutboxHistory(ctx context.Context, most int) (found []operate.OutboxRecord, err error) {
-	err = o.rows(ctx, func() { found = nil }, o.listed, []any{limit(most)}, func(rows *sql.Rows) error {
+	err = o.transactions.Rows(ctx, func() { found = nil }, o.listed, []any{operate.Limit(most)}, func(rows *sql.Rows) error {
 		var r operate.OutboxRecord
 		var at string
 		err := rows.Scan(&at, &r.Kind, &r.Entry, &r.Partition.Group, &r.Partition.Topic, &r.Partition.Number, &r.Scope, &r.IdempotencyKey, &r.By, &r.Reason)

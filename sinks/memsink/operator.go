@@ -96,7 +96,7 @@ func (o *Operator) Act(ctx context.Context, a epoch.Act) (after epoch.Fence, err
 func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found []epoch.Decision, err error) {
 	err = o.within(ctx, func(st *state) error {
 		for _, d := range slices.Backward(st.decisions) {
-			if len(found) < limit(q.Limit) && q.Selects(d) {
+			if len(found) < operate.Limit(q.Limit) && q.Selects(d) {
 				found = append(found, d)
 			}
 		}
@@ -108,18 +108,11 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found [
 	return found, nil
 }
 
-func limit(n int) int {
-	if n <= 0 {
-		return operate.DefaultLimit
-	}
-	return n
-}
-
 // DeadLetters implements [operate.Operator].
 func (o *Operator) DeadLetters(ctx context.Context, q operate.DeadLetterQuery) (found []operate.DeadLetter, err error) {
 	err = o.within(ctx, func(st *state) error {
 		for _, l := range st.dead {
-			if len(found) < limit(q.Limit) && q.Selects(l) {
+			if len(found) < operate.Limit(q.Limit) && q.Selects(l) {
 				l.Message.Key, l.Message.Value, l.Message.Headers = nil, nil, nil
 				found = append(found, l)
 			}

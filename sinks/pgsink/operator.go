@@ -245,16 +245,9 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]epoch
 		d.Claim, err = epoch.ParseClaimID(id)
 		found = append(found, d)
 		return err
-	}, group, topic, number, claim, kinds, before, until, limit(q.Limit))
+	}, group, topic, number, claim, kinds, before, until, int64(operate.Limit(q.Limit)))
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: read the decision log: %w", err)
 	}
 	return found, nil
-}
-
-func limit(n int) int64 {
-	if n <= 0 {
-		return operate.DefaultLimit
-	}
-	return int64(n)
 }

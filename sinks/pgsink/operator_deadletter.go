@@ -44,7 +44,7 @@ func (o *Operator) DeadLetters(ctx context.Context, q operate.DeadLetterQuery) (
 		err := rows.Scan(r.head()...)
 		found = append(found, r.letter())
 		return err
-	}, orNil(q.Group), orNil(q.Topic), q.Number, q.Requested, q.After, limit(q.Limit))
+	}, orNil(q.Group), orNil(q.Topic), q.Number, q.Requested, q.After, int64(operate.Limit(q.Limit)))
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: list dead letters: %w", err)
 	}

@@ -28,23 +28,8 @@ func OpenOperator(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Opera
 	return &Operator{sink: s}, nil
 }
 
-// rows reads the rows of a query, each with scan. It waits for no transaction.
 func (o *Operator) rows(ctx context.Context, begin func(), query string, args []any, scan func(*sql.Rows) error) error {
-	err := o.sink.transactions.Patiently(ctx, func(ctx context.Context) error {
-		begin() // again, after another transaction was in the way
-		rows, err := o.sink.db.QueryContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rows.Close() }()
-		for rows.Next() {
-			if err := scan(rows); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
-	})
-	return o.sink.explain(err)
+	return o.sink.explain(o.sink.transactions.Rows(ctx, begin, query, args, scan))
 }
 
 // Partitions implements [operate.Operator].
@@ -161,7 +146,7 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found [
 	if !q.Until.IsZero() {
 		add(`julianday(decided_at) <= julianday(?)`, written(q.Until))
 	}
-	err = o.rows(ctx, func() { found = nil }, o.sink.q.history+conditions(where)+` ORDER BY id DESC LIMIT ?`, append(args, limit(q.Limit)),
+	err = o.rows(ctx, func() { found = nil }, o.sink.q.history+conditions(where)+` ORDER BY id DESC LIMIT ?`, append(args, operate.Limit(q.Limit)),
 		func(rows *sql.Rows) error {
 			var d epoch.Decision
 			var at string
@@ -188,13 +173,6 @@ func conditions(where []string) string {
 	return ` WHERE ` + strings.Join(where, ` AND `)
 }
 
-func limit(n int) int {
-	if n <= 0 {
-		return operate.DefaultLimit
-	}
-	return n
-}
-
 // DeadLetters implements [operate.Operator].
 func (o *Operator) DeadLetters(ctx context.Context, q operate.DeadLetterQuery) (found []operate.DeadLetter, err error) {
 	where, args := []string{`id > ?`}, []any{q.After}
@@ -209,7 +187,7 @@ func (o *Operator) DeadLetters(ctx context.Context, q operate.DeadLetterQuery) (
 		add(true, `number = ?`, *q.Number)
 	}
 	add(q.Requested, `requested = ?`, true)
-	err = o.rows(ctx, func() { found = nil }, o.sink.q.letters+conditions(where)+` ORDER BY id LIMIT ?`, append(args, limit(q.Limit)),
+	err = o.rows(ctx, func() { found = nil }, o.sink.q.letters+conditions(where)+` ORDER BY id LIMIT ?`, append(args, operate.Limit(q.Limit)),
 		func(rows *sql.Rows) error {
 			l, err := scanLetter(rows)
 			l.Message.Key, l.Message.Value, l.Message.Headers = nil, nil, nil

@@ -1,0 +1,85 @@
+package statusz
+
+import (
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/remedies"
+	"github.com/epochfence/epochfence/ops/stats"
+)
+
+// halt is why partitions of this process stand still, and what to do.
+type halt struct {
+	Word       string
+	Person     bool
+	Means, Do  string
+	Commands   []command
+	Partitions []halted
+	More       int
+}
+
+type command struct{ Line, For string }
+
+type halted struct{ Partition, Next, Since, Retry, Error string }
+
+// halts gathers halted partitions by reason, those that need a person first.
+func halts(held []stats.Partition, now time.Time) []halt {
+	var hs []halt
+	at := map[consumer.Reason]int{}
+	for _, p := range held {
+		if p.State != consumer.StateHalted || p.Reason == consumer.ReasonPaused {
+			continue
+		}
+		i, known := at[p.Reason]
+		if !known {
+			i, at[p.Reason] = len(hs), len(hs)
+			hs = append(hs, remedy(p.Reason, p.Partition))
+		}
+		if len(hs[i].Partitions) == listed {
+			hs[i].More++
+			continue
+		}
+		one := halted{Partition: show(p.Partition.String()), Next: offset(p.Next), Since: age(now.Sub(p.Since)), Retry: "not by this process"}
+		if !p.RetryAt.IsZero() {
+			one.Retry = "in " + age(p.RetryAt.Sub(now))
+			if !p.RetryAt.After(now) {
+				one.Retry = "now"
+			}
+		}
+		if p.Err != nil {
+			one.Error = show(p.Err.Error())
+		}
+		hs[i].Partitions = append(hs[i].Partitions, one)
+	}
+	slices.SortStableFunc(hs, func(a, b halt) int {
+		switch {
+		case a.Person == b.Person:
+			return 0
+		case a.Person:
+			return -1
+		default:
+			return 1
+		}
+	})
+	return hs
+}
+
+func remedy(r consumer.Reason, p epoch.Partition) halt {
+	h := halt{Word: r.String(), Person: r.NeedsPerson()}
+	if found, ok := remedies.Of(r); ok {
+		h.Means, h.Do = found.Means, found.Do
+		for _, c := range found.Commands {
+			h.Commands = append(h.Commands, command{c.On(p), c.For})
+		}
+	}
+	return h
+}
+
+func offset(o epoch.Offset) string {
+	if o < 0 {
+		return "–"
+	}
+	return thousands(int64(o))
+}

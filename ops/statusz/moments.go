@@ -1,0 +1,119 @@
+package statusz
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/stats"
+)
+
+type moment struct{ At, Class, Kind, Partition, Epoch, Text string }
+
+func (h *Handler) moments(ms []stats.Moment, now time.Time) (shown []moment) {
+	for _, m := range ms[:min(len(ms), listed)] {
+		one := moment{At: clock(m.At, now), Kind: m.Kind.String(), Class: classOf(m.Kind)}
+		if m.Partition != (epoch.Partition{}) {
+			one.Partition = show(m.Partition.String())
+		}
+		if m.Epoch > 0 {
+			one.Epoch = thousands(int64(m.Epoch))
+		}
+		switch m.Kind {
+		case stats.Takeover:
+			one.Text = fmt.Sprintf("from %s, which had it under epoch %d; goes on at %s", h.owner(m.OtherOwner).Name, m.OtherEpoch, offset(m.Next))
+		case stats.Refused:
+			one.Text = fmt.Sprintf("at %s; %s has it under epoch %d", offset(m.Next), h.owner(m.OtherOwner).Name, m.OtherEpoch)
+		case stats.ReceiverRefused:
+			one.Text = fmt.Sprintf("the receiver knows epoch %d", m.OtherEpoch)
+		case stats.Halted:
+			one.Text = fmt.Sprintf("at %s, %s: %s", offset(m.Next), m.Reason, show(m.Text))
+		case stats.GoesOn:
+			one.Text = fmt.Sprintf("at %s, after %s", offset(m.Next), m.Reason)
+		case stats.Lost:
+			one.Text = fmt.Sprintf("at %s, %s: %s", offset(m.Next), m.Reason, show(m.Text))
+		case stats.Joined, stats.Left, stats.WentBack, stats.Overdue:
+			one.Text = show(m.Text)
+		}
+		shown = append(shown, one)
+	}
+	return shown
+}
+
+func classOf(k stats.MomentKind) string {
+	switch k {
+	case stats.Halted, stats.WentBack, stats.Overdue:
+		return "halted"
+	case stats.Refused, stats.ReceiverRefused, stats.Lost, stats.Left:
+		return "waiting"
+	default:
+		return "well"
+	}
+}
+
+// decisions are those of the sink's log, of the partitions that the page shows.
+func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment) {
+	for i, d := range ds {
+		if len(shown) == listed {
+			break
+		}
+		if h.Filter.Group != "" && h.Filter.Group != d.Partition.Group || h.Filter.Topic != "" && h.Filter.Topic != d.Partition.Topic {
+			continue
+		}
+		one := moment{At: clock(d.At, now), Kind: string(d.Kind), Class: "well", Partition: show(d.Partition.String())}
+		if d.Epoch > 0 {
+			one.Epoch = thousands(int64(d.Epoch))
+		}
+		switch d.Kind {
+		case epoch.DecidedClaim:
+			one.Kind, one.Text = h.claimed(d, before(ds[i+1:], d))
+		case epoch.DecidedStale:
+			one.Kind, one.Class = "refused", "waiting"
+			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
+		case epoch.DecidedHalt:
+			one.Kind, one.Class = "halted", "halted"
+			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
+		case epoch.DecidedLoss, epoch.DecidedInDoubt:
+			one.Class = "waiting"
+			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
+		default:
+			one.Text = show(d.Reason)
+			if d.From != d.To && d.From >= 0 {
+				one.Text = "from " + offset(d.From) + " to " + offset(d.To) + "; " + one.Text
+			}
+			if d.By != "" {
+				one.Text = "by " + show(d.By) + ": " + one.Text
+			}
+		}
+		shown = append(shown, one)
+	}
+	return shown
+}
+
+// before is the decision before d that swapped in a claim of its partition, among older
+// ones, newest first; zero if it is not among them.
+func before(older []epoch.Decision, d epoch.Decision) epoch.Decision {
+	for _, o := range older {
+		if o.Partition == d.Partition && o.Kind.Swaps() {
+			return o
+		}
+	}
+	return epoch.Decision{}
+}
+
+// claimed tells of a claim and the one before it, which may not be known.
+func (h *Handler) claimed(d, before epoch.Decision) (kind, text string) {
+	at := ", goes on at " + offset(d.To)
+	switch {
+	case d.From < 0:
+		return "first claim", "by " + h.owner(d.Owner).Name + ", begins at " + offset(d.To)
+	case before.Epoch == 0:
+		return "claim", "by " + h.owner(d.Owner).Name + at
+	case before.Owner == d.Owner:
+		return "claim", h.owner(d.Owner).Name + " again" + at
+	case before.Kind != epoch.DecidedClaim:
+		return "claim", "by " + h.owner(d.Owner).Name + ", after what " + show(before.By) + " did" + at
+	default:
+		return "takeover", "by " + h.owner(d.Owner).Name + ", from " + h.owner(before.Owner).Name + at
+	}
+}

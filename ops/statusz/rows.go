@@ -1,0 +1,159 @@
+package statusz
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/ops/stats"
+)
+
+// row is a partition.
+type row struct {
+	Partition               string
+	Group, Topic            string // for links
+	Number                  int32
+	Class, State, Note      string
+	Owner                   string
+	OwnerURL, OwnerNote     string
+	Here                    bool
+	Epoch, Next, Lag, Speed string
+	Advanced                string
+	Dead                    string
+	trouble                 int // rows with more of it come first where not all are listed
+}
+
+// rows has a row for each partition that this process or the sink knows.
+func (h *Handler) rows(v *view, held []stats.Partition, g *groupReading, now time.Time) {
+	here := map[epoch.Partition]stats.Partition{}
+	for _, p := range held {
+		here[p.Partition] = p
+	}
+	recorded := map[halting]string{}
+	for _, d := range slices.Backward(g.decisions) {
+		if d.Kind == epoch.DecidedHalt {
+			recorded[halting{d.Partition, d.Epoch, d.To}] = d.Reason
+		}
+	}
+	for _, p := range g.partitions {
+		r := h.groupRow(p, recorded, g)
+		if own, ok := here[p.Fence.Partition]; ok {
+			r.add(own, now)
+			delete(here, p.Fence.Partition)
+		}
+		v.Rows = append(v.Rows, r)
+	}
+	for _, p := range held {
+		if _, left := here[p.Partition]; left {
+			r := named(p.Partition)
+			r.add(p, now)
+			v.Rows = append(v.Rows, r)
+		}
+	}
+	if len(v.Rows) > maxRows {
+		slices.SortStableFunc(v.Rows, func(a, b row) int { return cmp.Compare(b.trouble, a.trouble) })
+		v.Unlisted = len(v.Rows) - maxRows
+		v.Rows = v.Rows[:maxRows]
+	}
+}
+
+func named(p epoch.Partition) row {
+	return row{
+		Partition: show(p.String()), Group: p.Group, Topic: p.Topic, Number: p.Number,
+		Epoch: "–", Next: "–", Lag: "–", Speed: "–", Advanced: "–", Owner: "–",
+	}
+}
+
+// halting is a halt that a consumer has recorded: it holds while the partition has the same
+// epoch and position.
+type halting struct {
+	partition epoch.Partition
+	epoch     epoch.Epoch
+	next      epoch.Offset
+}
+
+// groupRow is what the sink knows of a partition.
+func (h *Handler) groupRow(p operate.Partition, halts map[halting]string, g *groupReading) row {
+	r := named(p.Fence.Partition)
+	r.Next = offset(p.Next)
+	r.Dead = thousands(p.DeadLetters)
+	if p.Epoch > 0 {
+		owner := h.owner(p.Owner)
+		r.Epoch, r.Owner, r.OwnerURL, r.OwnerNote = thousands(int64(p.Epoch)), owner.Name, owner.URL, owner.Note
+	}
+	if !p.AdvancedAt.IsZero() {
+		r.Advanced = age(p.Now.Sub(p.AdvancedAt)) + " ago"
+	}
+	behind := int64(-1)
+	if end, known := g.ends[p.Fence.Partition]; known {
+		behind = max(int64(end-p.Next), 0)
+		r.Lag = thousands(behind)
+	}
+	if speed, known := g.rates[p.Fence.Partition]; known {
+		r.Speed = perSecond(speed)
+	}
+	since := p.ClaimedAt
+	if p.AdvancedAt.After(since) {
+		since = p.AdvancedAt
+	}
+	why, halted := halts[halting{p.Fence.Partition, p.Epoch, p.Next}]
+	switch {
+	case p.Standing.Mode != epoch.Running:
+		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Standing.Since, p.Now), show(p.Standing.By), show(p.Standing.Reason)), 2)
+	case p.Epoch == 0:
+		r.state("waiting", "never claimed", "", 1)
+	case halted && behind != 0:
+		r.state("halted", "halted", show(why), 3)
+	case p.Operated():
+		r.state("waiting", "no owner since", "no process has claimed it after what was done by "+show(p.Owner[len(epoch.OperatorPrefix):]), 2)
+	case behind > 0 && p.Now.Sub(since) >= stillAfter && !since.IsZero():
+		r.state("waiting", "does not move", "for "+age(p.Now.Sub(since))+", with messages to apply", 2)
+	case behind == 0:
+		r.state("well", "caught up", "", 0)
+	default:
+		r.state("well", "claimed", "", 0)
+	}
+	return r
+}
+
+func (r *row) state(class, word, note string, trouble int) {
+	r.Class, r.State, r.Note, r.trouble = class, word, note, trouble
+}
+
+// add adds what this process knows of a partition that it holds. It knows better whether it
+// has halted.
+func (r *row) add(p stats.Partition, now time.Time) {
+	r.Here = true
+	if p.Lag >= 0 && r.Lag == "–" {
+		r.Lag = thousands(p.Lag)
+	}
+	r.Speed = perSecond(p.MessagesPerSecond)
+	if r.Next == "–" {
+		r.Next = offset(p.Next)
+	}
+	if r.Epoch == "–" && p.Epoch > 0 {
+		r.Epoch = thousands(int64(p.Epoch))
+	}
+	switch {
+	case r.Class == "paused":
+	case p.State == consumer.StateHalted && p.Reason == consumer.ReasonPaused:
+		r.state("paused", "paused", show(p.Err.Error()), 2)
+	case p.State == consumer.StateHalted:
+		r.state("halted", "halted", p.Reason.String(), 3)
+	case p.State == consumer.StateHeld:
+		note := "for " + age(now.Sub(p.Since))
+		if p.Err != nil {
+			note += ": " + show(p.Err.Error())
+		}
+		r.state("waiting", "not claimed", note, 2)
+	case r.State == "":
+		r.state("well", "claimed", "", 0)
+		if p.Lag == 0 {
+			r.State = "caught up"
+		}
+	}
+}

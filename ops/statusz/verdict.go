@@ -1,0 +1,40 @@
+package statusz
+
+import (
+	"slices"
+
+	"github.com/epochfence/epochfence/ops/stats"
+)
+
+// verdict is the state of everything in a word.
+type verdict struct{ Class, Word, Text string }
+
+// judge is what is read first.
+func judge(v *view, s *stats.Stats) verdict {
+	count := map[string]int{}
+	for _, r := range v.Rows {
+		count[r.Class]++
+	}
+	person := slices.ContainsFunc(v.Halts, func(h halt) bool { return h.Person })
+	switch {
+	case count["halted"] > 0 && person:
+		return verdict{"halted", "Needs a person", plural(count["halted"], "partition has", "partitions have") + " halted; what to do is below."}
+	case count["halted"] > 0:
+		return verdict{"halted", "Halted", plural(count["halted"], "partition has", "partitions have") + " halted."}
+	case len(v.Failed) > 0:
+		return verdict{"waiting", "Not all is known", "Something could not be read."}
+	case s != nil && !isMember(s):
+		return verdict{"waiting", "Not a member", "This process is not a member of its group."}
+	case count["waiting"] > 0:
+		return verdict{"waiting", "Waiting", plural(count["waiting"], "partition is", "partitions are") + " not claimed, or not moving."}
+	case count["paused"] > 0:
+		return verdict{"paused", "Paused", plural(count["paused"], "partition is", "partitions are") + " paused; the others go on."}
+	default:
+		return verdict{"well", "Well", "Nothing has halted."}
+	}
+}
+
+func isMember(s *stats.Stats) bool {
+	joined, _ := s.Status().Joined()
+	return joined
+}

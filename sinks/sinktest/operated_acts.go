@@ -1,0 +1,292 @@
+package sinktest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func ownerIsTold(w *world) {
+	for i, c := range []struct {
+		act  func(seen epoch.Fence) epoch.Act
+		next epoch.Offset
+	}{
+		{func(f epoch.Fence) epoch.Act { return to(epoch.ActRewind, f, 2) }, 2},
+		{func(f epoch.Fence) epoch.Act { return to(epoch.ActRewind, f, 0) }, 0},
+		{func(f epoch.Fence) epoch.Act { return to(epoch.ActSkip, f, 9) }, 9},
+		{func(f epoch.Fence) epoch.Act { return act(epoch.ActEvict, f) }, 5},
+	} {
+		p := epoch.Partition{Group: "told", Topic: "orders", Number: int32(i)}
+		w.seed(p)
+		ta := w.process("A").claims(p, 5)
+		ta.applies(5)
+		f := w.person().does(c.act(ta.Fence))
+		ta.refused(epoch.ErrStale, 1)
+		again := ta.claims(p, 5)
+		if again.Next != c.next || again.Epoch != f.Epoch+1 || again.SetUnder != f.SetUnder {
+			w.Errorf("%d: the owner that claims again is at\n%+v, after\n%+v", i, again.Fence, f)
+		}
+		again.applies(1)
+		want := []string{effect(0, 5), effect(1, 5), effect(2, 5), effect(3, 5), effect(4, 5), effect(c.next, 7)}
+		w.wantList(p.String(), want...)
+	}
+}
+
+func actIsAClaim(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 41)
+	ta.applies(3)
+	a := to(epoch.ActRewind, ta.Fence, 1)
+	a.Beginning = true
+	f := w.person().does(a)
+	if f.Epoch != 42 || f.Generation != 41 || f.Owner != "operator anna" || f.Claim != a.Claim || f.Next != 1 || f.Applied ||
+		f.Mark != epoch.NoMark || f.SetUnder != 42 || f.Standing != (epoch.Standing{}) {
+		w.Errorf("after the act the fence is\n%+v", f)
+	}
+	if found, err := w.person().op.Partition(w.ctx, orders0); err != nil || !found.Operated() {
+		w.Errorf("the partition's claim is a person's: %+v, %v", found, err)
+	}
+	if tb := w.process("A").claims(orders0, 41); tb.Epoch != 43 || tb.Next != 1 {
+		w.Errorf("the claim after it is\n%+v", tb.Fence)
+	}
+	if f = w.person().does(to(epoch.ActRewind, w.person().sees(orders0), 7)); !f.Applied {
+		w.Errorf("a position that a person gave is not to be passed by retention: %+v", f)
+	}
+}
+
+func actCompares(w *world) {
+	w.seed(orders0)
+	h := w.person()
+	ta := w.process("A").claims(orders0, 5)
+	first := ta.Fence
+	ta.applies(2)
+	moved := ta.Fence
+	tb := w.process("B").claims(orders0, 6)
+	for name, c := range map[string]struct {
+		act  epoch.Act
+		want error
+	}{
+		"a rewind seen before the last claim": {to(epoch.ActRewind, moved, 1), epoch.ErrStale},
+		"a pause seen before the last claim":  {act(epoch.ActPause, moved), epoch.ErrStale},
+		"one seen before it, at the position": {to(epoch.ActRewind, first, 1), epoch.ErrStale},
+	} {
+		_, err := h.op.Act(w.ctx, c.act)
+		w.wantOnly(err, c.want, "%s", name)
+		tb.wantFence()
+	}
+	seen := tb.Fence
+	tb.applies(1)
+	for _, a := range []epoch.Act{to(epoch.ActRewind, seen, 0), to(epoch.ActSkip, seen, 9)} {
+		_, err := h.op.Act(w.ctx, a)
+		w.wantOnly(err, epoch.ErrMoved, "%s seen before the last advance", a.Kind)
+		var m *epoch.MovedError
+		if !errors.As(err, &m) || *m != (epoch.MovedError{Partition: orders0, From: 2, Next: 3}) {
+			w.Errorf("the refusal is %#v", err)
+		}
+		tb.wantFence()
+	}
+	again := act(epoch.ActEvict, tb.Fence)
+	again.Claim = tb.Claim
+	if _, err := h.op.Act(w.ctx, again); err == nil {
+		w.Error("an act under the claim that is there was done")
+	}
+	tb.wantFence()
+	if f := h.does(act(epoch.ActEvict, seen)); f.Next != 3 { // it sets no position, so it need not be where it was seen
+		w.Errorf("evicted at %d", f.Next)
+	}
+	if _, err := h.op.Act(w.ctx, act(epoch.ActEvict, epoch.Fence{Origin: origin(orders1)})); !errors.Is(err, epoch.ErrMissing) {
+		w.Errorf("an act on a fence that is not there: %v", err)
+	}
+	for name, change := range map[string]func(*epoch.Act){
+		"nobody":          func(a *epoch.Act) { a.By = " " },
+		"no reason":       func(a *epoch.Act) { a.Reason = "" },
+		"several lines":   func(a *epoch.Act) { a.Reason = "one\ntwo" },
+		"a negative one":  func(a *epoch.Act) { a.To = &epoch.Position{Offset: -1} },
+		"no claim id":     func(a *epoch.Act) { a.Claim = epoch.ClaimID{} },
+		"no such act":     func(a *epoch.Act) { a.Kind = "delete" },
+		"no position":     func(a *epoch.Act) { a.To = nil },
+		"a log":           func(a *epoch.Act) { a.Log = "another" },
+		"another's fence": func(a *epoch.Act) { a.Seen.Partition = orders1 },
+	} {
+		before := h.sees(orders0)
+		a := to(epoch.ActRewind, before, 1)
+		change(&a)
+		if _, err := h.op.Act(w.ctx, a); !errors.Is(err, epoch.ErrAct) || h.sees(orders0) != before {
+			w.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func oneOfManyActs(w *world) {
+	w.seed(orders0)
+	w.process("A").claims(orders0, 1).applies(3)
+	for round := range 5 {
+		seen := w.person().sees(orders0)
+		won := make(chan epoch.Fence, 6)
+		w.together(6, func(n int, a *process) {
+			var f epoch.Fence
+			var err error
+			if n%2 == 0 {
+				f, err = w.db.Operator(w).Act(w.ctx, to(epoch.ActRewind, seen, epoch.Offset(n)))
+			} else {
+				f, err = a.sink.Claim(w.ctx, seen, epoch.NewClaim(lease(orders0, int64(round+1), a.name)))
+			}
+			if err == nil {
+				won <- f
+				return
+			}
+			w.isOnly(err, epoch.ErrStale, "%d acts or claims", n)
+		})
+		if len(won) != 1 {
+			w.Fatalf("round %d: %d acts and claims from one reading were accepted", round, len(won))
+		}
+		if f, now := <-won, w.person().sees(orders0); f != now {
+			w.Errorf("the one that was accepted returned\n%+v, and the fence is\n%+v", f, now)
+		}
+	}
+}
+
+func pausing(w *world) {
+	w.seed(orders0)
+	h := w.person()
+	ta := w.process("A").claims(orders0, 5)
+	ta.applies(2)
+	if _, err := h.op.Act(w.ctx, act(epoch.ActResume, ta.Fence)); !errors.Is(err, epoch.ErrNothingToDo) {
+		w.Errorf("resumed what was not paused: %v", err)
+	}
+	paused := h.does(act(epoch.ActPause, ta.Fence))
+	ta.refused(epoch.ErrStale, 1)
+	if paused.Standing.Since.IsZero() {
+		w.Error("the pause has no time")
+	}
+	for range 2 {
+		_, err := ta.sink.Claim(w.ctx, paused, epoch.NewClaim(lease(orders0, 6, "B")))
+		var no *epoch.PausedError
+		if want := (epoch.PausedError{Partition: orders0, Standing: paused.Standing}); !errors.As(err, &no) || *no != want || !errors.Is(err, epoch.ErrPaused) {
+			w.Fatalf("a claim of a paused partition: %v", err)
+		}
+		if now := h.sees(orders0); now != paused {
+			w.Fatalf("a refused claim left\n%+v, want\n%+v", now, paused)
+		}
+	}
+	if _, err := h.op.Act(w.ctx, act(epoch.ActPause, paused)); !errors.Is(err, epoch.ErrNothingToDo) {
+		w.Errorf("paused twice: %v", err)
+	}
+	moved := h.does(to(epoch.ActRewind, paused, 1))
+	if moved.Standing != paused.Standing {
+		w.Errorf("a rewind has changed the pause:\n%+v, want\n%+v", moved.Standing, paused.Standing)
+	}
+	if _, err := ta.sink.Claim(w.ctx, moved, epoch.NewClaim(lease(orders0, 6, "B"))); !errors.Is(err, epoch.ErrPaused) {
+		w.Errorf("a claim after a rewind of a paused partition: %v", err)
+	}
+	h.does(act(epoch.ActResume, moved))
+	tb := w.process("B").claims(orders0, 5)
+	tb.applies(1)
+	w.wantEffects(orders0, "0-1@5 1@9")
+}
+
+func unclaimedActs(w *world) {
+	w.seedAt(3, orders0)
+	h := w.person()
+	f := h.sees(orders0)
+	for _, kind := range []epoch.ActKind{epoch.ActPause, epoch.ActResume, epoch.ActEvict} {
+		if _, err := h.op.Act(w.ctx, act(kind, f)); !errors.Is(err, epoch.ErrNothingToDo) || h.sees(orders0) != f {
+			w.Errorf("%s of a fence that was never claimed: %v", kind, err)
+		}
+	}
+	f = h.does(to(epoch.ActRewind, f, 10))
+	if f.Epoch != 1 || f.Next != 10 {
+		w.Errorf("the fence is\n%+v", f)
+	}
+	c := epoch.NewClaim(lease(orders0, 5, "A"))
+	c.Adopt = &epoch.Position{Offset: 99, Mark: epoch.NoMark}
+	if got, err := w.process("A").sink.Claim(w.ctx, f, c); err == nil {
+		w.Errorf("a claim took the place of a person's position with one that it adopts: %+v", got)
+	}
+	if ds := h.history(operate.HistoryQuery{Partition: &orders0}); len(ds) != 1 || ds[0].From != -1 || ds[0].To != 10 {
+		w.Errorf("the log says %+v", ds)
+	}
+}
+
+func signpostsAreLeftAlone(w *world) {
+	o := origin(orders0)
+	o.Log = epoch.SignpostLog + "3"
+	at := epoch.Position{Mark: epoch.NoMark}
+	if err := w.process("A").sink.Seed(w.ctx, []epoch.Start{{Origin: o, Next: at, Earliest: at}}); err != nil {
+		w.Fatalf("seed: %v", err)
+	}
+	h := w.person()
+	f := h.sees(orders0)
+	rebase := to(epoch.ActRebase, f, 5)
+	rebase.Log = "cluster-1/topic-1"
+	for _, a := range []epoch.Act{to(epoch.ActRewind, f, 5), act(epoch.ActPause, f), rebase} {
+		if _, err := h.op.Act(w.ctx, a); !errors.Is(err, epoch.ErrElsewhere) || !strings.Contains(err.Error(), "in shard 3") || h.sees(orders0) != f {
+			w.Errorf("%s: %v", a.Kind, err)
+		}
+	}
+}
+
+func rebasing(w *world) {
+	w.seed(orders0)
+	h := w.person()
+	ta := w.process("A").claims(orders0, 5)
+	ta.applies(4)
+	a := act(epoch.ActRebase, ta.Fence)
+	a.Log = "cluster-1/topic-2"
+	if _, err := h.op.Act(w.ctx, a); !errors.Is(err, epoch.ErrAct) {
+		w.Errorf("another log without a position: %v", err)
+	}
+	a.To = &epoch.Position{Offset: 1, Mark: epoch.NoMark}
+	f := h.does(a)
+	if f.Log != a.Log || f.Source != "cluster-1" || f.Next != 1 {
+		w.Errorf("the fence is\n%+v", f)
+	}
+	_, err := ta.sink.Claim(w.ctx, f, epoch.NewClaim(lease(orders0, 6, "A")))
+	w.wantOnly(err, epoch.ErrLogChanged, "a claim of the log that was")
+	l := lease(orders0, 6, "B")
+	l.Log = a.Log
+	w.process("B").swaps(f, l).applies(1)
+
+	b := act(epoch.ActRebase, h.sees(orders0))
+	b.Source = "cluster-2"
+	if f = h.does(b); f.Next != 2 || f.Log != a.Log || f.Source != "cluster-2" {
+		w.Errorf("the fence is\n%+v", f)
+	}
+	_, err = ta.sink.Claim(w.ctx, f, epoch.NewClaim(l))
+	w.wantOnly(err, epoch.ErrForeignLease, "a claim from the lease source that was")
+}
+
+// sameAnswer compares what a sink says with what the protocol does.
+func sameAnswer(got, want error) bool {
+	for _, is := range append(slices.Clone(refusals), epoch.ErrPaused, epoch.ErrNothingToDo, epoch.ErrAct) {
+		if errors.Is(got, is) != errors.Is(want, is) {
+			return false
+		}
+	}
+	return (got == nil) == (want == nil)
+}
+
+func actsAreCounted(w *world) {
+	w.seed(orders0)
+	h, a := w.person(), w.process("A")
+	a.claims(orders0, 5)
+	number := func() int64 {
+		r, err := a.operable().Requests(w.ctx, []epoch.Partition{orders0})
+		if err != nil {
+			w.Fatalf("look for requests: %v", err)
+		}
+		return r.Acts
+	}
+	before := number()
+	a.claims(orders0, 6).applies(1)
+	if number() != before {
+		w.Error("a claim counts as an act")
+	}
+	h.does(act(epoch.ActEvict, h.sees(orders0)))
+	if number() == before {
+		w.Error("an act does not count")
+	}
+}

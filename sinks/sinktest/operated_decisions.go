@@ -1,0 +1,206 @@
+package sinktest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func (h *person) history(q operate.HistoryQuery) []epoch.Decision {
+	h.w.Helper()
+	ds, err := h.op.History(h.w.ctx, q)
+	if err != nil {
+		h.w.Fatalf("the decision log: %v", err)
+	}
+	return ds
+}
+
+// told is a decision as the histories write it.
+func told(d epoch.Decision) string {
+	s := fmt.Sprintf("%s %d %d>%d", d.Kind, d.Epoch, d.From, d.To)
+	if d.By != "" {
+		s += " " + d.By
+	}
+	if d.Reason != "" {
+		s += ": " + d.Reason
+	}
+	return s
+}
+
+// wantLog compares the newest decisions of p, oldest first.
+func (h *person) wantLog(p epoch.Partition, want ...string) []epoch.Decision {
+	h.w.Helper()
+	ds := h.history(operate.HistoryQuery{Partition: &p})
+	slices.Reverse(ds)
+	var got []string
+	for _, d := range ds {
+		got = append(got, told(d))
+	}
+	if !slices.Equal(got, want) {
+		h.w.Errorf("the decision log of %s says\n%s\nwant\n%s", p, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	return ds
+}
+
+func decisionsAreLogged(w *world) {
+	w.seedAt(3, orders0, orders1)
+	h, a := w.person(), w.process("A")
+	adopts := epoch.NewClaim(lease(orders0, 5, "A"))
+	adopts.Adopt = &epoch.Position{Offset: 10, Mark: epoch.NoMark}
+	f, err := a.sink.Claim(epoch.WithTraceID(w.ctx, "4bf92f3577b34da6"), a.reads(orders0), adopts)
+	if err != nil {
+		w.Fatalf("claim: %v", err)
+	}
+	ta := &tenure{process: a, Fence: f}
+	ta.applies(2)
+	ta.applies(0)
+	if _, err := a.sink.Claim(w.ctx, epoch.Fence{Origin: f.Origin}, epoch.NewClaim(lease(orders0, 9, "B"))); err == nil {
+		w.Fatalf("a stale claim was accepted")
+	}
+	tb := w.process("B").claims(orders0, 6)
+	rewind := to(epoch.ActRewind, tb.Fence, 4)
+	rewind.TraceID = "00f067aa0ba902b7"
+	h.does(rewind)
+	if _, err := h.op.Act(w.ctx, to(epoch.ActRewind, tb.Fence, 3)); err == nil {
+		w.Fatalf("a stale act was done")
+	}
+	ta.refused(epoch.ErrStale, 1)
+	ds := h.wantLog(orders0, "claim 5 -1>10", "claim 6 12>12", "rewind 7 12>4 anna: for the test")
+	if ds[0].TraceID != "4bf92f3577b34da6" || ds[2].TraceID != rewind.TraceID || ds[0].Claim != f.Claim || ds[0].Owner != "A" ||
+		ds[2].Claim != rewind.Claim || ds[2].Owner != "operator anna" {
+		w.Errorf("the decisions are %+v", ds)
+	}
+	for i, d := range ds {
+		if d.At.IsZero() || d.Partition != orders0 || i > 0 && d.ID <= ds[i-1].ID {
+			w.Errorf("decision %d is %+v", i, d)
+		}
+	}
+	h.wantLog(orders1)
+}
+
+func (a *process) operable() epoch.Operable[any] {
+	a.w.Helper()
+	if e, ok := a.sink.(interface {
+		operable() (epoch.Operable[any], bool)
+	}); ok {
+		if o, ok := e.operable(); ok {
+			return o
+		}
+	}
+	a.w.Fatalf("the sink is no epoch.Operable")
+	return nil
+}
+
+func recording(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	f := a.claims(orders0, 5)
+	var ds []epoch.Decision
+	for i, kind := range []epoch.DecisionKind{epoch.DecidedStale, epoch.DecidedHalt, epoch.DecidedLoss, epoch.DecidedInDoubt} {
+		ds = append(ds, epoch.Decision{
+			Kind: kind, Partition: orders0, Epoch: f.Epoch, Claim: f.Claim, Owner: "A",
+			From: epoch.Offset(i), To: -1, Reason: fmt.Sprintf("reason \x00\xff %d", i), By: "forged", TraceID: "t",
+		})
+	}
+	if err := a.operable().Record(w.ctx, ds); err != nil {
+		w.Fatalf("record: %v", err)
+	}
+	log := w.person().history(operate.HistoryQuery{Partition: &orders0})
+	if len(log) != 5 {
+		w.Fatalf("the log has %d entries: %+v", len(log), log)
+	}
+	slices.Reverse(log)
+	for i, d := range log[1:] {
+		if d.Kind != ds[i].Kind || d.From != epoch.Offset(i) || d.To != -1 || d.By != "" || d.Claim != f.Claim || d.Epoch != 5 ||
+			d.TraceID != "t" || !strings.HasSuffix(d.Reason, strconv.Itoa(i)) {
+			w.Errorf("entry %d is %+v", i, d)
+		}
+	}
+	for _, kind := range []epoch.DecisionKind{epoch.DecidedClaim, epoch.DecidedRewind, epoch.DecidedDiscard, "anything"} {
+		ds[0].Kind = kind
+		if err := a.operable().Record(w.ctx, ds[:1]); err == nil {
+			w.Errorf("a consumer recorded %s", kind)
+		}
+	}
+	if err := a.operable().Record(w.ctx, nil); err != nil {
+		w.Errorf("nothing was recorded: %v", err)
+	}
+}
+
+func readingTheLog(w *world) {
+	w.seed(orders0, orders1)
+	a, h := w.process("A"), w.person()
+	var claims []epoch.ClaimID
+	for range 5 {
+		claims = append(claims, a.claims(orders0, 1).Claim)
+		a.claims(orders1, 1)
+	}
+	h.does(act(epoch.ActEvict, h.sees(orders0)))
+	count := func(want int, q operate.HistoryQuery) []epoch.Decision {
+		w.Helper()
+		ds := h.history(q)
+		if len(ds) != want {
+			w.Errorf("%+v selects %d entries, want %d: %+v", q, len(ds), want, ds)
+		}
+		return ds
+	}
+	count(11, operate.HistoryQuery{})
+	count(6, operate.HistoryQuery{Partition: &orders0})
+	count(1, operate.HistoryQuery{Claim: claims[2]})
+	count(10, operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedClaim}})
+	count(11, operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedClaim, epoch.DecidedEvict}})
+	count(0, operate.HistoryQuery{Until: time.Now().Add(-time.Hour)})
+	count(11, operate.HistoryQuery{Until: time.Now().Add(time.Hour)})
+	page := count(4, operate.HistoryQuery{Partition: &orders0, Limit: 4})
+	if rest := count(2, operate.HistoryQuery{Partition: &orders0, Before: page[3].ID, Limit: 4}); rest[1].Claim != claims[0] {
+		w.Errorf("the oldest is %+v", rest[1])
+	}
+}
+
+func listing(w *world) {
+	other := epoch.Partition{Group: "other", Topic: "orders", Number: 7}
+	payments := epoch.Partition{Group: "billing", Topic: "payments"}
+	w.seed(orders0, orders1)
+	w.seed(other)
+	w.seed(payments)
+	h := w.person()
+	ta := w.process("A").claims(orders1, 5)
+	ta.buries(2)
+	h.does(act(epoch.ActPause, h.sees(orders1)))
+	for _, c := range []struct {
+		filter operate.Filter
+		want   []epoch.Partition
+	}{
+		{operate.Filter{}, []epoch.Partition{orders0, orders1, payments, other}},
+		{operate.Filter{Group: "billing"}, []epoch.Partition{orders0, orders1, payments}},
+		{operate.Filter{Topic: "orders"}, []epoch.Partition{orders0, orders1, other}},
+		{operate.Filter{Group: "billing", Topic: "payments"}, []epoch.Partition{payments}},
+		{operate.Filter{Paused: true}, []epoch.Partition{orders1}},
+		{operate.Filter{Group: "nobody"}, nil},
+	} {
+		found, err := h.op.Partitions(w.ctx, c.filter)
+		if err != nil {
+			w.Fatalf("list: %v", err)
+		}
+		var got []epoch.Partition
+		for _, f := range found {
+			got = append(got, f.Fence.Partition)
+			letters := map[epoch.Partition]int64{orders1: 2}[f.Fence.Partition]
+			if f.DeadLetters != letters || f.Now.IsZero() || f.ClaimedAt.IsZero() != (f.Epoch == 0) || f.Fence != w.process("B").reads(f.Fence.Partition) {
+				w.Errorf("%+v", f)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			w.Errorf("%+v selects %v, want %v", c.filter, got, c.want)
+		}
+	}
+	if _, err := h.op.Partition(w.ctx, orders2); !errors.Is(err, epoch.ErrMissing) {
+		w.Errorf("a fence that is not there: %v", err)
+	}
+}

@@ -1,0 +1,278 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// letter is the message of a dead letter at an offset.
+func letter(p epoch.Partition, at epoch.Offset) epoch.Message {
+	return epoch.Message{
+		Partition: p, Offset: at, Key: []byte("k\xff"), Value: []byte{0, 0xfe},
+		Headers: []epoch.Header{{Key: "a", Value: []byte("1")}, {Key: "a", Value: []byte{0xff}}, {Key: "b\xff", Value: []byte{}}},
+		Time:    time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC),
+	}
+}
+
+// buries moves past messages, each of which becomes a dead letter.
+func (t *tenure) buries(messages int) {
+	t.w.Helper()
+	for range messages {
+		d := t.advance(1)
+		err := t.commit([]epoch.Advance{d}, func(ctx context.Context, tx any) error {
+			return t.w.db.DeadLetter(ctx, tx, letter(d.Partition, d.From), t.Epoch, fmt.Errorf("poison %d", d.From))
+		})
+		if err != nil {
+			t.w.Fatalf("%s puts offset %d aside: %v", t.name, d.From, err)
+		}
+		t.Next, t.Mark, t.Applied = d.To, d.Mark, true
+	}
+}
+
+func (h *person) letters(q operate.DeadLetterQuery) []operate.DeadLetter {
+	h.w.Helper()
+	ls, err := h.op.DeadLetters(h.w.ctx, q)
+	if err != nil {
+		h.w.Fatalf("list dead letters: %v", err)
+	}
+	return ls
+}
+
+func showingDeadLetters(w *world) {
+	w.seed(orders0, orders1)
+	h := w.person()
+	ta := w.process("A").claims(orders0, 5)
+	ta.buries(3)
+	w.process("A").claims(orders1, 6).buries(1)
+	all := h.letters(operate.DeadLetterQuery{})
+	if len(all) != 4 {
+		w.Fatalf("%d dead letters: %+v", len(all), all)
+	}
+	for i, l := range all[:3] {
+		m := letter(orders0, epoch.Offset(i))
+		if l.Message.Partition != orders0 || l.Message.Offset != m.Offset || !l.Message.Time.Equal(m.Time) || l.Message.Key != nil || l.Message.Value != nil ||
+			l.Message.Headers != nil || l.Error != fmt.Sprintf("poison %d", i) || l.Epoch != 5 || l.At.IsZero() || l.Requested || l.Request != 0 {
+			w.Errorf("listed: %+v", l)
+		}
+		shown, err := h.op.DeadLetter(w.ctx, l.ID)
+		if err != nil || fmt.Sprintf("%+v", shown.Message) != fmt.Sprintf("%+v", m) {
+			w.Errorf("shown: %+v, %v; want the message %+v", shown, err, m)
+		}
+	}
+	for n, q := range map[int]operate.DeadLetterQuery{
+		3: {Filter: operate.Filter{Group: "billing", Topic: "orders"}, Number: new(int32)},
+		2: {After: all[1].ID},
+		1: {Limit: 1},
+		0: {Requested: true},
+	} {
+		if ls := h.letters(q); len(ls) != n {
+			w.Errorf("%+v selects %d", q, len(ls))
+		}
+	}
+	if _, err := h.op.DeadLetter(w.ctx, 1<<40); !errors.Is(err, operate.ErrNoDeadLetter) {
+		w.Errorf("one that is not there: %v", err)
+	}
+}
+
+func (h *person) doesLetter(kind operate.DeadLetterKind, seen operate.DeadLetter) operate.DeadLetter {
+	h.w.Helper()
+	l, err := h.op.DoDeadLetter(h.w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "mended"})
+	if err != nil {
+		h.w.Fatalf("%s dead letter %d: %v", kind, seen.ID, err)
+	}
+	return l
+}
+
+// requested are the replays that are asked of the owner of p.
+func (a *process) requested(ps ...epoch.Partition) []epoch.Replay {
+	a.w.Helper()
+	r, err := a.operable().Requests(a.w.ctx, ps)
+	if err != nil {
+		a.w.Fatalf("look for requests: %v", err)
+	}
+	return r.Replays
+}
+
+// replays runs the transaction in which a dead letter is replayed.
+func (t *tenure) replays(r epoch.Replay) error {
+	t.w.Helper()
+	return t.commit([]epoch.Advance{t.advance(0)}, func(ctx context.Context, tx any) error {
+		if err := t.w.db.Append(ctx, tx, t.Partition.String(), effect(r.Message.Offset, t.Epoch)); err != nil {
+			return err
+		}
+		return t.operable().Replayed(ctx, tx, r, t.Epoch)
+	})
+}
+
+func replaying(w *world) {
+	w.seed(orders0, orders1)
+	h := w.person()
+	ta := w.process("A").claims(orders0, 5)
+	ta.buries(3)
+	ls := h.letters(operate.DeadLetterQuery{})
+	if rs := ta.requested(orders0, orders1); len(rs) != 0 {
+		w.Fatalf("nothing is requested, and %+v is", rs)
+	}
+	l := h.doesLetter(operate.Replay, ls[1])
+	if !l.Requested || l.Request != 1 || l.RequestedBy != "anna" || l.RequestedAt.IsZero() {
+		w.Errorf("requested: %+v", l)
+	}
+	rs := ta.requested(orders1, orders0)
+	if len(rs) != 1 || rs[0].ID != l.ID || rs[0].Request != 1 || fmt.Sprintf("%+v", rs[0].Message) != fmt.Sprintf("%+v", letter(orders0, 1)) {
+		w.Fatalf("requested are %+v", rs)
+	}
+	if none := ta.requested(orders1); len(none) != 0 {
+		w.Errorf("of another partition, %+v is requested", none)
+	}
+
+	tb := w.process("B").claims(orders0, 6)
+	w.wantOnly(ta.replays(rs[0]), epoch.ErrStale, "the replay of an owner that has lost its claim")
+	w.wantList(orders0.String())
+	if n := len(tb.requested(orders0)); n != 1 {
+		w.Fatalf("after a replay that was refused %d are requested", n)
+	}
+	if err := tb.replays(rs[0]); err != nil {
+		w.Fatalf("the replay: %v", err)
+	}
+	tb.wantFence()
+	w.wantList(orders0.String(), effect(1, 6))
+	if _, err := h.op.DeadLetter(w.ctx, l.ID); !errors.Is(err, operate.ErrNoDeadLetter) || len(h.letters(operate.DeadLetterQuery{})) != 2 {
+		w.Errorf("what was replayed is still there: %v", err)
+	}
+	h.wantLog(orders0, "claim 5 -1>0", fmt.Sprintf("replay-request 5 1>1 anna: dead letter %d: mended", l.ID), "claim 6 3>3",
+		fmt.Sprintf("replay 6 1>1 anna: dead letter %d", l.ID))
+	if err := tb.replays(rs[0]); err == nil {
+		w.Error("it was replayed twice")
+	}
+	w.wantList(orders0.String(), effect(1, 6))
+}
+
+func replayedOnce(w *world) {
+	w.seed(orders0, orders1)
+	h := w.person()
+	ta := w.process("A").claims(orders0, 5)
+	ta.buries(2)
+	ls := h.letters(operate.DeadLetterQuery{})
+	first := h.doesLetter(operate.Replay, ls[0])
+	old := ta.requested(orders0)[0]
+	withdrawn := h.doesLetter(operate.Withdraw, first)
+	if err := ta.replays(old); err == nil || len(ta.requested(orders0)) != 0 {
+		w.Errorf("what was withdrawn is replayed: %v", err)
+	}
+	again := h.doesLetter(operate.Replay, withdrawn)
+	if err := ta.replays(old); err == nil || again.Request != 2 {
+		w.Errorf("%+v: an earlier request is carried out: %v", again, err)
+	}
+	if err := ta.operable().ReplayFailed(w.ctx, old, 5, errors.New("late")); err != nil {
+		w.Errorf("the failure of an earlier request: %v", err)
+	}
+	now := ta.requested(orders0)
+	if len(now) != 1 || now[0].Request != 2 {
+		w.Fatalf("requested are %+v", now)
+	}
+	h.doesLetter(operate.Discard, again)
+	if err := ta.replays(now[0]); err == nil {
+		w.Error("what was discarded is replayed")
+	}
+	w.wantList(orders0.String())
+	ta.wantFence()
+
+	// Of many that replay one at a time, one does.
+	h.doesLetter(operate.Replay, ls[1])
+	r := ta.requested(orders0)[0]
+	var mu sync.Mutex
+	done := 0
+	w.together(4, func(_ int, a *process) {
+		t := &tenure{process: a, Fence: ta.Fence}
+		if err := t.replays(r); err == nil {
+			mu.Lock()
+			done++
+			mu.Unlock()
+		}
+	})
+	if done != 1 {
+		w.Errorf("replayed %d times", done)
+	}
+	w.wantList(orders0.String(), effect(1, 5))
+
+	tb := w.process("B").claims(orders1, 5)
+	tb.buries(1)
+	h.doesLetter(operate.Replay, h.letters(operate.DeadLetterQuery{})[0])
+	if err := ta.replays(tb.requested(orders1)[0]); err == nil {
+		w.Error("a dead letter was replayed under a claim of another partition")
+	}
+}
+
+func replayFails(w *world) {
+	w.seed(orders0)
+	h := w.person()
+	ta := w.process("A").claims(orders0, 5)
+	ta.buries(1)
+	l := h.doesLetter(operate.Replay, h.letters(operate.DeadLetterQuery{})[0])
+	r := ta.requested(orders0)[0]
+	if err := ta.operable().ReplayFailed(w.ctx, r, ta.Epoch, errors.New("still \x00 poison")); err != nil {
+		w.Fatalf("record the failure: %v", err)
+	}
+	now, err := h.op.DeadLetter(w.ctx, l.ID)
+	if err != nil || now.Requested || now.Request != 1 || !strings.HasSuffix(now.ReplayError, "poison") || now.ReplayFailedAt.IsZero() {
+		w.Errorf("after a failure: %+v, %v", now, err)
+	}
+	if len(ta.requested(orders0)) != 0 {
+		w.Error("what has failed is still requested")
+	}
+	ds := h.history(operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedReplayFailure}})
+	if len(ds) != 1 || ds[0].Epoch != 5 || ds[0].Claim != ta.Claim || ds[0].By != "anna" || !strings.Contains(ds[0].Reason, "poison") {
+		w.Errorf("the log says %+v", ds)
+	}
+	h.doesLetter(operate.Replay, now)
+	if rs := ta.requested(orders0); len(rs) != 1 || ta.replays(rs[0]) != nil {
+		w.Errorf("it cannot be requested again: %+v", rs)
+	}
+	w.wantList(orders0.String(), effect(0, 5))
+}
+
+func deadLetterCompares(w *world) {
+	w.seed(orders0)
+	h := w.person()
+	w.process("A").claims(orders0, 5).buries(1)
+	seen := h.letters(operate.DeadLetterQuery{})[0]
+	do := func(kind operate.DeadLetterKind, seen operate.DeadLetter) error {
+		_, err := h.op.DoDeadLetter(w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "mended"})
+		return err
+	}
+	if err := do(operate.Withdraw, seen); !errors.Is(err, epoch.ErrNothingToDo) {
+		w.Errorf("withdrawn what was not requested: %v", err)
+	}
+	now := h.doesLetter(operate.Replay, seen)
+	for _, kind := range []operate.DeadLetterKind{operate.Replay, operate.Withdraw, operate.Discard} {
+		if err := do(kind, seen); !errors.Is(err, operate.ErrDeadLetterChanged) {
+			w.Errorf("%s of what has changed: %v", kind, err)
+		}
+	}
+	if err := do(operate.Replay, now); !errors.Is(err, epoch.ErrNothingToDo) {
+		w.Errorf("requested twice: %v", err)
+	}
+	for name, a := range map[string]operate.DeadLetterAct{
+		"nobody":      {Kind: operate.Discard, Seen: now, Reason: "mended"},
+		"no reason":   {Kind: operate.Discard, Seen: now, By: "anna"},
+		"no such act": {Kind: "bury", Seen: now, By: "anna", Reason: "mended"},
+	} {
+		if _, err := h.op.DoDeadLetter(w.ctx, a); !errors.Is(err, epoch.ErrAct) {
+			w.Errorf("%s: %v", name, err)
+		}
+	}
+	h.doesLetter(operate.Discard, now)
+	if err := do(operate.Discard, now); !errors.Is(err, operate.ErrNoDeadLetter) {
+		w.Errorf("discarded twice: %v", err)
+	}
+	if ds := h.history(operate.HistoryQuery{}); len(ds) != 3 {
+		w.Errorf("the log has %+v", ds)
+	}
+}

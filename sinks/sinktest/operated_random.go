@@ -1,0 +1,163 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+func actsAgainstModel(w *world) {
+	h, a := w.person(), w.process("A")
+	rapid.Check(w, func(t *rapid.T) {
+		p := epoch.Partition{Group: fmt.Sprintf("acts-%d", groups.Add(1)), Topic: "orders"}
+		w.seed(p)
+		model := epoch.Fences{p: a.reads(p)}
+		seen := []epoch.Fence{model[p]}
+		draw := func() epoch.Fence { return seen[rapid.IntRange(max(0, len(seen)-2), len(seen)-1).Draw(t, "seen")] }
+		check := func(what string, got, want epoch.Fence, err, wanted error) {
+			if !sameAnswer(err, wanted) || err == nil && timeless(got) != timeless(want) {
+				t.Fatalf("%s: %+v, %v; want %+v, %v", what, got, err, want, wanted)
+			}
+			if now := a.reads(p); timeless(now) != timeless(model[p]) {
+				t.Fatalf("after %s the fence is\n%+v, want\n%+v", what, now, model[p])
+			} else {
+				seen = append(seen, now)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"act": func(t *rapid.T) {
+				kinds := []epoch.ActKind{epoch.ActRewind, epoch.ActSkip, epoch.ActPause, epoch.ActResume, epoch.ActEvict, epoch.ActRebase}
+				d := act(rapid.SampledFrom(kinds).Draw(t, "kind"), draw())
+				if rapid.Bool().Draw(t, "sets a position") {
+					d.To = &epoch.Position{Offset: epoch.Offset(rapid.IntRange(0, 9).Draw(t, "to")), Mark: 3}
+					d.Beginning = rapid.Bool().Draw(t, "beginning")
+				}
+				if d.Kind == epoch.ActRebase {
+					d.Log = rapid.SampledFrom([]string{"", "log-1", "log-2"}).Draw(t, "log")
+					d.Source = rapid.SampledFrom([]string{"", "source-1"}).Draw(t, "source")
+				}
+				got, err := h.op.Act(w.ctx, d)
+				want, wanted := model.Operate(d)
+				check(string(d.Kind), got, want, err, wanted)
+			},
+			"claim": func(t *rapid.T) {
+				f := draw()
+				c := epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: rapid.Int64Range(1, 20).Draw(t, "generation"), Owner: "A"})
+				got, err := a.sink.Claim(w.ctx, f, c)
+				want, wanted := model.Claim(f, c)
+				check("claim", got, want, err, wanted)
+			},
+			"advance": func(t *rapid.T) {
+				f := draw()
+				d := epoch.Advance{Partition: p, Claim: f.Claim, From: f.Next, To: f.Next + 2, Mark: 7}
+				err := a.sink.Commit(w.ctx, []epoch.Advance{d}, func(context.Context, any) error { return nil })
+				check("advance", epoch.Fence{}, epoch.Fence{}, err, model.Advance([]epoch.Advance{d}))
+			},
+		})
+	})
+}
+
+// actsRaced has two processes claim and commit for as long as people act, and compares
+// what was applied with what the decision log says.
+func actsRaced(w *world) {
+	w.seed(orders0)
+	h := w.person()
+	w.process("A").claims(orders0, 1).applies(3)
+	ctx, stop := context.WithCancel(w.ctx)
+	var working sync.WaitGroup
+	for _, name := range []string{"A", "B"} {
+		a := w.process(name)
+		working.Go(func() { a.worksUntil(ctx, orders0) })
+	}
+	kinds := []epoch.ActKind{epoch.ActRewind, epoch.ActEvict, epoch.ActSkip, epoch.ActPause, epoch.ActResume, epoch.ActRewind}
+	for done := 0; done < 4*len(kinds); {
+		seen := h.sees(orders0)
+		a := act(kinds[done%len(kinds)], seen)
+		switch a.Kind {
+		case epoch.ActRewind:
+			a = to(epoch.ActRewind, seen, max(0, seen.Next-5))
+		case epoch.ActSkip:
+			a = to(epoch.ActSkip, seen, seen.Next+2)
+		}
+		switch _, err := h.op.Act(w.ctx, a); {
+		case err == nil:
+			done++
+		case errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrMoved), errors.Is(err, epoch.ErrTransient):
+		default:
+			stop()
+			working.Wait()
+			w.Fatalf("%s: %v", a.Kind, err)
+		}
+	}
+	stop()
+	working.Wait()
+	if w.Failed() {
+		w.FailNow()
+	}
+	story, err := operate.Explain(w.ctx, h.op, orders0, operate.Question{At: time.Now().Add(-time.Hour)})
+	if err != nil || !story.Complete {
+		w.Fatalf("the story is %+v, %v", story, err)
+	}
+	var want []string
+	var before *operate.Span
+	for _, s := range h.spans(orders0) {
+		if before != nil && before.To != s.Claim.From {
+			w.Errorf("%+v ends at %d, and %+v begins at %d", before.Claim, before.To, s.Claim, s.Claim.From)
+		}
+		before = &s
+		for o := s.From; o < s.To; o++ {
+			if s.Claim.By != "" {
+				w.Errorf("offset %d was applied under a person's act: %+v", o, s.Claim)
+			}
+			want = append(want, effect(o, s.Claim.Epoch))
+		}
+	}
+	w.wantList(orders0.String(), want...)
+}
+
+// spans are all that the decision log tells of p.
+func (h *person) spans(p epoch.Partition) (all []operate.Span) {
+	h.w.Helper()
+	for _, d := range slices.Backward(h.history(operate.HistoryQuery{Partition: &p, Limit: 100_000})) {
+		if !d.Kind.Swaps() {
+			continue
+		}
+		story, err := operate.Explain(h.w.ctx, h.op, p, operate.Question{Claim: d.Claim})
+		if err != nil || len(story.Spans) != 1 {
+			h.w.Fatalf("the story of claim %s: %+v, %v", d.Claim, story, err)
+		}
+		all = append(all, story.Spans[0])
+	}
+	return all
+}
+
+// worksUntil claims and commits for as long as ctx lasts.
+func (a *process) worksUntil(ctx context.Context, p epoch.Partition) {
+	for ctx.Err() == nil {
+		seen, err := a.sink.Fence(a.w.ctx, p)
+		if err != nil {
+			a.w.Errorf("%s reads: %v", a.name, err)
+			return
+		}
+		f, err := a.sink.Claim(a.w.ctx, seen, epoch.NewClaim(lease(p, 1, a.name)))
+		for n := 0; err == nil && n < 20 && ctx.Err() == nil; n++ {
+			d := epoch.Advance{Partition: p, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}
+			err = a.sink.Commit(a.w.ctx, []epoch.Advance{d}, func(ctx context.Context, tx any) error { return a.w.effects(ctx, tx, d, f.Epoch) })
+			f.Next++
+		}
+		switch {
+		case err == nil, errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrPaused), errors.Is(err, epoch.ErrInDoubt), errors.Is(err, epoch.ErrTransient):
+		default:
+			a.w.Errorf("%s works: %v", a.name, err)
+			return
+		}
+	}
+}
