@@ -301,3 +301,41 @@ func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore(t *testing.T) {
 		}
 	})
 }
+
+// A partition of which each transaction ends in doubt is claimed again before each, which
+// says nothing of whether it goes on.
+func TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 1)
+		var mended atomic.Bool
+		p := r.process("a", []memsink.Hooks{{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			if mended.Load() {
+				return do()
+			}
+			return fmt.Errorf("connection reset: %w", epoch.ErrInDoubt)
+		}}})
+		s, o := statusOf(p, options{})
+		p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, each(record), o) })
+		r.pass(time.Minute)
+		claims := p.claims(0)
+		for range 60 {
+			if now := s.Partitions()[0]; now.State != consumer.StateHalted || now.Reason != consumer.ReasonInDoubt {
+				t.Fatalf("it does not move, and is %+v", now)
+			}
+			r.pass(10 * time.Second)
+		}
+		if n := p.claims(0); n < claims+5 {
+			t.Errorf("%d claims meanwhile", n-claims)
+		}
+		if n := len(seen[consumer.Halted](p)); n != 1 {
+			t.Errorf("one standstill was reported %d times", n)
+		}
+		mended.Store(true)
+		r.pass(2 * time.Minute)
+		r.wantNext(0, 1)
+		if now := s.Partitions()[0]; now.State != consumer.StateClaimed || s.Ready() != nil {
+			t.Errorf("it goes on, and is %+v", now)
+		}
+		p.end()
+	})
+}

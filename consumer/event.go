@@ -45,6 +45,7 @@ type NotClaimed struct {
 type Claimed struct {
 	Fence    epoch.Fence
 	Seen     epoch.Fence   // the fence it replaced
+	Halted   bool          // it was reported as Halted because it does not move, and it has yet to do so
 	Took     time.Duration // this attempt, from the read of the fence
 	Attempts int           // this one and those that failed before it
 	Waited   time.Duration // over all of them: since the grant, or since the claim before ended

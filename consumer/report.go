@@ -24,8 +24,8 @@ func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 		level = slog.LevelDebug // one of many, perhaps
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
-	o.stands = false
-	o.run.Observe(Claimed{Fence: got, Seen: seen, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
+	o.stands = o.stands && o.still.said // one that is claimed again and again has not moved for that
+	o.run.Observe(Claimed{Fence: got, Seen: seen, Halted: o.stands, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
 	o.attempts = 0
 }
 
@@ -278,6 +278,7 @@ func (o *ownership[TX]) resumed() {
 		return
 	}
 	o.stands = false
+	o.still.moved()
 	o.run.troubles.well(o.partition)
 	o.run.Observe(Resumed{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.fence.Next})
 }

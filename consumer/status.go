@@ -81,6 +81,10 @@ func (s *Status) Observe(e Event) {
 		}
 		s.partitions[e.Partition] = PartitionStatus{Partition: e.Partition, State: StateHeld, Since: time.Now(), Next: -1, Lag: -1}
 	case Claimed:
+		if e.Halted {
+			s.change(e.Fence.Partition, func(p *PartitionStatus) { p.Epoch, p.Next = e.Fence.Epoch, e.Fence.Next })
+			return
+		}
 		s.goesOn(e.Fence.Partition, e.Fence.Epoch, e.Fence.Next)
 	case Advanced:
 		s.goesOn(e.Partition, e.Epoch, e.To)

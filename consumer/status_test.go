@@ -172,6 +172,7 @@ func TestStatusIsMadeFromEvents(t *testing.T) {
 		{consumer.Claimed{Fence: of(11, 10)}, "claimed 11 10 <nil> false"},
 		{consumer.Halted{Partition: at, Next: 10, Err: why, RetryIn: time.Second}, "halted 11 10 no table true"},
 		{consumer.InDoubt{Partition: at, Epoch: 11, Err: errors.New("later")}, "halted 11 10 no table true"},
+		{consumer.Claimed{Fence: of(12, 10), Halted: true}, "halted 12 10 no table true"},
 		{consumer.Resumed{Partition: at, Epoch: 11, Next: 10}, "claimed 11 10 <nil> false"},
 		{consumer.Halted{Partition: at, Next: 10, Err: why}, "halted 11 10 no table false"},
 		{consumer.Drained{Partition: at, Epoch: 11, Next: 10}, ""},

@@ -495,6 +495,9 @@ var guardsOfTheRest = []guard{
 	{"blame", "a standstill is not said", []edit{
 		{reports, "\t\to.standsStill(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
+	{"blame", "a partition that does not move is said to go on whenever it is claimed again", []edit{
+		{reports, "o.stands = o.stands && o.still.said", "o.stands = false"},
+	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
 	{"blame", "a transaction that others wait for waits for locks as long as any", []edit{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},

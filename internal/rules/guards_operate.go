@@ -53,6 +53,8 @@ var guardsOfActs = []guard{
 	{"R2", "a pause is only found at the swap, after the source was asked", []edit{{claiming, "\tif err := seen.Accepts(); err != nil {\n\t\treturn got, seen, fmt.Errorf(\"consumer: claim %w\", err)\n\t}\n", ""}},
 		"consumer", "TestThePausedAskTheSourceForNothing"},
 
+	{"R6", "an act waits behind a transaction that is frozen with the fence", []edit{{pgActs, "\t\to.sink.evict(ctx, a.Seen.Claim)\n\t}\n", "\t}\n"}},
+		"sinks/pgsink", "TestAnActEndsATransactionThatIsFrozenWithTheFence"},
 	{"R6", "an act ends the owner's transaction and is then refused", []edit{{pgActs, "\t\tif f, err = o.swap(ctx, a); !isLockTimeout(err) {\n", "\t\to.sink.evict(ctx, a.Seen.Claim)\n\t\tif f, err = o.swap(ctx, a); !isLockTimeout(err) {\n"}},
 		"sinks/pgsink", "TestAnActThatIsRefusedLeavesTheOwnersTransactionAlone"},
 	{"R8", "a position that a person has set back is taken for a sink that went back", []edit{{backs, "case now.SetUnder > f.Epoch:", "case false:"}},

@@ -94,7 +94,9 @@ func (t *timeline) note(now time.Time, e consumer.Event) {
 	case consumer.Left:
 		t.add(Moment{At: now, Kind: Left, Next: -1, Text: text(e.Cause)})
 	case consumer.Claimed:
-		t.goesOn(now, e.Fence.Partition, e.Fence.Epoch, e.Fence.Next)
+		if !e.Halted {
+			t.goesOn(now, e.Fence.Partition, e.Fence.Epoch, e.Fence.Next)
+		}
 		if e.Seen.Epoch > 0 && e.Seen.Owner != e.Fence.Owner {
 			t.add(Moment{
 				At: now, Kind: Takeover, Partition: e.Fence.Partition, Epoch: e.Fence.Epoch, Next: e.Fence.Next,
