@@ -109,12 +109,13 @@ func (r *recorder) flush(ds []epoch.Decision) {
 
 // What is recorded.
 
-// decide is about the partition as this process last knew it.
-func (o *ownership[TX]) decide(kind epoch.DecisionKind, format string, args ...any) {
+// decide is about the partition as this process last knew it, and what was done because
+// of err.
+func (o *ownership[TX]) decide(kind epoch.DecisionKind, err error, format string, args ...any) {
 	f := o.fence
 	o.run.recorder.add(epoch.Decision{
 		Kind: kind, Partition: o.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
-		From: o.next(), To: o.next(), Reason: fmt.Sprintf(format, args...),
+		From: o.next(), To: o.next(), Reason: fmt.Sprintf(format, args...), TraceID: epoch.TraceOf(err),
 	})
 }
 
@@ -132,7 +133,7 @@ func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
 	}
 	o.run.recorder.add(epoch.Decision{
 		Kind: epoch.DecidedInDoubt, Partition: o.partition, Epoch: left.Epoch, Claim: left.Claim, Owner: left.Owner,
-		From: left.Next, To: got.Next, Reason: fmt.Sprintf("%s: %v", became, err),
+		From: left.Next, To: got.Next, Reason: fmt.Sprintf("%s: %v", became, err), TraceID: epoch.TraceOf(err),
 	})
 }
 

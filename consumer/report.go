@@ -120,7 +120,7 @@ func (o *ownership[TX]) stale(err error) {
 		"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
 		"held_epoch", stale.Held.Epoch, "held_claim", stale.Held.Claim,
 		"held_owner", stale.Held.Owner, "held_next", stale.Held.Next)
-	o.decide(epoch.DecidedStale, "the fence is held by claim %s, epoch %d, owner %q", stale.Held.Claim, stale.Held.Epoch, stale.Held.Owner)
+	o.decide(epoch.DecidedStale, err, "the fence is held by claim %s, epoch %d, owner %q", stale.Held.Claim, stale.Held.Epoch, stale.Held.Owner)
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
@@ -266,7 +266,7 @@ func (o *ownership[TX]) haltedForGood(err error) {
 // observeHalt is of a partition that is tried again after in, or not at all.
 func (o *ownership[TX]) observeHalt(err error, in time.Duration) {
 	if !o.stands {
-		o.decide(epoch.DecidedHalt, "%v", err)
+		o.decide(epoch.DecidedHalt, err, "%v", err)
 	}
 	o.stands = true
 	o.run.Observe(Halted{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(err), Err: err, RetryIn: in})
@@ -285,7 +285,7 @@ func (o *ownership[TX]) resumed() {
 
 func (o *ownership[TX]) lost(cause error) {
 	o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.next(), "cause", cause)
-	o.decide(epoch.DecidedLoss, "%v", cause)
+	o.decide(epoch.DecidedLoss, cause, "%v", cause)
 	o.run.Observe(Lost{
 		Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(cause), Cause: cause, InFlight: o.caught.Load(),
 	})

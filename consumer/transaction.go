@@ -99,7 +99,7 @@ func (t *transaction[TX]) commit(base context.Context, r *result) {
 		}
 		return nil
 	})
-	r.err, r.handler = err, failed
+	r.err, r.handler = err, epoch.InTrace(failed, epoch.TraceOf(err))
 	r.froze = watch.stop()
 	r.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
 }

@@ -1,6 +1,9 @@
 package epoch
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Operable is what a [Sink] has besides that people can operate: a decision log, and
 // requests to whoever owns a partition. A consumer asks for it with [As]. Its methods are
@@ -74,3 +77,30 @@ func TraceID(ctx context.Context) string {
 	id, _ := ctx.Value(traceIDKey{}).(string)
 	return id
 }
+
+// InTrace returns err with the trace in which it came about, which the decision log then
+// names beside what a consumer did about it. It is for a [Sink] that traces another one,
+// and returns its errors so. A nil err stays nil, and an empty id changes nothing.
+func InTrace(err error, id string) error {
+	if err == nil || id == "" {
+		return err
+	}
+	return &tracedError{err, id}
+}
+
+// TraceOf returns the trace in which err came about, as [InTrace] has set it, or the
+// empty string.
+func TraceOf(err error) string {
+	if t, ok := errors.AsType[*tracedError](err); ok {
+		return t.id
+	}
+	return ""
+}
+
+type tracedError struct {
+	err error
+	id  string
+}
+
+func (e *tracedError) Error() string { return e.err.Error() }
+func (e *tracedError) Unwrap() error { return e.err }

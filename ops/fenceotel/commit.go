@@ -13,10 +13,13 @@ import (
 // errDidNotReturn is for a function that panicked or ended its goroutine.
 var errDidNotReturn = errors.New("it did not return")
 
-// Sink returns sink with a span around each transaction of messages. The span is in the
-// context of what happens within, so that the instrumentation of the database, and
-// [Each] and [Batches], have theirs below it.
-func Sink[TX any](t *Tracing, sink epoch.Sink[TX]) epoch.Sink[TX] { return traced[TX]{sink, t} }
+// Sink returns sink with a span around each transaction of messages, and around each
+// attempt to claim a partition that comes as far as the sink. The span is in the context of
+// what happens within, so that the instrumentation of the database, and [Each] and
+// [Batches], have theirs below it. The decision log names its trace.
+func Sink[TX any](t *Tracing, sink epoch.Sink[TX]) epoch.Sink[TX] {
+	return traced[TX]{sink, t}
+}
 
 type traced[TX any] struct {
 	epoch.Sink[TX]
@@ -25,6 +28,27 @@ type traced[TX any] struct {
 
 // Unwrap is for what the sink has besides: see [epoch.As].
 func (s traced[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
+
+// Fence is what an attempt to claim begins with.
+func (s traced[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	s.t.attempts.reads(p)
+	return s.Sink.Fence(ctx, p)
+}
+
+// Claim is what it ends with, if it comes so far.
+func (s traced[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (got epoch.Fence, err error) {
+	began, number := s.t.attempts.of(seen.Partition)
+	ctx, span := s.t.claim(ctx, seen.Partition, began, attemptsKey.Int(number), replacedKey.Int64(int64(seen.Epoch)))
+	id := traceID(span)
+	err = within(span, func() (err error) {
+		got, err = s.Sink.Claim(epoch.WithTraceID(ctx, id), seen, c)
+		if err == nil {
+			span.SetAttributes(epochKey.Int64(int64(got.Epoch)))
+		}
+		return err
+	})
+	return got, epoch.InTrace(err, id)
+}
 
 func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
 	if len(as) == 0 {
@@ -37,7 +61,16 @@ func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(c
 	}
 	ctx, span := s.t.tracer.Start(ctx, "commit "+as[0].Partition.Topic, start...)
 	ctx = context.WithValue(ctx, commitKey{}, span.SpanContext())
-	return within(span, func() error { return s.Sink.Commit(ctx, as, apply) })
+	err := within(span, func() error { return s.Sink.Commit(ctx, as, apply) })
+	return epoch.InTrace(err, traceID(span))
+}
+
+// traceID is that of a span; empty where nothing is traced.
+func traceID(span trace.Span) string {
+	if c := span.SpanContext(); c.HasTraceID() {
+		return c.TraceID().String()
+	}
+	return ""
 }
 
 type commitKey struct{}

@@ -11,7 +11,7 @@
 //
 // # Spans
 //
-//	claim orders     an attempt to claim a partition, made when it is over
+//	claim orders     an attempt to claim a partition
 //	commit orders    a transaction, from begin to commit: what the database's own
 //	                 instrumentation has of it is within
 //	process orders   the handler of a message, or of several, with a link to the span
@@ -21,4 +21,7 @@
 // A transaction takes messages of many traces, so their process spans are in the commit's
 // trace, and lead to the messages' by links. With [Options].Parent each process span is in
 // its message's trace instead, and has a link to the commit's.
+//
+// The decision log has the trace of each claim, and of the transaction because of which a
+// partition was given up, or halted.
 package fenceotel

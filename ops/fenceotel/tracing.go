@@ -34,8 +34,9 @@ type Options struct {
 
 // Tracing makes spans. It is safe for concurrent use.
 type Tracing struct {
-	o      Options
-	tracer trace.Tracer
+	o        Options
+	tracer   trace.Tracer
+	attempts attempts
 }
 
 // NewTracing returns one.
@@ -46,7 +47,7 @@ func NewTracing(o Options) *Tracing {
 	if o.Propagator == nil {
 		o.Propagator = otel.GetTextMapPropagator()
 	}
-	return &Tracing{o, o.Provider.Tracer("github.com/epochfence/epochfence/ops/fenceotel", trace.WithSchemaURL(semconv.SchemaURL))}
+	return &Tracing{o: o, tracer: o.Provider.Tracer("github.com/epochfence/epochfence/ops/fenceotel", trace.WithSchemaURL(semconv.SchemaURL))}
 }
 
 // Attributes of our own.
@@ -73,26 +74,22 @@ func (t *Tracing) about(operation string, p epoch.Partition) []attribute.KeyValu
 	return as
 }
 
-// Observe makes the spans of claims: have [consumer.Options].Observe call it. A span is
-// made when the attempt is over, with the times that it had.
+// Observe makes the spans of attempts to claim a partition that did not come as far as the
+// [Sink]: have [consumer.Options].Observe call it. Such a span is made when the attempt is
+// over, with the times that it had.
 func (t *Tracing) Observe(e consumer.Event) {
-	now := time.Now()
-	switch e := e.(type) {
-	case consumer.Claimed:
-		span := t.claim(e.Fence.Partition, now.Add(-e.Took),
-			epochKey.Int64(int64(e.Fence.Epoch)), attemptsKey.Int(e.Attempts), replacedKey.Int64(int64(e.Seen.Epoch)))
-		span.End(trace.WithTimestamp(now))
-	case consumer.NotClaimed:
-		span := t.claim(e.Partition, now.Add(-e.Took), semconv.ErrorTypeKey.String(e.Reason.String()))
+	if e, ok := e.(consumer.NotClaimed); ok && epoch.TraceOf(e.Err) == "" {
+		now := time.Now()
+		_, span := t.claim(context.Background(), e.Partition, now.Add(-e.Took), semconv.ErrorTypeKey.String(e.Reason.String()))
 		span.SetStatus(codes.Error, e.Err.Error())
 		span.End(trace.WithTimestamp(now))
 	}
+	t.attempts.observe(e)
 }
 
-func (t *Tracing) claim(p epoch.Partition, began time.Time, more ...attribute.KeyValue) trace.Span {
-	_, span := t.tracer.Start(context.Background(), "claim "+p.Topic, trace.WithNewRoot(), trace.WithTimestamp(began),
+func (t *Tracing) claim(ctx context.Context, p epoch.Partition, began time.Time, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	return t.tracer.Start(ctx, "claim "+p.Topic, trace.WithNewRoot(), trace.WithTimestamp(began),
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(append(t.about("claim", p), more...)...))
-	return span
 }
 
 // carried returns ctx with what a message came with: the span that the source's client

@@ -24,6 +24,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/ops/fenceotel"
+	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -331,6 +332,95 @@ func TestARequestWithoutAnAnswerFailsWithoutTellingItsURL(t *testing.T) {
 	}
 	if send := ts.one("send"); send.Status.Code != codes.Error || strings.Contains(send.Status.Description, "secret") {
 		t.Errorf("%+v", send.Status)
+	}
+}
+
+// From a decision one gets to the spans in which it was made.
+func TestTheDecisionLogNamesTheTracesOfClaimsRefusalsAndHalts(t *testing.T) {
+	ts := newTraces(t)
+	tr := ts.tracing(false)
+	log := memsource.New("orders", 1)
+	log.AppendMessages(0, consumer.Message{Value: []byte("chair")}, consumer.Message{Value: []byte("poison")})
+	sink := memsink.New()
+	another := sink.Open()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	raced, taken := false, false
+	sink.Script(memsink.Hooks{
+		Claim: func(ctx context.Context, c epoch.Claim, do func() error) error {
+			if !raced { // by a claim of somebody else's
+				raced = true
+				claims(t, another, c.Origin)
+			}
+			return do()
+		},
+		Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+			if !taken {
+				taken = true
+				f, err := another.Fence(ctx, as[0].Partition)
+				if err != nil {
+					t.Error(err)
+				}
+				claims(t, another, f.Origin)
+			}
+			return do()
+		},
+	})
+	err := consumer.Run(ctx, log.Member("a"), fenceotel.Sink[*memsink.Tx](tr, sink), consumer.Each(func(_ context.Context, _ *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		if string(m.Value) == "poison" {
+			return consumer.Permanent(errors.New("it is no order"))
+		}
+		return nil
+	}), consumer.Options{Logger: slog.New(slog.DiscardHandler), Observe: func(e consumer.Event) {
+		tr.Observe(e)
+		if _, ok := e.(consumer.Halted); ok {
+			stop()
+		}
+	}})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	decisions, err := another.Operator().History(t.Context(), operate.HistoryQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want []string
+	for _, d := range slices.Backward(decisions) {
+		if d.TraceID != "" {
+			got = append(got, string(d.Kind)+" "+d.TraceID)
+		}
+	}
+	trace := func(kind epoch.DecisionKind, spans tracetest.SpanStubs, i int) {
+		t.Helper()
+		if i < 0 || i >= len(spans) {
+			t.Fatalf("%d spans", len(spans))
+		}
+		want = append(want, string(kind)+" "+spans[i].SpanContext.TraceID().String())
+	}
+	claimed, commits := ts.named("claim orders"), ts.named("commit orders")
+	trace(epoch.DecidedClaim, claimed, 1) // the first one is refused, which is no decision
+	trace(epoch.DecidedStale, commits, slices.IndexFunc(commits, func(s tracetest.SpanStub) bool { return strings.Contains(s.Status.Description, "stale") }))
+	trace(epoch.DecidedClaim, claimed, 2)
+	trace(epoch.DecidedHalt, commits, len(commits)-1)
+	slices.Sort(got) // what is written beside the work comes later
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the decisions with a trace are\n%q, want\n%q", got, want)
+	}
+	for i, attempts := range []string{"1", "2", "1"} {
+		ts.wantAttributes(claimed[i], "epochfence.claim.attempts", attempts)
+	}
+}
+
+// claims makes a claim as another process would.
+func claims(t *testing.T, s *memsink.Sink, o epoch.Origin) {
+	t.Helper()
+	seen, err := s.Fence(t.Context(), o.Partition)
+	if err == nil {
+		_, err = s.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: "b"}))
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 
