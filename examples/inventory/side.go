@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/ops/statusz"
@@ -75,20 +73,30 @@ func (sd *side) Prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return sd.window.Show(statusz.Options{Title: "inventory", Operator: op, Ends: sd.ends})
+	return sd.window.Show(statusz.Options{Title: "inventory", Operator: op, Logs: sd.logs})
 }
 
-// ends is where the topic's partitions end.
-func (sd *side) ends(ctx context.Context) (map[epoch.Partition]epoch.Offset, error) {
-	listed, err := sd.kafka.admin.ListEndOffsets(ctx, sd.topic)
+// logs is what Kafka knows of the topic's partitions.
+func (sd *side) logs(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
+	begins, err := sd.kafka.admin.ListStartOffsets(ctx, sd.topic)
+	if err != nil {
+		return nil, fmt.Errorf("inventory: list where %s begins: %w", sd.topic, err)
+	}
+	ends, err := sd.kafka.admin.ListEndOffsets(ctx, sd.topic)
 	if err != nil {
 		return nil, fmt.Errorf("inventory: list where %s ends: %w", sd.topic, err)
 	}
-	ends := map[epoch.Partition]epoch.Offset{}
-	listed.Each(func(l kadm.ListedOffset) {
-		ends[epoch.Partition{Group: sd.topic, Topic: l.Topic, Number: l.Partition}] = epoch.Offset(l.Offset)
-	})
-	return ends, listed.Error()
+	logs := map[epoch.Partition]statusz.Log{}
+	for _, f := range fences {
+		begin, _ := begins.Lookup(sd.topic, f.Partition.Number)
+		end, known := ends.Lookup(sd.topic, f.Partition.Number)
+		if known {
+			logs[f.Partition] = statusz.Log{
+				Begin: epoch.Offset(begin.Offset), End: epoch.Offset(end.Offset), Lag: max(end.Offset-int64(f.Next), 0),
+			}
+		}
+	}
+	return logs, ends.Error()
 }
 
 func (sd *side) Send(ctx context.Context) (err error) {

@@ -15,7 +15,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer/natssource"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/ops/statusz"
 )
 
 // embeddedServer starts a nats-server in this process, with its streams below
@@ -154,6 +156,34 @@ func (b *broker) unacked(ctx context.Context, stream, name string) (int, error) 
 	}
 	info := c.CachedInfo()
 	return int(info.NumPending) + info.NumAckPending, nil
+}
+
+// logs is what JetStream knows of the partitions of a stream. A consumer that starts at the
+// fence's position, and is deleted at once, counts what is still to be applied.
+func (b *broker) logs(ctx context.Context, stream string, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
+	s, err := b.js.Stream(ctx, stream)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", stream, err)
+	}
+	state := s.CachedInfo().State
+	logs := map[epoch.Partition]statusz.Log{}
+	for _, f := range fences {
+		log := statusz.Log{Begin: epoch.Offset(max(state.FirstSeq, 1)), End: epoch.Offset(state.LastSeq + 1)}
+		if f.Next < log.End {
+			c, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{
+				FilterSubject: fmt.Sprintf("%s.%d.*", stream, f.Partition.Number),
+				DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(max(f.Next, 1)),
+				AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, HeadersOnly: true, InactiveThreshold: ackWait,
+			})
+			if err != nil {
+				return nil, fmt.Errorf("consumer of stream %s: %w", stream, err)
+			}
+			log.Lag = int64(c.CachedInfo().NumPending)
+			_ = s.DeleteConsumer(ctx, c.CachedInfo().Name) // or it goes by itself
+		}
+		logs[f.Partition] = log
+	}
+	return logs, nil
 }
 
 // remove deletes what a column left in JetStream.

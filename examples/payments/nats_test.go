@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
 )
 
@@ -77,6 +78,38 @@ func TestAMessageThatIsSentAgainIsStoredOnce(t *testing.T) {
 		at, err := b.sendSome(t.Context(), stream, []Payment{testPayment(1), testPayment(2)})
 		if err != nil || at[0] != 1 || at[1] != 2 {
 			t.Errorf("at %v, %v", at, err)
+		}
+	}
+}
+
+func TestWhatIsToBeAppliedIsCountedByPartition(t *testing.T) {
+	const stream, partitions, messages = "counted-payments", 5, 700
+	b := startBroker(t)
+	if err := b.createStream(t.Context(), stream, partitions); err != nil {
+		t.Fatal(err)
+	}
+	sent, err := b.send(t.Context(), stream, testSeed, 50, partitions, messages, show.NewPace(messages, 0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fences := make([]epoch.Fence, partitions)
+	want := map[epoch.Partition]int64{}
+	for n := range fences {
+		fences[n].Partition = epoch.Partition{Group: stream, Topic: stream, Number: int32(n)}
+		fences[n].Next = epoch.Offset(n * messages / (partitions - 1)) // from the start, and so on to the end
+		for _, at := range sent {
+			if at.Partition == int32(n) && at.Offset >= int64(fences[n].Next) {
+				want[fences[n].Partition]++
+			}
+		}
+	}
+	logs, err := b.logs(t.Context(), stream, fences)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fences {
+		if log := logs[f.Partition]; log.Begin != 1 || log.End != messages+1 || log.Lag != want[f.Partition] {
+			t.Errorf("from %d on: %+v, want a lag of %d", f.Next, log, want[f.Partition])
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/ops/statusz"
 )
@@ -96,7 +97,10 @@ func (sd *side) Prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := sd.window.Show(statusz.Options{Title: "payments", Operator: op, Outbox: box}); err != nil {
+	logs := func(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
+		return sd.broker.logs(ctx, sd.stream, fences)
+	}
+	if err := sd.window.Show(statusz.Options{Title: "payments", Operator: op, Outbox: box, Logs: logs}); err != nil {
 		return err
 	}
 	if sd.name == show.Usual {

@@ -119,12 +119,14 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	}
 	a := epoch.NewAct(epoch.ActKind(d.Kind), now.Fence, d.By, d.Reason)
 	a.Log, a.Source = form.Get("log"), form.Get("source")
-	if to := strings.TrimSpace(form.Get("to")); to != "" {
-		n, err := strconv.ParseInt(to, 10, 64)
+	to := strings.TrimSpace(form.Get("to"))
+	if to != "" {
+		n, err := h.offset(ctx, now.Fence, to)
 		if err != nil {
-			return fmt.Errorf("%w: offset %q is no number", errForm, to)
+			return err
 		}
-		a.To = &epoch.Position{Offset: epoch.Offset(n), Mark: epoch.NoMark}
+		a.To = &epoch.Position{Offset: n, Mark: epoch.NoMark}
+		to = strconv.FormatInt(int64(n), 10) // what is shown is what is done
 	}
 	if form.Has("claim") { // what the preview has shown
 		if err := seen(&a, form); err != nil {
@@ -139,7 +141,7 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	}
 	d.Fields = []field{
 		{"about", "partition"}, {"group", p.Group}, {"topic", p.Topic}, {"number", strconv.Itoa(int(p.Number))},
-		{"kind", d.Kind}, {"reason", d.Reason}, {"to", form.Get("to")}, {"log", a.Log}, {"source", a.Source},
+		{"kind", d.Kind}, {"reason", d.Reason}, {"to", to}, {"log", a.Log}, {"source", a.Source},
 		{"claim", a.Claim.String()}, {"seen-epoch", strconv.FormatInt(int64(a.Seen.Epoch), 10)},
 		{"seen-claim", a.Seen.Claim.String()}, {"seen-next", strconv.FormatInt(int64(a.Seen.Next), 10)},
 	}
@@ -151,6 +153,35 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 		return err
 	}
 	return nil
+}
+
+// offset is where somebody wants a partition to go on.
+func (h *Handler) offset(ctx context.Context, f epoch.Fence, to string) (epoch.Offset, error) {
+	if to == "start" || to == "end" {
+		if h.Logs == nil {
+			return 0, fmt.Errorf("%w: this page does not know where logs begin and end; say an offset", errForm)
+		}
+		logs, err := h.Logs(ctx, []epoch.Fence{f})
+		log, known := logs[f.Partition]
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("ask where the log of %s begins and ends: %w", f.Partition, err)
+		case !known:
+			return 0, fmt.Errorf("%w: it is not known where the log of %s begins and ends; say an offset", errForm, f.Partition)
+		case to == "start":
+			return log.Begin, nil
+		default:
+			return log.End, nil
+		}
+	}
+	n, err := strconv.ParseInt(to, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %q is neither an offset nor start or end", errForm, to)
+	}
+	if strings.ContainsAny(to, "+-") { // so many further on, or back
+		return max(f.Next+epoch.Offset(n), 0), nil
+	}
+	return epoch.Offset(n), nil
 }
 
 // seen has a compare with what a form says was seen.

@@ -66,13 +66,19 @@ func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
 		{epoch.ActPause, "", []string{"Takes claims takes claims paused"}, func(_, f epoch.Fence) bool { return f.Standing.Mode == epoch.Paused && f.Standing.By == "anna" }},
 		{epoch.ActEvict, "", []string{"Owner here operator anna"}, func(b, f epoch.Fence) bool { return f.Claim != b.Claim && f.Next == b.Next }},
 		{epoch.ActRewind, "&to=17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
+		{epoch.ActRewind, "&to=%2B17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
+		{epoch.ActRewind, "&to=start", []string{"Next offset 0 3"}, func(_, f epoch.Fence) bool { return f.Next == 3 }},
+		{epoch.ActRewind, "&to=end", []string{"Next offset 0 500"}, func(_, f epoch.Fence) bool { return f.Next == 500 }},
 		{epoch.ActSkip, "&to=1", []string{"Next offset 0 1"}, func(_, f epoch.Fence) bool { return f.Next == 1 }},
 		{epoch.ActRebase, "&log=another&to=0", []string{"Log log another"}, func(_, f epoch.Fence) bool { return f.Log == "another" }},
 		{epoch.ActRebase, "&source=elsewhere", []string{"Lease source issuer elsewhere"}, func(_, f epoch.Fence) bool { return f.Source == "elsewhere" }},
 	} {
 		r := newRig(t)
 		before := r.holds(orders(0))
-		h := r.page(annaMay)
+		h := r.page(func(o *statusz.Options) {
+			annaMay(o)
+			o.Logs = logsEnd(500)
+		})
 		status, page := get(h, "act?about=partition&group=billing&topic=orders&number=0&reason=for+the+test&kind="+string(c.kind)+c.query)
 		if status != http.StatusOK {
 			t.Errorf("%s: %d", c.kind, status)

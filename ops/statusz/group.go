@@ -3,7 +3,6 @@ package statusz
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -37,8 +36,8 @@ type groupReading struct {
 	err        error     // why the last attempt failed, with what was read before it
 	partitions []operate.Partition
 	rates      map[epoch.Partition]float64 // messages a second; nil before there are two readings
-	ends       map[epoch.Partition]epoch.Offset
-	endsErr    error
+	logs       map[epoch.Partition]Log     // nil where they are not known
+	logsErr    error
 	decisions  []epoch.Decision // newest first
 	dead       []operate.DeadLetter
 	entries    []operate.OutboxEntry
@@ -107,9 +106,13 @@ func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
 			return err
 		}
 	}
-	if g.Ends != nil {
-		if r.ends, r.endsErr = g.Ends(ctx); r.endsErr != nil {
-			g.Logger.Debug("statusz: the ends of the logs could not be read", slog.Any("err", r.endsErr))
+	if g.Logs != nil && g.Operator != nil {
+		fences := make([]epoch.Fence, len(r.partitions))
+		for i, p := range r.partitions {
+			fences[i] = p.Fence
+		}
+		if r.logs, r.logsErr = g.Logs(ctx, fences); r.logsErr != nil {
+			g.Logger.Debug("statusz: the broker could not be asked about the logs", "err", r.logsErr)
 		}
 	}
 	return nil

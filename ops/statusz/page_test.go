@@ -117,9 +117,7 @@ func TestAPartitionWithMessagesThatDoesNotMoveIsCalledThat(t *testing.T) {
 		r.stats.Observe(consumer.Joined{})
 		r.claims(orders(0), "frozen")
 		h := r.page(func(o *statusz.Options) {
-			o.Ends = func(context.Context) (map[epoch.Partition]epoch.Offset, error) {
-				return map[epoch.Partition]epoch.Offset{orders(0): 500}, nil
-			}
+			o.Logs = logsEnd(500)
 			o.Owner = func(owner string) statusz.Owner {
 				return statusz.Owner{Name: "the " + owner + " one", URL: "/pods/1", Note: "not ready"}
 			}

@@ -17,6 +17,7 @@ type detail struct {
 	Number          int32
 	Fence           []figure
 	MayAct          bool
+	KnowsLogs       bool
 	Acts            []kind
 	Decisions       []moment
 }
@@ -57,7 +58,7 @@ func (h *Handler) partition(w http.ResponseWriter, r *http.Request) {
 	d := &detail{
 		Title: h.Title, At: time.Now().UTC().Format(time.DateTime) + " UTC", Name: visible(p.String()),
 		Done: doneOf(form.Get("done")), Group: p.Group, Topic: p.Topic, Number: p.Number,
-		Fence: fields(now), MayAct: h.mayAct(r) != "", Acts: kinds, Decisions: h.decisions(ds, now.Now),
+		Fence: fields(now), MayAct: h.mayAct(r) != "", KnowsLogs: h.Logs != nil, Acts: kinds, Decisions: h.decisions(ds, now.Now),
 	}
 	h.write(w, http.StatusOK, "partition.html", d)
 }

@@ -181,3 +181,14 @@ func wants(t *testing.T, page string, texts ...string) {
 
 // pass lets virtual time pass.
 func pass(d time.Duration) { <-time.After(d) }
+
+// logsEnd is a broker whose logs begin at 3 and end there.
+func logsEnd(end epoch.Offset) func(context.Context, []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
+	return func(_ context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
+		logs := map[epoch.Partition]statusz.Log{}
+		for _, f := range fences {
+			logs[f.Partition] = statusz.Log{Begin: 3, End: end, Lag: int64(end - f.Next)}
+		}
+		return logs, nil
+	}
+}

@@ -89,8 +89,8 @@ func (h *Handler) groupRow(p operate.Partition, halts map[halting]string, g *gro
 		r.Advanced = age(p.Now.Sub(p.AdvancedAt)) + " ago"
 	}
 	behind := int64(-1)
-	if end, known := g.ends[p.Fence.Partition]; known {
-		behind = max(int64(end-p.Next), 0)
+	if log, known := g.logs[p.Fence.Partition]; known {
+		behind = log.Lag
 		r.Lag = thousands(behind)
 	}
 	if speed, known := g.rates[p.Fence.Partition]; known {

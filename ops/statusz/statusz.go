@@ -28,10 +28,11 @@ type Options struct {
 	Outbox   operate.Outbox
 	Filter   operate.Filter
 
-	// Ends returns where the logs of partitions end, which a sink does not know: the
-	// page then says how far behind partitions of other processes are. It is called with
-	// each reading of the sink, and has the same 5 s for its answer. It may be nil.
-	Ends func(ctx context.Context) (map[epoch.Partition]epoch.Offset, error)
+	// Logs returns what the broker knows of the logs of these fences, which a sink does not:
+	// the page then says how far behind partitions of other processes are, and a rewind may
+	// go to the start or the end. It is called with each reading of the sink, and has the
+	// same 5 s for its answer. What it leaves out is not known. It may be nil.
+	Logs func(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]Log, error)
 
 	// Owner returns what people know an owner by, which the fence names as the source
 	// does. It may be nil, and must not block.
@@ -45,6 +46,12 @@ type Options struct {
 	// Logger hears of what could not be read, and of each act. Nil means
 	// [slog.Default].
 	Logger *slog.Logger
+}
+
+// Log is the log of a partition, as its broker has it.
+type Log struct {
+	Begin, End epoch.Offset // of its first message, and of the next one that is written
+	Lag        int64        // messages from the fence's position on
 }
 
 // Owner is what people know of an owner. Each of its fields may be empty.

@@ -62,8 +62,8 @@ func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
 		}
 		v.Failed = append(v.Failed, text)
 	}
-	if group.endsErr != nil {
-		v.Failed = append(v.Failed, "Where the logs end is not known: "+show(group.endsErr.Error()))
+	if group.logsErr != nil {
+		v.Failed = append(v.Failed, "How far behind the group is, is not known: "+show(group.logsErr.Error()))
 	}
 	h.rows(v, held, group, now)
 	h.groupFigures(v, group)
@@ -112,10 +112,10 @@ func (h *Handler) groupFigures(v *view, g *groupReading) {
 	}
 	v.Figures = append(v.Figures, figure{"Partitions of the group", thousands(int64(len(g.partitions))),
 		plural(len(owners), "owner", "owners") + ", " + plural(paused, "paused", "paused")})
-	if g.ends != nil {
+	if g.logs != nil {
 		behind := int64(0)
 		for _, p := range g.partitions {
-			behind += max(int64(g.ends[p.Fence.Partition]-p.Next), 0)
+			behind += g.logs[p.Fence.Partition].Lag
 		}
 		v.Figures = append(v.Figures, figure{"To apply in the group", thousands(behind), "messages"})
 	}

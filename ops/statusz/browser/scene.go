@@ -60,7 +60,7 @@ func newScene(s setting) (*scene, error) {
 	op := c.sink.Operator()
 	page, err := statusz.New(statusz.Options{
 		Title: s.title, Stats: c.stats, Operator: op, Outbox: s.outbox, MayAct: s.mayAct,
-		Ends: c.ends, Logger: slog.New(slog.DiscardHandler),
+		Logs: c.logs, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return nil, err
@@ -103,12 +103,13 @@ func (c *scene) handlers(s setting) consumer.Handlers[*memsink.Tx] {
 	})
 }
 
-func (c *scene) ends(context.Context) (map[epoch.Partition]epoch.Offset, error) {
-	ends := map[epoch.Partition]epoch.Offset{}
-	for p := range c.sink.Fences() {
-		_, ends[p] = c.log.Bounds(p.Number)
+func (c *scene) logs(_ context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
+	logs := map[epoch.Partition]statusz.Log{}
+	for _, f := range fences {
+		begin, end := c.log.Bounds(f.Partition.Number)
+		logs[f.Partition] = statusz.Log{Begin: begin, End: end, Lag: max(int64(end-f.Next), 0)}
 	}
-	return ends, nil
+	return logs, nil
 }
 
 func (c *scene) url() string { return c.page.URL + "/status/" }
