@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -60,7 +61,7 @@ func (s *Source) tryReachUntil(ctx context.Context) error {
 }
 
 func (s *Source) tryReach(ctx context.Context) error {
-	if err := s.reader.Ping(ctx); err != nil {
+	if err := s.ping(ctx); err != nil {
 		return err
 	}
 	cluster, err := s.topics.ask(ctx)
@@ -75,6 +76,20 @@ func (s *Source) tryReach(ctx context.Context) error {
 		return err
 	}
 	return s.findGroup(ctx)
+}
+
+// ping returns nil as soon as a broker answers. It is kgo's Ping with a request for each
+// broker: that one's is read by one broker's goroutine while another one's writes it, which
+// the race detector finds.
+func (s *Source) ping(ctx context.Context) (err error) {
+	for _, b := range slices.Concat(s.reader.DiscoveredBrokers(), s.reader.SeedBrokers()) {
+		req := kmsg.NewPtrMetadataRequest()
+		req.Topics = []kmsg.MetadataRequestTopic{} // of the brokers alone
+		if _, err = b.Request(ctx, req); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // errNoClusterID: a broker that does not name its cluster.
