@@ -34,7 +34,8 @@ type processSpec struct {
 const session = 2 * time.Second
 
 // marker is a message at which a worker process says so, and waits for a line
-// on its standard input before it goes on.
+// on its standard input before it goes on. It waits once: what comes to nothing after that
+// is tried again.
 const marker = "marker"
 
 // processMain runs one worker. It tells its standard output when it is at a
@@ -44,11 +45,13 @@ func processMain(spec string) int {
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
 		return complain(err)
 	}
-	lines := make(chan string)
+	told := make(chan struct{})
 	go func() {
 		in := bufio.NewScanner(os.Stdin)
-		for in.Scan() {
-			lines <- in.Text()
+		for said := false; in.Scan(); said = true {
+			if !said {
+				close(told)
+			}
 		}
 		os.Exit(3) // whoever started us is gone
 	}()
@@ -77,7 +80,7 @@ func processMain(spec string) int {
 	handle := func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, e epoch.Epoch) error {
 		if string(m.Value) == marker {
 			fmt.Println("marker", m.Partition.Number)
-			<-lines
+			<-told
 		}
 		_, err := tx.ExecContext(context.WithoutCancel(ctx), s.Effect, m.Partition.Number, m.Value, e, s.Name)
 		return err

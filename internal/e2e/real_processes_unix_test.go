@@ -245,6 +245,13 @@ func (l *ledger) startProcess(name string) *process {
 		p.err = p.cmd.Wait()
 	}()
 	l.Cleanup(func() {
+		if l.Failed() { // its goroutines say what it waits for
+			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+			select {
+			case <-p.done:
+			case <-time.After(5 * time.Second):
+			}
+		}
 		_ = p.cmd.Process.Kill() // fails only if it is gone already
 		<-p.done
 		if l.Failed() {
