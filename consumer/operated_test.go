@@ -362,6 +362,41 @@ func TestAReplayThatFailsIsRecordedAndNotTriedAgain(t *testing.T) {
 	}
 }
 
+// Somebody has thought better of it while the handler was at it.
+func TestAReplayThatIsWithdrawnMeanwhileIsRolledBackAndNoFailure(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var asked atomic.Bool
+		p := r.start("a", letters(r, func(m consumer.Message) error {
+			if m.Offset != 1 {
+				return nil
+			}
+			if !asked.Load() {
+				return consumer.Permanent(errors.New("poison"))
+			}
+			op := r.sink.Operator()
+			now, err := op.DeadLetter(t.Context(), 1)
+			if err == nil {
+				_, err = op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Withdraw, Seen: now, By: "anna", Reason: "for the test"})
+			}
+			return err
+		}), options{})
+		r.fill(0, 3)
+		r.pass(time.Minute)
+		asked.Store(true)
+		r.requests()
+		r.pass(time.Minute)
+		if done := wantOne[consumer.Replayed](p); !done.Final || !errors.Is(done.Err, epoch.ErrNotRequested) {
+			t.Errorf("replayed: %+v", done)
+		}
+		if n := len(r.decided(0, epoch.DecidedReplayFailure, epoch.DecidedReplay)); n != 0 {
+			t.Errorf("%d decisions about a replay that was not wanted", n)
+		}
+		r.wantEffects(0, "0/0", "0/2")
+		noAlarm(p)
+		p.end()
+	})
+}
+
 func TestAReplayUnderAClaimThatIsLostIsRolledBackAndTheNextOwnerDoesIt(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var asked atomic.Bool

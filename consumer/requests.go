@@ -203,6 +203,7 @@ const (
 	replayAgain                  // nothing is committed, for a reason that has to do with neither
 	replayTries                  // likewise, and it counts
 	replayFailed                 // the message is still at fault
+	replayGone                   // nobody wants it any more, or it is done
 	replayBroke                  // the claim has ended with it
 )
 
@@ -223,6 +224,8 @@ func judgeReplay(t trial, r result) (outcomeOfReplay, outcome) {
 		return replayAgain, outcome{}
 	case errors.Is(err, epoch.ErrTransient) && !isPermanent(r.handler):
 		return replayTries, outcome{}
+	case errors.Is(err, epoch.ErrNotRequested) && r.handler == nil:
+		return replayGone, outcome{}
 	default:
 		return replayFailed, outcome{}
 	}
@@ -243,15 +246,16 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 			what = replayFailed
 		}
 	}
-	if what == replayed || what == replayFailed {
+	final := what == replayed || what == replayFailed || what == replayGone
+	if final {
 		delete(q.tries, id)
 	}
 	if _, here := l.idle.held[p]; here && what == replayBroke {
 		p.breakClaim(out)
 	}
-	l.reportReplay(t, what, r)
+	l.reportReplay(t, what, final, r)
 	switch what {
-	case replayed:
+	case replayed, replayGone:
 		l.wantsReplays(t.replay)
 	case replayFailed:
 		l.recordFailure(t, r)
@@ -289,7 +293,7 @@ func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
 }
 
 // reportReplay says what became of a replay.
-func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r result) {
+func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, final bool, r result) {
 	part := t.parts[0]
 	about := []any{"dead_letter", t.replay.ID, "offset", t.replay.Message.Offset, "epoch", part.epoch}
 	log := l.run.log(part.advance.Partition)
@@ -298,11 +302,13 @@ func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r resu
 		log.Info("a dead letter was replayed", about...)
 	case replayFailed:
 		log.Error("the replay of a dead letter has failed, it stays one", append(about, "err", r.err)...)
+	case replayGone:
+		log.Info("the replay of a dead letter was rolled back: it was withdrawn, discarded or done meanwhile", about...)
 	default:
 		log.Warn("the replay of a dead letter was rolled back, trying again", append(about, "err", r.err)...)
 	}
 	l.run.Observe(Replayed{
 		Partition: part.advance.Partition, Epoch: part.epoch, Offset: t.replay.Message.Offset, DeadLetter: t.replay.ID,
-		Err: r.err, Final: what == replayed || what == replayFailed, Took: r.took,
+		Err: r.err, Final: final, Took: r.took,
 	})
 }

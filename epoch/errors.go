@@ -28,6 +28,10 @@ var (
 	// partition. Only a person can say which it is to be.
 	ErrElsewhere = errors.New("kept in another database")
 
+	// ErrNotRequested: a dead letter is not there as its replay was requested: that was
+	// withdrawn, or it was discarded or replayed meanwhile.
+	ErrNotRequested = errors.New("the replay is not requested any more")
+
 	// ErrNoLease: a lease whose generation is not positive grants nothing.
 	ErrNoLease = errors.New("no lease")
 

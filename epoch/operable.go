@@ -19,7 +19,7 @@ type Operable[TX any] interface {
 
 	// Replayed takes r from the dead letters, in tx, which is a transaction that Commit
 	// has begun under the epoch e and in which a handler has applied r's message. It
-	// is an error, here or at the latest at the commit, which then does not
+	// is [ErrNotRequested], here or at the latest at the commit, which then does not
 	// happen, if r is no longer there as it was requested.
 	Replayed(ctx context.Context, tx TX, r Replay, e Epoch) error
 

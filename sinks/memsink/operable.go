@@ -101,7 +101,7 @@ func (st *state) find(r epoch.Replay) int {
 func (st *state) missing(rs []replay) error {
 	for _, r := range rs {
 		if st.find(r.Replay) < 0 {
-			return fmt.Errorf("dead letter %d of %s is replayed: %w", r.ID, r.Message.Partition, operate.ErrNoDeadLetter)
+			return fmt.Errorf("dead letter %d of %s is replayed: %w", r.ID, r.Message.Partition, epoch.ErrNotRequested)
 		}
 	}
 	return nil

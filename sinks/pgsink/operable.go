@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -145,7 +146,7 @@ func (s *Sink) Replayed(ctx context.Context, tx Tx, r epoch.Replay, e epoch.Epoc
 		return errElsewhere(r)
 	}
 	if _, err := t.Exec(ctx, s.sql.replayed, r.ID, r.Request, int64(e)); err != nil {
-		return fmt.Errorf("pgsink: dead letter %d of %s, at offset %d, is replayed: %w", r.ID, r.Message.Partition, r.Message.Offset, explain(err))
+		return fmt.Errorf("pgsink: dead letter %d of %s, at offset %d, is replayed: %w", r.ID, r.Message.Partition, r.Message.Offset, explainReplay(explain(err)))
 	}
 	return nil
 }
@@ -155,7 +156,17 @@ func (s Queued) Replayed(ctx context.Context, q *Queue, r epoch.Replay, e epoch.
 	if _, ok := q.as.of(r.Message.Partition); !ok {
 		return errElsewhere(r)
 	}
+	q.replays = true
 	_, err := q.Exec(ctx, s.sql.replayed, r.ID, r.Request, int64(e))
+	return err
+}
+
+// explainReplay is what an error of a transaction means that takes a dead letter away.
+func explainReplay(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == codeGone {
+		return fmt.Errorf("%w: %w", epoch.ErrNotRequested, err)
+	}
 	return err
 }
 

@@ -37,10 +37,11 @@ const maxQueue = 1 << 16
 // It has the methods of sqlc's DBTX that :exec queries need. It is for one
 // goroutine at a time.
 type Queue struct {
-	mu     sync.Mutex // against use after the handler returned
-	closed bool
-	as     *advances
-	items  []queuedStatement
+	mu      sync.Mutex // against use after the handler returned
+	closed  bool
+	as      *advances
+	items   []queuedStatement
+	replays bool // a dead letter is taken away
 }
 
 type queuedStatement struct {
@@ -149,7 +150,15 @@ func (s Queued) commit(ctx context.Context, as *advances, apply func(context.Con
 	if err != nil {
 		return err
 	}
-	items := q.close()
+	err = s.sendWhole(ctx, as, q.close())
+	if q.replays { // whose refusal is not the handler's
+		err = explainReplay(err)
+	}
+	return err
+}
+
+// sendWhole sends the statements of a queue in one batch, if that can be.
+func (s Queued) sendWhole(ctx context.Context, as *advances, items []queuedStatement) error {
 	if !slices.ContainsFunc(items, func(q queuedStatement) bool { return sessionOf(q.sql).has(deallocates) }) {
 		err := s.sendAll(ctx, as, items)
 		var lost vanishedError

@@ -239,7 +239,7 @@ func (t *tenure) refused(want error, messages int) {
 
 var refusals = []error{
 	epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrLogChanged,
-	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler,
+	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, epoch.ErrNotRequested,
 }
 
 // class returns the refusals that err is.

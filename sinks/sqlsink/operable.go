@@ -11,7 +11,6 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
-	"github.com/epochfence/epochfence/ops/operate"
 )
 
 var _ epoch.Operable[*Tx] = (*Sink)(nil)
@@ -169,7 +168,7 @@ func (s *Sink) Replayed(ctx context.Context, tx *Tx, r epoch.Replay, e epoch.Epo
 	}
 	err := tx.QueryRowContext(ctx, s.q.replay, r.ID, r.Request).Scan(&d.By)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = operate.ErrNoDeadLetter
+		err = epoch.ErrNotRequested
 	}
 	if err != nil {
 		return fail(err)
