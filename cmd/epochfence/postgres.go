@@ -45,7 +45,26 @@ func openPostgres(ctx context.Context, f flags) (*postgres, error) {
 func (p *postgres) close() { p.pool.Close() }
 
 func (p *postgres) operator(ctx context.Context) (operate.Operator, error) {
-	return pgsink.OpenOperator(ctx, p.pool, p.sink)
+	op, err := pgsink.OpenOperator(ctx, p.pool, p.sink)
+	if errors.Is(err, pgsink.ErrNotMigrated) {
+		err = p.elsewhere(ctx, err)
+	}
+	return op, err
+}
+
+// elsewhere adds to an error about a schema which others have a sink.
+func (p *postgres) elsewhere(ctx context.Context, err error) error {
+	rows, failed := p.pool.Query(ctx, `select n.nspname from pg_catalog.pg_proc f join pg_catalog.pg_namespace n on n.oid = f.pronamespace
+		where f.proname = 'schema_version' and exists (select from pg_catalog.pg_class c where c.relnamespace = n.oid and c.relname = 'fence')
+		order by 1 limit 10`)
+	if failed != nil {
+		return err
+	}
+	schemas, failed := pgx.CollectRows(rows, pgx.RowTo[string])
+	if failed != nil || len(schemas) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; there are sinks in schema %q: say which with --schema", err, schemas)
 }
 
 func (p *postgres) tables(ctx context.Context) ([]tables, error) {

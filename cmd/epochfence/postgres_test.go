@@ -19,6 +19,10 @@ func TestRolesOnPostgres(t *testing.T) {
 	if !strings.Contains(a.errs, "epochfence migrate up") {
 		t.Errorf("list without tables says %s", a.errs)
 	}
+	owner.does(exitOK, "migrate", "up", "--schema", "billing", "--execute")
+	if a = owner.does(exitError, "list"); !strings.Contains(a.errs, `["billing"]: say which with --schema`) {
+		t.Errorf("list without tables beside a sink in another schema says %s", a.errs)
+	}
 	owner.does(exitOK, "migrate", "up", "--outbox")
 	owner.does(exitError, "list") // that was a dry run
 	owner.does(exitOK, "migrate", "up", "--outbox", "--execute")

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -75,6 +78,16 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 		},
 		"migrate and grants": func(l *live) epoch.Offset {
 			l.does(exitOK, "migrate", "up", "--outbox", "--execute")
+			at, err := url.Parse(l.place.url)
+			must(l.t, err)
+			for _, kind := range roleKinds {
+				switch at.Scheme {
+				case "file": // SQLite has no roles
+					l.does(exitUsage, "grants", "--role", "anna", "--as", string(kind), "--execute")
+				default:
+					l.does(exitOK, "grants", "--role", at.User.Username(), "--as", string(kind), "--outbox", "--execute")
+				}
+			}
 			return -1
 		},
 	} {
@@ -188,6 +201,57 @@ func TestReplayBesideALiveConsumer(t *testing.T) {
 			}
 		})
 		l.through()
+	})
+}
+
+// Requests for replays are taken back while the owners are carrying them out: of each,
+// one of the two is done.
+func TestWithdrawalsBesideALiveConsumer(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(broken) *place) {
+		var mended atomic.Bool
+		l := atWork(t, open(func(m consumer.Message) bool { return !mended.Load() && m.Offset%4 == 2 }))
+		l.through()
+		mended.Store(true)
+		ls, err := l.op.DeadLetters(t.Context(), operate.DeadLetterQuery{})
+		must(t, err)
+		if len(ls) < 20 {
+			t.Fatalf("%d dead letters", len(ls))
+		}
+		replayed := func(letter operate.DeadLetter) (times int) {
+			for _, e := range l.applied() {
+				if e.number == letter.Message.Partition.Number && e.offset == letter.Message.Offset {
+					times++
+				}
+			}
+			return times
+		}
+		ids := []string{"deadletters", "replay"}
+		for _, letter := range ls {
+			ids = append(ids, fmt.Sprint(letter.ID))
+		}
+		l.executes(ids...)
+		l.awaits("an owner is at it", func() bool { return replayed(ls[0]) == 1 })
+		withdrawn := map[int64]bool{}
+		for _, letter := range slices.Backward(ls) {
+			a := l.run("deadletters", "withdraw", fmt.Sprint(letter.ID), "--execute", "--by", "anna", "--reason", "for the test")
+			withdrawn[letter.ID] = a.code == exitOK
+			if a.code != exitOK && a.code != exitError && a.code != exitChanged {
+				t.Errorf("exit code %d\n%s%s", a.code, a.out, a.errs)
+			}
+		}
+		l.awaits("nothing is requested any more", func() bool {
+			left, err := l.op.DeadLetters(t.Context(), operate.DeadLetterQuery{Requested: true})
+			must(t, err)
+			return len(left) == 0
+		})
+		l.stop()
+		for _, letter := range ls {
+			_, err := l.op.DeadLetter(t.Context(), letter.ID)
+			there := !errors.Is(err, operate.ErrNoDeadLetter)
+			if n := replayed(letter); there != withdrawn[letter.ID] || (n == 1) == there || n > 1 {
+				t.Errorf("dead letter %d: withdrawn %v, there %v, applied %d times", letter.ID, withdrawn[letter.ID], there, n)
+			}
+		}
 	})
 }
 

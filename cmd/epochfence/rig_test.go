@@ -256,7 +256,7 @@ func none(consumer.Message) bool { return false }
 type live struct {
 	*cli
 	*place
-	kafka    *kfake.Cluster
+	brokers  []string
 	produced int // in each partition
 	client   *kgo.Client
 	stop     func()
@@ -270,13 +270,18 @@ func workers(t *testing.T, p *place) *live {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second), kfake.SeedTopics(partitions, "orders"))
 	must(t, err)
 	t.Cleanup(cluster.Close)
-	seeds := kgo.SeedBrokers(cluster.ListenAddrs()...)
-	client, err := kgo.NewClient(seeds, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic("orders"))
+	return workersOf(t, p, cluster.ListenAddrs()...)
+}
+
+// workersOf is workers with a broker that is there.
+func workersOf(t *testing.T, p *place, brokers ...string) *live {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic("orders"))
 	must(t, err)
 	t.Cleanup(client.Close)
 	return &live{
-		cli:   &cli{t, map[string]string{"EPOCHFENCE_DATABASE": p.url, "EPOCHFENCE_KAFKA": strings.Join(cluster.ListenAddrs(), ",")}},
-		place: p, kafka: cluster, client: client,
+		cli:   &cli{t, map[string]string{"EPOCHFENCE_DATABASE": p.url, "EPOCHFENCE_KAFKA": strings.Join(brokers, ",")}},
+		place: p, brokers: brokers, client: client,
 	}
 }
 
@@ -285,7 +290,15 @@ func atWork(t *testing.T, p *place) *live {
 	t.Helper()
 	l := workers(t, p)
 	l.produce(50)
-	source, err := kafkasource.New(kafkasource.Options{Group: "billing", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(l.kafka.ListenAddrs()...)}})
+	l.work()
+	return l
+}
+
+// work starts a consumer in this process.
+func (l *live) work() {
+	l.t.Helper()
+	t, p := l.t, l.place
+	source, err := kafkasource.New(kafkasource.Options{Group: "billing", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(l.brokers...)}})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -301,7 +314,6 @@ func atWork(t *testing.T, p *place) *live {
 		}
 	}
 	t.Cleanup(l.stop)
-	return l
 }
 
 // produce appends so many messages to each partition.
