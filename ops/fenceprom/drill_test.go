@@ -41,20 +41,25 @@ type worker struct {
 }
 
 func (d *drill) start(name string, handle consumer.Handler[*memsink.Tx]) *worker {
-	w := &worker{member: d.group.Member(name), sink: d.sink.Open(), stats: stats.New()}
+	return d.startAs(d.group.Member(name), consumer.Each(handle), consumer.Options{})
+}
+
+func (d *drill) startAs(m *memsource.Member, h consumer.Handlers[*memsink.Tx], o consumer.Options) *worker {
+	w := &worker{member: m, sink: d.sink.Open(), stats: stats.New()}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(fenceprom.New(w.stats))
 	page := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	w.address = strings.TrimPrefix(page.URL, "http://")
+	o.Observe, o.Logger = w.stats.Observe, slog.New(slog.DiscardHandler)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
-		done <- consumer.Run(ctx, w.member, w.sink, consumer.Each(handle), consumer.Options{Observe: w.stats.Observe, Logger: slog.New(slog.DiscardHandler)})
+		done <- consumer.Run(ctx, w.member, w.sink, h, o)
 	}()
 	d.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
-			d.Errorf("worker %s: %v", name, err)
+			d.Errorf("worker %s: %v", m.Name(), err)
 		}
 		page.Close()
 	})

@@ -1,0 +1,303 @@
+package fenceprom_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/internal/promtest"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+type (
+	handler = consumer.Handler[*memsink.Tx]
+	hooks   = memsink.Hooks
+)
+
+// scene is a group of one process in which something goes wrong.
+type scene struct {
+	*drill
+	*worker
+	called chan struct{} // holds a value once a handler that fails was called
+	over   chan struct{} // closed when the test ends
+}
+
+// handles starts the scene's process, with one partition and a message that is applied.
+func (s *scene) handles(h consumer.Handlers[*memsink.Tx], o consumer.Options) {
+	s.group.SetTerm(3 * time.Second)
+	s.worker = s.startAs(s.group.Member("a"), h, o)
+	s.append(0, "first")
+	s.Cleanup(func() { close(s.over) })
+}
+
+// failing handles each message with f but the first.
+func failing(f func(ctx context.Context, m consumer.Message) error) consumer.Handlers[*memsink.Tx] {
+	return consumer.Each(func(ctx context.Context, _ *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		if string(m.Value) == "first" {
+			return nil
+		}
+		return f(ctx, m)
+	})
+}
+
+func fine(context.Context, consumer.Message) error { return nil }
+
+func (s *scene) fence() epoch.Fence {
+	for _, f := range s.drill.sink.Fences() {
+		return f
+	}
+	s.Fatal("there is no fence")
+	return epoch.Fence{}
+}
+
+// commits has the next commit replaced.
+func (s *scene) commits(f func(do func() error) error) {
+	s.worker.sink.Script(hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error { return f(do) }})
+	s.append(0, "second")
+}
+
+// repeats does something ten times a second.
+func (s *scene) repeats(do func()) {
+	go func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				do()
+			case <-s.over:
+				return
+			}
+		}
+	}()
+}
+
+// scenes are, by the alert that fires in each, what happens before Prometheus looks for the
+// first time, and afterwards.
+var scenes = map[string]struct{ before, after func(s *scene) }{
+	"EpochfenceUnfencedWrite": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) { s.commits(func(func() error) error { return epoch.ErrTxEndedByHandler }) },
+	},
+	"EpochfenceSinkWentBack": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			was := s.drill.sink.Snapshot()
+			s.append(0, "second")
+			s.prom.Await(s, "it is applied", func() bool { return s.fence().Next == 2 })
+			s.drill.sink.Restore(was)
+			s.append(0, "third")
+		},
+	},
+	"EpochfencePartitionHalted": {
+		func(s *scene) {
+			s.handles(failing(func(context.Context, consumer.Message) error { return consumer.Permanent(os.ErrInvalid) }), consumer.Options{})
+		},
+		func(s *scene) { s.append(0, "poison") },
+	},
+	"EpochfencePartitionStandsStill": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			s.commits(func(func() error) error { return fmt.Errorf("connection reset: %w", epoch.ErrInDoubt) })
+		},
+	},
+	"EpochfencePartitionPaused": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			if _, err := s.drill.sink.Operator().Act(s.Context(), epoch.NewAct(epoch.ActPause, s.fence(), "anna", "for the test")); err != nil {
+				s.Error(err)
+			}
+		},
+	},
+	"EpochfenceNoMember": {
+		func(s *scene) {
+			m := s.group.Member("a")
+			m.Freeze() // before it could join
+			s.worker = s.startAs(m, failing(fine), consumer.Options{})
+		},
+		func(*scene) {},
+	},
+	"EpochfenceNotClaimed": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			f := s.fence()
+			s.worker.sink.Script(hooks{Claim: func(context.Context, epoch.Claim, func() error) error {
+				return &epoch.StaleError{Partition: f.Partition, Held: f} // somebody else is always first
+			}})
+			s.group.Lose(s.member, s.log.Name(), 0, errors.New("a rebalance"))
+			s.group.Grant(s.member, s.log.Name(), 0)
+		},
+	},
+	"EpochfenceStalled": {
+		func(s *scene) {
+			s.handles(failing(func(ctx context.Context, m consumer.Message) error {
+				if string(m.Value) == "second" {
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}), consumer.Options{MaxBatch: 1, BatchTimeout: 2 * time.Second})
+		},
+		func(s *scene) {
+			s.log.AppendMessages(0, consumer.Message{Value: []byte("second")}, consumer.Message{Value: []byte("slow")}, consumer.Message{Value: []byte("behind it")})
+		},
+	},
+	"EpochfenceBehind": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			s.repeats(func() { s.log.AppendMessages(0, consumer.Message{Time: time.Now().Add(-time.Hour)}) })
+		},
+	},
+	"EpochfenceTransactionsFail": {
+		func(s *scene) {
+			s.handles(failing(func(context.Context, consumer.Message) error { return epoch.ErrTransient }), consumer.Options{RetryMax: 200 * time.Millisecond})
+		},
+		func(s *scene) { s.append(0, "second") },
+	},
+	"EpochfenceLostInFlight": {
+		func(s *scene) {
+			s.handles(failing(func(ctx context.Context, _ consumer.Message) error {
+				select {
+				case s.called <- struct{}{}:
+				default:
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}), consumer.Options{})
+		},
+		func(s *scene) {
+			s.append(0, "slow")
+			<-s.called
+			s.group.Expire(s.member)
+		},
+	},
+	"EpochfenceTransactionOverdue": {
+		func(s *scene) {
+			s.handles(failing(func(context.Context, consumer.Message) error { <-s.over; return nil }), consumer.Options{BatchTimeout: 200 * time.Millisecond})
+		},
+		func(s *scene) { s.append(0, "slow") },
+	},
+	"EpochfenceDeadLetters": {
+		func(s *scene) {
+			s.handles(failing(func(context.Context, consumer.Message) error { return consumer.Permanent(os.ErrInvalid) }).OnFailure(s.drill.sink.DeadLetter), consumer.Options{})
+		},
+		func(s *scene) { s.append(0, "poison") },
+	},
+	"EpochfenceOutboxWaits": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			s.stats.ObserveBacklog(outbox.Backlog{Partition: s.fence().Partition, Entries: 1, Oldest: time.Now().Add(-time.Hour)})
+		},
+	},
+	"EpochfenceOutboxRefused": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			s.stats.ObserveOutbox(outbox.Event{Kind: outbox.Refused, Status: 400, Err: errors.New("400 Bad Request")})
+		},
+	},
+	"EpochfenceReceiverFails": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) { s.stats.ObserveReceiver(httpfence.Event{Outcome: httpfence.Failed}) },
+	},
+	"EpochfenceZombieRefused": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			s.commits(func(do func() error) error {
+				f := s.fence()
+				_, err := s.drill.sink.Claim(context.Background(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: f.Generation + 1, Owner: "b"}))
+				return errors.Join(err, do())
+			})
+		},
+	},
+}
+
+// The rules are those of operations, with a second for each minute: what has to last for
+// five minutes lasts for five seconds.
+func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a server")
+	}
+	promtest.Tool(t, "prometheus")
+	text, err := os.ReadFile("../rules/epochfence.rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	quick := regexp.MustCompile(`(for: |\[)(\d+)m`).ReplaceAllString(string(text), "${1}${2}s")
+	quick = strings.NewReplacer("for: 4h", "for: 4s").Replace(quick)
+	rules := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(rules, []byte(quick), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	playing := map[string]*scene{}
+	var addresses []string
+	prepare := func(name string, before func(s *scene)) *scene {
+		log := memsource.New("orders", 1)
+		s := &scene{drill: &drill{T: t, log: log, group: log.Group(memsource.DefaultGroup), sink: memsink.New()}, called: make(chan struct{}, 1), over: make(chan struct{})}
+		before(s)
+		playing[name], addresses = s, append(addresses, s.address)
+		return s
+	}
+	for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(quick, -1) {
+		play, known := scenes[alert[1]]
+		if !known {
+			t.Fatalf("there is no scene for %s", alert[1])
+		}
+		prepare(alert[1], play.before)
+	}
+	well := prepare("", func(s *scene) { s.handles(failing(fine), consumer.Options{}) })
+	well.repeats(func() { well.append(0, "a chair") })
+
+	prom := promtest.Start(t, addresses, []string{rules})
+	for name, s := range playing {
+		s.prom = prom
+		s.await(`count(epochfence_messages_total{instance="` + s.address + `"})`)
+		if name != "EpochfenceNoMember" {
+			prom.Await(t, name+": the first message is applied", func() bool { return len(s.drill.sink.Fences()) > 0 && s.fence().Next > 0 })
+		}
+		if play, known := scenes[name]; known {
+			play.after(s)
+		}
+	}
+	waiting := map[string]bool{}
+	for name := range scenes {
+		waiting[name] = true
+	}
+	fires := func() bool {
+		for name := range waiting {
+			all, err := prom.Query(`ALERTS{alertstate="firing",alertname="` + name + `",instance="` + playing[name].address + `"}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(all) > 0 {
+				delete(waiting, name)
+			}
+		}
+		return len(waiting) == 0
+	}
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for !fires() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("these do not fire: %v", waiting)
+		}
+	}
+	all, err := prom.Query(`ALERTS{instance="` + well.address + `"}`)
+	if err != nil || len(all) > 0 {
+		t.Errorf("where all is well: %v, %v", all, err)
+	}
+}
