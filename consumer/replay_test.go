@@ -1,0 +1,261 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// letters is a handler that refuses what refuse says.
+func letters(r *rig, refuse func(m consumer.Message) error) handlers {
+	return each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+		if err := refuse(m); err != nil {
+			return err
+		}
+		return record(ctx, tx, m, e)
+	}).OnFailure(r.sink.DeadLetter)
+}
+
+// requests asks for the replay of all dead letters.
+func (r *rig) requests() {
+	r.Helper()
+	op := r.sink.Operator()
+	ls, err := op.DeadLetters(r.Context(), operate.DeadLetterQuery{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, l := range ls {
+		if _, err := op.DoDeadLetter(r.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "mended"}); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+func TestDeadLettersAreReplayedWithinSecondsBesideTheMessages(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		var mended atomic.Bool
+		var at [2]atomic.Int32
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if at[m.Partition.Number].Add(1) > 1 {
+				t.Error("the handler runs twice at a time for one partition")
+			}
+			defer at[m.Partition.Number].Add(-1)
+			<-time.After(time.Millisecond)
+			if m.Offset%5 == 1 && m.Offset < 100 && !mended.Load() {
+				return consumer.Permanent(errors.New("poison"))
+			}
+			return record(ctx, tx, m, e)
+		}).OnFailure(r.sink.DeadLetter), options{})
+		all := map[int32][]string{0: r.fill(0, 100), 1: r.fill(1, 100)}
+		r.pass(time.Minute)
+		if n := len(r.sink.DeadLetters()); n != 40 {
+			t.Fatalf("%d dead letters", n)
+		}
+		before := r.sink.Fences()[r.partition(0)]
+		mended.Store(true)
+		r.requests()
+		for range 200 { // the messages go on
+			for n := range int32(2) {
+				v := fmt.Sprintf("%d/%d", n, len(all[n]))
+				all[n] = append(all[n], v)
+				r.log.Append(n, v)
+			}
+			r.pass(20 * time.Millisecond)
+		}
+		r.pass(10 * time.Second)
+		if left := r.sink.DeadLetters(); len(left) > 0 {
+			t.Errorf("%d dead letters are left", len(left))
+		}
+		for n := range int32(2) {
+			got, want := r.sink.List(list(n)), slices.Clone(all[n])
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("partition %d has %d effects, want %d, each once", n, len(got), len(want))
+			}
+		}
+		if now := r.sink.Fences()[r.partition(0)]; now.Claim != before.Claim {
+			t.Errorf("a replay has cost the claim: %+v, before %+v", now, before)
+		}
+		done := seen[consumer.Replayed](p)
+		if len(done) != 40 || slices.ContainsFunc(done, func(e consumer.Replayed) bool { return e.Err != nil || !e.Final }) {
+			t.Errorf("%d replays: %+v", len(done), done)
+		}
+		if ds := r.decided(0, epoch.DecidedReplay); len(ds) != 20 || ds[0].By != "anna" || ds[0].Epoch != before.Epoch {
+			t.Errorf("the log has %d replays: %+v", len(ds), ds)
+		}
+		p.end()
+	})
+}
+
+func TestAReplayThatFailsIsRecordedAndNotTriedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		calls int32
+		final int
+	}{
+		"the message's fault":    {errors.New("still poison"), 1, 1},
+		"permanently":            {consumer.Permanent(fmt.Errorf("never: %w", epoch.ErrTransient)), 1, 1},
+		"what never passes":      {epoch.ErrTransient, 5, 1},
+		"an unhealthy database":  {epoch.ErrUnhealthy, 19, 0},
+		"another system's stale": {&epoch.StaleError{Partition: epoch.Partition{Group: "x"}}, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				var asked atomic.Bool
+				var calls atomic.Int32
+				p := r.start("a", letters(r, func(m consumer.Message) error {
+					switch {
+					case m.Offset != 1:
+						return nil
+					case asked.Load():
+						calls.Add(1)
+						return c.err
+					default:
+						return consumer.Permanent(errors.New("poison"))
+					}
+				}), options{})
+				r.fill(0, 3)
+				r.pass(time.Minute)
+				asked.Store(true)
+				r.requests()
+				r.pass(50 * time.Second)
+				l, err := r.sink.Operator().DeadLetter(t.Context(), 1)
+				if err != nil || (c.final == 1) == l.Requested || c.final == 1 && !strings.Contains(l.ReplayError, c.err.Error()) {
+					t.Errorf("the dead letter is %+v, %v", l, err)
+				}
+				if n := calls.Load(); n != c.calls && (c.final == 1 || n < 15 || n > 25) {
+					t.Errorf("the handler was called %d times, want %d", n, c.calls)
+				}
+				if n := len(r.decided(0, epoch.DecidedReplayFailure)); n != c.final {
+					t.Errorf("%d failures are in the log", n)
+				}
+				r.wantEffects(0, "0/0", "0/2")
+				r.wantNext(0, 3)
+				if len(seen[consumer.Halted](p))+len(seen[consumer.Stale](p)) > 0 {
+					t.Error("the partition did not go on")
+				}
+				p.end()
+			})
+		})
+	}
+}
+
+// Somebody has thought better of it while the handler was at it.
+func TestAReplayThatIsWithdrawnMeanwhileIsRolledBackAndNoFailure(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var asked atomic.Bool
+		p := r.start("a", letters(r, func(m consumer.Message) error {
+			if m.Offset != 1 {
+				return nil
+			}
+			if !asked.Load() {
+				return consumer.Permanent(errors.New("poison"))
+			}
+			op := r.sink.Operator()
+			now, err := op.DeadLetter(t.Context(), 1)
+			if err == nil {
+				_, err = op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Withdraw, Seen: now, By: "anna", Reason: "for the test"})
+			}
+			return err
+		}), options{})
+		r.fill(0, 3)
+		r.pass(time.Minute)
+		asked.Store(true)
+		r.requests()
+		r.pass(time.Minute)
+		if done := wantOne[consumer.Replayed](p); !done.Final || !errors.Is(done.Err, epoch.ErrNotRequested) {
+			t.Errorf("replayed: %+v", done)
+		}
+		if n := len(r.decided(0, epoch.DecidedReplayFailure, epoch.DecidedReplay)); n != 0 {
+			t.Errorf("%d decisions about a replay that was not wanted", n)
+		}
+		r.wantEffects(0, "0/0", "0/2")
+		noAlarm(p)
+		p.end()
+	})
+}
+
+func TestAReplayUnderAClaimThatIsLostIsRolledBackAndTheNextOwnerDoesIt(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var asked atomic.Bool
+		refuse := func(m consumer.Message) error {
+			if m.Offset == 1 && !asked.Load() {
+				return consumer.Permanent(errors.New("poison"))
+			}
+			return nil
+		}
+		frozen := make(chan struct{})
+		var once atomic.Bool
+		p := r.start("a", letters(r, refuse), options{}, memsink.Hooks{
+			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+				if asked.Load() && as[0].From == as[0].To && once.CompareAndSwap(false, true) {
+					<-frozen
+				}
+				return do()
+			},
+		})
+		r.fill(0, 3)
+		r.pass(time.Minute)
+		asked.Store(true)
+		r.requests()
+		r.pass(5 * time.Second)
+		r.acts(epoch.ActEvict, 0)
+		close(frozen)
+		r.pass(20 * time.Second)
+		r.wantEffects(0, "0/0", "0/2", "0/1")
+		if len(r.sink.DeadLetters()) > 0 || len(seen[consumer.Stale](p)) != 1 {
+			t.Errorf("dead letters %v, refusals %v", r.sink.DeadLetters(), seen[consumer.Stale](p))
+		}
+		p.end()
+	})
+}
+
+func TestATenureWaitsForTheReplayUnderWay(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var asked atomic.Bool
+		var open atomic.Int32
+		release, began := make(chan struct{}), make(chan struct{})
+		handle := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if open.Add(1) > 1 {
+				t.Error("the handler runs twice at a time for one partition")
+			}
+			defer open.Add(-1)
+			if m.Offset == 1 && !asked.Load() {
+				return consumer.Permanent(errors.New("poison"))
+			}
+			if m.Offset == 1 && asked.CompareAndSwap(true, true) && len(began) == 0 {
+				select {
+				case <-began:
+				default:
+					close(began)
+					<-release // it does not heed its context
+				}
+			}
+			return record(ctx, tx, m, e)
+		}
+		p := r.start("a", each(handle).OnFailure(r.sink.DeadLetter), options{})
+		r.fill(0, 3)
+		r.pass(time.Minute)
+		asked.Store(true)
+		r.requests()
+		<-began
+		r.acts(epoch.ActRewind, 0, to(0))
+		r.pass(10 * time.Second) // the idle owner has noticed, and may not run the handler again
+		r.wantEffects(0, "0/0", "0/2")
+		close(release)
+		r.pass(20 * time.Second)
+		r.wantEffects(0, "0/0", "0/2", "0/0", "0/1", "0/2", "0/1")
+		p.end()
+	})
+}
