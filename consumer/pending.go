@@ -34,6 +34,7 @@ type pending[TX any] struct {
 	quiet   bool      // nothing was pending at the last check of idle fences
 
 	replaying bool          // the transaction of a replay is under way: no other begins
+	replayed  bool          // a replay was the last transaction: messages that are ready come first
 	left      chan struct{} // closed at its end, when the tenure waits for that
 }
 

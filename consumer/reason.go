@@ -35,7 +35,7 @@ const (
 	ReasonMoved           // the fence was not where the transaction began: [epoch.ErrMoved]
 	ReasonInDoubt         // whether the transaction committed is not known: [epoch.ErrInDoubt]
 	ReasonTransient       // a deadlock, a serialization failure, a lock not granted: [epoch.ErrTransient]
-	ReasonTimeout         // the transaction took longer than [Options.BatchTimeout]
+	ReasonTimeout         // a transaction or an attempt to claim took longer than [Options.BatchTimeout]
 	ReasonNotConfirmed    // the source did not confirm the lease
 	ReasonSource          // the source could not be asked or read
 	ReasonSink            // the sink could not be reached, or failed in a way that it has no name for

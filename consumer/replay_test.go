@@ -259,3 +259,135 @@ func TestATenureWaitsForTheReplayUnderWay(t *testing.T) {
 		p.end()
 	})
 }
+
+// A partition with many letters to replay goes on with its messages.
+func TestReplaysTakeTurnsWithMessages(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var mended atomic.Bool
+		p := r.start("a", letters(r, func(m consumer.Message) error {
+			switch {
+			case m.Offset >= 40:
+				return nil
+			case !mended.Load():
+				return consumer.Permanent(errors.New("poison"))
+			}
+			<-time.After(time.Second)
+			return nil
+		}), options{MaxBatch: 1})
+		r.fill(0, 40)
+		r.pass(time.Minute)
+		mended.Store(true)
+		r.requests()
+		r.pass(5 * time.Second)
+		r.fill(0, 10)
+		r.pass(15 * time.Second)
+		r.wantNext(0, 50) // long before the last letter
+		if n := len(r.sink.DeadLetters()); n < 10 || n > 30 {
+			t.Errorf("%d of 40 letters are left", n)
+		}
+		r.pass(time.Minute)
+		if n := len(r.sink.DeadLetters()); n != 0 {
+			t.Errorf("%d letters are left", n)
+		}
+		p.end()
+	})
+}
+
+// answering is a sink whose commits are answered in another way.
+type answering struct {
+	epoch.Sink[tx]
+	answer func(as []epoch.Advance, err error) error
+}
+
+func (s answering) Unwrap() epoch.Sink[tx] { return s.Sink }
+
+func (s answering) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, tx) error) error {
+	return s.answer(as, s.Sink.Commit(ctx, as, apply))
+}
+
+func (r *rig) startAnswering(name string, h handlers, answer func(as []epoch.Advance, err error) error) *process {
+	p := r.process(name, nil)
+	o := p.watched(options{})
+	p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, answering{p.sink, answer}, h, o) })
+	return p
+}
+
+// A message that ends the connection, whatever is done with it, is not tried for ever.
+func TestAReplayThatEndsItsConnectionEachTimeIsGivenUp(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var asked atomic.Bool
+		var calls atomic.Int32
+		p := r.startAnswering("a", letters(r, func(m consumer.Message) error {
+			if m.Offset != 1 {
+				return nil
+			}
+			if asked.Load() {
+				calls.Add(1)
+				return errors.New("the server closed the connection")
+			}
+			return consumer.Permanent(errors.New("poison"))
+		}), func(_ []epoch.Advance, err error) error {
+			if err != nil && asked.Load() {
+				return errors.Join(err, epoch.ErrInDoubt)
+			}
+			return err
+		})
+		r.fill(0, 3)
+		r.pass(time.Minute)
+		asked.Store(true)
+		r.requests()
+		r.pass(10 * time.Minute)
+		l, err := r.sink.Operator().DeadLetter(t.Context(), 1)
+		if err != nil || l.Requested || !strings.Contains(l.ReplayError, "closed the connection") || calls.Load() != 5 {
+			t.Errorf("after %d tries the dead letter is %+v, %v", calls.Load(), l, err)
+		}
+		r.fill(0, 3)
+		r.pass(time.Minute)
+		r.wantNext(0, 6)
+		p.end()
+	})
+}
+
+// What the handler wrote in its own transaction may be committed: it must not be written
+// again, whatever the tenure was at meanwhile.
+func TestAReplayThatEndsTheTransactionHaltsForGoodAlsoWhereItsClaimWasEnding(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var asked atomic.Bool
+		var calls atomic.Int32
+		began, release := make(chan struct{}), make(chan struct{})
+		p := r.startAnswering("a", letters(r, func(m consumer.Message) error {
+			if m.Offset != 1 {
+				return nil
+			}
+			if !asked.Load() {
+				return consumer.Permanent(errors.New("poison"))
+			}
+			if calls.Add(1) == 1 {
+				close(began)
+				<-release
+			}
+			return nil
+		}), func(as []epoch.Advance, err error) error {
+			if asked.Load() && as[0].From == as[0].To {
+				return epoch.ErrTxEndedByHandler
+			}
+			return err
+		})
+		r.fill(0, 3)
+		r.pass(time.Minute)
+		asked.Store(true)
+		r.requests()
+		<-began
+		r.acts(epoch.ActEvict, 0) // the idle owner notices, and lets go of its claim
+		r.pass(20 * time.Second)
+		close(release)
+		r.pass(5 * time.Minute)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("the handler was called %d times", n)
+		}
+		if h := seen[consumer.Halted](p); len(h) == 0 || h[len(h)-1].Reason != consumer.ReasonHandlerEndedTx || h[len(h)-1].RetryIn != 0 {
+			t.Errorf("halts: %+v", h)
+		}
+		p.end()
+	})
+}

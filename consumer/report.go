@@ -280,6 +280,7 @@ func (o *ownership[TX]) resumed() {
 	o.stands = false
 	o.still.moved()
 	o.run.troubles.well(o.partition)
+	o.decide(epoch.DecidedRecovery, nil, "it has nothing to apply")
 	o.run.Observe(Resumed{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.fence.Next})
 }
 

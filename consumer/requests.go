@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -18,13 +19,14 @@ import (
 // fence, which its owner may not meet with by itself for long, and replays of
 // dead letters. There is one for each shard.
 type requests[TX any] struct {
-	run   *runner[TX]
-	shard int
-	sink  epoch.Operable[TX]
-	began atomic.Int64  // how many looks have begun
-	now   chan struct{} // there may be more than the last look has found
-	acts  int64
-	known bool
+	run    *runner[TX]
+	shard  int
+	sink   epoch.Operable[TX]
+	began  atomic.Int64  // how many looks have begun
+	now    chan struct{} // there may be more than the last look has found
+	acts   int64
+	known  bool
+	failed int // looks, one after the other
 }
 
 const (
@@ -33,6 +35,9 @@ const (
 	requestsEvery = 2 * time.Second
 
 	requestsTimeout = 15 * time.Second
+
+	// failedLooks is how many one after the other are worth a warning.
+	failedLooks = 5
 )
 
 // look looks until ctx ends.
@@ -59,9 +64,14 @@ func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 	look := q.began.Add(1)
 	found, err := q.sink.Requests(ctx, ps)
 	if err != nil {
-		q.run.Logger.Debug("could not look for what people ask of the owner of partitions", "partitions", len(ps), "err", err)
+		level := slog.LevelDebug
+		if q.failed++; q.failed == failedLooks {
+			level = slog.LevelWarn
+		}
+		q.run.Logger.Log(ctx, level, "could not look for what people ask of the owner of partitions", "partitions", len(ps), "looks", q.failed, "err", err)
 		return
 	}
+	q.failed = 0
 	if q.known && found.Acts != q.acts {
 		q.run.acted.tell()
 		q.run.lookAtAll()
@@ -154,14 +164,15 @@ func (l *loop[TX]) requested(p *pending[TX], r replay) {
 	q.queue = append(q.queue, queuedReplay[TX]{p, r})
 }
 
-// startReplay starts the next replay whose partition has no transaction under way.
+// startReplay starts the next replay whose partition has no transaction under way. Where
+// there are messages as well, the two take turns.
 func (l *loop[TX]) startReplay() {
 	q := &l.replays
 	if q.busy {
 		return
 	}
 	for i, r := range q.queue {
-		if p := r.p; p.state != busy && p.claim.Err() == nil {
+		if p := r.p; p.state != busy && !(p.state == ready && p.replayed) && p.claim.Err() == nil {
 			q.queue = append(q.queue[:i:i], q.queue[i+1:]...)
 			q.busy, p.replaying = true, true
 			l.start(newReplay(p, r.replay))
@@ -234,21 +245,27 @@ func judgeReplay(t trial, r result) (outcomeOfReplay, outcome) {
 // finishedReplay settles a replay whose transaction has ended.
 func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 	q, p := &l.replays, t.parts[0].pending
-	q.busy, p.replaying = false, false
+	q.busy, p.replaying, p.replayed = false, false, true
 	id := t.replay.ID
 	if q.settled == nil {
 		q.settled, q.tries = map[int64]int64{}, map[int64]int{}
 	}
 	q.settled[id] = t.replay.from.looks()
 	what, out := judgeReplay(t.trials()[0], r)
-	if what == replayTries {
-		if q.tries[id]++; q.tries[id] >= maxReplayTries {
-			what = replayFailed
-		}
+	kills := what == replayBroke && errors.Is(r.err, epoch.ErrInDoubt) && r.handler != nil && r.froze == 0
+	if what == replayTries || kills {
+		q.tries[id]++
+	}
+	tired := q.tries[id] >= maxReplayTries
+	if tired && what == replayTries {
+		what = replayFailed
 	}
 	final := what == replayed || what == replayFailed || what == replayGone
-	if final {
+	if final || tired {
 		delete(q.tries, id)
+	}
+	if out.action == haltForGood {
+		l.run.endedTx(p.fence.Partition, out.err) // whatever the owner is at: never again
 	}
 	if _, here := l.idle.held[p]; here && what == replayBroke {
 		p.breakClaim(out)
@@ -259,7 +276,11 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 		l.wantsReplays(t.replay)
 	case replayFailed:
 		l.recordFailure(t, r)
-	case replayAgain, replayTries, replayBroke: // a later look finds it
+	case replayBroke:
+		if kills && tired { // the connection, each time
+			l.recordFailure(t, r)
+		}
+	case replayAgain, replayTries: // a later look finds it
 	}
 	if p.left != nil {
 		close(p.left)

@@ -146,8 +146,15 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 	exec(1, script(t, "shard_old.sql"))
 	exec(0, script(t, "shard_others.sql"))
 	person(t, pools[2], epoch.ActResume, was.Partition)
-	if err := zombie(); !errors.Is(err, epoch.ErrMissing) {
+	if err := zombie(); !errors.Is(err, epoch.ErrStale) {
 		t.Errorf("a process that was frozen commits after the partition was moved: %v", err)
+	}
+	left, err := sinkOn(t, pools[1]).Fence(t.Context(), was.Partition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := left.Check(was.Origin); !errors.Is(err, epoch.ErrLogChanged) {
+		t.Errorf("a process that has the old database alone would claim the partition there: %v", err)
 	}
 
 	run(group.UntilApplied(t.Context()), moved, pools...)
@@ -161,7 +168,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = old.Fence(t.Context(), epoch.Partition{Group: "shipping", Topic: "orders", Number: 3})
-	if !errors.Is(err, epoch.ErrElsewhere) || !strings.Contains(err.Error(), "to shard 1, but shard 0 says that it is in shard 2") {
+	if !errors.Is(err, epoch.ErrElsewhere) || !strings.Contains(err.Error(), "to shard 1, but shard 1 says that it is in shard 2") {
 		t.Errorf("err = %v", err)
 	}
 }

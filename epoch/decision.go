@@ -64,6 +64,10 @@ const (
 	// DecidedHalt: the partition has halted.
 	DecidedHalt DecisionKind = "halt"
 
+	// DecidedRecovery: one that had halted has nothing to apply, and is as it should be. One
+	// that has goes on, which its position shows.
+	DecidedRecovery DecisionKind = "recovery"
+
 	// DecidedLoss: the partition was lost.
 	DecidedLoss DecisionKind = "loss"
 
@@ -96,7 +100,7 @@ func (k DecisionKind) Swaps() bool {
 // written by whatever decides them.
 func (k DecisionKind) Recorded() bool {
 	switch k {
-	case DecidedStale, DecidedHalt, DecidedLoss, DecidedInDoubt:
+	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt:
 		return true
 	default:
 		return false

@@ -233,7 +233,9 @@ func (s *Source) runTenure(sl *slot, last holder, me *registration) {
 func (s *Source) acquire(p streamPartition, last holder, me *registration) (l *heldKey, again bool) {
 	ctx, cancel := context.WithTimeout(me.held, min(readLimit, s.LeaseTTL/2))
 	defer cancel()
-	if last.live { // it was not given back
+	// It was not given back. What names us is our own, of an acquisition whose answer was
+	// lost or of a release that failed, and nothing of ours spends it: the slot was free.
+	if last.live && last.member != me.id {
 		gone, err := s.isGone(ctx, last.member)
 		if err != nil {
 			s.trouble("cannot find out whether a member is gone yet", err, "stream", p.stream, "partition", p.number, "by", last.member)

@@ -47,7 +47,9 @@ func newHeldKey(b *bucket, key string, ttl time.Duration) *heldKey {
 // instead is returned with it.
 func (l *heldKey) acquire(ctx context.Context, last revision, value []byte) (entry, error) {
 	sent := time.Now()
-	rev, err := l.bucket.swap(ctx, l.key, value, last, l.ttl)
+	first, cancel := l.soon(ctx)
+	rev, err := l.bucket.swap(first, l.key, value, last, l.ttl)
+	cancel()
 	if err == nil {
 		l.rev = rev
 		l.extend(sent)

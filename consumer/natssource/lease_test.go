@@ -444,3 +444,21 @@ func TestOfTwoHoldersAtOneRevisionAfterABucketWasCreatedAgainOneKeepsTheLease(t 
 	}
 	renew(t, old, oldValue)
 }
+
+// An acquisition whose answer was lost, or a release that failed, leaves a lease that names
+// us: others see that a live member has it, so that nobody but us can take it.
+func TestALeaseOfOursThatNoTenureKnowsIsTakenAgain(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 1, 2*time.Second)
+	a := r.start("a")
+	r.shared([]*testMember{a}, 1)
+	first := a.holding()[0]
+	orphan, now := r.lease(0)
+	orphan.Nonce = "of a request whose answer was lost"
+	must(t, second(r.bucket().swap(inTime(t), newKeys("billing").lease(streamPartition{"orders", 0}), orphan.json(), now.rev, 0)))
+	eventually(t, "it has the partition again, under another lease", func() bool {
+		held, e := r.lease(0)
+		gs := a.holding()
+		return e.live && held.Member == orphan.Member && held.Nonce != orphan.Nonce && len(gs) == 1 && gs[0] != first
+	})
+}

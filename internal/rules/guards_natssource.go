@@ -23,8 +23,11 @@ var guardsOfNATS = []guard{
 		{nats + "/lease.go", "if !l.isOurs(now) {", "if false {"},
 	}, nats, "TestALeaseOfAnotherIsNeverTaken"},
 	{"R2", "a lease is taken because a view lacks its registration", []edit{
-		{nats + "/balance.go", "\tif last.live { // it was not given back\n", "\tif false {\n"},
+		{nats + "/balance.go", "\tif last.live && last.member != me.id {\n", "\tif false {\n"},
 	}, nats, "TestALeaseIsNotTakenBecauseAViewLacksItsRegistration"},
+	{"blame", "a lease of ours that no tenure knows is left alone", []edit{
+		{nats + "/balance.go", "\tif last.live && last.member != me.id {\n", "\tif last.live {\n"},
+	}, nats, "TestALeaseOfOursThatNoTenureKnowsIsTakenAgain"},
 	{"R2", "a value that is not ours is taken for a free lease", []edit{
 		{nats + "/view.go", "return h.live && (h.member == \"\" || registered)", "return h.live && registered"},
 	}, nats, "TestAValueThatIsNotOursIsALiveLeaseOfNobodyWeKnow"},

@@ -56,7 +56,7 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Reques
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
 		for _, d := range s.db.state.decisions {
-			if d.By != "" {
+			if d.By != "" && d.Kind.Swaps() {
 				found.Acts = d.ID
 			}
 		}

@@ -120,7 +120,10 @@ func (t *handlerTx) begin(ctx context.Context, first ...*pgx.QueuedQuery) (r pgx
 func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r pgx.BatchResults, err error) {
 	b := &pgx.Batch{}
 	t.fenced.queueEnter(b)
-	b.QueuedQueries = append(b.QueuedQueries, first...)
+	for _, q := range first { // a copy: should this come to nothing, the handler's own are sent as they were
+		along := *q
+		b.QueuedQueries = append(b.QueuedQueries, &along)
+	}
 	sent := false
 	defer func() {
 		if !sent { // a method of an argument's panicked, or ended the goroutine

@@ -292,3 +292,30 @@ func TestAStatementWhoseContextHasEndedIsNotSent(t *testing.T) {
 	}
 	r.wantList("list", "1")
 }
+
+// pgx notes on the statements of a batch how they were prepared, which is not so any more
+// when another one of them could not be.
+func TestABatchThatComesFirstAndCannotBePreparedFailsForWhatIsWrongWithIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	for range 3 {
+		proven(s, f)
+		if err := s.Commit(t.Context(), advance(f, 1), putting("list", "1")); err != nil { // prepares it
+			t.Fatal(err)
+		}
+		f.Next++
+		proven(s, f)
+		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue(putOne, "list", "2")
+			b.Queue("insert into nowhere values ($1)", 1)
+			return tx.SendBatch(ctx, b).Close()
+		})
+		if err == nil || !strings.Contains(err.Error(), "42P01") || errors.Is(err, epoch.ErrTransient) {
+			t.Errorf("err = %v; want that of a table which is not there", err)
+		}
+	}
+}

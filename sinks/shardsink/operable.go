@@ -2,7 +2,9 @@ package shardsink
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -16,7 +18,7 @@ func (s *Sink[TX]) operable(i int) (epoch.Operable[TX], bool) {
 }
 
 // Record implements [epoch.Operable]: each decision is in the log of its partition's
-// shard. The error of one shard is that of the call, after the others.
+// shard, and no shard waits for another one.
 func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
 	of := make([][]epoch.Decision, len(s.shards))
 	var failed error
@@ -28,25 +30,25 @@ func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
 		}
 		of[home] = append(of[home], d)
 	}
+	errs := make([]error, len(of))
+	var writing sync.WaitGroup
 	for i, ds := range of {
 		if o, ok := s.operable(i); ok && len(ds) > 0 {
-			if err := o.Record(ctx, ds); err != nil {
-				failed = err
-			}
+			writing.Go(func() { errs[i] = o.Record(ctx, ds) }) // whatever the others do
 		}
 	}
-	return failed
+	writing.Wait()
+	return errors.Join(append(errs, failed)...)
 }
 
-// Requests implements [epoch.Operable]: those about ps, each from its shard.
+// Requests implements [epoch.Operable]: those about ps, each from its shard. About a
+// partition that is routed to none, there are none.
 func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {
 	of := make([][]epoch.Partition, len(s.shards))
 	for _, p := range ps {
-		home, err := s.home(p)
-		if err != nil {
-			return epoch.Requests{}, fmt.Errorf("shardsink: look for requests about %s: %w", p, err)
+		if home, err := s.home(p); err == nil {
+			of[home] = append(of[home], p)
 		}
-		of[home] = append(of[home], p)
 	}
 	var found epoch.Requests
 	for i, ps := range of {

@@ -102,7 +102,7 @@ func recording(w *world) {
 	a := w.process("A")
 	f := a.claims(orders0, 5)
 	var ds []epoch.Decision
-	for i, kind := range []epoch.DecisionKind{epoch.DecidedStale, epoch.DecidedHalt, epoch.DecidedLoss, epoch.DecidedInDoubt} {
+	for i, kind := range []epoch.DecisionKind{epoch.DecidedStale, epoch.DecidedHalt, epoch.DecidedRecovery, epoch.DecidedLoss, epoch.DecidedInDoubt} {
 		ds = append(ds, epoch.Decision{
 			Kind: kind, Partition: orders0, Epoch: f.Epoch, Claim: f.Claim, Owner: "A",
 			From: epoch.Offset(i), To: -1, Reason: fmt.Sprintf("reason \x00\xff %d", i), By: "forged", TraceID: "t",
@@ -112,7 +112,7 @@ func recording(w *world) {
 		w.Fatalf("record: %v", err)
 	}
 	log := w.person().history(operate.HistoryQuery{Partition: &orders0})
-	if len(log) != 5 {
+	if len(log) != len(ds)+1 { // the claim besides
 		w.Fatalf("the log has %d entries: %+v", len(log), log)
 	}
 	slices.Reverse(log)

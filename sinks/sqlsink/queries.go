@@ -46,7 +46,7 @@ func newQueries(d Dialect, prefix string) queries {
 			` WHERE operator = '' AND id <= ? ORDER BY id LIMIT 4)`,
 		pruneOld: `DELETE FROM ` + decisions + ` WHERE id IN (SELECT id FROM (SELECT id, decided_at FROM ` + decisions +
 			` ORDER BY id LIMIT 4) WHERE ` + d.outOfDate(`decided_at`) + `)`,
-		acts: `SELECT COALESCE(MAX(id), 0) FROM ` + decisions + ` WHERE operator <> ''`,
+		acts: `SELECT COALESCE(MAX(id), 0) FROM ` + decisions + ` WHERE kind IN ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase')`,
 
 		requested: `SELECT id, request, message_offset, message_time, message_key, message_value, headers FROM ` + letters +
 			` WHERE group_name = ? AND topic = ? AND number = ? AND requested = 1 ORDER BY id LIMIT ?`,

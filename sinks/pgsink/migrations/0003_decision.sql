@@ -21,7 +21,7 @@ create table "epochfence".decision (
 
 create index decision_partition on "epochfence".decision (group_name, topic, partition, id);
 create index decision_unattended on "epochfence".decision (id) where operator = '';
-create index decision_attended on "epochfence".decision (id) where operator <> '';
+create index decision_acts on "epochfence".decision (id) where kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase');
 
 -- decide adds an entry, and has old ones taken away now and then.
 create function "epochfence".decide(in_kind text, in_group text, in_topic text, in_partition integer, in_epoch bigint, in_claim uuid,
@@ -90,7 +90,7 @@ language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
 begin
     for i in 1 .. cardinality(kinds) loop
-        if kinds[i] not in ('stale', 'halt', 'loss', 'in-doubt') then
+        if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt') then
             raise exception using errcode = 'XF013', message = 'a consumer records no ' || kinds[i];
         end if;
         perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i], owners[i], froms[i], tos[i], reasons[i], '', trace_ids[i]);

@@ -95,14 +95,16 @@ alter table "epochfence".dead_letter
 create index dead_letter_requested on "epochfence".dead_letter (group_name, topic, partition, id) where requested;
 
 -- requests returns what is asked of the owners of some partitions: a row whose id is null
--- with a number that changes with each act, and the replays. Where nothing is
--- requested it reads an index that has nothing in it.
+-- with a number that changes with each act, also with one whose entry is committed after
+-- that of a later one, and the replays. Where nothing is requested it reads an index
+-- that has nothing in it.
 create function "epochfence".requests(groups text[], topics text[], partitions integer[], each bigint, most bigint)
 returns table (acts bigint, id bigint, request bigint, group_name text, topic text, partition integer, message_offset bigint,
     message_time timestamptz, key bytea, value bytea, header_keys bytea[], header_values bytea[])
 language sql stable security definer set search_path = "epochfence", pg_temp
 as $$
-    select coalesce((select d.id from decision d where d.operator <> '' order by d.id desc limit 1), 0),
+    select coalesce((select sum(a.id) from (
+            select d.id from decision d where d.kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase') order by d.id desc limit 8) a)::bigint, 0),
         null::bigint, null::bigint, null::text, null::text, null::integer, null::bigint,
         null::timestamptz, null::bytea, null::bytea, null::bytea[], null::bytea[]
     union all

@@ -419,7 +419,7 @@ create table "epochfence".decision (
 
 create index decision_partition on "epochfence".decision (group_name, topic, partition, id);
 create index decision_unattended on "epochfence".decision (id) where operator = '';
-create index decision_attended on "epochfence".decision (id) where operator <> '';
+create index decision_acts on "epochfence".decision (id) where kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase');
 
 -- decide adds an entry, and has old ones taken away now and then.
 create function "epochfence".decide(in_kind text, in_group text, in_topic text, in_partition integer, in_epoch bigint, in_claim uuid,
@@ -488,7 +488,7 @@ language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
 begin
     for i in 1 .. cardinality(kinds) loop
-        if kinds[i] not in ('stale', 'halt', 'loss', 'in-doubt') then
+        if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt') then
             raise exception using errcode = 'XF013', message = 'a consumer records no ' || kinds[i];
         end if;
         perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i], owners[i], froms[i], tos[i], reasons[i], '', trace_ids[i]);
@@ -623,14 +623,16 @@ alter table "epochfence".dead_letter
 create index dead_letter_requested on "epochfence".dead_letter (group_name, topic, partition, id) where requested;
 
 -- requests returns what is asked of the owners of some partitions: a row whose id is null
--- with a number that changes with each act, and the replays. Where nothing is
--- requested it reads an index that has nothing in it.
+-- with a number that changes with each act, also with one whose entry is committed after
+-- that of a later one, and the replays. Where nothing is requested it reads an index
+-- that has nothing in it.
 create function "epochfence".requests(groups text[], topics text[], partitions integer[], each bigint, most bigint)
 returns table (acts bigint, id bigint, request bigint, group_name text, topic text, partition integer, message_offset bigint,
     message_time timestamptz, key bytea, value bytea, header_keys bytea[], header_values bytea[])
 language sql stable security definer set search_path = "epochfence", pg_temp
 as $$
-    select coalesce((select d.id from decision d where d.operator <> '' order by d.id desc limit 1), 0),
+    select coalesce((select sum(a.id) from (
+            select d.id from decision d where d.kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase') order by d.id desc limit 8) a)::bigint, 0),
         null::bigint, null::bigint, null::text, null::text, null::integer, null::bigint,
         null::timestamptz, null::bytea, null::bytea, null::bytea[], null::bytea[]
     union all

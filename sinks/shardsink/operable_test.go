@@ -1,0 +1,64 @@
+package shardsink_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// While a partition is moved it is routed to no shard, and the others are operated as ever.
+func TestAPartitionThatIsInNoShardHidesNoRequestsOfTheOthers(t *testing.T) {
+	databases := newDatabases(2)
+	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
+	f := claim(t, s, orders(0))
+	message := epoch.Message{Partition: orders(0), Offset: f.Next, Value: []byte("poison")}
+	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *memsink.Tx) error {
+		return databases[0].DeadLetter(ctx, tx, message, f.Epoch, errors.New("no order"))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	op := databases[0].Operator()
+	ls, err := op.DeadLetters(t.Context(), operate.DeadLetterQuery{})
+	if err != nil || len(ls) != 1 {
+		t.Fatalf("%+v, %v", ls, err)
+	}
+	if _, err := op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: ls[0], By: "anna", Reason: "mended"}); err != nil {
+		t.Fatal(err)
+	}
+	now, err := s.Requests(t.Context(), []epoch.Partition{orders(7), orders(0)}) // there is no shard 7
+	if err != nil || len(now.Replays) != 1 || now.Replays[0].ID != ls[0].ID {
+		t.Errorf("%+v, %v; want the replay of a dead letter", now, err)
+	}
+}
+
+// Nor does a shard that does not answer keep the decisions of others from their log.
+func TestAShardThatHangsHoldsUpNoOthersDecisions(t *testing.T) {
+	databases := newDatabases(2)
+	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
+	first, second := claim(t, s, orders(0)), claim(t, s, orders(1))
+	databases[0].Script(memsink.Hooks{Record: func(ctx context.Context, _ []epoch.Decision, _ func() error) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	ctx, hung := context.WithCancel(t.Context())
+	recorded := make(chan error, 1)
+	halted := func(f epoch.Fence) epoch.Decision {
+		return epoch.Decision{Kind: epoch.DecidedHalt, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim}
+	}
+	databases[1].Script(memsink.Hooks{Record: func(_ context.Context, _ []epoch.Decision, do func() error) error {
+		defer hung()
+		return do()
+	}})
+	go func() { recorded <- s.Record(ctx, []epoch.Decision{halted(first), halted(second)}) }()
+	if err := <-recorded; !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v; want that of the shard which hangs", err)
+	}
+	ds, err := databases[1].Operator().History(t.Context(), operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedHalt}})
+	if err != nil || len(ds) != 1 || ds[0].Partition != orders(1) {
+		t.Errorf("the other shard has %+v, %v", ds, err)
+	}
+}
