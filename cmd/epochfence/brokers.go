@@ -131,7 +131,7 @@ func (a *app) extentOf(ctx context.Context, f epoch.Fence) (extent, error) {
 	return e, e.err
 }
 
-// lost reports whether the fence counts the offsets of another log than there is now, or
+// differs reports whether the fence counts the offsets of another log than there is now, or
 // leases from somebody else.
 func (e extent) differs(f epoch.Fence) bool {
 	return e.err == nil && (e.log != f.Log || e.source != "" && e.source != f.Source)

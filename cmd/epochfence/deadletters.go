@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,7 +125,7 @@ func (a *app) runLetters(ctx context.Context, q operate.DeadLetterQuery, which c
 	for _, l := range ls {
 		v := letter(l)
 		vs = append(vs, v)
-		t.row(v.ID, v.Partition, v.Offset, stamp(v.At), v.status(), or(v.ReplayError, v.Error))
+		t.row(v.ID, v.Partition, v.Offset, stamp(v.At), v.status(), cmp.Or(v.ReplayError, v.Error))
 	}
 	return a.show(map[string]any{"dead_letters": vs}, func() {
 		t.print(a.out)
@@ -331,7 +332,7 @@ func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter,
 			return fmt.Errorf("dead letter %d: somebody else has asked for it again: %w", l.ID, errChanged)
 		case !now.Requested:
 			r.letterView = letter(now)
-			return fmt.Errorf("dead letter %d: it has failed again, and stays one: %s", l.ID, or(now.ReplayError, "its request was withdrawn"))
+			return fmt.Errorf("dead letter %d: it has failed again, and stays one: %s", l.ID, cmp.Or(now.ReplayError, "its request was withdrawn"))
 		}
 		select {
 		case <-tick.C:

@@ -41,7 +41,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	if err != nil {
 		return err
 	}
-	es := a.extents(ctx, fencesOf(ps))
+	es := a.extents(ctx, operate.Fences(ps))
 	ds := []describedView{}
 	t := newTable("PARTITION", "STATE", ">EPOCH", ">NEXT", ">BEGIN", ">END", ">LAG", "OWNER")
 	for i, v := range vs {

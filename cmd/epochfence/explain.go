@@ -87,7 +87,7 @@ func (a *app) runExplain(ctx context.Context, f explainFlags, called string) err
 	if err != nil {
 		return err
 	}
-	hs, err := halts(ctx, op, []operate.Partition{s.Partition})
+	hs, err := operate.Halts(ctx, op, []operate.Partition{s.Partition})
 	if err != nil {
 		return err
 	}
@@ -205,6 +205,8 @@ func sentence(d epoch.Decision) string {
 		return fmt.Sprintf("REFUSED: %s tried to go on under epoch %d at offset %s: %s", owner, d.Epoch, offset(d.From), why)
 	case epoch.DecidedHalt:
 		return fmt.Sprintf("HALTED by %s at offset %s: %s", dash(owner), offset(d.From), why)
+	case epoch.DecidedRecovery:
+		return fmt.Sprintf("%s found it well again at offset %s: %s", dash(owner), offset(d.From), why)
 	case epoch.DecidedLoss:
 		return fmt.Sprintf("%s lost it at offset %s: %s", dash(owner), offset(d.From), why)
 	case epoch.DecidedInDoubt:

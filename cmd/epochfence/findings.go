@@ -52,6 +52,7 @@ type scene struct {
 	views    []partitionView
 	extents  []extent
 	brokered bool // a broker is known of
+	filter   operate.Filter
 }
 
 // survey looks at the partitions and their logs.
@@ -60,7 +61,7 @@ func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 	if err != nil {
 		return scene{}, err
 	}
-	s := scene{brokered: a.flags.kafka != "" || a.flags.kafkaConfig != "" || a.flags.nats != ""}
+	s := scene{filter: which.filter(), brokered: a.flags.kafka != "" || a.flags.kafkaConfig != "" || a.flags.nats != ""}
 	for i, p := range ps {
 		if p.Fence.Partition != drillPartition && vs[i].State != elsewhere {
 			s.ps, s.views = append(s.ps, p), append(s.views, vs[i])
@@ -70,7 +71,7 @@ func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 		return s, err
 	}
 	if s.brokered {
-		s.extents = a.extents(ctx, fencesOf(s.ps))
+		s.extents = a.extents(ctx, operate.Fences(s.ps))
 	}
 	return s, nil
 }
@@ -231,7 +232,7 @@ func (a *app) boxed(ctx context.Context, s scene, l limits) []finding {
 	}
 	var oldest []operate.OutboxEntry
 	if err == nil {
-		oldest, err = box.Entries(ctx, operate.OutboxQuery{Limit: 1})
+		oldest, err = box.Entries(ctx, operate.OutboxQuery{Filter: s.filter, Limit: 1})
 	}
 	switch {
 	case err != nil:

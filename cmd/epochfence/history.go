@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -27,7 +28,7 @@ func (a *app) history() *cobra.Command {
 		Long: `Read the decision log, newest first: claims, refusals, halts, losses, and what
 people did.
 
-KIND is claim, stale (a commit was refused), halt, loss, in-doubt; rewind,
+KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt; rewind,
 skip, pause, resume, evict, rebase; replay-request, replay-withdraw, replay,
 replay-failure, discard. FROM and TO are the position before and after, or the
 offset of the dead letter.`,
@@ -113,7 +114,7 @@ func (a *app) runHistory(ctx context.Context, f historyFlags, names []string) er
 	for _, d := range ds {
 		v := decided(d)
 		vs = append(vs, v)
-		t.row(v.ID, stamp(v.At), v.Kind, v.Partition, v.Epoch, offset(d.From), offset(d.To), dash(or(v.By, v.Owner)), v.Reason)
+		t.row(v.ID, stamp(v.At), v.Kind, v.Partition, v.Epoch, offset(d.From), offset(d.To), dash(cmp.Or(v.By, v.Owner)), v.Reason)
 	}
 	return a.show(map[string]any{"decisions": vs}, func() { t.print(a.out) })
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -30,7 +31,7 @@ func kafkaOptions(f flags) ([]kgo.Opt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kafka-config: %s: %w", f.kafkaConfig, err)
 	}
-	seeds := brokersIn(or(f.kafka, config["bootstrap.servers"]))
+	seeds := brokersIn(cmp.Or(f.kafka, config["bootstrap.servers"]))
 	if len(seeds) == 0 {
 		return nil, usage("which Kafka? Say it with --kafka, or bootstrap.servers in %s", f.kafkaConfig)
 	}
@@ -66,7 +67,7 @@ func properties(path string) (map[string]string, error) {
 }
 
 func secured(c map[string]string) (options []kgo.Opt, err error) {
-	protocol := strings.ToUpper(or(c["security.protocol"], "PLAINTEXT"))
+	protocol := strings.ToUpper(cmp.Or(c["security.protocol"], "PLAINTEXT"))
 	switch protocol {
 	case "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL":
 	default:
@@ -80,7 +81,7 @@ func secured(c map[string]string) (options []kgo.Opt, err error) {
 		options = append(options, kgo.DialTLSConfig(config))
 	}
 	if strings.HasPrefix(protocol, "SASL") {
-		m, err := mechanism(or(c["sasl.mechanism"], c["sasl.mechanisms"]), c["sasl.username"], c["sasl.password"])
+		m, err := mechanism(cmp.Or(c["sasl.mechanism"], c["sasl.mechanisms"]), c["sasl.username"], c["sasl.password"])
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +115,7 @@ func tlsConfig(c map[string]string) (*tls.Config, error) {
 		}
 	}
 	if path := c["ssl.certificate.location"]; path != "" {
-		pair, err := tls.LoadX509KeyPair(path, or(c["ssl.key.location"], path))
+		pair, err := tls.LoadX509KeyPair(path, cmp.Or(c["ssl.key.location"], path))
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -163,7 +164,7 @@ func (a *app) runOutboxShow(ctx context.Context, id int64, secrets bool) error {
 				a.say("header           %s: %s", printable(name), printable(value))
 			}
 		}
-		a.say("body             %s", or(hidden, content(v.Body)))
+		a.say("body             %s", cmp.Or(hidden, content(v.Body)))
 	})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,9 +78,9 @@ func (p *postgres) tables(ctx context.Context) ([]tables, error) {
 		return nil, err
 	}
 	found := []tables{
-		{of: "sink", where: or(p.sink.Schema, pgsink.DefaultSchema), scripts: sink,
+		{of: "sink", where: cmp.Or(p.sink.Schema, pgsink.DefaultSchema), scripts: sink,
 			migrate: func(ctx context.Context) error { return pgsink.Migrate(ctx, p.pool, p.sink) }},
-		{of: "outbox", where: or(p.box.Schema, pgoutbox.DefaultSchema), scripts: box,
+		{of: "outbox", where: cmp.Or(p.box.Schema, pgoutbox.DefaultSchema), scripts: box,
 			migrate: func(ctx context.Context) error { return pgoutbox.Migrate(ctx, p.pool, p.box) }},
 	}
 	for i, table := range []string{"migration", "outbox_migration"} {
@@ -148,13 +149,6 @@ func (p *postgres) drill(ctx context.Context) ([]trial, error) {
 		return sink.DeadLetter(ctx, tx, m, e, errDrill)
 	}, open: true}
 	return d.run(ctx)
-}
-
-func or(s, zero string) string {
-	if s == "" {
-		return zero
-	}
-	return s
 }
 
 // inTime bounds one look at a server.

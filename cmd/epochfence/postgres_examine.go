@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -41,7 +42,7 @@ func (p *postgres) rights(ctx context.Context) (fs []finding) {
 		err = p.pool.QueryRow(ctx, `select coalesce(array_agg(f), '{}') from unnest($1::text[]) f where not exists (
 			select from pg_catalog.pg_proc c join pg_catalog.pg_namespace n on n.oid = c.pronamespace
 			where n.nspname = $2 and c.proname = f and has_schema_privilege(n.oid, 'usage') and has_function_privilege(c.oid, 'execute'))`,
-			functionsIn(sql), or(p.sink.Schema, pgsink.DefaultSchema)).Scan(&lacks)
+			functionsIn(sql), cmp.Or(p.sink.Schema, pgsink.DefaultSchema)).Scan(&lacks)
 		switch {
 		case err != nil:
 			fs = append(fs, finding{Check: "rights", Status: warn, Detail: err.Error()})

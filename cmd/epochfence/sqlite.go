@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -61,9 +62,9 @@ func (s *sqlite) tables(ctx context.Context) ([]tables, error) {
 		return nil, err
 	}
 	found := []tables{
-		{of: "sink", where: or(s.sink.TablePrefix, "epochfence_"), scripts: sink,
+		{of: "sink", where: cmp.Or(s.sink.TablePrefix, "epochfence_"), scripts: sink,
 			migrate: func(ctx context.Context) error { return sqlsink.Migrate(ctx, s.db, sqlsink.SQLite, s.sink) }},
-		{of: "outbox", where: or(s.box.TablePrefix, "epochfence_outbox_"), scripts: box,
+		{of: "outbox", where: cmp.Or(s.box.TablePrefix, "epochfence_outbox_"), scripts: box,
 			migrate: func(ctx context.Context) error { return sqloutbox.Migrate(ctx, s.db, sqloutbox.SQLite, s.box) }},
 	}
 	for i := range found {

@@ -61,32 +61,6 @@ func stateOf(p operate.Partition, h *epoch.Decision) state {
 	}
 }
 
-// halts are the partitions that have halted and neither were claimed nor advanced since.
-func halts(ctx context.Context, op operate.Operator, ps []operate.Partition) (map[epoch.Partition]*epoch.Decision, error) {
-	q := operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedHalt}, Limit: 1000}
-	if len(ps) == 1 {
-		q.Partition, q.Limit = &ps[0].Fence.Partition, 1
-	}
-	ds, err := op.History(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	newest := map[epoch.Partition]*epoch.Decision{}
-	for _, d := range ds {
-		if newest[d.Partition] == nil {
-			newest[d.Partition] = &d
-		}
-	}
-	found := map[epoch.Partition]*epoch.Decision{}
-	for _, p := range ps {
-		d := newest[p.Fence.Partition]
-		if d != nil && !d.At.Before(p.ClaimedAt) && d.At.After(p.AdvancedAt) {
-			found[p.Fence.Partition] = d
-		}
-	}
-	return found, nil
-}
-
 func viewOf(p operate.Partition, h *epoch.Decision) partitionView {
 	v := partitionView{
 		Name: p.Fence.Partition.String(), Group: p.Fence.Partition.Group, Topic: p.Fence.Partition.Topic, Number: p.Fence.Partition.Number,
@@ -121,7 +95,7 @@ func (a *app) views(ctx context.Context, c chosen, names []string) ([]operate.Pa
 	if err != nil {
 		return nil, nil, err
 	}
-	hs, err := halts(ctx, op, ps)
+	hs, err := operate.Halts(ctx, op, ps)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -130,11 +104,4 @@ func (a *app) views(ctx context.Context, c chosen, names []string) ([]operate.Pa
 		vs = append(vs, viewOf(p, hs[p.Fence.Partition]))
 	}
 	return ps, vs, nil
-}
-
-func fencesOf(ps []operate.Partition) (fs []epoch.Fence) {
-	for _, p := range ps {
-		fs = append(fs, p.Fence)
-	}
-	return fs
 }

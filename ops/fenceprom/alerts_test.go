@@ -141,13 +141,13 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 	},
 	"EpochfenceStalled": {
 		func(s *scene) {
-			s.handles(failing(func(ctx context.Context, m consumer.Message) error {
+			s.handles(failing(func(_ context.Context, m consumer.Message) error {
 				if string(m.Value) == "second" {
 					return nil
 				}
-				<-ctx.Done()
-				return ctx.Err()
-			}), consumer.Options{MaxBatch: 1, BatchTimeout: 2 * time.Second})
+				<-s.over
+				return nil
+			}), consumer.Options{MaxBatch: 1})
 		},
 		func(s *scene) {
 			s.log.AppendMessages(0, consumer.Message{Value: []byte("second")}, consumer.Message{Value: []byte("slow")}, consumer.Message{Value: []byte("behind it")})

@@ -157,6 +157,18 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.wantHalt(consumer.ReasonMissingFence)
 		r.sink.Restore(good) // the table is there again
 		r.wantGoesOn("a", "b")
+
+		r.sink.Restore(empty) // and now it is lost for good, with the effects
+		r.log.Append(0, "c")
+		r.wantHalt(consumer.ReasonMissingFence)
+		r.handle = func(context.Context, consumer.Message) error { return errors.New("not yet") }
+		r.begin()
+		r.wantHalt(consumer.ReasonMessageFailed)
+		r.act(epoch.ActRewind, to(2))
+		r.end()
+		r.handle = nil
+		r.begin()
+		r.wantGoesOn("c")
 	},
 	consumer.ReasonElsewhere: func(r *rig) {
 		r.hooks.Claim = failing[epoch.Claim](r, fmt.Errorf("routed to shard 1, and in shard 2: %w", epoch.ErrElsewhere))
@@ -205,7 +217,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.hooks.Commit = failing[[]epoch.Advance](r, &epoch.MovedError{Partition: r.partition(), Next: 7})
 		r.log.Append(0, "a")
 		r.begin()
-		r.wantStandstill(consumer.ReasonMoved)
+		r.wantHalt(consumer.ReasonMoved)
 		r.broken.Store(false)
 		r.wantGoesOn("a")
 	},
@@ -213,7 +225,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.hooks.Commit = failing[[]epoch.Advance](r, epoch.ErrInDoubt)
 		r.log.Append(0, "a")
 		r.begin()
-		r.wantStandstill(consumer.ReasonInDoubt)
+		r.wantHalt(consumer.ReasonInDoubt)
 		r.broken.Store(false)
 		r.wantGoesOn("a")
 	},

@@ -140,19 +140,6 @@ func (r *rig) wantHalt(why consumer.Reason) {
 // err is what the partition has halted with.
 func (r *rig) err() error { return r.stats.Partitions()[0].Err }
 
-// wantStandstill wants the partition to have been reported as halted for that reason,
-// although it is claimed again and again.
-func (r *rig) wantStandstill(why consumer.Reason) {
-	r.Helper()
-	r.pass(2 * time.Minute)
-	for _, m := range r.stats.Timeline() {
-		if m.Kind == stats.Halted && m.Reason == why {
-			return
-		}
-	}
-	r.Errorf("%+v, want a halt for %v", r.stats.Timeline(), why)
-}
-
 // wantGoesOn wants the partition to go on by itself, and these messages to have been
 // applied by then.
 func (r *rig) wantGoesOn(applied ...string) {

@@ -94,7 +94,8 @@ var all = []Remedy{
 		Means: "The sink has no fence of a partition that was seeded before: its row or table was deleted, or the sink was replaced by one that never had it. " +
 			"Without the fence nobody knows what was applied, so nothing is.",
 		Do: "Do not insert a row. If a table was dropped, or the application is connected to another database or schema, mend that: the fence is there again, and the partition goes on. " +
-			"If the fence is lost for good, the next start of a consumer makes one at the earliest message; pause or stop the group first, and set its position before anything is applied.",
+			"If the fence is lost for good, stop the group. Start one process whose handler fails for every message, and that has no OnFailure: it makes the fence, claims it, and applies nothing. " +
+			"Set the position, end that process, and start the group.",
 		Commands: []Command{
 			doctor,
 			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "sets the position of a fence that was made again"},

@@ -120,6 +120,7 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	a := epoch.NewAct(epoch.ActKind(d.Kind), now.Fence, d.By, d.Reason)
 	a.Log, a.Source = form.Get("log"), form.Get("source")
 	to := strings.TrimSpace(form.Get("to"))
+	a.Beginning = to == "start" || form.Get("beginning") == "true"
 	if to != "" {
 		n, err := h.offset(ctx, now.Fence, to)
 		if err != nil {
@@ -141,7 +142,7 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	}
 	d.Fields = []field{
 		{"about", "partition"}, {"group", p.Group}, {"topic", p.Topic}, {"number", strconv.Itoa(int(p.Number))},
-		{"kind", d.Kind}, {"reason", d.Reason}, {"to", to}, {"log", a.Log}, {"source", a.Source},
+		{"kind", d.Kind}, {"reason", d.Reason}, {"to", to}, {"beginning", strconv.FormatBool(a.Beginning)}, {"log", a.Log}, {"source", a.Source},
 		{"claim", a.Claim.String()}, {"seen-epoch", strconv.FormatInt(int64(a.Seen.Epoch), 10)},
 		{"seen-claim", a.Seen.Claim.String()}, {"seen-next", strconv.FormatInt(int64(a.Seen.Next), 10)},
 	}

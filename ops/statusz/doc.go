@@ -12,8 +12,9 @@
 //	mux.Handle("/readyz", statusz.Readyz(s))
 //
 // What it knows of this process comes from package ops/stats; what it knows of all
-// processes of the group, from the sink, by an [operate.Operator]. However many people look,
-// the sink is read once a second at most, and not at all while nobody looks. Every page
+// processes of the group, from the sink, by an [operate.Operator]. However many people look
+// at the overview, the sink is read once a second at most, and not at all while nobody
+// looks; the page of a partition and the preview of an act read it each time. Every page
 // says when it was read.
 //
 // The page is HTML that works without script. With it, the page keeps itself up to date

@@ -38,6 +38,7 @@ type groupReading struct {
 	rates      map[epoch.Partition]float64 // messages a second; nil before there are two readings
 	logs       map[epoch.Partition]Log     // nil where they are not known
 	logsErr    error
+	halts      map[epoch.Partition]*epoch.Decision
 	decisions  []epoch.Decision // newest first
 	dead       []operate.DeadLetter
 	entries    []operate.OutboxEntry
@@ -94,6 +95,9 @@ func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
 		if r.partitions, err = g.Operator.Partitions(ctx, g.Filter); err != nil {
 			return err
 		}
+		if r.halts, err = operate.Halts(ctx, g.Operator, r.partitions); err != nil {
+			return err
+		}
 		if r.decisions, err = g.Operator.History(ctx, operate.HistoryQuery{Limit: 4 * listed}); err != nil {
 			return err
 		}
@@ -107,11 +111,7 @@ func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
 		}
 	}
 	if g.Logs != nil && g.Operator != nil {
-		fences := make([]epoch.Fence, len(r.partitions))
-		for i, p := range r.partitions {
-			fences[i] = p.Fence
-		}
-		if r.logs, r.logsErr = g.Logs(ctx, fences); r.logsErr != nil {
+		if r.logs, r.logsErr = g.Logs(ctx, operate.Fences(r.partitions)); r.logsErr != nil {
 			g.Logger.Debug("statusz: the broker could not be asked about the logs", "err", r.logsErr)
 		}
 	}

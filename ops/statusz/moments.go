@@ -73,6 +73,8 @@ func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment)
 		case epoch.DecidedHalt:
 			one.Kind, one.Class = "halted", "halted"
 			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
+		case epoch.DecidedRecovery:
+			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
 		case epoch.DecidedLoss, epoch.DecidedInDoubt:
 			one.Class = "waiting"
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)

@@ -33,14 +33,8 @@ func (h *Handler) rows(v *view, held []stats.Partition, g *groupReading, now tim
 	for _, p := range held {
 		here[p.Partition] = p
 	}
-	recorded := map[halting]string{}
-	for _, d := range slices.Backward(g.decisions) {
-		if d.Kind == epoch.DecidedHalt {
-			recorded[halting{d.Partition, d.Epoch, d.To}] = d.Reason
-		}
-	}
 	for _, p := range g.partitions {
-		r := h.groupRow(p, recorded, g)
+		r := h.groupRow(p, g)
 		if own, ok := here[p.Fence.Partition]; ok {
 			r.add(own, now)
 			delete(here, p.Fence.Partition)
@@ -68,16 +62,8 @@ func named(p epoch.Partition) row {
 	}
 }
 
-// halting is a halt that a consumer has recorded: it holds while the partition has the same
-// epoch and position.
-type halting struct {
-	partition epoch.Partition
-	epoch     epoch.Epoch
-	next      epoch.Offset
-}
-
 // groupRow is what the sink knows of a partition.
-func (h *Handler) groupRow(p operate.Partition, halts map[halting]string, g *groupReading) row {
+func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	r := named(p.Fence.Partition)
 	r.Next = offset(p.Next)
 	r.Dead = thousands(p.DeadLetters)
@@ -100,14 +86,14 @@ func (h *Handler) groupRow(p operate.Partition, halts map[halting]string, g *gro
 	if p.AdvancedAt.After(since) {
 		since = p.AdvancedAt
 	}
-	why, halted := halts[halting{p.Fence.Partition, p.Epoch, p.Next}]
+	halt := g.halts[p.Fence.Partition]
 	switch {
 	case p.Standing.Mode != epoch.Running:
 		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Standing.Since, p.Now), show(p.Standing.By), show(p.Standing.Reason)), 2)
+	case halt != nil:
+		r.state("halted", "halted", show(halt.Reason), 3)
 	case p.Epoch == 0:
 		r.state("waiting", "never claimed", "", 1)
-	case halted && behind != 0:
-		r.state("halted", "halted", show(why), 3)
 	case p.Operated():
 		r.state("waiting", "no owner since", "no process has claimed it after what was done by "+show(p.Owner[len(epoch.OperatorPrefix):]), 2)
 	case behind > 0 && p.Now.Sub(since) >= stillAfter && !since.IsZero():

@@ -23,7 +23,9 @@ type Options struct {
 	Stats *stats.Stats
 
 	// Operator and Outbox are those of the sink, for what concerns the whole group; nil
-	// shows nothing of it. Filter selects the partitions and dead letters that are shown.
+	// shows nothing of it. Filter selects the partitions, decisions, dead letters and
+	// entries of the outbox that the overview lists. It is no access control: the pages of
+	// partitions, and acts, take any partition of the sink.
 	Operator operate.Operator
 	Outbox   operate.Outbox
 	Filter   operate.Filter
