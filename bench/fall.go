@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 )
 
@@ -78,11 +76,7 @@ type committed struct {
 
 func readCommitted(file string) (c committed, err error) {
 	c.file = file
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return c, fmt.Errorf("bench: the figures to compare with: %w", err)
-	}
-	if err := json.Unmarshal(text, &c.figures); err != nil {
+	if c.figures, err = readResults(file); err != nil {
 		return c, fmt.Errorf("bench: the figures to compare with: %s: %w", file, err)
 	}
 	return c, nil

@@ -30,7 +30,7 @@ func run(ctx context.Context, args []string) (err error) {
 	only := flags.String("row", "", "play the rows whose names match this regular expression")
 	rounds := flags.Int("rounds", 9, "how often each variant of a row is run")
 	ci := flags.Bool("ci", false, "play CI's rows and no others, on a database without fsync")
-	out := flags.String("json", "", "write the figures to this file")
+	out := flags.String("json", "", "write the figures to this file; with -row, its figures of other rows stay")
 	page := flags.String("page", "", "write them to this file, too, for people, as Markdown")
 	profiles := flags.String("profiles", "", "write CPU and allocation profiles of the processes to this directory, and, of those that are idle, heap and goroutine profiles")
 	against := flags.String("against", "", "fail if a figure is a fifth below that in this file; where that is not clear, play up to four times the rounds")
@@ -76,6 +76,9 @@ func run(ctx context.Context, args []string) (err error) {
 		return errors.Join(err, fmt.Errorf("bench: rows whose names match %q: %d figures, and nothing written", *only, len(rs)))
 	}
 	if *out != "" {
+		if before, err := readResults(*out); err == nil && *only != "" {
+			rs = rs.with(before, all)
+		}
 		if err := rs.write(*out); err != nil {
 			return err
 		}

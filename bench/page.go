@@ -115,5 +115,5 @@ func (s *services) writePage(ctx context.Context, rs results, file string) error
 	if err != nil {
 		return err
 	}
-	return errors.Join(page.Execute(f, map[string]any{"Results": rs, "Machine": m, "Rounds": rs[0].Rounds, "Charts": charts}), f.Close())
+	return errors.Join(page.Execute(f, map[string]any{"Results": rs, "Machine": m, "Rounds": rs.rounds(), "Charts": charts}), f.Close())
 }

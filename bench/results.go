@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 )
 
@@ -30,6 +31,43 @@ type result struct {
 
 type results []result
 
+// with returns rs with the figures of before that are of other rows, in the order of all.
+func (rs results) with(before results, all []row) (merged results) {
+	for _, r := range all {
+		of := func(f result) bool { return f.Row == r.name }
+		from := before
+		if slices.ContainsFunc(rs, of) {
+			from = rs
+		}
+		for _, f := range from {
+			if of(f) {
+				merged = append(merged, f)
+			}
+		}
+	}
+	return merged
+}
+
+// rounds is how many they are of, for people.
+func (rs results) rounds() string {
+	least, most := rs[0].Rounds, rs[0].Rounds
+	for _, r := range rs {
+		least, most = min(least, r.Rounds), max(most, r.Rounds)
+	}
+	if least == most {
+		return strconv.Itoa(most)
+	}
+	return fmt.Sprintf("%d to %d", least, most)
+}
+
+func readResults(file string) (rs results, err error) {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &rs)
+	}
+	return rs, err
+}
+
 func (p played) results() (rs results) {
 	for _, f := range p.row.figures {
 		ours, peer := p.outcomes[f.ours], p.outcomes[f.peer]
@@ -40,7 +78,7 @@ func (p played) results() (rs results) {
 		slices.Sort(ratios)
 		rs = append(rs, result{
 			Row: p.row.name, What: p.row.what, Ours: f.ours, Peer: f.peer, Of: f.of, Reach: f.reach,
-			Ratio: quantile(ratios, 0.5), Low: quantile(ratios, 0.25), High: quantile(ratios, 0.75), Rounds: len(ratios), sure: sure(ratios), Repeated: p.doubled[f.peer],
+			Ratio: quantile(ratios, 0.5), Low: ratios[(len(ratios)-1)/4], High: ratios[len(ratios)-1-(len(ratios)-1)/4], Rounds: len(ratios), sure: sure(ratios), Repeated: p.doubled[f.peer],
 			Value: median(ours, f.of.of), PeerValue: median(peer, f.of.of),
 			Allocs: median(ours, outcome.allocs), PeerAllocs: median(peer, outcome.allocs),
 			Bytes: median(ours, outcome.bytes), PeerBytes: median(peer, outcome.bytes),
