@@ -172,7 +172,7 @@ func (l *loop[TX]) startReplay() {
 		return
 	}
 	for i, r := range q.queue {
-		if p := r.p; p.state != busy && !(p.state == ready && p.replayed) && p.claim.Err() == nil {
+		if p := r.p; p.state != busy && (p.state != ready || !p.replayed) && p.claim.Err() == nil {
 			q.queue = append(q.queue[:i:i], q.queue[i+1:]...)
 			q.busy, p.replaying = true, true
 			l.start(newReplay(p, r.replay))

@@ -20,10 +20,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-type (
-	handler = consumer.Handler[*memsink.Tx]
-	hooks   = memsink.Hooks
-)
+type hooks = memsink.Hooks
 
 // scene is a group of one process in which something goes wrong.
 type scene struct {

@@ -30,7 +30,7 @@ func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
 		}
 		of[home] = append(of[home], d)
 	}
-	errs := make([]error, len(of))
+	errs := make([]error, len(of)+1)
 	var writing sync.WaitGroup
 	for i, ds := range of {
 		if o, ok := s.operable(i); ok && len(ds) > 0 {
@@ -38,7 +38,8 @@ func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
 		}
 	}
 	writing.Wait()
-	return errors.Join(append(errs, failed)...)
+	errs[len(of)] = failed
+	return errors.Join(errs...)
 }
 
 // Requests implements [epoch.Operable]: those about ps, each from its shard. About a
