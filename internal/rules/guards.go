@@ -285,6 +285,7 @@ var guardsOfTheRest = []guard{
 
 	{"R8", "the policy's position replaces the fence's", []edit{
 		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "(errors.Is(err, epoch.ErrMissing) || r.Start == StartCommitted) && !known"},
+		{"consumer/seeding.go", "\t\tif _, err := r.sink.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {\n\t\t\treturn err\n\t\t}\n", ""},
 		{fences, "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
 	}, "consumer", "TestR8ThePositionOfTheSinkIsTheTruth"},
 	{"R8", "what the group had committed is not adopted", []edit{{claiming, "bid.Adopt = adopt", "_ = adopt"}}, "consumer", "TestAPartitionWithoutAFenceStartsAsThePolicySays"},
