@@ -26,10 +26,11 @@ type slot struct {
 	free     time.Time // when we first saw that nobody holds it; zero while somebody does
 }
 
-// handover is a partition that we have given back because others are to have it.
+// handoff is a partition that we have given back because others are to have it.
 type handoff struct {
 	streamPartition
-	since time.Time
+	tenure *tenure // that has ended with it
+	since  time.Time
 }
 
 // balance looks at the group and does what is due: take what is free, give
@@ -168,6 +169,8 @@ func (s *Source) handOff(now *picture, give *streamPartition) {
 		switch {
 		case now.isHeld(at) && !s.isMine(at.member):
 			s.handing, s.refused = nil, false
+		case !s.refused && s.isOursAgain(h):
+			s.handing = nil // whoever was to have it is gone, and there may be others
 		case time.Since(h.since) < s.LeaseTTL:
 			return
 		case !s.refused:
@@ -183,8 +186,14 @@ func (s *Source) handOff(now *picture, give *streamPartition) {
 		return
 	}
 	s.log.Info("giving a partition back, as others have fewer", "stream", sl.stream, "partition", sl.number)
-	s.handing = &handoff{streamPartition: *give, since: time.Now()}
+	s.handing = &handoff{streamPartition: *give, tenure: sl.tenure, since: time.Now()}
 	sl.tenure.drain()
+}
+
+// isOursAgain reports whether we have taken a partition again that was given back.
+func (s *Source) isOursAgain(h *handoff) bool {
+	sl := s.slots[h.streamPartition]
+	return sl != nil && sl.tenure != nil && sl.tenure != h.tenure
 }
 
 // markBusy runs f, which ends with markFree, on a goroutine of its own.

@@ -288,3 +288,24 @@ func (t *table) String() string {
 	_ = t.out.Flush() // into memory
 	return t.text.String()
 }
+
+// A partition is given back for a member that is gone before it takes it, so that we have it
+// again; the one that joins next gets its share all the same.
+func TestAMemberThatJoinsAfterOneThatNeverTookItsShareGetsIts(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 10*time.Second)
+	a := r.start("a")
+	r.shared([]*testMember{a}, 2)
+	key, value := newKeys("billing").member("ghost"), []byte(`{"name":"ghost","streams":{"orders":2},"nonce":"n"}`)
+	rev, err := r.bucket().swap(inTime(t), key, value, 0, 10*time.Second)
+	must(t, err)
+	r.shared([]*testMember{a}, 1)
+	must(t, second(r.bucket().release(inTime(t), key, rev)))
+	r.shared([]*testMember{a}, 2)
+	began := time.Now()
+	b := r.start("b")
+	r.shared([]*testMember{a, b}, 1, 1)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}

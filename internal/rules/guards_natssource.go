@@ -25,6 +25,9 @@ var guardsOfNATS = []guard{
 	{"R2", "a lease is taken because a view lacks its registration", []edit{
 		{nats + "/balance.go", "\tif last.live && last.member != me.id {\n", "\tif false {\n"},
 	}, nats, "TestALeaseIsNotTakenBecauseAViewLacksItsRegistration"},
+	{"blame", "a partition that nobody took and that is ours again keeps others from their share", []edit{
+		{nats + "/balance.go", "case !s.refused && s.isOursAgain(h):", "case false && s.isOursAgain(h):"},
+	}, nats, "TestAMemberThatJoinsAfterOneThatNeverTookItsShareGetsIts"},
 	{"blame", "a lease of ours that no tenure knows is left alone", []edit{
 		{nats + "/balance.go", "\tif last.live && last.member != me.id {\n", "\tif last.live {\n"},
 	}, nats, "TestALeaseOfOursThatNoTenureKnowsIsTakenAgain"},
