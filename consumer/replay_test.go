@@ -253,6 +253,9 @@ func TestATenureWaitsForTheReplayUnderWay(t *testing.T) {
 		r.acts(epoch.ActRewind, 0, to(0))
 		r.pass(10 * time.Second) // the idle owner has noticed, and may not run the handler again
 		r.wantEffects(0, "0/0", "0/2")
+		if n := p.claims(0); n != 1 {
+			t.Errorf("it was claimed %d times while the replay was under way", n)
+		}
 		close(release)
 		r.pass(20 * time.Second)
 		r.wantEffects(0, "0/0", "0/2", "0/0", "0/1", "0/2", "0/1")

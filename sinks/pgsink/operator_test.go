@@ -131,10 +131,13 @@ func TestAnActThatIsRefusedLeavesTheOwnersTransactionAlone(t *testing.T) {
 	}
 	f.Next++
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		if err := takingStock(ctx, tx); err != nil { // begins it
+			return err
+		}
 		if _, err := op.Act(ctx, late); !errors.Is(err, epoch.ErrMoved) {
 			t.Errorf("a rewind seen before the last advance: %v", err)
 		}
-		return takingStock(ctx, tx)
+		return nil
 	})
 	if err != nil {
 		t.Errorf("a refused act has ended the transaction: %v", err)
