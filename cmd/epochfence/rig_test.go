@@ -154,14 +154,7 @@ func inSQLite(t *testing.T, fails broken) *place {
 	*p = place{
 		url: "file:" + path, op: op,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
-			h := consumer.Each(handler)
-			if !p.halts {
-				h = h.OnFailure(sink.DeadLetter)
-			}
-			if p.posts != nil {
-				h = h.Background(box.Relay)
-			}
-			return consumer.Run(ctx, s, sink, h, o)
+			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)
 		},
 		applied: func() (as []effect) {
 			rows, err := db.Query("SELECT number, message_offset, epoch FROM applied ORDER BY seq")
@@ -211,14 +204,7 @@ func inPostgres(t *testing.T, fails broken) *place {
 	*p = place{
 		url: url, op: op,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
-			h := consumer.Each(handler)
-			if !p.halts {
-				h = h.OnFailure(sink.DeadLetter)
-			}
-			if p.posts != nil {
-				h = h.Background(box.Relay)
-			}
-			return consumer.Run(ctx, s, sink, h, o)
+			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)
 		},
 		applied: func() (as []effect) {
 			rows, err := pool.Query(context.Background(), "select number, message_offset, epoch from applied order by seq")
@@ -234,6 +220,19 @@ func inPostgres(t *testing.T, fails broken) *place {
 		},
 	}
 	return p
+}
+
+// consume is consumer.Run with what p has of handlers.
+func consume[TX any](ctx context.Context, p *place, s consumer.Source, sink epoch.Sink[TX], h consumer.Handlers[TX],
+	deadLetter func(context.Context, TX, epoch.Message, epoch.Epoch, error) error, box *outbox.Box[TX], o consumer.Options,
+) error {
+	if !p.halts {
+		h = h.OnFailure(deadLetter)
+	}
+	if p.posts != nil {
+		h = h.Background(box.Relay)
+	}
+	return consumer.Run(ctx, s, sink, h, o)
 }
 
 // slowly is an outbox that tries again what failed when the test is long over.

@@ -237,7 +237,7 @@ func (s *Source) runTenure(sl *slot, last holder, me *registration) {
 	s.markFree(sl, err != nil)
 }
 
-// acquire takes a lease that was seen to be free. If it cannot, it says whether there is any point in
+// acquire takes a lease that was seen to be free, or to be ours without a tenure. If it cannot, it says whether there is any point in
 // trying again at once.
 func (s *Source) acquire(p streamPartition, last holder, me *registration) (l *heldKey, again bool) {
 	ctx, cancel := context.WithTimeout(me.held, min(readLimit, s.LeaseTTL/2))

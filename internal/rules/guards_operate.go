@@ -53,7 +53,7 @@ var guardsOfActs = []guard{
 	{"R2", "a pause is only found at the swap, after the source was asked", []edit{{claiming, "\tif err := seen.Accepts(); err != nil {\n\t\treturn got, seen, fmt.Errorf(\"consumer: claim %w\", err)\n\t}\n", ""}},
 		"consumer", "TestThePausedAskTheSourceForNothing"},
 
-	{"R7", "a transaction that a replay's handler has ended is forgotten where its claim was ending", []edit{{asked, "\t\tl.run.endedTx(p.fence.Partition, out.err) // whatever the owner is at: never again\n", ""}},
+	{"blame", "a transaction that a replay's handler has ended is forgotten where its claim was ending", []edit{{asked, "\t\tl.run.endedTx(p.fence.Partition, out.err) // whatever the owner is at: never again\n", ""}},
 		"consumer", "TestAReplayThatEndsTheTransactionHaltsForGoodAlsoWhereItsClaimWasEnding"},
 	{"blame", "replays come before messages as long as there are any", []edit{{asked, " && (p.state != ready || !p.replayed)", ""}},
 		"consumer", "TestReplaysTakeTurnsWithMessages"},
