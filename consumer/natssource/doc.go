@@ -52,14 +52,14 @@
 // So a registration that is gone stays gone, and with it all leases that name it.
 //
 // A lease is acquired by a write that is taken only if the key is still at the revision that was seen: of
-// nothing, of a delete marker, or of a lease that names a registration which is gone, or our own where no
-// tenure of ours holds it. What a watcher shows does not
+// nothing, of a delete marker, or of a lease that names our own registration and that no tenure of ours
+// holds, or of one that names a registration which is gone. What a watcher shows does not
 // suffice for the latter. It may have begun between two writes, or belong to a server that lags behind, and
 // lack a registration that is there. Proof is a marker in the registration's key, whoever shows it: the server
 // leaves one when the TTL runs out, and there is no way back from it. Where there is none, as a minute after that, whoever wants the lease
 // writes one, which the leader takes only if the key does not exist; it is refused if the registration is
-// there. So no lease of a member whose registration has not ended is ever
-// touched. Two that take a lease at once write at one revision, and one of them is refused.
+// there. So nobody else ever touches the lease of a member whose registration has not
+// ended. Two that take a lease at once write at one revision, and one of them is refused.
 //
 // A lease is released by a delete marker at our own revision, after own has
 // returned. Where own does not return after its tenure was lost, that is done after LeaseTTL.
