@@ -65,8 +65,10 @@ func (c *contact) leaseLocked() lease {
 }
 
 // overdue reports whether contact is lost, without waiting for the timer: a
-// process that was frozen may get here first.
+// process that was frozen may get here first. It does what the timer would, so that
+// regained is called when contact is back.
 func (c *contact) overdue() bool {
+	c.expire()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost || c.silenceLocked() >= c.leaseLocked().silence()

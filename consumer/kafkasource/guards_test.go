@@ -53,7 +53,7 @@ func TestR7OwnIsNotCalledBesideThatOfTheTenureBeforeTheLast(t *testing.T) {
 				held.Lose(errRevoked)
 			}
 			source.mu.Lock()
-			source.regrant(source.joined.member)
+			source.grantHeld(source.joined.member)
 			source.mu.Unlock()
 			synctest.Wait()
 		}

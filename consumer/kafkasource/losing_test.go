@@ -107,6 +107,37 @@ func TestAnswersFromABrokerThatIsNotTheCoordinatorDoNotKeepTheTenure(t *testing.
 	}
 }
 
+// A member is cut off before it hears what it was given. Once it does, the group
+// has given that to another.
+func TestAnAssignmentThatComesAfterTheSessionHasEndedBeginsNoTenure(t *testing.T) {
+	for p, key := range map[int]kmsg.Key{0: kmsg.SyncGroup, 1: kmsg.SyncGroup, 2: kmsg.ConsumerGroupHeartbeat} {
+		t.Run(protocols[p].name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				l := r.link()
+				r.cluster.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
+					l.freeze()
+					return nil, nil, false
+				})
+				joined := make(chan *held, 1)
+				r.run(r.source(short(protocols[p]), with(kgo.Dialer(l.dial))), func(ctx context.Context, _ consumer.Tenure) {
+					other := <-joined
+					defer func() { joined <- other }()
+					select {
+					case <-other.Draining():
+					default:
+						r.Error("own was called beside the other's")
+					}
+				})
+				<-time.After(7 * time.Second) // by when kgo still waits for the answer
+				_, other, _ := r.hold(short(protocols[p]))
+				joined <- other
+				l.thaw()
+				<-time.After(20 * time.Second)
+			}, shortNextGen)
+		})
+	}
+}
+
 func TestAMemberThatTheGroupHasLetGoLosesItsTenuresAtOnce(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {

@@ -32,18 +32,16 @@ type joining struct {
 // cooperative rebalance, under a new member id and without a word about the
 // partitions it still has. In between they may have been somebody else's. So
 // tenures under another member id end here, and begin anew.
+//
+// Word of an assignment may also come so late that the group has given it to
+// another since. Contact is overdue then, and no tenure begins before it is back.
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
+	s.joins(joining{member, number})
+	overdue := s.contact.overdue()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Under KIP-848 this is called also when kgo starts its session anew
-	// without having reached the coordinator. A new number comes from there.
-	if now := (joining{member, number}); s.joined != now {
-		s.joined = now
-		s.contact.joined()
-	}
-	overdue := s.contact.overdue() // then otherwise when contact is back
 	if !overdue && !s.closing {
 		s.member(nil)
 	}
@@ -54,10 +52,7 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 				sl = &slot{}
 				s.slots[topicPartition{topic, p}] = sl
 			}
-			if !sl.held {
-				sl.held = true
-				s.grant(topicPartition{topic, p}, sl, member)
-			}
+			sl.held = true
 		}
 	}
 	for _, sl := range s.slots {
@@ -65,17 +60,30 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 			sl.tenure.Lose(errNewMember)
 		}
 	}
-	if !overdue {
-		s.regrant(member)
+	if !overdue { // then otherwise when contact is back
+		s.grantHeld(member)
 	}
 	s.log.Debug("assigned", "member", member, "generation", number, "added", added)
 }
 
-// regrant begins a tenure for each partition that we hold and whose tenure was
-// lost all the same. Where own has given up the partition it stays idle.
-func (s *Source) regrant(member string) {
+// joins takes note of the membership that kgo says we have. Under KIP-848 kgo says
+// so also when it starts its session anew without having reached the coordinator. A
+// new number comes from there.
+func (s *Source) joins(now joining) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.joined != now {
+		s.joined = now
+		s.contact.joined()
+	}
+}
+
+// grantHeld begins a tenure for each partition that we hold and that has none: it
+// is new, or its tenure was lost all the same. Where own has given up the partition
+// it stays idle.
+func (s *Source) grantHeld(member string) {
 	for p, sl := range s.slots {
-		if sl.held && sl.tenure != nil && sl.tenure.Lost() != nil {
+		if sl.held && (sl.tenure == nil || sl.tenure.Lost() != nil) {
 			s.grant(p, sl, member)
 		}
 	}
@@ -202,7 +210,7 @@ func (s *Source) contactRegained() {
 		defer s.mu.Unlock()
 		if now, _ := s.group.GroupMetadata(); now == member && !s.closing {
 			s.member(nil)
-			s.regrant(member)
+			s.grantHeld(member)
 		}
 	}()
 }

@@ -76,10 +76,7 @@ func (t *tenure) prepare() bool {
 // first.
 func (t *tenure) err() error {
 	if t.Lost() == nil && t.s.contact.overdue() {
-		t.s.contact.expire() // as its timer would, so that it also comes back
-		if t.s.contact.overdue() {
-			t.Lose(errSilence)
-		}
+		t.Lose(errSilence)
 	}
 	return t.State.Err()
 }

@@ -449,6 +449,9 @@ var guardsOfTheRest = []guard{
 	{"R13", "a silent member goes on beyond its session", []edit{
 		{kafka + "/lease.go", "return l.session * 9 / 10", "return l.session * 12 / 10"},
 	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
+	{"R13", "an assignment that comes after its session has ended begins a tenure", []edit{
+		{kafka + "/membership.go", "if !overdue { // then", "if true { // then"},
+	}, kafka, "TestAnAssignmentThatComesAfterTheSessionHasEndedBeginsNoTenure"},
 	{"R13", "a drain may overrun", []edit{
 		{tenures, "s.Lose(consumer.ErrDrainOverrun)", "_ = consumer.ErrDrainOverrun"},
 	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
