@@ -218,10 +218,11 @@ func (f *fetcher) stop(s stops) {
 // read steadily has room again long before. The others wait with it, so it is short.
 //
 // It may be longer where only those that are full got anything: the others have nothing
-// to come, as far as is known. With 20 ms there, too, bench's row kafka/hot had 0.55 and not 0.77.
+// to come, as far as is known. With 100 ms there bench's row kafka/hot had 0.61 and not
+// 0.97, and with 20 ms 0.55: what one response brings may take 150 ms to apply.
 const (
 	grace      = 20 * time.Millisecond
-	graceAlone = 100 * time.Millisecond
+	graceAlone = 200 * time.Millisecond
 )
 
 // hold pauses the feeds that are full, of those that got something, and stay so.
