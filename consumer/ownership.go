@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -201,17 +202,14 @@ func (o *ownership[TX]) consume() outcome {
 }
 
 // applyAll reads from the fence's position and has the loop apply what comes,
-// until the read ends or something happens. From begins to ends the fence is the loop's.
+// until the read ends or something happens.
 func (o *ownership[TX]) applyAll() outcome {
 	if o.claim.Err() != nil {
 		return outcome{action: leave}
 	}
-	reading, cancel := context.WithCancel(o.claim)
-	defer cancel()
-	from := o.fence
-	o.loop.do(func() { o.loop.attach(o.pending) })
+	batches := o.attach()
 	defer o.detach()
-	for batch, err := range o.tenure.Read(reading, from) {
+	for batch, err := range batches {
 		if err != nil {
 			return outcome{action: halt, err: &sourceError{err}}
 		}
@@ -223,6 +221,14 @@ func (o *ownership[TX]) applyAll() outcome {
 		return outcome{action: leave}
 	}
 	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}
+}
+
+// attach gives the fence to the loop, and reads from its position. It is a function of
+// its own, as a partition that is idle keeps the stack on which it waits for the next batch.
+func (o *ownership[TX]) attach() iter.Seq2[Batch, error] {
+	from := o.fence
+	o.loop.do(func() { o.loop.attach(o.pending) })
+	return o.tenure.Read(o.claim, from)
 }
 
 // detach takes the fence back from the loop.

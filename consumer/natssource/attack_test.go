@@ -20,8 +20,9 @@ import (
 func (r *logRig) reader(n int32, at uint64, last epoch.Mark) *reader {
 	f := newFeed(r.log.budget)
 	r.t.Cleanup(f.close)
+	from := r.fence(n, at)
 	return &reader{
-		l: r.log, in: r.log.incarnation(), p: r.partition(n), fence: r.fence(n, at), filter: r.log.filters[n],
+		l: r.log, in: r.log.incarnation(), p: r.partition(n), fence: &from, filter: r.log.filters[n],
 		feed: f, at: at, print: last,
 	}
 }

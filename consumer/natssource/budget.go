@@ -10,8 +10,9 @@ const (
 	// overhead is what a message takes in memory beside its bytes.
 	overhead = 512
 
-	// mostMessages bounds one request.
-	mostMessages = 1000
+	// mostMessages bounds one request. The server has nothing to do between two of them:
+	// with 1000, bench's row nats/read had 0.75 and not 0.95.
+	mostMessages = 4000
 )
 
 // budget bounds what all partitions of a source read ahead together, in bytes.

@@ -11,7 +11,7 @@ import (
 // otherwise never have two of them in a transaction, and stay behind.
 func TestWhatCameOneByOneIsHandedOverTogether(t *testing.T) {
 	t.Parallel()
-	b := newBudget(1 << 20)
+	b := newBudget(4 * mostSlice * overhead)
 	f := newFeed(b)
 	defer f.close()
 	put := func(bytes int, ms ...consumer.Message) {
@@ -26,8 +26,11 @@ func TestWhatCameOneByOneIsHandedOverTogether(t *testing.T) {
 		t.Helper()
 		for _, n := range want {
 			got, err := f.take()
-			if err != nil || got == nil != (n == 0) || got != nil && len(got.Messages) != n {
-				t.Fatalf("%+v, %v; want %d messages", got, err, n)
+			if got == nil {
+				got = &consumer.Batch{}
+			}
+			if err != nil || len(got.Messages) != n {
+				t.Fatalf("%d messages, %v; want %d", len(got.Messages), err, n)
 			}
 		}
 	}

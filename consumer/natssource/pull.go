@@ -63,7 +63,7 @@ const (
 	ending = time.Second
 
 	// fewMessages are asked for where the last request has brought none: what waits for
-	// many takes up 8 KiB.
+	// many takes up 8 bytes for each.
 	fewMessages = 32
 
 	// remarks is room for what the server says about requests, where the messages arrive.
@@ -99,7 +99,7 @@ func (p *pull) room() int { return cap(p.arrived) - remarks }
 func (p *pull) request(messages, bytes int) error {
 	room := fewMessages
 	if p.brought > 0 {
-		room = mostMessages
+		room = max(messages, p.room())
 	}
 	if room != p.room() {
 		if err := p.subscribe(room); err != nil {

@@ -14,21 +14,24 @@ import (
 // not safe for concurrent use.
 type Backoff struct {
 	least, most time.Duration
-	next        cenkalti.BackOff
+	next        cenkalti.BackOff // nil at the beginning: many are never waited for
 }
 
 // New returns one that begins with the wait least.
-func New(least, most time.Duration) *Backoff {
-	return &Backoff{least, most, cenkalti.NewExponentialBackOff(
-		cenkalti.WithInitialInterval(least), cenkalti.WithMaxInterval(most),
-		cenkalti.WithMultiplier(2), cenkalti.WithMaxElapsedTime(0))}
-}
+func New(least, most time.Duration) *Backoff { return &Backoff{least: least, most: most} }
 
 // Next is the next wait.
-func (b *Backoff) Next() time.Duration { return min(max(b.next.NextBackOff(), b.least), b.most) }
+func (b *Backoff) Next() time.Duration {
+	if b.next == nil {
+		b.next = cenkalti.NewExponentialBackOff(
+			cenkalti.WithInitialInterval(b.least), cenkalti.WithMaxInterval(b.most),
+			cenkalti.WithMultiplier(2), cenkalti.WithMaxElapsedTime(0))
+	}
+	return min(max(b.next.NextBackOff(), b.least), b.most)
+}
 
 // Reset begins again with the least wait.
-func (b *Backoff) Reset() { b.next.Reset() }
+func (b *Backoff) Reset() { b.next = nil }
 
 // Sleep returns true after d, and false when ctx has ended.
 func Sleep(ctx context.Context, d time.Duration) bool {

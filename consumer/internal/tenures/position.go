@@ -17,7 +17,7 @@ type Position struct {
 	published *epoch.Offset // what the source has, as far as we know
 	learnt    bool          // what others had committed
 	theirs    *epoch.Offset // that, until ours has passed it
-	claimed   epoch.Fence   // as it was when the sink was about to claim it; zero before
+	claimed   *epoch.Offset // where it was when the sink was about to claim it, if it had been claimed before
 	said      bool          // that theirs is not where ours is
 }
 
@@ -39,7 +39,11 @@ func (p *Position) Newest() (at epoch.Fence, known bool) {
 func (p *Position) Claims(seen epoch.Fence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.claimed = seen
+	p.claimed = nil
+	if seen.Epoch > 0 {
+		next := seen.Next // alone: a fence is large, and there is one for each partition
+		p.claimed = &next
+	}
 }
 
 // Unpublished is Newest, if the source has not been told of its position.
@@ -92,7 +96,7 @@ func (p *Position) ToSay(at epoch.Fence) (theirs epoch.Offset, say bool) {
 		return 0, false
 	}
 	above := at.Epoch > 0 && at.Next < *p.theirs
-	elsewhere := p.claimed.Epoch > 0 && p.claimed.Next != *p.theirs
+	elsewhere := p.claimed != nil && *p.claimed != *p.theirs
 	p.said = above || elsewhere
 	return *p.theirs, p.said
 }
