@@ -62,16 +62,15 @@ written one twice after a rebalance, which is run again.
 {{end -}}
 ## What holds it
 
-What the profiles of the processes say (` + "`" + `make bench BENCH='-profiles DIR'` + "`" + `), where a figure is below what is wanted:
+What [the profiles](profiles.md) say, where a figure is below what is wanted:
 
 - *A transaction.* The process works for 3 to 5 % of the time and waits for PostgreSQL for the rest. What is left of the fence's price is there: 6 µs for settings
   and the lock, 15 µs for the update of the fence's row, 7 µs for the function around it, where a transaction of one message takes about 60 µs in all. The
   first form takes two round trips and plain takes three, which is why it is the faster one over a network.
-- *Kafka to PostgreSQL with a set for each transaction.* Collecting garbage takes 29 % of the processor, and the copies of messages that a handler may keep are 31 % of
+- *Kafka to PostgreSQL with a set for each transaction.* Collecting garbage takes a third of the processor, and the copies of messages that a handler may keep are 31 % of
   the bytes that are allocated.
-- *A statement for each message, queued.* It is at 0.84 of a pipeline by hand without a guard, in processor time. How far above one statement at a time that is depends on
-  what a round trip takes, which is little where the server is on the same machine.
-- *JetStream.* nats.go parses each message (24 %) and its reply subject (16 %); collecting garbage takes 22 %. PostgreSQL and nats-server are on the same two cores.
+- *A statement for each message.* One at a time, both wait for a round trip for each message. Queued, it is at 0.84 of a pipeline by hand without a guard, in processor
+  time. How far above one statement at a time that is depends on what a round trip takes, which is little where the server is on the same machine.
 
 The variants:
 
