@@ -356,7 +356,7 @@ var guardsOfTheRest = []guard{
 		{transact, "Mark: to.Mark}", "Mark: epoch.NoMark}"},
 	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark"},
 	{"R10", "the mark is not handed to the read", []edit{
-		{owning, "o.tenure.Read(reading, from) {", "o.tenure.Read(reading, epoch.Fence{Origin: from.Origin, Next: from.Next, Mark: epoch.NoMark}) {"},
+		{owning, "o.tenure.Read(o.claim, from)", "o.tenure.Read(o.claim, epoch.Fence{Origin: from.Origin, Next: from.Next, Mark: epoch.NoMark})"},
 	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark"},
 	{"R10", "a read that failed is doubt", []edit{
 		{owning, "return outcome{action: halt, err: &sourceError{err}}", "return outcome{action: claimAgain, err: err}"},
