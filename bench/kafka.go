@@ -51,6 +51,9 @@ func init() {
 	variants["kafka/run-batches"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))
 	})
+	variants["kafka/run-batches-queued"] = consume(fromKafka, (*pgsink.Sink).Queued, func(table string) consumer.Handlers[*pgsink.Queue] {
+		return consumer.Batches(applySet[*pgsink.Queue](table))
+	})
 	variants["kafka/run-observed"] = consumeObserved(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))
 	}, scraped)

@@ -156,12 +156,15 @@ func rows() []row {
 		row{
 			name: "kafka/network", what: "Kafka to PostgreSQL, 8 partitions, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,
-			figures: []figure{{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 0, throughput}},
+			figures: []figure{
+				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput},
+				{"kafka/run-batches-queued", "kafka/set-dedupe", 0, throughput},
+			},
 		},
 		row{
 			name: "kafka/network/partitions=1", what: "Kafka to PostgreSQL, one partition, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 1, Messages: 2_000_000}, effects: true,
-			figures: []figure{{"kafka/run-batches", "kafka/set", 0, throughput}},
+			figures: []figure{{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput}},
 		},
 		row{
 			name: "kafka/network/each", what: "Kafka to PostgreSQL, a statement for each message, the database 1 ms away", source: "kafka", under: away(time.Millisecond),

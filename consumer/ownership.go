@@ -224,7 +224,8 @@ func (o *ownership[TX]) applyAll() outcome {
 }
 
 // attach gives the fence to the loop, and reads from its position. It is a function of
-// its own, as a partition that is idle keeps the stack on which it waits for the next batch.
+// its own so that its copies of the fence are not on the stack on which an idle
+// partition waits for the next batch: 8 KiB of it were too few, and 16 are twice as much.
 func (o *ownership[TX]) attach() iter.Seq2[Batch, error] {
 	from := o.fence
 	o.loop.do(func() { o.loop.attach(o.pending) })

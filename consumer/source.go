@@ -76,7 +76,8 @@ type Tenure interface {
 	// a handler may keep it. A batch without messages moves the position alone, so that a
 	// partition with nothing to apply keeps up with a log that loses its beginning.
 	//
-	// Read ends without an error when the partition is revoked or ctx ends. It ends
+	// Read ends without an error when the partition is revoked or ctx ends. Where the
+	// loop over it ends first, it lets go of all it has before it returns: ctx goes on. It ends
 	// with a [*PositionError] at a gap between offsets that the source cannot explain,
 	// and at a position that the log does not hold. There is one exception: if nothing
 	// was applied yet (the fence's Applied is false) and retention has passed the

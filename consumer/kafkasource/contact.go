@@ -66,7 +66,7 @@ func (c *contact) leaseLocked() lease {
 
 // overdue reports whether contact is lost, without waiting for the timer: a
 // process that was frozen may get here first. It does what the timer would, so that
-// regained is called when contact is back.
+// regained is called when contact is back. What lose locks must not be locked.
 func (c *contact) overdue() bool {
 	c.expire()
 	c.mu.Lock()
@@ -145,9 +145,6 @@ func (c *contact) confirmAlive(sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count(sent)
-	if c.lost && c.silenceLocked() < c.leaseLocked().silence() {
-		c.lost = false
-	}
 }
 
 // joined says that kgo has completed a rebalance: the newest answer was a yes.
@@ -156,6 +153,23 @@ func (c *contact) joined() {
 	sent := c.pending
 	c.mu.Unlock()
 	c.confirmAlive(sent)
+	c.regain()
+}
+
+// regain ends the loss of contact if there was a yes since, and reports whether there is
+// contact. Whoever calls it grants anew what is held: nobody else does.
+func (c *contact) regain() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = c.lost && c.silenceLocked() >= c.leaseLocked().silence()
+	return !c.lost
+}
+
+// isLost reports whether lose was called, and regain has not been since.
+func (c *contact) isLost() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
 }
 
 // regainChecked notes that regained has found out, one way or the other.

@@ -219,7 +219,7 @@ func (f *fetcher) stop(s stops) {
 //
 // It may be longer where only those that are full got anything: the others have nothing
 // to come, as far as is known. With 100 ms there bench's row kafka/hot had 0.61 and not
-// 0.97, and with 20 ms 0.55: what one response brings may take 150 ms to apply.
+// 0.92, and with 20 ms 0.55: what one response brings may take 150 ms to apply.
 const (
 	grace      = 20 * time.Millisecond
 	graceAlone = 200 * time.Millisecond

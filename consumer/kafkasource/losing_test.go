@@ -334,3 +334,38 @@ func TestATenureFoundOverdueBeforeTheTimerIsLostAndComesBack(t *testing.T) {
 		r.until("granted again", func() bool { return len(h.granted) == 2 })
 	})
 }
+
+// A process that wakes up with many partitions may be in contact again before it has
+// given up the last of them.
+func TestATenureThatIsGivenUpWhenContactIsBackAlreadyComesBack(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				h, one, _ := r.hold(short(p))
+				one.Tenure.(*tenure).s.contactLost(time.Minute)
+				close(one.release)
+				r.until("granted again", func() bool { return len(h.granted) == 2 })
+				if _, err := h.nth(1).Confirm(r.Context(), r.fence(one, 0)); err != nil {
+					r.Errorf("Confirm: %v", err)
+				}
+			}, shortNextGen)
+		})
+	}
+}
+
+func TestContactIsLostUntilWhatIsHeldIsGrantedAnew(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		h, one, _ := r.hold(short(protocols[1]))
+		s := one.Tenure.(*tenure).s
+		s.contact.mu.Lock()
+		s.contact.lost = true
+		s.contact.mu.Unlock()
+		one.Tenure.(*tenure).Lose(errSilence)
+		close(one.release)
+		s.heartbeat() // whose yes alone grants nothing
+		if n := h.count(); n != 1 || !s.contact.isLost() {
+			r.Errorf("after %d grants contact is said to be back", n)
+		}
+		r.until("granted again", func() bool { return len(h.granted) == 2 })
+	})
+}

@@ -39,12 +39,35 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 	<-s.ready
 	member, number := cl.GroupMetadata()
 	s.joins(joining{member, number})
-	overdue := s.contact.overdue()
+	s.hold(added, member)
+	if !s.contact.overdue() { // otherwise contactRegained does it
+		s.mu.Lock()
+		if !s.closing {
+			s.member(nil)
+		}
+		s.grantHeld(member)
+		s.mu.Unlock()
+	}
+	s.log.Debug("assigned", "member", member, "generation", number, "added", added)
+}
+
+// joins takes note of the membership that kgo says we have. Under KIP-848 kgo says
+// so also when it starts its session anew without having reached the coordinator. A
+// new number comes from there.
+func (s *Source) joins(now joining) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !overdue && !s.closing {
-		s.member(nil)
+	if s.joined != now {
+		s.joined = now
+		s.contact.joined()
 	}
+}
+
+// hold takes note of what kgo has told us that we hold, as that member. It comes
+// before anybody looks for contact, so that whoever finds it grants all of them.
+func (s *Source) hold(added map[string][]int32, member string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for topic, ps := range added {
 		for _, p := range ps {
 			sl := s.slots[topicPartition{topic, p}]
@@ -59,22 +82,6 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 		if sl.held && sl.tenure != nil && sl.tenure.member != member {
 			sl.tenure.Lose(errNewMember)
 		}
-	}
-	if !overdue { // then otherwise when contact is back
-		s.grantHeld(member)
-	}
-	s.log.Debug("assigned", "member", member, "generation", number, "added", added)
-}
-
-// joins takes note of the membership that kgo says we have. Under KIP-848 kgo says
-// so also when it starts its session anew without having reached the coordinator. A
-// new number comes from there.
-func (s *Source) joins(now joining) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.joined != now {
-		s.joined = now
-		s.contact.joined()
 	}
 }
 
@@ -190,6 +197,9 @@ func (s *Source) contactLost(silent time.Duration) {
 	for _, t := range ts {
 		t.Lose(why)
 	}
+	if !s.contact.isLost() { // it was back before they were lost
+		s.contactRegained()
+	}
 }
 
 // contactRegained asks, after contact was lost, whether we are still a member, and
@@ -198,17 +208,16 @@ func (s *Source) contactLost(silent time.Duration) {
 // wait for one.
 func (s *Source) contactRegained() {
 	go func() {
+		defer s.contact.regainChecked()
 		<-s.ready
 		member, generation := s.group.GroupMetadata()
-		err := s.stillMember(member, generation)
-		s.contact.regainChecked()
-		if err != nil {
+		if err := s.stillMember(member, generation); err != nil {
 			s.log.Debug("in contact again, but not a member", "member", member, "err", err)
-			return // kgo hears the same, and joins again
+			return // kgo hears the same, and joins again; or the next answer asks again
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if now, _ := s.group.GroupMetadata(); now == member && !s.closing {
+		if now, _ := s.group.GroupMetadata(); now == member && !s.closing && s.contact.regain() {
 			s.member(nil)
 			s.grantHeld(member)
 		}

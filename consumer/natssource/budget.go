@@ -11,7 +11,7 @@ const (
 	overhead = 512
 
 	// mostMessages bounds one request. The server has nothing to do between two of them:
-	// with 1000, bench's row nats/read had 0.75 and not 0.95.
+	// with 1000, bench's row nats/read had 0.75 and not 0.94.
 	mostMessages = 4000
 )
 

@@ -12,8 +12,8 @@ const (
 	// whose process has died, or whose handler is slow and finds a new one.
 	forgotten = time.Minute
 
-	// soonForgotten is the least with which one can work: it outlasts the time
-	// between two requests, and a lost one.
+	// soonForgotten is the least with which one can work: it outlasts a lost request, and
+	// the time between two where handlers are quick. A slow one finds a new consumer.
 	soonForgotten = 5 * time.Second
 )
 

@@ -37,9 +37,9 @@ func (r *reader) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a consumer: %w", denied(r.l.js.Conn(), apiPrefix(r.l.js)+"CONSUMER.CREATE.", r.l.explainLimit(err)))
 	}
-	name := c.CachedInfo().Name
+	name, most := c.CachedInfo().Name, c.CachedInfo().Config.MaxRequestBatch // which may be the server's, for all of them
 	r.delivered = 0
-	if r.pull, err = newPull(r.l.js, r.l.stream.Name, name); err != nil {
+	if r.pull, err = newPull(r.l.js, r.l.stream.Name, name, most); err != nil {
 		r.discard()
 		return fmt.Errorf("subscribe to what consumer %s delivers: %w", name, err)
 	}

@@ -24,6 +24,7 @@ type pull struct {
 	stream   string
 	consumer string
 	requests string // the subject for requests
+	most     int    // that the server lets one ask for; 0 for any number
 	inbox    string // what the server says is said to a subject of its own for each request, below this one
 	sub      *nats.Subscription
 	arrived  chan *nats.Msg
@@ -70,9 +71,10 @@ const (
 	remarks = 32
 )
 
-func newPull(js jetstream.JetStream, stream, consumer string) (*pull, error) {
+// newPull asks that consumer for at most so many messages at once, if most is not 0.
+func newPull(js jetstream.JetStream, stream, consumer string, most int) (*pull, error) {
 	p := &pull{
-		conn: js.Conn(), stream: stream, consumer: consumer,
+		conn: js.Conn(), stream: stream, consumer: consumer, most: most,
 		requests: apiPrefix(js) + "CONSUMER.MSG.NEXT." + stream + "." + consumer,
 	}
 	return p, p.subscribe(fewMessages)
@@ -97,6 +99,9 @@ func (p *pull) room() int { return cap(p.arrived) - remarks }
 
 // request asks for messages; for any number of bytes if that is zero.
 func (p *pull) request(messages, bytes int) error {
+	if p.most > 0 {
+		messages = min(messages, p.most)
+	}
 	room := fewMessages
 	if p.brought > 0 {
 		room = max(messages, p.room())

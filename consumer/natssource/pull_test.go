@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"pgregory.net/rapid"
 
@@ -68,6 +69,25 @@ func TestAConsumerThatIsDeletedUnderItsReaderIsReplaced(t *testing.T) {
 	}
 	r.publish(0, "b")
 	g.values("a", "b")
+}
+
+func TestNoMoreIsAskedForThanTheServerAllows(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t, func(o *server.Options) { o.JetStreamLimits.MaxRequestBatch = 50 }).JetStream(t)
+	r := newLogRig(t, js)
+	r.publish(0, "first")
+	g := r.read(r.fence(0, 1))
+	g.values("first")
+	before := <-r.stream().ConsumerNames(r.ctx).Name()
+	want := []string{"first"}
+	for i := range 200 {
+		want = append(want, fmt.Sprint(i))
+	}
+	r.publish(0, want[1:]...)
+	g.values(want...)
+	if after := <-r.stream().ConsumerNames(r.ctx).Name(); after != before {
+		t.Error("the server has refused a request, and the reader made a consumer anew")
+	}
 }
 
 // publisher sends what no client library would.

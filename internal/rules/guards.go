@@ -450,7 +450,7 @@ var guardsOfTheRest = []guard{
 		{kafka + "/lease.go", "return l.session * 9 / 10", "return l.session * 12 / 10"},
 	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
 	{"R13", "an assignment that comes after its session has ended begins a tenure", []edit{
-		{kafka + "/membership.go", "if !overdue { // then", "if true { // then"},
+		{kafka + "/membership.go", "if !s.contact.overdue() {", "if true {"},
 	}, kafka, "TestAnAssignmentThatComesAfterTheSessionHasEndedBeginsNoTenure"},
 	{"R13", "a drain may overrun", []edit{
 		{tenures, "s.Lose(consumer.ErrDrainOverrun)", "_ = consumer.ErrDrainOverrun"},
