@@ -95,6 +95,11 @@ func hasCode(err error, codes ...jetstream.ErrorCode) bool {
 	return false
 }
 
+// codeNoPeers is nats-server's JSClusterNoPeersErr, which nats.go has no name for:
+// whoever leads JetStream does not know servers enough for what is to be created.
+// One that has just begun to lead waits to hear from the others.
+const codeNoPeers jetstream.ErrorCode = 10005
+
 // passing reports whether a request failed for a reason that may pass by
 // itself: nobody answered, or JetStream was not ready.
 func passing(err error) bool {
@@ -107,7 +112,7 @@ func passing(err error) bool {
 		}
 	}
 	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.Code == 503 || api.Code == 500)
+	return errors.As(err, &api) && (api.Code == 503 || api.Code == 500 || api.ErrorCode == codeNoPeers)
 }
 
 // PermissionError says that the user of the connection may not do what the

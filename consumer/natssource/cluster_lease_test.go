@@ -1,7 +1,10 @@
 package natssource
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,4 +44,47 @@ func TestOnAClusterLeasesOutliveStepDownsAndRestarts(t *testing.T) {
 	if now := r.granted(); now != grants || len(a.holding()) != 4 || len(b.holding()) != 4 {
 		t.Errorf("%d and %d held, after %d more grants", len(a.holding()), len(b.holding()), now-grants)
 	}
+}
+
+// Two of three nodes can lead JetStream, but cannot keep a bucket three times.
+func TestABucketThatTooFewServersAreThereForIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	long(t)
+	r, c := newClusterRig(t, 1, time.Second)
+	for n := range c.Nodes() {
+		must(t, c.Stop(n))
+	}
+	must(t, c.Start(0))
+	must(t, c.Start(1))
+	insist(t, func(ctx context.Context) error { return second(r.js.Stream(ctx, "orders")) })
+
+	o := r.options()
+	o.StartTimeout = 2 * time.Second
+	s, err := New(o)
+	must(t, err)
+	err = s.Run(inTime(t), func(error) {}, func(context.Context, consumer.Tenure) { t.Error("granted") })
+	if err == nil || !hasCode(err, codeNoPeers) || !strings.Contains(err.Error(), `create bucket "leases"`) || !strings.Contains(err.Error(), "as many NATS servers") {
+		t.Errorf("Run: %v", err)
+	}
+
+	said := make(lines, 100)
+	o.StartTimeout, o.Logger = time.Minute, slog.New(slog.NewTextHandler(said, nil))
+	s, err = New(o)
+	must(t, err)
+	ctx, stop := context.WithCancel(inTime(t))
+	granted, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- s.Run(ctx, func(error) {}, func(context.Context, consumer.Tenure) { close(granted) })
+	}()
+	if line := <-said; !strings.Contains(line, "no suitable peers") {
+		t.Errorf("it does not say what it waits for: %s", line)
+	}
+	must(t, c.Start(2))
+	select {
+	case <-granted:
+	case err := <-ended:
+		t.Fatalf("Run: %v", err)
+	}
+	stop()
+	must(t, <-ended)
 }

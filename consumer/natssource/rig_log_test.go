@@ -277,7 +277,7 @@ func insist(t testing.TB, request func(ctx context.Context) error) {
 		if tries > 1 && (errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrBucketNotFound)) {
 			return true // the first has deleted it
 		}
-		if refused := (*jetstream.APIError)(nil); errors.As(err, &refused) && refused.Code != 503 {
+		if refused := (*jetstream.APIError)(nil); errors.As(err, &refused) && !passing(err) {
 			t.Fatal(err)
 		}
 		return err == nil

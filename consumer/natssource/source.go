@@ -191,6 +191,8 @@ func (s *Source) start(ctx context.Context) error {
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return fmt.Errorf("natssource: the connection to NATS at %s is closed; make it try for as long as it takes "+
 			"(nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1)): %w", at, err)
+	case hasCode(err, codeNoPeers):
+		return fmt.Errorf("%w: it was tried for %v; are there as many NATS servers with JetStream as the stream has replicas, and do they all run?", err, after)
 	case s.patience(err) == 0:
 		return err
 	}

@@ -100,7 +100,7 @@ func patiently(ctx context.Context, request func(ctx context.Context) error) err
 		defer cancel()
 		last = request(try)
 		var refused *jetstream.APIError
-		if errors.As(last, &refused) && refused.Code != unavailable {
+		if errors.As(last, &refused) && refused.Code != unavailable && refused.ErrorCode != noPeers {
 			return backoff.Permanent(last)
 		}
 		return last
@@ -111,8 +111,10 @@ func patiently(ctx context.Context, request func(ctx context.Context) error) err
 	return nil
 }
 
-// unavailable is the code of an answer that will be another once there is a leader.
-const unavailable = 503
+const (
+	unavailable = 503   // the code of an answer that will be another once there is a leader,
+	noPeers     = 10005 // and the error code of one from a leader that has not heard from all servers yet
+)
 
 func (b *broker) createStream(ctx context.Context, stream string, partitions int) error {
 	err := patiently(ctx, func(ctx context.Context) error {

@@ -8,16 +8,21 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/freeport"
 )
 
 // cluster is the nodes. Its methods are for one goroutine at a time.
 type cluster struct{ nodes []*node }
 
-// newCluster starts the nodes, with their data below dir, and returns once they
-// have found each other.
+// newCluster starts the nodes, with their data below dir, and returns once a stream
+// can have a replica on each.
 func newCluster(ctx context.Context, dir string) (*cluster, error) {
 	ports, err := freeport.Take(3 * nodes)
 	if err != nil {
@@ -40,7 +45,7 @@ func newCluster(ctx context.Context, dir string) (*cluster, error) {
 			return nil, err
 		}
 	}
-	if err := c.awaitHealthy(ctx); err != nil {
+	if err := errors.Join(c.awaitHealthy(ctx), c.awaitReplicas(ctx)); err != nil {
 		c.stop()
 		return nil, err
 	}
@@ -62,6 +67,33 @@ func (c *cluster) awaitHealthy(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// awaitReplicas returns once a stream can have a replica on each node. A node is
+// healthy before that: whoever leads has to hear from each of the others first.
+func (c *cluster) awaitReplicas(ctx context.Context) error {
+	conn, err := nats.Connect(strings.Join(c.urls(), ","))
+	if err != nil {
+		return fmt.Errorf("withcluster: %w", err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return fmt.Errorf("withcluster: %w", err)
+	}
+	const name = "withcluster"
+	for {
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Replicas: nodes})
+		if err == nil {
+			err = js.DeleteStream(ctx, name)
+		}
+		if err == nil {
+			return nil
+		}
+		if !backoff.Sleep(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("withcluster: a stream cannot have %d replicas: %w: %w", nodes, context.Cause(ctx), err)
+		}
+	}
 }
 
 // stop ends all nodes and returns when they are gone.

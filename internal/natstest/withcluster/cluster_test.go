@@ -43,11 +43,10 @@ func TestWhatIsAcknowledgedSurvivesEachNodeBeingKilledInTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var stream jetstream.Stream
-	insist(ctx, t, func(ctx context.Context) error { // all of them have to know each other first
-		stream, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: nodes})
-		return err
-	})
+	stream, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i, n := range c.nodes {
 		insist(ctx, t, func(ctx context.Context) error {
 			_, err := js.Publish(ctx, "s", nil, jetstream.WithMsgID(n.Name))
