@@ -66,13 +66,15 @@ func away(trip time.Duration) condition {
 		if err != nil {
 			return "", nil, err
 		}
-		go relay(l, u.Host, trip/2)
+		go relay(l, u.Host, trip)
 		u.Host = l.Addr().String()
 		return u.String(), l.Close, nil
 	}
 }
 
-// relay connects whoever comes with to, where everything arrives that much later.
+// relay connects whoever comes with to, where everything arrives that much later. What
+// comes back is not held up: the whole of a round trip's time is on the way there, as a sleep of
+// less than a millisecond lasts about one.
 func relay(l net.Listener, to string, delay time.Duration) {
 	for {
 		near, err := l.Accept()
@@ -85,7 +87,10 @@ func relay(l net.Listener, to string, delay time.Duration) {
 			continue
 		}
 		go late(far, near, delay)
-		go late(near, far, delay)
+		go func() {
+			defer func() { _ = near.Close() }()
+			_, _ = io.Copy(near, far)
+		}()
 	}
 }
 

@@ -38,7 +38,12 @@ func consumeObserved[TX any, S epoch.Sink[TX]](
 	from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX], observer func(context.Context) func(consumer.Event),
 ) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (outcome, error) {
-		pool, err := pgxpool.New(ctx, j.Database)
+		config, err := pgxpool.ParseConfig(j.Database)
+		if err != nil {
+			return outcome{}, err
+		}
+		config.MaxConns = max(config.MaxConns, int32(2*j.Committers+1))
+		pool, err := pgxpool.NewWithConfig(ctx, config)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -50,6 +55,14 @@ func consumeObserved[TX any, S epoch.Sink[TX]](
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		return consumeInto[TX](ctx, j, from, form(sink), handlers(j.Table), observer(ctx))
+	}
+}
+
+// committers is a variant with so many of them.
+func committers(n int, variant func(context.Context, job) (outcome, error)) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (outcome, error) {
+		j.Committers = n
+		return variant(ctx, j)
 	}
 }
 
@@ -72,7 +85,7 @@ func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sin
 		result  outcome
 	)
 	err = consumer.Run(ctx, src, timed(sink, &c), handlers, consumer.Options{
-		Logger: quiet,
+		Logger: quiet, Committers: j.Committers,
 		Observe: func(e consumer.Event) {
 			observe(e)
 			switch e := e.(type) {

@@ -26,6 +26,7 @@ type job struct {
 	Batch        int // messages in a transaction, for a variant that is not given them by a source
 	Rate         int // messages a second that are produced meanwhile; 0: all are there
 	Hot          bool
+	Committers   int // of consumer.Options; a variant's own, as the others of its row have none
 
 	Postgres int    // process id of the server, whose processors' time is measured, too; 0: none is
 	Profile  string // the beginning of the profiles' file names; "": none are wanted

@@ -54,6 +54,9 @@ func init() {
 	variants["kafka/run-batches-queued"] = consume(fromKafka, (*pgsink.Sink).Queued, func(table string) consumer.Handlers[*pgsink.Queue] {
 		return consumer.Batches(applySet[*pgsink.Queue](table))
 	})
+	for _, form := range []string{"kafka/run-batches", "kafka/run-batches-queued"} {
+		variants[form+"-4"] = committers(4, variants[form])
+	}
 	variants["kafka/run-observed"] = consumeObserved(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))
 	}, scraped)

@@ -88,6 +88,7 @@ The variants:
 | kafka/kafka-go | kafka/set with kafka-go in place of franz-go, up to 4,096 messages a transaction, and a commit of the offsets once a second |
 | kafka/run-batches, nats/run-batches | consumer.Run with consumer.Batches and default options |
 | kafka/run-batches-queued | the same in the sink's queued form |
+| kafka/run-batches-4, kafka/run-batches-queued-4 | the same two with four committers |
 | kafka/run-observed | the same with an observer of package ops/stats, read once a second |
 | kafka/run-each, kafka/run-queued | consumer.Run with consumer.Each, in the sink's first form and in its queued one |
 | kafka/read, nats/read | the client library alone: franz-go, or a JetStream pull consumer for each partition |

@@ -157,8 +157,9 @@ func rows() []row {
 			name: "kafka/network", what: "Kafka to PostgreSQL, 8 partitions, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,
 			figures: []figure{
-				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput},
-				{"kafka/run-batches-queued", "kafka/set-dedupe", 0, throughput},
+				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-4", "kafka/set", 0, throughput},
+				{"kafka/run-batches-queued", "kafka/set", 0, throughput}, {"kafka/run-batches-queued-4", "kafka/set", 0, throughput},
+				{"kafka/run-batches-queued-4", "kafka/set-dedupe", 0, throughput},
 			},
 		},
 		row{

@@ -30,6 +30,7 @@ type contact struct {
 	speaks   protocol
 	last     time.Time // when what was acknowledged last was sent; zero before the first
 	pending  time.Time // the same of a newer answer that may not have been a yes
+	synced   time.Time // when the SyncGroup that was answered last was sent
 	lost     bool
 	checking bool // regained was called and has not been answered
 	timer    *time.Timer
@@ -95,7 +96,11 @@ func (c *contact) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E
 		c.discardPending()
 	case keyHeartbeat, keySyncGroup:
 		if e2e.Err() == nil {
-			c.acknowledged(classicProtocol, time.Now().Add(-e2e.DurationE2E()))
+			sent := time.Now().Add(-e2e.DurationE2E())
+			if key == keySyncGroup {
+				c.syncedAt(sent)
+			}
+			c.acknowledged(classicProtocol, sent)
 		}
 	case keyNextGenHeartbeat:
 		if e2e.Err() == nil {
@@ -147,10 +152,19 @@ func (c *contact) confirmAlive(sent time.Time) {
 	c.count(sent)
 }
 
-// joined says that kgo has completed a rebalance: the newest answer was a yes.
+func (c *contact) syncedAt(sent time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.synced = sent
+}
+
+// joined says that kgo has completed a rebalance. In the classic protocol the last answer to
+// a SyncGroup is the one that ended it, a yes: kgo joins again only after it has told of
+// this. Under KIP-848 nothing says which heartbeat's answer it was, and one that was sent since
+// may have been answered with a no.
 func (c *contact) joined() {
 	c.mu.Lock()
-	sent := c.pending
+	sent := c.synced
 	c.mu.Unlock()
 	c.confirmAlive(sent)
 	c.regain()

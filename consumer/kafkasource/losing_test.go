@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -114,8 +116,9 @@ func TestAnAssignmentThatComesAfterTheSessionHasEndedBeginsNoTenure(t *testing.T
 		t.Run(protocols[p].name, func(t *testing.T) {
 			virtually(t, 1, func(r *rig) {
 				l := r.link()
+				var once sync.Once // kfake keeps what does not answer, and everybody sends these
 				r.cluster.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
-					l.freeze()
+					once.Do(l.freeze)
 					return nil, nil, false
 				})
 				joined := make(chan *held, 1)
@@ -367,5 +370,27 @@ func TestContactIsLostUntilWhatIsHeldIsGrantedAnew(t *testing.T) {
 			r.Errorf("after %d grants contact is said to be back", n)
 		}
 		r.until("granted again", func() bool { return len(h.granted) == 2 })
+	})
+}
+
+// Heartbeats go on while word of an assignment is under way. What one was answered is not seen.
+func TestAnAnswerThatMayHaveBeenANoDoesNotBringContactBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &contact{nextGen: lease{session: 7 * time.Second}, lose: func(time.Duration) {}, regained: func() {}}
+		defer c.stop()
+		heartbeat := func(took time.Duration) {
+			c.OnBrokerE2E(kgo.BrokerMetadata{}, keyNextGenHeartbeat, kgo.BrokerE2E{TimeToRead: took})
+		}
+		<-time.After(7 * time.Second)
+		heartbeat(7 * time.Second) // the assignment
+		heartbeat(0)
+		c.joined()
+		if !c.overdue() {
+			t.Error("the answer to a heartbeat that was sent since was taken for a yes")
+		}
+		heartbeat(0) // which kgo sends only if the one before was answered with a yes
+		if c.joined(); c.overdue() {
+			t.Error("contact is not back")
+		}
 	})
 }

@@ -34,13 +34,16 @@ type joining struct {
 // tenures under another member id end here, and begin anew.
 //
 // Word of an assignment may also come so late that the group has given it to
-// another since. Contact is overdue then, and no tenure begins before it is back.
+// another since. Contact is overdue then, and no tenure begins before the coordinator
+// was asked.
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
 	s.joins(joining{member, number})
 	s.hold(added, member)
-	if !s.contact.overdue() { // otherwise contactRegained does it
+	if s.contact.overdue() {
+		s.contactRegained()
+	} else {
 		s.mu.Lock()
 		if !s.closing {
 			s.member(nil)

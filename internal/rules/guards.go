@@ -450,8 +450,11 @@ var guardsOfTheRest = []guard{
 		{kafka + "/lease.go", "return l.session * 9 / 10", "return l.session * 12 / 10"},
 	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
 	{"R13", "an assignment that comes after its session has ended begins a tenure", []edit{
-		{kafka + "/membership.go", "if !s.contact.overdue() {", "if true {"},
+		{kafka + "/membership.go", "if s.contact.overdue() {", "if false {"},
 	}, kafka, "TestAnAssignmentThatComesAfterTheSessionHasEndedBeginsNoTenure"},
+	{"R13", "an assignment takes the newest answer for a yes", []edit{
+		{kafka + "/contact.go", "sent := c.synced", "sent := c.pending"},
+	}, kafka, "TestAnAnswerThatMayHaveBeenANoDoesNotBringContactBack"},
 	{"R13", "a drain may overrun", []edit{
 		{tenures, "s.Lose(consumer.ErrDrainOverrun)", "_ = consumer.ErrDrainOverrun"},
 	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
