@@ -23,18 +23,19 @@ import (
 type contact struct {
 	classic  lease
 	lose     func(silent time.Duration) // contact is lost
-	regained func()                     // there is an answer again; say regainChecked when done
+	regained func()                     // there is an answer again: find out whether it was a yes, between checkBegins and checkEnds
 
-	mu       sync.Mutex
-	nextGen  lease
-	speaks   protocol
-	last     time.Time // when what was acknowledged last was sent; zero before the first
-	pending  time.Time // the same of a newer answer that may not have been a yes
-	synced   time.Time // when the SyncGroup that was answered last was sent
-	lost     bool
-	checking bool // regained was called and has not been answered
-	timer    *time.Timer
-	stopped  bool
+	mu      sync.Mutex
+	nextGen lease
+	speaks  protocol
+	last    time.Time // when what was acknowledged last was sent; zero before the first
+	pending time.Time // the same of a newer answer that may not have been a yes
+	synced  time.Time // when the SyncGroup that was answered last was sent
+	lost    bool
+	owed    bool // contact was back before all was lost that had to be: it is to be granted anew
+	checks  int  // that are under way
+	timer   *time.Timer
+	stopped bool
 }
 
 type protocol int
@@ -122,8 +123,7 @@ func (c *contact) acknowledged(p protocol, sent time.Time) {
 	}
 	c.count(c.pending)
 	c.pending = sent
-	ask := c.lost && !c.checking
-	c.checking = c.checking || ask
+	ask := (c.lost || c.owed) && c.checks == 0
 	c.mu.Unlock()
 	if ask {
 		c.regained()
@@ -176,6 +176,16 @@ func (c *contact) regain() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lost = c.lost && c.silenceLocked() >= c.leaseLocked().silence()
+	c.owed = c.owed && c.lost
+	return !c.lost
+}
+
+// owes notes that something was lost after contact was back, and reports whether it
+// is: regained is to be called then. Otherwise it will be.
+func (c *contact) owes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed = c.owed || !c.lost
 	return !c.lost
 }
 
@@ -186,11 +196,26 @@ func (c *contact) isLost() bool {
 	return c.lost
 }
 
-// regainChecked notes that regained has found out, one way or the other.
-func (c *contact) regainChecked() {
+// answered is when the request was sent that was answered last, with a yes or a no; zero if
+// that was "not I, ask another".
+func (c *contact) answered() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.checking = false
+	return c.pending
+}
+
+// checkBegins notes that somebody finds out whether there is contact. Until checkEnds
+// no answer asks for that.
+func (c *contact) checkBegins() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checks++
+}
+
+func (c *contact) checkEnds() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checks--
 }
 
 // arm sets the timer to when contact will have been lost.
@@ -224,7 +249,7 @@ func (c *contact) expire() {
 func (c *contact) heartbeatDue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.speaks == classicProtocol && c.silenceLocked() > c.classic.session/3
+	return c.speaks == classicProtocol && c.silenceLocked() > c.classic.patience()/3
 }
 
 func (c *contact) stop() {

@@ -31,16 +31,17 @@
 //   - It is lost, at once, when the group has let this member go, when the
 //     member comes back under another id, when another process joins as the same
 //     static member (which ends Run as well), and when the group's coordinator
-//     has not acknowledged a heartbeat for nine tenths of the session timeout:
-//     before the group gives the partition to somebody else. When contact is
-//     back and the group has left us the partition, a new tenure begins.
+//     has not acknowledged a heartbeat for nine tenths of the session timeout, or of
+//     the rebalance timeout where that is shorter: before the group gives the
+//     partition to somebody else. When contact is back and the group has left us the
+//     partition, a new tenure begins.
 //
-// Term is the shorter of nine tenths of the session timeout and DrainTimeout.
+// Term is the shorter of those nine tenths and DrainTimeout.
 // Under KIP-848 the broker decides over session timeout and heartbeat interval.
 // The source asks for them, and takes the client's [kgo.SessionTimeout] and
 // [kgo.HeartbeatInterval] where it may not (see Permissions): if the broker's
 // differ from 45 s and 5 s, set these to the same. A heartbeat interval of more
-// than a third of the session timeout is refused.
+// than a third of the session timeout, or of the rebalance timeout, is refused.
 //
 // # Confirm
 //

@@ -31,12 +31,13 @@ func (l *lease) check(drain time.Duration) error {
 		return fmt.Errorf("the heartbeat interval of %v is more than a third of the session timeout of %v: "+
 			"one lost heartbeat would cost the partitions; lower the one or raise the other", l.heartbeat, l.session)
 	}
+	if l.heartbeat > l.rebalance/3 {
+		return fmt.Errorf("the heartbeat interval of %v is more than a third of the rebalance timeout of %v: "+
+			"one lost heartbeat would cost the partitions in a rebalance; lower the one or raise the other", l.heartbeat, l.rebalance)
+	}
 	// A member learns of a rebalance from its next heartbeat, by when the
 	// group has been counting for up to an interval.
 	most := l.rebalance*9/10 - l.heartbeat
-	if most <= l.heartbeat {
-		return fmt.Errorf("the rebalance timeout of %v leaves no time to drain with a heartbeat interval of %v; raise it", l.rebalance, l.heartbeat)
-	}
 	if drain > most {
 		return fmt.Errorf("Options.DrainTimeout is %v, but with a rebalance timeout of %v and a heartbeat interval of %v "+
 			"the group would take the partitions away after %v; lower the one or raise the other", drain, l.rebalance, l.heartbeat, most)
@@ -48,10 +49,15 @@ func (l *lease) check(drain time.Duration) error {
 	return nil
 }
 
+// patience is how long the group keeps partitions for a member that has fallen
+// silent: until its session has expired, or, where a rebalance has begun, until that
+// goes on without those who have not joined again.
+func (l lease) patience() time.Duration { return min(l.session, l.rebalance) }
+
 // silence is how long no heartbeat may have been acknowledged before the
-// tenures are cancelled. It is short of the session, so that they are over
+// tenures are cancelled. It is short of the group's patience, so that they are over
 // before the group gives their partitions to somebody else.
-func (l lease) silence() time.Duration { return l.session * 9 / 10 }
+func (l lease) silence() time.Duration { return l.patience() * 9 / 10 }
 
 // term is what a tenure reports: see [consumer.Tenure].
 func (l lease) term() time.Duration { return min(l.silence(), l.drain) }

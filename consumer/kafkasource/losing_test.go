@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -373,24 +372,74 @@ func TestContactIsLostUntilWhatIsHeldIsGrantedAnew(t *testing.T) {
 	})
 }
 
-// Heartbeats go on while word of an assignment is under way. What one was answered is not seen.
-func TestAnAnswerThatMayHaveBeenANoDoesNotBringContactBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &contact{nextGen: lease{session: 7 * time.Second}, lose: func(time.Duration) {}, regained: func() {}}
-		defer c.stop()
-		heartbeat := func(took time.Duration) {
-			c.OnBrokerE2E(kgo.BrokerMetadata{}, keyNextGenHeartbeat, kgo.BrokerE2E{TimeToRead: took})
+// A rebalance goes on without a member that has not joined again in time, however long its
+// session is.
+func TestATenureIsLostBeforeARebalanceGoesOnWithoutASilentMember(t *testing.T) {
+	for _, p := range protocols[:2] {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				patient := with(append(p.opts, kgo.SessionTimeout(time.Minute), kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(10*time.Second))...)
+				l := r.link()
+				_, one, _ := r.hold(patient, with(kgo.Dialer(l.dial)))
+				l.freeze()
+				_, other, _ := r.hold(patient) // once the rebalance has gone on
+				select {
+				case <-one.ctx.Done():
+				default:
+					r.Error("own was called beside the other's")
+				}
+				close(one.release)
+				close(other.release)
+			}, shortNextGen)
+		})
+	}
+}
+
+// The session goes on to expire while a partition is being given back.
+func TestATenureThatIsBeingDrainedIsLostWithContact(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		l := r.link()
+		o := short(protocols[0])
+		_, one, _ := r.hold(o, with(kgo.Dialer(l.dial)))
+		r.run(r.source(o), (&worker{sink: r.sink}).own)
+		select {
+		case <-one.Draining():
+		case <-time.After(patience):
+			r.Fatal("not drained")
 		}
-		<-time.After(7 * time.Second)
-		heartbeat(7 * time.Second) // the assignment
-		heartbeat(0)
-		c.joined()
-		if !c.overdue() {
-			t.Error("the answer to a heartbeat that was sent since was taken for a yes")
+		l.freeze()
+		if took := r.lostWithin(one, time.Minute); took > 6*time.Second {
+			r.Errorf("lost after %v, when the session had expired", took)
 		}
-		heartbeat(0) // which kgo sends only if the one before was answered with a yes
-		if c.joined(); c.overdue() {
-			t.Error("contact is not back")
+		if err := context.Cause(one.ctx); !errors.Is(err, consumer.ErrLeaseExpired) {
+			r.Errorf("cause: %v", err)
 		}
 	})
+}
+
+// Under KIP-848 the coordinator counts the session from heartbeats alone.
+func TestAYesToAnotherRequestThanAHeartbeatDoesNotProlongTheSession(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		l := r.link()
+		h, one, _ := r.hold(short(protocols[2]), with(kgo.Dialer(l.dial)))
+		frozen := make(chan time.Time, 1)
+		var once sync.Once
+		r.cluster.ControlKey(int16(kmsg.ConsumerGroupHeartbeat), func(kmsg.Request) (kmsg.Response, error, bool) {
+			once.Do(func() { // it is taken for a sign of life, and its answer is late
+				l.freeze()
+				frozen <- time.Now()
+			})
+			return nil, nil, false
+		})
+		expires := (<-frozen).Add(6 * time.Second)
+		r.lostWithin(one, 6*time.Second)
+		close(one.release)
+		<-time.After(time.Until(expires.Add(-300 * time.Millisecond)))
+		l.thaw()
+		<-time.After(250 * time.Millisecond)
+		if n := h.count(); n != 1 {
+			r.Errorf("%d tenures, before a heartbeat was answered", n)
+		}
+		r.until("granted again", func() bool { return len(h.granted) == 2 })
+	}, shortNextGen)
 }

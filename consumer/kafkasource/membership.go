@@ -41,17 +41,25 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 	member, number := cl.GroupMetadata()
 	s.joins(joining{member, number})
 	s.hold(added, member)
-	if s.contact.overdue() {
+	if s.contact.overdue() || !s.grantInContact(member) {
 		s.contactRegained()
-	} else {
-		s.mu.Lock()
-		if !s.closing {
-			s.member(nil)
-		}
-		s.grantHeld(member)
-		s.mu.Unlock()
 	}
 	s.log.Debug("assigned", "member", member, "generation", number, "added", added)
+}
+
+// grantInContact begins a tenure of each partition that has none, unless contact is lost.
+// Whatever is granted before it is, contactLost finds.
+func (s *Source) grantInContact(member string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.contact.isLost() {
+		return false
+	}
+	if !s.closing {
+		s.member(nil)
+	}
+	s.grantHeld(member)
+	return true
 }
 
 // joins takes note of the membership that kgo says we have. Under KIP-848 kgo says
@@ -187,11 +195,33 @@ func (s *Source) held() []*tenure {
 	return ts
 }
 
+// running returns the tenures that may still do something: of the partitions we hold,
+// and of those that are being given back.
+func (s *Source) running() []*tenure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runningLocked()
+}
+
+func (s *Source) runningLocked() []*tenure {
+	var ts []*tenure
+	for _, sl := range s.slots {
+		if sl.tenure != nil && sl.tenure.Lost() == nil {
+			ts = append(ts, sl.tenure)
+		}
+	}
+	return ts
+}
+
 // contactLost cancels everything: the group has given us up, or is about to.
 func (s *Source) contactLost(silent time.Duration) {
 	why := fmt.Errorf("%w: the group's coordinator has acknowledged nothing for %v", consumer.ErrLeaseExpired, silent.Round(time.Millisecond))
-	defer s.notMember(why)
-	ts := s.held()
+	s.mu.Lock()
+	if !s.closing && s.contact.isLost() {
+		s.member(why)
+	}
+	ts := s.runningLocked()
+	s.mu.Unlock()
 	if len(ts) == 0 {
 		s.log.Warn("lost contact with the group", "silent", silent)
 		return
@@ -200,7 +230,13 @@ func (s *Source) contactLost(silent time.Duration) {
 	for _, t := range ts {
 		t.Lose(why)
 	}
-	if !s.contact.isLost() { // it was back before they were lost
+	s.regainIfOwed()
+}
+
+// regainIfOwed is called after tenures were lost because contact was. Where it was back before that,
+// nobody else begins anew with their partitions.
+func (s *Source) regainIfOwed() {
+	if s.contact.owes() {
 		s.contactRegained()
 	}
 }
@@ -210,8 +246,9 @@ func (s *Source) contactLost(silent time.Duration) {
 // called on the goroutine that reads the coordinator's answers, and must not
 // wait for one.
 func (s *Source) contactRegained() {
+	s.contact.checkBegins()
 	go func() {
-		defer s.contact.regainChecked()
+		defer s.contact.checkEnds()
 		<-s.ready
 		member, generation := s.group.GroupMetadata()
 		if err := s.stillMember(member, generation); err != nil {
@@ -291,24 +328,32 @@ func (s *Source) fenced(err error) error {
 // heartbeat sends one of our own, for [contact.heartbeatDue].
 func (s *Source) heartbeat() {
 	member, generation := s.group.GroupMetadata()
-	if err := s.stillMember(member, generation); err != nil {
-		s.contact.discardPending() // the hook has seen an answer, but it was not a yes
-	}
+	_ = s.stillMember(member, generation)
 }
 
 // stillMember asks the coordinator whether it knows us, by a request that
 // changes nothing. It returns nil only if the answer was yes.
+//
+// In the classic protocol that is a heartbeat, from which the coordinator counts the
+// session anew. Under KIP-848 it is not: there a yes says that the heartbeat that was answered
+// last was answered with a yes, too.
 func (s *Source) stillMember(member string, generation int32) error {
 	if member == "" || generation <= 0 {
 		return errNotJoined
 	}
 	lease, speaks := s.contact.speaking()
-	ctx, cancel := context.WithTimeout(s.base, lease.session/3)
+	ctx, cancel := context.WithTimeout(s.base, lease.patience()/3)
 	defer cancel()
-	began := time.Now()
+	alive := time.Now()
+	if speaks == nextGenProtocol {
+		alive = s.contact.answered()
+	}
 	err := s.askMembership(ctx, speaks, member, generation)
-	if err == nil {
-		s.contact.confirmAlive(began)
+	switch {
+	case err == nil:
+		s.contact.confirmAlive(alive)
+	case speaks == classicProtocol:
+		s.contact.discardPending() // the hook may have seen the answer, but it was not a yes
 	}
 	return err
 }

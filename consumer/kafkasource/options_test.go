@@ -39,7 +39,7 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 		"long drain":           {Options{DrainTimeout: 55 * time.Second}, "rebalance timeout of 1m0s"},
 		"negative mirror":      {Options{MirrorInterval: -time.Second}, "MirrorInterval"},
 		"slow heartbeat":       {Options{Client: []kgo.Opt{kgo.HeartbeatInterval(20 * time.Second)}}, "third of the session timeout"},
-		"short rebalance":      {Options{Client: []kgo.Opt{kgo.RebalanceTimeout(5 * time.Second)}}, "leaves no time to drain"},
+		"short rebalance":      {Options{Client: []kgo.Opt{kgo.RebalanceTimeout(5 * time.Second)}}, "third of the rebalance timeout"},
 		"a second group":       {Options{Client: []kgo.Opt{kgo.ConsumerGroup("x")}}, "kgo.ConsumerGroup"},
 		"topics of the client": {Options{Client: []kgo.Opt{kgo.ConsumeTopics("x")}}, "kgo.ConsumeTopics"},
 		"regex":                {Options{Client: []kgo.Opt{kgo.ConsumeTopics("x"), kgo.ConsumeRegex()}}, "patterns"},

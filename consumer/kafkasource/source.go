@@ -142,7 +142,7 @@ func (s *Source) join(ctx, base context.Context, end context.CancelFunc) error {
 	select {
 	case <-ctx.Done():
 	case err = <-s.failed:
-		for _, t := range s.held() {
+		for _, t := range s.running() {
 			t.Lose(err)
 		}
 	}
@@ -159,7 +159,7 @@ func readNothing(context.Context, map[string]map[int32]kgo.Offset) (map[string]m
 // watch keeps the membership alive where kgo leaves a gap, and takes from it
 // what it has to say.
 func (s *Source) watch(ctx context.Context) {
-	every := time.NewTicker(min(s.contact.lease().session/6, time.Minute))
+	every := time.NewTicker(min(s.contact.lease().patience()/6, time.Minute))
 	defer every.Stop()
 	topics := time.NewTicker(topicInterval)
 	defer topics.Stop()

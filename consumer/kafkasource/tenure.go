@@ -77,6 +77,7 @@ func (t *tenure) prepare() bool {
 func (t *tenure) err() error {
 	if t.Lost() == nil && t.s.contact.overdue() {
 		t.Lose(errSilence)
+		t.s.regainIfOwed()
 	}
 	return t.State.Err()
 }

@@ -89,16 +89,17 @@ func TestAnInterruptStopsAllProcessesAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// awaitCharge returns once the gateway whose file matches has charged.
+// awaitCharge returns once the gateway whose file matches has charged. It leaves the file alone until
+// there is a write-ahead log: of two that turn that on at a time SQLite refuses one, without waiting.
 func awaitCharge(ctx context.Context, pattern string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for charges := 0; charges == 0 && ctx.Err() == nil; <-tick.C {
-		found, _ := filepath.Glob(pattern)
+		found, _ := filepath.Glob(pattern + "-wal")
 		if len(found) == 0 {
 			continue
 		}
-		_ = gatewayDB{found[0]}.charges(ctx, func(charge) { charges++ }) // until there is a table
+		_ = gatewayDB{strings.TrimSuffix(found[0], "-wal")}.charges(ctx, func(charge) { charges++ }) // until there is a table
 	}
 }
 

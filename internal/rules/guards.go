@@ -447,10 +447,20 @@ var guardsOfTheRest = []guard{
 		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},
 	}, kafka, "TestOptionsThatAreWrongAreRefusedWithTheReason/slow heartbeat"},
 	{"R13", "a silent member goes on beyond its session", []edit{
-		{kafka + "/lease.go", "return l.session * 9 / 10", "return l.session * 12 / 10"},
+		{kafka + "/lease.go", "return l.patience() * 9 / 10", "return l.patience() * 12 / 10"},
 	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
+	{"R13", "a silent member goes on beyond a rebalance", []edit{
+		{kafka + "/lease.go", "return min(l.session, l.rebalance)", "return l.session"},
+	}, kafka, "TestATenureIsLostBeforeARebalanceGoesOnWithoutASilentMember"},
+	{"R13", "a tenure that is being drained goes on beyond the session", []edit{
+		{kafka + "/membership.go", "if sl.tenure != nil && sl.tenure.Lost() == nil {", "if sl.held && sl.tenure != nil && sl.tenure.Lost() == nil {"},
+	}, kafka, "TestATenureThatIsBeingDrainedIsLostWithContact"},
+	{"R13", "an answer to another request prolongs the session", []edit{
+		{kafka + "/membership.go", "alive = s.contact.answered()", "alive = time.Now()"},
+	}, kafka, "TestAYesToAnotherRequestThanAHeartbeatDoesNotProlongTheSession"},
 	{"R13", "an assignment that comes after its session has ended begins a tenure", []edit{
-		{kafka + "/membership.go", "if s.contact.overdue() {", "if false {"},
+		{kafka + "/membership.go", "if s.contact.overdue() || !s.grantInContact(member) {", "if !s.grantInContact(member) {"},
+		{kafka + "/membership.go", "if s.contact.isLost() {", "if false {"},
 	}, kafka, "TestAnAssignmentThatComesAfterTheSessionHasEndedBeginsNoTenure"},
 	{"R13", "an assignment takes the newest answer for a yes", []edit{
 		{kafka + "/contact.go", "sent := c.synced", "sent := c.pending"},
