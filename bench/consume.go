@@ -42,6 +42,7 @@ func consumeObserved[TX any, S epoch.Sink[TX]](
 		if err != nil {
 			return outcome{}, err
 		}
+		// As docs/kafka-to-postgresql.md has it.
 		config.MaxConns = max(config.MaxConns, int32(2*j.Committers+1))
 		pool, err := pgxpool.NewWithConfig(ctx, config)
 		if err != nil {

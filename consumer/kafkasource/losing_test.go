@@ -337,6 +337,27 @@ func TestATenureFoundOverdueBeforeTheTimerIsLostAndComesBack(t *testing.T) {
 	})
 }
 
+func TestAnAssignmentThatFindsContactOverdueBeforeTheTimerBeginsNoTenure(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		l := r.link()
+		h, one, _ := r.hold(short(protocols[1]), with(kgo.Dialer(l.dial)))
+		s := one.Tenure.(*tenure).s
+		l.freeze() // so that nobody can be asked
+		one.Tenure.(*tenure).Lose(errSilence)
+		close(one.release)
+		s.contact.mu.Lock()
+		s.contact.last = s.contact.last.Add(-time.Minute)
+		s.contact.mu.Unlock()
+		s.assigned(r.Context(), s.group, nil)
+		<-time.After(time.Second)
+		if n := h.count(); n != 1 {
+			r.Errorf("%d tenures", n)
+		}
+		l.thaw()
+		r.until("granted again", func() bool { return len(h.granted) == 2 })
+	})
+}
+
 // A process that wakes up with many partitions may be in contact again before it has
 // given up the last of them.
 func TestATenureThatIsGivenUpWhenContactIsBackAlreadyComesBack(t *testing.T) {

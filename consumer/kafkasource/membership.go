@@ -19,6 +19,9 @@ type slot struct {
 	tenure *tenure
 }
 
+// live reports whether it has a tenure that is not lost.
+func (sl *slot) live() bool { return sl.tenure != nil && sl.tenure.Lost() == nil }
+
 // joining is a membership that kgo has told us of.
 type joining struct {
 	member string
@@ -101,7 +104,7 @@ func (s *Source) hold(added map[string][]int32, member string) {
 // it stays idle.
 func (s *Source) grantHeld(member string) {
 	for p, sl := range s.slots {
-		if sl.held && (sl.tenure == nil || sl.tenure.Lost() != nil) {
+		if sl.held && !sl.live() {
 			s.grant(p, sl, member)
 		}
 	}
@@ -188,7 +191,7 @@ func (s *Source) held() []*tenure {
 	defer s.mu.Unlock()
 	var ts []*tenure
 	for _, sl := range s.slots {
-		if sl.held && sl.tenure != nil && sl.tenure.Lost() == nil {
+		if sl.held && sl.live() {
 			ts = append(ts, sl.tenure)
 		}
 	}
@@ -206,7 +209,7 @@ func (s *Source) running() []*tenure {
 func (s *Source) runningLocked() []*tenure {
 	var ts []*tenure
 	for _, sl := range s.slots {
-		if sl.tenure != nil && sl.tenure.Lost() == nil {
+		if sl.live() {
 			ts = append(ts, sl.tenure)
 		}
 	}
@@ -270,7 +273,7 @@ func (s *Source) renewed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for p, sl := range s.slots {
-		if !sl.held || sl.tenure == nil || sl.tenure.Lost() != nil {
+		if !sl.held || !sl.live() {
 			continue
 		}
 		id := s.topics.known(p.topic)

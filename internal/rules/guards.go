@@ -453,7 +453,7 @@ var guardsOfTheRest = []guard{
 		{kafka + "/lease.go", "return min(l.session, l.rebalance)", "return l.session"},
 	}, kafka, "TestATenureIsLostBeforeARebalanceGoesOnWithoutASilentMember"},
 	{"R13", "a tenure that is being drained goes on beyond the session", []edit{
-		{kafka + "/membership.go", "if sl.tenure != nil && sl.tenure.Lost() == nil {", "if sl.held && sl.tenure != nil && sl.tenure.Lost() == nil {"},
+		{kafka + "/membership.go", "if sl.live() {", "if sl.held && sl.live() {"},
 	}, kafka, "TestATenureThatIsBeingDrainedIsLostWithContact"},
 	{"R13", "an answer to another request prolongs the session", []edit{
 		{kafka + "/membership.go", "alive = s.contact.answered()", "alive = time.Now()"},
@@ -462,6 +462,9 @@ var guardsOfTheRest = []guard{
 		{kafka + "/membership.go", "if s.contact.overdue() || !s.grantInContact(member) {", "if !s.grantInContact(member) {"},
 		{kafka + "/membership.go", "if s.contact.isLost() {", "if false {"},
 	}, kafka, "TestAnAssignmentThatComesAfterTheSessionHasEndedBeginsNoTenure"},
+	{"R13", "an assignment waits for a timer to say that contact is lost", []edit{
+		{kafka + "/membership.go", "if s.contact.overdue() || !s.grantInContact(member) {", "if !s.grantInContact(member) {"},
+	}, kafka, "TestAnAssignmentThatFindsContactOverdueBeforeTheTimerBeginsNoTenure"},
 	{"R13", "an assignment takes the newest answer for a yes", []edit{
 		{kafka + "/contact.go", "sent := c.synced", "sent := c.pending"},
 	}, kafka, "TestAnAnswerThatMayHaveBeenANoDoesNotBringContactBack"},

@@ -45,7 +45,11 @@ func newCluster(ctx context.Context, dir string) (*cluster, error) {
 			return nil, err
 		}
 	}
-	if err := errors.Join(c.awaitHealthy(ctx), c.awaitReplicas(ctx)); err != nil {
+	err = c.awaitHealthy(ctx)
+	if err == nil {
+		err = c.awaitReplicas(ctx)
+	}
+	if err != nil {
 		c.stop()
 		return nil, err
 	}
@@ -82,11 +86,16 @@ func (c *cluster) awaitReplicas(ctx context.Context) error {
 		return fmt.Errorf("withcluster: %w", err)
 	}
 	const name = "withcluster"
-	for {
-		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Replicas: nodes})
-		if err == nil {
-			err = js.DeleteStream(ctx, name)
+	try := func() error {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // what was lost with a leader is never answered
+		defer cancel()
+		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Replicas: nodes}); err != nil {
+			return err
 		}
+		return js.DeleteStream(ctx, name)
+	}
+	for {
+		err := try()
 		if err == nil {
 			return nil
 		}
