@@ -102,12 +102,9 @@ func (s *Source) group(now *picture) *group {
 // resetDeclined begins anew when the members of the group have changed: with
 // partitions that we declined, and with giving back what nobody took.
 func (s *Source) resetDeclined(now *picture) {
-	if same := maps.EqualFunc(now.members, s.seen, func(member, member) bool { return true }); same {
-		return
-	}
-	first := s.seen == nil
-	s.seen = now.members
-	if first {
+	was := s.seen
+	s.seen = now
+	if was == nil || !now.isAnotherGroupThan(was) {
 		return
 	}
 	if s.refused {

@@ -219,6 +219,16 @@ func (m *testMember) holding() []*grant {
 	return gs
 }
 
+// knows waits until m has acted upon a group of that many members, itself among them.
+func (m *testMember) knows(members int) {
+	m.rig.t.Helper()
+	eventually(m.rig.t, fmt.Sprintf("%s knows of %d members", m.name, members), func() bool {
+		m.source.mu.Lock()
+		defer m.source.mu.Unlock()
+		return m.source.seen != nil && len(m.source.seen.members) == members
+	})
+}
+
 // granted waits for a tenure of a partition that m runs.
 func (m *testMember) granted(n int32) *grant {
 	m.rig.t.Helper()

@@ -53,8 +53,8 @@ type Source struct {
 	registered   int           // how many there have been
 	slots        map[streamPartition]*slot
 	handing      *handoff
-	refused      bool              // nobody took what we handed over
-	seen         map[string]member // the members at the last balance
+	refused      bool     // nobody took what we handed over
+	seen         *picture // at the last balance
 	closing      bool
 }
 

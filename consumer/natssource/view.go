@@ -66,6 +66,16 @@ func (p *picture) isHeld(h holder) bool {
 	return h.live && (h.member == "" || registered)
 }
 
+// isAnotherGroupThan reports whether a member has joined or left since, also one that did both
+// before we heard of it.
+func (p *picture) isAnotherGroupThan(was *picture) bool {
+	same := maps.EqualFunc(p.members, was.members, func(member, member) bool { return true })
+	for id := range p.gone {
+		same = same && was.gone[id] > 0
+	}
+	return !same
+}
+
 func newView(b *bucket, k keys, log *slog.Logger, wake chan<- struct{}) *view {
 	return &view{bucket: b, keys: k, log: log, wake: wake, again: make(chan struct{}, 1), now: newPicture()}
 }

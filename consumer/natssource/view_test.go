@@ -69,6 +69,30 @@ func TestALeaseLastsAsLongAsTheRegistrationThatItNames(t *testing.T) {
 	}
 }
 
+func TestAMemberThatHasComeAndGoneUnseenIsAChangeOfTheGroup(t *testing.T) {
+	t.Parallel()
+	p := newPicture()
+	p.setMember("a", registered(1, orderly))
+	for _, step := range []struct {
+		what  string
+		after func()
+		want  bool
+	}{
+		{"nothing", func() {}, false},
+		{"a renews", func() { p.setMember("a", registered(2, orderly)) }, false},
+		{"b joins", func() { p.setMember("b", registered(3, orderly)) }, true},
+		{"b leaves", func() { p.setMember("b", entry{rev: 4}) }, true},
+		{"c has joined and left", func() { p.setMember("c", entry{rev: 5}) }, true},
+		{"b's marker goes", func() { delete(p.gone, "b") }, false},
+	} {
+		was := p.clone()
+		step.after()
+		if got := p.isAnotherGroupThan(was); got != step.want {
+			t.Errorf("%s: another group: %v, want %v", step.what, got, step.want)
+		}
+	}
+}
+
 func TestOnlyChangesThatMatterWakeTheGroup(t *testing.T) {
 	t.Parallel()
 	p := newPicture()
