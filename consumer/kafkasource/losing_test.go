@@ -385,10 +385,12 @@ func TestContactIsLostUntilWhatIsHeldIsGrantedAnew(t *testing.T) {
 		s.contact.mu.Unlock()
 		one.Tenure.(*tenure).Lose(errSilence)
 		close(one.release)
-		s.heartbeat() // whose yes alone grants nothing
+		s.contact.checkBegins() // so that no other answer has contact looked for
+		s.heartbeat()           // whose yes alone grants nothing
 		if n := h.count(); n != 1 || !s.contact.isLost() {
 			r.Errorf("after %d grants contact is said to be back", n)
 		}
+		s.contact.checkEnds()
 		r.until("granted again", func() bool { return len(h.granted) == 2 })
 	})
 }
