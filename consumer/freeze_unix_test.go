@@ -53,7 +53,7 @@ func TestAfterAThawNobodyIsBlamed(t *testing.T) {
 			if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			<-time.After(3 * time.Second) // while nothing of the other process runs
+			<-time.After(5 * time.Second) // while nothing of the other process runs
 			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func frozenProcess(t *testing.T) {
 			tx.Append("seen", string(m.Value))
 			return nil
 		}).OnFailure(sink.DeadLetter), consumer.Options{
-			MaxBatch: 1, MaxAttempts: 1, BatchTimeout: 700 * time.Millisecond,
+			MaxBatch: 1, MaxAttempts: 1, BatchTimeout: 3 * time.Second,
 			Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 		})
 	}()

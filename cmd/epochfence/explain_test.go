@@ -35,8 +35,9 @@ func TestExplainTellsOfATakeoverAndAHalt(t *testing.T) {
 	})
 	a.signal(syscall.SIGKILL)
 
-	story := l.does(exitOK, "explain", "orders/1", "--offset", "5").out
-	tells(t, story, "Epoch "+text(first.Epoch)+", claimed by worker-a", "applied what is from offset 0 up to and without", "worker-b", "claimed it under epoch", "Afterwards")
+	from := l.log(operate.HistoryQuery{Claim: first.Claim, Kinds: []epoch.DecisionKind{epoch.DecidedClaim}})[0].To
+	story := l.does(exitOK, "explain", "orders/1", "--offset", text(from)).out
+	tells(t, story, "Epoch "+text(first.Epoch)+", claimed by worker-a", "applied what is from offset "+text(from)+" up to and without", "worker-b", "claimed it under epoch", "Afterwards")
 	story = l.does(exitOK, "explain", "orders/1", "--claim", first.Claim.String()).out
 	tells(t, story, "claimed by worker-a", "claim "+first.Claim.String())
 	story = l.does(exitOK, "explain", "orders/1", "--at", l.log(operate.HistoryQuery{Claim: second.Claim, Kinds: []epoch.DecisionKind{epoch.DecidedClaim}})[0].At.Format(time.RFC3339Nano)).out

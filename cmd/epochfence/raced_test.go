@@ -313,7 +313,7 @@ func TestRewindWhileAZombieHasItsTransactionOpen(t *testing.T) {
 	<-inside
 	began := time.Now()
 	l.executes("rewind", "orders/1", "--to", "40")
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %v beside a transaction that is frozen", took)
 	}
 	close(thaw)

@@ -1,6 +1,7 @@
 package kafkasource_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -22,9 +23,10 @@ func TestRealGroupDeletedWhileTheFenceRemains(t *testing.T) {
 	t.Parallel()
 	h := newRealHistory(t, kafkatest.Shared(t), 1)
 	before := h.passOn(3)
-	if resp, err := h.admin.DeleteGroup(t.Context(), h.group); err != nil || resp.Err != nil {
-		t.Fatalf("delete the group: %v, %v", err, resp.Err)
-	}
+	h.poll("the group to be deleted", func() bool { // when it is known to be empty
+		resp, err := h.admin.DeleteGroup(t.Context(), h.group)
+		return err == nil && (resp.Err == nil || errors.Is(resp.Err, kerr.GroupIDNotFound))
+	})
 	h.wantStartOver(before)
 }
 

@@ -1,10 +1,12 @@
 package kafkasource_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,10 +43,11 @@ func TestRealRefusalsAreClearErrors(t *testing.T) {
 		topic  string
 		opts   []kgo.Opt
 		allow  *kadm.ACLBuilder // on top of what was allowed before
+		within time.Duration    // of starting, where it waits for all of it
 		is     error
 		naming string
 	}{
-		{name: "nobody answers", topic: h.topic, opts: []kgo.Opt{kgo.SeedBrokers(nobody.Addr().String())}, naming: nobody.Addr().String()},
+		{name: "nobody answers", topic: h.topic, opts: []kgo.Opt{kgo.SeedBrokers(nobody.Addr().String())}, within: 3 * time.Second, naming: nobody.Addr().String()},
 		{name: "wrong password", topic: h.topic, opts: as("wrong"), is: kerr.SaslAuthenticationFailed, naming: b.SASLAddr},
 		{name: "no login", topic: h.topic, opts: []kgo.Opt{kgo.SeedBrokers(b.SASLAddr)}, naming: b.SASLAddr},
 		{name: "missing topic", topic: h.topic + "-missing", opts: []kgo.Opt{kgo.SeedBrokers(b.Addr)}, is: kerr.UnknownTopicOrPartition, naming: h.topic + "-missing"},
@@ -56,7 +59,7 @@ func TestRealRefusalsAreClearErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h.allow(c.allow)
-			err := runOnce(t, h.group, c.topic, c.opts)
+			err := runOnce(t, h.group, c.topic, c.opts, cmp.Or(c.within, 30*time.Second))
 			if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.naming) {
 				t.Errorf("Run returned %v, want %v, naming %s", err, c.is, c.naming)
 			}
@@ -79,24 +82,27 @@ func (h *realHistory) allow(acl *kadm.ACLBuilder) {
 	if _, err := h.admin.CreateACLs(h.Context(), acl); err != nil {
 		h.Fatal(err)
 	}
+	h.poll("the broker to know what alice may do", func() bool {
+		known, err := h.admin.DescribeACLs(h.Context(), acl)
+		return err == nil && !slices.ContainsFunc(known, func(r kadm.DescribeACLsResult) bool { return len(r.Described) == 0 })
+	})
 }
 
-// runOnce returns what Run says when it cannot start. It has three seconds, and
-// is expected to take little longer.
-func runOnce(t *testing.T, group, topic string, opts []kgo.Opt) error {
+// runOnce returns what Run says when it cannot start.
+func runOnce(t *testing.T, group, topic string, opts []kgo.Opt, within time.Duration) error {
 	t.Helper()
 	s, err := kafkasource.New(kafkasource.Options{
 		Group: group, Topics: []string{topic}, Client: opts,
-		StartTimeout: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		StartTimeout: within, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err = consumer.Run(ctx, s, memsink.New(), consumer.Each((&worker{}).handle), consumer.Options{Logger: slog.New(slog.DiscardHandler)})
 	if ctx.Err() != nil {
-		t.Errorf("Run took 15 s to say %v", err)
+		t.Errorf("Run took %v to say %v", patience, err)
 	}
 	return err
 }

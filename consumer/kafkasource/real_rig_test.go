@@ -77,9 +77,38 @@ func unique(name string) string {
 
 func (h *realHistory) createTopic(partitions int32) {
 	h.Helper()
-	if _, err := h.admin.CreateTopic(h.Context(), partitions, 1, nil, h.topic); err != nil {
-		h.Fatal(err)
+	createTopic(h, h.admin, h.topic, partitions)
+}
+
+func (h *realHistory) deleteTopic() {
+	h.Helper()
+	deleteTopic(h, h.admin, h.topic)
+}
+
+func createTopic(t testing.TB, admin *kadm.Client, topic string, partitions int32) {
+	t.Helper()
+	if _, err := admin.CreateTopic(t.Context(), partitions, 1, nil, topic); err != nil {
+		t.Fatal(err)
 	}
+	awaitPartitions(t, admin, topic, int(partitions))
+}
+
+func deleteTopic(t testing.TB, admin *kadm.Client, topic string) {
+	t.Helper()
+	if _, err := admin.DeleteTopic(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	awaitPartitions(t, admin, topic, 0)
+}
+
+// awaitPartitions waits for the broker to know what the controller has answered: it hears of
+// it a moment later, and tells clients what it knows.
+func awaitPartitions(t testing.TB, admin *kadm.Client, topic string, n int) {
+	t.Helper()
+	poll(t, fmt.Sprintf("topic %s to have %d partitions", topic, n), func() bool {
+		topics, err := admin.ListTopics(t.Context(), topic)
+		return err == nil && len(topics[topic].Partitions) == n
+	})
 }
 
 // send produces n messages to a partition, one batch each: 3/0, 3/1, … to
@@ -234,6 +263,11 @@ func (h *realHistory) await(what string, holds func() bool) {
 // poll is await for what no worker notices.
 func (h *realHistory) poll(what string, holds func() bool) {
 	h.Helper()
+	poll(h, what, holds)
+}
+
+func poll(t testing.TB, what string, holds func() bool) {
+	t.Helper()
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	limit := time.After(patience)
@@ -241,7 +275,7 @@ func (h *realHistory) poll(what string, holds func() bool) {
 		select {
 		case <-look.C:
 		case <-limit:
-			h.Fatalf("waited %v in vain for %s", patience, what)
+			t.Fatalf("waited %v in vain for %s", patience, what)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/sourcetest"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/internal/pulsetest"
 )
 
 // The suite that every source must pass, in each of the ways in which Kafka
@@ -64,6 +65,7 @@ type suiteHarness struct {
 	addr   string
 	member kgo.Opt
 	admin  *kadm.Client
+	pulse  *pulsetest.Pulse
 
 	mu    sync.Mutex
 	links map[consumer.Source]*link
@@ -80,7 +82,8 @@ type static struct{ *suiteHarness }
 
 func (h static) NewStatic(t testing.TB, group string, topics []string, instance string) consumer.Source {
 	t.Helper()
-	return h.source(t, group, topics, kgo.InstanceID(instance))
+	// No history waits for the session of a static member to end.
+	return h.source(t, group, topics, kgo.InstanceID(instance), kgo.SessionTimeout(30*time.Second), kgo.HeartbeatInterval(time.Second))
 }
 
 func newSuiteHarness(t testing.TB, addr string, member kgo.Opt) *suiteHarness {
@@ -90,21 +93,23 @@ func newSuiteHarness(t testing.TB, addr string, member kgo.Opt) *suiteHarness {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return &suiteHarness{addr: addr, member: member, admin: kadm.NewClient(client), links: map[consumer.Source]*link{}}
+	admin := kadm.NewClient(client)
+	// What is asked for comes from where heartbeats are answered.
+	beat := pulsetest.Start(t, func(ctx context.Context) error {
+		_, err := admin.FetchOffsets(ctx, "pulse")
+		return err
+	})
+	return &suiteHarness{addr: addr, member: member, admin: admin, pulse: beat, links: map[consumer.Source]*link{}}
 }
+
+// Stalled implements [sourcetest.Stalling].
+func (h *suiteHarness) Stalled() time.Duration { return h.pulse.Stalled() }
 
 func (h *suiteHarness) NewTopic(t testing.TB, partitions int32) string {
 	t.Helper()
 	topic := unique("suite")
-	h.create(t, topic, partitions)
+	createTopic(t, h.admin, topic, partitions)
 	return topic
-}
-
-func (h *suiteHarness) create(t testing.TB, topic string, partitions int32) {
-	t.Helper()
-	if _, err := h.admin.CreateTopic(t.Context(), partitions, 1, nil, topic); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (h *suiteHarness) Produce(t testing.TB, topic string, partition int32, ms ...consumer.Message) {
@@ -146,7 +151,7 @@ func (h *suiteHarness) source(t testing.TB, group string, topics []string, opts 
 			kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(time.Second),
 		}, opts),
 		MirrorInterval: 100 * time.Millisecond,
-		StartTimeout:   5 * time.Second,
+		StartTimeout:   time.Minute,
 		Logger:         slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -169,10 +174,8 @@ func (h *suiteHarness) Freeze(_ testing.TB, s consumer.Source) (thaw func()) {
 
 func (h *suiteHarness) RecreateTopic(t testing.TB, topic string, partitions int32) {
 	t.Helper()
-	if _, err := h.admin.DeleteTopic(t.Context(), topic); err != nil {
-		t.Fatal(err)
-	}
-	h.create(t, topic, partitions)
+	deleteTopic(t, h.admin, topic)
+	createTopic(t, h.admin, topic, partitions)
 }
 
 func (h *suiteHarness) AddPartitions(t testing.TB, topic string, total int32) {
@@ -180,21 +183,7 @@ func (h *suiteHarness) AddPartitions(t testing.TB, topic string, total int32) {
 	if resp, err := h.admin.UpdatePartitions(t.Context(), int(total), topic); err != nil || resp.Error() != nil {
 		t.Fatal(err, resp.Error())
 	}
-	// The controller has answered; the broker hears of it a moment later, and tells producers.
-	deadline := time.After(patience)
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for {
-		topics, err := h.admin.ListTopics(t.Context(), topic)
-		if err == nil && len(topics[topic].Partitions) == int(total) {
-			return
-		}
-		select {
-		case <-again.C:
-		case <-deadline:
-			t.Fatalf("topic %s has %d partitions, want %d: %v", topic, len(topics[topic].Partitions), total, err)
-		}
-	}
+	awaitPartitions(t, h.admin, topic, int(total))
 }
 
 func (h *suiteHarness) Trim(t testing.TB, topic string, partition int32, begin epoch.Offset) {

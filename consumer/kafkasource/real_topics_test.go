@@ -3,8 +3,10 @@ package kafkasource_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -24,9 +26,7 @@ func TestRealTopicDeletedAndRecreatedHalts(t *testing.T) {
 	h.awaitApplied()
 	before := h.fence(0)
 
-	if _, err := h.admin.DeleteTopic(t.Context(), h.topic); err != nil {
-		t.Fatal(err)
-	}
+	h.deleteTopic()
 	h.createTopic(1)
 	h.connect() // the old client knows the topic by its old id
 	for range 12 {
@@ -126,7 +126,7 @@ func TestRealTwoDeploymentsOnOneGroupHaltTheSecond(t *testing.T) {
 	t.Parallel()
 	first := newRealHistory(t, kafkatest.Shared(t), 1)
 	first.send(0, 10)
-	a := first.start("a")
+	a := first.start("a", kgo.SessionTimeout(30*time.Second), kgo.HeartbeatInterval(time.Second)) // which lasts while a broker starts
 	first.awaitApplied()
 	before := first.fence(0)
 

@@ -22,6 +22,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/sourcetest"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/pulsetest"
 )
 
 // Most tests wait for something to run out, or for a server. The command line goes
@@ -76,7 +77,7 @@ type harness struct {
 	replicas int
 	connect  func(t testing.TB, l *link) jetstream.JetStream
 	bucket   *bucket
-	pulse    *pulse
+	pulse    *pulsetest.Pulse
 
 	mu         sync.Mutex
 	partitions map[string]int32 // of the topics

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 const attempts = 4
 
 // lostError is a story that could not be told to its end, as a tenure ended in the
-// middle of it.
+// middle of it, or that was too slow for one.
 type lostError struct {
 	error
 	term time.Duration // of the tenure
@@ -88,16 +87,28 @@ func (h history) playAgain(t testing.TB, create func(t testing.TB) Harness, pati
 	}
 }
 
-// losses lists the tenures that were lost although their process was not cut off,
-// for people who read about a story that failed.
-func (w *world) losses() string {
+// lost lists the tenures that were lost although their process was not cut off.
+func (w *world) lost() []*grant {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var lost []string
+	var lost []*grant
 	for _, p := range w.processes {
-		for _, g := range slices.DeleteFunc(slices.Clone(p.grants), func(g *grant) bool { return g.excused || !g.isLost() }) {
-			lost = append(lost, fmt.Sprintf("\n%s was lost: %v", g.name(), context.Cause(g.ctx)))
-		}
+		lost = append(lost, slices.DeleteFunc(slices.Clone(p.grants), func(g *grant) bool { return g.excused || !g.isLost() })...)
 	}
-	return strings.Join(lost, "")
+	return lost
+}
+
+// because is a story that failed, with the tenures that were lost meanwhile, for which it may
+// have failed.
+func because(err error, lost []*grant) error {
+	var already *lostError
+	if len(lost) == 0 || errors.As(err, &already) {
+		return err
+	}
+	term := lost[0].Term()
+	for _, g := range lost {
+		term = min(term, g.Term())
+		err = fmt.Errorf("%w\n%s was lost: %w", err, g.name(), context.Cause(g.ctx))
+	}
+	return &lostError{err, term}
 }

@@ -235,7 +235,7 @@ var granting = []history{{
 		b.granted(topic, 0)
 		b.granted(topic, 1)
 		if took := time.Since(left); took >= term {
-			w.fail("it took %v, and the term is %v", took, term)
+			panic(failure{&lostError{fmt.Errorf("it took %v, and the term is %v", took, term), term}})
 		}
 	},
 }, {

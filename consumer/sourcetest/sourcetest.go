@@ -3,7 +3,6 @@ package sourcetest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"runtime/debug"
@@ -107,17 +106,15 @@ func (h history) play(t testing.TB, harness Harness, patience time.Duration) err
 	defer cancel()
 	w := &world{t: t, Harness: harness, ctx: ctx, patience: patience}
 	told := w.tell(h.story)
-	losses := w.losses() // before the end, which takes everything back
-	err, lost := w.end(), (*lostError)(nil)
+	lost := w.lost() // before the end, which takes everything back
+	err := w.end()
 	switch {
 	case told == nil:
 		return err
 	case err != nil:
-		return fmt.Errorf("%w\n%s%s", err, told.Error(), losses) // told apart from what was lost
-	case errors.As(told, &lost):
-		return told
+		return fmt.Errorf("%w\n%s", err, because(told, lost).Error()) // told apart from what was lost
 	}
-	return fmt.Errorf("%w%s", told, losses)
+	return because(told, lost)
 }
 
 func (w *world) tell(story func(w *world)) (err error) {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestMemsource(t *testing.T) {
-	sourcetest.Run(t, func(testing.TB) sourcetest.Harness { return newMemory(300 * time.Millisecond) })
+	sourcetest.RunParallel(t, func(testing.TB) sourcetest.Harness { return newMemory(2 * time.Second) })
 }
 
 func TestMemsourceInABubble(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"modernc.org/sqlite"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -86,10 +85,12 @@ func TestWhatAFailoverLostIsAppliedAgainThoughNoMessageComes(t *testing.T) {
 	}
 }
 
-// soonLost is a source whose leases have a short term.
+// soonLost is a source whose tenures have a short term, by which a consumer looks at the sink
+// now and then, in a session that no stall of the machine outlasts.
 func soonLost(c *kfake.Cluster) func(*kafkasource.Options) {
 	return func(o *kafkasource.Options) {
-		o.Client = append(reach(c), kgo.SessionTimeout(3*time.Second), kgo.HeartbeatInterval(500*time.Millisecond))
+		o.Client = reach(c)
+		o.DrainTimeout = 2700 * time.Millisecond
 	}
 }
 

@@ -234,7 +234,7 @@ func keepProducing(t *testing.T, client []kgo.Opt) (stop func() []epoch.Offset) 
 			sent.Add(10)
 			select {
 			case <-ctx.Done():
-			case <-time.After(5 * time.Millisecond):
+			case <-time.After(50 * time.Millisecond): // what a slow machine follows, too
 			}
 		}
 	}()

@@ -16,8 +16,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// soonEnough is how long a refusal of the database may take to be reported.
-const soonEnough = 10 * time.Second
+// soonEnough is how long a refusal may take to be reported, on a machine that does other things, too.
+const soonEnough = 30 * time.Second
 
 func TestAPostgresThatCannotBeReachedIsAnErrorAndNothingIsLost(t *testing.T) {
 	t.Parallel()

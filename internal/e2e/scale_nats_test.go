@@ -115,9 +115,10 @@ func TestScaleNATS(t *testing.T) {
 		return v.InMsgs, v.OutMsgs
 	}
 	in, out := varz()
-	idle := 4 * ttl
-	<-time.After(idle)
+	since := time.Now()
+	<-time.After(4 * ttl)
 	in2, out2 := varz()
+	idle := time.Since(since)
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	wantIn, wantOut := natsIdle(partitions, members, ttl)

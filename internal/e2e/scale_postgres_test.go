@@ -158,8 +158,9 @@ func TestScalePostgres(t *testing.T) {
 	}
 	holds(t, fmt.Sprintf("%s: the others join one after the other, in %v", title, time.Since(began).Round(time.Millisecond)), m.counts.take(), 0)
 
-	idle := 5 * term
-	<-time.After(idle)
+	since := time.Now()
+	<-time.After(5 * term)
+	idle := time.Since(since)
 	looks := n / (term / 2).Seconds() // a third of the term, and up to as much again
 	trips := looks*(1+p/n/1000) + n/2.5
 	holds(t, title+": a second while nobody produces", m.counts.take(), idle,

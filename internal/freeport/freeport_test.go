@@ -30,3 +30,18 @@ func TestPortsAreFreeDifferAndAreNoneThatAClientIsGiven(t *testing.T) {
 		_ = l.Close()
 	}
 }
+
+func TestWhatWasTakenIsNotTakenAgain(t *testing.T) {
+	var all []int
+	for range 60 { // among 15,000, two of 600 are alike but for one time in 150,000
+		ports, err := freeport.Take(10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, ports...)
+	}
+	slices.Sort(all)
+	if n := len(slices.Compact(all)); n != 600 {
+		t.Errorf("%d different ports, want 600", n)
+	}
+}
