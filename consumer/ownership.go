@@ -217,7 +217,7 @@ func (o *ownership[TX]) applyAll() outcome {
 			return out
 		}
 	}
-	if !o.running(o.claim) {
+	if o.pending.lost.Err() != nil || !o.running(o.claim) { // the claim's context ends a moment after the tenure's
 		return outcome{action: leave}
 	}
 	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}

@@ -113,6 +113,52 @@ func TestAnIdlePartitionKeepsNoMessages(t *testing.T) {
 	})
 }
 
+// ending is a context that has ended before those who were derived from it hear of it.
+type ending struct {
+	context.Context
+	done chan struct{}
+}
+
+func (e *ending) Done() <-chan struct{} { return e.done }
+
+func (e *ending) Err() error {
+	select {
+	case <-e.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+func TestASourceWhoseReadEndsAsTheLeaseIsLostIsNotBlamed(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.process("a", nil)
+		var tenure *ending
+		s := reading{p.member, func(consumer.Tenure, context.Context, epoch.Fence) iter.Seq2[consumer.Batch, error] {
+			return func(func(consumer.Batch, error) bool) { close(tenure.done) }
+		}}
+		lose := owning{s, func(ctx context.Context) context.Context { tenure = &ending{ctx, make(chan struct{})}; return tenure }}
+		p.run(func(ctx context.Context) error {
+			return consumer.Run(ctx, lose, p.sink, consumer.Each(record), p.watched(options{}))
+		})
+		synctest.Wait()
+		if halted := seen[consumer.Halted](p); len(halted) > 0 || len(seen[consumer.Lost](p)) != 1 {
+			t.Errorf("halted %v, lost %v; want one loss", halted, seen[consumer.Lost](p))
+		}
+		p.end()
+	})
+}
+
+// owning is a source that gives own another context.
+type owning struct {
+	consumer.Source
+	of func(context.Context) context.Context
+}
+
+func (s owning) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	return s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(s.of(ctx), t) })
+}
+
 func TestABatchThatMovesNothingIsPassedOver(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 3)
