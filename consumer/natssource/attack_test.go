@@ -55,9 +55,10 @@ func TestALeaderThatHasNotStoredTheMessageYetExplainsNoGap(t *testing.T) {
 // those behind it go.
 func TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver(t *testing.T) {
 	t.Parallel()
+	const maxAge = 5 * time.Second
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js, func(c *jetstream.StreamConfig) {
-		c.MaxAge, c.AllowMsgTTL, c.Duplicates = time.Second, true, time.Second
+		c.MaxAge, c.AllowMsgTTL, c.Duplicates = maxAge, true, time.Second
 	})
 	m := nats.NewMsg("log.1")
 	m.Header.Set(jetstream.MsgTTLHeader, "never")
@@ -77,7 +78,7 @@ func TestMessagesThatHaveExpiredBehindOneThatNeverDoesAreNotPassedOver(t *testin
 	// Who has read all is not concerned, however quiet it was.
 	r.log.skipEvery = 20 * time.Millisecond
 	g := r.read(r.fence(2, next+1))
-	limit := time.NewTimer(2 * time.Second)
+	limit := time.NewTimer(2 * maxAge)
 	defer limit.Stop()
 	<-limit.C
 	r.publish(1, "other")
@@ -142,7 +143,7 @@ func TestATransformThatIsChangedUnderAReaderEndsItsRead(t *testing.T) {
 
 func TestAPositionOfARecreatedStreamIsNotAdopted(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 1, 3*time.Second)
+	r := newGroupRig(t, 1, 20*time.Second)
 	a := r.start("a")
 	g := a.granted(0)
 	byHand := fmt.Appendf(nil, `{"next":77,"log":%q}`, g.Origin().Log)

@@ -297,7 +297,7 @@ func TestAMemberThatJoinsAfterOneThatNeverTookItsShareGetsIts(t *testing.T) {
 	a := r.start("a")
 	r.shared([]*testMember{a}, 2)
 	key, value := newKeys("billing").member("ghost"), []byte(`{"name":"ghost","streams":{"orders":2},"nonce":"n"}`)
-	rev, err := r.bucket().swap(inTime(t), key, value, 0, 10*time.Second)
+	rev, err := r.bucket().swap(inTime(t), key, value, 0, time.Minute)
 	must(t, err)
 	r.shared([]*testMember{a}, 1)
 	must(t, second(r.bucket().release(inTime(t), key, rev)))

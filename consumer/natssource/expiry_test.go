@@ -96,7 +96,7 @@ func TestAMessageThatNeverExpiresDoesNotMakeLaterOnesLost(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	r := newLogRig(t, js, func(c *jetstream.StreamConfig) {
-		c.MaxAge, c.AllowMsgTTL, c.Duplicates = time.Second, true, time.Second
+		c.MaxAge, c.AllowMsgTTL, c.Duplicates = 5*time.Second, true, time.Second
 	})
 	never(t, js, "log.1")
 	r.publish(0, "gone")

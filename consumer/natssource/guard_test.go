@@ -47,9 +47,7 @@ func TestADeadlineThatNoTimerHasNoticedCounts(t *testing.T) {
 	l.mu.Lock()
 	l.deadline = time.Now().Add(-time.Millisecond)
 	l.mu.Unlock()
-	if _, err := g.Confirm(inTime(t), g.fence(1)); !errors.Is(err, consumer.ErrLost) {
-		t.Errorf("Confirm: %v, want ErrLost", err)
-	}
+	g.wantLost(t)
 	if err := g.lost(t); !errors.Is(err, errRanOut) {
 		t.Errorf("lost because of %v", err)
 	}
@@ -144,10 +142,11 @@ func TestPartitionsAreGivenBackOneAfterTheOther(t *testing.T) {
 
 func TestAReleaseThatLandsAfterATakeoverChangesNothing(t *testing.T) {
 	t.Parallel()
-	b := testBucket(t, natstest.Start(t).JetStream(t), time.Second)
+	js := natstest.Start(t).JetStream(t)
+	b := testBucket(t, js, time.Second)
 	l, _ := acquire(t, b, 0)
 	eventually(t, "the lease has run out", func() bool { return !look(t, b).live })
-	next, value := acquire(t, b, look(t, b).rev)
+	next, value := acquire(t, testBucket(t, js, time.Minute), look(t, b).rev)
 	if _, err := l.release(inTime(t)); !errors.Is(err, consumer.ErrLost) {
 		t.Errorf("release: %v, want ErrLost", err)
 	}
@@ -159,9 +158,7 @@ func TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed(t *testing.T) {
 	r := newGroupRig(t, 1, 20*time.Second)
 	g := r.start("a").granted(0)
 	must(t, second(r.bucket().remove(inTime(t), newKeys("billing").lease(streamPartition{"orders", 0}))))
-	if _, err := g.Confirm(inTime(t), g.fence(1)); !errors.Is(err, consumer.ErrLost) {
-		t.Errorf("Confirm: %v, want ErrLost", err)
-	}
+	g.wantLost(t)
 	select {
 	case <-g.ctx.Done():
 	default:

@@ -60,7 +60,11 @@ func TestARequestThatWentWithItsConnectionIsMadeAgain(t *testing.T) {
 	g := r.read(r.fence(0, 1))
 	g.values("a")
 	poll(t, "it waits for as long as requests last, and the first one did not", func() bool {
-		info, err := r.js.Consumer(r.ctx, r.Name, r.consumers()[0])
+		names := r.consumers()
+		if len(names) != 1 {
+			return false
+		}
+		info, err := r.js.Consumer(r.ctx, r.Name, names[0])
 		return err == nil && info.CachedInfo().NumWaiting == 1 && time.Since(info.CachedInfo().Created) > firstExpires+ending
 	})
 	before := r.consumers()

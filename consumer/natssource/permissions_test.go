@@ -62,8 +62,8 @@ func asUser(t *testing.T, s *natstest.Server, js jetstream.JetStream) *Source {
 		Group: "billing", JetStream: s.JetStream(t, nats.UserInfo("user", "user"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			t.Logf("the server says: %v", err)
 		})),
-		Streams: []Stream{{Name: "orders", Filters: []string{"orders.0", "orders.1"}}}, Bucket: "leases", LeaseTTL: 2 * time.Second,
-		StartTimeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Streams: []Stream{{Name: "orders", Filters: []string{"orders.0", "orders.1"}}}, Bucket: "leases", LeaseTTL: 20 * time.Second,
+		StartTimeout: patience, Logger: slog.New(slog.DiscardHandler),
 	})
 	must(t, err)
 	return source

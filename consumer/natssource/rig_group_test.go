@@ -170,11 +170,26 @@ func (g *grant) fence(next epoch.Offset) epoch.Fence {
 
 func (g *grant) confirm(t testing.TB, next epoch.Offset) epoch.Lease {
 	t.Helper()
-	lease, err := g.Confirm(inTime(t), g.fence(next))
+	return g.confirmFence(t, g.fence(next))
+}
+
+func (g *grant) confirmFence(t testing.TB, f epoch.Fence) epoch.Lease {
+	t.Helper()
+	var lease epoch.Lease
+	err := answered(func() (err error) { lease, err = g.Confirm(inTime(t), f); return err })
 	if err != nil {
 		t.Fatalf("Confirm: %v", err)
 	}
 	return lease
+}
+
+// wantLost checks that Confirm says so.
+func (g *grant) wantLost(t testing.TB) {
+	t.Helper()
+	err := answered(func() error { return second(g.Confirm(inTime(t), g.fence(1))) })
+	if !errors.Is(err, consumer.ErrLost) {
+		t.Errorf("Confirm: %v, want ErrLost", err)
+	}
 }
 
 // lost waits until the tenure is, and returns why.
@@ -234,9 +249,10 @@ func (m *testMember) granted(n int32) *grant {
 	m.rig.t.Helper()
 	var got *grant
 	eventually(m.rig.t, fmt.Sprintf("%s is granted partition %d", m.name, n), func() bool {
-		i := slices.IndexFunc(m.holding(), func(g *grant) bool { return g.Origin().Partition.Number == n })
+		held := m.holding()
+		i := slices.IndexFunc(held, func(g *grant) bool { return g.Origin().Partition.Number == n })
 		if i >= 0 {
-			got = m.holding()[i]
+			got = held[i]
 		}
 		return got != nil
 	})

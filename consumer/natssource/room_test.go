@@ -41,7 +41,7 @@ func (r *groupRig) fill() {
 
 func TestAFullBucketOfASingleServerCostsNoLease(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 3, 2*time.Second)
+	r := newGroupRig(t, 3, 10*time.Second)
 	a := r.start("a")
 	r.shared([]*testMember{a}, 3)
 	r.limit(func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
@@ -53,9 +53,7 @@ func TestAFullBucketOfASingleServerCostsNoLease(t *testing.T) {
 		for range 3 {
 			f.Epoch = 1 + 1000*f.Epoch
 			f.Next *= 1000
-			if _, err := g.Confirm(inTime(t), f); err != nil {
-				t.Fatalf("Confirm: %v", err)
-			}
+			g.confirmFence(t, f)
 		}
 	}
 	r.renewed([]int32{0, 1, 2})
@@ -73,12 +71,12 @@ func TestAFullBucketOfASingleServerCostsNoLease(t *testing.T) {
 
 func TestABucketThatTakesNoRenewalIsSaidOnceBeforeLeasesRunOut(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 4, 3*time.Second)
+	r := newGroupRig(t, 4, 10*time.Second)
 	said := make(lines, 1000)
 	r.logger = slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	a := r.start("a")
 	r.shared([]*testMember{a}, 4)
-	first := a.holding()[0]
+	first := a.granted(0)
 	r.limit(func(c *jetstream.StreamConfig) { c.MaxMsgSize = 100 })
 	for line := ""; !strings.Contains(line, "nats stream edit KV_leases"); { // a slow start is said, too
 		select {
@@ -88,7 +86,7 @@ func TestABucketThatTakesNoRenewalIsSaidOnceBeforeLeasesRunOut(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("nothing is said")
 		}
-		if strings.Contains(line, "exceed") && (!strings.Contains(line, "level=ERROR") || !strings.Contains(line, "bucket=leases")) {
+		if strings.Contains(line, "exceeds maximum") && (!strings.Contains(line, "level=ERROR") || !strings.Contains(line, "bucket=leases")) {
 			t.Errorf("it does not say which bucket is full: %s", line)
 		}
 	}
@@ -96,7 +94,7 @@ func TestABucketThatTakesNoRenewalIsSaidOnceBeforeLeasesRunOut(t *testing.T) {
 		_ = g.lost(t)
 	}
 	for range len(said) {
-		if line := <-said; strings.Contains(line, "exceed") {
+		if line := <-said; strings.Contains(line, "exceeds maximum") {
 			t.Errorf("said again: %s", line)
 		}
 	}
@@ -106,7 +104,7 @@ func TestABucketThatTakesNoRenewalIsSaidOnceBeforeLeasesRunOut(t *testing.T) {
 
 func TestABucketThatIsTooSmallInAnyCaseIsRefusedWithTheRemedy(t *testing.T) {
 	t.Parallel()
-	r := newGroupRig(t, 8, 2*time.Second)
+	r := newGroupRig(t, 8, 10*time.Second)
 	must(t, second(r.js.CreateKeyValue(inTime(t), jetstream.KeyValueConfig{Bucket: "leases", LimitMarkerTTL: time.Minute})))
 	for _, c := range []struct {
 		name   string

@@ -105,7 +105,7 @@ func TestASecuredServerIsReadWithTheDocumentedPermissions(t *testing.T) {
 		must(t, err)
 		source, err := New(Options{
 			Group: "billing", JetStream: js, Streams: []Stream{{Name: "orders", Filters: []string{"orders.0"}}}, Bucket: "leases",
-			LeaseTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+			LeaseTTL: 20 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		})
 		must(t, err)
 		return source
