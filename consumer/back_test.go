@@ -299,3 +299,43 @@ func TestALookBesideATransactionDecidesNothing(t *testing.T) {
 		}
 	})
 }
+
+// A look that takes long has read the fence as it was before the claim that came meanwhile.
+func TestALookFromBeforeAClaimDoesNotSayThatTheSinkWentBack(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 3)
+		looking := make(chan struct{})
+		var looks, doubts atomic.Int32
+		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
+			select {
+			case <-looking:
+				_ = b.Do(ctx, note("x"))
+			case <-ctx.Done():
+			}
+			<-ctx.Done()
+		}), options{}, memsink.Hooks{
+			Look: func(_ context.Context, _ []epoch.Partition, do func() error) error {
+				err := do()
+				if looks.Add(1) == 1 {
+					close(looking)
+					r.pass(memsource.DefaultTerm / 2)
+				}
+				return err
+			},
+			CommitHeld: func(_ context.Context, _ epoch.Hold, do func() error) error {
+				if doubts.Add(1) == 1 {
+					return epoch.ErrInDoubt
+				}
+				return do()
+			},
+		})
+		r.pass(5 * memsource.DefaultTerm)
+		p.end()
+		if back := seen[consumer.WentBack](p); len(back) > 0 {
+			t.Errorf("the sink is said to have gone back: %+v", back)
+		}
+		if n := len(seen[consumer.Claimed](p)); n != 2 || looks.Load() < 2 {
+			t.Errorf("%d claims and %d looks; want a claim after the doubt, and looks after that", n, looks.Load())
+		}
+	})
+}

@@ -17,7 +17,7 @@ type bisection struct {
 	suspects int          // the fault is among so many messages from the position on
 	try      int          // so many of them go into the next transaction
 	most     int          // more than this takes too long; zero for no limit
-	attempts int          // of the first message, alone
+	attempts int          // of the first message, alone, or of OnFailure for it
 	failed   error        // why the first message goes to OnFailure, if it does
 	first    epoch.Offset // the first message, if it has attempts
 	wait     *backoff.Backoff
@@ -59,7 +59,7 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 		b.attempts++
 		b.first = t.first
 		if v.lesson == lastAttempt {
-			b.failed = v.err
+			b.attempts, b.failed = 0, v.err
 			return 0
 		}
 		return b.wait.Next()

@@ -410,3 +410,52 @@ func TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers(t *testing.T) {
 		})
 	}
 }
+
+// A failover, or a person who evicts the owner, must not be said to be OnFailure's fault.
+func TestOnFailureThatLosesItsConnectionIsCalledAgainUnderAnotherClaim(t *testing.T) {
+	for name, c := range map[string]struct {
+		losses int
+		halts  bool
+	}{"twice": {2, false}, "each time, which may be the message's fault": {1 << 20, true}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				want := r.fill(0, 3)
+				calls := 0
+				h := each(failOn(consumer.Permanent(errPoison), want[1])).OnFailure(func(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch, err error) error {
+					var failure *consumer.HandlerError
+					if !errors.As(err, &failure) || failure.Offset != m.Offset || failure.Attempts != 1 {
+						t.Errorf("OnFailure is told of %v", err)
+					}
+					if calls++; calls <= c.losses {
+						return errors.New("the connection was terminated")
+					}
+					tx.Append(list(m.Partition.Number), "aside "+string(m.Value))
+					return nil
+				})
+				p := r.process("a", nil)
+				o := p.watched(options{MaxAttempts: 3, HaltMin: time.Hour, HaltMax: time.Hour})
+				lossy := answering{p.sink, func(_ []epoch.Advance, err error) error {
+					if err != nil && calls > 0 {
+						return errors.Join(err, epoch.ErrInDoubt)
+					}
+					return err
+				}}
+				p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, lossy, h, o) })
+				r.pass(time.Minute)
+				p.end()
+				halted := seen[consumer.Halted](p)
+				if !c.halts {
+					if len(halted) > 0 {
+						t.Errorf("halted: %+v", halted)
+					}
+					r.wantEffects(0, want[0], "aside "+want[1], want[2])
+					return
+				}
+				r.wantEffects(0, want[0])
+				if calls != 3 || len(halted) != 1 || halted[0].Reason != consumer.ReasonOnFailureFailed {
+					t.Errorf("after %d calls of OnFailure it has halted: %+v", calls, halted)
+				}
+			})
+		})
+	}
+}

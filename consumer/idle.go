@@ -86,9 +86,9 @@ func (c *idleCheck[TX]) due() time.Time {
 
 // idler is an idle partition as it was before a look.
 type idler[TX any] struct {
-	p         *pending[TX]
-	partition epoch.Partition
-	tried     int
+	p     *pending[TX]
+	was   epoch.Fence
+	tried int
 }
 
 // start looks, if it is time to: at the partitions that were idle the last time
@@ -100,7 +100,7 @@ func (c *idleCheck[TX]) start(now time.Time) {
 	var idlers []idler[TX]
 	for p := range c.held {
 		if p.state == idle && (c.all || p.quiet) {
-			idlers = append(idlers, idler[TX]{p, p.fence.Partition, p.tried})
+			idlers = append(idlers, idler[TX]{p, p.fence, p.tried})
 		}
 		p.quiet = p.state == idle
 	}
@@ -125,7 +125,7 @@ func (c *idleCheck[TX]) start(now time.Time) {
 func (c *idleCheck[TX]) read(idlers []idler[TX], timeout time.Duration) (epoch.Fences, error) {
 	ps := make([]epoch.Partition, len(idlers))
 	for i, d := range idlers {
-		ps[i] = d.partition
+		ps[i] = d.was.Partition
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
@@ -141,10 +141,10 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 	}
 	for _, d := range idlers {
 		p := d.p
-		if _, here := c.held[p]; !here || p.state != idle || p.tried != d.tried {
-			continue // its next transaction tells, or the last one has
+		if _, here := c.held[p]; !here || p.state != idle || p.tried != d.tried || p.fence != d.was {
+			continue // its next transaction tells, or the last one or a claim since has
 		}
-		f, err := now.Read(d.partition)
+		f, err := now.Read(d.was.Partition)
 		if err == nil {
 			err = p.fence.Still(f)
 		}

@@ -50,7 +50,8 @@ type Options struct {
 	// MaxAttempts is how often a message is tried before [Handlers.OnFailure]. Zero means
 	// 10. A message that fails among others is tried alone first; those tries
 	// do not count, and neither do failures that are [epoch.ErrTransient] or
-	// [epoch.ErrUnhealthy].
+	// [epoch.ErrUnhealthy]. OnFailure is called as often for it where each call
+	// ends in doubt.
 	MaxAttempts int
 
 	// RetryMin and RetryMax bound the wait between attempts, which doubles,

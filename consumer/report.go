@@ -226,8 +226,9 @@ func size(ms []Message) int {
 // report reports a transaction that failed and is tried again after in.
 func (p *pending[TX]) report(v verdict, in, took time.Duration) {
 	o := p.owner
-	if v.lesson == lastAttempt {
-		o.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", p.bisect.first, "attempt", p.bisect.attempts)
+	var failure *HandlerError
+	if v.lesson == lastAttempt && errors.As(v.err, &failure) {
+		o.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", failure.Offset, "attempt", failure.Attempts)
 	}
 	if v.action != retry || in == 0 {
 		return

@@ -18,7 +18,7 @@ type trial struct {
 	partition epoch.Partition
 	messages  int          // how many were tried; zero only moves the position
 	first     epoch.Offset // of the first of them
-	attempts  int          // of the first one, alone, that have failed before
+	attempts  int          // of the first one, alone, that have failed before; of OnFailure if that was called
 	failed    error        // why OnFailure was called for the first one, if it was
 	lost      bool         // the lease is gone
 }
@@ -147,7 +147,8 @@ func refusal(err error) (verdict, epoch.Partition) {
 
 // doubt has all partitions claimed again. Where a handler had failed before the
 // connection was lost, the two may have to do with each other: the message is
-// remembered, and does not share its next transaction.
+// remembered, and does not share its next transaction. Where it was OnFailure, that is
+// called again, as often as a message is tried.
 func (p policy) doubt(tried []trial, r result) []verdict {
 	vs := each(tried, verdict{action: claimAgain, err: r.err})
 	unhealthy := errors.Is(r.err, epoch.ErrUnhealthy)
@@ -158,11 +159,15 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 			vs[i].action = haltInDoubt
 		case unhealthy:
 			vs[i].lesson, vs[i].at = among, r.at
-		case r.handler != nil && r.froze == 0:
-			if v := p.blame(t, r.at, len(tried) > 1, r.err); v.action == halt {
-				vs[i] = v
+		case r.handler != nil && r.froze > 0: // which is why the connection was lost
+		case r.handler != nil && t.failed != nil && t.attempts+1 < p.maxAttempts:
+			vs[i].lesson = attempt
+		case r.handler != nil:
+			vs[i] = p.blame(t, r.at, len(tried) > 1, r.err)
+			if vs[i].action == halt {
+				vs[i].action = haltInDoubt
 			} else {
-				vs[i].lesson, vs[i].at = v.lesson, v.at
+				vs[i].action = claimAgain
 			}
 		}
 	}

@@ -73,6 +73,10 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again attempt"},
 		{"and the last one is the last", []trial{of(0, 1).after(9)},
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again last attempt"},
+		{"OnFailure that lost its connection is called again", []trial{of(0, 1).onFailure()},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again attempt"},
+		{"as often as a message is tried", []trial{of(0, 1).onFailure().after(9)},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "halt in doubt"},
 		{"R11: a freeze made it late, so nobody is remembered", []trial{of(0, 1).after(9)},
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}.asleep(), "claim again"},
 
@@ -126,9 +130,17 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 }
 
 func TestWithoutOnFailureTheLastAttemptHalts(t *testing.T) {
-	vs := policy{maxAttempts: 3}.judge([]trial{of(0, 1).after(2)}, failing(errHandler, 0, 0))
+	inDoubt := failing(errHandler, 0, 0)
+	inDoubt.err = errors.Join(epoch.ErrInDoubt, errHandler)
+	for want, r := range map[action]result{halt: failing(errHandler, 0, 0), haltInDoubt: inDoubt} {
+		testLastAttempt(t, want, r)
+	}
+}
+
+func testLastAttempt(t *testing.T, want action, r result) {
+	vs := policy{maxAttempts: 3}.judge([]trial{of(0, 1).after(2)}, r)
 	var failure *HandlerError
-	if got := vs[0]; got.action != halt || !errors.As(got.err, &failure) || failure.Attempts != 3 || failure.Offset != 100 || !errors.Is(failure, errHandler) {
+	if got := vs[0]; got.action != want || !errors.As(got.err, &failure) || failure.Attempts != 3 || failure.Offset != 100 || !errors.Is(failure, errHandler) {
 		t.Errorf("%v: %v", got, got.err)
 	}
 }

@@ -152,7 +152,7 @@ func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], h
 	few := func(o *consumer.Options) { o.MaxBatch = 4 }
 	a := start(t, newSource(t, from(reach(c))), sink, h, few)
 	b := start(t, newSource(t, from(reach(c))), sink, h, few)
-	stop := keepProducing(t, reach(c))
+	records := keepProducing(t, reach(c))
 
 	human := &acting{t, op}
 	ps := []epoch.Partition{part(group, topic), part(group, topic)}
@@ -163,7 +163,10 @@ func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], h
 	for round := range 3 {
 		p := ps[round%2]
 		human.goesOn(p, human.does(p, to(epoch.ActRewind, func(f epoch.Fence) epoch.Offset { return max(0, f.Next-25) })))
-		human.goesOn(p, human.does(p, to(epoch.ActSkip, func(f epoch.Fence) epoch.Offset { return f.Next + 7 })))
+		human.goesOn(p, human.does(p, to(epoch.ActSkip, func(f epoch.Fence) epoch.Offset {
+			records.reach(f.Next + 7) // an end that is passed over would be a log that was truncated
+			return f.Next + 7
+		})))
 		human.goesOn(p, human.does(p, only(epoch.ActEvict)))
 		paused := human.does(p, only(epoch.ActPause))
 		human.hears(p, paused, a, b)
@@ -175,9 +178,9 @@ func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], h
 		}
 		human.goesOn(p, human.does(p, only(epoch.ActResume)))
 	}
-	ends := stop()
-	for i, p := range ps {
-		human.until("all is applied", p, func(now operate.Partition) bool { return now.Next == ends[i] })
+	end := records.end()
+	for _, p := range ps {
+		human.until("all is applied", p, func(now operate.Partition) bool { return now.Next == end })
 	}
 
 	mended.Store(true)
@@ -207,44 +210,63 @@ func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], h
 	human.compare(ps, poison, applied())
 }
 
-// keepProducing sends records to both partitions until it is stopped, and then returns
-// where they end.
-func keepProducing(t *testing.T, client []kgo.Opt) (stop func() []epoch.Offset) {
-	var sent atomic.Int64
+// producing sends records to both partitions, the same number to each.
+type producing struct {
+	testing.TB
+	client *kgo.Client
+	sent   atomic.Int64 // to each
+	stop   context.CancelFunc
+	over   chan struct{}
+}
+
+// keepProducing sends a few records now and then until it is ended.
+func keepProducing(t *testing.T, client []kgo.Opt) *producing {
 	cl, err := kgo.NewClient(append(slices.Clone(client), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	over := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	p := &producing{TB: t, client: cl, stop: stop, over: make(chan struct{})}
 	go func() {
-		defer close(over)
-		defer cl.Close()
+		defer close(p.over)
 		for ctx.Err() == nil {
-			var rs []*kgo.Record
-			for n := range int32(2) {
-				for range 10 {
-					rs = append(rs, &kgo.Record{Topic: topic, Partition: n, Value: []byte("x")})
-				}
-			}
-			if err := cl.ProduceSync(t.Context(), rs...).FirstErr(); err != nil {
-				t.Errorf("produce: %v", err)
-				return
-			}
-			sent.Add(10)
+			p.send(10)
 			select {
 			case <-ctx.Done():
 			case <-time.After(50 * time.Millisecond): // what a slow machine follows, too
 			}
 		}
 	}()
-	t.Cleanup(func() { cancel(); <-over })
-	return func() []epoch.Offset {
-		cancel()
-		<-over
-		end := epoch.Offset(sent.Load())
-		return []epoch.Offset{end, end}
+	t.Cleanup(func() { p.end(); cl.Close() })
+	return p
+}
+
+func (p *producing) send(n int) {
+	var rs []*kgo.Record
+	for partition := range int32(2) {
+		for range n {
+			rs = append(rs, &kgo.Record{Topic: topic, Partition: partition, Value: []byte("x")})
+		}
 	}
+	if err := p.client.ProduceSync(p.Context(), rs...).FirstErr(); err != nil {
+		p.Errorf("produce: %v", err)
+		return
+	}
+	p.sent.Add(int64(n))
+}
+
+// reach sends records until there are some behind an offset of each partition.
+func (p *producing) reach(at epoch.Offset) {
+	for !p.Failed() && p.sent.Load() <= int64(at) {
+		p.send(100)
+	}
+}
+
+// end stops it and returns where the partitions end.
+func (p *producing) end() epoch.Offset {
+	p.stop()
+	<-p.over
+	return epoch.Offset(p.sent.Load())
 }
 
 // compare compares effects with the spans of the decision log: each message of a span was

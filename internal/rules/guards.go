@@ -219,8 +219,11 @@ var guardsOfTheRest = []guard{
 		{reports, "\to.run.lookAtAll()\n", ""},
 	}, "consumer", "TestWhereOneFenceWentBackTheOthersAreLookedAtAtOnce"},
 	{"R5", "a look decides over a partition that commits meanwhile", []edit{
-		{idling, "!here || p.state != idle || p.tried != d.tried", "!here"},
+		{idling, "!here || p.state != idle || p.tried != d.tried || p.fence != d.was", "!here"},
 	}, "consumer", "TestALookBesideATransactionDecidesNothing"},
+	{"R5", "a look from before a claim decides over the partition", []edit{
+		{idling, " || p.fence != d.was {", " {"},
+	}, "consumer", "TestALookFromBeforeAClaimDoesNotSayThatTheSinkWentBack"},
 	{"R5", "a standby, which lags behind, is believed", []edit{
 		{fenceSQL, "if pg_is_in_recovery() then", "if false then"},
 	}, "internal/e2e", "TestWhatAFailoverLostIsAppliedAgainThoughNoMessageComes"},
@@ -500,6 +503,12 @@ var guardsOfTheRest = []guard{
 	{"blame", "a message is blamed for an unhealthy database that leaves it in doubt", []edit{
 		{verdicts, "case unhealthy && len(tried) == 1 && t.messages <= 1:", "case false && len(tried) == 1:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/in doubt"},
+	{"blame", "a connection that is lost in OnFailure is its fault at once", []edit{
+		{verdicts, "t.failed != nil && t.attempts+1 < p.maxAttempts:", "false:"},
+	}, "consumer", "TestOnFailureThatLosesItsConnectionIsCalledAgainUnderAnotherClaim"},
+	{"blame", "one that is lost in OnFailure each time is nobody's fault", []edit{
+		{verdicts, "t.failed != nil && t.attempts+1 < p.maxAttempts:", "t.failed != nil:"},
+	}, "consumer", "TestOnFailureThatLosesItsConnectionIsCalledAgainUnderAnotherClaim"},
 	{"blame", "a transaction that was refused for its size is tried again as large", []edit{
 		{loops, "l.sizing.refused(t.messages(), r.took)", "_ = r.took"},
 	}, "consumer", "TestWhatIsRefusedForItsSizeIsAppliedInSmallerTransactions/in passing/3 fit/3 partitions"},

@@ -20,7 +20,7 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonOnFailureFailed,
-		Means:  "A message failed, and OnFailure, which is to put it aside, has failed as well. Neither has left anything, and the partition stands in front of the message.",
+		Means:  "A message failed, and OnFailure, which is to put it aside, has failed as well. Neither has left anything, and the partition stands in front of the message. Where the connection to the database was lost meanwhile, OnFailure was called MaxAttempts times.",
 		Do: "The error has both causes. The second one is that of OnFailure: most often the table of dead letters is missing, or the application has no right to write to it. " +
 			"Mend it; the partition is tried again at least once a minute. Skip the message only if it need not even be kept.",
 		Commands: []Command{doctor, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "goes on behind the message, which is at OFFSET"}},
