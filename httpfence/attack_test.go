@@ -83,7 +83,7 @@ func TestATransactionThatEndedUnseenIsNotWrittenAround(t *testing.T) {
 					r.apply(w, req)
 					return
 				}
-				ctx, cancel := context.WithTimeout(req.Context(), 30*time.Millisecond)
+				ctx, cancel := context.WithTimeout(req.Context(), 2*time.Second)
 				defer cancel()
 				endless, err := httpfence.Tx(ctx).PrepareContext(ctx,
 					`INSERT INTO effects (scope, key) WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) SELECT 'endless', n FROM c`)
@@ -339,7 +339,7 @@ func TestARequestWhoseClientHasLeftIsNotBegun(t *testing.T) {
 func TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout(t *testing.T) {
 	r := postgresRig(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	impatient, err := httpfence.OpenSQL(t.Context(), r.connect(), httpfence.PostgreSQL, httpfence.SQLOptions{IdleTimeout: time.Second})
+	impatient, err := httpfence.OpenSQL(t.Context(), r.connect(), httpfence.PostgreSQL, httpfence.SQLOptions{IdleTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout(t *testing.T) {
 		t.Fatalf("answered %d, %q, before the handler was frozen", a.StatusCode, a.text)
 	}
 	o := quiet
-	o.Wait = 20 * time.Second
+	o.Wait = time.Minute
 	send(t, httpfence.Handler(r.open(), http.HandlerFunc(r.apply), o), call("a", 6, "k6"), "x").want(201, "done under epoch 6", false)
 	close(goOn)
 	(<-first).wantProblem(500, httpfence.TypeFailed)

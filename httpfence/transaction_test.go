@@ -106,7 +106,7 @@ func TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore(t *testing.T) {
 		interrupted, forever := true, endless(t, r)
 		h := httpfence.Handler(r.open(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if interrupted {
-				ctx, cancel := context.WithTimeout(req.Context(), 50*time.Millisecond)
+				ctx, cancel := context.WithTimeout(req.Context(), 2*time.Second)
 				defer cancel()
 				if _, err := httpfence.Tx(ctx).ExecContext(ctx, forever); err == nil {
 					t.Error("the endless statement ended")

@@ -30,7 +30,7 @@ func TestWhatCommitsLateUnderALowerIDIsRead(t *testing.T) {
 			if err := l.store.Add(ctx, tx, orders, entry("", "first")); err != nil {
 				return err
 			}
-			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			short, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
 			err := l.sink.CommitHeld(short, hold, func(ctx context.Context, tx *sqlsink.Tx) error {
 				return l.store.Add(ctx, tx, orders, entry("", "second"))

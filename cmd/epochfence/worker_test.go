@@ -37,7 +37,7 @@ func work(name string) int {
 		}
 		source, err := kafkasource.New(kafkasource.Options{Group: "billing", Topics: []string{"orders"}, Client: []kgo.Opt{
 			kgo.SeedBrokers(os.Getenv("EPOCHFENCE_KAFKA")), kgo.ClientID(name),
-			kgo.SessionTimeout(1500 * time.Millisecond), kgo.HeartbeatInterval(250 * time.Millisecond), kgo.RebalanceTimeout(3 * time.Second),
+			kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(250 * time.Millisecond), kgo.RebalanceTimeout(10 * time.Second),
 		}})
 		if err != nil {
 			return err

@@ -74,7 +74,7 @@ func TestAWrongPostgresPasswordIsAnErrorAndNothingIsLost(t *testing.T) {
 }
 
 func openOn(ctx context.Context, pool *pgxpool.Pool) error {
-	_, err := pgsink.Open(ctx, pool, pgsink.Options{StartTimeout: time.Second})
+	_, err := pgsink.Open(ctx, pool, pgsink.Options{StartTimeout: 10 * time.Second})
 	return err
 }
 

@@ -18,7 +18,7 @@ var (
 	scalePartitions = flag.Int("scale.partitions", 48, "partitions of the group in the tests of what a large one costs; make scale has 10,000")
 	scaleMembers    = flag.Int("scale.members", 4, "its members; make scale has more")
 	scaleTerm       = flag.Duration("scale.term", 600*time.Millisecond, "term of the leases in TestScalePostgres; make scale has 6 s, where a real one has 40")
-	scaleTTL        = flag.Duration("scale.ttl", 3*time.Second, "natssource.Options.LeaseTTL in TestScaleNATS; make scale has 15 s, the default")
+	scaleTTL        = flag.Duration("scale.ttl", 8*time.Second, "natssource.Options.LeaseTTL in TestScaleNATS; make scale has 15 s, the default")
 	scaleNATS       = flag.Int("scale.nats", 48, "partitions of the group on NATS, where each has a consumer; make scale has 500")
 )
 

@@ -38,6 +38,7 @@ type lockWait struct {
 	timer    *time.Timer // nil when over
 	found    bool
 	began    time.Time
+	due      time.Time // when the next look begins, or the last one should have
 	answered time.Time // when the last look that was answered began
 	open     bool      // a look was begun since, and not answered
 }
@@ -49,6 +50,7 @@ func (s *Sink) watchLocks(ctx context.Context, conn *pgx.Conn, as *advances) *lo
 	w.every = max(min(min(s.options.StatementTimeout, s.options.left(ctx))/looks, rarest), time.Millisecond)
 	w.mu.Lock() // it may fire at once
 	defer w.mu.Unlock()
+	w.due = w.began.Add(w.every)
 	w.timer = time.AfterFunc(w.every, func() { w.look(ctx) })
 	return w
 }
@@ -68,10 +70,8 @@ func (w *lockWait) look(ctx context.Context) {
 	ctx, done := context.WithTimeout(ctx, lookTimeout)
 	defer done()
 	began := time.Now()
-	// Without a connection left in the pool nobody is asked, who could fail to answer.
-	pool := w.sink.pool.Stat()
 	w.mu.Lock()
-	w.open = w.open || pool.AcquiredConns() < pool.MaxConns()
+	w.open = w.open || w.canAsk()
 	w.mu.Unlock()
 	var waits bool
 	// An error tells nothing, and is none of the transaction's.
@@ -83,13 +83,21 @@ func (w *lockWait) look(ctx context.Context) {
 		w.answered, w.open = began, false
 	}
 	if w.found = w.found || waits; !w.found && w.timer != nil {
+		w.due = time.Now().Add(w.every)
 		w.timer.Reset(w.every)
 	}
 }
 
+// canAsk: without a connection left in the pool nobody is asked, who could fail to answer.
+func (w *lockWait) canAsk() bool {
+	pool := w.sink.pool.Stat()
+	return pool.AcquiredConns() < pool.MaxConns()
+}
+
 // stop reports whether the transaction has been found waiting, and whether that is known: it
 // is not if the server has left a look without an answer, and answered none that began in
-// the second half of the time. Then the time was up for the server, not for the handler.
+// the second half of the time. Then the time was up for the server, not for the handler. So
+// it is where this process did not run, and a look that was due was not begun.
 func (w *lockWait) stop() (waited, known bool) {
 	w.cancel()
 	w.mu.Lock()
@@ -97,7 +105,8 @@ func (w *lockWait) stop() (waited, known bool) {
 	w.timer.Stop()
 	w.timer = nil
 	half := w.began.Add(time.Since(w.began) / 2)
-	return w.found, !w.open || w.answered.After(half)
+	open := w.open || time.Since(w.due) > w.every && w.canAsk()
+	return w.found, !open || w.answered.After(half)
 }
 
 // timedOut reports whether err came of a timeout: of the context, of one that the

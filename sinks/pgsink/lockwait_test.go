@@ -102,10 +102,10 @@ func TestAWaitIsFoundByAServerThatAnswersLateToo(t *testing.T) {
 	f := claim(t, s, orders, 5)
 	r.sql("begin; update stock set left_over = left_over - 1 where item = 1")
 	late.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
 	defer cancel()
 	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-		_, err := tx.Exec(ctx, "select pg_sleep(0.5)") // with lock_timeout, more than the time there is
+		_, err := tx.Exec(ctx, "select pg_sleep(1.5)") // with lock_timeout, more than the time there is
 		if err == nil {
 			_, err = tx.Exec(ctx, "update stock set left_over = left_over - 1 where item = 1")
 		}
@@ -122,38 +122,43 @@ func TestATimeoutOnAServerThatDoesNotAnswerIsTransient(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for name, c := range map[string]struct {
+		number      int32 // of its partition
 		connections int32
 		answers     time.Duration // for so long
 		transient   bool
 	}{
-		"the server does not answer":    {8, 0, true},
-		"the server answers no more":    {8, 700 * time.Millisecond, true},
-		"the server has answered since": {8, 1700 * time.Millisecond, false},
-		"the pool has no connection":    {1, 0, false}, // and never will: a slow message must come to an end
+		"the server does not answer":    {0, 8, 0, true},
+		"the server answers no more":    {1, 8, 2 * time.Second, true},
+		"the server has answered since": {2, 8, 8500 * time.Millisecond, false},
+		"the pool has no connection":    {3, 1, 0, false}, // and never will: a slow message must come to an end
 	} {
-		var silent atomic.Bool
-		s := r.openOn(r.pool(func(p *pgxpool.Config) {
-			p.MaxConns = c.connections
-			p.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) {
-				if silent.Load() {
-					<-ctx.Done()
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var begun atomic.Pointer[time.Time]
+			s := r.openOn(r.pool(func(p *pgxpool.Config) {
+				p.MaxConns = c.connections
+				p.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) {
+					if at := begun.Load(); at != nil && time.Since(*at) >= c.answers {
+						<-ctx.Done()
+					}
+					return true, nil
 				}
-				return true, nil
+			}))
+			at := epoch.Partition{Group: orders.Group, Topic: orders.Topic, Number: c.number}
+			seed(t, s, at)
+			f := claim(t, s, at, 5)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				now := time.Now()
+				begun.Store(&now)
+				_, err := tx.Exec(ctx, "select pg_sleep(300)")
+				return err
+			})
+			cancel()
+			if err == nil || errors.Is(err, epoch.ErrTransient) != c.transient || errors.Is(err, epoch.ErrInDoubt) {
+				t.Errorf("err = %v; transient: want %v", err, c.transient)
 			}
-		}))
-		seed(t, s, orders)
-		f := claim(t, s, orders, 5)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-			<-time.After(c.answers)
-			silent.Store(true)
-			_, err := tx.Exec(ctx, "select pg_sleep(300)")
-			return err
 		})
-		cancel()
-		if err == nil || errors.Is(err, epoch.ErrTransient) != c.transient || errors.Is(err, epoch.ErrInDoubt) {
-			t.Errorf("%s: err = %v; transient: want %v", name, err, c.transient)
-		}
 	}
 }
 
@@ -164,7 +169,7 @@ func TestATableThatIsLockedForManyTermsCostsNoMessage(t *testing.T) {
 	r := newRig(t)
 	s := r.open()
 	log := memsource.New("orders", 2)
-	log.Group(memsource.DefaultGroup).SetTerm(500 * time.Millisecond)
+	log.Group(memsource.DefaultGroup).SetTerm(4 * time.Second)
 	for n := range int32(2) {
 		log.Append(n, "1", "2", "3")
 	}
@@ -174,7 +179,7 @@ func TestATableThatIsLockedForManyTermsCostsNoMessage(t *testing.T) {
 	defer cancel()
 	err := consumer.Run(log.UntilApplied(ctx), log.Member("a"), s,
 		consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
-			if tries.Add(1) == 15 {
+			if tries.Add(1) == 5 {
 				r.sql("commit")
 			}
 			return put(ctx, tx, m.Partition.Topic, string(m.Value))

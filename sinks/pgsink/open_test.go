@@ -53,14 +53,14 @@ func TestOpenSaysWhyTheServerCannotBeUsed(t *testing.T) {
 		mentions  string
 	}{
 		{"nobody listens", changed(t, r.appURL, func(u *url.URL) { u.Host = closed.Addr().String() }), time.Second, closed.Addr().String() + " was not reached within 1s; does it run"},
-		{"nobody answers", changed(t, r.appURL, func(u *url.URL) { u.Host = silent.Addr().String() }), time.Second, "no answer within 500ms"},
+		{"nobody answers", changed(t, r.appURL, func(u *url.URL) { u.Host = silent.Addr().String() }), 5 * time.Second, "no answer within 500ms"},
 		{"wrong password", changed(t, r.appURL, func(u *url.URL) { u.User = url.UserPassword(r.role, "guess") }), time.Hour, "refused the credentials"},
 		{"no such role", changed(t, r.appURL, func(u *url.URL) { u.User = url.UserPassword("nobody", "guess") }), time.Hour, "refused the credentials"},
 		{"no such database", changed(t, r.appURL, func(u *url.URL) { u.Path = "/nowhere" }), time.Hour, `database "nowhere" does not exist`},
 		{"another encoding", changed(t, r.db.URL, func(u *url.URL) { u.Path += "_latin" }), time.Hour, "LATIN1; want UTF8"},
 	} {
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		_, err := pgsink.Open(ctx, newPool(t, c.url), pgsink.Options{CallTimeout: 500 * time.Millisecond, StartTimeout: c.waits})
 		if err == nil || !strings.Contains(err.Error(), c.mentions) || strings.Contains(err.Error(), "guess") {
 			t.Errorf("%s: err = %v; want one with %q in it", c.what, err, c.mentions)
@@ -116,7 +116,7 @@ func TestAServerThatIsNotUpYetIsWaitedForAndNamedInTheLog(t *testing.T) {
 
 func TestAWaitForTheServerEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err := pgsink.Open(ctx, newPool(t, "postgres://127.0.0.1:1/none"), pgsink.Options{StartTimeout: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
@@ -197,7 +197,7 @@ func TestAnUnreachableServerIsDoubtToACommitAndBlamesNoHandler(t *testing.T) {
 	if err := pgsink.Migrate(t.Context(), pool, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := pgsink.Open(t.Context(), pool, pgsink.Options{CallTimeout: 2 * time.Second})
+	s, err := pgsink.Open(t.Context(), pool, pgsink.Options{CallTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -107,10 +107,18 @@ func (c *crowd) claimAll(bid func(p epoch.Partition) (epoch.Fence, epoch.Claim))
 		fs   = map[epoch.Partition]epoch.Fence{}
 		errs = map[epoch.Partition]error{}
 	)
+	type call struct {
+		seen  epoch.Fence
+		claim epoch.Claim
+	}
+	calls := map[epoch.Partition]call{}
 	for _, p := range c.free {
 		seen, claim := bid(p)
+		calls[p] = call{seen, claim}
+	}
+	for p, is := range calls {
 		all.Go(func() {
-			f, err := c.sink.Claim(c.Context(), seen, claim)
+			f, err := c.sink.Claim(c.Context(), is.seen, is.claim)
 			mu.Lock()
 			defer mu.Unlock()
 			if fs[p] = f; err != nil {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 func TestASoundSinkPassesEverything(t *testing.T) {
 	for _, h := range concat(histories, unblocked) {
-		if failed, said := verdict(t, h, func() *toy { db := newToy(); db.lockable = true; return db }); failed {
+		if failed, said := verdict(t, h, patience, func() *toy { db := newToy(); db.lockable = true; return db }); failed {
 			t.Errorf("%s:\n%s", h.claim, said)
 		}
 	}
@@ -41,7 +41,7 @@ func TestEveryBrokenSinkIsCaught(t *testing.T) {
 			var caught []string
 			byName := false
 			for _, h := range histories {
-				failed, _ := verdict(t, h, func() *toy {
+				failed, _ := verdict(t, h, toyPatience, func() *toy {
 					db := newToy()
 					b.take(db)
 					return db
@@ -61,7 +61,7 @@ func TestEveryBrokenSinkIsCaught(t *testing.T) {
 
 func TestASinkThatLocksTheFenceFirstIsCaughtByTheUnblockedHistories(t *testing.T) {
 	for _, h := range unblocked {
-		failed, said := verdict(t, h, func() *toy {
+		failed, said := verdict(t, h, toyPatience, func() *toy {
 			db := newToy()
 			lock := make(chan struct{}, 1)
 			enter := func(ctx context.Context) error {

@@ -263,7 +263,7 @@ func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...
 
 // verdict plays h on the databases that create makes, and reports whether it
 // failed and what it said.
-func verdict(t *testing.T, h history, create func() *toy) (failed bool, said string) {
+func verdict(t *testing.T, h history, limit time.Duration, create func() *toy) (failed bool, said string) {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
 	go func() { // Fatal ends the goroutine
@@ -273,7 +273,7 @@ func verdict(t *testing.T, h history, create func() *toy) (failed bool, said str
 				r.Errorf("panic: %v", p)
 			}
 		}()
-		h.playOn(r, toyPatience, func(testing.TB) Database[any] { return create().database() })
+		h.playOn(r, limit, func(testing.TB) Database[any] { return create().database() })
 	}()
 	<-done
 	return r.Failed(), strings.Join(r.said, "\n")

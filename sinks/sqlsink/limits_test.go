@@ -70,7 +70,7 @@ func TestAWaitForTheWriteLockEndsWithItsContext(t *testing.T) {
 	s := newSink(t, open(t, file), sqlsink.Options{})
 	f := claim(t, s, 1)
 	defer holdLock(t, file)()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) })
 	if !errors.Is(err, context.DeadlineExceeded) {
@@ -195,7 +195,7 @@ func TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing(t *testing.T) {
 		if err := appendEffect(ctx, tx, "l", "before"); err != nil {
 			return err
 		}
-		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		short, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		_, err := tx.ExecContext(short, `INSERT INTO effects (list, value)
 			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT 'l', i FROM n`)
