@@ -35,6 +35,10 @@ test: ## all tests of all modules; those of services that are not here skip
 steady: ## go test ./... ten times in a row beside four busy processes (an hour or more)
 	.ci/steady
 
+.PHONY: stall
+stall: ## all tests on a machine that stops for up to 2 s now and then; as root (an hour)
+	EPOCHFENCE_LONG=1 .ci/stall -count 1 -timeout 60m -skip '^TestReal|^TestBalance64$$|^TestTakeover$$' work
+
 .PHONY: short
 short: ## the tests that need no server, under the race detector (a minute or two)
 	go test -race -short -timeout 10m work

@@ -62,7 +62,7 @@ func puppet(ctx context.Context, stage *Stage) error {
 		}
 		owner, _ := os.ReadFile(lease)
 		info, err := os.Stat(lease)
-		if err == nil && string(owner) != me && time.Since(info.ModTime()) < 3*time.Second {
+		if err == nil && string(owner) != me && time.Since(info.ModTime()) < 5*time.Second {
 			continue
 		}
 		if err := os.WriteFile(lease, []byte(me), 0o600); err != nil {
