@@ -18,7 +18,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/internal/pulsetest"
 )
 
 // TestBalance64 measures how 64 partitions move when members join and leave:
@@ -114,7 +113,7 @@ func TestTakeover(t *testing.T) {
 			r := rig(t)
 			r.quiet = true
 			partitions, at, survivor := begin(t, r)
-			pulse := pulsetest.Start(t, func(ctx context.Context) error { return second(r.js.AccountInfo(ctx)) })
+			pulse := r.pulse()
 			var took []time.Duration
 			for _, n := range partitions {
 				took = append(took, survivor.granted(n).at.Sub(at))

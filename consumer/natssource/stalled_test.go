@@ -29,3 +29,8 @@ func startPulse(t testing.TB, js jetstream.JetStream, name string, replicas int)
 
 // Stalled implements [sourcetest.Stalling].
 func (h *harness) Stalled() time.Duration { return h.pulse.Stalled() }
+
+// pulse asks the servers of a group, without a bucket of its own.
+func (r *groupRig) pulse() *pulsetest.Pulse {
+	return pulsetest.Start(r.t, func(ctx context.Context) error { return second(r.js.AccountInfo(ctx)) })
+}
