@@ -14,8 +14,8 @@ import (
 // counted, stored, and looked up in a runbook. More may be added.
 type Reason uint8
 
-// The reasons. Those up to ReasonUnhealthy last until a person does something; see
-// [Reason.NeedsPerson].
+// The reasons. Those up to ReasonUnhealthy, and ReasonHung, last until a person does
+// something; see [Reason.NeedsPerson].
 const (
 	ReasonNone Reason = iota // nothing was wrong
 
@@ -42,13 +42,14 @@ const (
 	ReasonLeaseTaken      // the source took the partition away
 	ReasonLeaseExpired    // the source heard nothing of this process for the term of the lease: [ErrLeaseExpired]
 	ReasonDrainOverrun    // the partition was revoked and not given back in time: [ErrDrainOverrun]
+	ReasonHung            // a call of the user's does not return, so that the partition was given up; see [Overdue]
 	afterTheLastReason
 )
 
 var reasonNames = [...]string{
 	"none", "message_failed", "on_failure_failed", "handler_ended_tx", "log_changed", "foreign_lease", "messages_expired",
 	"log_truncated", "out_of_order", "missing_fence", "elsewhere", "unhealthy", "paused", "stale", "moved", "in_doubt", "transient", "timeout",
-	"not_confirmed", "source", "sink", "lease_taken", "lease_expired", "drain_overrun",
+	"not_confirmed", "source", "sink", "lease_taken", "lease_expired", "drain_overrun", "hung",
 }
 
 // String is a word of a-z and underscores.
@@ -61,7 +62,9 @@ func (r Reason) String() string {
 
 // NeedsPerson reports whether what is wrong lasts until somebody mends it: a message, a
 // database, a log, a deployment. Everything else passes, and is tried again until then.
-func (r Reason) NeedsPerson() bool { return r >= ReasonMessageFailed && r <= ReasonUnhealthy }
+func (r Reason) NeedsPerson() bool {
+	return r >= ReasonMessageFailed && r <= ReasonUnhealthy || r == ReasonHung
+}
 
 // Reasons returns all reasons but ReasonNone, in their order.
 func Reasons() []Reason {
@@ -103,10 +106,13 @@ func reasonOf(err error) Reason {
 		message     *HandlerError
 		unconfirmed *unconfirmedError
 		source      *sourceError
+		hung        *hungError
 	)
 	switch {
 	case err == nil:
 		return ReasonNone
+	case errors.As(err, &hung):
+		return ReasonHung
 	case errors.As(err, &onFailure):
 		return ReasonOnFailureFailed
 	case errors.As(err, &message):
