@@ -326,7 +326,6 @@ func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
 	takes := share(ready, room)
 	for i, p := range ps {
 		p.state, p.replayed = busy, false
-		p.tried++
 		t.parts = append(t.parts, newPart(p, takes[i]))
 		t.timeout = min(t.timeout, p.owner.timeout)
 	}
