@@ -218,7 +218,7 @@ func (l *loop[TX]) advanced(p *pending[TX], did part[TX], took time.Duration) {
 // next.
 func (l *loop[TX]) resize(t *transaction[TX], r result) {
 	switch {
-	case r.froze > 0 && r.err != nil: // which has nothing to do with the size
+	case r.froze > 0 && r.err != nil, errors.Is(r.err, epoch.ErrOwnTransaction): // which has nothing to do with the size
 	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.err, epoch.ErrInDoubt):
 		l.sizing.refused(t.messages(), r.took)
 	case r.timedOut:
