@@ -17,6 +17,8 @@ type bisection struct {
 	suspects int          // the fault is among so many messages from the position on
 	try      int          // so many of them go into the next transaction
 	most     int          // more than this takes too long; zero for no limit
+	step     int          // if set, what try is until the suspects are through
+	streak   int          // how many suspects the last message that needed company made
 	attempts int          // of the first message, alone, or of OnFailure for it
 	failed   error        // why the first message goes to OnFailure, if it does
 	first    epoch.Offset // the first message, if it has attempts
@@ -52,6 +54,8 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 	case tooSlow:
 		b.most = max(n/2, 1)
 		b.narrow(n, -1)
+	case company:
+		b.separate(n, v.at)
 	case transient:
 		return b.postpone(n, handler, shared)
 	case attempt, lastAttempt:
@@ -67,9 +71,31 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 	return 0
 }
 
+// maxStreak bounds how many messages go alone because one had to.
+const maxStreak = 1024
+
+// separate: of n messages the one at index at, or their batch as a whole if at is
+// negative, needs a transaction of its own. Where that happens again and again, more and
+// more messages go one by one, so that few transactions begin in vain.
+func (b *bisection) separate(n, at int) {
+	if at > 0 { // those before it do not
+		b.suspects, b.try, b.step = at, at, at
+		b.bound()
+		return
+	}
+	b.streak = min(max(2*b.streak, 1), maxStreak)
+	b.step = 1
+	if at < 0 {
+		b.step = n
+	}
+	b.suspects, b.try = b.streak*b.step, b.step
+	b.bound()
+}
+
 // narrow: n messages failed together, the one at index at, or unknown if at is
 // negative.
 func (b *bisection) narrow(n, at int) {
+	b.step = 0
 	if at >= 0 {
 		b.suspects, b.try = at+1, max(at, 1)
 	} else {
@@ -102,7 +128,14 @@ func (b *bisection) postpone(n int, handler, shared bool) (in time.Duration) {
 // passed: n messages from the front were applied.
 func (b *bisection) passed(n int) {
 	b.suspects = max(b.suspects-n, 0)
-	b.try = max(b.suspects/2, 1)
+	if b.try = max(b.suspects/2, 1); b.step > 0 && b.suspects > 0 {
+		b.try = b.step
+	} else if b.step == 0 && n > 1 {
+		b.streak = 0
+	}
+	if b.suspects == 0 {
+		b.step = 0
+	}
 	b.attempts = 0
 	b.refusals = 0
 	b.failed = nil
@@ -125,7 +158,7 @@ func (b *bisection) meets(first epoch.Offset) {
 
 // halted: the first message is to be tried afresh some time later, still alone.
 func (b *bisection) halted() {
-	b.suspects, b.try = max(b.suspects, 1), 1
+	b.suspects, b.try, b.step = max(b.suspects, 1), 1, 0
 	b.attempts = 0
 	b.failed = nil
 	b.wait.Reset()

@@ -56,3 +56,42 @@ func TestTheProbeFindsEachFaultyMessageInLogarithmicTime(t *testing.T) {
 		}
 	})
 }
+
+// Messages that need transactions of their own get them, and few begin in vain.
+func TestMessagesThatNeedTheirOwnTransactionsCostFewInVain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 3000).Draw(t, "messages")
+		every := rapid.IntRange(1, 50).Draw(t, "one in so many")
+		room := rapid.IntRange(2, 600).Draw(t, "room")
+		own := func(i int) bool { return i%every == 0 }
+
+		p := newBisection(1, 1)
+		vain := 0
+		for done := 0; done < n; {
+			size := min(room, n-done)
+			if p.active() {
+				size = p.size(size)
+			}
+			at := -1
+			for i := done; i < done+size && at < 0; i++ {
+				if own(i) && size > 1 {
+					at = i - done
+				}
+			}
+			if at < 0 {
+				p.passed(size)
+				done += size
+				continue
+			}
+			vain++
+			p.learn(verdict{lesson: company, at: at}, trial{messages: size}, true, false)
+		}
+		limit := 2*(n/every+1) + 2
+		if every == 1 { // all of them do: the more there are, the rarer it is tried
+			limit = 12 + n/maxStreak
+		}
+		if vain > limit {
+			t.Fatalf("%d transactions in vain for %d messages of which one in %d needs its own; want at most %d", vain, n, every, limit)
+		}
+	})
+}

@@ -115,7 +115,7 @@ const (
 	FailurePanic
 	FailureGoexit    // it ended its goroutine
 	FailureTimeout   // [Options.BatchTimeout] was over
-	FailureTransient // it met an [epoch.ErrTransient], which is no message's fault
+	FailureTransient // it met an [epoch.ErrTransient] or [epoch.ErrOwnTransaction], which is no message's fault
 	FailureUnhealthy // it met an [epoch.ErrUnhealthy], which is no message's fault
 )
 

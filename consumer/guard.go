@@ -33,7 +33,7 @@ func (e *maskedError) Error() string { return e.err.Error() }
 
 func (e *maskedError) Is(target error) bool {
 	switch target {
-	case epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler:
+	case epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, epoch.ErrOwnTransaction:
 		return false
 	}
 	return errors.Is(e.err, target)
@@ -41,7 +41,7 @@ func (e *maskedError) Is(target error) bool {
 
 func (e *maskedError) As(target any) bool {
 	switch target.(type) {
-	case **epoch.StaleError, **epoch.MovedError, **epoch.MissingError:
+	case **epoch.StaleError, **epoch.MovedError, **epoch.MissingError, **epoch.CallError:
 		return false
 	}
 	return errors.As(e.err, target)

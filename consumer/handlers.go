@@ -51,7 +51,7 @@ type FailureHandler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.
 // for good, and in the background. [Each] and [Batches] make them; the zero
 // Handlers do nothing, and Run refuses them.
 type Handlers[TX any] struct {
-	apply      applyFunc[TX]
+	calls      callsFunc[TX]
 	onFailure  FailureHandler[TX]
 	background func(ctx context.Context, b Background[TX])
 }
@@ -61,7 +61,7 @@ func Each[TX any](handle Handler[TX]) Handlers[TX] {
 	if handle == nil {
 		return Handlers[TX]{}
 	}
-	return Handlers[TX]{apply: oneByOne(handle)}
+	return Handlers[TX]{calls: oneByOne(handle)}
 }
 
 // Batches has handle called for what a transaction takes of a partition, all at
@@ -70,7 +70,7 @@ func Batches[TX any](handle BatchHandler[TX]) Handlers[TX] {
 	if handle == nil {
 		return Handlers[TX]{}
 	}
-	return Handlers[TX]{apply: allAtOnce(handle)}
+	return Handlers[TX]{calls: allAtOnce(handle)}
 }
 
 // OnFailure returns h with a decision over messages that fail for good. Without
@@ -108,33 +108,29 @@ func (h Handlers[TX]) suits(o Options, given epoch.Guarantee) error {
 	return nil
 }
 
-// applyFunc calls the user's handler. It returns the index of the message that
-// failed, or -1 where that is not known.
-type applyFunc[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (at int, err error)
+// call is one call of a user's function in a transaction.
+type call[TX any] struct {
+	at int // the index of its message, or -1 for all of them
+	do func(ctx context.Context, tx TX) error
+}
+
+// callsFunc returns the calls of the user's handler that apply messages of one partition.
+type callsFunc[TX any] func(ms []Message, e epoch.Epoch) []call[TX]
 
 // oneByOne and allAtOnce make the two kinds of handlers one.
-func oneByOne[TX any](handle Handler[TX]) applyFunc[TX] {
-	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
-		at := -1
-		err := guard(func() error {
-			for i, m := range ms {
-				at = i
-				if err := context.Cause(ctx); err != nil {
-					return err
-				}
-				if err := handle(withValues(ctx, m), tx, m, e); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		return at, err
+func oneByOne[TX any](handle Handler[TX]) callsFunc[TX] {
+	return func(ms []Message, e epoch.Epoch) []call[TX] {
+		calls := make([]call[TX], len(ms))
+		for i, m := range ms {
+			calls[i] = call[TX]{i, func(ctx context.Context, tx TX) error { return handle(withValues(ctx, m), tx, m, e) }}
+		}
+		return calls
 	}
 }
 
-func allAtOnce[TX any](handle BatchHandler[TX]) applyFunc[TX] {
-	return func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) (int, error) {
+func allAtOnce[TX any](handle BatchHandler[TX]) callsFunc[TX] {
+	return func(ms []Message, e epoch.Epoch) []call[TX] {
 		ms = slices.Clone(ms) // a handler may sort its slice; ours says what is still to be applied
-		return -1, guard(func() error { return handle(ctx, tx, ms, e) })
+		return []call[TX]{{-1, func(ctx context.Context, tx TX) error { return handle(ctx, tx, ms, e) }}}
 	}
 }

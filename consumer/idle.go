@@ -86,9 +86,8 @@ func (c *idleCheck[TX]) due() time.Time {
 
 // idler is an idle partition as it was before a look.
 type idler[TX any] struct {
-	p     *pending[TX]
-	was   epoch.Fence
-	tried int
+	p   *pending[TX]
+	was epoch.Fence
 }
 
 // start looks, if it is time to: at the partitions that were idle the last time
@@ -100,7 +99,7 @@ func (c *idleCheck[TX]) start(now time.Time) {
 	var idlers []idler[TX]
 	for p := range c.held {
 		if p.state == idle && (c.all || p.quiet) {
-			idlers = append(idlers, idler[TX]{p, p.fence, p.tried})
+			idlers = append(idlers, idler[TX]{p, p.fence})
 		}
 		p.quiet = p.state == idle
 	}
@@ -141,7 +140,7 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 	}
 	for _, d := range idlers {
 		p := d.p
-		if _, here := c.held[p]; !here || p.state != idle || p.tried != d.tried || p.fence != d.was {
+		if _, here := c.held[p]; !here || p.state != idle || p.fence != d.was {
 			continue // its next transaction tells, or the last one or a claim since has
 		}
 		f, err := now.Read(d.was.Partition)

@@ -218,7 +218,7 @@ func (l *loop[TX]) advanced(p *pending[TX], did part[TX], took time.Duration) {
 // next.
 func (l *loop[TX]) resize(t *transaction[TX], r result) {
 	switch {
-	case r.froze > 0 && r.err != nil: // which has nothing to do with the size
+	case r.froze > 0 && r.err != nil, errors.Is(r.err, epoch.ErrOwnTransaction): // which has nothing to do with the size
 	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.err, epoch.ErrInDoubt):
 		l.sizing.refused(t.messages(), r.took)
 	case r.timedOut:
@@ -326,7 +326,6 @@ func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
 	takes := share(ready, room)
 	for i, p := range ps {
 		p.state, p.replayed = busy, false
-		p.tried++
 		t.parts = append(t.parts, newPart(p, takes[i]))
 		t.timeout = min(t.timeout, p.owner.timeout)
 	}

@@ -30,7 +30,6 @@ type pending[TX any] struct {
 	state   pendingState
 	revoked bool      // the transaction under way is the last one
 	due     time.Time // when waiting ends
-	tried   int       // transactions, so far
 	quiet   bool      // nothing was pending at the last check of idle fences
 
 	replaying bool          // the transaction of a replay is under way: no other begins

@@ -125,7 +125,7 @@ func reasonOf(err error) Reason {
 		return ReasonSource
 	case errors.Is(err, epoch.ErrInDoubt):
 		return ReasonInDoubt
-	case errors.Is(err, epoch.ErrTransient):
+	case errors.Is(err, epoch.ErrTransient), errors.Is(err, epoch.ErrOwnTransaction):
 		return ReasonTransient
 	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded):
 		return ReasonTimeout

@@ -27,7 +27,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if source == nil || sink == nil {
 		return errors.New("consumer: Run needs a source and a sink")
 	}
-	if h.apply == nil {
+	if h.calls == nil {
 		return errors.New("consumer: Run needs a handler")
 	}
 	usual := cmp.Or(o.MaxBatch, usualRoom)

@@ -59,7 +59,7 @@ func failureOf(r result) Failure {
 		return FailureTimeout
 	case errors.Is(r.err, epoch.ErrUnhealthy):
 		return FailureUnhealthy
-	case errors.Is(r.err, epoch.ErrTransient):
+	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.handler, epoch.ErrOwnTransaction):
 		return FailureTransient
 	default:
 		return FailureError

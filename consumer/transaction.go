@@ -82,26 +82,24 @@ func (t *transaction[TX]) commit(base context.Context, r *result) {
 
 	began := time.Now()
 	defer func() { r.took = time.Since(began) }()
-	var failed error
-	err := t.run.sink.Commit(ctx, advances, func(ctx context.Context, tx TX) error {
-		r.called = true
-		called := time.Now()
-		defer func() { r.handling = time.Since(called) }()
-		for i, p := range t.parts {
-			r.batch = i
-			if at, err := p.apply(ctx, tx, t.run); err != nil {
-				failed, r.at = err, at
-				return &maskedError{err}
-			}
+	calls := t.calls(r)
+	do := make([]func(context.Context, TX) error, len(calls))
+	for i := range calls {
+		do[i] = calls[i].do
+	}
+	r.err = t.run.sink.Commit(ctx, advances, do...)
+	r.at, r.handler = -1, nil
+	for i := range calls {
+		if calls[i].failed != nil {
+			r.batch, r.at, r.handler = calls[i].part, calls[i].at, calls[i].failed
 		}
-		if t.replay != nil {
-			return t.run.operable.Replayed(ctx, tx, t.replay.Replay, t.parts[0].epoch)
-		}
-		return nil
-	})
-	r.err, r.handler = err, epoch.InTrace(failed, epoch.TraceOf(err))
+	}
+	if c, ok := errors.AsType[*epoch.CallError](r.err); ok && c.Call >= 0 && c.Call < len(calls) {
+		r.batch, r.at, r.handler = calls[c.Call].part, calls[c.Call].at, c.Err
+	}
+	r.handler = epoch.InTrace(r.handler, epoch.TraceOf(r.err))
 	r.froze = watch.stop()
-	r.timedOut = err != nil && errors.Is(context.Cause(ctx), errTimeout)
+	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
 }
 
 // withValues returns ctx with the values of the first message, so that the fence and
@@ -115,17 +113,60 @@ func (t *transaction[TX]) withValues(ctx context.Context) context.Context {
 	return ctx
 }
 
-// apply calls the handler, or OnFailure for a message given up on.
-func (p part[TX]) apply(ctx context.Context, tx TX, run *runner[TX]) (at int, err error) {
+// placedCall is a call within a transaction.
+type placedCall[TX any] struct {
+	call[TX]
+	part   int
+	failed error // what the user's function returned, or how it ended
+}
+
+// calls are those of all parts, one after the other. While they run, r names the one
+// that does: should a handler end the goroutine, that is what is known.
+func (t *transaction[TX]) calls(r *result) []placedCall[TX] {
+	var calls []placedCall[TX]
+	for i, p := range t.parts {
+		for _, c := range p.calls(t.run) {
+			calls = append(calls, placedCall[TX]{call: c, part: i})
+		}
+	}
+	if len(calls) == 0 { // only positions move
+		calls = append(calls, placedCall[TX]{call: call[TX]{-1, func(context.Context, TX) error { return nil }}})
+	}
+	var began time.Time
+	for i := range calls {
+		c, do := &calls[i], calls[i].do
+		c.do = func(ctx context.Context, tx TX) error {
+			if i == 0 {
+				r.called, began = true, time.Now()
+			}
+			r.batch, r.at = c.part, c.at
+			defer func() { r.handling = time.Since(began) }()
+			if err := context.Cause(ctx); err != nil && i > 0 { // its time is up between two messages
+				c.failed = err
+			} else if c.failed = guard(func() error { return do(ctx, tx) }); c.failed == nil && t.replay != nil {
+				return t.run.operable.Replayed(ctx, tx, t.replay.Replay, t.parts[0].epoch)
+			}
+			if c.failed != nil {
+				return &maskedError{c.failed}
+			}
+			return nil
+		}
+	}
+	return calls
+}
+
+// calls are those that apply p's messages, or pass one that was given up on to OnFailure.
+func (p part[TX]) calls(run *runner[TX]) []call[TX] {
 	switch {
 	case len(p.messages) == 0:
-		return -1, nil
+		return nil
 	case p.failed != nil:
-		return 0, guard(func() error {
-			return run.handlers.onFailure(withValues(ctx, p.messages[0]), tx, p.messages[0], p.epoch, p.failed)
-		})
+		m := p.messages[0]
+		return []call[TX]{{0, func(ctx context.Context, tx TX) error {
+			return run.handlers.onFailure(withValues(ctx, m), tx, m, p.epoch, p.failed)
+		}}}
 	default:
-		return run.handlers.apply(ctx, tx, p.messages, p.epoch)
+		return run.handlers.calls(p.messages, p.epoch)
 	}
 }
 

@@ -40,7 +40,7 @@ type result struct {
 type verdict struct {
 	action action
 	lesson lesson
-	at     int   // with among: on which message, or -1
+	at     int   // with among and company: on which message, or -1
 	err    error // why, unless the action is advance
 }
 
@@ -65,6 +65,7 @@ type lesson int
 const (
 	nothing     lesson = iota
 	among              // one of them is at fault: find out which
+	company            // one of them needs a transaction of its own, and none is at fault
 	tooSlow            // so many of them take too long
 	transient          // a failure that passes, and is no message's fault
 	attempt            // the only one failed: an attempt that counts
@@ -89,9 +90,15 @@ func (p policy) judge(tried []trial, r result) []verdict {
 		return each(tried, verdict{action: advance})
 
 	case errors.Is(err, epoch.ErrTxEndedByHandler):
-		// What the handler wrote may be committed without the fence. Trying
-		// again would write it again.
-		return each(tried, verdict{action: haltForGood, err: err})
+		// What was written until then may be committed without the fence. Trying again
+		// would write it again. Handlers behind that one were not called.
+		vs := each(tried, verdict{action: haltForGood, err: err})
+		if r.handler != nil {
+			for i := r.batch + 1; i < len(vs); i++ {
+				vs[i].action = retry
+			}
+		}
+		return vs
 
 	case i >= 0:
 		return but(each(tried, verdict{action: retry, err: err}), i, refused)
@@ -183,6 +190,8 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 	alone := t.messages <= 1 && !shared
 	permanent := isPermanent(cause)
 	switch {
+	case errors.Is(cause, epoch.ErrOwnTransaction) && (shared || t.messages > 1 && r.at >= 0):
+		return verdict{action: retry, lesson: company, at: r.at, err: cause}
 	case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:
 		if alone {
 			return verdict{action: halt, err: r.err}

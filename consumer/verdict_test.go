@@ -49,6 +49,7 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 	moved := &epoch.MovedError{Partition: partitionNo(1)}
 	missing := &epoch.MissingError{Partition: partitionNo(1)}
 	ended := fmt.Errorf("sink: %w", epoch.ErrTxEndedByHandler)
+	own := fmt.Errorf("sink: %w", epoch.ErrOwnTransaction)
 
 	for _, c := range []struct {
 		claim string
@@ -81,6 +82,7 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}.asleep(), "claim again"},
 
 		{"the handler ended the transaction: nobody tries again", []trial{of(0, 3), of(1, 2)}, refusing(ended), "halt for good, halt for good"},
+		{"those whose handlers were not called yet go on", []trial{of(0, 3), of(1, 2), of(2, 2)}, failing(ended, 1, 0), "halt for good, halt for good, retry"},
 		{"even if it is in doubt too", []trial{of(0, 1)}, refusing(errors.Join(ended, epoch.ErrInDoubt)), "halt for good"},
 
 		{"whose lease is lost takes nobody along", []trial{of(0, 3).gone(), of(1, 2)}, failing(errHandler, 0, 1), "retry, retry"},
@@ -100,6 +102,10 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 		{"what OnFailure cannot settle halts", []trial{of(0, 1).onFailure()}, failing(errRefused, 0, 0), "halt"},
 		{"a transaction without messages blames none", []trial{of(0, 0)}, refusing(errRefused), "claim again"},
 
+		{"a call that needs a transaction of its own gets one", []trial{of(0, 3), of(1, 2)}, failing(own, 1, 1), "retry, retry in company 1"},
+		{"among messages of its own partition too", []trial{of(0, 3)}, failing(own, 0, 2), "retry in company 2"},
+		{"and so does a batch", []trial{of(0, 3), of(1, 2)}, failing(own, 0, -1), "retry in company -1, retry"},
+		{"one that has it already has failed", []trial{of(0, 3)}, failing(own, 0, -1), "retry among -1"},
 		{"L1: what passes is tried again with less", []trial{of(0, 3), of(1, 2)}, refusing(deadlock), "retry transient, retry transient"},
 		{"and costs a message alone no attempt", []trial{of(0, 1).after(9)}, failing(deadlock, 0, 0), "retry transient"},
 		{"unless it says that it is permanent", []trial{of(0, 1)}, failing(Permanent(deadlock), 0, 0), "retry last attempt"},
@@ -154,10 +160,10 @@ func TestWhatOnFailureCannotSettleIsReportedWithTheFirstFailure(t *testing.T) {
 
 func (v verdict) String() string {
 	s := [...]string{"advance", "retry", "claim again", "claim above", "give up", "leave", "halt", "halt in doubt", "halt for good"}[v.action]
-	if l := [...]string{"", "among", "too slow", "transient", "attempt", "last attempt"}[v.lesson]; l != "" && v.action != halt {
+	if l := [...]string{"", "among", "in company", "too slow", "transient", "attempt", "last attempt"}[v.lesson]; l != "" && v.action != halt {
 		s += " " + l
 	}
-	if v.lesson == among {
+	if v.lesson == among || v.lesson == company {
 		s += fmt.Sprintf(" %d", v.at)
 	}
 	return s

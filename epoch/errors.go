@@ -54,11 +54,35 @@ var (
 	// handler may return it too, for whatever it cannot work without.
 	ErrUnhealthy = errors.New("unhealthy database")
 
-	// ErrTxEndedByHandler: the handler left the fenced transaction, by a COMMIT or
-	// ROLLBACK of its own. What it wrote may be committed without the fence.
-	// Only a change to the handler helps.
+	// ErrTxEndedByHandler is returned when the handler has left the fenced transaction
+	// in a way that the sink could not prevent. What it wrote may be committed without
+	// the fence. Only a change to the handler helps.
 	ErrTxEndedByHandler = errors.New("handler ended the fenced transaction")
+
+	// ErrTxControl is returned to a handler that sends a statement which begins or ends
+	// transactions, such as COMMIT or ROLLBACK. The statement was not sent to the
+	// database. The sink commits when the handler returns nil, and rolls back when it
+	// returns an error.
+	ErrTxControl = errors.New("the sink ends the transaction, not the handler")
+
+	// ErrOwnTransaction is returned to a handler that changes its transaction or session,
+	// by SET LOCAL or CREATE TEMP TABLE for instance, in a transaction that it shares with
+	// other calls. The statement was not sent. The consumer rolls the transaction back and
+	// calls the handler again in a transaction of its own, where the statement is allowed.
+	ErrOwnTransaction = errors.New("the statement needs a transaction of its own")
 )
+
+// CallError is the error of [Sink] Commit for a call that did what the transaction does
+// not allow, whatever the call itself returned.
+type CallError struct {
+	Call int // the index of the call
+	Err  error
+}
+
+func (e *CallError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what the call did.
+func (e *CallError) Unwrap() error { return e.Err }
 
 // StaleError is the refusal of a claim that is no longer, or never was, the one
 // in the fence.

@@ -45,22 +45,27 @@ type Sink[TX any] interface {
 	// again, with a fresh id.
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
-	// Commit runs apply in a transaction, then moves the fences of as and
-	// commits. apply is called at most once. ctx bounds the whole transaction;
-	// when it ends before the commit was sent, nothing is committed.
+	// Commit runs calls in a transaction, one after the other, then moves the
+	// fences of as and commits. Each call runs at most once, and gets a TX of its
+	// own that is refused everything once that call has returned. The first call
+	// that fails is the last one that runs. ctx bounds the whole transaction; when
+	// it ends before the commit was sent, nothing is committed.
 	//
 	// as holds one advance for each partition, at least one: anything else is
-	// refused before apply is called. The other errors are
+	// refused before anything is called. The other errors are
 	//
-	//   - an error of apply, as it is or wrapped, so that [errors.Is] finds it;
+	//   - an error of a call, as it is or wrapped, so that [errors.Is] finds it;
+	//   - a [*CallError] for a call that did what it must not, whatever it returned.
+	//     It matches [ErrOwnTransaction] where the same call could be committed in a
+	//     transaction in which it is the only one;
 	//   - a [*StaleError], [*MovedError] or [*MissingError] where an advance is
 	//     refused, about the first refused partition in key order;
 	//   - [ErrInDoubt] where it is not known whether the transaction was committed,
 	//     and where the connection was lost, unless the handler broke it;
-	//   - [ErrTxEndedByHandler] where the handler ended the transaction by itself;
+	//   - [ErrTxEndedByHandler] where a call ended the transaction by itself;
 	//   - [ErrTransient] or [ErrUnhealthy], beside the database's own error, for what
 	//     it refused, statements of the handler included.
-	Commit(ctx context.Context, as []Advance, apply func(ctx context.Context, tx TX) error) error
+	Commit(ctx context.Context, as []Advance, calls ...func(ctx context.Context, tx TX) error) error
 
 	// CommitHeld runs apply in a transaction that commits only if the fence of h's
 	// partition still carries h's claim. It is for work that goes with a partition

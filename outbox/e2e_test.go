@@ -176,12 +176,11 @@ type doubtful[TX any] struct {
 	count *atomic.Int64
 }
 
-func (s doubtful[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
-	commit := func(apply func(context.Context, TX) error) error { return s.Sink.Commit(ctx, as, apply) }
-	if as[0].From != as[0].To {
-		return commit(apply)
+func (s doubtful[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
+	if as[0].From != as[0].To || len(calls) != 1 {
+		return s.Sink.Commit(ctx, as, calls...)
 	}
-	return s.lose(commit, apply)
+	return s.lose(func(apply func(context.Context, TX) error) error { return s.Sink.Commit(ctx, as, apply) }, calls[0])
 }
 
 func (s doubtful[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, TX) error) error {

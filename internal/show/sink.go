@@ -48,7 +48,7 @@ func (s *stagedSink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Cl
 	return f, err
 }
 
-func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, TX) error) error {
+func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
 	work := make(Work, len(as))
 	for i, a := range as {
 		work[i] = Span{Partition: a.Partition.Number, From: int64(a.From), To: int64(a.To)}
@@ -57,15 +57,23 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply f
 	ctx = cue.Context(ctx)
 	cue.Reach(InHand)
 	commit := func() error {
-		return s.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
-			cue.Reach(Unlocked)
-			cue.Reach(BeforeWrites)
-			if err := apply(ctx, tx); err != nil {
-				return err
+		staged := make([]func(context.Context, TX) error, len(calls))
+		for i, call := range calls {
+			staged[i] = func(ctx context.Context, tx TX) error {
+				if i == 0 {
+					cue.Reach(Unlocked)
+					cue.Reach(BeforeWrites)
+				}
+				if err := call(ctx, tx); err != nil {
+					return err
+				}
+				if i == len(calls)-1 {
+					cue.Reach(AfterWrites)
+				}
+				return nil
 			}
-			cue.Reach(AfterWrites)
-			return nil
-		})
+		}
+		return s.Sink.Commit(ctx, as, staged...)
 	}
 	var err error
 	if cue.point == Unlocked {

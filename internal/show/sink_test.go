@@ -22,8 +22,13 @@ func (s *slowClaims) Claim(context.Context, epoch.Fence, epoch.Claim) (epoch.Fen
 	return epoch.Fence{}, nil
 }
 
-func (s *slowClaims) Commit(ctx context.Context, _ []epoch.Advance, apply func(context.Context, int) error) error {
-	return apply(ctx, 0)
+func (s *slowClaims) Commit(ctx context.Context, _ []epoch.Advance, calls ...func(context.Context, int) error) error {
+	for _, call := range calls {
+		if err := call(ctx, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *slowClaims) CommitHeld(ctx context.Context, _ epoch.Hold, apply func(context.Context, int) error) error {

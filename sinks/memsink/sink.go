@@ -148,10 +148,10 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	return f, nil
 }
 
-// Commit runs apply and commits what it wrote together with the advances. See
+// Commit runs calls and commits what they wrote together with the advances. See
 // [epoch.Sink]. A transaction that read what another one has changed since is
 // refused with [ErrConflict].
-func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, tx *Tx) error) error {
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("memsink: commit: no partition to advance; an unfenced transaction is Update's")
 	}
@@ -161,7 +161,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 			return fmt.Errorf("memsink: commit: %s is given twice; want one advance for each partition", as[i].Partition)
 		}
 	}
-	err := transact(ctx, s.db, as, s.hook().Commit, as, func(fs epoch.Fences) error { return fs.Advance(as) }, apply)
+	err := transact(ctx, s.db, as, s.hook().Commit, as, func(fs epoch.Fences) error { return fs.Advance(as) }, calls...)
 	if err != nil {
 		return fmt.Errorf("memsink: commit %s%s: %w", as[0].Partition, andMore(as), err)
 	}
@@ -194,25 +194,25 @@ func (s *Sink) Update(ctx context.Context, apply func(ctx context.Context, tx *T
 	return nil
 }
 
-// transact runs a transaction, with hook between apply and the commit. fenced
+// transact runs a transaction, with hook between the calls and the commit. fenced
 // checks the fences, and moves those of as.
 func transact[T any](ctx context.Context, db *database, as []epoch.Advance, hook Hook[T], about T, fenced func(epoch.Fences) error,
-	apply func(context.Context, *Tx) error) error {
+	calls ...func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	tx := db.begin(as)
-	defer tx.end() // also when apply panics
-	if err := apply(ctx, tx); err != nil {
-		return err
+	for _, call := range calls {
+		if err := tx.call(ctx, call); err != nil {
+			return err
+		}
 	}
-	tx.end()
 	return run(ctx, hook, about, func() error { return db.commit(tx, fenced) })
 }
 
 // commit is the one step in which a transaction becomes visible: fences and
 // writes together, under the lock.
-func (db *database) commit(tx *Tx, fenced func(epoch.Fences) error) error {
+func (db *database) commit(tx *transaction, fenced func(epoch.Fences) error) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if tx.life != db.life {

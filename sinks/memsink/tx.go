@@ -10,16 +10,21 @@ import (
 	"github.com/epochfence/epochfence/ops/operate"
 )
 
-// Tx is a transaction. What it writes is seen by itself at once and by others
-// when it has committed, all together. It is safe for concurrent use until the
-// handler it was given to returns; after that its methods panic.
+// Tx is a handler's view of a transaction. What it writes is seen by the transaction
+// at once and by others when that has committed, all together. It is safe for concurrent
+// use until the handler it was given to returns; after that its methods panic.
 type Tx struct {
+	*transaction
+	ended bool // under mu
+}
+
+// transaction is what the handlers of one transaction write.
+type transaction struct {
 	db   *database
 	as   []epoch.Advance
 	life int
 
 	mu     sync.Mutex
-	ended  bool
 	read   map[name]int // what was read, and the commit that had last changed it
 	values map[string]value
 	lists  map[string][]string
@@ -33,15 +38,22 @@ type value struct {
 	deleted bool
 }
 
-func (db *database) begin(as []epoch.Advance) *Tx {
+func (db *database) begin(as []epoch.Advance) *transaction {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return &Tx{
+	return &transaction{
 		db: db, as: as, life: db.life,
 		read:   map[name]int{},
 		values: map[string]value{},
 		lists:  map[string][]string{},
 	}
+}
+
+// call runs one handler with a Tx of its own.
+func (t *transaction) call(ctx context.Context, do func(context.Context, *Tx) error) error {
+	tx := &Tx{transaction: t}
+	defer tx.end() // also when do panics
+	return do(ctx, tx)
 }
 
 func (tx *Tx) end() {

@@ -28,12 +28,12 @@ const rollbackTimeout = 2 * time.Second
 // While the transaction is open it holds a shared advisory lock on a key that
 // derives from each claim, by which a later [Sink.Claim] finds and ends it. The
 // connection is then lost, which is [epoch.ErrInDoubt].
-func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, tx Tx) error) error {
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx Tx) error) error {
 	set, err := newAdvances(as)
 	if err != nil {
 		return err
 	}
-	if err := s.commit(ctx, set, apply); err != nil {
+	if err := s.commit(ctx, set, calls...); err != nil {
 		return fmt.Errorf("pgsink: commit %s: %w", set, err)
 	}
 	return nil
@@ -54,7 +54,7 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 	return nil
 }
 
-func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Context, Tx) error) error {
+func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.Context, Tx) error) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
 		t := s.newFenced(ctx, conn, as)
 		if !t.mayBeginLate() {
@@ -66,7 +66,14 @@ func (s *Sink) commit(ctx context.Context, as *advances, apply func(context.Cont
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
 		tx := &handlerTx{fenced: t, conn: conn, as: as}
-		err = tx.run(ctx, apply)
+		err = tx.run(ctx, func(ctx context.Context, tx Tx) error {
+			for _, call := range calls {
+				if err := call(ctx, tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 		t.session |= tx.session
 		if err == nil {
 			_, err = tx.begin(ctx) // of one that has sent nothing

@@ -111,12 +111,12 @@ func (e *StatementError) Unwrap() error { return e.Err }
 
 // Commit implements [epoch.Sink]. apply runs before there is a transaction: its
 // error is returned, and nothing is sent.
-func (s Queued) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, q *Queue) error) error {
+func (s Queued) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, q *Queue) error) error {
 	set, err := newAdvances(as)
 	if err != nil {
 		return err
 	}
-	if err := s.commit(ctx, set, apply); err != nil {
+	if err := s.commit(ctx, set, calls...); err != nil {
 		return fmt.Errorf("pgsink: commit %s: %w", set, err)
 	}
 	return nil
@@ -135,14 +135,19 @@ func (s Queued) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx con
 	return nil
 }
 
-func (s Queued) commit(ctx context.Context, as *advances, apply func(context.Context, *Queue) error) error {
+func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.Context, *Queue) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	q := &Queue{as: as}
 	err := func() error {
 		defer q.close()
-		return apply(ctx, q)
+		for _, call := range calls {
+			if err := call(ctx, q); err != nil {
+				return err
+			}
+		}
+		return nil
 	}()
 	if ctx.Err() != nil {
 		return ended(ctx, err)

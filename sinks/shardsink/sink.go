@@ -134,8 +134,8 @@ func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences
 }
 
 // Commit runs a transaction in the shard of the partitions that it advances. Where
-// they are in more than one it is refused before apply is called.
-func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, tx TX) error) error {
+// they are in more than one it is refused before anything is called.
+func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx TX) error) error {
 	shard := 0 // which refuses a transaction without partitions
 	for i, a := range as {
 		home, err := s.home(a.Partition)
@@ -149,7 +149,7 @@ func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(ct
 		}
 		shard = home
 	}
-	return s.shards[shard].Commit(ctx, as, apply)
+	return s.shards[shard].Commit(ctx, as, calls...)
 }
 
 // CommitHeld runs a transaction in the shard of the partition whose claim it holds.

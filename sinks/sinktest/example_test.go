@@ -73,7 +73,7 @@ func (s *Store) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f e
 	return f, err
 }
 
-func (s *Store) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, *Tx) error) error {
+func (s *Store) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("store: commit without an advance")
 	}
@@ -82,29 +82,33 @@ func (s *Store) Commit(ctx context.Context, as []epoch.Advance, apply func(conte
 			return fmt.Errorf("store: commit advances %s twice", a.Partition)
 		}
 	}
-	return s.transact(ctx, apply, func() error { return s.fences.Advance(as) })
+	return s.transact(ctx, func() error { return s.fences.Advance(as) }, calls...)
 }
 
 func (s *Store) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, *Tx) error) error {
-	return s.transact(ctx, apply, func() error { return s.fences.Hold(h) })
+	return s.transact(ctx, func() error { return s.fences.Hold(h) }, apply)
 }
 
-// transact runs apply, and then, in one step that nobody sees half of, checks the
+// transact runs calls, and then, in one step that nobody sees half of, checks the
 // fences and lets the writes be seen.
-func (s *Store) transact(ctx context.Context, apply func(context.Context, *Tx) error, fenced func() error) error {
+func (s *Store) transact(ctx context.Context, fenced func() error, calls ...func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	tx := &Tx{lists: map[string][]string{}}
-	defer func() { tx.ended = true }()
-	if err := apply(ctx, tx); err != nil {
-		return err
+	lists := map[string][]string{}
+	for _, call := range calls {
+		tx := &Tx{lists: lists}
+		err := call(ctx, tx)
+		tx.ended = true
+		if err != nil {
+			return err
+		}
 	}
 	return s.locked(ctx, func() error {
 		if err := fenced(); err != nil { // last, and an error: nothing was written
 			return err
 		}
-		for list, values := range tx.lists {
+		for list, values := range lists {
 			s.lists[list] = append(s.lists[list], values...)
 		}
 		return nil

@@ -115,8 +115,12 @@ func erase[TX any](db Database[TX]) Database[any] {
 
 type erased[TX any] struct{ epoch.Sink[TX] }
 
-func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, any) error) error {
-	return e.Sink.Commit(ctx, as, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
+func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, any) error) error {
+	typed := make([]func(context.Context, TX) error, len(calls))
+	for i, call := range calls {
+		typed[i] = func(ctx context.Context, tx TX) error { return call(ctx, tx) }
+	}
+	return e.Sink.Commit(ctx, as, typed...)
 }
 
 func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, any) error) error {

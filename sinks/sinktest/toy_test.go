@@ -36,6 +36,7 @@ type toy struct {
 	unseenEscape bool
 	unfenced     bool // a commit without an advance is taken
 	twice        bool // two advances of one partition are only judged after apply
+	lasting      bool // a call's transaction is of use after the call
 	lockable     bool // Append can be made to wait
 	locked       atomic.Bool
 	lockedOut    error // why an Append has waited in vain
@@ -128,6 +129,23 @@ func soundLook(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error) {
 		}
 	}
 	return found, nil
+}
+
+// call runs one call with a view of its own, which ends with it.
+func (tx *toyTx) call(ctx context.Context, do func(context.Context, *toyTx) error) error {
+	view := &toyTx{db: tx.db}
+	defer func() { view.ended = !tx.db.lasting }()
+	if tx.db.lasting {
+		view = tx
+	}
+	if err := do(ctx, view); err != nil {
+		return err
+	}
+	if view != tx {
+		tx.list, tx.value = append(tx.list, view.list...), append(tx.value, view.value...)
+		tx.escaped = tx.escaped || view.escaped
+	}
+	return nil
 }
 
 // land makes the writes visible. The caller holds the lock.
@@ -223,8 +241,15 @@ func (s toySink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (ep
 	return s.db.claim(s.db.fences, seen, c)
 }
 
-func (s toySink) Commit(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
-	return s.db.commit(ctx, as, apply)
+func (s toySink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *toyTx) error) error {
+	return s.db.commit(ctx, as, func(ctx context.Context, tx *toyTx) error {
+		for _, call := range calls {
+			if err := tx.call(ctx, call); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func (s toySink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {

@@ -23,7 +23,7 @@ const (
 // The transaction begins when apply first uses its [Tx]: from then on no other
 // process can write to the database. A transaction in which apply writes
 // nothing begins at the fence.
-func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx context.Context, tx *Tx) error) error {
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("sqlsink: commit: no partition to advance, so no fence to commit under")
 	}
@@ -39,7 +39,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 			return fmt.Errorf("sqlsink: commit: advance %s from %d back to %d", a.Partition, a.From, a.To)
 		}
 	}
-	err := s.transact(ctx, as, apply, func(ctx context.Context, t *sqltx.Tx) error { return s.advanceAll(ctx, t, as) })
+	err := s.transact(ctx, as, calls, func(ctx context.Context, t *sqltx.Tx) error { return s.advanceAll(ctx, t, as) })
 	if err = s.explain(err); err != nil {
 		if len(as) == 1 {
 			return fmt.Errorf("sqlsink: commit %s: %w", as[0].Partition, err)
@@ -53,7 +53,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, apply func(ctx co
 // claim of h, and commits. See [epoch.Sink]. It excludes other writers like
 // [Sink.Commit].
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
-	err := s.transact(ctx, nil, apply, func(ctx context.Context, t *sqltx.Tx) error { return s.hold(ctx, t, h) })
+	err := s.transact(ctx, nil, []func(context.Context, *Tx) error{apply}, func(ctx context.Context, t *sqltx.Tx) error { return s.hold(ctx, t, h) })
 	if err = s.explain(err); err != nil {
 		return fmt.Errorf("sqlsink: commit %s under its claim: %w", h.Partition, err)
 	}
@@ -62,14 +62,19 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 
 // transact runs apply in a transaction, then fenced, which checks the fences and
 // moves those of as, and commits.
-func (s *Sink) transact(ctx context.Context, as []epoch.Advance, apply func(context.Context, *Tx) error,
+func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(context.Context, *Tx) error,
 	fenced func(context.Context, *sqltx.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	tx := s.newTx(ctx, as)
 	defer tx.end() // also when apply panics: rolls back whatever is open
-	applyErr := apply(tx.guard.Context(), tx)
+	var applyErr error
+	for _, call := range calls {
+		if applyErr = call(tx.guard.Context(), tx); applyErr != nil {
+			break
+		}
+	}
 	tx.guard.Close()
 	if err := tx.judge(applyErr); err != nil {
 		return err
