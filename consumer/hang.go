@@ -278,43 +278,44 @@ func (r *runner[TX]) returned(h *hang) {
 	close(h.returned)
 }
 
-// patience calls something, once, when a call goes on long after its context has ended,
+// lateness calls something, once, when a call goes on long after its context has ended,
 // although this process runs.
-type patience struct {
-	then func()
+type lateness struct {
+	then    func()
+	unwatch func() bool
 
 	mu      sync.Mutex
 	stopped bool
 	counts  []*awake
-	started func() bool
 }
+
+func newLateness(then func()) *lateness { return &lateness{then: then} }
 
 // afterEnd calls then, on a goroutine of its own, once this process has run for d since the
 // end of ctx, unless it is stopped before.
-func afterEnd(ctx context.Context, d time.Duration, then func()) *patience {
-	p := &patience{then: then}
-	stop := context.AfterFunc(ctx, func() { p.within(d) })
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.started = stop
-	return p
+func afterEnd(ctx context.Context, d time.Duration, then func()) *lateness {
+	l := newLateness(then)
+	l.unwatch = context.AfterFunc(ctx, func() { l.within(d) })
+	return l
 }
 
 // within has it happen after d at the latest.
-func (p *patience) within(d time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.stopped {
-		p.counts = append(p.counts, afterAwake(d, p.then))
+func (l *lateness) within(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.stopped {
+		l.counts = append(l.counts, afterAwake(d, l.then))
 	}
 }
 
-func (p *patience) stop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stopped = true
-	p.started()
-	for _, a := range p.counts {
+func (l *lateness) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	if l.unwatch != nil {
+		l.unwatch()
+	}
+	for _, a := range l.counts {
 		a.stop()
 	}
 }

@@ -37,6 +37,7 @@ type Guard struct {
 	mu       sync.Mutex // held during each call
 	tx       *Tx        // nil before the first use
 	ended    bool
+	left     bool    // abandoned
 	gone     error   // why there is no transaction
 	prepared bool    // a statement was
 	queried  bool    // rows were lent
@@ -154,6 +155,8 @@ func (f failed) Err() error            { return f.err }
 // one it was given: rows that are still open then would keep the connection.
 func (g *Guard) use(ctx context.Context) (context.Context, *sql.Conn, error) {
 	switch {
+	case g.left:
+		return ctx, nil, fmt.Errorf("%s: %w", g.c.Package, epoch.ErrAbandoned)
 	case g.ended:
 		return ctx, nil, fmt.Errorf("%s: transaction used after its handler returned: %w", g.c.Package, sql.ErrTxDone)
 	case g.gone != nil:
@@ -223,6 +226,26 @@ func (g *Guard) judge(err error) error {
 		g.gone = fmt.Errorf("%w: %w", epoch.ErrTxEndedByHandler, seen)
 	}
 	return seen
+}
+
+// Abandon ends the transaction while the handler, which may never return, still has g. It
+// waits for the call under way, which it cancels.
+func (g *Guard) Abandon() {
+	g.cancel()
+	g.mu.Lock()
+	g.left = true // for those that wait
+	g.mu.Unlock()
+	g.Close()
+	if g.tx != nil {
+		g.tx.End()
+	}
+}
+
+// Abandoned reports whether Abandon was called.
+func (g *Guard) Abandoned() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.left
 }
 
 // Close ends the handler's use of g. It may be called again.

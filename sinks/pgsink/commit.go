@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -65,15 +66,27 @@ func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.C
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
+		stop := epoch.AfterAbandoned(ctx, t.cut)
+		defer stop() // also when a call panics
 		tx := &handlerTx{fenced: t, conn: conn, as: as}
 		err = tx.run(ctx, func(ctx context.Context, tx Tx) error {
 			for _, call := range calls {
+				if err := t.uncut(); err != nil {
+					return err
+				}
 				if err := call(ctx, tx); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
+		if !stop() {
+			closeNow(conn)
+			if tx.left {
+				err = errors.Join(epoch.ErrTxEndedByHandler, err)
+			}
+			return errors.Join(epoch.ErrAbandoned, err)
+		}
 		t.session |= tx.session
 		if err == nil {
 			_, err = tx.begin(ctx) // of one that has sent nothing
@@ -123,6 +136,24 @@ type fenced struct {
 	sent     time.Time // when the statements that end it were about to be sent
 
 	session session // what has been changed of it
+
+	isCut atomic.Bool // see cut
+}
+
+// cut ends the transaction while a call of its handler goes on, which may use the connection
+// at this moment. The server rolls back as it notices, at once unless a statement is under way,
+// which it has bounded.
+func (t *fenced) cut() {
+	t.isCut.Store(true)
+	_ = t.conn.PgConn().Conn().Close()
+}
+
+// uncut returns an error if the transaction was abandoned.
+func (t *fenced) uncut() error {
+	if t.isCut.Load() {
+		return fmt.Errorf("pgsink: %w", epoch.ErrAbandoned)
+	}
+	return nil
 }
 
 // discard closes a connection that is not as it was.

@@ -39,6 +39,7 @@ const maxQueue = 1 << 16
 type Queue struct {
 	mu      sync.Mutex // against use after the handler returned
 	closed  bool
+	gone    bool // abandoned
 	as      *advances
 	items   []queuedStatement
 	replays bool // a dead letter is taken away
@@ -57,6 +58,8 @@ func (q *Queue) Exec(_ context.Context, sql string, args ...any) (pgconn.Command
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
+	case q.gone:
+		return pgconn.CommandTag{}, fmt.Errorf("pgsink: %w", epoch.ErrAbandoned)
 	case q.closed:
 		return pgconn.CommandTag{}, ErrTxClosed
 	case len(q.items) >= maxQueue:
@@ -64,6 +67,19 @@ func (q *Queue) Exec(_ context.Context, sql string, args ...any) (pgconn.Command
 	}
 	q.items = append(q.items, queuedStatement{sql, args})
 	return pgconn.CommandTag{}, nil
+}
+
+// abandon refuses whatever a handler still queues.
+func (q *Queue) abandon() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gone = true
+}
+
+func (q *Queue) isAbandoned() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.gone
 }
 
 var errQueueReads = errors.New("pgsink: a queue has no results to read: use the sink's first form for handlers that query")
@@ -140,15 +156,23 @@ func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.
 		return context.Cause(ctx)
 	}
 	q := &Queue{as: as}
+	stop := epoch.AfterAbandoned(ctx, q.abandon)
+	defer stop() // also when a call panics
 	err := func() error {
 		defer q.close()
 		for _, call := range calls {
+			if q.isAbandoned() {
+				return epoch.ErrAbandoned
+			}
 			if err := call(ctx, q); err != nil {
 				return err
 			}
 		}
 		return nil
 	}()
+	if !stop() {
+		return errors.Join(epoch.ErrAbandoned, err)
+	}
 	if ctx.Err() != nil {
 		return ended(ctx, err)
 	}
@@ -195,6 +219,7 @@ func (s Queued) sendAll(ctx context.Context, as *advances, items []queuedStateme
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
+		defer epoch.AfterAbandoned(ctx, t.cut)() // methods of arguments are the handler's, and may hang
 		for _, q := range items {
 			t.session |= sessionOf(q.sql)
 		}

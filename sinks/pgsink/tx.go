@@ -19,7 +19,7 @@ import (
 // SQL is found out ([epoch.ErrTxEndedByHandler]). Savepoints are the handler's own.
 //
 // It is for one goroutine at a time, and an error to everybody once the handler
-// has returned.
+// has returned, or once the transaction was abandoned ([epoch.ErrAbandoned]).
 type Tx interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -133,6 +133,9 @@ func (t *handlerTx) why(err error) error {
 
 // use takes the connection. Whoever gets a nil error gives it back by done.
 func (t *handlerTx) use() error {
+	if err := t.fenced.uncut(); err != nil {
+		return err
+	}
 	if !t.mu.TryLock() {
 		return errTxInUse
 	}

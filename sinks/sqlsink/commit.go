@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
@@ -69,11 +70,30 @@ func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(co
 	}
 	tx := s.newTx(ctx, as)
 	defer tx.end() // also when apply panics: rolls back whatever is open
+	gone := make(chan struct{})
+	stop := epoch.AfterAbandoned(ctx, func() {
+		defer close(gone)
+		tx.guard.Abandon()
+	})
+	abandoned := sync.OnceValue(func() bool {
+		if stop() {
+			return false
+		}
+		<-gone // two must not roll back at a time
+		return true
+	})
+	defer abandoned() // also when apply panics
 	var applyErr error
 	for _, call := range calls {
+		if tx.guard.Abandoned() {
+			break
+		}
 		if applyErr = call(tx.guard.Context(), tx); applyErr != nil {
 			break
 		}
+	}
+	if abandoned() {
+		return errors.Join(epoch.ErrAbandoned, applyErr)
 	}
 	tx.guard.Close()
 	if err := tx.judge(applyErr); err != nil {
