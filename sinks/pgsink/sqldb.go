@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -23,7 +24,7 @@ import (
 //
 // Close it before the handler returns. It is for one goroutine at a time, and rows are read
 // to their end or closed before the next statement, since there is one connection behind it.
-func OpenDB(tx Tx) *sql.DB { return txdb.Open(sqlTx{tx}) }
+func OpenDB(tx Tx) *sql.DB { return txdb.Open(sqlTx{tx}, new(txdb.Savepoints)) }
 
 // sqlTx answers in the values of database/sql.
 type sqlTx struct{ tx Tx }
@@ -57,6 +58,21 @@ func (t sqlTx) Query(ctx context.Context, query string, args []driver.NamedValue
 		return nil, err
 	}
 	return &sqlRows{inner: r, ahead: true, more: more}, nil
+}
+
+func (t sqlTx) Savepoint(ctx context.Context, name string) error {
+	_, err := t.tx.Exec(ctx, "savepoint "+name)
+	return err
+}
+
+func (t sqlTx) Release(name string) error {
+	_, err := t.tx.Exec(context.Background(), "release savepoint "+name)
+	return err
+}
+
+func (t sqlTx) RollbackTo(name string) error {
+	_, err := t.tx.Exec(context.Background(), "rollback to savepoint "+name)
+	return errors.Join(err, t.Release(name))
 }
 
 func positional(args []driver.NamedValue) ([]any, error) {
