@@ -19,7 +19,6 @@ import (
 type control struct {
 	what what
 	name string // of the savepoint
-	late bool   // the context with which the handle was begun has ended
 }
 
 type controlKey struct{}
@@ -84,18 +83,12 @@ func (t *handlerTx) control(ctx context.Context, c control) (err error) {
 	if i < 0 {
 		return pgx.ErrTxClosed // with one that it was begun in
 	}
-	if c.late {
-		t.refused = errSavepointLate
-	}
-	// With a context of its own, or one that has just ended would leave the savepoint open.
 	if _, err := t.exec(ctx, c.what.sql(c.name)); err != nil {
 		return err
 	}
 	t.savepoints = t.savepoints[:i]
 	return nil
 }
-
-var errSavepointLate = errors.New("a transaction that the handler began within its own was rolled back because its context had ended")
 
 // undo undoes what the call has written, where its handle was rolled back and it is alone:
 // the transaction is rolled back, and one without effects takes its place.

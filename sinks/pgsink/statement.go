@@ -62,25 +62,25 @@ func excerpt(text string) string {
 func classify(text string) class {
 	s := sqltext.New(text, sqltext.PostgreSQL)
 	var (
-		all  class
-		one  statementWords
-		kind sqltext.Kind
+		all class
+		one statementWords
 	)
-	for kind != sqltext.End {
-		switch kind = s.Next(); kind {
+	for {
+		switch s.Next() {
 		case sqltext.Word:
 			one.add(s.Word())
 		case sqltext.Other:
 			one.other()
-		case sqltext.Semicolon, sqltext.End:
+		case sqltext.Semicolon:
 			all |= one.class()
 			one = statementWords{}
+		case sqltext.End:
+			if all |= one.class(); s.Unsure {
+				all |= apart | lasting | unsure
+			}
+			return all
 		}
 	}
-	if s.Unsure {
-		all |= apart | lasting | unsure
-	}
-	return all
 }
 
 // statementWords are what counts of a statement's words.

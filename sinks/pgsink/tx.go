@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // Tx is what a handler writes through: the interface that sqlc calls DBTX, for
@@ -41,9 +42,8 @@ var (
 	errLeaked  = errors.New("the handler returned while a goroutine of it was using the transaction")
 	errLeft    = errors.New("the handler ended the transaction")
 
-	errSavepointOpen = errors.New("the handler returned before a transaction that it began within its own was committed or rolled back, or the end of that did not reach the server")
-	errUndone        = fmt.Errorf("the handler has rolled its transaction back: %w", pgx.ErrTxClosed)
-	errCopyText      = errors.New("a COPY from or to the client cannot be sent as text: use CopyFrom")
+	errUndone   = fmt.Errorf("the handler has rolled its transaction back: %w", pgx.ErrTxClosed)
+	errCopyText = errors.New("a COPY from or to the client cannot be sent as text: use CopyFrom")
 )
 
 // handlerTx is the Tx of one call of a handler.
@@ -81,7 +81,7 @@ func (t *handlerTx) judge(err error) error {
 	case t.unbegun != nil: // whatever the handler made of that
 		return t.unbegun
 	case t.refused == nil && len(t.savepoints) > 0:
-		t.refused = errSavepointOpen
+		t.refused = txdb.ErrLeft
 	case t.refused == nil && t.undone && t.sent && err == nil && !t.fenced.alone:
 		t.refused = fmt.Errorf("%w: what the handler wrote is to be undone, and what others wrote is not", epoch.ErrOwnTransaction)
 	}
