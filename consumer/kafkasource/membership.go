@@ -90,7 +90,9 @@ func (s *Source) hold(added map[string][]int32, member string) {
 				sl = &slot{}
 				s.slots[topicPartition{topic, p}] = sl
 			}
-			sl.held = true
+			if sl.held = true; sl.hung > 0 {
+				s.lookForHung()
+			}
 		}
 	}
 	for _, sl := range s.slots {
