@@ -20,12 +20,16 @@ import (
 // would take what it leaves.
 //
 // Joined again, it may be assigned the partition once more. It does not claim it while the
-// handler hangs, and leaves again after a pause, which is twice as long each time.
+// handler hangs, and leaves again soon, for a pause that is twice as long each time.
 
 const (
 	// leastAway and mostAway bound the pause.
 	leastAway = 10 * time.Second
 	mostAway  = 5 * time.Minute
+
+	// leastStay is how long it stays in the group before it leaves again, and how often one that
+	// is alone looks whether it still is.
+	leastStay = 10 * time.Second
 )
 
 var (
@@ -123,14 +127,13 @@ func (s *Source) attend(ctx, base context.Context) error {
 			timer.Reset(wait)
 			continue
 		}
-		in := pause.Next()
 		if s.isAlone(ctx) {
-			s.log.Warn("a handler does not return; its partition waits, as there is no other member that could have it", "retry_in", in)
-		} else if err := s.stepAway(ctx, base, in); err != nil || ctx.Err() != nil {
+			s.log.Debug("a handler does not return; its partition waits, as there is no other member that could have it")
+		} else if err := s.stepAway(ctx, base, pause.Next()); err != nil || ctx.Err() != nil {
 			return err
 		}
-		due = time.Now().Add(in)
-		timer.Reset(in)
+		due = time.Now().Add(leastStay)
+		timer.Reset(leastStay)
 	}
 }
 
