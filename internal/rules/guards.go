@@ -577,7 +577,7 @@ var guardsOfTheRest = []guard{
 		{"consumer/awake.go", "step: max(d/awakeTicks, 1), then: then, last: time.Now(), left: awakeTicks}", "step: d, then: then, last: time.Now(), left: 1}"},
 	}, "consumer", "TestAfterAThawNobodyIsBlamed"},
 	{"blame", "attempts add up over messages", []edit{
-		{bisects, "\tb.try = max(b.suspects/2, 1)\n\tb.attempts = 0\n", "\tb.try = max(b.suspects/2, 1)\n"},
+		{bisects, "b.attempts = 0\n\tb.refusals = 0\n", "b.refusals = 0\n"},
 	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},
 	{"blame", "the wait of a halt never gets short again", []edit{
 		{reports, "\t\to.halts.Reset()\n", ""},
