@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // rollbackTimeout is how long a rollback may take before the connection is
@@ -68,7 +69,7 @@ func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.C
 		tx := &handlerTx{fenced: t, conn: conn, as: as}
 		err = tx.run(ctx, func(ctx context.Context, tx Tx) error {
 			for _, call := range calls {
-				if err := call(ctx, tx); err != nil {
+				if err := inert.Error(call(ctx, tx)); err != nil {
 					return err
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // Tx is what a handler writes through: the interface that sqlc calls DBTX, for
@@ -175,8 +176,8 @@ func (t *handlerTx) follow() {
 
 func (t *handlerTx) note(err error) {
 	t.follow()
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+	pg, is := inert.As[*pgconn.PgError](err) // an argument's method may have returned it
+	if !is {
 		return
 	}
 	if t.failed == nil {
