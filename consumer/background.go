@@ -187,7 +187,7 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	defer context.AfterFunc(b.ctx, func() { abort(errClaimEnded) })()
-	defer context.AfterFunc(caller, func() { abort(guard(func() error { return context.Cause(caller) })) })()
+	defer context.AfterFunc(caller, func() { abort(context.Cause(caller)) })()
 	overdue := Overdue{Partition: b.hold.Partition, Epoch: b.epoch, Timeout: timeout}
 	defer b.owner.run.underWay.add(overdue, 0)()
 	defer b.owner.run.watch([]Overdue{overdue}).stop()

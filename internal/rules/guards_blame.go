@@ -12,9 +12,6 @@ var guardsOfBlame = []guard{
 	{"blame", "a permanent error asks a typed nil for its text", []edit{
 		{"consumer/errors.go", "return &permanentError{inert.Error(err)}", "return &permanentError{err}"},
 	}, "consumer", "TestAnErrorWhoseMethodsPanicCostsItsMessageAndNothingElse"},
-	{"blame", "the cause of a context that background work has cancelled is asked for what it is", []edit{
-		{"consumer/background.go", "abort(guard(func() error { return context.Cause(caller) }))", "abort(context.Cause(caller))"},
-	}, "consumer", "TestBackgroundWorkWhoseErrorPanicsIsStartedAgain"},
 	{"blame", "an error's method Is runs on the goroutine that asks, which it may end", []edit{
 		{"internal/inert/error.go", "go func() {\n\t\tyes := false\n\t\tdefer func() {\n\t\t\t_ = recover()\n\t\t\tanswer <- yes\n\t\t}()\n\t\tyes = f()\n\t}()", "answer <- f()"},
 	}, "internal/inert", "TestNothingThatAnErrorHasPanics"},
@@ -25,7 +22,7 @@ var guardsOfBlame = []guard{
 		{"internal/inert/error.go", "if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {", "if false {"},
 	}, "internal/inert", "TestNothingThatAnErrorHasPanics"},
 	{"blame", "pgsink asks a handler's error what it is", []edit{
-		{"sinks/pgsink/commit.go", "inert.Error(call(ctx, tx))", "call(ctx, tx)"},
+		{"sinks/pgsink/tx.go", "inert.Error(apply(ctx, t))", "apply(ctx, t)"},
 	}, "sinks/pgsink", onPostgres + "a handler's error whose methods panic, or that is a typed nil, is an error as any other"},
 	{"blame", "pgsink asks an argument's error what it is", []edit{
 		{"sinks/pgsink/tx.go", "pg, is := inert.As[*pgconn.PgError](err)", "pg, is := errors.AsType[*pgconn.PgError](err)"},
@@ -43,6 +40,6 @@ var guardsOfBlame = []guard{
 		{"internal/sqltx/sqlite_code.go", "return inert.Try(e.Code), e", "return e.Code(), e"},
 	}, "sinks/sqlsink", "TestAnErrorThatPanicsWhereItIsAskedForItsCode"},
 	{"blame", "sqlsink asks a handler's error what it is", []edit{
-		{"sinks/sqlsink/commit.go", "inert.Error(call(tx.guard.Context(), tx))", "call(tx.guard.Context(), tx)"},
+		{"sinks/sqlsink/commit.go", "inert.Error(call(tx.guard.Context(), tx))", "errors.Join(call(tx.guard.Context(), tx), inert.Error(nil))"},
 	}, "sinks/sqlsink", onSQLite + "a handler's error whose methods panic, or that is a typed nil, is an error as any other"},
 }

@@ -25,7 +25,7 @@ func TestADriverWhoseErrorsHaveNoCodeIsRefusedWithTheRemedy(t *testing.T) {
 	if err := sqltx.SQLite.Settings(t.Context(), db); err != nil {
 		t.Errorf("the driver as it is: %v", err)
 	}
-	codeless := txdb.Open(codeless{db})
+	codeless := txdb.Open(codeless{db: db}, new(txdb.Savepoints))
 	defer func() { _ = codeless.Close() }()
 	if err := sqltx.SQLite.Settings(t.Context(), codeless); err == nil || !strings.Contains(err.Error(), "use modernc.org/sqlite") {
 		t.Errorf("without the codes: %v", err)
@@ -33,7 +33,10 @@ func TestADriverWhoseErrorsHaveNoCodeIsRefusedWithTheRemedy(t *testing.T) {
 }
 
 // codeless has errors that are nothing but a text.
-type codeless struct{ db *sql.DB }
+type codeless struct {
+	txdb.Tx // for what is not called
+	db      *sql.DB
+}
 
 func (c codeless) Exec(ctx context.Context, query string, _ []driver.NamedValue) (driver.Result, error) {
 	r, err := c.db.ExecContext(ctx, query)

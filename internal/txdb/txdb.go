@@ -9,25 +9,32 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"strconv"
-	"sync/atomic"
 )
 
-// Tx is the transaction.
+// Tx is the transaction of one message.
 type Tx interface {
 	Exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error)
 	Query(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error)
+
+	// Savepoint sets a savepoint, Release ends it, and RollbackTo undoes what was
+	// written since and ends it too. They are the transaction's own statements, and
+	// refused like any other once the message is over.
+	Savepoint(ctx context.Context, name string) error
+	Release(name string) error
+	RollbackTo(name string) error
 }
 
-// Open returns a DB whose connections all are tx. Arguments go to tx as they are.
-func Open(tx Tx) *sql.DB { return sql.OpenDB(&connector{tx: tx}) }
+// Open returns a DB whose connections all are tx. Arguments go to tx as they are. Begin
+// sets a savepoint and adds it to s, which are those of the same message: tx asks
+// [Savepoints.Failed] before a statement, and [Savepoints.Err] when the handler has returned.
+func Open(tx Tx, s *Savepoints) *sql.DB { return sql.OpenDB(&connector{tx: tx, savepoints: s}) }
 
 type connector struct {
 	tx         Tx
-	savepoints atomic.Int64 // how many have been set
+	savepoints *Savepoints
 }
 
-func (c *connector) Connect(context.Context) (driver.Conn, error) { return &conn{c}, nil }
+func (c *connector) Connect(context.Context) (driver.Conn, error) { return &conn{connector: c}, nil }
 func (c *connector) Driver() driver.Driver                        { return fenced{} }
 
 // fenced is a driver by which nothing can be opened.
@@ -38,18 +45,35 @@ func (fenced) Open(string) (driver.Conn, error) {
 }
 
 // conn is a view of the transaction.
-type conn struct{ *connector }
+type conn struct {
+	*connector
+	within *savepoint // nil outside one
+}
 
 func (c *conn) Close() error                              { return nil }
 func (c *conn) CheckNamedValue(*driver.NamedValue) error  { return nil }
 func (c *conn) Prepare(query string) (driver.Stmt, error) { return &stmt{c, query}, nil }
 
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.use(); err != nil {
+		return nil, err
+	}
 	return c.tx.Exec(ctx, query, args)
 }
 
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if err := c.use(); err != nil {
+		return nil, err
+	}
 	return c.tx.Query(ctx, query, args)
+}
+
+// use refuses what comes through a handle whose savepoint has ended with an outer one.
+func (c *conn) use() error {
+	if c.within == nil {
+		return nil
+	}
+	return c.savepoints.Use(c.within.name)
 }
 
 func (c *conn) Begin() (driver.Tx, error) {
@@ -61,10 +85,12 @@ func (c *conn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, erro
 	if o.ReadOnly || sql.IsolationLevel(o.Isolation) != sql.LevelDefault {
 		return nil, fmt.Errorf("begin within a handler's transaction: %w: it is a savepoint, which has neither an isolation level nor an access mode of its own", errors.ErrUnsupported)
 	}
-	s := &savepoint{c, "epochfence_" + strconv.FormatInt(c.savepoints.Add(1), 10)}
-	if err := s.exec(ctx, "SAVEPOINT "); err != nil {
+	s := &savepoint{c: c, name: c.savepoints.Open(), ctx: ctx}
+	if err := c.tx.Savepoint(ctx, s.name); err != nil {
+		c.savepoints.End(s.name) // if it is set, nobody will use it
 		return nil, err
 	}
+	c.within = s
 	return s, nil
 }
 
@@ -105,15 +131,30 @@ func numbered(args []driver.Value) []driver.NamedValue {
 type savepoint struct {
 	c    *conn
 	name string
+	ctx  context.Context // that it was begun with, after which database/sql rolls back
 }
 
-func (s *savepoint) exec(ctx context.Context, what string) error {
-	_, err := s.c.tx.Exec(ctx, what+s.name, nil)
-	return err
-}
+func (s *savepoint) Commit() error { return s.end(s.c.tx.Release) }
 
-func (s *savepoint) Commit() error { return s.exec(context.Background(), "RELEASE SAVEPOINT ") }
-
+// Rollback undoes nothing once the context has ended. Database/sql calls it from
+// another goroutine then, and others may have written since.
 func (s *savepoint) Rollback() error {
-	return errors.Join(s.exec(context.Background(), "ROLLBACK TO SAVEPOINT "), s.Commit())
+	if s.ctx.Err() != nil {
+		s.c.savepoints.Fail(ErrLate)
+		return ErrLate
+	}
+	return s.end(s.c.tx.RollbackTo)
+}
+
+func (s *savepoint) end(how func(name string) error) error {
+	s.c.within = nil
+	if err := s.c.savepoints.Use(s.name); err != nil {
+		return err
+	}
+	if err := how(s.name); err != nil {
+		s.c.savepoints.Fail(fmt.Errorf("a transaction begun by Begin could not be ended: %w", err))
+		return err
+	}
+	s.c.savepoints.End(s.name)
+	return nil
 }

@@ -19,11 +19,12 @@ import (
 // OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and
 // whatever else works through database/sql. What they write is committed with the fence.
 // Values are those of pgx/v5/stdlib. Begin sets a savepoint, and Commit and Rollback of what
-// it returns release it or go back to it.
+// it returns release it or go back to it. A [sql.Tx] that has not ended when the handler
+// returns, or whose context ended before it, fails the message.
 //
 // Close it before the handler returns. It is for one goroutine at a time, and rows are read
 // to their end or closed before the next statement, since there is one connection behind it.
-func OpenDB(tx Tx) *sql.DB { return txdb.Open(sqlTx{tx}) }
+func OpenDB(tx Tx) *sql.DB { return txdb.Open(sqlTx{tx}, new(txdb.Savepoints)) }
 
 // sqlTx answers in the values of database/sql.
 type sqlTx struct{ tx Tx }
@@ -57,6 +58,18 @@ func (t sqlTx) Query(ctx context.Context, query string, args []driver.NamedValue
 		return nil, err
 	}
 	return &sqlRows{inner: r, ahead: true, more: more}, nil
+}
+
+func (t sqlTx) Savepoint(ctx context.Context, name string) error {
+	return control{what: begin, name: name}.do(ctx, t.tx)
+}
+
+func (t sqlTx) Release(name string) error {
+	return control{what: release, name: name}.do(context.Background(), t.tx)
+}
+
+func (t sqlTx) RollbackTo(name string) error {
+	return control{what: rollbackTo, name: name}.do(context.Background(), t.tx)
 }
 
 func positional(args []driver.NamedValue) ([]any, error) {

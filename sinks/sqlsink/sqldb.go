@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"io"
 
 	"github.com/epochfence/epochfence/internal/txdb"
@@ -15,7 +16,7 @@ import (
 // go back to it.
 //
 // Close it before the handler returns.
-func OpenDB(tx *Tx) *sql.DB { return txdb.Open(sqlTx{tx}) }
+func OpenDB(tx *Tx) *sql.DB { return txdb.Open(sqlTx{tx}, new(txdb.Savepoints)) }
 
 type sqlTx struct{ tx *Tx }
 
@@ -34,6 +35,21 @@ func (t sqlTx) Query(ctx context.Context, query string, args []driver.NamedValue
 		return nil, err
 	}
 	return &sqlRows{Rows: r, names: names}, nil
+}
+
+func (t sqlTx) Savepoint(ctx context.Context, name string) error {
+	_, err := t.tx.ExecContext(ctx, "SAVEPOINT "+name)
+	return err
+}
+
+func (t sqlTx) Release(name string) error {
+	_, err := t.tx.ExecContext(context.Background(), "RELEASE SAVEPOINT "+name)
+	return err
+}
+
+func (t sqlTx) RollbackTo(name string) error {
+	_, err := t.tx.ExecContext(context.Background(), "ROLLBACK TO SAVEPOINT "+name)
+	return errors.Join(err, t.Release(name))
 }
 
 func values(args []driver.NamedValue) []any {

@@ -1,0 +1,222 @@
+// Package sqltext reads the words of SQL texts: keywords and names, without literals
+// and comments. It is for sinks, which must know what a handler's statement does to
+// the transaction and the session before they send it.
+package sqltext
+
+// Dialect is what a database takes for a literal, a name or a comment.
+type Dialect struct {
+	DollarQuotes   bool // $tag$ … $tag$ is a literal
+	EscapeStrings  bool // E'…' has backslash escapes, and '…' may have
+	NestedComments bool // /* /* */ */ is one comment
+	Backticks      bool // `…` and […] are names
+}
+
+var (
+	// PostgreSQL is as in https://www.postgresql.org/docs/current/sql-syntax-lexical.html.
+	PostgreSQL = Dialect{DollarQuotes: true, EscapeStrings: true, NestedComments: true}
+
+	// SQLite is as in https://www.sqlite.org/lang_keywords.html and lang_comment.html.
+	SQLite = Dialect{Backticks: true}
+)
+
+// Kind is what [Scanner.Next] has found.
+type Kind int
+
+const (
+	End       Kind = iota // of the text
+	Word                  // a keyword or name
+	Semicolon             // the end of a statement
+	Other                 // an operator, a literal, a parenthesis
+)
+
+// longest is how much of a word is kept. No word that anybody asks for is longer.
+const longest = 40
+
+// Scanner reads a text.
+type Scanner struct {
+	d    Dialect
+	text string
+	word [longest]byte
+	n    int // of word
+
+	// Unsure is set when the text may mean something else to the database than to
+	// this package: a quote that never ends, or a backslash before one in a literal,
+	// which is an escape or not by a setting of the session.
+	Unsure bool
+}
+
+// New returns a scanner at the beginning of text.
+func New(text string, d Dialect) *Scanner { return &Scanner{d: d, text: text} }
+
+// Word is what the last [Word] is, in lower case. It is valid until the next call of Next.
+func (s *Scanner) Word() []byte { return s.word[:s.n] }
+
+// Next reads on.
+func (s *Scanner) Next() Kind {
+	for s.text != "" {
+		c := s.text[0]
+		switch {
+		case c == ' ' || c >= '\t' && c <= '\r':
+			s.text = s.text[1:]
+		case c == '-' && s.at("--"):
+			s.line()
+		case c == '/' && s.at("/*"):
+			s.comment()
+		case c == ';':
+			s.text = s.text[1:]
+			return Semicolon
+		case c == '\'':
+			s.literal(false)
+			return Other
+		case (c|0x20) == 'e' && s.d.EscapeStrings && len(s.text) > 1 && s.text[1] == '\'':
+			s.text = s.text[1:]
+			s.literal(true)
+			return Other
+		case c == '"':
+			s.quoted('"')
+			return Word
+		case s.d.Backticks && c == '`':
+			s.quoted('`')
+			return Word
+		case s.d.Backticks && c == '[':
+			s.quoted(']')
+			return Word
+		case c == '$' && s.d.DollarQuotes:
+			s.dollar()
+			return Other
+		case begins(c):
+			s.plain()
+			return Word
+		case c >= '0' && c <= '9':
+			s.number()
+			return Other
+		default:
+			s.text = s.text[1:]
+			return Other
+		}
+	}
+	return End
+}
+
+func (s *Scanner) at(what string) bool { return len(s.text) >= len(what) && s.text[:len(what)] == what }
+
+func begins(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' || c >= 0x80 }
+
+func (s *Scanner) keep(c byte) {
+	if s.n == len(s.word) {
+		return
+	}
+	if c >= 'A' && c <= 'Z' {
+		c |= 0x20
+	}
+	s.word[s.n] = c
+	s.n++
+}
+
+func (s *Scanner) plain() {
+	s.n = 0
+	i := 0
+	for ; i < len(s.text); i++ {
+		c := s.text[i]
+		if !begins(c) && c != '$' && (c < '0' || c > '9') {
+			break
+		}
+		s.keep(c)
+	}
+	s.text = s.text[i:]
+}
+
+func (s *Scanner) number() {
+	i := 1
+	for i < len(s.text) && (s.text[i] >= '0' && s.text[i] <= '9' || s.text[i] == '.' || begins(s.text[i])) {
+		i++
+	}
+	s.text = s.text[i:]
+}
+
+func (s *Scanner) line() {
+	i := 0
+	for i < len(s.text) && s.text[i] != '\n' && s.text[i] != '\r' {
+		i++
+	}
+	s.text = s.text[i:]
+}
+
+func (s *Scanner) comment() {
+	depth, i := 1, 2
+	for ; i < len(s.text) && depth > 0; i++ {
+		if i+1 == len(s.text) {
+			continue
+		}
+		switch two := s.text[i : i+2]; {
+		case two == "*/":
+			depth--
+			i++
+		case two == "/*" && s.d.NestedComments:
+			depth++
+			i++
+		}
+	}
+	s.Unsure = s.Unsure || depth > 0
+	s.text = s.text[i:]
+}
+
+// literal reads a literal at its first quote.
+func (s *Scanner) literal(escapes bool) {
+	i := 1
+	for ; i < len(s.text); i++ {
+		switch s.text[i] {
+		case '\\':
+			if escapes {
+				i++
+			} else if s.d.EscapeStrings && i+1 < len(s.text) && s.text[i+1] == '\'' {
+				s.Unsure = true
+			}
+		case '\'':
+			if i+1 == len(s.text) || s.text[i+1] != '\'' {
+				s.text = s.text[i+1:]
+				return
+			}
+			i++
+		}
+	}
+	s.Unsure, s.text = true, ""
+}
+
+// quoted reads a name in quotes.
+func (s *Scanner) quoted(end byte) {
+	s.n = 0
+	for i := 1; i < len(s.text); i++ {
+		if s.text[i] != end {
+			s.keep(s.text[i])
+			continue
+		}
+		if i+1 == len(s.text) || s.text[i+1] != end || end == ']' {
+			s.text = s.text[i+1:]
+			return
+		}
+		s.keep(end)
+		i++
+	}
+	s.Unsure, s.text = true, ""
+}
+
+// dollar reads a literal in dollar quotes, or a parameter.
+func (s *Scanner) dollar() {
+	i := 1
+	for i < len(s.text) && (begins(s.text[i]) || i > 1 && s.text[i] >= '0' && s.text[i] <= '9') {
+		i++
+	}
+	if i == len(s.text) || s.text[i] != '$' { // $1
+		s.text = s.text[1:]
+		return
+	}
+	tag := s.text[:i+1]
+	for j := i + 1; j+len(tag) <= len(s.text); j++ {
+		if s.text[j:j+len(tag)] == tag {
+			s.text = s.text[j+len(tag):]
+			return
+		}
+	}
+	s.Unsure, s.text = true, ""
+}
