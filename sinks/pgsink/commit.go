@@ -196,6 +196,10 @@ func (t *fenced) commit(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return t.abandon(ctx, nil)
 	}
+	simple := t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
+	if pg := t.conn.PgConn(); simple && t.altered != "" && (pg.ParameterStatus("client_encoding") != "UTF8" || pg.ParameterStatus("standard_conforming_strings") != "on") {
+		return t.abandon(ctx, &epoch.CallError{Err: fmt.Errorf("%w, as %q has", errEncoding, t.altered)})
+	}
 	b := &pgx.Batch{}
 	t.queueCommit(b)
 	r := t.conn.SendBatch(ctx, b)
