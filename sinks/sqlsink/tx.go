@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/sqltx"
 	"github.com/epochfence/epochfence/internal/txdb"
 )
@@ -99,7 +100,7 @@ func (t *shared) end() {
 func (t *shared) run(ctx context.Context, i int, do func(context.Context, *Tx) error) error {
 	c := t.guard.Call(ctx)
 	defer c.Close() // also when it panics
-	err := do(c.Context(), &Tx{s: t.s, as: t.as, call: c})
+	err := inert.Error(do(c.Context(), &Tx{s: t.s, as: t.as, call: c}))
 	c.Close()
 	gone := t.guard.Gone()
 	switch {
