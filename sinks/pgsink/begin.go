@@ -47,7 +47,7 @@ func (t *fenced) queueEnter(b *pgx.Batch) {
 
 // entered reads the answers to what queueEnter has queued, but that to the BEGIN.
 func (t *fenced) entered(r pgx.BatchResults) error {
-	if err := r.QueryRow().Scan(&t.xid, nil, nil, nil, nil, nil, nil); err != nil {
+	if err := r.QueryRow().Scan(&t.xid, nil, nil, nil, nil, nil, nil, nil, nil); err != nil {
 		return err
 	}
 	for range t.entering - 2 {

@@ -20,10 +20,14 @@ import (
 const rollbackTimeout = 2 * time.Second
 
 // Commit implements [epoch.Sink]. It takes two round trips to the server beside
-// those of apply: one begins the transaction, bounds it in time and looks
+// those of calls: one begins the transaction, bounds it in time and looks
 // whether the advances would be refused already; the other moves the fences and
 // commits. Right after a claim or a commit of the same partitions there is no need to look,
-// and the first of the two goes with the first statement of apply: see begin.go.
+// and the first of the two goes with the first statement of a call: see begin.go.
+//
+// What a function changes of the session that a statement calls, such as its search_path
+// or role, or a temporary table, is seen at the end. If calls share the transaction it is then rolled back
+// ([epoch.ErrOwnTransaction]). A call that is alone commits, and the connection is closed.
 //
 // While the transaction is open it holds a shared advisory lock on a key that
 // derives from each claim, by which a later [Sink.Claim] finds and ends it. The
@@ -56,7 +60,7 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 
 func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.Context, Tx) error) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := s.newFenced(ctx, conn, as)
+		t := s.newFenced(ctx, conn, as, len(calls) <= 1)
 		if !t.mayBeginLate() {
 			if err := t.begin(ctx); err != nil {
 				return err
@@ -65,30 +69,35 @@ func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.C
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
-		tx := &handlerTx{fenced: t, conn: conn, as: as}
-		err = tx.run(ctx, func(ctx context.Context, tx Tx) error {
-			for _, call := range calls {
-				if err := call(ctx, tx); err != nil {
-					return err
-				}
+		for i, call := range calls {
+			if err := t.call(ctx, i, call); err != nil {
+				return err
 			}
-			return nil
-		})
-		t.session |= tx.session
-		if err == nil {
-			_, err = tx.begin(ctx) // of one that has sent nothing
 		}
-		switch {
-		case tx.unbegun != nil: // whatever the handler made of that
-			return ended(ctx, tx.unbegun)
-		case err != nil || !tx.ready():
-			return t.abandon(ctx, tx.blame(err))
+		if !t.begun { // of one in which nothing was sent
+			last := &handlerTx{fenced: t, conn: conn, as: as}
+			if _, err := last.begin(ctx); err != nil {
+				return ended(ctx, err)
+			}
 		}
-		if tx.session.has(deallocates) || s.unnamed.Load() {
+		if t.session.has(deallocates) || s.unnamed.Load() {
 			return t.commitUnnamed(ctx)
 		}
 		return t.commit(ctx)
 	})
+}
+
+// call runs one call. Where it returns an error, the transaction is rolled back.
+func (t *fenced) call(ctx context.Context, i int, call func(context.Context, Tx) error) error {
+	tx := &handlerTx{fenced: t, conn: t.conn, as: t.as, call: i}
+	err := tx.judge(tx.run(ctx, call))
+	switch {
+	case tx.unbegun != nil:
+		return ended(ctx, err)
+	case err != nil:
+		return t.abandon(ctx, err)
+	}
+	return tx.undo(ctx)
 }
 
 // onCommit is on for a Commit, to which an unreachable server is a lost
@@ -114,6 +123,7 @@ type fenced struct {
 	ctx   context.Context // of the Commit
 	as    *advances
 	conn  *pgx.Conn
+	alone bool   // there is one call, or none
 	nonce string // tells what the functions say from what a handler's statements do
 	xid   *int64 // nil until the server has told it
 
@@ -122,12 +132,20 @@ type fenced struct {
 	begun    bool      // the server has answered them
 	sent     time.Time // when the statements that end it were about to be sent
 
-	session session // what has been changed of it
+	session class  // what statements have done to it
+	altered string // the first statement that did
+}
+
+// did notes what a statement does beside what it reads and writes.
+func (t *fenced) did(c class, sql string) {
+	if t.session |= c; c != 0 && t.altered == "" {
+		t.altered = excerpt(sql)
+	}
 }
 
 // discard closes a connection that is not as it was.
 func (t *fenced) discard() {
-	if t.session != 0 && !t.conn.IsClosed() {
+	if t.session.has(lasting|deallocates) && !t.conn.IsClosed() {
 		closeNow(t.conn)
 	}
 }
@@ -136,13 +154,13 @@ func (t *fenced) discard() {
 func (t *fenced) own(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && outlives(pg) {
-		t.session |= changes
+		t.session |= lasting
 	}
 	return faultless(err)
 }
 
-func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances) *fenced {
-	return &fenced{sink: s, ctx: ctx, as: as, conn: conn, nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
+func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances, alone bool) *fenced {
+	return &fenced{sink: s, ctx: ctx, as: as, conn: conn, alone: alone, nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
 }
 
 // last is the last statement before COMMIT, the check of the fences.
@@ -153,10 +171,10 @@ func (t *fenced) last() (sql string, args []any) {
 	if len(t.as.list) == 1 {
 		a := t.as.list[0]
 		return t.sink.sql.advanceOne, []any{a.Partition.Group, a.Partition.Topic, a.Partition.Number, t.as.claims[0],
-			t.as.froms[0], t.as.tos[0], t.as.marks[0], t.xid, t.as.locks[0], t.nonce}
+			t.as.froms[0], t.as.tos[0], t.as.marks[0], t.xid, t.as.locks[0], t.nonce, t.alone}
 	}
 	return t.sink.sql.advance, []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.marks,
-		t.xid, t.as.locks[0], t.nonce}
+		t.xid, t.as.locks[0], t.nonce, t.alone}
 }
 
 func (t *fenced) queueCommit(b *pgx.Batch) {
@@ -175,16 +193,43 @@ func (t *fenced) commit(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return t.abandon(ctx, nil)
 	}
+	simple := t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
+	if pg := t.conn.PgConn(); simple && t.altered != "" && (pg.ParameterStatus("client_encoding") != "UTF8" || pg.ParameterStatus("standard_conforming_strings") != "on") {
+		return t.abandon(ctx, &epoch.CallError{Err: fmt.Errorf("%w, as %q has", errEncoding, t.altered)})
+	}
+	if err := t.restoreRole(ctx); err != nil {
+		return t.failed(ctx, explain(err))
+	}
 	b := &pgx.Batch{}
 	t.queueCommit(b)
 	r := t.conn.SendBatch(ctx, b)
-	if _, err := r.Exec(); err != nil {
+	var changed string
+	if err := r.QueryRow().Scan(nil, &changed); err != nil {
 		_ = r.Close()
 		return t.failed(ctx, explain(err))
 	}
+	t.changed(changed)
 	tag, err := r.Exec()
 	_ = r.Close() // whatever becomes of the connection after the answer
 	return t.committed(ctx, tag, err)
+}
+
+// restoreRole puts the role back that the transaction began with, as another one may not
+// execute the sink's functions. It comes before they are prepared.
+func (t *fenced) restoreRole(ctx context.Context) error {
+	if t.altered == "" {
+		return nil
+	}
+	_, err := t.conn.PgConn().Exec(ctx, t.sink.sql.restore).ReadAll()
+	return err
+}
+
+// changed takes in what the last statement says of the session. Where a statement has
+// said so by itself, that tells how long it lasts.
+func (t *fenced) changed(is string) {
+	if is == "true" && t.altered == "" {
+		t.session |= lasting
+	}
 }
 
 // commitUnnamed is commit without the prepared statements of the connection,
@@ -200,6 +245,9 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 	var args pgx.ExtendedQueryBuilder
 	if err := args.Build(t.conn.TypeMap(), nil, values); err != nil {
 		return t.abandon(ctx, err)
+	}
+	if err := t.restoreRole(ctx); err != nil {
+		return t.failed(ctx, explain(err))
 	}
 	b := &pgconn.Batch{}
 	b.ExecParams(sql, args.ParamValues, nil, args.ParamFormats, nil)
@@ -246,6 +294,10 @@ func (t *fenced) failed(ctx context.Context, err error) error {
 		if vanished(err) {
 			t.sink.unnamed.Store(true)
 		}
+		if t.altered != "" && t.alone && t.refused(err) == nil { // by a role, or a read-only transaction
+			err = fmt.Errorf("after the handler's %q the position could not be moved: %s", t.altered, err)
+			return t.abandon(ctx, &epoch.CallError{Err: err})
+		}
 		return t.abandon(ctx, t.own(err))
 	case pgconn.SafeToRetry(err), errors.As(err, &unsent) && !t.conn.IsClosed():
 		return t.abandon(ctx, err)
@@ -266,6 +318,9 @@ func (t *fenced) abandon(ctx context.Context, err error) error {
 	case errors.Is(err, epoch.ErrTxEndedByHandler):
 		return err
 	case escaped && err != nil:
+		if call, is := errors.AsType[*epoch.CallError](err); is {
+			return &epoch.CallError{Call: call.Call, Err: fmt.Errorf("%w: %w", epoch.ErrTxEndedByHandler, call.Err)}
+		}
 		return fmt.Errorf("%w; then: %w", epoch.ErrTxEndedByHandler, err)
 	case escaped:
 		return epoch.ErrTxEndedByHandler
@@ -299,18 +354,21 @@ func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
 	status := conn.PgConn().TxStatus()
-	if status == noTransaction {
-		return xid != nil
+	if status == noTransaction && xid == nil {
+		return false
 	}
 	if xid == nil {
 		_, _ = conn.PgConn().Exec(ctx, "rollback").ReadAll()
 		return false
 	}
-	sql := "rollback; select pg_catalog.pg_xact_status(" + xid8(*xid) + ") <> 'aborted'"
-	if status == inTransaction {
-		sql = leftSQL(*xid) + "; " + sql
+	sql := "select pg_catalog.pg_xact_status(" + xid8(*xid) + ") <> 'aborted'"
+	if status != noTransaction {
+		sql = "rollback; " + sql
 	}
-	results, _ := conn.PgConn().Exec(ctx, sql).ReadAll() // where this fails, the connection ends
+	results, err := conn.PgConn().Exec(ctx, sql).ReadAll() // where this fails, the connection ends
+	if err != nil && status == noTransaction {
+		return true
+	}
 	for _, r := range results {
 		escaped = escaped || len(r.Rows) == 1 && string(r.Rows[0][0]) == "t"
 	}

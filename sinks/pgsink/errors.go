@@ -33,6 +33,7 @@ const (
 	codeGone       = "XF014"
 	codeChanged    = "XF015"
 	codeElsewhere  = "XF016"
+	codeSession    = "XF017"
 )
 
 // SQLSTATEs of PostgreSQL, from its manual's appendix A.
@@ -226,6 +227,8 @@ func refusedAdvance(err error, as *advances, nonce string) error {
 	switch pg.Code {
 	case codeEscaped:
 		return epoch.ErrTxEndedByHandler
+	case codeSession:
+		return fmt.Errorf("%w: a function that a statement calls has changed the search_path, the role, a timeout or another setting of the session, or has made a temporary table", epoch.ErrOwnTransaction)
 	case codeStale, codeMoved, codeMissing:
 	default:
 		return nil

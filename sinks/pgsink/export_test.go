@@ -11,8 +11,8 @@ var ClaimLock = claimLock
 
 // SessionOf reports what a text changes of the session.
 func SessionOf(sql string) (changed, deallocated bool) {
-	s := sessionOf(sql)
-	return s.has(changes), s.has(deallocates)
+	c := classify(sql)
+	return c.has(lasting), c.has(deallocates)
 }
 
 // Forget has the next transactions of s look early again, whatever was proven.

@@ -145,10 +145,24 @@ func (s *Sink) Replayed(ctx context.Context, tx Tx, r epoch.Replay, e epoch.Epoc
 	if _, ok := t.as.of(r.Message.Partition); !ok {
 		return errElsewhere(r)
 	}
-	if _, err := t.Exec(ctx, s.sql.replayed, r.ID, r.Request, int64(e)); err != nil {
+	if err := t.replayed(ctx, r, e); err != nil {
 		return fmt.Errorf("pgsink: dead letter %d of %s, at offset %d, is replayed: %w", r.ID, r.Message.Partition, r.Message.Offset, explainReplay(explain(err)))
 	}
 	return nil
+}
+
+// replayed takes the dead letter away, also where the handler has undone what it wrote.
+func (t *handlerTx) replayed(ctx context.Context, r epoch.Replay, e epoch.Epoch) (err error) {
+	if err := t.undo(ctx); err != nil {
+		return err
+	}
+	t.undone = false
+	if err := t.use(); err != nil {
+		return err
+	}
+	defer func() { t.done(err) }()
+	_, err = t.exec(ctx, t.fenced.sink.sql.replayed, r.ID, r.Request, int64(e))
+	return err
 }
 
 // Replayed is [Sink.Replayed] for a queue.

@@ -34,12 +34,20 @@ const maxQueue = 1 << 16
 // would check in between must be part of the SQL: a constraint, or a function
 // that raises.
 //
-// It has the methods of sqlc's DBTX that :exec queries need. It is for one
-// goroutine at a time.
+// It has the methods of sqlc's DBTX that :exec queries need. It belongs to one call of the
+// handler, and is for one goroutine at a time. What it refuses a [Tx] does too.
 type Queue struct {
+	*queue
+
 	mu      sync.Mutex // against use after the handler returned
 	closed  bool
+	refused error // why the call fails, whatever it returns
+}
+
+// queue is what the calls of one transaction have queued.
+type queue struct {
 	as      *advances
+	alone   bool
 	items   []queuedStatement
 	replays bool // a dead letter is taken away
 }
@@ -53,17 +61,41 @@ type queuedStatement struct {
 // known yet. args must not be changed until the Commit has returned. The error
 // is [ErrTxClosed] after the handler has returned, or that 65,536 statements
 // are queued. ctx is not used: that of the Commit bounds them all.
-func (q *Queue) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case q.closed:
 		return pgconn.CommandTag{}, ErrTxClosed
+	case q.refused != nil:
+		return pgconn.CommandTag{}, q.refused
 	case len(q.items) >= maxQueue:
 		return pgconn.CommandTag{}, fmt.Errorf("pgsink: a transaction may queue %d statements; use smaller batches", maxQueue)
 	}
+	sql, args, err := rewritten(ctx, sql, args)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	if q.refused = classify(sql).refusal(sql, q.alone); q.refused != nil {
+		return pgconn.CommandTag{}, q.refused
+	}
 	q.items = append(q.items, queuedStatement{sql, args})
 	return pgconn.CommandTag{}, nil
+}
+
+// call runs one call with a Queue of its own.
+func (q *queue) call(ctx context.Context, i int, call func(context.Context, *Queue) error) error {
+	own := &Queue{queue: q}
+	defer own.close()
+	err := call(ctx, own)
+	if own.close(); own.refused == nil {
+		return err
+	}
+	if err != nil && !errors.Is(err, own.refused) {
+		err = fmt.Errorf("%w; the handler returned: %w", own.refused, err)
+		return &epoch.CallError{Call: i, Err: err}
+	}
+	return &epoch.CallError{Call: i, Err: own.refused}
 }
 
 var errQueueReads = errors.New("pgsink: a queue has no results to read: use the sink's first form for handlers that query")
@@ -77,11 +109,10 @@ func (q *Queue) Query(context.Context, string, ...any) (pgx.Rows, error) {
 // read.
 func (q *Queue) QueryRow(context.Context, string, ...any) pgx.Row { return failedRow{errQueueReads} }
 
-func (q *Queue) close() []queuedStatement {
+func (q *Queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	return q.items
 }
 
 // StatementError is the failure of a queued statement.
@@ -93,10 +124,7 @@ type StatementError struct {
 }
 
 func (e *StatementError) Error() string {
-	sql := printable(e.SQL, 200)
-	if len(sql) < len(e.SQL) {
-		sql += "…"
-	}
+	sql := excerpt(e.SQL)
 	switch {
 	case e.SQL == "":
 		return fmt.Sprintf("one of %d queued statements: %v", e.Of, e.Err)
@@ -139,23 +167,15 @@ func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	q := &Queue{as: as}
-	err := func() error {
-		defer q.close()
-		for _, call := range calls {
-			if err := call(ctx, q); err != nil {
-				return err
-			}
+	q := &queue{as: as, alone: len(calls) <= 1}
+	for i, call := range calls {
+		if err := q.call(ctx, i, call); ctx.Err() != nil {
+			return ended(ctx, err)
+		} else if err != nil {
+			return err
 		}
-		return nil
-	}()
-	if ctx.Err() != nil {
-		return ended(ctx, err)
 	}
-	if err != nil {
-		return err
-	}
-	err = s.sendWhole(ctx, as, q.close())
+	err := s.sendWhole(ctx, q)
 	if q.replays { // whose refusal is not the handler's
 		err = explainReplay(err)
 	}
@@ -163,9 +183,10 @@ func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.
 }
 
 // sendWhole sends the statements of a queue in one batch, if that can be.
-func (s Queued) sendWhole(ctx context.Context, as *advances, items []queuedStatement) error {
-	if !slices.ContainsFunc(items, func(q queuedStatement) bool { return sessionOf(q.sql).has(deallocates) }) {
-		err := s.sendAll(ctx, as, items)
+func (s Queued) sendWhole(ctx context.Context, q *queue) error {
+	items := q.items
+	if !slices.ContainsFunc(items, func(q queuedStatement) bool { return classify(q.sql).has(deallocates) }) {
+		err := s.sendAll(ctx, q)
 		var lost vanishedError
 		if !errors.As(err, &lost) {
 			return err
@@ -173,7 +194,7 @@ func (s Queued) sendWhole(ctx context.Context, as *advances, items []queuedState
 	}
 	// The statements deallocate those that pgx has prepared for the rest of the
 	// batch. So not as one batch.
-	return s.Sink.commit(ctx, as, func(ctx context.Context, tx Tx) error {
+	return s.Sink.commit(ctx, q.as, func(ctx context.Context, tx Tx) error {
 		for i, q := range items {
 			if _, err := tx.Exec(ctx, q.sql, q.args...); err != nil {
 				return &StatementError{Number: i + 1, Of: len(items), SQL: q.sql, Err: err}
@@ -189,16 +210,16 @@ type vanishedError struct{ error }
 
 func (e vanishedError) Unwrap() error { return e.error }
 
-func (s Queued) sendAll(ctx context.Context, as *advances, items []queuedStatement) error {
+func (s Queued) sendAll(ctx context.Context, q *queue) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := s.newFenced(ctx, conn, as)
-		locks := s.watchLocks(ctx, conn, as)
+		t := s.newFenced(ctx, conn, q.as, q.alone)
+		locks := s.watchLocks(ctx, conn, q.as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
-		for _, q := range items {
-			t.session |= sessionOf(q.sql)
+		for _, item := range q.items {
+			t.did(classify(item.sql), item.sql)
 		}
-		return t.send(ctx, items)
+		return t.send(ctx, q.items)
 	})
 }
 
@@ -208,6 +229,9 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	t.queueEnter(b)
 	for _, q := range items {
 		b.Queue(q.sql, q.args...)
+	}
+	if t.altered != "" {
+		b.Queue(t.sink.sql.restore)
 	}
 	t.queueCommit(b)
 	r, err := t.sendBatch(ctx, b)
@@ -247,6 +271,8 @@ func (t *fenced) sendBatch(ctx context.Context, b *pgx.Batch) (r pgx.BatchResult
 type answer struct {
 	tag  string
 	ours bool // of the check
+
+	changed string // what that says of the session
 }
 
 // answered reads the rest of r, the answers to the handler's statements, the check
@@ -264,7 +290,9 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 		a := answer{}
 		for rows.Next() {
 			raw := rows.RawValues()
-			a.ours = len(raw) == 1 && string(raw[0]) == t.nonce
+			if a.ours = len(raw) == 2 && string(raw[0]) == t.nonce; a.ours {
+				a.changed = string(raw[1])
+			}
 		}
 		rows.Close()
 		if rows.Err() != nil {
@@ -279,6 +307,7 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 	err := r.Close()
 	switch {
 	case last.tag == "COMMIT" && before.ours: // whatever becomes of the connection after the answer
+		t.changed(before.changed)
 		t.sink.proofs.advanced(t.as, t.sent)
 		return nil
 	case err == nil:

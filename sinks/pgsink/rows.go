@@ -86,8 +86,10 @@ func (r *row) Scan(dest ...any) error {
 
 // batchResults is what SendBatch returns.
 type batchResults struct {
-	tx    *handlerTx
-	inner pgx.BatchResults
+	tx        *handlerTx
+	inner     pgx.BatchResults
+	callbacks []func(pgx.BatchResults) error // of the queries, nil where there is none
+	next      int                            // of the queries
 }
 
 func (r *batchResults) Exec() (tag pgconn.CommandTag, err error) {
@@ -95,6 +97,7 @@ func (r *batchResults) Exec() (tag pgconn.CommandTag, err error) {
 		return tag, err
 	}
 	defer func() { r.tx.done(err) }()
+	r.next++
 	return r.inner.Exec()
 }
 
@@ -103,6 +106,7 @@ func (r *batchResults) Query() (_ pgx.Rows, err error) {
 		return failedRows{err: err}, err
 	}
 	defer func() { r.tx.done(err) }()
+	r.next++
 	inner, err := r.inner.Query()
 	return &rows{tx: r.tx, inner: inner}, err
 }
@@ -112,15 +116,25 @@ func (r *batchResults) QueryRow() pgx.Row {
 		return failedRow{err}
 	}
 	defer r.tx.done(nil)
+	r.next++
 	return &row{tx: r.tx, inner: r.inner.QueryRow()}
 }
 
+// Close calls back for the results that were not read, as pgx does, and closes.
 func (r *batchResults) Close() (err error) {
-	if err := r.tx.use(); err != nil {
-		return err
+	for err == nil && r.next < len(r.callbacks) {
+		if call := r.callbacks[r.next]; call != nil {
+			err = call(r)
+		} else {
+			_, err = r.Exec()
+		}
 	}
-	defer func() { r.tx.done(err) }()
-	return r.inner.Close()
+	if use := r.tx.use(); use != nil {
+		return cmp.Or(err, use)
+	}
+	closed := r.inner.Close()
+	r.tx.done(closed)
+	return cmp.Or(err, closed)
 }
 
 // Tx is nil: the transaction is not the handler's to end.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -20,7 +19,8 @@ import (
 // OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and
 // whatever else works through database/sql. What they write is committed with the fence.
 // Values are those of pgx/v5/stdlib. Begin sets a savepoint, and Commit and Rollback of what
-// it returns release it or go back to it.
+// it returns release it or go back to it. A [sql.Tx] that has not ended when the handler
+// returns, or whose context ended before it, fails the message.
 //
 // Close it before the handler returns. It is for one goroutine at a time, and rows are read
 // to their end or closed before the next statement, since there is one connection behind it.
@@ -61,18 +61,15 @@ func (t sqlTx) Query(ctx context.Context, query string, args []driver.NamedValue
 }
 
 func (t sqlTx) Savepoint(ctx context.Context, name string) error {
-	_, err := t.tx.Exec(ctx, "savepoint "+name)
-	return err
+	return control{what: begin, name: name}.do(ctx, t.tx)
 }
 
 func (t sqlTx) Release(name string) error {
-	_, err := t.tx.Exec(context.Background(), "release savepoint "+name)
-	return err
+	return control{what: release, name: name}.do(context.Background(), t.tx)
 }
 
 func (t sqlTx) RollbackTo(name string) error {
-	_, err := t.tx.Exec(context.Background(), "rollback to savepoint "+name)
-	return errors.Join(err, t.Release(name))
+	return control{what: rollbackTo, name: name}.do(context.Background(), t.tx)
 }
 
 func positional(args []driver.NamedValue) ([]any, error) {

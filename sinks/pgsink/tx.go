@@ -5,21 +5,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // Tx is what a handler writes through: the interface that sqlc calls DBTX, for
-// pgx/v5. It has no Commit and no Rollback, and neither has what is behind it,
-// nor the connection of the Rows it returns; a handler that sends a COMMIT as
-// SQL is found out ([epoch.ErrTxEndedByHandler]). Savepoints are the handler's own.
+// pgx/v5. It has no Commit and no Rollback. A text that begins or ends transactions is
+// not sent ([epoch.ErrTxControl]), and one that changes the transaction or the session is
+// sent only where the call has the transaction to itself ([epoch.ErrOwnTransaction]):
+// the consumer sees to that.
 //
-// It is for one goroutine at a time, and an error to everybody once the handler
-// has returned.
+// A Tx belongs to one call of the handler. It is for one goroutine at a time, and an error
+// to everybody once the call has returned. A [pgx.QueryRewriter] is called without a
+// connection, and the Conn method of rows returns nil.
 type Tx interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -36,6 +40,11 @@ var (
 	errTxInUse = errors.New("pgsink: the transaction is used by two goroutines, or within a callback of its own")
 	errOpen    = errors.New("the handler left a result open: read rows to their end or Close them, Scan every QueryRow, Close every batch")
 	errLeaked  = errors.New("the handler returned while a goroutine of it was using the transaction")
+	errLeft    = errors.New("the handler ended the transaction")
+
+	errUndone   = fmt.Errorf("the handler has rolled its transaction back: %w", pgx.ErrTxClosed)
+	errEncoding = errors.New("client_encoding and standard_conforming_strings cannot be changed: pgx relies on them")
+	errCopyText = errors.New("a COPY from or to the client cannot be sent as text: use CopyFrom")
 )
 
 // handlerTx is the Tx of one call of a handler.
@@ -43,6 +52,7 @@ type handlerTx struct {
 	fenced *fenced
 	as     *advances
 	conn   *pgx.Conn
+	call   int
 
 	mu      sync.Mutex // held while the connection is in use
 	closed  bool
@@ -51,16 +61,42 @@ type handlerTx struct {
 	last    *pgconn.PgError   // the last one but for what only says that there was one
 	shrug   []*pgconn.PgError // those that are no message's fault, as far as they may matter
 	leaked  bool
+	left    bool // the transaction was ended
+	unsure  bool // a text has been sent that may have ended it
 
-	session  session // what the handler's statements have changed of it
-	controls bool    // a text has been sent that may have ended the transaction
-	left     bool    // the transaction was ended
+	refused    error    // why the call fails, whatever it returns
+	sent       bool     // statements of the call
+	savepoints []string // that handles have set, and not ended
+	undone     bool     // a handle was rolled back: so is what the call wrote
 }
 
 // run calls apply and closes t when it has returned, in whatever way.
 func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) error) error {
 	defer t.close()
 	return apply(ctx, t)
+}
+
+// judge says what is wrong with a call that has returned err, or nil if nothing is.
+func (t *handlerTx) judge(err error) error {
+	switch {
+	case t.unbegun != nil: // whatever the handler made of that
+		return t.unbegun
+	case t.refused == nil && len(t.savepoints) > 0:
+		t.refused = txdb.ErrLeft
+	case t.refused == nil && t.undone && t.sent && err == nil && !t.fenced.alone:
+		t.refused = fmt.Errorf("%w: what the handler wrote is to be undone, and what others wrote is not", epoch.ErrOwnTransaction)
+	}
+	switch {
+	case t.refused != nil && err != nil && !errors.Is(err, t.refused):
+		return &epoch.CallError{Call: t.call, Err: fmt.Errorf("%w; the handler returned: %w", t.refused, err)}
+	case t.refused != nil:
+		return &epoch.CallError{Call: t.call, Err: t.refused}
+	case t.left:
+		return &epoch.CallError{Call: t.call, Err: t.why(err)}
+	case err != nil || !t.ready():
+		return t.blame(err)
+	}
+	return nil
 }
 
 func (t *handlerTx) close() {
@@ -77,7 +113,7 @@ func (t *handlerTx) close() {
 // idle and in good health.
 func (t *handlerTx) ready() bool {
 	pg := t.conn.PgConn()
-	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == inTransaction
+	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && (pg.TxStatus() == inTransaction || !t.fenced.begun)
 }
 
 // blame is why the handler's work cannot be committed, where the handler
@@ -115,15 +151,15 @@ func (t *handlerTx) why(err error) error {
 	case t.leaked:
 		return errors.Join(errLeaked, err)
 	case t.left && err != nil:
-		return fmt.Errorf("%w; then: %w", epoch.ErrTxEndedByHandler, err)
+		return fmt.Errorf("%w; then: %w", errLeft, err)
 	case t.left:
-		return epoch.ErrTxEndedByHandler
+		return errLeft
 	case pg.IsClosed() || err != nil:
 		return err
 	case pg.IsBusy():
 		return errOpen
 	case pg.TxStatus() == noTransaction:
-		return epoch.ErrTxEndedByHandler
+		return errLeft
 	case t.failed != nil:
 		return fmt.Errorf("the handler returned nil although a statement had failed, which aborts the transaction: %w", t.failed)
 	default:
@@ -136,11 +172,27 @@ func (t *handlerTx) use() error {
 	if !t.mu.TryLock() {
 		return errTxInUse
 	}
-	if t.closed {
+	err := t.usable()
+	if err != nil {
 		t.mu.Unlock()
-		return ErrTxClosed
 	}
-	return nil
+	return err
+}
+
+// usable says why nothing is sent any more, if that is so.
+func (t *handlerTx) usable() error {
+	switch {
+	case t.closed:
+		return ErrTxClosed
+	case t.refused != nil:
+		return t.refused
+	case t.left:
+		return errLeft
+	case t.undone:
+		t.refused = errUndone // what the handler may mean to keep is not
+		return errUndone
+	}
+	return context.Cause(t.fenced.ctx)
 }
 
 func (t *handlerTx) done(err error) {
@@ -148,15 +200,21 @@ func (t *handlerTx) done(err error) {
 	t.mu.Unlock()
 }
 
-// sends notes that a text is about to be sent.
-func (t *handlerTx) sends(sql string) {
-	t.session |= sessionOf(sql)
-	t.controls = t.controls || endsTransaction(sql)
+// allow says whether a text may be sent, and notes what it does. What may not be is the
+// end of the call, whatever the handler makes of the error.
+func (t *handlerTx) allow(sql string) error {
+	c := classify(sql)
+	if t.refused = c.refusal(sql, t.fenced.alone); t.refused != nil {
+		return t.refused
+	}
+	t.sent = true
+	t.fenced.did(c, sql)
+	t.unsure = t.unsure || c.has(unsure)
+	return nil
 }
 
 // follow looks, where the connection is idle, whether the handler has ended the
-// transaction. It cannot be told later, if the handler begins another one, commits
-// that, and one more of it fails: that ours was rolled back is then true as well.
+// transaction in a way that allow has not seen.
 func (t *handlerTx) follow() {
 	pg := t.conn.PgConn()
 	if t.left || !t.fenced.begun || pg.IsClosed() || pg.IsBusy() {
@@ -166,10 +224,10 @@ func (t *handlerTx) follow() {
 	case noTransaction:
 		t.left = true
 	case inTransaction:
-		if t.controls && t.fenced.xid != nil {
+		if t.unsure && t.fenced.xid != nil {
 			t.left = !within(t.conn, *t.fenced.xid)
 		}
-		t.controls = false
+		t.unsure = false
 	}
 }
 
@@ -189,7 +247,7 @@ func (t *handlerTx) note(err error) {
 		t.shrug = append(t.shrug[max(0, len(t.shrug)-maxShrug):], pg)
 	}
 	if outlives(pg) {
-		t.session |= changes
+		t.fenced.session |= lasting
 	}
 }
 
@@ -197,11 +255,24 @@ func (t *handlerTx) note(err error) {
 const maxShrug = 16
 
 func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	if c, is := ctx.Value(controlKey{}).(control); is {
+		return tag, t.control(ctx, c)
+	}
 	if err := t.use(); err != nil {
 		return tag, err
 	}
 	defer func() { t.done(err) }()
-	t.sends(sql)
+	if sql, args, err = rewritten(ctx, sql, args); err != nil {
+		return tag, err
+	}
+	if err := t.allow(sql); err != nil {
+		return tag, err
+	}
+	return t.exec(ctx, sql, args...)
+}
+
+// exec sends a statement for whoever has the connection.
+func (t *handlerTx) exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	switch r, err := t.begin(ctx, along(sql, args)...); {
 	case err != nil:
 		return tag, err
@@ -218,7 +289,12 @@ func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.R
 		return failedRows{err: err}, err
 	}
 	defer func() { t.done(err) }()
-	t.sends(sql)
+	if sql, args, err = rewritten(ctx, sql, args); err != nil {
+		return failedRows{err: err}, err
+	}
+	if err := t.allow(sql); err != nil {
+		return failedRows{err: err}, err
+	}
 	r, err := t.begin(ctx, along(sql, args)...)
 	if err != nil {
 		return failedRows{err: err}, err
@@ -239,7 +315,13 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 		return failedRow{err}
 	}
 	defer t.done(nil)
-	t.sends(sql)
+	sql, args, err := rewritten(ctx, sql, args)
+	if err == nil {
+		err = t.allow(sql)
+	}
+	if err != nil {
+		return failedRow{err}
+	}
 	r, err := t.begin(ctx, along(sql, args)...)
 	if err != nil {
 		return failedRow{err}
@@ -255,17 +337,27 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 		return pgx.FailedBatchResults(b, err)
 	}
 	defer t.done(nil)
+	own := &pgx.Batch{} // without the callbacks, which would be given the connection
+	results := &batchResults{tx: t}
 	for _, q := range b.QueuedQueries {
-		t.sends(q.SQL)
+		sql, args, err := rewritten(ctx, q.SQL, q.Arguments)
+		if err == nil {
+			err = t.allow(sql)
+		}
+		if err != nil {
+			return pgx.FailedBatchResults(b, err)
+		}
+		own.Queue(sql, args...)
+		results.callbacks = append(results.callbacks, q.Fn)
 	}
-	r, err := t.begin(ctx, b.QueuedQueries...)
+	r, err := t.begin(ctx, own.QueuedQueries...)
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	if r == nil {
-		r = t.conn.SendBatch(ctx, b)
+	if results.inner = r; r == nil {
+		results.inner = t.conn.SendBatch(ctx, own)
 	}
-	return &batchResults{tx: t, inner: r}
+	return results
 }
 
 func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (n int64, err error) {
@@ -273,8 +365,28 @@ func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 		return 0, err
 	}
 	defer func() { t.done(err) }()
+	t.sent = true
 	if _, err := t.begin(ctx); err != nil {
 		return 0, err
 	}
 	return copyFrom(ctx, t.conn, table, columns, rows)
+}
+
+// rewritten applies the [pgx.QueryRewriter] among args, if there is one, so that what is
+// sent is what [classify] sees.
+func rewritten(ctx context.Context, sql string, args []any) (string, []any, error) {
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case pgx.QueryResultFormats, pgx.QueryResultFormatsByOID, pgx.QueryExecMode:
+			continue
+		case pgx.QueryRewriter:
+			sql, after, err := arg.RewriteQuery(ctx, nil, sql, args[i+1:])
+			if err != nil {
+				return "", nil, fmt.Errorf("rewrite query failed: %w", err)
+			}
+			return rewritten(ctx, sql, slices.Concat(args[:i:i], after))
+		}
+		break
+	}
+	return sql, args, nil
 }

@@ -1,0 +1,120 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// control is what a handle asks of the transaction that it was made of, by [AsPgxTx] or
+// [OpenDB]. It travels in the context of an Exec, through whatever a program has wrapped a
+// Tx in.
+type control struct {
+	what what
+	name string // of the savepoint
+}
+
+type controlKey struct{}
+
+type what int
+
+const (
+	commitAll   what = iota // the handle of the transaction: the sink commits it
+	rollbackAll             // what the call has written is undone
+	begin                   // a savepoint
+	release
+	rollbackTo
+)
+
+func (w what) sql(name string) string {
+	switch w {
+	case begin:
+		return "savepoint " + name
+	case release:
+		return "release savepoint " + name
+	case rollbackTo:
+		return "rollback to savepoint " + name + "; release savepoint " + name
+	case commitAll:
+		return "commit"
+	default:
+		return "rollback"
+	}
+}
+
+// do asks tx for it. What is not the sink's Tx, nor passes the context on, gets it as SQL.
+func (c control) do(ctx context.Context, tx Tx) error {
+	_, err := tx.Exec(context.WithValue(ctx, controlKey{}, c), c.what.sql(c.name))
+	return err
+}
+
+// newSavepoint is a name that nobody guesses, and that no other handle has.
+func newSavepoint() string { return "epochfence_" + strconv.FormatUint(rand.Uint64(), 36) }
+
+// control does what a handle asks for.
+func (t *handlerTx) control(ctx context.Context, c control) (err error) {
+	if err := t.use(); err != nil {
+		return err
+	}
+	defer func() { t.done(err) }()
+	switch c.what {
+	case commitAll:
+		if t.conn.PgConn().TxStatus() == abortedTransaction {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	case rollbackAll:
+		t.undone, t.savepoints = true, nil
+		return nil
+	case begin:
+		if _, err := t.exec(ctx, c.what.sql(c.name)); err != nil {
+			return err
+		}
+		t.savepoints = append(t.savepoints, c.name)
+		return nil
+	}
+	i := slices.Index(t.savepoints, c.name)
+	if i < 0 {
+		return pgx.ErrTxClosed // with one that it was begun in
+	}
+	if _, err := t.exec(ctx, c.what.sql(c.name)); err != nil {
+		return err
+	}
+	t.savepoints = t.savepoints[:i]
+	return nil
+}
+
+// undo undoes what the call has written, where its handle was rolled back and it is alone:
+// the transaction is rolled back, and one without effects takes its place.
+func (t *handlerTx) undo(ctx context.Context) error {
+	if !t.undone || !t.sent {
+		return nil
+	}
+	t.fenced.sink.undoing.Do(func() {
+		t.fenced.sink.options.Logger.Warn("pgsink: a handler has rolled its transaction back and returned nil: its message is passed, and what it wrote is undone", "partition", t.as.String())
+	})
+	t.undone, t.sent = false, false
+	return t.fenced.restart(ctx)
+}
+
+// restart rolls the transaction back and begins it again.
+func (t *fenced) restart(ctx context.Context) error {
+	if rollback(ctx, t.conn, t.xid) {
+		return epoch.ErrTxEndedByHandler
+	}
+	if t.conn.IsClosed() {
+		return inDoubt(errors.New("connection lost"))
+	}
+	t.xid, t.begun = nil, false
+	err := t.begin(ctx)
+	if err != nil {
+		return fmt.Errorf("begin again without what the handler wrote: %w", err)
+	}
+	return nil
+}

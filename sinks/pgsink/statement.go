@@ -1,0 +1,220 @@
+package pgsink
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sqltext"
+)
+
+// class says what a statement does beside what it reads and writes.
+type class uint8
+
+const (
+	// apart: it changes the transaction or the session for those who share it, and is
+	// sent only by a call that has its transaction to itself.
+	apart class = 1 << iota
+
+	// lasting: what it changes stays when the transaction has ended. The connection
+	// is closed behind it.
+	lasting
+
+	// deallocates: pgx's prepared statements are gone.
+	deallocates
+
+	// controls: it begins or ends transactions, and is never sent.
+	controls
+
+	// copies: it is a COPY that goes on in another protocol, and is never sent.
+	copies
+
+	// encodes: it changes settings that pgx relies on, and is never sent.
+	encodes
+
+	// unsure: it may do any of it, as its quotes may mean one thing or another.
+	unsure
+)
+
+func (c class) has(what class) bool { return c&what != 0 }
+
+// refusal says why a text of this class is not sent, or is nil.
+func (c class) refusal(text string, alone bool) error {
+	switch {
+	case c.has(controls):
+		return fmt.Errorf("%w: %q was not sent", epoch.ErrTxControl, excerpt(text))
+	case c.has(copies):
+		return fmt.Errorf("%w: %q was not sent", errCopyText, excerpt(text))
+	case c.has(encodes):
+		return fmt.Errorf("%w: %q was not sent", errEncoding, excerpt(text))
+	case c.has(apart) && !alone:
+		return fmt.Errorf("%w: %q", epoch.ErrOwnTransaction, excerpt(text))
+	}
+	return nil
+}
+
+// excerpt is as much of a statement as an error tells.
+func excerpt(text string) string {
+	short := printable(text, 200)
+	if len(short) < len(text) {
+		short += "…"
+	}
+	return short
+}
+
+// classify says what the statements of a text do, by their words. What a function does
+// that a statement calls is not seen: see [Sink.Commit].
+func classify(text string) class {
+	s := sqltext.New(text, sqltext.PostgreSQL)
+	var (
+		all class
+		one statementWords
+	)
+	for {
+		switch s.Next() {
+		case sqltext.Word:
+			one.add(s.Word())
+		case sqltext.Other:
+			one.other()
+		case sqltext.Semicolon:
+			all |= one.class()
+			one = statementWords{}
+		case sqltext.End:
+			if all |= one.class(); s.Unsure {
+				all |= apart | lasting | unsure
+			}
+			return all
+		}
+	}
+}
+
+// statementWords are what counts of a statement's words.
+type statementWords struct {
+	n             int
+	first, second string
+	last          string // the one just before, or empty after anything else
+	found         class  // by words further on
+
+	back           bool // ROLLBACK … TO
+	temp, dropped  bool // it makes something temporary; ON COMMIT DROP
+	held           bool // WITH HOLD
+	client         bool // FROM STDIN, TO STDOUT
+	encoding       bool // it names a setting that pgx relies on
+	settings, ends int  // calls of set_config, and words TRUE, which its last argument must be
+}
+
+func (w *statementWords) other() { w.last = "" }
+
+// add takes in the next word.
+func (w *statementWords) add(word []byte) {
+	w.n++
+	before := w.last
+	w.last = known(word)
+	switch w.n {
+	case 1:
+		w.first = w.last
+	case 2:
+		w.second = w.last
+	}
+	switch w.last {
+	case "to":
+		w.back = w.back || w.n <= 3
+	case "temp":
+		w.temp = w.temp || before == "into" && w.first != "insert" || w.first == "create" && w.n <= 5
+	case "hold":
+		w.held = w.held || before == "with"
+	case "drop":
+		w.dropped = w.dropped || before == "commit"
+	case "stdio":
+		w.client = w.client || before == "from" || before == "to"
+	case "encoding":
+		w.encoding = true
+	case "set_config":
+		w.settings++
+	case "true":
+		w.ends++
+	case "session":
+		w.found |= apart | lasting
+	}
+}
+
+// known returns the words that [statementWords] asks for. All functions that change the
+// session are "session", and so is the schema of temporary tables.
+func known(word []byte) string {
+	switch w := string(word); w {
+	case "begin", "start", "commit", "end", "rollback", "abort", "prepare", "transaction", "to", "savepoint", "release",
+		"set", "local", "constraints", "reset", "discard", "deallocate", "listen", "unlisten", "load", "declare", "do",
+		"create", "insert", "into", "with", "hold", "drop", "copy", "from", "set_config", "true":
+		return w
+	case "temp", "temporary":
+		return "temp"
+	case "standard_conforming_strings", "client_encoding", "names":
+		return "encoding"
+	case "stdin", "stdout":
+		return "stdio"
+	case "pg_advisory_lock", "pg_advisory_lock_shared", "pg_try_advisory_lock", "pg_try_advisory_lock_shared",
+		"pg_advisory_unlock", "pg_advisory_unlock_shared", "pg_advisory_unlock_all", "setseed", "dblink_connect", "dblink_connect_u":
+		return "session"
+	}
+	if bytes.HasPrefix(word, []byte("pg_temp")) {
+		return "session"
+	}
+	return "other"
+}
+
+func (w *statementWords) class() class {
+	c := w.found
+	if w.settings > 0 {
+		c |= apart
+		if w.ends < w.settings {
+			c |= lasting
+		}
+	}
+	if w.temp {
+		c |= apart
+		if !w.dropped {
+			c |= lasting
+		}
+	}
+	switch w.first {
+	case "begin", "start", "commit", "end", "abort":
+		return controls
+	case "rollback":
+		if !w.back {
+			return controls
+		}
+		return c | apart
+	case "prepare":
+		if w.second == "transaction" {
+			return controls
+		}
+		return c | apart | lasting
+	case "savepoint", "release":
+		return c | apart
+	case "set":
+		if w.encoding {
+			return encodes
+		}
+		switch w.second {
+		case "local", "constraints", "transaction":
+			return c | apart
+		}
+		return c | apart | lasting
+	case "deallocate", "discard":
+		return c | apart | lasting | deallocates
+	case "reset", "listen", "unlisten", "load":
+		return c | apart | lasting
+	case "do": // whatever is in the block
+		return c | apart | lasting | deallocates
+	case "declare":
+		if w.held {
+			c |= lasting
+		}
+		return c | apart
+	case "copy":
+		if w.client {
+			return copies
+		}
+	}
+	return c
+}
