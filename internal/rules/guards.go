@@ -74,7 +74,7 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers, guardsOfSQLite)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{
