@@ -31,7 +31,7 @@ var guardsOfSQLite = []guard{
 	}, "httpfence", "TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore/SQLite"},
 	{"R3", "a prepared statement writes on where SQLite has rolled back", []edit{
 		{lending, "if !in || probeErr != nil {", "if (!in || probeErr != nil) && false {"},
-	}, "httpfence", "TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround/200"},
+	}, "httpfence", "TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround/500"},
 	{"R3", "a call runs in a transaction that SQLite has rolled back", []edit{
 		{sqliteCommit, "case gone != nil && !t.guard.Told(err):", "case false:"},
 	}, "sinks/sqlsink", "TestNothingIsSentOnceTheDatabaseHasRolledBack"},
