@@ -12,7 +12,6 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -120,7 +119,7 @@ func TestAConnectionThatSomebodyElseHasEndedIsNoAttempt(t *testing.T) {
 		"an operator's evict": func(r *rig, _ *process) {
 			op := r.sink.Operator()
 			f := r.sink.Fences()[r.partition(0)]
-			if _, err := op.Do(r.Context(), epoch.Act{Kind: epoch.Evict, Seen: f, By: "anna", Reason: "it hangs"}); err != nil {
+			if _, err := op.Act(r.Context(), epoch.NewAct(epoch.ActEvict, f, "anna", "it hangs")); err != nil {
 				r.Fatal(err)
 			}
 		},
@@ -164,5 +163,4 @@ func TestAConnectionThatSomebodyElseHasEndedIsNoAttempt(t *testing.T) {
 			})
 		})
 	}
-	_ = operate.Replay
 }
