@@ -36,11 +36,11 @@ var guardsOfBlame = []guard{
 	{"blame", "the types of a table's columns are remembered after a copy has failed", []edit{
 		{"sinks/pgsink/copy.go", "\t\tforgetColumnTypes(conn)\n", ""},
 	}, "sinks/pgsink", "TestACopyAfterItsTableHasChangedFailsOnce"},
-	{"blame", "sqlsink asks a handler's error for a driver's code", []edit{
+	{"blame", "a method Code of any error is called where it may panic", []edit{
 		{"internal/sqltx/sqlite_code.go", "return inert.Try(e.Code), e", "return e.Code(), e"},
-	}, "sinks/sqlsink", "TestAnErrorThatPanicsWhereItIsAskedForItsCode"},
+	}, "internal/sqltx", "TestAnErrorsOwnCodeMayPanic"},
 	{"blame", "sqlsink asks a handler's error what it is", []edit{
-		{"sinks/sqlsink/commit.go", "inert.Error(call(tx.guard.Context(), tx))", "errors.Join(call(tx.guard.Context(), tx), inert.Error(nil))"},
+		{"sinks/sqlsink/tx.go", "err := inert.Error(do(c.Context(), &Tx{s: t.s, as: t.as, call: c}))", "err := do(c.Context(), &Tx{s: t.s, as: t.as, call: c})"},
 	}, "sinks/sqlsink", onSQLite + "a handler's error whose methods panic, or that is a typed nil, is an error as any other"},
 	{"blame", "what dies alone again and again is in doubt for ever", []edit{
 		{verdicts, "if deaths < enoughDeaths {", "if true {"},
