@@ -170,7 +170,7 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "    select a.position into i\n", "    perform from fence f where f.claim_id = any (claims) for update;\n    select a.position into i\n"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R4", "no transaction of PostgreSQL is looked at early", []edit{
-		{"sinks/pgsink/begin.go", "if !t.isProven() {", "if false {"},
+		{"sinks/pgsink/begin.go", "if !proven {", "if false {"},
 	}, "sinks/pgsink", "TestAStaleTransactionIsRefusedBeforeItsHandlerRuns"},
 	{"R4", "a proof of another claim spares the early look", []edit{
 		{"sinks/pgsink/proofs.go", "is.claim != a.Claim || ", ""},
@@ -263,7 +263,7 @@ var guardsOfTheRest = []guard{
 		{"epoch/back.go", "case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:", "case now.Next < f.Next:"},
 	}, "epoch", "TestStillTellsASinkThatWentBackFromALaterClaim"},
 	{"R6", "one refusal ends the claims of all that shared the transaction", []edit{
-		{verdicts, "but(each(tried, verdict{action: retry, err: err}), i, p.refused(tried[i], refused, len(tried) > 1))", "each(tried, refused)"},
+		{verdicts, "but(each(tried, verdict{action: retry, err: err}), i, p.refused(tried[i], refused, len(tried) > 1))", "each(tried, p.refused(tried[i], refused, len(tried) > 1))"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
 	{"R6", "a refusal is the first partition's, whoever is named", []edit{
 		{verdicts, "bool { return t.partition == whose })", "bool { return whose != t.partition || true })"},
