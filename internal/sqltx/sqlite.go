@@ -6,10 +6,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/queue"
 )
 
@@ -25,11 +25,11 @@ func (sqlite) String() string { return "SQLite" }
 
 func (sqlite) Version(ctx context.Context, q Querier, table string) (v int, err error) {
 	var there bool
-	err = q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
+	err = q.QueryRowContext(ctx, `SELECT count(*) FROM main.sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
 	if err != nil || !there {
 		return 0, err
 	}
-	err = q.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM `+table).Scan(&v)
+	err = q.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM main.`+table).Scan(&v)
 	return v, err
 }
 
@@ -119,6 +119,7 @@ const (
 // an I/O error may have been written and not synced, and a crash may bring it
 // to light; all others are definite.
 func (sqlite) Classify(err error) Class {
+	err = inert.Error(err)
 	code, of := resultCode(err)
 	if of == nil {
 		switch {
@@ -140,19 +141,9 @@ func (sqlite) Classify(err error) Class {
 	return Refused
 }
 
-// FromDriver asks for SQLite's result code, and for the driver's package, as many
-// an error has a code. Another file's cannot be told from this one's.
-func (sqlite) FromDriver(err error) bool {
-	_, e := resultCode(err)
-	if e == nil {
-		return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
-			errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	}
-	t := reflect.TypeOf(e)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	return strings.Contains(t.PkgPath(), "sqlite")
+func (sqlite) ReadOnly(err error) bool {
+	code, e := resultCode(err)
+	return e != nil && code&0xff == sqliteReadOnly
 }
 
 // schemaDiffers begins what SQLite says of a statement that asks for another
@@ -182,7 +173,7 @@ func (sqlite) Fault(err error) error {
 		return fmt.Errorf("%w: the file is damaged: restore it from a backup", epoch.ErrUnhealthy)
 	case sqliteError:
 		for _, s := range schemaDiffers {
-			if strings.Contains(e.Error(), s) {
+			if strings.Contains(inert.Try(e.Error), s) {
 				return fmt.Errorf("%w: the schema is not the one that the statement expects: is a migration missing?", epoch.ErrUnhealthy)
 			}
 		}

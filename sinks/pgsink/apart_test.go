@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -212,4 +213,54 @@ func TestATxOfADBThatIsLeftToItsContextDecidesItsOwnMessageAlone(t *testing.T) {
 		t.Error(err)
 	}
 	r.wantList("list", "as ever")
+}
+
+// TestARoleThatACallSetsIsItsOwn: the sink moves the position as itself.
+func TestARoleThatACallSetsIsItsOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	var role string
+	must(t, r.admin.QueryRow(t.Context(), "select quote_ident('tenant_' || md5(random()::text))").Scan(&role))
+	r.sql("create role " + role + "; grant insert on effects to " + role + "; grant " + role + " to " + r.role)
+	t.Cleanup(func() {
+		_, _ = r.admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+role+"; drop role "+role)
+	})
+	for _, set := range []string{"set local role ", "set role "} {
+		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			if _, err := tx.Exec(ctx, set+role); err != nil {
+				return err
+			}
+			return put(ctx, tx, "list", set)
+		})
+		must(t, err)
+		f.Next++
+	}
+	r.wantList("list", "set local role ", "set role ")
+}
+
+// TestACopyFromTheClientIsRefusedAndCostsNoConnection, queued and not.
+func TestACopyFromTheClientIsRefusedAndCostsNoConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	send := func(ctx context.Context, tx execer) error {
+		_, err := tx.Exec(ctx, "copy effects (list, value) from stdin")
+		return err
+	}
+	bounded, cancel := context.WithTimeout(t.Context(), 10*time.Second) // or one that is sent waits for a client that waits for it
+	defer cancel()
+	for form, err := range map[string]error{
+		"a handler": s.Commit(bounded, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }),
+		"a queue":   s.Queued().Commit(bounded, advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) }),
+	} {
+		var call *epoch.CallError
+		if !errors.As(err, &call) || errors.Is(err, epoch.ErrInDoubt) {
+			t.Errorf("%s: err = %v; want one of the call's", form, err)
+		}
+	}
 }

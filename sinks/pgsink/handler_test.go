@@ -360,3 +360,36 @@ func TestAConnectionThatTheHandlerBrokeIsTheHandlersFault(t *testing.T) {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
 	}
 }
+
+// TestTheServerKnowsATransactionThatTheHandlerHasBegun, should one ever come as far as the
+// check at the end.
+func TestTheServerKnowsATransactionThatTheHandlerHasBegun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	p := f.Partition
+	conn := r.admin
+	var xid int64
+	must(t, conn.QueryRow(t.Context(), "select pg_current_xact_id()::text::bigint").Scan(&xid)) // of a transaction that is over
+	for name, c := range map[string]struct {
+		sql  string
+		args []any
+	}{
+		"advance_one": {"select epochfence.advance_one($1::text, $2::text, $3::int, $4::text::uuid, $5, $6, -1, $7, 0, 'nonce', false)",
+			[]any{p.Group, p.Topic, p.Number, f.Claim.String(), int64(f.Next), int64(f.Next) + 1, xid}},
+		"advance": {"select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], '{-1}', $7, 0, 'nonce', false)",
+			[]any{[]string{p.Group}, []string{p.Topic}, []int32{p.Number}, []string{f.Claim.String()}, []int64{int64(f.Next)}, []int64{int64(f.Next) + 1}, xid}},
+		"hold": {"select epochfence.hold($1::text, $2::text, $3::int, $4::text::uuid, $5, 0, 'nonce')",
+			[]any{p.Group, p.Topic, p.Number, f.Claim.String(), xid}},
+	} {
+		var pg *pgconn.PgError
+		if _, err := conn.Exec(t.Context(), c.sql, c.args...); !errors.As(err, &pg) || pg.Code != "XF004" {
+			t.Errorf("%s in another transaction: err = %v; want XF004", name, err)
+		}
+	}
+	if now, err := s.Fence(t.Context(), orders); err != nil || now.Next != f.Next {
+		t.Errorf("the fence moved to %d, %v", now.Next, err)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // Queued is a [Sink] for handlers that only queue statements. The beginning of
@@ -113,7 +114,7 @@ func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queu
 func (q *queue) call(ctx context.Context, i int, call func(context.Context, *Queue) error) error {
 	own := &Queue{queue: q}
 	defer own.close()
-	err := call(ctx, own)
+	err := inert.Error(call(ctx, own))
 	if own.close(); own.refused == nil {
 		return err
 	}
@@ -249,9 +250,12 @@ func (s Queued) sendAll(ctx context.Context, q *queue) error {
 // send runs the whole transaction as one batch.
 func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	b := &pgx.Batch{}
-	t.queueEnter(b)
+	t.queueEnter(b, t.isProven())
 	for _, q := range items {
 		b.Queue(q.sql, q.args...)
+	}
+	if t.altered != "" {
+		b.Queue(t.sink.sql.restore)
 	}
 	t.queueCommit(b)
 	r, err := t.sendBatch(ctx, b)
@@ -260,7 +264,7 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	}
 	if _, err := r.Exec(); err != nil { // the BEGIN's
 		_ = r.Close()
-		return t.unsent(ctx, err, items)
+		return t.unsent(ctx, inert.Error(err), items) // an argument's method may have returned it
 	}
 	if err := t.entered(r); err != nil {
 		_ = r.Close()
@@ -279,7 +283,7 @@ func (t *fenced) sendBatch(ctx context.Context, b *pgx.Batch) (r pgx.BatchResult
 		}
 		closeNow(t.conn)
 		if v := recover(); v != nil {
-			err = fmt.Errorf("an argument panicked: %v\n%s", v, debug.Stack())
+			err = fmt.Errorf("an argument panicked: %s\n%s", inert.Text(v), debug.Stack())
 		}
 	}()
 	r = t.conn.SendBatch(ctx, b)
@@ -398,7 +402,7 @@ func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement)
 // preprocessing finds the statement that could not be prepared, or one of whose
 // arguments could not be encoded.
 func preprocessing(err pgx.ErrPreprocessingBatch, items []queuedStatement) error {
-	e := &StatementError{Of: len(items), SQL: err.SQL(), Err: err}
+	e := &StatementError{Of: len(items), SQL: err.SQL(), Err: inert.Error(err)}
 	same := 0
 	for i, q := range items {
 		if q.sql != e.SQL {
@@ -410,7 +414,7 @@ func preprocessing(err pgx.ErrPreprocessingBatch, items []queuedStatement) error
 	}
 	switch {
 	case same == 0:
-		return err // one of the sink's own
+		return inert.Error(err) // one of the sink's own
 	case same > 1 && unencodable(err):
 		e.Number = 0
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
@@ -61,6 +62,7 @@ type handlerTx struct {
 	failed  error             // the first error of a statement
 	last    *pgconn.PgError   // the last one but for what only says that there was one
 	shrug   []*pgconn.PgError // those that are no message's fault, as far as they may matter
+	broke   error             // what the connection was closed with
 	leaked  bool
 	left    bool // the transaction was ended
 	unsure  bool // a text has been sent that may have ended it
@@ -74,7 +76,7 @@ type handlerTx struct {
 // run calls apply and closes t when it has returned, in whatever way.
 func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) error) error {
 	defer t.close()
-	return apply(ctx, t)
+	return inert.Error(apply(ctx, t))
 }
 
 // judge says what is wrong with a call that has returned err, or nil if nothing is.
@@ -155,6 +157,8 @@ func (t *handlerTx) why(err error) error {
 		return fmt.Errorf("%w; then: %w", errLeft, err)
 	case t.left:
 		return errLeft
+	case pg.IsClosed() && err == nil && t.broke != nil:
+		return fmt.Errorf("the handler returned nil although its connection was lost: %w", t.broke)
 	case pg.IsClosed() || err != nil:
 		return err
 	case pg.IsBusy():
@@ -237,8 +241,11 @@ func (t *handlerTx) follow() {
 
 func (t *handlerTx) note(err error) {
 	t.follow()
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+	if err != nil && t.broke == nil && t.conn.IsClosed() {
+		t.broke = inert.Error(err)
+	}
+	pg, is := inert.As[*pgconn.PgError](err) // an argument's method may have returned it
+	if !is {
 		return
 	}
 	if t.failed == nil {

@@ -1,0 +1,84 @@
+package main
+
+// guardsOfBlame are those by which what a user's code does costs its message, and nothing
+// but what it does.
+var guardsOfBlame = []guard{
+	{"blame", "the methods of a handler's error are called wherever it comes to", []edit{
+		{"consumer/guard.go", "return inert.Error(f())", "return f()"},
+	}, "consumer", "TestAnErrorWhoseMethodsPanicCostsItsMessageAndNothingElse"},
+	{"blame", "the methods of a panic's value are called wherever it comes to", []edit{
+		{"consumer/errors.go", "e.cause = inert.Error(err)\n\t\te.text = e.cause.Error()", "e.cause = err"},
+	}, "consumer", "TestAnErrorWhoseMethodsPanicCostsItsMessageAndNothingElse"},
+	{"blame", "a permanent error asks a typed nil for its text", []edit{
+		{"consumer/errors.go", "return &permanentError{inert.Error(err)}", "return &permanentError{err}"},
+	}, "consumer", "TestAnErrorWhoseMethodsPanicCostsItsMessageAndNothingElse"},
+	{"blame", "an error's method Is runs on the goroutine that asks, which it may end", []edit{
+		{"internal/inert/error.go", "go func() {\n\t\tyes := false\n\t\tdefer func() {\n\t\t\t_ = recover()\n\t\t\tanswer <- yes\n\t\t}()\n\t\tyes = f()\n\t}()", "answer <- f()"},
+	}, "internal/inert", "TestNothingThatAnErrorHasPanics"},
+	{"blame", "an error whose chain does not end is walked for ever", []edit{
+		{"internal/inert/error.go", "if cause != nil && k.left > 0 {", "if cause != nil {"},
+	}, "internal/inert", "TestNothingThatAnErrorHasPanics"},
+	{"blame", "what is found in an error may be a nil pointer", []edit{
+		{"internal/inert/error.go", "if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {", "if false {"},
+	}, "internal/inert", "TestNothingThatAnErrorHasPanics"},
+	{"blame", "pgsink asks a handler's error what it is", []edit{
+		{"sinks/pgsink/tx.go", "inert.Error(apply(ctx, t))", "apply(ctx, t)"},
+	}, "sinks/pgsink", onPostgres + "a handler's error whose methods panic, or that is a typed nil, is an error as any other"},
+	{"blame", "pgsink asks an argument's error what it is", []edit{
+		{"sinks/pgsink/tx.go", "pg, is := inert.As[*pgconn.PgError](err)", "pg, is := errors.AsType[*pgconn.PgError](err)"},
+	}, "sinks/pgsink", "TestAnArgumentsErrorThatPanicsIsTheStatements"},
+	{"blame", "the values of a copy are encoded on a goroutine of pgx's", []edit{
+		{"sinks/pgsink/copy.go", "\ttag, err := copyRows(ctx, conn, table, columns, rows)\n", "\tvar tag pgconn.CommandTag\n\t_, err := conn.CopyFrom(ctx, table, columns, rows)\n"},
+	}, "sinks/pgsink", "TestAValueThatPanicsInACopyPanicsInItsHandler"},
+	{"blame", "the error of a copy's rows is asked for its text on a goroutine of its own", []edit{
+		{"sinks/pgsink/copy.go", "w.CloseWithError(inert.Error(failed))", "w.CloseWithError(failed)"},
+	}, "sinks/pgsink", "TestAValueThatPanicsInACopyPanicsInItsHandler"},
+	{"blame", "the types of a table's columns are remembered after a copy has failed", []edit{
+		{"sinks/pgsink/copy.go", "\t\tforgetColumnTypes(conn)\n", ""},
+	}, "sinks/pgsink", "TestACopyAfterItsTableHasChangedFailsOnce"},
+	{"blame", "a method Code of any error is called where it may panic", []edit{
+		{"internal/sqltx/sqlite_code.go", "return inert.Try(e.Code), e", "return e.Code(), e"},
+	}, "internal/sqltx", "TestAnErrorsOwnCodeMayPanic"},
+	{"blame", "what dies alone again and again is in doubt for ever", []edit{
+		{verdicts, "if deaths < enoughDeaths {", "if true {"},
+	}, "consumer", "TestAMessageThatKillsItsConnectionAsItCommitsIsFoundOut"},
+	{"blame", "one lost connection is an attempt", []edit{
+		{verdicts, "if deaths < enoughDeaths {", "if false {"},
+	}, "consumer", "TestWhatDiesAloneAgainAndAgainHasFailedAnAttempt"},
+	{"blame", "messages that move their fence in company are not narrowed down", []edit{
+		{verdicts, "if v.lesson == doubted && t.doubts > 0 {", "if false {"},
+	}, "consumer", "TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt"},
+	{"blame", "a message that moves its own fence is claimed again for ever", []edit{
+		{verdicts, "v.lesson = p.suspicion(t, shared)\n\t}\n\tif v", "}\n\tif v"},
+	}, "consumer", "TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt"},
+	{"blame", "a connection that another claim or an operator has ended is an attempt", []edit{
+		{"consumer/death.go", "seen.Claim == left.Claim", "true"},
+	}, "consumer", "TestAConnectionThatSomebodyElseHasEndedIsNoAttempt"},
+	{"blame", "a connection to a database that was away is an attempt", []edit{
+		{"consumer/death.go", "o.attempts == 0 &&", ""},
+	}, "consumer", "TestAConnectionThatSomebodyElseHasEndedIsNoAttempt"},
+	{"blame", "a database on which nothing commits is the fault of each message", []edit{
+		{"consumer/death.go", "&& !o.commits(ctx, got)", "&& false"},
+	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
+	{"blame", "the message at hand when the connection was lost is not looked at first", []edit{
+		{verdicts, "case r.cut && !alone:", "case false:"},
+	}, "consumer", "TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition"},
+	{"blame", "the error of a slow handler does not say that it was slow", []edit{
+		{verdicts, "case r.timedOut && r.limit > 0 && r.handling > r.limit:", "case false:"},
+	}, "consumer", "TestTheErrorOfASlowHandlerSaysHowSlowItWas"},
+	{"blame", "a handler's own timeout that it hides is in doubt", []edit{
+		{"sinks/pgsink/tx.go", "t.broke = inert.Error(err)", "_ = inert.Error(err)"},
+	}, "sinks/pgsink", "TestAHandlersOwnTimeoutIsNotInDoubt"},
+	{"blame", "malformed input is a broken connection", []edit{
+		{"sinks/pgsink/errors.go", "|| malformed(e)", ""},
+	}, "sinks/pgsink", "TestMalformedInputIsTheMessages"},
+	{"blame", "what a function of the user's raises is an unhealthy database", []edit{
+		{"sinks/pgsink/errors.go", "e.Routine == raised ||", ""},
+	}, "sinks/pgsink", "TestWhatAFunctionOfTheUsersRaisesIsTheMessages"},
+	{"blame", "a connection on which a table was not found is used again", []edit{
+		{"sinks/pgsink/errors.go", ",\n\t\tcodeUndefinedTable, codeUndefinedFunc, codeInvalidSchema, codePermission:\n\t\treturn blameless(e) != nil", ":\n\t\treturn blameless(e) != nil"},
+	}, "sinks/pgsink", "TestAConnectionOnWhichSomethingWasNotFoundIsNotUsedAgain"},
+	{"blame", "a handler that is late for itself has waited for a lock", []edit{
+		{"sinks/pgsink/lockwait.go", "if w.until.Before(end) {", "if false {"},
+	}, "sinks/pgsink", onPostgres + "a handler that returns long after its time was up is not excused"},
+}
