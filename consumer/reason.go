@@ -14,8 +14,8 @@ import (
 // counted, stored, and looked up in a runbook. More may be added.
 type Reason uint8
 
-// The reasons. Those up to ReasonUnhealthy, and ReasonHung, last until a person does
-// something; see [Reason.NeedsPerson].
+// The reasons. Those up to ReasonUnhealthy last until a person does something; see
+// [Reason.NeedsPerson].
 const (
 	ReasonNone Reason = iota // nothing was wrong
 
@@ -62,9 +62,7 @@ func (r Reason) String() string {
 
 // NeedsPerson reports whether what is wrong lasts until somebody mends it: a message, a
 // database, a log, a deployment. Everything else passes, and is tried again until then.
-func (r Reason) NeedsPerson() bool {
-	return r >= ReasonMessageFailed && r <= ReasonUnhealthy || r == ReasonHung
-}
+func (r Reason) NeedsPerson() bool { return r >= ReasonMessageFailed && r <= ReasonUnhealthy }
 
 // Reasons returns all reasons but ReasonNone, in their order.
 func Reasons() []Reason {
