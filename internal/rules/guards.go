@@ -469,7 +469,7 @@ var guardsOfTheRest = []guard{
 		{transact, "err != nil && i > 0 {", "err != nil && i < 0 {"},
 	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
 	{"R13", "work beside the messages has no deadline", []edit{
-		{aside, "context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)", "context.WithTimeoutCause(b.owner.loop.base, 1000*timeout, errTimeout)"},
+		{aside, "b.owner.loop.base, abandoned), timeout, errTimeout)", "b.owner.loop.base, abandoned), 1000*timeout, errTimeout)"},
 	}, "consumer", "TestBackgroundWorkIsBoundedInTime"},
 	{"R13", "heartbeats may be as rare as the lease is long", []edit{
 		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},
