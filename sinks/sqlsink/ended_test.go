@@ -207,7 +207,7 @@ func TestAContextThatEndsWithACallDoesNotInterruptTheNext(t *testing.T) {
 	for range 100 {
 		calls = append(calls, func(ctx context.Context, tx *sqlsink.Tx) error {
 			short, cancel := context.WithCancel(ctx)
-			defer cancel() // with its rows open
+			defer cancel()                                                   // with its rows open
 			rows, err := tx.QueryContext(short, `SELECT value FROM effects`) //nolint:sqlclosecheck // on purpose
 			if err != nil {
 				return err
