@@ -520,7 +520,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/lockwait.go", "case !known:", "case !known && false:"},
 	}, "sinks/pgsink", "TestATimeoutOnAServerThatDoesNotAnswerIsTransient"},
 	{"blame", "a message is blamed for a timeout of a process that did not run", []edit{
-		{"sinks/pgsink/lockwait.go", " || time.Since(w.due) > w.every && w.canAsk()", ""},
+		{"sinks/pgsink/lockwait.go", " || end.Sub(w.due) > w.every && w.canAsk()", ""},
 	}, "sinks/pgsink", "TestALookThatWasDueAndNotBegunLeavesItUnknownWhetherATransactionWaited"},
 	{"blame", "a slow message is never at fault where the pool has no connection to ask the server over", []edit{
 		{"sinks/pgsink/lockwait.go", "pool.AcquiredConns() < pool.MaxConns()", "pool.AcquiredConns() <= pool.MaxConns()"},
