@@ -263,7 +263,7 @@ var guardsOfTheRest = []guard{
 		{"epoch/back.go", "case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:", "case now.Next < f.Next:"},
 	}, "epoch", "TestStillTellsASinkThatWentBackFromALaterClaim"},
 	{"R6", "one refusal ends the claims of all that shared the transaction", []edit{
-		{verdicts, "but(each(tried, verdict{action: retry, err: err}), i, p.refused(tried[i], refused, len(tried) > 1))", "each(tried, p.refused(tried[i], refused, len(tried) > 1))"},
+		{verdicts, "but(each(tried, verdict{action: retry, err: err}), i, p.refused(tried[i], refused, len(tried) > 1))", "each(tried, refused)"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
 	{"R6", "a refusal is the first partition's, whoever is named", []edit{
 		{verdicts, "bool { return t.partition == whose })", "bool { return whose != t.partition || true })"},
@@ -520,7 +520,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/lockwait.go", "case !known:", "case !known && false:"},
 	}, "sinks/pgsink", "TestATimeoutOnAServerThatDoesNotAnswerIsTransient"},
 	{"blame", "a message is blamed for a timeout of a process that did not run", []edit{
-		{"sinks/pgsink/lockwait.go", " || time.Since(w.due) > w.every && w.canAsk()", ""},
+		{"sinks/pgsink/lockwait.go", " || end.Sub(w.due) > w.every && w.canAsk()", ""},
 	}, "sinks/pgsink", "TestALookThatWasDueAndNotBegunLeavesItUnknownWhetherATransactionWaited"},
 	{"blame", "a slow message is never at fault where the pool has no connection to ask the server over", []edit{
 		{"sinks/pgsink/lockwait.go", "pool.AcquiredConns() < pool.MaxConns()", "pool.AcquiredConns() <= pool.MaxConns()"},
