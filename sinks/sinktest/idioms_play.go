@@ -1,0 +1,276 @@
+package sinktest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// The partitions of a play. The message in the third one holds its transaction open until
+// all the others can be read, so that they share the next one.
+const (
+	guiltyOne int32 = iota // of the guilty message
+	innocent
+	gate
+)
+
+// play is one idiom in one mode, on a database of its own or beside others.
+type play struct {
+	t     testing.TB
+	mode  *mode
+	idiom *Idiom
+	db    idiomDatabase
+	place string
+
+	log    *memsource.Log
+	group  *memsource.Group
+	size   epoch.Offset // messages in each of the two partitions
+	guilty epoch.Offset
+
+	opened chan struct{} // the gate is
+	strays sync.WaitGroup
+
+	mu    sync.Mutex
+	tries map[epoch.Offset]int
+	saw   *story
+}
+
+// plays makes their topics different.
+var plays atomic.Int64
+
+// The names of the places in which an idiom is played.
+const (
+	inEach       = ""
+	inBatches    = "Batches"
+	inOnFailure  = "OnFailure"
+	inReplay     = "replay"
+	inBackground = "Background"
+)
+
+// playTime bounds a run of a consumer that gets nowhere.
+const playTime = time.Minute
+
+func newPlay(t testing.TB, m *mode, i *Idiom, place string) *play {
+	p := &play{
+		t: t, mode: m, idiom: i, place: place, db: m.open(t), size: 20, guilty: 10,
+		opened: make(chan struct{}), tries: map[epoch.Offset]int{},
+	}
+	if i.Everybody {
+		p.size, p.guilty = 5, 2
+	}
+	p.log = memsource.New(fmt.Sprintf("%s %d", m.Mode, plays.Add(1)), 3)
+	p.group = p.log.Group("idioms")
+	return p
+}
+
+// playIdiom plays an idiom in the handler, and returns what became of it.
+func playIdiom(t testing.TB, m *mode, i *Idiom) string { return playIn(t, m, i, inEach) }
+
+// playIn plays it again where the guilty message had no company the first time it was
+// called: a machine that stops can part them.
+func playIn(t testing.TB, m *mode, i *Idiom, place string) string {
+	for range 5 {
+		p := newPlay(t, m, i, place)
+		first := p.runs("first")
+		if !first.shared {
+			continue
+		}
+		return p.judge(first, p.runs("second"))
+	}
+	t.Fatal("the guilty message never shared its first transaction")
+	return ""
+}
+
+// runs is one process. The second one finds a message more in each partition.
+func (p *play) runs(name string) *story {
+	again := p.saw != nil
+	s := &story{play: p, size: p.size, next: map[int32]epoch.Offset{}, halts: map[int32]error{}, over: make(chan struct{}), claims: make(chan struct{})}
+	if again {
+		s.size++
+	}
+	p.mu.Lock()
+	p.saw = s
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(p.t.Context(), playTime)
+	defer cancel()
+	returned := make(chan struct{})
+	if again {
+		p.append(1)
+	} else {
+		p.log.Append(gate, "gate")
+	}
+	go func() {
+		defer close(returned)
+		s.err = p.db.run(ctx, p.t, p.group.Member(name), p.handlers(), p.options(s))
+	}()
+	if !again {
+		p.open(ctx, s)
+	}
+	select {
+	case <-s.over:
+	case <-ctx.Done():
+		s.wrong("it came to no end in %v", playTime)
+	}
+	cancel()
+	<-returned
+	p.strays.Wait()
+	return s
+}
+
+func (p *play) append(n int) {
+	for _, partition := range []int32{innocent, guiltyOne} {
+		for range n {
+			_, end := p.log.Bounds(partition)
+			p.log.Append(partition, value(end))
+		}
+	}
+}
+
+func value(at epoch.Offset) string { return strconv.FormatInt(int64(at), 10) }
+
+// open lets the gate's transaction end once both partitions have been read.
+func (p *play) open(ctx context.Context, s *story) {
+	defer close(p.opened)
+	select {
+	case <-s.claims:
+	case <-ctx.Done():
+		return
+	}
+	p.append(int(p.size))
+	if p.mode.Virtual {
+		synctest.Wait()
+	}
+}
+
+func (p *play) options(s *story) consumer.Options {
+	o := consumer.Options{
+		MaxAttempts: 2, RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, HaltMin: 5 * time.Millisecond, HaltMax: 20 * time.Millisecond,
+		Logger: slog.New(slog.DiscardHandler), Observe: s.observe,
+	}
+	if p.idiom.Impatient {
+		o.BatchTimeout = 500 * time.Millisecond
+	}
+	return o
+}
+
+func (p *play) handlers() idiomHandlers {
+	h := idiomHandlers{each: p.each, onFailure: p.db.DeadLetter}
+	switch p.place {
+	case inBatches:
+		h.batch = p.batch
+	case inOnFailure:
+		h.onFailure = p.onFailure
+	}
+	return h
+}
+
+// each is the handler of a play.
+func (p *play) each(ctx context.Context, tx any, m consumer.Message) error {
+	do := p.does(m)
+	switch {
+	case m.Partition.Number == gate:
+		return p.waitAtGate(ctx)
+	case do == nil:
+		return p.db.Append(ctx, tx, m.Partition.String(), value(m.Offset))
+	case p.place == inOnFailure:
+		p.saw.called()
+		return consumer.Permanent(errPutAside)
+	default:
+		return p.call(ctx, tx, m, do)
+	}
+}
+
+// errPutAside is the failure of messages whose idiom is played in another place.
+var errPutAside = fmt.Errorf("put aside")
+
+// batch goes on behind the guilty message, as a handler does that looks at errors at the
+// end.
+func (p *play) batch(ctx context.Context, tx any, ms []consumer.Message) error {
+	var failed error
+	for _, m := range ms {
+		if err := p.each(ctx, tx, m); err != nil && failed == nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+func (p *play) onFailure(ctx context.Context, tx any, m consumer.Message, e epoch.Epoch, cause error) error {
+	if do := p.does(m); do != nil {
+		return p.call(ctx, tx, m, do)
+	}
+	return p.db.DeadLetter(ctx, tx, m, e, cause)
+}
+
+// waitAtGate returns nil once the gate is open. A restart finds it so.
+func (p *play) waitAtGate(ctx context.Context) error {
+	select {
+	case <-p.opened:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// does returns what the idiom says that the handler of m does, or nil for an innocent one.
+func (p *play) does(m consumer.Message) func(c *Call) error {
+	switch at := m.Offset; {
+	case m.Partition.Number == gate:
+		return nil
+	case p.idiom.Everybody && at < p.size:
+		return p.idiom.Do
+	case m.Partition.Number != guiltyOne:
+		return nil
+	case at == p.guilty:
+		return p.idiom.Do
+	case at == p.guilty+1:
+		return p.idiom.Then
+	}
+	return nil
+}
+
+func (p *play) call(ctx context.Context, tx any, m consumer.Message, do func(c *Call) error) error {
+	p.saw.called()
+	c := &Call{Ctx: ctx, TX: tx, Message: m, play: p, Returned: make(chan struct{})}
+	defer close(c.Returned)
+	if m.Partition.Number == guiltyOne {
+		p.mu.Lock()
+		p.tries[m.Offset]++
+		c.Try = p.tries[m.Offset]
+		p.mu.Unlock()
+	}
+	return do(c)
+}
+
+// letters are the dead letters of the play's topic.
+func (p *play) letters() []operate.DeadLetter {
+	q := operate.DeadLetterQuery{Filter: operate.Filter{Group: "idioms", Topic: p.log.Name()}}
+	ls, err := p.db.Operator(p.t).DeadLetters(p.t.Context(), q)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return ls
+}
+
+func (p *play) partition(n int32) epoch.Partition {
+	return epoch.Partition{Group: "idioms", Topic: p.log.Name(), Number: n}
+}
+
+func (p *play) list(n int32) []string {
+	got, err := p.db.List(p.t.Context(), p.partition(n).String())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return got
+}
