@@ -32,7 +32,7 @@ var anybody = []Idiom{
 	{Name: "returns a typed nil in Join", Want: Costs, Do: writesAnd(func() error { return errors.Join(errOfHandler, (*fs.PathError)(nil)) })},
 	{Name: "returns a typed nil in Permanent", Want: Costs, Do: writesAnd(func() error { return consumer.Permanent((*fs.PathError)(nil)) })},
 	{Name: "panics with a typed nil", Want: Costs, Says: []string{"panic"}, Do: writesAnd(func() error { panic(error((*fs.PathError)(nil))) })},
-	{Name: "returns an error whose Is panics", Want: Costs, Do: writesAnd(func() error { return hostileError{} })},
+	{Name: "returns an error whose Is panics", Want: Costs, Do: writesAnd(func() error { return panickingError{} })},
 	{Name: "returns an error whose Error panics", Want: Costs, Do: writesAnd(func() error { return speechlessError{} })},
 	{Name: "returns ErrUnhealthy", Want: Halts, Says: []string{"no disk"}, Do: writesAnd(func() error { return fmt.Errorf("no disk: %w", epoch.ErrUnhealthy) })},
 	{Name: "returns an error whose Is ends the goroutine", Want: Costs, Do: writesAnd(func() error { return endingError{} })},
@@ -96,13 +96,13 @@ func forged(name string, err error) Idiom {
 	return Idiom{Name: "returns " + name, Want: Costs, Says: []string{err.Error()}, Do: writesAnd(func() error { return fmt.Errorf("another store: %w", err) })}
 }
 
-// hostileError is an error whose methods panic.
-type hostileError struct{}
+// panickingError is an error whose methods panic.
+type panickingError struct{}
 
-func (hostileError) Error() string   { return "a hostile error" }
-func (hostileError) Is(error) bool   { panic("in Is") }
-func (hostileError) As(any) bool     { panic("in As") }
-func (hostileError) Unwrap() []error { panic("in Unwrap") }
+func (panickingError) Error() string   { return "a hostile error" }
+func (panickingError) Is(error) bool   { panic("in Is") }
+func (panickingError) As(any) bool     { panic("in As") }
+func (panickingError) Unwrap() []error { panic("in Unwrap") }
 
 // speechlessError is one whose text panics.
 type speechlessError struct{}
