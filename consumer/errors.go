@@ -1,10 +1,12 @@
 package consumer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // ErrLost is the cause with which a tenure's context is cancelled, and the
@@ -75,17 +77,32 @@ func (e *HandlerError) Unwrap() error { return e.Err }
 type PanicError struct {
 	Value any
 	Stack []byte
+
+	text  string // of Value, whose methods are the user's code
+	cause error  // Value, if it is an error
+}
+
+func newPanicError(value any, stack []byte) *PanicError {
+	e := &PanicError{Value: value, Stack: stack}
+	if err, is := value.(error); is {
+		e.cause = inert.Error(err)
+		e.text = e.cause.Error()
+	} else {
+		e.text = inert.Text(value)
+	}
+	return e
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack)
+	return fmt.Sprintf("panic: %s\n%s", cmp.Or(e.text, inert.Text(e.Value)), e.Stack)
 }
 
-// Unwrap returns the value of the panic if it was an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// Unwrap returns an error in which [errors.Is] and [errors.As] find the value of the panic,
+// if that was an error.
+func (e *PanicError) Unwrap() error { return e.cause }
+
+// Inert says that e has the text and the chain of its value, and asks nothing of it.
+func (e *PanicError) Inert(inert.Mark) {}
 
 // Permanent marks an error as one that no retry can help: the message goes to
 // [Handlers.OnFailure] at once. Permanent(nil) is nil.
@@ -93,13 +110,16 @@ func Permanent(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &permanentError{err}
+	return &permanentError{inert.Error(err)}
 }
 
 type permanentError struct{ err error }
 
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
+
+// Inert says that e, whose error [Permanent] has taken, needs no care.
+func (e *permanentError) Inert(inert.Mark) {}
 
 func isPermanent(err error) bool {
 	var permanent *permanentError

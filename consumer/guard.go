@@ -5,17 +5,19 @@ import (
 	"runtime/debug"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // guard calls f, a user's function, and turns a panic in it into an error, so
-// that one message cannot take the process and its other partitions down.
+// that one message cannot take the process and its other partitions down. The error
+// that f returns is the user's code as well: nothing later calls its methods.
 func guard(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
+			err = newPanicError(v, debug.Stack())
 		}
 	}()
-	return f()
+	return inert.Error(f())
 }
 
 // errGoexit is the failure of a message whose handler called runtime.Goexit,
@@ -30,6 +32,9 @@ var errGoexit = errors.New("the handler ended its goroutine: it called runtime.G
 type maskedError struct{ err error }
 
 func (e *maskedError) Error() string { return e.err.Error() }
+
+// Inert says that e, whose error has come through guard, needs no care.
+func (e *maskedError) Inert(inert.Mark) {}
 
 func (e *maskedError) Is(target error) bool {
 	switch target {

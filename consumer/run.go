@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // Run consumes what source leases to this process and has h apply it to sink
@@ -115,7 +116,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	m.over(err)
 
 	var fatal *fatalError
-	if errors.As(context.Cause(ctx), &fatal) {
+	if errors.As(inert.Error(context.Cause(ctx)), &fatal) {
 		return fatal.err
 	}
 	return err

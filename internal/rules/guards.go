@@ -49,7 +49,7 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfBlame)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{

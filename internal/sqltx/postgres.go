@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/queue"
 )
 
@@ -65,6 +66,7 @@ func (postgres) Written() string { return `` }
 func (postgres) InTransaction(context.Context, *sql.Conn) (bool, error) { return true, nil }
 
 func (postgres) Classify(err error) Class {
+	err = inert.Error(err)
 	switch {
 	case sqlState(err) != "":
 		if (postgres{}).Fault(err) != nil {
@@ -86,14 +88,15 @@ func (postgres) Fault(err error) error {
 }
 
 func (postgres) FromDriver(err error) bool {
+	err = inert.Error(err)
 	return sqlState(err) != "" || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 func sqlState(err error) string {
 	var e interface{ SQLState() string }
-	if !errors.As(err, &e) {
+	if !errors.As(inert.Error(err), &e) {
 		return ""
 	}
-	return e.SQLState()
+	return inert.Try(e.SQLState)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/queue"
 )
 
@@ -119,6 +120,7 @@ const (
 // an I/O error may have been written and not synced, and a crash may bring it
 // to light; all others are definite.
 func (sqlite) Classify(err error) Class {
+	err = inert.Error(err)
 	code, of := resultCode(err)
 	if of == nil {
 		switch {
@@ -143,6 +145,7 @@ func (sqlite) Classify(err error) Class {
 // FromDriver asks for SQLite's result code, and for the driver's package, as many
 // an error has a code. Another file's cannot be told from this one's.
 func (sqlite) FromDriver(err error) bool {
+	err = inert.Error(err)
 	_, e := resultCode(err)
 	if e == nil {
 		return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
@@ -182,7 +185,7 @@ func (sqlite) Fault(err error) error {
 		return fmt.Errorf("%w: the file is damaged: restore it from a backup", epoch.ErrUnhealthy)
 	case sqliteError:
 		for _, s := range schemaDiffers {
-			if strings.Contains(e.Error(), s) {
+			if strings.Contains(inert.Try(e.Error), s) {
 				return fmt.Errorf("%w: the schema is not the one that the statement expects: is a migration missing?", epoch.ErrUnhealthy)
 			}
 		}

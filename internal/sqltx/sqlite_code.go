@@ -3,17 +3,20 @@ package sqltx
 import (
 	"errors"
 	"reflect"
+
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // resultCode finds the error of a driver of SQLite's in err, and SQLite's result code
 // for it: https://www.sqlite.org/rescode.html. It is nil if there is none.
 func resultCode(err error) (code int, of error) {
+	err = inert.Error(err) // a method of an argument's, or the handler, may have returned it
 	var e interface {
 		error
 		Code() int
 	}
 	if errors.As(err, &e) {
-		return e.Code(), e
+		return inert.Try(e.Code), e
 	}
 	return mattnCode(err)
 }
@@ -21,22 +24,17 @@ func resultCode(err error) (code int, of error) {
 // mattnCode knows the errors of github.com/mattn/go-sqlite3, which have the code in a
 // field. To name their type would make every user of this package build that driver.
 func mattnCode(err error) (code int, of error) {
-	for err != nil {
+	of = inert.Find(err, func(err error) bool {
 		v := reflect.ValueOf(err)
-		if v.Kind() == reflect.Struct && v.Type().PkgPath() == "github.com/mattn/go-sqlite3" {
-			if f := v.FieldByName("ExtendedCode"); f.IsValid() && f.CanInt() {
-				return int(f.Int()), err
-			}
+		if v.Kind() != reflect.Struct || v.Type().PkgPath() != "github.com/mattn/go-sqlite3" {
+			return false
 		}
-		if joined, is := err.(interface{ Unwrap() []error }); is {
-			for _, e := range joined.Unwrap() {
-				if code, of := mattnCode(e); of != nil {
-					return code, of
-				}
-			}
-			return 0, nil
+		f := v.FieldByName("ExtendedCode")
+		if !f.IsValid() || !f.CanInt() {
+			return false
 		}
-		err = errors.Unwrap(err)
-	}
-	return 0, nil
+		code = int(f.Int())
+		return true
+	})
+	return code, of
 }

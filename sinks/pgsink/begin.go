@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // A transaction is begun before the handler is called, or late, together with the first
@@ -140,14 +141,15 @@ func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r 
 		return r, nil
 	}
 	_ = r.Close()
+	safe := inert.Error(err) // an argument's method may have returned it
 	switch closed := t.conn.IsClosed(); {
-	case closed && unencodable(err): // for which pgx gives the connection up
-		t.unbegun = notAlong(err)
+	case closed && unencodable(safe): // for which pgx gives the connection up
+		t.unbegun = notAlong(safe)
 	case closed:
 	case t.conn.PgConn().TxStatus() == noTransaction:
 		return nil, nil
 	default:
-		t.unbegun = t.fenced.abandon(ctx, notAlong(t.fenced.own(explain(err))))
+		t.unbegun = t.fenced.abandon(ctx, notAlong(t.fenced.own(explain(safe))))
 	}
 	return nil, err
 }

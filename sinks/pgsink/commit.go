@@ -94,7 +94,7 @@ func (t *fenced) call(ctx context.Context, i int, call func(context.Context, Tx)
 	switch {
 	case tx.unbegun != nil:
 		return ended(ctx, err)
-	case err != nil:
+	case err != nil || t.conn.IsClosed(): // nor are the calls behind it of any use
 		return t.abandon(ctx, err)
 	}
 	return tx.undo(ctx)

@@ -2,73 +2,182 @@ package pgsink
 
 import (
 	"context"
-	"database/sql/driver"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
-// copySource hands rows to pgx, which asks for them on a goroutine of its own: what
-// panics there ends the process. So the handler's source is asked on the goroutine
-// of the handler.
-type copySource struct {
-	ask chan struct{}
-	row chan []any // the answer; closed at the end
-	now []any
-	err error // set before row is closed
+// copyFrom is pgx's CopyFrom, which calls the source of the rows and encodes their values
+// on a goroutine of its own: a panic there, of any method of a value's, ends the process.
+// Here all of that is done on the goroutine of the handler. The other one only sends bytes.
+func copyFrom(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	tracer, traced := conn.Config().Tracer.(pgx.CopyFromTracer)
+	if traced {
+		ctx = tracer.TraceCopyFromStart(ctx, conn, pgx.TraceCopyFromStartData{TableName: table, ColumnNames: columns})
+	}
+	tag, err := copyRows(ctx, conn, table, columns, rows)
+	if traced {
+		tracer.TraceCopyFromEnd(ctx, conn, pgx.TraceCopyFromEndData{CommandTag: tag, Err: err})
+	}
+	return tag.RowsAffected(), err
 }
-
-func (s *copySource) Next() (more bool) {
-	s.ask <- struct{}{}
-	s.now, more = <-s.row
-	return more
-}
-
-func (s *copySource) Values() ([]any, error) { return s.now, nil }
-func (s *copySource) Err() error             { return s.err }
 
 var errCopyAbandoned = errors.New("the source of the rows panicked or ended its goroutine")
 
-func copyFrom(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (n int64, err error) {
-	s := &copySource{ask: make(chan struct{}), row: make(chan []any), err: errCopyAbandoned}
-	done := make(chan struct{})
+func copyRows(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (tag pgconn.CommandTag, err error) {
+	quoted := make([]string, len(columns))
+	for i, c := range columns {
+		quoted[i] = pgx.Identifier{c}.Sanitize()
+	}
+	into, list := table.Sanitize(), strings.Join(quoted, ", ")
+	types, err := columnTypes(ctx, conn, "select "+list+" from "+into)
+	if err != nil {
+		return tag, fmt.Errorf("statement description failed: %w", err)
+	}
+	r, w := io.Pipe()
+	sent := make(chan struct{})
 	go func() {
-		defer close(done)
-		n, err = conn.CopyFrom(ctx, table, columns, s)
+		defer close(sent)
+		tag, err = conn.PgConn().CopyFrom(ctx, r, "copy "+into+" ( "+list+" ) from stdin binary;")
+		_ = r.CloseWithError(io.ErrClosedPipe) // nobody reads any more
 	}()
-	asked := false // and not answered: pgx waits
-	defer func() {
-		if asked {
-			close(s.row)
-		}
-		<-done
+	failed := errCopyAbandoned
+	func() {
+		defer func() {
+			_ = w.CloseWithError(inert.Error(failed)) // EOF if nil; its text goes to the server
+			<-sent
+		}()
+		failed = encodeRows(w, conn.TypeMap(), types, rows)
 	}()
-	for {
-		select {
-		case <-s.ask:
-			asked = true
-		case <-done:
-			return n, err
+	if err != nil {
+		forgetColumnTypes(conn)
+	}
+	if failed != nil && !errors.Is(inert.Error(failed), io.ErrClosedPipe) {
+		return tag, errors.Join(failed, err)
+	}
+	return tag, err
+}
+
+// copyBuffer is how much pgconn sends at a time.
+const copyBuffer = 65536 - 5
+
+// encodeRows writes rows in the format that COPY calls binary. The error is that of the
+// rows, or of the pipe.
+func encodeRows(w io.Writer, m *pgtype.Map, types []uint32, rows pgx.CopyFromSource) error {
+	buf := append(make([]byte, 0, copyBuffer), "PGCOPY\n\377\r\n\000\000\000\000\000\000\000\000\000"...)
+	longest := 0
+	for rows.Next() {
+		began := len(buf)
+		values, err := rows.Values()
+		if err != nil {
+			return err
 		}
-		if !rows.Next() {
-			s.err = rows.Err()
-			break
+		if len(values) != len(types) {
+			return fmt.Errorf("expected %d values, got %d values", len(types), len(values))
 		}
-		values, failed := rows.Values()
-		if failed != nil {
-			s.err = failed
-			break
-		}
-		for _, v := range values {
-			if v, is := v.(driver.Valuer); is {
-				_, _ = v.Value() // if it panics, then here
+		buf = binary.BigEndian.AppendUint16(buf, uint16(len(types)))
+		for i, v := range values {
+			if buf, err = encodeValue(m, buf, types[i], v); err != nil {
+				return err
 			}
 		}
-		s.row <- values
-		asked = false
+		longest = max(longest, len(buf)-began)
+		if len(buf) > copyBuffer-longest {
+			if _, err := w.Write(buf); err != nil {
+				return err
+			}
+			buf = buf[:0]
+		}
 	}
-	asked = false
-	close(s.row)
-	<-done
-	return n, err
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	_, err := w.Write(buf)
+	return err
 }
+
+// encodeValue appends the length of v and v itself. As pgx does, it takes what has no
+// binary format by way of its text.
+func encodeValue(m *pgtype.Map, buf []byte, oid uint32, v any) ([]byte, error) {
+	at := len(buf)
+	null := append(buf, 0xff, 0xff, 0xff, 0xff)
+	encoded, err := m.Encode(oid, pgtype.BinaryFormatCode, v, null)
+	if err != nil {
+		var failed error
+		if encoded, failed = encodeText(m, null, oid, v); failed != nil {
+			return nil, err
+		}
+	}
+	if encoded == nil {
+		return null, nil
+	}
+	binary.BigEndian.PutUint32(encoded[at:], uint32(len(encoded)-at-4))
+	return encoded, nil
+}
+
+func encodeText(m *pgtype.Map, buf []byte, oid uint32, v any) ([]byte, error) {
+	text, is := v.(string)
+	if !is {
+		encoded, err := m.Encode(oid, pgtype.TextFormatCode, v, nil)
+		if err != nil {
+			return nil, err
+		}
+		text = string(encoded)
+	}
+	if t, known := m.TypeForOID(oid); known {
+		if _, is := t.Codec.(*pgtype.ArrayCodec); is {
+			var array pgtype.Array[any]
+			if err := m.Scan(oid, pgtype.TextFormatCode, []byte(text), &array); err == nil {
+				return m.Encode(oid, pgtype.BinaryFormatCode, array, buf)
+			}
+		}
+	}
+	var value any
+	if err := m.Scan(oid, pgtype.TextFormatCode, []byte(text), &value); err != nil {
+		return nil, err
+	}
+	return m.Encode(oid, pgtype.BinaryFormatCode, value, buf)
+}
+
+// maxColumnTypes limits how many queries are remembered on one connection.
+const maxColumnTypes = 128
+
+// columnTypes returns the types of the columns of a query. They are remembered on the
+// connection in the modes in which pgx does that too.
+func columnTypes(ctx context.Context, conn *pgx.Conn, query string) ([]uint32, error) {
+	known, _ := conn.PgConn().CustomData()[columnTypesName].(map[string][]uint32)
+	if types, is := known[query]; is {
+		return types, nil
+	}
+	described, err := conn.PgConn().Prepare(ctx, "", query, nil)
+	if err != nil {
+		return nil, err
+	}
+	types := make([]uint32, len(described.Fields))
+	for i, f := range described.Fields {
+		types[i] = f.DataTypeOID
+	}
+	switch conn.Config().DefaultQueryExecMode {
+	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe:
+		if known == nil || len(known) >= maxColumnTypes {
+			known = map[string][]uint32{}
+			conn.PgConn().CustomData()[columnTypesName] = known
+		}
+		known[query] = types
+	}
+	return types, nil
+}
+
+// columnTypesName is the key of what a connection remembers.
+const columnTypesName = "epochfence: types of columns for COPY"
+
+// forgetColumnTypes is for when a COPY has failed, which may be because a table has changed.
+func forgetColumnTypes(conn *pgx.Conn) { delete(conn.PgConn().CustomData(), columnTypesName) }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // Queued is a [Sink] for handlers that only queue statements. The beginning of
@@ -87,7 +88,7 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 func (q *queue) call(ctx context.Context, i int, call func(context.Context, *Queue) error) error {
 	own := &Queue{queue: q}
 	defer own.close()
-	err := call(ctx, own)
+	err := inert.Error(call(ctx, own))
 	if own.close(); own.refused == nil {
 		return err
 	}
@@ -237,7 +238,7 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	}
 	if _, err := r.Exec(); err != nil { // the BEGIN's
 		_ = r.Close()
-		return t.unsent(ctx, err, items)
+		return t.unsent(ctx, inert.Error(err), items) // an argument's method may have returned it
 	}
 	if err := t.entered(r); err != nil {
 		_ = r.Close()
@@ -256,7 +257,7 @@ func (t *fenced) sendBatch(ctx context.Context, b *pgx.Batch) (r pgx.BatchResult
 		}
 		closeNow(t.conn)
 		if v := recover(); v != nil {
-			err = fmt.Errorf("an argument panicked: %v\n%s", v, debug.Stack())
+			err = fmt.Errorf("an argument panicked: %s\n%s", inert.Text(v), debug.Stack())
 		}
 	}()
 	r = t.conn.SendBatch(ctx, b)
@@ -375,7 +376,7 @@ func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement)
 // preprocessing finds the statement that could not be prepared, or one of whose
 // arguments could not be encoded.
 func preprocessing(err pgx.ErrPreprocessingBatch, items []queuedStatement) error {
-	e := &StatementError{Of: len(items), SQL: err.SQL(), Err: err}
+	e := &StatementError{Of: len(items), SQL: err.SQL(), Err: inert.Error(err)}
 	same := 0
 	for i, q := range items {
 		if q.sql != e.SQL {
@@ -387,7 +388,7 @@ func preprocessing(err pgx.ErrPreprocessingBatch, items []queuedStatement) error
 	}
 	switch {
 	case same == 0:
-		return err // one of the sink's own
+		return inert.Error(err) // one of the sink's own
 	case same > 1 && unencodable(err):
 		e.Number = 0
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
@@ -72,7 +73,7 @@ type handlerTx struct {
 // run calls apply and closes t when it has returned, in whatever way.
 func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) error) error {
 	defer t.close()
-	return apply(ctx, t)
+	return inert.Error(apply(ctx, t))
 }
 
 // judge says what is wrong with a call that has returned err, or nil if nothing is.
@@ -232,8 +233,8 @@ func (t *handlerTx) follow() {
 
 func (t *handlerTx) note(err error) {
 	t.follow()
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+	pg, is := inert.As[*pgconn.PgError](err) // an argument's method may have returned it
+	if !is {
 		return
 	}
 	if t.failed == nil {

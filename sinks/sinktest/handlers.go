@@ -12,6 +12,7 @@ import (
 // handlers are the rules of what a handler may meet with or do.
 var handlers = []history{
 	{"a handler's error is returned, and nothing is committed", "R1", handlerError},
+	{"a handler's error whose methods panic, or that is a typed nil, is an error as any other", "L6", hostileErrors},
 	{"a handler's panic reaches the caller, nothing is committed, and the sink works on", "R12", handlerPanic},
 	{"a handler that ends its goroutine commits nothing, and the sink works on", "R12", handlerGoexit},
 	{"a context that ended before commits nothing", "R12", contextEndedBefore},

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
@@ -71,7 +72,7 @@ func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(co
 	defer tx.end() // also when apply panics: rolls back whatever is open
 	var applyErr error
 	for _, call := range calls {
-		if applyErr = call(tx.guard.Context(), tx); applyErr != nil {
+		if applyErr = inert.Error(call(tx.guard.Context(), tx)); applyErr != nil {
 			break
 		}
 	}

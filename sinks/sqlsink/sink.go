@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 	"github.com/epochfence/epochfence/internal/sqltx"
 )
@@ -277,18 +278,19 @@ func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) er
 // do with the state of the database as [epoch.ErrUnhealthy], and adds what a person
 // can do.
 func (s *Sink) explain(err error) error {
+	safe := inert.Error(err) // a method of an argument's may have returned it
 	for _, settled := range []error{epoch.ErrTransient, epoch.ErrUnhealthy, epoch.ErrTxEndedByHandler} {
-		if errors.Is(err, settled) {
+		if errors.Is(safe, settled) {
 			return err
 		}
 	}
 	var foreign *foreignError
-	if errors.As(err, &foreign) {
+	if errors.As(safe, &foreign) {
 		return err
 	}
-	fault := s.d.transactions().Fault(err)
-	if fault == nil || errors.Is(err, epoch.ErrInDoubt) && !errors.Is(fault, epoch.ErrUnhealthy) {
+	fault := s.d.transactions().Fault(safe)
+	if fault == nil || errors.Is(safe, epoch.ErrInDoubt) && !errors.Is(fault, epoch.ErrUnhealthy) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", fault, err)
+	return fmt.Errorf("%w: %w", fault, safe)
 }

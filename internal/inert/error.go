@@ -1,0 +1,207 @@
+// Package inert takes errors and panic values of users' code and makes them harmless.
+//
+// An error's methods are its author's code. They may panic, as those of a typed nil do,
+// or end the goroutine. [Error] calls Error and Unwrap once, at the place where the error
+// was returned, and keeps the answers. Everything later works on those.
+package inert
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// maxLinks limits the errors that are taken of one chain, which may be a cycle or a tree.
+const maxLinks = 1000
+
+// Mark is the argument of the method by which an error of this module says that its
+// methods call no user's code, so that [Error] leaves the error as it is. No other module
+// can name the type.
+type Mark struct{}
+
+// taken is one error of a chain. [errors.Is] and [errors.As] find the error that it
+// stands for, unless that is not safe to have.
+type taken struct {
+	text   string
+	of     error // nil if it is not safe
+	asks   bool  // of has methods Is or As
+	causes []error
+}
+
+// Error returns an error with the text of err and with its chain, whose methods never
+// panic. A typed nil, and an error whose methods Error or Unwrap panic, is in the chain as
+// a text that names its type. Nil stays nil.
+//
+// It calls methods of err. If one ends the goroutine, so be it.
+func Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	k := &taking{left: maxLinks}
+	of, is := k.take(err).(*taken) //nolint:errorlint // what take has made
+	if !is {
+		return err
+	}
+	if k.flaw != "" && k.flaw != of.text {
+		of.text += " (in it is " + k.flaw + ")"
+	}
+	return of
+}
+
+type taking struct {
+	left int
+	flaw string // the first that was found
+}
+
+func (k *taking) take(err error) error {
+	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
+		return k.flawed("a nil %T in a variable of type error, which is not nil: return nil itself instead", err)
+	}
+	if _, is := err.(interface{ Inert(Mark) }); is { //nolint:errorlint // this link alone
+		return err
+	}
+	k.left--
+	t := &taken{of: err}
+	var panicked any
+	if t.text, panicked = try(err.Error); panicked != nil {
+		t = k.flawed("a %T whose method Error panicked: %s", err, Text(panicked))
+	}
+	causes, panicked := try(func() []error { return unwrap(err) })
+	if panicked != nil {
+		return k.flawed("a %T whose method Unwrap panicked: %s", err, Text(panicked))
+	}
+	for _, cause := range causes {
+		if cause != nil && k.left > 0 {
+			t.causes = append(t.causes, k.take(cause))
+		}
+	}
+	switch t.of.(type) { //nolint:errorlint // this link alone
+	case interface{ Is(error) bool }, interface{ As(any) bool }:
+		t.asks = true
+	}
+	return t
+}
+
+// flawed is what stands for an error that is not safe to have.
+func (k *taking) flawed(format string, args ...any) *taken {
+	t := &taken{text: fmt.Sprintf(format, args...)}
+	if k.flaw == "" {
+		k.flaw = t.text
+	}
+	return t
+}
+
+func unwrap(err error) []error {
+	switch err := err.(type) { //nolint:errorlint // this link alone
+	case interface{ Unwrap() error }:
+		return []error{err.Unwrap()}
+	case interface{ Unwrap() []error }:
+		return err.Unwrap()
+	default:
+		return nil
+	}
+}
+
+func (t *taken) Error() string   { return t.text }
+func (t *taken) Unwrap() []error { return t.causes }
+
+// Inert says that t is one already.
+func (t *taken) Inert(Mark) {}
+
+func (t *taken) Is(target error) bool {
+	if t.of == nil || target == nil {
+		return false
+	}
+	if same, _ := try(func() bool { return t.of == target }); same { //nolint:errorlint // this link alone; values that cannot be compared panic
+		return true
+	}
+	if !t.asks {
+		return false
+	}
+	of, is := t.of.(interface{ Is(error) bool }) //nolint:errorlint // this link alone
+	return is && apart(func() bool { return of.Is(target) })
+}
+
+func (t *taken) As(target any) bool {
+	if t.of == nil {
+		return false
+	}
+	into := reflect.ValueOf(target)
+	if into.Kind() != reflect.Pointer || into.IsNil() {
+		return false
+	}
+	if of := reflect.ValueOf(t.of); of.Type().AssignableTo(into.Type().Elem()) {
+		into.Elem().Set(of)
+		return true
+	}
+	if !t.asks {
+		return false
+	}
+	of, is := t.of.(interface{ As(any) bool }) //nolint:errorlint // this link alone
+	return is && apart(func() bool { return of.As(target) })
+}
+
+// As returns the first error in err's chain that is an E. Unlike [errors.As] it never
+// panics, whatever is in the chain.
+func As[E error](err error) (found E, ok bool) {
+	ok = errors.As(Error(err), &found)
+	return found, ok
+}
+
+// Find returns the first error in err's chain that is says it is, or nil. It asks for none
+// that is not safe to have.
+func Find(err error, is func(error) bool) error {
+	var found error
+	visit(Error(err), func(e error) bool {
+		if t, taken := e.(*taken); taken { //nolint:errorlint // this link alone
+			e = t.of
+		}
+		if e != nil && is(e) {
+			found = e
+		}
+		return found != nil
+	})
+	return found
+}
+
+// visit calls f for the errors of a chain of which nothing panics, until it returns true.
+func visit(err error, f func(error) bool) bool {
+	return f(err) || slices.ContainsFunc(unwrap(err), func(cause error) bool { return cause != nil && visit(cause, f) })
+}
+
+// Try calls f, a method of a user's value, and returns what it returns, or the zero value
+// if it panics.
+func Try[T any](f func() T) T {
+	v, _ := try(f)
+	return v
+}
+
+// Text returns the text of a panic's value. Package fmt catches what its methods panic
+// with, unless that panics too when it is printed.
+func Text(value any) string {
+	text, panicked := try(func() string { return fmt.Sprint(value) })
+	if panicked != nil {
+		return fmt.Sprintf("a %T that cannot be printed", value)
+	}
+	return text
+}
+
+func try[T any](f func() T) (v T, panicked any) {
+	defer func() { panicked = recover() }()
+	return f(), nil
+}
+
+// apart asks f on a goroutine that it may end.
+func apart(f func() bool) bool {
+	answer := make(chan bool, 1)
+	go func() {
+		yes := false
+		defer func() {
+			_ = recover()
+			answer <- yes
+		}()
+		yes = f()
+	}()
+	return <-answer
+}
