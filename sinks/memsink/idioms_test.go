@@ -8,5 +8,5 @@ import (
 )
 
 func TestIdioms(t *testing.T) {
-	sinktest.Idioms(t, sinktest.Idiomatic[*memsink.Tx]{Mode: "memsink", Database: create, Virtual: true, Places: true})
+	sinktest.Idioms(t, sinktest.Idiomatic[*memsink.Tx]{Mode: "memsink", Database: create, Virtual: true})
 }

@@ -72,7 +72,7 @@ func TestIdiomsQueued(t *testing.T) {
 	t.Parallel()
 	r := newIdiomRig(t)
 	sinktest.Idioms(t, sinktest.Idiomatic[*pgsink.Queue]{
-		Mode: "Queued", Speaks: sinktest.PostgreSQL, Queued: true, Places: true,
+		Mode: "Queued", Speaks: sinktest.PostgreSQL, Queued: true,
 		Database: func(testing.TB) sinktest.Database[*pgsink.Queue] {
 			return sinktest.Database[*pgsink.Queue]{
 				Open: func(t testing.TB) epoch.Sink[*pgsink.Queue] { return r.openOn(newPool(t, r.appURL, fast)).Queued() },
@@ -96,7 +96,7 @@ func TestIdiomsQueued(t *testing.T) {
 func (r *idiomRig) tx(name string, configure func(*pgxpool.Config)) sinktest.Idiomatic[pgsink.Tx] {
 	deadLetter := r.open().DeadLetter
 	return sinktest.Idiomatic[pgsink.Tx]{
-		Mode: name, Speaks: sinktest.PostgreSQL, Places: true,
+		Mode: name, Speaks: sinktest.PostgreSQL,
 		Database: func(testing.TB) sinktest.Database[pgsink.Tx] {
 			return sinktest.Database[pgsink.Tx]{
 				Open: func(t testing.TB) epoch.Sink[pgsink.Tx] { return r.openOn(newPool(t, r.appURL, configure, fast)) },

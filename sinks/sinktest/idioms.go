@@ -42,10 +42,6 @@ type Idiomatic[TX any] struct {
 
 	// Own are the idioms that only this sink's driver knows.
 	Own []Idiom
-
-	// Places says that the idioms that have to do with transactions are also played
-	// in Batches, OnFailure, a replay and Background.
-	Places bool
 }
 
 // Rows are rows of a query that somebody may forget to close.
@@ -125,7 +121,8 @@ type Idiom struct {
 	// Answers says that it asks the database something, so that it is not for [Idiomatic.Queued].
 	Answers bool
 
-	// Places says that it is played in all places; see [Idiomatic].
+	// Places says that it is also played in Batches and in OnFailure, and
+	// in a replay and in Background.
 	Places bool
 }
 

@@ -14,6 +14,8 @@ import (
 // anybody are the idioms that need no SQL.
 var anybody = []Idiom{
 	{Name: "writes and returns nil", Want: Applied, Places: true, Do: func(c *Call) error { return c.Write() }},
+	{Name: "does nothing", Want: Undone, Do: func(*Call) error { return nil }},
+	{Name: "everybody does nothing", Everybody: true, Want: Undone, Do: func(*Call) error { return nil }},
 	{Name: "writes and returns an error", Want: Costs, Says: []string{"the handler's own error"}, Do: writesAnd(func() error { return errOfHandler })},
 	{Name: "writes and returns a permanent error", Want: Costs, Says: []string{"the handler's own error"}, Do: writesAnd(func() error { return consumer.Permanent(errOfHandler) })},
 	{Name: "fails once and then writes", Want: Alone, Do: func(c *Call) error {

@@ -35,7 +35,7 @@ type idiomHandlers struct {
 
 func eraseMode[TX any](m Idiomatic[TX]) mode {
 	e := mode{Idiomatic: Idiomatic[any]{
-		Mode: m.Mode, Speaks: m.Speaks, Queued: m.Queued, Virtual: m.Virtual, Own: m.Own, Places: m.Places,
+		Mode: m.Mode, Speaks: m.Speaks, Queued: m.Queued, Virtual: m.Virtual, Own: m.Own,
 	}}
 	if m.Exec != nil {
 		e.Exec = func(ctx context.Context, tx any, query string, args ...any) error {
@@ -99,19 +99,31 @@ func (m *mode) idioms() []Idiom {
 	})
 }
 
-// playMode plays the idioms of a mode side by side.
+// playMode plays the idioms of a mode side by side, in the handler and in the other places.
 func playMode(t *testing.T, m mode, table *table) {
 	for _, i := range m.idioms() {
-		t.Run(i.Name, func(t *testing.T) {
-			if m.Virtual {
-				synctest.Test(t, func(t *testing.T) { table.note(m.Mode, "", i.Name, playIdiom(t, &m, &i)) })
-				return
+		playCell(t, m, i, inEach, table)
+	}
+	for _, place := range places {
+		t.Run(place, func(t *testing.T) {
+			for _, i := range m.idioms() {
+				if i.Places && !i.Everybody {
+					playCell(t, m, i, place, table)
+				}
 			}
-			t.Parallel()
-			table.note(m.Mode, "", i.Name, playIdiom(t, &m, &i))
 		})
 	}
-	if m.Places {
-		playPlaces(t, m, table)
-	}
+}
+
+// playCell plays one idiom in one place, which is a cell of the table of outcomes.
+func playCell(t *testing.T, m mode, i Idiom, place string, table *table) {
+	t.Run(i.Name, func(t *testing.T) {
+		play := func(t *testing.T) { table.note(m.Mode, place, i.Name, playIn(t, &m, &i, place)) }
+		if m.Virtual {
+			synctest.Test(t, play)
+			return
+		}
+		t.Parallel()
+		play(t)
+	})
 }

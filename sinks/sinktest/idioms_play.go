@@ -74,10 +74,7 @@ func newPlay(t testing.TB, m *mode, i *Idiom, place string) *play {
 	return p
 }
 
-// playIdiom plays an idiom in the handler, and returns what became of it.
-func playIdiom(t testing.TB, m *mode, i *Idiom) string { return playIn(t, m, i, inEach) }
-
-// playIn plays it again where the guilty message had no company the first time it was
+// playIn plays an idiom in one place, and returns what became of it. It plays it again where the guilty message had no company the first time it was
 // called: a machine that stops can part them.
 func playIn(t testing.TB, m *mode, i *Idiom, place string) string {
 	for range 5 {
@@ -184,7 +181,10 @@ func (p *play) each(ctx context.Context, tx any, m consumer.Message) error {
 	do := p.does(m)
 	switch {
 	case m.Partition.Number == gate:
-		return p.waitAtGate(ctx)
+		if err := p.waitAtGate(ctx); err != nil {
+			return err
+		}
+		return p.db.Append(ctx, tx, m.Partition.String(), value(m.Offset))
 	case do == nil:
 		return p.db.Append(ctx, tx, m.Partition.String(), value(m.Offset))
 	case p.place == inOnFailure:

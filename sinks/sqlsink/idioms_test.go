@@ -33,7 +33,7 @@ func TestIdioms(t *testing.T) {
 
 func idiomatic(mode string) sinktest.Idiomatic[*sqlsink.Tx] {
 	return sinktest.Idiomatic[*sqlsink.Tx]{
-		Mode: mode, Speaks: sinktest.SQLite, Places: true,
+		Mode: mode, Speaks: sinktest.SQLite,
 		Database: func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 			file := newFile(t)
 			mustExec(t, open(t, file), sinktest.SQLite.Setup)
