@@ -25,6 +25,7 @@ type idiomRig struct {
 func newIdiomRig(t testing.TB) *idiomRig {
 	r := newRig(t)
 	r.sql(sinktest.PostgreSQL.Setup)
+	r.sql("create table idiom_documents (document jsonb); grant insert, select on idiom_documents to public")
 	return &idiomRig{r, r.operator(t), newPool(t, r.appURL, runtimeParam("lock_timeout", "50ms"))}
 }
 
@@ -38,11 +39,14 @@ func TestIdioms(t *testing.T) {
 	r := newIdiomRig(t)
 	var ms []sinktest.Idiomatic[pgsink.Tx]
 	for _, name := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
-		ms = append(ms, r.tx(name, modes[name]))
+		m := r.tx(name, "pgsink", modes[name])
+		m.Own = ofTx
+		ms = append(ms, m)
 	}
 	cached := modes["cache_statement"]
 
-	handle := r.tx("AsPgxTx", cached)
+	handle := r.tx("AsPgxTx", "", cached)
+	handle.Own = ofHandles
 	handle.Exec = func(ctx context.Context, tx pgsink.Tx, query string, args ...any) error {
 		_, err := pgsink.AsPgxTx(tx).Exec(ctx, query, args...)
 		return err
@@ -52,7 +56,7 @@ func TestIdioms(t *testing.T) {
 	}
 	handle.Handle = func(tx pgsink.Tx) sinktest.Handle { return pgxHandle{pgsink.AsPgxTx(tx)} }
 
-	db := r.tx("OpenDB", cached)
+	db := r.tx("OpenDB", "", cached)
 	db.Exec = func(ctx context.Context, tx pgsink.Tx, query string, args ...any) error {
 		_, err := pgsink.OpenDB(tx).ExecContext(ctx, query, args...)
 		return err
@@ -93,10 +97,10 @@ func TestIdiomsQueued(t *testing.T) {
 }
 
 // tx is the mode in which handlers send statements through a Tx.
-func (r *idiomRig) tx(name string, configure func(*pgxpool.Config)) sinktest.Idiomatic[pgsink.Tx] {
+func (r *idiomRig) tx(name, column string, configure func(*pgxpool.Config)) sinktest.Idiomatic[pgsink.Tx] {
 	deadLetter := r.open().DeadLetter
 	return sinktest.Idiomatic[pgsink.Tx]{
-		Mode: name, Speaks: sinktest.PostgreSQL,
+		Mode: name, Column: column, Speaks: sinktest.PostgreSQL,
 		Database: func(testing.TB) sinktest.Database[pgsink.Tx] {
 			return sinktest.Database[pgsink.Tx]{
 				Open: func(t testing.TB) epoch.Sink[pgsink.Tx] { return r.openOn(newPool(t, r.appURL, configure, fast)) },

@@ -10,8 +10,9 @@ import (
 // [Idioms] plays every idiom that the mode has a use for. The fields that a mode has
 // no use for are nil.
 type Idiomatic[TX any] struct {
-	// Mode heads the column of the mode in the table of outcomes.
-	Mode string
+	// Mode is the name of the mode. Column heads its column in the table of outcomes,
+	// which modes that differ little share; it is empty where that is the name.
+	Mode, Column string
 
 	// Database returns a database for one play. Several plays may use one at the same
 	// time: each has a topic and lists of its own. Operator and DeadLetter are required.
@@ -136,14 +137,16 @@ func (i *Idiom) want(mode string) Outcome {
 
 // Idioms plays every idiom that m has a use for, each through consumer.Run with a broker
 // in memory: 20 messages in each of two partitions, of which one is guilty. See
-// [Outcome] for what must hold. The outcomes are compared with the table in
-// testdata/idioms.md, which -idioms.update writes.
+// [Outcome] for what must hold. The outcomes are compared with the table in a file of
+// testdata that has the name of the test; the flag -idioms.update writes it.
 func Idioms[TX any](t *testing.T, modes ...Idiomatic[TX]) {
 	table := newTable(t)
-	for _, m := range modes {
+	for _, typed := range modes {
+		m := eraseMode(typed)
+		table.expect(&m)
 		t.Run(m.Mode, func(t *testing.T) {
 			t.Parallel()
-			playMode(t, eraseMode(m), table)
+			playMode(t, m, table)
 		})
 	}
 }

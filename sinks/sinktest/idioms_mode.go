@@ -3,9 +3,7 @@ package sinktest
 import (
 	"context"
 	"database/sql"
-	"slices"
 	"testing"
-	"testing/synctest"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -35,7 +33,7 @@ type idiomHandlers struct {
 
 func eraseMode[TX any](m Idiomatic[TX]) mode {
 	e := mode{Idiomatic: Idiomatic[any]{
-		Mode: m.Mode, Speaks: m.Speaks, Queued: m.Queued, Virtual: m.Virtual, Own: m.Own,
+		Mode: m.Mode, Speaks: m.Speaks, Queued: m.Queued, Virtual: m.Virtual, Own: m.Own, Column: m.Column,
 	}}
 	if m.Exec != nil {
 		e.Exec = func(ctx context.Context, tx any, query string, args ...any) error {
@@ -79,51 +77,4 @@ func typed[TX any](h idiomHandlers) consumer.Handlers[TX] {
 		})
 	}
 	return hs
-}
-
-// idioms are those that the mode has a use for.
-func (m *mode) idioms() []Idiom {
-	all := slices.Clone(anybody)
-	if m.Exec != nil {
-		all = slices.Concat(all, statements, m.Speaks.idioms)
-	}
-	if m.Handle != nil {
-		all = append(all, handles...)
-	}
-	if m.DB != nil {
-		all = append(all, dbs...)
-	}
-	all = append(all, m.Own...)
-	return slices.DeleteFunc(all, func(i Idiom) bool {
-		return i.Answers && m.Queued
-	})
-}
-
-// playMode plays the idioms of a mode side by side, in the handler and in the other places.
-func playMode(t *testing.T, m mode, table *table) {
-	for _, i := range m.idioms() {
-		playCell(t, m, i, inEach, table)
-	}
-	for _, place := range places {
-		t.Run(place, func(t *testing.T) {
-			for _, i := range m.idioms() {
-				if i.Places && !i.Everybody {
-					playCell(t, m, i, place, table)
-				}
-			}
-		})
-	}
-}
-
-// playCell plays one idiom in one place, which is a cell of the table of outcomes.
-func playCell(t *testing.T, m mode, i Idiom, place string, table *table) {
-	t.Run(i.Name, func(t *testing.T) {
-		play := func(t *testing.T) { table.note(m.Mode, place, i.Name, playIn(t, &m, &i, place)) }
-		if m.Virtual {
-			synctest.Test(t, play)
-			return
-		}
-		t.Parallel()
-		play(t)
-	})
 }

@@ -41,6 +41,13 @@ type play struct {
 	opened chan struct{} // the gate is
 	strays sync.WaitGroup
 
+	// Of plays that have more idioms than one.
+	of         func(m consumer.Message) *Idiom
+	replaying  bool
+	replays    int // that the process is asked for
+	background func(ctx context.Context, p epoch.Partition, do func(context.Context, func(context.Context, any) error) error)
+	until      <-chan struct{} // the first process goes on until then
+
 	mu    sync.Mutex
 	tries map[epoch.Offset]int
 	saw   *story
@@ -48,15 +55,6 @@ type play struct {
 
 // plays makes their topics different.
 var plays atomic.Int64
-
-// The names of the places in which an idiom is played.
-const (
-	inEach       = ""
-	inBatches    = "Batches"
-	inOnFailure  = "OnFailure"
-	inReplay     = "replay"
-	inBackground = "Background"
-)
 
 // playTime bounds a run of a consumer that gets nowhere.
 const playTime = time.Minute
@@ -91,18 +89,15 @@ func playIn(t testing.TB, m *mode, i *Idiom, place string) string {
 
 // runs is one process. The second one finds a message more in each partition.
 func (p *play) runs(name string) *story {
-	again := p.saw != nil
-	s := &story{play: p, size: p.size, next: map[int32]epoch.Offset{}, halts: map[int32]error{}, over: make(chan struct{}), claims: make(chan struct{})}
-	if again {
-		s.size++
+	s := &story{play: p, size: p.size, again: p.saw != nil, next: map[int32]epoch.Offset{}, halts: map[int32]error{}, over: make(chan struct{}), claims: make(chan struct{})}
+	if s.again {
+		s.size = p.saw.size + 1
 	}
-	p.mu.Lock()
 	p.saw = s
-	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(p.t.Context(), playTime)
 	defer cancel()
 	returned := make(chan struct{})
-	if again {
+	if s.again {
 		p.append(1)
 	} else {
 		p.log.Append(gate, "gate")
@@ -112,13 +107,20 @@ func (p *play) runs(name string) *story {
 		defer close(returned)
 		s.err = p.db.run(ctx, p.t, source, p.handlers(), p.options(s))
 	}()
-	if !again {
+	if !s.again {
 		p.open(ctx, s, source.read)
 	}
 	select {
 	case <-s.over:
 	case <-ctx.Done():
 		s.wrong("it came to no end in %v", playTime)
+	}
+	if p.until != nil && !s.again {
+		select {
+		case <-p.until:
+		case <-ctx.Done():
+			s.wrong("its background work came to no end in %v", playTime)
+		}
 	}
 	cancel()
 	<-returned
@@ -166,7 +168,7 @@ func (p *play) options(s *story) consumer.Options {
 }
 
 func (p *play) handlers() idiomHandlers {
-	h := idiomHandlers{each: p.each, onFailure: p.db.DeadLetter}
+	h := idiomHandlers{each: p.each, onFailure: p.db.DeadLetter, background: p.background}
 	switch p.place {
 	case inBatches:
 		h.batch = p.batch
@@ -187,7 +189,7 @@ func (p *play) each(ctx context.Context, tx any, m consumer.Message) error {
 		return p.db.Append(ctx, tx, m.Partition.String(), value(m.Offset))
 	case do == nil:
 		return p.db.Append(ctx, tx, m.Partition.String(), value(m.Offset))
-	case p.place == inOnFailure:
+	case p.place == inOnFailure, p.place == inReplay && !p.replaying:
 		p.saw.called()
 		return consumer.Permanent(errPutAside)
 	default:
@@ -229,6 +231,12 @@ func (p *play) waitAtGate(ctx context.Context) error {
 
 // does returns what the idiom says that the handler of m does, or nil for an innocent one.
 func (p *play) does(m consumer.Message) func(c *Call) error {
+	if p.of != nil {
+		if i := p.of(m); i != nil {
+			return i.Do
+		}
+		return nil
+	}
 	switch at := m.Offset; {
 	case m.Partition.Number == gate:
 		return nil

@@ -91,6 +91,9 @@ var postgres = []Idiom{
 	{Name: "a statement that fails, within SAVEPOINT", Answers: true, Want: Alone, Do: func(c *Call) error {
 		return inTurn(c.exec("savepoint mine"), func() error { _ = c.Exec("select 1/0"); return nil }, c.exec("rollback to savepoint mine"), c.Write)
 	}},
+	{Name: "a constraint that is checked at the commit", Want: Costs, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into idiom_children values ('nobody')"))
+	}},
 	raises("42P01"), raises("42501"), raises("3F000"), raises("42883"), raises("25006"), raises("08P01"),
 	raises("XF001"), raises("XF002"), raises("XF003"), raises("XF004"),
 	{Name: "a NUL byte in an argument", Want: Costs, Says: []string{"22021"}, Do: func(c *Call) error {

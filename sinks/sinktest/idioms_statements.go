@@ -39,9 +39,6 @@ var statements = []Idiom{
 		return inTurn(c.Write, c.exec("insert into idiom_keys values ('always there')"))
 	}},
 	{Name: "a text that is no SQL", Want: Costs, Says: []string{"syntax"}, Do: sends("insert in to effects")},
-	{Name: "a constraint that is checked at the commit", Want: Costs, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into idiom_children values ('nobody')"))
-	}},
 	{Name: "a table that is not there", Want: Halts, Says: []string{"nowhere"}, Do: sends("insert into nowhere values (1)")},
 	{Name: "a table that is not there, in Permanent", Want: Costs, Says: []string{"nowhere"}, Answers: true, Do: func(c *Call) error {
 		return permanently(sends("insert into nowhere values (1)")(c))

@@ -10,9 +10,10 @@ import (
 
 // story is what observers were told of one process of a play.
 type story struct {
-	play *play
-	size epoch.Offset // messages in each of the two partitions
-	err  error        // of Run
+	play  *play
+	size  epoch.Offset // messages in each of the two partitions
+	err   error        // of Run
+	again bool         // it is not the first
 
 	mu       sync.Mutex
 	next     map[int32]epoch.Offset
@@ -25,7 +26,7 @@ type story struct {
 	loose    int // retries that did not count
 	called1  bool
 	shared   bool // the first transaction in which the guilty message was called was that of both partitions
-	replayed []consumer.Replayed
+	replayed int  // for good
 
 	over   chan struct{}
 	isOver bool
@@ -102,7 +103,15 @@ func (s *story) observe(e consumer.Event) {
 			s.end()
 		}
 	case consumer.Replayed:
-		s.replayed = append(s.replayed, e)
+		if e.Final {
+			s.replayed++
+		} else if s.loose++; s.loose == manyLoose {
+			s.wrongLocked("a replay is tried again and again: %v", e.Err)
+			s.end()
+		}
+	}
+	if s.play.replays > s.replayed {
+		return
 	}
 	if s.next[innocent] == s.size && s.next[gate] == 1 && (s.next[guiltyOne] == s.size || s.halts[guiltyOne] != nil) {
 		s.end()
