@@ -3,6 +3,7 @@ package pgsink_test
 import (
 	"context"
 	"database/sql"
+	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -38,15 +39,17 @@ func TestIdioms(t *testing.T) {
 	t.Parallel()
 	r := newIdiomRig(t)
 	var ms []sinktest.Idiomatic[pgsink.Tx]
-	for _, name := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+	for n, name := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		m := r.tx(name, "pgsink", modes[name])
-		m.Own = ofTx
+		if m.Own = ofTx; n > 0 {
+			m.Plays = inShort(sinktest.WireMatters)
+		}
 		ms = append(ms, m)
 	}
 	cached := modes["cache_statement"]
 
 	handle := r.tx("AsPgxTx", "", cached)
-	handle.Own = ofHandles
+	handle.Own, handle.Plays = ofHandles, inShort(sinktest.HandlesAlone)
 	handle.Exec = func(ctx context.Context, tx pgsink.Tx, query string, args ...any) error {
 		_, err := pgsink.AsPgxTx(tx).Exec(ctx, query, args...)
 		return err
@@ -68,8 +71,16 @@ func TestIdioms(t *testing.T) {
 		}
 		return sqlRows{rows}, nil
 	}
-	db.DB = pgsink.OpenDB
+	db.DB, db.Plays = pgsink.OpenDB, inShort(sinktest.HandlesAlone)
 	sinktest.Idioms(t, append(ms, handle, db)...)
+}
+
+// inShort is a choice, or everything in the long form of the tests.
+func inShort(c sinktest.Choice) sinktest.Choice {
+	if os.Getenv("EPOCHFENCE_LONG") != "" {
+		return sinktest.Everything
+	}
+	return c
 }
 
 func TestIdiomsQueued(t *testing.T) {
@@ -79,7 +90,9 @@ func TestIdiomsQueued(t *testing.T) {
 		Mode: "Queued", Speaks: sinktest.PostgreSQL, Queued: true,
 		Database: func(testing.TB) sinktest.Database[*pgsink.Queue] {
 			return sinktest.Database[*pgsink.Queue]{
-				Open: func(t testing.TB) epoch.Sink[*pgsink.Queue] { return r.openOn(newPool(t, r.appURL, fast)).Queued() },
+				Open: func(t testing.TB) epoch.Sink[*pgsink.Queue] {
+					return r.openOn(newPool(t, r.appURL, fast, few)).Queued()
+				},
 				Append: func(ctx context.Context, q *pgsink.Queue, list, value string) error {
 					return put(ctx, q, list, value)
 				},
@@ -103,7 +116,7 @@ func (r *idiomRig) tx(name, column string, configure func(*pgxpool.Config)) sink
 		Mode: name, Column: column, Speaks: sinktest.PostgreSQL,
 		Database: func(testing.TB) sinktest.Database[pgsink.Tx] {
 			return sinktest.Database[pgsink.Tx]{
-				Open: func(t testing.TB) epoch.Sink[pgsink.Tx] { return r.openOn(newPool(t, r.appURL, configure, fast)) },
+				Open: func(t testing.TB) epoch.Sink[pgsink.Tx] { return r.openOn(newPool(t, r.appURL, configure, fast, few)) },
 				Append: func(ctx context.Context, tx pgsink.Tx, list, value string) error {
 					return put(ctx, tx, list, value)
 				},
@@ -122,6 +135,10 @@ func (r *idiomRig) tx(name, column string, configure func(*pgxpool.Config)) sink
 		},
 	}
 }
+
+// few spares the plays, of which each has pools of its own, connections that they do not
+// need.
+func few(c *pgxpool.Config) { c.MaxConns = 4 }
 
 // pgxHandle is a pgx.Tx as the suite has it.
 type pgxHandle struct{ pgx.Tx }

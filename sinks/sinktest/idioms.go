@@ -20,6 +20,10 @@ type Idiomatic[TX any] struct {
 	// columns list and value, and the tables of [Dialect.Setup] are there.
 	Database func(t testing.TB) Database[TX]
 
+	// Plays chooses what is played, of all that the mode has a use for, where time is
+	// short.
+	Plays Choice
+
 	// Speaks is the SQL that Exec takes.
 	Speaks *Dialect
 
@@ -44,6 +48,16 @@ type Idiomatic[TX any] struct {
 	// Own are the idioms that only this sink's driver knows.
 	Own []Idiom
 }
+
+// Choice is a choice of idioms.
+type Choice int
+
+// The choices.
+const (
+	Everything   Choice = iota
+	WireMatters         // those to which it matters how the driver sends a statement
+	HandlesAlone        // those of Handle, of DB, and the mode's own
+)
 
 // Rows are rows of a query that somebody may forget to close.
 type Rows interface {
@@ -119,12 +133,17 @@ type Idiom struct {
 	// short for that.
 	Impatient bool
 
+	// Wire says that it matters to it how the driver sends a statement.
+	Wire bool
+
 	// Answers says that it asks the database something, so that it is not for [Idiomatic.Queued].
 	Answers bool
 
 	// Places says that it is also played in Batches and in OnFailure, and
 	// in a replay and in Background.
 	Places bool
+
+	handle bool // it is one of a Handle or a DB, or a mode's own
 }
 
 // want is the outcome in a mode.

@@ -29,7 +29,7 @@ func (p *play) judge(first, second *story) string {
 	got := f.outcome(p.guilty)
 	want := p.want()
 	if got != want {
-		f.wrong("the guilty message: %s; want: %s", got, want)
+		f.wrong("the guilty message: %s; want: %s%s", got, want, f.because())
 	}
 	outcomes := map[epoch.Offset]Outcome{p.guilty: got}
 	if p.idiom.Then != nil {
@@ -163,6 +163,17 @@ func (f *facts) reason(got Outcome) {
 			f.wrong("the reason does not say %q: %s", s, told)
 		}
 	}
+}
+
+// because is what is known of why the guilty message was not applied.
+func (f *facts) because() string {
+	for _, l := range f.letters[guiltyOne][f.guilty] {
+		return ": " + l.Error
+	}
+	if h := f.first.halts[guiltyOne]; h != nil {
+		return ": " + h.Error()
+	}
+	return ""
 }
 
 // company: a message shares its transaction unless it is said to be alone, and then it is.

@@ -33,7 +33,7 @@ type idiomHandlers struct {
 
 func eraseMode[TX any](m Idiomatic[TX]) mode {
 	e := mode{Idiomatic: Idiomatic[any]{
-		Mode: m.Mode, Speaks: m.Speaks, Queued: m.Queued, Virtual: m.Virtual, Own: m.Own, Column: m.Column,
+		Mode: m.Mode, Speaks: m.Speaks, Queued: m.Queued, Virtual: m.Virtual, Own: m.Own, Column: m.Column, Plays: m.Plays,
 	}}
 	if m.Exec != nil {
 		e.Exec = func(ctx context.Context, tx any, query string, args ...any) error {

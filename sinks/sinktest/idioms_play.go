@@ -44,9 +44,8 @@ type play struct {
 	// Of plays that have more idioms than one.
 	of         func(m consumer.Message) *Idiom
 	replaying  bool
-	replays    int // that the process is asked for
 	background func(ctx context.Context, p epoch.Partition, do func(context.Context, func(context.Context, any) error) error)
-	until      <-chan struct{} // the first process goes on until then
+	until      <-chan struct{} // the process goes on until then
 
 	mu    sync.Mutex
 	tries map[epoch.Offset]int
@@ -115,12 +114,13 @@ func (p *play) runs(name string) *story {
 	case <-ctx.Done():
 		s.wrong("it came to no end in %v", playTime)
 	}
-	if p.until != nil && !s.again {
+	if p.until != nil {
 		select {
 		case <-p.until:
 		case <-ctx.Done():
-			s.wrong("its background work came to no end in %v", playTime)
+			s.wrong("%s came to no end in %v", p.place, playTime)
 		}
+		p.until = nil
 	}
 	cancel()
 	<-returned

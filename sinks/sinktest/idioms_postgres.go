@@ -37,35 +37,35 @@ var postgres = []Idiom{
 	{Name: "START TRANSACTION", Want: Costs, Says: []string{"START TRANSACTION"}, Do: sends("START TRANSACTION")},
 	{Name: "ABORT", Want: Costs, Says: []string{"ABORT"}, Do: hides("ABORT")},
 	{Name: "commit and chain", Want: Costs, Says: []string{"commit and chain"}, Do: hides("commit and chain")},
-	{Name: "PREPARE TRANSACTION", Want: Costs, Says: []string{"PREPARE TRANSACTION"}, Do: hides("PREPARE TRANSACTION 'idiom'")},
+	{Name: "PREPARE TRANSACTION", Wire: true, Want: Costs, Says: []string{"PREPARE TRANSACTION"}, Do: hides("PREPARE TRANSACTION 'idiom'")},
 	{Name: "COMMIT PREPARED", Want: Costs, Says: []string{"COMMIT PREPARED"}, Do: hides("COMMIT PREPARED 'idiom'")},
 	{Name: "commit in a DO block", Want: Costs, Says: []string{"2D000"}, Do: sends("do $$ begin commit; end $$")},
 	{Name: "commit in a procedure", Want: Costs, Says: []string{"2D000"}, Do: sends("call idiom_commit()")},
 
 	// The session and the transaction.
 	{Name: "SET LOCAL statement_timeout", Want: Alone, Places: true, Do: sends("set local statement_timeout = '10s'")},
-	{Name: "SET LOCAL search_path", Want: Alone, Places: true, Do: sends("set local search_path = pg_catalog")},
-	{Name: "SET search_path", Want: Alone, Places: true, Do: sends("set search_path = pg_catalog")},
+	{Name: "SET LOCAL search_path", Wire: true, Want: Alone, Places: true, Do: sends("set local search_path = pg_catalog")},
+	{Name: "SET search_path", Wire: true, Want: Alone, Places: true, Do: sends("set search_path = pg_catalog")},
 	{Name: "SET application_name", Want: Alone, Do: sends("set application_name = 'idiom'")},
-	{Name: "set_config(…, true)", Want: Alone, Do: sends("select set_config('search_path', 'pg_catalog', true)")},
-	{Name: "set_config(…, false)", Want: Alone, Places: true, Do: sends("select set_config('search_path', 'pg_catalog', false)")},
+	{Name: "set_config(…, true)", Wire: true, Want: Alone, Do: sends("select set_config('search_path', 'pg_catalog', true)")},
+	{Name: "set_config(…, false)", Wire: true, Want: Alone, Places: true, Do: sends("select set_config('search_path', 'pg_catalog', false)")},
 	{Name: "SET LOCAL ROLE", Want: Alone, Do: sends("set local role none")},
 	{Name: "SET ROLE", Want: Alone, Do: sends("set role none")},
-	{Name: "SET TRANSACTION READ ONLY", Want: Costs, Do: sends("set transaction read only")},
+	{Name: "SET TRANSACTION READ ONLY", Wire: true, Want: Costs, Do: sends("set transaction read only")},
 	{Name: "SET SESSION CHARACTERISTICS", Want: Alone, Do: sends("set session characteristics as transaction read only")},
-	{Name: "SET LOCAL client_encoding", Want: Alone, But: map[string]Outcome{"simple_protocol": Costs}, Do: sends("set local client_encoding = 'LATIN1'")},
+	{Name: "SET LOCAL client_encoding", Wire: true, Want: Alone, But: map[string]Outcome{"simple_protocol": Costs}, Do: sends("set local client_encoding = 'LATIN1'")},
 	{Name: "SET CONSTRAINTS ALL IMMEDIATE", Want: Alone, Do: sends("set constraints all immediate")},
-	{Name: "RESET ALL", Want: Alone, Do: sends("reset all")},
-	{Name: "DEALLOCATE ALL", Want: Alone, Do: sends("deallocate all")},
+	{Name: "RESET ALL", Wire: true, Want: Alone, Do: sends("reset all")},
+	{Name: "DEALLOCATE ALL", Wire: true, Want: Alone, Do: sends("deallocate all")},
 	{Name: "DISCARD ALL", Want: Costs, Says: []string{"DISCARD ALL"}, Do: sends("DISCARD ALL")},
-	{Name: "DISCARD TEMP", Want: Alone, Do: sends("discard temp")},
+	{Name: "DISCARD TEMP", Wire: true, Want: Alone, Do: sends("discard temp")},
 	{Name: "LISTEN and NOTIFY", Want: Alone, Do: sends("listen news", "notify news, 'x'")},
 	{Name: "NOTIFY", Want: Applied, Do: sends("notify news, 'x'")},
-	{Name: "everybody PREPAREs the same name", Everybody: true, Want: Alone, Do: sends("prepare mine as select 1")},
+	{Name: "everybody PREPAREs the same name", Wire: true, Everybody: true, Want: Alone, Do: sends("prepare mine as select 1")},
 	{Name: "everybody DECLAREs a cursor of the same name", Everybody: true, Want: Alone, Do: sends("declare mine cursor for select 1")},
 	{Name: "DECLARE … WITH HOLD by everybody", Everybody: true, Want: Alone, Do: sends("declare mine cursor with hold for select 1")},
 	{Name: "a DO block that leaves a setting", Want: Alone, Do: sends("do $$ begin perform set_config('search_path', 'pg_catalog', false); end $$")},
-	{Name: "a function that leaves a setting", Want: Alone, Do: sends("select idiom_leave_path()")},
+	{Name: "a function that leaves a setting", Wire: true, Want: Alone, Do: sends("select idiom_leave_path()")},
 	{Name: "a function that leaves a setting in the transaction", Want: Alone, Do: sends("select idiom_leave_local_path()")},
 
 	// Temporary tables.
@@ -73,9 +73,9 @@ var postgres = []Idiom{
 	{Name: "everybody: CREATE TEMP TABLE", Everybody: true, Want: Alone, Do: sends("create temp table mine (n int)")},
 	{Name: "everybody: SELECT INTO TEMP", Everybody: true, Want: Alone, Do: sends("select 1 as n into temp mine")},
 	{Name: "everybody: CREATE TABLE pg_temp.t", Everybody: true, Want: Alone, Do: sends("create table pg_temp.mine (n int)")},
-	{Name: "a temp table with the name of the effects", Want: Alone, Do: sends("create temp table effects (list text, value text)")},
+	{Name: "a temp table with the name of the effects", Wire: true, Want: Alone, Do: sends("create temp table effects (list text, value text)")},
 	{Name: "a temp table with the name of the fence", Want: Alone, Do: sends("create temp table epochfence_fence (like pg_class)", "create temp table fence (like pg_class)")},
-	{Name: "functions and operators of pg_temp", Want: Alone, Do: sends(
+	{Name: "functions and operators of pg_temp", Wire: true, Want: Alone, Do: sends(
 		"create function pg_temp.epochfence_advance() returns int language sql as 'select 1'",
 		"create function pg_temp.nothing(text, text) returns bool language sql as 'select true'",
 		"create operator pg_temp.= (function = pg_temp.nothing, leftarg = text, rightarg = text)")},
@@ -87,7 +87,7 @@ var postgres = []Idiom{
 	{Name: "SELECT FOR UPDATE", Want: Applied, Do: sends("select from idiom_counts where k = 'two' for update")},
 
 	// Errors, and what looks like another's.
-	{Name: "a statement that fails, and hides the error", Want: Costs, Says: []string{"22012"}, Do: hides("select 1/0")},
+	{Name: "a statement that fails, and hides the error", Wire: true, Want: Costs, Says: []string{"22012"}, Do: hides("select 1/0")},
 	{Name: "a statement that fails, within SAVEPOINT", Answers: true, Want: Alone, Do: func(c *Call) error {
 		return inTurn(c.exec("savepoint mine"), func() error { _ = c.Exec("select 1/0"); return nil }, c.exec("rollback to savepoint mine"), c.Write)
 	}},
@@ -96,37 +96,37 @@ var postgres = []Idiom{
 	}},
 	raises("42P01"), raises("42501"), raises("3F000"), raises("42883"), raises("25006"), raises("08P01"),
 	raises("XF001"), raises("XF002"), raises("XF003"), raises("XF004"),
-	{Name: "a NUL byte in an argument", Want: Costs, Says: []string{"22021"}, Do: func(c *Call) error {
+	{Name: "a NUL byte in an argument", Wire: true, Want: Costs, Says: []string{"22021"}, Do: func(c *Call) error {
 		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", "a\x00b"))
 	}},
-	{Name: "a NUL byte in the text", Want: Costs, Do: sends("insert into effects (list, value) values ('x', 'a\x00b')")},
-	{Name: "bytes that are not UTF-8 in an argument", Want: Costs, Says: []string{"22021"}, Do: func(c *Call) error {
+	{Name: "a NUL byte in the text", Wire: true, Want: Costs, Do: sends("insert into effects (list, value) values ('x', 'a\x00b')")},
+	{Name: "bytes that are not UTF-8 in an argument", Wire: true, Want: Costs, Says: []string{"22021"}, Do: func(c *Call) error {
 		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", "\xff"))
 	}},
-	{Name: "too many arguments", Want: Costs, Do: func(c *Call) error {
+	{Name: "too many arguments", Wire: true, Want: Costs, Do: func(c *Call) error {
 		return inTurn(c.Write, c.exec("insert into effects (list, value) values ($1, 'y')", "x", "z"))
 	}},
-	{Name: "a text of two statements with an argument", Want: Costs, But: map[string]Outcome{"simple_protocol": Applied}, Do: func(c *Call) error {
+	{Name: "a text of two statements with an argument", Wire: true, Want: Costs, But: map[string]Outcome{"simple_protocol": Applied}, Do: func(c *Call) error {
 		return inTurn(c.Write, c.exec("select 1; select $1::text", "x"))
 	}},
 	{Name: "SET LOCAL statement_timeout, and runs into it", Want: Costs, Says: []string{"57014"}, Do: sends("set local statement_timeout = '10ms'", "select pg_sleep(60)")},
-	{Name: "COPY FROM STDIN as a text", Want: Costs, Says: []string{"COPY effects"}, Do: sends("COPY effects (list, value) FROM STDIN")},
+	{Name: "COPY FROM STDIN as a text", Wire: true, Want: Costs, Says: []string{"COPY effects"}, Do: sends("COPY effects (list, value) FROM STDIN")},
 	{Name: "COPY FROM STDIN as a text, and hides the error", Want: Costs, Says: []string{"COPY effects"}, Do: hides("COPY effects (list, value) FROM STDIN")},
-	{Name: "COPY TO STDOUT as a text", Want: Costs, Says: []string{"COPY ("}, Do: sends("COPY (select 1) TO STDOUT")},
+	{Name: "COPY TO STDOUT as a text", Wire: true, Want: Costs, Says: []string{"COPY ("}, Do: sends("COPY (select 1) TO STDOUT")},
 
 	// Its own connection.
-	{Name: "a short timeout of its own", Answers: true, Want: Costs, Do: func(c *Call) error {
+	{Name: "a short timeout of its own", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
 		return inTurn(c.Write, func() error { return c.sleepsBriefly() })
 	}},
-	{Name: "a short timeout of its own, and hides the error", Answers: true, Want: Costs, Do: func(c *Call) error {
+	{Name: "a short timeout of its own, and hides the error", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
 		_ = c.Write()
 		_ = c.sleepsBriefly()
 		return nil
 	}},
-	{Name: "pg_terminate_backend of itself", Want: Costs, Do: sends("select pg_terminate_backend(pg_backend_pid())")},
+	{Name: "pg_terminate_backend of itself", Wire: true, Want: Costs, Do: sends("select pg_terminate_backend(pg_backend_pid())")},
 	{Name: "pg_terminate_backend of itself, and hides the error", Want: Costs, Do: hides("select pg_terminate_backend(pg_backend_pid())")},
-	{Name: "pg_terminate_backend of itself in a deferred trigger", Want: Costs, Do: sends("insert into idiom_ends values ('x')")},
-	{Name: "pg_cancel_backend of itself", Want: Costs, Says: []string{"57014"}, Do: sends("select pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")},
+	{Name: "pg_terminate_backend of itself in a deferred trigger", Wire: true, Want: Costs, Do: sends("insert into idiom_ends values ('x')")},
+	{Name: "pg_cancel_backend of itself", Wire: true, Want: Costs, Says: []string{"57014"}, Do: sends("select pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")},
 
 	// Results.
 	{Name: "rows that are read and closed", Answers: true, Want: Applied, Do: func(c *Call) error {
@@ -148,12 +148,12 @@ var postgres = []Idiom{
 		rows.Close()
 		return c.Write()
 	}},
-	{Name: "rows that are left open", Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
+	{Name: "rows that are left open", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
 		_ = c.Write()
 		_, err := c.Query("select generate_series(1, 100000)")
 		return err
 	}},
-	{Name: "rows that are left open half read", Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
+	{Name: "rows that are left open half read", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
 		_ = c.Write()
 		rows, err := c.Query("select generate_series(1, 100000)")
 		if err == nil {
@@ -161,7 +161,7 @@ var postgres = []Idiom{
 		}
 		return err
 	}},
-	{Name: "rows that are read after the return", Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
+	{Name: "rows that are read after the return", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
 		_ = c.Write()
 		rows, err := c.Query("select generate_series(1, 100000)")
 		if err == nil {
@@ -177,7 +177,7 @@ var postgres = []Idiom{
 
 // raises is a trigger of the user's own that raises what only the server or a sink does.
 func raises(code string) Idiom {
-	return Idiom{Name: "a trigger that raises " + code, Want: Costs, Says: []string{"raised by a trigger", code}, Do: func(c *Call) error {
+	return Idiom{Name: "a trigger that raises " + code, Wire: code == "42P01", Want: Costs, Says: []string{"raised by a trigger", code}, Do: func(c *Call) error {
 		return inTurn(c.Write, c.exec("insert into idiom_codes values ('"+code+"')"))
 	}}
 }

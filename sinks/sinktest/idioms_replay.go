@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -16,9 +17,8 @@ import (
 // playReplays plays idioms in replays: each message of the guilty partition is a dead
 // letter at first, and a person asks for all of them to be replayed. One process does
 // that, since it looks for such requests every few seconds only.
-func playReplays(t testing.TB, m *mode, table *table) {
+func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
 	p := newPlay(t, m, &Idiom{Name: "replays"}, inReplay)
-	all := m.idiomsIn(inReplay)
 	p.size, p.guilty = epoch.Offset(len(all)), -1
 	p.of = func(m consumer.Message) *Idiom {
 		if m.Partition.Number == guiltyOne && int(m.Offset) < len(all) {
@@ -37,9 +37,8 @@ func playReplays(t testing.TB, m *mode, table *table) {
 			t.Fatal(err)
 		}
 	}
-	p.replaying, p.replays = true, len(all)
+	p.replaying, p.until = true, p.replayed()
 	second := p.runs("second")
-	p.replays = 0
 	f := p.gather(second, p.runs("third"))
 	f.blame(p.everyOffset())
 	if len(f.wrongs) > 0 {
@@ -57,6 +56,26 @@ func playReplays(t testing.TB, m *mode, table *table) {
 	}
 }
 
+// replayed returns a channel that is closed when no replay is requested any more.
+func (p *play) replayed() <-chan struct{} {
+	done := make(chan struct{})
+	ctx, cancel := context.WithTimeout(p.t.Context(), playTime)
+	p.strays.Go(func() {
+		defer cancel()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for slices.ContainsFunc(p.letters(), func(l operate.DeadLetter) bool { return l.Requested }) {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		close(done)
+	})
+	return done
+}
+
 // everyOffset says that no message of the guilty partition is innocent.
 func (p *play) everyOffset() map[epoch.Offset]Outcome {
 	all := map[epoch.Offset]Outcome{}
@@ -67,14 +86,11 @@ func (p *play) everyOffset() map[epoch.Offset]Outcome {
 }
 
 // replayed is what became of a dead letter, and fails the test if it is not what must.
-// A replay has its transaction to itself. What undoes its writes stays a dead letter.
+// A replay has its transaction to itself.
 func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
 	want := i.want(f.mode.Mode)
 	if want == Applied {
 		want = Alone
-	}
-	if want == Undone {
-		want = Costs
 	}
 	effects, letters := 0, f.letters[guiltyOne][at]
 	for _, v := range f.lists[guiltyOne] {
@@ -86,6 +102,8 @@ func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
 	switch {
 	case effects == 1 && len(letters) == 0:
 		got = Alone
+	case effects == 0 && len(letters) == 0:
+		got = Undone
 	case effects == 0 && len(letters) == 1 && !letters[0].Requested:
 		got = Costs
 		for _, s := range i.Says {
@@ -95,7 +113,7 @@ func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
 		}
 	}
 	if got != want {
-		f.t.Errorf("%s: %s; want: %s", i.Name, got, want)
+		f.t.Errorf("%s: %s; want: %s: %+v", i.Name, got, want, letters)
 		return "WRONG: " + string(got)
 	}
 	return string(got)
@@ -103,10 +121,9 @@ func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
 
 // playBackground plays idioms in [consumer.Handlers.Background], one after the other,
 // beside messages that are all innocent.
-func playBackground(t testing.TB, m *mode, table *table) {
+func playBackground(t testing.TB, m *mode, all []Idiom, table *table) {
 	p := newPlay(t, m, &Idiom{Name: "background"}, inBackground)
 	p.guilty = -1
-	all := m.idiomsIn(inBackground)
 	errs := make([]error, len(all))
 	done := make(chan struct{})
 	p.background = func(ctx context.Context, of epoch.Partition, do func(context.Context, func(context.Context, any) error) error) {

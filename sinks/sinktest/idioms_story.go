@@ -104,14 +104,12 @@ func (s *story) observe(e consumer.Event) {
 		}
 	case consumer.Replayed:
 		if e.Final {
-			s.replayed++
-		} else if s.loose++; s.loose == manyLoose {
+			return
+		}
+		if s.loose++; s.loose == manyLoose {
 			s.wrongLocked("a replay is tried again and again: %v", e.Err)
 			s.end()
 		}
-	}
-	if s.play.replays > s.replayed {
-		return
 	}
 	if s.next[innocent] == s.size && s.next[gate] == 1 && (s.next[guiltyOne] == s.size || s.halts[guiltyOne] != nil) {
 		s.end()
