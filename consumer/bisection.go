@@ -22,6 +22,8 @@ type bisection struct {
 	attempts int          // of the first message, alone, or of OnFailure for it
 	failed   error        // why the first message goes to OnFailure, if it does
 	first    epoch.Offset // the first message, if it has attempts
+	doubts   int          // transactions in a row that were in doubt
+	deaths   int          // likewise, of the first message alone
 	wait     *backoff.Backoff
 	refusals int              // transient failures in a row
 	pause    *backoff.Backoff // after those
@@ -48,7 +50,14 @@ func (b *bisection) size(n int) int {
 // a handler, and shared that other partitions' messages were in the transaction.
 func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Duration) {
 	n := max(t.messages, 1)
+	if v.action == claimAgain && v.lesson != nothing {
+		b.doubts++
+	}
 	switch v.lesson {
+	case died:
+		b.narrow(1, 0)
+		b.deaths++
+		b.first = t.first
 	case among:
 		b.narrow(n, v.at)
 	case tooSlow:
@@ -63,7 +72,7 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 		b.attempts++
 		b.first = t.first
 		if v.lesson == lastAttempt {
-			b.attempts, b.failed = 0, v.err
+			b.attempts, b.deaths, b.failed = 0, 0, v.err
 			return 0
 		}
 		return b.wait.Next()
@@ -138,6 +147,7 @@ func (b *bisection) passed(n int) {
 	}
 	b.attempts = 0
 	b.refusals = 0
+	b.doubts, b.deaths = 0, 0
 	b.failed = nil
 	b.wait.Reset()
 	b.pause.Reset()
@@ -151,7 +161,7 @@ func (b *bisection) passed(n int) {
 // failed attempts was deleted from the log, those do not count against this one.
 func (b *bisection) meets(first epoch.Offset) {
 	if first != b.first {
-		b.attempts = 0
+		b.attempts, b.deaths = 0, 0
 		b.failed = nil
 	}
 }
@@ -159,7 +169,7 @@ func (b *bisection) meets(first epoch.Offset) {
 // halted: the first message is to be tried afresh some time later, still alone.
 func (b *bisection) halted() {
 	b.suspects, b.try, b.step = max(b.suspects, 1), 1, 0
-	b.attempts = 0
+	b.attempts, b.deaths = 0, 0
 	b.failed = nil
 	b.wait.Reset()
 }

@@ -452,7 +452,7 @@ func TestOnFailureThatLosesItsConnectionIsCalledAgainUnderAnotherClaim(t *testin
 					return
 				}
 				r.wantEffects(0, want[0])
-				if calls != 3 || len(halted) != 1 || halted[0].Reason != consumer.ReasonOnFailureFailed {
+				if calls != 5 || len(halted) != 1 || halted[0].Reason != consumer.ReasonOnFailureFailed {
 					t.Errorf("after %d calls of OnFailure it has halted: %+v", calls, halted)
 				}
 			})

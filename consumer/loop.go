@@ -190,6 +190,9 @@ func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared b
 		return
 	}
 	in := p.bisect.learn(v, t, r.handler != nil, shared)
+	if v.lesson == died {
+		p.death = &death{t, v.err}
+	}
 	p.report(v, in, r.took)
 	switch v.action {
 	case retry:

@@ -25,8 +25,9 @@ type ownership[TX any] struct {
 
 	*pending[TX] // the fence, and what is to be applied: the loop's while it is consumed
 
-	doubt      *doubt // what the next claim is made to find out
-	claimValid bool   // nothing is in doubt: if the fence carries our claim still, no new one is due
+	doubt      *doubt   // what the next claim is made to find out
+	given      *outcome // what the claim has come to as it was made
+	claimValid bool     // nothing is in doubt: if the fence carries our claim still, no new one is due
 	background *background[TX]
 
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
@@ -142,6 +143,7 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	o.above = 0
 	o.unconfirmed = 0
 	o.decideDoubt(got)
+	o.settleDeath(seen)
 	o.adoptFence(got)
 	o.claim, o.endClaim = context.WithCancelCause(tenure)
 	o.startBackground()
@@ -189,6 +191,10 @@ func (o *ownership[TX]) dropClaim() {
 // consume has messages applied until the tenure is over or something happens to
 // the claim, be it in the background.
 func (o *ownership[TX]) consume() outcome {
+	if out := o.given; out != nil {
+		o.given = nil
+		return *out
+	}
 	from := o.fence.Next
 	out := o.applyAll()
 	o.progress = o.progress || o.fence.Next > from

@@ -22,6 +22,7 @@ type pending[TX any] struct {
 	fence  epoch.Fence // as last claimed and advanced; zero before the first claim
 	batch  Batch       // read, and not applied yet
 	bisect bisection   // of the messages from fence.Next on
+	death  *death      // of the first message, until the next claim
 	still  standstill
 	begun  bool // the first message of all was compared with the position
 	stands bool // was reported as Halted, and has not gone on since
@@ -98,6 +99,7 @@ func (p *pending[TX]) done() bool { return p.fence.Next == p.batch.Next }
 // forget drops what was known of the messages at the position.
 func (p *pending[TX]) forget() {
 	p.bisect.passed(p.bisect.suspects)
+	p.death = nil
 	p.still.moved()
 }
 

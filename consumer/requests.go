@@ -252,7 +252,7 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 	}
 	q.settled[id] = t.replay.from.looks()
 	what, out := judgeReplay(t.trials()[0], r)
-	kills := what == replayBroke && errors.Is(r.err, epoch.ErrInDoubt) && r.handler != nil && r.froze == 0
+	kills := what == replayBroke && errors.Is(r.err, epoch.ErrInDoubt) && r.froze == 0
 	if what == replayTries || kills {
 		q.tries[id]++
 	}

@@ -88,8 +88,11 @@ func (t *transaction[TX]) commit(base context.Context, r *result) {
 		do[i] = calls[i].do
 	}
 	r.err = t.run.sink.Commit(ctx, advances, do...)
-	r.at, r.handler = -1, nil
+	r.at, r.handler, r.limit = -1, nil, t.timeout
 	for i := range calls {
+		if calls[i].began {
+			r.reached, r.cut = place{calls[i].part, calls[i].at}, i < len(calls)-1
+		}
 		if calls[i].failed != nil {
 			r.batch, r.at, r.handler = calls[i].part, calls[i].at, calls[i].failed
 		}
@@ -97,6 +100,7 @@ func (t *transaction[TX]) commit(base context.Context, r *result) {
 	if c, ok := errors.AsType[*epoch.CallError](r.err); ok && c.Call >= 0 && c.Call < len(calls) {
 		r.batch, r.at, r.handler = calls[c.Call].part, calls[c.Call].at, c.Err
 	}
+	r.cut = r.cut && r.handler == nil
 	r.handler = epoch.InTrace(r.handler, epoch.TraceOf(r.err))
 	r.froze = watch.stop()
 	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
@@ -117,6 +121,7 @@ func (t *transaction[TX]) withValues(ctx context.Context) context.Context {
 type placedCall[TX any] struct {
 	call[TX]
 	part   int
+	began  bool
 	failed error // what the user's function returned, or how it ended
 }
 
@@ -139,7 +144,7 @@ func (t *transaction[TX]) calls(r *result) []placedCall[TX] {
 			if i == 0 {
 				r.called, began = true, time.Now()
 			}
-			r.batch, r.at = c.part, c.at
+			r.batch, r.at, c.began = c.part, c.at, true
 			defer func() { r.handling = time.Since(began) }()
 			if err := context.Cause(ctx); err != nil && i > 0 { // its time is up between two messages
 				c.failed = err
@@ -176,7 +181,7 @@ func (t *transaction[TX]) trials() []trial {
 	for i, p := range t.parts {
 		ts[i] = trial{
 			partition: p.advance.Partition, messages: len(p.messages),
-			attempts: p.pending.bisect.attempts, failed: p.failed, lost: p.lost.Err() != nil,
+			attempts: p.pending.bisect.attempts, failed: p.failed, lost: p.lost.Err() != nil, doubts: p.pending.bisect.doubts,
 		}
 		if len(p.messages) > 0 {
 			ts[i].first = p.messages[0].Offset

@@ -20,6 +20,7 @@ type trial struct {
 	first     epoch.Offset // of the first of them
 	attempts  int          // of the first one, alone, that have failed before; of OnFailure if that was called
 	failed    error        // why OnFailure was called for the first one, if it was
+	doubts    int          // transactions in a row, before this one, that were in doubt
 	lost      bool         // the lease is gone
 }
 
@@ -30,11 +31,17 @@ type result struct {
 	handler  error         // a handler's error, for which the sink rolled back
 	batch    int           // whose handler that was
 	at       int           // on which of the messages, or -1 where that is not known
+	cut      bool          // calls were left that did not begin, and no handler failed
+	reached  place         // the last call that began, with cut
+	limit    time.Duration // that the transaction had
 	timedOut bool          // it ended by Options.BatchTimeout
 	froze    time.Duration // for how long this process did not run meanwhile
 	took     time.Duration
 	handling time.Duration // of took, in handlers
 }
+
+// place is a call of a handler: whose, and on which of the messages.
+type place struct{ batch, at int }
 
 // verdict is what a result means for one partition.
 type verdict struct {
@@ -68,6 +75,8 @@ const (
 	company            // one of them needs a transaction of its own, and none is at fault
 	tooSlow            // so many of them take too long
 	transient          // a failure that passes, and is no message's fault
+	doubted            // it is in doubt, which says nothing if it does not come again
+	died               // the only one was in doubt: see [policy.died]
 	attempt            // the only one failed: an attempt that counts
 	lastAttempt        // and that was the last one: OnFailure decides
 )
@@ -101,7 +110,7 @@ func (p policy) judge(tried []trial, r result) []verdict {
 		return vs
 
 	case i >= 0:
-		return but(each(tried, verdict{action: retry, err: err}), i, refused)
+		return but(each(tried, verdict{action: retry, err: err}), i, p.refused(tried[i], refused, len(tried) > 1))
 
 	case errors.Is(err, epoch.ErrInDoubt):
 		return p.doubt(tried, r)
@@ -152,33 +161,79 @@ func refusal(err error) (verdict, epoch.Partition) {
 	}
 }
 
-// doubt has all partitions claimed again. Where a handler had failed before the
-// connection was lost, the two may have to do with each other: the message is
-// remembered, and does not share its next transaction. Where it was OnFailure, that is
-// called again, as often as a message is tried.
+// refused adds to the refusal of a fence what it says about the messages: those of a
+// partition that is moved again and again may have moved it themselves.
+func (p policy) refused(t trial, v verdict, shared bool) verdict {
+	if v.action == claimAgain {
+		v.lesson, v.at = p.suspicion(t, shared), -1
+	}
+	return v
+}
+
+// suspicion is what a transaction in doubt says about the messages of a partition, where
+// nothing else is known.
+func (p policy) suspicion(t trial, shared bool) lesson {
+	switch {
+	case t.messages == 0:
+		return nothing
+	case t.messages == 1 && !shared:
+		return died
+	case t.doubts > 0:
+		return among
+	default:
+		return doubted
+	}
+}
+
+// doubt has all partitions claimed again. A lost connection is no message's fault, unless
+// it is lost again and again with the same one: those that were at hand when it was lost
+// are remembered, down to one that is alone. Where a handler had failed before, or calls
+// were left that did not begin, the message at hand is known.
 func (p policy) doubt(tried []trial, r result) []verdict {
 	vs := each(tried, verdict{action: claimAgain, err: r.err})
-	unhealthy := errors.Is(r.err, epoch.ErrUnhealthy)
+	unhealthy, shared := errors.Is(r.err, epoch.ErrUnhealthy), len(tried) > 1
 	for i, t := range tried {
+		v, alone := &vs[i], !shared && t.messages <= 1
 		switch {
-		case r.handler != nil && i != r.batch:
-		case unhealthy && len(tried) == 1 && t.messages <= 1:
-			vs[i].action = haltInDoubt
+		case r.handler != nil && i != r.batch, r.cut && i != r.reached.batch:
+		case unhealthy && alone:
+			v.action = haltInDoubt
 		case unhealthy:
-			vs[i].lesson, vs[i].at = among, r.at
-		case r.handler != nil && r.froze > 0: // which is why the connection was lost
-		case r.handler != nil && t.failed != nil && t.attempts+1 < p.maxAttempts:
-			vs[i].lesson = attempt
-		case r.handler != nil:
-			vs[i] = p.blame(t, r.at, len(tried) > 1, r.err)
-			if vs[i].action == halt {
-				vs[i].action = haltInDoubt
+			v.lesson, v.at = among, r.at
+		case r.froze > 0: // which is why the connection was lost
+		case alone && t.failed == nil && isPermanent(r.handler): // by its own word
+			if *v = p.blame(t, r.at, shared, r.err); v.action == halt {
+				v.action = haltInDoubt
 			} else {
-				vs[i].action = claimAgain
+				v.action = claimAgain
 			}
+		case r.handler != nil && !alone:
+			v.lesson, v.at = among, r.at
+		case r.cut && !alone:
+			v.lesson, v.at = among, r.reached.at
+		default:
+			v.lesson, v.at = p.suspicion(t, shared), -1
 		}
 	}
 	return vs
+}
+
+// enoughDeaths is how many transactions in a row have to be in doubt, of one message that
+// is alone in them, before that counts as an attempt of the message's.
+const enoughDeaths = 3
+
+// died judges a message that was alone in so many transactions in a row that were in doubt,
+// while the database served the claims between them, which found nobody else's. What
+// dies alone, again and again, where others are served, has failed an attempt.
+func (p policy) died(t trial, deaths int, err error) verdict {
+	if deaths < enoughDeaths {
+		return verdict{action: claimAgain, err: err}
+	}
+	cause := &deathsError{deaths, err}
+	if t.failed != nil && t.attempts+1 < p.maxAttempts {
+		return verdict{action: retry, lesson: attempt, err: cause}
+	}
+	return p.blame(t, 0, false, cause)
 }
 
 // failure judges the partition whose messages, or one of them, failed.
@@ -208,9 +263,10 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 	case r.timedOut && !alone:
 		// The message at hand when time ran out need not be the slow one.
 		return verdict{action: retry, lesson: tooSlow, err: r.err}
-	default:
-		return p.blame(t, r.at, shared, cause)
+	case r.timedOut && r.limit > 0 && r.handling > r.limit:
+		cause = fmt.Errorf("the handler took %v, BatchTimeout is %v: %w", r.handling.Round(time.Millisecond), r.limit, cause)
 	}
+	return p.blame(t, r.at, shared, cause)
 }
 
 // blame judges a partition one of whose messages is at fault: the one at index

@@ -29,6 +29,7 @@ func of(n int32, messages int) trial {
 func (t trial) after(attempts int) trial { t.attempts = attempts; return t }
 func (t trial) onFailure() trial         { t.failed = errHandler; return t }
 func (t trial) gone() trial              { t.lost = true; return t }
+func (t trial) doubted(n int) trial      { t.doubts = n; return t }
 
 // failing is a transaction that a handler's error has ended.
 func failing(err error, batch, at int) result {
@@ -61,23 +62,28 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 		{"a commit that came late is a commit", []trial{of(0, 3)}, result{called: true}.asleep(), "advance"},
 
 		{"R6: stale ends the claim of its partition only", []trial{of(0, 3), of(1, 2)}, refusing(stale), "retry, give up"},
-		{"R5: moved is claimed again", []trial{of(0, 3), of(1, 2)}, refusing(moved), "retry, claim again"},
+		{"R5: moved is claimed again", []trial{of(0, 3), of(1, 2)}, refusing(moved), "retry, claim again doubted"},
 		{"R9: a missing fence halts its partition", []trial{of(0, 3), of(1, 2)}, refusing(missing), "retry, halt"},
 		{"R6: a refusal comes before doubt", []trial{of(1, 2)}, refusing(errors.Join(stale, epoch.ErrInDoubt)), "give up"},
 		{"a refusal of nobody who was tried is the database's", []trial{of(0, 1)}, refusing(stale), "retry attempt"},
 
-		{"R5: in doubt, all are claimed again", []trial{of(0, 3), of(1, 2)}, refusing(lostAnswer), "claim again, claim again"},
-		{"R5: doubt comes before a lost lease", []trial{of(0, 3).gone(), of(1, 2)}, refusing(lostAnswer), "claim again, claim again"},
+		{"R5: in doubt, all are claimed again", []trial{of(0, 3), of(1, 2)}, refusing(lostAnswer), "claim again doubted, claim again doubted"},
+		{"R5: doubt comes before a lost lease", []trial{of(0, 3).gone(), of(1, 2)}, refusing(lostAnswer), "claim again doubted, claim again doubted"},
+		{"in doubt once more, and it is narrowed down", []trial{of(0, 3).doubted(1), of(1, 2)}, refusing(lostAnswer), "claim again among -1, claim again doubted"},
+		{"a position that moves once more is narrowed down too", []trial{of(1, 3).doubted(1)}, refusing(moved), "claim again among -1"},
 		{"doubt comes before blame, but the message is remembered", []trial{of(0, 3), of(1, 2)},
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, batch: 1, at: 1}, "claim again, claim again among 1"},
-		{"alone, it has failed an attempt as well", []trial{of(0, 1)},
-			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again attempt"},
-		{"and the last one is the last", []trial{of(0, 1).after(9)},
-			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again last attempt"},
-		{"OnFailure that lost its connection is called again", []trial{of(0, 1).onFailure()},
-			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again attempt"},
-		{"as often as a message is tried", []trial{of(0, 1).onFailure().after(9)},
-			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "halt in doubt"},
+		{"also the one at hand, behind which no handler was called", []trial{of(0, 3), of(1, 5), of(2, 1)},
+			result{err: lostAnswer, called: true, at: -1, cut: true, reached: place{1, 3}}, "claim again, claim again among 3, claim again"},
+		{"alone, it has died, which the next claim judges", []trial{of(0, 1)}, refusing(lostAnswer), "claim again died"},
+		{"whatever its handler returned", []trial{of(0, 1).after(9)},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again died"},
+		{"unless it says that it is permanent", []trial{of(0, 1)},
+			result{err: errors.Join(lostAnswer, Permanent(errHandler)), called: true, handler: Permanent(errHandler), at: 0}, "claim again last attempt"},
+		{"OnFailure dies too", []trial{of(0, 1).onFailure().after(9)},
+			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again died"},
+		{"a position alone does not die", []trial{of(0, 0)}, refusing(lostAnswer), "claim again"},
+		{"one that is moved alone may move itself", []trial{of(1, 1)}, refusing(moved), "claim again died"},
 		{"R11: a freeze made it late, so nobody is remembered", []trial{of(0, 1).after(9)},
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}.asleep(), "claim again"},
 
@@ -136,10 +142,50 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 }
 
 func TestWithoutOnFailureTheLastAttemptHalts(t *testing.T) {
-	inDoubt := failing(errHandler, 0, 0)
-	inDoubt.err = errors.Join(epoch.ErrInDoubt, errHandler)
-	for want, r := range map[action]result{halt: failing(errHandler, 0, 0), haltInDoubt: inDoubt} {
-		testLastAttempt(t, want, r)
+	testLastAttempt(t, halt, failing(errHandler, 0, 0))
+	inDoubt := failing(Permanent(errHandler), 0, 0)
+	inDoubt.err = errors.Join(epoch.ErrInDoubt, inDoubt.handler)
+	testLastAttempt(t, haltInDoubt, inDoubt)
+}
+
+// TestWhatDiesAloneAgainAndAgainHasFailedAnAttempt: R5 and L2. One lost connection is
+// nobody's fault.
+func TestWhatDiesAloneAgainAndAgainHasFailedAnAttempt(t *testing.T) {
+	lostAnswer := fmt.Errorf("sink: %w: connection reset: %w", epoch.ErrInDoubt, errHandler)
+	for _, c := range []struct {
+		claim  string
+		tried  trial
+		deaths int
+		want   string
+	}{
+		{"once is nobody's fault", of(0, 1).after(2), 1, "claim again"},
+		{"nor is twice", of(0, 1).after(2), 2, "claim again"},
+		{"three times is an attempt", of(0, 1), 3, "retry attempt"},
+		{"and so is each one after that", of(0, 1).after(1), 7, "retry attempt"},
+		{"up to the last", of(0, 1).after(2), 9, "retry last attempt"},
+		{"OnFailure is called as often", of(0, 1).onFailure().after(1), 3, "retry attempt"},
+		{"and then halts", of(0, 1).onFailure().after(2), 3, "halt"},
+	} {
+		v := policy{maxAttempts: 3, onFailure: true}.died(c.tried, c.deaths, lostAnswer)
+		if got := v.String(); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.claim, got, c.want)
+		}
+		if v.action != claimAgain && (errors.Is(v.err, epoch.ErrInDoubt) || !errors.Is(v.err, errHandler)) {
+			t.Errorf("%s: %v is in doubt, or does not say of what it died", c.claim, v.err)
+		}
+	}
+	v := policy{maxAttempts: 1}.died(of(0, 1), 3, lostAnswer)
+	if v.action != halt || reasonOf(v.err) != ReasonMessageFailed {
+		t.Errorf("without OnFailure: %v because of %v, %v", v, reasonOf(v.err), v.err)
+	}
+}
+
+func TestTheErrorOfASlowHandlerSaysHowSlowItWas(t *testing.T) {
+	slow := refusing(errTimeout).late()
+	slow.handling, slow.limit = 8*time.Second, 2700*time.Millisecond
+	v := policy{maxAttempts: 3}.judge([]trial{of(0, 1)}, slow)[0]
+	if v.lesson != attempt || !strings.Contains(v.err.Error(), "the handler took 8s, BatchTimeout is 2.7s") || !errors.Is(v.err, errTimeout) {
+		t.Errorf("%v: %v", v, v.err)
 	}
 }
 
@@ -160,7 +206,7 @@ func TestWhatOnFailureCannotSettleIsReportedWithTheFirstFailure(t *testing.T) {
 
 func (v verdict) String() string {
 	s := [...]string{"advance", "retry", "claim again", "claim above", "give up", "leave", "halt", "halt in doubt", "halt for good"}[v.action]
-	if l := [...]string{"", "among", "in company", "too slow", "transient", "attempt", "last attempt"}[v.lesson]; l != "" && v.action != halt {
+	if l := [...]string{"", "among", "in company", "too slow", "transient", "doubted", "died", "attempt", "last attempt"}[v.lesson]; l != "" && v.action != halt {
 		s += " " + l
 	}
 	if v.lesson == among || v.lesson == company {

@@ -27,6 +27,10 @@ type Dialect interface {
 	// table names begin.
 	migrations() []migrations.Migration
 
+	// schema is what the names of the tables begin with, so that no temporary table or
+	// view of a handler's takes their place; empty where the search_path says it.
+	schema() string
+
 	// bind gives parameters the names that the driver wants.
 	bind(query string) string
 
@@ -58,6 +62,8 @@ func (sqlite) migrations() []migrations.Migration {
 	return sqlschema.Read(migrationFiles, "migrations/sqlite", "httpfence")
 }
 
+func (sqlite) schema() string { return `main.` }
+
 func (sqlite) bind(query string) string { return query }
 
 func (sqlite) lockTimeout(time.Duration) string { return "" }
@@ -81,6 +87,8 @@ func (postgres) transactions() sqltx.Dialect { return sqltx.PostgreSQL }
 func (postgres) migrations() []migrations.Migration {
 	return sqlschema.Read(migrationFiles, "migrations/postgres", "httpfence")
 }
+
+func (postgres) schema() string { return `` }
 
 func (postgres) bind(query string) string {
 	var b strings.Builder

@@ -43,6 +43,10 @@ type rig struct {
 
 	db *sql.DB // nil in memory
 
+	// hidden runs a text in the transaction, within another one that hides it from
+	// whoever reads it.
+	hidden func(ctx context.Context, text string) error
+
 	driver, url string // for other processes
 	connect     func() *sql.DB
 }
@@ -99,6 +103,10 @@ func sqliteRig(t *testing.T) *rig {
 		`CREATE TABLE effects (n INTEGER PRIMARY KEY AUTOINCREMENT, scope TEXT, key TEXT, epoch INTEGER, UNIQUE (scope, key))`,
 		`INSERT INTO effects (scope, key, epoch) VALUES (?, ?, ?)`)
 	r.driver, r.url = "sqlite", source
+	r.hidden = func(ctx context.Context, text string) error { // behind a parameter named $x(')
+		_, err := httpfence.Tx(ctx).ExecContext(ctx, `SELECT $x('); `+text+`; --'`, sql.Named("x(')", 1))
+		return err
+	}
 	return r
 }
 
@@ -115,6 +123,13 @@ func postgresRig(t *testing.T) *rig {
 		`CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, scope text, key text, epoch bigint, UNIQUE (scope, key))`,
 		`INSERT INTO effects (scope, key, epoch) VALUES ($1, $2, $3)`)
 	r.driver, r.url = "pgx", url
+	r.hidden = func(ctx context.Context, text string) error { // behind a quote that a setting makes one
+		_, err := httpfence.Tx(ctx).ExecContext(ctx, `SET standard_conforming_strings = off`)
+		if err == nil {
+			_, err = httpfence.Tx(ctx).ExecContext(ctx, `SELECT '\''; `+text+`; --'`)
+		}
+		return err
+	}
 	return r
 }
 

@@ -129,7 +129,7 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	}
 	a, keep, err := t.run(ctx, c, effect)
 	switch {
-	case err != nil && (keep || errors.Is(err, epoch.ErrTxEndedByHandler)):
+	case err != nil && (keep || errors.Is(err, epoch.ErrTxEndedByHandler) || errors.Is(err, epoch.ErrTxControl)):
 		return Reply{}, errors.Join(fmt.Errorf("the handler lost its transaction: %w", err), t.undo(c))
 	case err != nil: // what it wrote is gone, as its answer says
 		return Reply{Answer: a}, t.remember(c)
@@ -235,12 +235,12 @@ type queries struct {
 }
 
 func newQueries(d Dialect, prefix string) queries {
-	scopes, answers := prefix+`scope`, prefix+`answer`
+	scopes, answers := d.schema()+prefix+`scope`, d.schema()+prefix+`answer`
 	return queries{
 		// It locks the scope's row, also where it changes nothing and returns
 		// none.
 		raise: d.bind(`INSERT INTO ` + scopes + ` (scope, epoch) VALUES (?, ?)` +
-			` ON CONFLICT (scope) DO UPDATE SET epoch = excluded.epoch WHERE ` + scopes + `.epoch < excluded.epoch RETURNING epoch`),
+			` ON CONFLICT (scope) DO UPDATE SET epoch = excluded.epoch WHERE ` + prefix + `scope.epoch < excluded.epoch RETURNING epoch`),
 		highest: d.bind(`SELECT epoch FROM ` + scopes + ` WHERE scope = ?`),
 		lower:   d.bind(`UPDATE ` + scopes + ` SET epoch = ? WHERE scope = ? AND epoch > ?`),
 		answer: d.bind(`SELECT fingerprint, status, header, trailer, body FROM ` + answers +

@@ -1,6 +1,7 @@
 package httpfence
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -9,15 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
-)
-
-const (
-	setSavepoint = `SAVEPOINT httpfence_effect`
-
-	// Both fail where the handler has ended the transaction by itself, and do not go
-	// on to COMMIT then.
-	keepAndCommit = `RELEASE SAVEPOINT httpfence_effect; COMMIT`
-	undoAndCommit = `ROLLBACK TO SAVEPOINT httpfence_effect; RELEASE SAVEPOINT httpfence_effect; COMMIT`
+	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // storeTimeout bounds what the store does once nobody waits for it: it is for a
@@ -26,9 +19,19 @@ const storeTimeout = 30 * time.Second
 
 // transaction is that of one request.
 type transaction struct {
-	s       *SQLStore
-	tx      *sqltx.Tx
-	entered bool // the savepoint is set
+	s         *SQLStore
+	tx        *sqltx.Tx
+	savepoint string // before the handler; empty if it is not set
+}
+
+// keepAndCommit and undoAndCommit are scripts that fail where the handler has ended the
+// transaction by itself, and do not go on to COMMIT then.
+func (t *transaction) keepAndCommit() string {
+	return `RELEASE SAVEPOINT ` + t.savepoint + `; COMMIT`
+}
+
+func (t *transaction) undoAndCommit() string {
+	return `ROLLBACK TO SAVEPOINT ` + t.savepoint + `; ` + t.keepAndCommit()
 }
 
 // begin opens a transaction, waiting for whoever is in the way as long as ctx lasts.
@@ -140,29 +143,31 @@ func (t *transaction) answerTo(c Call, f Fingerprint) (Answer, error) {
 
 // enter sets the point to which undo goes back, and the handler's own patience.
 func (t *transaction) enter() error {
-	query := setSavepoint
+	t.savepoint = txdb.Name()
+	query := `SAVEPOINT ` + t.savepoint
 	if more := t.s.d.lockTimeout(t.s.o.LockTimeout); more != "" {
 		query += "; " + more
 	}
-	t.entered = true
 	return t.exec(query)
 }
 
-// run calls effect with the transaction. If it does not return, what it wrote is
-// undone, and the epoch kept.
+// run calls effect with the transaction. Its error is why what was written cannot be kept
+// whatever the answer is. If effect does not return, what it wrote is undone, and the epoch
+// kept.
 func (t *transaction) run(ctx context.Context, c Call, effect func(context.Context) (Answer, bool)) (Answer, bool, error) {
 	guard := t.lend()
+	call := guard.Call(context.Background())
 	returned := false
 	defer func() {
-		guard.Close()
+		call.Close()
 		if !returned {
 			_ = t.undo(c) // the panic goes on
 		}
 	}()
-	a, keep := effect(context.WithValue(context.WithoutCancel(ctx), txKey{}, DBTX(guard)))
+	a, keep := effect(context.WithValue(context.WithoutCancel(ctx), txKey{}, DBTX(call)))
 	returned = true
-	guard.Close()
-	return a, keep, guard.Gone()
+	call.Close()
+	return a, keep, cmp.Or(guard.Gone(), call.Refused())
 }
 
 // store writes the answer down, where reserve made room for it.
@@ -196,8 +201,8 @@ func (t *transaction) blame(status int, err error) error {
 
 func (t *transaction) commit() error {
 	query := `COMMIT`
-	if t.entered {
-		query = keepAndCommit
+	if t.savepoint != "" {
+		query = t.keepAndCommit()
 	}
 	return t.finish(query)
 }
@@ -205,7 +210,7 @@ func (t *transaction) commit() error {
 // undo rolls back what the handler wrote and commits what was there before: the
 // epoch. If the transaction is gone, the epoch is noted in another one.
 func (t *transaction) undo(c Call) error {
-	err := t.finish(undoAndCommit)
+	err := t.finish(t.undoAndCommit())
 	switch {
 	case err == nil:
 		return nil
@@ -222,7 +227,7 @@ func (t *transaction) remember(c Call) error {
 	if err := t.tx.Restart(ctx); err != nil {
 		return err
 	}
-	t.entered = false
+	t.savepoint = ""
 	switch _, err := t.admit(c); {
 	case errors.Is(err, ErrStale):
 		return nil // a higher one is noted

@@ -19,12 +19,11 @@ type DBTX interface {
 // Tx returns the transaction of the request, in which the epoch and the answer
 // are stored too: what a handler writes through it is committed exactly once, or
 // not at all. It is safe for concurrent use, and of use until the handler has
-// returned. A handler that sends a COMMIT or ROLLBACK of its own has failed;
-// if its process dies after a COMMIT, the key is refused from then on.
+// returned. BEGIN, COMMIT, END and ROLLBACK are not sent, and a handler that sends one
+// has failed.
 //
 // In SQLite, some failures roll back the whole transaction: a full disk, or the
-// end of the context of a statement that writes. Tx refuses all further calls then,
-// but cannot for a prepared statement: after such a failure, use none again.
+// end of the context of a statement that writes. Everything is refused then.
 //
 // It panics where there is none: behind another [Store] than an [SQLStore], or
 // no [Handler] at all.
@@ -40,8 +39,8 @@ type txKey struct{}
 
 // lend gives a handler the use of t, which ends with Close.
 func (t *transaction) lend() *sqltx.Guard {
-	return t.s.transactions.Guard(context.Background(), sqltx.GuardConfig{
-		Package: "httpfence",
+	return t.s.transactions.Guard(sqltx.GuardConfig{
+		Package: "httpfence", Alone: true,
 		Begin:   func(context.Context) (*sqltx.Tx, error) { return t.tx, nil },
 		Explain: func(err error) error { return err },
 	})

@@ -13,7 +13,7 @@ var guardsOfHolds = []guard{
 	}, "sinks/sqlsink", onSQLite + "a held claim that another one has replaced is stale, and so is none"},
 	{"R3", "a transaction that the handler has begun passes for the one that holds the claim", []edit{
 		{fenceSQL, unlessEntered + "    perform from fence f", "    perform from fence f"},
-	}, "sinks/pgsink", "TestAHandlerThatLeavesTheTransactionIsFoundOut"},
+	}, "sinks/pgsink", "TestTheServerKnowsATransactionThatTheHandlerHasBegun"},
 	{"R4", "a held claim is looked at before the fence is locked", []edit{
 		{fenceSQL, "    perform from fence f\n    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition\n    for key share;\n    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n",
 			"    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n    perform from fence f\n    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition\n    for key share;\n"},

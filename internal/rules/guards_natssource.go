@@ -230,7 +230,7 @@ var guardsOfNATS = []guard{
 		{nats + "/members.go", "\t\tr.over(errRanOut)\n", ""},
 	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
 	{"R13", "a deadline counts once a timer has noticed it", []edit{
-		{nats + "/tenure.go", "\t_ = t.under.err() // which ends the tenure with it\n", ""},
+		{nats + "/tenure.go", "_ = t.under.err()", ""},
 	}, nats, "TestADeadlineThatNoTimerHasNoticedCounts"},
 	{"R13", "a lease counts from when the answer came", []edit{
 		{nats + "/lease.go", "\t\t\tl.extend(sent)\n\t\t\treturn rev, nil", "\t\t\tl.extend(time.Now().Add(0 * time.Until(sent)))\n\t\t\treturn rev, nil"},

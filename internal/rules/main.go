@@ -2,7 +2,8 @@
 // one at a time, and runs the test that is named for each. A guard is caught if
 // its test fails without it. It exits with 1 if one is not, or is no longer
 // where guards.go says. No file of the module changes: the compiler is given
-// the files without the guard by go test -overlay.
+// others by -overlay. They are built once for each package, with all of its guards
+// behind a switch (switch.go), and SQL is replaced as it is read (scripts.go).
 //
 //	go run ./internal/rules             # all of them, a few minutes
 //	go run ./internal/rules R2 R9       # some rules only
@@ -12,30 +13,26 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
 func main() {
 	table := flag.Bool("table", false, "print docs/RULES.md, and run nothing")
-	jobs := flag.Int("jobs", runtime.NumCPU()+1, "how many tests run at a time: some only wait")
+	jobs := flag.Int("jobs", 4*runtime.NumCPU(), "how many tests run at a time: most only wait")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *table, max(*jobs, 1), flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "rules:", err)
@@ -50,18 +47,19 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 	}
 	module := strings.TrimSpace(string(out))
 	if table {
-		t, err := markdown(module)
+		t, err := markdown(os.DirFS(module))
 		fmt.Print(t)
 		return err
 	}
-	gs := slices.DeleteFunc(slices.Clone(guards), func(g guard) bool { return len(only) > 0 && !slices.ContainsFunc(only, g.answersTo) })
-	if len(gs) == 0 {
-		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines in docs/RULES.md", only)
-	}
-	if err := passWithTheirGuards(ctx, module, gs); err != nil {
+	p, err := newPlan(os.DirFS(module), guards, func(g guard) bool { return len(only) == 0 || slices.ContainsFunc(only, g.answersTo) })
+	if err != nil {
 		return err
 	}
-	return takeAway(ctx, module, jobs, gs)
+	if len(p.mutants) == 0 {
+		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines in docs/RULES.md", only)
+	}
+	fmt.Println(p)
+	return takeAway(ctx, module, jobs, p)
 }
 
 // answersTo reports whether word is the guard's rule, the package of its test, or
@@ -71,26 +69,70 @@ func (g guard) answersTo(word string) bool {
 		slices.ContainsFunc(g.edits, func(e edit) bool { return strings.Contains(e.file, word) })
 }
 
-// takeAway takes one guard after the other away, so many at a time.
-func takeAway(ctx context.Context, module string, jobs int, gs []guard) error {
+// takeAway builds the tests, sees them pass, and takes one guard after the other away,
+// so many at a time.
+func takeAway(ctx context.Context, module string, jobs int, p *plan) (err error) {
+	temp, err := os.MkdirTemp("", "epochfence-rules-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	b := &builder{module: module, temp: temp}
+	if err := b.build(ctx, p); err != nil {
+		return err
+	}
+	postgres, stop, err := b.postgres(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	t := &trials{builder: b, postgres: postgres, free: make(chan struct{}, jobs)}
+	if err := t.passWithTheirGuards(ctx, p); err != nil {
+		return err
+	}
+	return t.failWithout(ctx, p)
+}
+
+// passWithTheirGuards runs all the tests once before anything is taken away.
+func (t *trials) passWithTheirGuards(ctx context.Context, p *plan) error {
+	var (
+		running sync.WaitGroup
+		mu      sync.Mutex
+		failed  error
+	)
+	for _, pkg := range p.packages() {
+		running.Go(func() {
+			took, out, err := t.baseline(ctx, pkg, p.of(pkg))
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = errors.Join(failed, fmt.Errorf("with every guard in its place the tests of %s fail: %w\n%s", pkg, err, out))
+				return
+			}
+			fmt.Printf("%s: with every guard in its place its tests pass (%.0f s)\n", pkg, took.Seconds())
+		})
+	}
+	running.Wait()
+	return failed
+}
+
+// failWithout runs each guard's test without it.
+func (t *trials) failWithout(ctx context.Context, p *plan) error {
 	var (
 		running            sync.WaitGroup
 		mu                 sync.Mutex
 		done, missed, weak int
-		free               = make(chan struct{}, jobs)
 		began              = time.Now()
 	)
-	for _, g := range gs {
-		free <- struct{}{}
+	for _, m := range p.mutants {
 		running.Go(func() {
-			run, err := without(ctx, module, g)
-			<-free
+			run, took, err := t.without(ctx, m)
 			mu.Lock()
 			defer mu.Unlock()
 			if ctx.Err() != nil {
 				return
 			}
-			verdict := fmt.Sprintf("caught by %s %s", g.pkg, g.test)
+			verdict := fmt.Sprintf("caught by %s %s", m.pkg, m.test)
 			if run > 1 {
 				weak++
 				verdict += fmt.Sprintf(", but not before run %d: the test is too weak", run)
@@ -100,7 +142,7 @@ func takeAway(ctx context.Context, module string, jobs int, gs []guard) error {
 				verdict = "NOT CAUGHT: " + err.Error()
 			}
 			done++
-			fmt.Printf("%3d/%d %4.0fs  %-6s %s: %s\n", done, len(gs), time.Since(began).Seconds(), g.rule, g.taken, verdict)
+			fmt.Printf("%3d/%d %4.0fs  %-6s %s: %s (%.1f s)\n", done, len(p.mutants), time.Since(began).Seconds(), m.rule, m.taken, verdict, took.Seconds())
 		})
 	}
 	running.Wait()
@@ -108,111 +150,8 @@ func takeAway(ctx context.Context, module string, jobs int, gs []guard) error {
 		return ctx.Err()
 	}
 	if missed > 0 {
-		return fmt.Errorf("%d of %d guards are not caught", missed, len(gs))
+		return fmt.Errorf("%d of %d guards are not caught", missed, len(p.mutants))
 	}
-	fmt.Printf("all %d guards are caught, %d of them not at once\n", len(gs), weak)
+	fmt.Printf("all %d guards are caught, %d of them not at once\n", len(p.mutants), weak)
 	return nil
-}
-
-// passWithTheirGuards runs all the tests once before anything is taken away.
-func passWithTheirGuards(ctx context.Context, module string, gs []guard) error {
-	tests := map[string][]string{}
-	for _, g := range gs {
-		tests[g.pkg] = append(tests[g.pkg], pattern(g.test))
-	}
-	for _, pkg := range slices.Sorted(maps.Keys(tests)) {
-		began := time.Now()
-		slices.Sort(tests[pkg])
-		if out, err := goTest(ctx, module, "", pkg, strings.Join(slices.Compact(tests[pkg]), "|"), 3*time.Minute); err != nil {
-			return fmt.Errorf("with every guard in its place the tests of %s fail: %w\n%s", pkg, err, out)
-		}
-		fmt.Printf("%s: with every guard in its place its tests pass (%.0f s)\n", pkg, time.Since(began).Seconds())
-	}
-	return nil
-}
-
-// runs is how often a test may pass without its guard before that counts as not
-// caught: what some schedules do not show is asked for again, and said.
-const runs = 4
-
-// without runs the test of one guard without it until it fails, and returns in
-// which run it did, or an error if it does not.
-func without(ctx context.Context, module string, g guard) (run int, err error) {
-	temp, err := os.MkdirTemp("", "epochfence-rules-")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = os.RemoveAll(temp) }()
-	over, err := overlay(temp, module, g.edits)
-	if err != nil {
-		return 0, err
-	}
-	top, _, _ := strings.Cut(g.test, "/")
-	failed := regexp.MustCompile(`(?m)^(--- FAIL: |\s+)` + top + `\b.*\(`)
-	for run = 1; run <= runs; run++ {
-		// A test that hangs without the guard has failed as well.
-		out, err := goTest(ctx, module, over, g.pkg, pattern(g.test), 30*time.Second)
-		switch {
-		case err == nil:
-		case failed.MatchString(out):
-			return run, nil
-		default:
-			return 0, fmt.Errorf("%s %s did not run: %w\n%s", g.pkg, g.test, err, out)
-		}
-	}
-	return 0, fmt.Errorf("%s %s passes without it, %d times", g.pkg, g.test, runs)
-}
-
-// overlay writes the files as they are after the edits, and what go test
-// -overlay wants to know of them, to a directory. It returns the latter's path.
-func overlay(temp, module string, edits []edit) (string, error) {
-	replace := map[string]string{} // the module's file -> ours
-	for n, e := range edits {
-		original := filepath.Join(module, filepath.FromSlash(e.file))
-		from := cmp.Or(replace[original], original)
-		before, err := os.ReadFile(from)
-		if err != nil {
-			return "", err
-		}
-		if n := strings.Count(string(before), e.old); n != 1 {
-			return "", fmt.Errorf("%s has this %d times, want it once; where is the guard now?\n%s", e.file, n, e.old)
-		}
-		to := filepath.Join(temp, fmt.Sprintf("%d%s", n, filepath.Ext(original)))
-		if err := os.WriteFile(to, []byte(strings.Replace(string(before), e.old, e.new, 1)), 0o644); err != nil {
-			return "", err
-		}
-		replace[original] = to
-	}
-	data, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(temp, "overlay.json")
-	return path, os.WriteFile(path, data, 0o644)
-}
-
-// overlayVar tells tests that read the module's source files which of them are
-// replaced.
-const overlayVar = "EPOCHFENCE_RULES_OVERLAY"
-
-// goTest runs tests of one package. A service that is not there is a failure.
-func goTest(ctx context.Context, module, overlay, pkg, run string, timeout time.Duration) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay="+overlay, "-vet=off", "-count=1", "-ldflags=-s -w", "-timeout", timeout.String(), "-run", run, "./"+pkg)
-	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CI=true", overlayVar+"="+overlay)
-	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.CombinedOutput()
-	if err == nil && strings.Contains(string(out), "no tests to run") {
-		err = errors.New("no test of that name")
-	}
-	return string(out), err
-}
-
-// pattern is what go test -run takes for one test or subtest.
-func pattern(test string) string {
-	parts := strings.Split(strings.ReplaceAll(test, " ", "_"), "/")
-	for i, p := range parts {
-		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
-	}
-	return strings.Join(parts, "/")
 }

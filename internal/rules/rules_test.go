@@ -30,7 +30,7 @@ func TestEveryRuleHasAGuard(t *testing.T) {
 }
 
 func TestTheTableInTheDocsIsThisOneAndEveryGuardIsInItsPlace(t *testing.T) {
-	want, err := markdown(module)
+	want, err := markdown(os.DirFS(module))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestR11NothingComparesWallClocks(t *testing.T) {
 	}
 }
 
-// source reads a file of the module as it is compiled: [goTest] may have replaced it.
+// source reads a file of the module as it is compiled: [trials] may replace it.
 func source(path string) ([]byte, error) {
 	var overlay struct{ Replace map[string]string }
 	if name := os.Getenv(overlayVar); name != "" {

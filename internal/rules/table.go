@@ -2,8 +2,9 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
+	"go/ast"
+	"io/fs"
+	"path"
 	"regexp"
 	"strings"
 )
@@ -35,7 +36,7 @@ named to fail. This page is what ` + "`go run ./internal/rules -table`" + ` prin
 `
 
 // markdown is docs/RULES.md: a table with a row for each guard.
-func markdown(module string) (string, error) {
+func markdown(module fs.FS) (string, error) {
 	var b strings.Builder
 	b.WriteString(page)
 	b.WriteString("| rule | enforced in; without it | the test that fails |\n|---|---|---|\n")
@@ -56,25 +57,54 @@ func markdown(module string) (string, error) {
 	return b.String(), nil
 }
 
-var definition = regexp.MustCompile(`(?m)^(?:func (?:\([^)]*\) )?|create function "epochfence"\.)(\w+)`)
-
-// place names the file and function of a guard.
-func (g guard) place(module string) (string, error) {
+// place names the files of a guard, and what is defined where it is.
+func (g guard) place(module fs.FS) (string, error) {
 	var in []string
 	for _, e := range g.edits {
-		src, err := os.ReadFile(filepath.Join(module, filepath.FromSlash(e.file)))
+		src, err := fs.ReadFile(module, e.file)
 		if err != nil {
 			return "", err
 		}
-		before, _, ok := strings.Cut(string(src), e.old)
-		if !ok || strings.Count(string(src), e.old) != 1 {
-			return "", fmt.Errorf("%s does not have this exactly once; where is the guard now?\n%s", e.file, e.old)
+		at, err := locate(e.file, string(src), e.old)
+		if err != nil {
+			return "", fmt.Errorf("%s %s: %w", g.rule, g.taken, err)
 		}
-		place := "`" + e.file + "`"
-		if all := definition.FindAllStringSubmatch(before, -1); len(all) > 0 {
-			place += " " + all[len(all)-1][1]
+		name, err := definition(e.file, string(src), at)
+		if err != nil {
+			return "", err
 		}
-		in = append(in, place)
+		in = append(in, strings.TrimSpace("`"+e.file+"` "+name))
 	}
 	return strings.Join(in, " and "), nil
+}
+
+// created is what a script of SQL creates.
+var created = regexp.MustCompile(`(?m)^create function "epochfence"\.(\w+)`)
+
+// definition names the function, or else the constant or variable, that a part of a file is in.
+func definition(file, src string, part span) (name string, err error) {
+	if path.Ext(file) != ".go" {
+		for _, m := range created.FindAllStringSubmatch(src[:part.from], -1) {
+			name = m[1]
+		}
+		return name, nil
+	}
+	f, err := parse(file, src)
+	if err != nil {
+		return "", err
+	}
+	ast.Inspect(f.tree, func(n ast.Node) bool {
+		if n == nil || !f.span(n).contains(part) {
+			return false
+		}
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			name = n.Name.Name
+			return false
+		case *ast.ValueSpec:
+			name = n.Names[0].Name
+		}
+		return true
+	})
+	return name, nil
 }

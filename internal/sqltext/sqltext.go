@@ -9,14 +9,17 @@ type Dialect struct {
 	EscapeStrings  bool // E'…' has backslash escapes, and '…' may have
 	NestedComments bool // /* /* */ */ is one comment
 	Backticks      bool // `…` and […] are names
+	Returns        bool // a carriage return ends a comment that begins with --
+	TclVariables   bool // $a(…) is a parameter, and so are those with @, # and :
+	ByteOrderMarks bool // U+FEFF is a space where a word may begin
 }
 
 var (
 	// PostgreSQL is as in https://www.postgresql.org/docs/current/sql-syntax-lexical.html.
-	PostgreSQL = Dialect{DollarQuotes: true, EscapeStrings: true, NestedComments: true}
+	PostgreSQL = Dialect{DollarQuotes: true, EscapeStrings: true, NestedComments: true, Returns: true}
 
 	// SQLite is as in https://www.sqlite.org/lang_keywords.html and lang_comment.html.
-	SQLite = Dialect{Backticks: true}
+	SQLite = Dialect{Backticks: true, TclVariables: true, ByteOrderMarks: true}
 )
 
 // Kind is what [Scanner.Next] has found.
@@ -39,20 +42,26 @@ type Scanner struct {
 	word [longest]byte
 	n    int // of word
 
+	// Symbol is what the last [Other] is if it is one character, and otherwise 0.
+	Symbol byte
+
 	// Unsure is set when the text may mean something else to the database than to
-	// this package: a quote that never ends, or a backslash before one in a literal,
-	// which is an escape or not by a setting of the session.
+	// this package: a quote that never ends; a backslash before one in a literal,
+	// which is an escape or not by a setting of the session; a parameter with a
+	// parenthesis, which hides a quote.
 	Unsure bool
 }
 
 // New returns a scanner at the beginning of text.
 func New(text string, d Dialect) *Scanner { return &Scanner{d: d, text: text} }
 
-// Word is what the last [Word] is, in lower case. It is valid until the next call of Next.
+// Word is what the last [Word] is, in lower case, or what is in the last literal, with
+// which SQLite puts up as a name. It is valid until the next call of Next.
 func (s *Scanner) Word() []byte { return s.word[:s.n] }
 
 // Next reads on.
 func (s *Scanner) Next() Kind {
+	s.Symbol, s.n = 0, 0
 	for s.text != "" {
 		c := s.text[0]
 		switch {
@@ -84,6 +93,11 @@ func (s *Scanner) Next() Kind {
 		case c == '$' && s.d.DollarQuotes:
 			s.dollar()
 			return Other
+		case c == 0xEF && s.d.ByteOrderMarks && s.at("\uFEFF"):
+			s.text = s.text[3:]
+		case s.d.TclVariables && (c == '$' || c == '@' || c == '#' || c == ':'):
+			s.variable()
+			return Other
 		case begins(c):
 			s.plain()
 			return Word
@@ -91,7 +105,7 @@ func (s *Scanner) Next() Kind {
 			s.number()
 			return Other
 		default:
-			s.text = s.text[1:]
+			s.text, s.Symbol = s.text[1:], c
 			return Other
 		}
 	}
@@ -113,16 +127,24 @@ func (s *Scanner) keep(c byte) {
 	s.n++
 }
 
+func continues(c byte) bool { return begins(c) || c == '$' || c >= '0' && c <= '9' }
+
 func (s *Scanner) plain() {
 	s.n = 0
 	i := 0
-	for ; i < len(s.text); i++ {
-		c := s.text[i]
-		if !begins(c) && c != '$' && (c < '0' || c > '9') {
-			break
-		}
-		s.keep(c)
+	for ; i < len(s.text) && continues(s.text[i]); i++ {
+		s.keep(s.text[i])
 	}
+	s.text = s.text[i:]
+}
+
+// variable reads a parameter of SQLite's, or the character that begins one.
+func (s *Scanner) variable() {
+	i := 1
+	for i < len(s.text) && (continues(s.text[i]) || s.text[i] == ':') {
+		i++
+	}
+	s.Unsure = s.Unsure || i > 1 && i < len(s.text) && s.text[i] == '('
 	s.text = s.text[i:]
 }
 
@@ -136,7 +158,7 @@ func (s *Scanner) number() {
 
 func (s *Scanner) line() {
 	i := 0
-	for i < len(s.text) && s.text[i] != '\n' && s.text[i] != '\r' {
+	for i < len(s.text) && s.text[i] != '\n' && (s.text[i] != '\r' || !s.d.Returns) {
 		i++
 	}
 	s.text = s.text[i:]
@@ -163,6 +185,7 @@ func (s *Scanner) comment() {
 
 // literal reads a literal at its first quote.
 func (s *Scanner) literal(escapes bool) {
+	s.n = 0
 	i := 1
 	for ; i < len(s.text); i++ {
 		switch s.text[i] {
@@ -179,6 +202,7 @@ func (s *Scanner) literal(escapes bool) {
 			}
 			i++
 		}
+		s.keep(s.text[min(i, len(s.text)-1)])
 	}
 	s.Unsure, s.text = true, ""
 }

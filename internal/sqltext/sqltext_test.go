@@ -50,6 +50,11 @@ func TestTheWordsOfEachStatementAreFoundAndNothingElse(t *testing.T) {
 		{"select `x; commit`, [y; commit]", lite, []string{"select x; commit y; commit"}, false},
 		{"select 1e5, 'open", pg, []string{"select"}, true},
 		{"select 1 /* open", pg, []string{"select"}, true},
+		{"-- don't\r's\nCOMMIT", lite, []string{"commit"}, false},
+		{"-- a\rCOMMIT", pg, []string{"commit"}, false},
+		{"\uFEFFCOMMIT", lite, []string{"commit"}, false},
+		{"select $x('); COMMIT; --'", lite, []string{"select"}, true},
+		{"select :x, @y, #z, $n::m, ?1 from t", lite, []string{"select from t"}, false},
 		{"update übung set größe = 1;;", pg, []string{"update übung set größe", "", ""}, false},
 		{"", pg, []string{""}, false},
 	} {

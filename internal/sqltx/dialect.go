@@ -54,8 +54,11 @@ type Dialect interface {
 	// matter, for an error that is no message's fault, and otherwise nil.
 	Fault(err error) error
 
-	// FromDriver reports whether err may be one of the driver's.
-	FromDriver(err error) bool
+	// ReadOnly reports whether err says that the connection may not write.
+	ReadOnly(err error) bool
+
+	// Effect says what a handler's text does beside what it reads and writes.
+	Effect(text string) Effect
 }
 
 // Querier is a [sql.DB], [sql.Conn] or [sql.Tx].

@@ -87,11 +87,7 @@ func (postgres) Fault(err error) error {
 	return nil
 }
 
-func (postgres) FromDriver(err error) bool {
-	err = inert.Error(err)
-	return sqlState(err) != "" || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
-		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
+func (postgres) ReadOnly(err error) bool { return sqlState(err) == "25006" }
 
 func sqlState(err error) string {
 	var e interface{ SQLState() string }

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -26,11 +25,11 @@ func (sqlite) String() string { return "SQLite" }
 
 func (sqlite) Version(ctx context.Context, q Querier, table string) (v int, err error) {
 	var there bool
-	err = q.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
+	err = q.QueryRowContext(ctx, `SELECT count(*) FROM main.sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`, table).Scan(&there)
 	if err != nil || !there {
 		return 0, err
 	}
-	err = q.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM `+table).Scan(&v)
+	err = q.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM main.`+table).Scan(&v)
 	return v, err
 }
 
@@ -142,20 +141,9 @@ func (sqlite) Classify(err error) Class {
 	return Refused
 }
 
-// FromDriver asks for SQLite's result code, and for the driver's package, as many
-// an error has a code. Another file's cannot be told from this one's.
-func (sqlite) FromDriver(err error) bool {
-	err = inert.Error(err)
-	_, e := resultCode(err)
-	if e == nil {
-		return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
-			errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	}
-	t := reflect.TypeOf(e)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	return strings.Contains(t.PkgPath(), "sqlite")
+func (sqlite) ReadOnly(err error) bool {
+	code, e := resultCode(err)
+	return e != nil && code&0xff == sqliteReadOnly
 }
 
 // schemaDiffers begins what SQLite says of a statement that asks for another

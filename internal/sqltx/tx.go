@@ -12,11 +12,12 @@ import (
 
 // Tx is a transaction that is run by hand on a connection of its own.
 type Tx struct {
-	b    *DB
-	Conn *sql.Conn // for the store's own statements; nil once it was given back
-	turn bool      // it is this one's, of those of the process
-	open bool      // a transaction has been begun, perhaps
-	wait string    // what has Conn wait again as its user wants it to; empty if it does
+	b       *DB
+	Conn    *sql.Conn // for the store's own statements; nil once it was given back
+	turn    bool      // it is this one's, of those of the process
+	open    bool      // a transaction has been begun, perhaps
+	spoiled string    // the first statement that has changed the connection for whoever comes next
+	wait    string    // what has Conn wait again as its user wants it to; empty if it does
 
 	began time.Time // when it had the write lock; zero before
 }
@@ -182,16 +183,27 @@ func (t *Tx) giveBack() {
 			}
 		}
 	}
-	if t.restore() != nil {
+	if t.restore() != nil || t.spoiled != "" {
 		t.discard()
 	}
 	_ = t.Conn.Close()
-	t.Conn, t.open, t.wait = nil, false, ""
+	t.Conn, t.open, t.wait, t.spoiled = nil, false, "", ""
 	if t.b.queue != nil && !t.began.IsZero() {
 		t.b.queue.Held(time.Since(t.began)) // now that it is free again
 	}
 	t.began = time.Time{}
 }
+
+// spoil notes that a statement changes the connection, which is closed behind it.
+func (t *Tx) spoil(text string) {
+	if t.spoiled == "" {
+		t.spoiled = excerpt(text)
+	}
+}
+
+// Spoiled returns the first statement of the handler's that has changed the connection
+// itself, or is empty.
+func (t *Tx) Spoiled() string { return t.spoiled }
 
 // discard has the pool throw the connection away, which must not be anyone's again.
 func (t *Tx) discard() {

@@ -32,9 +32,12 @@ var (
 		"call its Commit or Rollback before the context ends")
 )
 
-// Open adds a savepoint, and returns a name for it that nobody can guess.
+// Name returns a name for a savepoint that nobody can guess.
+func Name() string { return "epochfence_" + strings.ToLower(rand.Text()) }
+
+// Open adds a savepoint, and returns its name.
 func (s *Savepoints) Open() (name string) {
-	name = "epochfence_" + strings.ToLower(rand.Text())
+	name = Name()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open = append(s.open, name)

@@ -16,6 +16,10 @@ type Dialect interface {
 	// transactions are how the database runs them.
 	transactions() sqltx.Dialect
 
+	// schema is what the names of the tables begin with, so that no temporary table or
+	// view of a handler's takes their place.
+	schema() string
+
 	// migrations are the schema's versions, 1 first, with {{prefix}} where
 	// table names begin.
 	migrations() []migrations.Migration
@@ -35,6 +39,8 @@ type sqlite struct{}
 func (sqlite) String() string { return sqltx.SQLite.String() }
 
 func (sqlite) transactions() sqltx.Dialect { return sqltx.SQLite }
+
+func (sqlite) schema() string { return `main.` }
 
 func (sqlite) migrations() []migrations.Migration {
 	return sqlschema.Read(sqliteMigrations, "migrations/sqlite", "sqloutbox")

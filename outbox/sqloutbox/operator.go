@@ -37,7 +37,7 @@ func OpenOperator(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Opera
 		head = `id, group_name, topic, number, order_key, scope, idempotency_key, method, added_at, retry_requested, url`
 		key  = ` WHERE id = ? AND group_name = ? AND topic = ? AND number = ? AND idempotency_key = ? RETURNING scope`
 	)
-	entries, acts := o.TablePrefix+`entry`, o.TablePrefix+`act`
+	entries, acts := d.schema()+o.TablePrefix+`entry`, d.schema()+o.TablePrefix+`act`
 	return &Operator{
 		transactions: transactions,
 		list: `SELECT ` + head + ` FROM ` + entries + ` WHERE id > ? AND (? = '' OR group_name = ?) AND (? = '' OR topic = ?)` +

@@ -42,17 +42,17 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 		partition = ` WHERE group_name = ? AND topic = ? AND number = ?`
 		row       = `SELECT id, order_key, scope, idempotency_key, method, url, header, body FROM `
 	)
-	entries := o.TablePrefix + `entry`
+	entries, indexes := d.schema()+o.TablePrefix+`entry`, o.TablePrefix+`entry`
 	// Left to itself, SQLite follows what the last ANALYZE has seen, when the backlog
 	// was another one.
 	return &Store[TX]{
 		add: `INSERT INTO ` + entries + ` (group_name, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		scan:   row + entries + ` INDEXED BY ` + entries + `_partition` + partition + ` AND id > ? ORDER BY id LIMIT ?`,
-		next:   row + entries + ` INDEXED BY ` + entries + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
+		scan:   row + entries + ` INDEXED BY ` + indexes + `_partition` + partition + ` AND id > ? ORDER BY id LIMIT ?`,
+		next:   row + entries + ` INDEXED BY ` + indexes + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
 		load:   row + entries + partition + ` AND id = ?`,
 		remove: `DELETE FROM ` + entries + partition + ` AND id = ?`,
-		count: `SELECT count(*), min(added_at) FROM (SELECT added_at FROM ` + entries + ` INDEXED BY ` + entries + `_partition` + partition +
+		count: `SELECT count(*), min(added_at) FROM (SELECT added_at FROM ` + entries + ` INDEXED BY ` + indexes + `_partition` + partition +
 			` ORDER BY id LIMIT ?)`,
 		retries: `UPDATE ` + entries + ` SET retry_requested = 0` + partition + ` AND retry_requested = 1 RETURNING id`,
 	}, nil

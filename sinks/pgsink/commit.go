@@ -178,9 +178,6 @@ func (t *fenced) last() (sql string, args []any) {
 }
 
 func (t *fenced) queueCommit(b *pgx.Batch) {
-	if t.altered != "" { // a role of the handler's may not execute our functions
-		b.Queue(t.sink.sql.restore)
-	}
 	sql, args := t.last()
 	b.Queue(sql, args...)
 	b.Queue("commit")
@@ -196,15 +193,16 @@ func (t *fenced) commit(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return t.abandon(ctx, nil)
 	}
+	simple := t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
+	if pg := t.conn.PgConn(); simple && t.altered != "" && (pg.ParameterStatus("client_encoding") != "UTF8" || pg.ParameterStatus("standard_conforming_strings") != "on") {
+		return t.abandon(ctx, &epoch.CallError{Err: fmt.Errorf("%w, as %q has", errEncoding, t.altered)})
+	}
+	if err := t.restoreRole(ctx); err != nil {
+		return t.failed(ctx, explain(err))
+	}
 	b := &pgx.Batch{}
 	t.queueCommit(b)
 	r := t.conn.SendBatch(ctx, b)
-	for range b.Len() - 2 {
-		if _, err := r.Exec(); err != nil {
-			_ = r.Close()
-			return t.failed(ctx, explain(err))
-		}
-	}
 	var changed string
 	if err := r.QueryRow().Scan(nil, &changed); err != nil {
 		_ = r.Close()
@@ -214,6 +212,16 @@ func (t *fenced) commit(ctx context.Context) error {
 	tag, err := r.Exec()
 	_ = r.Close() // whatever becomes of the connection after the answer
 	return t.committed(ctx, tag, err)
+}
+
+// restoreRole puts the role back that the transaction began with, as another one may not
+// execute the sink's functions. It comes before they are prepared.
+func (t *fenced) restoreRole(ctx context.Context) error {
+	if t.altered == "" {
+		return nil
+	}
+	_, err := t.conn.PgConn().Exec(ctx, t.sink.sql.restore).ReadAll()
+	return err
 }
 
 // changed takes in what the last statement says of the session. Where a statement has
@@ -238,18 +246,17 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 	if err := args.Build(t.conn.TypeMap(), nil, values); err != nil {
 		return t.abandon(ctx, err)
 	}
-	b := &pgconn.Batch{}
-	if t.altered != "" {
-		b.ExecParams(t.sink.sql.restore, nil, nil, nil, nil)
+	if err := t.restoreRole(ctx); err != nil {
+		return t.failed(ctx, explain(err))
 	}
+	b := &pgconn.Batch{}
 	b.ExecParams(sql, args.ParamValues, nil, args.ParamFormats, nil)
 	b.ExecParams("commit", nil, nil, nil, nil)
 	results, err := t.conn.PgConn().ExecBatch(ctx, b).ReadAll()
-	last := len(results) - 1
-	if last < 1 || t.altered != "" && last < 2 {
+	if len(results) < 2 {
 		return t.failed(ctx, explain(cmp.Or(err, errors.New("no answer to COMMIT"))))
 	}
-	return t.committed(ctx, results[last].CommandTag, cmp.Or(results[last].Err, err))
+	return t.committed(ctx, results[1].CommandTag, cmp.Or(results[1].Err, err))
 }
 
 // committed judges the answer to the COMMIT.

@@ -74,7 +74,7 @@ func wantStock(r *rig, n int) {
 const (
 	enterSQL = `select set_config('epochfence.transaction', pg_current_xact_id()::text, true),
 		set_config('idle_in_transaction_session_timeout', $1::int::text, true), pg_advisory_xact_lock_shared($2::bigint)`
-	advanceSQL = `select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], pg_current_xact_id()::text::bigint, 0, 'nonce')`
+	advanceSQL = `select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], pg_current_xact_id()::text::bigint, 0, 'nonce', false)`
 )
 
 // freeze leaves a transaction open that holds the stock and, after its

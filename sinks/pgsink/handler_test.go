@@ -41,24 +41,38 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 		{"end; begin isolation level serializable", nil},
 		{"commit; begin; select set_config('epochfence.transaction', '1', true)", nil},
 	} {
-		apply := func(ctx context.Context, tx pgsink.Tx) error {
-			if err := put(ctx, tx, "escaped", "1"); err != nil {
-				return err
+		for _, hidden := range []bool{false, true} {
+			apply := func(ctx context.Context, tx pgsink.Tx) error {
+				if err := put(ctx, tx, "escaped", "1"); err != nil {
+					return err
+				}
+				if !hidden {
+					_, _ = tx.Exec(ctx, c.sql)
+					return c.result
+				}
+				for _, sql := range smuggled(c.sql) {
+					_, _ = tx.Exec(ctx, sql)
+				}
+				return c.result
 			}
-			_, _ = tx.Exec(ctx, c.sql)
-			return c.result
-		}
-		for form, commit := range map[string]func(f epoch.Fence) error{
-			"advance": func(f epoch.Fence) error { return s.Commit(t.Context(), advance(f, 1), apply) },
-			"hold":    func(f epoch.Fence) error { return s.CommitHeld(t.Context(), holdOf(f), apply) },
-		} {
-			f := claim(t, s, orders, 5)
-			err := commit(f)
-			if !errors.Is(err, epoch.ErrTxEndedByHandler) || c.result != nil && !errors.Is(err, c.result) {
-				t.Errorf("%s, in a transaction of %s, and returns %v: err = %v", c.sql, form, c.result, err)
-			}
-			if again, err := s.Fence(t.Context(), orders); err != nil || again.Next != f.Next {
-				t.Errorf("%s: the fence moved to %d, %v", c.sql, again.Next, err)
+			for form, commit := range map[string]func(f epoch.Fence) error{
+				"advance": func(f epoch.Fence) error { return s.Commit(t.Context(), advance(f, 1), apply) },
+				"hold":    func(f epoch.Fence) error { return s.CommitHeld(t.Context(), holdOf(f), apply) },
+			} {
+				r.sql("truncate effects")
+				f := claim(t, s, orders, 5)
+				err := commit(f)
+				escaped, lerr := r.list(t.Context(), "escaped")
+				if lerr != nil {
+					t.Fatal(lerr)
+				}
+				refused, left := errors.Is(err, epoch.ErrTxControl), errors.Is(err, epoch.ErrTxEndedByHandler)
+				if err == nil || refused == hidden || left != (len(escaped) > 0) || c.result != nil && !errors.Is(err, c.result) {
+					t.Errorf("%s, hidden %v, in a transaction of %s, and returns %v: err = %v; %d effects", c.sql, hidden, form, c.result, err, len(escaped))
+				}
+				if again, err := s.Fence(t.Context(), orders); err != nil || again.Next != f.Next {
+					t.Errorf("%s: the fence moved to %d, %v", c.sql, again.Next, err)
+				}
 			}
 		}
 	}
@@ -81,15 +95,26 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 			return nil
 		}
 		f := claim(t, s, orders, 5)
-		if err := s.Queued().Commit(t.Context(), advance(f, 1), apply); !errors.Is(err, epoch.ErrTxEndedByHandler) {
+		if err := s.Queued().Commit(t.Context(), advance(f, 1), apply); !errors.Is(err, epoch.ErrTxControl) {
 			t.Errorf("queued %q: err = %v", statements, err)
 		}
 		f = claim(t, s, orders, 5)
-		if err := s.Queued().CommitHeld(t.Context(), holdOf(f), apply); !errors.Is(err, epoch.ErrTxEndedByHandler) {
+		if err := s.Queued().CommitHeld(t.Context(), holdOf(f), apply); !errors.Is(err, epoch.ErrTxControl) {
 			t.Errorf("queued %q in a transaction that holds the claim: err = %v", statements, err)
 		}
 	}
 }
+
+// smuggled are texts by which sql reaches the server although the sink sends no such
+// statement: where backslashes escape, the literal ends before it, and elsewhere behind it.
+// No program does that. The checks behind the first one must hold all the same.
+func smuggled(sql string) []string {
+	return []string{setEscapes, hidden(sql)}
+}
+
+const setEscapes = "select set_config('standard_conforming_strings', 'off', false)"
+
+func hidden(sql string) string { return `select '\'' ; ` + sql + " --'" }
 
 func TestSavepointsAreTheHandlersOwn(t *testing.T) {
 	t.Parallel()
@@ -333,5 +358,38 @@ func TestAConnectionThatTheHandlerBrokeIsTheHandlersFault(t *testing.T) {
 	}
 	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
+	}
+}
+
+// TestTheServerKnowsATransactionThatTheHandlerHasBegun, should one ever come as far as the
+// check at the end.
+func TestTheServerKnowsATransactionThatTheHandlerHasBegun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	p := f.Partition
+	conn := r.admin
+	var xid int64
+	must(t, conn.QueryRow(t.Context(), "select pg_current_xact_id()::text::bigint").Scan(&xid)) // of a transaction that is over
+	for name, c := range map[string]struct {
+		sql  string
+		args []any
+	}{
+		"advance_one": {"select epochfence.advance_one($1::text, $2::text, $3::int, $4::text::uuid, $5, $6, -1, $7, 0, 'nonce', false)",
+			[]any{p.Group, p.Topic, p.Number, f.Claim.String(), int64(f.Next), int64(f.Next) + 1, xid}},
+		"advance": {"select epochfence.advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], '{-1}', $7, 0, 'nonce', false)",
+			[]any{[]string{p.Group}, []string{p.Topic}, []int32{p.Number}, []string{f.Claim.String()}, []int64{int64(f.Next)}, []int64{int64(f.Next) + 1}, xid}},
+		"hold": {"select epochfence.hold($1::text, $2::text, $3::int, $4::text::uuid, $5, 0, 'nonce')",
+			[]any{p.Group, p.Topic, p.Number, f.Claim.String(), xid}},
+	} {
+		var pg *pgconn.PgError
+		if _, err := conn.Exec(t.Context(), c.sql, c.args...); !errors.As(err, &pg) || pg.Code != "XF004" {
+			t.Errorf("%s in another transaction: err = %v; want XF004", name, err)
+		}
+	}
+	if now, err := s.Fence(t.Context(), orders); err != nil || now.Next != f.Next {
+		t.Errorf("the fence moved to %d, %v", now.Next, err)
 	}
 }

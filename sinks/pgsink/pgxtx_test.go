@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/txdb"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -102,31 +103,128 @@ func TestAHandlersTxIsAPgxTxWithSavepoints(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatEndsItsPgxTxCommitsNothingAndIsFoundOut(t *testing.T) {
+// What Commit and Rollback of the handle mean, and of handles within it.
+func TestAHandleMeansWhatItMeansToPgxAsFarAsItsCallIsConcerned(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	for name, end := range map[string]func(pgx.Tx, context.Context) error{"Commit": pgx.Tx.Commit, "Rollback": pgx.Tx.Rollback} {
-		for _, outcome := range []error{nil, errChanged} {
-			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-				p := pgsink.AsPgxTx(tx)
-				if err := put(ctx, p, "list", name); err != nil {
-					return err
-				}
-				want(t, end(p, ctx), epoch.ErrTxEndedByHandler)
-				if err := end(p, ctx); !errors.Is(err, pgx.ErrTxClosed) {
-					t.Errorf("%s again: %v", name, err)
-				}
-				return outcome
+	write := func(ctx context.Context, tx execer, value string) { must(t, put(ctx, tx, "list", value)) }
+	for name, c := range map[string]struct {
+		handle func(ctx context.Context, tx pgsink.Tx) error
+		err    error // nil where it commits
+		want   []string
+	}{
+		"a Rollback deferred behind a Commit": {func(ctx context.Context, tx pgsink.Tx) error {
+			p := pgsink.AsPgxTx(tx)
+			defer func() { want(t, p.Rollback(ctx), pgx.ErrTxClosed) }()
+			write(ctx, p, "a")
+			return p.Commit(ctx)
+		}, nil, []string{"a"}},
+		"writes beside a handle that was committed": {func(ctx context.Context, tx pgsink.Tx) error {
+			p := pgsink.AsPgxTx(tx)
+			must(t, p.Commit(ctx))
+			want(t, put(ctx, p, "list", "x"), pgx.ErrTxClosed)
+			write(ctx, tx, "a")
+			return nil
+		}, nil, []string{"a"}},
+		"an error after the Commit": {func(ctx context.Context, tx pgsink.Tx) error {
+			write(ctx, tx, "a")
+			return errors.Join(pgsink.AsPgxTx(tx).Commit(ctx), errChanged)
+		}, errChanged, nil},
+		"Rollback, and an error": {func(ctx context.Context, tx pgsink.Tx) error {
+			write(ctx, tx, "a")
+			return errors.Join(pgsink.AsPgxTx(tx).Rollback(ctx), errChanged)
+		}, errChanged, nil},
+		"Rollback, and nil": {func(ctx context.Context, tx pgsink.Tx) error {
+			p := pgsink.AsPgxTx(tx)
+			defer func() { must(t, p.Rollback(ctx)) }()
+			write(ctx, tx, "a")
+			write(ctx, p, "b")
+			return nil
+		}, nil, nil},
+		"Rollback of nothing, and nil": {func(ctx context.Context, tx pgsink.Tx) error {
+			return pgsink.AsPgxTx(tx).Rollback(ctx)
+		}, nil, nil},
+		"a statement after Rollback": {func(ctx context.Context, tx pgsink.Tx) error {
+			must(t, pgsink.AsPgxTx(tx).Rollback(ctx))
+			want(t, put(ctx, tx, "list", "a"), pgx.ErrTxClosed)
+			return nil
+		}, pgx.ErrTxClosed, nil},
+		"a Commit within a Rollback": {func(ctx context.Context, tx pgsink.Tx) error {
+			p := pgsink.AsPgxTx(tx)
+			outer, err := p.Begin(ctx)
+			must(t, err)
+			write(ctx, outer, "a")
+			inner, err := outer.Begin(ctx)
+			must(t, err)
+			write(ctx, inner, "b")
+			must(t, outer.Rollback(ctx))
+			want(t, inner.Commit(ctx), pgx.ErrTxClosed)
+			write(ctx, p, "c")
+			return nil
+		}, nil, []string{"c"}},
+		"two handles, one in the other": {func(ctx context.Context, tx pgsink.Tx) error {
+			outer, err := pgsink.AsPgxTx(tx).Begin(ctx)
+			must(t, err)
+			write(ctx, outer, "a")
+			inner, err := pgsink.AsPgxTx(tx).Begin(ctx)
+			must(t, err)
+			write(ctx, inner, "b")
+			must(t, inner.Rollback(ctx))
+			write(ctx, outer, "c")
+			return outer.Rollback(ctx)
+		}, nil, nil},
+		"one that is left open": {func(ctx context.Context, tx pgsink.Tx) error {
+			inner, err := pgsink.AsPgxTx(tx).Begin(ctx)
+			must(t, err)
+			write(ctx, inner, "a")
+			return nil
+		}, txdb.ErrLeft, nil},
+		"one whose end never reached the server": {func(ctx context.Context, tx pgsink.Tx) error {
+			within, cancel := context.WithCancel(ctx)
+			_ = pgx.BeginFunc(within, pgsink.AsPgxTx(tx), func(inner pgx.Tx) error {
+				write(ctx, inner, "a")
+				cancel()
+				return errChanged
 			})
-			want(t, err, epoch.ErrTxEndedByHandler)
+			return nil
+		}, txdb.ErrLeft, nil},
+		"one that is committed": {func(ctx context.Context, tx pgsink.Tx) error {
+			return pgx.BeginFunc(ctx, pgsink.AsPgxTx(tx), func(inner pgx.Tx) error { write(ctx, inner, "a"); return nil })
+		}, nil, []string{"a"}},
+	} {
+		r.sql("truncate effects")
+		as := advance(f, 1)
+		err := s.Commit(t.Context(), as, c.handle)
+		if c.err == nil && err == nil {
+			f.Next = as[0].To
+		}
+		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+			t.Errorf("%s: err = %v; want %v", name, err, c.err)
+		}
+		r.wantList("list", c.want...)
+		if now, err := s.Fence(t.Context(), orders); err != nil || now.Next != f.Next {
+			t.Errorf("%s: the fence is at %d, %v; want %d", name, now.Next, err, f.Next)
 		}
 	}
-	r.wantList("list")
-	if err := s.Commit(t.Context(), advance(f, 1), putting("list", "as ever")); err != nil {
-		t.Error(err)
+}
+
+// What others wrote is not undone: the call is to have its transaction to itself.
+func TestACallThatUndoesWhatItWroteIsToBeAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	err := s.Commit(t.Context(), advance(f, 2), putting("list", "innocent"), func(ctx context.Context, tx pgsink.Tx) error {
+		must(t, put(ctx, tx, "list", "a"))
+		return pgsink.AsPgxTx(tx).Rollback(ctx)
+	})
+	var call *epoch.CallError
+	if !errors.Is(err, epoch.ErrOwnTransaction) || !errors.As(err, &call) || call.Call != 1 {
+		t.Errorf("err = %v", err)
 	}
-	r.wantList("list", "as ever")
+	r.wantList("list")
 }

@@ -231,6 +231,9 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	for _, q := range items {
 		b.Queue(q.sql, q.args...)
 	}
+	if t.altered != "" {
+		b.Queue(t.sink.sql.restore)
+	}
 	t.queueCommit(b)
 	r, err := t.sendBatch(ctx, b)
 	if err != nil {

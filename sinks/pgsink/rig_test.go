@@ -216,6 +216,13 @@ func queueing(list, value string) func(context.Context, *pgsink.Queue) error {
 
 // want fails the test unless err is target and, where target is one of the
 // protocol's refusals, no other of them.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func want(t testing.TB, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {

@@ -83,7 +83,7 @@ func newStatements(o Options) statements {
 			"$5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::bigint, $10::text, not $11::boolean and " + sessionChanged + "), " +
 			sessionChanged + "::text",
 		hold:    "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text), " + sessionChanged + "::text",
-		restore: "select pg_catalog.set_config('role', pg_catalog.current_setting('epochfence.role'), true)",
+		restore: "select pg_catalog.set_config('role', r, true) from (select pg_catalog.current_setting('epochfence.role', true)) s (r) where pg_catalog.length(r) > 0",
 		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::bigint, " +
 			"$6::timestamptz, $7::bytea, $8::bytea, $9::bytea[], $10::bytea[], $11::text)",
 		record: "select " + s + "record_decisions($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::text[]::uuid[], " +

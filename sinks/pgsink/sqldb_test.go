@@ -186,5 +186,5 @@ func TestAHandlerThatCommitsThroughADBIsFoundOut(t *testing.T) {
 	err := s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), func(ctx context.Context, tx pgsink.Tx) error {
 		return onDB(tx, func(db *sql.DB) error { _, err := db.ExecContext(ctx, "commit"); return err })
 	})
-	want(t, err, epoch.ErrTxEndedByHandler)
+	want(t, err, epoch.ErrTxControl)
 }

@@ -29,6 +29,9 @@ const (
 	// copies: it is a COPY that goes on in another protocol, and is never sent.
 	copies
 
+	// encodes: it changes settings that pgx relies on, and is never sent.
+	encodes
+
 	// unsure: it may do any of it, as its quotes may mean one thing or another.
 	unsure
 )
@@ -42,6 +45,8 @@ func (c class) refusal(text string, alone bool) error {
 		return fmt.Errorf("%w: %q was not sent", epoch.ErrTxControl, excerpt(text))
 	case c.has(copies):
 		return fmt.Errorf("%w: %q was not sent", errCopyText, excerpt(text))
+	case c.has(encodes):
+		return fmt.Errorf("%w: %q was not sent", errEncoding, excerpt(text))
 	case c.has(apart) && !alone:
 		return fmt.Errorf("%w: %q", epoch.ErrOwnTransaction, excerpt(text))
 	}
@@ -94,6 +99,7 @@ type statementWords struct {
 	temp, dropped  bool // it makes something temporary; ON COMMIT DROP
 	held           bool // WITH HOLD
 	client         bool // FROM STDIN, TO STDOUT
+	encoding       bool // it names a setting that pgx relies on
 	settings, ends int  // calls of set_config, and words TRUE, which its last argument must be
 }
 
@@ -121,6 +127,8 @@ func (w *statementWords) add(word []byte) {
 		w.dropped = w.dropped || before == "commit"
 	case "stdio":
 		w.client = w.client || before == "from" || before == "to"
+	case "encoding":
+		w.encoding = true
 	case "set_config":
 		w.settings++
 	case "true":
@@ -140,6 +148,8 @@ func known(word []byte) string {
 		return w
 	case "temp", "temporary":
 		return "temp"
+	case "standard_conforming_strings", "client_encoding", "names":
+		return "encoding"
 	case "stdin", "stdout":
 		return "stdio"
 	case "pg_advisory_lock", "pg_advisory_lock_shared", "pg_try_advisory_lock", "pg_try_advisory_lock_shared",
@@ -182,6 +192,9 @@ func (w *statementWords) class() class {
 	case "savepoint", "release":
 		return c | apart
 	case "set":
+		if w.encoding {
+			return encodes
+		}
 		switch w.second {
 		case "local", "constraints", "transaction":
 			return c | apart

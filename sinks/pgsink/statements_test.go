@@ -29,7 +29,7 @@ var whatever = []string{
 	"INSERT", "INSERT", "INSERT", "INSERT;", "INSERT -- of this round", "/* one */ INSERT", "INSERT; INSERT",
 	"INSERT; select 1", "select 1; select 2; INSERT", "INSERT; select 1; commit", "select 1", "select generate_series(1, 3)",
 	"", ";", "-- nothing", "/* nothing */", ";;",
-	"commit", "rollback", "begin", "commit; begin", "commit; begin; INSERT", "rollback; begin", "commit and chain", "rollback and chain",
+	"commit", "rollback", "begin", "commit; begin", "commit; begin; INSERT", setEscapes, hidden("commit"), hidden("rollback"), hidden("commit; begin"), hidden("rollback and chain"), "rollback; begin", "commit and chain", "rollback and chain",
 	"INSERT; commit", "commit; INSERT", "commit --", "commit; select 1", "end", "abort",
 	"savepoint a", "rollback to savepoint a", "release savepoint a", "savepoint a; INSERT; rollback to a",
 	"select 1/0", "INSERT; select 1/0", "insert into nowhere values (1)", "savepoint a; select 1/0",
@@ -110,9 +110,9 @@ func TestWhateverAHandlerSendsItsOutcomeIsTold(t *testing.T) {
 	}
 }
 
-// TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut, although what it did next
-// failed, and the sink's transaction was rolled back.
-func TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut(t *testing.T) {
+// TestAHandlerThatHasLeftTheTransactionCommitsNothingOfItsOwn: whatever it sends next is
+// refused. Of a queue everything is sent at once, and what was committed is told.
+func TestAHandlerThatHasLeftTheTransactionCommitsNothingOfItsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for name, mode := range modes {
@@ -122,27 +122,30 @@ func TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut(t *testing.T) {
 		seed(t, s, p)
 		f := claim(t, s, p, 5)
 		for _, texts := range [][]string{
-			{"rollback and chain", insert(name), "commit and chain", "select 1/0"},
-			{"rollback", "begin", insert(name), "commit", "begin", "select 1/0"},
-			{"/* a; b */ rollback; begin", insert(name), "end; begin", "select 1/0"},
-			{"abort and chain", insert(name), "end and chain", "release savepoint a"},
+			{hidden("rollback and chain"), insert(name), hidden("commit and chain"), "select 1/0"},
+			{hidden("rollback"), hidden("begin"), insert(name), hidden("commit"), hidden("begin"), "select 1/0"},
+			{hidden("/* a; b */ rollback; begin"), insert(name), hidden("end; begin"), "select 1/0"},
+			{hidden("abort and chain"), insert(name), hidden("end and chain"), "release savepoint a"},
 		} {
 			for _, careless := range []bool{false, true} {
 				send := func(ctx context.Context, tx execer) error {
-					for _, text := range texts {
+					for _, text := range append([]string{setEscapes}, texts...) {
 						if _, err := tx.Exec(ctx, text); err != nil && !careless {
 							return err
 						}
 					}
 					return nil
 				}
-				if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }); !errors.Is(err, epoch.ErrTxEndedByHandler) {
-					t.Errorf("%s: %q, careless %v: err = %v; want an escape", name, texts, careless, err)
+				err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
+				var call *epoch.CallError
+				if !errors.As(err, &call) || errors.Is(err, epoch.ErrTxEndedByHandler) {
+					t.Errorf("%s: %q, careless %v: err = %v; want one of the call's", name, texts, careless, err)
 				}
 			}
+			r.wantList(name)
 			before, _ := r.list(t.Context(), name)
 			err := s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
-				for _, text := range texts {
+				for _, text := range append([]string{setEscapes}, texts...) {
 					if _, err := q.Exec(ctx, text); err != nil {
 						return err
 					}
@@ -150,6 +153,7 @@ func TestAHandlerThatCommitsATransactionOfItsOwnIsFoundOut(t *testing.T) {
 				return nil
 			})
 			after, _ := r.list(t.Context(), name)
+			r.sql("truncate effects")
 			if len(after) > len(before) != errors.Is(err, epoch.ErrTxEndedByHandler) || err == nil {
 				t.Errorf("%s: %q, queued: err = %v; %d effects", name, texts, err, len(after)-len(before))
 			}
@@ -168,7 +172,7 @@ func TestAnAnswerIsThatOfItsStatement(t *testing.T) {
 	seed(t, s.Sink, orders)
 	f := claim(t, s.Sink, orders, 5)
 	for text, result := range map[string]error{
-		insert("one") + "; select 1; commit":     epoch.ErrTxEndedByHandler,
+		insert("one") + "; select 1; commit":     epoch.ErrTxControl,
 		insert("two") + "; select 1":             nil,
 		"-- nothing":                             nil,
 		insert("three") + "; select 1; select 2": nil,
@@ -394,7 +398,7 @@ func TestTheConnectionIsKeptWhereItsSessionIsAsItWas(t *testing.T) {
 		"create temp table t (a int) on commit drop":                        {},
 		"update stock set a = 1; update stock set a = 2":                    {},
 		"create table listen (a int)":                                       {},
-		"do $$ begin perform 1; end $$":                                     {},
+		"do $$ begin perform 1; end $$":                                     {true, true},
 		"set app.tenant = '7'":                                              {true, false},
 		"select 1; /* then */ Listen news":                                  {true, false},
 		"-- first\n  discard all":                                           {true, true},

@@ -44,6 +44,7 @@ var (
 	errLeft    = errors.New("the handler ended the transaction")
 
 	errUndone   = fmt.Errorf("the handler has rolled its transaction back: %w", pgx.ErrTxClosed)
+	errEncoding = errors.New("client_encoding and standard_conforming_strings cannot be changed: pgx relies on them")
 	errCopyText = errors.New("a COPY from or to the client cannot be sent as text: use CopyFrom")
 )
 
@@ -113,7 +114,7 @@ func (t *handlerTx) close() {
 // idle and in good health.
 func (t *handlerTx) ready() bool {
 	pg := t.conn.PgConn()
-	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == inTransaction
+	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && (pg.TxStatus() == inTransaction || !t.fenced.begun)
 }
 
 // blame is why the handler's work cannot be committed, where the handler

@@ -8,22 +8,15 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
-// The savepoint that shows whether the handler's transaction is still ours.
-const (
-	setSavepoint     = `SAVEPOINT epochfence_handler`
-	releaseSavepoint = `RELEASE SAVEPOINT epochfence_handler`
-)
-
-// Commit runs apply in a transaction, then moves the fences and commits. See
+// Commit runs calls in a transaction, then moves the fences and commits. See
 // [epoch.Sink].
 //
-// The transaction begins when apply first uses its [Tx]: from then on no other
-// process can write to the database. A transaction in which apply writes
-// nothing begins at the fence.
+// The transaction begins when a call first uses its [Tx]: from then on no other
+// process can write to the database. A transaction in which no call writes
+// anything begins at the fence.
 func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("sqlsink: commit: no partition to advance, so no fence to commit under")
@@ -61,36 +54,36 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 	return nil
 }
 
-// transact runs apply in a transaction, then fenced, which checks the fences and
+// transact runs calls in a transaction, then fenced, which checks the fences and
 // moves those of as, and commits.
 func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(context.Context, *Tx) error,
 	fenced func(context.Context, *sqltx.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	tx := s.newTx(ctx, as)
-	defer tx.end() // also when apply panics: rolls back whatever is open
-	var applyErr error
-	for _, call := range calls {
-		if applyErr = inert.Error(call(tx.guard.Context(), tx)); applyErr != nil {
-			break
+	shared := s.newShared(as, len(calls))
+	defer shared.end() // also when a call panics: rolls back whatever is open
+	for i, call := range calls {
+		if err := shared.run(ctx, i, call); err != nil {
+			return err
 		}
 	}
-	tx.guard.Close()
-	if err := tx.judge(applyErr); err != nil {
-		return err
-	}
-	t := tx.guard.Tx()
-	if t == nil { // apply has written nothing
+	t := shared.guard.Tx()
+	if t == nil { // nobody has written anything
 		var err error
 		if t, err = s.transactions.Begin(ctx); err != nil {
 			return err
 		}
 		defer t.End()
+	} else if err := shared.prove(t); err != nil {
+		return err
 	}
 	// From here on nothing waits for anyone, and the context is looked at once
 	// more, right before COMMIT.
 	if err := fenced(context.WithoutCancel(ctx), t); err != nil {
+		if own := shared.ownSetting(err); own != nil {
+			return &epoch.CallError{Call: 0, Err: own}
+		}
 		return err
 	}
 	return t.Commit(ctx)

@@ -24,6 +24,10 @@ type Dialect interface {
 	// from the version before, with {{prefix}} where table names begin.
 	migrations() []migrations.Migration
 
+	// schema is what the names of the sink's tables begin with, so that no temporary
+	// table or view of a handler's takes their place.
+	schema() string
+
 	// forUpdate ends a SELECT of fences that will be updated: it takes their
 	// row locks, where beginning has not locked everything.
 	forUpdate() string
@@ -58,6 +62,8 @@ func (sqlite) transactions() sqltx.Dialect { return sqltx.SQLite }
 func (sqlite) migrations() []migrations.Migration {
 	return sqlschema.Read(sqliteMigrations, "migrations/sqlite", "sqlsink")
 }
+
+func (sqlite) schema() string { return `main.` }
 
 func (sqlite) forUpdate() string { return `` }
 

@@ -63,86 +63,95 @@ func run(ctx context.Context, tx *sqlsink.Tx, statements ...string) error {
 
 const insert = `INSERT INTO effects (list, value) VALUES ('escaped', 'x')`
 
-func TestAHandlerThatEndsItsTransactionIsFoundOutBeforeTheFenceMoves(t *testing.T) {
+// wantCallError fails the test unless err is that of the call with number i, matches is,
+// and leaves the sink at work.
+func wantCallError(t testing.TB, err error, i int, is error) {
+	t.Helper()
+	var of *epoch.CallError
+	if !errors.As(err, &of) || of.Call != i || is != nil && !errors.Is(err, is) {
+		t.Errorf("err = %v, want a CallError of call %d that is %v", err, i, is)
+	}
+	if errors.Is(err, epoch.ErrTxEndedByHandler) || errors.Is(err, epoch.ErrInDoubt) {
+		t.Errorf("err = %v, though nothing can have been committed", err)
+	}
+}
+
+func TestAHandlersTransactionControlIsNotSentAndFailsItsCall(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})
 	hidden := errors.New("the handler's own error")
-	for _, c := range []struct {
-		name       string
-		statements []string
-		result     error
-	}{
-		{"COMMIT", []string{insert, `COMMIT`}, nil},
-		{"COMMIT and on without a transaction", []string{insert, `COMMIT`, insert}, nil},
-		{"COMMIT; BEGIN in one", []string{insert, `COMMIT; BEGIN`, insert}, nil},
-		{"COMMIT in the middle of a script", []string{insert + `; COMMIT; BEGIN IMMEDIATE; ` + insert}, nil},
-		{"END", []string{insert, `END TRANSACTION`}, nil},
-		{"ROLLBACK", []string{insert, `ROLLBACK`}, nil},
-		{"ROLLBACK and a savepoint of its own", []string{insert, `ROLLBACK`, `SAVEPOINT mine`, insert}, nil},
-		{"release of the sink's savepoint", []string{`RELEASE SAVEPOINT epochfence_handler`, insert}, nil},
-		{"COMMIT, then an error of its own", []string{insert, `COMMIT`}, hidden},
-		{"COMMIT; BEGIN, then an error of its own", []string{insert, `COMMIT; BEGIN`}, hidden},
-		{"ON CONFLICT ROLLBACK", []string{`INSERT OR ROLLBACK INTO effects (id, list, value) VALUES (1, 'a', 'b')`,
-			`INSERT OR ROLLBACK INTO effects (id, list, value) VALUES (1, 'a', 'b')`}, nil},
+	for _, statements := range [][]string{
+		{insert, `COMMIT`},
+		{insert, `COMMIT`, insert},
+		{insert, `COMMIT; BEGIN`, insert},
+		{insert, `COMMIT; BEGIN; SAVEPOINT epochfence_handler`, insert},
+		{insert + `; COMMIT; BEGIN IMMEDIATE; ` + insert},
+		{insert, `END TRANSACTION`},
+		{insert, `ROLLBACK`},
+		{insert, `ROLLBACK`, `SAVEPOINT mine`, insert},
+		{insert, `/* all */ rollback -- is well`},
+		{insert, "\uFEFFCOMMIT"},
+		{insert, "-- don't\r's\nCOMMIT"},
+		{insert, `ROLLBACK TRANSACTION "to"`},
+		{insert, `EXPLAIN COMMIT`},
+		{`BEGIN`, insert},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			f := claim(t, s, 1)
-			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
-				if err := run(ctx, tx, c.statements...); err != nil {
-					t.Log(err)
+		for _, result := range []error{nil, hidden} {
+			t.Run(strings.Join(statements, "; "), func(t *testing.T) {
+				f := claim(t, s, 1)
+				seen, later := error(nil), false
+				err := s.Commit(t.Context(), advance(f, 3),
+					func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) },
+					func(ctx context.Context, tx *sqlsink.Tx) error {
+						for _, statement := range statements {
+							if err := run(ctx, tx, statement); seen == nil {
+								seen = err
+							} else if err == nil {
+								t.Errorf("%q was sent after %v", statement, seen)
+							}
+						}
+						return result
+					},
+					func(context.Context, *sqlsink.Tx) error { later = true; return nil })
+				wantCallError(t, err, 1, epoch.ErrTxControl)
+				if !errors.Is(seen, epoch.ErrTxControl) || result != nil && !errors.Is(err, result) || later {
+					t.Errorf("the handler saw %v; err = %v; the next call ran: %v", seen, err, later)
 				}
-				return c.result
+				wantNext(t, s, f.Next)
+				if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) > 0 {
+					t.Errorf("effects %q, %v", got, err)
+				}
 			})
-			if !errors.Is(err, epoch.ErrTxEndedByHandler) || !errors.Is(err, c.result) && c.result != nil {
-				t.Errorf("err = %v, want ErrTxEndedByHandler", err)
-			}
-			wantNext(t, s, 0)
-			// The connection goes on, outside any transaction.
-			if err := s.Commit(t.Context(), advance(f, 0), func(ctx context.Context, tx *sqlsink.Tx) error {
-				return run(ctx, tx, insert)
-			}); err != nil {
-				t.Error(err)
-			}
-		})
+		}
 	}
 }
 
-func TestAHandlerThatGoesOnAfterOnConflictRollbackWritesNothing(t *testing.T) {
+// A text that hides a COMMIT from whoever reads it: a parameter of SQLite's may be named $x(').
+func TestAHiddenCommitIsFoundOut(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
-		const conflict = `INSERT OR ROLLBACK INTO effects (id, list, value) VALUES (1, 'l', 'v')`
-		if err := run(ctx, tx, conflict, conflict); err == nil {
-			t.Error("a duplicate key was accepted")
-		}
-		return run(ctx, tx, insert)
-	})
-	if !errors.Is(err, epoch.ErrTxEndedByHandler) {
-		t.Errorf("err = %v, want ErrTxEndedByHandler", err)
-	}
-	if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) != 0 {
-		t.Errorf("effects %q, %v, of a transaction that was rolled back", got, err)
-	}
-	wantNext(t, s, 0)
-}
-
-func TestAHandlersCommitIsFoundOutThoughItsContextEnds(t *testing.T) {
-	s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
-	f := claim(t, s, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
-		if err := run(ctx, tx, insert, `COMMIT`); err != nil {
+	commits := func(ctx context.Context, tx *sqlsink.Tx) error {
+		if err := run(ctx, tx, insert); err != nil {
 			return err
 		}
-		cancel()
-		return run(ctx, tx, insert)
-	})
-	if !errors.Is(err, epoch.ErrTxEndedByHandler) || !errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v, want ErrTxEndedByHandler and the context's", err)
+		_, err := tx.ExecContext(ctx, `SELECT $x('); COMMIT; --'`, sql.Named("x(')", 1))
+		_ = run(ctx, tx, insert)
+		return err
+	}
+	again := func(context.Context, *sqlsink.Tx) error { return nil }
+	err := s.Commit(t.Context(), advance(f, 2), commits, again)
+	wantCallError(t, err, 0, epoch.ErrOwnTransaction)
+	if err := s.Commit(t.Context(), advance(f, 1), commits); !errors.Is(err, epoch.ErrTxEndedByHandler) {
+		t.Errorf("err = %v, want ErrTxEndedByHandler", err)
+	}
+	if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) != 1 {
+		t.Errorf("effects %q, %v: one is committed, and nothing after it", got, err)
 	}
 	wantNext(t, s, 0)
+	if err := s.Commit(t.Context(), advance(f, 1), again); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAFullFileUnderAPreparedStatementIsNoEscape(t *testing.T) {
@@ -168,14 +177,11 @@ func TestAFullFileUnderAPreparedStatementIsNoEscape(t *testing.T) {
 
 func TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround(t *testing.T) {
 	hides := errors.New("the handler's own error")
-	for name, c := range map[string]struct {
-		result func(full, next error) error
-		says   error
-	}{
-		"the failure is returned":  {func(full, _ error) error { return full }, epoch.ErrUnhealthy},
-		"what follows is returned": {func(_, next error) error { return next }, epoch.ErrTxEndedByHandler},
-		"another error":            {func(_, _ error) error { return hides }, epoch.ErrTxEndedByHandler},
-		"no error":                 {func(_, _ error) error { return nil }, epoch.ErrTxEndedByHandler},
+	for name, result := range map[string]func(full, next error) error{
+		"the failure is returned":  func(full, _ error) error { return full },
+		"what follows is returned": func(_, next error) error { return next },
+		"another error":            func(_, _ error) error { return hides },
+		"no error":                 func(_, _ error) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := open(t, newFile(t))
@@ -184,7 +190,7 @@ func TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround(t *testi
 			f := claim(t, s, 1)
 			mustExec(t, db, `PRAGMA max_page_count = 20`)
 			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
-				stmt, err := tx.PrepareContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', ?)`)
+				stmt, err := tx.PrepareContext(ctx, `INSERT INTO effects (list, value) VALUES ('escaped', ?)`)
 				if err != nil {
 					return err
 				}
@@ -192,14 +198,17 @@ func TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround(t *testi
 				if full == nil {
 					t.Error("the file is not full")
 				}
+				if _, err := stmt.ExecContext(ctx, "short"); err == nil {
+					t.Error("the prepared statement ran without a transaction")
+				}
 				next := run(ctx, tx, insert)
 				if next == nil {
 					t.Error("a statement ran without a transaction")
 				}
-				return c.result(full, next)
+				return result(full, next)
 			})
-			if !errors.Is(err, c.says) {
-				t.Errorf("err = %v, want %v", err, c.says)
+			if !errors.Is(err, epoch.ErrUnhealthy) || errors.Is(err, epoch.ErrTxEndedByHandler) {
+				t.Errorf("err = %v, want %v", err, epoch.ErrUnhealthy)
 			}
 			if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) != 0 {
 				t.Errorf("effects %q, %v, of a transaction that was rolled back", got, err)

@@ -207,7 +207,7 @@ func TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing(t *testing.T) {
 		}
 		return nil
 	})
-	wantError(t, err, "hid that its transaction was gone")
+	wantError(t, err, "the database has rolled the transaction back after", "WITH RECURSIVE")
 	if errors.Is(err, epoch.ErrTxEndedByHandler) || errors.Is(err, epoch.ErrInDoubt) {
 		t.Errorf("err = %v, want a definite one", err)
 	}

@@ -18,6 +18,7 @@ func newQueries(d Dialect, prefix string) queries {
 		letter = `id, group_name, topic, number, message_offset, epoch, message_time, error, failed_at,` +
 			` request, requested, requested_by, requested_at, replay_error, replay_failed_at`
 	)
+	prefix = d.schema() + prefix
 	fences, decisions, letters := prefix+`fence`, prefix+`decision`, prefix+`dead_letter`
 	return queries{
 		fence: `SELECT ` + state + ` FROM ` + fences + key,

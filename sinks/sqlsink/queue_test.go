@@ -71,7 +71,7 @@ func TestABusyProcessLetsThoseWhoWaitForTheWriteLockGoFirst(t *testing.T) {
 				}
 				var within, after string
 				err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
-					return tx.QueryRowContext(ctx, `PRAGMA busy_timeout`).Scan(&within)
+					return tx.QueryRowContext(ctx, `SELECT timeout FROM pragma_busy_timeout`).Scan(&within)
 				})
 				if err == nil {
 					err = db.QueryRowContext(t.Context(), `PRAGMA busy_timeout`).Scan(&after)

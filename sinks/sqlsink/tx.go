@@ -1,124 +1,172 @@
 package sqlsink
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // Tx is what a handler writes through: the methods of sqlc's DBTX for
-// database/sql. It has no Commit and no Rollback, because those are the sink's;
-// a handler that sends one as SQL ends with [epoch.ErrTxEndedByHandler].
+// database/sql. It has no Commit and no Rollback, because those are the sink's.
 //
-// The transaction begins at the first call of a method. It is of no use once
-// the handler has returned: its methods fail, rows left open are closed and
-// statements left open too. A Tx is safe for concurrent use.
+// The transaction begins at the first call of a method. A Tx belongs to one call of a
+// handler. Once the handler has returned, everything that came from the Tx is refused,
+// and rows and statements that it left open are closed. A Tx is safe for concurrent use.
 //
-// After an error for which the database has rolled back the transaction by
-// itself, such as a full disk, all further calls of Tx fail. Those of a statement
-// that was prepared do not, and each is committed by itself: after such a failure
-// use none again. A statement with ON CONFLICT ROLLBACK ends the transaction as a
-// ROLLBACK does: do not use it.
+// A statement is looked at before it is sent:
+//
+//   - BEGIN, COMMIT, END and ROLLBACK are not sent. They return an error that matches
+//     [epoch.ErrTxControl], and the message fails whatever the handler returns.
+//   - SAVEPOINT, RELEASE, ROLLBACK TO, PRAGMA, ATTACH, DETACH, VACUUM and everything
+//     about temporary tables, views and triggers is not sent in a transaction with other
+//     messages. It returns an error that matches [epoch.ErrOwnTransaction], and the
+//     consumer calls the handler again in a transaction of its own. There it is sent.
+//     The connection is closed afterwards, except for savepoints, so settings that all
+//     connections need belong into the data source name.
+//
+// After an error for which the database has rolled the transaction back by itself, such
+// as a full disk, ON CONFLICT ROLLBACK, RAISE(ROLLBACK) or an interrupted write, nothing
+// is sent any more, and the message fails whatever the handler returns.
 type Tx struct {
-	s     *Sink
-	as    []epoch.Advance
-	guard *sqltx.Guard
-}
-
-func (s *Sink) newTx(ctx context.Context, as []epoch.Advance) *Tx {
-	guard := s.transactions.Guard(ctx, sqltx.GuardConfig{Package: "sqlsink", Begin: s.begin, Explain: s.explain})
-	return &Tx{s: s, as: as, guard: guard}
+	s    *Sink
+	as   []epoch.Advance
+	call *sqltx.Call
 }
 
 // ExecContext runs a statement. See [sql.Tx.ExecContext].
 func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return tx.guard.ExecContext(ctx, query, args...)
+	return tx.call.ExecContext(ctx, query, args...)
 }
 
 // PrepareContext prepares a statement for use in this transaction. See
 // [sql.Tx.PrepareContext].
 func (tx *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	return tx.guard.PrepareContext(ctx, query)
+	return tx.call.PrepareContext(ctx, query)
 }
 
 // QueryContext runs a query. See [sql.Tx.QueryContext].
 func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return tx.guard.QueryContext(ctx, query, args...)
+	return tx.call.QueryContext(ctx, query, args...)
 }
 
 // QueryRowContext runs a query for one row. See [sql.Tx.QueryRowContext].
 func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return tx.guard.QueryRowContext(ctx, query, args...)
+	return tx.call.QueryRowContext(ctx, query, args...)
 }
 
-// begin begins a transaction for a handler.
-func (s *Sink) begin(ctx context.Context) (*sqltx.Tx, error) {
-	t, err := s.transactions.Begin(ctx)
+// shared is the transaction of all calls.
+type shared struct {
+	s     *Sink
+	as    []epoch.Advance
+	guard *sqltx.Guard
+	mark  string // the savepoint that shows whether the transaction is still ours
+}
+
+func (s *Sink) newShared(as []epoch.Advance, calls int) *shared {
+	t := &shared{s: s, as: as, mark: txdb.Name()}
+	t.guard = s.transactions.Guard(sqltx.GuardConfig{
+		Package: "sqlsink", Begin: t.begin, Explain: t.explain, Alone: calls == 1,
+	})
+	return t
+}
+
+func (t *shared) begin(ctx context.Context) (*sqltx.Tx, error) {
+	tx, err := t.s.transactions.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.Conn.ExecContext(context.WithoutCancel(ctx), setSavepoint); err != nil {
-		t.End()
+	if _, err := tx.Conn.ExecContext(context.WithoutCancel(ctx), `SAVEPOINT `+t.mark); err != nil {
+		tx.End()
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	return t, nil
+	return tx, nil
 }
 
-// end gives the connection back, rolled back unless the transaction was
-// committed.
-func (tx *Tx) end() {
-	tx.guard.Close()
-	if t := tx.guard.Tx(); t != nil {
-		t.End()
+// end gives the connection back, rolled back unless the transaction was committed.
+func (t *shared) end() {
+	if tx := t.guard.Tx(); tx != nil {
+		tx.End()
 	}
 }
 
-// judge says what the handler did. It returns nil only if the transaction is
-// the one that was begun for it, all its writes in it.
-func (tx *Tx) judge(applyErr error) error {
-	gone := tx.guard.Gone()
-	if t := tx.guard.Tx(); t != nil {
-		_, err := t.Conn.ExecContext(context.Background(), releaseSavepoint)
-		switch {
-		case err == nil || gone != nil || tx.rolledBackBy(applyErr):
-		case tx.classify(err) != sqltx.Refused:
-			applyErr = cmp.Or(applyErr, err)
-		case applyErr != nil:
-			return fmt.Errorf("%w, and failed: %w", epoch.ErrTxEndedByHandler, applyErr)
-		default:
-			// There is no such savepoint: neither is this the transaction that
-			// was begun, then. What was written may be committed.
-			return fmt.Errorf("%w: %w", epoch.ErrTxEndedByHandler, err)
-		}
-	}
+// run runs the call with number i. It returns nil only if the transaction can go on, with
+// all that the call wrote in it.
+func (t *shared) run(ctx context.Context, i int, do func(context.Context, *Tx) error) error {
+	c := t.guard.Call(ctx)
+	defer c.Close() // also when it panics
+	err := inert.Error(do(c.Context(), &Tx{s: t.s, as: t.as, call: c}))
+	c.Close()
+	gone := t.guard.Gone()
 	switch {
-	case errors.Is(gone, epoch.ErrTxEndedByHandler) && !errors.Is(applyErr, epoch.ErrTxEndedByHandler) && !tx.rolledBackBy(applyErr):
-		return errors.Join(gone, applyErr) // whatever the handler made of it
-	case applyErr != nil && !tx.ours(applyErr):
-		return &foreignError{applyErr}
-	case applyErr != nil && tx.classify(applyErr) == sqltx.InDoubt && !errors.Is(applyErr, epoch.ErrInDoubt):
-		return fmt.Errorf("%w: %w", epoch.ErrInDoubt, applyErr)
-	case applyErr != nil:
-		return applyErr
-	case gone != nil:
-		return fmt.Errorf("the handler hid that its transaction was gone: %w", gone)
+	case c.Refused() != nil:
+		return callError(i, c.Refused(), err)
+	case gone != nil && t.guard.Tx() == nil && err == nil:
+		return fmt.Errorf("the handler hid that its transaction could not begin: %w", gone)
+	case gone != nil && !t.guard.Told(err):
+		return callError(i, t.doubt(gone), err)
+	case err != nil:
+		return t.judge(err)
+	case c.Left() != nil:
+		return callError(i, c.Left(), nil)
 	}
 	return nil
 }
 
-func (tx *Tx) classify(err error) sqltx.Class { return tx.s.d.transactions().Classify(err) }
+// callError is what the call did, and what it returned if that says something else.
+func callError(i int, did, returned error) error {
+	if returned != nil && !errors.Is(returned, did) {
+		did = fmt.Errorf("%w; the handler returned: %w", did, returned)
+	}
+	return &epoch.CallError{Call: i, Err: did}
+}
 
-// ours reports whether err, which the handler returned, may come from this
-// transaction. If it is none of those that were seen, it may be of rows, or of a
-// prepared statement, if it is one of the driver's at all.
-func (tx *Tx) ours(err error) bool {
-	told, unseen := tx.guard.Told(err)
-	return told || unseen && tx.s.d.transactions().FromDriver(err)
+// judge says whose an error is that a call returned.
+func (t *shared) judge(err error) error {
+	if !t.guard.Told(err) {
+		return &foreignError{err}
+	}
+	return t.doubt(err)
+}
+
+func (t *shared) doubt(err error) error {
+	if t.s.d.transactions().Classify(err) == sqltx.InDoubt && !errors.Is(err, epoch.ErrInDoubt) {
+		return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)
+	}
+	return err
+}
+
+// prove looks whether the transaction is the one that was begun, so that all writes are in
+// it. What was written may be committed if it is not.
+func (t *shared) prove(tx *sqltx.Tx) error {
+	_, err := tx.Conn.ExecContext(context.Background(), `RELEASE SAVEPOINT `+t.mark)
+	if err != nil && t.s.d.transactions().Classify(err) == sqltx.Refused {
+		return fmt.Errorf("%w: %w", epoch.ErrTxEndedByHandler, err)
+	}
+	return err
+}
+
+// explain is what a handler sees of the error of a statement.
+func (t *shared) explain(err error) error {
+	if own := t.ownSetting(err); own != nil {
+		return own
+	}
+	return t.s.explain(err)
+}
+
+// ownSetting returns err as the handler's own where it has made the connection refuse to
+// write, by PRAGMA query_only for instance, and otherwise nil.
+func (t *shared) ownSetting(err error) error {
+	tx := t.guard.Tx()
+	if tx == nil || tx.Spoiled() == "" || !t.s.d.transactions().ReadOnly(err) {
+		return nil
+	}
+	return &foreignError{fmt.Errorf("the handler has changed the connection by %q: %w", tx.Spoiled(), err)}
 }
 
 // foreignError is of something else than this transaction, and the handler's to
@@ -126,10 +174,3 @@ func (tx *Tx) ours(err error) bool {
 type foreignError struct{ error }
 
 func (e *foreignError) Unwrap() error { return e.error }
-
-// rolledBackBy reports whether err, which the handler may have met on a
-// statement it had prepared, where the guard does not see it, explains that the
-// transaction is gone.
-func (tx *Tx) rolledBackBy(err error) bool {
-	return tx.guard.Prepared() && err != nil && tx.classify(err) != sqltx.Refused
-}

@@ -29,6 +29,7 @@ create schema if not exists "epochfence";
 --   XF014 gone        there is no such dead letter, or its replay is not requested as it was
 --   XF015 changed     the requests for the replay of a dead letter are others than seen
 --   XF016 elsewhere   the fence only says in which database the partition is
+--   XF017 session     one of several calls has changed the session for the others
 
 create table "epochfence".migration (
     version    integer primary key,
@@ -261,15 +262,19 @@ $$;
 -- advance is the last statement before COMMIT: for each partition in the order
 -- given, which must be key order, the fence's claim is mine and its next_offset
 -- is where I started, or it raises. It returns the nonce: who reads that knows
--- that the answer is this one's, and not that of a statement of the handler's.
+-- that the answer is this one's, and not that of a statement of the handler's. dirty says
+-- that one of several calls has changed the session for the others.
 create function "epochfence".advance(groups text[], topics text[], partitions integer[], claims uuid[],
-    froms bigint[], tos bigint[], marks bigint[], xid bigint, lock bigint, nonce text)
+    froms bigint[], tos bigint[], marks bigint[], xid bigint, lock bigint, nonce text, dirty boolean)
 returns text
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
 begin
     if not entered(xid, lock) then
         raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;
+    end if;
+    if dirty then
+        raise exception using errcode = 'XF017', message = 'the session was changed', hint = nonce;
     end if;
     for i in 1 .. cardinality(groups) loop
         for attempt in 1 .. 2 loop
@@ -300,12 +305,12 @@ $$;
 -- arrays and without what waits and judges: where it does not move the fence, advance
 -- has the word.
 create function "epochfence".advance_one(in_group text, in_topic text, in_partition integer, in_claim uuid,
-    in_from bigint, in_to bigint, in_mark bigint, xid bigint, lock bigint, nonce text)
+    in_from bigint, in_to bigint, in_mark bigint, xid bigint, lock bigint, nonce text, dirty boolean)
 returns text
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
 begin
-    if pg_current_xact_id()::text = coalesce(xid::text, current_setting('epochfence.transaction', true)) then
+    if not dirty and pg_current_xact_id()::text = coalesce(xid::text, current_setting('epochfence.transaction', true)) then
         update fence f
         set next_offset = in_to, advanced_at = clock_timestamp(),
             mark = case when in_to > in_from then in_mark else f.mark end,
@@ -318,7 +323,7 @@ begin
         end if;
     end if;
     return advance(array[in_group], array[in_topic], array[in_partition], array[in_claim],
-        array[in_from], array[in_to], array[in_mark], xid, lock, nonce);
+        array[in_from], array[in_to], array[in_mark], xid, lock, nonce, dirty);
 end
 $$;
 

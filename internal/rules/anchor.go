@@ -1,0 +1,147 @@
+package main
+
+import (
+	"fmt"
+	"go/scanner"
+	"go/token"
+	"path"
+	"strings"
+)
+
+// span is a half-open range of a file's bytes.
+type span struct{ from, to int }
+
+// locate returns the one place of a file that has the tokens of text. Comments and
+// white space do not count, neither the file's nor those of text. A text that is part
+// of a Go string literal is found there, byte by byte.
+func locate(file, src, text string) (span, error) {
+	found := inTokens(file, src, text)
+	if len(found) == 0 && path.Ext(file) == ".go" {
+		found = inLiterals(src, text)
+	}
+	if len(found) != 1 {
+		return span{}, fmt.Errorf("%s has this %d times, want it once; where is the guard now?\n%s", file, len(found), text)
+	}
+	return found[0], nil
+}
+
+// lexeme is one token of a file, and where it is.
+type lexeme struct {
+	span
+	text string
+}
+
+func inTokens(file, src, text string) (found []span) {
+	tokenize := sqlTokens
+	if path.Ext(file) == ".go" {
+		tokenize = goTokens
+	}
+	want, ok := tokenize(text)
+	if !ok || len(want) == 0 {
+		return nil
+	}
+	have, _ := tokenize(src)
+	for i := range have {
+		if begins(have[i:], want) {
+			found = append(found, span{have[i].from, have[i+len(want)-1].to})
+		}
+	}
+	return found
+}
+
+func begins(have, want []lexeme) bool {
+	if len(have) < len(want) {
+		return false
+	}
+	for i, w := range want {
+		if have[i].text != w.text {
+			return false
+		}
+	}
+	return true
+}
+
+// inLiterals finds a text in the string literals of a Go file.
+func inLiterals(src, text string) (found []span) {
+	all, _ := goTokens(src)
+	for _, t := range all {
+		if !strings.HasPrefix(t.text, "`") && !strings.HasPrefix(t.text, `"`) {
+			continue
+		}
+		for at := 0; ; at++ {
+			next := strings.Index(src[t.from+at:t.to], text)
+			if next < 0 {
+				break
+			}
+			at += next
+			found = append(found, span{t.from + at, t.from + at + len(text)})
+		}
+	}
+	return found
+}
+
+// goTokens are the tokens of Go, without the semicolons that only a line's end makes.
+// They are not ok if the text begins or ends within a literal.
+func goTokens(src string) (all []lexeme, ok bool) {
+	var (
+		s      scanner.Scanner
+		files  = token.NewFileSet()
+		file   = files.AddFile("", -1, len(src))
+		broken = 0
+	)
+	s.Init(file, []byte(src), func(token.Position, string) { broken++ }, 0)
+	for {
+		pos, tok, literal := s.Scan()
+		switch {
+		case tok == token.EOF:
+			return all, broken == 0
+		case tok == token.SEMICOLON && literal != ";":
+			continue
+		case literal == "":
+			literal = tok.String()
+		}
+		from := file.Offset(pos)
+		all = append(all, lexeme{span{from, from + len(literal)}, literal})
+	}
+}
+
+// sqlTokens are words, texts in single or double quotes, and other characters one by one. What is
+// between dollar quotes is code like the rest.
+func sqlTokens(src string) (all []lexeme, ok bool) {
+	for at := 0; at < len(src); {
+		rest := src[at:]
+		n := 1
+		switch c := src[at]; {
+		case strings.ContainsRune(" \t\r\n", rune(c)):
+			at++
+			continue
+		case strings.HasPrefix(rest, "--"):
+			at += through(rest, "\n")
+			continue
+		case strings.HasPrefix(rest, "/*"):
+			at += through(rest, "*/")
+			continue
+		case c == '\'' || c == '"':
+			n = 1 + through(rest[1:], string(c))
+		case isWord(c):
+			for n < len(rest) && isWord(rest[n]) {
+				n++
+			}
+		}
+		all = append(all, lexeme{span{at, at + n}, rest[:n]})
+		at += n
+	}
+	return all, true
+}
+
+// through returns how long a text is up to the end of what it contains.
+func through(text, end string) int {
+	if i := strings.Index(text, end); i >= 0 {
+		return i + len(end)
+	}
+	return len(text)
+}
+
+func isWord(c byte) bool {
+	return c == '_' || c >= 0x80 || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+)
+
+// way is how a guard is taken away.
+type way int
+
+const (
+	switched way = iota // functions without it are in the tests' binary, and asked for by its number
+	replaced            // SQL is replaced when the binary reads its scripts
+	shown               // its test reads source files, and is given another
+	alone               // the tests' binary is built without it
+)
+
+func (w way) String() string {
+	return [...]string{
+		"are in the binary of their package's tests",
+		"are in SQL, which is replaced at run time",
+		"are in source files that their tests read",
+		"need a build of their own",
+	}[w]
+}
+
+// mutant is a guard, and what is to be done so that it is not there.
+type mutant struct {
+	guard
+	number  int // from 1
+	way     way
+	changes map[string][]change // by file
+}
+
+// title is unlike those of other mutants, in one line.
+func (m mutant) title() string { return fmt.Sprintf("guard %d, %s %s", m.number, m.rule, m.taken) }
+
+// files are those that are changed, sorted.
+func (m mutant) files(ext string) (all []string) {
+	for file := range m.changes {
+		if path.Ext(file) == ext {
+			all = append(all, file)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// plan is for all guards of one run.
+type plan struct {
+	module  fs.FS
+	mutants []mutant
+	goFiles map[string]*goFile // those with guards
+}
+
+// newPlan finds the guards that are asked for.
+func newPlan(module fs.FS, all []guard, wanted func(guard) bool) (*plan, error) {
+	p := &plan{module: module, goFiles: map[string]*goFile{}}
+	for i, g := range all {
+		if !wanted(g) {
+			continue
+		}
+		changes, err := g.changes(module)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", g.rule, g.taken, err)
+		}
+		m := mutant{guard: g, number: i + 1, changes: changes}
+		if m.way, err = p.wayOf(m); err != nil {
+			return nil, err
+		}
+		p.mutants = append(p.mutants, m)
+	}
+	return p, nil
+}
+
+func (p *plan) wayOf(m mutant) (way, error) {
+	if m.pkg == "internal/rules" {
+		return shown, nil
+	}
+	files := m.files(".go")
+	for _, name := range files {
+		f, err := p.goFile(name)
+		if err != nil {
+			return 0, err
+		}
+		for _, c := range m.changes[name] {
+			if d := f.enclosing(c.span); d == nil || !canBeSwitched(d) {
+				return alone, nil
+			}
+		}
+	}
+	if len(files) == 0 {
+		return replaced, nil
+	}
+	return switched, nil
+}
+
+func (p *plan) goFile(name string) (*goFile, error) {
+	if f := p.goFiles[name]; f != nil {
+		return f, nil
+	}
+	src, err := fs.ReadFile(p.module, name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := parse(name, string(src))
+	if err != nil {
+		return nil, err
+	}
+	p.goFiles[name] = f
+	return f, nil
+}
+
+// packages are those with tests of guards, sorted.
+func (p *plan) packages() (all []string) {
+	for _, m := range p.mutants {
+		all = append(all, m.pkg)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// of are the mutants of a package's tests.
+func (p *plan) of(pkg string) []mutant {
+	return slices.DeleteFunc(slices.Clone(p.mutants), func(m mutant) bool { return m.pkg != pkg })
+}
+
+// String counts the ways.
+func (p *plan) String() string {
+	count := map[way]int{}
+	for _, m := range p.mutants {
+		count[m.way]++
+	}
+	text := fmt.Sprintf("%d guards", len(p.mutants))
+	separator := ": "
+	for w := switched; w <= alone; w++ {
+		if count[w] > 0 {
+			text += fmt.Sprintf("%s%d %v", separator, count[w], w)
+			separator = "; "
+		}
+	}
+	return text
+}
+
+// switches are files that the tests' binaries are built from in place of the module's, or
+// beside them, so that guards can be taken away: all but those that are alone.
+func (p *plan) switches() (map[string]string, error) {
+	files, err := scriptSwitch(p.module)
+	if err != nil {
+		return nil, err
+	}
+	ms := slices.DeleteFunc(slices.Clone(p.mutants), func(m mutant) bool { return m.way != switched })
+	for name, f := range p.goFiles {
+		if slices.ContainsFunc(ms, func(m mutant) bool { return len(m.changes[name]) > 0 }) {
+			files[name] = f.switched(ms)
+			files[path.Join(path.Dir(name), "rules_switch.go")] = switchFile(f.tree.Name.Name)
+		}
+	}
+	return files, nil
+}

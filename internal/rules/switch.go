@@ -1,0 +1,205 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"slices"
+	"strings"
+)
+
+// switchVar is the environment variable that holds the number of the guard that is
+// taken away. A package with guards reads it once, into switchName.
+const (
+	switchVar  = "EPOCHFENCE_RULES_WITHOUT"
+	switchName = "withoutGuard"
+)
+
+// switchFile is the Go file that a package with guards gets, for its name.
+func switchFile(pkg string) string {
+	return fmt.Sprintf(`package %s
+
+import (
+	rulesOS "os"
+	rulesStrconv "strconv"
+)
+
+var %s, _ = rulesStrconv.Atoi(rulesOS.Getenv(%q))
+`, pkg, switchName, switchVar)
+}
+
+// goFile is a Go file in which functions can be switched.
+type goFile struct {
+	name string // in the module
+	src  string
+	set  *token.FileSet
+	tree *ast.File
+}
+
+func parse(name, src string) (*goFile, error) {
+	f := &goFile{name: name, src: src, set: token.NewFileSet()}
+	var err error
+	f.tree, err = parser.ParseFile(f.set, name, src, parser.SkipObjectResolution)
+	return f, err
+}
+
+func (f *goFile) span(n ast.Node) span {
+	return span{f.set.Position(n.Pos()).Offset, f.set.Position(n.End()).Offset}
+}
+
+// enclosing returns the function in whose body a part of the file is, or nil.
+func (f *goFile) enclosing(part span) *ast.FuncDecl {
+	for _, d := range f.tree.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok && d.Body != nil && f.span(d.Body).contains(part) {
+			return d
+		}
+	}
+	return nil
+}
+
+// canBeSwitched reports whether a function does the same when another one calls it in
+// its place: it does not if it recovers a panic of its caller's, or looks at who called.
+func canBeSwitched(d *ast.FuncDecl) bool {
+	can := true
+	ast.Inspect(d.Body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit: // recovers its own caller's
+			ast.Inspect(n, func(n ast.Node) bool { can = can && !looksAtItsCaller(n); return can })
+			return false
+		case *ast.CallExpr:
+			if name, ok := n.Fun.(*ast.Ident); ok && name.Name == "recover" {
+				can = false
+			}
+		}
+		can = can && !looksAtItsCaller(n)
+		return can
+	})
+	return can
+}
+
+func looksAtItsCaller(n ast.Node) bool {
+	s, ok := n.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	x, ok := s.X.(*ast.Ident)
+	return ok && x.Name == "runtime" && (s.Sel.Name == "Caller" || s.Sel.Name == "Callers")
+}
+
+// switched returns the file with functions that ask the switch. Each function stays where it is,
+// under another name. What takes its place, and its copies without guards, come last.
+func (f *goFile) switched(ms []mutant) string {
+	var (
+		names []change
+		last  strings.Builder
+	)
+	for _, d := range f.tree.Decls {
+		d, ok := d.(*ast.FuncDecl)
+		if !ok || d.Body == nil {
+			continue
+		}
+		here := slices.DeleteFunc(slices.Clone(ms), func(m mutant) bool { return len(f.in(d, m)) == 0 })
+		if len(here) == 0 {
+			continue
+		}
+		names = append(names, change{f.span(d.Name), asWritten(d)})
+		f.writeSwitch(&last, d, here)
+		for _, m := range here {
+			// A compiler's error then names the guard.
+			fmt.Fprintf(&last, "\n//line %s:1\n%s\n", m.title(), f.without(d, m))
+		}
+	}
+	return changed(f.src, whole(f.src), names) + "\n" + last.String()
+}
+
+// in are the changes of a mutant in a function.
+func (f *goFile) in(d *ast.FuncDecl, m mutant) []change {
+	body := f.span(d.Body)
+	return slices.DeleteFunc(slices.Clone(m.changes[f.name]), func(c change) bool { return !body.contains(c.span) })
+}
+
+func asWritten(d *ast.FuncDecl) string { return "asWritten_" + d.Name.Name }
+
+func withoutName(d *ast.FuncDecl, number int) string {
+	return fmt.Sprintf("without%d_%s", number, d.Name.Name)
+}
+
+// without is the copy of a function that lacks a guard.
+func (f *goFile) without(d *ast.FuncDecl, m mutant) string {
+	function := span{f.set.Position(d.Type.Func).Offset, f.span(d).to}
+	return changed(f.src, function, append([]change{{f.span(d.Name), withoutName(d, m.number)}}, f.in(d, m)...))
+}
+
+// writeSwitch writes the function that calls the copies of another, or itself.
+func (f *goFile) writeSwitch(b *strings.Builder, d *ast.FuncDecl, ms []mutant) {
+	var on, instance string
+	fmt.Fprintf(b, "\n//line the switch of %s:1\nfunc ", d.Name.Name)
+	if d.Recv != nil {
+		receivers, names := f.parameters(d.Recv, "receiver")
+		fmt.Fprintf(b, "(%s) ", receivers)
+		on = names + "."
+	}
+	b.WriteString(d.Name.Name)
+	if d.Type.TypeParams != nil {
+		types, names := f.parameters(d.Type.TypeParams, "type")
+		fmt.Fprintf(b, "[%s]", types)
+		instance = "[" + names + "]"
+	}
+	parameters, arguments := f.parameters(d.Type.Params, "argument")
+	fmt.Fprintf(b, "(%s)%s {\n\tswitch %s {\n", parameters, f.results(d), switchName)
+	call := func(function string) string {
+		call := on + function + instance + "(" + arguments + ")"
+		if d.Type.Results == nil {
+			return call + "; return"
+		}
+		return "return " + call
+	}
+	for _, m := range ms {
+		fmt.Fprintf(b, "\tcase %d:\n\t\t%s\n", m.number, call(withoutName(d, m.number)))
+	}
+	fmt.Fprintf(b, "\t}\n\t%s\n}\n", call(asWritten(d)))
+}
+
+// parameters are those of a function, each with a name, and what passes them on.
+func (f *goFile) parameters(list *ast.FieldList, unnamed string) (declared, passed string) {
+	var all, names []string
+	for _, field := range list.List {
+		of := field.Names
+		if len(of) == 0 {
+			of = []*ast.Ident{ast.NewIdent("_")}
+		}
+		for _, name := range of {
+			n := name.Name
+			if n == "_" {
+				n = fmt.Sprintf("%s%d_", unnamed, len(names))
+			}
+			all = append(all, n+" "+f.text(field.Type))
+			if _, variadic := field.Type.(*ast.Ellipsis); variadic {
+				n += "..."
+			}
+			names = append(names, n)
+		}
+	}
+	return strings.Join(all, ", "), strings.Join(names, ", ")
+}
+
+func (f *goFile) results(d *ast.FuncDecl) string {
+	if d.Type.Results == nil {
+		return ""
+	}
+	var types []string
+	for _, field := range d.Type.Results.List {
+		types = append(types, slices.Repeat([]string{f.text(field.Type)}, max(len(field.Names), 1))...)
+	}
+	return " (" + strings.Join(types, ", ") + ")"
+}
+
+func (f *goFile) text(n ast.Node) string {
+	var b strings.Builder
+	if err := printer.Fprint(&b, f.set, n); err != nil {
+		panic(err) // a builder takes all, and the tree is the parser's
+	}
+	return b.String()
+}

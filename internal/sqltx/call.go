@@ -1,0 +1,316 @@
+package sqltx
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+
+	"github.com/epochfence/epochfence/internal/txdb"
+)
+
+// Call is what one call of a handler gets of a transaction: the methods of sqlc's DBTX
+// for database/sql. It is of no use once the handler has returned, and neither is what
+// came from it: rows, prepared statements, transactions of [Call.OpenDB]. It is safe for
+// concurrent use.
+type Call struct {
+	g      *Guard
+	ctx    context.Context // ends when the handler has returned
+	cancel context.CancelFunc
+
+	// Under the lock of the Guard.
+	ended  bool
+	refuse error // why it is refused everything: a statement that was not sent
+	rows   map[*callRows]struct{}
+	stmts  map[string]*sql.Stmt // by their text
+	dbs    []*sql.DB
+	front  *sql.DB // which makes rows and statements that are ours; nil before the first
+
+	savepoints txdb.Savepoints
+}
+
+// Call lends the transaction to the next call, until ctx ends or it is closed.
+func (g *Guard) Call(ctx context.Context) *Call {
+	c := &Call{g: g}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	return c
+}
+
+// Context ends with the handler's use of c.
+func (c *Call) Context() context.Context { return c.ctx }
+
+// ExecContext is [sql.Tx]'s, and so are the others.
+func (c *Call) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	var r sql.Result
+	err := c.send(ctx, query, func(ctx context.Context) (err error) {
+		if stmt := c.prepared(query); stmt != nil {
+			r, err = stmt.ExecContext(ctx, args...)
+		} else {
+			r, err = c.g.tx.Conn.ExecContext(ctx, query, args...)
+		}
+		return err
+	})
+	return r, err
+}
+
+// prepared returns the statement that was prepared from query, if it is not in use: each
+// driver's has one set of rows at a time.
+func (c *Call) prepared(query string) *sql.Stmt {
+	for r := range c.rows {
+		if r.text == query {
+			return nil
+		}
+	}
+	return c.stmts[query]
+}
+
+// PrepareContext prepares a statement, each use of which is one of c.
+func (c *Call) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	db, err := c.prepare(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return db.PrepareContext(ctx, query)
+}
+
+func (c *Call) prepare(ctx context.Context, query string) (*sql.DB, error) {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	err := c.send(ctx, query, func(ctx context.Context) error {
+		if c.stmts[query] != nil {
+			return nil
+		}
+		stmt, err := c.g.tx.Conn.PrepareContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		if c.stmts == nil {
+			c.stmts = map[string]*sql.Stmt{}
+		}
+		c.stmts[query] = stmt
+		return nil
+	})
+	return c.ours(), err
+}
+
+// QueryContext returns rows that are closed with c.
+func (c *Call) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	db, err := c.querying()
+	if err != nil {
+		return nil, err
+	}
+	return db.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext returns a row whose Scan says what was wrong.
+func (c *Call) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	db, err := c.querying()
+	if err != nil {
+		// A Row cannot be made with an error of our own, but it takes that of
+		// its context.
+		return c.g.b.db.QueryRowContext(failed{ctx, err}, query)
+	}
+	return db.QueryRowContext(ctx, query, args...)
+}
+
+// failed is a context that has ended with an error of our choice.
+type failed struct {
+	context.Context
+	err error
+}
+
+var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (f failed) Done() <-chan struct{} { return ended }
+func (f failed) Err() error            { return f.err }
+
+// OpenDB returns a DB whose connections all are c. It is closed with c.
+func (c *Call) OpenDB() *sql.DB {
+	db := c.open()
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	if c.ended {
+		_ = db.Close()
+	}
+	c.dbs = append(c.dbs, db)
+	return db
+}
+
+func (c *Call) open() *sql.DB { return txdb.Open(throughDB{c}, &c.savepoints) }
+
+func (c *Call) querying() (*sql.DB, error) {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	return c.ours(), nil
+}
+
+func (c *Call) ours() *sql.DB {
+	if c.front == nil {
+		c.front = c.open()
+		c.dbs = append(c.dbs, c.front)
+	}
+	return c.front
+}
+
+// usable says whether anything may still be sent.
+func (c *Call) usable() error {
+	switch {
+	case c.ended:
+		return fmt.Errorf("%s: transaction used after its handler returned: %w", c.g.c.Package, sql.ErrTxDone)
+	case c.refuse != nil:
+		return fmt.Errorf("%s: %w", c.g.c.Package, c.refuse)
+	case c.g.gone != nil:
+		return fmt.Errorf("%s: there is no transaction any more: %w", c.g.c.Package, c.g.gone)
+	}
+	if err := c.savepoints.Failed(); err != nil {
+		return fmt.Errorf("%s: %w", c.g.c.Package, err)
+	}
+	return nil
+}
+
+// send runs a statement of the handler's, if its text may be sent.
+func (c *Call) send(ctx context.Context, text string, run func(ctx context.Context) error) error {
+	if err := c.usable(); err != nil {
+		return err
+	}
+	effect := c.g.b.d.Effect(text)
+	if err := effect.refusal(text, c.g.c.Alone); err != nil {
+		c.refuse = err
+		return fmt.Errorf("%s: %w", c.g.c.Package, err)
+	}
+	return c.run(ctx, text, func(ctx context.Context) error {
+		tx := c.g.tx
+		if effect.has(Lasting) {
+			tx.spoil(text)
+		}
+		if !effect.has(Unsure) {
+			return run(ctx)
+		}
+		savepoint := txdb.Name()
+		if _, err := tx.Conn.ExecContext(ctx, `SAVEPOINT `+savepoint); err != nil {
+			return err
+		}
+		defer c.g.prove(savepoint, text)
+		return run(ctx)
+	})
+}
+
+// run does something in the transaction. The context that it gets ends with the handler,
+// whichever one the handler gave.
+func (c *Call) run(ctx context.Context, text string, do func(ctx context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		// Not left to the driver: what it has not run has not ended the
+		// transaction, whatever judge would find.
+		return err
+	}
+	if err := c.g.begun(c.ctx); err != nil {
+		return err
+	}
+	if ctx != c.ctx {
+		within, cancel := context.WithCancel(ctx)
+		context.AfterFunc(c.ctx, cancel)
+		ctx = within
+	}
+	return c.g.judge(text, do(ctx))
+}
+
+// Refused returns why the call has failed whatever the handler returns: it sent what is
+// not sent. It is for after Close.
+func (c *Call) Refused() error { return c.refuse }
+
+// Left returns why nothing of the call may be committed although all its statements are
+// done: a transaction of [Call.OpenDB]'s that was not ended. It is for after Close.
+func (c *Call) Left() error { return c.savepoints.Err() }
+
+// Close ends the handler's use of c. It may be called again.
+func (c *Call) Close() {
+	if !c.g.mu.TryLock() {
+		c.cancel() // a goroutine of the handler's still runs a statement
+		c.g.mu.Lock()
+	}
+	defer c.g.mu.Unlock()
+	// First what is open, and then the context: a driver that is told of the context's
+	// end while rows are open may interrupt the statements of whoever comes next.
+	c.ended = true
+	for r := range c.rows {
+		_ = r.close()
+	}
+	for _, stmt := range c.stmts {
+		_ = stmt.Close()
+	}
+	c.stmts = nil
+	c.cancel()
+	for _, db := range c.dbs {
+		_ = db.Close()
+	}
+	c.dbs = nil
+}
+
+// throughDB is a Call as the transaction of a [sql.DB].
+type throughDB struct{ *Call }
+
+func (c throughDB) Exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return c.ExecContext(ctx, query, values(args)...)
+}
+
+func (c throughDB) Query(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	r := &callRows{c: c.Call, text: query}
+	err := c.send(ctx, query, func(ctx context.Context) (err error) {
+		if stmt := c.prepared(query); stmt != nil {
+			r.inner, err = stmt.QueryContext(ctx, values(args)...) //nolint:sqlclosecheck,rowserrcheck // callRows does
+		} else {
+			r.inner, err = c.g.tx.Conn.QueryContext(ctx, query, values(args)...) //nolint:sqlclosecheck,rowserrcheck // callRows does
+		}
+		if err != nil {
+			return err
+		}
+		return r.open()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (c throughDB) Savepoint(ctx context.Context, name string) error {
+	return c.own(ctx, `SAVEPOINT `+name)
+}
+
+func (c throughDB) Release(name string) error {
+	return c.own(context.Background(), `RELEASE SAVEPOINT `+name)
+}
+
+func (c throughDB) RollbackTo(name string) error {
+	return c.own(context.Background(), `ROLLBACK TO SAVEPOINT `+name+`; RELEASE SAVEPOINT `+name)
+}
+
+// own runs a statement about a savepoint, for a handler that did not send it as a text.
+func (c throughDB) own(ctx context.Context, text string) error {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	if err := c.usable(); err != nil {
+		return err
+	}
+	return c.run(ctx, text, func(ctx context.Context) error {
+		_, err := c.g.tx.Conn.ExecContext(ctx, text)
+		return err
+	})
+}
+
+func values(args []driver.NamedValue) []any {
+	vs := make([]any, len(args))
+	for i, a := range args {
+		vs[i] = a.Value
+		if a.Name != "" {
+			vs[i] = sql.Named(a.Name, a.Value)
+		}
+	}
+	return vs
+}

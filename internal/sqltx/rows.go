@@ -1,0 +1,121 @@
+package sqltx
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"io"
+	"reflect"
+)
+
+// callRows are rows of a call, as a driver has them: an error of theirs is seen, and
+// they are closed with the call.
+type callRows struct {
+	c     *Call
+	text  string
+	inner *sql.Rows
+	names []string
+	types []*sql.ColumnType // nil before somebody asks
+
+	row, into []any // the values of a row, and pointers to them
+}
+
+// open adds r to the rows of its call.
+func (r *callRows) open() (err error) {
+	if r.names, err = r.inner.Columns(); err != nil {
+		_ = r.inner.Close()
+		return err
+	}
+	if r.c.rows == nil {
+		r.c.rows = map[*callRows]struct{}{}
+	}
+	r.c.rows[r] = struct{}{}
+	return nil
+}
+
+// close is Close under the lock.
+func (r *callRows) close() error {
+	delete(r.c.rows, r)
+	return r.c.g.judge(r.text, r.inner.Close())
+}
+
+func (r *callRows) Columns() []string { return r.names }
+
+func (r *callRows) Close() error {
+	r.c.g.mu.Lock()
+	defer r.c.g.mu.Unlock()
+	if r.c.ended {
+		return nil // it is closed
+	}
+	return r.close()
+}
+
+func (r *callRows) Next(dest []driver.Value) error {
+	r.c.g.mu.Lock()
+	defer r.c.g.mu.Unlock()
+	if err := r.c.usable(); err != nil {
+		return err
+	}
+	if !r.inner.Next() {
+		if err := r.inner.Err(); err != nil {
+			return r.c.g.judge(r.text, err)
+		}
+		return io.EOF
+	}
+	if r.into == nil {
+		r.row, r.into = make([]any, len(dest)), make([]any, len(dest))
+		for i := range r.row {
+			r.into[i] = &r.row[i]
+		}
+	}
+	err := r.inner.Scan(r.into...)
+	for i, v := range r.row {
+		dest[i] = v
+	}
+	return r.c.g.judge(r.text, err)
+}
+
+// column is what [sql.ColumnType] has of a column, if the database tells.
+func (r *callRows) column(i int) *sql.ColumnType {
+	if r.types == nil {
+		r.types, _ = r.inner.ColumnTypes()
+	}
+	if i >= len(r.types) {
+		return nil
+	}
+	return r.types[i]
+}
+
+func (r *callRows) ColumnTypeDatabaseTypeName(i int) string {
+	if c := r.column(i); c != nil {
+		return c.DatabaseTypeName()
+	}
+	return ""
+}
+
+func (r *callRows) ColumnTypeScanType(i int) reflect.Type {
+	if c := r.column(i); c != nil && c.ScanType() != nil {
+		return c.ScanType()
+	}
+	return reflect.TypeFor[any]()
+}
+
+func (r *callRows) ColumnTypeNullable(i int) (nullable, ok bool) {
+	if c := r.column(i); c != nil {
+		return c.Nullable()
+	}
+	return false, false
+}
+
+func (r *callRows) ColumnTypeLength(i int) (length int64, ok bool) {
+	if c := r.column(i); c != nil {
+		return c.Length()
+	}
+	return 0, false
+}
+
+func (r *callRows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
+	if c := r.column(i); c != nil {
+		return c.DecimalSize()
+	}
+	return 0, 0, false
+}
