@@ -27,6 +27,7 @@ type Call struct {
 	front  *sql.DB // which makes rows and statements that are ours; nil before the first
 
 	savepoints txdb.Savepoints
+	left       error // of savepoints, when c was closed
 }
 
 // Call lends the transaction to the next call, until ctx ends or it is closed.
@@ -225,7 +226,7 @@ func (c *Call) Refused() error { return c.refuse }
 
 // Left returns why nothing of the call may be committed although all its statements are
 // done: a transaction of [Call.OpenDB]'s that was not ended. It is for after Close.
-func (c *Call) Left() error { return c.savepoints.Err() }
+func (c *Call) Left() error { return c.left }
 
 // Close ends the handler's use of c. It may be called again.
 func (c *Call) Close() {
@@ -234,6 +235,9 @@ func (c *Call) Close() {
 		c.g.mu.Lock()
 	}
 	defer c.g.mu.Unlock()
+	if c.ended {
+		return
+	}
 	// First what is open, and then the context: a driver that is told of the context's
 	// end while rows are open may interrupt the statements of whoever comes next.
 	c.ended = true
@@ -244,6 +248,7 @@ func (c *Call) Close() {
 		_ = stmt.Close()
 	}
 	c.stmts = nil
+	c.left = c.savepoints.Err() // before database/sql rolls back because the context has ended
 	c.cancel()
 	for _, db := range c.dbs {
 		_ = db.Close()

@@ -56,6 +56,7 @@ func excerpt(text string) string {
 // statement takes in the tokens of one statement and says what it does.
 type statement interface {
 	add(kind sqltext.Kind, word []byte, symbol byte)
+	ends() bool // at a semicolon
 	effect() Effect
 }
 
@@ -68,6 +69,9 @@ func effectOf(text string, d sqltext.Dialect, begin func() statement) (all Effec
 		case sqltext.Word, sqltext.Other:
 			one.add(kind, s.Word(), s.Symbol)
 		case sqltext.Semicolon:
+			if !one.ends() {
+				continue
+			}
 			all |= one.effect()
 			one = begin()
 		case sqltext.End:

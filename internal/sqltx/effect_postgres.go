@@ -43,6 +43,8 @@ func (s *postgresStatement) add(kind sqltext.Kind, word []byte, _ byte) {
 	}
 }
 
+func (s *postgresStatement) ends() bool { return true }
+
 func (s *postgresStatement) effect() (e Effect) {
 	if s.lasting {
 		e = Apart | Lasting

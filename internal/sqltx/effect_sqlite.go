@@ -14,16 +14,23 @@ type sqliteStatement struct {
 	made   int    // how many words have come after CREATE
 	schema bool   // the last token is the name of the schema of temporary objects
 	temp   bool   // it names that schema
+
+	trigger   bool // it is a CREATE TRIGGER, within its BEGIN and END
+	semicolon bool // the last token is one
 }
 
 func (s *sqliteStatement) add(kind sqltext.Kind, word []byte, symbol byte) {
 	s.tokens++
+	after := s.semicolon
+	s.semicolon = false
 	if symbol == '.' && s.schema {
 		s.temp = true
 	}
 	w := string(word) // a literal too is a name where a name is wanted
 	s.schema = w == "temp"
-	if kind == sqltext.Word {
+	if s.trigger && after && w == "end" {
+		s.trigger = false
+	} else if kind == sqltext.Word {
 		s.keyword(w)
 	} else if s.first == "" {
 		s.first = "?"
@@ -45,7 +52,15 @@ func (s *sqliteStatement) keyword(w string) {
 	case "create":
 		s.made++
 		s.temp = s.temp || s.made == 1 && (w == "temp" || w == "temporary")
+		s.trigger = s.trigger || s.made <= 2 && w == "trigger"
 	}
+}
+
+// ends is false within a trigger, whose statements have semicolons of their own: it ends
+// with an END after one. SQLite runs nothing that follows a trigger which is none.
+func (s *sqliteStatement) ends() bool {
+	s.semicolon = true
+	return !s.trigger
 }
 
 // sqliteKeyword is a keyword that a statement may begin with, or "?".

@@ -131,3 +131,12 @@ func newOperator(t testing.TB, db *sql.DB) *sqlsink.Operator {
 	}
 	return op
 }
+
+// fileOf is the file that db has open.
+func fileOf(t testing.TB, db *sql.DB) (file string) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
