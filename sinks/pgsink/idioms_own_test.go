@@ -46,11 +46,11 @@ var ofTx = []sinktest.Idiom{
 		return errors.Join(c.Write(), rewrites(c, tx, "commit"))
 	}),
 	own("a QueryRewriter that panics", sinktest.Costs, func(c *sinktest.Call, tx pgsink.Tx) error {
-		_, err := tx.Exec(c.Ctx, "select", rewriter(func(*pgx.Conn) string { panic("in the rewriter") }))
+		_, err := tx.Exec(c.Ctx, "select", rewrite(func(*pgx.Conn) string { panic("in the rewrite") }))
 		return err
 	}),
 	own("a QueryRewriter that sends COMMIT on the connection", sinktest.Applied, func(c *sinktest.Call, tx pgsink.Tx) error {
-		_, err := tx.Exec(c.Ctx, "", rewriter(func(conn *pgx.Conn) string {
+		_, err := tx.Exec(c.Ctx, "", rewrite(func(conn *pgx.Conn) string {
 			if conn != nil {
 				_, _ = conn.Exec(c.Ctx, "commit")
 			}
@@ -194,15 +194,15 @@ func copies(c *sinktest.Call, tx pgsink.Tx, rows [][]any) error {
 	return errors.Join(err, c.Write())
 }
 
-// rewriter is a QueryRewriter.
-type rewriter func(conn *pgx.Conn) string
+// rewrite is a QueryRewriter.
+type rewrite func(conn *pgx.Conn) string
 
-func (r rewriter) RewriteQuery(_ context.Context, conn *pgx.Conn, _ string, _ []any) (string, []any, error) {
+func (r rewrite) RewriteQuery(_ context.Context, conn *pgx.Conn, _ string, _ []any) (string, []any, error) {
 	return r(conn), nil, nil
 }
 
 func rewrites(c *sinktest.Call, tx execer, into string) error {
-	_, err := tx.Exec(c.Ctx, "select 1", rewriter(func(*pgx.Conn) string { return into }))
+	_, err := tx.Exec(c.Ctx, "select 1", rewrite(func(*pgx.Conn) string { return into }))
 	return err
 }
 
