@@ -101,6 +101,9 @@ func (t *transaction[TX]) commit(base context.Context, r *result) {
 		r.batch, r.at, r.handler = calls[c.Call].part, calls[c.Call].at, c.Err
 	}
 	r.cut = r.cut && r.handler == nil
+	if ms := t.parts[r.batch].messages; r.handler != nil && len(ms) > 0 {
+		r.offset = ms[max(r.at, 0)].Offset
+	}
 	r.handler = epoch.InTrace(r.handler, epoch.TraceOf(r.err))
 	r.froze = watch.stop()
 	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)

@@ -31,6 +31,7 @@ type result struct {
 	handler  error         // a handler's error, for which the sink rolled back
 	batch    int           // whose handler that was
 	at       int           // on which of the messages, or -1 where that is not known
+	offset   epoch.Offset  // of that message, or of the first where at is -1
 	cut      bool          // calls were left that did not begin, and no handler failed
 	reached  place         // the last call that began, with cut
 	limit    time.Duration // that the transaction had
@@ -103,6 +104,9 @@ func (p policy) judge(tried []trial, r result) []verdict {
 		// would write it again. Handlers behind that one were not called.
 		vs := each(tried, verdict{action: haltForGood, err: err})
 		if r.handler != nil {
+			guilty := tried[r.batch]
+			vs = each(tried, verdict{action: haltForGood,
+				err: &HandlerError{Partition: guilty.partition, Offset: r.offset, Attempts: guilty.attempts + 1, Err: err}})
 			for i := r.batch + 1; i < len(vs); i++ {
 				vs[i].action = retry
 			}

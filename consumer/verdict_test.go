@@ -214,3 +214,15 @@ func (v verdict) String() string {
 	}
 	return s
 }
+
+func TestAHaltForGoodNamesTheMessageAtFaultToAllThatItHalts(t *testing.T) {
+	r := failing(epoch.ErrTxEndedByHandler, 1, 0)
+	r.offset = 107
+	vs := policy{maxAttempts: 10}.judge([]trial{of(0, 3), of(1, 2)}, r)
+	for _, v := range vs {
+		var named *HandlerError
+		if !errors.As(v.err, &named) || named.Partition != partitionNo(1) || named.Offset != 107 || v.action != haltForGood {
+			t.Errorf("%v: %v", v, v.err)
+		}
+	}
+}

@@ -27,11 +27,11 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonHandlerEndedTx,
-		Means: "A handler has ended the fenced transaction by a COMMIT or a ROLLBACK of its own, in its SQL or in a procedure that it calls. " +
-			"What it wrote may be committed although no fence was asked: it is the one kind of write that nothing here can take back. " +
-			"This process does not try the partition again. Another one to which it moves would do the same.",
-		Do: "Pause the partition, so that no process repeats it. Look at what the handler writes for the message at the position, and take back what is there already. " +
-			"Then take the COMMIT or ROLLBACK out of the handler, deploy, and resume. Restarting without a change applies the message once more.",
+		Means: "A handler has committed the fenced transaction by itself, in a way that the sink could not prevent: a text with COMMIT is not sent, and costs its message alone. " +
+			"The error names the message, its partition and the statement. What was written in that transaction until then is committed without the fence: " +
+			"that message's effects, and those of the messages before it in the same transaction. This process does not try those partitions again. Another one to which they move would do the same.",
+		Do: "Pause the partition, so that no process repeats it. Look at what the handler wrote for the messages from the position on, and remove what is there already. " +
+			"Then change the handler, deploy, and resume. Restarting without a change applies these messages once more.",
 		Commands: []Command{
 			{"epochfence pause PARTITION --reason '…' --execute", "no process claims it"},
 			explain,
