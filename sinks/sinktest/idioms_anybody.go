@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -57,13 +58,13 @@ var anybody = []Idiom{
 		return ctx.Err()
 	}},
 	{Name: "outlives the time of its transaction, writes and returns nil", Impatient: true, Want: Costs, Says: []string{"BatchTimeout"}, Do: func(c *Call) error {
-		<-c.Ctx.Done()
+		c.outlives()
 		_ = c.WriteThrough(context.WithoutCancel(c.Ctx))
 		return nil
 	}},
 	{Name: "outlives the time of its transaction and returns nil", Impatient: true, Want: Costs, Says: []string{"BatchTimeout"}, Do: func(c *Call) error {
 		err := c.Write()
-		<-c.Ctx.Done()
+		c.outlives()
 		return err
 	}},
 	{Name: "writes after it has returned", Want: Applied, Places: true, Do: func(c *Call) error {
@@ -91,6 +92,12 @@ func writesAnd(f func() error) func(c *Call) error {
 		}
 		return f()
 	}
+}
+
+// outlives returns some time after the end of the transaction's.
+func (c *Call) outlives() {
+	<-c.Ctx.Done()
+	<-time.After(50 * time.Millisecond)
 }
 
 // forged is a handler that returns what only a sink may say. It is its own failure.

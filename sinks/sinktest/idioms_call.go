@@ -15,7 +15,7 @@ type Call struct {
 	TX       any // the sink's
 	Message  epoch.Message
 	Try      int           // counts the calls for this message, from 1
-	Returned chan struct{} // closed when the call has returned
+	Returned chan struct{} // closed when the sink knows that the call has returned
 
 	play *play
 }
@@ -57,7 +57,7 @@ func (c *Call) Aside(query string) error { return c.play.db.Aside(c.Ctx, query) 
 func (c *Call) Key() string { return fmt.Sprintf("%s %d", c.Message.Partition, c.Message.Offset) }
 
 // Go runs f beside the handler. The play waits for its end.
-func (c *Call) Go(f func()) { c.play.strays.Go(f) }
+func (c *Call) Go(f func()) { c.play.stray(f) }
 
 // inTurn runs steps until one fails.
 func inTurn(steps ...func() error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 )
 
 // handles are the idioms of a transaction with a Commit and a Rollback.
@@ -212,12 +213,11 @@ var dbs = []Idiom{
 	{Name: "DB: Begin, left to its context, which ends long before", Want: Costs, Do: inTx(func(c *Call, db *sql.DB, tx *sql.Tx, cancel func()) error {
 		err := insertsIn(c, tx)
 		cancel()
-		for tx.Rollback() == nil { // until database/sql has done so
-		}
+		awaitEnd(tx)
 		return errors.Join(err, c.Write())
 	})},
 	{Name: "DB: Begin, left to its context, which ends after the return", Want: Costs, Do: inTx(func(c *Call, _ *sql.DB, tx *sql.Tx, cancel func()) error {
-		c.Go(func() { <-c.Returned; cancel() })
+		c.Go(func() { <-c.Returned; cancel(); awaitEnd(tx) })
 		return insertsIn(c, tx)
 	})},
 	{Name: "DB: Begin, Commit, and its context ends after that", Want: Applied, Do: inTx(func(c *Call, _ *sql.DB, tx *sql.Tx, cancel func()) error {
@@ -268,6 +268,16 @@ func inTx(do func(c *Call, db *sql.DB, tx *sql.Tx, cancel func()) error) func(c 
 		}
 		return do(c, db, tx, cancel)
 	})
+}
+
+// awaitEnd returns when database/sql has ended tx by itself, or when nothing can be sent
+// through it any more.
+func awaitEnd(tx *sql.Tx) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for tx.QueryRowContext(context.Background(), "select 1").Scan(new(int)) == nil {
+		<-tick.C
+	}
 }
 
 type execContexter interface {

@@ -39,17 +39,17 @@ type play struct {
 	guilty epoch.Offset
 
 	opened chan struct{} // the gate is
-	strays sync.WaitGroup
-
 	// Of plays that have more idioms than one.
 	of         func(m consumer.Message) *Idiom
 	replaying  bool
 	background func(ctx context.Context, p epoch.Partition, do func(context.Context, func(context.Context, any) error) error)
 	until      <-chan struct{} // the process goes on until then
 
-	mu    sync.Mutex
-	tries map[epoch.Offset]int
-	saw   *story
+	mu      sync.Mutex
+	running []chan struct{} // to be closed when the sink knows that a guilty message's handler has returned
+	strays  []chan struct{} // closed when a goroutine has ended that a handler has left behind
+	tries   map[epoch.Offset]int
+	saw     *story
 }
 
 // plays makes their topics different.
@@ -124,8 +124,61 @@ func (p *play) runs(name string) *story {
 	}
 	cancel()
 	<-returned
-	p.strays.Wait()
+	p.returned()
+	p.letStrays(p.t.Context())
 	return s
+}
+
+// stray runs f beside the handlers.
+func (p *play) stray(f func()) {
+	done := make(chan struct{})
+	p.mu.Lock()
+	p.strays = append(p.strays, done)
+	p.mu.Unlock()
+	go func() {
+		defer close(done)
+		f()
+	}()
+}
+
+// next: the sink calls the handler again for a partition. What the guilty message's handler
+// has left behind does its harm first, if it can.
+func (p *play) next(ctx context.Context, of epoch.Partition) {
+	if of.Number == guiltyOne {
+		p.returned()
+		p.letStrays(ctx)
+	}
+}
+
+// ended: a transaction of a partition has ended.
+func (p *play) ended(of epoch.Partition) {
+	if of.Number == guiltyOne {
+		p.returned()
+	}
+}
+
+// returned: the sink knows that the guilty message's handler has returned.
+func (p *play) returned() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.running {
+		close(r)
+	}
+	p.running = nil
+}
+
+// letStrays waits for the goroutines that handlers have left behind.
+func (p *play) letStrays(ctx context.Context) {
+	p.mu.Lock()
+	strays := p.strays
+	p.mu.Unlock()
+	for _, done := range strays {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (p *play) append(n int) {
@@ -180,6 +233,11 @@ func (p *play) handlers() idiomHandlers {
 
 // each is the handler of a play.
 func (p *play) each(ctx context.Context, tx any, m consumer.Message) error {
+	p.next(ctx, m.Partition)
+	return p.handle(ctx, tx, m)
+}
+
+func (p *play) handle(ctx context.Context, tx any, m consumer.Message) error {
 	do := p.does(m)
 	switch {
 	case m.Partition.Number == gate:
@@ -203,9 +261,10 @@ var errPutAside = fmt.Errorf("put aside")
 // batch goes on behind the guilty message, as a handler does that looks at errors at the
 // end.
 func (p *play) batch(ctx context.Context, tx any, ms []consumer.Message) error {
+	p.next(ctx, ms[0].Partition)
 	var failed error
 	for _, m := range ms {
-		if err := p.each(ctx, tx, m); err != nil && failed == nil {
+		if err := p.handle(ctx, tx, m); err != nil && failed == nil {
 			failed = err
 		}
 	}
@@ -213,6 +272,7 @@ func (p *play) batch(ctx context.Context, tx any, ms []consumer.Message) error {
 }
 
 func (p *play) onFailure(ctx context.Context, tx any, m consumer.Message, e epoch.Epoch, cause error) error {
+	p.next(ctx, m.Partition)
 	if do := p.does(m); do != nil {
 		return p.call(ctx, tx, m, do)
 	}
@@ -255,7 +315,9 @@ func (p *play) does(m consumer.Message) func(c *Call) error {
 func (p *play) call(ctx context.Context, tx any, m consumer.Message, do func(c *Call) error) error {
 	p.saw.called()
 	c := &Call{Ctx: ctx, TX: tx, Message: m, play: p, Returned: make(chan struct{})}
-	defer close(c.Returned)
+	p.mu.Lock()
+	p.running = append(p.running, c.Returned)
+	p.mu.Unlock()
 	if m.Partition.Number == guiltyOne {
 		p.mu.Lock()
 		p.tries[m.Offset]++

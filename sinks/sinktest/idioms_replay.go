@@ -60,7 +60,7 @@ func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
 func (p *play) replayed() <-chan struct{} {
 	done := make(chan struct{})
 	ctx, cancel := context.WithTimeout(p.t.Context(), playTime)
-	p.strays.Go(func() {
+	go func() {
 		defer cancel()
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
@@ -72,7 +72,7 @@ func (p *play) replayed() <-chan struct{} {
 			}
 		}
 		close(done)
-	})
+	}()
 	return done
 }
 
@@ -140,6 +140,7 @@ func playBackground(t testing.TB, m *mode, all []Idiom, table *table) {
 				})
 			}()
 			<-returned
+			p.returned()
 		}
 		close(done)
 	}

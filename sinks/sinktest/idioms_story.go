@@ -70,6 +70,7 @@ func (s *story) observe(e consumer.Event) {
 		s.next[n] = e.Fence.Next
 	case consumer.Advanced:
 		n := e.Partition.Number
+		s.play.ended(e.Partition)
 		s.next[n] = e.To
 		if n == guiltyOne && e.From <= s.play.guilty && s.play.guilty < e.To {
 			s.alone = e.Messages == 1
@@ -80,6 +81,7 @@ func (s *story) observe(e consumer.Event) {
 			s.shared = s.shared || e.Partitions == 2
 		}
 	case consumer.Retried:
+		s.play.ended(e.Partition)
 		if e.Attempt > 0 {
 			s.attempts = append(s.attempts, e)
 		} else if s.loose++; s.loose == manyLoose {
@@ -92,6 +94,7 @@ func (s *story) observe(e consumer.Event) {
 			s.end()
 		}
 	case consumer.Halted:
+		s.play.ended(e.Partition)
 		s.halts[e.Partition.Number] = e.Err
 		if e.Partition.Number != guiltyOne {
 			s.wrongLocked("%s, which has nothing to do with it, halts: %v", e.Partition, e.Err)
