@@ -74,7 +74,7 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers, guardsOfBlame)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers, guardsOfBlame, guardsOfSQLite)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{
@@ -263,7 +263,7 @@ var guardsOfTheRest = []guard{
 		{"epoch/back.go", "case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:", "case now.Next < f.Next:"},
 	}, "epoch", "TestStillTellsASinkThatWentBackFromALaterClaim"},
 	{"R6", "one refusal ends the claims of all that shared the transaction", []edit{
-		{verdicts, "but(each(tried, verdict{action: retry, err: err}), i, refused)", "each(tried, refused)"},
+		{verdicts, "but(each(tried, verdict{action: retry, err: err}), i, p.refused(tried[i], refused, len(tried) > 1))", "each(tried, refused)"},
 	}, "consumer", "TestR6TheRefusalOfOnePartitionLeavesTheClaimsOfTheOthersAlone"},
 	{"R6", "a refusal is the first partition's, whoever is named", []edit{
 		{verdicts, "bool { return t.partition == whose })", "bool { return whose != t.partition || true })"},

@@ -2,7 +2,6 @@ package main
 
 const (
 	receiver = "httpfence/transaction.go"
-	guarding = "internal/sqltx/guard.go"
 	sending  = "outbox/send.go"
 	relaying = "outbox/relay.go"
 	settling = "outbox/settlement.go"
@@ -33,7 +32,7 @@ var guardsOfTheOutbox = []guard{
 		{"httpfence/sqlstore.go", "return Reply{Answer: a}, t.remember(c)", "return Reply{Answer: a}, nil"},
 	}, "httpfence", "TestAHandlerWhoseStatementOverrunsItsTimeIsUndone/SQLite"},
 	{"R3", "a handler that lost its transaction is believed that all is well", []edit{
-		{"httpfence/sqlstore.go", "case err != nil && (keep || errors.Is(err, epoch.ErrTxEndedByHandler)):", "case err != nil && errors.Is(err, epoch.ErrTxEndedByHandler):"},
+		{"httpfence/sqlstore.go", "case err != nil && (keep || errors.Is(err, epoch.ErrTxEndedByHandler)", "case err != nil && (false || errors.Is(err, epoch.ErrTxEndedByHandler)"},
 	}, "httpfence", "TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore/SQLite"},
 	{"R1", "the epoch of a handler that panicked does not count", []edit{
 		{receiver, "_ = t.undo(c)", ""},
@@ -51,33 +50,9 @@ var guardsOfTheOutbox = []guard{
 		{"httpfence/handler.go", "return a, !Retryable(a.Status)", "return a, true"},
 	}, "httpfence", "TestAHandlerThatFailsIsUndoneItsAnswerNotKeptAndItsEpochCounts/429/memory"},
 
-	{"R3", "a commit of the receiver does not ask for its savepoint", []edit{
-		{receiver, "keepAndCommit = `RELEASE SAVEPOINT httpfence_effect; COMMIT`", "keepAndCommit = `COMMIT`"},
-	}, "httpfence", "TestAHandlerThatCommitsByItselfHasFailed/PostgreSQL"},
-	{"R3", "a handler writes on where SQLite has rolled back", []edit{
-		{guarding, "\tg.gone = seen\n\tif", "\tif"},
-	}, "httpfence", "TestAHandlerWhoseStatementIsInterruptedCanWriteNothingMore/SQLite"},
-	{"R3", "a handler writes on after its prepared statement was rolled back", []edit{
-		{guarding, "\tif g.prepared {\n", "\tif false {\n"},
-	}, "httpfence", "TestATransactionThatEndedUnseenIsNotWrittenAround/500"},
-	{"R3", "a handler of the SQLite sink writes on after its prepared statement was rolled back", []edit{
-		{guarding, "\tif g.prepared {\n", "\tif false {\n"},
-	}, "sinks/sqlsink", "TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround"},
-	{"R3", "a handler of the SQLite sink writes on where SQLite has rolled back", []edit{
-		{guarding, "if in && probeErr == nil {", "if in && probeErr == nil || true {"},
-	}, "sinks/sqlsink", "TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing"},
-	{"R3", "a handler of the SQLite sink writes on after ON CONFLICT ROLLBACK", []edit{
-		{guarding, "if in && probeErr == nil {", "if in && probeErr == nil || g.b.d.Classify(err) == Refused {"},
-	}, "sinks/sqlsink", "TestAHandlerThatGoesOnAfterOnConflictRollbackWritesNothing"},
-	{"R3", "an answer is stored for what its handler has rolled back", []edit{
-		{receiver, "if n, err := r.RowsAffected(); err != nil || n != 1 {", "if n, err := r.RowsAffected(); err != nil || n < 0 {"},
-	}, "httpfence", "TestAHandlerThatRollsBackByItselfHasFailedAndItsAnswerIsNotKept/SQLite"},
 	{"R3", "an answer is made up for a handler that committed and died", []edit{
 		{receiver, "case a.Status == 0:", "case false:"},
 	}, "httpfence", "TestAnAnswerThatACommitOfTheHandlersLeftOutIsNotMadeUp/SQLite"},
-	{"R3", "a transaction serves after its handler has returned", []edit{
-		{guarding, "\tg.ended = true\n", ""},
-	}, "httpfence", "TestATransactionIsOfNoUseOnceItsHandlerHasReturned/SQLite"},
 	{"R3", "every 412 is a stale epoch", []edit{
 		{sending, " && p.Type == httpfence.TypeStale:", ":"},
 	}, "outbox", "TestA412ThatIsNoStaleEpochIsARefusal"},

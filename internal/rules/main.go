@@ -124,12 +124,17 @@ func (t *trials) failWithout(ctx context.Context, p *plan) error {
 		done, missed, weak int
 		began              = time.Now()
 	)
-	for _, m := range p.mutants {
-		running.Go(func() {
+	var hung []mutant
+	try := func(m mutant) func() {
+		return func() {
 			run, took, err := t.without(ctx, m)
 			mu.Lock()
 			defer mu.Unlock()
 			if ctx.Err() != nil {
+				return
+			}
+			if errors.Is(err, errHangs) {
+				hung = append(hung, m)
 				return
 			}
 			verdict := fmt.Sprintf("caught by %s %s", m.pkg, m.test)
@@ -143,9 +148,16 @@ func (t *trials) failWithout(ctx context.Context, p *plan) error {
 			}
 			done++
 			fmt.Printf("%3d/%d %4.0fs  %-6s %s: %s (%.1f s)\n", done, len(p.mutants), time.Since(began).Seconds(), m.rule, m.taken, verdict, took.Seconds())
-		})
+		}
+	}
+	for _, m := range p.mutants {
+		running.Go(try(m))
 	}
 	running.Wait()
+	t.single = true
+	for _, m := range hung {
+		try(m)()
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

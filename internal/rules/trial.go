@@ -21,18 +21,27 @@ const (
 	// caught: what some schedules do not show is asked for again, and said.
 	runs = 4
 
-	// hang is how long a test may take without its guard: if it hangs, it has failed as well.
+	// hang is how long a test may take without its guard: if it hangs, it has failed as well,
+	// unless it does so only beside others.
 	hang = 30 * time.Second
 
 	// whole packages take longer, beside each other.
 	baselineTimeout = 5 * time.Minute
 )
 
+// errHangs is for a test that hangs, with others beside it. It may be one of them that
+// holds it up: a test is only caught hanging when it is alone.
+var errHangs = errors.New("it hangs beside others")
+
+// timedOut is what a test binary says whose time is up.
+const timedOut = "panic: test timed out"
+
 // trials run the binaries of tests, so many at a time.
 type trials struct {
 	*builder
 	postgres string
 	free     chan struct{}
+	single   bool // nothing runs beside a test
 }
 
 // baseline runs the tests of a package's guards, with all of them in their places.
@@ -70,6 +79,8 @@ func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env 
 		out, err := t.test(ctx, binary, m.pkg, pattern(m.test), hang, env...)
 		switch {
 		case err == nil:
+		case strings.Contains(out, timedOut) && !t.single:
+			return 0, errHangs
 		case failed.MatchString(out):
 			return run, nil
 		default:

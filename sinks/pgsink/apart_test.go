@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -251,9 +252,11 @@ func TestACopyFromTheClientIsRefusedAndCostsNoConnection(t *testing.T) {
 		_, err := tx.Exec(ctx, "copy effects (list, value) from stdin")
 		return err
 	}
+	bounded, cancel := context.WithTimeout(t.Context(), 10*time.Second) // or one that is sent waits for a client that waits for it
+	defer cancel()
 	for form, err := range map[string]error{
-		"a handler": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }),
-		"a queue":   s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) }),
+		"a handler": s.Commit(bounded, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }),
+		"a queue":   s.Queued().Commit(bounded, advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) }),
 	} {
 		var call *epoch.CallError
 		if !errors.As(err, &call) || errors.Is(err, epoch.ErrInDoubt) {

@@ -80,18 +80,23 @@
 //
 // # What a handler may do
 //
-// Anything that SQL can do in a transaction, savepoints too, through a [Tx], through a
-// pgx.Tx ([AsPgxTx]) or through database/sql ([OpenDB]). A COMMIT or
-// ROLLBACK of its own is found out: the Commit is then [epoch.ErrTxEndedByHandler], and
-// what the handler committed stays. Its effects on other connections are not
-// fenced; the epoch that it gets is for those.
+// Anything that SQL can do in a transaction, through a [Tx], through a pgx.Tx
+// ([AsPgxTx]) or through database/sql ([OpenDB]). What it writes on other connections is
+// not fenced; the epoch that it gets is for those. A statement is known by its text before
+// it is sent:
 //
-// What it does to the session beyond the transaction, such as a SET without LOCAL,
-// a LISTEN, a DEALLOCATE, a session's advisory lock or a temporary table that is not
-// dropped on commit, is done to that connection, which is then closed and not given
-// back to the pool: use SET LOCAL, pg_advisory_xact_lock and ON COMMIT DROP, which
-// cost nothing. It is told by the text of the statement; what a function does that
-// the statement calls is not seen, and stays in the pool.
+//   - One that begins or ends transactions is not sent. The message fails.
+//   - One that changes the transaction or the session (SET and SET LOCAL, set_config, a
+//     temporary table, a savepoint as text, DO, LISTEN, a session's advisory lock) is sent
+//     only in a transaction with no other message. The consumer calls the handler again in
+//     one, at the cost of a transaction for each message. Where the change outlives the
+//     transaction, the connection is closed behind it.
+//   - Everything else shares the transaction with other messages.
+//
+// What a function changes that a statement calls is seen at the end of the transaction, as
+// far as it concerns the search_path, the role, timeouts, the time zone, row security,
+// replication and temporary tables. Other settings are not seen: a handler that reads a
+// setting of the application's sets it first.
 //
 // # Whose fault an error is
 //

@@ -6,6 +6,7 @@ package mattn_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -126,4 +127,67 @@ func effects(ctx context.Context, db *sql.DB, list string) ([]string, error) {
 		all = append(all, v)
 	}
 	return all, rows.Err()
+}
+
+// This driver runs a query when its rows are read, and interrupts the connection when the
+// context ends while they are open.
+func TestRowsAreOfTheirCallAlone(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "app.db"))
+	exec(t, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY, value TEXT NOT NULL)`)
+	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := epoch.Partition{Group: "g", Topic: "orders"}
+	origin := epoch.Origin{Partition: p, Log: "log", Source: "broker"}
+	if err := sink.Seed(t.Context(), []epoch.Start{{Origin: origin}}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := sink.Fence(t.Context(), p)
+	if err == nil {
+		f, err = sink.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "test"}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	insert := func(ctx context.Context, tx *sqlsink.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects (value) VALUES ('a'), ('b')`)
+		return err
+	}
+	commit := func(calls ...func(context.Context, *sqlsink.Tx) error) error {
+		return sink.Commit(t.Context(), []epoch.Advance{{Partition: p, Claim: f.Claim, From: f.Next, To: f.Next + 1}}, calls...)
+	}
+	calls := []func(context.Context, *sqlsink.Tx) error{insert}
+	for range 100 {
+		calls = append(calls, insert, func(ctx context.Context, tx *sqlsink.Tx) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel() // with its rows open
+			rows, err := tx.QueryContext(ctx, `SELECT value FROM effects`)
+			if err != nil {
+				return err
+			}
+			rows.Next()
+			return rows.Err()
+		})
+	}
+	if err := commit(calls...); err != nil {
+		t.Fatal(err)
+	}
+	f.Next++
+	err = commit(insert, func(ctx context.Context, tx *sqlsink.Tx) error {
+		var id int
+		if err := tx.QueryRowContext(ctx, `INSERT OR ROLLBACK INTO effects (id, value) VALUES (1, 'c') RETURNING id`).Scan(&id); err == nil {
+			t.Error("a duplicate key was accepted")
+		}
+		if insert(ctx, tx) == nil {
+			t.Error("a statement was sent although the transaction was gone")
+		}
+		return nil
+	})
+	if of, ok := errors.AsType[*epoch.CallError](err); !ok || of.Call != 1 {
+		t.Errorf("err = %v, want that of the second call", err)
+	}
 }
