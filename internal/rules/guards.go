@@ -529,13 +529,13 @@ var guardsOfTheRest = []guard{
 		{verdicts, "case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:", "case false:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/refused"},
 	{"blame", "a message is blamed for an unhealthy database that leaves it in doubt", []edit{
-		{verdicts, "case unhealthy && len(tried) == 1 && t.messages <= 1:", "case false && len(tried) == 1:"},
+		{verdicts, "case unhealthy && alone:", "case false:"},
 	}, "consumer", "TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage/a statement/in doubt"},
 	{"blame", "a connection that is lost in OnFailure is its fault at once", []edit{
-		{verdicts, "t.failed != nil && t.attempts+1 < p.maxAttempts:", "false:"},
+		{verdicts, "if t.failed != nil && t.attempts+1 < p.maxAttempts {", "if false {"},
 	}, "consumer", "TestOnFailureThatLosesItsConnectionIsCalledAgainUnderAnotherClaim"},
 	{"blame", "one that is lost in OnFailure each time is nobody's fault", []edit{
-		{verdicts, "t.failed != nil && t.attempts+1 < p.maxAttempts:", "t.failed != nil:"},
+		{verdicts, "if t.failed != nil && t.attempts+1 < p.maxAttempts {", "if t.failed != nil {"},
 	}, "consumer", "TestOnFailureThatLosesItsConnectionIsCalledAgainUnderAnotherClaim"},
 	{"blame", "a transaction that was refused for its size is tried again as large", []edit{
 		{loops, "l.sizing.refused(t.messages(), r.took)", "_ = r.took"},
