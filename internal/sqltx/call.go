@@ -179,7 +179,7 @@ func (c *Call) send(ctx context.Context, text string, run func(ctx context.Conte
 	if err := c.usable(); err != nil {
 		return err
 	}
-	effect := c.g.b.d.Effect(text)
+	effect := c.g.effect(text)
 	if err := effect.refusal(text, c.g.c.Alone); err != nil {
 		c.refuse = err
 		return fmt.Errorf("%s: %w", c.g.c.Package, err)
