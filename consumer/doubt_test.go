@@ -314,7 +314,7 @@ func TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted(t *testing.T) {
 			}
 			return fmt.Errorf("connection reset: %w", epoch.ErrInDoubt)
 		}}})
-		s, o := statusOf(p, options{MaxAttempts: 1 << 20})
+		s, o := statusOf(p, options{})
 		p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, each(record), o) })
 		r.pass(time.Minute)
 		claims := p.claims(0)

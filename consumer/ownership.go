@@ -143,8 +143,9 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	o.above = 0
 	o.unconfirmed = 0
 	o.decideDoubt(got)
-	o.settleDeath(seen)
+	left := o.fence
 	o.adoptFence(got)
+	o.settleDeath(ctx, left, seen, got)
 	o.claim, o.endClaim = context.WithCancelCause(tenure)
 	o.startBackground()
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation

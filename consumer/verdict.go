@@ -76,7 +76,7 @@ const (
 	company            // one of them needs a transaction of its own, and none is at fault
 	tooSlow            // so many of them take too long
 	transient          // a failure that passes, and is no message's fault
-	doubted            // it is in doubt, which says nothing if it does not come again
+	doubted            // they are in doubt together, which says nothing yet
 	died               // the only one was in doubt: see [policy.died]
 	attempt            // the only one failed: an attempt that counts
 	lastAttempt        // and that was the last one: OnFailure decides
@@ -169,21 +169,23 @@ func refusal(err error) (verdict, epoch.Partition) {
 // partition that is moved again and again may have moved it themselves.
 func (p policy) refused(t trial, v verdict, shared bool) verdict {
 	if v.action == claimAgain {
-		v.lesson, v.at = p.suspicion(t, shared), -1
+		v.lesson = p.suspicion(t, shared)
+	}
+	if v.lesson == doubted && t.doubts > 0 {
+		v.lesson, v.at = among, -1
 	}
 	return v
 }
 
 // suspicion is what a transaction in doubt says about the messages of a partition, where
-// nothing else is known.
+// nothing else is known. In company that is nothing: the next ones are smaller, down to
+// one message. See [sizing].
 func (p policy) suspicion(t trial, shared bool) lesson {
 	switch {
 	case t.messages == 0:
 		return nothing
 	case t.messages == 1 && !shared:
 		return died
-	case t.doubts > 0:
-		return among
 	default:
 		return doubted
 	}
@@ -216,7 +218,7 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 		case r.cut && !alone:
 			v.lesson, v.at = among, r.reached.at
 		default:
-			v.lesson, v.at = p.suspicion(t, shared), -1
+			v.lesson = p.suspicion(t, shared)
 		}
 	}
 	return vs
@@ -227,8 +229,9 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 const enoughDeaths = 3
 
 // died judges a message that was alone in so many transactions in a row that were in doubt,
-// while the database served the claims between them, which found nobody else's. What
-// dies alone, again and again, where others are served, has failed an attempt.
+// while the claims between them found nobody else's, and a transaction without the
+// message committed. What dies alone, again and again, where others are served, has failed
+// an attempt.
 func (p policy) died(t trial, deaths int, err error) verdict {
 	if deaths < enoughDeaths {
 		return verdict{action: claimAgain, err: err}

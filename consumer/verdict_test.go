@@ -69,8 +69,8 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 
 		{"R5: in doubt, all are claimed again", []trial{of(0, 3), of(1, 2)}, refusing(lostAnswer), "claim again doubted, claim again doubted"},
 		{"R5: doubt comes before a lost lease", []trial{of(0, 3).gone(), of(1, 2)}, refusing(lostAnswer), "claim again doubted, claim again doubted"},
-		{"in doubt once more, and it is narrowed down", []trial{of(0, 3).doubted(1), of(1, 2)}, refusing(lostAnswer), "claim again among -1, claim again doubted"},
-		{"a position that moves once more is narrowed down too", []trial{of(1, 3).doubted(1)}, refusing(moved), "claim again among -1"},
+		{"also once more: the next transactions are smaller", []trial{of(0, 3).doubted(1), of(1, 2)}, refusing(lostAnswer), "claim again doubted, claim again doubted"},
+		{"a position that moves once more is narrowed down", []trial{of(1, 3).doubted(1)}, refusing(moved), "claim again among -1"},
 		{"doubt comes before blame, but the message is remembered", []trial{of(0, 3), of(1, 2)},
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, batch: 1, at: 1}, "claim again, claim again among 1"},
 		{"also the one at hand, behind which no handler was called", []trial{of(0, 3), of(1, 5), of(2, 1)},

@@ -170,7 +170,7 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "    select a.position into i\n", "    perform from fence f where f.claim_id = any (claims) for update;\n    select a.position into i\n"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R4", "no transaction of PostgreSQL is looked at early", []edit{
-		{"sinks/pgsink/begin.go", "if !t.isProven() {", "if false {"},
+		{"sinks/pgsink/begin.go", "if !proven {", "if false {"},
 	}, "sinks/pgsink", "TestAStaleTransactionIsRefusedBeforeItsHandlerRuns"},
 	{"R4", "a proof of another claim spares the early look", []edit{
 		{"sinks/pgsink/proofs.go", "is.claim != a.Claim || ", ""},
@@ -520,7 +520,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/lockwait.go", "case !known:", "case !known && false:"},
 	}, "sinks/pgsink", "TestATimeoutOnAServerThatDoesNotAnswerIsTransient"},
 	{"blame", "a message is blamed for a timeout of a process that did not run", []edit{
-		{"sinks/pgsink/lockwait.go", " || time.Since(w.due) > w.every && w.canAsk()", ""},
+		{"sinks/pgsink/lockwait.go", " || end.Sub(w.due) > w.every && w.canAsk()", ""},
 	}, "sinks/pgsink", "TestALookThatWasDueAndNotBegunLeavesItUnknownWhetherATransactionWaited"},
 	{"blame", "a slow message is never at fault where the pool has no connection to ask the server over", []edit{
 		{"sinks/pgsink/lockwait.go", "pool.AcquiredConns() < pool.MaxConns()", "pool.AcquiredConns() <= pool.MaxConns()"},

@@ -142,7 +142,8 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonInDoubt,
-		Means:  "The answer to a commit did not arrive, so that it is not known whether it happened. The partition is claimed again, and the position in the fence then tells.",
+		Means: "The answer to a commit did not arrive, so that it is not known whether it happened. The partition is claimed again, and the position in the fence then tells. " +
+			"A single message that is in doubt by itself again and again, while a transaction without it commits, uses up its attempts, and the reason is then message_failed.",
 		Do: "Nothing, if it passes. If it does not, the connection to the database breaks at each commit: look at the database, at proxies and poolers before it, and at their timeouts. " +
 			"Nothing is lost or doubled meanwhile.",
 		Commands: []Command{explain, doctor},
