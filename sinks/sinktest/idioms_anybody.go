@@ -26,7 +26,7 @@ var anybody = []Idiom{
 		return c.Write()
 	}},
 	{Name: "panics", Want: Costs, Says: []string{"panic: on purpose"}, Places: true, Do: writesAnd(func() error { panic("on purpose") })},
-	{Name: "panics with nil", Want: Costs, Says: []string{"panic"}, Do: writesAnd(func() error { panic(nil) })}, //nolint:govet // on purpose
+	{Name: "panics with nil", Want: Costs, Says: []string{"panic"}, Do: writesAnd(func() error { panic(nil) })},
 	{Name: "ends its goroutine", Want: Costs, Says: []string{"runtime.Goexit"}, Places: true, Do: writesAnd(func() error { runtime.Goexit(); return nil })},
 
 	// Errors that are not what they look like.

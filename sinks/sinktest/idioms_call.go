@@ -87,19 +87,7 @@ func sends(texts ...string) func(c *Call) error {
 	}
 }
 
-// sendsFirst is a handler that sends texts and then writes its effect.
-func sendsFirst(texts ...string) func(c *Call) error {
-	return func(c *Call) error {
-		for _, text := range texts {
-			if err := c.Exec(text); err != nil {
-				return err
-			}
-		}
-		return c.Write()
-	}
-}
-
-// hides is a handler that does the same, and looks at no error.
+// hides is a handler that writes its effect, sends texts, writes it again, and looks at no error.
 func hides(texts ...string) func(c *Call) error {
 	return func(c *Call) error {
 		_ = c.Write()

@@ -150,12 +150,12 @@ var postgres = []Idiom{
 	}},
 	{Name: "rows that are left open", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
 		_ = c.Write()
-		_, err := c.Query("select generate_series(1, 100000)")
+		_, err := c.Query("select generate_series(1, 5000)")
 		return err
 	}},
 	{Name: "rows that are left open half read", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
 		_ = c.Write()
-		rows, err := c.Query("select generate_series(1, 100000)")
+		rows, err := c.Query("select generate_series(1, 5000)")
 		if err == nil {
 			rows.Next()
 		}
@@ -163,7 +163,7 @@ var postgres = []Idiom{
 	}},
 	{Name: "rows that are read after the return", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
 		_ = c.Write()
-		rows, err := c.Query("select generate_series(1, 100000)")
+		rows, err := c.Query("select generate_series(1, 5000)")
 		if err == nil {
 			c.Go(func() {
 				<-c.Returned

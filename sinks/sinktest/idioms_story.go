@@ -26,7 +26,6 @@ type story struct {
 	loose    int // retries that did not count
 	called1  bool
 	shared   bool // the first transaction in which the guilty message was called was that of both partitions
-	replayed int  // for good
 
 	over   chan struct{}
 	isOver bool
