@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -68,6 +69,12 @@ type background[TX any] struct {
 	returned chan struct{} // closed when the user's function has returned for good
 	turn     chan struct{} // whoever runs a transaction holds it
 	calls    gate          // of Do
+	over     chan struct{} // closed when nothing of it runs any more
+	hung     chan struct{} // closed when hang is set
+
+	mu        sync.Mutex
+	goroutine string // that the user's function runs on
+	hang      *hang  // if it was abandoned
 }
 
 // startBackground starts the background work under the claim just made.
@@ -79,6 +86,7 @@ func (o *ownership[TX]) startBackground() {
 	b := &background[TX]{
 		owner: o, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch,
 		endClaim: o.endClaim, returned: make(chan struct{}), turn: make(chan struct{}, 1),
+		over: make(chan struct{}), hung: make(chan struct{}),
 	}
 	select {
 	case <-o.applied: // of an earlier claim
@@ -87,9 +95,19 @@ func (o *ownership[TX]) startBackground() {
 	b.ctx, b.cancel = o.untilRevoked(o.claim)
 	o.background = b
 	go b.run()
+	go b.outlast()
 }
 
-// stopBackground ends the background work, and waits for it.
+// outlast notices that nothing of the work runs any more.
+func (b *background[TX]) outlast() {
+	<-b.returned
+	<-b.ctx.Done()
+	b.calls.close() // for a call of Do that nobody waited for
+	close(b.over)
+}
+
+// stopBackground ends the background work, and waits for it until it hangs: then the
+// partition is given up.
 func (o *ownership[TX]) stopBackground() {
 	b := o.background
 	if b == nil {
@@ -97,12 +115,39 @@ func (o *ownership[TX]) stopBackground() {
 	}
 	o.background = nil
 	b.cancel()
-	late := afterAwake(2*o.timeout, func() {
-		o.logger.Error("the background work goes on long after its context was cancelled; does it return when it is?", "epoch", b.epoch)
-	})
-	<-b.returned
-	b.calls.close() // for a call of Do that nobody waited for
-	late.stop()
+	ended := time.Now()
+	late := make(chan struct{})
+	count := afterAwake(o.run.hangTimeout(o.timeout), func() { close(late) })
+	defer count.stop()
+	select {
+	case <-b.over:
+	case <-b.hung:
+		o.hang = b.hang
+	case <-late:
+		b.mu.Lock()
+		goroutine := b.goroutine
+		b.mu.Unlock()
+		o.hang = b.hangs(ended, goroutine, FunctionBackground)
+	}
+}
+
+// hangs notes, once, that the work, or a transaction of it, hangs on a goroutine.
+func (b *background[TX]) hangs(since time.Time, goroutine string, f Function) *hang {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.hang != nil {
+		return b.hang
+	}
+	b.hang = b.owner.run.hangs(Overdue{
+		Partition: b.hold.Partition, Epoch: b.epoch, Timeout: b.owner.timeout,
+		Function: f, Offset: -1, Since: since, Stack: stackOf(goroutine),
+	}, goroutine)
+	close(b.hung)
+	go func(h *hang) {
+		<-b.over
+		b.owner.run.returned(h)
+	}(b.hang)
+	return b.hang
 }
 
 // run calls the user's function until it returns.
@@ -126,6 +171,9 @@ func (b *background[TX]) call() error {
 	go func() {
 		err := errGoexit
 		defer func() { returned <- err }()
+		b.mu.Lock()
+		b.goroutine = goroutineName()
+		b.mu.Unlock()
 		err = guard(func() error {
 			b.owner.run.handlers.background(b.ctx, b)
 			return nil
@@ -160,10 +208,12 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 		return errClaimEnded
 	}
 	defer b.calls.leave()
+	var free func()
 	for _, turn := range []chan struct{}{b.turn, b.owner.loop.slot} {
 		select {
 		case turn <- struct{}{}:
-			defer func() { <-turn }()
+			free = sync.OnceFunc(func() { <-turn })
+			defer free()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-b.ctx.Done():
@@ -173,27 +223,47 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 	if b.ended() { // as it may have ended while both were due
 		return errClaimEnded
 	}
-	err := b.commit(ctx, apply)
+	err := b.commit(ctx, apply, free)
 	b.judge(err)
 	return err
 }
 
 // commit runs one transaction, whose context ends with the claim, with the
-// caller's, and when its time is up.
-func (b *background[TX]) commit(caller context.Context, apply func(context.Context, TX) error) error {
+// caller's, and when its time is up. If it is abandoned, free lets others have their turn.
+func (b *background[TX]) commit(caller context.Context, apply func(context.Context, TX) error, free func()) error {
 	timeout := b.owner.timeout
-	ctx, cancel := context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)
+	abandoned, cut := context.WithCancel(context.Background())
+	defer cut()
+	ctx, cancel := context.WithTimeoutCause(epoch.WithAbandonment(b.owner.loop.base, abandoned), timeout, errTimeout)
 	defer cancel()
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	defer context.AfterFunc(b.ctx, func() { abort(errClaimEnded) })()
 	defer context.AfterFunc(caller, func() { abort(context.Cause(caller)) })()
-	overdue := Overdue{Partition: b.hold.Partition, Epoch: b.epoch, Timeout: timeout}
-	defer b.owner.run.underWay.add(overdue, 0)()
-	defer b.owner.run.watch([]Overdue{overdue}).stop()
+	defer b.owner.run.underWay.add(Overdue{Partition: b.hold.Partition, Epoch: b.epoch, Timeout: timeout}, 0)()
 	r := result{at: -1}
-	began := time.Now()
+	began, goroutine := time.Now(), goroutineName()
+	var under underCall
+	defer under.finish()
+	defer afterEnd(ctx, b.owner.run.hangTimeout(timeout), func() {
+		call, open := under.abandon()
+		switch {
+		case !open:
+			return
+		case call >= 0:
+			b.end(outcome{action: abandon, hang: b.hangs(began, goroutine, FunctionBackground)})
+		default:
+			b.end(outcome{action: claimAgain, err: fmt.Errorf("%w: %w", epoch.ErrInDoubt, errHung)})
+			b.hangs(began, goroutine, FunctionSink)
+		}
+		cut()
+		free()
+	}).stop()
 	r.err = b.owner.run.sink.CommitHeld(ctx, b.hold, func(ctx context.Context, tx TX) error {
+		if !under.enter(0) {
+			return epoch.ErrAbandoned
+		}
+		defer under.leave(0)
 		r.called = true
 		called := time.Now()
 		defer func() { r.handling = time.Since(called) }()

@@ -123,6 +123,7 @@ func playBackground(t *testing.T, seed uint64, met map[string]int) {
 	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
 	r.group().SetTerm(10 * time.Second)
 	o := options{
+		HangTimeout: []time.Duration{0, time.Hour}[c.roll(2)], MaxHung: 1000,
 		MaxBatch: 1 + c.roll(60), Committers: 1 + c.roll(3), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
 		Logger: slog.New(slog.DiscardHandler),
 	}

@@ -134,6 +134,11 @@ func (b *bisection) postpone(n int, handler, shared bool) (in time.Duration) {
 	return b.pause.Next()
 }
 
+// alone: the first n messages are tried one by one.
+func (b *bisection) alone(n int) {
+	b.suspects, b.try, b.most = max(b.suspects, n), 1, 1
+}
+
 // passed: n messages from the front were applied.
 func (b *bisection) passed(n int) {
 	b.suspects = max(b.suspects-n, 0)

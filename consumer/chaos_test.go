@@ -150,6 +150,7 @@ func playChaos(t *testing.T, seed uint64, goesBack bool, met map[string]int) {
 	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
 	r.group().SetTerm(10 * time.Second)
 	o := options{
+		HangTimeout: []time.Duration{0, time.Hour}[c.roll(2)], MaxHung: 1000,
 		MaxBatch: 1 + c.roll(60), Committers: 1 + c.roll(2), BatchTimeout: 4 * time.Second, MaxAttempts: 1000,
 		Logger: slog.New(slog.DiscardHandler),
 	}
@@ -206,6 +207,7 @@ func playChaos(t *testing.T, seed uint64, goesBack bool, met map[string]int) {
 			met[fmt.Sprintf("%T", e)]++
 		}
 	}
+	r.pass(time.Minute) // for the handlers that Run has left behind
 	for n := range int32(partitions) {
 		r.wantEffects(n, want[n]...)
 		epochs := r.sink.List("epochs of " + list(n))

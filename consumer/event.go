@@ -9,7 +9,7 @@ import (
 
 // Event is one of [Joined], [Left], [Transacted] and [Unrecorded], which are about the
 // process, and [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
-// [Resumed], [Drained], [Lost], [Retried], [Overdue], [WentBack] and [Replayed], which are about
+// [Resumed], [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack] and [Replayed], which are about
 // a partition. More may be added. [Status] makes of them what is so now, and package
 // ops/stats what has happened since the process started.
 //
@@ -190,14 +190,32 @@ type Lost struct {
 	InFlight  bool // a transaction was under way, which has been rolled back, refused, or just committed
 }
 
-// Overdue: a transaction has not come to an end after twice its time. The handler
-// does not return when its context is cancelled, and the partitions of its
-// committer wait.
+// Overdue: a call of one of the user's functions hangs. It did not return within
+// [Options.HangTimeout] after its context had ended, and was abandoned: nothing of its
+// transaction is committed, now or later. The partitions that shared the transaction go on,
+// and this one is given up ([Lost] follows, if it is held still). It is not claimed again by
+// this process before the call has returned, which [Returned] tells.
+//
+// Where it is the sink that does not return (FunctionSink), the partitions of the transaction
+// are claimed again.
 type Overdue struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
-	From, To  epoch.Offset
+	From, To  epoch.Offset // of the partition's part of the transaction
 	Timeout   time.Duration
+	Function  Function
+	Offset    epoch.Offset // of the message; of the first where the call has several; -1 where it has none
+	Since     time.Time    // when the transaction began, or the context of background work ended
+	Stack     string       // of the call's goroutine, innermost first; empty if it was not found
+}
+
+// Returned: a call that was reported as [Overdue] has returned. There is one Overdue of a
+// partition, an epoch and a function at a time.
+type Returned struct {
+	Partition epoch.Partition
+	Epoch     epoch.Epoch
+	Function  Function
+	Took      time.Duration // from Overdue.Since
 }
 
 // Retried: the handler failed on a message, everything was rolled back, and it
@@ -244,6 +262,7 @@ func (Resumed) event()    {}
 func (Drained) event()    {}
 func (Lost) event()       {}
 func (Overdue) event()    {}
+func (Returned) event()   {}
 func (Retried) event()    {}
 func (Replayed) event()   {}
 func (Unrecorded) event() {}

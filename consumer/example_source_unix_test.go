@@ -188,6 +188,9 @@ func (t *fileTenure) batch(p epoch.Partition, at epoch.Offset) (consumer.Batch, 
 // Mirror does nothing, as nobody looks for the position beside the file.
 func (t *fileTenure) Mirror(epoch.Fence) {}
 
+// GiveUp does nothing: Run ends when own does, and gives the lock back.
+func (t *fileTenure) GiveUp(<-chan struct{}) {}
+
 // A source of one's own: the lines of a file.
 func ExampleSource() {
 	dir, err := os.MkdirTemp("", "example")

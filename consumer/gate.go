@@ -22,10 +22,15 @@ func (g *gate) enter() bool {
 
 func (g *gate) leave() { g.inside.Done() }
 
-// close waits for those who are inside.
-func (g *gate) close() {
+// shut lets nobody in any more.
+func (g *gate) shut() {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.closed = true
-	g.mu.Unlock()
+}
+
+// close is shut, and waits for those who are inside.
+func (g *gate) close() {
+	g.shut()
 	g.inside.Wait()
 }

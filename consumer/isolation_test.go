@@ -205,6 +205,7 @@ func TestAHandlerThatNeverReturnsIsReported(t *testing.T) {
 			t.Errorf("overdue: %+v", o)
 		}
 		close(release)
+		synctest.Wait()
 		p.end()
 	})
 }

@@ -51,11 +51,14 @@ func newLoop[TX any](base context.Context, r *runner[TX], shard int) *loop[TX] {
 	return l
 }
 
-// do has the loop run an event, and returns once it has taken it up.
-func (l *loop[TX]) do(event func()) {
+// do has the loop run an event, and returns once it has taken it up. It reports whether
+// it has: one that is closed takes none.
+func (l *loop[TX]) do(event func()) (taken bool) {
 	select {
 	case l.events <- event:
+		return true
 	case <-l.closed:
+		return false
 	}
 }
 
@@ -212,6 +215,10 @@ func (l *loop[TX]) advanced(p *pending[TX], did part[TX], took time.Duration) {
 	p.owner.advanced(p.fence, did, took)
 	if p.done() {
 		p.finish(outcome{action: advance})
+		return
+	}
+	if err := p.recall(); err != nil {
+		p.finish(outcome{action: halt, err: err})
 		return
 	}
 	l.again(p, 0)

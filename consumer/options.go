@@ -47,6 +47,21 @@ type Options struct {
 	// half of the Term.
 	BatchTimeout time.Duration
 
+	// HangTimeout limits how long a call of a handler, of [Handlers.OnFailure] or of
+	// [Handlers.Background] may go on after its context has ended, be it by BatchTimeout or
+	// because the partition was revoked or lost. Time in which this process did not run does
+	// not count. A call that takes longer hangs, and is abandoned: the sink ends its
+	// transaction, the other partitions go on, and its own partition is given up to other
+	// processes until the call returns. What the call still writes is refused. A message
+	// whose call hangs has failed an attempt. See [Overdue]. Defaults to BatchTimeout, so
+	// that a transaction is abandoned after twice its time.
+	HangTimeout time.Duration
+
+	// MaxHung limits how many calls may hang at a time. When there are more, Run stops and
+	// returns a [*HungError], so that whoever supervises the process starts it again.
+	// Defaults to 3.
+	MaxHung int
+
 	// MaxAttempts is how often a message is tried before [Handlers.OnFailure]. Zero means
 	// 10. A message that fails among others is tried alone first; those tries
 	// do not count, and neither do failures that are [epoch.ErrTransient] or
@@ -77,6 +92,7 @@ const (
 	maxBatchLimit      = 1 << 20
 	maxCommittersLimit = 1 << 10
 	maxAttemptsLimit   = 1 << 20
+	maxHungLimit       = 1 << 20
 	maxWaitLimit       = 24 * time.Hour
 )
 
@@ -101,7 +117,9 @@ func (o Options) withDefaults() (Options, error) {
 	count("MaxBatch", &o.MaxBatch, mostRoom, maxBatchLimit)
 	count("Committers", &o.Committers, 1, maxCommittersLimit)
 	count("MaxAttempts", &o.MaxAttempts, 10, maxAttemptsLimit)
+	count("MaxHung", &o.MaxHung, 3, maxHungLimit)
 	wait("BatchTimeout", &o.BatchTimeout, 0)
+	wait("HangTimeout", &o.HangTimeout, 0)
 	bounds := func(low, high string, vlow, vhigh *time.Duration, zlow, zhigh time.Duration) {
 		if *vhigh > 0 {
 			zlow = min(zlow, *vhigh)

@@ -36,6 +36,7 @@ type ownership[TX any] struct {
 	unclaimedAt time.Time   // since when there is no claim
 	attempts    int         // to claim, that have failed since then
 	caught      atomic.Bool // a transaction was under way when the lease was lost
+	hang        *hang       // a call that hangs, for which the partition is given up
 	halts       *backoff.Backoff
 	retries     *backoff.Backoff
 }
@@ -45,6 +46,7 @@ type outcome struct {
 	action action
 	err    error
 	above  epoch.Epoch // with claimAbove
+	hang   *hang       // with abandon
 }
 
 // forever is a wait that only the end of the tenure ends.
@@ -58,15 +60,20 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		r.stop(&fatalError{err})
 		return
 	}
+	if h := r.hung.of(t.Origin().Partition); h != nil { // never two at a time
+		t.GiveUp(h.returned)
+		return
+	}
 	o := r.newOwnership(ctx, t, timeout)
 	p := o.partition
 	r.Observe(Granted{Partition: p})
+	defer o.giveUpHung()
 	r.owns(o)
 	defer r.disowns(o)
 	defer r.unpin(o.loop)
 	defer r.troubles.left(p)
 	defer o.dropClaim()
-	for o.running(ctx) {
+	for o.hang == nil && o.running(ctx) {
 		acted := r.acted.wait()
 		if err := r.endedTxOf(p); err != nil {
 			o.haltedForGood(err)
@@ -75,7 +82,9 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		}
 		var in time.Duration
 		began := time.Now()
-		if err := o.hold(ctx); errors.Is(err, ErrLost) {
+		if err := o.hold(ctx); o.hang != nil {
+			break
+		} else if errors.Is(err, ErrLost) {
 			o.lost(err)
 			return
 		} else if err != nil {
@@ -93,7 +102,18 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		return
 	}
 	o.dropClaim()
+	if o.hang != nil && o.running(ctx) {
+		o.gaveUp()
+		return
+	}
 	o.drained()
+}
+
+// giveUpHung has the source keep the partition from this process while a call for it hangs.
+func (o *ownership[TX]) giveUpHung() {
+	if o.hang != nil {
+		o.tenure.GiveUp(o.hang.returned)
+	}
 }
 
 func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Duration) *ownership[TX] {
@@ -120,7 +140,8 @@ func (o *ownership[TX]) running(ctx context.Context) bool {
 }
 
 // hold makes sure of a claim: the one we have, where nothing is in doubt and the
-// fence still carries it, and otherwise a new one.
+// fence still carries it, and otherwise a new one. It makes none where the work under the
+// last one hangs.
 func (o *ownership[TX]) hold(tenure context.Context) error {
 	began := time.Now()
 	ctx, done := context.WithTimeout(tenure, o.timeout)
@@ -132,7 +153,9 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 			return err
 		}
 	}
-	o.dropClaim()
+	if o.dropClaim(); o.hang != nil {
+		return nil
+	}
 	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0, o.above)
 	if seen.Partition == o.partition {
 		o.compare(seen)

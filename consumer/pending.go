@@ -26,6 +26,7 @@ type pending[TX any] struct {
 	still  standstill
 	begun  bool // the first message of all was compared with the position
 	stands bool // was reported as Halted, and has not gone on since
+	hung   bool // a call hung on one of its messages: see recall
 
 	// The loop's alone.
 	state   pendingState
@@ -48,7 +49,9 @@ const (
 )
 
 func newPending[TX any](tenure context.Context, o *ownership[TX]) *pending[TX] {
-	return &pending[TX]{owner: o, lost: tenure, outcome: make(chan outcome, 1), bisect: newBisection(o.run.RetryMin, o.run.RetryMax)}
+	p := &pending[TX]{owner: o, lost: tenure, outcome: make(chan outcome, 1), bisect: newBisection(o.run.RetryMin, o.run.RetryMax)}
+	_, p.hung = o.run.hung.message(o.partition)
+	return p
 }
 
 // size is how many messages the next transaction may take.
@@ -77,7 +80,7 @@ func (p *pending[TX]) accept(b Batch) error {
 		p.owner.logger.Info("begins at the first message there is, above its position: nothing was applied yet", "next", p.fence.Next, "first", first)
 	}
 	p.begun = true
-	return nil
+	return p.recall()
 }
 
 // advanced moves past the n messages of a transaction that is committed.

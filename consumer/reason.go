@@ -42,13 +42,14 @@ const (
 	ReasonLeaseTaken      // the source took the partition away
 	ReasonLeaseExpired    // the source heard nothing of this process for the term of the lease: [ErrLeaseExpired]
 	ReasonDrainOverrun    // the partition was revoked and not given back in time: [ErrDrainOverrun]
+	ReasonHung            // a call of the user's does not return, so that the partition was given up; see [Overdue]
 	afterTheLastReason
 )
 
 var reasonNames = [...]string{
 	"none", "message_failed", "on_failure_failed", "handler_ended_tx", "log_changed", "foreign_lease", "messages_expired",
 	"log_truncated", "out_of_order", "missing_fence", "elsewhere", "unhealthy", "paused", "stale", "moved", "in_doubt", "transient", "timeout",
-	"not_confirmed", "source", "sink", "lease_taken", "lease_expired", "drain_overrun",
+	"not_confirmed", "source", "sink", "lease_taken", "lease_expired", "drain_overrun", "hung",
 }
 
 // String is a word of a-z and underscores.
@@ -103,10 +104,13 @@ func reasonOf(err error) Reason {
 		message     *HandlerError
 		unconfirmed *unconfirmedError
 		source      *sourceError
+		hung        *hungError
 	)
 	switch {
 	case err == nil:
 		return ReasonNone
+	case errors.As(err, &hung):
+		return ReasonHung
 	case errors.As(err, &onFailure):
 		return ReasonOnFailureFailed
 	case errors.As(err, &message):

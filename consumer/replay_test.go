@@ -244,7 +244,7 @@ func TestATenureWaitsForTheReplayUnderWay(t *testing.T) {
 			}
 			return record(ctx, tx, m, e)
 		}
-		p := r.start("a", each(handle).OnFailure(r.sink.DeadLetter), options{})
+		p := r.start("a", each(handle).OnFailure(r.sink.DeadLetter), options{HangTimeout: time.Hour})
 		r.fill(0, 3)
 		r.pass(time.Minute)
 		asked.Store(true)
@@ -310,7 +310,7 @@ func (s answering) Commit(ctx context.Context, as []epoch.Advance, calls ...func
 
 func (r *rig) startAnswering(name string, h handlers, answer func(as []epoch.Advance, err error) error) *process {
 	p := r.process(name, nil)
-	o := p.watched(options{})
+	o := p.watched(options{HangTimeout: time.Hour})
 	p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, answering{p.sink, answer}, h, o) })
 	return p
 }

@@ -62,6 +62,9 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	case haltInDoubt:
 		o.inDoubt(out.err)
 		return o.halted(out.err)
+	case abandon:
+		o.hang = out.hang
+		return 0
 	case haltForGood:
 		o.run.endedTx(o.partition, out.err)
 		o.haltedForGood(out.err)
@@ -293,6 +296,14 @@ func (o *ownership[TX]) lost(cause error) {
 	})
 }
 
+// gaveUp reports that the partition is given up because a call for it hangs.
+func (o *ownership[TX]) gaveUp() {
+	err := &hungError{o.hang.Overdue}
+	o.logger.Error("given up to other processes, as a call for it hangs", "epoch", o.fence.Epoch, "next", o.next())
+	o.decide(epoch.DecidedLoss, err, "given up: %v", err)
+	o.run.Observe(Lost{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: ReasonHung, Cause: err, InFlight: true})
+}
+
 // next is the position, or -1 before the first claim.
 func (o *ownership[TX]) next() epoch.Offset {
 	if o.fence.Epoch == 0 {
@@ -304,17 +315,4 @@ func (o *ownership[TX]) next() epoch.Offset {
 func (o *ownership[TX]) drained() {
 	o.logger.Info("drained", "epoch", o.fence.Epoch, "next", o.next())
 	o.run.Observe(Drained{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next()})
-}
-
-// watch reports transactions that go on long after their time is up, although
-// this process runs: of a handler that does not return when its context is
-// cancelled. Nothing can be done about it from here.
-func (r *runner[TX]) watch(os []Overdue) *awake {
-	return afterAwake(2*os[0].Timeout, func() {
-		for _, o := range os {
-			r.log(o.Partition).Error("a transaction goes on long after its context was cancelled; does the handler return when it is?",
-				"epoch", o.Epoch, "from", o.From, "to", o.To, "batch_timeout", o.Timeout)
-			r.Observe(o)
-		}
-	})
 }

@@ -22,8 +22,9 @@ import (
 //
 // It returns an error for wrong options, for a sink that gives less than they
 // ask for, and when the source cannot start or go
-// on. Nothing that happens to a message ends it. It waits for a handler that is
-// at work for as long as that takes.
+// on. Nothing that happens to a message ends it. It waits for handlers that are at work,
+// until they hang: when ctx has ended, or more than [Options.MaxHung] calls hang, it returns a
+// [*HungError] that names them, and leaves their goroutines behind.
 func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Handlers[TX], o Options) error {
 	if source == nil || sink == nil {
 		return errors.New("consumer: Run needs a source and a sink")
@@ -47,7 +48,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	r := &runner[TX]{
 		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
 		shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
-		acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
+		hung: newHangs(o.MaxHung), acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
 	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
 		r.operable = operable
@@ -73,6 +74,7 @@ type runner[TX any] struct {
 
 	tenures  gate
 	running  sync.WaitGroup // loops, and what they have started
+	hung     *hangs
 	troubles *troubles
 	underWay underWay
 	loops    []*loop[TX] // shard by shard
@@ -119,7 +121,16 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	if errors.As(inert.Error(context.Cause(ctx)), &fatal) {
 		return fatal.err
 	}
+	if hung := r.hung.close(); hung != nil {
+		return errors.Join(hung, err)
+	}
 	return err
+}
+
+// hangTimeout is how long a call may go on after its context has ended, for transactions
+// of that timeout.
+func (r *runner[TX]) hangTimeout(timeout time.Duration) time.Duration {
+	return cmp.Or(r.HangTimeout, timeout)
 }
 
 // lookForRequests looks what people ask of this process, until it is stopped.

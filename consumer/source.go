@@ -15,7 +15,7 @@ type Source interface {
 	// granted, on a goroutine of its own. own runs until the partition is lost or has
 	// been given back. Two calls for one partition never overlap, and none is made
 	// after Run has returned. If own returns early the source gives the partition up,
-	// or, where it cannot, leaves it idle until it is lost.
+	// or, where it cannot, leaves it idle until it is lost; see [Tenure.GiveUp].
 	//
 	// joined is told nil when this process has become a member of the group, which
 	// may grant it partitions or none, and the reason when it is not a member any
@@ -95,6 +95,14 @@ type Tenure interface {
 	// that we have published ourselves is published, as somebody has set the fence or
 	// the sink back.
 	Mirror(at epoch.Fence)
+
+	// GiveUp says that own is about to return early, and that this process cannot have the
+	// partition before until is closed: a call of a handler for it does not return. Once
+	// own has returned, the source lets other processes have the partition, at once, and
+	// does not ask for it before until is closed. Where it cannot give up one partition
+	// alone, it gives up all of them in good order, by leaving the group for a while. It
+	// may grant the partition all the same; own then calls GiveUp again, and returns.
+	GiveUp(until <-chan struct{})
 }
 
 // Batch is what a Read yields: consecutive messages of the partition, and where

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,6 +23,14 @@ type Status struct {
 	joined     bool
 	cause      error
 	partitions map[epoch.Partition]PartitionStatus
+	hung       map[hungCall]Overdue
+}
+
+// hungCall names a call that hangs.
+type hungCall struct {
+	partition epoch.Partition
+	epoch     epoch.Epoch
+	function  Function
 }
 
 // PartitionStatus is what this process knows of a partition that it holds.
@@ -112,6 +121,13 @@ func (s *Status) Observe(e Event) {
 				p.RetryAt = time.Now().Add(e.RetryIn)
 			}
 		})
+	case Overdue:
+		if s.hung == nil {
+			s.hung = map[hungCall]Overdue{}
+		}
+		s.hung[hungCall{e.Partition, e.Epoch, e.Function}] = e
+	case Returned:
+		delete(s.hung, hungCall{e.Partition, e.Epoch, e.Function})
 	case Drained:
 		delete(s.partitions, e.Partition)
 	case Lost:
@@ -170,22 +186,40 @@ func (s *Status) Partitions() []PartitionStatus {
 	return ps
 }
 
-// Ready returns nil when this process is a member of the group and has claimed each
-// partition that it holds, which may be none: what a new process of a rolling
-// deployment is waited for. Otherwise the error has a line for each reason. It does
+// Hung returns the calls of the user's functions that hang, by partition. Their partitions
+// are not among [Status.Partitions], unless the source granted them again.
+func (s *Status) Hung() []Overdue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var calls []Overdue
+	for _, o := range s.hung {
+		calls = append(calls, o)
+	}
+	slices.SortFunc(calls, func(a, b Overdue) int {
+		return cmp.Or(a.Partition.Compare(b.Partition), cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Function, b.Function))
+	})
+	return calls
+}
+
+// Ready returns nil when this process is a member of the group, has claimed each
+// partition that it holds, which may be none, and no call of the user's functions hangs:
+// what a new process of a rolling deployment is waited for. Otherwise the error has a line for each reason. It does
 // not look at how far behind the partitions are, and a partition that a person has
 // paused is as it should be.
 //
 // It is not meant to have a process restarted: nothing that a partition halts for goes
-// away with that.
+// away with that. Where that helps, Run returns a [*HungError].
 func (s *Status) Ready() error {
+	var errs []error
+	for _, o := range s.Hung() {
+		errs = append(errs, fmt.Errorf("consumer: %w", &hungError{o}))
+	}
 	if joined, cause := s.Joined(); !joined {
 		if cause != nil {
-			return fmt.Errorf("consumer: not a member of the group: %w", cause)
+			return errors.Join(append(errs, fmt.Errorf("consumer: not a member of the group: %w", cause))...)
 		}
-		return errors.New("consumer: not a member of the group")
+		return errors.Join(append(errs, errors.New("consumer: not a member of the group"))...)
 	}
-	var errs []error
 	for _, p := range s.Partitions() {
 		switch p.State {
 		case StateHeld:

@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -18,6 +20,17 @@ type transaction[TX any] struct {
 	lockWait time.Duration // if bounded
 	bounded  bool
 	replay   *replay // if it is that of a dead letter
+
+	// Set as it begins.
+	began     time.Time
+	goroutine string
+	placed    []placedCall[TX]
+	abandon   context.CancelFunc // ends it although a call may never return
+	release   func()             // Run does not wait for it any more
+
+	under underCall
+	over  bool                 // the loop's: its partitions are settled
+	hang  atomic.Pointer[hang] // if it was abandoned
 }
 
 // part is what a transaction takes of one partition.
@@ -43,46 +56,84 @@ var errTimeout = errors.New("transaction took longer than BatchTimeout")
 
 // start runs a transaction on a goroutine of its own, which a handler may end.
 func (l *loop[TX]) start(t *transaction[TX]) {
-	l.run.running.Go(func() {
+	l.run.running.Add(1)
+	t.release = sync.OnceFunc(l.run.running.Done)
+	go func() {
+		defer t.release()
 		r := result{at: -1, err: errGoexit, handler: errGoexit}
 		defer func() {
-			l.do(func() {
-				if t.replay != nil {
-					l.finishedReplay(t, r)
-				} else {
-					l.finished(t, r)
-				}
-			})
+			settled := l.do(func() { l.ended(t, r) })
+			if h := t.hang.Load(); !settled && h != nil {
+				l.run.returned(h)
+			}
 		}()
-		t.commit(l.base, &r)
-	})
+		t.commit(l, &r)
+	}()
+}
+
+// ended settles a transaction that has ended, unless it was abandoned before.
+func (l *loop[TX]) ended(t *transaction[TX], r result) {
+	if t.over {
+		if errors.Is(r.err, epoch.ErrTxEndedByHandler) { // before it was abandoned
+			for _, p := range t.parts {
+				l.run.endedTx(p.advance.Partition, r.err)
+			}
+		}
+		l.run.returned(t.hang.Load())
+		return
+	}
+	t.over = true
+	if t.replay != nil {
+		l.finishedReplay(t, r)
+	} else {
+		l.finished(t, r)
+	}
 }
 
 // commit runs the transaction and says in r what came of it. Where a handler ends
 // this goroutine the sink has rolled back, and r is left as far as it got.
-func (t *transaction[TX]) commit(base context.Context, r *result) {
-	ctx, cancel := context.WithCancelCause(t.withValues(base))
+func (t *transaction[TX]) commit(l *loop[TX], r *result) {
+	t.began, t.goroutine = time.Now(), goroutineName()
+	abandoned, abandon := context.WithCancel(context.Background())
+	defer abandon()
+	t.abandon = abandon
+	ctx, cancel := context.WithCancelCause(epoch.WithAbandonment(t.withValues(l.base), abandoned))
 	defer cancel(nil)
 	if t.bounded {
 		ctx = epoch.WithLockWait(ctx, t.lockWait)
 	}
 	ctx, done := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
 	defer done()
+	late := afterEnd(ctx, t.run.hangTimeout(t.timeout), func() {
+		stack := stackOf(t.goroutine)
+		l.do(func() { l.abandoned(t, stack) })
+	})
+	defer late.stop()
+	overrun := newLateness(func() {
+		if t.under.running() {
+			late.then()
+		}
+	})
+	defer overrun.stop()
 	advances := make([]epoch.Advance, len(t.parts))
 	for i, p := range t.parts {
 		advances[i] = p.advance
 		// One lost partition aborts them all: R13 leaves no time to sort it out.
-		stop := context.AfterFunc(p.lost, func() { cancel(context.Cause(p.lost)) })
+		stop := context.AfterFunc(p.lost, func() {
+			cancel(context.Cause(p.lost))
+			if errors.Is(context.Cause(p.lost), ErrDrainOverrun) {
+				overrun.within(overrunGrace)
+			}
+		})
 		defer stop()
 	}
-	overdue := t.overdue()
-	watch := t.run.watch(overdue)
+	watch := afterAwake(2*t.timeout, func() {})
 	defer watch.stop()
-	defer t.run.underWay.add(overdue[0], len(overdue)-1)()
+	defer t.run.underWay.add(t.overdue(0), len(t.parts)-1)()
 
-	began := time.Now()
-	defer func() { r.took = time.Since(began) }()
+	defer func() { r.took = time.Since(t.began) }()
 	calls := t.calls(r)
+	t.placed = calls
 	do := make([]func(context.Context, TX) error, len(calls))
 	for i := range calls {
 		do[i] = calls[i].do
@@ -148,6 +199,10 @@ func (t *transaction[TX]) calls(r *result) []placedCall[TX] {
 				r.called, began = true, time.Now()
 			}
 			r.batch, r.at, c.began = c.part, c.at, true
+			if !t.under.enter(i) {
+				return epoch.ErrAbandoned
+			}
+			defer t.under.leave(i)
 			defer func() { r.handling = time.Since(began) }()
 			if err := context.Cause(ctx); err != nil && i > 0 { // its time is up between two messages
 				c.failed = err
@@ -201,11 +256,11 @@ func (t *transaction[TX]) messages() int {
 	return n
 }
 
-// overdue is what to report should the transaction not come to an end.
-func (t *transaction[TX]) overdue() []Overdue {
-	os := make([]Overdue, len(t.parts))
-	for i, p := range t.parts {
-		os[i] = Overdue{Partition: p.advance.Partition, Epoch: p.epoch, From: p.advance.From, To: p.advance.To, Timeout: t.timeout}
+// overdue is what to report of a partition should the transaction not come to an end.
+func (t *transaction[TX]) overdue(part int) Overdue {
+	p := t.parts[part]
+	return Overdue{
+		Partition: p.advance.Partition, Epoch: p.epoch, From: p.advance.From, To: p.advance.To, Timeout: t.timeout,
+		Offset: -1, Since: t.began,
 	}
-	return os
 }

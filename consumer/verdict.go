@@ -65,6 +65,7 @@ const (
 	halt                      // it cannot go on; nothing is in doubt
 	haltInDoubt               // it cannot go on, nor is known what the sink holds
 	haltForGood               // the handler ended the transaction by itself, and would do so again
+	abandon                   // a call for it hangs: other processes are to have it
 )
 
 // lesson is what is learnt about the messages that were tried.

@@ -121,7 +121,7 @@ func (c *commits) turn(ctx context.Context, mirror []*tenure) {
 func (c *commits) send(ctx context.Context, all []*commit) {
 	ctx, cancel := context.WithTimeout(ctx, c.s.commitTimeout())
 	defer cancel()
-	member, generation := c.s.group.GroupMetadata()
+	member, generation := c.s.memberClient().GroupMetadata()
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group = c.s.set.Group
 	req.MemberID, req.Generation, req.InstanceID = member, generation, c.s.set.instance
@@ -150,7 +150,7 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 	if len(sent) == 0 {
 		return
 	}
-	resp, err := req.RequestWith(ctx, c.s.group)
+	resp, err := req.RequestWith(ctx, c.s.memberClient())
 	if err != nil {
 		answer(sent, outcome{err: fmt.Errorf("commit the position: %w", err)})
 		return

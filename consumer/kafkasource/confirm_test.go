@@ -120,7 +120,7 @@ func TestAConfirmUnderANewMemberIDIsErrLostBeforeTheRebalanceEnds(t *testing.T) 
 			kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, TopLevel: true, Err: kerr.RebalanceInProgress},
 		)
 		<-syncing
-		if now, _ := s.group.GroupMetadata(); now == one.Tenure.(*tenure).member {
+		if now, _ := s.memberClient().GroupMetadata(); now == one.Tenure.(*tenure).member {
 			r.Fatal("the member id is the old one")
 		}
 		if _, err := one.Confirm(r.Context(), r.fence(one, 0)); !errors.Is(err, consumer.ErrLost) {

@@ -252,6 +252,19 @@ func (c *contact) heartbeatDue() bool {
 	return c.speaks == classicProtocol && c.silenceLocked() > c.classic.patience()/3
 }
 
+// left: the process is not in the group any more, by itself. Contact is counted anew when it
+// joins again.
+func (c *contact) left() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last, c.pending, c.synced = time.Time{}, time.Time{}, time.Time{}
+	c.lost, c.owed = false, false
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+}
+
 func (c *contact) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -50,14 +50,14 @@ func commitAsMember(ctx context.Context, s *Source, topic string, partition int3
 	defer cancel()
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group = s.set.Group
-	req.MemberID, req.Generation = s.group.GroupMetadata()
+	req.MemberID, req.Generation = s.memberClient().GroupMetadata()
 	t := kmsg.NewOffsetCommitRequestTopic()
 	t.Topic, t.TopicID = topic, s.topics.known(topic)
 	p := kmsg.NewOffsetCommitRequestTopicPartition()
 	p.Partition, p.Offset, p.LeaderEpoch = partition, int64(at), -1
 	t.Partitions = append(t.Partitions, p)
 	req.Topics = append(req.Topics, t)
-	resp, err := req.RequestWith(ctx, s.group)
+	resp, err := req.RequestWith(ctx, s.memberClient())
 	if err != nil {
 		return err
 	}

@@ -348,7 +348,7 @@ func TestAnAssignmentThatFindsContactOverdueBeforeTheTimerBeginsNoTenure(t *test
 		s.contact.mu.Lock()
 		s.contact.last = s.contact.last.Add(-time.Minute)
 		s.contact.mu.Unlock()
-		s.assigned(r.Context(), s.group, nil)
+		s.assigned(r.Context(), s.memberClient(), nil)
 		<-time.After(time.Second)
 		if n := h.count(); n != 1 {
 			r.Errorf("%d tenures", n)

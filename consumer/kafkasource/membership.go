@@ -16,6 +16,7 @@ import (
 // slot is a partition that the group has given us at least once.
 type slot struct {
 	held   bool // by what kgo last told us
+	hung   int  // handlers of it that do not return
 	tenure *tenure
 }
 
@@ -58,7 +59,7 @@ func (s *Source) grantInContact(member string) bool {
 	if s.contact.isLost() {
 		return false
 	}
-	if !s.closing {
+	if !s.closing && !s.away {
 		s.member(nil)
 	}
 	s.grantHeld(member)
@@ -89,7 +90,9 @@ func (s *Source) hold(added map[string][]int32, member string) {
 				sl = &slot{}
 				s.slots[topicPartition{topic, p}] = sl
 			}
-			sl.held = true
+			if sl.held = true; sl.hung > 0 {
+				s.lookForHung()
+			}
 		}
 	}
 	for _, sl := range s.slots {
@@ -101,17 +104,17 @@ func (s *Source) hold(added map[string][]int32, member string) {
 
 // grantHeld begins a tenure for each partition that we hold and that has none: it
 // is new, or its tenure was lost all the same. Where own has given up the partition
-// it stays idle.
+// it stays idle, and where a handler of it does not return.
 func (s *Source) grantHeld(member string) {
 	for p, sl := range s.slots {
-		if sl.held && !sl.live() {
+		if sl.held && sl.hung == 0 && !sl.live() {
 			s.grant(p, sl, member)
 		}
 	}
 }
 
 func (s *Source) grant(p topicPartition, sl *slot, member string) {
-	if s.closing {
+	if s.closing || s.away {
 		return
 	}
 	t := s.newTenure(p, member, sl.tenure)
@@ -145,7 +148,7 @@ func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32
 func (s *Source) notMember(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closing {
+	if !s.closing && !s.away {
 		s.member(why)
 	}
 }
@@ -220,7 +223,7 @@ func (s *Source) runningLocked() []*tenure {
 func (s *Source) contactLost(silent time.Duration) {
 	why := fmt.Errorf("%w: the group's coordinator has acknowledged nothing for %v", consumer.ErrLeaseExpired, silent.Round(time.Millisecond))
 	s.mu.Lock()
-	if !s.closing && s.contact.isLost() {
+	if !s.closing && !s.away && s.contact.isLost() {
 		s.member(why)
 	}
 	ts := s.runningLocked()
@@ -253,14 +256,14 @@ func (s *Source) contactRegained() {
 	go func() {
 		defer s.contact.checkEnds()
 		<-s.ready
-		member, generation := s.group.GroupMetadata()
+		member, generation := s.memberClient().GroupMetadata()
 		if err := s.stillMember(member, generation); err != nil {
 			s.log.Debug("in contact again, but not a member", "member", member, "err", err)
 			return // kgo hears the same, and joins again; or the next answer asks again
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if now, _ := s.group.GroupMetadata(); now == member && !s.closing && s.contact.regain() {
+		if now, _ := s.memberClient().GroupMetadata(); now == member && !s.closing && !s.away && s.contact.regain() {
 			s.member(nil)
 			s.grantHeld(member)
 		}
@@ -330,7 +333,7 @@ func (s *Source) fenced(err error) error {
 
 // heartbeat sends one of our own, for [contact.heartbeatDue].
 func (s *Source) heartbeat() {
-	member, generation := s.group.GroupMetadata()
+	member, generation := s.memberClient().GroupMetadata()
 	_ = s.stillMember(member, generation)
 }
 
@@ -370,7 +373,7 @@ func (s *Source) askMembership(ctx context.Context, speaks protocol, member stri
 		group.Group, group.MemberID, group.MemberEpoch = s.set.Group, &member, generation
 		group.Topics = []kmsg.OffsetFetchRequestGroupTopic{}
 		req.Groups = append(req.Groups, group)
-		resp, err := req.RequestWith(ctx, s.group)
+		resp, err := req.RequestWith(ctx, s.memberClient())
 		if err != nil {
 			return err
 		}
@@ -382,7 +385,7 @@ func (s *Source) askMembership(ctx context.Context, speaks protocol, member stri
 	req := kmsg.NewPtrHeartbeatRequest()
 	req.Group = s.set.Group
 	req.MemberID, req.Generation, req.InstanceID = member, generation, s.set.instance
-	resp, err := req.RequestWith(ctx, s.group)
+	resp, err := req.RequestWith(ctx, s.memberClient())
 	if err != nil {
 		return err
 	}

@@ -174,6 +174,7 @@ func (h *realHistory) startWith(o kafkasource.Options, name string, opts ...kgo.
 			Start: h.from, Observe: w.observe, Logger: slog.New(slog.DiscardHandler),
 			RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 			HaltMin: 100 * time.Millisecond, HaltMax: 500 * time.Millisecond,
+			HangTimeout: patience, // what stands for a freeze is no hang
 		})
 		h.notify()
 	}()

@@ -26,14 +26,17 @@ type Source struct {
 
 	cluster string
 	reader  *kgo.Client
-	group   *kgo.Client
-	ready   chan struct{} // closed when group is set
+	group   atomic.Pointer[groupClient]
+	leaving context.CancelFunc // ends the client of the group
+	ready   chan struct{}      // closed when group is set
 	topics  *topicIDs
 	offsets *groupOffsets
 	fetcher *fetcher
 	commits *commits
 	contact *contact
-	failed  chan error // takes the first error that ends Run
+	failed  chan error    // takes the first error that ends Run
+	gaveUp  chan struct{} // a partition was given up because a handler hangs, or that has returned
+	over    chan struct{} // closed when Run returns
 
 	tenures sync.WaitGroup
 
@@ -42,6 +45,7 @@ type Source struct {
 	listings map[listingKey]*listing
 	joined   joining // zero before the first time
 	closing  bool
+	away     bool // not in the group, because a handler hangs
 }
 
 var _ consumer.Source = (*Source)(nil)
@@ -54,7 +58,7 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{
 		set: set, log: set.Logger, slots: map[topicPartition]*slot{},
-		ready: make(chan struct{}), failed: make(chan error, 1),
+		ready: make(chan struct{}), failed: make(chan error, 1), gaveUp: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	s.commits = newCommits(s)
 	s.contact = &contact{classic: set.classic, nextGen: set.classic, lose: s.contactLost, regained: s.contactRegained}
@@ -70,6 +74,7 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 		return errors.New("kafkasource: Run was called before; make a new Source")
 	}
 	s.own, s.member = own, joined
+	defer close(s.over)
 	base, end := context.WithCancel(s.set.values)
 	defer end()
 	s.base = context.WithoutCancel(ctx)
@@ -108,11 +113,11 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 			return err
 		}
 	}
-	return s.join(ctx, base, end)
+	return s.join(ctx, base)
 }
 
 // join is Run from where the cluster was reached.
-func (s *Source) join(ctx, base context.Context, end context.CancelFunc) error {
+func (s *Source) join(ctx, base context.Context) error {
 	working, rest := context.WithCancel(s.base)
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -121,6 +126,25 @@ func (s *Source) join(ctx, base context.Context, end context.CancelFunc) error {
 	workers.Go(func() { s.commits.run(working, s.set.MirrorInterval) })
 
 	defer s.contact.stop()
+	if err := s.enter(base); err != nil {
+		return err
+	}
+	close(s.ready)
+	workers.Go(func() { s.watch(working) })
+
+	err := s.attend(ctx, base)
+	if err != nil {
+		for _, t := range s.running() {
+			t.Lose(err)
+		}
+	}
+	s.shutdown()
+	return err
+}
+
+// enter makes the client that is the member of the group.
+func (s *Source) enter(base context.Context) error {
+	base, end := context.WithCancel(base)
 	group, err := s.client(base, s.set.GroupClient,
 		kgo.ConsumerGroup(s.set.Group),
 		kgo.ConsumeTopics(s.set.Topics...),
@@ -133,21 +157,12 @@ func (s *Source) join(ctx, base context.Context, end context.CancelFunc) error {
 		kgo.WithHooks(s.contact, groupHook{s}),
 	)
 	if err != nil {
+		end()
 		return err
 	}
-	s.group = group
-	close(s.ready)
-	workers.Go(func() { s.watch(working) })
-
-	select {
-	case <-ctx.Done():
-	case err = <-s.failed:
-		for _, t := range s.running() {
-			t.Lose(err)
-		}
-	}
-	s.shutdown(end)
-	return err
+	s.leaving = end
+	s.group.Store(&groupClient{group})
+	return nil
 }
 
 // readNothing keeps the member of the group from reading by itself: the group's
@@ -177,7 +192,7 @@ func (s *Source) watch(ctx context.Context) {
 		}
 		// The member reads nothing, but kgo queues its errors as fetches.
 		poll, cancel := context.WithTimeout(ctx, time.Millisecond)
-		for _, e := range s.group.PollFetches(poll).Errors() {
+		for _, e := range s.memberClient().PollFetches(poll).Errors() {
 			if e.Topic != "" {
 				s.log.Debug("the group's client", "topic", e.Topic, "partition", e.Partition, "err", e.Err)
 			}
@@ -205,26 +220,43 @@ const closeTimeout = 5 * time.Second
 
 // shutdown drains every partition, publishes the last positions, and leaves the
 // group. All of it is bounded.
-func (s *Source) shutdown(end context.CancelFunc) {
+func (s *Source) shutdown() {
 	s.mu.Lock()
 	s.closing = true
+	away := s.away
 	s.mu.Unlock()
+	if away {
+		s.linger()
+		return
+	}
 	ts := s.held()
 	s.drain(ts)
 	s.commits.flush(ts)
-	s.leave(end)
+	s.leave()
 	s.linger()
 }
 
 // leave closes the member's client, which leaves the group. kgo waits for a
 // rebalance under way before it leaves; that is cut short.
-func (s *Source) leave(end context.CancelFunc) {
+func (s *Source) leave() {
 	ctx, cancel := context.WithTimeout(s.base, closeTimeout)
 	defer cancel()
-	if err := s.group.LeaveGroupContext(ctx); err != nil {
+	group := s.memberClient()
+	member, _ := group.GroupMetadata()
+	if err := group.LeaveGroupContext(ctx); err != nil {
 		s.log.Warn("did not leave the group; it will miss this member after the session timeout", "err", err)
 	}
-	s.close(s.group, end)
+	if s.isAway() {
+		s.leaveForGood(ctx, member)
+	}
+	s.close(group, s.leaving)
+	s.leaving()
+}
+
+func (s *Source) isAway() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.away
 }
 
 // close closes a client, and ends its context if that takes too long.

@@ -42,6 +42,10 @@ func (t *tenure) run(own func(context.Context, consumer.Tenure)) {
 		if t.prepare() {
 			own(ctx, t)
 		}
+		if until := t.GivenUp(); until != nil {
+			t.s.hung(t, until)
+			return
+		}
 		if t.Held() {
 			t.s.log.Info("gave up the partition; it stays idle until the group moves it", "topic", t.topic, "partition", t.number)
 		}

@@ -29,6 +29,7 @@ type Group struct {
 	leases     map[topicPartition]*tenure
 	positions  map[topicPartition]published
 	declined   map[topicPartition][]*Member // who gave it up unasked since the members last changed
+	hung       map[topicPartition][]*Member // who gave it up because a handler of it does not return
 	onConfirm  func(context.Context, Confirmation) error
 }
 
@@ -57,7 +58,7 @@ type topicPartition struct {
 func newGroup(b *Broker, name string, topics []string) *Group {
 	return &Group{
 		broker: b, name: name, topics: topics, term: DefaultTerm,
-		leases: map[topicPartition]*tenure{}, positions: map[topicPartition]published{}, declined: map[topicPartition][]*Member{},
+		leases: map[topicPartition]*tenure{}, positions: map[topicPartition]published{}, declined: map[topicPartition][]*Member{}, hung: map[topicPartition][]*Member{},
 	}
 }
 
@@ -72,7 +73,7 @@ func (g *Group) Broker() *Broker { return g.broker }
 // its place, with all its partitions and at the same generation, and the other is
 // fenced for good: so does a static member of Kafka that restarts.
 func (g *Group) Member(name string) *Member {
-	return &Member{group: g, name: name, unread: make(chan struct{}, 1), told: make(chan struct{}), ended: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[topicPartition]*tenures.State{}}
+	return &Member{group: g, name: name, unread: make(chan struct{}, 1), told: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[topicPartition]*tenures.State{}}
 }
 
 // SetTerm changes the term of the leases granted from now on. It must be

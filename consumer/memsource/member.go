@@ -45,6 +45,7 @@ type Member struct {
 	leaving bool
 	idle    chan struct{} // closed when the member leaves and has no tenure; made then
 	ended   chan struct{} // closed when Run has to end with err
+	gone    chan struct{} // closed when Run returns
 	err     error
 
 	thaw    chan struct{} // not nil while frozen, closed at the end of it
@@ -75,6 +76,7 @@ func (m *Member) Run(ctx context.Context, joined func(error), own func(context.C
 	if err != nil {
 		return err
 	}
+	defer close(m.gone)
 	m.pass(joined)
 	close(m.told)
 	for {
@@ -340,16 +342,38 @@ func (m *Member) stopped(t *tenure) {
 	m.checkIdle()
 	m.tell(func() {
 		g := m.group
+		until := t.GivenUp()
+		if until != nil {
+			m.keepFrom(t.at, until)
+		}
 		if g.leases[t.at] != t {
 			return
 		}
-		if !t.asked {
+		if until == nil && !t.asked {
 			g.declined[t.at] = append(g.declined[t.at], m)
 		}
 		g.forget(t)
 		g.rebalance()
 	})
 	m.group.broker.notify()
+}
+
+// keepFrom keeps the group from granting the partition to m before until is closed.
+func (m *Member) keepFrom(at topicPartition, until <-chan struct{}) {
+	g := m.group
+	g.hung[at] = append(g.hung[at], m)
+	go func() {
+		select {
+		case <-until:
+		case <-m.gone:
+		}
+		g.broker.mu.Lock()
+		defer g.broker.mu.Unlock()
+		i := slices.Index(g.hung[at], m)
+		g.hung[at] = slices.Delete(g.hung[at], i, i+1)
+		g.rebalance()
+		g.broker.notify()
+	}()
 }
 
 func (m *Member) checkIdle() {

@@ -77,7 +77,7 @@ func (g *Group) kinds() []*kind {
 	for at := range g.places() {
 		var takes []bool
 		for _, m := range g.members {
-			takes = append(takes, !slices.Contains(g.declined[at], m))
+			takes = append(takes, !slices.Contains(g.declined[at], m) && !slices.Contains(g.hung[at], m))
 		}
 		i := slices.IndexFunc(kinds, func(k *kind) bool { return slices.Equal(k.takes, takes) })
 		if i < 0 {

@@ -22,6 +22,7 @@ type slot struct {
 	busy     bool
 	tenure   *tenure   // while it runs
 	declined bool      // own has returned early; others may have it
+	hung     bool      // a handler of it does not return: it stays declined until it has
 	notUntil time.Time // after a failure
 	free     time.Time // when we first saw that nobody holds it; zero while somebody does
 }
@@ -111,7 +112,7 @@ func (s *Source) resetDeclined(now *picture) {
 		s.refused, s.handing = false, nil
 	}
 	for _, sl := range s.slots {
-		if sl.declined {
+		if sl.declined && !sl.hung {
 			sl.declined = false
 			notify(s.changed)
 		}
@@ -227,8 +228,8 @@ func (s *Source) runTenure(sl *slot, last holder, me *registration) {
 		t.Revoke()
 	}
 	early := t.run(s.own)
-	if early {
-		s.decline(sl)
+	if until := t.GivenUp(); early || until != nil {
+		s.decline(sl, until)
 	}
 	err := t.giveBack()
 	s.markFree(sl, err != nil)
@@ -272,13 +273,33 @@ func (s *Source) lookAgain(ctx context.Context, p streamPartition) {
 	}
 }
 
-// decline notes that own does not want the partition.
-func (s *Source) decline(sl *slot) {
+// decline notes that own does not want the partition, or not before until is closed, if
+// that is not nil.
+func (s *Source) decline(sl *slot, until <-chan struct{}) {
 	s.mu.Lock()
-	sl.declined = true
+	sl.declined, sl.hung = true, until != nil
 	s.mu.Unlock()
-	s.log.Info("a partition was given up before it was revoked; it is left to others, or idle until a member joins or leaves", "stream", sl.stream, "partition", sl.number)
 	notify(s.changed)
+	if until != nil {
+		s.log.Error("a partition was given up because a handler of it does not return; others may have it, and this member takes it again once that has", "stream", sl.stream, "partition", sl.number)
+		go s.untilReturned(sl, until)
+		return
+	}
+	s.log.Info("a partition was given up before it was revoked; it is left to others, or idle until a member joins or leaves", "stream", sl.stream, "partition", sl.number)
+}
+
+// untilReturned ends what decline began.
+func (s *Source) untilReturned(sl *slot, until <-chan struct{}) {
+	select {
+	case <-until:
+	case <-s.base.Done():
+		return
+	}
+	s.mu.Lock()
+	sl.declined, sl.hung = false, false
+	s.mu.Unlock()
+	notify(s.changed)
+	notify(s.wake)
 }
 
 // run calls own. It reports whether own gave the partition up by itself.

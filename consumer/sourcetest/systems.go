@@ -40,6 +40,7 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 	// Faults are not what these histories wait for.
 	o.RetryMin, o.RetryMax = time.Millisecond, 20*time.Millisecond
 	o.HaltMin, o.HaltMax = 10*time.Millisecond, 100*time.Millisecond
+	o.HangTimeout = time.Hour // histories freeze a process by what holds up its handler or its sink
 	o.Logger = slog.New(slog.DiscardHandler)
 	o.Observe = s.Observe
 	p.run(func(ctx context.Context) error {

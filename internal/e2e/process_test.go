@@ -28,6 +28,7 @@ type processSpec struct {
 	Database           string // a SQLite file
 	Name               string
 	Effect             string // the statement that is a message's effect
+	Hangs              string // a message on which it hangs, if it is not empty
 }
 
 // session is short, so that the broker soon misses a frozen process.
@@ -81,6 +82,10 @@ func processMain(spec string) int {
 		if string(m.Value) == marker {
 			fmt.Println("marker", m.Partition.Number)
 			<-told
+		}
+		if s.Hangs != "" && string(m.Value) == s.Hangs {
+			fmt.Println("hangs")
+			<-told // it has written nothing, and tries to now
 		}
 		_, err := tx.ExecContext(context.WithoutCancel(ctx), s.Effect, m.Partition.Number, m.Value, e, s.Name)
 		return err

@@ -463,13 +463,13 @@ var guardsOfTheRest = []guard{
 		{transact, "context.WithTimeoutCause(ctx, t.timeout, errTimeout)", "context.WithTimeoutCause(ctx, 1000*time.Hour, errTimeout)"},
 	}, "consumer", "TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller"},
 	{"R13", "the loss of a partition does not abort its transaction", []edit{
-		{transact, "func() { cancel(context.Cause(p.lost)) }", "func() {}"},
+		{transact, "cancel(context.Cause(p.lost))\n\t\t\tif errors.Is", "if errors.Is"},
 	}, "consumer", "TestALostPartitionAbortsItsTransactionAtOnce"},
 	{"R13", "messages are handled after the context has ended", []edit{
 		{transact, "err != nil && i > 0 {", "err != nil && i < 0 {"},
 	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
 	{"R13", "work beside the messages has no deadline", []edit{
-		{aside, "context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)", "context.WithTimeoutCause(b.owner.loop.base, 1000*timeout, errTimeout)"},
+		{aside, "context.WithTimeoutCause(epoch.WithAbandonment(b.owner.loop.base, abandoned), timeout, errTimeout)", "context.WithTimeoutCause(epoch.WithAbandonment(b.owner.loop.base, abandoned), 1000*timeout, errTimeout)"},
 	}, "consumer", "TestBackgroundWorkIsBoundedInTime"},
 	{"R13", "heartbeats may be as rare as the lease is long", []edit{
 		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
@@ -34,6 +35,7 @@ type Call struct {
 func (g *Guard) Call(ctx context.Context) *Call {
 	c := &Call{g: g}
 	c.ctx, c.cancel = context.WithCancel(ctx)
+	g.call.Store(c)
 	return c
 }
 
@@ -161,6 +163,8 @@ func (c *Call) ours() *sql.DB {
 // usable says whether anything may still be sent.
 func (c *Call) usable() error {
 	switch {
+	case c.g.left:
+		return fmt.Errorf("%s: %w", c.g.c.Package, epoch.ErrAbandoned)
 	case c.ended:
 		return fmt.Errorf("%s: transaction used after its handler returned: %w", c.g.c.Package, sql.ErrTxDone)
 	case c.refuse != nil:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -35,9 +36,37 @@ type Guard struct {
 	mu   sync.Mutex // held while the connection is in use
 	tx   *Tx        // nil before the first use
 	gone error      // why there is no transaction
+	left bool       // abandoned
 	told []error    // of statements, as the database gave them, the last few
 
-	effects map[string]Effect // of the texts of this transaction, some of them
+	effects map[string]Effect    // of the texts of this transaction, some of them
+	call    atomic.Pointer[Call] // the last one
+}
+
+// Abandon ends the transaction while a call of a handler, which may never return, has it.
+// It waits for a statement that is under way, which it cancels.
+func (g *Guard) Abandon() {
+	c := g.call.Load()
+	if c != nil {
+		c.cancel()
+	}
+	g.mu.Lock()
+	g.left = true
+	tx := g.tx
+	g.mu.Unlock()
+	if c != nil {
+		c.Close()
+	}
+	if tx != nil {
+		tx.End()
+	}
+}
+
+// Abandoned reports whether the transaction was abandoned.
+func (g *Guard) Abandoned() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.left
 }
 
 // Guard lends a transaction.

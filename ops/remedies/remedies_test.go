@@ -301,6 +301,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 	},
 	consumer.ReasonDrainOverrun: func(r *rig) {
 		goOn := make(chan struct{})
+		r.options.HangTimeout = time.Hour
 		r.handle = func(context.Context, consumer.Message) error { <-goOn; return nil } // does not return when it should
 		r.log.Append(0, "a")
 		r.begin()
@@ -313,6 +314,24 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		}
 		r.stop = nil
 		r.wantLost(consumer.ReasonDrainOverrun)
+	},
+	consumer.ReasonHung: func(r *rig) {
+		goOn := make(chan struct{})
+		r.handle = func(context.Context, consumer.Message) error { <-goOn; return nil } // waits for what never comes
+		r.log.Append(0, "a")
+		r.begin()
+		r.pass(time.Minute)
+		r.wantLost(consumer.ReasonHung)
+		r.stop()
+		var hung *consumer.HungError
+		if err := <-r.done; !errors.As(err, &hung) {
+			r.Errorf("Run: %v", err)
+		}
+		r.stop = nil
+		r.handle = nil // it is changed, and the process started again
+		r.begin()
+		r.wantGoesOn("a")
+		close(goOn)
 	},
 }
 

@@ -200,4 +200,19 @@ var all = []Remedy{
 		Do:       "Nothing, if it is rare. If it is not, transactions take too long beside the rebalance: lower BatchTimeout, or find what makes handlers slow.",
 		Commands: []Command{history},
 	},
+	{
+		Reason: consumer.ReasonHung,
+		Means: "A call of the application's handler, of OnFailure or of its background work did not return although its context had ended, and was abandoned. " +
+			"Its transaction was ended, so it holds no lock and nothing of it is committed. The process has given the partition up and does not take it again before the call returns. Other processes may have it. " +
+			"Each hang is an attempt of its message, counted by each process for itself.",
+		Do: "The log and the status page have the stack of the call. Find out what it waits for, and have that take the context or a timeout of its own. " +
+			"Restart the process to be rid of the call: only the end of the process ends it. " +
+			"If one message hangs each process that takes it, pause the partition or skip the message until the handler is changed. " +
+			"It has worked when epochfence_hung_calls is 0 and the partition has an owner that advances.",
+		Commands: []Command{
+			explain,
+			{"epochfence pause PARTITION --reason '…' --execute", "no process claims it, and so none hangs on it"},
+			{"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "continues after the message, which is at OFFSET"},
+		},
+	},
 }

@@ -52,6 +52,13 @@ func (s *Stats) Read() []Family {
 		families[metric].Samples = append(families[metric].Samples, Sample{Labels: labels, Value: value})
 	}
 	set(member, number(joined))
+	hung := map[consumer.Function]int{}
+	for _, o := range s.status.Hung() {
+		hung[o.Function]++
+	}
+	for f := consumer.FunctionHandler; f <= consumer.FunctionSink; f++ {
+		set(hungCalls, float64(hung[f]), f.String())
+	}
 	s.readPartitions(held, set)
 	s.readOutbox(time.Now(), set)
 	return families

@@ -152,7 +152,8 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 				},
 			},
 			{consumer.WentBack{Was: fence(7, 31, "a"), Now: fence(6, 10, "a")}, []string{"sink_went_back_total +1"}},
-			{consumer.Overdue{Partition: at}, []string{"overdue_transactions_total +1"}},
+			{consumer.Overdue{Partition: at}, []string{"overdue_transactions_total +1", "hung_calls{function=handler} +1"}},
+			{consumer.Returned{Partition: at}, []string{"hung_calls{function=handler} -1"}},
 			{outbox.Event{Kind: outbox.Delivered}, []string{"outbox_deliveries_total{kind=delivered} +1"}},
 			{
 				outbox.Event{Kind: outbox.Fenced, Sent: outbox.Sent{Partition: at, Epoch: 7}, Highest: 9},
@@ -385,7 +386,9 @@ func TestAConsumerThatIsTakenOverIsSeenFromBothSides(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() {
-				done <- consumer.Run(ctx, m, sink.Open(), consumer.Each(handle), consumer.Options{Observe: s.Observe, Logger: slog.New(slog.DiscardHandler)})
+				done <- consumer.Run(ctx, m, sink.Open(), consumer.Each(handle), consumer.Options{
+					Observe: s.Observe, Logger: slog.New(slog.DiscardHandler), HangTimeout: time.Hour, // what stands for a freeze is no hang
+				})
 			}()
 			return s, m, func() {
 				stop()

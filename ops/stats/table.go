@@ -27,6 +27,7 @@ const (
 	halts
 	sinkWentBack
 	overdue
+	hungCalls
 	member
 	partitions
 	partitionsUnlisted
@@ -95,7 +96,7 @@ var table = [rows]Metric{
 		Name: "epochfence_tenures_lost_in_flight_total", Kind: Counter, Unit: "{tenure}", KnownAs: "lease_expired_while_executing_total",
 		Help:   "Partitions that were lost while a transaction of theirs was under way.",
 		Labels: []string{"cause"},
-		Series: each(consumer.ReasonLeaseTaken.String(), consumer.ReasonLeaseExpired.String(), consumer.ReasonDrainOverrun.String()),
+		Series: each(consumer.ReasonLeaseTaken.String(), consumer.ReasonLeaseExpired.String(), consumer.ReasonDrainOverrun.String(), consumer.ReasonHung.String()),
 	},
 	unfencedWrites: {
 		Name: "epochfence_unfenced_writes_total", Kind: Counter, Unit: "{transaction}", KnownAs: "critical_write_without_token_total",
@@ -148,7 +149,12 @@ var table = [rows]Metric{
 	},
 	overdue: {
 		Name: "epochfence_overdue_transactions_total", Kind: Counter, Unit: "{transaction}",
-		Help: "Partitions of transactions that went on for twice their time, as a handler did not return when its context ended.", Series: one,
+		Help: "Calls of the application's functions that were abandoned, as they did not return after their contexts had ended.", Series: one,
+	},
+	hungCalls: {
+		Name: "epochfence_hung_calls", Kind: Gauge, Unit: "{call}",
+		Help:   "Calls that were abandoned and have not returned yet, by the function that hangs.",
+		Labels: []string{"function"}, Series: words(consumer.FunctionHandler, consumer.FunctionSink),
 	},
 	member: {
 		Name: "epochfence_member", Kind: Gauge, Unit: "1",

@@ -132,7 +132,7 @@ func (t *timeline) note(now time.Time, e consumer.Event) {
 	case consumer.Drained:
 		delete(t.halted, e.Partition)
 	case consumer.Overdue:
-		t.add(Moment{At: now, Kind: Overdue, Partition: e.Partition, Epoch: e.Epoch, Next: e.From, Text: fmt.Sprintf("it may take %v", e.Timeout)})
+		t.add(Moment{At: now, Kind: Overdue, Partition: e.Partition, Epoch: e.Epoch, Next: e.From, Text: e.String()})
 	}
 }
 

@@ -202,10 +202,14 @@ func transact[T any](ctx context.Context, db *database, as []epoch.Advance, hook
 		return err
 	}
 	tx := db.begin(as)
-	for _, call := range calls {
-		if err := tx.call(ctx, call); err != nil {
-			return err
-		}
+	stop := epoch.AfterAbandoned(ctx, tx.abandon)
+	defer stop() // also when a call panics
+	err := tx.callAll(ctx, calls)
+	if !stop() {
+		return errors.Join(epoch.ErrAbandoned, err)
+	}
+	if err != nil {
+		return err
 	}
 	return run(ctx, hook, about, func() error { return db.commit(tx, fenced) })
 }

@@ -12,7 +12,8 @@ import (
 
 // Tx is a handler's view of a transaction. What it writes is seen by the transaction
 // at once and by others when that has committed, all together. It is safe for concurrent
-// use until the handler it was given to returns; after that its methods panic.
+// use until the handler it was given to returns; after that its methods panic. So they do
+// once the transaction was abandoned, with an error that matches [epoch.ErrAbandoned].
 type Tx struct {
 	*transaction
 	ended bool // under mu
@@ -24,11 +25,12 @@ type transaction struct {
 	as   []epoch.Advance
 	life int
 
-	mu     sync.Mutex
-	read   map[name]int // what was read, and the commit that had last changed it
-	values map[string]value
-	lists  map[string][]string
-	dead   []operate.DeadLetter
+	mu        sync.Mutex
+	abandoned bool
+	read      map[name]int // what was read, and the commit that had last changed it
+	values    map[string]value
+	lists     map[string][]string
+	dead      []operate.DeadLetter
 
 	replayed []replay
 }
@@ -49,11 +51,37 @@ func (db *database) begin(as []epoch.Advance) *transaction {
 	}
 }
 
+// callAll runs handlers one after the other, until one fails.
+func (t *transaction) callAll(ctx context.Context, calls []func(context.Context, *Tx) error) error {
+	for _, call := range calls {
+		if t.isAbandoned() {
+			return epoch.ErrAbandoned
+		}
+		if err := t.call(ctx, call); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *transaction) isAbandoned() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.abandoned
+}
+
 // call runs one handler with a Tx of its own.
 func (t *transaction) call(ctx context.Context, do func(context.Context, *Tx) error) error {
 	tx := &Tx{transaction: t}
 	defer tx.end() // also when do panics
 	return do(ctx, tx)
+}
+
+// abandon refuses everything that the handlers still write.
+func (t *transaction) abandon() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.abandoned = true
 }
 
 func (tx *Tx) end() {
@@ -64,6 +92,10 @@ func (tx *Tx) end() {
 
 func (tx *Tx) use() (done func()) {
 	tx.mu.Lock()
+	if tx.abandoned {
+		tx.mu.Unlock()
+		panic(fmt.Errorf("memsink: Tx used: %w", epoch.ErrAbandoned))
+	}
 	if tx.ended {
 		tx.mu.Unlock()
 		panic("memsink: Tx used after its handler returned")

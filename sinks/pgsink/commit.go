@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -69,10 +70,8 @@ func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.C
 		locks := s.watchLocks(ctx, conn, as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
-		for i, call := range calls {
-			if err := t.call(ctx, i, call); err != nil {
-				return err
-			}
+		if err := t.callAll(ctx, calls); err != nil {
+			return err
 		}
 		if !t.begun { // of one in which nothing was sent
 			last := &handlerTx{fenced: t, conn: conn, as: as}
@@ -134,6 +133,44 @@ type fenced struct {
 
 	session class  // what statements have done to it
 	altered string // the first statement that did
+
+	isCut atomic.Bool // see cut
+}
+
+// callAll runs the calls, one after the other, until one fails or the transaction is abandoned.
+func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) error) error {
+	stop := epoch.AfterAbandoned(ctx, t.cut)
+	defer stop() // also when a call panics
+	var err error
+	for i, call := range calls {
+		if err = t.uncut(); err == nil {
+			err = t.call(ctx, i, call)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if !stop() {
+		closeNow(t.conn)
+		return errors.Join(epoch.ErrAbandoned, err)
+	}
+	return err
+}
+
+// cut ends the transaction while a call of its handler goes on, which may use the connection
+// at this moment. The server rolls back as it notices, at once unless a statement is under way,
+// which it has bounded.
+func (t *fenced) cut() {
+	t.isCut.Store(true)
+	_ = t.conn.PgConn().Conn().Close()
+}
+
+// uncut returns an error if the transaction was abandoned.
+func (t *fenced) uncut() error {
+	if t.isCut.Load() {
+		return fmt.Errorf("pgsink: %w", epoch.ErrAbandoned)
+	}
+	return nil
 }
 
 // did notes what a statement does beside what it reads and writes.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
@@ -78,9 +80,12 @@ func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) 
 		}
 		lost := false
 		err = func() error {
-			defer conn.Release() // ends one that is still in a transaction, after a panic too
-			err := f(conn.Conn())
-			if lost = err != nil && conn.Conn().IsClosed(); lost {
+			l := lent{conn: conn}
+			defer l.giveBack() // ends one that is still in a transaction, after a panic too
+			defer epoch.AfterAbandoned(ctx, l.takeOut)()
+			conn := conn.Conn()
+			err := f(conn)
+			if lost = err != nil && conn.IsClosed(); lost {
 				s.server.lost()
 			}
 			return err
@@ -93,6 +98,34 @@ func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) 
 			return err
 		}
 	}
+}
+
+// lent is a connection of the pool's. Whoever uses it may never return, and the pool is to
+// have room for another one then.
+type lent struct {
+	mu   sync.Mutex
+	conn *pgxpool.Conn // nil once it was given back or taken out
+	out  *pgx.Conn     // that was taken out
+}
+
+// takeOut takes the connection out of the pool, as what uses it is abandoned.
+func (l *lent) takeOut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		l.out, l.conn = l.conn.Hijack(), nil
+	}
+}
+
+func (l *lent) giveBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.out != nil {
+		closeNow(l.out)
+		return
+	}
+	l.conn.Release()
+	l.conn = nil
 }
 
 // acquire takes a connection from the pool.

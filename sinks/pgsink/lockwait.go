@@ -132,7 +132,7 @@ func timedOut(ctx context.Context, err error) bool {
 func (w *lockWait) judge(ctx context.Context, err error) error {
 	waited, known := w.stop()
 	switch {
-	case err == nil, !timedOut(ctx, err), errors.Is(err, epoch.ErrTxEndedByHandler):
+	case err == nil, !timedOut(ctx, err), errors.Is(err, epoch.ErrTxEndedByHandler), errors.Is(err, epoch.ErrAbandoned):
 		return err
 	case waited:
 		return fmt.Errorf("%w: time was up after a wait for locks of other transactions: %w", epoch.ErrTransient, err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -49,6 +50,7 @@ type Queue struct {
 type queue struct {
 	as      *advances
 	alone   bool
+	gone    atomic.Bool // abandoned
 	items   []queuedStatement
 	replays bool // a dead letter is taken away
 }
@@ -66,6 +68,8 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
+	case q.gone.Load():
+		return pgconn.CommandTag{}, fmt.Errorf("pgsink: %w", epoch.ErrAbandoned)
 	case q.closed:
 		return pgconn.CommandTag{}, ErrTxClosed
 	case q.refused != nil:
@@ -82,6 +86,28 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	}
 	q.items = append(q.items, queuedStatement{sql, args})
 	return pgconn.CommandTag{}, nil
+}
+
+// callAll runs the calls, one after the other, until one fails or the transaction is
+// abandoned: then whatever a call still queues is refused.
+func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queue) error) error {
+	stop := epoch.AfterAbandoned(ctx, func() { q.gone.Store(true) })
+	defer stop() // also when a call panics
+	for i, call := range calls {
+		err := q.call(ctx, i, call)
+		switch {
+		case q.gone.Load():
+			return errors.Join(epoch.ErrAbandoned, err)
+		case ctx.Err() != nil:
+			return ended(ctx, err)
+		case err != nil:
+			return err
+		}
+	}
+	if !stop() {
+		return epoch.ErrAbandoned
+	}
+	return nil
 }
 
 // call runs one call with a Queue of its own.
@@ -169,12 +195,8 @@ func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.
 		return context.Cause(ctx)
 	}
 	q := &queue{as: as, alone: len(calls) <= 1}
-	for i, call := range calls {
-		if err := q.call(ctx, i, call); ctx.Err() != nil {
-			return ended(ctx, err)
-		} else if err != nil {
-			return err
-		}
+	if err := q.callAll(ctx, calls); err != nil {
+		return err
 	}
 	err := s.sendWhole(ctx, q)
 	if q.replays { // whose refusal is not the handler's
@@ -217,6 +239,7 @@ func (s Queued) sendAll(ctx context.Context, q *queue) error {
 		locks := s.watchLocks(ctx, conn, q.as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
+		defer epoch.AfterAbandoned(ctx, t.cut)() // methods of arguments are the handler's, and may hang
 		for _, item := range q.items {
 			t.did(classify(item.sql), item.sql)
 		}

@@ -23,7 +23,8 @@ import (
 // the consumer sees to that.
 //
 // A Tx belongs to one call of the handler. It is for one goroutine at a time, and an error
-// to everybody once the call has returned. A [pgx.QueryRewriter] is called without a
+// to everybody once the call has returned, or once the transaction was abandoned
+// ([epoch.ErrAbandoned]). A [pgx.QueryRewriter] is called without a
 // connection, and the Conn method of rows returns nil.
 type Tx interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -173,6 +174,9 @@ func (t *handlerTx) why(err error) error {
 
 // use takes the connection. Whoever gets a nil error gives it back by done.
 func (t *handlerTx) use() error {
+	if err := t.fenced.uncut(); err != nil {
+		return err
+	}
 	if !t.mu.TryLock() {
 		return errTxInUse
 	}

@@ -593,6 +593,8 @@ var broken = []struct {
 			return db.soundHeld(ctx, h, apply)
 		}
 	}, "a held claim is looked at last"},
+	{"a transaction is not abandoned", "L7", func(db *toy) { db.deaf = true }, "a handler that hangs is abandoned"},
+	{"an abandoned transaction does not say so", "L7", func(db *toy) { db.lingering = true }, "a handler that hangs before its first write"},
 }
 
 // eachAdvance is Fences.Advance with another way to advance one fence.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -25,12 +26,16 @@ type Store struct {
 
 // Tx is what a handler writes through. Nobody sees it before the commit.
 type Tx struct {
-	lists map[string][]string
-	ended bool
+	lists     map[string][]string
+	ended     bool
+	abandoned *atomic.Bool // of the transaction
 }
 
 // Append adds a value to a list.
 func (tx *Tx) Append(list, value string) error {
+	if tx.abandoned.Load() {
+		return fmt.Errorf("store: %w", epoch.ErrAbandoned)
+	}
 	if tx.ended {
 		return errors.New("store: the transaction has ended")
 	}
@@ -96,13 +101,22 @@ func (s *Store) transact(ctx context.Context, fenced func() error, calls ...func
 		return err
 	}
 	lists := map[string][]string{}
+	var abandoned atomic.Bool
+	stop := epoch.AfterAbandoned(ctx, func() { abandoned.Store(true) }) // and no lock to give back
+	defer stop()
 	for _, call := range calls {
-		tx := &Tx{lists: lists}
+		tx := &Tx{lists: lists, abandoned: &abandoned}
 		err := call(ctx, tx)
 		tx.ended = true
+		if abandoned.Load() {
+			return errors.Join(epoch.ErrAbandoned, err)
+		}
 		if err != nil {
 			return err
 		}
+	}
+	if !stop() {
+		return epoch.ErrAbandoned
 	}
 	return s.locked(ctx, func() error {
 		if err := fenced(); err != nil { // last, and an error: nothing was written

@@ -84,7 +84,7 @@ type history struct {
 	play  func(w *world)
 }
 
-var histories = concat(attacks, claims, seeds, commits, held, handlers, underHeldClaims(handlers), names, random)
+var histories = concat(attacks, claims, seeds, commits, held, handlers, underHeldClaims(handlers), abandoned, underHeldClaims(abandoned[:2]), names, random)
 
 func concat(hs ...[]history) []history {
 	var all []history

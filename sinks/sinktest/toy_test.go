@@ -36,6 +36,8 @@ type toy struct {
 	unseenEscape bool
 	unfenced     bool // a commit without an advance is taken
 	twice        bool // two advances of one partition are only judged after apply
+	deaf         bool // to abandonment, and writes are taken
+	lingering    bool // likewise, but writes are refused
 	lasting      bool // a call's transaction is of use after the call
 	lockable     bool // Append can be made to wait
 	locked       atomic.Bool
@@ -47,6 +49,7 @@ type toyTx struct {
 	db             *toy
 	list, value    []string
 	ended, escaped bool
+	abandoned      *atomic.Bool
 }
 
 func newToy() *toy {
@@ -87,9 +90,15 @@ func (db *toy) soundHeld(ctx context.Context, h epoch.Hold, apply func(context.C
 }
 
 func (db *toy) transact(ctx context.Context, fenced func() error, apply func(context.Context, *toyTx) error) error {
-	tx := &toyTx{db: db}
+	tx := &toyTx{db: db, abandoned: &atomic.Bool{}}
 	defer func() { tx.ended = true }()
-	if err := apply(ctx, tx); err != nil {
+	stop := epoch.AfterAbandoned(ctx, func() { tx.abandoned.Store(!db.deaf) })
+	defer stop()
+	err := apply(ctx, tx)
+	if !stop() && !db.deaf && !db.lingering {
+		return errors.Join(epoch.ErrAbandoned, err)
+	}
+	if err != nil {
 		return fmt.Errorf("toy: apply: %w", err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -133,7 +142,10 @@ func soundLook(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error) {
 
 // call runs one call with a view of its own, which ends with it.
 func (tx *toyTx) call(ctx context.Context, do func(context.Context, *toyTx) error) error {
-	view := &toyTx{db: tx.db}
+	if tx.abandoned.Load() {
+		return epoch.ErrAbandoned
+	}
+	view := &toyTx{db: tx.db, abandoned: tx.abandoned}
 	defer func() { view.ended = !tx.db.lasting }()
 	if tx.db.lasting {
 		view = tx
@@ -157,6 +169,9 @@ func (tx *toyTx) land() {
 }
 
 func (tx *toyTx) soundAppend(list, value string) error {
+	if tx.abandoned != nil && tx.abandoned.Load() {
+		return epoch.ErrAbandoned
+	}
 	if tx.ended {
 		return errors.New("toy: transaction has ended")
 	}

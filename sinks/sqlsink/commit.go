@@ -63,10 +63,8 @@ func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(co
 	}
 	shared := s.newShared(as, len(calls))
 	defer shared.end() // also when a call panics: rolls back whatever is open
-	for i, call := range calls {
-		if err := shared.run(ctx, i, call); err != nil {
-			return err
-		}
+	if err := shared.runAll(ctx, calls); err != nil {
+		return err
 	}
 	t := shared.guard.Tx()
 	if t == nil { // nobody has written anything

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
@@ -31,7 +32,8 @@ import (
 //
 // After an error for which the database has rolled the transaction back by itself, such
 // as a full disk, ON CONFLICT ROLLBACK, RAISE(ROLLBACK) or an interrupted write, nothing
-// is sent any more, and the message fails whatever the handler returns.
+// is sent any more, and the message fails whatever the handler returns. Nothing is sent
+// either once the transaction was abandoned, which [epoch.ErrAbandoned] tells.
 type Tx struct {
 	s    *Sink
 	as   []epoch.Advance
@@ -92,6 +94,33 @@ func (t *shared) end() {
 	if tx := t.guard.Tx(); tx != nil {
 		tx.End()
 	}
+}
+
+// runAll runs calls, one after the other, until one fails or the transaction is abandoned.
+func (t *shared) runAll(ctx context.Context, calls []func(context.Context, *Tx) error) error {
+	gone := make(chan struct{})
+	stop := epoch.AfterAbandoned(ctx, func() {
+		defer close(gone)
+		t.guard.Abandon()
+	})
+	abandoned := sync.OnceValue(func() bool {
+		if stop() {
+			return false
+		}
+		<-gone // two must not roll back at a time
+		return true
+	})
+	defer abandoned() // also when a call panics
+	var err error
+	for i, call := range calls {
+		if err = t.run(ctx, i, call); err != nil || t.guard.Abandoned() {
+			break
+		}
+	}
+	if abandoned() {
+		return errors.Join(epoch.ErrAbandoned, err)
+	}
+	return err
 }
 
 // run runs the call with number i. It returns nil only if the transaction can go on, with

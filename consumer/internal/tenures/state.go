@@ -36,6 +36,7 @@ type State struct {
 	kept    context.Context // ends when the partition is revoked
 	revoke  context.CancelFunc
 	reading atomic.Bool
+	until   atomic.Value // <-chan struct{}: see GiveUp
 
 	previous <-chan struct{} // closed when no own of an earlier tenure runs; nil for none
 	over     chan struct{}   // closed when own has returned, or will not be called
@@ -124,6 +125,16 @@ func (s *State) WhenLost() <-chan struct{} { return s.held.Done() }
 
 // OnceLost calls f on a goroutine of its own when the tenure is lost, unless stop was called before.
 func (s *State) OnceLost(f func()) (stop func() bool) { return context.AfterFunc(s.held, f) }
+
+// GiveUp is a [consumer.Tenure]'s.
+func (s *State) GiveUp(until <-chan struct{}) { s.until.Store(until) }
+
+// GivenUp returns the channel that GiveUp was called with, which is closed once this
+// process may have the partition again, or nil.
+func (s *State) GivenUp() <-chan struct{} {
+	until, _ := s.until.Load().(<-chan struct{})
+	return until
+}
 
 // Over is closed when own has returned, or will not be called.
 func (s *State) Over() <-chan struct{} { return s.over }

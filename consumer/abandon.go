@@ -1,0 +1,200 @@
+package consumer
+
+import (
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// underCall is which call of a transaction is under way: its index and one, 0 for none, or
+// noCall if none may begin.
+type underCall struct{ n atomic.Int64 }
+
+const noCall = -1
+
+// enter reports whether the call may begin: none may once the transaction was abandoned.
+func (u *underCall) enter(call int) bool { return u.n.CompareAndSwap(0, int64(call)+1) }
+
+func (u *underCall) leave(call int) { u.n.CompareAndSwap(int64(call)+1, 0) }
+
+// running reports whether a call is under way.
+func (u *underCall) running() bool { return u.n.Load() > 0 }
+
+// finish notes that the transaction has come to an end.
+func (u *underCall) finish() { u.n.Store(noCall) }
+
+// abandon returns the call that is under way, or a negative number. No other begins. open
+// reports whether the transaction goes on, and was not abandoned before.
+func (u *underCall) abandon() (call int, open bool) {
+	n := u.n.Swap(noCall)
+	return int(n) - 1, n != noCall
+}
+
+// abandoned settles the partitions of a transaction that has not come to an end long after
+// its context has. The partition whose call hangs is given up; the others go on, as their
+// handlers have returned, or were not called and will not be. Where no call is under way, it
+// is the sink that hangs, and only a new claim can tell what is committed.
+func (l *loop[TX]) abandoned(t *transaction[TX], stack string) {
+	if t.over {
+		return
+	}
+	t.over = true
+	call, _ := t.under.abandon()
+	is := call >= 0
+	at, o := -1, t.overdue(0)
+	o.Function, o.Stack = FunctionSink, stack
+	if is {
+		at = t.placed[call].part
+		o = t.hangsAt(at, t.placed[call].at)
+		o.Stack = stack
+	}
+	h := l.run.hangs(o, t.goroutine)
+	t.hang.Store(h)
+	t.abandon()
+	t.release()
+	took := time.Since(t.began)
+	r := result{err: &hungError{o}, called: true, batch: max(at, 0), timedOut: true, took: took, handling: took, handler: errHung}
+	if !is {
+		r.err = fmt.Errorf("%w: %w", epoch.ErrInDoubt, r.err)
+	}
+	trials := t.trials()
+	l.run.Observe(transacted(trials, r))
+	switch {
+	case t.replay != nil:
+		l.abandonedReplay(t, h, r)
+		return
+	case t.shared:
+		l.shared.busy = false
+	default:
+		l.alone.busy = false
+	}
+	for i, did := range t.parts {
+		p := did.pending
+		if trials[i].lost || i == at {
+			p.owner.caught.Store(true)
+		}
+		switch {
+		case !is:
+			p.finish(outcome{action: claimAgain, err: r.err})
+		case i == at:
+			l.blame(did, t.placed[call].at, trials[i])
+			p.finish(outcome{action: abandon, hang: h})
+		default:
+			l.again(p, 0)
+		}
+	}
+}
+
+// hangsAt is what to report of a call that hangs, of one of the parts, on the message at an
+// index.
+func (t *transaction[TX]) hangsAt(of, at int) Overdue {
+	o, part := t.overdue(of), t.parts[of]
+	if len(part.messages) > 0 {
+		o.Offset = part.messages[max(at, 0)].Offset
+	}
+	switch {
+	case t.replay != nil:
+		o.Function = FunctionReplay
+	case part.failed != nil:
+		o.Function = FunctionOnFailure
+	}
+	return o
+}
+
+// blame notes which message a call hangs on, or which messages.
+func (l *loop[TX]) blame(did part[TX], at int, t trial) {
+	ms := did.messages
+	if len(ms) == 0 {
+		return
+	}
+	m := hungMessage{first: ms[0].Offset, last: ms[len(ms)-1].Offset, failed: did.failed}
+	if at >= 0 {
+		m.first, m.last = ms[at].Offset, ms[at].Offset
+	}
+	if m.first == t.first && did.failed == nil {
+		m.attempts = t.attempts
+	}
+	l.run.hung.blame(did.advance.Partition, m)
+}
+
+// abandonedReplay settles the replay of a dead letter whose handler hangs: it stays one.
+func (l *loop[TX]) abandonedReplay(t *transaction[TX], h *hang, r result) {
+	q, p := &l.replays, t.parts[0].pending
+	q.busy, p.replaying, p.replayed = false, false, true
+	if q.settled == nil {
+		q.settled, q.tries = map[int64]int64{}, map[int64]int{}
+	}
+	delete(q.tries, t.replay.ID)
+	l.reportReplay(t, replayFailed, true, r)
+	l.recordFailure(t, r)
+	if _, here := l.idle.held[p]; here {
+		p.breakClaim(outcome{action: abandon, hang: h})
+	}
+	if p.left != nil { // the tenure is about to end
+		p.owner.hang = h
+		close(p.left)
+		p.left = nil
+	}
+}
+
+// recall has the messages that calls of this process have hung on tried alone, as their
+// next attempt. The error is that one has used up its attempts.
+func (p *pending[TX]) recall() error {
+	if !p.hung {
+		return nil
+	}
+	hung := p.owner.run.hung
+	m, ok := hung.message(p.owner.partition)
+	if !ok || m.last < p.fence.Next {
+		hung.forget(p.owner.partition)
+		p.hung = false
+		return nil
+	}
+	before, within := 0, 0
+	for _, message := range p.batch.Messages {
+		if message.Offset < m.first {
+			before++
+		} else if message.Offset <= m.last {
+			within++
+		}
+	}
+	switch {
+	case within == 0: // it is further on
+		return nil
+	case m.first < m.last: // which of them it is will show
+		p.bisect.alone(before + within)
+		return nil
+	case before > 0:
+		if !p.bisect.active() {
+			p.bisect.narrow(before+1, before)
+		}
+		return nil
+	}
+	p.bisect.alone(1)
+	p.bisect.first, p.bisect.attempts = m.first, max(p.bisect.attempts, m.attempts)
+	failure := &HandlerError{Partition: p.owner.partition, Offset: m.first, Attempts: p.bisect.attempts, Err: errHung}
+	policy := p.owner.run.policy
+	switch {
+	case p.bisect.failed != nil:
+	case m.failed != nil: // it was OnFailure that hung
+		return p.halts(&onFailureError{m.failed, errHung})
+	case p.bisect.attempts < policy.maxAttempts:
+	case !policy.onFailure:
+		return p.halts(failure)
+	default:
+		p.owner.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.first, "attempt", failure.Attempts)
+		p.bisect.attempts, p.bisect.failed = 0, failure
+	}
+	return nil
+}
+
+// halts ends what is known of the message: after the halt it is tried afresh.
+func (p *pending[TX]) halts(err error) error {
+	p.owner.run.hung.forget(p.owner.partition)
+	p.hung = false
+	p.bisect.halted()
+	return err
+}

@@ -1,0 +1,321 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Function is one of the functions of a user's that may hang.
+type Function uint8
+
+// The functions.
+const (
+	FunctionHandler    Function = iota // that of [Each] or [Batches]
+	FunctionOnFailure                  // that of [Handlers.OnFailure]
+	FunctionReplay                     // the handler, for a dead letter that is replayed
+	FunctionBackground                 // that of [Handlers.Background], or what it gave to [Background.Do]
+	FunctionSink                       // none: a method of the sink's has not returned
+)
+
+// String is a word of a-z and underscores.
+func (f Function) String() string {
+	names := [...]string{"handler", "on_failure", "replay", "background", "sink"}
+	if int(f) >= len(names) {
+		return fmt.Sprintf("Function(%d)", int(f))
+	}
+	return names[f]
+}
+
+// errHung is the failure of a message whose handler hangs.
+var errHung = errors.New("the handler did not return after its context had ended, and was abandoned")
+
+// hungError is why a partition was given up.
+type hungError struct{ call Overdue }
+
+func (e *hungError) Error() string { return e.call.String() }
+func (e *hungError) Unwrap() error { return errHung }
+
+// HungError is returned by [Run] when calls of the user's functions hang: they have not
+// returned although their contexts ended, and were abandoned. Their goroutines are left
+// behind, and nothing but the end of the process ends them: exit, and have the process
+// started again. Nothing that they still do is committed.
+type HungError struct {
+	Calls []Overdue // by partition; at least one
+}
+
+// Error has a line for each call and the stack of its goroutine.
+func (e *HungError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "consumer: %d calls hang and were abandoned; restart the process, and have what they wait for take their context", len(e.Calls))
+	for _, c := range e.Calls {
+		fmt.Fprintf(&b, "\n%s", c)
+		if c.Stack != "" {
+			fmt.Fprintf(&b, "\n%s", c.Stack)
+		}
+	}
+	return b.String()
+}
+
+// String says what hangs, for how long by now, and where.
+func (o Overdue) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: ", o.Partition)
+	switch o.Function {
+	case FunctionOnFailure:
+		b.WriteString("OnFailure hangs")
+	case FunctionReplay:
+		b.WriteString("the handler of a dead letter hangs")
+	case FunctionBackground:
+		b.WriteString("the background work hangs")
+	case FunctionSink:
+		b.WriteString("the sink hangs")
+	default:
+		b.WriteString("the handler hangs")
+	}
+	if o.Offset >= 0 {
+		fmt.Fprintf(&b, " on the message at offset %d", o.Offset)
+	}
+	fmt.Fprintf(&b, ", epoch %d, for %v", o.Epoch, time.Since(o.Since).Round(time.Second))
+	if at := frameOf(o.Stack); at != "" {
+		fmt.Fprintf(&b, ", in %s", at)
+	}
+	return b.String()
+}
+
+// hang is a call that was abandoned.
+type hang struct {
+	Overdue
+	goroutine string        // its goroutine's name
+	returned  chan struct{} // closed when it has returned
+	line      *time.Timer   // of the next line in the log
+	lines     time.Duration // until the one after that
+}
+
+// hangs are the calls of one Run that hang, and the messages that calls hung on.
+type hangs struct {
+	most int // Options.MaxHung
+
+	mu       sync.Mutex
+	open     map[*hang]struct{}
+	tooMany  []Overdue // those that were there when there were too many
+	messages map[epoch.Partition]hungMessage
+	over     bool // Run has returned
+}
+
+// hungMessage is what a hang has taught about a message of a partition, or about the
+// messages in [first, last] of which one hangs.
+type hungMessage struct {
+	first, last epoch.Offset
+	attempts    int   // of the message, if it is one
+	failed      error // why OnFailure was called for it, if it was OnFailure that hung
+}
+
+func newHangs(most int) *hangs {
+	return &hangs{most: most, open: map[*hang]struct{}{}, messages: map[epoch.Partition]hungMessage{}}
+}
+
+// of returns a call for the partition that hangs, or nil.
+func (hs *hangs) of(p epoch.Partition) *hang {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	for h := range hs.open {
+		if h.Partition == p {
+			return h
+		}
+	}
+	return nil
+}
+
+// add notes a call that hangs. It reports whether there are too many.
+func (hs *hangs) add(h *hang) (tooMany bool) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	hs.open[h] = struct{}{}
+	if len(hs.open) <= hs.most || hs.tooMany != nil {
+		return false
+	}
+	hs.tooMany = hs.calls()
+	return true
+}
+
+// calls are those that hang, in order.
+func (hs *hangs) calls() []Overdue {
+	var calls []Overdue
+	for h := range hs.open {
+		calls = append(calls, h.Overdue)
+	}
+	slices.SortFunc(calls, func(a, b Overdue) int {
+		return cmp.Or(a.Partition.Compare(b.Partition), cmp.Compare(a.Function, b.Function))
+	})
+	return calls
+}
+
+// remove notes that a call has returned. It reports whether Run still goes on.
+func (hs *hangs) remove(h *hang) (running bool) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	delete(hs.open, h)
+	if h.line != nil {
+		h.line.Stop()
+	}
+	return !hs.over
+}
+
+// close returns what Run ends with: an error if calls hang, or too many did.
+func (hs *hangs) close() error {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	hs.over = true
+	for h := range hs.open {
+		if h.line != nil {
+			h.line.Stop()
+		}
+	}
+	calls := hs.calls()
+	if len(calls) == 0 {
+		calls = hs.tooMany
+	}
+	if len(calls) == 0 {
+		return nil
+	}
+	return &HungError{calls}
+}
+
+// blame notes that a call hangs on messages of its partition, one of which has failed
+// so many attempts before.
+func (hs *hangs) blame(p epoch.Partition, m hungMessage) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if was := hs.messages[p]; m.first == m.last && was.first == m.first && was.last == m.last {
+		m.attempts = max(m.attempts, was.attempts)
+	}
+	if m.first == m.last {
+		m.attempts++
+	}
+	hs.messages[p] = m
+}
+
+// message returns what is known of a message of the partition that a call hung on.
+func (hs *hangs) message(p epoch.Partition) (hungMessage, bool) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	m, ok := hs.messages[p]
+	return m, ok
+}
+
+// forget drops it.
+func (hs *hangs) forget(p epoch.Partition) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	delete(hs.messages, p)
+}
+
+const (
+	// overrunGrace is what a call is given to return once its partition has been
+	// revoked for longer than a drain may take.
+	overrunGrace = time.Second
+
+	// firstHungLine and lastHungLine bound the wait between lines about a call that
+	// hangs, which doubles.
+	firstHungLine = time.Minute
+	lastHungLine  = 10 * time.Minute
+)
+
+// errTooManyHang ends Run.
+var errTooManyHang = errors.New("too many calls hang")
+
+// hangs reports a call that is being abandoned. The call goes on until returned is called.
+func (r *runner[TX]) hangs(o Overdue, goroutine string) *hang {
+	h := &hang{Overdue: o, goroutine: goroutine, returned: make(chan struct{}), lines: firstHungLine}
+	tooMany := r.hung.add(h)
+	r.Observe(o)
+	r.sayItHangs(h)
+	if tooMany {
+		r.Logger.Error("more calls hang than Options.MaxHung allows; stopping", "max_hung", r.MaxHung)
+		r.stop(errTooManyHang)
+	}
+	return h
+}
+
+// sayItHangs writes that a call hangs, and does so again from time to time.
+func (r *runner[TX]) sayItHangs(h *hang) {
+	r.hung.mu.Lock()
+	defer r.hung.mu.Unlock()
+	if _, open := r.hung.open[h]; !open || r.hung.over {
+		return
+	}
+	about := []any{"function", h.Function, "epoch", h.Epoch, "for", time.Since(h.Since).Round(time.Second), "in", frameOf(h.Stack), "stack", h.Stack}
+	if h.Offset >= 0 {
+		about = append([]any{"offset", h.Offset}, about...)
+	}
+	r.log(h.Partition).Error("a call hangs and was abandoned: it does not return although its context has ended; the partition is given up until it does", about...)
+	h.line = time.AfterFunc(h.lines, func() {
+		stack := stackOf(h.goroutine)
+		r.hung.mu.Lock()
+		h.Stack = stack // it may wait for something else by now
+		r.hung.mu.Unlock()
+		r.sayItHangs(h)
+	})
+	h.lines = min(2*h.lines, lastHungLine)
+}
+
+// returned reports that a call which hung has returned.
+func (r *runner[TX]) returned(h *hang) {
+	running := r.hung.remove(h)
+	if running {
+		took := time.Since(h.Since)
+		r.log(h.Partition).Info("a call that hung has returned", "function", h.Function, "epoch", h.Epoch, "took", took.Round(time.Millisecond))
+		r.Observe(Returned{Partition: h.Partition, Epoch: h.Epoch, Function: h.Function, Took: took})
+	}
+	close(h.returned)
+}
+
+// lateness calls something, once, when a call goes on long after its context has ended,
+// although this process runs.
+type lateness struct {
+	then    func()
+	unwatch func() bool
+
+	mu      sync.Mutex
+	stopped bool
+	counts  []*awake
+}
+
+func newLateness(then func()) *lateness { return &lateness{then: then} }
+
+// afterEnd calls then, on a goroutine of its own, once this process has run for d since the
+// end of ctx, unless it is stopped before.
+func afterEnd(ctx context.Context, d time.Duration, then func()) *lateness {
+	l := newLateness(then)
+	l.unwatch = context.AfterFunc(ctx, func() { l.within(d) })
+	return l
+}
+
+// within has it happen after d at the latest.
+func (l *lateness) within(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.stopped {
+		l.counts = append(l.counts, afterAwake(d, l.then))
+	}
+}
+
+func (l *lateness) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	if l.unwatch != nil {
+		l.unwatch()
+	}
+	for _, a := range l.counts {
+		a.stop()
+	}
+}

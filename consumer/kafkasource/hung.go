@@ -1,0 +1,235 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/internal/backoff"
+)
+
+// A handler that does not return keeps its partition from this process, and a group gives
+// nobody a partition that one of its members is assigned. A member cannot give up one
+// partition alone: the classic protocol assigns what the leader's balancer says, and under
+// KIP-848 the broker does. So the member leaves the group, as soon as its other partitions are
+// drained, and joins again after a pause. A member that is alone in its group stays: nobody
+// would take what it leaves.
+//
+// Joined again, it may be assigned the partition once more. It does not claim it while the
+// handler hangs, and leaves again soon, for a pause that is twice as long each time.
+
+const (
+	// leastAway and mostAway bound the pause.
+	leastAway = 10 * time.Second
+	mostAway  = 5 * time.Minute
+
+	// leastStay is how long it stays in the group before it leaves again, and how often one that
+	// is alone looks whether it still is.
+	leastStay = 10 * time.Second
+)
+
+var (
+	errHung     = errors.New("a handler does not return; this process has left the group so that others get its partition")
+	errReturned = errors.New("the handler of the partition has returned")
+)
+
+// groupClient is the client that is the member of the group: another one each time that the
+// process joins.
+type groupClient struct{ cl *kgo.Client }
+
+// member returns the client that is the member, or was the last one.
+func (s *Source) memberClient() *kgo.Client { return s.group.Load().cl }
+
+// hung notes that own has given a partition up until a handler returns.
+func (s *Source) hung(t *tenure, until <-chan struct{}) {
+	s.mu.Lock()
+	if sl := s.slots[t.topicPartition]; sl != nil {
+		sl.hung++
+	}
+	closing := s.closing
+	s.mu.Unlock()
+	if closing {
+		return
+	}
+	s.log.Error("the partition was given up because a handler of it does not return; this process leaves the group so that others get it", "topic", t.topic, "partition", t.number)
+	s.lookForHung()
+	go func() {
+		select {
+		case <-until:
+		case <-s.over:
+			return
+		}
+		s.unhung(t)
+	}()
+}
+
+// unhung begins anew with a partition whose handler has returned, if we hold it.
+func (s *Source) unhung(t *tenure) {
+	s.mu.Lock()
+	sl := s.slots[t.topicPartition]
+	if sl.hung--; sl.hung == 0 && sl.held {
+		if sl.tenure != nil {
+			sl.tenure.Lose(errReturned)
+		}
+		if !s.contact.isLost() {
+			s.grantHeld(s.joined.member)
+		}
+	}
+	s.mu.Unlock()
+	s.lookForHung()
+}
+
+func (s *Source) lookForHung() {
+	select {
+	case s.gaveUp <- struct{}{}:
+	default:
+	}
+}
+
+// anyHung reports whether a handler hangs, and whether one does of a partition that we hold.
+func (s *Source) anyHung() (any, held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sl := range s.slots {
+		any = any || sl.hung > 0
+		held = held || sl.hung > 0 && sl.held
+	}
+	return any, held
+}
+
+// attend keeps the process in the group until ctx ends, or something ends it for good.
+func (s *Source) attend(ctx, base context.Context) error {
+	pause := backoff.New(leastAway, mostAway)
+	var due time.Time // when it may leave
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-s.failed:
+			return err
+		case <-s.gaveUp:
+		case <-timer.C:
+		}
+		any, held := s.anyHung()
+		if !any {
+			pause.Reset()
+		}
+		if !held {
+			continue
+		}
+		if wait := time.Until(due); wait > 0 {
+			timer.Reset(wait)
+			continue
+		}
+		if s.isAlone(ctx) {
+			s.log.Debug("a handler does not return; its partition waits, as there is no other member that could have it")
+		} else if err := s.stepAway(ctx, base, pause.Next()); err != nil || ctx.Err() != nil {
+			return err
+		}
+		due = time.Now().Add(leastStay)
+		timer.Reset(leastStay)
+	}
+}
+
+// stepAway leaves the group in good order, and joins again after a while, or once no handler
+// hangs any more.
+func (s *Source) stepAway(ctx, base context.Context, pause time.Duration) error {
+	s.log.Warn("leaving the group, as a handler does not return; joining again later", "in", pause)
+	s.mu.Lock()
+	s.away = true
+	s.member(errHung)
+	s.mu.Unlock()
+	ts := s.held()
+	s.drain(ts)
+	s.commits.flush(ts)
+	s.mu.Lock()
+	for _, sl := range s.slots {
+		if sl.held = false; sl.tenure != nil {
+			sl.tenure.Lose(errRevoked)
+		}
+	}
+	s.mu.Unlock()
+	s.leave()
+	s.contact.left()
+	if err := s.stayAway(ctx, pause); err != nil || ctx.Err() != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.away, s.joined = false, joining{}
+	s.mu.Unlock()
+	return s.enter(base)
+}
+
+func (s *Source) stayAway(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-s.failed:
+			return err
+		case <-timer.C:
+			return nil
+		case <-s.gaveUp:
+			if any, _ := s.anyHung(); !any {
+				return nil
+			}
+		}
+	}
+}
+
+// isAlone reports whether the group is known to have no other member.
+func (s *Source) isAlone(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, s.commitTimeout())
+	defer cancel()
+	if _, speaks := s.contact.speaking(); speaks == nextGenProtocol {
+		req := kmsg.NewPtrConsumerGroupDescribeRequest()
+		req.Groups = []string{s.set.Group}
+		resp, err := req.RequestWith(ctx, s.reader)
+		return err == nil && len(resp.Groups) == 1 && resp.Groups[0].ErrorCode == 0 && len(resp.Groups[0].Members) == 1
+	}
+	req := kmsg.NewPtrDescribeGroupsRequest()
+	req.Groups = []string{s.set.Group}
+	resp, err := req.RequestWith(ctx, s.reader)
+	return err == nil && len(resp.Groups) == 1 && resp.Groups[0].ErrorCode == 0 && len(resp.Groups[0].Members) == 1
+}
+
+// leaveForGood takes a static member out of the group: kgo leaves its partitions assigned to it
+// for the session timeout.
+func (s *Source) leaveForGood(ctx context.Context, member string) {
+	if s.set.instance == nil || member == "" {
+		return
+	}
+	var err error
+	if _, speaks := s.contact.speaking(); speaks == nextGenProtocol {
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Group, req.MemberID, req.MemberEpoch, req.InstanceID = s.set.Group, member, -1, s.set.instance
+		var resp *kmsg.ConsumerGroupHeartbeatResponse
+		if resp, err = req.RequestWith(ctx, s.reader); err == nil {
+			err = kerr.ErrorForCode(resp.ErrorCode)
+		}
+	} else {
+		req := kmsg.NewPtrLeaveGroupRequest()
+		req.Group, req.MemberID = s.set.Group, member
+		m := kmsg.NewLeaveGroupRequestMember()
+		m.MemberID, m.InstanceID = member, s.set.instance
+		req.Members = append(req.Members, m)
+		var resp *kmsg.LeaveGroupResponse
+		if resp, err = req.RequestWith(ctx, s.reader); err == nil {
+			err = kerr.ErrorForCode(resp.ErrorCode)
+			for _, m := range resp.Members {
+				err = errors.Join(err, kerr.ErrorForCode(m.ErrorCode))
+			}
+		}
+	}
+	if err != nil {
+		s.log.Warn("did not leave the group; it will miss this static member after the session timeout", "err", err)
+	}
+}

@@ -1,0 +1,184 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// abandoned are the rules of transactions whose handler does not return.
+var abandoned = []history{
+	{"a handler that hangs is abandoned: the next owner claims and commits, and what it still writes is refused", "R12 L7", abandonedAfterWrites},
+	{"a handler that hangs before its first write is abandoned: what it writes then is refused", "R12 L7", abandonedBeforeWrites},
+	{"a transaction of two calls is abandoned in the first: the second does not run", "R12 L7", abandonedBetweenCalls},
+	{"a transaction that nobody abandons commits like any other", "R12", notAbandoned},
+}
+
+// hang is a transaction whose handler hangs.
+type hang struct {
+	w         *world
+	abandon   context.CancelFunc
+	returns   chan struct{} // closed to have the handler go on
+	late      error         // of what the handler writes then
+	committed chan error
+}
+
+// hangs runs a transaction whose handler writes its effects, if it is to, and then hangs. When
+// it goes on it writes to a list, and returns nil.
+func (t *tenure) hangs(messages int, writes bool) *hang {
+	t.w.Helper()
+	w, a := t.w, t.advance(messages)
+	h := &hang{w: w, returns: make(chan struct{}), committed: make(chan error, 1)}
+	abandoned, abandon := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(epoch.WithAbandonment(w.ctx, abandoned))
+	hanging := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() {
+			hanging <- err // should the handler never be called
+			h.committed <- err
+		}()
+		err = t.runs(ctx, a, func(ctx context.Context, tx any) error {
+			if writes {
+				if err := w.effects(ctx, tx, a, t.Epoch); err != nil {
+					return err
+				}
+			}
+			hanging <- nil
+			select {
+			case <-h.returns:
+			case <-w.ctx.Done(): // the history has failed
+			}
+			h.late = w.appendsUntilRefused(context.WithoutCancel(ctx), tx)
+			return nil
+		})
+	}()
+	if err := <-hanging; err != nil {
+		w.Fatalf("%s begins: %v", t.name, err)
+	}
+	h.abandon = func() {
+		cancel() // its time is up, first
+		abandon()
+	}
+	return h
+}
+
+// appends is Append, and returns a panic with an error as that error.
+func (w *world) appends(ctx context.Context, tx any, list, value string) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+			if e, ok := v.(error); ok {
+				err = e
+			}
+		}
+	}()
+	return w.db.Append(ctx, tx, list, value)
+}
+
+// appendsUntilRefused writes until a write is refused: that a transaction was abandoned shows
+// a moment later.
+func (w *world) appendsUntilRefused(ctx context.Context, tx any) error {
+	for w.ctx.Err() == nil {
+		if err := w.appends(ctx, tx, "late", "a zombie's"); err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// ends lets the handler go on, and checks that it came to nothing.
+func (h *hang) ends() {
+	h.w.Helper()
+	if len(h.committed) > 0 {
+		h.w.Errorf("the sink's method returned while the handler runs: %v", <-h.committed)
+		h.committed <- errors.New("returned before")
+	}
+	close(h.returns)
+	if err := <-h.committed; !errors.Is(err, epoch.ErrAbandoned) {
+		h.w.Errorf("an abandoned transaction ends with %v, want ErrAbandoned", err)
+	}
+	if !errors.Is(h.late, epoch.ErrAbandoned) {
+		h.w.Errorf("a write in an abandoned transaction returned %v, want ErrAbandoned", h.late)
+	}
+	h.w.wantList("late")
+}
+
+func abandonedAfterWrites(w *world) {
+	w.seed(orders0, orders1)
+	a, b := w.process("A"), w.process("B")
+	ta, other := a.claims(orders0, 5), a.claims(orders1, 5)
+	ta.applies(2)
+	h := ta.hangs(2, true)
+	h.abandon()
+	other.applies(2) // through the same sink
+	tb := b.claims(orders0, 6)
+	tb.applies(3)
+	h.ends()
+	w.wantOnly(ta.tries(1), epoch.ErrStale, "A, after all of that")
+	tb.applies(1)
+	w.wantEffects(orders0, "0-1@5 2-5@6")
+	w.wantEffects(orders1, "0-1@5")
+}
+
+func abandonedBeforeWrites(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, 5)
+	h := ta.hangs(2, false)
+	h.abandon()
+	// A may go on with the partition at once: nothing of that transaction comes any more.
+	ta.applies(1)
+	h.ends()
+	ta.applies(2)
+	ta.wantFence()
+	w.wantEffects(orders0, "0-2@5")
+}
+
+func abandonedBetweenCalls(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ended, abandon := context.WithCancel(context.Background())
+	second := false
+	err := ta.sink.Commit(epoch.WithAbandonment(w.ctx, ended), []epoch.Advance{ta.advance(2)},
+		func(ctx context.Context, tx any) error {
+			abandon()
+			_ = w.appendsUntilRefused(ctx, tx)
+			return nil
+		},
+		func(context.Context, any) error {
+			second = true
+			return nil
+		})
+	if !errors.Is(err, epoch.ErrAbandoned) {
+		w.Errorf("an abandoned transaction ends with %v, want ErrAbandoned", err)
+	}
+	if second {
+		w.Error("the second call ran in an abandoned transaction")
+	}
+	w.wantList("late")
+	ta.applies(1)
+	w.wantEffects(orders0, "0@5")
+}
+
+func notAbandoned(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ended, abandon := context.WithCancel(context.Background())
+	as := ta.advance(2)
+	err := ta.runs(epoch.WithAbandonment(w.ctx, ended), as, func(ctx context.Context, tx any) error {
+		return w.effects(ctx, tx, as, ta.Epoch)
+	})
+	abandon() // too late
+	if err != nil {
+		w.Fatalf("a transaction that may be abandoned: %v", err)
+	}
+	if !w.held {
+		ta.moves(as)
+	}
+	ta.applies(1)
+}
