@@ -57,6 +57,11 @@ postgres: ## what runs on PostgreSQL, on the oldest version that is supported an
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -run '^TestReal' ./consumer/... ./internal/e2e ./cmd/epochfence
 
+.PHONY: idioms
+idioms: ## what people write in handlers, on all sinks in all modes, and the table of what comes of it (minutes)
+	EPOCHFENCE_LONG=1 go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink -idioms.update
+	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs -update
+
 MESSAGES := 10000000
 
 .PHONY: memory
@@ -153,11 +158,14 @@ imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrat
 # The files of a package without its tests, which would have to be built with all they need.
 sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}
 
+# What is compiled and not run need not be fast, and takes two thirds of the time like this.
+unoptimised := -gcflags='all=-N -l'
+
 .PHONY: platforms
 platforms: ## build and vet for 32 bits, Windows and macOS, and test for 32 bits what needs no server
 	for p in linux/arm windows/amd64 darwin/arm64; do \
-	  export GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0; go build $(imported) || exit 1; \
-	  for d in $$(go list $(imported)); do go vet $$(go list -f '$(sources)' $$d) || exit 1; done; \
+	  export GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0; go build $(unoptimised) $(imported) || exit 1; \
+	  for d in $$(go list $(imported)); do go vet $(unoptimised) $$(go list -f '$(sources)' $$d) || exit 1; done; \
 	done
 	GOARCH=386 CGO_ENABLED=0 go vet $(imported)
 	GOARCH=386 CGO_ENABLED=0 go test -short $(imported)

@@ -69,7 +69,8 @@ func userPackages(t *testing.T) []string {
 			slices.Contains([]string{"bench", "compose", "docs", "examples", "workswith"}, dir):
 			return fs.SkipDir
 		}
-		if files, _ := filepath.Glob(filepath.Join(path, "*.go")); len(files) > 0 {
+		files, _ := filepath.Glob(filepath.Join(path, "*.go"))
+		if slices.ContainsFunc(files, func(name string) bool { return !strings.HasSuffix(name, "_test.go") }) {
 			dirs = append(dirs, dir)
 		}
 		return nil

@@ -36,6 +36,8 @@ type Guard struct {
 	tx   *Tx        // nil before the first use
 	gone error      // why there is no transaction
 	told []error    // of statements, as the database gave them, the last few
+
+	effects map[string]Effect // of the texts of this transaction, some of them
 }
 
 // Guard lends a transaction.
@@ -64,6 +66,23 @@ func (g *Guard) tell(err error) {
 	if g.told = append(g.told, err); len(g.told) > maxTold {
 		g.told = slices.Delete(g.told, 0, 1)
 	}
+}
+
+// maxEffects is how many are remembered.
+const maxEffects = 64
+
+// effect remembers texts, because the messages of a transaction mostly send the same ones.
+func (g *Guard) effect(text string) Effect {
+	e, known := g.effects[text]
+	if known {
+		return e
+	}
+	if g.effects == nil || len(g.effects) >= maxEffects {
+		g.effects = map[string]Effect{}
+	}
+	e = g.b.d.Effect(text)
+	g.effects[text] = e
+	return e
 }
 
 // begun begins the transaction if this is its first use.

@@ -91,7 +91,10 @@ func TestSuite(t *testing.T)         { sinktest.Run(t, newDatabase) }
 func TestSuiteOperated(t *testing.T) { sinktest.RunOperated(t, newDatabase) }
 
 func newDatabase(t testing.TB) sinktest.Database[*sqlsink.Tx] {
-	file := newFile(t)
+	return databaseOf(t, newFile(t))
+}
+
+func databaseOf(t testing.TB, file string) sinktest.Database[*sqlsink.Tx] {
 	reader := open(t, file)
 	return sinktest.Database[*sqlsink.Tx]{
 		Open: func(t testing.TB) epoch.Sink[*sqlsink.Tx] {
@@ -110,6 +113,10 @@ func newDatabase(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 			db.SetMaxOpenConns(1)
 			mustExec(t, db, `BEGIN IMMEDIATE`)
 			return func() { mustExec(t, db, `ROLLBACK`) }
+		},
+		Aside: func(ctx context.Context, query string) error {
+			_, err := reader.ExecContext(ctx, query)
+			return err
 		},
 		Operator:   func(t testing.TB) operate.Operator { return newOperator(t, open(t, file)) },
 		DeadLetter: newSink(t, reader, sqlsink.Options{}).DeadLetter,
