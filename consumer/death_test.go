@@ -137,8 +137,7 @@ func TestAConnectionThatSomebodyElseHasEndedIsNoAttempt(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				want := r.fill(0, 1)
 				var ended atomic.Int32
-				var p *process
-				p = r.process("a", nil)
+				p := r.process("a", nil)
 				o := p.watched(options{MaxAttempts: 1})
 				lossy := answering{p.sink, func(_ []epoch.Advance, err error) error {
 					if err != nil {
