@@ -43,13 +43,16 @@ func mustExec(t testing.TB, db *sql.DB, query string, args ...any) {
 	}
 }
 
+// effectsTable is what handlers of these tests write to.
+const effectsTable = `CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, value TEXT NOT NULL) STRICT;
+	CREATE INDEX effects_list ON effects (list)`
+
 // newFile makes a file with the sink's tables and one for effects.
 func newFile(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "app.db")
 	db := open(t, file)
-	mustExec(t, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, value TEXT NOT NULL) STRICT`)
-	mustExec(t, db, `CREATE INDEX effects_list ON effects (list)`)
+	mustExec(t, db, effectsTable)
 	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
