@@ -62,6 +62,11 @@ hang: kafka ## a handler that never returns: Kafka (classic, static, KIP-848) an
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -v -run 'Hangs' ./internal/e2e
 	go test -race -count 1 -timeout 10m -run 'Hang|Hung|Abandon' ./consumer ./consumer/kafkasource ./sinks/...
 
+.PHONY: idioms
+idioms: ## what people write in handlers, on all sinks in all modes, and the table of what comes of it (minutes)
+	EPOCHFENCE_LONG=1 go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink -idioms.update
+	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs -update
+
 MESSAGES := 10000000
 
 .PHONY: memory
@@ -168,7 +173,7 @@ platforms: ## build and vet for 32 bits, Windows and macOS, and test for 32 bits
 	  for d in $$(go list $(imported)); do go vet $(unoptimised) $$(go list -f '$(sources)' $$d) || exit 1; done; \
 	done
 	GOARCH=386 CGO_ENABLED=0 go vet $(imported)
-	GOARCH=386 CGO_ENABLED=0 go test -short $(imported)
+	GOARCH=386 CGO_ENABLED=0 go test -vet=off -short $(imported)
 
 $(golangci):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT),golangci-lint)

@@ -55,7 +55,7 @@ func TestAMessageThatKillsItsConnectionAsItCommitsIsFoundOut(t *testing.T) {
 				first, other := r.fill(0, 20), r.fill(1, 20)
 				var killed atomic.Int32
 				p := r.start("a", how(r, &killed).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 2}, deadly(&killed))
-				<-r.group().UntilApplied(r.Context()).Done()
+				r.appliedWithinAnHour()
 				p.end()
 				r.wantEffects(0, slices.Delete(slices.Clone(first), 13, 14)...)
 				r.wantEffects(1, other...)
@@ -103,7 +103,7 @@ func TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt(t *testing.T) {
 			}
 			return do()
 		}})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.appliedWithinAnHour()
 		p.end()
 		r.wantEffects(0, want[0], want[1], want[2], want[4])
 		if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 3 || !strings.Contains(dead[0].Cause, "does its handler move it") {
@@ -137,8 +137,7 @@ func TestAConnectionThatSomebodyElseHasEndedIsNoAttempt(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				want := r.fill(0, 1)
 				var ended atomic.Int32
-				var p *process
-				p = r.process("a", nil)
+				p := r.process("a", nil)
 				o := p.watched(options{MaxAttempts: 1})
 				lossy := answering{p.sink, func(_ []epoch.Advance, err error) error {
 					if err != nil {
@@ -154,7 +153,7 @@ func TestAConnectionThatSomebodyElseHasEndedIsNoAttempt(t *testing.T) {
 					return record(ctx, tx, m, e)
 				}).OnFailure(r.sink.DeadLetter)
 				p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, lossy, h, o) })
-				<-r.group().UntilApplied(r.Context()).Done()
+				r.appliedWithinAnHour()
 				p.end()
 				r.wantEffects(0, want...)
 				if dead := r.sink.DeadLetters(); len(dead) > 0 {
@@ -163,4 +162,11 @@ func TestAConnectionThatSomebodyElseHasEndedIsNoAttempt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// appliedWithinAnHour waits, in virtual time, for what may never come.
+func (r *rig) appliedWithinAnHour() {
+	ctx, cancel := context.WithTimeout(r.Context(), time.Hour)
+	defer cancel()
+	<-r.group().UntilApplied(ctx).Done()
 }

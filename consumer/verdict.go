@@ -257,7 +257,7 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 		return verdict{action: retry, lesson: company, at: r.at, err: cause}
 	case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:
 		if alone {
-			return verdict{action: halt, err: r.err}
+			return verdict{action: halt, err: t.at(r.err)}
 		}
 		return verdict{action: retry, lesson: among, at: r.at, err: r.err}
 	case r.froze > 0 && !permanent:
@@ -275,6 +275,14 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 		cause = fmt.Errorf("the handler took %v, BatchTimeout is %v: %w", r.handling.Round(time.Millisecond), r.limit, cause)
 	}
 	return p.blame(t, r.at, shared, cause)
+}
+
+// at names the message that was alone in a transaction whose failure is not the message's.
+func (t trial) at(err error) error {
+	if t.messages == 0 {
+		return err
+	}
+	return fmt.Errorf("%s: the message at offset %d cannot be applied: %w", t.partition, t.first, err)
 }
 
 // blame judges a partition one of whose messages is at fault: the one at index

@@ -10,7 +10,6 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
-	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // storeTimeout bounds what the store does once nobody waits for it: it is for a
@@ -143,7 +142,7 @@ func (t *transaction) answerTo(c Call, f Fingerprint) (Answer, error) {
 
 // enter sets the point to which undo goes back, and the handler's own patience.
 func (t *transaction) enter() error {
-	t.savepoint = txdb.Name()
+	t.savepoint = sqltx.SavepointName()
 	query := `SAVEPOINT ` + t.savepoint
 	if more := t.s.d.lockTimeout(t.s.o.LockTimeout); more != "" {
 		query += "; " + more

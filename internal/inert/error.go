@@ -58,7 +58,7 @@ func (k *taking) take(err error) error {
 	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
 		return k.flawed("a nil %T in a variable of type error, which is not nil: return nil itself instead", err)
 	}
-	if _, is := err.(interface{ Inert(Mark) }); is { //nolint:errorlint // this link alone
+	if _, is := err.(interface{ Inert(Mark) }); is {
 		return err
 	}
 	k.left--
@@ -113,13 +113,13 @@ func (t *taken) Is(target error) bool {
 	if t.of == nil || target == nil {
 		return false
 	}
-	if same, _ := try(func() bool { return t.of == target }); same { //nolint:errorlint // this link alone; values that cannot be compared panic
+	if same, _ := try(func() bool { return t.of == target }); same { // values that cannot be compared panic
 		return true
 	}
 	if !t.asks {
 		return false
 	}
-	of, is := t.of.(interface{ Is(error) bool }) //nolint:errorlint // this link alone
+	of, is := t.of.(interface{ Is(error) bool })
 	return is && apart(func() bool { return of.Is(target) })
 }
 
@@ -138,7 +138,7 @@ func (t *taken) As(target any) bool {
 	if !t.asks {
 		return false
 	}
-	of, is := t.of.(interface{ As(any) bool }) //nolint:errorlint // this link alone
+	of, is := t.of.(interface{ As(any) bool })
 	return is && apart(func() bool { return of.As(target) })
 }
 

@@ -114,14 +114,14 @@ func TestWhatIsSafeIsFoundAsItWas(t *testing.T) {
 	if !ok || code != path {
 		t.Errorf("As: %v, %v", code, ok)
 	}
-	asked := inert.Error(hostile{is: func(target error) bool { return target == fs.ErrExist }}) //nolint:errorlint // its Is
+	asked := inert.Error(hostile{is: func(target error) bool { return target == fs.ErrExist }})
 	if !errors.Is(asked, fs.ErrExist) {
 		t.Error("its method Is was not asked")
 	}
 	if inert.Error(nil) != nil {
 		t.Error("nil is an error")
 	}
-	if again := inert.Error(err); again != err { //nolint:errorlint // the same
+	if again := inert.Error(err); again != err {
 		t.Error("taken twice")
 	}
 }

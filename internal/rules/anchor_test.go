@@ -24,7 +24,8 @@ func TestEveryGuardIsFoundAfterAllCommentsWereReworded(t *testing.T) {
 			}
 			was, err := locate(e.file, string(src), e.old)
 			if err != nil {
-				t.Fatalf("%s %s: %v", g.rule, g.taken, err)
+				t.Errorf("%s %s: %v", g.rule, g.taken, err)
+				continue
 			}
 			is, err := locate(e.file, reworded[e.file], e.old)
 			if err != nil {

@@ -25,6 +25,7 @@ var (
 // Kind is what [Scanner.Next] has found.
 type Kind int
 
+// The kinds.
 const (
 	End       Kind = iota // of the text
 	Word                  // a keyword or name

@@ -48,7 +48,7 @@ func (c *Call) ExecContext(ctx context.Context, query string, args ...any) (sql.
 	defer c.g.mu.Unlock()
 	var r sql.Result
 	err := c.send(ctx, query, func(ctx context.Context) (err error) {
-		if stmt := c.prepared(query); stmt != nil {
+		if stmt := c.prepared(query); stmt != nil { //nolint:sqlclosecheck // Close does
 			r, err = stmt.ExecContext(ctx, args...)
 		} else {
 			r, err = c.g.tx.Conn.ExecContext(ctx, query, args...)
@@ -85,7 +85,7 @@ func (c *Call) prepare(ctx context.Context, query string) (*sql.DB, error) {
 		if c.stmts[query] != nil {
 			return nil
 		}
-		stmt, err := c.g.tx.Conn.PrepareContext(ctx, query)
+		stmt, err := c.g.tx.Conn.PrepareContext(ctx, query) //nolint:sqlclosecheck // Close does
 		if err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func (c *Call) send(ctx context.Context, text string, run func(ctx context.Conte
 	if err := c.usable(); err != nil {
 		return err
 	}
-	effect := c.g.b.d.Effect(text)
+	effect := c.g.effect(text)
 	if err := effect.refusal(text, c.g.c.Alone); err != nil {
 		c.refuse = err
 		return fmt.Errorf("%s: %w", c.g.c.Package, err)
@@ -281,10 +281,10 @@ func (c throughDB) Query(ctx context.Context, query string, args []driver.NamedV
 	defer c.g.mu.Unlock()
 	r := &callRows{c: c.Call, text: query}
 	err := c.send(ctx, query, func(ctx context.Context) (err error) {
-		if stmt := c.prepared(query); stmt != nil {
-			r.inner, err = stmt.QueryContext(ctx, values(args)...) //nolint:sqlclosecheck,rowserrcheck // callRows does
+		if stmt := c.prepared(query); stmt != nil { //nolint:sqlclosecheck // Close does
+			r.inner, err = stmt.QueryContext(ctx, values(args)...) //nolint:rowserrcheck // callRows does
 		} else {
-			r.inner, err = c.g.tx.Conn.QueryContext(ctx, query, values(args)...) //nolint:sqlclosecheck,rowserrcheck // callRows does
+			r.inner, err = c.g.tx.Conn.QueryContext(ctx, query, values(args)...) //nolint:rowserrcheck // callRows does
 		}
 		if err != nil {
 			return err

@@ -129,6 +129,9 @@ func (b *DB) Rows(ctx context.Context, begin func(), query string, args []any, s
 // or the time is up. It does not rely on the driver's own patience, which SQLite's
 // has none of unless busy_timeout is set.
 func (b *DB) Patiently(ctx context.Context, do func(ctx context.Context) error) error {
+	if err := ctx.Err(); err != nil { // nobody is in the way of what comes too late
+		return err
+	}
 	waited, cancel := context.WithTimeout(ctx, b.limits.Wait)
 	defer cancel()
 	var inTheWay error // the last answer that blames another transaction

@@ -39,7 +39,8 @@ type Guard struct {
 	left atomic.Bool // abandoned
 	told []error     // of statements, as the database gave them, the last few
 
-	call atomic.Pointer[Call] // the last one
+	effects map[string]Effect    // of the texts of this transaction, some of them
+	call    atomic.Pointer[Call] // the last one
 }
 
 // Abandon ends the transaction while a call of a handler, which may never return, has it.
@@ -90,6 +91,23 @@ func (g *Guard) tell(err error) {
 	if g.told = append(g.told, err); len(g.told) > maxTold {
 		g.told = slices.Delete(g.told, 0, 1)
 	}
+}
+
+// maxEffects is how many are remembered.
+const maxEffects = 64
+
+// effect remembers texts, because the messages of a transaction mostly send the same ones.
+func (g *Guard) effect(text string) Effect {
+	e, known := g.effects[text]
+	if known {
+		return e
+	}
+	if g.effects == nil || len(g.effects) >= maxEffects {
+		g.effects = map[string]Effect{}
+	}
+	e = g.b.d.Effect(text)
+	g.effects[text] = e
+	return e
 }
 
 // begun begins the transaction if this is its first use.

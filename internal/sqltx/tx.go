@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // Tx is a transaction that is run by hand on a connection of its own.
@@ -200,6 +201,9 @@ func (t *Tx) spoil(text string) {
 		t.spoiled = excerpt(text)
 	}
 }
+
+// SavepointName returns a name that nobody can guess.
+func SavepointName() string { return txdb.Name() }
 
 // Spoiled returns the first statement of the handler's that has changed the connection
 // itself, or is empty.

@@ -112,7 +112,10 @@ func TestAHandlersOwnTimeoutIsNotInDoubt(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		if err := put(ctx, tx, "x", "1"); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond) // it is sent by then
 		defer cancel()
 		_, _ = tx.Exec(ctx, "select pg_sleep(20)")
 		return nil

@@ -80,23 +80,17 @@
 //
 // # What a handler may do
 //
-// Anything that SQL can do in a transaction, through a [Tx], through a pgx.Tx
-// ([AsPgxTx]) or through database/sql ([OpenDB]). What it writes on other connections is
-// not fenced; the epoch that it gets is for those. A statement is known by its text before
-// it is sent:
+// Ordinary statements share a transaction with other messages. A text that begins or ends
+// transactions is not sent, and the message fails. A text that changes the transaction or the
+// session is sent in a transaction with no other message, and the connection is closed
+// behind it where the change would stay. What a function changes that a statement calls is
+// seen at the end of the transaction, as far as it concerns the search_path, the role,
+// timeouts, the time zone, row security, replication and temporary tables. Other settings are
+// not seen: a handler that reads a setting of the application's sets it first.
 //
-//   - One that begins or ends transactions is not sent. The message fails.
-//   - One that changes the transaction or the session (SET and SET LOCAL, set_config, a
-//     temporary table, a savepoint as text, DO, LISTEN, a session's advisory lock) is sent
-//     only in a transaction with no other message. The consumer calls the handler again in
-//     one, at the cost of a transaction for each message. Where the change outlives the
-//     transaction, the connection is closed behind it.
-//   - Everything else shares the transaction with other messages.
-//
-// What a function changes that a statement calls is seen at the end of the transaction, as
-// far as it concerns the search_path, the role, timeouts, the time zone, row security,
-// replication and temporary tables. Other settings are not seen: a handler that reads a
-// setting of the application's sets it first.
+// docs/what-a-handler-may-do.md has all of it, with a table of some 200 cases: what is safe,
+// what gets a transaction of its own and what to do instead, what fails the message, what
+// halts, and what Commit and Rollback of [AsPgxTx] and [OpenDB] mean.
 //
 // # Whose fault an error is
 //

@@ -44,6 +44,7 @@ func TestTheCheckAtTheEndHoldsByItself(t *testing.T) {
 	}
 
 	f := claim(t, s, orders, 7)
+	pgsink.Forget(s) // a proof that runs out in the handler would bring the early look behind it
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
 		if err := s.Commit(ctx, advance(f, 1), putting("list", "first")); err != nil {
 			t.Error(err)

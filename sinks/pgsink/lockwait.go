@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -39,7 +38,7 @@ type lockWait struct {
 	timer    *time.Timer // nil when over
 	found    bool
 	began    time.Time
-	until    time.Time // the deadline of the transaction: no look is made after it
+	until    time.Time // the deadline of the transaction, if it has one: no look is made after it
 	due      time.Time // when the next look begins, or the last one should have
 	answered time.Time // when the last look that was answered began
 	open     bool      // a look was begun since, and not answered
@@ -48,7 +47,8 @@ type lockWait struct {
 // watchLocks watches the transaction of as on conn until stop is called.
 func (s *Sink) watchLocks(ctx context.Context, conn *pgx.Conn, as *advances) *lockWait {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &lockWait{sink: s, cancel: cancel, began: time.Now(), until: deadline(ctx), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
+	w := &lockWait{sink: s, cancel: cancel, began: time.Now(), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
+	w.until, _ = ctx.Deadline()
 	w.every = max(min(min(s.options.StatementTimeout, s.options.left(ctx))/looks, rarest), time.Millisecond)
 	w.mu.Lock() // it may fire at once
 	defer w.mu.Unlock()
@@ -67,14 +67,6 @@ select exists (
 		where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ShareLock'
 			and l.classid = $2::bigint::oid and l.objid = $3::bigint::oid
 			and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database()))))`
-
-// deadline is that of ctx, or a time that is not reached.
-func deadline(ctx context.Context) time.Time {
-	if at, has := ctx.Deadline(); has {
-		return at
-	}
-	return time.Now().Add(math.MaxInt64 / 2)
-}
 
 func (w *lockWait) look(ctx context.Context) {
 	if ctx.Err() != nil {
@@ -119,7 +111,7 @@ func (w *lockWait) stop() (waited, known bool) {
 	w.timer.Stop()
 	w.timer = nil
 	end := time.Now()
-	if w.until.Before(end) {
+	if !w.until.IsZero() && w.until.Before(end) {
 		end = w.until
 	}
 	half := w.began.Add(end.Sub(w.began) / 2)

@@ -391,7 +391,7 @@ func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement)
 		closeNow(t.conn)
 		return unexecuted{err}
 	case !t.conn.IsClosed():
-		return t.abandon(ctx, err)
+		return t.abandon(ctx, faultless(err))
 	case neverRan(err):
 		return unexecuted{inDoubt(ended(ctx, err))}
 	default:

@@ -23,6 +23,9 @@
 // A sink on a database where one open transaction does not lock out the rest
 // calls [RunUnblocked] too.
 //
+// [Idioms] plays what people write in handlers, through consumer.Run, in each way in which a
+// sink lets them send statements.
+//
 // The histories at random are rapid's (pgregory.net/rapid): -rapid.checks sets
 // how many, and a failure prints the seed that plays it again.
 package sinktest

@@ -34,6 +34,10 @@ type Database[TX any] struct {
 	// does that has locked what they write to. It is nil where nothing can.
 	Lock func(t testing.TB) (unlock func())
 
+	// Aside runs a statement on a connection that has nothing to do with the sink. Only
+	// [Idioms] needs it.
+	Aside func(ctx context.Context, query string) error
+
 	// Operator returns what people operate the sink with, and DeadLetter is the
 	// sink's, for consumer.Handlers.OnFailure. Only [RunOperated] needs them.
 	Operator   func(t testing.TB) operate.Operator
@@ -100,6 +104,7 @@ func erase[TX any](db Database[TX]) Database[any] {
 		},
 		List:     db.List,
 		Lock:     db.Lock,
+		Aside:    db.Aside,
 		Operator: db.Operator,
 	}
 	if db.DeadLetter != nil {

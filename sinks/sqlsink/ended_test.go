@@ -155,8 +155,8 @@ func TestWhatACallLeavesBehindIsRefusedInTheNext(t *testing.T) {
 		rows *sql.Rows
 		db   *sql.DB
 	}
-	err := s.Commit(t.Context(), advance(f, 2), func(ctx context.Context, tx *sqlsink.Tx) (err error) {
-		ctx = context.Background() // not the context that the handler was given
+	err := s.Commit(t.Context(), advance(f, 2), func(_ context.Context, tx *sqlsink.Tx) (err error) {
+		ctx := context.Background() // not the context that the handler was given
 		kept.tx, kept.db = tx, sqlsink.OpenDB(tx)
 		if err := run(ctx, tx, insert, insert); err != nil {
 			return err
@@ -207,8 +207,8 @@ func TestAContextThatEndsWithACallDoesNotInterruptTheNext(t *testing.T) {
 	for range 100 {
 		calls = append(calls, func(ctx context.Context, tx *sqlsink.Tx) error {
 			short, cancel := context.WithCancel(ctx)
-			defer cancel()                                                   // with its rows open
-			rows, err := tx.QueryContext(short, `SELECT value FROM effects`) //nolint:sqlclosecheck // on purpose
+			defer cancel() // with its rows open
+			rows, err := tx.QueryContext(short, `SELECT value FROM effects`)
 			if err != nil {
 				return err
 			}

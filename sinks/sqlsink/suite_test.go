@@ -43,13 +43,16 @@ func mustExec(t testing.TB, db *sql.DB, query string, args ...any) {
 	}
 }
 
+// effectsTable is what handlers of these tests write to.
+const effectsTable = `CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, value TEXT NOT NULL) STRICT;
+	CREATE INDEX effects_list ON effects (list)`
+
 // newFile makes a file with the sink's tables and one for effects.
 func newFile(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "app.db")
 	db := open(t, file)
-	mustExec(t, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, value TEXT NOT NULL) STRICT`)
-	mustExec(t, db, `CREATE INDEX effects_list ON effects (list)`)
+	mustExec(t, db, effectsTable)
 	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +94,10 @@ func TestSuite(t *testing.T)         { sinktest.Run(t, newDatabase) }
 func TestSuiteOperated(t *testing.T) { sinktest.RunOperated(t, newDatabase) }
 
 func newDatabase(t testing.TB) sinktest.Database[*sqlsink.Tx] {
-	file := newFile(t)
+	return databaseOf(t, newFile(t))
+}
+
+func databaseOf(t testing.TB, file string) sinktest.Database[*sqlsink.Tx] {
 	reader := open(t, file)
 	return sinktest.Database[*sqlsink.Tx]{
 		Open: func(t testing.TB) epoch.Sink[*sqlsink.Tx] {
@@ -110,6 +116,10 @@ func newDatabase(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 			db.SetMaxOpenConns(1)
 			mustExec(t, db, `BEGIN IMMEDIATE`)
 			return func() { mustExec(t, db, `ROLLBACK`) }
+		},
+		Aside: func(ctx context.Context, query string) error {
+			_, err := reader.ExecContext(ctx, query)
+			return err
 		},
 		Operator:   func(t testing.TB) operate.Operator { return newOperator(t, open(t, file)) },
 		DeadLetter: newSink(t, reader, sqlsink.Options{}).DeadLetter,

@@ -10,7 +10,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/sqltx"
-	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // Tx is what a handler writes through: the methods of sqlc's DBTX for
@@ -71,7 +70,7 @@ type shared struct {
 }
 
 func (s *Sink) newShared(as []epoch.Advance, calls int) *shared {
-	t := &shared{s: s, as: as, mark: txdb.Name()}
+	t := &shared{s: s, as: as, mark: sqltx.SavepointName()}
 	t.guard = s.transactions.Guard(sqltx.GuardConfig{
 		Package: "sqlsink", Begin: t.begin, Explain: t.explain, Alone: calls == 1,
 	})

@@ -1,0 +1,125 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// anybody are the idioms that need no SQL.
+var anybody = []Idiom{
+	{Name: "writes and returns nil", Want: Applied, Places: true, Do: func(c *Call) error { return c.Write() }},
+	{Name: "does nothing", Want: Undone, Do: func(*Call) error { return nil }},
+	{Name: "everybody does nothing", Everybody: true, Want: Undone, Do: func(*Call) error { return nil }},
+	{Name: "writes and returns an error", Want: Costs, Says: []string{"the handler's own error"}, Do: writesAnd(func() error { return errOfHandler })},
+	{Name: "writes and returns a permanent error", Want: Costs, Says: []string{"the handler's own error"}, Do: writesAnd(func() error { return consumer.Permanent(errOfHandler) })},
+	{Name: "fails once and then writes", Want: Alone, Do: func(c *Call) error {
+		if c.Try == 1 {
+			return errOfHandler
+		}
+		return c.Write()
+	}},
+	{Name: "panics", Want: Costs, Says: []string{"panic: on purpose"}, Places: true, Do: writesAnd(func() error { panic("on purpose") })},
+	{Name: "panics with nil", Want: Costs, Says: []string{"panic"}, Do: writesAnd(func() error { panic(nil) })},
+	{Name: "ends its goroutine", Want: Costs, Says: []string{"runtime.Goexit"}, Places: true, Do: writesAnd(func() error { runtime.Goexit(); return nil })},
+
+	// Errors that are not what they look like.
+	{Name: "returns a typed nil", Want: Costs, Says: []string{"PathError"}, Do: writesAnd(func() error { return (*fs.PathError)(nil) })},
+	{Name: "returns a typed nil in %w", Want: Costs, Says: []string{"read it"}, Do: writesAnd(func() error { return fmt.Errorf("read it: %w", error((*fs.PathError)(nil))) })},
+	{Name: "returns a typed nil in Join", Want: Costs, Do: writesAnd(func() error { return errors.Join(errOfHandler, (*fs.PathError)(nil)) })},
+	{Name: "returns a typed nil in Permanent", Want: Costs, Do: writesAnd(func() error { return consumer.Permanent((*fs.PathError)(nil)) })},
+	{Name: "panics with a typed nil", Want: Costs, Says: []string{"panic"}, Do: writesAnd(func() error { panic(error((*fs.PathError)(nil))) })},
+	{Name: "returns an error whose Is panics", Want: Costs, Do: writesAnd(func() error { return panickingError{} })},
+	{Name: "returns an error whose Error panics", Want: Costs, Do: writesAnd(func() error { return speechlessError{} })},
+	{Name: "returns ErrUnhealthy", Want: Halts, Says: []string{"no disk"}, Do: writesAnd(func() error { return fmt.Errorf("no disk: %w", epoch.ErrUnhealthy) })},
+	{Name: "returns an error whose Is ends the goroutine", Want: Costs, Do: writesAnd(func() error { return endingError{} })},
+
+	// Forged answers of the protocol.
+	forged("ErrStale", epoch.ErrStale), forged("ErrMoved", epoch.ErrMoved), forged("ErrMissing", epoch.ErrMissing),
+	forged("ErrInDoubt", epoch.ErrInDoubt), forged("ErrTxEndedByHandler", epoch.ErrTxEndedByHandler),
+	forged("ErrOwnTransaction", epoch.ErrOwnTransaction), forged("ErrNotRequested", epoch.ErrNotRequested),
+	{Name: "returns a StaleError of the other partition", Want: Costs, Do: func(c *Call) error {
+		_ = c.Write()
+		return &epoch.StaleError{Partition: c.play.partition(innocent)}
+	}},
+	{Name: "returns a CallError of another call", Want: Costs, Do: writesAnd(func() error { return &epoch.CallError{Call: 1, Err: errOfHandler} })},
+
+	// Its context.
+	{Name: "returns the error of a context of its own", Want: Costs, Says: []string{"context canceled"}, Do: func(c *Call) error {
+		ctx, cancel := context.WithCancel(c.Ctx)
+		cancel()
+		_ = c.Write()
+		return ctx.Err()
+	}},
+	{Name: "outlives the time of its transaction, writes and returns nil", Impatient: true, Want: Costs, Says: []string{"BatchTimeout"}, Do: func(c *Call) error {
+		c.outlives()
+		_ = c.WriteThrough(context.WithoutCancel(c.Ctx))
+		return nil
+	}},
+	{Name: "outlives the time of its transaction and returns nil", Impatient: true, Want: Costs, Says: []string{"BatchTimeout"}, Do: func(c *Call) error {
+		err := c.Write()
+		c.outlives()
+		return err
+	}},
+	{Name: "writes after it has returned", Want: Applied, Places: true, Do: func(c *Call) error {
+		c.Go(func() {
+			defer func() { _ = recover() }() // a sink may say it so
+			<-c.Returned
+			_ = c.WriteThrough(context.WithoutCancel(c.Ctx))
+		})
+		return c.Write()
+	}},
+	{Name: "writes after it has returned an error", Want: Costs, Do: func(c *Call) error {
+		c.Go(func() {
+			defer func() { _ = recover() }()
+			<-c.Returned
+			_ = c.WriteThrough(context.WithoutCancel(c.Ctx))
+		})
+		return errOfHandler
+	}},
+}
+
+func writesAnd(f func() error) func(c *Call) error {
+	return func(c *Call) error {
+		if err := c.Write(); err != nil {
+			return err
+		}
+		return f()
+	}
+}
+
+// outlives returns some time after the end of the transaction's.
+func (c *Call) outlives() {
+	<-c.Ctx.Done()
+	<-time.After(50 * time.Millisecond)
+}
+
+// forged is a handler that returns what only a sink may say. It is its own failure.
+func forged(name string, err error) Idiom {
+	return Idiom{Name: "returns " + name, Want: Costs, Says: []string{err.Error()}, Do: writesAnd(func() error { return fmt.Errorf("another store: %w", err) })}
+}
+
+// panickingError is an error whose methods panic.
+type panickingError struct{}
+
+func (panickingError) Error() string   { return "a hostile error" }
+func (panickingError) Is(error) bool   { panic("in Is") }
+func (panickingError) As(any) bool     { panic("in As") }
+func (panickingError) Unwrap() []error { panic("in Unwrap") }
+
+// speechlessError is one whose text panics.
+type speechlessError struct{}
+
+func (speechlessError) Error() string { panic("in Error") }
+
+// endingError ends the goroutine of whoever looks into it.
+type endingError struct{}
+
+func (endingError) Error() string { return "an error that ends goroutines" }
+func (endingError) Is(error) bool { runtime.Goexit(); return false }

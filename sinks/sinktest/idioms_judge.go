@@ -1,0 +1,191 @@
+package sinktest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// facts are what a play has left behind.
+type facts struct {
+	*play
+	first, second *story
+	letters       map[int32]map[epoch.Offset][]operate.DeadLetter
+	lists         map[int32][]string
+	wrongs        []string
+}
+
+func (f *facts) wrong(format string, args ...any) {
+	f.wrongs = append(f.wrongs, fmt.Sprintf(format, args...))
+}
+
+// judge says what became of the guilty message, and fails the test for whatever else
+// happened that must not.
+func (p *play) judge(first, second *story) string {
+	f := p.gather(first, second)
+	got := f.outcome(p.guilty)
+	want := p.want()
+	if got != want {
+		f.wrong("the guilty message: %s; want: %s%s", got, want, f.because())
+	}
+	outcomes := map[epoch.Offset]Outcome{p.guilty: got}
+	if p.idiom.Then != nil {
+		then := f.outcome(p.guilty + 1)
+		outcomes[p.guilty+1] = then
+		if then != p.idiom.ThenWant {
+			f.wrong("the message behind it: %s; want: %s", then, p.idiom.ThenWant)
+		}
+	}
+	f.effects(got, outcomes)
+	f.blame(outcomes)
+	f.reason(got)
+	f.company(got)
+	if len(f.wrongs) > 0 {
+		p.t.Errorf("%s", strings.Join(f.wrongs, "\n"))
+		return "WRONG: " + f.wrongs[0]
+	}
+	return string(got)
+}
+
+// want is the outcome that must be. In OnFailure nobody else decides about the message.
+func (p *play) want() Outcome {
+	o := p.idiom.want(p.mode.Mode)
+	switch {
+	case p.place == inOnFailure && o == Costs:
+		return Halts
+	case p.place == inOnFailure && o == Applied:
+		return Alone // what failed goes on alone
+	}
+	return o
+}
+
+func (p *play) gather(first, second *story) *facts {
+	f := &facts{play: p, first: first, second: second, letters: map[int32]map[epoch.Offset][]operate.DeadLetter{}, lists: map[int32][]string{}}
+	for _, l := range p.letters() {
+		n := l.Message.Partition.Number
+		if f.letters[n] == nil {
+			f.letters[n] = map[epoch.Offset][]operate.DeadLetter{}
+		}
+		f.letters[n][l.Message.Offset] = append(f.letters[n][l.Message.Offset], l)
+	}
+	for _, n := range []int32{guiltyOne, innocent} {
+		f.lists[n] = p.list(n)
+	}
+	return f
+}
+
+// outcome is what became of a message of the guilty one's partition.
+func (f *facts) outcome(at epoch.Offset) Outcome {
+	effects := 0
+	for _, v := range f.lists[guiltyOne] {
+		if v == value(at) {
+			effects++
+		}
+	}
+	switch {
+	case f.first.next[guiltyOne] <= at:
+		return Halts
+	case len(f.letters[guiltyOne][at]) > 0:
+		return Costs
+	case effects == 0:
+		return Undone
+	case f.tries[at] > 1 || f.place == inOnFailure || f.idiom.Everybody && f.first.alone:
+		return Alone
+	default:
+		return Applied
+	}
+}
+
+// effects: each innocent message's are there once, and in order, after the restart too.
+func (f *facts) effects(got Outcome, outcomes map[epoch.Offset]Outcome) {
+	var want, others []string
+	for at := range f.size + 1 {
+		o, guilty := outcomes[at]
+		if f.idiom.Everybody && at < f.size {
+			o, guilty = got, true
+		}
+		there := !guilty || o == Applied || o == Alone
+		if there && (got != Halts || at < f.guilty) {
+			want = append(want, value(at))
+		}
+		if there || !f.idiom.Everybody {
+			others = append(others, value(at))
+		}
+	}
+	if got := f.lists[guiltyOne]; !slices.Equal(got, want) {
+		f.wrong("the guilty message's partition has effects of %s; want %s", got, want)
+	}
+	if got := f.lists[innocent]; !slices.Equal(got, others) {
+		f.wrong("the other partition has effects of %s; want %s", got, others)
+	}
+}
+
+// blame: nobody else has an attempt or a dead letter.
+func (f *facts) blame(outcomes map[epoch.Offset]Outcome) {
+	for n, ls := range f.letters {
+		for at, l := range ls {
+			if _, guilty := outcomes[at]; n != guiltyOne || !guilty {
+				f.wrong("the message %d/%d, which is innocent, is a dead letter: %s", n, at, l[0].Error)
+			} else if len(l) > 1 {
+				f.wrong("the message %d/%d is %d dead letters", n, at, len(l))
+			}
+		}
+	}
+	for _, s := range []*story{f.first, f.second} {
+		for _, r := range s.attempts {
+			if _, guilty := outcomes[r.Offset]; r.Partition.Number != guiltyOne || !guilty {
+				f.wrong("the message %d/%d, which is innocent, has failed an attempt: %v", r.Partition.Number, r.Offset, r.Err)
+			}
+		}
+		if s.err != nil {
+			f.wrong("Run: %v", s.err)
+		}
+		f.wrongs = append(f.wrongs, s.wrongs...)
+	}
+}
+
+// reason: whoever looks is told which message it was, and why.
+func (f *facts) reason(got Outcome) {
+	var told string
+	switch {
+	case got == Costs:
+		told = f.letters[guiltyOne][f.guilty][0].Error
+	case got == Halts && f.first.halts[guiltyOne] != nil:
+		told = f.first.halts[guiltyOne].Error()
+	default:
+		return
+	}
+	for _, s := range append([]string{fmt.Sprintf("offset %d", f.guilty)}, f.idiom.Says...) {
+		if !strings.Contains(told, s) {
+			f.wrong("the reason does not say %q: %s", s, told)
+		}
+	}
+}
+
+// because is what is known of why the guilty message was not applied.
+func (f *facts) because() string {
+	for _, l := range f.letters[guiltyOne][f.guilty] {
+		return ": " + l.Error
+	}
+	if h := f.first.halts[guiltyOne]; h != nil {
+		return ": " + h.Error()
+	}
+	return ""
+}
+
+// company: a message shares its transaction unless it is said to be alone, and then it is.
+func (f *facts) company(got Outcome) {
+	switch {
+	case f.place == inBatches || f.place == inOnFailure || f.idiom.Everybody:
+	case got == Applied && f.first.alone:
+		f.wrong("it was applied at the first call, and alone")
+	case got == Alone && !f.first.alone:
+		f.wrong("it was called %d times, and then applied with others", f.tries[f.guilty])
+	}
+	if h := f.first.halts[guiltyOne]; h != nil && got != Halts {
+		f.wrong("its partition halted meanwhile: %v", h)
+	}
+}

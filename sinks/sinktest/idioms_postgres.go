@@ -1,0 +1,190 @@
+package sinktest
+
+import (
+	"context"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// permanently is consumer.Permanent.
+func permanently(err error) error { return consumer.Permanent(err) }
+
+// PostgreSQL is PostgreSQL's SQL. Setup is for a role that may create tables and
+// functions; everybody may use them.
+var PostgreSQL = &Dialect{Name: "PostgreSQL", idioms: postgres, Setup: `
+	create table idiom_keys (k text primary key);
+	insert into idiom_keys values ('always there');
+	create table idiom_children (k text references idiom_keys deferrable initially deferred);
+	create table idiom_counts (k text primary key, n int);
+	insert into idiom_counts values ('one', 0);
+	create table idiom_codes (code text);
+	create function idiom_raise() returns trigger language plpgsql as
+		$$ begin raise exception 'raised by a trigger' using errcode = new.code; end $$;
+	create trigger raises before insert on idiom_codes for each row execute function idiom_raise();
+	create table idiom_ends (k text);
+	create function idiom_end() returns trigger language plpgsql as
+		$$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$;
+	create constraint trigger ends after insert on idiom_ends deferrable initially deferred for each row execute function idiom_end();
+	create function idiom_leave_path() returns text language sql as $$ select set_config('search_path', 'pg_catalog', false) $$;
+	create function idiom_leave_local_path() returns text language sql as $$ select set_config('search_path', 'pg_catalog', true) $$;
+	create procedure idiom_commit() language plpgsql as $$ begin commit; end $$;
+	grant select, insert, update, delete on idiom_keys, idiom_children, idiom_counts, idiom_codes, idiom_ends to public;
+	`}
+
+// postgres are the idioms of PostgreSQL.
+var postgres = []Idiom{
+	{Name: "START TRANSACTION", Want: Costs, Says: []string{"START TRANSACTION"}, Do: sends("START TRANSACTION")},
+	{Name: "ABORT", Want: Costs, Says: []string{"ABORT"}, Do: hides("ABORT")},
+	{Name: "commit and chain", Want: Costs, Says: []string{"commit and chain"}, Do: hides("commit and chain")},
+	{Name: "PREPARE TRANSACTION", Wire: true, Want: Costs, Says: []string{"PREPARE TRANSACTION"}, Do: hides("PREPARE TRANSACTION 'idiom'")},
+	{Name: "COMMIT PREPARED", Want: Costs, Says: []string{"COMMIT PREPARED"}, Do: hides("COMMIT PREPARED 'idiom'")},
+	{Name: "commit in a DO block", Want: Costs, Says: []string{"2D000"}, Do: sends("do $$ begin commit; end $$")},
+	{Name: "commit in a procedure", Want: Costs, Says: []string{"2D000"}, Do: sends("call idiom_commit()")},
+
+	// The session and the transaction.
+	{Name: "SET LOCAL statement_timeout", Want: Alone, Places: true, Do: sends("set local statement_timeout = '10s'")},
+	{Name: "SET LOCAL search_path", Wire: true, Want: Alone, Places: true, Do: sends("set local search_path = pg_catalog")},
+	{Name: "SET search_path", Wire: true, Want: Alone, Places: true, Do: sends("set search_path = pg_catalog")},
+	{Name: "SET application_name", Want: Alone, Do: sends("set application_name = 'idiom'")},
+	{Name: "set_config(…, true)", Wire: true, Want: Alone, Do: sends("select set_config('search_path', 'pg_catalog', true)")},
+	{Name: "set_config(…, false)", Wire: true, Want: Alone, Places: true, Do: sends("select set_config('search_path', 'pg_catalog', false)")},
+	{Name: "SET LOCAL ROLE", Want: Alone, Do: sends("set local role none")},
+	{Name: "SET ROLE", Want: Alone, Do: sends("set role none")},
+	{Name: "SET TRANSACTION READ ONLY", Wire: true, Want: Costs, Do: sends("set transaction read only")},
+	{Name: "SET SESSION CHARACTERISTICS", Want: Alone, Do: sends("set session characteristics as transaction read only")},
+	{Name: "SET LOCAL client_encoding", Wire: true, Want: Costs, Do: sends("set local client_encoding = 'LATIN1'")},
+	{Name: "SET CONSTRAINTS ALL IMMEDIATE", Want: Alone, Do: sends("set constraints all immediate")},
+	{Name: "RESET ALL", Wire: true, Want: Alone, Do: sends("reset all")},
+	{Name: "DEALLOCATE ALL", Wire: true, Want: Alone, Do: sends("deallocate all")},
+	{Name: "DISCARD ALL", Want: Costs, Says: []string{"DISCARD ALL"}, Do: sends("DISCARD ALL")},
+	{Name: "DISCARD TEMP", Wire: true, Want: Alone, Do: sends("discard temp")},
+	{Name: "LISTEN and NOTIFY", Want: Alone, Do: sends("listen news", "notify news, 'x'")},
+	{Name: "NOTIFY", Want: Applied, Do: sends("notify news, 'x'")},
+	{Name: "everybody PREPAREs the same name", Wire: true, Everybody: true, Want: Alone, Do: sends("prepare mine as select 1")},
+	{Name: "everybody DECLAREs a cursor of the same name", Everybody: true, Want: Alone, Do: sends("declare mine cursor for select 1")},
+	{Name: "DECLARE … WITH HOLD by everybody", Everybody: true, Want: Alone, Do: sends("declare mine cursor with hold for select 1")},
+	{Name: "a DO block that leaves a setting", Want: Alone, Do: sends("do $$ begin perform set_config('search_path', 'pg_catalog', false); end $$")},
+	{Name: "a function that leaves a setting", Wire: true, Want: Alone, Do: sends("select idiom_leave_path()")},
+	{Name: "a function that leaves a setting in the transaction", Want: Alone, Do: sends("select idiom_leave_local_path()")},
+
+	// Temporary tables.
+	{Name: "everybody: CREATE TEMP TABLE … ON COMMIT DROP", Everybody: true, Want: Alone, Do: sends("create temp table mine (n int) on commit drop")},
+	{Name: "everybody: CREATE TEMP TABLE", Everybody: true, Want: Alone, Do: sends("create temp table mine (n int)")},
+	{Name: "everybody: SELECT INTO TEMP", Everybody: true, Want: Alone, Do: sends("select 1 as n into temp mine")},
+	{Name: "everybody: CREATE TABLE pg_temp.t", Everybody: true, Want: Alone, Do: sends("create table pg_temp.mine (n int)")},
+	{Name: "a temp table with the name of the effects", Wire: true, Want: Alone, Do: sends("create temp table effects (list text, value text)")},
+	{Name: "a temp table with the name of the fence", Want: Alone, Do: sends("create temp table epochfence_fence (like pg_class)", "create temp table fence (like pg_class)")},
+	{Name: "functions and operators of pg_temp", Wire: true, Want: Alone, Do: sends(
+		"create function pg_temp.epochfence_advance() returns int language sql as 'select 1'",
+		"create function pg_temp.nothing(text, text) returns bool language sql as 'select true'",
+		"create operator pg_temp.= (function = pg_temp.nothing, leftarg = text, rightarg = text)")},
+
+	// Locks.
+	{Name: "pg_advisory_xact_lock", Want: Applied, Do: sends("select pg_advisory_xact_lock(1)")},
+	{Name: "everybody: pg_advisory_lock", Everybody: true, Want: Alone, Do: sends("select pg_advisory_lock(2)")},
+	{Name: "LOCK TABLE", Want: Applied, Do: sends("lock table idiom_keys in row share mode")},
+	{Name: "SELECT FOR UPDATE", Want: Applied, Do: sends("select from idiom_counts where k = 'two' for update")},
+
+	// Errors, and what looks like another's.
+	{Name: "a statement that fails, and hides the error", Wire: true, Want: Costs, Says: []string{"22012"}, Do: hides("select 1/0")},
+	{Name: "a statement that fails, within SAVEPOINT", Answers: true, Want: Alone, Do: func(c *Call) error {
+		return inTurn(c.exec("savepoint mine"), func() error { _ = c.Exec("select 1/0"); return nil }, c.exec("rollback to savepoint mine"), c.Write)
+	}},
+	{Name: "a constraint that is checked at the commit", Want: Costs, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into idiom_children values ('nobody')"))
+	}},
+	raises("42P01"), raises("42501"), raises("3F000"), raises("42883"), raises("25006"), raises("08P01"),
+	raises("XF001"), raises("XF002"), raises("XF003"), raises("XF004"),
+	{Name: "a NUL byte in an argument", Wire: true, Want: Costs, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", "a\x00b"))
+	}},
+	{Name: "a NUL byte in the text", Wire: true, Want: Costs, Do: sends("insert into effects (list, value) values ('x', 'a\x00b')")},
+	{Name: "bytes that are not UTF-8 in an argument", Wire: true, Want: Costs, Says: []string{"22021"}, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", "\xff"))
+	}},
+	{Name: "too many arguments", Wire: true, Want: Costs, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into effects (list, value) values ($1, 'y')", "x", "z"))
+	}},
+	{Name: "a text of two statements with an argument", Wire: true, Want: Costs, But: map[string]Outcome{"simple_protocol": Applied}, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("select 1; select $1::text", "x"))
+	}},
+	{Name: "SET LOCAL statement_timeout, and runs into it", Want: Costs, Says: []string{"57014"}, Do: sends("set local statement_timeout = '10ms'", "select pg_sleep(60)")},
+	{Name: "COPY FROM STDIN as a text", Wire: true, Want: Costs, Says: []string{"COPY effects"}, Do: sends("COPY effects (list, value) FROM STDIN")},
+	{Name: "COPY FROM STDIN as a text, and hides the error", Want: Costs, Says: []string{"COPY effects"}, Do: hides("COPY effects (list, value) FROM STDIN")},
+	{Name: "COPY TO STDOUT as a text", Wire: true, Want: Costs, Says: []string{"COPY ("}, Do: sends("COPY (select 1) TO STDOUT")},
+
+	// Its own connection.
+	{Name: "a short timeout of its own", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
+		return inTurn(c.Write, func() error { return c.sleepsBriefly() })
+	}},
+	{Name: "a short timeout of its own, and hides the error", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
+		_ = c.Write()
+		_ = c.sleepsBriefly()
+		return nil
+	}},
+	{Name: "pg_terminate_backend of itself", Wire: true, Want: Costs, Do: sends("select pg_terminate_backend(pg_backend_pid())")},
+	{Name: "pg_terminate_backend of itself, and hides the error", Want: Costs, Do: hides("select pg_terminate_backend(pg_backend_pid())")},
+	{Name: "pg_terminate_backend of itself in a deferred trigger", Wire: true, Want: Costs, Do: sends("insert into idiom_ends values ('x')")},
+	{Name: "pg_cancel_backend of itself", Wire: true, Want: Costs, Says: []string{"57014"}, Do: sends("select pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")},
+
+	// Results.
+	{Name: "rows that are read and closed", Answers: true, Want: Applied, Do: func(c *Call) error {
+		rows, err := c.Query("select generate_series(1, 3)")
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+		}
+		rows.Close()
+		return c.Write()
+	}},
+	{Name: "rows that are closed half read", Answers: true, Want: Applied, Do: func(c *Call) error {
+		rows, err := c.Query("select generate_series(1, 3)")
+		if err != nil {
+			return err
+		}
+		rows.Next()
+		rows.Close()
+		return c.Write()
+	}},
+	{Name: "rows that are left open", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
+		_ = c.Write()
+		_, err := c.Query("select generate_series(1, 5000)")
+		return err
+	}},
+	{Name: "rows that are left open half read", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
+		_ = c.Write()
+		rows, err := c.Query("select generate_series(1, 5000)")
+		if err == nil {
+			rows.Next()
+		}
+		return err
+	}},
+	{Name: "rows that are read after the return", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
+		_ = c.Write()
+		rows, err := c.Query("select generate_series(1, 5000)")
+		if err == nil {
+			c.Go(func() {
+				<-c.Returned
+				rows.Next()
+				rows.Close()
+			})
+		}
+		return err
+	}},
+}
+
+// raises is a trigger of the user's own that raises what only the server or a sink does.
+func raises(code string) Idiom {
+	return Idiom{Name: "a trigger that raises " + code, Wire: code == "42P01", Want: Costs, Says: []string{"raised by a trigger", code}, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into idiom_codes values ('"+code+"')"))
+	}}
+}
+
+// sleepsBriefly gives up on a statement that takes long.
+func (c *Call) sleepsBriefly() error {
+	ctx, cancel := context.WithTimeout(c.Ctx, 5*time.Millisecond)
+	defer cancel()
+	return c.ExecThrough(ctx, "select pg_sleep(60)")
+}

@@ -1,0 +1,196 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// playReplays plays idioms in replays: each message of the guilty partition is a dead
+// letter at first, and a person asks for all of them to be replayed. One process does
+// that, since it looks for such requests every few seconds only.
+func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
+	p := newPlay(t, m, &Idiom{Name: "replays"}, inReplay)
+	p.size, p.guilty = epoch.Offset(len(all)), -1
+	p.of = func(m consumer.Message) *Idiom {
+		if m.Partition.Number == guiltyOne && int(m.Offset) < len(all) {
+			return &all[m.Offset]
+		}
+		return nil
+	}
+	p.runs("first")
+	before := p.letters()
+	if len(before) != len(all) {
+		t.Fatalf("%d dead letters of %d", len(before), len(all))
+	}
+	for _, l := range before {
+		a := operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "mended"}
+		if _, err := p.db.Operator(t).DoDeadLetter(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.replaying, p.until = true, p.replayed()
+	second := p.runs("second")
+	f := p.gather(second, p.runs("third"))
+	f.blame(p.everyOffset())
+	if len(f.wrongs) > 0 {
+		t.Error(strings.Join(f.wrongs, "\n"))
+	}
+	var want []string
+	for at := range p.size + 2 {
+		want = append(want, value(at))
+	}
+	if got := f.lists[innocent]; !slices.Equal(got, want) {
+		t.Errorf("the other partition has effects of %s; want %s", got, want)
+	}
+	for at, i := range all {
+		table.note(m, inReplay, i.Name, f.replayed(epoch.Offset(at), &i))
+	}
+}
+
+// replayed returns a channel that is closed when no replay is requested any more.
+func (p *play) replayed() <-chan struct{} {
+	done := make(chan struct{})
+	ctx, cancel := context.WithTimeout(p.t.Context(), playTime)
+	go func() {
+		defer cancel()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for slices.ContainsFunc(p.letters(), func(l operate.DeadLetter) bool { return l.Requested }) {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		close(done)
+	}()
+	return done
+}
+
+// everyOffset says that no message of the guilty partition is innocent.
+func (p *play) everyOffset() map[epoch.Offset]Outcome {
+	all := map[epoch.Offset]Outcome{}
+	for at := range p.size {
+		all[at] = Costs
+	}
+	return all
+}
+
+// replayed is what became of a dead letter, and fails the test if it is not what must.
+// A replay has its transaction to itself.
+func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
+	want := i.want(f.mode.Mode)
+	if want == Applied {
+		want = Alone
+	}
+	effects, letters := 0, f.letters[guiltyOne][at]
+	for _, v := range f.lists[guiltyOne] {
+		if v == value(at) {
+			effects++
+		}
+	}
+	got := Outcome(fmt.Sprintf("%d effects, %d dead letters", effects, len(letters)))
+	switch {
+	case effects == 1 && len(letters) == 0:
+		got = Alone
+	case effects == 0 && len(letters) == 0:
+		got = Undone
+	case effects == 0 && len(letters) == 1 && !letters[0].Requested:
+		got = Costs
+		for _, s := range i.Says {
+			if !strings.Contains(letters[0].ReplayError, s) {
+				f.t.Errorf("%s: the reason does not say %q: %s", i.Name, s, letters[0].ReplayError)
+			}
+		}
+	}
+	if got != want {
+		f.t.Errorf("%s: %s; want: %s: %+v", i.Name, got, want, letters)
+		return "WRONG: " + string(got)
+	}
+	return string(got)
+}
+
+// playBackground plays idioms in [consumer.Handlers.Background], one after the other,
+// beside messages that are all innocent.
+func playBackground(t testing.TB, m *mode, all []Idiom, table *table) {
+	p := newPlay(t, m, &Idiom{Name: "background"}, inBackground)
+	p.guilty = -1
+	errs := make([]error, len(all))
+	done := make(chan struct{})
+	p.background = func(ctx context.Context, of epoch.Partition, do func(context.Context, func(context.Context, any) error) error) {
+		if of.Number != guiltyOne || p.saw.again {
+			return
+		}
+		for n, i := range all {
+			errs[n] = errors.New("its goroutine has ended: runtime.Goexit")
+			returned := make(chan struct{})
+			go func() { // which an idiom may end
+				defer close(returned)
+				errs[n] = do(ctx, func(ctx context.Context, tx any) error {
+					return p.call(ctx, tx, consumer.Message{Partition: p.partition(backgroundList), Offset: epoch.Offset(n)}, i.Do)
+				})
+			}()
+			<-returned
+			p.returned()
+		}
+		close(done)
+	}
+	p.until = done
+	f := p.gather(p.runs("first"), p.runs("second"))
+	f.effects(Undone, nil)
+	f.blame(nil)
+	for n, h := range f.first.halts {
+		f.wrong("partition %d halts: %v", n, h)
+	}
+	if len(f.wrongs) > 0 {
+		t.Error(strings.Join(f.wrongs, "\n"))
+	}
+	for n, i := range all {
+		table.note(m, inBackground, i.Name, f.inBackground(epoch.Offset(n), &i, errs[n]))
+	}
+}
+
+// backgroundList is the number of the partition in the name of the list of what background
+// work writes.
+const backgroundList = 9
+
+func (f *facts) inBackground(at epoch.Offset, i *Idiom, err error) string {
+	want := i.want(f.mode.Mode)
+	if want == Applied {
+		want = Alone
+	}
+	effects := 0
+	for _, v := range f.list(backgroundList) {
+		if v == value(at) {
+			effects++
+		}
+	}
+	got := Outcome(fmt.Sprintf("%d effects, err = %v", effects, err))
+	switch {
+	case err == nil && effects == 1:
+		got = Alone
+	case err == nil && effects == 0:
+		got = Undone
+	case err != nil && effects == 0:
+		got = Costs
+		for _, s := range i.Says {
+			if !strings.Contains(err.Error(), s) {
+				f.t.Errorf("%s: the error does not say %q: %v", i.Name, s, err)
+			}
+		}
+	}
+	if got != want {
+		f.t.Errorf("%s: %s, err = %v; want: %s", i.Name, got, err, want)
+		return "WRONG: " + string(got)
+	}
+	return string(got)
+}
