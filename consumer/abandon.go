@@ -176,9 +176,9 @@ func (p *pending[TX]) recall() error {
 	p.bisect.alone(1)
 	p.bisect.first, p.bisect.attempts = m.first, max(p.bisect.attempts, m.attempts)
 	failure := &HandlerError{Partition: p.owner.partition, Offset: m.first, Attempts: p.bisect.attempts, Err: errHung}
-	policy := p.owner.run.policy
+	policy, given := p.owner.run.policy, p.bisect.failed != nil
 	switch {
-	case p.bisect.failed != nil:
+	case given: // to OnFailure
 	case m.failed != nil: // it was OnFailure that hung
 		return p.halts(&onFailureError{m.failed, errHung})
 	case p.bisect.attempts < policy.maxAttempts:

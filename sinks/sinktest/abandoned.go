@@ -86,7 +86,7 @@ func (w *world) appendsUntilRefused(ctx context.Context, tx any) (err error) {
 		if err = w.appends(ctx, tx, "late", "a zombie's"); err != nil {
 			failed++
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	return err
 }
