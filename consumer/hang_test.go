@@ -525,7 +525,9 @@ func TestNothingIsLeftOnceTheHandlerHasReturned(t *testing.T) {
 		p := r.start("a", each(h.handle), options{BatchTimeout: time.Second})
 		r.pass(time.Second)
 		p.stop()
-		_ = <-p.done // that it hangs
+		if err := <-p.done; err == nil {
+			t.Error("Run does not say what hangs")
+		}
 		h.release()
 	})
 	if after := runtime.NumGoroutine(); after > before+2 {
