@@ -500,6 +500,22 @@ func TestASinkThatHangsDoesNotHoldItsLane(t *testing.T) {
 	})
 }
 
+// What docs/command-line.md says of evict: what a process that hangs commits later is refused.
+func TestWhatAnEvictedProcessThatHangsCommitsIsRefused(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		h := hangsOn("0/0")
+		r.fill(0, 1)
+		p := r.start("a", each(h.handle), options{})
+		r.pass(time.Second) // within its time
+		r.acts(epoch.ActEvict, 0)
+		h.release()
+		r.pass(10 * time.Second)
+		r.wantEffects(0, "0/0")
+		wantOne[consumer.Stale](p)
+		p.end()
+	})
+}
+
 // Goroutines that Run leaves behind end when the handler returns.
 func TestNothingIsLeftOnceTheHandlerHasReturned(t *testing.T) {
 	before := runtime.NumGoroutine()

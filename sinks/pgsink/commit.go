@@ -152,7 +152,7 @@ func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) 
 	}
 	if !stop() {
 		closeNow(t.conn)
-		return errors.Join(epoch.ErrAbandoned, err)
+		return epoch.Abandoned(err)
 	}
 	return err
 }

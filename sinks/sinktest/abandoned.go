@@ -99,8 +99,8 @@ func (h *hang) ends() {
 		h.committed <- errors.New("returned before")
 	}
 	close(h.returns)
-	if err := <-h.committed; !errors.Is(err, epoch.ErrAbandoned) {
-		h.w.Errorf("an abandoned transaction ends with %v, want ErrAbandoned", err)
+	if err := <-h.committed; !errors.Is(err, epoch.ErrAbandoned) || len(class(err)) > 0 {
+		h.w.Errorf("an abandoned transaction ends with %v, want ErrAbandoned and no refusal", err)
 	}
 	if !errors.Is(h.late, epoch.ErrAbandoned) {
 		h.w.Errorf("a write in an abandoned transaction returned %v, want ErrAbandoned", h.late)
