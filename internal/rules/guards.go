@@ -463,7 +463,7 @@ var guardsOfTheRest = []guard{
 		{transact, "context.WithTimeoutCause(ctx, t.timeout, errTimeout)", "context.WithTimeoutCause(ctx, 1000*time.Hour, errTimeout)"},
 	}, "consumer", "TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller"},
 	{"R13", "the loss of a partition does not abort its transaction", []edit{
-		{transact, "cancel(context.Cause(p.lost))", "_ = p.lost"},
+		{transact, "cancel(context.Cause(p.lost))\n\t\t\tif errors.Is", "if errors.Is"},
 	}, "consumer", "TestALostPartitionAbortsItsTransactionAtOnce"},
 	{"R13", "messages are handled after the context has ended", []edit{
 		{transact, "err != nil && i > 0 {", "err != nil && i < 0 {"},
