@@ -134,7 +134,7 @@ func (c *Call) OpenDB() *sql.DB {
 	db := c.open()
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()
-	if c.ended {
+	if c.ended && !c.g.Abandoned() {
 		_ = db.Close()
 	}
 	c.dbs = append(c.dbs, db)
