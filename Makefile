@@ -57,6 +57,11 @@ postgres: ## what runs on PostgreSQL, on the oldest version that is supported an
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -run '^TestReal' ./consumer/... ./internal/e2e ./cmd/epochfence
 
+.PHONY: hang
+hang: kafka ## a handler that never returns: Kafka (classic, static, KIP-848) and NATS, one and two processes (needs Java 17 and Maven)
+	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -v -run 'Hangs' ./internal/e2e
+	go test -race -count 1 -timeout 10m -run 'Hang|Hung|Abandon' ./consumer ./consumer/kafkasource ./sinks/...
+
 .PHONY: idioms
 idioms: ## what people write in handlers, on all sinks in all modes, and the table of what comes of it (minutes)
 	EPOCHFENCE_LONG=1 go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink -idioms.update

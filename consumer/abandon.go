@@ -188,7 +188,7 @@ func (p *pending[TX]) recall() error {
 		p.owner.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.first, "attempt", failure.Attempts)
 		p.bisect.attempts, p.bisect.failed = 0, failure
 	}
-	return nil
+	return nil //nolint:nilerr // the failure is OnFailure's to take
 }
 
 // halts ends what is known of the message: after the halt it is tried afresh.

@@ -184,7 +184,7 @@ func TestAMessageThatHangsAgainAndAgainEndsInOnFailure(t *testing.T) {
 				handle := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 					if m.Offset == 2 {
 						hung.Add(1)
-						time.Sleep(5 * time.Second) // deaf to its context, and past twice the timeout
+						<-time.After(5 * time.Second) // deaf to its context, and past twice the timeout
 					}
 					return record(ctx, tx, m, e)
 				}
@@ -229,7 +229,7 @@ func TestOfABatchThatHangsTheMessageIsFound(t *testing.T) {
 			calls = append(calls, offsets)
 			mu.Unlock()
 			if slices.Contains(offsets, 3) {
-				time.Sleep(5 * time.Second)
+				<-time.After(5 * time.Second)
 			}
 			for _, m := range ms {
 				if err := record(ctx, tx, m, e); err != nil {
@@ -258,7 +258,7 @@ func TestOfABatchThatHangsTheMessageIsFound(t *testing.T) {
 func TestAnOnFailureThatHangsHaltsThePartition(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		h := each(poison).OnFailure(func(context.Context, tx, consumer.Message, epoch.Epoch, error) error {
-			time.Sleep(5 * time.Second)
+			<-time.After(5 * time.Second)
 			return nil
 		})
 		r.fill(0, 1)
@@ -500,6 +500,22 @@ func TestASinkThatHangsDoesNotHoldItsLane(t *testing.T) {
 	})
 }
 
+// What docs/command-line.md says of evict: what a process that hangs commits later is refused.
+func TestWhatAnEvictedProcessThatHangsCommitsIsRefused(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		h := hangsOn("0/0")
+		r.fill(0, 1)
+		p := r.start("a", each(h.handle), options{})
+		r.pass(time.Second) // within its time
+		r.acts(epoch.ActEvict, 0)
+		h.release()
+		r.pass(10 * time.Second)
+		r.wantEffects(0, "0/0")
+		wantOne[consumer.Stale](p)
+		p.end()
+	})
+}
+
 // Goroutines that Run leaves behind end when the handler returns.
 func TestNothingIsLeftOnceTheHandlerHasReturned(t *testing.T) {
 	before := runtime.NumGoroutine()
@@ -509,7 +525,9 @@ func TestNothingIsLeftOnceTheHandlerHasReturned(t *testing.T) {
 		p := r.start("a", each(h.handle), options{BatchTimeout: time.Second})
 		r.pass(time.Second)
 		p.stop()
-		<-p.done
+		if err := <-p.done; err == nil {
+			t.Error("Run returned nil while a handler hung")
+		}
 		h.release()
 	})
 	if after := runtime.NumGoroutine(); after > before+2 {

@@ -3,12 +3,23 @@ package epoch
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // ErrAbandoned is returned by Commit and CommitHeld when the transaction was abandoned: see
 // [AfterAbandoned]. Nothing is committed. Statements that a call sends in an abandoned
 // transaction fail with an error that matches it, wherever a TX returns errors.
 var ErrAbandoned = errors.New("the transaction was abandoned: a call of its handler did not return after its context had ended")
+
+// Abandoned is for sinks. It returns the error of a Commit that was abandoned, after its call
+// has returned err, or nil. Of err it takes the text alone: what it says of a connection that
+// is gone is not so of the transaction, of which nothing is committed.
+func Abandoned(err error) error {
+	if err == nil || errors.Is(err, ErrAbandoned) && !errors.Is(err, ErrInDoubt) {
+		return ErrAbandoned
+	}
+	return fmt.Errorf("%w; then it returned: %s", ErrAbandoned, err.Error())
+}
 
 type abandonedKey struct{}
 

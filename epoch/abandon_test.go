@@ -2,6 +2,8 @@ package epoch_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -32,5 +34,14 @@ func TestAfterAbandonedCallsOnceItIsAbandonedAndNotWhenTheContextEnds(t *testing
 func TestAContextWithoutAbandonmentIsNeverAbandoned(t *testing.T) {
 	if stop := epoch.AfterAbandoned(t.Context(), func() { t.Error("called") }); !stop() {
 		t.Error("stop returned false")
+	}
+}
+
+func TestAnAbandonedTransactionIsNotInDoubt(t *testing.T) {
+	for _, err := range []error{nil, epoch.ErrAbandoned, errors.New("own"), fmt.Errorf("%w: connection lost", epoch.ErrInDoubt)} {
+		got := epoch.Abandoned(err)
+		if !errors.Is(got, epoch.ErrAbandoned) || errors.Is(got, epoch.ErrInDoubt) {
+			t.Errorf("Abandoned(%v) = %v", err, got)
+		}
 	}
 }

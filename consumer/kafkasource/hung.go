@@ -91,14 +91,14 @@ func (s *Source) lookForHung() {
 }
 
 // anyHung reports whether a handler hangs, and whether one does of a partition that we hold.
-func (s *Source) anyHung() (any, held bool) {
+func (s *Source) anyHung() (some, held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sl := range s.slots {
-		any = any || sl.hung > 0
+		some = some || sl.hung > 0
 		held = held || sl.hung > 0 && sl.held
 	}
-	return any, held
+	return some, held
 }
 
 // attend keeps the process in the group until ctx ends, or something ends it for good.
@@ -116,8 +116,8 @@ func (s *Source) attend(ctx, base context.Context) error {
 		case <-s.gaveUp:
 		case <-timer.C:
 		}
-		any, held := s.anyHung()
-		if !any {
+		some, held := s.anyHung()
+		if !some {
 			pause.Reset()
 		}
 		if !held {
@@ -178,7 +178,7 @@ func (s *Source) stayAway(ctx context.Context, pause time.Duration) error {
 		case <-timer.C:
 			return nil
 		case <-s.gaveUp:
-			if any, _ := s.anyHung(); !any {
+			if some, _ := s.anyHung(); !some {
 				return nil
 			}
 		}

@@ -86,7 +86,7 @@ func (o *owner) grants(n int32) int {
 
 func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
 	t.Helper()
-	for began := time.Now(); !holds(); time.Sleep(100 * time.Millisecond) {
+	for began := time.Now(); !holds(); <-time.After(100 * time.Millisecond) {
 		if time.Since(began) > within {
 			t.Fatalf("not within %v: %s", within, what)
 		}
@@ -115,7 +115,7 @@ func TestAMemberWhoseHandlerHangsLeavesAndJoinsAgain(t *testing.T) {
 				c := newOwner(free)
 				third := r.run(r.source(with(opts...)), c.own)
 				held, alone, looks := 0, 0, 0
-				for began := time.Now(); time.Since(began) < 30*time.Minute; time.Sleep(time.Second) {
+				for began := time.Now(); time.Since(began) < 30*time.Minute; <-time.After(time.Second) {
 					looks++
 					if b.has(0) {
 						held++
@@ -150,7 +150,7 @@ func TestAMemberThatIsAloneStaysThoughAHandlerHangs(t *testing.T) {
 				a := newOwner(free)
 				p := r.run(r.source(with(opts...)), a.own)
 				eventually(t, time.Minute, "the others are held", func() bool { return a.has(1, 2, 3) })
-				for began := time.Now(); time.Since(began) < 10*time.Minute; time.Sleep(time.Second) {
+				for began := time.Now(); time.Since(began) < 10*time.Minute; <-time.After(time.Second) {
 					if !a.has(1, 2, 3) {
 						t.Fatal("the other partitions were given up, though nobody else could have them")
 					}

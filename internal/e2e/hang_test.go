@@ -214,7 +214,7 @@ func (h *hangPlay) applied(within time.Duration, but ...int32) {
 		if time.Now().After(limit) {
 			h.Fatalf("not applied within %v: %s", within, lacks)
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 }
 
@@ -291,7 +291,7 @@ func playHangWithTwo(t *testing.T, b hangBroker, committers int) {
 	h := newHangPlay(t, b, committers)
 	a := h.start("a", h.hangs)
 	h.round()
-	for began := time.Now(); h.hung.Load() == 0; time.Sleep(10 * time.Millisecond) {
+	for began := time.Now(); h.hung.Load() == 0; <-time.After(10 * time.Millisecond) {
 		if time.Since(began) > patience {
 			t.Fatal("the handler was not called")
 		}

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -209,14 +210,17 @@ type process struct {
 	lines []string
 }
 
-func (l *ledger) startProcess(name string) *process {
+func (l *ledger) startProcess(name string) *process { return l.startHanging(name, "") }
+
+// startHanging starts a process whose handler hangs on a message, if that is not empty.
+func (l *ledger) startHanging(name, on string) *process {
 	l.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		l.Fatal(err)
 	}
 	spec, err := json.Marshal(processSpec{
-		Addr: l.addr, Group: l.group, Topic: l.topic, Database: l.file, Name: name,
+		Addr: l.addr, Group: l.group, Topic: l.topic, Database: l.file, Name: name, Hangs: on,
 		Effect: `INSERT INTO effects (number, value, epoch, worker) VALUES (?, CAST(? AS TEXT), ?, ?)`,
 	})
 	if err != nil {
@@ -280,6 +284,45 @@ func (p *process) said(line string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Contains(p.lines, line)
+}
+
+// TestRealProcessesOneOfWhichHangs: the handler of one process hangs on a message. Another process
+// gets its partition while it hangs, and what it tries to write later is refused. Told to end, it
+// exits with an error that says where it hangs.
+func TestRealProcessesOneOfWhichHangs(t *testing.T) {
+	t.Parallel()
+	b := kafkatest.Start(t, kafkatest.Config{})
+	led := newLedger(t, b.Addr, 4)
+	hangs := led.startHanging("hangs", "1/3")
+	led.round(10)
+	led.until("the process to hang", func() bool { return hangs.said("hangs") })
+	other := led.startProcess("other")
+	led.awaitApplied()
+	led.round(10)
+	led.awaitApplied()
+	hangs.goOn()
+	led.round(10)
+	led.awaitApplied()
+	hangs.end()
+
+	again := led.startHanging("hangs again", "2/30")
+	led.round(5)
+	led.awaitApplied() // whoever has the partition: the one that hangs gives it up
+	if again.said("hangs") {
+		again.signal(syscall.SIGTERM)
+		select {
+		case <-again.done:
+		case <-time.After(patience):
+			t.Fatalf("a process that hangs did not end within %v of SIGTERM", patience)
+		}
+		if out := again.stderr.String(); again.err == nil || !strings.Contains(out, "the handler hangs on the message at offset") || !strings.Contains(out, "process_test.go") {
+			t.Errorf("it ended with %v, and wrote\n%s", again.err, out)
+		}
+	} else {
+		again.end()
+	}
+	other.end()
+	led.wantExactlyOnce()
 }
 
 // firstAt waits until one of ps has said line, and returns it and the others.

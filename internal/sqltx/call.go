@@ -134,7 +134,7 @@ func (c *Call) OpenDB() *sql.DB {
 	db := c.open()
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()
-	if c.ended {
+	if c.ended && !c.g.Abandoned() {
 		_ = db.Close()
 	}
 	c.dbs = append(c.dbs, db)
@@ -163,7 +163,7 @@ func (c *Call) ours() *sql.DB {
 // usable says whether anything may still be sent.
 func (c *Call) usable() error {
 	switch {
-	case c.g.left:
+	case c.g.Abandoned():
 		return fmt.Errorf("%s: %w", c.g.c.Package, epoch.ErrAbandoned)
 	case c.ended:
 		return fmt.Errorf("%s: transaction used after its handler returned: %w", c.g.c.Package, sql.ErrTxDone)
@@ -233,15 +233,28 @@ func (c *Call) Refused() error { return c.refuse }
 func (c *Call) Left() error { return c.left }
 
 // Close ends the handler's use of c. It may be called again.
-func (c *Call) Close() {
+func (c *Call) Close() { c.close(true) }
+
+// close is Close. While the handler runs, as c is abandoned, the databases of [Call.OpenDB]
+// stay open: they say why they refuse.
+func (c *Call) close(returned bool) {
 	if !c.g.mu.TryLock() {
 		c.cancel() // a goroutine of the handler's still runs a statement
 		c.g.mu.Lock()
 	}
 	defer c.g.mu.Unlock()
-	if c.ended {
-		return
+	if !c.ended {
+		c.end()
 	}
+	if returned {
+		for _, db := range c.dbs {
+			_ = db.Close()
+		}
+		c.dbs = nil
+	}
+}
+
+func (c *Call) end() {
 	// First what is open, and then the context: a driver that is told of the context's
 	// end while rows are open may interrupt the statements of whoever comes next.
 	c.ended = true
@@ -254,10 +267,6 @@ func (c *Call) Close() {
 	c.stmts = nil
 	c.left = c.savepoints.Err() // before database/sql rolls back because the context has ended
 	c.cancel()
-	for _, db := range c.dbs {
-		_ = db.Close()
-	}
-	c.dbs = nil
 }
 
 // throughDB is a Call as the transaction of a [sql.DB].

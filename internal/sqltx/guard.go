@@ -33,11 +33,11 @@ type Guard struct {
 	b *DB
 	c GuardConfig
 
-	mu   sync.Mutex // held while the connection is in use
-	tx   *Tx        // nil before the first use
-	gone error      // why there is no transaction
-	left bool       // abandoned
-	told []error    // of statements, as the database gave them, the last few
+	mu   sync.Mutex  // held while the connection is in use
+	tx   *Tx         // nil before the first use
+	gone error       // why there is no transaction
+	left atomic.Bool // abandoned
+	told []error     // of statements, as the database gave them, the last few
 
 	effects map[string]Effect    // of the texts of this transaction, some of them
 	call    atomic.Pointer[Call] // the last one
@@ -46,16 +46,16 @@ type Guard struct {
 // Abandon ends the transaction while a call of a handler, which may never return, has it.
 // It waits for a statement that is under way, which it cancels.
 func (g *Guard) Abandon() {
+	g.left.Store(true) // before anything fails for it
 	c := g.call.Load()
 	if c != nil {
 		c.cancel()
 	}
 	g.mu.Lock()
-	g.left = true
 	tx := g.tx
 	g.mu.Unlock()
 	if c != nil {
-		c.Close()
+		c.close(false)
 	}
 	if tx != nil {
 		tx.End()
@@ -63,11 +63,7 @@ func (g *Guard) Abandon() {
 }
 
 // Abandoned reports whether the transaction was abandoned.
-func (g *Guard) Abandoned() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.left
-}
+func (g *Guard) Abandoned() bool { return g.left.Load() }
 
 // Guard lends a transaction.
 func (b *DB) Guard(c GuardConfig) *Guard { return &Guard{b: b, c: c} }

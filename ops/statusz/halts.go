@@ -83,3 +83,20 @@ func offset(o epoch.Offset) string {
 	}
 	return thousands(int64(o))
 }
+
+// hung tells of calls that do not return.
+func hung(calls []consumer.Overdue, now time.Time) []halt {
+	if len(calls) == 0 {
+		return nil
+	}
+	h := remedy(consumer.ReasonHung, calls[0].Partition)
+	h.Person = true
+	for _, o := range calls[:min(len(calls), listed)] {
+		h.Partitions = append(h.Partitions, halted{
+			Partition: show(o.Partition.String()), Next: offset(max(o.Offset, -1)), Since: age(now.Sub(o.Since)),
+			Retry: "once it has returned", Error: show(o.String() + "\n" + o.Stack),
+		})
+	}
+	h.More = len(calls) - len(h.Partitions)
+	return []halt{h}
+}

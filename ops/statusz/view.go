@@ -25,6 +25,8 @@ type view struct {
 	Moments   []moment
 	Decisions []moment
 
+	hung int // calls that hang in this process
+
 	Dead, Outbox table
 	MayAct       bool
 }
@@ -46,7 +48,8 @@ func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
 	if h.Stats != nil {
 		held = h.Stats.Partitions()
 		h.ownFigures(v, held)
-		v.Halts = halts(held, now)
+		v.Halts = append(hung(h.Stats.Status().Hung(), now), halts(held, now)...)
+		v.hung = len(h.Stats.Status().Hung())
 		v.Moments = h.moments(h.Stats.Timeline(), now)
 	}
 	if failed != nil {

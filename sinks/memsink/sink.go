@@ -206,7 +206,7 @@ func transact[T any](ctx context.Context, db *database, as []epoch.Advance, hook
 	defer stop() // also when a call panics
 	err := tx.callAll(ctx, calls)
 	if !stop() {
-		return errors.Join(epoch.ErrAbandoned, err)
+		return epoch.Abandoned(err)
 	}
 	if err != nil {
 		return err

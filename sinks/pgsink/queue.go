@@ -97,7 +97,7 @@ func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queu
 		err := q.call(ctx, i, call)
 		switch {
 		case q.gone.Load():
-			return errors.Join(epoch.ErrAbandoned, err)
+			return epoch.Abandoned(err)
 		case ctx.Err() != nil:
 			return ended(ctx, err)
 		case err != nil:

@@ -109,7 +109,7 @@ func (s *Store) transact(ctx context.Context, fenced func() error, calls ...func
 		err := call(ctx, tx)
 		tx.ended = true
 		if abandoned.Load() {
-			return errors.Join(epoch.ErrAbandoned, err)
+			return epoch.Abandoned(err)
 		}
 		if err != nil {
 			return err

@@ -96,7 +96,7 @@ func (db *toy) transact(ctx context.Context, fenced func() error, apply func(con
 	defer stop()
 	err := apply(ctx, tx)
 	if !stop() && !db.deaf && !db.lingering {
-		return errors.Join(epoch.ErrAbandoned, err)
+		return epoch.Abandoned(err)
 	}
 	if err != nil {
 		return fmt.Errorf("toy: apply: %w", err)

@@ -118,7 +118,7 @@ func (t *shared) runAll(ctx context.Context, calls []func(context.Context, *Tx) 
 		}
 	}
 	if abandoned() {
-		return errors.Join(epoch.ErrAbandoned, err)
+		return epoch.Abandoned(err)
 	}
 	return err
 }

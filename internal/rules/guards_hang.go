@@ -1,0 +1,64 @@
+package main
+
+const (
+	abandons  = "consumer/abandon.go"
+	hungKafka = "consumer/kafkasource/hung.go"
+)
+
+// guardsOfHangs are those of calls that do not return.
+var guardsOfHangs = []guard{
+	{"R12", "a call that hangs holds its lane", []edit{
+		{"consumer/transaction.go", "l.do(func() { l.abandoned(t, stack) })", "_ = stack"},
+	}, "consumer", "TestAHandlerThatHangsCostsItsOwnPartitionAlone/1 committers"},
+	{"R12", "a partition is claimed again while a call for it hangs", []edit{
+		{"consumer/ownership.go", "if h := r.hung.of(t.Origin().Partition); h != nil {", "if h := r.hung.of(t.Origin().Partition); h != nil && false {"},
+	}, "consumer", "TestASourceThatGrantsAPartitionAllTheSameGetsItBack"},
+	{"R12", "the source is not told that a call for the partition hangs", []edit{
+		{"consumer/ownership.go", "o.tenure.GiveUp(o.hang.returned)", "_ = o.hang.returned"},
+	}, "consumer", "TestAPartitionIsNotAskedForBeforeTheCallHasReturned"},
+	{"blame", "a message that hangs uses up no attempts", []edit{
+		{abandons, "l.blame(did, t.placed[call].at, trials[i])", "_ = trials[i]"},
+	}, "consumer", "TestAMessageThatHangsAgainAndAgainEndsInOnFailure/OnFailure true"},
+	{"blame", "what shares a transaction with a call that hangs is not tried again", []edit{
+		{abandons, "default:\n\t\t\tl.again(p, 0)", "default:\n\t\t\tp.finish(outcome{action: halt, err: r.err})"},
+	}, "consumer", "TestWhatSharesATransactionWithACallThatHangsIsAppliedAgainAtOnce"},
+	{"R12", "Run waits for a call that hangs", []edit{
+		{abandons, "t.abandon()\n\tt.release()", "t.abandon()"},
+	}, "consumer", "TestRunReturnsWithWhatHangsWhenItIsStopped"},
+	{"R12", "Run goes on however many calls hang", []edit{
+		{"consumer/hang.go", "r.stop(errTooManyHang)", "_ = errTooManyHang"},
+	}, "consumer", "TestRunReturnsWhenTooManyCallsHang"},
+	{"R12", "a drain waits for a call that hangs", []edit{
+		{"consumer/transaction.go", "overrun.within(overrunGrace)", "_ = overrunGrace"},
+	}, "consumer", "TestADrainDoesNotWaitForAHandlerThatHangs"},
+	{"R12", "background work that outlives its context holds its partition", []edit{
+		{"consumer/background.go", "count := afterAwake(o.run.hangTimeout(o.timeout), func() { close(late) })", "count := afterAwake(o.run.hangTimeout(o.timeout), func() {})"},
+	}, "consumer", "TestBackgroundWorkThatOutlivesItsContextDoesNotHoldItsPartition"},
+	{"R12", "a process is ready while a call hangs", []edit{
+		{"consumer/status.go", "for _, o := range s.Hung() {", "for _, o := range s.Hung()[:0] {"},
+	}, "consumer", "TestReadinessFailsWhileACallHangs"},
+	{"R12", "what is written in an abandoned transaction in memory is taken", []edit{
+		{"sinks/memsink/tx.go", "if tx.abandoned {", "if false {"},
+	}, "sinks/memsink", "TestSuite/a handler that hangs before its first write is abandoned: what it writes then is refused"},
+	{"R12", "an abandoned transaction keeps its connection to PostgreSQL, and its locks", []edit{
+		{"sinks/pgsink/commit.go", "t.isCut.Store(true)\n\t_ = t.conn.PgConn().Conn().Close()", "t.isCut.Store(true)"},
+	}, "sinks/pgsink", "TestAnAbandonedTransactionFreesItsLocksAndItsPlaceInThePool"},
+	{"R12", "an abandoned transaction keeps its place in the pool", []edit{
+		{"sinks/pgsink/connection.go", "l.out, l.conn = l.conn.Hijack(), nil", "_ = l.out"},
+	}, "sinks/pgsink", "TestAnAbandonedTransactionFreesItsLocksAndItsPlaceInThePool"},
+	{"R12", "an abandoned transaction keeps SQLite's write lock", []edit{
+		{"internal/sqltx/guard.go", "if tx != nil {\n\t\ttx.End()\n\t}", "_ = tx"},
+	}, "sinks/sqlsink", onSQLite + "a handler that hangs is abandoned: the next owner claims and commits, and what it still writes is refused"},
+	{"R12", "a member of a Kafka group keeps a partition whose handler hangs", []edit{
+		{hungKafka, "if !held {", "if !held || true {"},
+	}, kafka, "TestAMemberWhoseHandlerHangsLeavesAndJoinsAgain"},
+	{"R12", "a static member of a Kafka group keeps its partitions when it leaves", []edit{
+		{"consumer/kafkasource/source.go", "if s.isAway() {", "if false {"},
+	}, kafka, "TestAStaticMemberWhoseHandlerHangsFreesItsPartitions"},
+	{"blame", "the only member of a Kafka group leaves it because a handler hangs", []edit{
+		{hungKafka, "if s.isAlone(ctx) {", "if false {"},
+	}, kafka, "TestAMemberThatIsAloneStaysThoughAHandlerHangs"},
+	{"R12", "a member of a NATS group takes a partition again whose handler hangs", []edit{
+		{nats + "/balance.go", "if sl.declined && !sl.hung {", "if sl.declined {"},
+	}, nats, "TestAPartitionWhoseHandlerHangsIsNotTakenAgainBeforeItReturns"},
+}
