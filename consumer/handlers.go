@@ -20,7 +20,8 @@ import (
 //
 // It may be called again for the same message, after everything it wrote
 // through tx was rolled back. It must not use tx after it has returned, and must
-// return when ctx is cancelled. It is called for several partitions at a time if
+// return when ctx is cancelled: one that does not is abandoned after [Options.HangTimeout], and
+// what it writes then is refused ([epoch.ErrAbandoned]). It is called for several partitions at a time if
 // there are several committers, never twice at a time for one partition.
 //
 // An error rolls the whole transaction back; see [Options.MaxAttempts],
@@ -85,7 +86,7 @@ func (h Handlers[TX]) OnFailure(decide FailureHandler[TX]) Handlers[TX] {
 // message: to relay what handlers left in an outbox, say. It is called for each
 // claim of a partition, on a goroutine of its own. Its context ends when the claim
 // ends or the partition is revoked; it must return then, as the partition waits for
-// it. If it returns before, it is not called again under that claim; if it panics,
+// it, up to [Options.HangTimeout]. If it returns before, it is not called again under that claim; if it panics,
 // it is. Nil means none.
 func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX])) Handlers[TX] {
 	h.background = work

@@ -58,6 +58,8 @@ type Sink[TX any] interface {
 	//   - a [*CallError] for a call that did what it must not, whatever it returned.
 	//     It matches [ErrOwnTransaction] where the same call could be committed in a
 	//     transaction in which it is the only one;
+	//   - [ErrAbandoned] where the transaction was abandoned while a call ran that may
+	//     never return: see [AfterAbandoned];
 	//   - a [*StaleError], [*MovedError] or [*MissingError] where an advance is
 	//     refused, about the first refused partition in key order;
 	//   - [ErrInDoubt] where it is not known whether the transaction was committed,

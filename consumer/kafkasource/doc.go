@@ -108,6 +108,18 @@
 // are committed to the group, so that tools which show lag work. Nothing is ever
 // decided by them, and a commit that fails is logged at debug level and forgotten.
 //
+// # A handler that hangs
+//
+// A member cannot give up one partition of those that it is assigned: the classic protocol
+// assigns what the leader's balancer says, and under KIP-848 the broker assigns. So when own
+// returns because a handler hangs (Tenure.GiveUp), the member drains its other partitions,
+// leaves the group, and joins again after a pause. The pause is 10 s at first, doubles up to
+// 5 minutes, and ends early when no handler hangs any more. If the member is assigned the
+// partition again while the handler hangs, it does not claim it, and leaves again after 10 s.
+// A static member leaves for good, so that its partitions are free at once. A member that is
+// alone in its group stays, which it finds out by DescribeGroups or ConsumerGroupDescribe;
+// if the broker refuses that, it leaves.
+//
 // # Shutting down
 //
 // When the context of Run ends, all partitions are drained, the positions are

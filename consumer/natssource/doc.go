@@ -113,7 +113,8 @@
 // once more, and no lease.
 //
 // A partition that own returns from early is declined: others may have it. This
-// member tries again when a member joins or leaves.
+// member tries again when a member joins or leaves. Where own returned because a handler
+// hangs (Tenure.GiveUp), it does not take the partition before the handler has returned.
 //
 // A partition that is to be given back is drained within Term; after that its
 // tenure is cancelled. When the context of Run ends, the member is registered as one that serves
