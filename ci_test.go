@@ -22,7 +22,7 @@ func read(t *testing.T, name string) string {
 
 // A step without a budget would only be found out at its turn, and a budget
 // without a step would count in the sum.
-func TestEveryStepOfCIHasABudgetAndTheSumIsFortyMinutes(t *testing.T) {
+func TestEveryStepOfCIHasABudgetAndTheSumIsWithinItsTime(t *testing.T) {
 	var steps []string
 	for _, m := range regexp.MustCompile(`(?m)^(?:step|heavy) (\S+) '`).FindAllStringSubmatch(read(t, ".ci/run"), -1) {
 		steps = append(steps, m[1])
@@ -40,7 +40,7 @@ func TestEveryStepOfCIHasABudgetAndTheSumIsFortyMinutes(t *testing.T) {
 	if budgets := slices.Sorted(maps.Keys(budget)); len(steps) < 10 || !slices.Equal(steps, budgets) {
 		t.Errorf("steps %q, budgets %q", steps, budgets)
 	}
-	if sum > 40*60 {
-		t.Errorf("the budgets are %d s; want 40 minutes at most", sum)
+	if sum > 65*60 { // CI ends after 90 minutes
+		t.Errorf("the budgets are %d s; want 65 minutes at most", sum)
 	}
 }

@@ -176,9 +176,9 @@ func (p *pending[TX]) recall() error {
 	p.bisect.alone(1)
 	p.bisect.first, p.bisect.attempts = m.first, max(p.bisect.attempts, m.attempts)
 	failure := &HandlerError{Partition: p.owner.partition, Offset: m.first, Attempts: p.bisect.attempts, Err: errHung}
-	policy, given := p.owner.run.policy, p.bisect.failed != nil
+	policy := p.owner.run.policy
 	switch {
-	case given: // to OnFailure
+	case p.bisect.failed != nil:
 	case m.failed != nil: // it was OnFailure that hung
 		return p.halts(&onFailureError{m.failed, errHung})
 	case p.bisect.attempts < policy.maxAttempts:
@@ -188,7 +188,7 @@ func (p *pending[TX]) recall() error {
 		p.owner.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.first, "attempt", failure.Attempts)
 		p.bisect.attempts, p.bisect.failed = 0, failure
 	}
-	return nil //nolint:nilerr // the failure is the message's, and not of this
+	return nil //nolint:nilerr // the failure is OnFailure's to take
 }
 
 // halts ends what is known of the message: after the halt it is tried afresh.

@@ -526,7 +526,7 @@ func TestNothingIsLeftOnceTheHandlerHasReturned(t *testing.T) {
 		r.pass(time.Second)
 		p.stop()
 		if err := <-p.done; err == nil {
-			t.Error("Run does not say what hangs")
+			t.Error("Run returned nil while a handler hung")
 		}
 		h.release()
 	})

@@ -25,7 +25,7 @@ func Apply[TX any](ctx context.Context, log *Log, sink epoch.Sink[TX], h consume
 	defer stop()
 	var t trouble
 	err := consumer.Run(running, group.Member("test"), sink, h, consumer.Options{
-		RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, HaltMin: time.Millisecond, HaltMax: 10 * time.Millisecond,
+		RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, HaltMin: time.Minute, HaltMax: time.Minute, // nobody waits that long: a halt ends it
 		Logger: slog.New(slog.DiscardHandler),
 		Observe: func(e consumer.Event) {
 			if t.observe(e) {

@@ -18,8 +18,11 @@ import (
 
 const (
 	// runs is how often a test may pass without its guard before that counts as not
-	// caught: what some schedules do not show is asked for again, and said.
-	runs = 4
+	// caught: what some schedules do not show is asked for again, and said. A
+	// test that is brief is asked more often, for as long as brief is.
+	runs      = 4
+	runsBrief = 20
+	brief     = 5 * time.Second
 
 	// hang is how long a test may take without its guard: if it hangs, it has failed as well,
 	// unless it does so only beside others.
@@ -75,7 +78,8 @@ func (t *trials) without(ctx context.Context, m mutant) (run int, took time.Dura
 func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env []string) (run int, err error) {
 	top, _, _ := strings.Cut(m.test, "/")
 	failed := regexp.MustCompile(`(?m)^(--- FAIL: |\s+)` + top + `\b.*\(`)
-	for run = 1; run <= runs; run++ {
+	began := time.Now()
+	for run = 1; run <= runs || run <= runsBrief && time.Since(began) < brief; run++ {
 		out, err := t.test(ctx, binary, m.pkg, pattern(m.test), hang, env...)
 		switch {
 		case err == nil:
@@ -87,7 +91,7 @@ func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env 
 			return 0, fmt.Errorf("%s %s did not run: %w\n%s", m.pkg, m.test, err, out)
 		}
 	}
-	return 0, fmt.Errorf("%s %s passes without it, %d times", m.pkg, m.test, runs)
+	return 0, fmt.Errorf("%s %s passes without it, %d times", m.pkg, m.test, run-1)
 }
 
 // prepare returns the binary that runs the test of a guard, and the environment in which

@@ -50,13 +50,14 @@ func TestWhatNoMessageIsAtFaultForIsSaid(t *testing.T) {
 		"40P01": epoch.ErrTransient, // deadlock_detected
 		"53200": epoch.ErrTransient, // out_of_memory, and out of locks
 		"55P03": epoch.ErrTransient, // lock_not_available
-		"53100": epoch.ErrUnhealthy, // disk_full
-		"25006": epoch.ErrUnhealthy, // read_only_sql_transaction
-		"58030": epoch.ErrUnhealthy, // io_error
-		"58P01": epoch.ErrUnhealthy, // undefined_file
-		"XX001": epoch.ErrUnhealthy, // data_corrupted
-		"XX002": epoch.ErrUnhealthy, // index_corrupted
-		"HV00N": epoch.ErrUnhealthy, // fdw_unable_to_establish_connection
+		// What a function of the user's raises is its message's, whatever code it takes.
+		"53100": nil, // disk_full
+		"25006": nil, // read_only_sql_transaction
+		"58030": nil, // io_error
+		"58P01": nil, // undefined_file
+		"XX001": nil, // data_corrupted
+		"XX002": nil, // index_corrupted
+		"HV00N": nil, // fdw_unable_to_establish_connection
 		"23505": nil,
 		"22P02": nil,
 		"42601": nil,

@@ -332,7 +332,7 @@ func (t *fenced) failed(ctx context.Context, err error) error {
 			t.sink.unnamed.Store(true)
 		}
 		if t.altered != "" && t.alone && t.refused(err) == nil { // by a role, or a read-only transaction
-			err = fmt.Errorf("after the handler's %q the position could not be moved: %s", t.altered, err)
+			err = fmt.Errorf("after the handler's %q the position could not be moved: %s", t.altered, err) //nolint:errorlint // the text alone: the state of the database is not the reason
 			return t.abandon(ctx, &epoch.CallError{Err: err})
 		}
 		return t.abandon(ctx, t.own(err))

@@ -115,10 +115,10 @@ var postgres = []Idiom{
 	{Name: "COPY TO STDOUT as a text", Wire: true, Want: Costs, Says: []string{"COPY ("}, Do: sends("COPY (select 1) TO STDOUT")},
 
 	// Its own connection.
-	{Name: "a short timeout of its own", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
+	{Name: "gives up on a statement", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
 		return inTurn(c.Write, func() error { return c.sleepsBriefly() })
 	}},
-	{Name: "a short timeout of its own, and hides the error", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
+	{Name: "gives up on a statement, and hides the error", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
 		_ = c.Write()
 		_ = c.sleepsBriefly()
 		return nil
@@ -182,9 +182,21 @@ func raises(code string) Idiom {
 	}}
 }
 
-// sleepsBriefly gives up on a statement that takes long.
+// sleepsBriefly gives up on a statement once the server is at it.
 func (c *Call) sleepsBriefly() error {
-	ctx, cancel := context.WithTimeout(c.Ctx, 5*time.Millisecond)
-	defer cancel()
-	return c.ExecThrough(ctx, "select pg_sleep(60)")
+	ctx, cancel := context.WithCancel(c.Ctx)
+	seen := make(chan struct{})
+	go func() {
+		defer close(seen)
+		defer cancel()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for c.Aside("select 1 / count(*) from pg_stat_activity where strpos(query, '"+c.Key()+"') > 0 and state = 'active' and pid <> pg_backend_pid()") != nil && ctx.Err() == nil {
+			<-tick.C
+		}
+	}()
+	err := c.ExecThrough(ctx, "select pg_sleep(60) /* "+c.Key()+" */")
+	cancel()
+	<-seen
+	return err
 }
