@@ -105,11 +105,22 @@ func TestAHandlerThatHangsCostsItsOwnPartitionAlone(t *testing.T) {
 }
 
 func TestWhatSharesATransactionWithACallThatHangsIsAppliedAgainAtOnce(t *testing.T) {
-	inBubble(t, 2, func(r *rig) {
+	inBubble(t, 3, func(r *rig) {
 		h := hangsOn("1/0")
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Partition.Number == 2 {
+				<-time.After(100 * time.Millisecond) // while more comes, of both other partitions
+			}
+			return h.handle(ctx, tx, m, e)
+		}), options{BatchTimeout: time.Second})
+		synctest.Wait()
+		r.fill(2, 1)
+		synctest.Wait()
 		zero, one := r.fill(0, 3), r.fill(1, 3)
-		p := r.start("a", each(h.handle), options{BatchTimeout: time.Second})
 		r.pass(2*time.Second + time.Second/2)
+		if !slices.ContainsFunc(seen[consumer.Transacted](p), func(e consumer.Transacted) bool { return e.Partitions == 2 && e.Outcome == consumer.OutcomeFailed }) {
+			t.Error("the two partitions did not share the transaction that was abandoned")
+		}
 		r.wantEffects(0, zero...)
 		h.release()
 		r.pass(time.Second)

@@ -15,7 +15,7 @@ var guardsOfHangs = []guard{
 	}, "consumer", "TestASourceThatGrantsAPartitionAllTheSameGetsItBack"},
 	{"R12", "the source is not told that a call for the partition hangs", []edit{
 		{"consumer/ownership.go", "o.tenure.GiveUp(o.hang.returned)", "_ = o.hang.returned"},
-	}, "consumer", "TestAPartitionIsNotAskedForBeforeTheCallHasReturned"},
+	}, "consumer", "TestAMessageThatHangsAgainAndAgainEndsInOnFailure/OnFailure true"},
 	{"blame", "a message that hangs uses up no attempts", []edit{
 		{abandons, "l.blame(did, t.placed[call].at, trials[i])", "_ = trials[i]"},
 	}, "consumer", "TestAMessageThatHangsAgainAndAgainEndsInOnFailure/OnFailure true"},
