@@ -66,10 +66,12 @@ func TestAFullSQLiteFileIsReportedBlamesNoMessageAndNothingIsLost(t *testing.T) 
 func TestAFullPostgresDiskIsReportedBlamesNoMessageAndNothingIsLost(t *testing.T) {
 	t.Parallel()
 	c, d := newCluster(t, kfake.SeedTopics(1, topic)), newPostgres(t).granted()
-	// What PostgreSQL says then, said by a trigger: a disk can be filled by root
-	// alone, in TestAPostgresTablespaceThatIsFull….
-	d.exec(`create function full_disk() returns trigger language plpgsql as $$ begin
-		raise exception 'could not extend file: No space left on device' using errcode = 'disk_full', hint = 'Check free disk space.';
+	// The server's own error, from a device that is always full: a disk can be filled
+	// by root alone, in TestAPostgresTablespaceThatIsFull…. An error that a trigger
+	// raises under this code would be its message's.
+	d.exec(`create function full_disk() returns trigger security definer language plpgsql as $$ begin
+		copy (select 1) to '/dev/full';
+		return new;
 		end $$`)
 	d.exec("create trigger full_disk before insert on effects for each row execute function full_disk()")
 	produce(t, reach(c), numbered(topic, 0, 20)...)

@@ -166,14 +166,15 @@ func lateHandler(w *world) {
 	w.seed(orders0)
 	ta := w.process("A").claims(orders0, 5)
 	as := ta.advance(1)
-	ctx, cancel := context.WithTimeout(w.ctx, 400*time.Millisecond)
+	ctx, cancel := context.WithTimeout(w.ctx, w.patience/450) // 400 ms, and little for a toy
 	defer cancel()
+	over := ctx.Done() // of the caller: what the handler is given is the sink's to choose
 	err := ta.runs(ctx, as, func(ctx context.Context, tx any) error {
 		if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
 			return err
 		}
-		<-ctx.Done()
-		<-time.After(time.Second)
+		<-over
+		<-time.After(w.patience / 900)
 		return nil
 	})
 	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrUnhealthy) || len(class(err)) > 0 {

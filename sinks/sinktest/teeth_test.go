@@ -38,6 +38,7 @@ func TestASoundSinkPassesEverything(t *testing.T) {
 func TestEveryBrokenSinkIsCaught(t *testing.T) {
 	for _, b := range broken {
 		t.Run(b.rule+": "+b.name, func(t *testing.T) {
+			t.Parallel()
 			var caught []string
 			byName := false
 			for _, h := range histories {

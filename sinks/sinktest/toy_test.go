@@ -300,6 +300,9 @@ func (r *recorder) Error(args ...any)                 { r.record(true, fmt.Sprin
 func (r *recorder) Errorf(format string, args ...any) { r.record(true, fmt.Sprintf(format, args...)) }
 func (r *recorder) Fatal(args ...any)                 { r.Error(args...); runtime.Goexit() }
 func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }
+func (r *recorder) SkipNow()                          { runtime.Goexit() }
+func (r *recorder) Skip(args ...any)                  { r.Log(args...); r.SkipNow() }
+func (r *recorder) Skipf(format string, args ...any)  { r.Logf(format, args...); r.SkipNow() }
 
 // verdict plays h on the databases that create makes, and reports whether it
 // failed and what it said.
