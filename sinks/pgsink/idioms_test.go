@@ -86,13 +86,12 @@ func inShort(c sinktest.Choice) sinktest.Choice {
 func TestIdiomsQueued(t *testing.T) {
 	t.Parallel()
 	r := newIdiomRig(t)
+	pool := r.plays()
 	sinktest.Idioms(t, sinktest.Idiomatic[*pgsink.Queue]{
 		Mode: "Queued", Speaks: sinktest.PostgreSQL, Queued: true,
 		Database: func(testing.TB) sinktest.Database[*pgsink.Queue] {
 			return sinktest.Database[*pgsink.Queue]{
-				Open: func(t testing.TB) epoch.Sink[*pgsink.Queue] {
-					return r.openOn(newPool(t, r.appURL, fast, few)).Queued()
-				},
+				Open: func(testing.TB) epoch.Sink[*pgsink.Queue] { return r.openOn(pool).Queued() },
 				Append: func(ctx context.Context, q *pgsink.Queue, list, value string) error {
 					return put(ctx, q, list, value)
 				},
@@ -112,11 +111,12 @@ func TestIdiomsQueued(t *testing.T) {
 // tx is the mode in which handlers send statements through a Tx.
 func (r *idiomRig) tx(name, column string, configure func(*pgxpool.Config)) sinktest.Idiomatic[pgsink.Tx] {
 	deadLetter := r.open().DeadLetter
+	pool := r.plays(configure)
 	return sinktest.Idiomatic[pgsink.Tx]{
 		Mode: name, Column: column, Speaks: sinktest.PostgreSQL,
 		Database: func(testing.TB) sinktest.Database[pgsink.Tx] {
 			return sinktest.Database[pgsink.Tx]{
-				Open: func(t testing.TB) epoch.Sink[pgsink.Tx] { return r.openOn(newPool(t, r.appURL, configure, fast, few)) },
+				Open: func(testing.TB) epoch.Sink[pgsink.Tx] { return r.openOn(pool) },
 				Append: func(ctx context.Context, tx pgsink.Tx, list, value string) error {
 					return put(ctx, tx, list, value)
 				},
@@ -136,9 +136,12 @@ func (r *idiomRig) tx(name, column string, configure func(*pgxpool.Config)) sink
 	}
 }
 
-// few spares the plays, of which each has pools of its own, connections that they do not
-// need.
-func few(c *pgxpool.Config) { c.MaxConns = 4 }
+// plays returns the pool that all plays of a mode share, as processes of one application
+// do through a pooler: what one of them leaves on a connection, others would meet. To
+// connect takes PostgreSQL longer than most plays do.
+func (r *idiomRig) plays(configure ...func(*pgxpool.Config)) *pgxpool.Pool {
+	return newPool(r, r.appURL, append(configure, fast, func(c *pgxpool.Config) { c.MaxConns = 16 })...)
+}
 
 // pgxHandle is a pgx.Tx as the suite has it.
 type pgxHandle struct{ pgx.Tx }
