@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -104,12 +105,16 @@ var ofTx = []sinktest.Idiom{
 	}),
 
 	// The connection is closed by the message itself.
-	own("a context of its own that ends in the middle of a CopyFrom, and hides the error", sinktest.Applied, func(c *sinktest.Call, tx pgsink.Tx) error {
+	own("a context of its own that ends in the middle of a CopyFrom, and hides the error", sinktest.Costs, func(c *sinktest.Call, tx pgsink.Tx) error {
 		_ = c.Write()
 		ctx, cancel := context.WithCancel(c.Ctx)
+		defer cancel()
+		rows := 0
 		_, _ = tx.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"list", "value"}, pgx.CopyFromFunc(func() ([]any, error) {
-			cancel()
-			return []any{"x", "y"}, ctx.Err()
+			if rows++; rows > 4 { // more than is kept before it is sent: the COPY is under way
+				cancel()
+			}
+			return []any{"x", strings.Repeat("y", 1<<16)}, ctx.Err()
 		}))
 		return nil
 	}),
