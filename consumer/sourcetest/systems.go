@@ -186,10 +186,9 @@ var systems = []history{
 		rules: "R5, attack: lost commit acknowledgement, landed and not landed",
 		story: func(w *world) {
 			topic, db := w.newTopic(2), memsink.New()
-			random := rand.New(rand.NewPCG(5, 6)) // one committer, one hook at a time
 			s := w.run("a", db, memsink.Hooks{
-				Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
-					switch random.IntN(4) {
+				Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error { // also called at the same time
+					switch rand.IntN(4) {
 					case 0:
 						return epoch.ErrInDoubt // not landed
 					case 1:
