@@ -63,9 +63,9 @@ hang: kafka ## a handler that never returns: Kafka (classic, static, KIP-848) an
 	go test -race -count 1 -timeout 10m -run 'Hang|Hung|Abandon' ./consumer ./consumer/kafkasource ./sinks/...
 
 .PHONY: idioms
-idioms: ## what people write in handlers, on all sinks in all modes, and the table of what comes of it (minutes)
-	EPOCHFENCE_LONG=1 go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink -idioms.update
-	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs -update
+idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idioms.update writes the table of what comes of it)
+	go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink -idioms.all $(IDIOMS)
+	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs $(if $(IDIOMS),-update)
 
 MESSAGES := 10000000
 

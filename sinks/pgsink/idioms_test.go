@@ -3,7 +3,6 @@ package pgsink_test
 import (
 	"context"
 	"database/sql"
-	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -42,14 +41,14 @@ func TestIdioms(t *testing.T) {
 	for n, name := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		m := r.tx(name, "pgsink", modes[name])
 		if m.Own = ofTx; n > 0 {
-			m.Plays = inShort(sinktest.WireMatters)
+			m.Plays = sinktest.WireMatters
 		}
 		ms = append(ms, m)
 	}
 	cached := modes["cache_statement"]
 
 	handle := r.tx("AsPgxTx", "", cached)
-	handle.Own, handle.Plays = ofHandles, inShort(sinktest.HandlesAlone)
+	handle.Own, handle.Plays = ofHandles, sinktest.HandlesAlone
 	handle.Exec = func(ctx context.Context, tx pgsink.Tx, query string, args ...any) error {
 		_, err := pgsink.AsPgxTx(tx).Exec(ctx, query, args...)
 		return err
@@ -71,16 +70,8 @@ func TestIdioms(t *testing.T) {
 		}
 		return sqlRows{rows}, nil
 	}
-	db.DB, db.Plays = pgsink.OpenDB, inShort(sinktest.HandlesAlone)
+	db.DB, db.Plays = pgsink.OpenDB, sinktest.HandlesAlone
 	sinktest.Idioms(t, append(ms, handle, db)...)
-}
-
-// inShort is a choice, or everything in the long form of the tests.
-func inShort(c sinktest.Choice) sinktest.Choice {
-	if os.Getenv("EPOCHFENCE_LONG") != "" {
-		return sinktest.Everything
-	}
-	return c
 }
 
 func TestIdiomsQueued(t *testing.T) {

@@ -20,8 +20,8 @@ type Idiomatic[TX any] struct {
 	// columns list and value, and the tables of [Dialect.Setup] are there.
 	Database func(t testing.TB) Database[TX]
 
-	// Plays chooses what is played, of all that the mode has a use for, where time is
-	// short.
+	// Plays chooses what is played, of all that the mode has a use for, unless the flag
+	// -idioms.all is set.
 	Plays Choice
 
 	// Speaks is the SQL that Exec takes.

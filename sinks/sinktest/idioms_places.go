@@ -40,7 +40,7 @@ func (m *mode) idioms() []Idiom {
 // chosen are those of idiomsIn that are played.
 func (m *mode) chosen(place string) []Idiom {
 	return slices.DeleteFunc(m.idiomsIn(place), func(i Idiom) bool {
-		return m.Plays == WireMatters && (place != inEach || !i.Wire) || m.Plays == HandlesAlone && !i.handle
+		return !*allIdioms && (m.Plays == WireMatters && (place != inEach || !i.Wire) || m.Plays == HandlesAlone && !i.handle)
 	})
 }
 

@@ -74,7 +74,7 @@ func newPlay(t testing.TB, m *mode, i *Idiom, place string) *play {
 // playIn plays an idiom in one place, and returns what became of it. It plays it again where the guilty message had no company the first time it was
 // called: a machine that stops can part them.
 func playIn(t testing.TB, m *mode, i *Idiom, place string) string {
-	for range 5 {
+	for range 50 {
 		p := newPlay(t, m, i, place)
 		first := p.runs("first")
 		if !first.shared {

@@ -14,7 +14,10 @@ import (
 	"testing"
 )
 
-var updateIdioms = flag.Bool("idioms.update", false, "write the table of the idioms' outcomes into testdata")
+var (
+	allIdioms    = flag.Bool("idioms.all", false, "play all idioms in all modes, whatever Idiomatic.Plays says")
+	updateIdioms = flag.Bool("idioms.update", false, "write the table of the idioms' outcomes into testdata")
+)
 
 // table collects the outcomes, by row, column and mode.
 type table struct {
