@@ -132,17 +132,12 @@ func (t *trials) failWithout(ctx context.Context, p *plan) error {
 		done, missed, weak int
 		began              = time.Now()
 	)
-	var hung []mutant
-	try := func(m mutant) func() {
-		return func() {
+	for _, m := range p.mutants {
+		running.Go(func() {
 			run, took, err := t.without(ctx, m)
 			mu.Lock()
 			defer mu.Unlock()
 			if ctx.Err() != nil {
-				return
-			}
-			if errors.Is(err, errHangs) {
-				hung = append(hung, m)
 				return
 			}
 			verdict := fmt.Sprintf("caught by %s %s", m.pkg, m.test)
@@ -156,16 +151,9 @@ func (t *trials) failWithout(ctx context.Context, p *plan) error {
 			}
 			done++
 			fmt.Printf("%3d/%d %4.0fs  %-6s %s: %s (%.1f s)\n", done, len(p.mutants), time.Since(began).Seconds(), m.rule, m.taken, verdict, took.Seconds())
-		}
-	}
-	for _, m := range p.mutants {
-		running.Go(try(m))
+		})
 	}
 	running.Wait()
-	t.single = true
-	for _, m := range hung {
-		try(m)()
-	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -25,16 +25,12 @@ const (
 	brief     = 5 * time.Second
 
 	// hang is how long a test may take without its guard: if it hangs, it has failed as well,
-	// unless it does so only beside others.
+	// provided that it takes half as long at most with its guard, right afterwards.
 	hang = 30 * time.Second
 
 	// whole packages take longer, beside each other.
 	baselineTimeout = 5 * time.Minute
 )
-
-// errHangs is for a test that hangs, with others beside it. It may be one of them that
-// holds it up: a test is only caught hanging when it is alone.
-var errHangs = errors.New("it hangs beside others")
 
 // timedOut is what a test binary says whose time is up.
 const timedOut = "panic: test timed out"
@@ -44,7 +40,6 @@ type trials struct {
 	*builder
 	postgres string
 	free     chan struct{}
-	single   bool // nothing runs beside a test
 }
 
 // baseline runs the tests of a package's guards, with all of them in their places.
@@ -83,8 +78,8 @@ func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env 
 		out, err := t.test(ctx, binary, m.pkg, pattern(m.test), hang, env...)
 		switch {
 		case err == nil:
-		case strings.Contains(out, timedOut) && !t.single:
-			return 0, errHangs
+		case strings.Contains(out, timedOut):
+			return run, t.doesNotHang(ctx, binary, m)
 		case failed.MatchString(out):
 			return run, nil
 		default:
@@ -92,6 +87,18 @@ func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env 
 		}
 	}
 	return 0, fmt.Errorf("%s %s passes without it, %d times", m.pkg, m.test, run-1)
+}
+
+// doesNotHang runs the test of a guard that is in its place: it may be for what runs beside
+// it that the test hung, and then it does again, or is slow.
+func (t *trials) doesNotHang(ctx context.Context, binary string, m mutant) error {
+	if m.way == alone {
+		binary = t.binary(m.pkg)
+	}
+	if out, err := t.test(ctx, binary, m.pkg, pattern(m.test), hang/2); err != nil {
+		return fmt.Errorf("%s %s took %v without it, and with it: %w\n%s", m.pkg, m.test, hang, err, out)
+	}
+	return nil
 }
 
 // prepare returns the binary that runs the test of a guard, and the environment in which

@@ -83,6 +83,7 @@ func TestWhatACallDoesToItsSessionNoOtherCallMeets(t *testing.T) {
 					_, err := tx.Exec(ctx, text.sql, text.args...)
 					return err
 				}
+				heedless := func(ctx context.Context, tx execer) error { _ = guilty(ctx, tx); return nil }
 				innocent := func(ctx context.Context, tx execer) error { return put(ctx, tx, p.Group, "innocent") }
 				commit := func(n epoch.Offset, calls ...func(context.Context, execer) error) error {
 					if !queued {
@@ -98,8 +99,10 @@ func TestWhatACallDoesToItsSessionNoOtherCallMeets(t *testing.T) {
 					}
 					return s.Queued().Commit(t.Context(), advance(f, n), of...)
 				}
-				if err := commit(2, innocent, guilty); !errors.Is(err, epoch.ErrOwnTransaction) {
-					t.Errorf("%s, %s: in company: %v", p.Group, text.sql, err)
+				for _, last := range []func(context.Context, execer) error{guilty, heedless} {
+					if err := commit(2, innocent, last); !errors.Is(err, epoch.ErrOwnTransaction) {
+						t.Errorf("%s, %s: in company: %v", p.Group, text.sql, err)
+					}
 				}
 				r.wantList(p.Group)
 				for range 2 {

@@ -307,10 +307,11 @@ func TestAHandlersOwnSQLSTATEIsNotTheSinks(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
+	r.sql(`create function raises(code text, detail text) returns void language plpgsql as $$ begin raise exception using errcode = code, detail = detail; end $$`)
+	const detail = `{"group_name": "billing", "topic": "orders", "partition": 3, "claim_id": "00000000-0000-0000-0000-000000000000"}`
 	for n := 1; n < 10; n++ {
 		code := fmt.Sprintf("XF00%d", n)
-		sql := "do $$ begin raise exception using errcode = '" + code + "', " +
-			`detail = '{"group_name": "billing", "topic": "orders", "partition": 3, "claim_id": "00000000-0000-0000-0000-000000000000"}'; end $$`
+		sql := "select raises('" + code + "', '" + detail + "')"
 		for form, err := range map[string]error{
 			"handler": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { _, err := tx.Exec(ctx, sql); return err }),
 			"queue":   s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { _, err := q.Exec(ctx, sql); return err }),

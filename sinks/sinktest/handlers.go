@@ -174,7 +174,7 @@ func lateHandler(w *world) {
 			return err
 		}
 		<-over
-		<-time.After(w.patience / 900)
+		<-time.After(w.patience / 300) // longer than it had: the deadline is in the first half
 		return nil
 	})
 	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrUnhealthy) || len(class(err)) > 0 {
