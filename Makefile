@@ -49,9 +49,10 @@ race: ## all tests under the race detector
 
 .PHONY: postgres
 postgres: ## what runs on PostgreSQL, on the oldest version that is supported and on the newest
-	for version in 14 18; do \
-		EPOCHFENCE_POSTGRES=embedded:$$version go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence || exit 1; \
-	done
+	$(MAKE) --no-print-directory -j2 -Otarget postgres-14 postgres-18
+
+postgres-%:
+	EPOCHFENCE_POSTGRES=embedded:$* go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence
 
 .PHONY: attacks
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)

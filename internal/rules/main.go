@@ -86,7 +86,7 @@ func takeAway(ctx context.Context, module string, jobs int, p *plan) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	t := &trials{builder: b, postgres: postgres, free: make(chan struct{}, jobs)}
+	t := &trials{builder: b, postgres: postgres, free: make(chan struct{}, jobs), took: map[string]time.Duration{}}
 	if err := t.passWithTheirGuards(ctx, p); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/pgtest"
@@ -24,8 +25,8 @@ const (
 	runsBrief = 20
 	brief     = 5 * time.Second
 
-	// hang is how long a test may take without its guard: if it hangs, it has failed as well,
-	// provided that it takes half as long at most with its guard, right afterwards.
+	// hang is how long a test may take without its guard, or three times as long as with it: if
+	// it hangs, it has failed as well, provided that it does not with it, right afterwards.
 	hang = 30 * time.Second
 
 	// whole packages take longer, beside each other.
@@ -40,6 +41,9 @@ type trials struct {
 	*builder
 	postgres string
 	free     chan struct{}
+
+	mu   sync.Mutex
+	took map[string]time.Duration // by the tests of guards that are in their places
 }
 
 // baseline runs the tests of a package's guards, with all of them in their places.
@@ -53,7 +57,22 @@ func (t *trials) baseline(ctx context.Context, pkg string, ms []mutant) (took ti
 	slices.Sort(tests)
 	began := time.Now()
 	out, err = t.test(ctx, t.binary(pkg), pkg, strings.Join(slices.Compact(tests), "|"), baselineTimeout)
+	t.learn(pkg, out)
 	return time.Since(began), out, err
+}
+
+// passed is what a test binary says of a test.
+var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\S+) \((\S+)\)$`)
+
+// learn notes how long tests took.
+func (t *trials) learn(pkg, out string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range passed.FindAllStringSubmatch(out, -1) {
+		if took, err := time.ParseDuration(m[2]); err == nil {
+			t.took[pkg+" "+m[1]] = took
+		}
+	}
 }
 
 // without runs the test of one guard without it until it fails, and returns in
@@ -73,13 +92,13 @@ func (t *trials) without(ctx context.Context, m mutant) (run int, took time.Dura
 func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env []string) (run int, err error) {
 	top, _, _ := strings.Cut(m.test, "/")
 	failed := regexp.MustCompile(`(?m)^(--- FAIL: |\s+)` + top + `\b.*\(`)
-	began := time.Now()
+	began, limit := time.Now(), t.limit(m)
 	for run = 1; run <= runs || run <= runsBrief && time.Since(began) < brief; run++ {
-		out, err := t.test(ctx, binary, m.pkg, pattern(m.test), hang, env...)
+		out, err := t.test(ctx, binary, m.pkg, pattern(m.test), limit, env...)
 		switch {
 		case err == nil:
 		case strings.Contains(out, timedOut):
-			return run, t.doesNotHang(ctx, binary, m)
+			return run, t.passesWith(ctx, m, limit/2)
 		case failed.MatchString(out):
 			return run, nil
 		default:
@@ -89,14 +108,18 @@ func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env 
 	return 0, fmt.Errorf("%s %s passes without it, %d times", m.pkg, m.test, run-1)
 }
 
-// doesNotHang runs the test of a guard that is in its place: it may be for what runs beside
-// it that the test hung, and then it does again, or is slow.
-func (t *trials) doesNotHang(ctx context.Context, binary string, m mutant) error {
-	if m.way == alone {
-		binary = t.binary(m.pkg)
-	}
-	if out, err := t.test(ctx, binary, m.pkg, pattern(m.test), hang/2); err != nil {
-		return fmt.Errorf("%s %s took %v without it, and with it: %w\n%s", m.pkg, m.test, hang, err, out)
+// limit is how long the test of a guard may take without it.
+func (t *trials) limit(m mutant) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return max(hang, 3*t.took[m.pkg+" "+strings.ReplaceAll(m.test, " ", "_")])
+}
+
+// passesWith runs the test of a guard that is in its place, after it hung without: it may
+// have been for what runs beside it.
+func (t *trials) passesWith(ctx context.Context, m mutant, limit time.Duration) error {
+	if out, err := t.test(ctx, t.binary(m.pkg), m.pkg, pattern(m.test), limit); err != nil {
+		return fmt.Errorf("%s %s hangs without it, and with it: %w\n%s", m.pkg, m.test, err, out)
 	}
 	return nil
 }
@@ -132,7 +155,7 @@ const overlayVar = "EPOCHFENCE_RULES_OVERLAY"
 func (t *trials) test(ctx context.Context, binary, pkg, run string, timeout time.Duration, env ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout+hang) // if it cannot even say that it hangs
 	defer cancel()
-	args := []string{"-test.timeout=" + timeout.String(), "-test.run=" + run}
+	args := []string{"-test.v", "-test.timeout=" + timeout.String(), "-test.run=" + run}
 	if slices.Contains(t.needs[pkg], usesRapid) { // a failure is wanted, not its smallest form, and none is to come back
 		args = append(args, "-rapid.nofailfile", "-rapid.shrinktime=10ms")
 	}
