@@ -90,7 +90,7 @@ language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
 begin
     for i in 1 .. cardinality(kinds) loop
-        if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt') then
+        if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then
             raise exception using errcode = 'XF013', message = 'a consumer records no ' || kinds[i];
         end if;
         perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i], owners[i], froms[i], tos[i], reasons[i], '', trace_ids[i]);
