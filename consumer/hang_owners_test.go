@@ -40,7 +40,10 @@ func all[E consumer.Event](ps []*process) (es []E) {
 func over(ps ...*process) {
 	for _, p := range ps {
 		p.stop()
-		<-p.done
+		var hung *consumer.HungError
+		if err := <-p.done; err != nil && !errors.As(err, &hung) {
+			p.rig.Errorf("Run: %v", err)
+		}
 	}
 }
 
