@@ -116,6 +116,7 @@ type hungMessage struct {
 	first, last epoch.Offset
 	attempts    int   // of the message, if it is one
 	failed      error // why OnFailure was called for it, if it was OnFailure that hung
+	recorded    bool  // the sink's decision log has the last hang
 }
 
 func newHangs(most int) *hangs {
@@ -144,6 +145,13 @@ func (hs *hangs) add(h *hang) (tooMany bool) {
 	}
 	hs.tooMany = hs.calls()
 	return true
+}
+
+// call returns h as it is now.
+func (hs *hangs) call(h *hang) Overdue {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return h.Overdue
 }
 
 // calls are those that hang, in order.

@@ -53,8 +53,9 @@ type Options struct {
 	// not count. A call that takes longer hangs, and is abandoned: the sink ends its
 	// transaction, the other partitions go on, and its own partition is given up to other
 	// processes until the call returns. What the call still writes is refused. A message
-	// whose call hangs has failed an attempt. See [Overdue]. Defaults to BatchTimeout, so
-	// that a transaction is abandoned after twice its time.
+	// whose call hangs has failed an attempt, which the next owner counts too if the sink is
+	// an [epoch.Operable]. See [Overdue]. Defaults to BatchTimeout, so that a transaction is
+	// abandoned after twice its time.
 	HangTimeout time.Duration
 
 	// MaxHung limits how many calls may hang at a time. When there are more, Run stops and

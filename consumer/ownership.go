@@ -110,8 +110,10 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 }
 
 // giveUpHung has the source keep the partition from this process while a call for it hangs.
+// The next owner can read by then which message it was.
 func (o *ownership[TX]) giveUpHung() {
 	if o.hang != nil {
+		o.recordHang()
 		o.tenure.GiveUp(o.hang.returned)
 	}
 }
@@ -169,6 +171,9 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	left := o.fence
 	o.adoptFence(got)
 	o.settleDeath(ctx, left, seen, got)
+	if left.Epoch == 0 && seen.Epoch > 0 {
+		o.recallHangs(ctx)
+	}
 	o.claim, o.endClaim = context.WithCancelCause(tenure)
 	o.startBackground()
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation

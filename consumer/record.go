@@ -20,11 +20,15 @@ const (
 
 	// lastRecords is how long a Run that ends tries to write the last ones.
 	lastRecords = 2 * time.Second
+
+	// hangTimeToRecord is how long a partition that is to be given up waits for the
+	// decision that says why.
+	hangTimeToRecord = 2 * time.Second
 )
 
 // recorder writes what a consumer has met with to the sink's decision log, beside its
-// work and as well as it goes: nothing waits for it, and what it cannot write is counted
-// and dropped. A nil recorder writes nothing.
+// work and as well as it goes: nothing but a hang waits for it, and what it cannot write is
+// counted and dropped. A nil recorder writes nothing.
 type recorder struct {
 	write   func(ctx context.Context, ds []epoch.Decision) error
 	observe func(Event)
@@ -60,6 +64,11 @@ func (r *recorder) add(d epoch.Decision) {
 	}
 }
 
+// addNow reports whether d was written at once.
+func (r *recorder) addNow(d epoch.Decision) bool {
+	return r != nil && r.flush([]epoch.Decision{d}, hangTimeToRecord) == nil
+}
+
 // close writes what is left, within lastRecords. Nothing is added any more.
 func (r *recorder) close() {
 	if r == nil {
@@ -86,12 +95,12 @@ func (r *recorder) run() {
 				more = false
 			}
 		}
-		r.flush(ds)
+		_ = r.flush(ds, recordTimeout)
 	}
 }
 
-func (r *recorder) flush(ds []epoch.Decision) {
-	ctx, cancel := context.WithTimeout(r.ctx, recordTimeout)
+func (r *recorder) flush(ds []epoch.Decision, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
 	err := r.write(ctx, ds)
 	r.mu.Lock()
@@ -105,6 +114,7 @@ func (r *recorder) flush(ds []epoch.Decision) {
 		r.log.Warn("decisions are missing from the decision log", "decisions", dropped, "err", err)
 		r.observe(Unrecorded{Decisions: dropped, Err: err})
 	}
+	return err
 }
 
 // What is recorded.

@@ -298,9 +298,8 @@ func (o *ownership[TX]) lost(cause error) {
 
 // gaveUp reports that the partition is given up because a call for it hangs.
 func (o *ownership[TX]) gaveUp() {
-	err := &hungError{o.hang.Overdue}
+	err := &hungError{o.run.hung.call(o.hang)}
 	o.logger.Error("given up to other processes, as a call for it hangs", "epoch", o.fence.Epoch, "next", o.next())
-	o.decide(epoch.DecidedLoss, err, "given up: %v", err)
 	o.run.Observe(Lost{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: ReasonHung, Cause: err, InFlight: true})
 }
 

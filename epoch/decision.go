@@ -21,7 +21,7 @@ type Decision struct {
 
 	// From and To are the position before and after: equal where it did not move. One
 	// that is not known is -1, and so is From where the first claim of a fence was
-	// swapped in.
+	// swapped in. Of a hang they are the range of its message: see [DecidedHang].
 	From, To Offset
 
 	// Reason is for people. By is the person, and empty if there was none.
@@ -74,6 +74,14 @@ const (
 	// DecidedInDoubt: what became of a transaction that was in doubt, by the position
 	// of the next claim.
 	DecidedInDoubt DecisionKind = "in-doubt"
+
+	// DecidedHang: a call did not return after its context had ended, and the partition was
+	// given up. The handler hangs on one message with an offset in [From, To). Both are -1
+	// if the call was not for a message at the position.
+	DecidedHang DecisionKind = "hang"
+
+	// DecidedOnFailureHang: the same, and the call was OnFailure for the message at From.
+	DecidedOnFailureHang DecisionKind = "on-failure-hang"
 )
 
 // What people did with a fence, each written in the transaction that did it.
@@ -100,7 +108,21 @@ func (k DecisionKind) Swaps() bool {
 // written by whatever decides them.
 func (k DecisionKind) Recorded() bool {
 	switch k {
-	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt:
+	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang:
+		return true
+	default:
+		return false
+	}
+}
+
+// IsHang reports whether it is about a call that hangs.
+func (k DecisionKind) IsHang() bool { return k == DecidedHang || k == DecidedOnFailureHang }
+
+// ForgivesHangs reports whether hangs before it do not count any more: an operator has said
+// where the partition continues, or that it does.
+func (k DecisionKind) ForgivesHangs() bool {
+	switch k {
+	case DecidedRewind, DecidedSkip, DecidedResume, DecidedRebase:
 		return true
 	default:
 		return false

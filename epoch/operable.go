@@ -13,6 +13,12 @@ type Operable[TX any] interface {
 	// and Role.
 	Record(ctx context.Context, ds []Decision) error
 
+	// Hangs returns the decisions about p of which [DecisionKind.IsHang] is true, newest
+	// first and at most [MaxHangs]: those since the last one of which
+	// [DecisionKind.ForgivesHangs] is true. A consumer calls it once in a tenure, and a
+	// partition on which nothing has hung costs it a look at nothing.
+	Hangs(ctx context.Context, p Partition) ([]Decision, error)
+
 	// Requests returns what people have asked of the owners of ps, at the cost of
 	// little more than a look at nothing.
 	Requests(ctx context.Context, ps []Partition) (Requests, error)
@@ -28,6 +34,9 @@ type Operable[TX any] interface {
 	// any more.
 	ReplayFailed(ctx context.Context, r Replay, e Epoch, cause error) error
 }
+
+// MaxHangs limits what [Operable.Hangs] returns.
+const MaxHangs = 100
 
 // Requests are what people ask of the owners of partitions.
 type Requests struct {

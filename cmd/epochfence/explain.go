@@ -209,6 +209,8 @@ func sentence(d epoch.Decision) string {
 		return fmt.Sprintf("%s found it well again at offset %s: %s", dash(owner), offset(d.From), why)
 	case epoch.DecidedLoss:
 		return fmt.Sprintf("%s lost it at offset %s: %s", dash(owner), offset(d.From), why)
+	case epoch.DecidedHang, epoch.DecidedOnFailureHang:
+		return fmt.Sprintf("GIVEN UP by %s, %s: %s", dash(owner), hung(d), why)
 	case epoch.DecidedInDoubt:
 		return fmt.Sprintf("%s was in doubt at offset %s, and then at %s: %s", owner, offset(d.From), offset(d.To), why)
 	case epoch.DecidedRewind, epoch.DecidedSkip, epoch.DecidedRebase:
@@ -221,5 +223,17 @@ func sentence(d epoch.Decision) string {
 			who = owner
 		}
 		return strings.TrimSpace(fmt.Sprintf("%s: %s of the message at offset %s: %s", who, d.Kind, offset(d.From), why))
+	}
+}
+
+// hung is what hangs, by the offsets of its decision.
+func hung(d epoch.Decision) string {
+	switch {
+	case d.From < 0:
+		return "as a call hangs"
+	case d.To == d.From+1:
+		return fmt.Sprintf("as the message at offset %d hangs", d.From)
+	default:
+		return fmt.Sprintf("as a message from offset %d up to and without %d hangs", d.From, d.To)
 	}
 }

@@ -28,10 +28,11 @@ func (a *app) history() *cobra.Command {
 		Long: `Read the decision log, newest first: claims, refusals, halts, losses, and what
 people did.
 
-KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt; rewind,
-skip, pause, resume, evict, rebase; replay-request, replay-withdraw, replay,
-replay-failure, discard. FROM and TO are the position before and after, or the
-offset of the dead letter.`,
+KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, hang,
+on-failure-hang; rewind, skip, pause, resume, evict, rebase; replay-request,
+replay-withdraw, replay, replay-failure, discard. FROM and TO are the position before
+and after, or the offset of the dead letter. Of a hang, the message that hangs has an
+offset from FROM up to and without TO.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runHistory(c.Context(), f, names) },
 	}

@@ -2,8 +2,12 @@ package main
 
 const (
 	abandons  = "consumer/abandon.go"
+	recalls   = "consumer/recall.go"
 	hungKafka = "consumer/kafkasource/hung.go"
 )
+
+// forgiving is the history of hangs that do not count any more.
+const forgiving = "what hangs is read by the next owner: the newest first, and nothing from before an operator let the partition continue"
 
 // guardsOfHangs are those of calls that do not return.
 var guardsOfHangs = []guard{
@@ -19,6 +23,33 @@ var guardsOfHangs = []guard{
 	{"blame", "a message that hangs uses up no attempts", []edit{
 		{abandons, "l.blame(did, t.placed[call].at, trials[i])", "_ = trials[i]"},
 	}, "consumer", "TestAMessageThatHangsAgainAndAgainEndsInOnFailure/OnFailure true"},
+	{"blame", "the next owner gets a partition before it can read which message hangs", []edit{
+		{"consumer/ownership.go", "\t\to.recordHang()\n", "\t\tgo o.recordHang()\n"},
+	}, "consumer", "TestTheNextOwnerGetsAPartitionOnceItCanReadWhatHung"},
+	{"blame", "a message that hangs in one process after the other uses up no attempts", []edit{
+		{"consumer/ownership.go", "if left.Epoch == 0 && seen.Epoch > 0 {", "if left.Epoch == 0 && seen.Epoch > 0 && false {"},
+	}, "consumer", "TestAMessageThatHangsOneOwnerAfterTheOtherEndsInOnFailure/2 owners"},
+	{"blame", "an OnFailure that hangs is called by the next owner", []edit{
+		{recalls, "m.failed = errors.New(d.Reason)", "_ = errors.New(d.Reason)"},
+	}, "consumer", "TestAnOnFailureThatHangsHaltsThePartitionOfTheNextOwner"},
+	{"blame", "a message that is applied hides those that have hung", []edit{
+		{recalls, "if d.From < 0 || d.To <= next {", "if d.From < 0 {"},
+	}, "consumer", "TestWhatHasHungIsKnownByTheLogAndByThisProcess/one that is applied in between"},
+	{"blame", "a process counts hangs from before an operator let the partition continue", []edit{
+		{recalls, "if known.exists() && !known.recorded {", "if known.exists() {"},
+	}, "consumer", "TestAResumeForgivesHangs/same owner true"},
+	{"blame", "hangs from before an operator let the partition continue count in memory", []edit{
+		{"sinks/memsink/operable.go", "case d.Kind.ForgivesHangs() || ", "case "},
+	}, "sinks/memsink", actsInMemory + forgiving},
+	{"blame", "hangs from before an operator let the partition continue count in SQLite", []edit{
+		{"sinks/sqlsink/operable.go", "if forgiven = forgiven || d.Kind.ForgivesHangs(); !forgiven {", "if forgiven = !d.Kind.IsHang(); !forgiven {"},
+	}, "sinks/sqlsink", actsOnSQLite + forgiving},
+	{"blame", "hangs from before an operator let the partition continue count in PostgreSQL", []edit{
+		{decideSQL, "and a.kind in ('rewind', 'skip', 'resume', 'rebase')", "and a.kind in ('rewind', 'skip', 'rebase')"},
+	}, "sinks/pgsink", actsOnPostgres + forgiving},
+	{"R12", "a partition is not given up while the decision log does not answer", []edit{
+		{"consumer/record.go", "hangTimeToRecord = 2 * time.Second", "hangTimeToRecord = 2 * time.Hour"},
+	}, "consumer", "TestADecisionLogThatTakesNoHangDelaysTheNextOwnerBriefly"},
 	{"blame", "what shares a transaction with a call that hangs is not tried again", []edit{
 		{abandons, "default:\n\t\t\tl.again(p, 0)", "default:\n\t\t\tp.finish(outcome{action: halt, err: r.err})"},
 	}, "consumer", "TestWhatSharesATransactionWithACallThatHangsIsAppliedAgainAtOnce"},

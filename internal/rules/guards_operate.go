@@ -31,7 +31,7 @@ var guardsOfActs = []guard{
 		{"sinks/sqlsink/queries.go", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 		{"sinks/sqlsink/queries.go", "`DELETE FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`DELETE FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 	}, "sinks/sqlsink", actsOnSQLite + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
-	{"R1", "the application writes people's acts into the decision log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt') then", "if false then"}},
+	{"R1", "the application writes people's acts into the decision log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then", "if false then"}},
 		"sinks/pgsink", actsOnPostgres + "what consumers record is in the decision log, and they record no acts"},
 	{"R1", "a claim is not in the decision log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group, in_topic, in_partition, f.epoch, f.claim_id, f.owner,\n        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n", ""}},
 		"sinks/pgsink", actsOnPostgres + "each claim and each act is in the decision log, and nothing that was refused or committed"},

@@ -204,14 +204,15 @@ var all = []Remedy{
 		Reason: consumer.ReasonHung,
 		Means: "A call of the application's handler, of OnFailure or of its background work did not return although its context had ended, and was abandoned. " +
 			"Its transaction was ended, so it holds no lock and nothing of it is committed. The process has given the partition up and does not take it again before the call returns. Other processes may have it. " +
-			"Each hang is an attempt of its message, counted by each process for itself.",
+			"Each hang is an attempt of its message. The decision log has it, so the next owner continues the count: a message that hangs one process after the other goes to OnFailure, or halts its partition, after MaxAttempts.",
 		Do: "The log and the status page have the stack of the call. Find out what it waits for, and have that take the context or a timeout of its own. " +
 			"Restart the process to be rid of the call: only the end of the process ends it. " +
-			"If one message hangs each process that takes it, pause the partition or skip the message until the handler is changed. " +
+			"If a message hangs, pause the partition until the handler is changed, so that no other process hangs on it, and resume it then: the count begins anew. Or skip the message. " +
 			"It has worked when epochfence_hung_calls is 0 and the partition has an owner that advances.",
 		Commands: []Command{
 			explain,
 			{"epochfence pause PARTITION --reason '…' --execute", "no process claims it, and so none hangs on it"},
+			{"epochfence resume PARTITION --reason '…' --execute", "after the handler was changed"},
 			{"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "continues after the message, which is at OFFSET"},
 		},
 	},

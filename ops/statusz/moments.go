@@ -75,6 +75,9 @@ func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment)
 			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
 		case epoch.DecidedRecovery:
 			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
+		case epoch.DecidedHang, epoch.DecidedOnFailureHang:
+			one.Class = "halted"
+			one.Text = h.owner(d.Owner).Name + hungOn(d) + ": " + show(d.Reason)
 		case epoch.DecidedLoss, epoch.DecidedInDoubt:
 			one.Class = "waiting"
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
@@ -90,6 +93,18 @@ func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment)
 		shown = append(shown, one)
 	}
 	return shown
+}
+
+// hungOn is where a hang is, if it is known.
+func hungOn(d epoch.Decision) string {
+	switch {
+	case d.From < 0:
+		return ""
+	case d.To == d.From+1:
+		return ", at " + offset(d.From)
+	default:
+		return ", from " + offset(d.From) + " up to and without " + offset(d.To)
+	}
 }
 
 // before is the decision before d that swapped in a claim of its partition, among older

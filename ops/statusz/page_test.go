@@ -96,6 +96,21 @@ func TestAHaltOfAnotherProcessIsKnownFromTheDecisionLogUntilThePartitionMoves(t 
 	wants(t, page, "billing/orders/0 claimed another")
 }
 
+func TestAHangOfAnotherProcessIsToldWithItsMessage(t *testing.T) {
+	r := newRig(t)
+	f := r.claims(orders(0), "elsewhere")
+	hang := epoch.Decision{Kind: epoch.DecidedHang, Partition: orders(0), Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: 7, To: 8, Reason: "it waits for the bank"}
+	batch := hang
+	batch.From, batch.To = 5, 9
+	background := hang
+	background.From, background.To = -1, -1
+	if err := r.sink.Record(t.Context(), []epoch.Decision{hang, batch, background}); err != nil {
+		t.Fatal(err)
+	}
+	_, page := get(r.page(nil), "")
+	wants(t, page, "elsewhere, at 7: it waits for the bank", "elsewhere, from 5 up to and without 9: it waits", "elsewhere: it waits for the bank")
+}
+
 func TestAPausedPartitionIsNotHalted(t *testing.T) {
 	r := newRig(t)
 	f := r.holds(orders(0))

@@ -47,9 +47,10 @@ type Hooks struct {
 	// CommitHeld stands there in a transaction that moves no position.
 	CommitHeld Hook[epoch.Hold]
 
-	// Record stands before what a consumer writes to the decision log, and Requests
-	// before its looks for what people ask of it.
+	// Record stands before what a consumer writes to the decision log, Hangs before its
+	// reads of what hung, and Requests before its looks for what people ask of it.
 	Record   Hook[[]epoch.Decision]
+	Hangs    Hook[epoch.Partition]
 	Requests Hook[[]epoch.Partition]
 }
 

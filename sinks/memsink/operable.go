@@ -49,6 +49,33 @@ func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
 	return nil
 }
 
+// Hangs implements [epoch.Operable].
+func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []epoch.Decision, err error) {
+	err = run(ctx, s.hook().Hangs, p, func() error {
+		s.db.mu.Lock()
+		defer s.db.mu.Unlock()
+		found = s.db.state.hangs(p)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("memsink: read what hung on %s: %w", p, err)
+	}
+	return found, nil
+}
+
+func (st *state) hangs(p epoch.Partition) (found []epoch.Decision) {
+	for _, d := range slices.Backward(st.decisions) {
+		switch {
+		case d.Partition != p:
+		case d.Kind.ForgivesHangs() || len(found) == epoch.MaxHangs:
+			return found
+		case d.Kind.IsHang():
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
 // Requests implements [epoch.Operable].
 func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {
 	var found epoch.Requests

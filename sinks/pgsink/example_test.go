@@ -97,6 +97,7 @@ func ExampleGrantSQL() {
 	//     "fences".hold,
 	//     "fences".dead_letter,
 	//     "fences".record_decisions,
+	//     "fences".hangs,
 	//     "fences".requests,
 	//     "fences".replayed,
 	//     "fences".replay_failed

@@ -48,7 +48,7 @@ func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator
 			"(f).claimed_at, (f).advanced_at, read_at, dead_letters from " + in + "list_fences($1::text, $2::text, $3::int, $4::boolean)",
 		act: "select " + fenceColumns + " from " + in + "act($1::text, $2::text, $3::text, $4::int, $5::int, $6::bigint, $7::text::uuid, $8::bigint, " +
 			"$9::text::uuid, $10::text, $11::text, $12::text, $13::bigint, $14::bigint, $15::boolean, $16::text, $17::text)",
-		history: "select id, decided_at, role, kind, group_name, topic, partition, epoch, claim_id::text, owner, from_offset, to_offset, reason, operator, trace_id from " +
+		history: "select " + decisionColumns + " from " +
 			in + "read_decisions($1::text, $2::text, $3::int, $4::text::uuid, $5::text[], $6::bigint, $7::timestamptz, $8::bigint)",
 		letters:   "select " + listColumns + " from " + in + "list_dead_letters($1::text, $2::text, $3::int, $4::boolean, $5::bigint, $6::bigint)",
 		letter:    "select " + letterColumns + " from " + in + "show_dead_letter($1::bigint)",
@@ -232,17 +232,7 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]epoch
 		until = &q.Until
 	}
 	err := o.reading(ctx, o.sql.history, func(rows pgx.Rows) error {
-		var (
-			d  epoch.Decision
-			id string
-		)
-		if err := rows.Scan(&d.ID, &d.At, &d.Role, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch,
-			&id, &d.Owner, &d.From, &d.To, &d.Reason, &d.By, &d.TraceID); err != nil {
-			return err
-		}
-		d.At = inUTC(&d.At)
-		var err error
-		d.Claim, err = epoch.ParseClaimID(id)
+		d, err := scanDecision(rows)
 		found = append(found, d)
 		return err
 	}, group, topic, number, claim, kinds, before, until, int64(operate.Limit(q.Limit)))

@@ -28,6 +28,7 @@ type Sink struct {
 	proofs  proofs
 	fences  together[epoch.Partition, lookedUp]
 	claims  together[bid, epoch.Fence]
+	hangs   together[epoch.Partition, []epoch.Decision]
 }
 
 var _ epoch.Sink[Tx] = (*Sink)(nil)
@@ -38,7 +39,8 @@ type statements struct {
 	begin, enter, lock, lookEarly               string // how a transaction begins
 	restore, advance, advanceOne, hold          string // how it ends, before COMMIT
 	server, read, look, seed, claim, deadLetter string
-	record, requests, replayed, replayFailed    string // see [epoch.Operable]
+	record, hangs                               string // see [epoch.Operable]
+	requests, replayed, replayFailed            string
 }
 
 // sessionState is what one call could change of the session, by a function that it calls,
@@ -88,6 +90,7 @@ func newStatements(o Options) statements {
 			"$6::timestamptz, $7::bytea, $8::bytea, $9::bytea[], $10::bytea[], $11::text)",
 		record: "select " + s + "record_decisions($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::text[]::uuid[], " +
 			"$7::text[], $8::bigint[], $9::bigint[], $10::text[], $11::text[])",
+		hangs: "select " + decisionColumns + " from " + s + "hangs($1::text[], $2::text[], $3::int[], $4::bigint)",
 		requests: "select acts, id, request, group_name, topic, partition, message_offset, message_time, key, value, header_keys, header_values from " +
 			s + "requests($1::text[], $2::text[], $3::int[], $4::bigint, $5::bigint)",
 		replayed:     "select " + s + "replayed($1::bigint, $2::bigint, $3::bigint)",
@@ -116,7 +119,7 @@ func open(ctx context.Context, pool *pgxpool.Pool, o Options, functions []string
 		return nil, err
 	}
 	s := &Sink{pool: pool, options: o, sql: newStatements(o), server: newServer(o.Logger)}
-	s.fences.many, s.claims.many = s.fenceMany, s.claimMany
+	s.fences.many, s.claims.many, s.hangs.many = s.fenceMany, s.claimMany, s.hangsMany
 	err = o.wait().Reach(ctx, pool, func(ctx context.Context) error {
 		ctx, cancel := s.bounded(ctx)
 		defer cancel()

@@ -42,6 +42,19 @@ func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
 	return errors.Join(errs...)
 }
 
+// Hangs implements [epoch.Operable]: what is in the log of the partition's shard.
+func (s *Sink[TX]) Hangs(ctx context.Context, p epoch.Partition) ([]epoch.Decision, error) {
+	home, err := s.home(p)
+	if err != nil {
+		return nil, fmt.Errorf("shardsink: read what hung on %s: %w", p, err)
+	}
+	o, ok := s.operable(home)
+	if !ok {
+		return nil, nil
+	}
+	return o.Hangs(ctx, p)
+}
+
 // Requests implements [epoch.Operable]: those about ps, each from its shard. About a
 // partition that is routed to none, there are none.
 func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {

@@ -21,6 +21,8 @@ var operated = []history{
 	{"acts beside claimers and committers: under each claim exactly the messages of its span are applied, as the decision log tells it", "R1 R2 R5", actsRaced},
 	{"each claim and each act is in the decision log, and nothing that was refused or committed", "R1", decisionsAreLogged},
 	{"what consumers record is in the decision log, and they record no acts", "R1", recording},
+	{"what hangs is read by the next owner: the newest first, and nothing from before an operator let the partition continue", "R12", hanging},
+	{"of what hangs again and again, the newest is read", "R12", hangingOften},
 	{"the decision log is read by partition, claim, kind and page", "R1", readingTheLog},
 	{"fences are listed by group and topic, with their dead letters", "R1", listing},
 	{"a dead letter is shown whole, and listed without its content", "R1", showingDeadLetters},

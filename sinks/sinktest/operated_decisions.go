@@ -102,7 +102,9 @@ func recording(w *world) {
 	a := w.process("A")
 	f := a.claims(orders0, 5)
 	var ds []epoch.Decision
-	for i, kind := range []epoch.DecisionKind{epoch.DecidedStale, epoch.DecidedHalt, epoch.DecidedRecovery, epoch.DecidedLoss, epoch.DecidedInDoubt} {
+	for i, kind := range []epoch.DecisionKind{
+		epoch.DecidedStale, epoch.DecidedHalt, epoch.DecidedRecovery, epoch.DecidedLoss, epoch.DecidedInDoubt, epoch.DecidedHang, epoch.DecidedOnFailureHang,
+	} {
 		ds = append(ds, epoch.Decision{
 			Kind: kind, Partition: orders0, Epoch: f.Epoch, Claim: f.Claim, Owner: "A",
 			From: epoch.Offset(i), To: -1, Reason: fmt.Sprintf("reason \x00\xff %d", i), By: "forged", TraceID: "t",

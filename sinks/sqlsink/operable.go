@@ -76,6 +76,23 @@ func (s *Sink) write(ctx context.Context, do func(ctx context.Context, t *sqltx.
 	return s.explain(t.Commit(ctx))
 }
 
+// Hangs implements [epoch.Operable]. It waits for no transaction.
+func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []epoch.Decision, err error) {
+	var forgiven bool
+	err = s.transactions.Rows(ctx, func() { found, forgiven = nil, false }, s.q.hangs, []any{p.Group, p.Topic, p.Number, epoch.MaxHangs},
+		func(rows *sql.Rows) error {
+			d, err := scanDecision(rows)
+			if forgiven = forgiven || d.Kind.ForgivesHangs(); !forgiven {
+				found = append(found, d)
+			}
+			return err
+		})
+	if err != nil {
+		return nil, fmt.Errorf("sqlsink: read what hung on %s: %w", p, s.explain(err))
+	}
+	return found, nil
+}
+
 // How many replays are read at a time: of a partition, and in all.
 const (
 	replaysEach = 8

@@ -148,22 +148,24 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found [
 	}
 	err = o.rows(ctx, func() { found = nil }, o.sink.q.history+conditions(where)+` ORDER BY id DESC LIMIT ?`, append(args, operate.Limit(q.Limit)),
 		func(rows *sql.Rows) error {
-			var d epoch.Decision
-			var at string
-			var claim []byte
-			if err := rows.Scan(&d.ID, &at, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch, &claim, &d.Owner,
-				&d.From, &d.To, &d.Reason, &d.By, &d.TraceID); err != nil {
-				return err
-			}
-			d.At = forPeople(at)
-			copy(d.Claim[:], claim)
+			d, err := scanDecision(rows)
 			found = append(found, d)
-			return nil
+			return err
 		})
 	if err != nil {
 		return nil, fmt.Errorf("sqlsink: read the decision log: %w", err)
 	}
 	return found, nil
+}
+
+func scanDecision(rows *sql.Rows) (d epoch.Decision, err error) {
+	var at string
+	var claim []byte
+	err = rows.Scan(&d.ID, &at, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch, &claim, &d.Owner,
+		&d.From, &d.To, &d.Reason, &d.By, &d.TraceID)
+	d.At = forPeople(at)
+	copy(d.Claim[:], claim)
+	return d, err
 }
 
 func conditions(where []string) string {

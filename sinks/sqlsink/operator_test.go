@@ -2,6 +2,7 @@ package sqlsink_test
 
 import (
 	"database/sql"
+	"strings"
 	"testing"
 
 	"github.com/epochfence/epochfence/sinks/sqlsink"
@@ -31,6 +32,19 @@ func TestTheDecisionLogIsPrunedOnTheWay(t *testing.T) {
 		if many, people := count(t, db, `operator = '' AND id < 1000`), count(t, db, `operator = 'anna'`); many != left || people != 1 {
 			t.Errorf("after claim %d %d entries are left that are too many, want %d, and %d of people", generation, many, left, people)
 		}
+	}
+}
+
+func TestWhatHungIsFoundHoweverLongTheDecisionLogIs(t *testing.T) {
+	db := open(t, newFile(t))
+	newSink(t, db, sqlsink.Options{})
+	var id, parent, unused int
+	var plan string
+	if err := db.QueryRow(`EXPLAIN QUERY PLAN `+sqlsink.HangsQuery(), "g", "t", 0, 100).Scan(&id, &parent, &unused, &plan); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(plan, "USING INDEX epochfence_decision_hangs (group_name=? AND topic=? AND number=?)") {
+		t.Errorf("SQLite reads it so: %s", plan)
 	}
 }
 

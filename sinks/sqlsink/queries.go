@@ -5,6 +5,7 @@ type queries struct {
 	fence, topic, insert, claim, advance, deadLetter string
 
 	decide, pruneMany, pruneOld, acts      string // the decision log
+	hangs                                  string
 	requested, replay, replayed, notReplay string // see [epoch.Operable]
 	act, list, count, now                  string // see [Operator]
 	history, letters, letterAct, discard   string
@@ -15,7 +16,8 @@ func newQueries(d Dialect, prefix string) queries {
 		key   = ` WHERE group_name = ? AND topic = ? AND number = ?`
 		state = `log_id, lease_source, lease_generation, owner, epoch, claim_id, next_offset, mark, applied,` +
 			` set_under, mode, mode_by, mode_reason, mode_at`
-		letter = `id, group_name, topic, number, message_offset, epoch, message_time, error, failed_at,` +
+		decision = `id, decided_at, kind, group_name, topic, number, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id`
+		letter   = `id, group_name, topic, number, message_offset, epoch, message_time, error, failed_at,` +
 			` request, requested, requested_by, requested_at, replay_error, replay_failed_at`
 	)
 	prefix = d.schema() + prefix
@@ -49,6 +51,10 @@ func newQueries(d Dialect, prefix string) queries {
 			` ORDER BY id LIMIT 4) WHERE ` + d.outOfDate(`decided_at`) + `)`,
 		acts: `SELECT COALESCE(MAX(id), 0) FROM ` + decisions + ` WHERE kind IN ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase')`,
 
+		// The kinds are written as those of the index are, without which SQLite does not use it.
+		hangs: `SELECT ` + decision + ` FROM ` + decisions + key +
+			` AND kind IN ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase') ORDER BY id DESC LIMIT ?`,
+
 		requested: `SELECT id, request, message_offset, message_time, message_key, message_value, headers FROM ` + letters +
 			` WHERE group_name = ? AND topic = ? AND number = ? AND requested = 1 ORDER BY id LIMIT ?`,
 		replay:   `SELECT requested_by FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`,
@@ -65,8 +71,7 @@ func newQueries(d Dialect, prefix string) queries {
 		count: `SELECT group_name, topic, number, COUNT(*) FROM ` + letters + ` GROUP BY group_name, topic, number`,
 		now:   `SELECT ` + d.now(),
 
-		history: `SELECT id, decided_at, kind, group_name, topic, number, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id` +
-			` FROM ` + decisions,
+		history: `SELECT ` + decision + ` FROM ` + decisions,
 		letters: `SELECT ` + letter + `, message_key, message_value, headers FROM ` + letters,
 		letterAct: `UPDATE ` + letters + ` SET requested = ?, request = ?, requested_by = ?,` +
 			` requested_at = CASE WHEN ? THEN ` + d.now() + ` ELSE requested_at END` +

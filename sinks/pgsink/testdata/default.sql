@@ -424,6 +424,8 @@ create table "epochfence".decision (
 
 create index decision_partition on "epochfence".decision (group_name, topic, partition, id);
 create index decision_unattended on "epochfence".decision (id) where operator = '';
+create index decision_hangs on "epochfence".decision (group_name, topic, partition, id)
+    where kind in ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase');
 create index decision_acts on "epochfence".decision (id) where kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase');
 
 -- decide adds an entry, and has old ones taken away now and then.
@@ -493,12 +495,31 @@ language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
 begin
     for i in 1 .. cardinality(kinds) loop
-        if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt') then
+        if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then
             raise exception using errcode = 'XF013', message = 'a consumer records no ' || kinds[i];
         end if;
         perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i], owners[i], froms[i], tos[i], reasons[i], '', trace_ids[i]);
     end loop;
 end
+$$;
+
+-- hangs returns what hung on some partitions, newest first, at most so many for each: what has been
+-- recorded since an operator has said where the partition continues, or that it does.
+create function "epochfence".hangs(groups text[], topics text[], partitions integer[], most bigint)
+returns setof "epochfence".decision
+language sql stable security definer set search_path = "epochfence", pg_temp
+as $$
+    select h.*
+    from (select distinct * from unnest(groups, topics, partitions)) as k (group_name, topic, partition), lateral (
+        select d.* from decision d
+        where d.group_name = k.group_name and d.topic = k.topic and d.partition = k.partition and d.kind in ('hang', 'on-failure-hang')
+            and d.id > coalesce((
+                select a.id from decision a
+                where a.group_name = k.group_name and a.topic = k.topic and a.partition = k.partition
+                    and a.kind in ('rewind', 'skip', 'resume', 'rebase')
+                order by a.id desc limit 1), 0)
+        order by d.id desc limit most) h
+    order by h.id desc
 $$;
 
 -- read_decisions returns the newest entries that fit, newest first. What is null, or
@@ -526,7 +547,7 @@ $$;
 
 revoke all on "epochfence".decision from public;
 revoke all on function "epochfence".decide, "epochfence".prune_decisions, "epochfence".claim, "epochfence".record_decisions,
-    "epochfence".read_decisions from public;
+    "epochfence".hangs, "epochfence".read_decisions from public;
 
 insert into "epochfence".migration (version, name) values (3, 'decision');
 
@@ -781,6 +802,7 @@ grant execute on function
     "epochfence".hold,
     "epochfence".dead_letter,
     "epochfence".record_decisions,
+    "epochfence".hangs,
     "epochfence".requests,
     "epochfence".replayed,
     "epochfence".replay_failed

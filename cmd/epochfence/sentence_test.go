@@ -1,0 +1,24 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+func TestAHangIsToldWithItsMessage(t *testing.T) {
+	for _, c := range []struct {
+		from, to epoch.Offset
+		want     string
+	}{
+		{-1, -1, "GIVEN UP by a, as a call hangs: it waits"},
+		{7, 8, "GIVEN UP by a, as the message at offset 7 hangs: it waits"},
+		{5, 9, "GIVEN UP by a, as a message from offset 5 up to and without 9 hangs: it waits"},
+	} {
+		for _, kind := range []epoch.DecisionKind{epoch.DecidedHang, epoch.DecidedOnFailureHang} {
+			if got := sentence(epoch.Decision{Kind: kind, Owner: "a", From: c.from, To: c.to, Reason: "it waits"}); got != c.want {
+				t.Errorf("%s: %s, want %s", kind, got, c.want)
+			}
+		}
+	}
+}

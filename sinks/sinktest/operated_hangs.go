@@ -1,0 +1,96 @@
+package sinktest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// recordsHangs records so many times that a message in [from, to) hangs.
+func (t *tenure) recordsHangs(kind epoch.DecisionKind, from, to epoch.Offset, times int) {
+	t.w.Helper()
+	d := epoch.Decision{Kind: kind, Partition: t.Partition, Epoch: t.Epoch, Claim: t.Claim, Owner: t.Owner, From: from, To: to, Reason: "it waits"}
+	if err := t.operable().Record(t.w.ctx, slices.Repeat([]epoch.Decision{d}, times)); err != nil {
+		t.w.Fatalf("record a hang: %v", err)
+	}
+}
+
+// wantHangs compares what the sink says of hangs, newest first.
+func (a *process) wantHangs(p epoch.Partition, want ...string) {
+	a.w.Helper()
+	ds, err := a.operable().Hangs(a.w.ctx, p)
+	if err != nil {
+		a.w.Fatalf("read what hung: %v", err)
+	}
+	var got []string
+	for i, d := range ds {
+		got = append(got, fmt.Sprintf("%s %d>%d %s", d.Kind, d.From, d.To, d.Owner))
+		if d.Partition != p || d.Reason != "it waits" || d.Epoch == 0 || d.Claim == (epoch.ClaimID{}) || i > 0 && d.ID >= ds[i-1].ID {
+			a.w.Errorf("%+v", d)
+		}
+	}
+	if !slices.Equal(got, want) {
+		a.w.Errorf("on %s hung %q, want %q", p, got, want)
+	}
+}
+
+func hanging(w *world) {
+	w.seed(orders0, orders1)
+	h := w.person()
+	b := w.process("B")
+	b.wantHangs(orders0)
+	ta, other := w.process("A").claims(orders0, 5), w.process("A").claims(orders1, 5)
+	ta.recordsHangs(epoch.DecidedHang, 3, 9, 1)
+	other.recordsHangs(epoch.DecidedHang, 7, 8, 1)
+	ta.recordsHangs(epoch.DecidedOnFailureHang, 3, 4, 1)
+	ta.recordsHangs(epoch.DecidedHang, -1, -1, 1)
+	ta.recordsHangs(epoch.DecidedHalt, 3, 3, 1)
+	ta.recordsHangs(epoch.DecidedLoss, 3, 3, 1)
+	want := []string{"hang -1>-1 A", "on-failure-hang 3>4 A", "hang 3>9 A"}
+	b.wantHangs(orders0, want...)
+	b.wantHangs(orders1, "hang 7>8 A")
+
+	// What an operator does with the owner, and what another owner meets with, changes nothing of it.
+	h.does(act(epoch.ActEvict, h.sees(orders0)))
+	h.does(act(epoch.ActPause, h.sees(orders0)))
+	b.wantHangs(orders0, want...)
+
+	for i, letsContinue := range []func(seen epoch.Fence) epoch.Act{
+		func(seen epoch.Fence) epoch.Act { return act(epoch.ActResume, seen) },
+		func(seen epoch.Fence) epoch.Act { return to(epoch.ActSkip, seen, seen.Next+1) },
+		func(seen epoch.Fence) epoch.Act { return to(epoch.ActRewind, seen, seen.Next) },
+		func(seen epoch.Fence) epoch.Act {
+			a := to(epoch.ActRebase, seen, seen.Next)
+			a.Log = "recreated"
+			return a
+		},
+	} {
+		h.does(letsContinue(h.sees(orders0)))
+		b.wantHangs(orders0)
+		if i == 3 {
+			break
+		}
+		tb := b.claims(orders0, 6)
+		tb.recordsHangs(epoch.DecidedHang, 5, 6, 1)
+		b.wantHangs(orders0, "hang 5>6 B")
+	}
+	b.wantHangs(orders1, "hang 7>8 A")
+}
+
+func hangingOften(w *world) {
+	w.seed(orders0)
+	ta := w.process("A").claims(orders0, 5)
+	ta.recordsHangs(epoch.DecidedHang, 1, 2, 1)
+	ta.recordsHangs(epoch.DecidedHang, 2, 3, epoch.MaxHangs)
+	ta.wantHangs(orders0, slices.Repeat([]string{"hang 2>3 A"}, epoch.MaxHangs)...)
+
+	// Of many that ask at a time, each is told of its own.
+	w.together(8, func(i int, a *process) {
+		p := []epoch.Partition{orders0, orders1}[i%2]
+		ds, err := a.operable().Hangs(w.ctx, p)
+		if want := []int{epoch.MaxHangs, 0}[i%2]; err != nil || len(ds) != want {
+			w.Errorf("of %s %d hangs are told, want %d: %v", p, len(ds), want, err)
+		}
+	})
+}
