@@ -191,10 +191,9 @@ func (p *pending[TX]) recall() error {
 	return nil //nolint:nilerr // the failure is OnFailure's to take
 }
 
-// halts ends what is known of the message: after the halt it is tried afresh.
+// halts leaves what is known of the message as it is: it would hang the next process too. The
+// partition stays halted until an operator lets it continue.
 func (p *pending[TX]) halts(err error) error {
-	p.owner.run.hung.forget(p.owner.partition)
-	p.hung = false
 	p.bisect.halted()
 	return err
 }

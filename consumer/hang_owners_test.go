@@ -100,22 +100,33 @@ func TestAMessageThatHangsOneOwnerAfterTheOtherHaltsItsPartition(t *testing.T) {
 	})
 }
 
-// After a halt the message is tried again, once: the next owner halts before it tries.
-func TestAHaltForgivesNoHangs(t *testing.T) {
+// Whoever tries it after a halt hangs too: it waits for an operator, whatever HaltMin is.
+func TestAMessageThatHaltedAfterItsHangsIsTriedOnceAnOperatorLetsItContinue(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		h := hangsOn("0/2")
-		r.fill(0, 5)
-		o := hangOptions(2)
-		o.HaltMin, o.HaltMax = time.Minute, time.Minute
-		ps := r.owners(5, each(h.handle), o)
-		r.pass(30 * time.Second)
-		if halted := all[consumer.Halted](ps); h.in.Load() != 2 || len(halted) != 1 {
-			t.Errorf("%d hangs, and halted: %v", h.in.Load(), halted)
+		mended := atomic.Bool{}
+		handle := each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if mended.Load() {
+				return record(ctx, tx, m, e)
+			}
+			return h.handle(ctx, tx, m, e)
+		})
+		want := r.fill(0, 5)
+		ps := r.owners(5, handle, options{BatchTimeout: time.Second, MaxAttempts: 2})
+		r.pass(time.Hour)
+		if n := h.in.Load(); n != 2 {
+			t.Errorf("%d calls hang, want MaxAttempts", n)
 		}
-		r.pass(time.Minute)
-		if halted := all[consumer.Halted](ps); h.in.Load() != 3 || len(halted) != 2 {
-			t.Errorf("after the retry %d hangs, and halted: %v", h.in.Load(), halted)
+		if n := len(all[consumer.Lost](ps)); n != 2 {
+			t.Errorf("the partition was given up %d times, want by the processes that hang", n)
 		}
+		mended.Store(true)
+		r.pass(time.Hour)
+		r.wantEffects(0, want[:2]...)
+		r.acts(epoch.ActPause, 0)
+		r.acts(epoch.ActResume, 0)
+		r.pass(10 * time.Second)
+		r.wantEffects(0, want...)
 		h.release()
 		over(ps...)
 	})

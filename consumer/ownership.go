@@ -171,7 +171,7 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	left := o.fence
 	o.adoptFence(got)
 	o.settleDeath(ctx, left, seen, got)
-	if left.Epoch == 0 && seen.Epoch > 0 {
+	if seen.Epoch > 0 && (left.Epoch == 0 || o.hung) { // an operator may have let it continue
 		o.recallHangs(ctx)
 	}
 	o.claim, o.endClaim = context.WithCancelCause(tenure)

@@ -15,8 +15,9 @@ type Operable[TX any] interface {
 
 	// Hangs returns the decisions about p of which [DecisionKind.IsHang] is true, newest
 	// first and at most [MaxHangs]: those since the last one of which
-	// [DecisionKind.ForgivesHangs] is true. A consumer calls it once in a tenure, and a
-	// partition on which nothing has hung costs it a look at nothing.
+	// [DecisionKind.ForgivesHangs] is true. A consumer calls it once in a tenure, and at
+	// each further claim while a message hangs. A partition on which nothing has hung costs it
+	// a look at nothing.
 	Hangs(ctx context.Context, p Partition) ([]Decision, error)
 
 	// Requests returns what people have asked of the owners of ps, at the cost of

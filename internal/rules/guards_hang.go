@@ -27,8 +27,14 @@ var guardsOfHangs = []guard{
 		{"consumer/ownership.go", "\t\to.recordHang()\n", "\t\tgo o.recordHang()\n"},
 	}, "consumer", "TestTheNextOwnerGetsAPartitionOnceItCanReadWhatHung"},
 	{"blame", "a message that hangs in one process after the other uses up no attempts", []edit{
-		{"consumer/ownership.go", "if left.Epoch == 0 && seen.Epoch > 0 {", "if left.Epoch == 0 && seen.Epoch > 0 && false {"},
+		{"consumer/ownership.go", "if seen.Epoch > 0 && (left.Epoch == 0 || o.hung) {", "if false {"},
 	}, "consumer", "TestAMessageThatHangsOneOwnerAfterTheOtherEndsInOnFailure/2 owners"},
+	{"blame", "a message that halted after its hangs is tried again, and hangs the next process", []edit{
+		{abandons, "func (p *pending[TX]) halts(err error) error {\n", "func (p *pending[TX]) halts(err error) error {\n\tp.owner.run.hung.forget(p.owner.partition)\n\tp.hung = false\n"},
+	}, "consumer", "TestAMessageThatHaltedAfterItsHangsIsTriedOnceAnOperatorLetsItContinue"},
+	{"blame", "an owner that halted after hangs does not see that an operator let its partition continue", []edit{
+		{"consumer/ownership.go", "(left.Epoch == 0 || o.hung)", "(left.Epoch == 0)"},
+	}, "consumer", "TestAMessageThatHaltedAfterItsHangsIsTriedOnceAnOperatorLetsItContinue"},
 	{"blame", "an OnFailure that hangs is called by the next owner", []edit{
 		{recalls, "m.failed = errors.New(d.Reason)", "_ = errors.New(d.Reason)"},
 	}, "consumer", "TestAnOnFailureThatHangsHaltsThePartitionOfTheNextOwner"},

@@ -62,3 +62,21 @@ func TestAShardThatHangsHoldsUpNoOthersDecisions(t *testing.T) {
 		t.Errorf("the other shard has %+v, %v", ds, err)
 	}
 }
+
+func TestWhatHungIsReadFromThePartitionsShard(t *testing.T) {
+	databases := newDatabases(2)
+	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
+	f := claim(t, s, orders(1))
+	hang := epoch.Decision{Kind: epoch.DecidedHang, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, From: 3, To: 4}
+	if err := databases[1].Record(t.Context(), []epoch.Decision{hang}); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range []int{0, 1} {
+		if ds, err := s.Hangs(t.Context(), orders(int32(n))); err != nil || len(ds) != want {
+			t.Errorf("of partition %d: %+v, %v; want %d hangs", n, ds, err, want)
+		}
+	}
+	if _, err := s.Hangs(t.Context(), orders(7)); err == nil {
+		t.Error("a partition that is in no shard has an answer")
+	}
+}
