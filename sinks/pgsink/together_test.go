@@ -204,8 +204,21 @@ func TestAFenceThatIsLockedDelaysNoOtherClaimForLong(t *testing.T) {
 	}
 }
 
+// Where the server does not end the transaction within manyLockWait, each claim is made by
+// itself: on a busy machine that may be so once, and not again and again.
 func TestClaimsThatComeTogetherEndTheTransactionsOfThoseTheyReplace(t *testing.T) {
 	t.Parallel()
+	const tries = 5
+	for range tries {
+		if n := claimsOverAFrozenOwner(t); n <= 25 || t.Failed() {
+			return
+		}
+	}
+	t.Errorf("20 partitions took 40 claims, %d times: they were not made together", tries)
+}
+
+// claimsOverAFrozenOwner returns how many claims 20 partitions took.
+func claimsOverAFrozenOwner(t *testing.T) int64 {
 	c := newCrowd(t, 20)
 	owner := c.open()
 	for _, p := range c.free[:10] {
@@ -216,12 +229,10 @@ func TestClaimsThatComeTogetherEndTheTransactionsOfThoseTheyReplace(t *testing.T
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	if n := c.sent.claims.Load(); n > 25 {
-		t.Errorf("20 partitions took %d claims: they were not made together", n)
-	}
 	if _, err := frozen.Exec(t.Context(), "commit"); err == nil {
 		t.Error("the replaced owner committed")
 	}
+	return c.sent.claims.Load()
 }
 
 func TestFencesThatAreReadTogetherAreThoseThatWereAskedFor(t *testing.T) {
