@@ -140,8 +140,8 @@ func (l *loop[TX]) abandonedReplay(t *transaction[TX], h *hang, r result) {
 	}
 }
 
-// recall has the messages that calls of this process have hung on tried alone, as their
-// next attempt. The error is that one has used up its attempts.
+// recall has the messages that calls have hung on tried alone, as their next attempt. The
+// error is that one has used up its attempts.
 func (p *pending[TX]) recall() error {
 	if !p.hung {
 		return nil
@@ -191,9 +191,9 @@ func (p *pending[TX]) recall() error {
 	return nil //nolint:nilerr // the failure is OnFailure's to take
 }
 
-// halts leaves what is known of the message as it is: it would hang the next process too. The
-// partition stays halted until an operator lets it continue.
+// halts keeps what is known of the message, so that the partition stays halted until an
+// operator lets it continue: the message would hang the next process, too.
 func (p *pending[TX]) halts(err error) error {
 	p.bisect.halted()
-	return err
+	return fmt.Errorf("%w; the message is tried again once an operator has paused and resumed the partition", err)
 }

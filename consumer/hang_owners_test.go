@@ -92,7 +92,7 @@ func TestAMessageThatHangsOneOwnerAfterTheOtherHaltsItsPartition(t *testing.T) {
 			t.Fatalf("%d hangs, and halted: %v", h.in.Load(), halted)
 		}
 		var failure *consumer.HandlerError
-		if !errors.As(halted[0].Err, &failure) || failure.Offset != 2 || failure.Attempts != 2 {
+		if !errors.As(halted[0].Err, &failure) || failure.Offset != 2 || failure.Attempts != 2 || !strings.Contains(halted[0].Err.Error(), "paused and resumed") {
 			t.Errorf("halted with %v", halted[0].Err)
 		}
 		h.release()

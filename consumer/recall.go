@@ -20,11 +20,11 @@ func (o *ownership[TX]) recordHang() {
 		Kind: epoch.DecidedHang, Partition: o.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
 		From: -1, To: -1, Reason: "given up: " + call.String(),
 	}
-	if call.Function != FunctionHandler && call.Function != FunctionOnFailure {
+	m, ok := o.run.hung.message(o.partition)
+	if !ok || call.Function != FunctionHandler && call.Function != FunctionOnFailure {
 		o.run.recorder.addNow(d)
 		return
 	}
-	m, _ := o.run.hung.message(o.partition)
 	d.From, d.To = m.first, m.last+1
 	if m.failed != nil {
 		d.Kind = epoch.DecidedOnFailureHang

@@ -26,8 +26,8 @@ const (
 	hangTimeToRecord = 2 * time.Second
 )
 
-// recorder writes what a consumer has met with to the sink's decision log, beside its
-// work and as well as it goes: nothing but a hang waits for it, and what it cannot write is
+// recorder writes what a consumer has met with to the sink's decision log. Nothing waits for
+// that, except a partition that is given up because a call hangs. What cannot be written is
 // counted and dropped. A nil recorder writes nothing.
 type recorder struct {
 	write   func(ctx context.Context, ds []epoch.Decision) error

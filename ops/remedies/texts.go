@@ -14,6 +14,7 @@ var all = []Remedy{
 		Means: "A message has used up its attempts, or its handler said that trying again is of no use, and the application has no OnFailure. " +
 			"Everything before the message is applied, nothing of it is, and the partition stands in front of it.",
 		Do: "Read the error. If the handler is wrong, or something that it needs is missing, mend that: the partition is tried again at least once a minute and goes on by itself. " +
+			"A message whose handler hung is not tried again before somebody has paused the partition, deployed a handler that returns, and resumed it. " +
 			"If the message can never be applied, skip it; who did so and why is kept in the decision log. " +
 			"With an OnFailure such messages are put aside as dead letters, and the partition goes on.",
 		Commands: []Command{explain, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "goes on behind the message, which is at OFFSET"}},
@@ -22,7 +23,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonOnFailureFailed,
 		Means:  "A message failed, and OnFailure, which is to put it aside, has failed as well. Neither has left anything, and the partition stands in front of the message. Where the connection to the database was lost meanwhile, OnFailure was called MaxAttempts times.",
 		Do: "The error has both causes. The second one is that of OnFailure: most often the table of dead letters is missing, or the application has no right to write to it. " +
-			"Mend it; the partition is tried again at least once a minute. Skip the message only if it need not even be kept.",
+			"Mend it; the partition is tried again at least once a minute, but where OnFailure hung, only once somebody has paused and resumed it. Skip the message only if it need not even be kept.",
 		Commands: []Command{doctor, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "goes on behind the message, which is at OFFSET"}},
 	},
 	{
