@@ -37,8 +37,11 @@ var guardsOfHandlers = []guard{
 		{fenceSQL, "if not dirty and pg_current_xact_id", "if pg_current_xact_id"},
 	}, "sinks/pgsink", inCompany},
 	{"blame", "what a function leaves stays on the connection", []edit{
-		{"sinks/pgsink/commit.go", "if is == \"true\" && t.altered == \"\" {", "if false {"},
+		{"sinks/pgsink/session.go", "if t.altered == \"\" {", "if false {"},
 	}, "sinks/pgsink", inCompany},
+	{"blame", "sessions that differ are taken for alike for ever", []edit{
+		{"sinks/pgsink/session.go", "t.sink.varies.Store(true)", "t.sink.varies.Store(false)"},
+	}, "sinks/pgsink", "TestSessionsThatDifferBetweenTransactionsCostOneOfThem"},
 	{"blame", "a handler's role is in force when the position is moved", []edit{
 		{"sinks/pgsink/commit.go", "if t.altered == \"\" {\n\t\treturn nil\n\t}\n\t_, err", "if true {\n\t\treturn nil\n\t}\n\t_, err"},
 	}, "sinks/pgsink", "TestARoleThatACallSetsIsItsOwn"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -67,7 +68,8 @@ func TestWhatACallDoesToItsSessionNoOtherCallMeets(t *testing.T) {
 	r.sql(leaving)
 	for _, name := range []string{"cache_statement", "exec", "simple_protocol"} {
 		for _, queued := range []bool{false, true} {
-			s := r.openOn(newPool(t, r.appURL, modes[name], func(c *pgxpool.Config) { c.MaxConns = 2 }))
+			pool := newPool(t, r.appURL, modes[name], func(c *pgxpool.Config) { c.MaxConns = 2 })
+			s := r.openOn(pool)
 			p := orders
 			p.Group = name
 			if queued {
@@ -76,6 +78,7 @@ func TestWhatACallDoesToItsSessionNoOtherCallMeets(t *testing.T) {
 			seed(t, s, p)
 			f := claim(t, s, p, 5)
 			for _, text := range apartTexts {
+				s := r.openOn(pool) // which takes sessions for being alike, until they are not
 				guilty := func(ctx context.Context, tx execer) error {
 					if err := put(ctx, tx, p.Group, "guilty"); err != nil {
 						return err
@@ -118,6 +121,58 @@ func TestWhatACallDoesToItsSessionNoOtherCallMeets(t *testing.T) {
 				r.wantList(p.Group, "guilty", "guilty", "innocent", "innocent")
 				r.sql("truncate effects")
 			}
+		}
+	}
+}
+
+// TestSessionsThatDifferBetweenTransactionsCostOneOfThem: others change them, or a pooler has
+// several. What sessions are like is then read at each beginning.
+func TestSessionsThatDifferBetweenTransactionsCostOneOfThem(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, queued := range []bool{false, true} {
+		paths, pids := 0, map[uint32]bool{}
+		pool := newPool(t, r.appURL, func(c *pgxpool.Config) {
+			c.MaxConns = 1
+			c.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+				paths++
+				_, err := conn.Exec(ctx, "select set_config('search_path', $1, false)", fmt.Sprintf("public, path%d", paths))
+				return err == nil, err
+			}
+		})
+		s := r.openOn(pool)
+		p := orders
+		p.Group = fmt.Sprintf("queued %v", queued)
+		seed(t, s, p)
+		f := claim(t, s, p, 5)
+		var refused []int
+		for n := range 10 {
+			write := func(ctx context.Context, tx execer) error { return put(ctx, tx, p.Group, "effect") }
+			var err error
+			if queued {
+				call := func(ctx context.Context, q *pgsink.Queue) error { return write(ctx, q) }
+				err = s.Queued().Commit(t.Context(), advance(f, 2), call, call)
+			} else {
+				call := func(ctx context.Context, tx pgsink.Tx) error { return write(ctx, tx) }
+				err = s.Commit(t.Context(), advance(f, 2), call, call)
+			}
+			switch {
+			case errors.Is(err, epoch.ErrOwnTransaction):
+				refused = append(refused, n)
+			case err != nil:
+				t.Fatal(err)
+			default:
+				f.Next += 2
+			}
+			conn, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids[conn.Conn().PgConn().PID()] = true
+			conn.Release()
+		}
+		if len(refused) != 1 || len(pids) > 1 {
+			t.Errorf("queued %v: transactions %v were refused, with %d connections; want one refused, and one connection", queued, refused, len(pids))
 		}
 	}
 }

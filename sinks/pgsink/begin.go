@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +25,7 @@ import (
 // statement. In pgx's other modes a text may be several statements, or takes a round trip
 // to describe.
 func (t *fenced) mayBeginLate() bool {
-	return t.isProven() && !t.sink.unnamed.Load() && t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+	return t.isProven() && !t.sink.unnamed.Load() && queryMode(t.conn) == pgx.QueryExecModeCacheStatement
 }
 
 func (t *fenced) isProven() bool { return time.Now().Before(t.proven) }
@@ -37,6 +38,10 @@ func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
 	statement, idle, wait, whole := t.sink.options.bounds(t.ctx)
 	b.Queue(t.sink.sql.begin)
 	b.Queue(t.sink.sql.enter, statement, idle, wait, whole, t.as.locks[0])
+	t.timeouts = statement + " " + wait
+	if t.expected = t.sink.expect(t.conn, t.timeouts); t.expected == nil {
+		b.Queue(t.sink.sql.state)
+	}
 	if more := t.as.locks[1:]; len(more) > 0 {
 		b.Queue(t.sink.sql.lock, more)
 	}
@@ -48,10 +53,24 @@ func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
 
 // entered reads the answers to what queueEnter has queued, but that to the BEGIN.
 func (t *fenced) entered(r pgx.BatchResults) error {
-	if err := r.QueryRow().Scan(&t.xid, nil, nil, nil, nil, nil, nil, nil, nil); err != nil {
+	var xid, state string
+	if err := r.QueryRow().Scan(&xid, nil, nil, nil, nil, nil, nil); err != nil {
 		return err
 	}
-	for range t.entering - 2 {
+	id, err := strconv.ParseInt(xid, 10, 64)
+	if err != nil {
+		return fmt.Errorf("the transaction's id: %w", err)
+	}
+	t.xid = &id
+	rest := t.entering - 2
+	if t.expected == nil {
+		if err := r.QueryRow().Scan(&state); err != nil {
+			return err
+		}
+		keepState(t.conn, state, t.timeouts)
+		rest--
+	}
+	for range rest {
 		if _, err := r.Exec(); err != nil {
 			return err
 		}

@@ -126,6 +126,9 @@ type fenced struct {
 	nonce string // tells what the functions say from what a handler's statements do
 	xid   *int64 // nil until the server has told it
 
+	timeouts string  // of the transaction: see sessionState
+	expected *string // what the session is to be like at the end, nil if that was noted at the beginning
+
 	proven   time.Time // until when as is known not to be refused; zero if it is not
 	entering int       // statements that begin the transaction
 	begun    bool      // the server has answered them
@@ -203,15 +206,19 @@ func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances, alon
 // last is the last statement before COMMIT, the check of the fences.
 func (t *fenced) last() (sql string, args []any) {
 	if t.as.held {
-		return t.sink.sql.hold, []any{t.as.groups[0], t.as.topics[0], t.as.numbers[0], t.as.claims[0], t.xid, t.as.locks[0], t.nonce}
+		return t.sink.sql.hold, []any{t.as.groups[0], t.as.topics[0], t.as.numbers[0], t.as.claims[0], t.xid, t.as.locks[0], t.nonce, t.expected}
+	}
+	advance := t.sink.sql.shared
+	if t.alone {
+		advance = t.sink.sql.alone
 	}
 	if len(t.as.list) == 1 {
 		a := t.as.list[0]
-		return t.sink.sql.advanceOne, []any{a.Partition.Group, a.Partition.Topic, a.Partition.Number, t.as.claims[0],
-			t.as.froms[0], t.as.tos[0], t.as.marks[0], t.xid, t.as.locks[0], t.nonce, t.alone}
+		return advance.one, []any{a.Partition.Group, a.Partition.Topic, a.Partition.Number, t.as.claims[0],
+			t.as.froms[0], t.as.tos[0], t.as.marks[0], t.xid, t.as.locks[0], t.nonce, t.expected}
 	}
-	return t.sink.sql.advance, []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.marks,
-		t.xid, t.as.locks[0], t.nonce, t.alone}
+	return advance.several, []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.marks,
+		t.xid, t.as.locks[0], t.nonce, t.expected}
 }
 
 func (t *fenced) queueCommit(b *pgx.Batch) {
@@ -245,7 +252,9 @@ func (t *fenced) commit(ctx context.Context) error {
 		_ = r.Close()
 		return t.failed(ctx, explain(err))
 	}
-	t.changed(changed)
+	if changed == isChanged {
+		t.changed()
+	}
 	tag, err := r.Exec()
 	_ = r.Close() // whatever becomes of the connection after the answer
 	return t.committed(ctx, tag, err)
@@ -259,14 +268,6 @@ func (t *fenced) restoreRole(ctx context.Context) error {
 	}
 	_, err := t.conn.PgConn().Exec(ctx, t.sink.sql.restore).ReadAll()
 	return err
-}
-
-// changed takes in what the last statement says of the session. Where a statement has
-// said so by itself, that tells how long it lasts.
-func (t *fenced) changed(is string) {
-	if is == "true" && t.altered == "" {
-		t.session |= lasting
-	}
 }
 
 // commitUnnamed is commit without the prepared statements of the connection,
@@ -292,6 +293,9 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 	results, err := t.conn.PgConn().ExecBatch(ctx, b).ReadAll()
 	if len(results) < 2 {
 		return t.failed(ctx, explain(cmp.Or(err, errors.New("no answer to COMMIT"))))
+	}
+	if check := results[0].Rows; len(check) == 1 && string(check[0][1]) == isChanged {
+		t.changed()
 	}
 	return t.committed(ctx, results[1].CommandTag, cmp.Or(results[1].Err, err))
 }
@@ -327,6 +331,9 @@ func (t *fenced) failed(ctx context.Context, err error) error {
 	case definite(err):
 		if refused := t.refused(err); refused != nil {
 			err = refused
+		}
+		if errors.Is(err, epoch.ErrOwnTransaction) { // nobody else says that here
+			t.varied()
 		}
 		if vanished(err) {
 			t.sink.unnamed.Store(true)

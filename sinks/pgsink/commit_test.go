@@ -204,6 +204,14 @@ func TestEveryTransactionIsBoundedOnTheServer(t *testing.T) {
 	if _, _, c := settings(epoch.WithLockWait(t.Context(), time.Hour)); c != "10s" {
 		t.Errorf("a caller that asks for an hour gets %s; the option says 10 s", c)
 	}
+	s = r.open(func(o *pgsink.Options) { o.LockTimeout, o.StatementTimeout = 24*time.Hour, 24*time.Hour })
+	for _, wait := range []time.Duration{time.Millisecond, 999 * time.Millisecond, time.Second, 1001 * time.Millisecond, 59 * time.Second,
+		time.Minute, 61 * time.Second, 90 * time.Minute, time.Hour, 20 * time.Hour} {
+		// The sink knows how the server shows it: see sessionState.
+		if a, _, c := settings(epoch.WithLockWait(t.Context(), wait)); a != pgsink.Setting(24*time.Hour) || c != pgsink.Setting(wait) {
+			t.Errorf("the server shows 24 h as %s, %v as %s; the sink expects %s and %s", a, wait, c, pgsink.Setting(24*time.Hour), pgsink.Setting(wait))
+		}
+	}
 	// And nothing of it stays with the connection, or a pooler's other clients.
 	var left string
 	pool := r.pool()

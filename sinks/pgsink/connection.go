@@ -39,6 +39,19 @@ type (
 func (e unexecuted) Unwrap() error  { return e.error }
 func (e unreachable) Unwrap() error { return e.error }
 
+// queryMode is the query mode of a connection. It is asked for in each transaction, and
+// pgx copies the whole configuration to tell.
+func queryMode(conn *pgx.Conn) pgx.QueryExecMode {
+	const name = "epochfence: query mode"
+	kept := conn.PgConn().CustomData()
+	mode, is := kept[name].(pgx.QueryExecMode)
+	if !is {
+		mode = conn.Config().DefaultQueryExecMode
+		kept[name] = mode
+	}
+	return mode
+}
+
 // vanished reports whether err is that a prepared statement, which pgx has in its
 // cache, is not there any more.
 func vanished(err error) bool {

@@ -165,7 +165,7 @@ func columnTypes(ctx context.Context, conn *pgx.Conn, query string) ([]uint32, e
 	for i, f := range described.Fields {
 		types[i] = f.DataTypeOID
 	}
-	switch conn.Config().DefaultQueryExecMode {
+	switch queryMode(conn) {
 	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe:
 		if known == nil || len(known) >= maxColumnTypes {
 			known = map[string][]uint32{}

@@ -15,6 +15,9 @@ func SessionOf(sql string) (changed, deallocated bool) {
 	return c.has(lasting), c.has(deallocates)
 }
 
+// Setting is a time as a setting of the server's.
+var Setting = setting
+
 // Forget has the next transactions of s look early again, whatever was proven.
 func Forget(s *Sink) {
 	s.proofs.mu.Lock()

@@ -132,5 +132,17 @@ func (o *Options) left(ctx context.Context) time.Duration {
 
 func ms(d time.Duration) int32 { return int32(max(d.Milliseconds(), 1)) }
 
-// setting is d as a setting of the server's takes it: a number is of milliseconds.
-func setting(d time.Duration) string { return strconv.Itoa(int(ms(d))) }
+// setting is d as the server shows it: in the largest unit that leaves no rest.
+func setting(d time.Duration) string {
+	n, unit := ms(d), "ms"
+	for _, larger := range []struct {
+		of   int32
+		name string
+	}{{1000, "s"}, {60, "min"}, {60, "h"}, {24, "d"}} {
+		if n%larger.of != 0 {
+			break
+		}
+		n, unit = n/larger.of, larger.name
+	}
+	return strconv.Itoa(int(n)) + unit
+}

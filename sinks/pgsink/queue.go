@@ -331,7 +331,9 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 	err := r.Close()
 	switch {
 	case last.tag == "COMMIT" && before.ours: // whatever becomes of the connection after the answer
-		t.changed(before.changed)
+		if before.changed == isChanged {
+			t.changed()
+		}
 		t.sink.proofs.advanced(t.as, t.sent)
 		return nil
 	case err == nil:
@@ -354,7 +356,7 @@ func (t *fenced) statement(err error, n int, items []queuedStatement) error {
 	switch {
 	case t.refused(err) != nil:
 		return err
-	case t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol &&
+	case queryMode(t.conn) == pgx.QueryExecModeSimpleProtocol &&
 		slices.ContainsFunc(items[:min(n+1, len(items))], func(q queuedStatement) bool { return !single(q.sql) }):
 		return &StatementError{Of: len(items), Err: err}
 	case n < len(items):

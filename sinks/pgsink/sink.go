@@ -24,6 +24,7 @@ type Sink struct {
 	denied  sync.Once   // has been logged
 	undoing sync.Once   // has been logged
 	unnamed atomic.Bool // handlers deallocate prepared statements: see [fenced.commitUnnamed]
+	varies  atomic.Bool // what sessions are like: see [Sink.expect]
 	server  server
 	proofs  proofs
 	fences  together[epoch.Partition, lookedUp]
@@ -36,27 +37,22 @@ var _ epoch.Sink[Tx] = (*Sink)(nil)
 // statements are what the sink sends. The casts say each parameter's type, so
 // that no query mode of pgx has to ask or guess.
 type statements struct {
-	begin, enter, lock, lookEarly               string // how a transaction begins
-	restore, advance, advanceOne, hold          string // how it ends, before COMMIT
+	begin, enter, state, lock, lookEarly        string // how a transaction begins
+	restore, hold                               string // how it ends, before COMMIT
+	shared, alone                               advanceStatements
 	server, read, look, seed, claim, deadLetter string
 	record, hangs                               string // see [epoch.Operable]
 	requests, replayed, replayFailed            string
 }
 
-// sessionState is what one call could change of the session, by a function that it calls,
-// so that others fail or write to other tables. Of what is not in it statements tell by
-// their text: see [classify].
-const sessionState = "pg_catalog.concat_ws(' ', pg_catalog.current_setting('search_path'), pg_catalog.current_setting('role'), session_user, " +
-	"pg_catalog.current_setting('session_replication_role'), pg_catalog.current_setting('row_security'), " +
-	"pg_catalog.current_setting('transaction_read_only'), pg_catalog.current_setting('statement_timeout'), " +
-	"pg_catalog.current_setting('lock_timeout'), pg_catalog.current_setting('TimeZone'), pg_catalog.pg_my_temp_schema())"
-
-// sessionChanged compares it with what it was at the beginning of the transaction. It
-// names the function of the operator, which a search_path could replace.
-const sessionChanged = "(not pg_catalog.texteq(coalesce(pg_catalog.current_setting('epochfence.session', true), ''), " + sessionState + "))"
+// advanceStatements are for transactions that several calls share, or that one has alone.
+// Each returns the nonce, and whether the session was changed.
+type advanceStatements struct{ several, one string }
 
 func newStatements(o Options) statements {
 	s := pgschema.Quote(o.Schema) + "."
+	several := s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint, $9::bigint, $10::text"
+	one := s + "advance_one($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::bigint, $10::text"
 	return statements{
 		begin:  "begin isolation level " + string(o.Isolation),
 		server: "select system, timeline, started from " + s + "server()",
@@ -66,25 +62,26 @@ func newStatements(o Options) statements {
 			"$7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])",
 		claim: "select " + fenceColumns + " from " + s + "claim($1::text, $2::text, $3::int, $4::int, $5::bigint, " +
 			"$6::text::uuid, $7::text, $8::text, $9::bigint, $10::bigint, $11::text, $12::text::uuid, $13::bigint, $14::bigint, $15::text)",
-		enter: "select pg_catalog.pg_current_xact_id()::text::bigint, " +
-			"pg_catalog.set_config('epochfence.transaction', pg_catalog.pg_current_xact_id()::text, true), " +
+		enter: "select pg_catalog.set_config('epochfence.transaction', pg_catalog.pg_current_xact_id()::text, true), " +
 			"pg_catalog.set_config('statement_timeout', $1::text, true), " +
 			"pg_catalog.set_config('idle_in_transaction_session_timeout', $2::text, true), " +
 			"pg_catalog.set_config('lock_timeout', $3::text, true), " +
-			"case when pg_catalog.current_setting('server_version_num')::int >= 170000 " +
+			"case when pg_catalog.current_setting('transaction_timeout', true) is not null " + // PostgreSQL 17
 			"then pg_catalog.set_config('transaction_timeout', $4::text, true) end, " +
 			"pg_catalog.set_config('epochfence.role', pg_catalog.current_setting('role'), true), " +
-			"pg_catalog.set_config('epochfence.session', " + sessionState + ", true), " +
 			"pg_catalog.pg_advisory_xact_lock_shared($5::bigint)",
+		state:     "select pg_catalog.set_config('epochfence.session', " + sessionState + ", true)",
 		lock:      "select pg_catalog.pg_advisory_xact_lock_shared(k) from pg_catalog.unnest($1::bigint[]) k",
 		lookEarly: "select " + s + "look_early($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::text)",
-		advance: "select " + s + "advance($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], " +
-			"$5::bigint[], $6::bigint[], $7::bigint[], $8::bigint, $9::bigint, $10::text, not $11::boolean and " + sessionChanged + "), " +
-			sessionChanged + "::text",
-		advanceOne: "select " + s + "advance_one($1::text, $2::text, $3::int, $4::text::uuid, " +
-			"$5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::bigint, $10::text, not $11::boolean and " + sessionChanged + "), " +
-			sessionChanged + "::text",
-		hold:    "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text), " + sessionChanged + "::text",
+		shared: advanceStatements{
+			several: "select " + several + ", " + sessionChanged("$11") + "), 'false'",
+			one:     "select " + one + ", " + sessionChanged("$11") + "), 'false'",
+		},
+		alone: advanceStatements{
+			several: "select " + several + ", false), " + sessionChanged("$11") + "::text",
+			one:     "select " + one + ", false), " + sessionChanged("$11") + "::text",
+		},
+		hold:    "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text), " + sessionChanged("$8") + "::text",
 		restore: "select pg_catalog.set_config('role', r, true) from (select pg_catalog.current_setting('epochfence.role', true)) s (r) where pg_catalog.length(r) > 0",
 		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::bigint, " +
 			"$6::timestamptz, $7::bytea, $8::bytea, $9::bytea[], $10::bytea[], $11::text)",

@@ -3,6 +3,7 @@ package pgsink
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltext"
@@ -141,26 +142,35 @@ func (w *statementWords) add(word []byte) {
 // known returns the words that [statementWords] asks for. All functions that change the
 // session are "session", and so is the schema of temporary tables.
 func known(word []byte) string {
-	switch w := string(word); w {
-	case "begin", "start", "commit", "end", "rollback", "abort", "prepare", "transaction", "to", "savepoint", "release",
-		"set", "local", "constraints", "reset", "discard", "deallocate", "listen", "unlisten", "load", "declare", "do",
-		"create", "insert", "into", "with", "hold", "drop", "copy", "from", "set_config", "true":
+	if w, is := knownWords[string(word)]; is {
 		return w
-	case "temp", "temporary":
-		return "temp"
-	case "standard_conforming_strings", "client_encoding", "names":
-		return "encoding"
-	case "stdin", "stdout":
-		return "stdio"
-	case "pg_advisory_lock", "pg_advisory_lock_shared", "pg_try_advisory_lock", "pg_try_advisory_lock_shared",
-		"pg_advisory_unlock", "pg_advisory_unlock_shared", "pg_advisory_unlock_all", "setseed", "dblink_connect", "dblink_connect_u":
-		return "session"
 	}
 	if bytes.HasPrefix(word, []byte("pg_temp")) {
 		return "session"
 	}
 	return "other"
 }
+
+// knownWords are looked up for each word of each statement.
+var knownWords = func() map[string]string {
+	words := map[string]string{"temporary": "temp"}
+	for w := range strings.FieldsSeq("begin start commit end rollback abort prepare transaction to savepoint release set local " +
+		"constraints reset discard deallocate listen unlisten load declare do create insert into with hold drop copy from " +
+		"set_config true temp") {
+		words[w] = w
+	}
+	for as, all := range map[string]string{
+		"encoding": "standard_conforming_strings client_encoding names",
+		"stdio":    "stdin stdout",
+		"session": "pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared pg_advisory_unlock " +
+			"pg_advisory_unlock_shared pg_advisory_unlock_all setseed dblink_connect dblink_connect_u",
+	} {
+		for w := range strings.FieldsSeq(all) {
+			words[w] = as
+		}
+	}
+	return words
+}()
 
 func (w *statementWords) class() class {
 	c := w.found

@@ -241,7 +241,10 @@ func (t *handlerTx) follow() {
 
 func (t *handlerTx) note(err error) {
 	t.follow()
-	if err != nil && t.broke == nil && t.conn.IsClosed() {
+	if err == nil {
+		return
+	}
+	if t.broke == nil && t.conn.IsClosed() {
 		t.broke = inert.Error(err)
 	}
 	pg, is := inert.As[*pgconn.PgError](err) // an argument's method may have returned it
