@@ -51,6 +51,7 @@ func TestABucketThatTooFewServersAreThereForIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	long(t)
 	r, c := newClusterRig(t, 1, time.Second)
+	must(t, c.AwaitStream(inTime(t), "orders")) // or two of them elect nobody
 	for n := range c.Nodes() {
 		must(t, c.Stop(n))
 	}

@@ -175,6 +175,27 @@ func (c *Cluster) whole() bool {
 	return leaders == 1
 }
 
+// AwaitStream waits until every node that is not stopped has what the stream's leader
+// has, at least something. The vote of a node that has nothing does not count towards a
+// majority (nats-server 2.15.2, raft.runAsCandidate): where such a one and another are
+// left of three, nobody leads the stream until the third one is back.
+func (c *Cluster) AwaitStream(ctx context.Context, stream string) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	lags := func(s *Server) bool {
+		ns := s.Embedded()
+		return ns != nil && !ns.JetStreamIsStreamCurrent(account, stream)
+	}
+	for slices.ContainsFunc(c.nodes, lags) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("natstest: not every node has stream %q: %w\n%s", stream, ctx.Err(), c.LogTail())
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
 // Leader returns the node that leads a stream, -1 if none does. The one that
 // was cut off last may still think that it does, and is not asked.
 func (c *Cluster) Leader(stream string) int {

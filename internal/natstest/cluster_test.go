@@ -32,6 +32,9 @@ func TestAClusterGoesOnWithoutTheNodeThatLed(t *testing.T) {
 		}
 	}
 	publish()
+	if err := c.AwaitStream(ctx, "S"); err != nil {
+		t.Fatal(err)
+	}
 	leader := c.Leader("S")
 	c.Cut(leader)
 	publish()
