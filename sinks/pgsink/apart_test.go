@@ -277,26 +277,35 @@ func TestATxOfADBThatIsLeftToItsContextDecidesItsOwnMessageAlone(t *testing.T) {
 func TestARoleThatACallSetsIsItsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	s := r.open()
-	seed(t, s, orders)
-	f := claim(t, s, orders, 5)
 	var role string
 	must(t, r.admin.QueryRow(t.Context(), "select quote_ident('tenant_' || md5(random()::text))").Scan(&role))
 	r.sql("create role " + role + "; grant insert on effects to " + role + "; grant " + role + " to " + r.role)
 	t.Cleanup(func() {
 		_, _ = r.admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+role+"; drop role "+role)
 	})
-	for _, set := range []string{"set local role ", "set role "} {
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-			if _, err := tx.Exec(ctx, set+role); err != nil {
-				return err
+	for _, name := range []string{"cache_statement", "exec", "simple_protocol"} {
+		s := r.openOn(newPool(t, r.appURL, modes[name], func(c *pgxpool.Config) { c.MaxConns = 1 }))
+		p := orders
+		p.Group = name
+		seed(t, s, p)
+		f := claim(t, s, p, 5)
+		set := func(set string) func(context.Context, execer) error {
+			return func(ctx context.Context, tx execer) error {
+				if _, err := tx.Exec(ctx, set+role); err != nil {
+					return err
+				}
+				return put(ctx, tx, name, set)
 			}
-			return put(ctx, tx, "list", set)
-		})
-		must(t, err)
-		f.Next++
+		}
+		sets := []string{"set local role ", "set local role ", "set role ", "set role "} // on a connection that is known, and on a new one
+		for _, text := range sets {
+			must(t, s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return set(text)(ctx, tx) }))
+			f.Next++
+			must(t, s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return set(text)(ctx, q) }))
+			f.Next++
+		}
+		r.wantList(name, sets[0], sets[0], sets[1], sets[1], sets[2], sets[2], sets[3], sets[3])
 	}
-	r.wantList("list", "set local role ", "set role ")
 }
 
 // TestACopyFromTheClientIsRefusedAndCostsNoConnection, queued and not.

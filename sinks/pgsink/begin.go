@@ -39,7 +39,7 @@ func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
 	b.Queue(t.sink.sql.begin)
 	b.Queue(t.sink.sql.enter, statement, idle, wait, whole, t.as.locks[0])
 	t.timeouts = statement + " " + wait
-	if t.expected = t.sink.expect(t.conn, t.timeouts); t.expected == nil {
+	if t.expected, t.role = t.sink.expect(t.conn, t.timeouts); t.expected == nil {
 		b.Queue(t.sink.sql.state)
 	}
 	if more := t.as.locks[1:]; len(more) > 0 {
@@ -53,8 +53,8 @@ func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
 
 // entered reads the answers to what queueEnter has queued, but that to the BEGIN.
 func (t *fenced) entered(r pgx.BatchResults) error {
-	var xid, state string
-	if err := r.QueryRow().Scan(&xid, nil, nil, nil, nil, nil, nil); err != nil {
+	var xid, state, role string
+	if err := r.QueryRow().Scan(&xid, nil, nil, nil, nil, nil); err != nil {
 		return err
 	}
 	id, err := strconv.ParseInt(xid, 10, 64)
@@ -64,10 +64,10 @@ func (t *fenced) entered(r pgx.BatchResults) error {
 	t.xid = &id
 	rest := t.entering - 2
 	if t.expected == nil {
-		if err := r.QueryRow().Scan(&state); err != nil {
+		if err := r.QueryRow().Scan(&state, &role); err != nil {
 			return err
 		}
-		keepState(t.conn, state, t.timeouts)
+		keepState(t.conn, state, t.timeouts, role)
 		rest--
 	}
 	for range rest {

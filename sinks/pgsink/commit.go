@@ -127,7 +127,8 @@ type fenced struct {
 	xid   *int64 // nil until the server has told it
 
 	timeouts string  // of the transaction: see sessionState
-	expected *string // what the session is to be like at the end, nil if that was noted at the beginning
+	expected *string // what the session is to be like at the end; nil if that was noted at the beginning
+	role     *string // the setting; nil if that was noted at the beginning
 
 	proven   time.Time // until when as is known not to be refused; zero if it is not
 	entering int       // statements that begin the transaction
@@ -266,7 +267,11 @@ func (t *fenced) restoreRole(ctx context.Context) error {
 	if t.altered == "" {
 		return nil
 	}
-	_, err := t.conn.PgConn().Exec(ctx, t.sink.sql.restore).ReadAll()
+	unprepared := pgx.QueryExecModeExec
+	if queryMode(t.conn) == pgx.QueryExecModeSimpleProtocol {
+		unprepared = pgx.QueryExecModeSimpleProtocol
+	}
+	_, err := t.conn.Exec(ctx, t.sink.sql.restore, unprepared, t.role)
 	return err
 }
 

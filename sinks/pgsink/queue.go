@@ -255,7 +255,7 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 		b.Queue(q.sql, q.args...)
 	}
 	if t.altered != "" {
-		b.Queue(t.sink.sql.restore)
+		b.Queue(t.sink.sql.restore, t.role)
 	}
 	t.queueCommit(b)
 	r, err := t.sendBatch(ctx, b)

@@ -29,26 +29,28 @@ const isChanged = "true"
 // has once been another than at the end of the last transaction: a handler has changed it,
 // the pool's other users do, or a pooler has several.
 
-// stateName is the name under which a connection keeps the state, without the settings that
-// come last.
-const stateName = "epochfence: state of the session"
+// session is what a connection keeps: the state, without the settings that come last, and the
+// role.
+type session struct{ state, role string }
 
-// expect returns the state of conn's session once it has these timeouts, or nil if that is
-// to be read.
-func (s *Sink) expect(conn *pgx.Conn, timeouts string) *string {
-	state, known := conn.PgConn().CustomData()[stateName].(string)
-	if !known || s.varies.Load() {
-		return nil
+const sessionName = "epochfence: session"
+
+// expect returns the state of conn's session once it has these timeouts, and its role, or
+// nil if they are to be read.
+func (s *Sink) expect(conn *pgx.Conn, timeouts string) (state, role *string) {
+	kept, is := conn.PgConn().CustomData()[sessionName].(*session)
+	if !is || s.varies.Load() {
+		return nil, nil
 	}
-	state += timeouts
-	return &state
+	now := kept.state + timeouts
+	return &now, &kept.role
 }
 
 // keepState keeps what was read under these timeouts. Where the server writes them
 // otherwise, it is read again the next time.
-func keepState(conn *pgx.Conn, state, timeouts string) {
+func keepState(conn *pgx.Conn, state, timeouts, role string) {
 	if state, same := strings.CutSuffix(state, timeouts); same {
-		conn.PgConn().CustomData()[stateName] = state
+		conn.PgConn().CustomData()[sessionName] = &session{state, role}
 	}
 }
 

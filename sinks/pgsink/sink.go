@@ -68,9 +68,9 @@ func newStatements(o Options) statements {
 			"pg_catalog.set_config('lock_timeout', $3::text, true), " +
 			"case when pg_catalog.current_setting('transaction_timeout', true) is not null " + // PostgreSQL 17
 			"then pg_catalog.set_config('transaction_timeout', $4::text, true) end, " +
-			"pg_catalog.set_config('epochfence.role', pg_catalog.current_setting('role'), true), " +
 			"pg_catalog.pg_advisory_xact_lock_shared($5::bigint)",
-		state:     "select pg_catalog.set_config('epochfence.session', " + sessionState + ", true)",
+		state: "select pg_catalog.set_config('epochfence.session', " + sessionState + ", true), " +
+			"pg_catalog.set_config('epochfence.role', pg_catalog.current_setting('role'), true)",
 		lock:      "select pg_catalog.pg_advisory_xact_lock_shared(k) from pg_catalog.unnest($1::bigint[]) k",
 		lookEarly: "select " + s + "look_early($1::text[], $2::text[], $3::int[], $4::text[]::uuid[], $5::bigint[], $6::text)",
 		shared: advanceStatements{
@@ -82,7 +82,7 @@ func newStatements(o Options) statements {
 			one:     "select " + one + ", false), " + sessionChanged("$11") + "::text",
 		},
 		hold:    "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text), " + sessionChanged("$8") + "::text",
-		restore: "select pg_catalog.set_config('role', r, true) from (select pg_catalog.current_setting('epochfence.role', true)) s (r) where pg_catalog.length(r) > 0",
+		restore: "select pg_catalog.set_config('role', r, true) from (select coalesce($1::text, pg_catalog.current_setting('epochfence.role', true))) s (r) where pg_catalog.length(r) > 0",
 		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::bigint, " +
 			"$6::timestamptz, $7::bytea, $8::bytea, $9::bytea[], $10::bytea[], $11::text)",
 		record: "select " + s + "record_decisions($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::text[]::uuid[], " +
