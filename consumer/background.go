@@ -57,17 +57,19 @@ const maxAboveStep epoch.Epoch = 1 << 40
 // errClaimEnded is what Do returns once its claim has ended.
 var errClaimEnded = errors.New("consumer: the claim has ended, and with it the background work")
 
-// background is the work beside the messages under one claim.
+// background is one work beside the messages under one claim.
 type background[TX any] struct {
-	owner *ownership[TX]
-	hold  epoch.Hold
-	epoch epoch.Epoch
+	owner   *ownership[TX]
+	work    func(context.Context, Background[TX])
+	hold    epoch.Hold
+	epoch   epoch.Epoch
+	applied <-chan struct{} // see [Background.Applied]
 
 	ctx      context.Context // ends with the claim, or when the partition is revoked
 	cancel   context.CancelFunc
 	endClaim context.CancelCauseFunc
 	returned chan struct{} // closed when the user's function has returned for good
-	turn     chan struct{} // whoever runs a transaction holds it
+	turn     chan struct{} // whoever runs a transaction holds it, of whatever work of the partition
 	calls    gate          // of Do
 	over     chan struct{} // closed when nothing of it runs any more
 	hung     chan struct{} // closed when hang is set
@@ -79,23 +81,22 @@ type background[TX any] struct {
 
 // startBackground starts the background work under the claim just made.
 func (o *ownership[TX]) startBackground() {
-	if o.run.handlers.background == nil {
-		return
+	f, turn := o.fence, make(chan struct{}, 1)
+	for i, work := range o.run.handlers.background {
+		b := &background[TX]{
+			owner: o, work: work, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch, applied: o.applied[i],
+			endClaim: o.endClaim, returned: make(chan struct{}), turn: turn,
+			over: make(chan struct{}), hung: make(chan struct{}),
+		}
+		select {
+		case <-b.applied: // of an earlier claim
+		default:
+		}
+		b.ctx, b.cancel = o.untilRevoked(o.claim)
+		o.background = append(o.background, b)
+		go b.run()
+		go b.outlast()
 	}
-	f := o.fence
-	b := &background[TX]{
-		owner: o, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch,
-		endClaim: o.endClaim, returned: make(chan struct{}), turn: make(chan struct{}, 1),
-		over: make(chan struct{}), hung: make(chan struct{}),
-	}
-	select {
-	case <-o.applied: // of an earlier claim
-	default:
-	}
-	b.ctx, b.cancel = o.untilRevoked(o.claim)
-	o.background = b
-	go b.run()
-	go b.outlast()
 }
 
 // outlast notices that nothing of the work runs any more.
@@ -109,25 +110,29 @@ func (b *background[TX]) outlast() {
 // stopBackground ends the background work, and waits for it until it hangs: then the
 // partition is given up.
 func (o *ownership[TX]) stopBackground() {
-	b := o.background
-	if b == nil {
+	works := o.background
+	if works == nil {
 		return
 	}
 	o.background = nil
-	b.cancel()
+	for _, b := range works {
+		b.cancel()
+	}
 	ended := time.Now()
 	late := make(chan struct{})
 	count := afterAwake(o.run.hangTimeout(o.timeout), func() { close(late) })
 	defer count.stop()
-	select {
-	case <-b.over:
-	case <-b.hung:
-		o.hang = b.hang
-	case <-late:
-		b.mu.Lock()
-		goroutine := b.goroutine
-		b.mu.Unlock()
-		o.hang = b.hangs(ended, goroutine, FunctionBackground)
+	for _, b := range works {
+		select {
+		case <-b.over:
+		case <-b.hung:
+			o.hang = b.hang
+		case <-late:
+			b.mu.Lock()
+			goroutine := b.goroutine
+			b.mu.Unlock()
+			o.hang = b.hangs(ended, goroutine, FunctionBackground)
+		}
 	}
 }
 
@@ -175,7 +180,7 @@ func (b *background[TX]) call() error {
 		b.goroutine = goroutineName()
 		b.mu.Unlock()
 		err = guard(func() error {
-			b.owner.run.handlers.background(b.ctx, b)
+			b.work(b.ctx, b)
 			return nil
 		})
 	}()
@@ -184,7 +189,7 @@ func (b *background[TX]) call() error {
 
 func (b *background[TX]) Partition() epoch.Partition { return b.hold.Partition }
 func (b *background[TX]) Epoch() epoch.Epoch         { return b.epoch }
-func (b *background[TX]) Applied() <-chan struct{}   { return b.owner.applied }
+func (b *background[TX]) Applied() <-chan struct{}   { return b.applied }
 
 func (b *background[TX]) Above(seen epoch.Epoch) error {
 	if b.ended() || seen < b.epoch {

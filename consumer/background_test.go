@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,6 +48,46 @@ func TestBackgroundWorkCommitsUnderTheClaimAndLeavesThePosition(t *testing.T) {
 		}
 		if d := seen[consumer.InDoubt](p); len(d) > 0 {
 			t.Errorf("the messages' claim was in doubt: %v", d)
+		}
+	})
+}
+
+// TestEachBackgroundWorkIsDone: an outbox's relay is not dropped for the next work.
+func TestEachBackgroundWorkIsDone(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		want := r.fill(0, 3)
+		works := func(name string, tries *atomic.Int32) func(context.Context, background) {
+			return func(ctx context.Context, b background) {
+				<-b.Applied() // each has what has happened said to it
+				if tries.Add(1) == 1 && name == "panics" {
+					panic("once")
+				}
+				if err := b.Do(ctx, note(name)); err != nil {
+					t.Errorf("%s: Do: %v", name, err)
+				}
+				<-ctx.Done()
+			}
+		}
+		var first, second, panics atomic.Int32
+		h := each(record).Background(works("first", &first)).Background(nil)
+		both := h.Background(works("second", &second)).Background(works("panics", &panics))
+		h.Background(func(context.Context, background) { t.Error("what was given to other handlers is done") })
+		p := r.start("a", both, options{RetryMin: time.Millisecond})
+		synctest.Wait()
+		r.wantNext(0, 3)
+		r.log.Append(0, "more")
+		time.Sleep(time.Second)
+		r.log.Append(0, "and more")
+		synctest.Wait()
+		p.end()
+		r.wantEffects(0, append(want, "more", "and more")...)
+		did := r.sink.List("background")
+		slices.Sort(did)
+		if want := []string{"first", "panics", "second"}; !slices.Equal(did, want) {
+			t.Errorf("background: %v, want %v", did, want)
+		}
+		if first.Load() != 1 || second.Load() != 1 || panics.Load() != 2 {
+			t.Errorf("called %d, %d and %d times", first.Load(), second.Load(), panics.Load())
 		}
 	})
 }

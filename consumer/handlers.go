@@ -54,7 +54,7 @@ type FailureHandler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.
 type Handlers[TX any] struct {
 	calls      callsFunc[TX]
 	onFailure  FailureHandler[TX]
-	background func(ctx context.Context, b Background[TX])
+	background []func(ctx context.Context, b Background[TX])
 }
 
 // Each has handle called for each message.
@@ -87,9 +87,11 @@ func (h Handlers[TX]) OnFailure(decide FailureHandler[TX]) Handlers[TX] {
 // claim of a partition, on a goroutine of its own. Its context ends when the claim
 // ends or the partition is revoked; it must return then, as the partition waits for
 // it, up to [Options.HangTimeout]. If it returns before, it is not called again under that claim; if it panics,
-// it is. Nil means none.
+// it is. Called again, Background adds: all of it goes with the partition, side by side. Nil adds nothing.
 func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX])) Handlers[TX] {
-	h.background = work
+	if work != nil {
+		h.background = append(slices.Clip(h.background), work)
+	}
 	return h
 }
 
@@ -101,7 +103,7 @@ func (h Handlers[TX]) suits(o Options, given epoch.Guarantee) error {
 	switch {
 	case given < o.Guarantee:
 		return asks("Options.Guarantee", o.Guarantee)
-	case given < epoch.Transactional && h.background != nil:
+	case given < epoch.Transactional && len(h.background) > 0:
 		return asks("Handlers.Background", epoch.Transactional)
 	case given < epoch.Transactional && h.onFailure != nil:
 		return asks("Handlers.OnFailure", epoch.Transactional)

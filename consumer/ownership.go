@@ -20,15 +20,15 @@ type ownership[TX any] struct {
 	loop      *loop[TX]
 	partition epoch.Partition
 	logger    *slog.Logger
-	timeout   time.Duration // of one transaction
-	applied   chan struct{} // see [Background.Applied]
+	timeout   time.Duration   // of one transaction
+	applied   []chan struct{} // of each background work: see [Background.Applied]
 
 	*pending[TX] // the fence, and what is to be applied: the loop's while it is consumed
 
 	doubt      *doubt   // what the next claim is made to find out
 	given      *outcome // what the claim has come to as it was made
 	claimValid bool     // nothing is in doubt: if the fence carries our claim still, no new one is due
-	background *background[TX]
+	background []*background[TX]
 
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
 	progress    bool        // since the last wait
@@ -121,9 +121,12 @@ func (o *ownership[TX]) giveUpHung() {
 func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Duration) *ownership[TX] {
 	p := t.Origin().Partition
 	o := &ownership[TX]{
-		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, applied: make(chan struct{}, 1), unclaimedAt: time.Now(),
+		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, unclaimedAt: time.Now(),
 		halts:   backoff.New(r.HaltMin, r.HaltMax),
 		retries: backoff.New(r.RetryMin, r.RetryMax),
+	}
+	for range r.handlers.background {
+		o.applied = append(o.applied, make(chan struct{}, 1))
 	}
 	o.pending = newPending(ctx, o)
 	return o

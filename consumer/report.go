@@ -188,9 +188,11 @@ func (o *ownership[TX]) halted(err error) time.Duration {
 
 // advanced reports a transaction that has committed, and mirrors the position.
 func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Duration) {
-	select {
-	case o.applied <- struct{}{}:
-	default:
+	for _, applied := range o.applied {
+		select {
+		case applied <- struct{}{}:
+		default:
+		}
 	}
 	o.tenure.Mirror(now)
 	o.stands = false
