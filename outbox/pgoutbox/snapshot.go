@@ -55,7 +55,7 @@ const newest = `(select pg_snapshot_xmax(pg_current_snapshot())::text::bigint)`
 
 // lateStep is how many entries are looked at a time of those that transactions
 // have added that were not there when the cursor's entries were read.
-const lateStep = 256
+const lateStep = 64
 
 // committedLate are expressions of a WITH RECURSIVE that end in late: the lowest id,
 // up to $4, of an entry whose transaction had not ended when the entries up to $4 were
@@ -68,10 +68,9 @@ func committedLate(entries string) string {
 			union all
 				select step.looked, least(began.low, step.low), step.added_by from began, lateral (
 					select count(*)::integer as looked, min(e.id) filter (where e.id <= $4) as low, max(e.added_by) as added_by from (
-						select added_by, id from ` + entries + ` where (group_name, topic, partition, added_by) > ($1, $2, $3, began.added_by)
-							and (group_name, topic, partition, added_by) < ($1, $2, $3, ` + newest + `)
+						select group_name, topic, partition, added_by, id from ` + entries + ` where (group_name, topic, partition, added_by) > ($1, $2, $3, began.added_by)
 						order by group_name, topic, partition, added_by, id limit ` + strconv.Itoa(lateStep) + `
-					) as e
+					) as e where (e.group_name, e.topic, e.partition) = ($1, $2, $3) and e.added_by < ` + newest + `
 				) as step where began.looked = ` + strconv.Itoa(lateStep) + `
 			),
 			late (id) as (

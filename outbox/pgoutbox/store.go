@@ -44,7 +44,9 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	const (
 		row = `id, order_key, scope, idempotency_key, method, url, header, body`
 		// The partition is asked about outside of a subquery with a LIMIT, where the
-		// planner cannot choose an index for it.
+		// planner cannot choose an index for it. As an upper bound within it would be no
+		// better: before PostgreSQL 18 a scan that meets with a row beyond one goes on to the
+		// end of the group, as only the first column ends it (nbtree, _bt_check_rowcompare).
 		inPartition = ` where (found.group_name, found.topic, found.partition) = ($1, $2, $3)`
 	)
 	entries := pgschema.Quote(o.Schema) + `.outbox_entry`
@@ -54,16 +56,18 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 			` values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 		scan: `with recursive` + committedLate(entries) + `
 			select now.now, found.* from (select pg_current_snapshot()::text) as now (now) left join lateral (
-				select ` + row + ` from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, least($4, (select id - 1 from late)))
-					and (group_name, topic, partition) <= ($1, $2, $3) order by group_name, topic, partition, id limit $7
+				select ` + row + ` from (
+					select * from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, least($4, (select id - 1 from late)))
+					order by group_name, topic, partition, id limit $7
+				) as found` + inPartition + `
 			) as found on true order by found.id`,
 		next: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from unnest($4::text[], $5::bigint[]) as done (order_key, id), lateral (` +
 			`select * from ` + entries + ` as e where (e.group_name, e.topic, e.partition, e.order_key, e.id) > ($1, $2, $3, done.order_key, done.id)` +
 			` order by e.group_name, e.topic, e.partition, e.order_key, e.id limit 1) as found` + inPartition + ` and found.order_key = done.order_key` +
 			` and found.added_by <> all ($7::bigint[]) and not (found.added_by >= $6 and found.added_by < ` + newest + `)`,
 		load: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from ` + byID,
-		count: `select count(*), min(added_at) from (select added_at from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, 0)` +
-			` and (group_name, topic, partition) <= ($1, $2, $3) order by group_name, topic, partition, id limit $4) as found`,
+		count: `select count(*), min(added_at) from (select group_name, topic, partition, added_at from ` + entries +
+			` where (group_name, topic, partition, id) > ($1, $2, $3, 0) order by group_name, topic, partition, id limit $4) as found` + inPartition,
 		remove:  `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
 		retries: `update ` + entries + ` set retry_requested = false where group_name = $1 and topic = $2 and partition = $3 and retry_requested returning id`,
 	}, nil
