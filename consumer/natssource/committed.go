@@ -149,7 +149,8 @@ func (t *tenure) mayPublish(at epoch.Fence) bool {
 }
 
 // acked is how far a durable consumer has got with a partition that did this work
-// before; zero if there is none, or it was not to deliver all of the partition.
+// before; zero if there is none. One that is named in the options, and was not to deliver all
+// of the partition, is an error.
 func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.Offset, error) {
 	info, err := l.look(ctx)
 	if err == nil && incarnationOf(info) != in {
@@ -184,7 +185,19 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 	case c.Cluster == nil && info.Cluster != nil && info.Cluster.Name != "",
 		c.Cluster != nil && !leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
 		return 0, errNoLeader // a server of a cluster that has only heard of the consumer may answer, too
-	case c.AckFloor.Stream == 0, !covers(append(c.Config.Filters, c.Config.Filter), l.filters[n]):
+	}
+	filters := c.Config.Filters
+	if c.Config.Filter != "" {
+		filters = []string{c.Config.Filter}
+	}
+	if !covers(filters, l.filters[n]) {
+		if l.stream.Durable == "" {
+			return 0, nil // it happens to have the group's name
+		}
+		return 0, fmt.Errorf("consumer %q, which Stream.Durable names, was to deliver %q alone, not all of this partition's %q, and so cannot say how far that was done: "+
+			"name one that delivers all of it, or none, and put the position into its key by hand", name, filters, cmp.Or(l.filters[n], everything))
+	}
+	if c.AckFloor.Stream == 0 {
 		return 0, nil
 	}
 	return epoch.Offset(c.AckFloor.Stream + 1), nil
@@ -193,7 +206,6 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 // covers reports whether a consumer with such filters delivers everything that
 // matches a partition's; an empty filter matches everything.
 func covers(filters []string, partition string) bool {
-	filters = slices.DeleteFunc(filters, func(f string) bool { return f == "" })
 	return len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool { return contains(f, cmp.Or(partition, everything)) })
 }
 

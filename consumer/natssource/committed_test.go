@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -57,6 +58,11 @@ func TestADurableConsumerThatDidTheWorkSaysHowFarItGot(t *testing.T) {
 	must(t, r.stream().DeleteConsumer(r.ctx, rigGroup))
 	acknowledge(4, "log.0", "log.2")
 	acked(5, 0, 5) // it was never to deliver what is in partition 1
+	r.log.stream.Durable = rigGroup
+	if at, err := r.log.acked(r.ctx, r.log.incarnation(), 1); err == nil || !strings.Contains(err.Error(), `was to deliver ["log.0" "log.2"] alone`) || !strings.Contains(err.Error(), `"log.1"`) {
+		t.Errorf("a consumer that is named and was never to deliver what is in the partition: %d, %v", at, err)
+	}
+	acked(5)
 	r.log.stream.Durable = "another"
 	if _, err := r.log.acked(r.ctx, r.log.incarnation(), 0); err == nil {
 		t.Error("a consumer that is named and is not there: no error")

@@ -207,7 +207,8 @@
 // ([consumer.StartCommitted]): at the position that somebody has put into its key by hand, with
 // `nats kv put epochfence billing.position.payments.3 '{"next":1234}'`, or else behind the
 // ack floor of the durable consumer that Stream.Durable names, or the group. A consumer
-// whose filters leave out some of the partition's subjects says nothing about it. What was
+// whose filters leave out some of the partition's subjects says nothing about it: if it is
+// the one that is named, the partition is not claimed, and the log says why. What was
 // acknowledged above the floor is applied again: acknowledge in order, or let
 // the work in hand be done before the first claim.
 //

@@ -81,9 +81,10 @@ type Stream struct {
 
 	// Durable names the durable consumer of the stream that did this work
 	// before. A partition that is claimed for the first time goes on behind what
-	// it has acknowledged without a gap, if it was to deliver all of the
-	// partition's messages ([consumer.StartCommitted]). Empty means the group's
-	// name. The consumer itself is left alone.
+	// it has acknowledged without a gap ([consumer.StartCommitted]). If there is no such
+	// consumer, or it was not to deliver all of the partition's messages, the partition is
+	// not claimed. Empty means one with the group's name, if there is one that was.
+	// The consumer itself is left alone.
 	Durable string
 }
 

@@ -93,7 +93,10 @@ var guardsOfNATS = []guard{
 		{positions, "at.Epoch > 0 && at.Next >= *p.theirs", "at.Next >= *p.theirs"},
 	}, nats, "TestSuite/a position that the group had committed through others is not taken back before ours has passed it"},
 	{"R8", "a durable consumer speaks for what it was never to deliver", []edit{
-		{nats + "/committed.go", "!covers(append(", "false && !covers(append("},
+		{nats + "/committed.go", "!covers(filters, l.filters[n]) {", "false {"},
+	}, nats, "TestADurableConsumerThatDidTheWorkSaysHowFarItGot"},
+	{"R8", "a durable consumer that is named and cannot say how far the work was done has it done again", []edit{
+		{nats + "/committed.go", "if l.stream.Durable == \"\" {", "if true {"},
 	}, nats, "TestADurableConsumerThatDidTheWorkSaysHowFarItGot"},
 	{"R10", "a NATS partition begins without a fingerprint", []edit{
 		{nats + "/starts.go", "next.Mark = fingerprint(info.State.LastTime)", "_ = fingerprint"},
