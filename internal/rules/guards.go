@@ -471,7 +471,7 @@ var guardsOfTheRest = []guard{
 	{"R13", "work beside the messages has no deadline", []edit{
 		{aside, "context.WithTimeoutCause(epoch.WithAbandonment(b.owner.loop.base, abandoned), timeout, errTimeout)", "context.WithTimeoutCause(epoch.WithAbandonment(b.owner.loop.base, abandoned), 1000*timeout, errTimeout)"},
 	}, "consumer", "TestBackgroundWorkIsBoundedInTime"},
-	{"L6", "work that is added takes the place of what was there", []edit{
+	{"blame", "work that is added takes the place of what was there", []edit{
 		{"consumer/handlers.go", "append(slices.Clip(h.background), work)", "append(h.background[:0:0], work)"},
 	}, "consumer", "TestEachBackgroundWorkIsDone"},
 	{"R13", "heartbeats may be as rare as the lease is long", []edit{
