@@ -52,7 +52,7 @@ postgres: ## what runs on PostgreSQL, on the oldest version that is supported an
 	$(MAKE) --no-print-directory -j2 -Otarget postgres-14 postgres-18
 
 postgres-%:
-	EPOCHFENCE_POSTGRES=embedded:$* go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence
+	EPOCHFENCE_TEST_POSTGRES=embedded:$* go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence
 
 .PHONY: attacks
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)
@@ -87,7 +87,11 @@ DEMO := -workers 3 -partitions 8 -messages 1000000
 .PHONY: demo-real
 demo-real: kafka ## the same on a real Kafka and PostgreSQL, with a million messages (DEMO=… to change)
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/kafkatest/withservices \
-		sh -c 'exec go run ./examples/inventory -brokers "$$EPOCHFENCE_KAFKA" -database "$$EPOCHFENCE_POSTGRES" $(DEMO)'
+		sh -c 'exec go run ./examples/inventory -brokers "$$EPOCHFENCE_KAFKA" -database "$$EPOCHFENCE_DATABASE" $(DEMO)'
+
+.PHONY: services
+services: kafka ## a real Kafka and PostgreSQL until Ctrl-C, a topic, and where they are: for docs/kafka-to-postgresql.md without Docker
+	@EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/kafkatest/withservices
 
 .PHONY: demo-payments
 demo-payments: ## the payments example: freezes, kills, and who is charged twice
@@ -100,7 +104,7 @@ CLUSTER  := -kill-every 1m -down 5s
 .PHONY: demo-payments-real
 demo-payments-real: ## half a million on three NATS nodes, killed in turn, and PostgreSQL (a quarter of an hour; NAIVE=-naive=false halves it)
 	go run ./internal/natstest/withcluster $(CLUSTER) \
-		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_POSTGRES" $(PAYMENTS) $(NAIVE)'
+		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_DATABASE" $(PAYMENTS) $(NAIVE)'
 
 .PHONY: balance
 balance: ## 64 partitions on NATS, members 1 -> 4 -> 3; and how long takeovers take

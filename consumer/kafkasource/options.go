@@ -107,6 +107,11 @@ func (o Options) resolve() (settings, error) {
 		readMax:  read.OptValue(kgo.BrokerMaxReadBytes).(int32),
 		recycle:  mayRecycle(read),
 	}
+	for _, seed := range s.seeds {
+		if seed == "" || strings.HasPrefix(seed, ":") {
+			return settings{}, fmt.Errorf("kafkasource: Options.Client: the address %q of kgo.SeedBrokers has no host; is the variable set that it comes from?", seed)
+		}
+	}
 	if id := group.OptValues(kgo.InstanceID); id[1].(bool) {
 		instance := id[0].(string)
 		s.instance = &instance

@@ -10,7 +10,7 @@ import (
 
 const (
 	libsEnv = "EPOCHFENCE_KAFKA_LIBS"
-	addrEnv = "EPOCHFENCE_KAFKA"
+	addrEnv = "EPOCHFENCE_TEST_KAFKA"
 
 	// startLimit bounds one start. It takes about three seconds on an idle
 	// machine.
@@ -50,7 +50,7 @@ func Start(t testing.TB, c Config) *Broker {
 }
 
 // Shared returns the bootstrap address of a broker that all tests of this
-// binary share: the one that EPOCHFENCE_KAFKA names, or else one that is
+// binary share: the one that EPOCHFENCE_TEST_KAFKA names, or else one that is
 // started by the first call. A package that calls Shared needs a TestMain that
 // calls [Main]. Tests must use topics and groups of their own.
 func Shared(t testing.TB) string {

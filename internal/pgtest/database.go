@@ -18,7 +18,7 @@ import (
 // Env is the environment variable that may hold the URL of a server to use, or
 // "embedded" for one from fetched binaries, whatever is installed: the newest,
 // or "embedded:17" or "embedded:14" for those versions.
-const Env = "EPOCHFENCE_POSTGRES"
+const Env = "EPOCHFENCE_TEST_POSTGRES"
 
 const cleanupTimeout = 30 * time.Second
 

@@ -13,12 +13,12 @@
 //
 // The server is, in this order:
 //
-//   - the one at the URL in the environment variable EPOCHFENCE_POSTGRES (for
+//   - the one at the URL in the environment variable EPOCHFENCE_TEST_POSTGRES (for
 //     [Start] only), whose role must be allowed to create databases and roles;
 //   - one started from the binaries on PATH or below /usr/lib/postgresql;
 //   - one started from binaries that are fetched once and kept in the user's
 //     cache directory, by github.com/fergusstrange/embedded-postgres. The
-//     word "embedded" in EPOCHFENCE_POSTGRES asks for these; "embedded:14" for
+//     word "embedded" in EPOCHFENCE_TEST_POSTGRES asks for these; "embedded:14" for
 //     the oldest version that is supported.
 //
 // PostgreSQL refuses to run as root. When the process is root, the server runs

@@ -9,8 +9,8 @@ import (
 )
 
 // Where there is neither a uid nor a signal, only a server given by
-// EPOCHFENCE_POSTGRES is used.
-var errNotHere = errors.New("pgtest: starting PostgreSQL is not supported on this system: give the URL of one in EPOCHFENCE_POSTGRES")
+// EPOCHFENCE_TEST_POSTGRES is used.
+var errNotHere = errors.New("pgtest: starting PostgreSQL is not supported on this system: give the URL of one in EPOCHFENCE_TEST_POSTGRES")
 
 const (
 	sigFast      = noSignal("fast")

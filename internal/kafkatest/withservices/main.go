@@ -2,13 +2,18 @@
 // PostgreSQL of its own, which end with it:
 //
 //	go run ./internal/kafkatest/withservices sh -c \
-//	  'go run ./examples/inventory -brokers "$EPOCHFENCE_KAFKA" -database "$EPOCHFENCE_POSTGRES"'
+//	  'go run ./examples/inventory -brokers "$EPOCHFENCE_KAFKA" -database "$EPOCHFENCE_DATABASE"'
 //
 // Kafka's jars are in EPOCHFENCE_KAFKA_LIBS (see `make kafka`). Its exit status
 // is the command's.
+//
+// Without a command it makes a topic, prints where everything is, and sends each line of
+// its input to the topic until it is interrupted: `make services`.
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +22,9 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/internal/kafkatest"
 	"github.com/epochfence/epochfence/internal/pgtest"
@@ -40,8 +48,8 @@ func main() {
 
 func run(ctx context.Context, command []string) (err error) {
 	libs := os.Getenv("EPOCHFENCE_KAFKA_LIBS")
-	if len(command) == 0 || libs == "" {
-		return errors.New("usage: EPOCHFENCE_KAFKA_LIBS=… withservices command [argument …]")
+	if libs == "" {
+		return errors.New("withservices: EPOCHFENCE_KAFKA_LIBS does not say where Kafka's jars are: use make services, which fetches them")
 	}
 	start, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -62,10 +70,45 @@ func run(ctx context.Context, command []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, postgres.Close()) }()
 
+	if len(command) == 0 {
+		return serve(ctx, kafka.Addr, postgres.URL("postgres"))
+	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "EPOCHFENCE_KAFKA="+kafka.Addr, "EPOCHFENCE_POSTGRES="+postgres.URL("postgres"))
+	cmd.Env = append(os.Environ(), "EPOCHFENCE_KAFKA="+kafka.Addr, "EPOCHFENCE_DATABASE="+postgres.URL("postgres"))
 	return cmd.Run()
+}
+
+const topic, partitions = "reservations", 4 // as in docs/kafka-to-postgresql.md
+
+// serve makes the topic, says where everything is, and sends what is typed.
+func serve(ctx context.Context, kafka, postgres string) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(kafka), kgo.DefaultProduceTopic(topic))
+	if err != nil {
+		return fmt.Errorf("withservices: %w", err)
+	}
+	defer client.Close()
+	if _, err := kadm.NewClient(client).CreateTopic(ctx, partitions, 1, nil, topic); err != nil {
+		return fmt.Errorf("withservices: create topic %s: %w", topic, err)
+	}
+	fmt.Printf("export KAFKA=%s\nexport DATABASE_URL='%s'\n", kafka, postgres)
+	fmt.Fprintf(os.Stderr, "Both run until Ctrl-C, which deletes what they hold. Lines that are typed here go to topic %s, of %d partitions.\n", topic, partitions)
+	typed := make(chan []byte)
+	go func() {
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			typed <- bytes.Clone(lines.Bytes())
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case line := <-typed:
+			if err := client.ProduceSync(ctx, &kgo.Record{Value: line}).FirstErr(); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("withservices: send to topic %s: %w", topic, err)
+			}
+		}
+	}
 }

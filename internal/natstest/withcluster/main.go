@@ -2,7 +2,7 @@
 // process, and a real PostgreSQL of its own, which end with it:
 //
 //	go run ./internal/natstest/withcluster -kill-every 1m sh -c \
-//	  'go run ./examples/payments -nats "$EPOCHFENCE_NATS" -replicas 3 -database "$EPOCHFENCE_POSTGRES"'
+//	  'go run ./examples/payments -nats "$EPOCHFENCE_NATS" -replicas 3 -database "$EPOCHFENCE_DATABASE"'
 //
 // With -kill-every a node is killed (SIGKILL) so often, each in turn, and started
 // again after -down; there is never more than one down, and a node is up only
@@ -88,7 +88,7 @@ func run(ctx context.Context, args []string) (err error) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "EPOCHFENCE_NATS="+strings.Join(c.urls(), ","), "EPOCHFENCE_POSTGRES="+postgres.URL("postgres"))
+	cmd.Env = append(os.Environ(), "EPOCHFENCE_NATS="+strings.Join(c.urls(), ","), "EPOCHFENCE_DATABASE="+postgres.URL("postgres"))
 
 	killing, spare := context.WithCancel(ctx)
 	killed := make(chan error, 1)
