@@ -25,7 +25,8 @@ import (
 // Begin sets a savepoint; Commit and Rollback of what it returns release the savepoint or go
 // back to it. If that has not reached the server when the handler returns, the message fails.
 //
-// Conn returns nil, since a connection leads around the fence. Prepare is refused: pgx prepares
+// Conn returns a connection that is closed, since one leads around the fence: its Config has the
+// query mode, for functions that ask, and neither addresses nor passwords. Prepare is refused: pgx prepares
 // statements by itself. LargeObjects panics: use the functions in SQL, such as lo_from_bytea.
 func AsPgxTx(tx Tx) pgx.Tx {
 	if t, is := tx.(*pgxTx); is {
@@ -108,7 +109,12 @@ func (t *pgxTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []st
 	return t.tx.CopyFrom(ctx, table, columns, rows)
 }
 
-func (t *pgxTx) Conn() *pgx.Conn { return nil }
+func (t *pgxTx) Conn() *pgx.Conn {
+	if own, is := t.tx.(*handlerTx); is {
+		return closedConn(queryMode(own.conn))
+	}
+	return nil
+}
 
 func (t *pgxTx) Prepare(context.Context, string, string) (*pgconn.StatementDescription, error) {
 	return nil, fmt.Errorf("pgsink: Prepare in a fenced transaction: %w: send the statement, and pgx prepares it", errors.ErrUnsupported)

@@ -3,6 +3,8 @@ package pgsink_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -72,9 +74,16 @@ var pgxTxUses = map[string]struct {
 		}
 		return nil
 	}, []string{"inside"}},
-	"is refused to prepare, and has no connection": {func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Prepare(ctx, "p", "select 1"); !errors.Is(err, errors.ErrUnsupported) || tx.Conn() != nil {
-			return errors.Join(errors.New("Prepare or Conn"), err)
+	"is refused to prepare, and has a connection that leads nowhere": {func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Prepare(ctx, "p", "select 1"); !errors.Is(err, errors.ErrUnsupported) {
+			return errors.Join(errors.New("Prepare"), err)
+		}
+		conn := tx.Conn()
+		if _, err := conn.Exec(ctx, "commit"); err == nil || !conn.IsClosed() {
+			return errors.New("the connection is open")
+		}
+		if c := conn.Config(); c.Host != "closed" || c.Password != "" || !strings.Contains(c.ConnString(), "password=closed") {
+			return fmt.Errorf("the connection's configuration tells %+v", c)
 		}
 		return nil
 	}, nil},
@@ -82,17 +91,22 @@ var pgxTxUses = map[string]struct {
 
 func TestAHandlersTxIsAPgxTxWithSavepoints(t *testing.T) {
 	t.Parallel()
-	for name, mode := range modes {
-		t.Run(name, func(t *testing.T) {
+	for mode, set := range modes {
+		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			s := r.openOn(newPool(t, r.appURL, mode))
+			s := r.openOn(newPool(t, r.appURL, set))
 			seed(t, s, orders)
 			f := claim(t, s, orders, 5)
 			for name, use := range pgxTxUses {
 				r.sql("truncate effects")
 				as := advance(f, 1)
-				if err := s.Commit(t.Context(), as, func(ctx context.Context, tx pgsink.Tx) error { return use.do(ctx, pgsink.AsPgxTx(tx)) }); err != nil {
+				if err := s.Commit(t.Context(), as, func(ctx context.Context, tx pgsink.Tx) error {
+					if got := pgsink.AsPgxTx(tx).Conn().Config().DefaultQueryExecMode.String(); got != strings.ReplaceAll(mode, "_", " ") {
+						t.Errorf("the query mode is said to be %s", got)
+					}
+					return use.do(ctx, pgsink.AsPgxTx(tx))
+				}); err != nil {
 					t.Errorf("a handler that %s: %v", name, err)
 					continue
 				}

@@ -3,6 +3,7 @@ package river_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
+	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/sinks/pgsink"
@@ -241,6 +243,66 @@ func startRiver(ctx context.Context, t *testing.T, pool *pgxpool.Pool, w *shippe
 	return func() {
 		if err := client.Stop(context.WithoutCancel(ctx)); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestAJobIsEnqueuedInEachQueryMode: River sends JSON otherwise where pgx does not ask the
+// server what a parameter is, and asks the transaction for the mode.
+func TestAJobIsEnqueuedInEachQueryMode(t *testing.T) {
+	db := pgtest.Start(t)
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		config, err := pgxpool.ParseConfig(db.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if err := pgsink.Migrate(t.Context(), pool, pgsink.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		driver := riverpgxv5.New(pool)
+		migrator, err := rivermigrate.New(driver, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := migrator.Migrate(t.Context(), rivermigrate.DirectionUp, nil); err != nil {
+			t.Fatal(err)
+		}
+		client, err := river.NewClient(driver, &river.Config{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := memsource.New(fmt.Sprint(topic, int(mode)), 1)
+		log.Send("", mode.String())
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		var failed error
+		err = consumer.Run(ctx, log.Group("shipping").Member("a"), sink, consumer.Each(works.Enqueue(client)), consumer.Options{
+			Logger: slog.New(slog.DiscardHandler),
+			Observe: func(e consumer.Event) {
+				switch e := e.(type) {
+				case consumer.Advanced:
+					stop()
+				case consumer.Halted:
+					failed = e.Err
+					stop()
+				}
+			},
+		})
+		stop()
+		var jobs int
+		if err := errors.Join(failed, err, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE args->>'order' = $1`, mode.String()).Scan(&jobs)); err != nil || jobs != 1 {
+			t.Errorf("%v: %d jobs, %v", mode, jobs, err)
 		}
 	}
 }

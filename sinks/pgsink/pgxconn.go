@@ -1,0 +1,56 @@
+package pgsink
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// closedConns are connections by their query mode, for functions that ask a [pgx.Tx] for
+// its Conn to learn the mode, as River does: its jobs are JSON, which is sent otherwise in
+// some. They are closed, lead nowhere, and know neither a server nor a password. pgx makes
+// none without connecting, so each has shaken hands with a server in memory.
+var closedConns sync.Map // of *pgx.Conn
+
+// closedConn returns one, or nil if the environment keeps pgx from making one.
+func closedConn(mode pgx.QueryExecMode) *pgx.Conn {
+	if known, is := closedConns.Load(mode); is {
+		return known.(*pgx.Conn)
+	}
+	config, err := pgx.ParseConfig("host=closed port=5432 user=closed database=closed password=closed sslmode=disable")
+	if err != nil {
+		return nil
+	}
+	config.Password = ""
+	config.Fallbacks, config.RuntimeParams, config.DefaultQueryExecMode = nil, nil, mode
+	config.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"closed"}, nil }
+	config.DialFunc = func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		go welcome(server)
+		return client, nil
+	}
+	conn, err := pgx.ConnectConfig(context.Background(), config)
+	if err != nil {
+		return nil
+	}
+	closeNow(conn)
+	kept, _ := closedConns.LoadOrStore(mode, conn)
+	return kept.(*pgx.Conn)
+}
+
+// welcome answers a client's startup message, and hangs up when the client does.
+func welcome(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	server := pgproto3.NewBackend(conn, conn)
+	if _, err := server.ReceiveStartupMessage(); err != nil {
+		return
+	}
+	server.Send(&pgproto3.AuthenticationOk{})
+	server.Send(&pgproto3.ReadyForQuery{TxStatus: noTransaction})
+	if server.Flush() == nil {
+		_, _ = server.Receive()
+	}
+}
