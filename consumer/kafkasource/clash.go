@@ -41,7 +41,7 @@ func probe(parts ...[]kgo.Opt) (cl *kgo.Client, err error) {
 		}
 	}()
 	opts := slices.Concat(parts...)
-	cl, err = kgo.NewClient(slices.Concat([]kgo.Opt{kgo.ClientID("epochfence")}, opts)...)
+	cl, err = kgo.NewClient(slices.Concat([]kgo.Opt{kgo.ClientID(defaultClientID)}, opts)...)
 	if err != nil {
 		if kgo.ValidateOpts(slices.Concat([]kgo.Opt{kgo.ConsumerGroup("group")}, opts)...) == nil {
 			return nil, fmt.Errorf("kafkasource: Options.Client has autocommit options or assignment callbacks; "+

@@ -128,7 +128,7 @@ func millis(v *string) time.Duration {
 // client makes one of the two clients. What the source decides comes last, so
 // that it overrides.
 func (s *Source) client(ctx context.Context, extra []kgo.Opt, ours ...kgo.Opt) (*kgo.Client, error) {
-	opts := []kgo.Opt{kgo.ClientID("epochfence"), kgo.FetchMaxWait(fetchWait)}
+	opts := []kgo.Opt{kgo.ClientID(defaultClientID), kgo.FetchMaxWait(fetchWait)}
 	opts = append(opts, s.set.Client...)
 	opts = append(opts, extra...)
 	opts = append(opts, kgo.WithContext(ctx))

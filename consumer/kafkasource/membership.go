@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
 // slot is a partition that the group has given us at least once.
@@ -395,9 +396,14 @@ func (s *Source) askMembership(ctx context.Context, speaks protocol, member stri
 	return nil
 }
 
-// owner names this process in the fence.
+// owner names this process in the fence: by the client id that it was given, or else by host
+// and process, and by its membership.
 func (s *Source) owner(member string) string {
-	owner := s.set.clientID + "/" + member
+	name := s.set.clientID
+	if name == defaultClientID {
+		name = tenures.Process()
+	}
+	owner := name + "/" + member
 	if s.set.instance != nil {
 		owner += "/" + *s.set.instance
 	}

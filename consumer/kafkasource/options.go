@@ -78,6 +78,9 @@ const (
 	fetchWait = 250 * time.Millisecond
 )
 
+// defaultClientID is the client id where Options.Client has none.
+const defaultClientID = "epochfence"
+
 // settings is what New worked out from Options.
 type settings struct {
 	Options

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
@@ -125,11 +125,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.StartTimeout = reach.Timeout
 	}
 	if o.Name == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown-host"
-		}
-		o.Name = fmt.Sprintf("%s-%d", host, os.Getpid())
+		o.Name = tenures.Process()
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

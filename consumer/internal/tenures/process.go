@@ -1,0 +1,15 @@
+package tenures
+
+import (
+	"fmt"
+	"os"
+)
+
+// Process names this process for people who look for it: host and process id.
+func Process() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown-host"
+	}
+	return fmt.Sprintf("%s-%d", host, os.Getpid())
+}
