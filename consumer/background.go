@@ -81,22 +81,28 @@ type background[TX any] struct {
 
 // startBackground starts the background work under the claim just made.
 func (o *ownership[TX]) startBackground() {
-	f, turn := o.fence, make(chan struct{}, 1)
+	turn := make(chan struct{}, 1)
 	for i, work := range o.run.handlers.background {
-		b := &background[TX]{
-			owner: o, work: work, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch, applied: o.applied[i],
-			endClaim: o.endClaim, returned: make(chan struct{}), turn: turn,
-			over: make(chan struct{}), hung: make(chan struct{}),
-		}
-		select {
-		case <-b.applied: // of an earlier claim
-		default:
-		}
-		b.ctx, b.cancel = o.untilRevoked(o.claim)
+		b := o.newBackground(work, o.applied[i], turn)
 		o.background = append(o.background, b)
 		go b.run()
 		go b.outlast()
 	}
+}
+
+func (o *ownership[TX]) newBackground(work func(context.Context, Background[TX]), applied <-chan struct{}, turn chan struct{}) *background[TX] {
+	select {
+	case <-applied: // of an earlier claim
+	default:
+	}
+	f := o.fence
+	b := &background[TX]{
+		owner: o, work: work, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch, applied: applied,
+		endClaim: o.endClaim, returned: make(chan struct{}), turn: turn,
+		over: make(chan struct{}), hung: make(chan struct{}),
+	}
+	b.ctx, b.cancel = o.untilRevoked(o.claim)
+	return b
 }
 
 // outlast notices that nothing of the work runs any more.

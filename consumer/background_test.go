@@ -76,7 +76,7 @@ func TestEachBackgroundWorkIsDone(t *testing.T) {
 		synctest.Wait()
 		r.wantNext(0, 3)
 		r.log.Append(0, "more")
-		time.Sleep(time.Second)
+		<-time.After(time.Second) // the one that panicked is started again
 		r.log.Append(0, "and more")
 		synctest.Wait()
 		p.end()
