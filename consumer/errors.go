@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
@@ -73,10 +74,11 @@ func (e *HandlerError) Error() string {
 // Unwrap returns the error of the handler or the database.
 func (e *HandlerError) Unwrap() error { return e.Err }
 
-// PanicError is the error that a handler's panic counts as.
+// PanicError is the error that a handler's panic counts as. Its text is one line, which says
+// where it panicked.
 type PanicError struct {
 	Value any
-	Stack []byte
+	Stack []byte // all of it, as [debug.Stack] returns it
 
 	text  string // of Value, whose methods are the user's code
 	cause error  // Value, if it is an error
@@ -94,8 +96,18 @@ func newPanicError(value any, stack []byte) *PanicError {
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("panic: %s\n%s", cmp.Or(e.text, inert.Text(e.Value)), e.Stack)
+	text := "panic: " + cmp.Or(e.text, inert.Text(e.Value))
+	if _, panicked, found := strings.Cut(string(e.Stack), "\npanic("); found {
+		_, callers, _ := strings.Cut(panicked, "\n") // of panic
+		if in := framesOf(callers, maxPanicFrames); len(in) > 0 {
+			text += " in " + strings.Join(in, ", ")
+		}
+	}
+	return text
 }
+
+// maxPanicFrames is how many calls the text tells of.
+const maxPanicFrames = 5
 
 // Unwrap returns an error in which [errors.Is] and [errors.As] find the value of the panic,
 // if that was an error.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -194,8 +195,13 @@ func TestAPanicIsThatMessagesErrorWithItsStack(t *testing.T) {
 		r.wantEffects(0, zero[:1]...)
 		r.wantEffects(1, one...)
 		var panicked *consumer.PanicError
-		if h := wantOne[consumer.Halted](p); !errors.As(h.Err, &panicked) || !strings.Contains(h.Err.Error(), "failure_test.go") {
-			t.Errorf("halted with %v", h.Err)
+		h := wantOne[consumer.Halted](p)
+		if !errors.As(h.Err, &panicked) || !strings.Contains(string(panicked.Stack), "failure_test.go") {
+			t.Fatalf("halted with %v", h.Err)
+		}
+		line := regexp.MustCompile(`^panic: runtime error: [^\n]+ in \S+\(\*process\)\.end \(\S+\.go:\d+\), \S+ \(\S+/failure_test\.go:\d+\)[^\n]*$`)
+		if text := panicked.Error(); !line.MatchString(text) {
+			t.Errorf("a panic is one line, with where it was: %s", text)
 		}
 	})
 }

@@ -46,9 +46,21 @@ const thisPackage = "github.com/epochfence/epochfence/consumer."
 // frameOf is the innermost frame of a stack that is not the standard library's, with its
 // file and line, or "".
 func frameOf(stack string) string {
+	if frames := framesOf(stack, 1); len(frames) > 0 {
+		return frames[0]
+	}
+	return ""
+}
+
+// framesOf are the innermost frames of a stack that are not the standard library's, up to
+// this package's, and at most so many.
+func framesOf(stack string, most int) (frames []string) {
 	lines := strings.Split(stack, "\n")
-	for i := 1; i+1 < len(lines); i += 2 {
+	for i := 1; i+1 < len(lines) && len(frames) < most; i += 2 {
 		function, at := lines[i], lines[i+1]
+		if strings.HasPrefix(function, thisPackage) && len(frames) > 0 {
+			break
+		}
 		if standard(function) || !strings.HasPrefix(at, "\t") {
 			continue
 		}
@@ -56,9 +68,9 @@ func frameOf(stack string) string {
 			function = function[:open]
 		}
 		at, _, _ = strings.Cut(strings.TrimSpace(at), " ")
-		return function + " (" + at + ")"
+		frames = append(frames, function+" ("+at+")")
 	}
-	return ""
+	return frames
 }
 
 // standard reports whether a function is one of the standard library that blocks, or calls

@@ -1,7 +1,6 @@
 package stats
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -150,11 +149,7 @@ func text(err error) string {
 	if err == nil {
 		return ""
 	}
-	var panicked *consumer.PanicError
 	s := err.Error()
-	if errors.As(err, &panicked) {
-		s = fmt.Sprintf("panic: %v", panicked.Value) // without its stack
-	}
 	if runes := []rune(s); len(runes) > maxText {
 		return string(runes[:maxText]) + "…"
 	}
