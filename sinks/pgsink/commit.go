@@ -186,6 +186,9 @@ func (t *fenced) did(c class, sql string) {
 
 // discard closes a connection that is not as it was.
 func (t *fenced) discard() {
+	if t.altered != "" {
+		t.forget()
+	}
 	if t.session.has(lasting|deallocates) && !t.conn.IsClosed() {
 		closeNow(t.conn)
 	}

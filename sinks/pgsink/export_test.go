@@ -15,6 +15,9 @@ func SessionOf(sql string) (changed, deallocated bool) {
 	return c.has(lasting), c.has(deallocates)
 }
 
+// Varies reports whether s has met with sessions that differ between transactions.
+func Varies(s *Sink) bool { return s.varies.Load() }
+
 // Setting is a time as a setting of the server's.
 var Setting = setting
 

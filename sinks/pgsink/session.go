@@ -64,8 +64,12 @@ func (t *fenced) varied() {
 // changed takes in that a transaction which is committed has changed the session. Where a
 // statement has said so by itself, that tells how long it lasts.
 func (t *fenced) changed() {
-	t.varied()
 	if t.altered == "" {
+		t.varied()
 		t.session |= lasting
 	}
 }
+
+// forget has the state read again. Even what a statement changes for its transaction alone
+// can leave something, such as a schema for temporary tables.
+func (t *fenced) forget() { delete(t.conn.PgConn().CustomData(), sessionName) }
