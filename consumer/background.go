@@ -131,6 +131,11 @@ func (o *ownership[TX]) stopBackground() {
 	for _, b := range works {
 		select {
 		case <-b.over:
+			continue
+		default: // it may have returned before another was late
+		}
+		select {
+		case <-b.over:
 		case <-b.hung:
 			o.hang = b.hang
 		case <-late:

@@ -289,14 +289,18 @@ func TestBackgroundWorkThatOutlivesItsContextDoesNotHoldItsPartition(t *testing.
 	inBubble(t, 1, func(r *rig) {
 		release, late := make(chan struct{}), make(chan error, 1)
 		var work atomic.Int32
-		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
+		h := each(record).Background(func(ctx context.Context, b background) {
 			if work.Add(1) > 1 {
 				<-ctx.Done()
 				return
 			}
 			<-release
 			late <- b.Do(context.Background(), func(context.Context, tx) error { return nil })
-		}), options{BatchTimeout: time.Second})
+		})
+		for range 8 { // which return as they should, and are not to blame
+			h = h.Background(func(ctx context.Context, _ background) { <-ctx.Done() })
+		}
+		p := r.start("a", h, options{BatchTimeout: time.Second})
 		r.fill(0, 1)
 		r.pass(time.Second)
 		b := r.start("b", each(record), options{})
@@ -309,6 +313,9 @@ func TestBackgroundWorkThatOutlivesItsContextDoesNotHoldItsPartition(t *testing.
 		var hung *consumer.HungError
 		if err := <-p.done; !errors.As(err, &hung) || len(hung.Calls) != 1 || hung.Calls[0].Function != consumer.FunctionBackground {
 			t.Errorf("Run: %v", err)
+		}
+		if returned := seen[consumer.Returned](p); len(returned) > 0 {
+			t.Errorf("work that returned in time was taken for work that hangs: %v", returned)
 		}
 		close(release)
 		if err := <-late; err == nil {
