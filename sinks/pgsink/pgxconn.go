@@ -24,8 +24,8 @@ func closedConn(mode pgx.QueryExecMode) *pgx.Conn {
 	if err != nil {
 		return nil
 	}
-	config.Password = ""
-	config.Fallbacks, config.RuntimeParams, config.DefaultQueryExecMode = nil, nil, mode
+	config.Password, config.DefaultQueryExecMode = "", mode
+	config.Fallbacks, config.RuntimeParams, config.ValidateConnect = nil, nil, nil // which the environment may have set
 	config.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"closed"}, nil }
 	config.DialFunc = func(context.Context, string, string) (net.Conn, error) {
 		client, server := net.Pipe()
