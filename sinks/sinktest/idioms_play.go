@@ -2,6 +2,7 @@ package sinktest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -259,17 +260,24 @@ func (p *play) handle(ctx context.Context, tx any, m consumer.Message) error {
 var errPutAside = fmt.Errorf("put aside")
 
 // batch goes on behind the guilty message, as a handler does that looks at errors at the
-// end.
+// end. What undoes the whole call is told from what undoes a message alone: whoever is
+// in the call with it would be undone, too, where nothing is written behind it.
 func (p *play) batch(ctx context.Context, tx any, ms []consumer.Message) error {
 	p.next(ctx, ms[0].Partition)
 	var failed error
 	for _, m := range ms {
-		if err := p.handle(ctx, tx, m); err != nil && failed == nil {
+		err := p.handle(ctx, tx, m)
+		if err == nil && len(ms) > 1 && p.does(m) != nil && p.idiom.want(p.mode.Mode) == Undone {
+			err = errInCompany
+		}
+		if err != nil && failed == nil {
 			failed = err
 		}
 	}
 	return failed
 }
+
+var errInCompany = errors.New("the message is to be alone in its call")
 
 func (p *play) onFailure(ctx context.Context, tx any, m consumer.Message, e epoch.Epoch, cause error) error {
 	p.next(ctx, m.Partition)
