@@ -37,7 +37,7 @@ var guardsOfHandlers = []guard{
 		{fenceSQL, "if not dirty and pg_current_xact_id", "if pg_current_xact_id"},
 	}, "sinks/pgsink", inCompany},
 	{"blame", "what a function leaves stays on the connection", []edit{
-		{"sinks/pgsink/session.go", "if t.altered == \"\" {", "if false {"},
+		{"sinks/pgsink/session.go", "if is == \"true\" && t.altered == \"\" {", "if false {"},
 	}, "sinks/pgsink", inCompany},
 	{"blame", "what a statement leaves behind its transaction is met by the next one", []edit{
 		{"sinks/pgsink/commit.go", "t.forget()", "_ = t"},

@@ -44,9 +44,9 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	const (
 		row = `id, order_key, scope, idempotency_key, method, url, header, body`
 		// The partition is asked about outside of a subquery with a LIMIT, where the
-		// planner cannot choose an index for it. As an upper bound within it would be no
-		// better: before PostgreSQL 18 a scan that meets with a row beyond one goes on to the
-		// end of the group, as only the first column ends it (nbtree, _bt_check_rowcompare).
+		// planner cannot choose an index for it. An upper bound inside of
+		// it would not do: in PostgreSQL 14 and 15, not in 18, a scan goes on behind the bound
+		// to the end of the group (seen).
 		inPartition = ` where (found.group_name, found.topic, found.partition) = ($1, $2, $3)`
 	)
 	entries := pgschema.Quote(o.Schema) + `.outbox_entry`

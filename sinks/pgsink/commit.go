@@ -256,9 +256,7 @@ func (t *fenced) commit(ctx context.Context) error {
 		_ = r.Close()
 		return t.failed(ctx, explain(err))
 	}
-	if changed == isChanged {
-		t.changed()
-	}
+	t.changed(changed)
 	tag, err := r.Exec()
 	_ = r.Close() // whatever becomes of the connection after the answer
 	return t.committed(ctx, tag, err)
@@ -302,8 +300,8 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 	if len(results) < 2 {
 		return t.failed(ctx, explain(cmp.Or(err, errors.New("no answer to COMMIT"))))
 	}
-	if check := results[0].Rows; len(check) == 1 && string(check[0][1]) == isChanged {
-		t.changed()
+	if check := results[0].Rows; len(check) == 1 {
+		t.changed(string(check[0][1]))
 	}
 	return t.committed(ctx, results[1].CommandTag, cmp.Or(results[1].Err, err))
 }

@@ -331,9 +331,7 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 	err := r.Close()
 	switch {
 	case last.tag == "COMMIT" && before.ours: // whatever becomes of the connection after the answer
-		if before.changed == isChanged {
-			t.changed()
-		}
+		t.changed(before.changed)
 		t.sink.proofs.advanced(t.as, t.sent)
 		return nil
 	case err == nil:

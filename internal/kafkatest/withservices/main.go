@@ -94,7 +94,7 @@ func serve(ctx context.Context, kafka, postgres string) error {
 		return fmt.Errorf("withservices: create topic %s: %w", topic, err)
 	}
 	fmt.Printf("export KAFKA=%s\nexport DATABASE_URL='%s'\n", kafka, postgres)
-	fmt.Fprintf(os.Stderr, "Both run until Ctrl-C, which deletes what they hold. Lines that are typed here go to topic %s, of %d partitions.\n", topic, partitions)
+	fmt.Fprintf(os.Stderr, "Ctrl-C stops both and deletes their data. Each line typed here becomes a message of topic %s, which has %d partitions.\n", topic, partitions)
 	typed := make(chan []byte)
 	go func() {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
