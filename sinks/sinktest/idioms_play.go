@@ -145,7 +145,7 @@ func (p *play) stray(f func()) {
 // next: the sink calls the handler again for a partition. What the guilty message's handler
 // has left behind does its harm first, if it can.
 func (p *play) next(ctx context.Context, of epoch.Partition) {
-	if of.Number == guiltyOne {
+	if p.isGuilty(of) {
 		p.returned()
 		p.letStrays(ctx)
 	}
@@ -153,9 +153,15 @@ func (p *play) next(ctx context.Context, of epoch.Partition) {
 
 // ended: a transaction of a partition has ended.
 func (p *play) ended(of epoch.Partition) {
-	if of.Number == guiltyOne {
+	if p.isGuilty(of) {
 		p.returned()
 	}
+}
+
+// isGuilty: the partition's messages have the guilty one among them. Background work runs
+// beside them, and what it has left behind may have to wait for their transaction.
+func (p *play) isGuilty(of epoch.Partition) bool {
+	return of.Number == guiltyOne && p.background == nil
 }
 
 // returned: the sink knows that the guilty message's handler has returned.
