@@ -16,7 +16,7 @@ import (
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
 // driver whose errors have a method Code() int that returns SQLite's result
 // code will do as well, such as github.com/glebarez/go-sqlite, and so will
-// github.com/mattn/go-sqlite3; others are refused.
+// github.com/mattn/go-sqlite3 and github.com/ncruces/go-sqlite3; others are refused.
 var SQLite Dialect = sqlite{}
 
 type sqlite struct{}
@@ -55,7 +55,7 @@ func (sqlite) Settings(ctx context.Context, q Querier) error {
 		return err
 	}
 	return fmt.Errorf("the errors of this driver do not tell SQLite's result code by a method Code() int, as this %T: "+
-		"use modernc.org/sqlite, github.com/glebarez/go-sqlite or github.com/mattn/go-sqlite3", err)
+		"use modernc.org/sqlite, or glebarez/go-sqlite, mattn/go-sqlite3 or ncruces/go-sqlite3 of github.com", err)
 }
 
 // Begin takes the file's write lock at once. A deferred transaction would take it

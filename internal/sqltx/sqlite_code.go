@@ -18,23 +18,36 @@ func resultCode(err error) (code int, of error) {
 	if errors.As(err, &e) {
 		return inert.Try(e.Code), e
 	}
-	return mattnCode(err)
+	return codeInside(err)
 }
 
-// mattnCode knows the errors of github.com/mattn/go-sqlite3, which have the code in a
-// field. To name their type would make every user of this package build that driver.
-func mattnCode(err error) (code int, of error) {
-	of = inert.Find(err, func(err error) bool {
+// codeInside knows the errors of drivers that have the code elsewhere. To name their types
+// would make every user of this package build the drivers.
+func codeInside(err error) (code int, of error) {
+	of = inert.Find(err, func(err error) (found bool) {
 		v := reflect.ValueOf(err)
-		if v.Kind() != reflect.Struct || v.Type().PkgPath() != "github.com/mattn/go-sqlite3" {
-			return false
+		switch t := reflect.Indirect(v).Type(); t.PkgPath() {
+		case "github.com/mattn/go-sqlite3": // a field
+			if t.Kind() == reflect.Struct {
+				code, found = integer(reflect.Indirect(v).FieldByName("ExtendedCode"))
+			}
+		case "github.com/ncruces/go-sqlite3": // a method of a type of its own, or the error itself
+			if method := v.MethodByName("ExtendedCode"); method.IsValid() {
+				v = method.Call(nil)[0]
+			}
+			code, found = integer(v)
 		}
-		f := v.FieldByName("ExtendedCode")
-		if !f.IsValid() || !f.CanInt() {
-			return false
-		}
-		code = int(f.Int())
-		return true
+		return found
 	})
 	return code, of
+}
+
+func integer(v reflect.Value) (int, bool) {
+	switch {
+	case v.CanInt():
+		return int(v.Int()), true
+	case v.CanUint():
+		return int(v.Uint()), true
+	}
+	return 0, false
 }

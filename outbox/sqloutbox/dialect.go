@@ -28,7 +28,7 @@ type Dialect interface {
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
 // driver whose errors have a method Code() int that returns SQLite's result
 // code will do as well, such as github.com/glebarez/go-sqlite, and so will
-// github.com/mattn/go-sqlite3; others are refused.
+// github.com/mattn/go-sqlite3 and github.com/ncruces/go-sqlite3; others are refused.
 var SQLite Dialect = sqlite{}
 
 //go:embed migrations/sqlite/*.sql

@@ -1,7 +1,6 @@
-//go:build cgo
-
-// Package mattn_test has sqlsink on github.com/mattn/go-sqlite3, which needs a C compiler.
-package mattn_test
+// Package sqlitetest has sqlsink on drivers of SQLite other than modernc.org/sqlite. Each has a
+// directory of its own, as they register the same name.
+package sqlitetest
 
 import (
 	"context"
@@ -10,8 +9,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	_ "github.com/mattn/go-sqlite3"
-
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
@@ -19,7 +16,11 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-func TestTheSinkPassesItsSuiteOnMattnsDriver(t *testing.T) {
+// Opener is what a driver's package has: it opens a file in WAL mode, until t ends.
+type Opener func(t testing.TB, file string) *sql.DB
+
+// Suite is sinktest's.
+func (open Opener) Suite(t *testing.T) {
 	sinktest.Run(t, func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 		file := filepath.Join(t.TempDir(), "app.db")
 		reader := open(t, file)
@@ -55,7 +56,8 @@ func TestTheSinkPassesItsSuiteOnMattnsDriver(t *testing.T) {
 	})
 }
 
-func TestAStatementThatIsPreparedTwiceWritesOnce(t *testing.T) {
+// PreparedTwice has a statement that is prepared twice, and writes once.
+func (open Opener) PreparedTwice(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "app.db"))
 	exec(t, db, `CREATE TABLE effects (value TEXT NOT NULL)`)
 	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
@@ -91,9 +93,10 @@ func TestAStatementThatIsPreparedTwiceWritesOnce(t *testing.T) {
 	}
 }
 
-func open(t testing.TB, file string) *sql.DB {
+// Open is an [Opener] for a driver and the name that it has for a file.
+func Open(t testing.TB, driver, name string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+file+"?_journal_mode=WAL&_synchronous=OFF")
+	db, err := sql.Open(driver, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,9 +132,9 @@ func effects(ctx context.Context, db *sql.DB, list string) ([]string, error) {
 	return all, rows.Err()
 }
 
-// This driver runs a query when its rows are read, and interrupts the connection when the
-// context ends while they are open.
-func TestRowsAreOfTheirCallAlone(t *testing.T) {
+// RowsOfACall are of no other. A driver may run a query when its rows are read, and interrupt
+// the connection when the context ends while they are open.
+func (open Opener) RowsOfACall(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "app.db"))
 	exec(t, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY, value TEXT NOT NULL)`)
 	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
