@@ -5,7 +5,7 @@ GOLANGCI_LINT := 2.15.0
 STATICCHECK   := 0.8.2
 
 CACHE      := $(CURDIR)/.cache
-KAFKA_LIBS := $(CACHE)/kafka/libs
+KAFKA_LIBS := $(CACHE)/kafka$(addprefix -,$(KAFKA_VERSION))/libs
 golangci   := $(CACHE)/bin/golangci-lint-$(GOLANGCI_LINT)
 static     := $(CACHE)/bin/staticcheck-$(STATICCHECK)
 
@@ -55,7 +55,7 @@ postgres-%:
 	EPOCHFENCE_TEST_POSTGRES=embedded:$* go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence
 
 .PHONY: attacks
-attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven)
+attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven; KAFKA_VERSION=4.1.1 for another one)
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -run '^TestReal' ./consumer/... ./internal/e2e ./cmd/epochfence
 
 .PHONY: hang
@@ -199,7 +199,7 @@ kafka: $(KAFKA_LIBS)/.complete ## fetch Apache Kafka for the tests that need the
 
 $(KAFKA_LIBS)/.complete: internal/kafkatest/pom.xml
 	rm -rf $(@D)
-	mvn -q -B -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(@D)
+	mvn -q -B -f $< $(addprefix -Dkafka=,$(KAFKA_VERSION)) org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(@D)
 	@touch $@
 
 .PHONY: ci

@@ -16,7 +16,7 @@ const idAge = time.Second
 
 // Confirm implements [consumer.Tenure]. It commits the fence's position to the
 // group, or again what others had committed before, which the coordinator takes
-// from a member of the present generation only.
+// from a member of the group only, under its generation.
 //
 // That alone is not a proof. The coordinator checks the member, not its
 // partitions: a process that lost this partition and is still a member, under
@@ -25,6 +25,11 @@ const idAge = time.Second
 // without the partition only after it was given back (eager), or before anyone
 // else can have it (cooperative and KIP-848 wait for it to be given back), and
 // a new member id ends the tenure, whoever notices first.
+//
+// Kafka 4.3 and newer take a commit under KIP-848 also with an earlier epoch of the
+// member's, down to that at which the partition was assigned to it (KIP-1251). The proof is
+// the same: the member had not given the partition back, and since that epoch nobody else
+// has had it. A commit for one that was somebody else's after its epoch is refused by all.
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 	lease, err := t.confirm(ctx, seen)
 	if over := t.err(); over != nil {

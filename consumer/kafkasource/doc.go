@@ -46,8 +46,10 @@
 // # Confirm
 //
 // Confirm commits the fence's position to the group under the membership as it
-// is now, which the coordinator accepts from a member of the present generation
-// only. After the answer it looks again whether the tenure still runs. While the
+// is now. The coordinator accepts it from a member of the present generation only; Kafka
+// 4.3 and newer, under KIP-848, also from one that has not heard of the latest epochs, for the
+// partitions that it has had since the epoch that it knows (KIP-1251). Nobody else has those.
+// After the answer Confirm looks again whether the tenure still runs. While the
 // group rebalances the answer is "not known": ask again. Partitions that confirm
 // at the same time share a request.
 //
