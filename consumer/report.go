@@ -181,7 +181,7 @@ func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args .
 
 func (o *ownership[TX]) halted(err error) time.Duration {
 	in := o.halts.Next()
-	o.trouble(slog.LevelError, "halted", err, "next", o.next(), "retry_in", in)
+	o.trouble(slog.LevelError, "halted", err, "next", o.next(), "reason", reasonOf(err), "remedy", o.remedy(), "retry_in", in)
 	o.observeHalt(err, in)
 	return in
 }
@@ -265,17 +265,22 @@ func (o *ownership[TX]) standsStill(err error, took, in time.Duration) {
 }
 
 func (o *ownership[TX]) haltedForGood(err error) {
-	o.logger.Error("halted until restarted", "next", o.next(), "err", err)
+	o.logger.Error("halted until restarted", "next", o.next(), "reason", reasonOf(err), "remedy", o.remedy(), "err", err)
 	o.observeHalt(err, 0)
 }
 
-// observeHalt is of a partition that is tried again after in, or not at all.
+// remedy is the command that says what to do about a halt.
+func (o *ownership[TX]) remedy() string { return "epochfence explain " + o.partition.String() }
+
+// observeHalt is of a partition that is tried again after in, or not at all. The decision
+// log has the reason in front of the error, by which tools find the remedy.
 func (o *ownership[TX]) observeHalt(err error, in time.Duration) {
+	reason := reasonOf(err)
 	if !o.stands {
-		o.decide(epoch.DecidedHalt, err, "%v", err)
+		o.decide(epoch.DecidedHalt, err, "%v: %v", reason, err)
 	}
 	o.stands = true
-	o.run.Observe(Halted{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(err), Err: err, RetryIn: in})
+	o.run.Observe(Halted{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reason, Err: err, RetryIn: in})
 }
 
 // resumed reports a partition that has nothing to apply and is as it should be.

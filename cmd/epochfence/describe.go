@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/ops/remedies"
 )
 
 func (a *app) describe() *cobra.Command {
@@ -75,6 +78,7 @@ func (a *app) notes(p operate.Partition, d describedView) {
 		a.say("\n%s is paused since %s, by %s: %s\n  epochfence resume %s", d.Name, stamp(p.Standing.Since), printable(d.By), printable(d.Reason), shellQuote(d.Name))
 	case halted:
 		a.say("\n%s has halted at %s:\n  %s", d.Name, stamp(*d.Since), printable(d.Reason))
+		a.remedy(p.Fence.Partition, d.Reason)
 	default:
 	}
 	if d.LogError != "" {
@@ -84,6 +88,17 @@ func (a *app) notes(p operate.Partition, d describedView) {
 		a.say("\n%s: the fence is of log %s, leased from %s; now there is log %s: see epochfence rebase",
 			d.Name, printable(d.Log), printable(d.Source), printable(d.LogNow))
 	}
+}
+
+// remedy says what to do about a halt.
+func (a *app) remedy(p epoch.Partition, halt string) {
+	if r, ok := remedies.For(halt); ok {
+		a.say("%s", indented(r.Text(p)))
+	}
+}
+
+func indented(text string) string {
+	return "  " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
 }
 
 func number(n int64) *int64 { return &n }

@@ -43,7 +43,7 @@ func (a *app) runDoctor(ctx context.Context, which chosen, l limits) error {
 		t.print(a.out)
 		if sick {
 			a.say("")
-			remedies(fs).print(a.out)
+			toDo(fs).print(a.out)
 		}
 	})
 	if sick {
@@ -52,7 +52,7 @@ func (a *app) runDoctor(ctx context.Context, which chosen, l limits) error {
 	return err
 }
 
-func remedies(fs []finding) *table {
+func toDo(fs []finding) *table {
 	t := newTable("ABOUT", "WHAT TO DO")
 	for _, f := range fs {
 		if f.Remedy != "" {

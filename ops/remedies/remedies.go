@@ -37,6 +37,18 @@ func Of(r consumer.Reason) (Remedy, bool) {
 	return Remedy{}, false
 }
 
+// For returns the remedy for a halt, by what the decision log says of it: a reason, a colon
+// and the error. False where another version has written something else.
+func For(halt string) (Remedy, bool) {
+	word, _, _ := strings.Cut(halt, ":")
+	for _, r := range all {
+		if r.Reason.String() == word {
+			return r, true
+		}
+	}
+	return Remedy{}, false
+}
+
 // All returns the remedies for all reasons, in their order. It must not be changed.
 func All() []Remedy { return all }
 
@@ -50,6 +62,16 @@ func (c Command) On(p epoch.Partition) string {
 		return strings.ReplaceAll(c.Line, "PARTITION", s)
 	}
 	return c.Line
+}
+
+// Text is what to do about p, for a terminal.
+func (r Remedy) Text(p epoch.Partition) string {
+	var b strings.Builder
+	b.WriteString(wrap(r.Do) + "\n")
+	for _, c := range r.Commands {
+		b.WriteString("  " + c.On(p) + "  # " + c.For + "\n")
+	}
+	return b.String()
 }
 
 // Markdown is the remedy as a section of docs/halts.md.
