@@ -1,16 +1,26 @@
 package consumer
 
-import "sync"
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
 
-// membership tells observers whether this process is a member of the group, once for
-// each change.
+// standby is after how long a member that has no partition says so: it is not slow.
+const standby = 5 * time.Second
+
+// membership tells observers, and people, whether this process is a member of the group,
+// once for each change.
 type membership struct {
 	observe func(Event)
+	log     *slog.Logger
+	idle    func() bool // no partition is this process's
 
-	mu   sync.Mutex
-	told bool // something
-	in   bool
-	done bool // Run is over
+	mu      sync.Mutex
+	told    bool // something
+	in      bool
+	done    bool // Run is over
+	waiting *time.Timer
 }
 
 // is takes what the source says.
@@ -22,9 +32,21 @@ func (m *membership) is(err error) {
 	}
 	m.told, m.in = true, err == nil
 	if m.in {
+		m.log.Info("joined the group")
+		m.waiting = time.AfterFunc(standby, m.stand)
 		m.observe(Joined{})
 	} else {
+		if m.waiting != nil {
+			m.waiting.Stop()
+		}
 		m.observe(Left{Cause: err})
+	}
+}
+
+// stand says that this member waits for the others.
+func (m *membership) stand() {
+	if m.idle() {
+		m.log.Info("no partition is assigned to this member of the group: it waits until one that others have is free")
 	}
 }
 
@@ -34,6 +56,7 @@ func (m *membership) over(err error) {
 	defer m.mu.Unlock()
 	m.done = true
 	if m.in {
+		m.waiting.Stop()
 		m.observe(Left{Cause: err})
 	}
 }

@@ -99,7 +99,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	over := make(chan struct{})
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
-	m := &membership{observe: r.Observe}
+	m := &membership{observe: r.Observe, log: r.Logger, idle: r.idle}
 	err := source.Run(ctx, m.is, func(ctx context.Context, t Tenure) {
 		if !r.tenures.enter() {
 			return // after its Run has returned, a source must grant nothing
@@ -181,6 +181,13 @@ func (r *runner[TX]) disowns(o *ownership[TX]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.owners, o.partition)
+}
+
+// idle: no partition is this process's.
+func (r *runner[TX]) idle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.owners) == 0
 }
 
 // owned are the partitions of a shard that this process has a tenure of.

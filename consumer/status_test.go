@@ -34,12 +34,20 @@ func (r *rig) watch(name string, h handlers, o options) (*process, *consumer.Sta
 	return p, s
 }
 
-func TestAMemberWithoutAPartitionIsReady(t *testing.T) {
+func TestAMemberWithoutAPartitionIsReadyAndSaysThatItWaits(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		a, first := r.watch("a", each(record), options{})
+		logs := []*logged{{}, {}}
+		a, first := r.watch("a", each(record), options{Logger: logs[0].logger()})
 		synctest.Wait()
-		b, second := r.watch("b", each(record), options{})
-		r.pass(time.Second)
+		b, second := r.watch("b", each(record), options{Logger: logs[1].logger()})
+		r.pass(time.Minute)
+		waits := 0
+		for _, log := range logs {
+			waits += len(log.lines("no partition is assigned"))
+		}
+		if waits != 1 {
+			t.Errorf("%d lines say that a member waits, want 1", waits)
+		}
 		held := 0
 		for name, s := range map[string]*consumer.Status{"a": first, "b": second} {
 			if err := s.Ready(); err != nil {
