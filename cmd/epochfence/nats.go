@@ -29,7 +29,7 @@ func openNATS(f flags) (*natsBroker, error) {
 	}
 	conn, err := nats.Connect(f.nats, options...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", redacted(f.nats), err)
+		return nil, fmt.Errorf("connect to NATS at %s: is it running, and is this its client port? %w", redacted(f.nats), err)
 	}
 	b := &natsBroker{conn: conn, source: "nats-kv:" + f.bucket, timeout: f.timeout}
 	if f.natsDomain == "" {

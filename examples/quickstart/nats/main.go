@@ -37,8 +37,11 @@ func main() {
 	fatal(err)
 	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
 	fatal(err)
-	conn, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
-	fatal(err)
+	server := cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL)
+	conn, err := nats.Connect(server, nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatalf("connect to %s: %v; does nats-server -js run there? NATS_URL names another one", server, err)
+	}
 	js, err := jetstream.New(conn)
 	fatal(err)
 	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "PAYMENTS", Subjects: []string{"pay.*"}, SubjectTransform: &split})
