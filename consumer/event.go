@@ -9,7 +9,7 @@ import (
 
 // Event is one of [Joined], [Left], [Transacted] and [Unrecorded], which are about the
 // process, and [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
-// [Resumed], [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack] and [Replayed], which are about
+// [Resumed], [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack], [Replayed] and [Behind], which are about
 // a partition. More may be added. [Status] makes of them what is so now, and package
 // ops/stats what has happened since the process started.
 //
@@ -240,6 +240,15 @@ type Replayed struct {
 	Took       time.Duration
 }
 
+// Behind: the source was asked for the lag of a partition. It is asked while the partition is
+// reported as [Halted], every 10 s at most, and once after a claim under which nothing was
+// applied for 5 s. While a partition advances, [Advanced] says the lag.
+type Behind struct {
+	Partition epoch.Partition
+	Next      epoch.Offset // of the fence as it was read last, which may be another process's
+	Lag       int64        // messages from Next on; -1 if the source does not know
+}
+
 // Unrecorded: entries of the sink's decision log could not be written, and are
 // missing from it.
 type Unrecorded struct {
@@ -265,4 +274,5 @@ func (Overdue) event()    {}
 func (Returned) event()   {}
 func (Retried) event()    {}
 func (Replayed) event()   {}
+func (Behind) event()     {}
 func (Unrecorded) event() {}

@@ -30,6 +30,7 @@ type ownership[TX any] struct {
 	claimValid bool     // nothing is in doubt: if the fence carries our claim still, no new one is due
 	background []*background[TX]
 
+	seen        epoch.Fence // as it was read last, which may be another process's
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
 	progress    bool        // since the last wait
 	unconfirmed int         // times in a row
@@ -72,6 +73,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	defer r.disowns(o)
 	defer r.unpin(o.loop)
 	defer r.troubles.left(p)
+	defer r.lags.left(p)
 	defer o.dropClaim()
 	for o.hang == nil && o.running(ctx) {
 		acted := r.acted.wait()
@@ -163,6 +165,7 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	}
 	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0, o.above)
 	if seen.Partition == o.partition {
+		o.seen = seen
 		o.compare(seen)
 	}
 	if err != nil {

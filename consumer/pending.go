@@ -26,6 +26,7 @@ type pending[TX any] struct {
 	still  standstill
 	begun  bool // the first message of all was compared with the position
 	stands bool // was reported as Halted, and has not gone on since
+	silent bool // the source is asked for the lag, which nothing else says
 	hung   bool // a call hung on one of its messages: see recall
 
 	// The loop's alone.

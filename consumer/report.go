@@ -27,6 +27,9 @@ func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 	o.stands = o.stands && o.still.said // one that is claimed again and again has not moved for that
 	o.run.Observe(Claimed{Fence: got, Seen: seen, Halted: o.stands, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
 	o.attempts = 0
+	if o.silent = true; !o.stands {
+		o.run.lags.claimed(o.tenure, got)
+	}
 }
 
 // ended reports why consuming under a claim came to an end. It does so for a
@@ -196,6 +199,10 @@ func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Durati
 	}
 	o.tenure.Mirror(now)
 	o.stands = false
+	if o.silent {
+		o.silent = false
+		o.run.lags.moves(o.partition)
+	}
 	failed := 0
 	if did.failed != nil {
 		failed = 1
@@ -279,7 +286,12 @@ func (o *ownership[TX]) observeHalt(err error, in time.Duration) {
 	if !o.stands {
 		o.decide(epoch.DecidedHalt, err, "%v: %v", reason, err)
 	}
-	o.stands = true
+	o.stands, o.silent = true, true
+	at := o.fence
+	if at.Epoch == 0 {
+		at = o.seen
+	}
+	o.run.lags.halted(o.tenure, at)
 	o.run.Observe(Halted{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reason, Err: err, RetryIn: in})
 }
 
@@ -289,6 +301,7 @@ func (o *ownership[TX]) resumed() {
 		return
 	}
 	o.stands = false
+	o.run.lags.claimed(o.tenure, o.fence)
 	o.still.moved()
 	o.run.troubles.well(o.partition)
 	o.decide(epoch.DecidedRecovery, nil, "it has nothing to apply")

@@ -47,7 +47,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	defer stop(nil)
 	r := &runner[TX]{
 		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
-		shards: shardsOf(sink), troubles: newTroubles(o.Logger), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+		shards: shardsOf(sink), troubles: newTroubles(o.Logger), lags: newLags(o.Observe), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
 		hung: newHangs(o.MaxHung), acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
 	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
@@ -76,6 +76,7 @@ type runner[TX any] struct {
 	running  sync.WaitGroup // loops, and what they have started
 	hung     *hangs
 	troubles *troubles
+	lags     *lags
 	underWay underWay
 	loops    []*loop[TX] // shard by shard
 	seedings seedings
@@ -96,6 +97,8 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 		r.running.Go(l.serve)
 	}
 	stopLooking := r.lookForRequests(ctx)
+	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
+	r.running.Go(func() { r.lags.ask(asking) })
 	over := make(chan struct{})
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
@@ -111,6 +114,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	// Run, not even a transaction that is bound to be refused.
 	r.tenures.close()
 	stopLooking()
+	stopAsking()
 	for _, l := range r.loops {
 		close(l.closed)
 	}

@@ -96,6 +96,12 @@ type Tenure interface {
 	// the sink back.
 	Mirror(at epoch.Fence)
 
+	// Lag returns how many messages there are from the fence's position on, as the log is
+	// now: what Read would yield, from where the log begins if that is above the position.
+	// It is asked, seldom, for partitions that are not read, and may be asked beside a Read.
+	// It is for people; nothing is decided by it. An error means that it is not known.
+	Lag(ctx context.Context, from epoch.Fence) (int64, error)
+
 	// GiveUp says that own is about to return early, and that this process cannot have the
 	// partition before until is closed: a call of a handler for it does not return. Once
 	// own has returned, the source lets other processes have the partition, at once, and

@@ -40,7 +40,7 @@ type PartitionStatus struct {
 	Since     time.Time    // when it came into the State
 	Epoch     epoch.Epoch  // of the last claim; 0 before the first
 	Next      epoch.Offset // the position; -1 before the first claim
-	Lag       int64        // messages to apply from Next on, as far as the source knew when it read last; -1 if not known
+	Lag       int64        // messages to apply, as far as the source knew when it read last, or was asked last; -1 if not known. See [Behind]
 	Newest    time.Time    // of the last message that was applied; zero before the first
 	Reason    Reason       // why it is Halted
 	Err       error        // why it is Halted, or in doubt while it is Held
@@ -105,6 +105,8 @@ func (s *Status) Observe(e Event) {
 				p.Newest = e.Newest
 			}
 		})
+	case Behind:
+		s.change(e.Partition, func(p *PartitionStatus) { p.Lag = e.Lag })
 	case Resumed:
 		s.goesOn(e.Partition, e.Epoch, e.Next)
 	case Stale:

@@ -32,6 +32,12 @@ type listingKey struct {
 
 // Starts implements [consumer.Tenure].
 func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
+	starts, err := t.listStarts(ctx, policy)
+	return slices.Clone(starts), err
+}
+
+// listStarts returns what other tenures are given too.
+func (t *tenure) listStarts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
 	id := t.topicID()
 	l := t.s.listing(listingKey{t.topic, id, policy})
 	select {
@@ -42,7 +48,7 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 	}
 	// Not one from before the tenure: the partition may be new.
 	if l.starts != nil && !l.at.Before(t.began) && time.Since(l.at) < startsAge {
-		return slices.Clone(l.starts), nil
+		return l.starts, nil
 	}
 	at := time.Now()
 	starts, err := t.s.starts(ctx, t.topic, id, policy)
@@ -59,7 +65,23 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, err)
 	}
 	l.at, l.starts = at, starts
-	return slices.Clone(starts), nil
+	return starts, nil
+}
+
+// Lag implements [consumer.Tenure]. It counts offsets, up to the last stable one: transaction
+// markers, and what compaction has removed, are among them. One listing serves all partitions
+// of the topic.
+func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
+	if err := t.check(from); err != nil {
+		return 0, err
+	}
+	starts, err := t.listStarts(ctx, consumer.StartLatest)
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(starts, func(s epoch.Start) bool { return s.Partition.Number == t.number })
+	s := starts[i] // listStarts has made sure of it
+	return int64(max(s.Next.Offset-max(from.Next, s.Earliest.Offset), 0)), nil
 }
 
 func (s *Source) listing(k listingKey) *listing {

@@ -204,6 +204,20 @@ func (t *tenure) fetch(next epoch.Offset, mark epoch.Mark) (consumer.Batch, <-ch
 	return batch, t.part.changed(), nil
 }
 
+func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
+	if err := t.heard(ctx); err != nil {
+		return 0, t.failed("lag", err)
+	}
+	if err := from.Check(t.origin); err != nil {
+		return 0, t.failed("lag", err)
+	}
+	b := t.member.group.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := t.part
+	return int64(len(p.messages) - p.index(max(from.Next, p.begin))), nil
+}
+
 func (t *tenure) Mirror(at epoch.Fence) {
 	g := t.member.group
 	g.broker.mu.Lock()

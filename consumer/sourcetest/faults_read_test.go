@@ -66,6 +66,42 @@ var readFaults = []fault{{
 		}
 	}),
 }, {
+	name:  "says the lag as it was when it read last",
+	claim: "the lag of a partition that is not read is what it is now",
+	world: func(b *broken) {
+		b.tenure = func(t tenure) consumer.Tenure {
+			inner, end := t.Tenure, epoch.Offset(0)
+			t.read = func(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+				return func(yield func(consumer.Batch, error) bool) {
+					for b, err := range inner.Read(ctx, from) {
+						end = max(end, b.End)
+						if !yield(b, err) {
+							return
+						}
+					}
+				}
+			}
+			t.lag = func(_ context.Context, from epoch.Fence) (int64, error) { return int64(max(end-from.Next, 0)), nil }
+			return &t
+		}
+	},
+}, {
+	name:  "counts what the log has lost among the lag",
+	claim: "the lag is of what the log holds still",
+	world: func(b *broken) {
+		b.tenure = func(t tenure) consumer.Tenure {
+			inner := t.Tenure
+			t.lag = func(ctx context.Context, from epoch.Fence) (int64, error) {
+				starts, err := inner.Starts(ctx, consumer.StartLatest)
+				if err != nil {
+					return 0, err
+				}
+				return int64(starts[0].Next.Offset - from.Next), from.Check(inner.Origin())
+			}
+			return &t
+		}
+	},
+}, {
 	name:  "waits for more before it yields what there is",
 	claim: "Read goes on with what is produced",
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {

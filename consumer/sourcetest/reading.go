@@ -124,6 +124,26 @@ func (g *grant) orderly(next epoch.Offset, b consumer.Batch) {
 	}
 }
 
+// wantLag asks for the lag until it is n: an answer may be a moment old.
+func (g *grant) wantLag(from epoch.Fence, n int64) {
+	ctx, done := g.bound()
+	defer done()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		got, err := g.Lag(ctx, from)
+		if err == nil && got == n {
+			return
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			g.fail("Lag of %s from %d on is %d (%v), want %d", g.name(), from.Next, got, err, n)
+			return
+		}
+		<-tick.C
+	}
+}
+
 // readError returns the error that Read ends with.
 func (g *grant) readError(from epoch.Fence) error {
 	ctx, done := g.bound()
@@ -298,6 +318,42 @@ var reading = []history{{
 			}
 		}
 		g.fail("Read of %s ended before %d messages", g.name(), left)
+	},
+}, {
+	claim: "the lag of a partition that is not read is what it is now, from any position",
+	story: func(w *world) {
+		topic := w.newTopic(2)
+		w.produce(topic, 0, numbered(0, 0, 8)...)
+		p := w.start("a", topic)
+		g := p.granted(topic, 0)
+		ms := g.want(g.earliest(), numbered(0, 0, 8)...)
+		g.wantLag(after(g.at(0), ms[7]), 0)
+		w.produce(topic, 1, numbered(1, 0, 30)...)
+		w.produce(topic, 0, numbered(0, 8, 108)...)
+		g.wantLag(after(g.at(0), ms[7]), 100) // nothing has read since
+		g.wantLag(g.at(ms[3].Offset), 105)
+		g.wantLag(g.earliest(), 108)
+		g1 := p.granted(topic, 1)
+		g1.wantLag(g1.earliest(), 30)
+		g.want(after(g.at(0), ms[7]), numbered(0, 8, 108)...)
+	},
+}, {
+	claim: "the lag is of what the log holds still, and of no log but the fence's",
+	needs: []need{needs[Trimmer]()},
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		w.produce(topic, 0, numbered(0, 0, 50)...)
+		g := w.start("a", topic).granted(topic, 0)
+		ms := g.want(g.earliest(), numbered(0, 0, 50)...)
+		from := g.at(ms[10].Offset)
+		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[40].Offset)
+		g.wantLag(from, 10)
+		from.Log += "x"
+		ctx, done := g.bound()
+		defer done()
+		if n, err := g.Lag(ctx, from); err == nil {
+			w.fail("Lag of %s under a fence of another log is %d, want an error", g.name(), n)
+		}
 	},
 }, {
 	claim: "Read may be left in the middle and begin anew anywhere",

@@ -91,6 +91,7 @@ type tenure struct {
 	read      func(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error]
 	starts    func(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error)
 	committed func(ctx context.Context) (epoch.Position, bool, error)
+	lag       func(ctx context.Context, from epoch.Fence) (int64, error)
 	mirror    func(at epoch.Fence)
 	draining  <-chan struct{}
 	origin    func(o epoch.Origin) epoch.Origin
@@ -123,6 +124,13 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 		return t.committed(ctx)
 	}
 	return t.Tenure.Committed(ctx)
+}
+
+func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
+	if t.lag != nil {
+		return t.lag(ctx, from)
+	}
+	return t.Tenure.Lag(ctx, from)
 }
 
 func (t *tenure) Mirror(at epoch.Fence) {

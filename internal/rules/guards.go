@@ -74,7 +74,7 @@ const (
 )
 
 // guards are all there are.
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers, guardsOfBlame, guardsOfSQLite, guardsOfHangs)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers, guardsOfBlame, guardsOfSQLite, guardsOfHangs, guardsOfSight)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{

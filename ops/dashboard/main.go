@@ -48,7 +48,7 @@ var sections = []section{
 		"dead_letters_total", "hung_calls", "overdue_transactions_total", "message_bytes_total",
 	}},
 	{"Partitions", []string{
-		"partition_lag_messages", "partition_next_offset", "partition_epoch", "partition_newest_message_timestamp_seconds", "partitions_unlisted",
+		"partition_lag_messages", "partition_next_offset", "partition_epoch", "partition_newest_message_timestamp_seconds", "partitions_unlisted", "partitions_lag_unknown",
 	}},
 	{"Outbox and receiver", []string{
 		"outbox_deliveries_total", "outbox_entries", "outbox_oldest_entry_age_seconds", "receiver_requests_total", "receiver_duration_seconds",

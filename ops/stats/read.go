@@ -84,15 +84,20 @@ func number(yes bool) float64 {
 
 func (s *Stats) readPartitions(held []consumer.PartitionStatus, set func(metric int, value float64, labels ...string)) {
 	states := map[consumer.State]int{}
-	var behind int64
+	var behind, unknown int64
 	for _, p := range held {
 		states[p.State]++
-		behind += max(p.Lag, 0)
+		if p.Lag < 0 {
+			unknown++
+			continue
+		}
+		behind += p.Lag
 	}
 	for _, state := range []consumer.State{consumer.StateHeld, consumer.StateClaimed, consumer.StateHalted} {
 		set(partitions, float64(states[state]), state.String())
 	}
 	set(lag, float64(behind))
+	set(lagUnknown, float64(unknown))
 	listed := held
 	if len(held) > mostListed {
 		slices.SortStableFunc(held, func(a, b consumer.PartitionStatus) int {

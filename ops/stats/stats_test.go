@@ -85,7 +85,7 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 			want  []string
 		}{
 			{consumer.Joined{}, []string{"member +1"}},
-			{consumer.Granted{Partition: at}, []string{"partitions{state=held} +1"}},
+			{consumer.Granted{Partition: at}, []string{"partitions{state=held} +1", "partitions_lag_unknown +1"}},
 			{consumer.NotClaimed{Partition: at, Reason: consumer.ReasonStale}, []string{"claims_total{outcome=raced} +1", "fence_rejects_total{reason=stale,stage=claim} +1"}},
 			{consumer.NotClaimed{Partition: at, Reason: consumer.ReasonNotConfirmed}, []string{"claims_total{outcome=not_confirmed} +1"}},
 			{consumer.NotClaimed{Partition: at, Reason: consumer.ReasonSink}, []string{"claims_total{outcome=failed} +1"}},
@@ -112,7 +112,7 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 				},
 				[]string{
 					"messages_total +10", "message_bytes_total +500", "dead_letters_total +1", "apply_delay_seconds_count +1", "apply_delay_seconds_sum +3",
-					"lag_messages +4", "partition_lag_messages" + ofPartition + " +4", "partition_next_offset" + ofPartition + " +10",
+					"lag_messages +4", "partitions_lag_unknown -1", "partition_lag_messages" + ofPartition + " +4", "partition_next_offset" + ofPartition + " +10",
 					"partition_newest_message_timestamp_seconds" + ofPartition + " +1000.5",
 				},
 			},
@@ -150,6 +150,18 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 					"halts_total{reason=unhealthy} +1", "partitions{state=held} -1", "partitions{state=halted} +1",
 					"partition_halted{group=g,topic=orders,partition=3,reason=unhealthy} +1",
 				},
+			},
+			{
+				consumer.Behind{Partition: at, Next: 31, Lag: 1008},
+				[]string{"lag_messages +1004", "partition_lag_messages" + ofPartition + " +1004"},
+			},
+			{
+				consumer.Behind{Partition: at, Next: 31, Lag: -1}, // the broker is gone: not known, and not 0
+				[]string{"lag_messages -1008", "partitions_lag_unknown +1", "partition_lag_messages" + ofPartition + " -1008"},
+			},
+			{
+				consumer.Behind{Partition: at, Next: 31, Lag: 4},
+				[]string{"lag_messages +4", "partitions_lag_unknown -1", "partition_lag_messages" + ofPartition + " +4"},
 			},
 			{consumer.WentBack{Was: fence(7, 31, "a"), Now: fence(6, 10, "a")}, []string{"sink_went_back_total +1"}},
 			{consumer.Overdue{Partition: at}, []string{"overdue_transactions_total +1", "hung_calls{function=handler} +1"}},

@@ -32,6 +32,7 @@ const (
 	partitions
 	partitionsUnlisted
 	lag
+	lagUnknown
 	partitionLag
 	partitionNext
 	partitionEpoch
@@ -174,9 +175,13 @@ var table = [rows]Metric{
 		Name: "epochfence_lag_messages", Kind: Gauge, Unit: "{message}",
 		Help: "Messages to apply in all partitions that this process holds and whose lag is known.", Series: one,
 	},
+	lagUnknown: {
+		Name: "epochfence_partitions_lag_unknown", Kind: Gauge, Unit: "{partition}",
+		Help: "Partitions that this process holds whose lag is not known, so that epochfence_lag_messages leaves them out.", Series: one,
+	},
 	partitionLag: {
 		Name: "epochfence_partition_lag_messages", Kind: Gauge, Unit: "{message}",
-		Help:   "Messages to apply in a partition, as far as the source knew when it read last. There is none before anything was applied.",
+		Help:   "Messages to apply in a partition, as far as the source knew when it read last, or was asked: every 10 s while it is halted. There is none while that is not known.",
 		Labels: ofPartition,
 	},
 	partitionNext: {

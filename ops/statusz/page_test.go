@@ -35,6 +35,21 @@ func TestThePageShowsPartitionsOfThisProcessAndOfOthers(t *testing.T) {
 	}
 }
 
+func TestALagThatIsNotKnownIsNotZero(t *testing.T) {
+	r := newRig(t)
+	r.holds(orders(0))
+	r.holds(orders(1))
+	_, page := get(r.page(nil), "")
+	wants(t, page, "To apply here – messages, as far as read; without 2 partitions whose lag is not known")
+	r.stats.Observe(consumer.Advanced{Partition: orders(0), Epoch: 1, From: 0, To: 12, Messages: 12, Lag: 1234})
+	known := map[epoch.Partition]statusz.Log{orders(1): {Lag: 77}}
+	_, page = get(r.page(func(o *statusz.Options) {
+		o.Logs = func(context.Context, []epoch.Fence) (map[epoch.Partition]statusz.Log, error) { return known, nil }
+	}), "")
+	wants(t, page, "To apply here 1,234 messages, as far as read; without 1 partition whose lag is not known",
+		"To apply in the group 77 messages; without 1 partition whose lag is not known")
+}
+
 func TestATakeoverAndWhatPeopleDidAreTold(t *testing.T) {
 	r := newRig(t)
 	r.claims(orders(0), "one")

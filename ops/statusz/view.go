@@ -86,16 +86,17 @@ func (h *Handler) ownFigures(v *view, held []stats.Partition) {
 			member.Note = show(cause.Error())
 		}
 	}
-	lag, states := int64(0), map[consumer.State]int{}
+	var lag sum
+	states := map[consumer.State]int{}
 	for _, p := range held {
 		states[p.State]++
-		lag += max(p.Lag, 0)
+		lag.add(p.Lag, p.Lag >= 0)
 	}
 	messages, bytes := h.Stats.Rates()
 	v.Figures = append(v.Figures, member,
 		figure{"Partitions held here", thousands(int64(len(held))), fmt.Sprintf("%d claimed, %d not claimed, %d halted",
 			states[consumer.StateClaimed], states[consumer.StateHeld], states[consumer.StateHalted])},
-		figure{"To apply here", thousands(lag), "messages, as far as read"},
+		figure{"To apply here", lag.text(), lag.note("messages, as far as read")},
 		figure{"Applied here", perSecond(messages) + " a second", bytesPerSecond(bytes) + " a second"})
 }
 
@@ -116,11 +117,12 @@ func (h *Handler) groupFigures(v *view, g *groupReading) {
 	v.Figures = append(v.Figures, figure{"Partitions of the group", thousands(int64(len(g.partitions))),
 		plural(len(owners), "owner", "owners") + ", " + plural(paused, "paused", "paused")})
 	if g.logs != nil {
-		behind := int64(0)
+		var behind sum
 		for _, p := range g.partitions {
-			behind += g.logs[p.Fence.Partition].Lag
+			log, known := g.logs[p.Fence.Partition]
+			behind.add(log.Lag, known)
 		}
-		v.Figures = append(v.Figures, figure{"To apply in the group", thousands(behind), "messages"})
+		v.Figures = append(v.Figures, figure{"To apply in the group", behind.text(), behind.note("messages")})
 	}
 	if g.rates != nil {
 		sum := 0.0
@@ -130,4 +132,33 @@ func (h *Handler) groupFigures(v *view, g *groupReading) {
 		v.Figures = append(v.Figures, figure{"Applied by the group", perSecond(sum) + " a second", "over about 10 s"})
 	}
 	v.Figures = append(v.Figures, figure{Name: "Dead letters", Value: thousands(dead)})
+}
+
+// sum adds what is known, and counts what is not.
+type sum struct {
+	of             int64
+	known, unknown int
+}
+
+func (s *sum) add(n int64, known bool) {
+	if !known {
+		s.unknown++
+		return
+	}
+	s.known++
+	s.of += n
+}
+
+func (s *sum) text() string {
+	if s.known == 0 && s.unknown > 0 {
+		return "–"
+	}
+	return thousands(s.of)
+}
+
+func (s *sum) note(what string) string {
+	if s.unknown == 0 {
+		return what
+	}
+	return what + "; without " + plural(s.unknown, "partition whose lag is", "partitions whose lag is") + " not known"
 }

@@ -1,0 +1,51 @@
+package natssource
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Lag implements [consumer.Tenure]. Where the stream holds anything from the position on, the
+// server counts what is of the partition for a consumer, which is removed at once.
+func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
+	err := t.fits(&from)
+	if err != nil {
+		return 0, err
+	}
+	n, err := t.log.behind(ctx, t.incarnation, t.origin.Partition, from.Next)
+	if err != nil {
+		return 0, fmt.Errorf("natssource: how many messages of %s there are from %d on: %w", t.streamPartition, from.Next, err)
+	}
+	return n, nil
+}
+
+func (l *streamLog) behind(ctx context.Context, in incarnation, p epoch.Partition, next epoch.Offset) (int64, error) {
+	info, err := l.look(ctx)
+	switch {
+	case err != nil:
+		return 0, err
+	case incarnationOf(info) != in:
+		return 0, tenures.Lost(errOtherStream)
+	case next > epoch.Offset(info.State.LastSeq):
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	c, err := l.js.CreateConsumer(ctx, l.stream.Name, jetstream.ConsumerConfig{
+		Name: "epochfence-" + rand.Text(), Description: "lag of " + p.String(),
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(uint64(next), 1), FilterSubject: l.filters[p.Number],
+		AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: 5 * time.Second, MemoryStorage: true, Replicas: 1,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("make a consumer: %w", denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.CREATE.", l.explainLimit(err)))
+	}
+	_ = l.js.DeleteConsumer(ctx, l.stream.Name, c.CachedInfo().Name) // or it ends by itself
+	return int64(c.CachedInfo().NumPending), nil
+}
