@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/remedies"
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
@@ -13,6 +15,9 @@ type moment struct{ At, Class, Kind, Partition, Epoch, Text string }
 func (h *Handler) moments(ms []stats.Moment, now time.Time) (shown []moment) {
 	for _, m := range ms[:min(len(ms), listed)] {
 		one := moment{At: clock(m.At, now), Kind: m.Kind.String(), Class: classOf(m.Kind)}
+		if m.Kind == stats.Halted && m.Reason == consumer.ReasonPaused {
+			one.Kind, one.Class = "paused", "waiting"
+		}
 		if m.Partition != (epoch.Partition{}) {
 			one.Partition = show(m.Partition.String())
 		}
@@ -72,6 +77,9 @@ func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment)
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
 		case epoch.DecidedHalt:
 			one.Kind, one.Class = "halted", "halted"
+			if r, known := remedies.For(d.Reason); known && r.Reason == consumer.ReasonPaused {
+				one.Kind, one.Class = "paused", "waiting"
+			}
 			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
 		case epoch.DecidedRecovery:
 			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
@@ -82,6 +90,9 @@ func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment)
 			one.Class = "waiting"
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
 		default:
+			if d.Kind == epoch.DecidedReplayFailure {
+				one.Class = "halted"
+			}
 			one.Text = show(d.Reason)
 			if d.From != d.To && d.From >= 0 {
 				one.Text = "from " + offset(d.From) + " to " + offset(d.To) + "; " + one.Text

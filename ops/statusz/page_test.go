@@ -139,6 +139,37 @@ func TestAPausedPartitionIsNotHalted(t *testing.T) {
 	if strings.Contains(page, "Halted here") {
 		t.Error("it is shown as halted")
 	}
+	p := epoch.Decision{Kind: epoch.DecidedHalt, Partition: orders(0), From: 0, To: 0, Reason: "paused: anna moves the warehouse"}
+	if err := r.sink.Record(t.Context(), []epoch.Decision{p}); err != nil {
+		t.Fatal(err)
+	}
+	_, page = get(r.page(nil), "")
+	wants(t, page, "anna moves the warehouse", "0 halted, 1 paused")
+	if strings.Contains(page, `class="state halted"`) {
+		t.Error("in the decisions it looks halted")
+	}
+}
+
+func TestAReplayThatFailedDoesNotLookWell(t *testing.T) {
+	r := newRig(t)
+	r.deadLetter(orders(0), 3, errors.New("no such customer"))
+	ls, err := r.op.DeadLetters(t.Context(), operate.DeadLetterQuery{})
+	if err == nil {
+		_, err = r.op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: ls[0], By: "anna", Reason: "for the test"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, err := r.sink.Requests(t.Context(), []epoch.Partition{orders(0)})
+	if err == nil {
+		err = r.sink.ReplayFailed(t.Context(), of.Replays[0], 1, errors.New("still no such customer"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, page := get(r.page(nil), ""); !strings.Contains(page, `<span class="state halted">replay-failure</span>`) {
+		t.Error("it looks well")
+	}
 }
 
 func TestAPartitionWithMessagesThatDoesNotMoveIsCalledThat(t *testing.T) {
@@ -178,7 +209,7 @@ func TestTheGroupsSpeedIsTakenFromItsPositions(t *testing.T) {
 			f.Next = to
 		}
 		_, page := get(h, "")
-		wants(t, page, "Applied by the group 250 a second", "2,500 – 250")
+		wants(t, page, "Offsets that the group has passed 250 a second", "2,500 – 250")
 	})
 }
 

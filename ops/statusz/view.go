@@ -87,15 +87,19 @@ func (h *Handler) ownFigures(v *view, held []stats.Partition) {
 		}
 	}
 	var lag sum
-	states := map[consumer.State]int{}
+	states, paused := map[consumer.State]int{}, 0
 	for _, p := range held {
-		states[p.State]++
+		if p.State == consumer.StateHalted && p.Reason == consumer.ReasonPaused {
+			paused++
+		} else {
+			states[p.State]++
+		}
 		lag.add(p.Lag, p.Lag >= 0)
 	}
 	messages, bytes := h.Stats.Rates()
 	v.Figures = append(v.Figures, member,
-		figure{"Partitions held here", thousands(int64(len(held))), fmt.Sprintf("%d claimed, %d not claimed, %d halted",
-			states[consumer.StateClaimed], states[consumer.StateHeld], states[consumer.StateHalted])},
+		figure{"Partitions held here", thousands(int64(len(held))), fmt.Sprintf("%d claimed, %d not claimed, %d halted, %d paused",
+			states[consumer.StateClaimed], states[consumer.StateHeld], states[consumer.StateHalted], paused)},
 		figure{"To apply here", lag.text(), lag.note("messages, as far as read")},
 		figure{"Applied here", perSecond(messages) + " a second", bytesPerSecond(bytes) + " a second"})
 }
@@ -129,7 +133,7 @@ func (h *Handler) groupFigures(v *view, g *groupReading) {
 		for _, r := range g.rates {
 			sum += r
 		}
-		v.Figures = append(v.Figures, figure{"Applied by the group", perSecond(sum) + " a second", "over about 10 s"})
+		v.Figures = append(v.Figures, figure{"Offsets that the group has passed", perSecond(sum) + " a second", "over about 10 s; gaps between messages count"})
 	}
 	v.Figures = append(v.Figures, figure{Name: "Dead letters", Value: thousands(dead)})
 }
