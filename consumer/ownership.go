@@ -72,7 +72,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	r.owns(o)
 	defer r.disowns(o)
 	defer r.unpin(o.loop)
-	defer r.troubles.left(p)
+	defer r.troubles.Left(p)
 	defer r.lags.left(p)
 	defer o.dropClaim()
 	for o.hang == nil && o.running(ctx) {

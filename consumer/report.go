@@ -20,7 +20,7 @@ func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 		about = append(about, "replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
 	}
 	level := slog.LevelInfo
-	if o.run.troubles.claimed(o.partition); o.run.troubles.troubled(o.partition) {
+	if o.run.troubles.claimed(o.partition); o.run.troubles.Of(o.partition) != "" {
 		level = slog.LevelDebug // one of many, perhaps
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
@@ -207,7 +207,7 @@ func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Durati
 	if did.failed != nil {
 		failed = 1
 	} else {
-		o.run.troubles.well(o.partition)
+		o.run.troubles.Well(o.partition)
 	}
 	o.run.Observe(Advanced{
 		Partition: o.partition, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
@@ -303,7 +303,7 @@ func (o *ownership[TX]) resumed() {
 	o.stands = false
 	o.run.lags.claimed(o.tenure, o.fence)
 	o.still.moved()
-	o.run.troubles.well(o.partition)
+	o.run.troubles.Well(o.partition)
 	o.decide(epoch.DecidedRecovery, nil, "it has nothing to apply")
 	o.run.Observe(Resumed{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.fence.Next})
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/troubles"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
 )
@@ -47,7 +48,8 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	defer stop(nil)
 	r := &runner[TX]{
 		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
-		shards: shardsOf(sink), troubles: newTroubles(o.Logger), lags: newLags(o.Observe), pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
+		shards: shardsOf(sink), troubles: troubleLog{troubles.New[epoch.Partition](o.Logger, "partitions")}, lags: newLags(o.Observe),
+		pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
 		hung: newHangs(o.MaxHung), acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
 	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
@@ -75,7 +77,7 @@ type runner[TX any] struct {
 	tenures  gate
 	running  sync.WaitGroup // loops, and what they have started
 	hung     *hangs
-	troubles *troubles
+	troubles troubleLog
 	lags     *lags
 	underWay underWay
 	loops    []*loop[TX] // shard by shard
@@ -89,7 +91,7 @@ type runner[TX any] struct {
 }
 
 func (r *runner[TX]) run(ctx context.Context, source Source) error {
-	defer r.troubles.close()
+	defer r.troubles.Close()
 	for i := range r.shards.Shards() * r.Committers {
 		// A loop outlives ctx: what ends its work is the end of each tenure.
 		l := newLoop(context.WithoutCancel(ctx), r, i/r.Committers)
