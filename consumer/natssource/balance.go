@@ -21,6 +21,7 @@ type slot struct {
 	// Guarded by Source.mu.
 	busy     bool
 	tenure   *tenure   // while it runs
+	strange  bool      // it was said that its key holds no lease
 	declined bool      // own has returned early; others may have it
 	hung     bool      // a handler of it does not return: it stays declined until it has
 	notUntil time.Time // after a failure
@@ -58,8 +59,11 @@ func (s *Source) balance() {
 	if now.gone[me.id] > 0 {
 		notify(s.changed) // somebody has taken it away, if the bucket says so too
 	}
+	s.buryDead(now)
+	s.forgetDisbelieved(now)
 	s.verifyHeld(now)
 	s.releaseOrphans(now)
+	s.releaseUnserved(now)
 	s.handOff(now, next.give)
 }
 
@@ -73,18 +77,24 @@ func (s *Source) group(now *picture) *group {
 	}
 	for id, m := range now.members {
 		if !s.isMine(id) { // what we were before takes no part
-			g.members[id] = m.memberRecord
+			g.members[id] = s.believed(id, m.memberRecord)
 		}
 	}
 	for p, h := range now.leases {
-		if now.isHeld(h) && !s.isMine(h.member) {
+		if now.isHeld(h) && !s.isMine(h.member) && !s.isAbandoned(h) {
 			g.held[p] = h.member
 		}
 	}
 	for p, sl := range s.slots {
+		if h := now.leases[p]; sl.strange || h.isStrange() {
+			s.reportStrange(sl, h)
+		}
 		_, taken := g.held[p]
 		switch {
 		case taken:
+			if !sl.free.IsZero() {
+				s.bucket.troubles.Left(p.String())
+			}
 			sl.free = time.Time{}
 			continue
 		case sl.busy:
@@ -154,6 +164,29 @@ func (s *Source) releaseOrphans(now *picture) {
 				s.lookAgain(ctx, p)
 			}
 			s.markFree(sl, err != nil)
+		})
+	}
+}
+
+// releaseUnserved releases the leases that name us, of partitions that we do not serve: nobody else could.
+func (s *Source) releaseUnserved(now *picture) {
+	for p, h := range now.leases {
+		if s.slots[p] != nil || !h.live || !s.isMine(h.member) || s.releasing[p] {
+			continue
+		}
+		s.releasing[p] = true
+		s.workers.Go(func() {
+			ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
+			defer cancel()
+			if rev, err := s.bucket.release(ctx, s.keys.lease(p), h.rev); err == nil {
+				s.log.Warn("a lease named this member, which does not serve its partition: it was released", "key", s.keys.lease(p))
+				s.view.learn(p, entry{rev: rev})
+			} else {
+				s.lookAgain(ctx, p)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.releasing, p)
 		})
 	}
 }
@@ -242,10 +275,10 @@ func (s *Source) acquire(p streamPartition, last holder, me *registration) (l *h
 	defer cancel()
 	// It was not given back. What names us is our own, of an acquisition whose answer was
 	// lost or of a release that failed, and nothing of ours spends it: the slot was free.
-	if last.live && last.member != me.id {
+	if last.live && last.member != me.id && !s.isAbandoned(last) {
 		gone, err := s.isGone(ctx, last.member)
 		if err != nil {
-			s.trouble("cannot find out whether a member is gone yet", err, "stream", p.stream, "partition", p.number, "by", last.member)
+			s.bucket.trouble(p.String(), "cannot find out whether a member is gone yet", err, "stream", p.stream, "partition", p.number, "by", last.member)
 		}
 		if !gone {
 			return nil, false
@@ -253,15 +286,22 @@ func (s *Source) acquire(p streamPartition, last holder, me *registration) (l *h
 	}
 	l = newHeldKey(s.bucket, s.keys.lease(p), 0)
 	value := s.newRecord(me.id, l.nonce).json()
+	said := s.bucket.troubles.Of(l.key) != ""
 	now, err := l.acquire(ctx, last.rev, value)
 	switch {
 	case err == nil:
+		s.bucket.troubles.Well(p.String())
+		if last.isStrange() && !said {
+			s.log.Warn("the key of a lease held something that is no lease, which nobody had written anew for the lease's term: it was overwritten, and the partition taken",
+				"stream", p.stream, "partition", p.number, "key", l.key, "stood", last.stoodFor().Round(time.Millisecond))
+		}
 		s.view.learn(p, entry{rev: l.rev, live: true, value: value})
 		return l, false
 	case errors.Is(err, errSwapped):
+		s.bucket.troubles.Well(p.String())
 		return nil, s.view.learn(p, now) // we heard late of somebody else's turn, or of the end of it
 	}
-	s.trouble("cannot take the lease yet", err, "stream", p.stream, "partition", p.number)
+	s.bucket.trouble(p.String(), "cannot take the lease yet", err, "stream", p.stream, "partition", p.number)
 	s.view.refresh()
 	return nil, false
 }
@@ -329,7 +369,8 @@ func (t *tenure) abandon() {
 	if rev, err := t.lease.release(ctx); err == nil {
 		t.s.view.learn(t.streamPartition, entry{rev: rev})
 	} else if !errors.Is(err, consumer.ErrLost) {
-		t.s.trouble("lease not released; it lasts as long as this member is registered", err, "stream", t.stream, "partition", t.number)
+		t.s.bucket.trouble(t.String(), "lease not released; it lasts as long as this member is registered", err, "stream", t.stream, "partition", t.number)
+		t.s.bucket.troubles.Left(t.String())
 	}
 }
 
@@ -352,7 +393,8 @@ func (t *tenure) giveBack() error {
 		t.s.lookAgain(ctx, t.streamPartition)
 		return nil
 	default:
-		t.s.trouble("lease not released; it lasts as long as this member is registered", err, "stream", t.stream, "partition", t.number)
+		t.s.bucket.trouble(t.String(), "lease not released; it lasts as long as this member is registered", err, "stream", t.stream, "partition", t.number)
+		t.s.bucket.troubles.Left(t.String())
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/consumer/internal/troubles"
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
@@ -33,10 +34,12 @@ type bucket struct {
 	ttl    time.Duration
 	needs  needs // of this group
 	log    *slog.Logger
+
+	troubles *troubles.Log[string] // by who has them: see [bucket.trouble]
 }
 
 func newBucket(js jetstream.JetStream, name string, ttl time.Duration, log *slog.Logger) *bucket {
-	b := &bucket{js: js, name: name, stream: "KV_" + name, stored: "$KV." + name + ".", ttl: ttl, log: log}
+	b := &bucket{js: js, name: name, stream: "KV_" + name, stored: "$KV." + name + ".", ttl: ttl, log: log, troubles: troubles.New[string](log, "concerned")}
 	b.put = b.stored
 	if p := apiPrefix(js); p != jetstream.DefaultAPIPrefix {
 		b.put = p + b.stored // as jetstream's own key-value store does for domains
@@ -78,11 +81,15 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 	if err != nil {
 		return fmt.Errorf("natssource: look at bucket %q: %w", b.name, denied(nc, apiPrefix(b.js), err))
 	}
-	config := st.CachedInfo().Config
-	if err := cmp.Or(checkBucket(config, b.ttl), b.needs.check(config)); err != nil {
+	if err := b.check(st.CachedInfo().Config); err != nil {
 		return fmt.Errorf("natssource: bucket %q cannot hold leases: %w", b.name, err)
 	}
 	return nil
+}
+
+// check refuses settings with which the bucket cannot hold our leases.
+func (b *bucket) check(config jetstream.StreamConfig) error {
+	return cmp.Or(checkBucket(config, b.ttl), b.needs.check(config))
 }
 
 // life is what changes when a bucket may have become another one: it was deleted and created again, or
@@ -92,7 +99,8 @@ type life struct {
 	reconnects uint64 // of our connection
 }
 
-// life is that of the bucket now.
+// life is that of the bucket now. Somebody may have changed its settings under us, which are not ours to
+// change back: that is said.
 func (b *bucket) life(ctx context.Context) (life, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -104,7 +112,14 @@ func (b *bucket) life(ctx context.Context) (life, error) {
 	case err != nil:
 		return life{}, denied(b.js.Conn(), apiPrefix(b.js)+"STREAM.INFO."+b.stream, err)
 	}
-	return life{incarnationOf(st.CachedInfo()), over}, nil
+	info := st.CachedInfo()
+	if err := b.check(info.Config); err != nil {
+		b.troubles.Add(b.log, slog.LevelError, "settings", err.Error(),
+			"the bucket of the leases was given settings with which it does not keep them as it must", "bucket", b.name, "err", err)
+	} else {
+		b.troubles.Well("settings")
+	}
+	return life{incarnationOf(info), over}, nil
 }
 
 // checkBucket refuses a bucket that would lose leases, or keep them too long.
@@ -162,11 +177,11 @@ func (b *bucket) swap(ctx context.Context, key string, value []byte, last revisi
 	return b.publish(ctx, m)
 }
 
-// bury leaves a marker in a key that is not there, and refuses with errSwapped where there is
-// anything. It goes after a while.
-func (b *bucket) bury(ctx context.Context, key string) (revision, error) {
+// bury leaves a marker in a key that still is at last, and refuses with errSwapped where there is
+// anything else. It goes after a while.
+func (b *bucket) bury(ctx context.Context, key string, last revision) (revision, error) {
 	m := b.marker(key)
-	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
+	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	return b.publish(ctx, m)
 }
 

@@ -64,6 +64,20 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 	return at, true, err
 }
 
+// brokenPosition: the key of a position holds something else.
+type brokenPosition struct {
+	key    string
+	bucket *bucket
+	err    error
+}
+
+func (e *brokenPosition) Error() string {
+	return fmt.Sprintf(`key %s of bucket %q holds no position: put it right (nats kv put %s %s '{"next":1234}'), or begin without one (%s): %v`,
+		e.key, e.bucket.name, e.bucket.name, e.key, e.bucket.removal(e.key), e.err)
+}
+
+func (e *brokenPosition) Unwrap() error { return e.err }
+
 // mirrored reads the position's key. One of another log is none.
 func (t *tenure) mirrored(ctx context.Context) (mirror, bool, error) {
 	m, ok, err := t.s.mirrored(ctx, t.streamPartition)
@@ -79,13 +93,9 @@ func (s *Source) mirrored(ctx context.Context, p streamPartition) (mirror, bool,
 	if err != nil || !e.live {
 		return mirror{}, false, err
 	}
-	m := mirror{Next: -1}
-	err = json.Unmarshal(e.value, &m)
-	if err == nil && m.Next < 0 {
-		err = errors.New(`it has no "next"`)
-	}
+	m, err := positionOf(e.value)
 	if err != nil {
-		return mirror{}, false, fmt.Errorf("the position in key %s of bucket %q is broken: %w", s.keys.position(p), s.bucket.name, err)
+		return mirror{}, false, &brokenPosition{s.keys.position(p), s.bucket, err}
 	}
 	return m, true, nil
 }
@@ -107,7 +117,7 @@ func (t *tenure) publish(ctx context.Context) {
 	if !due && (!known || lag == t.lag) {
 		return
 	}
-	err := t.learn(ctx)
+	err := t.learn(ctx, at)
 	if err == nil && t.mayPublish(at) {
 		err = t.write(ctx, mirror{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log, Lag: lag})
 		if err == nil {
@@ -130,10 +140,16 @@ func (t *tenure) write(ctx context.Context, m mirror) error {
 }
 
 // learn finds out what others had published for the group when the tenure began,
-// if that is not known yet.
-func (t *tenure) learn(ctx context.Context) error {
+// if that is not known yet. Where they have left something that is no position, ours takes its
+// place once the partition was claimed: then nobody begins there.
+func (t *tenure) learn(ctx context.Context, at epoch.Fence) error {
 	return t.Learn(func() (epoch.Offset, bool, error) {
 		m, ok, err := t.mirrored(ctx)
+		var broken *brokenPosition
+		if errors.As(err, &broken) && at.Epoch > 0 {
+			t.s.log.Warn("the key of a position held something else, and is overwritten with ours", "key", broken.key, "next", at.Next, "err", broken.err)
+			return 0, false, nil
+		}
 		return m.Next, ok && !m.ours(), err
 	})
 }

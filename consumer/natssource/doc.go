@@ -36,7 +36,7 @@
 // generation.
 //
 //	GROUP.lease.STREAM.NUMBER     {"owner", "member", "nonce"}
-//	GROUP.member.ID               {"name", "streams", "declined", "nonce"}, expires
+//	GROUP.member.ID               {"name", "streams", "declined", "ttl", "nonce"}, expires
 //	GROUP.position.STREAM.NUMBER  {"next", "epoch", "owner", "log", "lag"}
 //
 // In group and stream, bytes other than letters, digits, '-' and '_' are written
@@ -82,6 +82,19 @@
 // A lease whose key somebody else has changed is noticed by the watch, or by a full read; then the leader is asked.
 // There is a full read every four LeaseTTL, and when the bucket may be another one: it was created at another time,
 // which is looked at once a LeaseTTL, the connection was made again, or our registration was not as we left it.
+//
+// # What others put into the bucket
+//
+// Whoever may write to the bucket can put anything into these keys. A value in a lease's key that names no
+// registration is nobody's, and is overwritten once it has stood there for a LeaseTTL on the clock of a member that wants
+// the partition, by a write at the revision that stood there. One that is written anew again and again is said, with the key.
+// A registration that was not renewed for its term and a quarter, which the bucket should have let expire, is replaced by a
+// marker in the same way: the term is the longer of the registration's own and ours. One that claims more
+// partitions than there can be (16,384, or 16 times what this member serves) serves none. A position that is none
+// keeps a partition from its first claim, as nobody knows where to begin; that of a partition that was claimed before is overwritten.
+//
+// The bucket's settings are looked at once a LeaseTTL. Those with which it does not hold leases as it must (a history, a maximum age,
+// too little room) are said, with the command. They are not changed back. No takeover waits for what a history makes the bucket keep.
 //
 // # Confirm
 //

@@ -46,7 +46,8 @@ func (k keys) parseLease(key string) (streamPartition, bool) {
 		return streamPartition{}, false
 	}
 	name, err := unescape(stream)
-	return streamPartition{name, int32(n)}, err == nil
+	p := streamPartition{name, int32(n)}
+	return p, err == nil && k.lease(p) == key // no other way to write it
 }
 
 func (k keys) parseMember(key string) (id string, ok bool) {

@@ -44,7 +44,7 @@ func TestKeysAreWhatTheDocumentationSays(t *testing.T) {
 			t.Errorf("%s, want %s", c.got, c.want)
 		}
 	}
-	for _, key := range []string{"billing=2Feu.lease.orders", "billing=2Feu.lease.orders.x", "billing=2Feu.lease.orders.-1", "billing=2Feu.lease.or=xy.1", "other.lease.orders.1"} {
+	for _, key := range []string{"billing=2Feu.lease.orders", "billing=2Feu.lease.orders.x", "billing=2Feu.lease.orders.-1", "billing=2Feu.lease.or=xy.1", "billing=2Feu.lease.orders.01", "billing=2Feu.lease.orders.+1", "billing=2Feu.lease.=6Frders.1", "other.lease.orders.1"} {
 		if p, ok := k.parseLease(key); ok {
 			t.Errorf("%s is read as the lease of %v", key, p)
 		}

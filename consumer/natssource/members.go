@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ type memberRecord struct {
 	Name     string           `json:"name"`
 	Streams  map[string]int32 `json:"streams"`            // the number of partitions of each that it serves; none when it leaves
 	Declined []string         `json:"declined,omitempty"` // partitions that own has returned from early
+	TTL      int              `json:"ttl,omitempty"`      // seconds after which it is over unless it was renewed
 	Nonce    string           `json:"nonce,omitempty"`    // by which the member knows its own
 }
 
@@ -115,7 +117,7 @@ func (s *Source) renewRegistration(ctx context.Context, r *registration) error {
 	_, err := r.key.renew(ctx, func() []byte { return value })
 	var full *fullError
 	if errors.As(err, &full) && len(value) > len(r.fits) {
-		s.trouble("what this member serves is not told to others yet", err)
+		s.bucket.trouble(r.key.key, "what this member serves is not told to others yet", err)
 		value = r.fits
 		_, err = r.key.renew(ctx, func() []byte { return value })
 	}
@@ -155,9 +157,11 @@ func (s *Source) stayRegistered(ctx context.Context) {
 		pause = jitter(every)
 		if err == nil {
 			s.isMember(asked)
+			s.bucket.troubles.Well(asMember)
+			s.bucket.troubles.Well(r.id)
 		} else if ctx.Err() == nil {
 			s.isSilent(s.LeaseTTL, err)
-			s.trouble("membership not renewed, trying again", err, "left", max(r.key.left(), 0).Round(time.Millisecond))
+			s.bucket.trouble(asMember, "membership not renewed, trying again", err, "left", max(r.key.left(), 0).Round(time.Millisecond))
 			pause = jitter(every / 8)
 			if r.held.Err() != nil {
 				backoff.Sleep(ctx, pause) // or its end is there at once
@@ -174,7 +178,7 @@ func (s *Source) remain(ctx context.Context, r *registration) error {
 			return err
 		}
 	}
-	s.log.Warn("the registration of this member is over, and what it had leased with it; registering anew", "err", r.err())
+	s.bucket.troubles.Add(s.log, slog.LevelWarn, r.id, "unregistered", "this member is not registered any more, and has lost what it had leased; registering anew", "err", r.err())
 	if err := s.register(ctx); err != nil {
 		return err
 	}
@@ -225,7 +229,7 @@ func (s *Source) deregister(r *registration) {
 	ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
 	defer cancel()
 	if _, err := s.bucket.remove(ctx, r.key.key); err != nil {
-		s.trouble("not deregistered; the group will miss this member after the lease's TTL", err)
+		s.bucket.trouble(asMember, "not deregistered; the group will miss this member after the lease's TTL", err)
 	}
 }
 
@@ -245,7 +249,7 @@ func (s *Source) isGone(ctx context.Context, id string) (bool, error) {
 	}
 	now, err := s.bucket.get(ctx, s.keys.member(id))
 	if err == nil && now.rev == 0 {
-		now.rev, err = s.bucket.bury(ctx, s.keys.member(id))
+		now.rev, err = s.bucket.bury(ctx, s.keys.member(id), 0)
 		if errors.Is(err, errSwapped) {
 			return false, nil // it is there after all, or somebody else was faster
 		}

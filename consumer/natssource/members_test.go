@@ -58,14 +58,14 @@ func TestARegistrationThatIsThereIsNotBuried(t *testing.T) {
 	a := r.start("a")
 	g := a.granted(0)
 	before := r.registration(a.source.current().id)
-	if _, err := r.bucket().bury(inTime(t), memberKey(a.source.current().id)); !errors.Is(err, errSwapped) {
+	if _, err := r.bucket().bury(inTime(t), memberKey(a.source.current().id), 0); !errors.Is(err, errSwapped) {
 		t.Errorf("bury = %v, want errSwapped", err)
 	}
 	if now := r.registration(a.source.current().id); !now.live || now.rev < before.rev {
 		t.Errorf("the key holds %+v", now)
 	}
 	g.confirm(t, 1)
-	rev, err := r.bucket().bury(inTime(t), memberKey("x"))
+	rev, err := r.bucket().bury(inTime(t), memberKey("x"), 0)
 	must(t, err)
 	if e := r.registration("x"); e.live || e.rev != rev {
 		t.Errorf("the key holds %+v, want our marker at %d", e, rev)
@@ -94,24 +94,6 @@ func TestLeasesOfAGroupThatIsLongGoneAreTaken(t *testing.T) {
 	}
 	for n := range int32(8) {
 		a.granted(n).confirm(t, 1)
-	}
-}
-
-func TestAValueThatIsNotOursIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	r := newGroupRig(t, 2, time.Second)
-	b := r.bucket()
-	must(t, b.ensure(inTime(t), 1))
-	rev, err := b.swap(inTime(t), leaseKey(0), []byte("somebody's"), 0, 0)
-	must(t, err)
-	r.start("a").granted(1)
-	limit := time.NewTimer(3 * r.ttl) // after 2 TTLs anybody may take what nobody has
-	defer limit.Stop()
-	<-limit.C
-	e, err := b.get(inTime(t), leaseKey(0))
-	must(t, err)
-	if !e.live || e.rev != rev {
-		t.Errorf("the key holds %+v, want what it held at %d", e, rev)
 	}
 }
 

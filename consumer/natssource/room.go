@@ -3,12 +3,9 @@ package natssource
 import (
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -46,39 +43,6 @@ func (b *bucket) full(err error) error {
 		return &fullError{b.stream, err}
 	}
 	return err
-}
-
-// room says once that there is none.
-type room struct {
-	mu   sync.Mutex
-	last time.Time // of the last refusal
-}
-
-// isFull reports whether err is a refusal for lack of room, and whether it is the
-// first one in a while.
-func (r *room) isFull(err error, while time.Duration) (full, first bool) {
-	var f *fullError
-	if !errors.As(err, &f) {
-		return false, false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	first = r.last.IsZero() || time.Since(r.last) > while
-	r.last = time.Now()
-	return true, first
-}
-
-// trouble logs that a write to the bucket has failed. A full bucket fails all
-// of them, and is said once.
-func (s *Source) trouble(what string, err error, attrs ...any) {
-	full, first := s.room.isFull(err, 2*s.LeaseTTL)
-	switch {
-	case !full:
-		s.log.Warn(what, append(attrs, "err", err)...)
-	case first:
-		s.log.Error("the bucket of the leases is full: what is leased cannot be renewed, and is lost when its TTL has run out",
-			append(attrs, "bucket", s.bucket.name, "err", err)...)
-	}
 }
 
 // needs is the least that a bucket must have room for.

@@ -51,15 +51,16 @@ func (g *group) plan(me string) decision {
 
 // serves lists the partitions that the member takes if it may.
 func (r memberRecord) serves() map[streamPartition]bool {
+	declined := map[string]bool{}
+	for _, p := range r.Declined {
+		declined[p] = true
+	}
 	all := map[streamPartition]bool{}
 	for stream, count := range r.Streams {
 		for n := range count {
-			all[streamPartition{stream, n}] = true
-		}
-	}
-	for p := range all {
-		if slices.Contains(r.Declined, p.String()) {
-			delete(all, p)
+			if p := (streamPartition{stream, n}); len(declined) == 0 || !declined[p.String()] {
+				all[p] = true
+			}
 		}
 	}
 	return all

@@ -34,7 +34,6 @@ type Source struct {
 	view    *view
 	wake    chan struct{} // something has changed: balance
 	changed chan struct{} // our record has changed: register
-	room    room
 
 	own  func(context.Context, consumer.Tenure)
 	in   func(err error) // what Run calls joined
@@ -53,8 +52,11 @@ type Source struct {
 	registered   int           // how many there have been
 	slots        map[streamPartition]*slot
 	handing      *handoff
-	refused      bool     // nobody took what we handed over
-	seen         *picture // at the last balance
+	refused      bool                     // nobody took what we handed over
+	seen         *picture                 // at the last balance
+	disbelieved  map[string]bool          // registrations, by id
+	burying      map[string]bool          // registrations, by id
+	releasing    map[streamPartition]bool // leases that name us, of partitions that we do not serve
 	closing      bool
 }
 
@@ -68,6 +70,7 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{
 		Options: o, member: newMemberID(), keys: newKeys(o.Group), slots: map[streamPartition]*slot{},
+		disbelieved: map[string]bool{}, burying: map[string]bool{}, releasing: map[streamPartition]bool{},
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	s.log = o.Logger.With("member", s.member)
@@ -87,6 +90,7 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 	var end context.CancelFunc
 	s.base, end = context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
+	defer s.bucket.troubles.Close()
 	s.own, s.in = own, joined
 
 	nc := s.JetStream.Conn()
@@ -350,7 +354,7 @@ func (s *Source) memberRecord() memberRecord {
 }
 
 func (s *Source) recordLocked() memberRecord {
-	r := memberRecord{Name: s.Name, Streams: map[string]int32{}}
+	r := memberRecord{Name: s.Name, Streams: map[string]int32{}, TTL: int(s.LeaseTTL / time.Second)}
 	if s.closing {
 		return r
 	}

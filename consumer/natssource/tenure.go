@@ -117,8 +117,9 @@ func (t *tenure) verify(ctx context.Context) {
 	rev, err := t.renew(ctx)
 	switch {
 	case err == nil:
+		t.s.bucket.troubles.Well(t.String())
 		t.s.view.learn(t.streamPartition, entry{rev: rev, live: true, value: t.value()})
 	case !errors.Is(err, consumer.ErrLost):
-		t.s.trouble("it is not known whether the lease is ours, asking again", err, "stream", t.stream, "partition", t.number)
+		t.s.bucket.trouble(t.String(), "it is not known whether the lease is ours, asking again", err, "stream", t.stream, "partition", t.number)
 	}
 }

@@ -2,7 +2,6 @@ package natssource
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -43,11 +42,15 @@ type holder struct {
 	live   bool   // there is a value
 	member string // the registration that it names; empty if it is not one of ours
 	nonce  string // of the tenure
+
+	since   time.Time // when we first saw this revision
+	strange time.Time // since when there has been nothing but what is no lease
 }
 
 // member is the registration of a member of the group.
 type member struct {
-	rev revision
+	rev   revision
+	since time.Time // when we first saw this revision
 	memberRecord
 }
 
@@ -57,6 +60,26 @@ func newPicture() *picture {
 
 func (p *picture) clone() *picture {
 	return &picture{leases: maps.Clone(p.leases), members: maps.Clone(p.members), gone: maps.Clone(p.gone)}
+}
+
+// keepTimes takes over when we first saw what is as it was.
+func (p *picture) keepTimes(was *picture) {
+	for at, h := range p.leases {
+		before := was.leases[at]
+		if before.rev == h.rev {
+			h.since = before.since
+		}
+		if before.isStrange() && h.isStrange() {
+			h.strange = before.strange
+		}
+		p.leases[at] = h
+	}
+	for id, m := range p.members {
+		if before := was.members[id]; before.rev == m.rev {
+			m.since = before.since
+			p.members[id] = m
+		}
+	}
 }
 
 // isHeld reports whether somebody has a lease, as far as is known: it is free when it
@@ -139,12 +162,12 @@ func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 	for ctx.Err() == nil {
 		err := v.follow(ctx)
 		if errors.Is(err, jetstream.ErrBucketNotFound) {
-			v.log.Error("the bucket of the leases was deleted; creating it again", "bucket", v.bucket.name)
+			v.bucket.troubles.Add(v.log, slog.LevelError, asView, "deleted", "the bucket of the leases was deleted; creating it again", "bucket", v.bucket.name)
 			v.replace(newPicture())
 			err = ensure(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
-			v.log.Warn("cannot watch the bucket of the leases, trying again", "bucket", v.bucket.name, "err", err)
+			v.bucket.trouble(asView, "cannot watch the bucket of the leases, trying again", err)
 			backoff.Sleep(ctx, jitter(v.bucket.ttl/3))
 		}
 	}
@@ -162,6 +185,7 @@ func (v *view) follow(ctx context.Context) error {
 		return err
 	}
 	defer w.stop()
+	v.bucket.troubles.Well(asView)
 	look := time.NewTicker(jitter(v.bucket.ttl))
 	defer look.Stop()
 	due := time.NewTimer(jitter(fullReads * v.bucket.ttl))
@@ -269,6 +293,7 @@ func (w *watcher) stop() {
 // another one, and if the replica that answered lags behind, the leader will say so.
 func (v *view) replace(fresh *picture) {
 	v.mu.Lock()
+	fresh.keepTimes(v.now)
 	v.now = fresh
 	v.mu.Unlock()
 	notify(v.wake)
@@ -308,10 +333,7 @@ func (p *picture) setMember(id string, e entry) bool {
 		p.gone[id] = e.rev
 		return news
 	}
-	now := member{rev: e.rev}
-	if json.Unmarshal(e.value, &now.memberRecord) != nil {
-		return false
-	}
+	now := member{rev: e.rev, since: time.Now(), memberRecord: registrationOf(e.value)}
 	p.members[id] = now
 	return !known || !now.equal(was.memberRecord)
 }
@@ -322,11 +344,16 @@ func (p *picture) setLease(at streamPartition, e entry) bool {
 	if known && e.rev <= was.rev {
 		return false
 	}
-	now := holder{rev: e.rev, live: e.live}
+	now := holder{rev: e.rev, live: e.live, since: time.Now()}
 	if e.live {
-		var r record
-		_ = json.Unmarshal(e.value, &r) // whatever it is, it is not free
+		r, _ := leaseOf(e.value) // whatever it is, it is not free
 		now.member, now.nonce = r.Member, r.Nonce
+	}
+	if now.isStrange() {
+		now.strange = now.since
+		if was.isStrange() {
+			now.strange = was.strange
+		}
 	}
 	p.leases[at] = now
 	return !known || was.live != now.live || was.member != now.member || was.nonce != now.nonce

@@ -126,6 +126,30 @@ func TestAValueThatIsNotOursIsALiveLeaseOfNobodyWeKnow(t *testing.T) {
 	}
 }
 
+func TestAFullReadDoesNotForgetHowLongAKeyHasStood(t *testing.T) {
+	t.Parallel()
+	v, began := testView(), time.Now().Add(-time.Hour)
+	read := func(lease, member revision) *picture {
+		p := newPicture()
+		p.setLease(viewed, entry{rev: lease, live: true, value: []byte("somebody's")})
+		p.setMember("b", registered(member, orderly))
+		return p
+	}
+	first := read(5, 6)
+	h, m := first.leases[viewed], first.members["b"]
+	h.since, h.strange, m.since = began, began, began
+	first.leases[viewed], first.members["b"] = h, m
+	v.replace(first)
+	v.replace(read(5, 6))
+	if now := v.snapshot(); now.leases[viewed].since != began || now.leases[viewed].strange != began || now.members["b"].since != began {
+		t.Errorf("of the same revisions: %+v", now)
+	}
+	v.replace(read(7, 8))
+	if now := v.snapshot(); now.leases[viewed].since == began || now.leases[viewed].strange != began || now.members["b"].since == began {
+		t.Errorf("of newer revisions: %+v", now)
+	}
+}
+
 func TestAFullReadShowsWhatAWatcherMissed(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)

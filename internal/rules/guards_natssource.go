@@ -23,22 +23,59 @@ var guardsOfNATS = []guard{
 		{nats + "/lease.go", "if !l.isOurs(now) {", "if false {"},
 	}, nats, "TestALeaseOfAnotherIsNeverTaken"},
 	{"R2", "a lease is taken because a view lacks its registration", []edit{
-		{nats + "/balance.go", "\tif last.live && last.member != me.id {\n", "\tif false {\n"},
+		{nats + "/balance.go", "\tif last.live && last.member != me.id && !s.isAbandoned(last) {\n", "\tif false {\n"},
 	}, nats, "TestALeaseIsNotTakenBecauseAViewLacksItsRegistration"},
 	{"blame", "a partition that nobody took and that is ours again keeps others from their share", []edit{
 		{nats + "/balance.go", "case !s.refused && s.isOursAgain(h):", "case false && s.isOursAgain(h):"},
 	}, nats, "TestAMemberThatJoinsAfterOneThatNeverTookItsShareGetsIts"},
 	{"blame", "a lease of ours that no tenure knows is left alone", []edit{
-		{nats + "/balance.go", "\tif last.live && last.member != me.id {\n", "\tif last.live {\n"},
+		{nats + "/balance.go", "\tif last.live && last.member != me.id && !s.isAbandoned(last) {\n", "\tif last.live && !s.isAbandoned(last) {\n"},
 	}, nats, "TestALeaseOfOursThatNoTenureKnowsIsTakenAgain"},
 	{"R2", "a value that is not ours is taken for a free lease", []edit{
 		{nats + "/view.go", "return h.live && (h.member == \"\" || registered)", "return h.live && registered"},
 	}, nats, "TestAValueThatIsNotOursIsALiveLeaseOfNobodyWeKnow"},
 	{"R2", "a registration that is there is buried", []edit{
-		{nats + "/bucket.go", "\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, \"0\")\n", ""},
+		{nats + "/bucket.go", "m := b.marker(key)\n\tm.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))\n", "m := b.marker(key)\n\t_ = last\n"},
 	}, nats, "TestARegistrationThatIsThereIsNotBuried"},
+	{"R2", "what is no lease is overwritten at once", []edit{
+		{nats + "/strangers.go", "h.isStrange() && h.stoodFor() >= s.LeaseTTL", "h.isStrange()"},
+	}, nats, "TestAStrangeValueIsLeftAloneForALeasesTerm"},
+	{"R2", "a member with a longer TTL is taken for dead", []edit{
+		{nats + "/strangers.go", "ttl = max(ttl, time.Duration(r.TTL)*time.Second)", "_ = r"},
+	}, nats, "TestAMemberWithALongerTTLIsNotTakenForDead"},
+	{"R2", "a key that is written another way is taken for a lease's", []edit{
+		{nats + "/keys.go", "err == nil && k.lease(p) == key", "err == nil"},
+	}, nats, "TestKeysAreWhatTheDocumentationSays"},
+	{"blame", "what is no lease idles its partition for good", []edit{
+		{nats + "/balance.go", "now.isHeld(h) && !s.isMine(h.member) && !s.isAbandoned(h)", "now.isHeld(h) && !s.isMine(h.member)"},
+	}, nats, "TestAStrangeValueIsLeftAloneForALeasesTerm"},
+	{"blame", "a strange value that is written again and again is not said", []edit{
+		{nats + "/view.go", "if before.isStrange() && h.isStrange() {", "if false {"},
+		{nats + "/view.go", "if was.isStrange() {", "if false {"},
+	}, nats, "TestAStrangeValueThatIsWrittenAgainAndAgainIsSaid"},
+	{"blame", "a registration without a TTL lives for ever", []edit{
+		{nats + "/balance.go", "\ts.buryDead(now)\n", ""},
+	}, nats, "TestARegistrationWithoutATTLDiesWithItsProcess"},
+	{"blame", "a full read makes a dead registration young", []edit{
+		{nats + "/view.go", "\tfresh.keepTimes(v.now)\n", ""},
+	}, nats, "TestAFullReadDoesNotForgetHowLongAKeyHasStood"},
+	{"blame", "a registration that claims a million partitions is believed", []edit{
+		{nats + "/strangers.go", "if sum <= most && int64(len(r.Declined)) <= sum {", "if true {"},
+	}, nats, "TestWhatStrangersPutIntoTheBucketIdlesNoPartitionForLong/registration/a million partitions"},
+	{"blame", "a lease that names a member of another stream stays", []edit{
+		{nats + "/balance.go", "\ts.releaseUnserved(now)\n", ""},
+	}, nats, "TestALeaseThatNamesAMemberOfAnotherStreamIsReleased"},
+	{"blame", "a bucket that is given a history under its members says nothing", []edit{
+		{nats + "/bucket.go", "if err := b.check(info.Config); err != nil {", "if err := b.check(info.Config); err != nil && false {"},
+	}, nats, "TestSettingsThatABucketIsGivenUnderItsMembersDelayNoTakeover"},
+	{"R8", "a position that is none is overwritten before the partition is claimed", []edit{
+		{nats + "/committed.go", "errors.As(err, &broken) && at.Epoch > 0", "errors.As(err, &broken)"},
+	}, nats, "TestAPositionThatIsNoneIsSaidWithTheKeyAndReplacedOnceThePartitionIsClaimed"},
+	{"blame", "an outage of the bucket is told at each request", []edit{
+		{"consumer/internal/troubles/troubles.go", "if t.times == 1 {", "if true {"},
+	}, nats, "TestAnOutageIsSaidWhenItBeginsNowAndThenAndWhenItIsOver"},
 	{"R2", "what says that there is no registration yet is believed", []edit{
-		{nats + "/members.go", "now.rev, err = s.bucket.bury(ctx, s.keys.member(id))", "now.rev = 1"},
+		{nats + "/members.go", "now.rev, err = s.bucket.bury(ctx, s.keys.member(id), 0)", "now.rev = 1"},
 	}, nats, "TestARegistrationThatAServerLacksIsNotGone"},
 	{"R2", "a registration that is gone comes back", []edit{
 		{nats + "/view.go", " || e.rev <= p.gone[id] {", " {"},
@@ -279,7 +316,7 @@ var guardsOfNATS = []guard{
 		{nats + "/log.go", "if err := checkLimits(info.Config, len(l.filters)); err != nil {", "if err := error(nil); err != nil {"},
 	}, nats, "TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason"},
 	{"blame", "a full bucket is told once for each write", []edit{
-		{nats + "/room.go", "case first:", "case first || full:"},
+		{"consumer/internal/troubles/troubles.go", "if t.times == 1 {", "if true {"},
 	}, nats, "TestABucketThatTakesNoRenewalIsSaidOnceBeforeLeasesRunOut"},
 	{"blame", "shares do not follow from who serves what", []edit{
 		{"internal/shares/shares.go", "for f.improve() {", "for false {"},
