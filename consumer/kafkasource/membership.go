@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -304,7 +305,8 @@ func (h groupHook) OnGroupManageError(err error) {
 	case !joined && refuses(err):
 		s.fail(fmt.Errorf("kafkasource: group %q does not take us in: %w", s.set.Group, err))
 	default:
-		s.log.Warn("not in the group; joining again", "err", err)
+		const what = "not in the group; joining again"
+		s.troubles.Add(s.log, slog.LevelWarn, topicPartition{}, what, what, "err", err)
 		s.notMember(err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/troubles"
 )
 
 // Source is a [consumer.Source] that leases partitions from a Kafka consumer
@@ -18,6 +19,8 @@ import (
 type Source struct {
 	set settings
 	log *slog.Logger
+
+	troubles *troubles.Log[topicPartition] // those of the membership are of none
 
 	started atomic.Bool
 	own     func(context.Context, consumer.Tenure)
@@ -57,7 +60,7 @@ func New(o Options) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{
-		set: set, log: set.Logger, slots: map[topicPartition]*slot{},
+		set: set, log: set.Logger, troubles: troubles.New[topicPartition](set.Logger, "concerned"), slots: map[topicPartition]*slot{},
 		ready: make(chan struct{}), failed: make(chan error, 1), gaveUp: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	s.commits = newCommits(s)
@@ -73,8 +76,14 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 	if s.started.Swap(true) {
 		return errors.New("kafkasource: Run was called before; make a new Source")
 	}
-	s.own, s.member = own, joined
+	s.own, s.member = own, func(err error) {
+		if err == nil {
+			s.troubles.Well(topicPartition{})
+		}
+		joined(err)
+	}
 	defer close(s.over)
+	defer s.troubles.Close()
 	base, end := context.WithCancel(s.set.values)
 	defer end()
 	s.base = context.WithoutCancel(ctx)

@@ -2,6 +2,7 @@ package kafkasource
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -57,9 +58,12 @@ func (t *tenure) run(own func(context.Context, consumer.Tenure)) {
 func (t *tenure) prepare() bool {
 	ctx, cancel := t.WhileHeld(t.s.base)
 	defer cancel()
+	who := t.topicPartition
+	defer t.s.troubles.Left(who)
 	for pause := backoff.New(leastPause, mostPause); ; {
 		id, err := t.s.topics.fresh(ctx, t.topic, t.began)
 		if err == nil {
+			t.s.troubles.Well(who)
 			t.mu.Lock()
 			t.id = id
 			t.mu.Unlock()
@@ -68,7 +72,8 @@ func (t *tenure) prepare() bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		t.s.log.Warn("cannot start with the partition yet", "topic", t.topic, "partition", t.number, "err", err)
+		const what = "cannot start with the partition yet"
+		t.s.troubles.Add(t.s.log, slog.LevelWarn, who, what, what, "topic", t.topic, "partition", t.number, "err", err)
 		if !backoff.Sleep(ctx, pause.Next()) {
 			return false
 		}

@@ -64,19 +64,19 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 	return at, true, err
 }
 
-// brokenPosition: the key of a position holds something else.
-type brokenPosition struct {
+// brokenPositionError: the key of a position holds something else.
+type brokenPositionError struct {
 	key    string
 	bucket *bucket
 	err    error
 }
 
-func (e *brokenPosition) Error() string {
+func (e *brokenPositionError) Error() string {
 	return fmt.Sprintf(`key %s of bucket %q holds no position: put it right (nats kv put %s %s '{"next":1234}'), or begin without one (%s): %v`,
 		e.key, e.bucket.name, e.bucket.name, e.key, e.bucket.removal(e.key), e.err)
 }
 
-func (e *brokenPosition) Unwrap() error { return e.err }
+func (e *brokenPositionError) Unwrap() error { return e.err }
 
 // mirrored reads the position's key. One of another log is none.
 func (t *tenure) mirrored(ctx context.Context) (mirror, bool, error) {
@@ -95,7 +95,7 @@ func (s *Source) mirrored(ctx context.Context, p streamPartition) (mirror, bool,
 	}
 	m, err := positionOf(e.value)
 	if err != nil {
-		return mirror{}, false, &brokenPosition{s.keys.position(p), s.bucket, err}
+		return mirror{}, false, &brokenPositionError{s.keys.position(p), s.bucket, err}
 	}
 	return m, true, nil
 }
@@ -145,7 +145,7 @@ func (t *tenure) write(ctx context.Context, m mirror) error {
 func (t *tenure) learn(ctx context.Context, at epoch.Fence) error {
 	return t.Learn(func() (epoch.Offset, bool, error) {
 		m, ok, err := t.mirrored(ctx)
-		var broken *brokenPosition
+		var broken *brokenPositionError
 		if errors.As(err, &broken) && at.Epoch > 0 {
 			t.s.log.Warn("the key of a position held something else, and is overwritten with ours", "key", broken.key, "next", at.Next, "err", broken.err)
 			return 0, false, nil

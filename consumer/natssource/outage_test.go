@@ -1,6 +1,7 @@
 package natssource
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"sync"
@@ -8,6 +9,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 // said keeps the lines that members log.
@@ -120,5 +125,59 @@ func TestABucketThatHoldsNoLeasesAnyMoreIsSaidNowAndThen(t *testing.T) {
 	<-stands.C
 	if lines := log.wrong(); len(lines) < 1 || len(lines) > 5 {
 		t.Errorf("%d lines in %v:\n%s", len(lines), 5*r.ttl, strings.Join(lines, ""))
+	}
+}
+
+// What the source and consumer.Run say together, of eight partitions that they consume.
+func TestAMemberThatConsumesSaysLittleOfAnOutage(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 8, time.Second)
+	var log said
+	o := r.options()
+	o.Logger = log.logger()
+	source, err := New(o)
+	must(t, err)
+	var mu sync.Mutex
+	held := map[epoch.Partition]bool{}
+	holds := func(n int) func() bool {
+		return func() bool { mu.Lock(); defer mu.Unlock(); return len(held) == n }
+	}
+	observe := func(e consumer.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch e := e.(type) {
+		case consumer.Claimed:
+			held[e.Fence.Partition] = true
+		case consumer.Lost:
+			delete(held, e.Partition)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	handle := func(context.Context, *memsink.Tx, []consumer.Message, epoch.Epoch) error { return nil }
+	go func() {
+		ended <- consumer.Run(ctx, source, memsink.New(), consumer.Batches(handle), consumer.Options{Logger: log.logger(), Observe: observe})
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	eventually(t, "all are claimed", holds(8))
+	before := len(log.with())
+	must(t, r.server.Stop())
+	eventually(t, "all are lost", holds(0))
+	outage := time.NewTimer(10 * r.ttl)
+	defer outage.Stop()
+	<-outage.C
+	must(t, r.server.Start())
+	eventually(t, "all are claimed again", holds(8))
+	lines := log.with()[before:]
+	if len(lines) > 8+8+8 { // each partition is lost, and claimed
+		t.Errorf("%d lines:\n%s", len(lines), strings.Join(lines, ""))
+	}
+	if lines := log.with("key="); len(lines) > 0 {
+		t.Errorf("what could not be renewed in an outage is taken for a stranger's:\n%s", strings.Join(lines, ""))
 	}
 }

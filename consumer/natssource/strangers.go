@@ -130,6 +130,9 @@ func (s *Source) termOf(r memberRecord) time.Duration {
 // buryDead takes registrations away that nobody renews and that the bucket keeps: somebody wrote them without a TTL, or
 // the bucket's settings have it keep them longer. Whoever it is has seen its own term pass.
 func (s *Source) buryDead(now *picture) {
+	if nc := s.JetStream.Conn(); !nc.IsConnected() || nc.Stats().Reconnects != now.over {
+		return // what we saw is from before the connection was lost
+	}
 	for id, m := range now.members {
 		if id == s.registration.id || time.Since(m.since) < s.termOf(m.memberRecord) || s.burying[id] {
 			continue

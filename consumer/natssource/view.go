@@ -34,6 +34,7 @@ type picture struct {
 	leases  map[streamPartition]holder
 	members map[string]member
 	gone    map[string]revision // registrations that have left a marker, which is at that
+	over    uint64              // reconnects of our connection when it was read
 }
 
 // holder is what is under a lease's key.
@@ -59,11 +60,15 @@ func newPicture() *picture {
 }
 
 func (p *picture) clone() *picture {
-	return &picture{leases: maps.Clone(p.leases), members: maps.Clone(p.members), gone: maps.Clone(p.gone)}
+	return &picture{leases: maps.Clone(p.leases), members: maps.Clone(p.members), gone: maps.Clone(p.gone), over: p.over}
 }
 
-// keepTimes takes over when we first saw what is as it was.
+// keepTimes takes over when we first saw what is as it was. While our connection was lost, nobody may have been
+// able to write: that time does not count.
 func (p *picture) keepTimes(was *picture) {
+	if p.over != was.over {
+		return
+	}
 	for at, h := range p.leases {
 		before := was.leases[at]
 		if before.rev == h.rev {
@@ -220,11 +225,12 @@ const readLimit = 5 * time.Second
 func (v *view) read(ctx context.Context) (*watcher, error) {
 	started, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
+	fresh := newPicture()
+	fresh.over = v.bucket.js.Conn().Stats().Reconnects
 	w, err := v.watch(started, ctx)
 	if err != nil {
 		return nil, denied(v.bucket.js.Conn(), apiPrefix(v.bucket.js)+"CONSUMER.", err)
 	}
-	fresh := newPicture()
 	for {
 		select {
 		case e, ok := <-w.Updates():

@@ -141,11 +141,11 @@ func TestAFullReadDoesNotForgetHowLongAKeyHasStood(t *testing.T) {
 	first.leases[viewed], first.members["b"] = h, m
 	v.replace(first)
 	v.replace(read(5, 6))
-	if now := v.snapshot(); now.leases[viewed].since != began || now.leases[viewed].strange != began || now.members["b"].since != began {
+	if now := v.snapshot(); !now.leases[viewed].since.Equal(began) || !now.leases[viewed].strange.Equal(began) || !now.members["b"].since.Equal(began) {
 		t.Errorf("of the same revisions: %+v", now)
 	}
 	v.replace(read(7, 8))
-	if now := v.snapshot(); now.leases[viewed].since == began || now.leases[viewed].strange != began || now.members["b"].since == began {
+	if now := v.snapshot(); now.leases[viewed].since.Equal(began) || !now.leases[viewed].strange.Equal(began) || now.members["b"].since.Equal(began) {
 		t.Errorf("of newer revisions: %+v", now)
 	}
 }

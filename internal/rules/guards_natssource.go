@@ -56,6 +56,10 @@ var guardsOfNATS = []guard{
 	{"blame", "a registration without a TTL lives for ever", []edit{
 		{nats + "/balance.go", "\ts.buryDead(now)\n", ""},
 	}, nats, "TestARegistrationWithoutATTLDiesWithItsProcess"},
+	{"blame", "what could not be renewed in an outage is taken for a stranger's", []edit{
+		{nats + "/view.go", "if p.over != was.over {", "if false {"},
+		{nats + "/strangers.go", "nc.Stats().Reconnects != now.over", "false"},
+	}, nats, "TestAMemberThatConsumesSaysLittleOfAnOutage"},
 	{"blame", "a full read makes a dead registration young", []edit{
 		{nats + "/view.go", "\tfresh.keepTimes(v.now)\n", ""},
 	}, nats, "TestAFullReadDoesNotForgetHowLongAKeyHasStood"},
@@ -71,6 +75,9 @@ var guardsOfNATS = []guard{
 	{"R8", "a position that is none is overwritten before the partition is claimed", []edit{
 		{nats + "/committed.go", "errors.As(err, &broken) && at.Epoch > 0", "errors.As(err, &broken)"},
 	}, nats, "TestAPositionThatIsNoneIsSaidWithTheKeyAndReplacedOnceThePartitionIsClaimed"},
+	{"blame", "an outage of the brokers is told at each attempt to join", []edit{
+		{"consumer/internal/troubles/troubles.go", "t.happened(p)", "t.happened(p) || true"},
+	}, kafka, "TestAnOutageOfTheBrokersIsSaidWhenItBeginsNowAndThenAndWhenItIsOver"},
 	{"blame", "an outage of the bucket is told at each request", []edit{
 		{"consumer/internal/troubles/troubles.go", "if t.times == 1 {", "if true {"},
 	}, nats, "TestAnOutageIsSaidWhenItBeginsNowAndThenAndWhenItIsOver"},
