@@ -47,7 +47,7 @@ func (r *reader) mayHaveExpired(ctx context.Context, info *jetstream.StreamInfo,
 	if !info.Config.AllowMsgTTL || !aged(info, since) || r.fresh && next == r.at {
 		return false, nil
 	}
-	first, err := r.l.stored(ctx, seqRequest{Seq: info.State.FirstSeq, NextFor: everything})
+	first, err := r.stored(ctx, seqRequest{Seq: info.State.FirstSeq, NextFor: everything})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && first.Sequence > next:
 		return false, errMovedOn
@@ -57,7 +57,7 @@ func (r *reader) mayHaveExpired(ctx context.Context, info *jetstream.StreamInfo,
 		return false, nil
 	}
 	// Whoever has the place where the gap begins came before all that is missing.
-	at, err := r.l.stored(ctx, seqRequest{Seq: next, NoHeaders: true})
+	at, err := r.stored(ctx, seqRequest{Seq: next, NoHeaders: true})
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return true, nil
 	}

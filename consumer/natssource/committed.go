@@ -60,7 +60,7 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 		at.Mark = *m.Print
 		return at, true, nil
 	}
-	at.Mark, err = t.log.printOf(ctx, uint64(at.Offset)-1)
+	at.Mark, err = printOf(ctx, t.log.stored, uint64(at.Offset)-1)
 	return at, true, err
 }
 

@@ -81,7 +81,7 @@ func TestAStreamThatWasCutBeforeTheFirstMessageWasAppliedIsTruncated(t *testing.
 	starts, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, consumer.StartLatest)
 	must(t, err)
 	latest := epoch.Fence{Origin: starts[0].Origin, Next: starts[0].Next.Offset, Mark: starts[0].Next.Mark}
-	mark, err := r.log.printOf(r.ctx, 6)
+	mark, err := printOf(r.ctx, r.log.stored, 6)
 	must(t, err)
 	adopted := epoch.Fence{Origin: starts[0].Origin, Next: 7, Mark: mark, Applied: true}
 	rollBack(t, server, old)

@@ -177,7 +177,7 @@ func delivered(consumer, stream uint64) *nats.Msg {
 
 func TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed(t *testing.T) {
 	t.Parallel()
-	l := &streamLog{lags: make([]atomic.Int64, 1)}
+	l := &streamLog{lags: make([]atomic.Int64, 1), flight: newFlight(0, func() uint64 { return 0 })}
 	fresh := func() *reader {
 		p := &pull{stream: "log", consumer: "c", arrived: make(chan *nats.Msg, 3), messages: 10}
 		return &reader{l: l, p: epoch.Partition{Topic: "log"}, at: 5, delivered: 7, pull: p}

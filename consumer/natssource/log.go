@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,10 +45,14 @@ type streamLog struct {
 	stream  Stream
 	filters []string // of each partition; one that is empty is the whole stream
 	budget  *budget
+	flight  *flight
+	log     *slog.Logger
+	ttl     time.Duration // of the lease
 	asking  inquiry
 	mirror  mirrorGaps
 	lags    []atomic.Int64
-	keeps   atomic.Int64 // for how long the server is to keep a consumer that asks for nothing, in nanoseconds
+	large   []atomic.Uint64 // the position of each partition before the message that was last said to be too large
+	keeps   atomic.Int64    // for how long the server is to keep a consumer that asks for nothing, in nanoseconds
 
 	skipEvery time.Duration
 	renewed   func() // called when the stream was seen to be another one; set before anything else
@@ -66,10 +71,11 @@ type sighting struct {
 	asked time.Time             // what it says is no older
 }
 
-// openLog checks the stream.
-func openLog(ctx context.Context, o Options, s Stream) (*streamLog, error) {
+// openLog checks the stream. All streams of a source share one flight.
+func openLog(ctx context.Context, o Options, s Stream, f *flight) (*streamLog, error) {
 	l := &streamLog{
 		js: o.JetStream, group: o.Group, stream: s, budget: newBudget(o.BufferBytes / max(len(o.Streams), 1)),
+		flight: f, log: o.Logger, ttl: o.LeaseTTL,
 		skipEvery: skipEvery, renewed: func() {},
 	}
 	l.asking.ask = l.request
@@ -91,7 +97,7 @@ func (l *streamLog) open(ctx context.Context) error {
 	default:
 		l.filters = []string{""}
 	}
-	l.lags = make([]atomic.Int64, len(l.filters))
+	l.lags, l.large = make([]atomic.Int64, len(l.filters)), make([]atomic.Uint64, len(l.filters))
 	info, err := l.asking.answer(ctx)
 	if err != nil {
 		return err
@@ -200,10 +206,11 @@ const leastSkipPause = 100 * time.Millisecond
 func (l *streamLog) skipPause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	every := max(l.skipEvery, l.flight.pace())
 	if l.maxAge == 0 {
-		return l.skipEvery
+		return every
 	}
-	return min(l.skipEvery, max(l.maxAge/5, leastSkipPause))
+	return min(every, max(l.maxAge/5, leastSkipPause))
 }
 
 // watch looks at the stream now and then until ctx ends, so that one that was
@@ -229,10 +236,12 @@ func (l *streamLog) watch(ctx context.Context) {
 // request asks for the stream's state, and takes no other answer than its
 // leader's: whoever asks may halt a partition for what it says, or begin one there.
 func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) {
+	asked := time.Now()
 	s, err := l.js.Stream(ctx, l.stream.Name)
 	if err != nil {
 		return nil, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.INFO.", err)
 	}
+	l.flight.answered(time.Since(asked))
 	info := s.CachedInfo()
 	if !leads(info.Cluster, info.Config.Replicas) {
 		return nil, errNoLeader

@@ -72,7 +72,7 @@ func TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason(t *testing.T) {
 			if c.config.Name != "" {
 				must(t, second(js.CreateStream(inTime(t), c.config)))
 			}
-			_, err := openLog(inTime(t), Options{Group: "g", JetStream: js, BufferBytes: leastBuffer, Logger: slog.New(slog.DiscardHandler)}, c.stream)
+			_, err := openLog(inTime(t), Options{Group: "g", JetStream: js, BufferBytes: leastBuffer, Logger: slog.New(slog.DiscardHandler)}, c.stream, newFlight(0, func() uint64 { return 0 }))
 			if err == nil || !strings.Contains(err.Error(), c.says) || c.want != nil && !errors.Is(err, c.want) {
 				t.Errorf("openLog = %v; want %v, and that it says %q", err, c.want, c.says)
 			}
@@ -116,7 +116,7 @@ func TestPartitionsAreOfTheStreamTheTransformOrTheFilters(t *testing.T) {
 		{Stream{Name: "s", Transform: &Transform{"s.*", "s.{{partition(3,1)}}.{{wildcard(1)}}"}}, 3},
 		{Stream{Name: "s", Filters: []string{"s.0.*", "s.1.>"}}, 2}, // only what the transform makes
 	} {
-		l, err := openLog(inTime(t), Options{Group: "g", JetStream: js, BufferBytes: leastBuffer}, c.stream)
+		l, err := openLog(inTime(t), Options{Group: "g", JetStream: js, BufferBytes: leastBuffer}, c.stream, newFlight(0, func() uint64 { return 0 }))
 		must(t, err)
 		if l.partitions() != c.want {
 			t.Errorf("%+v has %d partitions, want %d", c.stream, l.partitions(), c.want)

@@ -3,6 +3,7 @@ package natssource
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"time"
@@ -38,7 +39,7 @@ func (r *reader) open(ctx context.Context) error {
 		return fmt.Errorf("make a consumer: %w", denied(r.l.js.Conn(), apiPrefix(r.l.js)+"CONSUMER.CREATE.", r.l.explainLimit(err)))
 	}
 	name, most := c.CachedInfo().Name, c.CachedInfo().Config.MaxRequestBatch // which may be the server's, for all of them
-	r.delivered = 0
+	r.delivered, r.backlog, r.largest = 0, int(c.CachedInfo().NumPending), 0
 	if r.pull, err = newPull(r.l.js, r.l.stream.Name, name, most); err != nil {
 		r.discard()
 		return fmt.Errorf("subscribe to what consumer %s delivers: %w", name, err)
@@ -105,7 +106,7 @@ func (r *reader) recognise(ctx context.Context) error {
 	if r.print < 0 || r.at < 2 {
 		return nil
 	}
-	m, err := r.l.stored(ctx, seqRequest{Seq: r.at - 1, NoHeaders: true})
+	m, err := r.stored(ctx, seqRequest{Seq: r.at - 1, NoHeaders: true})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return nil
@@ -128,10 +129,29 @@ type seqRequest struct {
 	NoHeaders bool   `json:"no_hdr,omitempty"`
 }
 
+// stored asks the stream's leader for a message. The whole of it comes, and so it takes a turn.
 func (l *streamLog) stored(ctx context.Context, request seqRequest) (storedMessage, error) {
+	need := l.flight.usual()
+	if need == 0 {
+		need = int(l.js.Conn().MaxPayload())
+	}
+	t := l.flight.ask(need, need)
+	defer l.flight.end(t, false)
+	select {
+	case <-t.granted:
+		return l.storedNow(ctx, request)
+	case <-ctx.Done():
+		return storedMessage{}, ctx.Err()
+	}
+}
+
+func (l *streamLog) storedNow(ctx context.Context, request seqRequest) (storedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	m, err := stored(ctx, l.js, l.stream.Name, request)
+	if err == nil {
+		l.flight.brought(base64.StdEncoding.EncodedLen(len(m.Data) + len(m.Header)))
+	}
 	return m, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.MSG.GET.", err)
 }
 
@@ -156,13 +176,20 @@ func heardFromMost(c *jetstream.ClusterInfo) bool {
 }
 
 // discard lets the consumer go. Where that fails the server forgets it in time.
+//
+// What was requested and has not arrived still comes, before the answer to that, and so the turn is
+// given back after it.
 func (r *reader) discard() {
+	turn := r.turn
+	r.turn = nil
 	if r.pull == nil {
+		r.l.flight.end(turn, false)
 		return
 	}
 	r.pull.close()
 	go func(js jetstream.JetStream, stream, consumer string) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer r.l.flight.end(turn, false)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second+r.l.flight.delay())
 		defer cancel()
 		_ = js.DeleteConsumer(ctx, stream, consumer)
 	}(r.l.js, r.pull.stream, r.pull.consumer)

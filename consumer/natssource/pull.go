@@ -30,9 +30,11 @@ type pull struct {
 	arrived  chan *nats.Msg
 	heard    bool // something has come from the consumer
 	brought  int  // messages of the request that ended last
+	largest  int  // bytes of the largest of them
 
 	// The request under way.
 	number   int
+	asked    time.Time
 	ends     time.Time // when the server is to have ended it
 	over     uint64    // the connection that it was sent over: how often that had been made again
 	answers  string    // its subject
@@ -40,6 +42,7 @@ type pull struct {
 	bytes    int       // the same, if limited
 	limited  bool
 	ended    bool
+	expired  bool  // it has ended without having brought everything
 	tooLarge bool  // it has ended because the next message is larger than what it may bring
 	err      error // why it has ended, if that is no ordinary end
 }
@@ -59,6 +62,10 @@ const (
 
 	// laterExpires is how long it keeps those after it.
 	laterExpires = time.Minute
+
+	// turnExpires is how long it keeps one for what is known to wait, if that is not there after all:
+	// others want the turn.
+	turnExpires = 5 * time.Second
 
 	// ending is how much later a request may be heard to have ended.
 	ending = time.Second
@@ -97,8 +104,8 @@ func (p *pull) close() { _ = p.sub.Unsubscribe() } // the connection may be clos
 // room is for how many messages a request may ask.
 func (p *pull) room() int { return cap(p.arrived) - remarks }
 
-// request asks for messages; for any number of bytes if that is zero.
-func (p *pull) request(messages, bytes int) error {
+// request asks for messages, for any number of bytes if that is zero; the server keeps it for as long as expires.
+func (p *pull) request(messages, bytes int, expires time.Duration) error {
 	if p.most > 0 {
 		messages = min(messages, p.most)
 	}
@@ -114,12 +121,12 @@ func (p *pull) request(messages, bytes int) error {
 	p.number++
 	p.answers = p.inbox + strconv.Itoa(p.number)
 	p.messages, p.bytes, p.limited = min(messages, room), bytes, bytes > 0
-	p.ended, p.tooLarge, p.err, p.brought = false, false, nil, 0
-	expires := laterExpires
+	p.ended, p.expired, p.tooLarge, p.err, p.brought, p.largest = false, false, false, nil, 0, 0
 	if !p.heard {
 		expires = firstExpires
 	}
-	p.ends, p.over = time.Now().Add(expires), p.conn.Stats().Reconnects
+	p.asked = time.Now()
+	p.ends, p.over = p.asked.Add(expires), p.conn.Stats().Reconnects
 	data, err := json.Marshal(pullRequest{Expires: expires, Batch: p.messages, MaxBytes: bytes})
 	if err != nil {
 		return err
@@ -148,6 +155,7 @@ func (p *pull) delivery(m *nats.Msg) *nats.MsgMetadata {
 	p.brought++
 	p.messages--
 	p.bytes -= m.Size() // which is how the server counts
+	p.largest = max(p.largest, m.Size())
 	if p.messages <= 0 || p.limited && p.bytes <= 0 {
 		p.ended = true
 	}
@@ -164,7 +172,7 @@ func (p *pull) note(m *nats.Msg) {
 	switch {
 	case status == "100": // a heartbeat
 	case status == "404", status == "408":
-		p.ended = true
+		p.ended, p.expired = true, true
 	case status == "409" && strings.EqualFold(said, "Message Size Exceeds MaxBytes"):
 		p.ended, p.tooLarge = true, true
 	case status == "409" && strings.EqualFold(said, "Batch Completed"):

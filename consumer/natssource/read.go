@@ -62,6 +62,7 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 			cancel()
 			<-ended
 			r.alarm.Stop()
+			r.leave()
 			r.feed.close()
 		}()
 		r.handOn(ctx, yield)
@@ -72,7 +73,7 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 // own, as a partition that is idle keeps the stack it waits on.
 func (l *streamLog) newReader(in incarnation, p epoch.Partition, from *epoch.Fence) *reader {
 	return &reader{
-		l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: newFeed(l.budget),
+		l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: newFeed(l.budget), leave: l.flight.join(),
 		at: max(uint64(from.Next), 1), print: from.Mark, fresh: !from.Applied, lastSkip: time.Now(),
 		pause: l.skipPause(), alarm: time.NewTimer(0),
 	}
@@ -114,6 +115,11 @@ type reader struct {
 	fence  *epoch.Fence // where it began
 	filter string
 	feed   *feed
+	leave  func() // the flight
+
+	turn    *turn // that is taken or waited for
+	backlog int   // messages that are known to wait
+	largest int   // bytes of the largest of those that came last; 0: not known
 
 	at    uint64     // the next sequence: everything below has been put into the feed
 	print epoch.Mark // fingerprint of the message at-1; -1 if it is not known
@@ -131,6 +137,7 @@ type reader struct {
 	stalls    int // consumers that did not deliver what is owed
 	lastSkip  time.Time
 	pause     time.Duration // until it skips again
+	pressed   bool          // as the stream's beginning comes near
 	begins    uint64        // where the stream began when it was looked at last
 	looked    time.Time     // at which time
 	alarm     *time.Timer   // for what is due next
@@ -237,11 +244,11 @@ func (r *reader) fetch(ctx context.Context) error {
 	}
 	defer func() { r.feed.done(window) }()
 	before := r.delivered
-	if err := r.receive(ctx, messagesIn(window), window, window); err != nil {
+	if err := r.receiveSome(ctx, window); err != nil {
 		return err
 	}
 	if r.pull.tooLarge && r.delivered == before {
-		return r.receive(ctx, 1, 0, window) // it comes alone
+		return r.receiveLarge(ctx, window) // it comes alone
 	}
 	return nil
 }
@@ -253,7 +260,7 @@ func (r *reader) window(ctx context.Context) (int, error) {
 		if w := r.feed.window(); w > 0 {
 			return w, nil
 		}
-		r.alarm.Reset(time.Until(r.lastSkip.Add(r.pause)))
+		r.alarm.Reset(time.Until(r.nextSkip()))
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
@@ -268,8 +275,8 @@ func (r *reader) window(ctx context.Context) (int, error) {
 
 // receive makes one request and puts what it brings into the feed, in slices of
 // what is there.
-func (r *reader) receive(ctx context.Context, messages, bytes, window int) error {
-	if err := r.pull.request(messages, bytes); err != nil {
+func (r *reader) receive(ctx context.Context, messages, bytes, window int, expires time.Duration) error {
+	if err := r.pull.request(messages, bytes, expires); err != nil {
 		return err
 	}
 	r.owed.first = 0 // it has not been asked for until now
@@ -288,6 +295,9 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int) error
 			}
 			r.alarm.Reset(r.due())
 		}
+	}
+	if r.pull.err == nil {
+		r.endTurn()
 	}
 	return r.pull.err
 }
@@ -310,11 +320,17 @@ func (r *reader) arrived(ctx context.Context, m *nats.Msg, window int) error {
 
 // due is when a reader that waits for messages has something to do.
 func (r *reader) due() time.Duration {
-	at := r.lastSkip.Add(r.pause)
+	at := r.nextSkip()
 	for _, t := range []time.Time{r.pull.ends.Add(ending), r.owed.due(r.patience())} {
 		if t.Before(at) {
 			at = t
 		}
+	}
+	if arrived := r.pull.asked.Add(r.l.flight.delay()); at.Before(arrived) {
+		at = arrived
+	}
+	if slow := r.pull.asked.Add(r.tooSlow()); r.isLarge() && slow.Before(at) {
+		at = slow
 	}
 	return time.Until(at)
 }
@@ -323,6 +339,10 @@ func (r *reader) due() time.Duration {
 func (r *reader) wake(ctx context.Context) error {
 	if r.pull.hasMore() {
 		return nil // that comes first
+	}
+	r.sayLarge()
+	if r.onTheWay() {
+		return nil
 	}
 	if r.pull.silent() {
 		return denied(r.pull.conn, r.pull.requests, errSilent)
@@ -335,7 +355,7 @@ func (r *reader) wake(ctx context.Context) error {
 
 // skipIfDue skips if that is due.
 func (r *reader) skipIfDue(ctx context.Context, idle bool) error {
-	if time.Since(r.lastSkip) < r.pause || r.isAtEnd(ctx) {
+	if time.Now().Before(r.nextSkip()) || r.isAtEnd(ctx) {
 		return nil
 	}
 	return r.skip(ctx, idle)
@@ -358,12 +378,16 @@ func (r *reader) put(s slice) {
 // consumer's server did.
 func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 	s := sliceOf(min(len(r.pull.arrived)+1, mostSlice))
+	came := 0
+	defer func() { r.l.flight.came(r.turn, came) }()
 	for m != nil {
 		if meta := r.pull.delivery(m); meta != nil {
 			if meta.Sequence.Consumer != r.delivered+1 {
 				return s, errSequence
 			}
 			r.delivered++
+			came += m.Size()
+			r.backlog = int(meta.NumPending)
 			r.l.lags[r.p.Number].Store(int64(meta.NumPending))
 			if meta.Sequence.Stream >= r.at {
 				message := r.message(m, meta)

@@ -50,7 +50,7 @@ func (r *logRig) create(change ...func(*jetstream.StreamConfig)) jetstream.Strea
 }
 
 func (r *logRig) open(js jetstream.JetStream) *streamLog {
-	l, err := openLog(r.ctx, Options{Group: rigGroup, JetStream: js, BufferBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)}, r.Stream)
+	l, err := openLog(r.ctx, Options{Group: rigGroup, JetStream: js, BufferBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)}, r.Stream, newFlight(0, func() uint64 { return js.Conn().Stats().Reconnects }))
 	must(r.t, err)
 	l.skipEvery = 200 * time.Millisecond
 	return l

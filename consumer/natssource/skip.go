@@ -62,7 +62,7 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 		if end = ours - 1; end < r.at {
 			return nil
 		}
-		if last, err = r.l.printOf(ctx, end); err != nil {
+		if last, err = printOf(ctx, r.stored, end); err != nil {
 			return err
 		}
 	} else {
@@ -86,15 +86,25 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 // goes on as it went since the last look. A stream that is limited in messages or bytes
 // loses its beginning as fast as it is written to.
 func (r *reader) scheduleSkip(begins uint64, now time.Time) {
-	r.pause, begins = r.l.skipPause(), max(begins, 1)
+	r.pause, r.pressed, begins = r.l.skipPause(), false, max(begins, 1)
 	if r.looked.IsZero() {
 		r.pause = min(r.pause, max(r.pause/10, time.Second)) // to see how it moves
 	} else if r.begins < begins {
 		each := float64(now.Sub(r.looked)) / float64(begins-r.begins)
 		left := each * float64(max(r.at, begins)-begins)
-		r.pause = min(r.pause, max(time.Duration(min(left/5, float64(time.Hour))), leastSkipPause))
+		soon := max(time.Duration(min(left/5, float64(time.Hour))), leastSkipPause)
+		r.pause, r.pressed = min(r.pause, soon), soon < r.pause
 	}
 	r.begins, r.looked = begins, now
+}
+
+// nextSkip is when to skip: on a slow link later than was scheduled, unless the stream's beginning comes near.
+func (r *reader) nextSkip() time.Time {
+	pause := r.pause
+	if !r.pressed {
+		pause = max(pause, min(r.l.flight.pace(), r.l.skipPause()))
+	}
+	return r.lastSkip.Add(pause)
 }
 
 // pass moves the position over sequences that hold nothing of ours.
@@ -152,7 +162,7 @@ func (r *reader) firstOfOurs(ctx context.Context, from uint64) (uint64, error) {
 	if filter == "" {
 		filter = everything
 	}
-	m, err := r.l.stored(ctx, seqRequest{Seq: from, NextFor: filter, NoHeaders: true})
+	m, err := r.stored(ctx, seqRequest{Seq: from, NextFor: filter, NoHeaders: true})
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return 0, nil
 	}
@@ -160,11 +170,11 @@ func (r *reader) firstOfOurs(ctx context.Context, from uint64) (uint64, error) {
 }
 
 // printOf is the fingerprint of a message, whose ever it is; -1 if it is gone.
-func (l *streamLog) printOf(ctx context.Context, seq uint64) (epoch.Mark, error) {
+func printOf(ctx context.Context, stored func(context.Context, seqRequest) (storedMessage, error), seq uint64) (epoch.Mark, error) {
 	if seq == 0 {
 		return -1, nil
 	}
-	m, err := l.stored(ctx, seqRequest{Seq: seq, NoHeaders: true})
+	m, err := stored(ctx, seqRequest{Seq: seq, NoHeaders: true})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return -1, nil

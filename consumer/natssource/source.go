@@ -34,6 +34,7 @@ type Source struct {
 	view    *view
 	wake    chan struct{} // something has changed: balance
 	changed chan struct{} // our record has changed: register
+	flight  *flight
 
 	own  func(context.Context, consumer.Tenure)
 	in   func(err error) // what Run calls joined
@@ -75,6 +76,7 @@ func New(o Options) (*Source, error) {
 	}
 	s.log = o.Logger.With("member", s.member)
 	s.bucket = newBucket(o.JetStream, o.Bucket, o.LeaseTTL, s.log)
+	s.flight = newFlight(o.LeaseTTL, func() uint64 { return o.JetStream.Conn().Stats().Reconnects })
 	s.view = newView(s.bucket, s.keys, s.log, s.wake)
 	return s, nil
 }
@@ -276,7 +278,7 @@ func (s *Source) openNext(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
 	stream := s.Streams[len(s.logs)]
-	log, err := openLog(ctx, s.Options, stream)
+	log, err := openLog(ctx, s.Options, stream, s.flight)
 	var refused *PermissionError
 	if errors.As(denied(s.JetStream.Conn(), apiPrefix(s.JetStream)+"STREAM.INFO."+stream.Name, err), &refused) {
 		return fmt.Errorf("natssource: stream %q: %w", stream.Name, refused)

@@ -3,6 +3,7 @@ package natstest
 import (
 	"net"
 	"sync"
+	"time"
 )
 
 // Link is the network between one process and its server. What is held in a
@@ -12,8 +13,16 @@ type Link struct {
 	changed  *sync.Cond
 	requests bool // held
 	answers  bool
+	rate     int          // bytes a second in each direction; 0: any number
+	free     [2]time.Time // when each direction has carried what it was given
 	wires    map[*wire]bool
 }
+
+// The directions of a link.
+const (
+	sent = iota
+	received
+)
 
 // NewLink returns a link that lets everything through. It is given to
 // nats.SetCustomDialer.
@@ -34,6 +43,45 @@ func (l *Link) Hold(requests, answers bool) {
 		}
 	}
 	l.changed.Broadcast()
+}
+
+// Limit sets how many bytes a second all connections together carry in each direction. What
+// waits for its turn is in the buffers of the operating system, as on a slow network.
+func (l *Link) Limit(bytesPerSecond int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rate = bytesPerSecond
+}
+
+const (
+	chunk = 4 << 10               // what a limited link carries at once
+	late  = 20 * time.Millisecond // that it makes up for, as timers are not exact
+)
+
+// piece is how many of so many bytes the link takes at once.
+func (l *Link) piece(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rate > 0 {
+		return min(n, chunk)
+	}
+	return n
+}
+
+// carry returns when the link has carried so many bytes, after those before them.
+func (l *Link) carry(direction, n int) {
+	l.mu.Lock()
+	var wait time.Duration
+	if l.rate > 0 {
+		now := time.Now()
+		if idle := now.Add(-late); l.free[direction].Before(idle) {
+			l.free[direction] = idle
+		}
+		l.free[direction] = l.free[direction].Add(time.Duration(n) * time.Second / time.Duration(l.rate))
+		wait = l.free[direction].Sub(now)
+	}
+	l.mu.Unlock()
+	time.Sleep(wait)
 }
 
 // Cut ends all connections. What was held is lost.
@@ -69,7 +117,8 @@ type wire struct {
 }
 
 func (w *wire) Read(p []byte) (int, error) {
-	n, err := w.Conn.Read(p)
+	n, err := w.Conn.Read(p[:w.link.piece(len(p))])
+	w.link.carry(received, n)
 	w.link.mu.Lock()
 	defer w.link.mu.Unlock()
 	for w.link.answers && !w.gone {
@@ -79,6 +128,7 @@ func (w *wire) Read(p []byte) (int, error) {
 }
 
 func (w *wire) Write(p []byte) (int, error) {
+	w.link.carry(sent, len(p))
 	w.link.mu.Lock()
 	defer w.link.mu.Unlock()
 	if w.link.requests {

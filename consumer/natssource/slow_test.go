@@ -1,0 +1,175 @@
+package natssource
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/pulsetest"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// slowly is one process that consumes a stream over a slow link.
+type slowly struct {
+	server     *natstest.Server
+	rate       int // bytes a second; 0: as fast as it goes
+	partitions int
+	ttl        time.Duration // 0: the default
+	logger     *slog.Logger
+	sizes      []int // of the messages, which the partitions get in turn
+}
+
+// outcome is what became of it.
+type outcome struct {
+	ttl, took   time.Duration
+	fetched     int // bytes
+	bytes       int // of the messages
+	claims      int
+	lost        []error
+	disconnects int
+}
+
+// consume returns when each message was applied once, or when there was no time left.
+func (w slowly) consume(t *testing.T, limit time.Duration) (o outcome) {
+	ctx, cancel := context.WithTimeout(t.Context(), limit+time.Minute)
+	defer cancel()
+	own := w.server.JetStream(t)
+	stream := Stream{Name: "orders"}
+	for n := range w.partitions {
+		stream.Filters = append(stream.Filters, fmt.Sprintf("orders.%d", n))
+	}
+	must(t, second(own.CreateStream(ctx, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}})))
+	for i, size := range w.sizes {
+		must(t, second(own.Publish(ctx, fmt.Sprintf("orders.%d", i%w.partitions), make([]byte, size))))
+		o.bytes += size
+	}
+	wires := newLink()
+	js := wires.connect(t, w.server)
+	wires.Limit(w.rate)
+	if w.logger == nil {
+		w.logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	source, err := New(Options{Group: "billing", JetStream: js, Streams: []Stream{stream}, LeaseTTL: w.ttl, Logger: w.logger})
+	must(t, err)
+	var (
+		mu      sync.Mutex
+		applied = map[epoch.Offset]int{}
+	)
+	running, stop := context.WithTimeout(ctx, limit)
+	defer stop()
+	handle := func(_ context.Context, _ *memsink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, m := range ms {
+			applied[m.Offset]++
+		}
+		if len(applied) == len(w.sizes) {
+			stop()
+		}
+		return nil
+	}
+	observe := func(e consumer.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch e := e.(type) {
+		case consumer.Claimed:
+			o.claims++
+		case consumer.Lost:
+			if running.Err() == nil {
+				o.lost = append(o.lost, e.Cause)
+			}
+		}
+	}
+	o.ttl = source.LeaseTTL
+	pulse := pulsetest.Start(t, func(ctx context.Context) error { return second(own.AccountInfo(ctx)) })
+	before, began := js.Conn().Stats(), time.Now()
+	err = consumer.Run(running, source, memsink.New(), consumer.Batches(handle), consumer.Options{Logger: w.logger, Observe: observe})
+	o.took = time.Since(began)
+	must(t, err)
+	after := js.Conn().Stats()
+	o.fetched, o.disconnects = int(after.InBytes-before.InBytes), int(after.Reconnects-before.Reconnects)
+	for at, times := range applied {
+		if times != 1 {
+			t.Errorf("message %d was applied %d times", at, times)
+		}
+	}
+	t.Logf("%d of %d messages, %d bytes, in %v; %d bytes were fetched, %d partitions claimed, %d lost, connected again %d times",
+		len(applied), len(w.sizes), o.bytes, o.took.Round(time.Millisecond), o.fetched, o.claims, len(o.lost), o.disconnects)
+	if len(applied) != len(w.sizes) {
+		t.Errorf("%d of %d messages were applied within %v", len(applied), len(w.sizes), limit)
+	}
+	if stalled := pulse.Stalled(); len(o.lost) > 0 && stalled < o.ttl/4 {
+		t.Errorf("%d partitions were lost, the first one: %v", len(o.lost), o.lost[0])
+	}
+	return o
+}
+
+// sized returns so many sizes of messages.
+func sized(messages, bytes int) []int {
+	var sizes []int
+	for range messages {
+		sizes = append(sizes, bytes)
+	}
+	return sizes
+}
+
+// atTheRate checks that the link carried what was consumed, and nothing for nothing, in less than so many times
+// the time that it needs for that.
+func (o outcome) atTheRate(t *testing.T, rate int, times float64) {
+	t.Helper()
+	if needs := float64(o.bytes) / float64(rate); o.took.Seconds() > times*needs+2 {
+		t.Errorf("it took %v, and the link could have carried it in %.1f s", o.took, needs)
+	}
+	if most := o.bytes + o.bytes/5; o.fetched > most {
+		t.Errorf("%d bytes were fetched for %d", o.fetched, o.bytes)
+	}
+}
+
+func TestASlowLinkCostsNoLeaseAndCarriesEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	const rate = 500_000
+	slowly{server: natstest.Start(t), rate: rate, partitions: 4, ttl: 5 * time.Second, sizes: sized(40, 100_000)}.consume(t, time.Minute).atTheRate(t, rate, 3)
+}
+
+// TestSlowLink is the same with all defaults. `make slowlink` runs it.
+func TestSlowLink(t *testing.T) {
+	if os.Getenv("EPOCHFENCE_LONG") == "" {
+		t.Skip("takes a minute; make slowlink runs it")
+	}
+	t.Parallel()
+	const rate = 500_000
+	for _, partitions := range []int{1, 12, 64} {
+		t.Run(fmt.Sprint("partitions ", partitions), func(t *testing.T) {
+			t.Parallel()
+			slowly{server: natstest.Start(t), rate: rate, partitions: partitions, sizes: sized(204, 100_000)}.consume(t, 190*time.Second).atTheRate(t, rate, 1.25)
+		})
+	}
+}
+
+func TestAServerThatDropsSlowConsumersCostsNoLease(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		configure natstest.Configure
+		rate      int
+		sizes     []int
+	}{
+		{"write_deadline", func(o *server.Options) { o.WriteDeadline = 2 * time.Second }, 500_000, sized(40, 100_000)},
+		{"max_pending", func(o *server.Options) { o.MaxPending = 4 << 20 }, 20_000_000, sized(400, 100_000)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			slowly{server: natstest.Start(t, c.configure), rate: c.rate, partitions: 4, ttl: 5 * time.Second, sizes: c.sizes}.consume(t, 60*time.Second)
+		})
+	}
+}

@@ -1,0 +1,96 @@
+package natssource
+
+import (
+	"context"
+	"time"
+)
+
+// receiveSome requests what there is room for, and puts what that brings into the feed. What is
+// known to wait for this reader, and is more than little, takes a turn.
+func (r *reader) receiveSome(ctx context.Context, window int) error {
+	messages, quiet := messagesIn(window), r.l.flight.quiet()
+	if r.backlog == 0 || r.largest > 0 && int64(r.backlog)*int64(r.largest) <= int64(quiet) {
+		return r.receive(ctx, messages, min(window, quiet), window, laterExpires)
+	}
+	if err := r.takeTurn(ctx, min(max(2*r.largest, leastQuiet), window), window); err != nil {
+		return err
+	}
+	return r.receive(ctx, min(messages, r.backlog), r.turn.bytes, window, turnExpires)
+}
+
+// receiveLarge requests a single message that is larger than what was requested. It may have any
+// size that the server allows.
+func (r *reader) receiveLarge(ctx context.Context, window int) error {
+	most := int(r.pull.conn.MaxPayload())
+	if err := r.takeTurn(ctx, most, most); err != nil {
+		return err
+	}
+	return r.receive(ctx, 1, 0, window, turnExpires)
+}
+
+// takeTurn waits for a turn. Meanwhile it skips if the stream's beginning comes near.
+func (r *reader) takeTurn(ctx context.Context, need, want int) error {
+	r.turn = r.l.flight.ask(need, want) // discard gives it back after an error
+	for {
+		r.alarm.Reset(r.pause)
+		select {
+		case <-r.turn.granted:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.alarm.C:
+			if r.pressed {
+				if err := r.skipIfDue(ctx, false); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// endTurn takes note of a request that has ended, and gives its turn back, if it had one.
+func (r *reader) endTurn() {
+	if r.pull.brought > 0 {
+		r.largest = r.pull.largest
+	}
+	if r.pull.expired {
+		r.backlog = 0 // what had been waiting is there no more
+	}
+	r.l.flight.end(r.turn, r.pull.brought > 0 && !r.pull.expired)
+	r.turn = nil
+}
+
+// stored asks the stream's leader for a message, under the turn that this reader has or waits for, if
+// there is one.
+func (r *reader) stored(ctx context.Context, request seqRequest) (storedMessage, error) {
+	if r.turn != nil {
+		return r.l.storedNow(ctx, request)
+	}
+	return r.l.stored(ctx, request)
+}
+
+// onTheWay reports whether what was requested may just take long to arrive.
+func (r *reader) onTheWay() bool {
+	return time.Since(r.pull.asked) < r.l.flight.delay() && !r.pull.forgotten()
+}
+
+// tooSlow is how long a message may take to arrive before that is said: a lease that is due for
+// its renewal all that time has as long again.
+func (r *reader) tooSlow() time.Duration { return r.l.ttl / 3 }
+
+// isLarge reports whether a message that comes alone is under way, of which nothing was said yet.
+func (r *reader) isLarge() bool {
+	return !r.pull.limited && r.l.ttl > 0 && r.l.large[r.p.Number].Load() != r.at
+}
+
+// sayLarge says once that a message takes so long that the lease may be lost before it has arrived.
+func (r *reader) sayLarge() {
+	took := time.Since(r.pull.asked)
+	if !r.isLarge() || took < r.tooSlow() {
+		return
+	}
+	r.l.large[r.p.Number].Store(r.at)
+	r.l.log.Error("a message takes so long to arrive that the lease may end before it has: "+
+		"each message must cross the connection within half of LeaseTTL; raise LeaseTTL in all processes of the group, or use a faster connection",
+		"stream", r.p.Topic, "partition", r.p.Number, "from", r.at, "waited", took.Round(time.Millisecond), "bytes/s", r.l.flight.carried(), "LeaseTTL", r.l.ttl)
+}
