@@ -207,6 +207,24 @@
 // each. A message larger than its partition's part is delivered all the same, and each partition
 // may always ask for 32 KiB.
 //
+// # Slow links
+//
+// Answers to renewals come by the connection by which messages come, after those that were requested before.
+// So all partitions together request what the link carries in a twelfth of LeaseTTL, or in a second if that is
+// less, at the rate that was measured; 128 KiB before it was, or when that was more than 10 s ago. Partitions take turns for that in the order in which they ask.
+// A partition for which nothing is known to wait takes no turn: it requests its part of what the link carries in half that time,
+// of 1 MiB before the rate is known, and of 4 MiB, or 256 KiB for each partition, at most.
+//
+//   - A message that is larger than what was requested is requested alone, and nothing beside it if the server allows messages that are larger than what may be in flight.
+//     Where it takes a third of LeaseTTL that is logged as an error, once: a lease that was due for its renewal when the message was
+//     requested lasts little longer than half of LeaseTTL.
+//   - What a reader has requested and does not read any more counts until the server has confirmed that its consumer is deleted,
+//     an answer that comes behind it.
+//   - A message that a stream's leader is asked for takes a turn, too, and partitions that skip share a tenth of what the
+//     link carries.
+//   - A connection that was lost with requests under way has been dropped, perhaps, by a server for which that was too much
+//     (max_pending): a quarter of that is requested then, of 1 MiB or more, and twice as much each 10 minutes.
+//
 // # Positions for people
 //
 // The position of each partition, with the owner, the epoch and

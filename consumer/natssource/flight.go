@@ -11,13 +11,18 @@ const (
 	// a while. On a fast link that costs one request.
 	beginFlight = 128 << 10
 
+	// mostFlight is what no link needs.
+	mostFlight = 1 << 30
+
 	// leastQuiet is what a partition may request at least, however slow the link is.
 	leastQuiet = 1 << 10
 
 	// assumedQuiet is what all partitions together may request for what is not known to wait,
-	// before the rate was measured, and mostQuiet what they may then.
+	// before the rate was measured; mostQuiet, or quietEach for each, is what they may then, if the link
+	// carries it: it may have become slow since.
 	assumedQuiet = 1 << 20
 	mostQuiet    = 4 << 20
+	quietEach    = 256 << 10
 
 	// mostQueue is the longest that an answer may have to wait for what was requested before it.
 	mostQueue = time.Second
@@ -46,6 +51,7 @@ type flight struct {
 	mu       sync.Mutex
 	made     uint64        // what over said last
 	rate     float64       // bytes a second; 0: not known
+	fits     int           // bytes that may be in flight, as it was measured
 	measured time.Time     // when that was
 	nearest  time.Duration // the shortest time that an answer has taken; 0: not known
 	ceiling  int           // what may be in flight at most, whatever the rate; 0: any
@@ -65,6 +71,9 @@ type turn struct {
 	bytes int       // that may be requested, and then those that have not arrived; the rest is the flight's
 	since time.Time // when it was granted
 	had   int64     // what had arrived then
+	last  time.Time // when bytes of it have arrived last
+	has   int64     // what had arrived then
+	short bool      // it got less than it wanted
 }
 
 func newFlight(ttl time.Duration, over func() uint64) *flight {
@@ -102,7 +111,7 @@ func (f *flight) quiet() int {
 	defer f.mu.Unlock()
 	all, n := assumedQuiet, max(f.readers, 1)
 	if f.rate > 0 {
-		all = min(max(mostQuiet, n*leastWindow), f.carries(f.rate)/2)
+		all = min(max(mostQuiet, n*quietEach), f.carries(f.rate)/2)
 	}
 	return max(min(all, f.highest())/n, leastQuiet)
 }
@@ -113,6 +122,7 @@ func (f *flight) ask(need, want int) *turn {
 	t := &turn{need: need, want: max(need, want), granted: make(chan struct{})}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lookForLoss()
 	f.waiting = append(f.waiting, t)
 	f.admit()
 	return t
@@ -121,7 +131,6 @@ func (f *flight) ask(need, want int) *turn {
 // admit grants turns in the order in which they were asked for. One for more than the bound is
 // granted alone: what it is for must arrive some time.
 func (f *flight) admit() {
-	f.lookForLoss()
 	for len(f.waiting) > 0 {
 		t, bound := f.waiting[0], f.bound()
 		bytes := max(t.need, min(t.want, bound/(f.taken+len(f.waiting))))
@@ -132,7 +141,7 @@ func (f *flight) admit() {
 		}
 		f.waiting = f.waiting[1:]
 		f.used, f.taken = f.used+bytes, f.taken+1
-		t.bytes, t.since, t.had = bytes, time.Now(), f.arrived
+		t.bytes, t.since, t.had, t.short = bytes, time.Now(), f.arrived, bytes < t.want
 		close(t.granted)
 	}
 }
@@ -141,10 +150,12 @@ func (f *flight) admit() {
 func (f *flight) came(t *turn, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lookForLoss()
 	f.arrived += int64(bytes)
 	if t != nil {
 		bytes = min(bytes, t.bytes)
 		t.bytes, f.used = t.bytes-bytes, f.used-bytes
+		t.last, t.has = time.Now(), f.arrived
 		f.admit()
 	}
 }
@@ -157,25 +168,37 @@ func (f *flight) end(t *turn, full bool) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lookForLoss()
 	if i := slices.Index(f.waiting, t); i >= 0 {
 		f.waiting = slices.Delete(f.waiting, i, i+1)
 		f.admit()
 		return
 	}
 	f.used, f.taken, t.bytes = f.used-t.bytes, f.taken-1, 0
-	if took := time.Since(t.since); full && took > 0 && f.arrived > t.had {
-		f.rate, f.measured = float64(f.arrived-t.had)/took.Seconds(), time.Now()
+	if full && t.has > t.had {
+		f.measure(t)
 	}
 	f.admit()
+}
+
+// measure takes the rate from a turn. Where time is lost elsewhere than on the link, as on the
+// way there and back, what is in flight grows although the rate does not tell: while it arrives well
+// in time, and somebody wants more.
+func (f *flight) measure(t *turn) {
+	took, before := max(t.last.Sub(t.since), time.Microsecond), f.bound()
+	f.rate, f.measured = float64(t.has-t.had)/took.Seconds(), time.Now()
+	f.fits = max(f.carries(f.rate), leastQuiet)
+	if (t.short || len(f.waiting) > 0) && took < (f.queue+f.nearest)*3/4 {
+		f.fits = max(f.fits, min(before+before/4, mostFlight))
+	}
 }
 
 // bound is how many bytes may be in flight.
 func (f *flight) bound() int {
 	bound := beginFlight
 	if f.rate > 0 {
-		known := max(f.carries(f.rate), leastQuiet)
-		if bound = min(bound, known); time.Since(f.measured) < rateLasts {
-			bound = known
+		if bound = min(bound, f.fits); time.Since(f.measured) < rateLasts {
+			bound = f.fits
 		}
 	}
 	return min(bound, f.highest())
@@ -184,15 +207,15 @@ func (f *flight) bound() int {
 // carries is what a link carries at a rate in the time that an answer may wait. What was measured
 // includes the way there and back, on which nothing waits.
 func (f *flight) carries(rate float64) int {
-	return int(min(rate*(f.queue+f.nearest).Seconds(), 1<<30))
+	return int(min(rate*(f.queue+f.nearest).Seconds(), mostFlight))
 }
 
 // highest is what may be in flight whatever the rate.
 func (f *flight) highest() int {
 	if f.ceiling == 0 {
-		return 1 << 30
+		return mostFlight
 	}
-	return min(f.ceiling<<min(time.Since(f.lowered)/ceilingLasts, 10), 1<<30)
+	return min(f.ceiling<<min(time.Since(f.lowered)/ceilingLasts, 10), mostFlight)
 }
 
 // lookForLoss begins anew where the connection was made again. A server drops a connection that

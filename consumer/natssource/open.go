@@ -150,7 +150,7 @@ func (l *streamLog) storedNow(ctx context.Context, request seqRequest) (storedMe
 	defer cancel()
 	m, err := stored(ctx, l.js, l.stream.Name, request)
 	if err == nil {
-		l.flight.brought(base64.StdEncoding.EncodedLen(len(m.Data) + len(m.Header)))
+		l.flight.brought(base64.StdEncoding.EncodedLen(len(m.Data)+len(m.Header)) + overhead)
 	}
 	return m, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.MSG.GET.", err)
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +29,7 @@ type slowly struct {
 	ttl        time.Duration // 0: the default
 	logger     *slog.Logger
 	sizes      []int // of the messages, which the partitions get in turn
+	burst      bool  // they are published when all partitions have been claimed, and not before
 }
 
 // outcome is what became of it.
@@ -49,21 +52,30 @@ func (w slowly) consume(t *testing.T, limit time.Duration) (o outcome) {
 		stream.Filters = append(stream.Filters, fmt.Sprintf("orders.%d", n))
 	}
 	must(t, second(own.CreateStream(ctx, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}})))
-	for i, size := range w.sizes {
-		must(t, second(own.Publish(ctx, fmt.Sprintf("orders.%d", i%w.partitions), make([]byte, size))))
+	for _, size := range w.sizes {
 		o.bytes += size
 	}
+	publish := func() {
+		for i, size := range w.sizes {
+			must(t, second(own.PublishAsync(fmt.Sprintf("orders.%d", i%w.partitions), make([]byte, size))))
+		}
+		<-own.PublishAsyncComplete()
+	}
+	if !w.burst {
+		publish()
+	}
 	wires := newLink()
-	js := wires.connect(t, w.server)
 	wires.Limit(w.rate)
+	js := wires.connect(t, w.server)
 	if w.logger == nil {
 		w.logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	source, err := New(Options{Group: "billing", JetStream: js, Streams: []Stream{stream}, LeaseTTL: w.ttl, Logger: w.logger})
 	must(t, err)
 	var (
-		mu      sync.Mutex
-		applied = map[epoch.Offset]int{}
+		mu       sync.Mutex
+		bursting sync.WaitGroup
+		applied  = map[epoch.Offset]int{}
 	)
 	running, stop := context.WithTimeout(ctx, limit)
 	defer stop()
@@ -83,7 +95,9 @@ func (w slowly) consume(t *testing.T, limit time.Duration) (o outcome) {
 		defer mu.Unlock()
 		switch e := e.(type) {
 		case consumer.Claimed:
-			o.claims++
+			if o.claims++; w.burst && o.claims == w.partitions {
+				bursting.Go(publish)
+			}
 		case consumer.Lost:
 			if running.Err() == nil {
 				o.lost = append(o.lost, e.Cause)
@@ -95,6 +109,7 @@ func (w slowly) consume(t *testing.T, limit time.Duration) (o outcome) {
 	before, began := js.Conn().Stats(), time.Now()
 	err = consumer.Run(running, source, memsink.New(), consumer.Batches(handle), consumer.Options{Logger: w.logger, Observe: observe})
 	o.took = time.Since(began)
+	bursting.Wait()
 	must(t, err)
 	after := js.Conn().Stats()
 	o.fetched, o.disconnects = int(after.InBytes-before.InBytes), int(after.Reconnects-before.Reconnects)
@@ -141,6 +156,12 @@ func TestASlowLinkCostsNoLeaseAndCarriesEachMessageOnce(t *testing.T) {
 	slowly{server: natstest.Start(t), rate: rate, partitions: 4, ttl: 5 * time.Second, sizes: sized(40, 100_000)}.consume(t, time.Minute).atTheRate(t, rate, 3)
 }
 
+func TestABurstOverASlowLinkCostsNoLease(t *testing.T) {
+	t.Parallel()
+	const rate = 500_000
+	slowly{server: natstest.Start(t), rate: rate, partitions: 4, ttl: 5 * time.Second, sizes: sized(40, 100_000), burst: true}.consume(t, time.Minute).atTheRate(t, rate, 3)
+}
+
 // TestSlowLink is the same with all defaults. `make slowlink` runs it.
 func TestSlowLink(t *testing.T) {
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
@@ -163,13 +184,71 @@ func TestAServerThatDropsSlowConsumersCostsNoLease(t *testing.T) {
 		configure natstest.Configure
 		rate      int
 		sizes     []int
+		drops     int // until it is known what the server bears
 	}{
-		{"write_deadline", func(o *server.Options) { o.WriteDeadline = 2 * time.Second }, 500_000, sized(40, 100_000)},
-		{"max_pending", func(o *server.Options) { o.MaxPending = 4 << 20 }, 20_000_000, sized(400, 100_000)},
+		{"write_deadline", func(o *server.Options) { o.WriteDeadline = 2 * time.Second }, 500_000, sized(40, 100_000), 0},
+		{"max_pending", func(o *server.Options) { o.MaxPending = 4 << 20 }, 20_000_000, sized(400, 100_000), 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			slowly{server: natstest.Start(t, c.configure), rate: c.rate, partitions: 4, ttl: 5 * time.Second, sizes: c.sizes}.consume(t, 60*time.Second)
+			o := slowly{server: natstest.Start(t, c.configure), rate: c.rate, partitions: 4, ttl: 5 * time.Second, sizes: c.sizes}.consume(t, time.Minute)
+			if o.disconnects > c.drops {
+				t.Errorf("the connection was dropped %d times, want %d at most", o.disconnects, c.drops)
+			}
 		})
+	}
+}
+
+func TestAMessageLargerThanWhatMayBeInFlightComesOverASlowLink(t *testing.T) {
+	t.Parallel()
+	const rate = 500_000
+	sizes := []int{900_000, 100, 900_000, 900_000, 100, 100, 900_000}
+	slowly{server: natstest.Start(t), rate: rate, partitions: 2, ttl: 6 * time.Second, sizes: sizes}.consume(t, time.Minute).atTheRate(t, rate, 3)
+}
+
+func TestAMessageThatTheLinkCannotCarryWithinTheLeaseIsSaid(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 1, 2*time.Second)
+	said := make(lines, 1000)
+	r.logger = slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelError}))
+	must(t, second(r.js.Publish(inTime(t), "orders.0", make([]byte, 100))))
+	must(t, second(r.js.Publish(inTime(t), "orders.0", make([]byte, 900_000))))
+	start := make(chan struct{})
+	var lost atomic.Int32
+	a := r.startWith("a", func(g *grant) {
+		<-start
+		f := g.fence(1)
+		if second(g.Confirm(g.ctx, f)) == nil {
+			for range g.Read(g.ctx, f) {
+				continue
+			}
+		}
+		if g.ctx.Err() != nil {
+			lost.Add(1)
+		}
+	})
+	a.wires.Limit(150_000)
+	close(start)
+	want := []string{"half of LeaseTTL", "stream=orders partition=0 from=2", "LeaseTTL=2s"}
+	line := ""
+	for !strings.Contains(line, want[0]) {
+		select {
+		case line = <-said:
+		case <-time.After(patience):
+			t.Fatal("nothing is said")
+		}
+	}
+	for _, part := range want {
+		if !strings.Contains(line, part) {
+			t.Errorf("%q is not in %s", part, line)
+		}
+	}
+	// It is said once, however often the partition is lost for it.
+	eventually(t, "the partition is lost twice more", func() bool { return lost.Load() > 2 })
+	a.wires.Limit(0)
+	for range len(said) {
+		if line := <-said; strings.Contains(line, want[0]) {
+			t.Errorf("said again: %s", line)
+		}
 	}
 }

@@ -45,8 +45,8 @@ func (l *Link) Hold(requests, answers bool) {
 	l.changed.Broadcast()
 }
 
-// Limit sets how many bytes a second all connections together carry in each direction. What
-// waits for its turn is in the buffers of the operating system, as on a slow network.
+// Limit sets how many bytes a second all connections that are made from now on carry together, in each
+// direction. What waits for its turn is in the buffers of the operating system, as on a slow network.
 func (l *Link) Limit(bytesPerSecond int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,6 +56,8 @@ func (l *Link) Limit(bytesPerSecond int) {
 const (
 	chunk = 4 << 10               // what a limited link carries at once
 	late  = 20 * time.Millisecond // that it makes up for, as timers are not exact
+
+	slowBuffer = 64 << 10 // of the system, at the receiving end of a limited link
 )
 
 // piece is how many of so many bytes the link takes at once.
@@ -104,6 +106,9 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if tcp, ok := c.(*net.TCPConn); ok && l.rate > 0 {
+		_ = tcp.SetReadBuffer(slowBuffer) // or megabytes have arrived that the link has not carried
+	}
 	w := &wire{Conn: c, link: l}
 	l.wires[w] = true
 	return w, nil

@@ -249,7 +249,7 @@ var guardsOfNATS = []guard{
 		{nats + "/pull.go", "if !p.heard {", "if true {"},
 	}, nats, "TestReadersOfAQuietStreamAskForNextToNothing"},
 	{"blame", "readers of a quiet stream skip all the same", []edit{
-		{nats + "/read.go", "< r.pause || r.isAtEnd(ctx) {", "< r.pause {"},
+		{nats + "/read.go", "Before(r.nextSkip()) || r.isAtEnd(ctx) {", "Before(r.nextSkip()) {"},
 	}, nats, "TestReadersOfAQuietStreamAskForNextToNothing"},
 	{"R10", "a stream that was rewritten up to its reader is taken for a quiet one", []edit{
 		{nats + "/skip.go", "|| r.print >= 0 && fingerprint(s.LastTime) != r.print {", "{"},
@@ -337,6 +337,27 @@ var guardsOfNATS = []guard{
 	{"blame", "a start that meets with an election gives up", []edit{
 		{nats + "/view.go", "if !errors.As(err, &old) {", "if !errors.As(err, &old) || true {"},
 	}, nats, "TestAStartWaitsForAnElectionThatIsUnderWay"},
+	{"R13", "more is requested than a slow link carries in time", []edit{
+		{nats + "/flight.go", "if f.used > 0 && f.used+bytes > bound {", "if false {"},
+	}, nats, "TestWhatIsInFlightArrivesInTimeAndFillsTheLink"},
+	{"R13", "the rate of the link is not measured", []edit{
+		{nats + "/flight.go", "f.fits = max(f.carries(f.rate), leastQuiet)", "f.fits = mostFlight"},
+	}, nats, "TestWhatIsInFlightArrivesInTimeAndFillsTheLink"},
+	{"L1", "a reader that does something else meanwhile keeps the link idle for ever", []edit{
+		{nats + "/flight.go", "f.fits = max(f.fits, min(before+before/4, mostFlight))", "_ = before"},
+	}, nats, "TestWhatIsInFlightArrivesInTimeAndFillsTheLink"},
+	{"L1", "a message larger than what may be in flight never comes", []edit{
+		{nats + "/flight.go", "if f.used > 0 && f.used+bytes > bound {", "if f.used+bytes > bound {"},
+	}, nats, "TestTurnsComeInTheOrderInWhichTheyWereAskedFor"},
+	{"R13", "a server that drops the connection for what it has waiting is asked for as much again", []edit{
+		{nats + "/flight.go", "f.ceiling, f.lowered = max(f.used/4, leastCeiling), time.Now()", "f.ceiling = 0"},
+	}, nats, "TestALostConnectionBeginsAnewWithLessInFlight"},
+	{"R13", "what comes where nothing was waiting is not bounded", []edit{
+		{nats + "/turns.go", "min(window, quiet), window, laterExpires", "window, window, laterExpires"},
+	}, nats, "TestABurstOverASlowLinkCostsNoLease"},
+	{"L5", "a message that the link cannot carry within the lease is not said", []edit{
+		{nats + "/turns.go", "if !r.isLarge() || took < r.tooSlow() {", "if true {"},
+	}, nats, "TestAMessageThatTheLinkCannotCarryWithinTheLeaseIsSaid"},
 	{"blame", "partitions that nobody takes are given back for ever", []edit{
 		{nats + "/balance.go", "if give == nil || s.refused {", "if give == nil {"},
 	}, nats, "TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore"},
