@@ -131,8 +131,9 @@ scale: ## what docs/scale.md says of 10,000 partitions, counted (a quarter of an
 	go test -run '^$$' -bench '^BenchmarkPlan' ./consumer/natssource
 
 .PHONY: moveover
-moveover: ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back
+moveover: kafka ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back; and killed on a real Kafka, where the dedupe table goes too early and in time (needs Java 17 and Maven)
 	go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e -moveover.step=2000
+	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -count 1 -timeout 10m -v -run '^TestRealProcessesAreMovedOver$$' ./cmd/epochfence
 
 .PHONY: dbmate
 dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to fetch it)

@@ -11,16 +11,24 @@ import (
 
 // What a person and an observer are told, and how long to wait after it.
 
+// keepTheTable is said where a position is taken over from the group: others may have
+// applied more than they had committed.
+const keepTheTable = "what others have applied beyond that is applied again, unless a dedupe table catches it: keep the table until epochfence moveover says that it may go"
+
 // claimed reports a claim.
 func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
+	level := slog.LevelInfo
 	if seen.Epoch == 0 {
 		about = append(about, "begins", o.run.began(got))
+		if got.Applied {
+			level = slog.LevelWarn
+			about = append(about, "keep", keepTheTable)
+		}
 	} else {
 		about = append(about, "replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
 	}
-	level := slog.LevelInfo
-	if o.run.troubles.claimed(o.partition); o.run.troubles.Of(o.partition) != "" {
+	if o.run.troubles.claimed(o.partition); level == slog.LevelInfo && o.run.troubles.Of(o.partition) != "" {
 		level = slog.LevelDebug // one of many, perhaps
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)

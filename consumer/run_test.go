@@ -279,6 +279,28 @@ func TestAPartitionWithoutAFenceStartsAsThePolicySays(t *testing.T) {
 	}
 }
 
+// What others had committed is not all that they may have applied.
+func TestAClaimThatTakesThePositionOverFromTheGroupSaysThatADedupeTableStays(t *testing.T) {
+	for policy, warns := range map[consumer.StartPolicy]bool{consumer.StartCommitted: true, consumer.StartEarliest: false} {
+		t.Run(policy.String(), func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				r.fill(0, 9)
+				r.group().SetPosition(r.log.Name(), 0, 4)
+				for n, want := range []bool{warns, false} { // at the first claim alone
+					var log logged
+					p := r.start("a", each(record), options{Start: policy, Logger: log.logger()})
+					synctest.Wait()
+					p.end()
+					lines := log.lines("msg=claimed")
+					if len(lines) != 1 || want != (strings.Contains(lines[0], "level=WARN") && strings.Contains(lines[0], "epochfence moveover")) {
+						t.Errorf("claim %d says %q; a warning: want %t", n+1, lines, want)
+					}
+				}
+			})
+		})
+	}
+}
+
 // R9: a partition that appears later starts at the earliest, whatever the policy.
 func TestR9APartitionAddedLaterLosesNoMessages(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {

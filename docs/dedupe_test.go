@@ -69,7 +69,7 @@ func shipBeside(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.E
 	return shipOnce(ctx, tx, string(m.Value))
 }
 
-// The handler once the last old consumer is gone.
+// The handler once epochfence moveover has said that the table may go.
 func shipAlone(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 	return ship(ctx, tx, string(m.Value))
 }

@@ -22,6 +22,9 @@ type broker interface {
 	// broker knows which partitions there are.
 	unfenced(ctx context.Context, group, topic string, fences []epoch.Fence) ([]epoch.Partition, error)
 
+	// groupOf is what there is of a group beside its fences, as far as the broker knows of groups.
+	groupOf(ctx context.Context, group string) (membership, error)
+
 	close()
 }
 
@@ -29,6 +32,7 @@ type broker interface {
 type extent struct {
 	log, source string
 	begin, end  epoch.Offset // end is that of the next message that could be read
+	written     epoch.Offset // that of the next message that will be written: above end while transactions are open
 	lag         int64        // messages that are to be applied
 	err         error
 }

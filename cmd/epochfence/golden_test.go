@@ -52,6 +52,7 @@ func TestOutput(t *testing.T) {
 		"check":              "check --max-lag 1",
 		"doctor":             "doctor",
 		"drill":              "drill",
+		"moveover":           "moveover --old-ended --wait 0",
 		"outbox":             "outbox list",
 		"outbox-show":        "outbox show 1",
 		"outbox-secrets":     "outbox show 1 --secrets",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -57,13 +58,17 @@ func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []exten
 	if err != nil {
 		return fail(err)
 	}
+	written, err := k.client.ListEndOffsets(ctx, topics...)
+	if err != nil {
+		return fail(err)
+	}
 	for i, f := range fences {
-		all[i] = kafkaExtent(f, meta, begins, ends)
+		all[i] = kafkaExtent(f, meta, begins, ends, written)
 	}
 	return all
 }
 
-func kafkaExtent(f epoch.Fence, meta kadm.Metadata, begins, ends kadm.ListedOffsets) extent {
+func kafkaExtent(f epoch.Fence, meta kadm.Metadata, begins, ends, written kadm.ListedOffsets) extent {
 	p := f.Partition
 	topic := meta.Topics[p.Topic]
 	if topic.Err != nil {
@@ -71,20 +76,19 @@ func kafkaExtent(f epoch.Fence, meta kadm.Metadata, begins, ends kadm.ListedOffs
 	}
 	begin, there := begins.Lookup(p.Topic, p.Number)
 	end, still := ends.Lookup(p.Topic, p.Number)
-	if !there || !still {
+	last, yet := written.Lookup(p.Topic, p.Number)
+	if !there || !still || !yet {
 		return extent{err: fmt.Errorf("kafka: topic %q has no partition %d", p.Topic, p.Number)}
 	}
-	if begin.Err != nil {
-		return extent{err: fmt.Errorf("kafka: %s/%d: %w", p.Topic, p.Number, begin.Err)}
-	}
-	if end.Err != nil {
-		return extent{err: fmt.Errorf("kafka: %s/%d: %w", p.Topic, p.Number, end.Err)}
+	if err := cmp.Or(begin.Err, end.Err, last.Err); err != nil {
+		return extent{err: fmt.Errorf("kafka: %s/%d: %w", p.Topic, p.Number, err)}
 	}
 	return extent{
 		log:    kafkaPrefix + meta.Cluster + "/" + base64.RawURLEncoding.EncodeToString(topic.ID[:]),
 		source: fmt.Sprintf("kafka cluster %s group %q", meta.Cluster, p.Group),
 		begin:  epoch.Offset(begin.Offset), end: epoch.Offset(end.Offset),
-		lag: max(end.Offset-max(int64(f.Next), begin.Offset), 0),
+		written: epoch.Offset(last.Offset),
+		lag:     max(end.Offset-max(int64(f.Next), begin.Offset), 0),
 	}
 }
 

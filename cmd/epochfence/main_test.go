@@ -10,5 +10,8 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv("EPOCHFENCE_TEST_WORKER"); name != "" {
 		os.Exit(work(name))
 	}
+	if name := os.Getenv("EPOCHFENCE_TEST_SHIPPER"); name != "" {
+		os.Exit(ship(name))
+	}
 	os.Exit(m.Run())
 }

@@ -80,6 +80,7 @@ func (b *natsBroker) extent(ctx context.Context, f epoch.Fence) (extent, error) 
 		source: b.source,
 		begin:  epoch.Offset(max(info.State.FirstSeq, 1)), end: epoch.Offset(info.State.LastSeq + 1),
 	}
+	e.written = e.end
 	if f.Next >= e.end {
 		return e, nil
 	}
@@ -131,6 +132,9 @@ func (b *natsBroker) firstAfter(ctx context.Context, f epoch.Fence, t time.Time)
 	}
 	return epoch.Offset(meta.Sequence.Stream), nil
 }
+
+// groupOf knows nothing: a durable consumer does not tell who pulls from it.
+func (b *natsBroker) groupOf(context.Context, string) (membership, error) { return membership{}, nil }
 
 // unfenced compares with the number of partitions that the fences were made for.
 func (b *natsBroker) unfenced(_ context.Context, group, topic string, fences []epoch.Fence) ([]epoch.Partition, error) {

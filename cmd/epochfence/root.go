@@ -90,7 +90,7 @@ Times are in UTC, those of the sink's database.
 	}
 	add("see", a.list(), a.describe(), a.owners(), a.history(), a.explain())
 	add("steer", a.rewind(), a.skip(), a.pause(), a.resume(), a.evict(), a.rebase(), a.deadLetters(), a.outbox())
-	add("look", a.check(), a.doctor(), a.drill())
+	add("look", a.check(), a.doctor(), a.drill(), a.moveOver())
 	add("set", a.migrate(), a.grants())
 	a.note(c)
 	return c

@@ -60,8 +60,9 @@ func work(name string) int {
 
 // worker is such a process.
 type worker struct {
-	t   *testing.T
-	cmd *exec.Cmd
+	t    *testing.T
+	cmd  *exec.Cmd
+	name string
 }
 
 func (l *live) worker(name string) *worker {
@@ -71,11 +72,15 @@ func (l *live) worker(name string) *worker {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), "EPOCHFENCE_TEST_WORKER="+name, "EPOCHFENCE_DATABASE="+l.env["EPOCHFENCE_DATABASE"], "EPOCHFENCE_KAFKA="+l.env["EPOCHFENCE_KAFKA"])
 	must(l.t, cmd.Start())
-	l.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return &worker{l.t, cmd}
+	w := &worker{l.t, cmd, name}
+	l.t.Cleanup(w.kill)
+	return w
+}
+
+// kill ends it at once (SIGKILL), if it has not ended before.
+func (w *worker) kill() {
+	_ = w.cmd.Process.Kill()
+	_ = w.cmd.Wait()
 }
 
 func (w *worker) signal(s os.Signal) {

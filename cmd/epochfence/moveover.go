@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+type moveOverFlags struct {
+	chosen
+	ended bool
+	wait  time.Duration
+}
+
+func (a *app) moveOver() *cobra.Command {
+	var f moveOverFlags
+	c := &cobra.Command{
+		Use:   "moveover",
+		Short: "Tell whether the old consumers' dedupe table may go",
+		Long: `Tell whether the dedupe table of the consumers that epochfence has replaced may
+go: 0 if it may, 3 if not.
+
+An old process may have applied more than the group had committed when it
+ended. What lies beyond is delivered again, and the table is all that catches
+it. So the command reads where each log ends, and waits until each position has
+passed that: an old process that has ended has applied nothing behind it.
+
+It cannot see a process that is not in the group, such as one that is frozen.
+Say --old-ended once every old process has ended. Those that are still members
+of a Kafka group and have partitions it finds; those of a durable consumer on
+JetStream it does not.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.runMoveOver(c.Context(), f) },
+	}
+	f.chosen.add(c.Flags())
+	c.Flags().BoolVar(&f.ended, "old-ended", false, "every process of the old consumers has ended")
+	c.Flags().DurationVar(&f.wait, "wait", time.Minute, "how long positions may take to pass the ends; 0: look once")
+	return c
+}
+
+// moveOverView is the answer in JSON.
+type moveOverView struct {
+	MayGo      bool         `json:"may_go"`
+	Reasons    []string     `json:"reasons"` // of a no that are not about a partition's position
+	Partitions []passedView `json:"partitions"`
+}
+
+// passedView is how far a partition is.
+type passedView struct {
+	partitionView
+	Until  *int64 `json:"until"` // the position that it has to reach
+	Passed bool   `json:"passed"`
+	Why    string `json:"why"` // it has not passed
+
+	stays bool // until a person acts
+}
+
+func (a *app) runMoveOver(ctx context.Context, f moveOverFlags) error {
+	m := move{app: a, flags: f}
+	late := time.After(f.wait)
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for {
+		v, err := m.look(ctx)
+		if err != nil {
+			return err
+		}
+		wait := f.wait > 0 && f.ended && !v.MayGo && !slices.ContainsFunc(v.Partitions, func(p passedView) bool { return p.stays })
+		if wait {
+			select {
+			case <-again.C:
+				continue
+			case <-late:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		err = a.show(v, func() { a.printMoveOver(v) })
+		if !v.MayGo {
+			err = errors.Join(errTrouble, err)
+		}
+		return err
+	}
+}
+
+// move is what is known of the old consumers from one look to the next.
+type move struct {
+	*app
+	flags moveOverFlags
+	alone bool // at the last look no member of the group was one of theirs
+	until map[epoch.Partition]epoch.Offset
+}
+
+// look compares positions with the ends of the logs. Who is in the group is asked before
+// the ends are: what a process applies that leaves the group in between is below them.
+func (m *move) look(ctx context.Context) (moveOverView, error) {
+	v := moveOverView{Reasons: []string{}, Partitions: []passedView{}}
+	ps, vs, err := m.views(ctx, m.flags.chosen, nil)
+	if err != nil {
+		return v, err
+	}
+	if !m.flags.ended {
+		v.Reasons = append(v.Reasons, "an old process that runs may apply more: say --old-ended once every one has ended")
+	}
+	var here []operate.Partition
+	var seen []partitionView
+	kept := map[epoch.Partition]bool{} // by another database
+	for i, p := range ps {
+		switch {
+		case p.Fence.Partition == drillPartition:
+		case vs[i].State == elsewhere:
+			kept[p.Fence.Partition] = true
+		default:
+			here, seen = append(here, p), append(seen, vs[i])
+		}
+	}
+	if len(here) == 0 {
+		v.Reasons = append(v.Reasons, "there is no such partition in this sink: no epochfence process has begun")
+	}
+	strangers, unfenced, err := m.others(ctx, operate.Fences(here), kept)
+	if err != nil {
+		return v, err
+	}
+	v.Reasons = append(append(v.Reasons, strangers...), unfenced...)
+	if !m.alone {
+		m.until = map[epoch.Partition]epoch.Offset{}
+	}
+	m.alone = len(strangers) == 0
+	v.MayGo = len(v.Reasons) == 0
+	for i, e := range m.extents(ctx, operate.Fences(here)) {
+		p := m.judge(here[i], seen[i], e)
+		v.MayGo = v.MayGo && p.Passed
+		v.Partitions = append(v.Partitions, p)
+	}
+	return v, nil
+}
+
+// judge says whether one position has passed the end of its log.
+func (m *move) judge(p operate.Partition, v partitionView, e extent) passedView {
+	j := passedView{partitionView: v}
+	switch {
+	case e.err != nil:
+		j.Why = e.err.Error()
+		return j
+	case e.differs(p.Fence):
+		j.Why, j.stays = "the fence is of another log or lease source than there is now: see epochfence rebase", true
+		return j
+	}
+	until, known := m.until[p.Fence.Partition]
+	if !known {
+		until = e.written
+		m.until[p.Fence.Partition] = until
+	}
+	j.Until = number(int64(until))
+	switch {
+	case p.Next >= until: // sources move it past what compaction, transactions and others' messages leave out
+		j.Passed = true
+	case v.State == unclaimed:
+		j.Why = "no epochfence process has claimed it"
+	case v.State == paused:
+		j.Why, j.stays = fmt.Sprintf("paused by %s: %s; epochfence resume %s", v.By, v.Reason, shellQuote(v.Name)), true
+	case v.State == halted:
+		j.Why = "halted: " + v.Reason
+	default:
+		j.Why = "it is on its way"
+	}
+	return j
+}
+
+// others are members of the fences' groups that may be old consumers, and partitions of these
+// groups that the sink has no fence of. What another database keeps is that one's.
+func (m *move) others(ctx context.Context, fences []epoch.Fence, kept map[epoch.Partition]bool) (strangers, unfenced []string, err error) {
+	of := map[string][]epoch.Fence{}
+	var groups []string
+	for _, f := range fences {
+		if g := f.Partition.Group; of[g] == nil {
+			groups = append(groups, g)
+		}
+		of[f.Partition.Group] = append(of[f.Partition.Group], f)
+	}
+	for _, g := range groups {
+		b, err := m.brokerOf(of[g][0])
+		if err != nil {
+			return nil, nil, err
+		}
+		known, err := b.groupOf(ctx, g)
+		if err != nil {
+			return nil, nil, err
+		}
+		if known.rebalancing {
+			strangers = append(strangers, fmt.Sprintf("group %s is rebalancing: who has its partitions is not known", g))
+		}
+		for _, one := range known.members {
+			if !one.onlyHas(kept) && !slices.ContainsFunc(of[g], one.owns) {
+				strangers = append(strangers, fmt.Sprintf("member %s of group %s, at %s, has partitions and owns no fence: an old consumer, or one that has claimed nothing yet", one.id, g, one.host))
+			}
+		}
+		missing, err := m.unfencedOf(ctx, b, g, of[g], known.committed)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, p := range missing {
+			if !kept[p] {
+				unfenced = append(unfenced, p.String()+": the group has it, and the sink has no fence of it")
+			}
+		}
+	}
+	return strangers, unfenced, nil
+}
+
+// unfencedOf are partitions without a fence: of the topics that have some, and those that the group
+// has committed for.
+func (m *move) unfencedOf(ctx context.Context, b broker, group string, fences []epoch.Fence, committed []epoch.Partition) ([]epoch.Partition, error) {
+	var missing []epoch.Partition
+	for _, topic := range topicsOf(fences) {
+		of := slices.DeleteFunc(slices.Clone(fences), func(f epoch.Fence) bool { return f.Partition.Topic != topic })
+		these, err := b.unfenced(ctx, group, topic, of)
+		if err != nil {
+			return nil, err
+		}
+		missing = append(missing, these...)
+	}
+	for _, p := range committed {
+		wanted := m.flags.topic == "" || m.flags.topic == p.Topic
+		if wanted && !slices.ContainsFunc(fences, func(f epoch.Fence) bool { return f.Partition == p }) {
+			missing = append(missing, p)
+		}
+	}
+	slices.SortFunc(missing, epoch.Partition.Compare)
+	return slices.Compact(missing), nil
+}
+
+// membership is what a broker knows of a group.
+type membership struct {
+	members     []member // those that have partitions
+	rebalancing bool     // so that they are not known
+	committed   []epoch.Partition
+}
+
+type member struct {
+	id, host string
+	has      []epoch.Partition
+}
+
+func (m member) onlyHas(these map[epoch.Partition]bool) bool {
+	return !slices.ContainsFunc(m.has, func(p epoch.Partition) bool { return !these[p] })
+}
+
+// owns reports whether the owner of a fence is this member, which kafkasource names behind its process.
+func (m member) owns(f epoch.Fence) bool { return strings.Contains(f.Owner+"/", "/"+m.id+"/") }
+
+func (a *app) printMoveOver(v moveOverView) {
+	behind := 0
+	for _, p := range v.Partitions {
+		if !p.Passed {
+			behind++
+		}
+	}
+	switch all := count(int64(len(v.Partitions)), "partition"); {
+	case v.MayGo:
+		a.say("YES: the dedupe table may go. All of %s have passed what the old consumers can have applied.", all)
+	case behind > 0:
+		a.say("NO: keep the dedupe table. %d of %s have not passed what the old consumers can have applied.", behind, all)
+	default:
+		a.say("NO: keep the dedupe table.")
+	}
+	for _, r := range v.Reasons {
+		a.say("%s", printable(r))
+	}
+	if behind > 0 {
+		a.say("")
+		t := newTable("PARTITION", "STATE", ">NEXT", ">UNTIL", "WHY")
+		for _, p := range v.Partitions {
+			if p.Passed {
+				continue
+			}
+			until := "-"
+			if p.Until != nil {
+				until = text(*p.Until)
+			}
+			t.row(p.Name, p.State, p.Next, until, p.Why)
+		}
+		t.print(a.out)
+	}
+}
