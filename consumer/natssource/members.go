@@ -117,7 +117,7 @@ func (s *Source) renewRegistration(ctx context.Context, r *registration) error {
 	_, err := r.key.renew(ctx, func() []byte { return value })
 	var full *fullError
 	if errors.As(err, &full) && len(value) > len(r.fits) {
-		s.bucket.trouble(r.key.key, "what this member serves is not told to others yet", err)
+		s.bucket.trouble(asMember, "what this member serves is not told to others yet", err)
 		value = r.fits
 		_, err = r.key.renew(ctx, func() []byte { return value })
 	}

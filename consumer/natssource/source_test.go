@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -294,11 +295,24 @@ func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T)
 	r.logger = slog.New(slog.NewTextHandler(&given, nil))
 	a := r.start("a")
 	r.shared([]*testMember{a}, 4)
-	// Somebody who is registered, for ever, and takes nothing.
+	// Somebody who is registered, renews that for ever, and takes nothing.
 	idle := memberRecord{Name: "idle", Streams: map[string]int32{"orders": 4}}
 	data, err := json.Marshal(idle)
 	must(t, err)
-	must(t, second(r.bucket().write(inTime(t), newKeys("billing").member("idle"), data)))
+	r.put(memberKey("idle"), data)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		for tick := time.NewTicker(r.ttl / 3); ; {
+			select {
+			case <-tick.C:
+				_, _ = r.bucket().write(ctx, memberKey("idle"), data)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	t.Cleanup(func() { stop(); renewing.Wait() })
 	eventually(t, "a gives a partition back", func() bool { return given.n.Load() > 0 })
 	for stalls := 0; ; stalls++ {
 		if stalls == 6 {

@@ -167,5 +167,6 @@ func (s *Source) bury(id string, m member) {
 		}
 	default:
 		s.bucket.trouble(key, "cannot take away a registration that nobody renews yet", err, "key", key)
+		s.bucket.troubles.Left(key) // if it still stands, it is tried again
 	}
 }
