@@ -166,7 +166,8 @@ const (
 	// another kind, before it had a fence, and begins at the earliest message of a
 	// partition for which it had committed nothing. What the group had committed is
 	// read when a partition is claimed for the first time: until then an old consumer
-	// may go on with it.
+	// may go on with it. What the old ones have applied beyond it is applied again: their
+	// dedupe table, if they have one, stays until epochfence moveover says that it may go.
 	StartCommitted StartPolicy = iota
 
 	// StartEarliest begins at the earliest message the source has, whatever the

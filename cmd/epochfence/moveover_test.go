@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -93,10 +94,13 @@ func TestTheTableStaysUntilEachPositionHasPassedWhatTheOldConsumersCanHaveApplie
 	})
 }
 
+// optIn is kgo's key for KIP-848.
+var optIn any = "opt_in_kafka_next_gen_balancer_beta"
+
 func TestAnOldConsumerThatHasPartitionsIsNotGone(t *testing.T) {
 	for name, options := range map[string][]kgo.Opt{
 		"classic": nil,
-		"KIP-848": {kgo.WithContext(context.WithValue(context.Background(), "opt_in_kafka_next_gen_balancer_beta", true))}, //nolint:revive,staticcheck // the key is kgo's
+		"KIP-848": {kgo.WithContext(context.WithValue(context.Background(), optIn, true))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -182,7 +186,12 @@ func TestTheTableOfADurableConsumerGoesWithThePartitionsOwnMessages(t *testing.T
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.consume(ctx, source, consumer.Options{}) }()
-	t.Cleanup(func() { cancel(); <-ended })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("the consumer ended with %v", err)
+		}
+	})
 	l.awaits("both are applied", func() bool { return len(l.applied()) == 2 })
 	publish("orders.even")
 	l.does(exitOK, "moveover", "--old-ended") // it waits until the position of the other passes it

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,6 +69,49 @@ func TestRealProcessesAreMovedOver(t *testing.T) {
 			t.Error("no effect is doubled: this test would not notice a command that always says yes")
 		}
 	})
+}
+
+// Apache Kafka tells of the members of a classic group and of one of KIP-848 in different ways.
+func TestRealMembersOfAGroupAreTold(t *testing.T) {
+	broker := kafkatest.Start(t, kafkatest.Config{})
+	for name, options := range map[string][]kgo.Opt{
+		"classic": nil,
+		"KIP-848": {kgo.WithContext(context.WithValue(context.Background(), optIn, true))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := workersOf(t, inSQLite(t, none), broker.Addr)
+			admin := kadm.NewClient(l.client)
+			_, err := admin.CreateTopic(t.Context(), partitions, 1, nil, "orders")
+			must(t, err)
+			l.produce(5)
+			leave := l.old(options...)
+			k, err := openKafka(flags{kafka: broker.Addr, timeout: inTime})
+			must(t, err)
+			t.Cleanup(k.close)
+			l.awaits("the old consumer is told of", func() bool {
+				g, err := k.groupOf(t.Context(), "billing")
+				must(t, err)
+				return len(g.members) == 1 && len(g.members[0].has) == partitions
+			})
+			leave()
+			l.work(options...)
+			l.through()
+			l.does(exitOK, "moveover", "--old-ended")
+			l.stop()
+			l.awaits("nobody is left", func() bool {
+				_, err := admin.DeleteGroup(t.Context(), "billing")
+				return err == nil
+			})
+			l.does(exitOK, "moveover", "--old-ended") // a group that is not there has no members
+			_, err = admin.DeleteTopic(t.Context(), "orders")
+			must(t, err)
+			l.awaits("the topic is gone", func() bool {
+				topics, err := admin.ListTopics(t.Context())
+				must(t, err)
+				return !topics.Has("orders")
+			})
+		})
+	}
 }
 
 // moving is a group that is moved over, beside others on one broker.
@@ -167,12 +211,7 @@ func (m *moving) starts(kind string) { m.new = append(m.new, m.start(kind)) }
 // kill kills one of the new processes.
 func (m *moving) kill(w *worker) {
 	w.kill()
-	for i, o := range m.new {
-		if o == w {
-			m.new = append(m.new[:i:i], m.new[i+1:]...)
-			return
-		}
-	}
+	m.new = slices.DeleteFunc(slices.Clone(m.new), func(o *worker) bool { return o == w })
 }
 
 func (m *moving) count(sql string, args ...any) (n int64) {
@@ -252,18 +291,19 @@ func (m *moving) uncommitted(worker string) bool {
 }
 
 // pauseOne pauses a partition that has been claimed, and returns its name.
-func (m *moving) pauseOne() string {
+func (m *moving) pauseOne() (name string) {
 	m.t.Helper()
-	ps, err := m.op.Partitions(m.t.Context(), operate.Filter{Group: m.topic})
-	must(m.t, err)
-	for _, p := range ps {
-		if p.Epoch > 0 {
-			m.executes("pause", p.Fence.Partition.String())
-			return p.Fence.Partition.String()
+	m.until("a partition to be claimed", func() bool {
+		ps, err := m.op.Partitions(m.t.Context(), operate.Filter{Group: m.topic})
+		must(m.t, err)
+		at := slices.IndexFunc(ps, func(p operate.Partition) bool { return p.Epoch > 0 })
+		if at >= 0 {
+			name = ps[at].Fence.Partition.String()
 		}
-	}
-	m.t.Fatal("no partition is claimed")
-	return ""
+		return at >= 0
+	})
+	m.executes("pause", name)
+	return name
 }
 
 func (m *moving) wantNo(when string) {

@@ -294,10 +294,10 @@ func atWork(t *testing.T, p *place) *live {
 }
 
 // work starts a consumer in this process.
-func (l *live) work() {
+func (l *live) work(options ...kgo.Opt) {
 	l.t.Helper()
 	t, p := l.t, l.place
-	source, err := kafkasource.New(kafkasource.Options{Group: "billing", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(l.brokers...)}})
+	source, err := kafkasource.New(kafkasource.Options{Group: "billing", Topics: []string{"orders"}, Client: append(options, kgo.SeedBrokers(l.brokers...))})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
