@@ -562,10 +562,10 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"blame", "an error of another database is this one's", []edit{
-		{"sinks/pgsink/tx.go", "for _, e := range t.shrug {", "var some *pgconn.PgError\n\tif errors.As(err, &some) {\n\t\treturn some\n\t}\n\tfor _, e := range t.shrug {"},
+		{"sinks/pgsink/tx.go", "for _, f := range t.shrug {", "var some *pgconn.PgError\n\tif errors.As(err, &some) {\n\t\treturn blameless(some)\n\t}\n\tfor _, f := range t.shrug {"},
 	}, "sinks/pgsink", "TestAnErrorOfAnotherDatabaseIsTheHandlers"},
 	{"blame", "a message is blamed for what aborted its transaction", []edit{
-		{"sinks/pgsink/tx.go", "\t\treturn t.last\n", "\t\treturn nil\n"},
+		{"sinks/pgsink/tx.go", "\t\treturn t.last.as\n", "\t\treturn nil\n"},
 	}, "sinks/pgsink", "TestWhatAbortedATransactionIsBlamedForIt"},
 	{"blame", "what a handler raises is the fence's word", []edit{
 		{"sinks/pgsink/errors.go", "|| pg.Hint != nonce {", "|| nonce == \"\" {"},

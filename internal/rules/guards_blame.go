@@ -81,4 +81,40 @@ var guardsOfBlame = []guard{
 	{"blame", "a handler that is late for itself has waited for a lock", []edit{
 		{"sinks/pgsink/lockwait.go", "if !w.until.IsZero() && w.until.Before(end) {", "if false {"},
 	}, "sinks/pgsink", onPostgres + "a handler that returns long after its time was up is not excused"},
+	{"blame", "what a table of epochfence's refuses is the message's", []edit{
+		{"sinks/pgsink/errors.go", "case \"23\", \"55\":", "case \"none\":"},
+	}, "sinks/pgsink", "TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault"},
+	{"blame", "a statement of the outbox's is taken for the handler's", []edit{
+		{"sinks/pgsink/tx.go", "t.ours = pgschema.IsOwn(ctx)", ""},
+	}, "sinks/pgsink", "TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault"},
+	{"blame", "a queued statement of the outbox's is taken for the handler's", []edit{
+		{"sinks/pgsink/queue.go", "case n < len(items) && items[n].ours:", "case false:"},
+	}, "sinks/pgsink", "TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault"},
+	{"blame", "texts of several statements hide which of a queue's has failed", []edit{
+		{"sinks/pgsink/queue.go", "return slices.ContainsFunc(items, func(q queuedStatement) bool { return q.ours }) &&", "return false &&"},
+	}, "sinks/pgsink", "TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault"},
+	{"blame", "what the check of the fences meets with is the message's", []edit{
+		{"sinks/pgsink/commit.go", "return t.failed(ctx, ours(explain(err)))", "return t.failed(ctx, explain(err))"},
+	}, "sinks/pgsink", "TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault"},
+	{"blame", "who raises the code of an identity that is behind halts the partition", []edit{
+		{"sinks/pgsink/tx.go", "if t.ours {", "if true {"},
+	}, "sinks/pgsink", "TestWhatOnlyLooksLikeATableOfEpochfencesIsTheMessages"},
+	{"R10", "an entry overtakes others, as the identity is behind them", []edit{
+		{"outbox/pgoutbox/migrations/0001_outbox_entry.sql", "is not null\n    then", "is not null and false\n    then"},
+	}, "outbox/pgoutbox", "TestAnEntryOvertakesNoneThatIsThere"},
+	{"blame", "an entry is refused because another was committed while it was added", []edit{
+		{"outbox/pgoutbox/migrations/0001_outbox_entry.sql", "language plpgsql stable", "language plpgsql volatile"},
+	}, "outbox/pgoutbox", "TestAnEntryThatIsCommittedWhileAnotherIsAddedDoesNotRefuseIt"},
+	{"blame", "an entry that is added reads the backlog", []edit{
+		{"outbox/pgoutbox/migrations/0001_outbox_entry.sql", "set enable_seqscan = off", ""},
+	}, "outbox/pgoutbox", "TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog"},
+	{"R10", "an outbox is opened whose identity is behind its entries", []edit{
+		{"outbox/pgoutbox/store.go", "checked(ctx, db, o, follows)", "checked(ctx, db, o)"},
+	}, "outbox/pgoutbox", "TestAnEntryOvertakesNoneThatIsThere"},
+	{"R10", "a dead letter or a decision is numbered below older ones", []edit{
+		{"sinks/pgsink/migrations/0002_dead_letter.sql", "if later is not null then", "if false then"},
+	}, "sinks/pgsink", "TestAnIdentityThatIsBehindItsRowsIsFoundBeforeTheFirstNewOne"},
+	{"R10", "the identities of another server are not looked at", []edit{
+		{"sinks/pgsink/server.go", "done := v.followed.is(now)", "done := v.followed != (serverID{})"},
+	}, "sinks/pgsink", "TestIdentitiesAreLookedAtWhenTheServerIsAnotherOne"},
 }

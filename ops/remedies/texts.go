@@ -112,9 +112,9 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonUnhealthy,
-		Means: "The database refuses for a reason that no message has: a table, a column or a right is missing, the server is read-only, or its disk is full. " +
+		Means: "The database refuses for a reason that no message has: a table, a column or a right is missing, the server is read-only, its disk is full, or a table of epochfence's own refuses a row. " +
 			"No message is blamed for it.",
-		Do: "Read the error and mend the database: apply the migration that the deployment forgot, grant the right, make room. " +
+		Do: "Read the error and mend the database: apply the migration that the deployment forgot, grant the right, make room, run the statement that the error has for an identity that is behind its rows. " +
 			"The partition is tried again at least once a minute and goes on by itself.",
 		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the rights that the application's role needs"}},
 	},

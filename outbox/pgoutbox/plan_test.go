@@ -18,7 +18,6 @@ import (
 // from when there was no backlog.
 func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 	const backlog, batch = 3000, 64
-	ours := epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
 	for name, history := range map[string][]string{
 		"never analyzed":                      {"use", "backlog"},
 		"analyzed when empty":                 {"vacuum (analyze) %", "use", "backlog"},
@@ -77,6 +76,7 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 						ids = append(ids, last+backlog/2+int64(i))
 						places = append(places, outbox.Place{Key: fmt.Sprint("key ", i), ID: last + backlog/2 + int64(i)})
 					}
+					check("Add", func(tx pgx.Tx) error { return store.Add(t.Context(), tx, ours, outbox.Entry{Key: "key"}) })
 					check("Count", func(tx pgx.Tx) error { _, _, err := store.Count(t.Context(), tx, ours, batch); return err })
 					check("Load", func(tx pgx.Tx) error { _, err := store.Load(t.Context(), tx, ours, ids); return err })
 					check("Next", func(tx pgx.Tx) error { _, err := store.Next(t.Context(), tx, ours, at, places); return err })

@@ -127,6 +127,7 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 func GrantSQL(role string, o Options) (string, error) {
 	return grants(role, o, "grant usage on schema %[1]s to %[2]s;\n"+
 		"grant select on %[1]s.outbox_migration to %[2]s;\n"+
+		"grant execute on function %[1]s.outbox_identity_behind to %[2]s;\n"+
 		"grant select, insert, delete, update (retry_requested) on %[1]s.outbox_entry to %[2]s;\n")
 }
 

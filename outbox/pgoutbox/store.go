@@ -35,9 +35,11 @@ type Store[TX DBTX] struct {
 
 // Open returns a store on the tables that [Migrate] made, after it has checked that
 // they are of this version. Its errors match [ErrNotMigrated], [ErrSchemaOlder] and
-// [ErrSchemaNewer].
+// [ErrSchemaNewer]. Entries that are ahead of their table's identity, as after logical
+// replication, are [epoch.ErrUnhealthy], with the statement that mends it; a new one would
+// overtake them. The table refuses new entries likewise, on whatever server it is.
 func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
-	o, err := checked(ctx, db, o)
+	o, err := checked(ctx, db, o, follows)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +75,19 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	}, nil
 }
 
-// checked returns o with its defaults if the tables are of this version.
-func checked(ctx context.Context, db DB, o Options) (Options, error) {
+// follows returns an error if new entries would overtake those that are there.
+func follows(ctx context.Context, tx pgx.Tx, o Options) error {
+	var behind *string
+	err := tx.QueryRow(ctx, "select "+pgschema.Quote(o.Schema)+".outbox_identity_behind()").Scan(&behind)
+	if err == nil && behind != nil {
+		err = fmt.Errorf("%w: %s", epoch.ErrUnhealthy, *behind)
+	}
+	return err
+}
+
+// checked returns o with its defaults if the tables are of this version, and further checks
+// hold.
+func checked(ctx context.Context, db DB, o Options, further ...func(context.Context, pgx.Tx, Options) error) (Options, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return o, err
@@ -84,7 +97,15 @@ func checked(ctx context.Context, db DB, o Options) (Options, error) {
 		if err != nil {
 			return err
 		}
-		return schema(o).Check(v)
+		if err := schema(o).Check(v); err != nil {
+			return err
+		}
+		for _, check := range further {
+			if err := check(ctx, tx, o); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return o, fmt.Errorf("pgoutbox: open schema %s: %w", pgschema.Quote(o.Schema), err)
@@ -102,7 +123,7 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.
 	if body == nil {
 		body = []byte{} // not NULL
 	}
-	_, err = tx.Exec(ctx, s.add, p.Group, p.Topic, p.Number,
+	_, err = tx.Exec(pgschema.Own(ctx), s.add, p.Group, p.Topic, p.Number,
 		e.Key, e.Scope, e.IdempotencyKey, e.Method, e.URL, header, body)
 	if err != nil {
 		return fmt.Errorf("pgoutbox: add: %w", err)

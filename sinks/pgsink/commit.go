@@ -254,7 +254,7 @@ func (t *fenced) commit(ctx context.Context) error {
 	var changed string
 	if err := r.QueryRow().Scan(nil, &changed); err != nil {
 		_ = r.Close()
-		return t.failed(ctx, explain(err))
+		return t.failed(ctx, ours(explain(err)))
 	}
 	t.changed(changed)
 	tag, err := r.Exec()
@@ -298,7 +298,7 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 	b.ExecParams("commit", nil, nil, nil, nil)
 	results, err := t.conn.PgConn().ExecBatch(ctx, b).ReadAll()
 	if len(results) < 2 {
-		return t.failed(ctx, explain(cmp.Or(err, errors.New("no answer to COMMIT"))))
+		return t.failed(ctx, ours(explain(cmp.Or(err, errors.New("no answer to COMMIT")))))
 	}
 	if check := results[0].Rows; len(check) == 1 {
 		t.changed(string(check[0][1]))

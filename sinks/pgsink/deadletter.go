@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
 // maxErrorText is how much of an error's text a dead letter keeps, in bytes.
@@ -26,7 +27,7 @@ func (s *Sink) DeadLetter(ctx context.Context, tx Tx, m epoch.Message, e epoch.E
 	if err != nil {
 		return err
 	}
-	if _, err := t.Exec(ctx, s.sql.deadLetter, args...); err != nil {
+	if _, err := t.Exec(pgschema.Own(ctx), s.sql.deadLetter, args...); err != nil {
 		return fmt.Errorf("pgsink: dead letter %s at offset %d: %w", m.Partition, m.Offset, explain(err))
 	}
 	return nil
@@ -38,7 +39,7 @@ func (s Queued) DeadLetter(ctx context.Context, q *Queue, m epoch.Message, e epo
 	if err != nil {
 		return err
 	}
-	_, err = q.Exec(ctx, s.sql.deadLetter, args...)
+	_, err = q.Exec(pgschema.Own(ctx), s.sql.deadLetter, args...)
 	return err
 }
 

@@ -34,6 +34,7 @@ const (
 	codeChanged    = "XF015"
 	codeElsewhere  = "XF016"
 	codeSession    = "XF017"
+	codeBehind     = "XF018"
 )
 
 // SQLSTATEs of PostgreSQL, from its manual's appendix A.
@@ -58,6 +59,7 @@ const (
 	codeUndefinedFunc    = "42883"
 	codeInvalidSchema    = "3F000"
 	codeProtocol         = "08P01" // protocol_violation
+	codeNoMoreIDs        = "2200H" // sequence_generator_limit_exceeded
 )
 
 // fenceRow is a fence as row_to_json has it in an error's DETAIL.
@@ -192,6 +194,27 @@ func lacking(e *pgconn.PgError) error {
 	return nil
 }
 
+// refusedOurs is blameless for an error of a statement that is not the handler's but the
+// sink's, or the outbox's. What its tables refuse is no message's fault, unless it is the
+// form of a value, or what a function of the user's raises about the row at hand.
+func refusedOurs(e *pgconn.PgError) error {
+	switch as := blameless(e); {
+	case as != nil:
+		return as
+	case e.Code == codeBehind:
+		return epoch.ErrUnhealthy
+	case e.Routine == raised:
+		return nil
+	case e.Code == codeNoMoreIDs:
+		return epoch.ErrUnhealthy
+	}
+	switch e.Code[:min(2, len(e.Code))] {
+	case "23", "55": // a constraint; the state of a table, such as a publication's
+		return epoch.ErrUnhealthy
+	}
+	return nil
+}
+
 // outlives reports whether e may be met with on this connection again, and not on
 // another one: its prepared statements are not those of pgx's cache, its server
 // has become a standby, or a setting that a statement has left behind, such as search_path
@@ -205,8 +228,17 @@ func outlives(e *pgconn.PgError) bool {
 	return false
 }
 
-// faultless marks an error of the sink's own statements that is no message's
-// fault.
+// ours marks an error of the sink's own statements that is no message's fault.
+func ours(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return err
+	}
+	return mark(err, refusedOurs(pg))
+}
+
+// faultless marks an error of a connection that is no message's fault, whosever the
+// statement is.
 func faultless(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

@@ -100,6 +100,7 @@ func ExampleGrantSQL() {
 	//     "fences".hangs,
 	//     "fences".requests,
 	//     "fences".replayed,
-	//     "fences".replay_failed
+	//     "fences".replay_failed,
+	//     "fences".identity_behind
 	// to "shop";
 }

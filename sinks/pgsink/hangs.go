@@ -21,7 +21,7 @@ func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) ([]epoch.Decision, 
 		return found[p], err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgsink: read what hung on %s: %w", p, faultless(ended(ctx, explain(err))))
+		return nil, fmt.Errorf("pgsink: read what hung on %s: %w", p, ours(ended(ctx, explain(err))))
 	}
 	return found, nil
 }

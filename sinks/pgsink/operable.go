@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
 var (
@@ -46,7 +47,7 @@ func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
 		b.Queue(s.sql.record, kinds, groups, topics, numbers, epochs, claims, owners, froms, tos, reasons, traces)
 	}, execOne)
 	if err != nil {
-		return fmt.Errorf("pgsink: record %d decisions: %w", len(ds), faultless(ended(ctx, explain(err))))
+		return fmt.Errorf("pgsink: record %d decisions: %w", len(ds), ours(ended(ctx, explain(err))))
 	}
 	return nil
 }
@@ -89,7 +90,7 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Reques
 		return err
 	})
 	if err != nil {
-		return epoch.Requests{}, fmt.Errorf("pgsink: look for requests about %d partitions: %w", len(ps), faultless(ended(ctx, explain(err))))
+		return epoch.Requests{}, fmt.Errorf("pgsink: look for requests about %d partitions: %w", len(ps), ours(ended(ctx, explain(err))))
 	}
 	return found, nil
 }
@@ -160,6 +161,7 @@ func (t *handlerTx) replayed(ctx context.Context, r epoch.Replay, e epoch.Epoch)
 	if err := t.use(); err != nil {
 		return err
 	}
+	t.ours = true
 	defer func() { t.done(err) }()
 	_, err = t.exec(ctx, t.fenced.sink.sql.replayed, r.ID, r.Request, int64(e))
 	return err
@@ -171,7 +173,7 @@ func (s Queued) Replayed(ctx context.Context, q *Queue, r epoch.Replay, e epoch.
 		return errElsewhere(r)
 	}
 	q.replays = true
-	_, err := q.Exec(ctx, s.sql.replayed, r.ID, r.Request, int64(e))
+	_, err := q.Exec(pgschema.Own(ctx), s.sql.replayed, r.ID, r.Request, int64(e))
 	return err
 }
 
@@ -199,7 +201,7 @@ func (s *Sink) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, 
 		b.Queue(s.sql.replayFailed, r.ID, r.Request, int64(e), printable(cause.Error(), maxErrorText))
 	}, execOne)
 	if err != nil {
-		return fmt.Errorf("pgsink: the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, faultless(ended(ctx, explain(err))))
+		return fmt.Errorf("pgsink: the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, ours(ended(ctx, explain(err))))
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func (o *Operator) reading(ctx context.Context, sql string, scan func(pgx.Rows) 
 		}
 		return rows.Err()
 	})
-	return faultless(ended(ctx, explain(err)))
+	return ours(ended(ctx, explain(err)))
 }
 
 // Partitions implements [operate.Operator].
@@ -139,7 +139,7 @@ func (o *Operator) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
 	defer cancel()
 	f, err := o.act(ctx, a)
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("pgsink: %s %s: %w", a.Kind, a.Partition, faultless(ended(ctx, explain(err))))
+		return epoch.Fence{}, fmt.Errorf("pgsink: %s %s: %w", a.Kind, a.Partition, ours(ended(ctx, explain(err))))
 	}
 	return f, nil
 }

@@ -87,7 +87,7 @@ func (o *Operator) DoDeadLetter(ctx context.Context, a operate.DeadLetterAct) (o
 	case err == nil:
 		return r.letter(), nil
 	case errors.As(err, &pg) && !fatal(err):
-		return fail(faultless(explain(refusedLetterAct(pg))))
+		return fail(ours(explain(refusedLetterAct(pg))))
 	default:
 		return fail(inDoubt(ended(ctx, err)))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
 // Queued is a [Sink] for handlers that only queue statements. The beginning of
@@ -58,6 +59,7 @@ type queue struct {
 type queuedStatement struct {
 	sql  string
 	args []any
+	ours bool // and not the handler's
 }
 
 // Exec queues a statement. The tag is empty: how many rows it affects is not
@@ -84,7 +86,7 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	if q.refused = classify(sql).refusal(sql, q.alone); q.refused != nil {
 		return pgconn.CommandTag{}, q.refused
 	}
-	q.items = append(q.items, queuedStatement{sql, args})
+	q.items = append(q.items, queuedStatement{sql, args, pgschema.IsOwn(ctx)})
 	return pgconn.CommandTag{}, nil
 }
 
@@ -208,23 +210,37 @@ func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.
 // sendWhole sends the statements of a queue in one batch, if that can be.
 func (s Queued) sendWhole(ctx context.Context, q *queue) error {
 	items := q.items
-	if !slices.ContainsFunc(items, func(q queuedStatement) bool { return classify(q.sql).has(deallocates) }) {
+	if !s.apart(items) {
 		err := s.sendAll(ctx, q)
 		var lost vanishedError
 		if !errors.As(err, &lost) {
 			return err
 		}
 	}
-	// The statements deallocate those that pgx has prepared for the rest of the
-	// batch. So not as one batch.
 	return s.Sink.commit(ctx, q.as, func(ctx context.Context, tx Tx) error {
 		for i, q := range items {
-			if _, err := tx.Exec(ctx, q.sql, q.args...); err != nil {
+			as := ctx
+			if q.ours {
+				as = pgschema.Own(ctx)
+			}
+			if _, err := tx.Exec(as, q.sql, q.args...); err != nil {
 				return &StatementError{Number: i + 1, Of: len(items), SQL: q.sql, Err: err}
 			}
 		}
 		return nil
 	})
+}
+
+// apart reports whether statements are to be sent one after the other: some deallocate those
+// that pgx has prepared for the rest of a batch, or the answer to a batch would not say whether
+// a statement has failed that is not the handler's.
+func (s Queued) apart(items []queuedStatement) bool {
+	if slices.ContainsFunc(items, func(q queuedStatement) bool { return classify(q.sql).has(deallocates) }) {
+		return true
+	}
+	return slices.ContainsFunc(items, func(q queuedStatement) bool { return q.ours }) &&
+		slices.ContainsFunc(items, func(q queuedStatement) bool { return !single(q.sql) }) &&
+		s.pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
 }
 
 // vanishedError: a statement of the sink's own was not there any more, within a
@@ -357,12 +373,14 @@ func (t *fenced) statement(err error, n int, items []queuedStatement) error {
 	case queryMode(t.conn) == pgx.QueryExecModeSimpleProtocol &&
 		slices.ContainsFunc(items[:min(n+1, len(items))], func(q queuedStatement) bool { return !single(q.sql) }):
 		return &StatementError{Of: len(items), Err: err}
+	case n < len(items) && items[n].ours:
+		return ours(&StatementError{Number: n + 1, Of: len(items), SQL: items[n].sql, Err: err})
 	case n < len(items):
 		return &StatementError{Number: n + 1, Of: len(items), SQL: items[n].sql, Err: err}
 	case vanished(err):
 		return vanishedError{err}
 	default:
-		return explain(err) // of the check
+		return ours(explain(err)) // of the check
 	}
 }
 

@@ -42,7 +42,12 @@ const effectsTable = `
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	r := &rig{TB: t, db: pgtest.Start(t)}
+	return newRigIn(t, "")
+}
+
+func newRigIn(t testing.TB, schema string) *rig {
+	t.Helper()
+	r := &rig{TB: t, db: pgtest.Start(t), schema: schema}
 	r.admin, r.reader = r.db.Superuser(t), newPool(t, r.db.URL)
 	r.role, r.appURL = r.db.Role(t)
 	if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: r.schema}); err != nil {

@@ -2,11 +2,14 @@ package pgsink
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // server is what is known of the server behind the pool.
@@ -15,6 +18,7 @@ type server struct {
 
 	mu       sync.Mutex
 	last     serverID
+	followed serverID      // whose identities were not behind their rows
 	replaced chan struct{} // closed when it is, or may be, another one
 }
 
@@ -26,6 +30,10 @@ type serverID struct {
 
 func (id *serverID) scan(row pgx.Row) error {
 	return row.Scan(&id.system, &id.timeline, &id.started)
+}
+
+func (id serverID) is(other serverID) bool {
+	return id.system == other.system && id.timeline == other.timeline && id.started.Equal(other.started)
 }
 
 func newServer(l *slog.Logger) server {
@@ -54,7 +62,7 @@ func (v *server) is(ctx context.Context, now serverID) {
 	defer v.mu.Unlock()
 	was := v.last
 	v.last = now
-	if was == (serverID{}) || was.system == now.system && was.timeline == now.timeline && was.started.Equal(now.started) {
+	if was == (serverID{}) || was.is(now) {
 		return
 	}
 	v.signal()
@@ -64,6 +72,29 @@ func (v *server) is(ctx context.Context, now serverID) {
 	}
 	v.logger.WarnContext(ctx, "pgsink: the server is another one than before, which may lack what was committed last; "+
 		"looking at all fences", "was_system", was.system, "was_timeline", was.timeline, "system", now.system, "timeline", now.timeline)
+}
+
+// follows returns an error while an identity of the server's is behind the rows of its table.
+// It asks a server once that it is not.
+func (s *Sink) follows(ctx context.Context, conn *pgx.Conn, now serverID) error {
+	v := &s.server
+	v.mu.Lock()
+	done := v.followed.is(now)
+	v.mu.Unlock()
+	if done || !s.numbers {
+		return nil
+	}
+	var behind *string
+	if err := conn.QueryRow(ctx, s.sql.behind).Scan(&behind); err != nil {
+		return err
+	}
+	if behind != nil {
+		return fmt.Errorf("%w: %s", epoch.ErrUnhealthy, *behind)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.followed = now
+	return nil
 }
 
 func (v *server) signal() {

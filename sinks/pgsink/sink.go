@@ -25,6 +25,7 @@ type Sink struct {
 	undoing sync.Once   // has been logged
 	unnamed atomic.Bool // handlers deallocate prepared statements: see [fenced.commitUnnamed]
 	varies  atomic.Bool // what sessions are like: see [Sink.expect]
+	numbers bool        // it adds to tables whose rows are numbered
 	server  server
 	proofs  proofs
 	fences  together[epoch.Partition, lookedUp]
@@ -37,12 +38,13 @@ var _ epoch.Sink[Tx] = (*Sink)(nil)
 // statements are what the sink sends. The casts say each parameter's type, so
 // that no query mode of pgx has to ask or guess.
 type statements struct {
-	begin, enter, state, lock, lookEarly        string // how a transaction begins
-	restore, hold                               string // how it ends, before COMMIT
-	shared, alone                               advanceStatements
-	server, read, look, seed, claim, deadLetter string
-	record, hangs                               string // see [epoch.Operable]
-	requests, replayed, replayFailed            string
+	begin, enter, state, lock, lookEarly string // how a transaction begins
+	restore, hold                        string // how it ends, before COMMIT
+	shared, alone                        advanceStatements
+	server, behind                       string
+	read, look, seed, claim, deadLetter  string
+	record, hangs                        string // see [epoch.Operable]
+	requests, replayed, replayFailed     string
 }
 
 // advanceStatements are for transactions that several calls share, or that one has alone.
@@ -56,6 +58,7 @@ func newStatements(o Options) statements {
 	return statements{
 		begin:  "begin isolation level " + string(o.Isolation),
 		server: "select system, timeline, started from " + s + "server()",
+		behind: "select " + s + "identity_behind()",
 		read:   "select " + fenceColumns + " from " + s + "read_fence($1::text, $2::text, $3::int)",
 		look:   "select " + fenceColumns + " from " + s + "read_fences($1::text[], $2::text[], $3::int[])",
 		seed: "select " + s + "seed($1::text, $2::text, $3::int, $4::int[], $5::text[], $6::text[], " +
@@ -100,7 +103,9 @@ const minServer = 140000
 
 // Open returns a sink on a pool, after it has checked that the schema is there,
 // is of this version and may be used. Its errors match [ErrNotMigrated],
-// [ErrSchemaOlder], [ErrSchemaNewer] and [ErrPermission].
+// [ErrSchemaOlder], [ErrSchemaNewer] and [ErrPermission]. A table whose identity is behind its
+// rows, as after logical replication, is [epoch.ErrUnhealthy], with the statement that mends
+// it. It is looked for again when the server behind the pool is another one.
 //
 // A server that cannot be reached yet is waited for, up to
 // [Options.StartTimeout], and named in the log. Refused credentials, a database that
@@ -115,7 +120,7 @@ func open(ctx context.Context, pool *pgxpool.Pool, o Options, functions []string
 	if err != nil {
 		return nil, err
 	}
-	s := &Sink{pool: pool, options: o, sql: newStatements(o), server: newServer(o.Logger)}
+	s := &Sink{pool: pool, options: o, sql: newStatements(o), server: newServer(o.Logger), numbers: slices.Contains(functions, "identity_behind")}
 	s.fences.many, s.claims.many, s.hangs.many = s.fenceMany, s.claimMany, s.hangsMany
 	err = o.wait().Reach(ctx, pool, func(ctx context.Context) error {
 		ctx, cancel := s.bounded(ctx)
@@ -224,7 +229,7 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, faultless(ended(ctx, explain(err))))
+		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, ours(ended(ctx, explain(err))))
 	}
 	return nil
 }

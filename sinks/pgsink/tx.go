@@ -13,6 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/internal/pgschema"
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
@@ -58,11 +59,12 @@ type handlerTx struct {
 
 	mu      sync.Mutex // held while the connection is in use
 	closed  bool
-	unbegun error             // why the transaction could not be begun
-	failed  error             // the first error of a statement
-	last    *pgconn.PgError   // the last one but for what only says that there was one
-	shrug   []*pgconn.PgError // those that are no message's fault, as far as they may matter
-	broke   error             // what the connection was closed with
+	ours    bool    // the statement that is being sent is not the handler's
+	unbegun error   // why the transaction could not be begun
+	failed  error   // the first error of a statement
+	last    fault   // the last one but for what only says that there was one
+	shrug   []fault // those that are no message's, as far as they may matter
+	broke   error   // what the connection was closed with
 	leaked  bool
 	left    bool // the transaction was ended
 	unsure  bool // a text has been sent that may have ended it
@@ -71,6 +73,13 @@ type handlerTx struct {
 	sent       bool     // statements of the call
 	savepoints []string // that handles have set, and not ended
 	undone     bool     // a handle was rolled back: so is what the call wrote
+}
+
+// fault is an error of a statement, and [epoch.ErrTransient] or [epoch.ErrUnhealthy] where it
+// is no message's fault.
+type fault struct {
+	err *pgconn.PgError
+	as  error
 }
 
 // run calls apply and closes t when it has returned, in whatever way.
@@ -123,24 +132,18 @@ func (t *handlerTx) ready() bool {
 // returned err or did not leave the transaction ready. It marks what is no
 // message's fault, if it has come from this transaction: from another database it
 // is the handler's to judge.
-func (t *handlerTx) blame(err error) error {
-	why := t.why(err)
-	if own := t.own(err); own != nil {
-		return mark(why, blameless(own))
-	}
-	return why
-}
+func (t *handlerTx) blame(err error) error { return mark(t.why(err), t.excuse(err)) }
 
-// own is the error of this transaction's that made the handler return err: the one
-// that err tells of, or else the one that has aborted the transaction.
-func (t *handlerTx) own(err error) *pgconn.PgError {
-	for _, e := range t.shrug {
-		if tells(err, e) {
-			return e
+// excuse is what the error of this transaction's means that made the handler return err: the
+// one that err tells of, or else the one that has aborted the transaction.
+func (t *handlerTx) excuse(err error) error {
+	for _, f := range t.shrug {
+		if tells(err, f.err) {
+			return f.as
 		}
 	}
 	if pg := t.conn.PgConn(); !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == abortedTransaction {
-		return t.last
+		return t.last.as
 	}
 	return nil
 }
@@ -205,6 +208,7 @@ func (t *handlerTx) usable() error {
 
 func (t *handlerTx) done(err error) {
 	t.note(err)
+	t.ours = false
 	t.mu.Unlock()
 }
 
@@ -254,11 +258,15 @@ func (t *handlerTx) note(err error) {
 	if t.failed == nil {
 		t.failed = err
 	}
-	if pg.Code != codeAborted {
-		t.last = pg
+	f := fault{pg, blameless(pg)}
+	if t.ours {
+		f.as = refusedOurs(pg)
 	}
-	if blameless(pg) != nil {
-		t.shrug = append(t.shrug[max(0, len(t.shrug)-maxShrug):], pg)
+	if pg.Code != codeAborted {
+		t.last = f
+	}
+	if f.as != nil {
+		t.shrug = append(t.shrug[max(0, len(t.shrug)-maxShrug):], f)
 	}
 	if outlives(pg) {
 		t.fenced.session |= lasting
@@ -275,6 +283,7 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 	if err := t.use(); err != nil {
 		return tag, err
 	}
+	t.ours = pgschema.IsOwn(ctx)
 	defer func() { t.done(err) }()
 	if sql, args, err = rewritten(ctx, sql, args); err != nil {
 		return tag, err

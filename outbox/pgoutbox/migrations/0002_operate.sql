@@ -20,6 +20,19 @@ create table "epochfence_outbox".outbox_act (
     reason          text not null
 );
 
+-- outbox_identity_behind says what to do about a table whose identity is behind its rows. Null is nothing.
+create function "epochfence_outbox".outbox_identity_behind() returns text
+language sql stable security definer set search_path = "epochfence_outbox", pg_temp
+as $$
+    select outbox_behind(current_schema(), numbered.name) from (
+        (select 'outbox_entry', e.id from outbox_entry e
+            where e.id > coalesce(pg_sequence_last_value(pg_get_serial_sequence('outbox_entry', 'id')::regclass), 0) order by e.id limit 1)
+        union all
+        (select 'outbox_act', a.id from outbox_act a
+            where a.id > coalesce(pg_sequence_last_value(pg_get_serial_sequence('outbox_act', 'id')::regclass), 0) order by a.id limit 1)
+    ) numbered (name, id) limit 1
+$$;
+
 -- Entries without what may be secret: of the URL the scheme and the host.
 create view "epochfence_outbox".outbox_listing as
     select id, group_name, topic, partition, order_key, scope, idempotency_key, method,

@@ -27,6 +27,10 @@
 --   XF015 changed     the requests for the replay of a dead letter are others than seen
 --   XF016 elsewhere   the fence only says in which database the partition is
 --   XF017 session     one of several calls has changed the session for the others
+--
+-- and that of tables whose rows are numbered, in 0002_dead_letter.sql:
+--
+--   XF018 behind      the identity of a table is behind its rows
 
 create table "epochfence".migration (
     version    integer primary key,

@@ -1,6 +1,37 @@
 -- Messages that a handler could not apply, each stored in the transaction that
 -- moved past it.
 
+-- behind says what to do about an identity that is behind the rows of its table.
+create function "epochfence".behind(in_schema text, in_table text) returns text
+language sql immutable set search_path = "epochfence", pg_temp
+as $$
+    select format('the identity of %1$I.%2$I is behind its rows, as after logical replication, which copies no sequences; '
+        || 'run as the owner: select setval(pg_get_serial_sequence(%3$L, ''id''), (select max(id) from %1$I.%2$I))',
+        in_schema, in_table, format('%I.%I', in_schema, in_table))
+$$;
+
+-- follow refuses a row whose identity is not above those that the statement sees: they were
+-- committed, and so numbered, before it. It is STABLE in order to see what the statement does,
+-- and no row that is committed meanwhile. It reads the index where nothing should be, by a plan
+-- for the table as it is, so that it costs the same however long that is. Under SERIALIZABLE it does
+-- not look: transactions that add rows at a time would fail each other.
+create function "epochfence".follow() returns trigger
+language plpgsql stable set search_path = "epochfence", pg_temp
+as $$
+declare
+    later bigint;
+begin
+    if current_setting('transaction_isolation') <> 'serializable' then
+        execute format('select t.id from %I.%I t where t.id >= $1 order by t.id limit 1', tg_table_schema, tg_table_name)
+            into later using new.id;
+        if later is not null then
+            raise exception using errcode = 'XF018', message = behind(tg_table_schema, tg_table_name);
+        end if;
+    end if;
+    return new;
+end
+$$;
+
 create table "epochfence".dead_letter (
     id             bigint generated always as identity primary key,
     group_name     text collate "C" not null,
@@ -18,6 +49,7 @@ create table "epochfence".dead_letter (
 );
 
 create index dead_letter_partition on "epochfence".dead_letter (topic, partition, message_offset);
+create trigger dead_letter_follow before insert on "epochfence".dead_letter for each row execute function "epochfence".follow();
 
 create function "epochfence".dead_letter(in_group text, in_topic text, in_partition integer, in_offset bigint,
     in_epoch bigint, in_time timestamptz, in_key bytea, in_value bytea,
@@ -32,6 +64,6 @@ as $$
 $$;
 
 revoke all on "epochfence".dead_letter from public;
-revoke all on function "epochfence".dead_letter from public;
+revoke all on function "epochfence".behind, "epochfence".follow, "epochfence".dead_letter from public;
 
 insert into "epochfence".migration (version, name) values (2, 'dead_letter');

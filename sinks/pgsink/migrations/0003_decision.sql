@@ -25,6 +25,27 @@ create index decision_hangs on "epochfence".decision (group_name, topic, partiti
     where kind in ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase');
 create index decision_acts on "epochfence".decision (id) where kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase');
 
+create trigger decision_follow before insert on "epochfence".decision for each row execute function "epochfence".follow();
+
+-- identity_behind says what to do about a table whose identity is behind its rows. Null is nothing.
+create function "epochfence".identity_behind() returns text
+language plpgsql stable security definer set search_path = "epochfence", pg_temp
+as $$
+declare
+    numbered text;
+    later bigint;
+begin
+    foreach numbered in array array['dead_letter', 'decision'] loop
+        execute format('select t.id from %I t where t.id > $1 order by t.id limit 1', numbered)
+            into later using coalesce(pg_sequence_last_value(pg_get_serial_sequence(numbered, 'id')::regclass), 0);
+        if later is not null then
+            return behind(current_schema(), numbered);
+        end if;
+    end loop;
+    return null;
+end
+$$;
+
 -- decide adds an entry, and has old ones taken away now and then.
 create function "epochfence".decide(in_kind text, in_group text, in_topic text, in_partition integer, in_epoch bigint, in_claim uuid,
     in_owner text, in_from bigint, in_to bigint, in_reason text, in_operator text, in_trace text)
@@ -143,7 +164,7 @@ end
 $$;
 
 revoke all on "epochfence".decision from public;
-revoke all on function "epochfence".decide, "epochfence".prune_decisions, "epochfence".claim, "epochfence".record_decisions,
+revoke all on function "epochfence".identity_behind, "epochfence".decide, "epochfence".prune_decisions, "epochfence".claim, "epochfence".record_decisions,
     "epochfence".hangs, "epochfence".read_decisions from public;
 
 insert into "epochfence".migration (version, name) values (3, 'decision');

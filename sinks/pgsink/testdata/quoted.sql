@@ -30,6 +30,10 @@ create schema if not exists "Fences of ""Größe""";
 --   XF015 changed     the requests for the replay of a dead letter are others than seen
 --   XF016 elsewhere   the fence only says in which database the partition is
 --   XF017 session     one of several calls has changed the session for the others
+--
+-- and that of tables whose rows are numbered, in 0002_dead_letter.sql:
+--
+--   XF018 behind      the identity of a table is behind its rows
 
 create table "Fences of ""Größe""".migration (
     version    integer primary key,
@@ -365,6 +369,37 @@ insert into "Fences of ""Größe""".migration (version, name) values (1, 'fence'
 -- Messages that a handler could not apply, each stored in the transaction that
 -- moved past it.
 
+-- behind says what to do about an identity that is behind the rows of its table.
+create function "Fences of ""Größe""".behind(in_schema text, in_table text) returns text
+language sql immutable set search_path = "Fences of ""Größe""", pg_temp
+as $$
+    select format('the identity of %1$I.%2$I is behind its rows, as after logical replication, which copies no sequences; '
+        || 'run as the owner: select setval(pg_get_serial_sequence(%3$L, ''id''), (select max(id) from %1$I.%2$I))',
+        in_schema, in_table, format('%I.%I', in_schema, in_table))
+$$;
+
+-- follow refuses a row whose identity is not above those that the statement sees: they were
+-- committed, and so numbered, before it. It is STABLE in order to see what the statement does,
+-- and no row that is committed meanwhile. It reads the index where nothing should be, by a plan
+-- for the table as it is, so that it costs the same however long that is. Under SERIALIZABLE it does
+-- not look: transactions that add rows at a time would fail each other.
+create function "Fences of ""Größe""".follow() returns trigger
+language plpgsql stable set search_path = "Fences of ""Größe""", pg_temp
+as $$
+declare
+    later bigint;
+begin
+    if current_setting('transaction_isolation') <> 'serializable' then
+        execute format('select t.id from %I.%I t where t.id >= $1 order by t.id limit 1', tg_table_schema, tg_table_name)
+            into later using new.id;
+        if later is not null then
+            raise exception using errcode = 'XF018', message = behind(tg_table_schema, tg_table_name);
+        end if;
+    end if;
+    return new;
+end
+$$;
+
 create table "Fences of ""Größe""".dead_letter (
     id             bigint generated always as identity primary key,
     group_name     text collate "C" not null,
@@ -382,6 +417,7 @@ create table "Fences of ""Größe""".dead_letter (
 );
 
 create index dead_letter_partition on "Fences of ""Größe""".dead_letter (topic, partition, message_offset);
+create trigger dead_letter_follow before insert on "Fences of ""Größe""".dead_letter for each row execute function "Fences of ""Größe""".follow();
 
 create function "Fences of ""Größe""".dead_letter(in_group text, in_topic text, in_partition integer, in_offset bigint,
     in_epoch bigint, in_time timestamptz, in_key bytea, in_value bytea,
@@ -396,7 +432,7 @@ as $$
 $$;
 
 revoke all on "Fences of ""Größe""".dead_letter from public;
-revoke all on function "Fences of ""Größe""".dead_letter from public;
+revoke all on function "Fences of ""Größe""".behind, "Fences of ""Größe""".follow, "Fences of ""Größe""".dead_letter from public;
 
 insert into "Fences of ""Größe""".migration (version, name) values (2, 'dead_letter');
 
@@ -427,6 +463,27 @@ create index decision_unattended on "Fences of ""Größe""".decision (id) where 
 create index decision_hangs on "Fences of ""Größe""".decision (group_name, topic, partition, id)
     where kind in ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase');
 create index decision_acts on "Fences of ""Größe""".decision (id) where kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase');
+
+create trigger decision_follow before insert on "Fences of ""Größe""".decision for each row execute function "Fences of ""Größe""".follow();
+
+-- identity_behind says what to do about a table whose identity is behind its rows. Null is nothing.
+create function "Fences of ""Größe""".identity_behind() returns text
+language plpgsql stable security definer set search_path = "Fences of ""Größe""", pg_temp
+as $$
+declare
+    numbered text;
+    later bigint;
+begin
+    foreach numbered in array array['dead_letter', 'decision'] loop
+        execute format('select t.id from %I t where t.id > $1 order by t.id limit 1', numbered)
+            into later using coalesce(pg_sequence_last_value(pg_get_serial_sequence(numbered, 'id')::regclass), 0);
+        if later is not null then
+            return behind(current_schema(), numbered);
+        end if;
+    end loop;
+    return null;
+end
+$$;
 
 -- decide adds an entry, and has old ones taken away now and then.
 create function "Fences of ""Größe""".decide(in_kind text, in_group text, in_topic text, in_partition integer, in_epoch bigint, in_claim uuid,
@@ -546,7 +603,7 @@ end
 $$;
 
 revoke all on "Fences of ""Größe""".decision from public;
-revoke all on function "Fences of ""Größe""".decide, "Fences of ""Größe""".prune_decisions, "Fences of ""Größe""".claim, "Fences of ""Größe""".record_decisions,
+revoke all on function "Fences of ""Größe""".identity_behind, "Fences of ""Größe""".decide, "Fences of ""Größe""".prune_decisions, "Fences of ""Größe""".claim, "Fences of ""Größe""".record_decisions,
     "Fences of ""Größe""".hangs, "Fences of ""Größe""".read_decisions from public;
 
 insert into "Fences of ""Größe""".migration (version, name) values (3, 'decision');
@@ -805,5 +862,6 @@ grant execute on function
     "Fences of ""Größe""".hangs,
     "Fences of ""Größe""".requests,
     "Fences of ""Größe""".replayed,
-    "Fences of ""Größe""".replay_failed
+    "Fences of ""Größe""".replay_failed,
+    "Fences of ""Größe""".identity_behind
 to "App";
