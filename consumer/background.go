@@ -47,12 +47,8 @@ type Background[TX any] interface {
 	Applied() <-chan struct{}
 }
 
-// MaxAbove is the highest epoch above which [Background.Above] claims: 2^53. Up to there every
-// receiver reads numbers in JSON as they are.
-const MaxAbove epoch.Epoch = 1 << 53
-
-// maxAboveStep is how many epochs one claim may pass over.
-const maxAboveStep epoch.Epoch = 1 << 40
+// MaxAbove is the highest epoch above which [Background.Above] claims.
+const MaxAbove = epoch.MaxAbove
 
 // errClaimEnded is what Do returns once its claim has ended.
 var errClaimEnded = errors.New("consumer: the claim has ended, and with it the background work")
@@ -206,9 +202,9 @@ func (b *background[TX]) Above(seen epoch.Epoch) error {
 	if b.ended() || seen < b.epoch {
 		return nil
 	}
-	if seen > MaxAbove || seen-b.epoch > maxAboveStep {
+	if seen > MaxAbove || seen-b.epoch > epoch.MaxStep {
 		return fmt.Errorf("consumer: claim %s above epoch %d: it is out of reach from %d; want at most %d, and at most %d more; lower it where it was seen",
-			b.hold.Partition, seen, b.epoch, MaxAbove, maxAboveStep)
+			b.hold.Partition, seen, b.epoch, MaxAbove, epoch.MaxStep)
 	}
 	b.end(outcome{action: claimAbove, above: seen})
 	return nil

@@ -61,6 +61,17 @@ type Claim struct {
 	Above Epoch
 }
 
+// The next epoch is as high as the generation of the lease and [Claim.Above] have it, within
+// these bounds. They keep a mistake, or somebody who may do no more than claim, from using
+// epochs up: beyond MaxAbove, epochs rise one at a time.
+const (
+	// MaxStep is how far beyond the last epoch those may be: 2^40.
+	MaxStep Epoch = 1 << 40
+
+	// MaxAbove is the highest one: 2^53. Up to there every receiver reads numbers in JSON as they are.
+	MaxAbove Epoch = 1 << 53
+)
+
 // NewClaim makes a claim with a fresh id from a lease that the source confirmed
 // after the fence was read. A claim is used for one swap only: whoever is in
 // doubt about its outcome confirms again and makes a new one.

@@ -1,6 +1,9 @@
 package epoch
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Decision is an entry of a sink's decision log: who was let in, who was not, what
 // people did, and why. There is none for a commit.
@@ -113,6 +116,16 @@ func (k DecisionKind) Recorded() bool {
 	default:
 		return false
 	}
+}
+
+// Met returns d as a sink stores what a consumer has met with: it names no operator, be
+// it in By or as the Owner.
+func (d Decision) Met() Decision {
+	d.By = ""
+	if strings.HasPrefix(d.Owner, OperatorPrefix) {
+		d.Owner = ""
+	}
+	return d
 }
 
 // IsHang reports whether it is about a call that hangs.

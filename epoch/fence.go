@@ -3,6 +3,7 @@ package epoch
 import (
 	"fmt"
 	"math"
+	"strings"
 )
 
 // Fence is a sink's record of one partition. Its methods are the protocol:
@@ -55,7 +56,8 @@ func (f Fence) Check(o Origin) error {
 
 // Claimed returns the fence as it is once c has replaced the claim in f. The new
 // epoch is the lease's generation if that is higher than every epoch before it, and
-// than c.Above; otherwise it is the highest of those plus one. The position stays,
+// than c.Above; otherwise it is the highest of those plus one. [MaxStep] and [MaxAbove]
+// bound how far that may be. The position stays,
 // unless c is the first claim of the fence and adopts one.
 func (f Fence) Claimed(c Claim) (Fence, error) {
 	if f.Partition != c.Partition {
@@ -73,9 +75,16 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	if err := f.Accepts(); err != nil {
 		return f, err
 	}
-	last := max(f.Epoch, c.Above)
-	if last == math.MaxInt64 {
-		return f, fmt.Errorf("epoch: claim %s: epochs are used up at %d", f.Partition, last)
+	if strings.HasPrefix(c.Owner, OperatorPrefix) {
+		return f, fmt.Errorf("epoch: claim %s: owner %q: names that begin with %q are those of operators", f.Partition, c.Owner, OperatorPrefix)
+	}
+	if f.Epoch == math.MaxInt64 {
+		return f, fmt.Errorf("epoch: claim %s: epochs are used up at %d", f.Partition, f.Epoch)
+	}
+	last := max(f.Epoch, c.Above, Epoch(c.Generation-1))
+	if last > f.Epoch && (last > MaxAbove || last-f.Epoch > MaxStep) {
+		return f, fmt.Errorf("epoch: claim %s under generation %d, above epoch %d: epoch %d is out of reach from %d; want at most %d, and at most %d more",
+			f.Partition, c.Generation, c.Above, last+1, f.Epoch, MaxAbove+1, MaxStep+1)
 	}
 	if c.Adopt != nil {
 		if f.Epoch > 0 {
@@ -86,7 +95,7 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 		}
 		f.Next, f.Mark, f.Applied = c.Adopt.Offset, c.Adopt.Mark, true
 	}
-	f.Epoch = max(Epoch(c.Generation), last+1)
+	f.Epoch = last + 1
 	f.Claim = c.ID
 	f.Generation = c.Generation
 	f.Owner = c.Owner

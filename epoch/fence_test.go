@@ -69,11 +69,13 @@ func TestClaimedGivesTheLeasesGenerationOrTheNextEpoch(t *testing.T) {
 		{"first claim", 0, 5, 5},
 		{"first claim at generation 1", 0, 1, 1},
 		{"a higher generation", 5, 6, 6},
-		{"a far higher generation", 5, 1 << 50, 1 << 50},
+		{"a far higher generation", 5, 1 << 40, 1 << 40},
+		{"the highest generation within reach", 5, int64(epoch.MaxStep) + 6, epoch.MaxStep + 6},
+		{"the highest generation of all", epoch.MaxAbove - 5, int64(epoch.MaxAbove) + 1, epoch.MaxAbove + 1},
+		{"one after the highest generation", epoch.MaxAbove + 1, 1, epoch.MaxAbove + 2},
+		{"a lower generation after the highest", epoch.MaxAbove + 5, int64(epoch.MaxAbove) + 2, epoch.MaxAbove + 6},
 		{"the same generation", 5, 5, 6},
 		{"a lower generation", 5, 1, 6},
-		{"the last generation but one", 5, math.MaxInt64 - 1, math.MaxInt64 - 1},
-		{"the last generation", 5, math.MaxInt64, math.MaxInt64},
 		{"one after the last but one", math.MaxInt64 - 1, 1, math.MaxInt64},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -97,16 +99,12 @@ func TestClaimedGivesAnEpochAboveTheOneThatTheClaimNames(t *testing.T) {
 		generation   int64
 		want         epoch.Epoch
 	}{
-		{5, 9, 6, 10}, {5, 9, 10, 10}, {5, 9, 12, 12}, {5, 5, 1, 6}, {5, 4, 1, 6}, {0, 7, 1, 8}, {5, math.MaxInt64 - 1, 1, math.MaxInt64}, {5, -1, 1, 6},
+		{5, 9, 6, 10}, {5, 9, 10, 10}, {5, 9, 12, 12}, {5, 5, 1, 6}, {5, 4, 1, 6}, {0, 7, 1, 8}, {5, 5 + epoch.MaxStep, 1, 6 + epoch.MaxStep}, {epoch.MaxAbove - 1, epoch.MaxAbove, 1, epoch.MaxAbove + 1}, {5, -1, 1, 6},
 	} {
 		got, err := epoch.Fence{Origin: at, Epoch: c.epoch, Claim: other}.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: c.generation}, ID: mine, Above: c.above})
 		if err != nil || got.Epoch != c.want || got.Generation != c.generation {
 			t.Errorf("after %d, above %d, generation %d: %+v, %v, want epoch %d", c.epoch, c.above, c.generation, got, err, c.want)
 		}
-	}
-	before := epoch.Fence{Origin: at, Epoch: 5, Claim: other}
-	if got, err := before.Claimed(epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: 6}, ID: mine, Above: math.MaxInt64}); err == nil || got != before {
-		t.Errorf("above the last: %+v, %v", got, err)
 	}
 }
 
@@ -126,6 +124,12 @@ func TestClaimedRefusesAndLeavesTheFence(t *testing.T) {
 		{"another log", func(_ *epoch.Fence, c *epoch.Claim) { c.Log = "log-2" }, epoch.ErrLogChanged},
 		{"another source", func(_ *epoch.Fence, c *epoch.Claim) { c.Source = "source-2" }, epoch.ErrForeignLease},
 		{"no epoch left", func(f *epoch.Fence, _ *epoch.Claim) { f.Epoch = math.MaxInt64 }, nil},
+		{"above the last epoch there is", func(_ *epoch.Fence, c *epoch.Claim) { c.Above = math.MaxInt64 }, nil},
+		{"above an epoch that is too far away", func(_ *epoch.Fence, c *epoch.Claim) { c.Above = 6 + epoch.MaxStep }, nil},
+		{"a generation that is too far away", func(_ *epoch.Fence, c *epoch.Claim) { c.Generation = int64(epoch.MaxStep) + 7 }, nil},
+		{"above an epoch that is too high", func(f *epoch.Fence, c *epoch.Claim) { f.Epoch, c.Above = epoch.MaxAbove, epoch.MaxAbove+1 }, nil},
+		{"a generation that is too high", func(f *epoch.Fence, c *epoch.Claim) { f.Epoch, c.Generation = epoch.MaxAbove, int64(epoch.MaxAbove)+2 }, nil},
+		{"an operator's name", func(_ *epoch.Fence, c *epoch.Claim) { c.Owner = "operator anna" }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, claim := held, good

@@ -32,7 +32,8 @@ KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, han
 on-failure-hang; rewind, skip, pause, resume, evict, rebase; replay-request,
 replay-withdraw, replay, replay-failure, discard. FROM and TO are the position before
 and after, or the offset of the dead letter. Of a hang, the message that hangs has an
-offset from FROM up to and without TO.`,
+offset from FROM up to and without TO. WHO is what a process or a person says of
+itself; ROLE is the role that PostgreSQL knew it by.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runHistory(c.Context(), f, names) },
 	}
@@ -111,11 +112,11 @@ func (a *app) runHistory(ctx context.Context, f historyFlags, names []string) er
 		return err
 	}
 	vs := []decisionView{}
-	t := newTable(">ID", "AT", "KIND", "PARTITION", ">EPOCH", ">FROM", ">TO", "WHO", "WHY")
+	t := newTable(">ID", "AT", "KIND", "PARTITION", ">EPOCH", ">FROM", ">TO", "WHO", "ROLE", "WHY")
 	for _, d := range ds {
 		v := decided(d)
 		vs = append(vs, v)
-		t.row(v.ID, stamp(v.At), v.Kind, v.Partition, v.Epoch, offset(d.From), offset(d.To), dash(cmp.Or(v.By, v.Owner)), v.Reason)
+		t.row(v.ID, stamp(v.At), v.Kind, v.Partition, v.Epoch, offset(d.From), offset(d.To), dash(cmp.Or(v.By, v.Owner)), dash(v.Role), v.Reason)
 	}
 	return a.show(map[string]any{"decisions": vs}, func() { t.print(a.out) })
 }

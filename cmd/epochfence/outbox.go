@@ -190,11 +190,11 @@ func (a *app) outboxHistory() *cobra.Command {
 				return err
 			}
 			vs := []map[string]any{}
-			t := newTable("AT", "KIND", ">ENTRY", "PARTITION", "WHO", "WHY")
+			t := newTable("AT", "KIND", ">ENTRY", "PARTITION", "WHO", "ROLE", "WHY")
 			for _, r := range rs {
 				vs = append(vs, map[string]any{"at": r.At.UTC(), "kind": r.Kind, "entry": r.Entry, "partition": r.Partition.String(), "scope": r.Scope,
 					"idempotency_key": r.IdempotencyKey, "by": r.By, "reason": r.Reason, "role": r.Role})
-				t.row(stamp(r.At), r.Kind, r.Entry, r.Partition, r.By, r.Reason)
+				t.row(stamp(r.At), r.Kind, r.Entry, r.Partition, r.By, dash(r.Role), r.Reason)
 			}
 			return a.show(map[string]any{"records": vs}, func() { t.print(a.out) })
 		},

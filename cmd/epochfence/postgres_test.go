@@ -72,8 +72,8 @@ func TestRolesOnPostgres(t *testing.T) {
 			t.Errorf("doctor as a reader does not say %q:\n%s", want, a.out)
 		}
 	}
-	if a := owner.run("history", "--group", "epochfence-drill", "--kind", "evict"); !strings.Contains(a.out, "anna") {
-		t.Errorf("the log says\n%s", a.out)
+	if a := owner.run("history", "--group", "epochfence-drill", "--kind", "evict"); !strings.Contains(a.out, "anna") || !strings.Contains(a.out, names[operator]) {
+		t.Errorf("the log says, of anna as %s,\n%s", names[operator], a.out)
 	}
 }
 

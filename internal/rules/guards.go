@@ -87,7 +87,7 @@ var guardsOfTheRest = []guard{
 	{"R1", "a position may go backwards", []edit{{fence, "if a.To < a.From {", "if false {"}}, "epoch", "TestAdvancedRefusesWhatNoCallerMeans"},
 	{"R1", "a claim id may be used again", []edit{{fence, "if c.ID == (ClaimID{}) || c.ID == f.Claim {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
 	{"R1", "the epoch is the lease's generation, also where that repeats", []edit{
-		{fence, "max(Epoch(c.Generation), last+1)", "Epoch(c.Generation)"},
+		{fence, "f.Epoch = last + 1", "f.Epoch = Epoch(c.Generation)"},
 	}, "epoch", "TestClaimedGivesTheLeasesGenerationOrTheNextEpoch"},
 	{"R1", "the claim is not compared in PostgreSQL", []edit{
 		{fenceSQL, "and f.claim_id = claims[i] and f.next_offset = froms[i]", "and f.next_offset = froms[i]"},

@@ -33,6 +33,24 @@ var guardsOfActs = []guard{
 	}, "sinks/sqlsink", actsOnSQLite + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
 	{"R1", "the application writes people's acts into the decision log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then", "if false then"}},
 		"sinks/pgsink", actsOnPostgres + "what consumers record is in the decision log, and they record no acts"},
+	{"R1", "a claim takes an epoch that is out of reach", []edit{
+		{fence, "if last > f.Epoch && (last > MaxAbove || last-f.Epoch > MaxStep) {", "if last < 0 {"},
+	}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
+	{"R1", "the application uses the epochs of PostgreSQL up", []edit{
+		{fenceSQL, "if last > f.epoch and (last > 9007199254740992 or last - f.epoch > 1099511627776) then", "if last > 9223372036854775806 then"},
+	}, "sinks/pgsink", "TestTheApplicationsRoleUsesNoEpochsUp"},
+	{"R1", "a claim is made in an operator's name", []edit{
+		{fence, "if strings.HasPrefix(c.Owner, OperatorPrefix) {", "if false {"},
+	}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
+	{"R1", "the application claims in an operator's name in PostgreSQL", []edit{
+		{fenceSQL, "if starts_with(new_owner, 'operator ') then", "if false then"},
+	}, "sinks/pgsink", "TestTheApplicationsRoleWritesNothingInAnOperatorsName"},
+	{"R1", "the application names operators in the decision log of PostgreSQL", []edit{
+		{decideSQL, "case when starts_with(owners[i], 'operator ') then '' else owners[i] end", "owners[i]"},
+	}, "sinks/pgsink", "TestTheApplicationsRoleWritesNothingInAnOperatorsName"},
+	{"R1", "a consumer names operators in the decision log", []edit{
+		{"epoch/decision.go", "if strings.HasPrefix(d.Owner, OperatorPrefix) {", "if false {"},
+	}, "sinks/memsink", actsInMemory + "what consumers record is in the decision log, and they record no acts"},
 	{"R1", "a claim is not in the decision log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group, in_topic, in_partition, f.epoch, f.claim_id, f.owner,\n        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n", ""}},
 		"sinks/pgsink", actsOnPostgres + "each claim and each act is in the decision log, and nothing that was refused or committed"},
 

@@ -73,13 +73,13 @@ var guardsOfTheOutbox = []guard{
 		{"outbox/stopped.go", "\tmaxClimbs = 3\n", "\tmaxClimbs = 1 << 30\n"},
 	}, "outbox", "TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd"},
 	{"R1", "a claim starts at an epoch that another system has seen", []edit{
-		{"epoch/fence.go", "last := max(f.Epoch, c.Above)", "last := f.Epoch"},
+		{"epoch/fence.go", "max(f.Epoch, c.Above, Epoch(c.Generation-1))", "max(f.Epoch, Epoch(c.Generation-1))"},
 	}, "epoch", "TestClaimedGivesAnEpochAboveTheOneThatTheClaimNames"},
 	{"R1", "a claim in PostgreSQL starts at an epoch that another system has seen", []edit{
-		{fenceSQL, "greatest(generation, t.epoch + 1, above + 1)", "greatest(generation, t.epoch + 1)"},
+		{fenceSQL, "greatest(f.epoch, above, generation - 1)", "greatest(f.epoch, generation - 1)"},
 	}, "sinks/pgsink", "TestSuite/cache_statement/queries/a claim starts above the epoch that another system has seen, and so do those after it"},
 	{"R1", "any epoch that somebody has seen is followed", []edit{
-		{"consumer/background.go", "if seen > MaxAbove || seen-b.epoch > maxAboveStep {", "if false {"},
+		{"consumer/background.go", "if seen > MaxAbove || seen-b.epoch > epoch.MaxStep {", "if false {"},
 	}, "consumer", "TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach"},
 	{"R6", "a relay goes on whose claim was lost", []edit{
 		{settling, "if ctx.Err() != nil || ended(err) {", "if ctx.Err() != nil {"},

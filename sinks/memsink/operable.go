@@ -38,8 +38,7 @@ func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
 			if !d.Kind.Recorded() {
 				return fmt.Errorf("a consumer records no %s", d.Kind)
 			}
-			d.By = ""
-			s.db.state.decide(d)
+			s.db.state.decide(d.Met())
 		}
 		return nil
 	})

@@ -39,6 +39,10 @@
 // letters need SELECT on dead_letter. Restrict the owner of the schema: the
 // functions run with its rights.
 //
+// A schema is one domain of trust: that role may claim, move and write decisions about the
+// partitions of every group in it. It cannot use epochs up, nor write anything in an operator's name. Groups that
+// do not trust each other get a schema each, with an owner each.
+//
 // # How long a frozen owner can hold up the next one
 //
 // The fence's row is locked from advance to the commit behind it, which travel

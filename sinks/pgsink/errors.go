@@ -35,6 +35,8 @@ const (
 	codeElsewhere  = "XF016"
 	codeSession    = "XF017"
 	codeBehind     = "XF018"
+	codeReach      = "XF019"
+	codeOperator   = "XF020"
 )
 
 // SQLSTATEs of PostgreSQL, from its manual's appendix A.
@@ -262,7 +264,7 @@ func refusedClaim(err error, c epoch.Claim) error {
 		return nil
 	}
 	switch pg.Code {
-	case codeStale, codeMissing, codeLogChanged, codeForeign, codeNotFresh, codeNoLease, codeExhausted, codeAdopted, codePaused:
+	case codeStale, codeMissing, codeLogChanged, codeForeign, codeNotFresh, codeNoLease, codeExhausted, codeReach, codeOperator, codeAdopted, codePaused:
 	default:
 		return nil
 	}

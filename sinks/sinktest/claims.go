@@ -21,7 +21,8 @@ var claims = []history{
 	{"a refused claim says who holds the fence", "R3", staleClaimDetails},
 	{"a lease whose generation is not positive grants nothing", "R2", noLease},
 	{"a claim id that is not fresh is refused", "R1", claimIDNotFresh},
-	{"the highest epoch there is can be claimed, and nothing after it", "R1", epochsUsedUp},
+	{"no claim takes an epoch that is out of reach", "R1", epochsOutOfReach},
+	{"no claim takes the name of an operator", "R1", claimAsAnOperator},
 	{"of many claims from one reading, one is accepted", "R2", oneOfManyClaims},
 	{"epochs rise strictly under concurrent claimers, and none is issued twice", "R1", concurrentClaimers},
 	{"claiming moves no position", "R8", claimKeepsPosition},
@@ -120,7 +121,7 @@ func claimAbove(w *world) {
 		generation int64
 		above      epoch.Epoch
 		want       epoch.Epoch
-	}{{5, 0, 5}, {5, 9, 10}, {11, 9, 11}, {1, 9, 12}, {1, 12, 13}, {1, 0, 14}, {15, 14, 15}, {1, 1 << 53, 1<<53 + 1}} {
+	}{{5, 0, 5}, {5, 9, 10}, {11, 9, 11}, {1, 9, 12}, {1, 12, 13}, {1, 0, 14}, {15, 14, 15}, {1, 15 + epoch.MaxStep, 16 + epoch.MaxStep}} {
 		bid := epoch.NewClaim(lease(orders0, c.generation, "A"))
 		bid.Above = c.above
 		f, err := a.sink.Claim(w.ctx, a.reads(orders0), bid)
@@ -131,12 +132,6 @@ func claimAbove(w *world) {
 		ta.wantEpoch(c.want)
 		ta.wantFence()
 		ta.applies(1)
-	}
-	before := a.reads(orders0)
-	bid := epoch.NewClaim(lease(orders0, 1, "A"))
-	bid.Above = math.MaxInt64
-	if _, err := a.sink.Claim(w.ctx, before, bid); err == nil || a.reads(orders0) != before {
-		w.Errorf("a claim above the last epoch there is: err = %v, the fence is %+v", err, a.reads(orders0))
 	}
 }
 
@@ -182,18 +177,33 @@ func claimIDNotFresh(w *world) {
 	}
 }
 
-func epochsUsedUp(w *world) {
+func epochsOutOfReach(w *world) {
 	w.seed(orders0)
 	a := w.process("A")
-	ta := a.claims(orders0, math.MaxInt64)
-	ta.wantEpoch(math.MaxInt64)
+	ta := a.claims(orders0, int64(epoch.MaxStep)+1)
+	ta.wantEpoch(epoch.MaxStep + 1)
 	ta.applies(1)
-	for _, generation := range []int64{1, math.MaxInt64} {
-		if f, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(lease(orders0, generation, "A"))); err == nil {
-			w.Fatalf("after the highest epoch, %d was issued", f.Epoch)
+	for _, c := range []struct {
+		generation int64
+		above      epoch.Epoch
+	}{{math.MaxInt64, 0}, {1, math.MaxInt64}, {1, math.MaxInt64 - 1}, {1, ta.Epoch + epoch.MaxStep + 1}, {int64(ta.Epoch+epoch.MaxStep) + 2, 0}} {
+		bid := epoch.NewClaim(lease(orders0, c.generation, "A"))
+		bid.Above = c.above
+		if f, err := a.sink.Claim(w.ctx, a.reads(orders0), bid); err == nil {
+			w.Fatalf("after epoch %d, generation %d and above %d, epoch %d was issued", ta.Epoch, c.generation, c.above, f.Epoch)
 		}
 	}
 	ta.applies(1)
+	ta.wantFence()
+}
+
+func claimAsAnOperator(w *world) {
+	w.seed(orders0)
+	a := w.process("A")
+	ta := a.claims(orders0, 5)
+	if _, err := a.sink.Claim(w.ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, epoch.OperatorPrefix+"anna"))); err == nil {
+		w.Error("a claim was made in the name of an operator")
+	}
 	ta.wantFence()
 }
 

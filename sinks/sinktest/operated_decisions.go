@@ -110,16 +110,18 @@ func recording(w *world) {
 			From: epoch.Offset(i), To: -1, Reason: fmt.Sprintf("reason \x00\xff %d", i), By: "forged", TraceID: "t",
 		})
 	}
+	ds[1].Owner = epoch.OperatorPrefix + "forged"
 	if err := a.operable().Record(w.ctx, ds); err != nil {
 		w.Fatalf("record: %v", err)
 	}
+	ds[1].Owner = "" // of an operator, a consumer's word is none
 	log := w.person().history(operate.HistoryQuery{Partition: &orders0})
 	if len(log) != len(ds)+1 { // the claim besides
 		w.Fatalf("the log has %d entries: %+v", len(log), log)
 	}
 	slices.Reverse(log)
 	for i, d := range log[1:] {
-		if d.Kind != ds[i].Kind || d.From != epoch.Offset(i) || d.To != -1 || d.By != "" || d.Claim != f.Claim || d.Epoch != 5 ||
+		if d.Kind != ds[i].Kind || d.From != epoch.Offset(i) || d.To != -1 || d.By != "" || d.Owner != ds[i].Owner || d.Claim != f.Claim || d.Epoch != 5 ||
 			d.TraceID != "t" || !strings.HasSuffix(d.Reason, strconv.Itoa(i)) {
 			w.Errorf("entry %d is %+v", i, d)
 		}

@@ -50,8 +50,7 @@ func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
 			if !d.Kind.Recorded() {
 				return fmt.Errorf("a consumer records no %s", d.Kind)
 			}
-			d.By = ""
-			if err := s.decide(ctx, t.Conn, d); err != nil {
+			if err := s.decide(ctx, t.Conn, d.Met()); err != nil {
 				return err
 			}
 		}

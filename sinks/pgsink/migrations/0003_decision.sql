@@ -105,7 +105,7 @@ end
 $$;
 
 -- record_decisions adds what consumers have met with. They have no say in what the functions
--- that swap claims, and people, have done.
+-- that swap claims, and people, have done, and name nobody as operators are named.
 create function "epochfence".record_decisions(kinds text[], groups text[], topics text[], partitions integer[], epochs bigint[], claims uuid[],
     owners text[], froms bigint[], tos bigint[], reasons text[], trace_ids text[])
 returns void
@@ -116,7 +116,8 @@ begin
         if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then
             raise exception using errcode = 'XF013', message = 'a consumer records no ' || kinds[i];
         end if;
-        perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i], owners[i], froms[i], tos[i], reasons[i], '', trace_ids[i]);
+        perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i],
+            case when starts_with(owners[i], 'operator ') then '' else owners[i] end, froms[i], tos[i], reasons[i], '', trace_ids[i]);
     end loop;
 end
 $$;

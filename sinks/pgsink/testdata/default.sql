@@ -21,6 +21,8 @@ create schema if not exists "epochfence";
 --   XF009 exhausted   epochs are used up
 --   XF010 adopted     a claim adopts a position, and is not the first of its fence
 --   XF011 paused      the mode of the fence takes no claims
+--   XF019 reach       the next epoch would be out of reach from the last one
+--   XF020 operator    a claim has an owner that is named as operators are
 --
 -- and those of people's acts, in 0004_operate.sql:
 --
@@ -147,6 +149,7 @@ language plpgsql set search_path = "epochfence", pg_temp
 as $$
 declare
     f fence;
+    last bigint;
 begin
     perform set_config('lock_timeout', lock_timeout_ms::text, true);
     select * into f from fence
@@ -174,15 +177,22 @@ begin
     if f.mode <> '' then
         raise exception using errcode = 'XF011', message = 'paused', detail = row_to_json(f);
     end if;
-    if greatest(f.epoch, above) = 9223372036854775807 then
+    if starts_with(new_owner, 'operator ') then
+        raise exception using errcode = 'XF020', message = 'owner is named as operators are', detail = row_to_json(f);
+    end if;
+    if f.epoch = 9223372036854775807 then
         raise exception using errcode = 'XF009', message = 'epochs are used up', detail = row_to_json(f);
+    end if;
+    last := greatest(f.epoch, above, generation - 1);
+    if last > f.epoch and (last > 9007199254740992 or last - f.epoch > 1099511627776) then -- MaxAbove and MaxStep in epoch/claim.go
+        raise exception using errcode = 'XF019', message = 'epoch out of reach', detail = row_to_json(f);
     end if;
     if adopt_offset < 0 or adopt_offset is not null and f.epoch > 0 then
         raise exception using errcode = 'XF010', message = 'only the first claim adopts a position', detail = row_to_json(f);
     end if;
     return query
     update fence t
-    set lease_generation = generation, owner = new_owner, epoch = greatest(generation, t.epoch + 1, above + 1),
+    set lease_generation = generation, owner = new_owner, epoch = last + 1,
         claim_id = new_claim, claimed_at = clock_timestamp(),
         next_offset = coalesce(adopt_offset, t.next_offset), applied = t.applied or adopt_offset is not null,
         mark = case when adopt_offset is null then t.mark else adopt_mark end
@@ -544,7 +554,7 @@ end
 $$;
 
 -- record_decisions adds what consumers have met with. They have no say in what the functions
--- that swap claims, and people, have done.
+-- that swap claims, and people, have done, and name nobody as operators are named.
 create function "epochfence".record_decisions(kinds text[], groups text[], topics text[], partitions integer[], epochs bigint[], claims uuid[],
     owners text[], froms bigint[], tos bigint[], reasons text[], trace_ids text[])
 returns void
@@ -555,7 +565,8 @@ begin
         if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then
             raise exception using errcode = 'XF013', message = 'a consumer records no ' || kinds[i];
         end if;
-        perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i], owners[i], froms[i], tos[i], reasons[i], '', trace_ids[i]);
+        perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i],
+            case when starts_with(owners[i], 'operator ') then '' else owners[i] end, froms[i], tos[i], reasons[i], '', trace_ids[i]);
     end loop;
 end
 $$;
