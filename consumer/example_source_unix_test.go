@@ -25,6 +25,11 @@ import (
 // gives that to one process at a time, and takes it back when the process dies.
 type FileSource struct{ Path string }
 
+// Identity names the process as the leases do.
+func (s *FileSource) Identity() (group, name string) {
+	return "examples", fmt.Sprint("process ", os.Getpid())
+}
+
 // Run waits for the lease, and calls own once it has it. Everybody who waits is in
 // the group.
 func (s *FileSource) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {

@@ -122,6 +122,7 @@ func (o *ownership[TX]) giveUpHung() {
 
 func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Duration) *ownership[TX] {
 	p := t.Origin().Partition
+	r.life.leased(t.Term())
 	o := &ownership[TX]{
 		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, unclaimedAt: time.Now(),
 		halts:   backoff.New(r.HaltMin, r.HaltMax),

@@ -54,6 +54,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	}
 	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
 		r.operable = operable
+		r.life = newLife(source, operable.Alive, operable.Gone, o.Logger)
 		r.recorder = newRecorder(operable.Record, o.Observe, o.Logger)
 		defer r.recorder.close()
 	}
@@ -72,6 +73,7 @@ type runner[TX any] struct {
 
 	operable epoch.Operable[TX] // the sink's; nil where it is none
 	recorder *recorder
+	life     *life // likewise
 	acted    *news // that people have acted on fences
 
 	tenures  gate
@@ -101,6 +103,10 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	stopLooking := r.lookForRequests(ctx)
 	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
 	r.running.Go(func() { r.lags.ask(asking) })
+	living, stopLiving := context.WithCancel(context.WithoutCancel(ctx)) // until the drain is over
+	if r.life != nil {
+		r.running.Go(func() { r.life.live(living) })
+	}
 	over := make(chan struct{})
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
@@ -117,6 +123,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	r.tenures.close()
 	stopLooking()
 	stopAsking()
+	stopLiving()
 	for _, l := range r.loops {
 		close(l.closed)
 	}

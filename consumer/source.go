@@ -27,6 +27,11 @@ type Source interface {
 	// cannot go on at all: it could not be reached at start, lacks a topic, refused
 	// us, or this member was fenced for good. Run is called once.
 	Run(ctx context.Context, joined func(err error), own func(ctx context.Context, t Tenure)) error
+
+	// Identity returns the group that Run joins, and the name of this process that the owners
+	// in its leases are: the name alone, or followed by a slash and more. By it people find
+	// the process of a fence, so it names host and process. It may be asked before Run.
+	Identity() (group, name string)
 }
 
 // Tenure is one process's time with one partition. It ends in one of two ways:

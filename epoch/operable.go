@@ -20,6 +20,15 @@ type Operable[TX any] interface {
 	// a look at nothing.
 	Hangs(ctx context.Context, p Partition) ([]Decision, error)
 
+	// Alive records a sign of life of p, whose Since, Seen and Now the sink sets: the database's
+	// time is what counts. A consumer gives one when it starts, and one each p.Every from
+	// then on. Those that are out of date are taken away with it: after 7 days, and when a
+	// process of the same group and name takes the place of one that is not alive any more.
+	Alive(ctx context.Context, p Process) error
+
+	// Gone takes the signs of life of p away: it has ended in good order.
+	Gone(ctx context.Context, p Process) error
+
 	// Requests returns what people have asked of the owners of ps, at the cost of
 	// little more than a look at nothing.
 	Requests(ctx context.Context, ps []Partition) (Requests, error)

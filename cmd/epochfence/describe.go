@@ -22,7 +22,13 @@ they stand still.
 It asks Kafka (--kafka) or NATS (--nats), by what each fence says of its log.
 END is the offset of the next message that could be read, of committed
 transactions alone. On NATS the offsets are the stream's sequences, and LAG
-counts the partition's own messages.`,
+counts the partition's own messages.
+
+OWNER says whether the process that has claimed the partition is alive: it
+gives the sink a sign of life every 15 s or so, and after three that did not
+come it is taken for dead. One that has ended in good order gives none. That
+it is alive does not say that it reaches its broker, or that its handler
+returns.`,
 		RunE: func(c *cobra.Command, names []string) error { return a.runDescribe(c.Context(), which, names) },
 	}
 	which.add(c.Flags())
@@ -61,7 +67,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 			begin, end, lag = text(e.begin), text(e.end), text(e.lag)
 		}
 		ds = append(ds, d)
-		t.row(v.Name, v.State, v.Epoch, v.Next, begin, end, lag, dash(v.Owner))
+		t.row(v.Name, v.State, v.Epoch, v.Next, begin, end, lag, v.ownerText())
 	}
 	return a.show(map[string]any{"partitions": ds}, func() {
 		t.print(a.out)

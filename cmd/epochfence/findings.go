@@ -51,6 +51,7 @@ type scene struct {
 	ps       []operate.Partition
 	views    []partitionView
 	extents  []extent
+	lives    operate.Lives
 	brokered bool // a broker is known of
 	filter   operate.Filter
 }
@@ -70,6 +71,9 @@ func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 	if s.op, err = a.operator(ctx); err != nil {
 		return s, err
 	}
+	if s.lives, err = s.op.Processes(ctx, which.group); err != nil {
+		return s, err
+	}
 	if s.brokered {
 		s.extents = a.extents(ctx, operate.Fences(s.ps))
 	}
@@ -84,9 +88,32 @@ func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 			fs = append(fs, logged(s.ps[i], s.extents[i], l)...)
 		}
 	}
+	fs = append(fs, living(s)...)
 	fs = append(fs, a.unfenced(ctx, s)...)
 	fs = append(fs, often(ctx, s, l)...)
 	return append(fs, a.boxed(ctx, s, l)...)
+}
+
+// living is about the processes: whether a group has one that is alive, and partitions one that
+// has claimed them.
+func living(s scene) (fs []finding) {
+	const remedy = "see whether the consumers of the group run: epochfence owners"
+	seen := map[string]bool{}
+	for i, v := range s.views {
+		alive := s.lives.Alive(v.Group) > 0
+		switch {
+		case !alive && !seen[v.Group]:
+			detail := fmt.Sprintf("no process of group %s is alive", v.Group)
+			if last, known := s.lives.Last(v.Group); known {
+				detail += fmt.Sprintf("; %s on %s was seen last, %s ago", last.Name, last.Host, age(last.Now.Sub(last.Seen)))
+			}
+			fs = append(fs, finding{"processes", bad, "", detail, remedy})
+		case alive && v.State == orphaned:
+			fs = append(fs, finding{"owner", bad, v.Name, fmt.Sprintf("%s has claimed it: %s, and nobody has taken it since", s.ps[i].Owner, v.sign), remedy})
+		}
+		seen[v.Group] = true
+	}
+	return fs
 }
 
 // waitingFor is how long an owner may take to follow a person's act.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -91,8 +92,8 @@ func compare(t *testing.T, file string, a answer) {
 }
 
 // golden is a sink in which something of everything is: partition 0 was taken over, 1 is
-// paused, 2 has halted, 3 is of another topic of that name, 4 was never
-// claimed, and 6 is in another database.
+// paused, 2 has halted, 3 is of another topic of that name, and its owner worker-c is dead, 4
+// was never claimed, and 6 is in another database. Worker-d has no partition.
 func golden(t *testing.T) *cli {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.ClusterID("golden"), kfake.SeedTopics(6, "orders"))
@@ -165,7 +166,14 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	apply(claim(1, "worker-a"), false)
 	c.does(exitOK, "pause", "orders/1", "--execute", "--by", "anna", "--reason", "the warehouse is being moved")
 	record(claim(2, "worker-b"), epoch.DecidedHalt, "billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
-	apply(claim(3, "worker-b"), false)
+	apply(claim(3, "worker-c"), false)
+	lives := func(name string, every time.Duration) {
+		must(t, sink.Alive(ctx, epoch.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, PID: 1, Version: "example.com/shop@v1.2.3", Every: every}))
+	}
+	lives("worker-b", time.Hour)
+	lives("worker-c", time.Millisecond)
+	lives("worker-d", time.Hour)
+	<-time.After(10 * time.Millisecond) // longer than worker-c may be silent
 }
 
 // add puts something into the outbox, and has a person do something with it.

@@ -15,7 +15,8 @@ func (a *app) list() *cobra.Command {
 		Long: `List partitions: state, epoch, next offset, owner.
 
 States, as the fence and the decision log tell them:
-  claimed    somebody has it, or had it and nobody has taken it since
+  claimed    somebody has it, and is alive
+  orphaned   who has claimed it is not alive, and nobody has taken it since
   halted     its owner has halted it: see describe, explain
   paused     a person has paused it
   waiting    a person has acted, and no owner has followed yet

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
 )
 
 func (a *app) owners() *cobra.Command {
@@ -15,9 +18,13 @@ func (a *app) owners() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "owners",
 		Short: "List who has claimed partitions",
-		Long: `List who has claimed partitions, as the fences have it: a process that is gone
-is there until another one has claimed what it had. ADVANCED is how long ago
-the owner moved a position.`,
+		Long: `List who has claimed partitions, as the fences have it, and which processes
+are alive, those without a partition among them. A process that is gone is
+there until another one has claimed what it had. ADVANCED is how long ago the
+owner moved a position, SEEN how long ago the process gave a sign of life,
+which it does every 15 s or so; three that did not come are taken for its
+death. One that has ended in good order is not seen any more. HOST is a pod's
+name, VERSION the program's as it was built.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runOwners(c.Context(), which) },
 	}
@@ -31,8 +38,20 @@ type ownerView struct {
 	Partitions []string   `json:"partitions"`
 	ClaimedAt  *time.Time `json:"last_claimed_at"`
 	AdvancedAt *time.Time `json:"last_advanced_at"`
+	Alive      bool       `json:"alive"`
+	Since      *time.Time `json:"since"` // of the process, as far as it is known
+	SeenAt     *time.Time `json:"seen_at"`
+	Host       string     `json:"host"`
+	PID        int        `json:"pid"`
+	Version    string     `json:"version"`
 
 	now time.Time
+}
+
+// process is what the sink knows of the owner's.
+func (o *ownerView) process(p epoch.Process) {
+	o.Alive, o.Since, o.SeenAt, o.now = p.Alive(), orNull(p.Since), orNull(p.Seen), p.Now
+	o.Host, o.PID, o.Version = p.Host, p.PID, p.Version
 }
 
 func (a *app) runOwners(ctx context.Context, which chosen) error {
@@ -40,7 +59,15 @@ func (a *app) runOwners(ctx context.Context, which chosen) error {
 	if err != nil {
 		return err
 	}
-	owners := []*ownerView{}
+	op, err := a.operator(ctx)
+	if err != nil {
+		return err
+	}
+	found, err := op.Processes(ctx, which.group)
+	if err != nil {
+		return err
+	}
+	owners, lives, busy := []*ownerView{}, operate.Lives(found), map[string]bool{}
 	for i, v := range vs {
 		if v.Epoch == 0 {
 			continue
@@ -49,17 +76,32 @@ func (a *app) runOwners(ctx context.Context, which chosen) error {
 		if at < 0 {
 			at = len(owners)
 			owners = append(owners, &ownerView{Owner: v.Owner, Group: v.Group, now: ps[i].Now})
+			if p, known := lives.Owner(ps[i].Fence); known {
+				owners[at].process(p)
+				busy[p.Run] = true
+			}
 		}
 		o := owners[at]
 		o.Partitions = append(o.Partitions, v.Name)
 		o.ClaimedAt, o.AdvancedAt = later(o.ClaimedAt, v.ClaimedAt), later(o.AdvancedAt, v.AdvancedAt)
 	}
+	for _, p := range lives {
+		if !busy[p.Run] {
+			idle := &ownerView{Owner: p.Name, Group: p.Group, Partitions: []string{}}
+			idle.process(p)
+			owners = append(owners, idle)
+		}
+	}
 	slices.SortStableFunc(owners, func(x, y *ownerView) int {
 		return cmp.Or(strings.Compare(x.Group, y.Group), strings.Compare(x.Owner, y.Owner))
 	})
-	t := newTable("GROUP", "OWNER", ">PARTITIONS", ">CLAIMED", ">ADVANCED")
+	t := newTable("GROUP", "OWNER", ">PARTITIONS", ">CLAIMED", ">ADVANCED", "ALIVE", ">SEEN", "HOST", "VERSION")
 	for _, o := range owners {
-		t.row(o.Group, o.Owner, len(o.Partitions), agoOf(o.now, o.ClaimedAt), agoOf(o.now, o.AdvancedAt))
+		alive := map[bool]string{true: "yes", false: "no"}[o.Alive]
+		if strings.HasPrefix(o.Owner, epoch.OperatorPrefix) {
+			alive = "-"
+		}
+		t.row(o.Group, o.Owner, len(o.Partitions), agoOf(o.now, o.ClaimedAt), agoOf(o.now, o.AdvancedAt), alive, agoOf(o.now, o.SeenAt), dash(o.Host), dash(o.Version))
 	}
 	return a.show(map[string]any{"owners": owners}, func() { t.print(a.out) })
 }

@@ -77,6 +77,7 @@ func (c *cli) executes(args ...string) answer {
 type place struct {
 	url     string
 	op      operate.Operator
+	alive   func(ctx context.Context, p epoch.Process) error // a sign of life
 	consume func(ctx context.Context, s consumer.Source, o consumer.Options) error
 	applied func() []effect
 	halts   bool                            // what fails halts its partition, and is no dead letter
@@ -152,7 +153,7 @@ func inSQLite(t *testing.T, fails broken) *place {
 		return err
 	}
 	*p = place{
-		url: "file:" + path, op: op,
+		url: "file:" + path, op: op, alive: sink.Alive,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
 			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)
 		},
@@ -202,7 +203,7 @@ func inPostgres(t *testing.T, fails broken) *place {
 		return err
 	}
 	*p = place{
-		url: url, op: op,
+		url: url, op: op, alive: sink.Alive,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
 			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)
 		},
@@ -469,7 +470,8 @@ func normal(s string) string {
 		{regexp.MustCompile(`\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z`), "2026-01-02T03:04:05Z"},
 		{regexp.MustCompile(`--plan=[0-9a-f]{12}`), "--plan=0123456789ab"},
 		{regexp.MustCompile(`"plan": "[0-9a-f]{12}"`), `"plan": "0123456789ab"`},
-		{regexp.MustCompile(`[ \d]\ds([ \n])`), " 0s$1"},
+		{regexp.MustCompile(`[ \d]\ds([ \n)])`), " 0s$1"},
+		{regexp.MustCompile(`seen \d+s ago`), "seen 0s ago"},
 		{regexp.MustCompile(`SQLite 3\.[\d.]+`), "SQLite 3.0.0"},
 		{regexp.MustCompile(`kafka:golden/[\w-]{22}`), "kafka:golden/AAAAAAAAAAAAAAAAAAAAAA"},
 	} {

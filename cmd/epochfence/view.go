@@ -22,6 +22,8 @@ type partitionView struct {
 	Epoch       int64      `json:"epoch"`
 	Claim       string     `json:"claim"`
 	Owner       string     `json:"owner"`
+	OwnerAlive  *bool      `json:"owner_alive,omitempty"` // not of a person
+	OwnerSeen   *time.Time `json:"owner_seen_at,omitempty"`
 	Next        int64      `json:"next_offset"`
 	Generation  int64      `json:"lease_generation"`
 	Log         string     `json:"log"`
@@ -29,6 +31,8 @@ type partitionView struct {
 	ClaimedAt   *time.Time `json:"claimed_at"`
 	AdvancedAt  *time.Time `json:"advanced_at"`
 	DeadLetters int64      `json:"dead_letters"`
+
+	sign string // of the owner's life
 }
 
 // state is what a partition does, as far as its fence and the decision log tell.
@@ -36,7 +40,8 @@ type state string
 
 const (
 	unclaimed state = "unclaimed" // nobody ever had it
-	claimed   state = "claimed"   // somebody has it, or had and nobody has taken it since
+	claimed   state = "claimed"   // somebody has it who is alive
+	orphaned  state = "orphaned"  // who has claimed it is not alive, and nobody has taken it since
 	waiting   state = "waiting"   // a person has acted, and no owner has followed yet
 	halted    state = "halted"
 	paused    state = "paused"
@@ -85,6 +90,39 @@ func orNull(t time.Time) *time.Time {
 	return &t
 }
 
+// owned adds what the sink knows of the process that is the owner.
+func (v *partitionView) owned(p operate.Partition, lives operate.Lives) {
+	if p.Epoch == 0 || p.Operated() || v.State == elsewhere {
+		return
+	}
+	owner, known := lives.Owner(p.Fence)
+	alive := known && owner.Alive()
+	v.OwnerAlive, v.OwnerSeen, v.sign = &alive, orNull(owner.Seen), signOf(owner, known)
+	if v.State == claimed && !alive {
+		v.State = orphaned
+	}
+}
+
+// signOf says when a process was seen.
+func signOf(p epoch.Process, known bool) string {
+	switch {
+	case !known:
+		return "no sign of life"
+	case p.Alive():
+		return "alive, seen " + age(p.Now.Sub(p.Seen)) + " ago"
+	default:
+		return "not seen for " + age(p.Now.Sub(p.Seen))
+	}
+}
+
+// ownerText is the owner, and whether it is alive.
+func (v *partitionView) ownerText() string {
+	if v.sign == "" {
+		return dash(v.Owner)
+	}
+	return v.Owner + " (" + v.sign + ")"
+}
+
 // views are the partitions that a command shows.
 func (a *app) views(ctx context.Context, c chosen, names []string) ([]operate.Partition, []partitionView, error) {
 	op, err := a.operator(ctx)
@@ -99,9 +137,15 @@ func (a *app) views(ctx context.Context, c chosen, names []string) ([]operate.Pa
 	if err != nil {
 		return nil, nil, err
 	}
+	lives, err := op.Processes(ctx, "")
+	if err != nil {
+		return nil, nil, err
+	}
 	vs := []partitionView{}
 	for _, p := range ps {
-		vs = append(vs, viewOf(p, hs[p.Fence.Partition]))
+		v := viewOf(p, hs[p.Fence.Partition])
+		v.owned(p, lives)
+		vs = append(vs, v)
 	}
 	return ps, vs, nil
 }

@@ -16,7 +16,7 @@
 //
 // A lease is the membership in the group, as far as it comes with the
 // partition. Its generation is that of the group, or the member's epoch under
-// KIP-848, and its owner is "client id/member id", with the instance id behind
+// KIP-848, and its owner is "client id@host-pid/member id", with the instance id behind
 // it for a static member. The log it is for is named by the ids of the cluster
 // and of the topic, so a topic that was deleted and created again, and the same
 // group and topic on another cluster, are other logs.

@@ -398,14 +398,20 @@ func (s *Source) askMembership(ctx context.Context, speaks protocol, member stri
 	return nil
 }
 
-// owner names this process in the fence: by the client id that it was given, or else by host
-// and process, and by its membership.
-func (s *Source) owner(member string) string {
-	name := s.set.clientID
-	if name == defaultClientID {
-		name = tenures.Process()
+// Identity implements [consumer.Source].
+func (s *Source) Identity() (group, name string) { return s.set.Group, s.name() }
+
+// name is of this process: the client id that it was given, and host and process.
+func (s *Source) name() string {
+	if s.set.clientID == defaultClientID {
+		return tenures.Process()
 	}
-	owner := name + "/" + member
+	return tenures.Named(s.set.clientID)
+}
+
+// owner names this process in the fence, and its membership.
+func (s *Source) owner(member string) string {
+	owner := s.name() + "/" + member
 	if s.set.instance != nil {
 		owner += "/" + *s.set.instance
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
-// TestAnOwnerIsNamedSoThatItsProcessIsFound: by the host and the process, or as the client is.
+// TestAnOwnerIsNamedSoThatItsProcessIsFound: by the host and the process, behind the client's id where it was given one.
 func TestAnOwnerIsNamedSoThatItsProcessIsFound(t *testing.T) {
 	for want, opts := range map[string][]kgo.Opt{
-		tenures.Process() + "/m": nil,
-		"shipping-7/m":           {kgo.ClientID("shipping-7")},
-		"shipping-7/m/i":         {kgo.ClientID("shipping-7"), kgo.InstanceID("i")},
+		tenures.Process() + "/m":                   nil,
+		"shipping-7@" + tenures.Process() + "/m":   {kgo.ClientID("shipping-7")},
+		"shipping-7@" + tenures.Process() + "/m/i": {kgo.ClientID("shipping-7"), kgo.InstanceID("i")},
 	} {
 		s, err := New(Options{Group: "g", Topics: []string{"t"}, Client: append(opts, kgo.SeedBrokers("localhost:9092"))})
 		if err != nil {

@@ -61,6 +61,9 @@ func (m *Member) Name() string { return m.name }
 // Group returns the group that the member is of.
 func (m *Member) Group() *Group { return m.group }
 
+// Identity is consumer.Source's: the member's name is the process's.
+func (m *Member) Identity() (group, name string) { return m.group.name, m.name }
+
 // Run is consumer.Source's. A topic of the group that does not exist is an
 // error.
 func (m *Member) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {

@@ -56,8 +56,8 @@ type Options struct {
 	// end Run at once. Zero means 30 s.
 	StartTimeout time.Duration
 
-	// Name names this process in leases and fences, for people; it need not be
-	// unique. Empty means the host's name and the process id.
+	// Name names this process in leases and fences, for people, before the host's name and
+	// the process id. It need not be unique, and may be empty.
 	Name string
 
 	// Logger gets the source's lines. Nil means [slog.Default].
@@ -124,15 +124,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.StartTimeout == 0 {
 		o.StartTimeout = reach.Timeout
 	}
-	if o.Name == "" {
-		o.Name = tenures.Process()
-	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	if err := o.check(); err != nil {
 		return Options{}, err
 	}
+	o.Name = tenures.Named(o.Name)
 	o.Logger = o.Logger.With("group", o.Group)
 	return o, nil
 }

@@ -128,7 +128,9 @@ func TestABucketThatIsTooSmallInAnyCaseIsRefusedWithTheRemedy(t *testing.T) {
 		})
 	}
 	// What is asked for is enough.
-	s, err := New(r.options())
+	o := r.options()
+	o.Name = "a"
+	s, err := New(o)
 	must(t, err)
 	must(t, s.openNext(inTime(t)))
 	need := s.needs()

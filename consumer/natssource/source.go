@@ -331,6 +331,9 @@ func (s *Source) drainAll() {
 	}
 }
 
+// Identity implements [consumer.Source].
+func (s *Source) Identity() (group, name string) { return s.Group, s.Name }
+
 // owner names this process in leases and fences.
 func (s *Source) owner() string { return s.Name + "/" + s.member }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
@@ -58,10 +59,10 @@ func TestTheLeaseTellsPeopleWhoHoldsItAndWhereItStands(t *testing.T) {
 	f.Epoch = 9
 	lease := g.confirmFence(t, f)
 	now, e := r.lease(0)
-	if now.Owner != "worker-1" || now.Member != g.member.source.current().id || int64(e.rev) != lease.Generation {
+	if now.Owner != "worker-1@"+tenures.Process() || now.Member != g.member.source.current().id || int64(e.rev) != lease.Generation {
 		t.Errorf("the key holds %+v at %d, the lease is %+v", now, e.rev, lease)
 	}
-	if lease.Owner != "worker-1/"+now.Member || lease.Origin != g.Origin() {
+	if lease.Owner != now.Owner+"/"+now.Member || lease.Origin != g.Origin() {
 		t.Errorf("the lease is %+v", lease)
 	}
 	at, ok, err := g.member.source.mirrored(inTime(t), streamPartition{"orders", 0})

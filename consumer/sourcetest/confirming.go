@@ -64,6 +64,20 @@ var confirming = []history{{
 		g.wantLost(from)
 	},
 }, {
+	claim: "the owner of a lease is found by the name of its process",
+	story: func(w *world) {
+		topic := w.newTopic(1)
+		p := w.start("a", topic)
+		g := p.granted(topic, 0)
+		joined, name := p.source.Identity()
+		if want := g.Origin().Partition.Group; joined != want {
+			w.fail("Identity says group %q, and the tenure is of %q", joined, want)
+		}
+		if lease := g.confirm(g.earliest()); !(epoch.Process{Name: name}).Owns(lease.Owner) {
+			w.fail("Identity says %q, and the lease's owner is %q: want that name, alone or followed by a slash", name, lease.Owner)
+		}
+	},
+}, {
 	claim: "a Confirm whose context ends gives an error, and not ErrLost",
 	rules: "R7",
 	story: func(w *world) {

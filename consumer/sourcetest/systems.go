@@ -60,6 +60,8 @@ func effects(topic string, n int32) string { return fmt.Sprintf("%s/%d", topic, 
 // watched is a process's source with the suite looking on.
 type watched struct{ s *system }
 
+func (v watched) Identity() (group, name string) { return v.s.source.Identity() }
+
 func (v watched) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	return v.s.source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) {
 		v.s.record(ctx, t, func(g *grant) { own(ctx, watchedTenure{t, g}) })

@@ -1,6 +1,11 @@
 package main
 
-const lagging = "consumer/lag.go"
+const (
+	lagging = "consumer/lag.go"
+	living  = "consumer/life.go"
+
+	signsStop = "a process whose signs stop is not alive, and is listed until another one is in its place"
+)
 
 // guardsOfSight are those of what people see of partitions that do not move, and of processes
 // that are gone.
@@ -20,4 +25,22 @@ var guardsOfSight = []guard{
 	{"blame", "a lag that is not known is counted as 0", []edit{
 		{"ops/stats/read.go", "unknown++\n", "\n"},
 	}, "ops/stats", "TestEachEventCountsWhatItSays"},
+	{"blame", "a process gives one sign of life and no more", []edit{
+		{living, "for ctx.Err() == nil {\n\t\tl.sign(ctx)", "l.sign(ctx)\n\tfor ctx.Err() == nil {"},
+	}, "consumer", "TestAProcessGivesSignsOfLifeUntilItHasDrained"},
+	{"blame", "a process that ends in good order is taken for one that has died", []edit{
+		{living, "if err := l.gone(ctx, l.process); err != nil {", "if err := error(nil); err != nil {"},
+	}, "consumer", "TestAProcessGivesSignsOfLifeUntilItHasDrained"},
+	{"blame", "a process that gives no sign of life is taken for alive", []edit{
+		{"epoch/process.go", "return p.Now.Sub(p.Seen) <= 3*p.Every", "return true"},
+	}, "sinks/memsink", actsInMemory + signsStop},
+	{"blame", "in PostgreSQL a process that dies again and again leaves a sign each time", []edit{
+		{"sinks/pgsink/migrations/0004_operate.sql", "or p.group_name = in_group and p.name = in_name and p.run <> in_run\n                and", "or false and"},
+	}, "sinks/pgsink", actsOnPostgres + signsStop},
+	{"blame", "the page says that all is well where nobody is left", []edit{
+		{"ops/statusz/verdict.go", "case len(v.deserted) > 0:", "case false:"},
+	}, "ops/statusz", "TestADeadGroupDoesNotLookWell"},
+	{"blame", "the page calls a partition claimed whose owner is gone", []edit{
+		{"ops/statusz/rows.go", "case orphaned:", "case orphaned && false:"},
+	}, "ops/statusz", "TestADeadGroupDoesNotLookWell"},
 }

@@ -219,24 +219,59 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 	},
 }
 
-// The rules are those of operations, with a second for each minute: what has to last for
+// quickRules are those of operations, with a second for each minute: what has to last for
 // five minutes lasts for five seconds.
+func quickRules(t *testing.T) (text, path string) {
+	t.Helper()
+	slow, err := os.ReadFile("../rules/epochfence.rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`(for: |\[)(\d+)m`).ReplaceAllString(string(slow), "${1}${2}s")
+	text = strings.NewReplacer("for: 4h", "for: 4s").Replace(text)
+	path = filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return text, path
+}
+
+const noProcess = "EpochfenceNoProcess"
+
+func TestAnAlertFiresWhereNobodyIsLeftToBeScraped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a server")
+	}
+	promtest.Tool(t, "prometheus")
+	_, rules := quickRules(t)
+	var prom *promtest.Server
+	alerts := func() int {
+		all, err := prom.Query(`ALERTS{alertstate="firing",alertname="` + noProcess + `",job="epochfence"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	t.Run("while the group is at work", func(at *testing.T) {
+		log := memsource.New("orders", 1)
+		d := &drill{T: at, log: log, group: log.Group(memsource.DefaultGroup), sink: memsink.New()}
+		w := d.startAs(d.group.Member("a"), failing(fine), consumer.Options{})
+		d.prom = promtest.Start(t, []string{w.address}, []string{rules}) // until the test ends, and not the group
+		prom = d.prom
+		d.await(`count_over_time(epochfence_member[15s]) >= 6`)
+		if alerts() > 0 {
+			at.Errorf("%s fires", noProcess)
+		}
+	})
+	prom.Await(t, noProcess+" fires", func() bool { return alerts() == 1 })
+}
+
 func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a server")
 	}
 	promtest.Tool(t, "prometheus")
-	text, err := os.ReadFile("../rules/epochfence.rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	quick := regexp.MustCompile(`(for: |\[)(\d+)m`).ReplaceAllString(string(text), "${1}${2}s")
-	quick = strings.NewReplacer("for: 4h", "for: 4s").Replace(quick)
-	rules := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(rules, []byte(quick), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
+	quick, rules := quickRules(t)
 	playing := map[string]*scene{}
 	var addresses []string
 	prepare := func(name string, before func(s *scene)) *scene {
@@ -247,6 +282,9 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 		return s
 	}
 	for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(quick, -1) {
+		if alert[1] == noProcess { // of no process
+			continue
+		}
 		play, known := scenes[alert[1]]
 		if !known {
 			t.Fatalf("there is no scene for %s", alert[1])

@@ -31,6 +31,11 @@ type Operator interface {
 	// History reads the decision log, newest first.
 	History(ctx context.Context, q HistoryQuery) ([]epoch.Decision, error)
 
+	// Processes lists the processes of a group, or of all groups if it is empty, by group,
+	// name and when they were seen first: those that are alive, and those that were not seen
+	// any more and have not ended in good order, for 7 days.
+	Processes(ctx context.Context, group string) ([]epoch.Process, error)
+
 	// DeadLetters lists dead letters in the order of their IDs, without the keys,
 	// values and headers of their messages.
 	DeadLetters(ctx context.Context, q DeadLetterQuery) ([]DeadLetter, error)

@@ -58,7 +58,7 @@ func TestRulesUseMetricsAndLabelsThatThereAre(t *testing.T) {
 					continue
 				}
 				for _, l := range matcher.FindAllStringSubmatch(s[2], -1) {
-					if l[1] == "instance" || l[1] == "le" {
+					if l[1] == "instance" || l[1] == "job" || l[1] == "le" {
 						continue
 					}
 					i := slices.Index(m.Labels, l[1])

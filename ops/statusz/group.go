@@ -35,6 +35,7 @@ type groupReading struct {
 	tried, at  time.Time // by this process's clock; at is zero if it never could be read
 	err        error     // why the last attempt failed, with what was read before it
 	partitions []operate.Partition
+	lives      operate.Lives
 	rates      map[epoch.Partition]float64 // messages a second; nil before there are two readings
 	logs       map[epoch.Partition]Log     // nil where they are not known
 	logsErr    error
@@ -93,6 +94,9 @@ func (g *group) read(ctx context.Context) (*groupReading, error) {
 func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
 	if g.Operator != nil {
 		if r.partitions, err = g.Operator.Partitions(ctx, g.Filter); err != nil {
+			return err
+		}
+		if r.lives, err = g.Operator.Processes(ctx, g.Filter.Group); err != nil {
 			return err
 		}
 		if r.halts, err = operate.Halts(ctx, g.Operator, r.partitions); err != nil {

@@ -24,7 +24,8 @@ type row struct {
 	Epoch, Next, Lag, Speed string
 	Advanced                string
 	Dead                    string
-	trouble                 int // rows with more of it come first where not all are listed
+	orphaned                bool // the owner is not alive, as the sink has it
+	trouble                 int  // rows with more of it come first where not all are listed
 }
 
 // rows has a row for each partition that this process or the sink knows.
@@ -87,6 +88,7 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 		since = p.AdvancedAt
 	}
 	halt := g.halts[p.Fence.Partition]
+	orphaned, sign := g.orphaned(p)
 	switch {
 	case p.Standing.Mode != epoch.Running:
 		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Standing.Since, p.Now), show(p.Standing.By), show(p.Standing.Reason)), 2)
@@ -96,6 +98,9 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 		r.state("waiting", "never claimed", "", 1)
 	case p.Operated():
 		r.state("waiting", "no owner since", "no process has claimed it after what was done by "+show(p.Owner[len(epoch.OperatorPrefix):]), 2)
+	case orphaned:
+		r.orphaned = true
+		r.state("waiting", "owner is not alive", sign, 2)
 	case behind > 0 && p.Now.Sub(since) >= stillAfter && !since.IsZero():
 		r.state("waiting", "does not move", "for "+age(p.Now.Sub(since))+", with messages to apply", 2)
 	case behind == 0:
@@ -136,7 +141,7 @@ func (r *row) add(p stats.Partition, now time.Time) {
 			note += ": " + show(p.Err.Error())
 		}
 		r.state("waiting", "not claimed", note, 2)
-	case r.State == "":
+	case r.State == "", r.orphaned && p.State == consumer.StateClaimed: // by this process, which is
 		r.state("well", "claimed", "", 0)
 		if p.Lag == 0 {
 			r.State = "caught up"

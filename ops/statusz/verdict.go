@@ -19,6 +19,8 @@ func judge(v *view, s *stats.Stats) verdict {
 	switch {
 	case v.hung > 0:
 		return verdict{"halted", "Hung", plural(v.hung, "call of a handler does", "calls of handlers do") + " not return; restart the process. What it waits for is below."}
+	case len(v.deserted) > 0:
+		return nobody(v.deserted)
 	case count["halted"] > 0 && person:
 		return verdict{"halted", "Needs a person", plural(count["halted"], "partition has", "partitions have") + " halted; what to do is below."}
 	case count["halted"] > 0:

@@ -25,7 +25,8 @@ type view struct {
 	Moments   []moment
 	Decisions []moment
 
-	hung int // calls that hang in this process
+	hung     int      // calls that hang in this process
+	deserted []string // groups without a process
 
 	Dead, Outbox table
 	MayAct       bool
@@ -69,6 +70,7 @@ func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
 		v.Failed = append(v.Failed, "How far behind the group is, is not known: "+show(group.logsErr.Error()))
 	}
 	h.rows(v, held, group, now)
+	v.deserted = group.deserted(held)
 	h.groupFigures(v, group)
 	v.Decisions = h.decisions(group.decisions, now)
 	h.deadLetters(v, group, now)
@@ -119,7 +121,7 @@ func (h *Handler) groupFigures(v *view, g *groupReading) {
 		dead += p.DeadLetters
 	}
 	v.Figures = append(v.Figures, figure{"Partitions of the group", thousands(int64(len(g.partitions))),
-		plural(len(owners), "owner", "owners") + ", " + plural(paused, "paused", "paused")})
+		plural(len(owners), "owner", "owners") + ", " + plural(paused, "paused", "paused")}, g.processes())
 	if g.logs != nil {
 		var behind sum
 		for _, p := range g.partitions {

@@ -52,6 +52,9 @@ type Hooks struct {
 	Record   Hook[[]epoch.Decision]
 	Hangs    Hook[epoch.Partition]
 	Requests Hook[[]epoch.Partition]
+
+	// Alive stands before the signs of life that a consumer gives.
+	Alive Hook[epoch.Process]
 }
 
 // Script sets the hooks of this sink, in place of those it had. Other sinks on

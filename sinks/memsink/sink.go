@@ -32,7 +32,8 @@ var _ epoch.Sink[*Tx] = (*Sink)(nil)
 type database struct {
 	mu    sync.Mutex
 	state state
-	life  int // counts restores: a transaction does not outlive one
+	lives map[string]epoch.Process // by their Run; no part of a backup
+	life  int                      // counts restores: a transaction does not outlive one
 
 	replaced chan struct{} // closed by the next restore
 }
@@ -60,7 +61,7 @@ type name struct {
 
 // New returns a sink on a new, empty database.
 func New() *Sink {
-	return &Sink{db: &database{replaced: make(chan struct{}), state: state{
+	return &Sink{db: &database{replaced: make(chan struct{}), lives: map[string]epoch.Process{}, state: state{
 		fences:  epoch.Fences{},
 		values:  map[string]string{},
 		lists:   map[string][]string{},

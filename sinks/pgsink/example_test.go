@@ -98,6 +98,8 @@ func ExampleGrantSQL() {
 	//     "fences".dead_letter,
 	//     "fences".record_decisions,
 	//     "fences".hangs,
+	//     "fences".alive,
+	//     "fences".gone,
 	//     "fences".requests,
 	//     "fences".replayed,
 	//     "fences".replay_failed,

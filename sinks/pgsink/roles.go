@@ -10,7 +10,7 @@ import (
 // What each kind of role may execute. A reader sees fences, the decision log and which
 // dead letters there are; an operator sees their messages too, and acts.
 var (
-	readerFunctions   = []string{"schema_version", "server", "list_fences", "read_decisions", "list_dead_letters"}
+	readerFunctions   = []string{"schema_version", "server", "list_fences", "list_processes", "read_decisions", "list_dead_letters"}
 	operatorFunctions = append([]string{"act", "show_dead_letter", "act_on_dead_letter"}, readerFunctions...)
 )
 

@@ -22,7 +22,7 @@ var migrationFiles embed.FS
 // appFunctions are what an application calls.
 var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim",
 	"look_early", "advance", "advance_one", "hold", "dead_letter",
-	"record_decisions", "hangs", "requests", "replayed", "replay_failed", "identity_behind"}
+	"record_decisions", "hangs", "alive", "gone", "requests", "replayed", "replay_failed", "identity_behind"}
 
 // schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {

@@ -55,6 +55,30 @@ func (s *Sink[TX]) Hangs(ctx context.Context, p epoch.Partition) ([]epoch.Decisi
 	return o.Hangs(ctx, p)
 }
 
+// Alive implements [epoch.Operable]: the sign is in each shard, and no shard waits for another
+// one. Whoever looks at one of the databases sees who is alive.
+func (s *Sink[TX]) Alive(ctx context.Context, p epoch.Process) error {
+	return s.onEach(func(o epoch.Operable[TX]) error { return o.Alive(ctx, p) })
+}
+
+// Gone implements [epoch.Operable].
+func (s *Sink[TX]) Gone(ctx context.Context, p epoch.Process) error {
+	return s.onEach(func(o epoch.Operable[TX]) error { return o.Gone(ctx, p) })
+}
+
+// onEach does something on each shard that people can operate, at the same time.
+func (s *Sink[TX]) onEach(do func(o epoch.Operable[TX]) error) error {
+	errs := make([]error, len(s.shards))
+	var doing sync.WaitGroup
+	for i := range s.shards {
+		if o, ok := s.operable(i); ok {
+			doing.Go(func() { errs[i] = do(o) })
+		}
+	}
+	doing.Wait()
+	return errors.Join(errs...)
+}
+
 // Requests implements [epoch.Operable]: those about ps, each from its shard. About a
 // partition that is routed to none, there are none.
 func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/ops/operate"
@@ -60,6 +61,41 @@ func TestAShardThatHangsHoldsUpNoOthersDecisions(t *testing.T) {
 	ds, err := databases[1].Operator().History(t.Context(), operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedHalt}})
 	if err != nil || len(ds) != 1 || ds[0].Partition != orders(1) {
 		t.Errorf("the other shard has %+v, %v", ds, err)
+	}
+}
+
+func TestEachShardShowsWhoIsAliveThoughAnotherOneHangs(t *testing.T) {
+	databases := newDatabases(2)
+	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
+	ctx, hung := context.WithCancel(t.Context())
+	databases[0].Script(memsink.Hooks{Alive: func(ctx context.Context, _ epoch.Process, _ func() error) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	databases[1].Script(memsink.Hooks{Alive: func(_ context.Context, _ epoch.Process, do func() error) error {
+		defer hung()
+		return do()
+	}})
+	process := epoch.Process{Run: "run-1", Group: "billing", Name: "host-1", Every: time.Minute}
+	if err := s.Alive(ctx, process); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v; want that of the shard which hangs", err)
+	}
+	databases[0].Script(memsink.Hooks{})
+	listed := func(shard int) int {
+		ps, err := databases[shard].Operator().Processes(t.Context(), "billing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(ps)
+	}
+	if listed(0) != 0 || listed(1) != 1 {
+		t.Errorf("the shards list %d and %d processes, want 0 and 1", listed(0), listed(1))
+	}
+	if err := s.Alive(t.Context(), process); err != nil || listed(0) != 1 {
+		t.Errorf("%v, and the first shard lists %d processes, want 1", err, listed(0))
+	}
+	if err := s.Gone(t.Context(), process); err != nil || listed(0)+listed(1) != 0 {
+		t.Errorf("%v, and %d processes are left", err, listed(0)+listed(1))
 	}
 }
 

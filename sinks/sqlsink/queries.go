@@ -9,6 +9,7 @@ type queries struct {
 	requested, replay, replayed, notReplay string // see [epoch.Operable]
 	act, list, count, now                  string // see [Operator]
 	history, letters, letterAct, discard   string
+	alive, pruneDead, gone, processes      string
 }
 
 func newQueries(d Dialect, prefix string) queries {
@@ -21,7 +22,7 @@ func newQueries(d Dialect, prefix string) queries {
 			` request, requested, requested_by, requested_at, replay_error, replay_failed_at`
 	)
 	prefix = d.schema() + prefix
-	fences, decisions, letters := prefix+`fence`, prefix+`decision`, prefix+`dead_letter`
+	fences, decisions, letters, processes := prefix+`fence`, prefix+`decision`, prefix+`dead_letter`, prefix+`process`
 	return queries{
 		fence: `SELECT ` + state + ` FROM ` + fences + key,
 		topic: `SELECT number, ` + state + ` FROM ` + fences + ` WHERE group_name = ? AND topic = ?`,
@@ -73,6 +74,15 @@ func newQueries(d Dialect, prefix string) queries {
 
 		history: `SELECT ` + decision + ` FROM ` + decisions,
 		letters: `SELECT ` + letter + `, message_key, message_value, headers FROM ` + letters,
+		alive: `INSERT INTO ` + processes + ` (run, group_name, name, host, pid, version, every_ms, since, seen_at)` +
+			` VALUES (?, ?, ?, ?, ?, ?, ?, ` + d.now() + `, ` + d.now() + `)` +
+			` ON CONFLICT (run) DO UPDATE SET every_ms = excluded.every_ms, seen_at = excluded.seen_at`,
+		pruneDead: `DELETE FROM ` + processes + ` WHERE julianday(` + d.now() + `) - julianday(seen_at) > 7 OR group_name = ? AND name = ? AND run <> ?` +
+			` AND (julianday(` + d.now() + `) - julianday(seen_at)) * 86400000 > 3 * every_ms`,
+		gone: `DELETE FROM ` + processes + ` WHERE run = ?`,
+		processes: `SELECT run, group_name, name, host, pid, version, every_ms, since, seen_at, ` + d.now() + ` FROM ` + processes +
+			` WHERE ? = '' OR group_name = ?`,
+
 		letterAct: `UPDATE ` + letters + ` SET requested = ?, request = ?, requested_by = ?,` +
 			` requested_at = CASE WHEN ? THEN ` + d.now() + ` ELSE requested_at END` +
 			` WHERE id = ? AND request = ? AND requested = ?`,

@@ -13,3 +13,11 @@ func Process() string {
 	}
 	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }
+
+// Named is the name of this process where it was given one, which several may have.
+func Named(given string) string {
+	if given == "" {
+		return Process()
+	}
+	return given + "@" + Process()
+}

@@ -850,6 +850,58 @@ begin
 end
 $$;
 
+-- The processes that consume: each gives a sign of life now and then, so that people tell a
+-- partition that is claimed from one whose owner is gone.
+create table "epochfence".process (
+    run        text primary key, -- of one run of a consumer
+    group_name text collate "C" not null,
+    name       text not null,    -- what its owners begin with
+    host       text not null,
+    pid        bigint not null,
+    version    text not null,    -- of the program
+    every_ms   bigint not null,  -- from one sign to the next
+    since      timestamptz not null,
+    seen_at    timestamptz not null
+) with (fillfactor = 50); -- each sign writes a version of the row
+
+-- alive is a sign of life. With it, those go that were not seen for a week, and those that were not
+-- seen for three times their wait, in the place of which this one is.
+create function "epochfence".alive(in_run text, in_group text, in_name text, in_host text, in_pid bigint, in_version text, in_every_ms bigint)
+returns void
+language sql security definer set search_path = "epochfence", pg_temp
+as $$
+    insert into process as p (run, group_name, name, host, pid, version, every_ms, since, seen_at)
+    values (in_run, in_group, in_name, in_host, in_pid, in_version, in_every_ms, clock_timestamp(), clock_timestamp())
+    on conflict (run) do update set every_ms = excluded.every_ms, seen_at = clock_timestamp();
+
+    delete from process x where x.run in (
+        select p.run from process p
+        where p.seen_at < clock_timestamp() - interval '7 days'
+            or p.group_name = in_group and p.name = in_name and p.run <> in_run
+                and p.seen_at < clock_timestamp() - 3 * p.every_ms * interval '1 millisecond'
+        limit 64 for update skip locked)
+$$;
+
+-- gone takes the sign away: the process has ended in good order.
+create function "epochfence".gone(in_run text)
+returns void
+language sql security definer set search_path = "epochfence", pg_temp
+as $$
+    delete from process p where p.run = in_run
+$$;
+
+-- list_processes returns those of a group; null is any.
+create function "epochfence".list_processes(in_group text)
+returns table (run text, group_name text, name text, host text, pid bigint, version text, every_ms bigint,
+    since timestamptz, seen_at timestamptz, read_at timestamptz)
+language sql stable security definer set search_path = "epochfence", pg_temp
+as $$
+    select p.run, p.group_name, p.name, p.host, p.pid, p.version, p.every_ms, p.since, p.seen_at, clock_timestamp()
+    from process p where in_group is null or p.group_name = in_group
+$$;
+
+revoke all on "epochfence".process from public;
+revoke all on function "epochfence".alive, "epochfence".gone, "epochfence".list_processes from public;
 revoke all on function "epochfence".act, "epochfence".list_fences, "epochfence".requests, "epochfence".replayed, "epochfence".replay_failed,
     "epochfence".list_dead_letters, "epochfence".show_dead_letter, "epochfence".act_on_dead_letter from public;
 
@@ -871,6 +923,8 @@ grant execute on function
     "epochfence".dead_letter,
     "epochfence".record_decisions,
     "epochfence".hangs,
+    "epochfence".alive,
+    "epochfence".gone,
     "epochfence".requests,
     "epochfence".replayed,
     "epochfence".replay_failed,

@@ -31,3 +31,16 @@ ALTER TABLE {{prefix}}dead_letter ADD COLUMN replay_error TEXT NOT NULL DEFAULT 
 ALTER TABLE {{prefix}}dead_letter ADD COLUMN replay_failed_at TEXT;
 
 CREATE INDEX {{prefix}}dead_letter_requested ON {{prefix}}dead_letter (group_name, topic, number, id) WHERE requested = 1;
+
+-- The processes that consume: each gives a sign of life now and then.
+CREATE TABLE {{prefix}}process (
+    run        TEXT    NOT NULL PRIMARY KEY, -- of one run of a consumer
+    group_name TEXT    NOT NULL,
+    name       TEXT    NOT NULL,             -- what its owners begin with
+    host       TEXT    NOT NULL,
+    pid        INTEGER NOT NULL,
+    version    TEXT    NOT NULL,             -- of the program
+    every_ms   INTEGER NOT NULL,             -- from one sign to the next
+    since      TEXT    NOT NULL,             -- UTC, as the next
+    seen_at    TEXT    NOT NULL
+) STRICT;

@@ -1,0 +1,114 @@
+package consumer
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+const (
+	// aliveEvery is the wait between two signs of life, or the longest term of a lease where
+	// that is longer.
+	aliveEvery = 15 * time.Second
+
+	aliveTimeout = 10 * time.Second
+
+	// failedSigns is how many that fail one after the other are worth a warning.
+	failedSigns = 2
+)
+
+// life gives signs of life to the sink, beside everything else: nothing waits for them, and one
+// that fails costs nothing but itself.
+type life struct {
+	process epoch.Process
+	alive   func(ctx context.Context, p epoch.Process) error
+	gone    func(ctx context.Context, p epoch.Process) error
+	log     *slog.Logger
+	every   atomic.Int64 // a duration
+	failed  int          // one after the other
+}
+
+func newLife(source Source, alive, gone func(context.Context, epoch.Process) error, log *slog.Logger) *life {
+	group, name := source.Identity()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown-host"
+	}
+	l := &life{alive: alive, gone: gone, log: log}
+	l.process = epoch.Process{Run: rand.Text(), Group: group, Name: name, Host: host, PID: os.Getpid(), Version: version()}
+	l.every.Store(int64(aliveEvery))
+	return l
+}
+
+// version is that of the user's program: its main module, and the commit that it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	v := info.Main.Path
+	if info.Main.Version != "" {
+		v += "@" + info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			v += fmt.Sprintf(" %.12s", s.Value)
+		case s.Key == "vcs.modified" && s.Value == "true":
+			v += " modified"
+		}
+	}
+	return v
+}
+
+// leased notes the term of a lease. A nil life does nothing.
+func (l *life) leased(term time.Duration) {
+	for l != nil {
+		now := l.every.Load()
+		if int64(term) <= now || l.every.CompareAndSwap(now, int64(term)) {
+			return
+		}
+	}
+}
+
+// live gives signs until ctx ends, and then takes them away.
+func (l *life) live(ctx context.Context) {
+	for ctx.Err() == nil {
+		l.sign(ctx)
+		timer := time.NewTimer(time.Duration(l.every.Load()))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRecords)
+	defer cancel()
+	if err := l.gone(ctx, l.process); err != nil {
+		l.log.Warn("could not tell the sink that this process ends, it will be taken for one that has died", "err", err)
+	}
+}
+
+func (l *life) sign(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
+	defer cancel()
+	l.process.Every = time.Duration(l.every.Load())
+	switch err := l.alive(ctx, l.process); {
+	case err == nil && l.failed >= failedSigns:
+		l.log.Info("the sink has a sign of life of this process again", "failed", l.failed)
+		l.failed = 0
+	case err == nil:
+		l.failed = 0
+	default:
+		if l.failed++; l.failed == failedSigns {
+			l.log.Warn("the sink takes no sign of life of this process, which will be taken for dead", "signs", l.failed, "err", err)
+		}
+	}
+}

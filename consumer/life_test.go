@@ -1,0 +1,113 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// processes lists those of the group.
+func (r *rig) processes() operate.Lives {
+	r.Helper()
+	ps, err := r.sink.Operator().Processes(r.Context(), r.group().Name())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return ps
+}
+
+func TestAProcessGivesSignsOfLifeUntilItHasDrained(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		began := time.Now()
+		var signs atomic.Int64
+		counted := memsink.Hooks{Alive: func(_ context.Context, _ epoch.Process, do func() error) error {
+			signs.Add(1)
+			return do()
+		}}
+		a := r.start("a", each(record), options{}, counted)
+		b := r.start("b", each(record), options{}) // has no partition
+		synctest.Wait()
+		if n := r.processes().Alive(r.group().Name()); n != 2 {
+			t.Errorf("%d processes are alive, want 2: %+v", n, r.processes())
+		}
+		r.pass(time.Hour)
+		owner, ok := r.processes().Owner(r.sink.Fences()[r.partition(0)])
+		host, _ := os.Hostname()
+		if !ok || owner.Name != "a" || owner.Host != host || owner.PID != os.Getpid() || !strings.Contains(owner.Version, "epochfence") ||
+			!owner.Since.Equal(began.UTC()) || !owner.Alive() {
+			t.Errorf("the owner is %+v", owner)
+		}
+		if most := int64(time.Hour / owner.Every); signs.Load() > most+1 || signs.Load() < most-1 {
+			t.Errorf("%d signs of life in an hour, want %d", signs.Load(), most)
+		}
+		a.end()
+		b.end()
+		if left := r.processes(); len(left) != 0 {
+			t.Errorf("after all have ended: %+v", left)
+		}
+	})
+}
+
+func TestAnOwnerThatIsGoneIsToldFromOneThatIsAlive(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var dead atomic.Bool
+		dies := memsink.Hooks{Alive: func(_ context.Context, _ epoch.Process, do func() error) error {
+			if dead.Load() {
+				return nil
+			}
+			return do()
+		}}
+		a := r.start("a", each(record), options{}, dies)
+		r.pass(time.Minute)
+		dead.Store(true)
+		r.pass(10 * time.Minute)
+		owner, ok := r.processes().Owner(r.sink.Fences()[r.partition(0)])
+		if silent := owner.Now.Sub(owner.Seen); !ok || owner.Alive() || silent < 9*time.Minute {
+			t.Errorf("the owner is %+v", owner)
+		}
+		a.end()
+	})
+}
+
+func TestASignOfLifeThatFailsCostsNothingAndIsSaidOnce(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var broken atomic.Bool
+		broken.Store(true)
+		fails := memsink.Hooks{Alive: func(ctx context.Context, _ epoch.Process, do func() error) error {
+			if broken.Load() {
+				<-ctx.Done() // for as long as it may take
+				return errors.New("no such function")
+			}
+			return do()
+		}}
+		var log bytes.Buffer
+		p := r.process("a", []memsink.Hooks{fails})
+		o := p.watched(options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, each(record), o) })
+		want := r.fill(0, 3)
+		r.pass(time.Second)
+		r.wantEffects(0, want...)
+		r.pass(time.Hour)
+		broken.Store(false)
+		r.pass(time.Hour)
+		p.end()
+		if n := strings.Count(log.String(), "takes no sign of life"); n != 1 {
+			t.Errorf("it is said %d times, want once:\n%s", n, log.String())
+		}
+		if n := strings.Count(log.String(), "has a sign of life of this process again"); n != 1 {
+			t.Errorf("that it is over is said %d times, want once:\n%s", n, log.String())
+		}
+	})
+}

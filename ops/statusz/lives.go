@@ -1,0 +1,67 @@
+package statusz
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/ops/stats"
+)
+
+// orphaned reports whether the process that has claimed a partition is not alive, and what is
+// known of it.
+func (g *groupReading) orphaned(p operate.Partition) (yes bool, sign string) {
+	owner, known := g.lives.Owner(p.Fence)
+	switch {
+	case known && owner.Alive():
+		return false, ""
+	case known:
+		return true, "not seen for " + age(owner.Now.Sub(owner.Seen)) + ", and nobody has taken it since"
+	default:
+		return true, "it gives no sign of life, and nobody has taken it since"
+	}
+}
+
+// deserted says of which groups no process is alive. This one is, where it holds a partition.
+func (g *groupReading) deserted(held []stats.Partition) (said []string) {
+	seen := map[string]bool{}
+	for _, p := range held {
+		seen[p.Partition.Group] = true
+	}
+	for _, p := range g.partitions {
+		group := p.Fence.Partition.Group
+		if seen[group] {
+			continue
+		}
+		seen[group] = true
+		if g.lives.Alive(group) > 0 {
+			continue
+		}
+		text := fmt.Sprintf("No process of group %s is alive", show(group))
+		if last, known := g.lives.Last(group); known {
+			text += fmt.Sprintf("; %s on %s was seen last, %s ago", show(last.Name), show(last.Host), age(last.Now.Sub(last.Seen)))
+		}
+		said = append(said, text+".")
+	}
+	return said
+}
+
+// processes is how many are alive, and how many are not, which have not ended in good order.
+func (g *groupReading) processes() figure {
+	alive := 0
+	for _, p := range g.lives {
+		if p.Alive() {
+			alive++
+		}
+	}
+	f := figure{Name: "Processes alive", Value: thousands(int64(alive))}
+	if gone := len(g.lives) - alive; gone > 0 {
+		f.Note = plural(gone, "does not give signs of life any more", "do not give signs of life any more")
+	}
+	return f
+}
+
+// nobody is the verdict on groups that have no process.
+func nobody(deserted []string) verdict {
+	return verdict{"halted", "Nobody is there", strings.Join(deserted[:min(len(deserted), 3)], " ") + " Start one."}
+}

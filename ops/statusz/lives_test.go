@@ -1,0 +1,62 @@
+package statusz_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/statusz"
+)
+
+// dies has a process that was seen a moment ago give no sign of life any more.
+func (r *rig) dies(name string) {
+	r.Helper()
+	if err := r.sink.Alive(r.Context(), epoch.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, Every: time.Second}); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func TestADeadGroupDoesNotLookWell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.claims(orders(0), "one")
+		r.claims(orders(1), "two")
+		lone := func(o *statusz.Options) { o.Stats = nil }
+		h := r.page(lone)
+		_, page := get(h, "")
+		wants(t, page, "Well. Nothing has halted.", "Processes alive 2")
+
+		r.dies("one")
+		pass(time.Minute)
+		_, page = get(h, "")
+		wants(t, page, "Waiting. 1 partition is not claimed, or not moving.",
+			"owner is not alive not seen for 60 s, and nobody has taken it since", "Processes alive 1 1 does not give signs of life any more")
+
+		r.dies("two")
+		pass(5 * time.Minute)
+		_, page = get(h, "")
+		wants(t, page, "Nobody is there. No process of group billing is alive; two on pod-two was seen last, 5", "Processes alive 0 2 do not give signs of life any more")
+
+		// In good order, so that nothing is left of them.
+		for _, name := range []string{"one", "two"} {
+			if err := r.sink.Gone(t.Context(), epoch.Process{Run: name}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(time.Minute)
+		_, page = get(h, "")
+		wants(t, page, "Nobody is there. No process of group billing is alive. Start one.", "it gives no sign of life, and nobody has taken it since")
+	})
+}
+
+// Its signs of life do not arrive.
+func TestTheProcessThatServesThePageIsAlive(t *testing.T) {
+	r := newRig(t)
+	r.holds(orders(0))
+	if err := r.sink.Gone(t.Context(), epoch.Process{Run: "here"}); err != nil {
+		t.Fatal(err)
+	}
+	_, page := get(r.page(nil), "")
+	wants(t, page, "Well. Nothing has halted.", "billing/orders/0 claimed here (this process)")
+}

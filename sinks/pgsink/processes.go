@@ -1,0 +1,60 @@
+package pgsink
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// maxProcessText is how much of each text of a process is kept, in bytes.
+const maxProcessText = 500
+
+// Alive implements [epoch.Operable].
+func (s *Sink) Alive(ctx context.Context, p epoch.Process) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	keep := func(text string) string { return printable(text, maxProcessText) }
+	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
+		b.Queue(s.sql.alive, keep(p.Run), keep(p.Group), keep(p.Name), keep(p.Host), int64(p.PID), keep(p.Version), p.Every.Milliseconds())
+	}, execOne)
+	if err != nil {
+		return fmt.Errorf("pgsink: sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
+	}
+	return nil
+}
+
+// Gone implements [epoch.Operable].
+func (s *Sink) Gone(ctx context.Context, p epoch.Process) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err := s.transact(ctx, harmless, func(b *pgx.Batch) { b.Queue(s.sql.gone, printable(p.Run, maxProcessText)) }, execOne)
+	if err != nil {
+		return fmt.Errorf("pgsink: take away the sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
+	}
+	return nil
+}
+
+// Processes implements [operate.Operator].
+func (o *Operator) Processes(ctx context.Context, group string) (found []epoch.Process, err error) {
+	err = o.reading(ctx, o.sql.processes, func(rows pgx.Rows) error {
+		var p epoch.Process
+		var every int64
+		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &every, &p.Since, &p.Seen, &p.Now); err != nil {
+			return err
+		}
+		p.Every = time.Duration(every) * time.Millisecond
+		p.Since, p.Seen, p.Now = p.Since.UTC(), p.Seen.UTC(), p.Now.UTC()
+		found = append(found, p)
+		return nil
+	}, orNil(group))
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: list processes: %w", err)
+	}
+	operate.SortProcesses(found)
+	return found, nil
+}

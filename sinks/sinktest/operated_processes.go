@@ -1,0 +1,123 @@
+package sinktest
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/ops/operate"
+)
+
+// lives is a process that gives signs of life.
+func lives(run, group, name string) epoch.Process {
+	return epoch.Process{Run: run, Group: group, Name: name, Host: "pod-" + name, PID: 7, Version: "example.com/shop@v1.2.3", Every: time.Minute}
+}
+
+func (a *process) alive(p epoch.Process) {
+	a.w.Helper()
+	if err := a.operable().Alive(a.w.ctx, p); err != nil {
+		a.w.Fatalf("sign of life of %+v: %v", p, err)
+	}
+}
+
+// processes lists those of a group, which must be just the runs.
+func (h *person) processes(group string, runs ...string) []epoch.Process {
+	h.w.Helper()
+	ps, err := h.op.Processes(h.w.ctx, group)
+	if err != nil {
+		h.w.Fatalf("list processes: %v", err)
+	}
+	var got []string
+	for _, p := range ps {
+		got = append(got, p.Run)
+	}
+	if !slices.Equal(got, runs) {
+		h.w.Errorf("the processes of group %q are %q, want %q", group, got, runs)
+	}
+	return ps
+}
+
+func signsOfLife(w *world) {
+	h, a, b := w.person(), w.process("A"), w.process("B")
+	h.processes("")
+	one, two, other := lives("run-1", "billing", "host-1"), lives("run-2", "billing", "host-2"), lives("run-3", "other", "host-1")
+	a.alive(one)
+	b.alive(two)
+	b.alive(other)
+	h.processes("", "run-1", "run-2", "run-3")
+	h.processes("other", "run-3")
+	h.processes("nobody")
+	first := h.processes("billing", "run-1", "run-2")[0]
+	want := one
+	want.Since, want.Seen, want.Now = first.Since, first.Seen, first.Now
+	if first != want || first.Since.IsZero() || first.Seen.Before(first.Since) || first.Now.Before(first.Seen) || !first.Alive() {
+		w.Errorf("the process is %+v, want %+v", first, want)
+	}
+
+	// It is there since its first sign, and was seen at its last, whatever its clock says.
+	w.until("the next sign comes later", func() bool {
+		one.Every, one.Since, one.Seen = 2*time.Minute, time.Now().Add(time.Hour), time.Now().Add(time.Hour)
+		a.alive(one)
+		now := h.processes("billing", "run-1", "run-2")[0]
+		if !now.Since.Equal(first.Since) || now.Every != one.Every || now.Seen.Before(first.Seen) || now.Now.Before(now.Seen) {
+			w.Errorf("the process is %+v, it was %+v", now, first)
+		}
+		return now.Seen.After(first.Seen)
+	})
+
+	// It ends in good order.
+	for range 2 {
+		if err := a.operable().Gone(w.ctx, one); err != nil {
+			w.Errorf("gone: %v", err)
+		}
+	}
+	h.processes("billing", "run-2")
+}
+
+func signsThatStop(w *world) {
+	h, a := w.person(), w.process("A")
+	living, dead := lives("run-1", "billing", "host-1"), lives("run-2", "billing", "host-1")
+	dead.Every = 10 * time.Millisecond
+	a.alive(living)
+	a.alive(dead)
+	w.until("a process that gives no sign is not alive", func() bool {
+		ps := h.processes("", "run-1", "run-2")
+		return len(ps) == 2 && ps[0].Alive() && !ps[1].Alive()
+	})
+
+	// It is listed while others give signs, until one is in its place.
+	a.alive(lives("run-3", "billing", "host-2"))
+	a.alive(lives("run-4", "other", "host-1"))
+	h.processes("", "run-1", "run-2", "run-3", "run-4")
+	a.alive(living)
+	ps := operate.Lives(h.processes("", "run-1", "run-3", "run-4"))
+	fence := epoch.Fence{Origin: epoch.Origin{Partition: orders0}, Owner: "host-1/member"}
+	if p, known := ps.Owner(fence); p.Run != "run-1" || !known || ps.Alive("billing") != 2 || ps.Alive("nobody") != 0 {
+		w.Errorf("the owner of what %q has claimed is %+v of %+v", fence.Owner, p, ps)
+	}
+}
+
+// until waits until something is so.
+func (w *world) until(what string, so func() bool) {
+	w.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-w.ctx.Done():
+			w.Fatalf("did not happen: %s", what)
+		}
+	}
+}
+
+func signsOfOddProcesses(w *world) {
+	h, a := w.person(), w.process("A")
+	long := strings.Repeat("é", 5000)
+	a.alive(epoch.Process{Run: "run-1", Group: "billing", Name: "a\x00b\xff", Host: long, Version: long, Every: time.Second})
+	ps := h.processes("", "run-1")
+	if len(ps) == 1 && (!strings.HasPrefix(ps[0].Name, "a") || !strings.HasPrefix(long, ps[0].Host) || ps[0].Host == "") {
+		w.Errorf("the process is %+v", ps[0])
+	}
+}
