@@ -82,7 +82,7 @@ var written = regexp.MustCompile(`(?:_at timestamptz not null default|claimed_at
 	`stored\.UnixNano\(\)|info\.Created\.UnixNano\(\)`)
 
 // forPeople are the other places where times are written down and shown: in the decision
-// log, whose old entries are taken away, and about people's acts.
+// log, whose old entries are taken away, about people's acts, and of processes.
 var forPeople = strings.NewReplacer(slices.Concat(
 	gone("decided_at  timestamptz not null default clock_timestamp()", "d.decided_at < clock_timestamp() - interval '90 days'",
 		"d.decided_at <= until", "mode_at = case kind when 'pause' then clock_timestamp()", "coalesce(d.letters, 0), clock_timestamp()",
@@ -90,6 +90,12 @@ var forPeople = strings.NewReplacer(slices.Concat(
 	gone("Since.UTC().Format(time.RFC3339)", "at := time.Now().UTC()", "return t.UTC()", "t, _ := time.Parse(time.RFC3339Nano, s)"),
 	gone("VALUES (` + d.now() + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`", "replay_failed_at = ` + d.now()", "mode_at = ?, claimed_at = ` + d.now()",
 		"COALESCE(advanced_at, ''), ` + d.now()", "`SELECT ` + d.now()", "requested_at = CASE WHEN ? THEN ` + d.now()"),
+	// Signs of life, and those that are out of date.
+	gone("in_every_ms, clock_timestamp(), clock_timestamp())", "excluded.every_ms, seen_at = clock_timestamp()", "p.seen_at < clock_timestamp() - interval '7 days'",
+		"p.seen_at < clock_timestamp() - 3 * p.every_ms * interval '1 millisecond'", "p.seen_at, clock_timestamp()",
+		"p.Since, p.Seen, p.Now = p.Since.UTC(), p.Seen.UTC(), p.Now.UTC()"),
+	gone("?, ?, ?, ?, ?, ?, ?, ` + d.now() + `, ` + d.now() + `)`", "seen_at = excluded.seen_at", "julianday(` + d.now() + `) - julianday(seen_at)",
+		"since, seen_at, ` + d.now()"),
 )...)
 
 // gone has a [strings.Replacer] take texts away.
