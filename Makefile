@@ -63,6 +63,11 @@ hang: kafka ## a handler that never returns: Kafka (classic, static, KIP-848) an
 	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go test -race -count 1 -timeout 20m -v -run 'Hangs' ./internal/e2e
 	go test -race -count 1 -timeout 10m -run 'Hang|Hung|Abandon' ./consumer ./consumer/kafkasource ./sinks/...
 
+.PHONY: dead-group
+dead-group: ## all processes of a group are killed: what check, describe and owners say, and the alert
+	go test -count 1 -timeout 10m -v -run 'DeadGroup|ToBeDead' ./cmd/epochfence
+	go test -count 1 -timeout 10m -v -run 'NobodyIsLeft' ./ops/fenceprom
+
 .PHONY: idioms
 idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idioms.update writes the table of what comes of it)
 	go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink -idioms.all $(IDIOMS)
