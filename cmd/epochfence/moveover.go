@@ -103,7 +103,7 @@ type move struct {
 // the ends are: what a process applies that leaves the group in between is below them.
 func (m *move) look(ctx context.Context) (moveOverView, error) {
 	v := moveOverView{Reasons: []string{}, Partitions: []passedView{}}
-	ps, vs, err := m.views(ctx, m.flags.chosen, nil)
+	ps, vs, err := m.views(ctx, chosen{group: m.flags.group}, nil)
 	if err != nil {
 		return v, err
 	}
@@ -112,6 +112,7 @@ func (m *move) look(ctx context.Context) (moveOverView, error) {
 	}
 	var here []operate.Partition
 	var seen []partitionView
+	var owned []epoch.Fence            // of other topics too: they tell who is one of ours
 	kept := map[epoch.Partition]bool{} // by another database
 	for i, p := range ps {
 		switch {
@@ -119,13 +120,16 @@ func (m *move) look(ctx context.Context) (moveOverView, error) {
 		case vs[i].State == elsewhere:
 			kept[p.Fence.Partition] = true
 		default:
-			here, seen = append(here, p), append(seen, vs[i])
+			owned = append(owned, p.Fence)
+			if m.wants(p.Fence.Partition.Topic) {
+				here, seen = append(here, p), append(seen, vs[i])
+			}
 		}
 	}
 	if len(here) == 0 {
 		v.Reasons = append(v.Reasons, "there is no such partition in this sink: no epochfence process has begun")
 	}
-	strangers, unfenced, err := m.others(ctx, operate.Fences(here), kept)
+	strangers, unfenced, err := m.others(ctx, operate.Fences(here), owned, kept)
 	if err != nil {
 		return v, err
 	}
@@ -142,6 +146,8 @@ func (m *move) look(ctx context.Context) (moveOverView, error) {
 	}
 	return v, nil
 }
+
+func (m *move) wants(topic string) bool { return m.flags.topic == "" || m.flags.topic == topic }
 
 // judge says whether one position has passed the end of its log.
 func (m *move) judge(p operate.Partition, v partitionView, e extent) passedView {
@@ -177,7 +183,7 @@ func (m *move) judge(p operate.Partition, v partitionView, e extent) passedView 
 
 // others are members of the fences' groups that may be old consumers, and partitions of these
 // groups that the sink has no fence of. What another database keeps is that one's.
-func (m *move) others(ctx context.Context, fences []epoch.Fence, kept map[epoch.Partition]bool) (strangers, unfenced []string, err error) {
+func (m *move) others(ctx context.Context, fences, owned []epoch.Fence, kept map[epoch.Partition]bool) (strangers, unfenced []string, err error) {
 	of := map[string][]epoch.Fence{}
 	var groups []string
 	for _, f := range fences {
@@ -199,7 +205,7 @@ func (m *move) others(ctx context.Context, fences []epoch.Fence, kept map[epoch.
 			strangers = append(strangers, fmt.Sprintf("group %s is rebalancing: who has its partitions is not known", g))
 		}
 		for _, one := range known.members {
-			if !one.onlyHas(kept) && !slices.ContainsFunc(of[g], one.owns) {
+			if !one.onlyHas(kept) && !slices.ContainsFunc(owned, one.owns) {
 				strangers = append(strangers, fmt.Sprintf("member %s of group %s, at %s, has partitions and owns no fence: an old consumer, or one that has claimed nothing yet", one.id, g, one.host))
 			}
 		}
@@ -229,8 +235,7 @@ func (m *move) unfencedOf(ctx context.Context, b broker, group string, fences []
 		missing = append(missing, these...)
 	}
 	for _, p := range committed {
-		wanted := m.flags.topic == "" || m.flags.topic == p.Topic
-		if wanted && !slices.ContainsFunc(fences, func(f epoch.Fence) bool { return f.Partition == p }) {
+		if m.wants(p.Topic) && !slices.ContainsFunc(fences, func(f epoch.Fence) bool { return f.Partition == p }) {
 			missing = append(missing, p)
 		}
 	}

@@ -218,17 +218,21 @@ func TestWhoOwnsNoFenceAndWhatHasNoneIsNamed(t *testing.T) {
 		return epoch.Fence{Origin: epoch.Origin{Partition: partition(n), Log: kafkaPrefix + "c/t"}, Owner: owner}
 	}
 	fences := []epoch.Fence{fenceOf(0, "host:17/m-0"), fenceOf(1, "a/b/m-1/instance")}
+	refunds := fenceOf(0, "host:18/m-5")
+	refunds.Partition.Topic = "refunds"
+	owned := append(slices.Clone(fences), refunds)       // where --topic is orders
 	kept := map[epoch.Partition]bool{partition(3): true} // by another database
 	refund := epoch.Partition{Group: "billing", Topic: "refunds"}
 	m := move{app: &app{flags: flags{kafka: "it is there"}}}
 	m.brokers.kafka = knownGroup{membership: membership{
 		members: []member{
 			{"m-0", "h", []epoch.Partition{partition(0)}}, {"m-1", "h", []epoch.Partition{partition(1)}},
+			{"m-5", "h", []epoch.Partition{refunds.Partition}},
 			{"m-3", "h", []epoch.Partition{partition(3)}}, {"m-", "h", []epoch.Partition{partition(0)}}, {"m-4", "h", []epoch.Partition{partition(0), partition(3)}},
 		},
 		committed: []epoch.Partition{partition(0), partition(2), partition(3), refund},
 	}}
-	strangers, unfenced, err := m.others(t.Context(), fences, kept)
+	strangers, unfenced, err := m.others(t.Context(), fences, owned, kept)
 	must(t, err)
 	if all := strings.Join(strangers, "\n"); len(strangers) != 2 || !strings.HasPrefix(strangers[0], "member m- ") || !strings.HasPrefix(strangers[1], "member m-4 ") {
 		t.Errorf("strangers:\n%s", all)
@@ -237,7 +241,7 @@ func TestWhoOwnsNoFenceAndWhatHasNoneIsNamed(t *testing.T) {
 		t.Errorf("without a fence:\n%s", all)
 	}
 	m.brokers.kafka = knownGroup{membership: membership{rebalancing: true}}
-	if strangers, _, err = m.others(t.Context(), fences, kept); err != nil || len(strangers) != 1 || !strings.Contains(strangers[0], "rebalancing") {
+	if strangers, _, err = m.others(t.Context(), fences, owned, kept); err != nil || len(strangers) != 1 || !strings.Contains(strangers[0], "rebalancing") {
 		t.Errorf("while it rebalances: %v, %v", strangers, err)
 	}
 }
