@@ -305,8 +305,7 @@ func (h groupHook) OnGroupManageError(err error) {
 	case !joined && refuses(err):
 		s.fail(fmt.Errorf("kafkasource: group %q does not take us in: %w", s.set.Group, err))
 	default:
-		const what = "not in the group; joining again"
-		s.troubles.Add(s.log, slog.LevelWarn, topicPartition{}, what, what, "err", err)
+		s.troubles.Add(s.log, slog.LevelWarn, topicPartition{}, "membership", "not in the group; joining again", "err", err)
 		s.notMember(err)
 	}
 }

@@ -76,7 +76,7 @@ var guardsOfNATS = []guard{
 		{nats + "/committed.go", "errors.As(err, &broken) && at.Epoch > 0", "errors.As(err, &broken)"},
 	}, nats, "TestAPositionThatIsNoneIsSaidWithTheKeyAndReplacedOnceThePartitionIsClaimed"},
 	{"blame", "an outage of the brokers is told at each attempt to join", []edit{
-		{kafka + "/membership.go", "s.troubles.Add(s.log, slog.LevelWarn, topicPartition{}, what, what, \"err\", err)", "s.log.Warn(what, \"err\", err)"},
+		{kafka + "/membership.go", "s.troubles.Add(s.log, slog.LevelWarn, topicPartition{}, \"membership\", \"not in the group; joining again\", \"err\", err)", "s.log.Warn(\"not in the group; joining again\", \"err\", err)"},
 	}, kafka, "TestAnOutageOfTheBrokersIsSaidWhenItBeginsNowAndThenAndWhenItIsOver"},
 	{"blame", "an outage of the bucket is told at each request", []edit{
 		{"consumer/internal/troubles/troubles.go", "if t.times == 1 {", "if true {"},
