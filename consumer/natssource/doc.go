@@ -213,7 +213,7 @@
 // So all partitions together request what the link carries in a twelfth of LeaseTTL, or in a second if that is
 // less, at the rate that was measured; 128 KiB before it was, or when that was more than 10 s ago. Partitions take turns for that in the order in which they ask.
 // A partition for which nothing is known to wait takes no turn: it requests its part of what the link carries in half that time,
-// of 1 MiB before the rate is known, and of 4 MiB, or 256 KiB for each partition, at most.
+// of 128 KiB before the rate is known, and of 4 MiB, or 256 KiB for each partition, at most.
 //
 //   - A message that is larger than what was requested is requested alone, and nothing beside it if the server allows messages that are larger than what may be in flight.
 //     Where it takes a third of LeaseTTL that is logged as an error, once: a lease that was due for its renewal when the message was

@@ -17,12 +17,10 @@ const (
 	// leastQuiet is what a partition may request at least, however slow the link is.
 	leastQuiet = 1 << 10
 
-	// assumedQuiet is what all partitions together may request for what is not known to wait,
-	// before the rate was measured; mostQuiet, or quietEach for each, is what they may then, if the link
-	// carries it: it may have become slow since.
-	assumedQuiet = 1 << 20
-	mostQuiet    = 4 << 20
-	quietEach    = 256 << 10
+	// mostQuiet, or quietEach for each, is what all partitions together may request for what is not
+	// known to wait, if the link carries that: it may have become slow since it was measured.
+	mostQuiet = 4 << 20
+	quietEach = 256 << 10
 
 	// mostQueue is the longest that an answer may have to wait for what was requested before it.
 	mostQueue = time.Second
@@ -46,7 +44,6 @@ const (
 type flight struct {
 	queue time.Duration // how long what is in flight may take to arrive
 	over  func() uint64 // how often the connection has been made again
-	body  int           // size of a message that a leader has answered with, last
 
 	mu       sync.Mutex
 	made     uint64        // what over said last
@@ -61,6 +58,7 @@ type flight struct {
 	taken    int           // turns
 	waiting  []*turn
 	readers  int
+	body     int // of a message that a leader has answered with: the largest one, of late
 }
 
 // turn is a reader's leave to request bytes.
@@ -68,6 +66,7 @@ type turn struct {
 	need, want int
 	granted    chan struct{} // closed when it is the reader's
 
+	made  uint64    // what it was granted for: one life of the connection
 	bytes int       // that may be requested, and then those that have not arrived; the rest is the flight's
 	since time.Time // when it was granted
 	had   int64     // what had arrived then
@@ -109,9 +108,9 @@ func (f *flight) answered(took time.Duration) {
 func (f *flight) quiet() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all, n := assumedQuiet, max(f.readers, 1)
+	all, n := beginFlight, max(f.readers, 1)
 	if f.rate > 0 {
-		all = min(max(mostQuiet, n*quietEach), f.carries(f.rate)/2)
+		all = int(min(max(mostQuiet, int64(n)*quietEach), int64(f.carries(f.rate)/2)))
 	}
 	return max(min(all, f.highest())/n, leastQuiet)
 }
@@ -141,7 +140,7 @@ func (f *flight) admit() {
 		}
 		f.waiting = f.waiting[1:]
 		f.used, f.taken = f.used+bytes, f.taken+1
-		t.bytes, t.since, t.had, t.short = bytes, time.Now(), f.arrived, bytes < t.want
+		t.made, t.bytes, t.since, t.had, t.short = f.made, bytes, time.Now(), f.arrived, bytes < t.want
 		close(t.granted)
 	}
 }
@@ -152,12 +151,12 @@ func (f *flight) came(t *turn, bytes int) {
 	defer f.mu.Unlock()
 	f.lookForLoss()
 	f.arrived += int64(bytes)
-	if t != nil {
+	if t != nil && t.made == f.made {
 		bytes = min(bytes, t.bytes)
 		t.bytes, f.used = t.bytes-bytes, f.used-bytes
 		t.last, t.has = time.Now(), f.arrived
-		f.admit()
 	}
+	f.admit()
 }
 
 // end gives a turn back. Full says that everything that was requested has come, and that it was
@@ -174,9 +173,11 @@ func (f *flight) end(t *turn, full bool) {
 		f.admit()
 		return
 	}
-	f.used, f.taken, t.bytes = f.used-t.bytes, f.taken-1, 0
-	if full && t.has > t.had {
-		f.measure(t)
+	if t.made == f.made {
+		f.used, f.taken, t.bytes = f.used-t.bytes, f.taken-1, 0
+		if full && t.has > t.had {
+			f.measure(t)
+		}
 	}
 	f.admit()
 }
@@ -215,26 +216,27 @@ func (f *flight) highest() int {
 	if f.ceiling == 0 {
 		return mostFlight
 	}
-	return min(f.ceiling<<min(time.Since(f.lowered)/ceilingLasts, 10), mostFlight)
+	return int(min(int64(f.ceiling)<<min(time.Since(f.lowered)/ceilingLasts, 10), mostFlight))
 }
 
-// lookForLoss begins anew where the connection was made again. A server drops a connection that
-// has more waiting for it than max_pending, and does not say why.
+// lookForLoss begins anew where the connection was made again: nothing is in flight any more. A server
+// drops a connection that has more waiting for it than max_pending, and does not say why.
 func (f *flight) lookForLoss() {
 	now := f.over()
 	if now == f.made {
 		return
 	}
-	f.made, f.rate, f.nearest = now, 0, 0
 	if f.used > 0 {
 		f.ceiling, f.lowered = max(f.used/4, leastCeiling), time.Now()
 	}
+	f.made, f.rate, f.nearest, f.used, f.taken = now, 0, 0, 0, 0
 }
 
 // delay is how long what is in flight may take to arrive.
 func (f *flight) delay() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lookForLoss()
 	rate := f.rate
 	if rate == 0 {
 		rate = beginFlight / f.queue.Seconds()
@@ -243,14 +245,14 @@ func (f *flight) delay() time.Duration {
 }
 
 // pace is how far apart readers must each ask a leader for a message, for all of them together to take
-// a tenth of what the link carries.
+// a tenth of what the link carries: each may ask for two.
 func (f *flight) pace() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.rate == 0 {
 		return 0
 	}
-	return time.Duration(min(20*float64(f.readers*f.body)/f.rate, time.Hour.Seconds()) * float64(time.Second))
+	return time.Duration(min(20*float64(f.readers)*float64(f.body)/f.rate, time.Hour.Seconds()) * float64(time.Second))
 }
 
 // brought notes the size of a message that a leader has answered with.
@@ -261,7 +263,7 @@ func (f *flight) brought(bytes int) {
 	f.body = max(bytes, f.body-f.body/8)
 }
 
-// usual is the size of the message that a leader has answered with last.
+// usual is how large the message may be that a leader is asked for; 0: it has not been asked.
 func (f *flight) usual() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

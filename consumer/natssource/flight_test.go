@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // path is a network that carries bytes one after the other, in virtual time.
@@ -20,7 +22,7 @@ type path struct {
 
 // carry returns when an answer of so many bytes has arrived.
 func (p *path) carry(bytes int) {
-	time.Sleep(p.there / 2)
+	backoff.Sleep(context.Background(), p.there/2)
 	p.mu.Lock()
 	now := time.Now()
 	if p.free.Before(now) {
@@ -30,7 +32,7 @@ func (p *path) carry(bytes int) {
 	wait := p.free.Sub(now)
 	p.most = max(p.most, wait)
 	p.mu.Unlock()
-	time.Sleep(wait + p.there/2)
+	backoff.Sleep(context.Background(), wait+p.there/2)
 }
 
 // TestWhatIsInFlightArrivesInTimeAndFillsTheLink plays readers that always have messages waiting, on links
@@ -78,7 +80,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 							<-turn.granted
 							bytes := min(turn.bytes, 4000*c.size) / c.size * c.size
 							p.carry(bytes)
-							time.Sleep(c.verify)
+							backoff.Sleep(context.Background(), c.verify)
 							f.came(turn, bytes)
 							f.end(turn, true)
 							if past := time.Since(began); past > learning && past < lasts {
@@ -89,7 +91,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 						}
 					})
 				}
-				time.Sleep(learning)
+				backoff.Sleep(context.Background(), learning)
 				p.mu.Lock()
 				p.most = 0
 				p.mu.Unlock()
@@ -116,7 +118,7 @@ func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 			turn := f.ask(1, want)
 			<-turn.granted
 			bytes := turn.bytes
-			time.Sleep(time.Millisecond)
+			backoff.Sleep(context.Background(), time.Millisecond)
 			f.came(turn, bytes)
 			f.end(turn, true)
 			return bytes
@@ -136,7 +138,7 @@ func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 		if first, then := in(all), in(all); first != beginFlight || then != 8<<20 {
 			t.Errorf("after a connection was lost with nothing in flight there are %d bytes, then %d", first, then)
 		}
-		time.Sleep(ceilingLasts)
+		backoff.Sleep(context.Background(), ceilingLasts)
 		if first, then := in(all), in(all); first != beginFlight || then != 16<<20 {
 			t.Errorf("after a while there are %d bytes, then %d", first, then)
 		}

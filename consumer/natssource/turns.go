@@ -30,7 +30,16 @@ func (r *reader) receiveLarge(ctx context.Context, window int) error {
 
 // takeTurn waits for a turn. Meanwhile it skips if the stream's beginning comes near.
 func (r *reader) takeTurn(ctx context.Context, need, want int) error {
-	r.turn = r.l.flight.ask(need, want) // discard gives it back after an error
+	r.turn = r.l.flight.ask(need, want)
+	err := r.awaitTurn(ctx)
+	if err != nil {
+		r.l.flight.end(r.turn, false) // nothing was requested with it
+		r.turn = nil
+	}
+	return err
+}
+
+func (r *reader) awaitTurn(ctx context.Context) error {
 	for {
 		r.alarm.Reset(r.pause)
 		select {

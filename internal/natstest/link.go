@@ -54,8 +54,8 @@ func (l *Link) Limit(bytesPerSecond int) {
 }
 
 const (
-	chunk = 4 << 10               // what a limited link carries at once
-	late  = 20 * time.Millisecond // that it makes up for, as timers are not exact
+	chunk = 4 << 10                // what a limited link carries at once
+	late  = 100 * time.Millisecond // that it makes up for, as timers are not exact
 
 	slowBuffer = 64 << 10 // of the system, at the receiving end of a limited link
 )

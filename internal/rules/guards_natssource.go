@@ -343,10 +343,10 @@ var guardsOfNATS = []guard{
 	{"R13", "the rate of the link is not measured", []edit{
 		{nats + "/flight.go", "f.fits = max(f.carries(f.rate), leastQuiet)", "f.fits = mostFlight"},
 	}, nats, "TestWhatIsInFlightArrivesInTimeAndFillsTheLink"},
-	{"L1", "a reader that does something else meanwhile keeps the link idle for ever", []edit{
+	{"blame", "a reader that does something else meanwhile keeps the link idle for ever", []edit{
 		{nats + "/flight.go", "f.fits = max(f.fits, min(before+before/4, mostFlight))", "_ = before"},
 	}, nats, "TestWhatIsInFlightArrivesInTimeAndFillsTheLink"},
-	{"L1", "a message larger than what may be in flight never comes", []edit{
+	{"blame", "a message larger than what may be in flight never comes", []edit{
 		{nats + "/flight.go", "if f.used > 0 && f.used+bytes > bound {", "if f.used+bytes > bound {"},
 	}, nats, "TestTurnsComeInTheOrderInWhichTheyWereAskedFor"},
 	{"R13", "a server that drops the connection for what it has waiting is asked for as much again", []edit{
@@ -355,7 +355,7 @@ var guardsOfNATS = []guard{
 	{"R13", "what comes where nothing was waiting is not bounded", []edit{
 		{nats + "/turns.go", "min(window, quiet), window, laterExpires", "window, window, laterExpires"},
 	}, nats, "TestABurstOverASlowLinkCostsNoLease"},
-	{"L5", "a message that the link cannot carry within the lease is not said", []edit{
+	{"blame", "a message that the link cannot carry within the lease is not said", []edit{
 		{nats + "/turns.go", "if !r.isLarge() || took < r.tooSlow() {", "if true {"},
 	}, nats, "TestAMessageThatTheLinkCannotCarryWithinTheLeaseIsSaid"},
 	{"blame", "partitions that nobody takes are given back for ever", []edit{
