@@ -45,7 +45,7 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 					return store.Add(t.Context(), tx, ours, outbox.Entry{Key: "k", IdempotencyKey: fmt.Sprint(n)})
 				})
 			}
-			for n := range 3 {
+			for n := range 9 {
 				if err := add(n); err != nil {
 					t.Fatal(err)
 				}
@@ -67,8 +67,16 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 			_, err = pgoutbox.Open[pgx.Tx](t.Context(), app, o)
 			sql := told(err)
 			for n := range 3 { // each uses a number up
-				if err := add(3 + n); told(err) != sql {
+				if err := add(9 + n); told(err) != sql {
 					t.Errorf("entry %d: err = %v; want %q in it", n, err, sql)
+				}
+			}
+			for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+				other := d.Superuser(t)
+				for range 2 { // not remembered by one that was refused
+					told(pgx.BeginTxFunc(t.Context(), other, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+						return store.Add(t.Context(), tx, ours, outbox.Entry{Key: "k", IdempotencyKey: "k"})
+					}))
 				}
 			}
 			if _, err := admin.Exec(t.Context(), sql); err != nil {
@@ -77,7 +85,7 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 			if _, err := pgoutbox.Open[pgx.Tx](t.Context(), app, o); err != nil {
 				t.Error(err)
 			}
-			if err := add(9); err != nil {
+			if err := add(12); err != nil {
 				t.Error(err)
 			}
 		})
@@ -102,6 +110,11 @@ func TestEntriesThatAreAddedAtATimeDoNotRefuseEachOther(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
 			o := pgx.TxOptions{IsoLevel: level}
+			for _, conn := range []*pgx.Conn{first, second} {
+				if err := pgx.BeginTxFunc(t.Context(), conn, o, add); err != nil {
+					t.Fatal(err)
+				}
+			}
 			err := pgx.BeginTxFunc(t.Context(), first, o, func(tx pgx.Tx) error {
 				for range 20 {
 					if err := add(tx); err != nil {

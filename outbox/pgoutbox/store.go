@@ -37,7 +37,8 @@ type Store[TX DBTX] struct {
 // they are of this version. Its errors match [ErrNotMigrated], [ErrSchemaOlder] and
 // [ErrSchemaNewer]. Entries that are ahead of their table's identity, as after logical
 // replication, are [epoch.ErrUnhealthy], with the statement that mends it; a new one would
-// overtake them. The table refuses new entries likewise, on whatever server it is.
+// overtake them. The table refuses new entries likewise, on whatever server it is; in
+// SERIALIZABLE transactions once for each connection.
 func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	o, err := checked(ctx, db, o, follows)
 	if err != nil {
