@@ -27,13 +27,13 @@ func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
 }
 
 func (l *streamLog) behind(ctx context.Context, in incarnation, p epoch.Partition, next epoch.Offset) (int64, error) {
-	info, err := l.look(ctx)
+	s, err := l.seen(ctx, time.Second) // one answer serves many partitions
 	switch {
 	case err != nil:
 		return 0, err
-	case incarnationOf(info) != in:
+	case incarnationOf(s.info) != in:
 		return 0, tenures.Lost(errOtherStream)
-	case next > epoch.Offset(info.State.LastSeq):
+	case next > epoch.Offset(s.info.State.LastSeq):
 		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
