@@ -1,11 +1,11 @@
 package natssource
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,7 +49,7 @@ func TestAStreamWithoutATransformIsCarriedOnInAMirrorThatHasOne(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, m := range ms {
-				account := string(m.Key)[strings.LastIndexByte(string(m.Key), '.')+1:]
+				account := string(m.Key[bytes.LastIndexByte(m.Key, '.')+1:])
 				applied[account] = append(applied[account], string(m.Value))
 				if all++; all == until {
 					stop()
