@@ -353,7 +353,7 @@ var guardsOfNATS = []guard{
 		{nats + "/flight.go", "f.ceiling, f.lowered = max(f.used/4, leastCeiling), time.Now()", "f.ceiling = 0"},
 	}, nats, "TestALostConnectionBeginsAnewWithLessInFlight"},
 	{"R13", "what comes where nothing was waiting is not bounded", []edit{
-		{nats + "/turns.go", "min(window, quiet), window, laterExpires", "window, window, laterExpires"},
+		{nats + "/turns.go", "min(window, quiet), window, laterExpires", "max(window, 0), window, laterExpires"},
 	}, nats, "TestABurstOverASlowLinkCostsNoLease"},
 	{"blame", "a message that the link cannot carry within the lease is not said", []edit{
 		{nats + "/turns.go", "if !r.isLarge() || took < r.tooSlow() {", "if true {"},
