@@ -35,6 +35,9 @@ var strange = map[string][]byte{
 	"a number that is none": []byte(`{"member":"a b","streams":{"orders":1e300}}`),
 }
 
+// disbelieved are the registrations that no member can have written.
+var disbelieved = []string{"a million partitions", "a million streams' partitions", "less than no partitions", "all partitions that fit", "many that it does not want"}
+
 // One member is to have both partitions, though somebody has put that into the bucket.
 func TestWhatStrangersPutIntoTheBucketIdlesNoPartitionForLong(t *testing.T) {
 	t.Parallel()
@@ -102,6 +105,9 @@ func TestWhatStrangersPutIntoTheBucketIdlesNoPartitionForLong(t *testing.T) {
 				a.granted(n).confirm(t, 1)
 			}
 			lines := log.with("key=")
+			if slices.Contains(disbelieved, c.what) && len(log.with("level=ERROR", "key="+c.key, "nats kv del leases "+c.key)) != 1 {
+				t.Errorf("it is not said that the registration is not believed, and what removes it:\n%.2000s", strings.Join(lines, ""))
+			}
 			if c.key == "" && len(lines) > 0 || c.key != "" && (len(lines) != 1 || !strings.Contains(lines[0], "key="+c.key)) {
 				t.Errorf("want a line that names key %q, and no other; got %d:\n%.2000s", c.key, len(lines), strings.Join(lines, ""))
 			}
