@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -91,6 +92,9 @@ func TestWhatNoMessageIsAtFaultForIsSaid(t *testing.T) {
 			return err
 		})
 		wantBlame(t, sql, err, fault)
+		if whose := "the handler's statement needs"; errors.Is(err, epoch.ErrUnhealthy) && strings.HasPrefix(sql, "set ") == strings.Contains(err.Error(), whose) {
+			t.Errorf("%s: %v; want it to say %q if something is missing", sql, err, whose)
+		}
 	}
 	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)

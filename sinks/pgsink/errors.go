@@ -196,6 +196,32 @@ func lacking(e *pgconn.PgError) error {
 	return nil
 }
 
+// refusedHandlers is blameless for an error of a handler's statement. Whose table, column or
+// right is missing is the first that a person wants to know.
+func refusedHandlers(e *pgconn.PgError) error {
+	as := blameless(e)
+	if as == nil {
+		return nil
+	}
+	switch e.Code {
+	case codePermission, codeUndefinedTable, codeUndefinedColumn, codeUndefinedFunc, codeUndefinedObject,
+		codeDatatypeMismatch, codeNoSuchConstraint, codeInvalidSchema:
+		return errLacks
+	}
+	return as
+}
+
+// errLacks is an [epoch.ErrUnhealthy].
+var errLacks error = lacks{}
+
+type lacks struct{}
+
+func (lacks) Error() string {
+	return "the handler's statement needs what the database does not have or does not allow (a migration or a grant of the application's)"
+}
+
+func (lacks) Is(target error) bool { return target == epoch.ErrUnhealthy }
+
 // refusedOurs is blameless for an error of a statement that is not the handler's but the
 // sink's, or the outbox's. What its tables refuse is no message's fault, unless it is the
 // form of a value, or what a function of the user's raises about the row at hand.

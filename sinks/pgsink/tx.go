@@ -258,7 +258,7 @@ func (t *handlerTx) note(err error) {
 	if t.failed == nil {
 		t.failed = err
 	}
-	f := fault{pg, blameless(pg)}
+	f := fault{pg, refusedHandlers(pg)}
 	if t.ours {
 		f.as = refusedOurs(pg)
 	}
