@@ -37,6 +37,7 @@ func TestAProcessGivesSignsOfLifeUntilItHasDrained(t *testing.T) {
 			return do()
 		}}
 		a := r.start("a", each(record), options{}, counted)
+		synctest.Wait()
 		b := r.start("b", each(record), options{}) // has no partition
 		synctest.Wait()
 		if n := r.processes().Alive(r.group().Name()); n != 2 {

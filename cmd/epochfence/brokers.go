@@ -34,6 +34,7 @@ type extent struct {
 	begin, end  epoch.Offset // end is that of the next message that could be read
 	written     epoch.Offset // that of the next message that will be written: above end while transactions are open
 	lag         int64        // messages that are to be applied
+	committed   epoch.Offset // of a fence that nobody has claimed: what the group has committed; 0: nothing
 	err         error
 }
 

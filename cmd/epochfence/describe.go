@@ -38,10 +38,14 @@ returns.`,
 // describedView is a partition and its log, in JSON.
 type describedView struct {
 	partitionView
-	Begin    *int64 `json:"log_begin"`
-	End      *int64 `json:"log_end"`
-	Lag      *int64 `json:"lag"`
-	LogNow   string `json:"log_now,omitempty"` // where it is another one than the fence's
+	Begin  *int64 `json:"log_begin"`
+	End    *int64 `json:"log_end"`
+	Lag    *int64 `json:"lag"`
+	LogNow string `json:"log_now,omitempty"` // where it is another one than the fence's
+
+	// Committed is what the group has committed, of a partition that nobody has claimed yet.
+	Committed *int64 `json:"committed,omitempty"`
+
 	LogError string `json:"log_error,omitempty"`
 }
 
@@ -55,7 +59,10 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	t := newTable("PARTITION", "STATE", ">EPOCH", ">NEXT", ">BEGIN", ">END", ">LAG", "OWNER")
 	for i, v := range vs {
 		d := describedView{partitionView: v}
-		begin, end, lag := "-", "-", "-"
+		next, begin, end, lag := text(v.Next), "-", "-", "-"
+		if v.State == unclaimed { // where the first claim begins is for the application to say
+			next = "-"
+		}
 		switch e := es[i]; {
 		case v.State == elsewhere:
 		case e.err != nil:
@@ -65,9 +72,12 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 		default:
 			d.Begin, d.End, d.Lag = number(int64(e.begin)), number(int64(e.end)), number(e.lag)
 			begin, end, lag = text(e.begin), text(e.end), text(e.lag)
+			if e.committed > 0 {
+				d.Committed, next = number(int64(e.committed)), text(e.committed)
+			}
 		}
 		ds = append(ds, d)
-		t.row(v.Name, v.State, v.Epoch, v.Next, begin, end, lag, v.ownerText())
+		t.row(v.Name, v.State, v.Epoch, next, begin, end, lag, v.ownerText())
 	}
 	return a.show(map[string]any{"partitions": ds}, func() {
 		t.print(a.out)
@@ -85,6 +95,11 @@ func (a *app) notes(p operate.Partition, d describedView) {
 	case halted:
 		a.say("\n%s has halted at %s:\n  %s", d.Name, stamp(*d.Since), printable(d.Reason))
 		a.remedy(p.Fence.Partition, d.Reason)
+	case unclaimed:
+		if d.Committed != nil {
+			a.say("\n%s was never claimed. Others have committed offset %d for its group, and the first claim takes over from there unless consumer.Options.Start says something else",
+				d.Name, *d.Committed)
+		}
 	default:
 	}
 	if d.LogError != "" {

@@ -62,8 +62,19 @@ func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []exten
 	if err != nil {
 		return fail(err)
 	}
+	groups := map[string]kadm.OffsetResponses{}
 	for i, f := range fences {
 		all[i] = kafkaExtent(f, meta, begins, ends, written)
+		if f.Epoch > 0 || all[i].err != nil {
+			continue
+		}
+		if _, asked := groups[f.Partition.Group]; !asked { // an error is as if nothing was committed: it may be a right that is missing
+			groups[f.Partition.Group], _ = k.client.FetchOffsets(ctx, f.Partition.Group)
+		}
+		if at, ok := groups[f.Partition.Group].Lookup(f.Partition.Topic, f.Partition.Number); ok && at.Err == nil && at.At > 0 {
+			all[i].committed = epoch.Offset(at.At)
+			all[i].lag = max(int64(all[i].end)-max(at.At, int64(all[i].begin)), 0)
+		}
 	}
 	return all
 }

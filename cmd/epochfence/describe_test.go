@@ -1,0 +1,59 @@
+package main
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// While a group is moved over, its partitions are still those of the old consumers.
+func TestAPartitionThatNobodyHasClaimedIsWhereItsGroupHasCommitted(t *testing.T) {
+	t.Parallel()
+	l := workers(t, inSQLite(t, none))
+	l.produce(5)
+	l.work()
+	l.through()
+	l.stop()
+	admin := kadm.NewClient(l.client)
+	_, err := admin.CreatePartitions(t.Context(), 1, "orders")
+	must(t, err)
+	fresh, err := kgo.NewClient(kgo.SeedBrokers(l.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic("orders"))
+	must(t, err)
+	t.Cleanup(fresh.Close)
+	for range 5 {
+		must(t, fresh.ProduceSync(t.Context(), &kgo.Record{Partition: 2, Value: []byte("order")}).FirstErr())
+	}
+	db, err := sql.Open("sqlite", l.url)
+	must(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	must(t, err)
+	origin := l.at(0).Origin
+	origin.Partition.Number = 2
+	must(t, sink.Seed(t.Context(), []epoch.Start{{Origin: origin}}))
+
+	row := func() string {
+		for line := range strings.Lines(l.does(exitOK, "describe", "orders/2").out) {
+			if fields := strings.Fields(line); len(fields) > 1 && fields[1] == "unclaimed" {
+				return strings.Join(fields, " ")
+			}
+		}
+		return ""
+	}
+	if got, want := row(), "billing/orders/2 unclaimed 0 - 0 5 5 -"; got != want {
+		t.Errorf("nothing is committed: %q, want %q", got, want)
+	}
+	offsets := kadm.Offsets{}
+	offsets.AddOffset("orders", 2, 3, -1)
+	must(t, admin.CommitAllOffsets(t.Context(), "billing", offsets))
+	if got, want := row(), "billing/orders/2 unclaimed 0 3 0 5 2 -"; got != want {
+		t.Errorf("3 is committed: %q, want %q", got, want)
+	}
+	tells(t, l.run("describe", "orders/2").out, "Others have committed offset 3 for its group")
+}
