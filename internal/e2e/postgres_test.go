@@ -111,7 +111,7 @@ func TestNoPermissionOnTheHandlersTableHaltsBlamesNoMessageAndNothingIsLost(t *t
 	produce(t, reach(c), numbered(topic, 0, 10)...)
 	d.exec("revoke insert on effects from " + d.role)
 	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
-	r.reported(soonEnough, "pgsink: ", "billing/orders/0", epoch.ErrUnhealthy.Error(), "permission denied for table effects")
+	r.reported(soonEnough, "pgsink: ", "billing/orders/0", "the handler's statement needs", "permission denied for table effects")
 	for _, e := range r.seen() {
 		if err := errorOf(e); err != nil && !errors.Is(err, epoch.ErrUnhealthy) {
 			t.Errorf("%T%+v is not ErrUnhealthy", e, e)

@@ -428,8 +428,9 @@ func TestAConsumerThatIsTakenOverIsSeenFromBothSides(t *testing.T) {
 		<-time.After(time.Second)
 		b, _, endB := run("b", func(context.Context, *memsink.Tx, consumer.Message, epoch.Epoch) error { return nil })
 		<-time.After(5 * time.Minute)
-		close(frozen)
 		zombie.Thaw()
+		synctest.Wait() // it has heard: a handler that returns before that fails for its time alone
+		close(frozen)
 		<-time.After(time.Minute)
 		endA()
 		endB()
