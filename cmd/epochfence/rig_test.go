@@ -472,6 +472,7 @@ func normal(s string) string {
 		{regexp.MustCompile(`"plan": "[0-9a-f]{12}"`), `"plan": "0123456789ab"`},
 		{regexp.MustCompile(`[ \d]\ds([ \n)])`), " 0s$1"},
 		{regexp.MustCompile(`seen \d+s ago`), "seen 0s ago"},
+		{regexp.MustCompile(`seen for \d+s`), "seen for 0s"},
 		{regexp.MustCompile(`SQLite 3\.[\d.]+`), "SQLite 3.0.0"},
 		{regexp.MustCompile(`kafka:golden/[\w-]{22}`), "kafka:golden/AAAAAAAAAAAAAAAAAAAAAA"},
 	} {

@@ -110,7 +110,7 @@ func (f *flight) quiet() int {
 	defer f.mu.Unlock()
 	all, n := beginFlight, max(f.readers, 1)
 	if f.rate > 0 {
-		all = int(min(max(mostQuiet, int64(n)*quietEach), int64(f.carries(f.rate)/2)))
+		all = int(min(max(mostQuiet, int64(n)*quietEach), int64(f.fits/2)))
 	}
 	return max(min(all, f.highest())/n, leastQuiet)
 }
@@ -182,13 +182,15 @@ func (f *flight) end(t *turn, full bool) {
 	f.admit()
 }
 
-// measure takes the rate from a turn. Where time is lost elsewhere than on the link, as on the
-// way there and back, what is in flight grows although the rate does not tell: while it arrives well
-// in time, and somebody wants more.
+// measure takes the rate from a turn. What has waited on the way comes faster than the link
+// carries, and so the rate counts for no more than twice what it was measured by. Where time is
+// lost elsewhere than on the link, as on the way there and back, what is in flight grows although
+// the rate does not tell: while it arrives well in time, and somebody wants more.
 func (f *flight) measure(t *turn) {
-	took, before := max(t.last.Sub(t.since), time.Microsecond), f.bound()
-	f.rate, f.measured = float64(t.has-t.had)/took.Seconds(), time.Now()
-	f.fits = max(f.carries(f.rate), leastQuiet)
+	took, before, came := max(t.last.Sub(t.since), time.Microsecond), f.bound(), t.has-t.had
+	f.rate, f.measured = float64(came)/took.Seconds(), time.Now()
+	proven := max(int(min(2*came, mostFlight)), before, beginFlight)
+	f.fits = max(min(f.carries(f.rate), proven), leastQuiet)
 	if (t.short || len(f.waiting) > 0) && took < (f.queue+f.nearest)*3/4 {
 		f.fits = max(f.fits, min(before+before/4, mostFlight))
 	}
