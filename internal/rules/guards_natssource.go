@@ -341,7 +341,7 @@ var guardsOfNATS = []guard{
 		{nats + "/flight.go", "if f.used > 0 && f.used+bytes > bound {", "if false {"},
 	}, nats, "TestWhatIsInFlightArrivesInTimeAndFillsTheLink"},
 	{"R13", "the rate of the link is not measured", []edit{
-		{nats + "/flight.go", "f.fits = max(min(f.carries(f.rate), proven), leastQuiet)", "f.fits = mostFlight"},
+		{nats + "/flight.go", "f.fits = max(min(f.carries(f.rate), proven), leastQuiet)", "_ = proven\n\tf.fits = mostFlight"},
 	}, nats, "TestWhatIsInFlightArrivesInTimeAndFillsTheLink"},
 	{"R13", "a rate by a burst of what had waited on the way is believed at once", []edit{
 		{nats + "/flight.go", "f.fits = max(min(f.carries(f.rate), proven), leastQuiet)", "_ = proven\n\tf.fits = max(f.carries(f.rate), leastQuiet)"},
