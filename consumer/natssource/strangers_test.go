@@ -251,10 +251,10 @@ func TestAMemberWithALongerTTLIsNotTakenForDead(t *testing.T) {
 	b := r.start("b")
 	r.shared([]*testMember{a, b}, 1, 1)
 	me := a.source.current()
-	before := r.registration(me.id).rev
-	eventually(t, "a renews, long after b's TTL", func() bool { return a.source.current() != me || r.registration(me.id).rev > before })
-	if a.source.current() != me {
-		t.Errorf("a had to register again: %v", me.err())
+	before, now := r.registration(me.id).rev, entry{}
+	eventually(t, "a renews, long after b's TTL, or is taken away", func() bool { now = r.registration(me.id); return now.rev != before })
+	if !now.live || a.source.current() != me {
+		t.Errorf("a was taken away: %v", me.err())
 	}
 }
 
