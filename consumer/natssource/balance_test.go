@@ -167,7 +167,7 @@ func TestTakeover(t *testing.T) {
 		}
 		eventually(t, "the other process holds them", func() bool {
 			for _, n := range partitions {
-				if now, e := r.lease(n); !e.live || now.Owner != processName {
+				if now, e := r.lease(n); !e.live || !strings.HasPrefix(now.Owner, processName+"@") {
 					return false
 				}
 			}
