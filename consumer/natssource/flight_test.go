@@ -68,7 +68,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 				var (
 					playing sync.WaitGroup
 					mu      sync.Mutex
-					carried int
+					carried int64
 					began   = time.Now()
 				)
 				for range c.readers {
@@ -85,7 +85,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 							f.end(turn, true)
 							if past := time.Since(began); past > learning && past < lasts {
 								mu.Lock()
-								carried += bytes
+								carried += int64(bytes)
 								mu.Unlock()
 							}
 						}
