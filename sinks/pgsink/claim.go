@@ -32,7 +32,7 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	b := bid{seen, c, printable(epoch.TraceID(ctx), maxTraceID)}
 	f, err := s.claims.do(ctx, b, func() (epoch.Fence, error) { return s.claim(ctx, b) })
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("pgsink: claim %s: %w", c.Partition, ours(ended(ctx, explain(err))))
+		return epoch.Fence{}, fmt.Errorf("pgsink: claim %s: %w", c.Partition, passed(ended(ctx, explain(err))))
 	}
 	return f, nil
 }

@@ -61,6 +61,7 @@ const (
 	codeUndefinedFunc    = "42883"
 	codeInvalidSchema    = "3F000"
 	codeProtocol         = "08P01" // protocol_violation
+	codeTerminated       = "57P01" // admin_shutdown
 	codeNoMoreIDs        = "2200H" // sequence_generator_limit_exceeded
 )
 
@@ -263,6 +264,17 @@ func ours(err error) error {
 		return err
 	}
 	return mark(err, refusedOurs(pg))
+}
+
+// passed is ours, for a statement that may be sent again as it is. Its backend may have been
+// terminated in the place of the transaction before it on that connection, which an evict
+// was meant for.
+func passed(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == codeTerminated {
+		return mark(err, epoch.ErrTransient)
+	}
+	return ours(err)
 }
 
 // faultless marks an error of a connection that is no message's fault, whosever the

@@ -381,3 +381,46 @@ func TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo(t *testing.T) {
 		return nil
 	}), epoch.ErrInDoubt)
 }
+
+// An evict terminates the backend that holds a claim's lock. By then the pool may have given the connection
+// to whoever reads a fence, or claims, and so again on the next connection.
+func TestACallWhoseBackendsAreTerminatedInAnothersPlacePasses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	for name, call := range map[string]func() error{
+		"Fence": func() error { _, err := s.Fence(t.Context(), orders); return err },
+		"Claim": func() error {
+			_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: origin(orders), Generation: 6, Owner: "b"}))
+			return err
+		},
+	} {
+		tx, err := r.admin.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), "lock table epochfence.fence in access exclusive mode")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() { answer <- call() }()
+		tick := time.NewTicker(5 * time.Millisecond)
+		for waits := true; waits; {
+			select {
+			case err = <-answer:
+				waits = false
+			case <-tick.C:
+				if _, err := r.reader.Exec(t.Context(), "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = $1 and wait_event_type = 'Lock'", r.role); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		tick.Stop()
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantBlame(t, name, err, epoch.ErrTransient)
+	}
+}

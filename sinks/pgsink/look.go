@@ -22,7 +22,7 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 		err = &epoch.MissingError{Partition: p}
 	}
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, ours(ended(ctx, explain(err))))
+		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, passed(ended(ctx, explain(err))))
 	}
 	return f.fence, nil
 }
@@ -72,7 +72,7 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 	defer cancel()
 	found, err := s.look(ctx, ps)
 	if err != nil {
-		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), ours(ended(ctx, explain(err))))
+		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), passed(ended(ctx, explain(err))))
 	}
 	return found, nil
 }

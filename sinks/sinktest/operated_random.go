@@ -143,6 +143,9 @@ func (h *person) spans(p epoch.Partition) (all []operate.Span) {
 func (a *process) worksUntil(ctx context.Context, p epoch.Partition) {
 	for ctx.Err() == nil {
 		seen, err := a.sink.Fence(a.w.ctx, p)
+		if errors.Is(err, epoch.ErrTransient) {
+			continue
+		}
 		if err != nil {
 			a.w.Errorf("%s reads: %v", a.name, err)
 			return
