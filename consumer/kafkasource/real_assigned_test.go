@@ -75,8 +75,8 @@ func wantRefused(t *testing.T, what string, err error) {
 	}
 }
 
-// rawMember is a member under KIP-848 that sends what it is told to, and gives back at once
-// what it is asked for.
+// rawMember is a member under KIP-848 that sends what the test says, and gives partitions back
+// as soon as the broker revokes them.
 type rawMember struct {
 	h     *realHistory
 	id    string

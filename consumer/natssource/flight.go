@@ -78,7 +78,7 @@ type turn struct {
 func newFlight(ttl time.Duration, over func() uint64) *flight {
 	f := &flight{queue: mostQueue, over: over, made: over()}
 	if ttl > 0 {
-		f.queue = min(ttl/12, mostQueue) // a sixth is what a renewal waits for its answer
+		f.queue = min(ttl/12, mostQueue) // half of what a renewal waits for its answer
 	}
 	return f
 }

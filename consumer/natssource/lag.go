@@ -12,8 +12,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Lag implements [consumer.Tenure]. Where the stream holds anything from the position on, the
-// server counts what is of the partition for a consumer, which is removed at once.
+// Lag implements [consumer.Tenure]. Unless the stream ends below the position, it makes a consumer
+// there: the server counts the partition's messages for it. The consumer is removed at once.
 func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
 	err := t.fits(&from)
 	if err != nil {

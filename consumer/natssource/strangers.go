@@ -22,7 +22,7 @@ const (
 	// member serves many itself. Shares are worked out over all of them.
 	mostServed = 1 << 14
 
-	// mostMember is what a registration of that many takes, when it declines them all.
+	// mostMember bounds the bytes of a registration: one that declines that many partitions fits.
 	mostMember = 8 << 20
 )
 

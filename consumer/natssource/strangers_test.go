@@ -292,7 +292,7 @@ func TestAPositionThatIsNoneIsSaidWithTheKeyAndReplacedOnceThePartitionIsClaimed
 	}
 }
 
-// position is what the leader has under a position's key.
+// position is the entry of a position's key, as the stream's leader has it.
 func (r *groupRig) position(key string) (m mirror, e entry) {
 	r.t.Helper()
 	insist(r.t, func(ctx context.Context) (err error) { e, err = r.bucket().get(ctx, key); return err })

@@ -64,7 +64,7 @@ func (c Command) On(p epoch.Partition) string {
 	return c.Line
 }
 
-// Text is what to do about p, for a terminal.
+// Text says what to do about p, and with which commands, for a terminal.
 func (r Remedy) Text(p epoch.Partition) string {
 	var b strings.Builder
 	b.WriteString(wrap(r.Do) + "\n")

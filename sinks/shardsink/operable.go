@@ -66,7 +66,7 @@ func (s *Sink[TX]) Gone(ctx context.Context, p epoch.Process) error {
 	return s.onEach(func(o epoch.Operable[TX]) error { return o.Gone(ctx, p) })
 }
 
-// onEach does something on each shard that people can operate, at the same time.
+// onEach calls a function for each operable shard, all at the same time.
 func (s *Sink[TX]) onEach(do func(o epoch.Operable[TX]) error) error {
 	errs := make([]error, len(s.shards))
 	var doing sync.WaitGroup
