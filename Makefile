@@ -70,7 +70,7 @@ dead-group: ## all processes of a group are killed: what check, describe and own
 
 .PHONY: idioms
 idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idioms.update writes the table of what comes of it)
-	go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink -idioms.all $(IDIOMS)
+	go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink ./sinks/shardsink -idioms.all $(IDIOMS)
 	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs $(if $(IDIOMS),-update)
 
 MESSAGES := 10000000

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -105,7 +105,7 @@ func TestUnderAnyScheduleOfFaultsBackgroundWorkIsCommittedAsDoAnswers(t *testing
 	met := map[string]int{}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { playBackground(t, seed, met) })
+			bubble.Test(t, func(t *testing.T) { playBackground(t, seed, met) })
 		})
 	}
 	t.Logf("met in %d seeds: %v", seeds, met)

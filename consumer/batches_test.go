@@ -10,12 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -86,7 +86,7 @@ func TestGapsAreInNobodysWayHoweverABatchIsSplit(t *testing.T) {
 	met := map[string]int{}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { playGaps(t, seed, met) })
+			bubble.Test(t, func(t *testing.T) { playGaps(t, seed, met) })
 		})
 	}
 	t.Logf("met in %d seeds: %v", seeds, met)

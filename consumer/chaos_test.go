@@ -8,12 +8,12 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -118,7 +118,7 @@ func meetChaos(t *testing.T, seeds uint64, goesBack bool, wanted ...consumer.Eve
 	met := map[string]int{}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { playChaos(t, seed, goesBack, met) })
+			bubble.Test(t, func(t *testing.T) { playChaos(t, seed, goesBack, met) })
 		})
 	}
 	t.Logf("met in %d seeds: %v", seeds, met)

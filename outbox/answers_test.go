@@ -6,9 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -61,7 +61,7 @@ func TestAnAnswerThatNobodyCanTakeHoldsUpOnlyItsKey(t *testing.T) {
 // With transactions that take longer than the pause before an answer is tried again,
 // those that fail come back before all of them have been found, one at a time.
 func TestManyAnswersThatNobodyCanTakeDoNotHoldUpAGoodOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var o outbox.Options[*tx]
 		o.OnAnswer = func(_ context.Context, _ *tx, e outbox.Sent, _ outbox.Answer) error {
 			if e.Key == "good" {

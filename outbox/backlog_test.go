@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -16,7 +17,7 @@ type roundTrips func(*http.Request) (*http.Response, error)
 func (f roundTrips) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestTheBacklogIsToldWhileEntriesWaitAndWhenTheyAreGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var up atomic.Bool
 		var told []outbox.Backlog
 		var at []time.Duration
@@ -59,7 +60,7 @@ func TestTheBacklogIsToldWhileEntriesWaitAndWhenTheyAreGone(t *testing.T) {
 }
 
 func TestABacklogIsCountedUpToALimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		told := make(chan outbox.Backlog, 10)
 		r := &rig{T: t, db: newDatabase(), url: "http://receiver.test/"}
 		r.withBox(outbox.Options[*tx]{

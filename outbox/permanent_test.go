@@ -5,19 +5,19 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 // An entry that can never be sent is not tried again while its partition waits.
 func TestAnEntryThatCanNeverBeSentIsAPermanentFailureOfItsMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		box, err := outbox.New(struct{ outbox.Store[*memsink.Tx] }{}, outbox.Options[*memsink.Tx]{})
 		if err != nil {
 			t.Fatal(err)

@@ -7,10 +7,10 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -25,7 +25,7 @@ func TestARelayInChaosLosesNothing(t *testing.T) {
 	for seed := range storms {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { goThroughAStorm(t, seed) })
+			bubble.Test(t, func(t *testing.T) { goThroughAStorm(t, seed) })
 		})
 	}
 }

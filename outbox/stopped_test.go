@@ -20,6 +20,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -280,7 +281,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 // An outage is one state, however many entries wait for its end and however often they
 // are tried.
 func TestAnOutageIsToldInAFewLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log syncBuffer
 		var up atomic.Bool
 		r := &rig{T: t, db: newDatabase(), url: "http://example.com/"}

@@ -22,7 +22,7 @@ var libraries = []library{
 	{"gorm.io/gorm", "`gorm.Open(postgres.New(postgres.Config{Conn: db}))`", "orm", both},
 	{"github.com/uptrace/bun", "`bun.NewDB(db, pgdialect.New())`", "orm", both},
 	{"github.com/jmoiron/sqlx", "`sqlx.NewDb(db, \"pgx\")`", "orm", both},
-	{"entgo.io/ent", "`ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db)))`, and its Tx and UpdateOneID as savepoints", "orm", both},
+	{"entgo.io/ent", "`ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db)))`, and its Tx and UpdateOneID as savepoints", "orm", "TestEntWritesExactlyOnce"},
 	{"github.com/Masterminds/squirrel", "`RunWith(db)`", "orm", both},
 	{"github.com/glebarez/go-sqlite", "the driver under `sqlsink`, and `&sqlite.Dialector{Conn: db}` of glebarez/sqlite for gorm; not in one program with modernc.org/sqlite, which registers the same name", "orm", "TestLibrariesWriteExactlyOnceThroughSqlsink"},
 	{"github.com/mattn/go-sqlite3", "the driver under `sqlsink`, in WAL mode (`_journal_mode=WAL`)", "sqlitetest/mattn", "TestTheSinkPassesItsSuiteOnMattnsDriver"},

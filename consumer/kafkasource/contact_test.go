@@ -2,10 +2,11 @@ package kafkasource
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 // contactRig is contact under KIP-848 with a session of 10 s.
@@ -28,7 +29,7 @@ func (r *contactRig) answer(took time.Duration) {
 
 // Heartbeats go on while word of an assignment is under way. What one was answered is not seen.
 func TestAnAnswerThatMayHaveBeenANoDoesNotBringContactBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newContactRig()
 		defer c.stop()
 		<-time.After(10 * time.Second)
@@ -46,7 +47,7 @@ func TestAnAnswerThatMayHaveBeenANoDoesNotBringContactBack(t *testing.T) {
 }
 
 func TestWhetherThereIsContactIsAskedUntilItIsKnownAndOnceAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newContactRig()
 		defer c.stop()
 		asks := func(want int, what string) {

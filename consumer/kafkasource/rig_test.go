@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -14,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 const (
@@ -37,7 +37,7 @@ type rig struct {
 // virtually runs a test against a cluster in a bubble of virtual time.
 func virtually(t *testing.T, partitions int32, f func(*rig), opts ...kfake.Opt) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(newRig(t, partitions, opts...)) })
+	bubble.Test(t, func(t *testing.T) { f(newRig(t, partitions, opts...)) })
 }
 
 func newRig(t *testing.T, partitions int32, opts ...kfake.Opt) *rig {

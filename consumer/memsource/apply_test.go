@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -52,7 +52,7 @@ func TestApplySaysWhatAHandlerAlwaysFailsWith(t *testing.T) {
 }
 
 func TestApplySaysWhatWasStillFailingAtTheEndOfItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		log.Append(0, "a chair")
 		ctx, done := context.WithTimeout(t.Context(), time.Minute)

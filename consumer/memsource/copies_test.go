@@ -4,17 +4,17 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 // A broker has the bytes that it was sent, whatever sender and readers do to theirs.
 func TestNobodysChangesToAMessageAreReadByOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		sent := consumer.Message{Key: []byte("key"), Value: []byte("value"), Headers: []consumer.Header{{Key: "h", Value: []byte("header")}}}
 		log.AppendMessages(0, sent)

@@ -10,6 +10,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -79,7 +80,7 @@ func TestSendPutsEqualKeysInOnePartition(t *testing.T) {
 }
 
 func TestAwaitLooksAgainWhenSomethingChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		done := make(chan error, 1)
 		go func() {

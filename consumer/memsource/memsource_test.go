@@ -11,6 +11,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 // process is a member whose own is written by the test.
@@ -87,7 +88,7 @@ func mustBeLost(t *testing.T, h held) {
 }
 
 func TestPartitionMovesToANewMemberOnlyAfterItWasDrained(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 2)
 		g := log.Group(memsource.DefaultGroup)
 		a := start(t, log.Member("a"))
@@ -119,7 +120,7 @@ func TestPartitionMovesToANewMemberOnlyAfterItWasDrained(t *testing.T) {
 }
 
 func TestDrainThatTakesLongerThanTheTermIsALoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		a := start(t, log.Member("a"))
 		h := <-a.granted
@@ -136,7 +137,7 @@ func TestDrainThatTakesLongerThanTheTermIsALoss(t *testing.T) {
 }
 
 func TestRunSaysSoIfOwnNeverReturns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		a := start(t, log.Member("a"))
 		h := <-a.granted
@@ -149,7 +150,7 @@ func TestRunSaysSoIfOwnNeverReturns(t *testing.T) {
 }
 
 func TestScriptedGrantTakesAPartitionFromAHolderThatIsNotTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		g.Script()
@@ -201,7 +202,7 @@ func giveWhenAsked(h held) {
 }
 
 func TestFrozenMemberExpiresAfterTheTermAndHearsOfItWhenItThaws(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		a := start(t, log.Member("a"))
 		h := <-a.granted
@@ -233,7 +234,7 @@ func TestFrozenMemberExpiresAfterTheTermAndHearsOfItWhenItThaws(t *testing.T) {
 }
 
 func TestMemberOfTheSameNameSwapsInAtTheSameNumber(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		old := start(t, log.Member("a"))
 		h := <-old.granted
@@ -251,7 +252,7 @@ func TestMemberOfTheSameNameSwapsInAtTheSameNumber(t *testing.T) {
 }
 
 func TestConfirmThatIsAnsweredAfterTheLossDoesNotCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		asked, let := make(chan memsource.Confirmation), make(chan struct{})
@@ -281,7 +282,7 @@ func TestConfirmThatIsAnsweredAfterTheLossDoesNotCount(t *testing.T) {
 }
 
 func TestPartitionThatWasGivenUpStaysIdleUntilTheMembersChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		a := start(t, log.Member("a"))
@@ -301,7 +302,7 @@ func TestPartitionThatWasGivenUpStaysIdleUntilTheMembersChange(t *testing.T) {
 }
 
 func TestWhatAMemberGaveUpIsTakenByAnotherThatHasItsShareAlready(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 4)
 		g := log.Group(memsource.DefaultGroup)
 		a, b := start(t, log.Member("a")), start(t, log.Member("b"))
@@ -334,7 +335,7 @@ func TestWhatAMemberGaveUpIsTakenByAnotherThatHasItsShareAlready(t *testing.T) {
 }
 
 func TestKilledMemberLosesEverythingAndRunSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		a := start(t, log.Member("a"))
 		h := <-a.granted
@@ -352,7 +353,7 @@ func TestKilledMemberLosesEverythingAndRunSaysSo(t *testing.T) {
 }
 
 func TestDeletedGroupStartsOverAtOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		for range 3 {
@@ -388,7 +389,7 @@ func TestRunOfAMissingTopicOrASecondRunIsAnError(t *testing.T) {
 }
 
 func TestUntilAppliedEndsWhenThePositionsHavePassedEveryMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 2)
 		if ctx := log.UntilApplied(t.Context()); ctx.Err() == nil {
 			t.Error("goes on although there is nothing to apply")
@@ -414,7 +415,7 @@ func TestUntilAppliedEndsWhenThePositionsHavePassedEveryMessage(t *testing.T) {
 }
 
 func TestMembersComeAndGoAndEveryPartitionIsAlwaysSomebodys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 7)
 		g := log.Group(memsource.DefaultGroup)
 		var live []*process

@@ -8,10 +8,11 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 func TestScriptedDrainLeavesThePartitionWithItsHolderUntilOwnReturns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 2)
 		g := log.Group(memsource.DefaultGroup)
 		g.Script()
@@ -36,7 +37,7 @@ func TestScriptedDrainLeavesThePartitionWithItsHolderUntilOwnReturns(t *testing.
 }
 
 func TestDrainReachesAHolderThatTheGroupHasForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		g.Script()
@@ -57,7 +58,7 @@ func TestDrainReachesAHolderThatTheGroupHasForgotten(t *testing.T) {
 }
 
 func TestGrantToTheHolderItselfIsALossAndAnotherTenure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		g.Script()
@@ -73,7 +74,7 @@ func TestGrantToTheHolderItselfIsALossAndAnotherTenure(t *testing.T) {
 }
 
 func TestExpiredMemberThatHearsOfItJoinsAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		a := start(t, log.Member("a"))
 		old := <-a.granted
@@ -86,7 +87,7 @@ func TestExpiredMemberThatHearsOfItJoinsAgain(t *testing.T) {
 }
 
 func TestFencedMemberEndsWhenItHearsOfIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		a := start(t, log.Member("a"))
@@ -107,7 +108,7 @@ func TestFencedMemberEndsWhenItHearsOfIt(t *testing.T) {
 }
 
 func TestMemberThatThawsAfterAnotherTookItsNameIsFenced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		old := start(t, log.Member("a"))
 		h := <-old.granted
@@ -129,7 +130,7 @@ func TestMemberThatThawsAfterAnotherTookItsNameIsFenced(t *testing.T) {
 }
 
 func TestScriptedNumberMayBeNoLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		g.Script()
@@ -142,7 +143,7 @@ func TestScriptedNumberMayBeNoLease(t *testing.T) {
 }
 
 func TestConfirmHookMayRefuse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
 		g := log.Group(memsource.DefaultGroup)
 		a := start(t, log.Member("a"))

@@ -4,10 +4,10 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 // path is a network that carries bytes one after the other, in virtual time.
@@ -58,7 +58,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				p := &path{rate: c.rate, there: c.there}
 				f := newFlight(c.ttl, func() uint64 { return 0 })
 				f.answered(c.there)
@@ -111,7 +111,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 
 func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var made uint64
 		f := newFlight(15*time.Second, func() uint64 { return made })
 		in := func(want int) (first, then int) { // how much may be in flight, at first and when nothing more is learnt

@@ -15,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
@@ -162,7 +163,7 @@ func TestPartitionsStartWhereThePolicySays(t *testing.T) {
 
 func TestAnAnswerIsSharedByThoseWhoAskedBeforeItWasAskedFor(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testSharedAnswers)
+	bubble.Test(t, testSharedAnswers)
 }
 
 func testSharedAnswers(t *testing.T) {

@@ -3,8 +3,9 @@ package sourcetest
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 // Play plays the histories whose claims begin with the prefix on a source that is
@@ -15,7 +16,7 @@ func Play(t *testing.T, prefix string, create func(t testing.TB) Harness, patien
 		if !strings.HasPrefix(h.claim, prefix) {
 			continue
 		}
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			harness := create(t)
 			if missing := h.missing(harness); missing != "" {
 				t.Fatalf("the harness is no %s", missing)
@@ -34,7 +35,7 @@ const Attempts = attempts
 func PlayAgain(t *testing.T, prefix string, create func(t testing.TB) Harness, patience time.Duration) (err error) {
 	for _, h := range histories() {
 		if strings.HasPrefix(h.claim, prefix) {
-			synctest.Test(t, func(t *testing.T) { err = h.playAgain(t, create, patience) })
+			bubble.Test(t, func(t *testing.T) { err = h.playAgain(t, create, patience) })
 			return err
 		}
 	}

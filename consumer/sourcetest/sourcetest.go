@@ -7,8 +7,9 @@ import (
 	"reflect"
 	"runtime/debug"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 // patience is how long a history waits for anything that has to happen.
@@ -37,9 +38,9 @@ func RunParallel(t *testing.T, create func(t testing.TB) Harness) {
 // is called inside it.
 func RunInBubble(t *testing.T, create func(t testing.TB) Harness) {
 	var probe Harness
-	synctest.Test(t, func(t *testing.T) { probe = create(t) })
+	bubble.Test(t, func(t *testing.T) { probe = create(t) })
 	playAll(t, probe, func(t *testing.T, h history) {
-		synctest.Test(t, func(t *testing.T) { h.playOn(t, create) })
+		bubble.Test(t, func(t *testing.T) { h.playOn(t, create) })
 	})
 }
 

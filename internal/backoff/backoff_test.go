@@ -3,10 +3,10 @@ package backoff_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 func TestWaitsGrowToTheMostAndStayWithinTheTwo(t *testing.T) {
@@ -35,7 +35,7 @@ func TestWaitsGrowToTheMostAndStayWithinTheTwo(t *testing.T) {
 
 func TestASleepEndsWithItsTimeOrItsContext(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		if !backoff.Sleep(t.Context(), time.Second) || time.Since(began) != time.Second {
 			t.Errorf("a sleep of a second took %v", time.Since(began))

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -17,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -26,7 +26,7 @@ func TestScaleKafka(t *testing.T) {
 	t.Parallel()
 	partitions, members := *scalePartitions, *scaleMembers
 	const brokers = 3
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		net := &kfake.VirtualNetwork{}
 		cluster, err := kfake.NewCluster(kfake.ListenFn(net.Listen), kfake.Ports(9001, 9002, 9003), kfake.SeedTopics(int32(partitions), topic))
 		if err != nil {

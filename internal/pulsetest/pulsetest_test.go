@@ -7,10 +7,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 func TestAPulseTellsTheLongestTimeWithoutAnAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var refuses atomic.Bool
 		var takes atomic.Int64
 		p := Start(t, func(context.Context) error {

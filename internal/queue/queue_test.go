@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	_ "modernc.org/sqlite"
 
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/internal/queue"
 )
 
@@ -41,7 +41,7 @@ func rests(t *testing.T, q *queue.Queue) time.Duration {
 }
 
 func TestWhoHasHadTheLockForAWhileRestsIfOthersWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "a b.db")
 		a, b := open(t, file), open(t, file)
 		a.Held(time.Hour)

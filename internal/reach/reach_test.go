@@ -9,8 +9,9 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 var (
@@ -38,7 +39,7 @@ func waiting() (Server, *bytes.Buffer) {
 
 func TestAServerThatComesUpIsWaitedForAndSoItIsSaid(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, said := waiting()
 		began := time.Now()
 		tried, err := s.Wait(t.Context(), func(context.Context) error {
@@ -58,7 +59,7 @@ func TestAServerThatComesUpIsWaitedForAndSoItIsSaid(t *testing.T) {
 
 func TestAServerThatStaysAwayIsGivenUpWithTheLastError(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, _ := waiting()
 		tried, err := s.Wait(t.Context(), func(ctx context.Context) error {
 			if ctx.Err() != nil {
@@ -74,7 +75,7 @@ func TestAServerThatStaysAwayIsGivenUpWithTheLastError(t *testing.T) {
 
 func TestATryThatGetsNoAnswerIsSaidAndEndsInTime(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, said := waiting()
 		tried, err := s.Wait(t.Context(), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		if !errors.Is(err, context.DeadlineExceeded) || tried != 30*time.Second || !strings.Contains(said.String(), "for=1s") {
@@ -85,7 +86,7 @@ func TestATryThatGetsNoAnswerIsSaidAndEndsInTime(t *testing.T) {
 
 func TestWhatOnlyAPersonCanMendEndsTheWaitAtOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, said := waiting()
 		tried, err := s.Wait(t.Context(), func(context.Context) error { return errWrong })
 		if !errors.Is(err, errWrong) || tried != 0 || said.Len() > 0 {
@@ -97,7 +98,7 @@ func TestWhatOnlyAPersonCanMendEndsTheWaitAtOnce(t *testing.T) {
 func TestAnErrorIsWaitedOnForAsLongAsItIsWorth(t *testing.T) {
 	t.Parallel()
 	for range 20 { // the pauses are drawn by lot
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s, _ := waiting()
 			if tried, err := s.Wait(t.Context(), func(context.Context) error { return errOdd }); !errors.Is(err, errOdd) || tried != 3*time.Second {
 				t.Errorf("%v after %v", err, tried)
@@ -108,7 +109,7 @@ func TestAnErrorIsWaitedOnForAsLongAsItIsWorth(t *testing.T) {
 
 func TestAWaitEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, _ := waiting()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -125,7 +126,7 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 func TestAWaitThatEndsWithItsContextEndsAfterIt(t *testing.T) {
 	t.Parallel()
 	for range 50 { // which timer of an instant fires first is chance
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s, _ := waiting()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
@@ -154,7 +155,7 @@ func TestADialThatIsCutOffDoesNotHideWhatWentWrongBefore(t *testing.T) {
 
 func cutOffLast(t *testing.T, cutOff func(context.Context)) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, _ := waiting()
 		_, err := s.Wait(t.Context(), func(ctx context.Context) error {
 			if deadline, _ := ctx.Deadline(); time.Until(deadline) > time.Second {

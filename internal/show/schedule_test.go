@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 func TestAScheduleFollowsFromItsSeed(t *testing.T) {
@@ -35,7 +37,7 @@ func TestALoadOfAnyLengthHasAFreezeAndAKill(t *testing.T) {
 }
 
 func TestThePaceSpreadsTheLoadAndHoldsBackAShareForEachIncident(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := NewPace(1200, 10*time.Second, 2) // 100 for each incident
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -60,7 +60,7 @@ func past(t *testing.T) *memsink.Sink {
 func at(o epoch.Offset) operate.Question { return operate.Question{Offset: &o} }
 
 func TestExplainTellsWhoHadAPartition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		s := past(t)
 		op := s.Operator()

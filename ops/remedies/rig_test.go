@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -39,7 +40,7 @@ type rig struct {
 
 func inBubble(t *testing.T, scenario func(r *rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &rig{T: t, log: memsource.New("orders", 1), sink: memsink.New(), done: make(chan error, 1)}
 		r.broken.Store(true)
 		defer func() {

@@ -15,6 +15,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -77,7 +78,7 @@ func fence(e epoch.Epoch, next epoch.Offset, owner string) epoch.Fence {
 
 func TestEachEventCountsWhatItSays(t *testing.T) {
 	const ofPartition = "{group=g,topic=orders,partition=3}"
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := stats.New()
 		why := errors.New("no table")
 		for _, step := range []struct {
@@ -284,7 +285,7 @@ func TestAProcessHasNoMoreSeriesThanItMay(t *testing.T) {
 }
 
 func TestRatesAreThoseOfTheLastSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := stats.New()
 		s.Observe(consumer.Granted{Partition: at})
 		for range 600 { // a minute
@@ -390,7 +391,7 @@ func TestAFeedGetsEachObservation(t *testing.T) {
 
 // The whole way: what a consumer does, and not what a test says it does.
 func TestAConsumerThatIsTakenOverIsSeenFromBothSides(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		log, sink := memsource.New("orders", 1), memsink.New()
 		group := log.Group(memsource.DefaultGroup)
 		run := func(name string, handle consumer.Handler[*memsink.Tx]) (*stats.Stats, *memsource.Member, func()) {

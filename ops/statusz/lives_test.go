@@ -2,10 +2,10 @@ package statusz_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/ops/statusz"
 )
 
@@ -18,7 +18,7 @@ func (r *rig) dies(name string) {
 }
 
 func TestADeadGroupDoesNotLookWell(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.claims(orders(0), "one")
 		r.claims(orders(1), "two")

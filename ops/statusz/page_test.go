@@ -15,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/ops/remedies"
 	"github.com/epochfence/epochfence/ops/stats"
@@ -64,7 +65,7 @@ func TestATakeoverAndWhatPeopleDidAreTold(t *testing.T) {
 		"rewind billing/orders/0 3 by anna: from 0 to 7; the prices were wrong",
 		"no owner since", "after what was done by anna")
 	r.claims(orders(0), "two")
-	synctest.Test(t, func(t *testing.T) { // another reading
+	bubble.Test(t, func(t *testing.T) { // another reading
 		_, page := get(r.page(nil), "")
 		wants(t, page, "by two, after what anna did, goes on at 7")
 	})
@@ -173,7 +174,7 @@ func TestAReplayThatFailedDoesNotLookWell(t *testing.T) {
 }
 
 func TestAPartitionWithMessagesThatDoesNotMoveIsCalledThat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.stats.Observe(consumer.Joined{})
 		r.claims(orders(0), "frozen")
@@ -195,7 +196,7 @@ func TestAPartitionWithMessagesThatDoesNotMoveIsCalledThat(t *testing.T) {
 }
 
 func TestTheGroupsSpeedIsTakenFromItsPositions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		f := r.claims(orders(0), "elsewhere")
 		h := r.page(nil)
@@ -227,7 +228,7 @@ func TestOfVeryManyPartitionsThoseInTroubleAreListed(t *testing.T) {
 }
 
 func TestHowManyPeopleLookDoesNotMatterToTheSink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		h := r.page(nil)
 		for i := range 3 {
@@ -249,7 +250,7 @@ func TestHowManyPeopleLookDoesNotMatterToTheSink(t *testing.T) {
 }
 
 func TestASinkThatCannotBeReadIsSaidWithHowOldTheRestIs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.holds(orders(0))
 		r.claims(orders(1), "elsewhere")
@@ -282,7 +283,7 @@ func TestOneReaderThatGoesAwayLeavesTheReadingToTheOthers(t *testing.T) {
 }
 
 func TestTheStreamSendsThePageEachSecondAndEndsForAnotherOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.holds(orders(0))
 		w := httptest.NewRecorder()
@@ -310,7 +311,7 @@ func TestTheStreamSendsThePageEachSecondAndEndsForAnotherOne(t *testing.T) {
 }
 
 func TestAStreamEndsWithItsRequestAndThereAreNotTooMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newRig(t).page(nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -218,7 +219,7 @@ func TestAHookCannotPretendSuccess(t *testing.T) {
 }
 
 func TestAProcessFrozenWithItsTransactionOpenIsRefusedWhenItThaws(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		frozen := memsink.New()
 		other := frozen.Open()
 		f := claim(t, frozen, 1)

@@ -3,7 +3,8 @@ package sinktest
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
+
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 // brokenToys lack one guard each. caught names an idiom in a place that must fail.
@@ -80,7 +81,7 @@ func TestEveryBrokenSinkIsCaughtByAnIdiom(t *testing.T) {
 
 // playOnToy returns what the suite has against a toy that lacks a guard.
 func playOnToy(t *testing.T, lacks, place string, i Idiom) (wrong string) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := toyMode(lacks)
 		r := &recorder{TB: t}
 		done := make(chan struct{})

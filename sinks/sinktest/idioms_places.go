@@ -3,7 +3,8 @@ package sinktest
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
+
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 // The places in which an idiom is played.
@@ -80,7 +81,7 @@ func playCell(t *testing.T, m mode, i Idiom, place string, table *table) {
 // plays runs play beside the others, or in a bubble.
 func (m *mode) plays(t *testing.T, play func(t *testing.T)) {
 	if m.Virtual {
-		synctest.Test(t, play)
+		bubble.Test(t, play)
 		return
 	}
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -234,7 +235,7 @@ func TestAFileThatMayNotBeWrittenIsAClearError(t *testing.T) {
 // One who polls for a lock, next to others who take it again at once, gets it
 // late or never: a partition was not claimed while others were busy.
 func TestWhoWaitsForTheWriteLockInOneProcessGetsItInTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const waiting = 12
 		s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
 		var fences []epoch.Fence

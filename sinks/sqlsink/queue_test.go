@@ -4,10 +4,10 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/internal/queue"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -52,7 +52,7 @@ func TestABusyProcessLetsThoseWhoWaitForTheWriteLockGoFirst(t *testing.T) {
 	}
 	for _, patience := range []string{"0", "30000"} { // of the driver's own
 		t.Run("busy_timeout="+patience, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				file := newFile(t)
 				defer busy(t, file, 30*time.Millisecond)()
 				db := open(t, file)
@@ -86,7 +86,7 @@ func TestABusyProcessLetsThoseWhoWaitForTheWriteLockGoFirst(t *testing.T) {
 
 // A transaction that has the lock for longer than others may wait for it.
 func TestAQueueForTheWriteLockIsToldFromAFrozenProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		file := newFile(t)
 		s := newSink(t, open(t, file), sqlsink.Options{LockTimeout: 40 * time.Millisecond})
 		mine := orders0

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 
-	"entgo.io/ent/dialect"
-	entsql "entgo.io/ent/dialect/sql"
 	"github.com/Masterminds/squirrel"
 	"github.com/doug-martin/goqu/v9"
 	_ "github.com/doug-martin/goqu/v9/dialect/postgres" // its dialects
@@ -23,8 +21,6 @@ import (
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
-
-	"github.com/epochfence/epochfence/workswith/orm/ent"
 )
 
 // Order is a row of the table orders.
@@ -38,10 +34,12 @@ type Order struct {
 // than that.
 var errEmpty = errors.New("not enough of it")
 
-// Libraries are the functions, by the library's name. Each is given a DB of
-// [pgsink.OpenDB] or [sqlsink.OpenDB].
-var Libraries = map[string]func(ctx context.Context, db *sql.DB, postgres bool, o Order) error{
-	"gorm": Gorm, "bun": Bun, "sqlx": Sqlx, "ent": Ent, "squirrel": Squirrel, "goqu": Goqu,
+// Library writes an order through a DB of [pgsink.OpenDB] or [sqlsink.OpenDB].
+type Library func(ctx context.Context, db *sql.DB, postgres bool, o Order) error
+
+// Libraries are the functions, by the library's name.
+var Libraries = map[string]Library{
+	"gorm": Gorm, "bun": Bun, "sqlx": Sqlx, "squirrel": Squirrel, "goqu": Goqu,
 }
 
 // Gorm writes through gorm.io/gorm. Create and Transaction are savepoints.
@@ -114,31 +112,6 @@ func Sqlx(ctx context.Context, db *sql.DB, onPostgres bool, o Order) error {
 		return errors.Join(err, tx.Rollback())
 	}
 	if enough(left) != nil {
-		return tx.Rollback()
-	}
-	return tx.Commit()
-}
-
-// Ent writes through the client that entgo.io/ent has generated in package ent.
-// UpdateOneID and Tx are savepoints.
-func Ent(ctx context.Context, db *sql.DB, onPostgres bool, o Order) error {
-	name := dialect.SQLite
-	if onPostgres {
-		name = dialect.Postgres
-	}
-	client := ent.NewClient(ent.Driver(entsql.OpenDB(name, db)))
-	if err := client.Order.Create().SetItem(o.Item).SetQuantity(o.Quantity).Exec(ctx); err != nil {
-		return err
-	}
-	tx, err := client.Tx(ctx)
-	if err != nil {
-		return err
-	}
-	left, err := tx.Stock.UpdateOneID(o.Item).AddPresent(-o.Quantity).Save(ctx)
-	if err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	if enough(left.Present) != nil {
 		return tx.Rollback()
 	}
 	return tx.Commit()

@@ -10,6 +10,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 var errTaken = errors.New("taken away")
@@ -32,7 +33,7 @@ func TestOwnIsCalledWhenThoseBeforeItHaveReturned(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				first := tenures.NewState(t.Context(), nil)
 				release := make(chan struct{})
 				go first.Run(func(context.Context) { <-release })
@@ -127,7 +128,7 @@ func TestADrainThatTakesTooLongCostsTheTenure(t *testing.T) {
 	}{"in time": {9 * time.Second, false}, "late": {11 * time.Second, true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				s, said := tenures.NewState(t.Context(), nil), 0
 				go s.Run(func(context.Context) { <-s.Draining(); <-time.After(c.takes) })
 				synctest.Wait()
@@ -151,7 +152,7 @@ func TestAReadEndsWithTheTenureAndWithoutAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				s := tenures.NewState(t.Context(), nil)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer/internal/troubles"
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 func TestATroubleIsSaidWhenItBeginsThenWithACountAtTimesThatDoubleAndWhenItIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&out, nil))
 		ts := troubles.New[string](log, "partitions")
@@ -51,7 +52,7 @@ func TestATroubleIsSaidWhenItBeginsThenWithACountAtTimesThatDoubleAndWhenItIsOve
 }
 
 func TestWhoLeavesOrHasAnotherTroubleIsNotWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&out, nil))
 		ts := troubles.New[string](log, "partitions")

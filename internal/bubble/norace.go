@@ -1,0 +1,5 @@
+//go:build !race
+
+package bubble
+
+func oneProcessor() (release func()) { return func() {} }

@@ -1,4 +1,0 @@
-// Package ent is what entgo.io/ent makes of package schema.
-package ent
-
-//go:generate go run entgo.io/ent/cmd/ent@v0.14.5 generate ./schema
