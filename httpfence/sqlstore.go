@@ -66,7 +66,7 @@ type SQLStore struct {
 
 // OpenSQL returns a store on db, which stays the caller's. It looks at the
 // database's settings and at the version of the tables, and changes nothing:
-// see [Migrate]. Errors match [ErrNotMigrated], [ErrSchemaOlder] and [ErrSchemaNewer].
+// see [Migrate]. Errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
 func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStore, error) {
 	o, err := o.withDefaults()
 	if err != nil {

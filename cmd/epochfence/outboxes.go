@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 
+	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
@@ -13,7 +14,7 @@ import (
 func (p *postgres) outbox(ctx context.Context) (operate.Outbox, error) {
 	box, err := pgoutbox.OpenOperator(ctx, p.pool, p.box)
 	switch {
-	case errors.Is(err, pgoutbox.ErrNotMigrated):
+	case errors.Is(err, migrations.ErrNotMigrated):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -24,7 +25,7 @@ func (p *postgres) outbox(ctx context.Context) (operate.Outbox, error) {
 func (s *sqlite) outbox(ctx context.Context) (operate.Outbox, error) {
 	box, err := sqloutbox.OpenOperator(ctx, s.db, sqloutbox.SQLite, s.box)
 	switch {
-	case errors.Is(err, sqloutbox.ErrNotMigrated):
+	case errors.Is(err, migrations.ErrNotMigrated):
 		return nil, nil
 	case err != nil:
 		return nil, err

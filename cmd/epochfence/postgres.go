@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
@@ -47,7 +48,7 @@ func (p *postgres) close() { p.pool.Close() }
 
 func (p *postgres) operator(ctx context.Context) (operate.Operator, error) {
 	op, err := pgsink.OpenOperator(ctx, p.pool, p.sink)
-	if errors.Is(err, pgsink.ErrNotMigrated) {
+	if errors.Is(err, migrations.ErrNotMigrated) {
 		err = p.elsewhere(ctx, err)
 	}
 	return op, err

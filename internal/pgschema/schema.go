@@ -26,10 +26,11 @@ var ReadCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
 // Schema is what one package keeps in a schema, beside which there may be others'.
 type Schema struct {
+	Of      string                 // the package, whose name begins errors
 	Name    string                 // of the schema in the database
 	Table   string                 // holds a row for each version
 	Scripts []migrations.Migration // name the schema as they were read, and record their version
-	Errors  sqlschema.Errors
+	Remedy  sqlschema.Remedy
 }
 
 // Read reads the scripts of a package, from a directory in which the schema's name is that of
@@ -50,9 +51,28 @@ func (s Schema) Migrations() []migrations.Migration {
 	return all
 }
 
-// Migrate brings the schema up to date, in tx, which is to be [ReadCommitted]. Of
-// concurrent calls one does it and the others wait.
-func (s Schema) Migrate(ctx context.Context, tx pgx.Tx) error {
+// Migrate brings the schema up to date in one transaction. Of concurrent calls one does it
+// and the others wait.
+func (s Schema) Migrate(ctx context.Context, db DB, w Wait) error {
+	if err := w.InTx(ctx, db, func(tx pgx.Tx) error { return s.migrate(ctx, tx) }); err != nil {
+		return fmt.Errorf("%s: migrate schema %s: %w", s.Of, Quote(s.Name), err)
+	}
+	return nil
+}
+
+// Grant runs sql, which lets role use the schema.
+func (s Schema) Grant(ctx context.Context, db DB, w Wait, role, sql string) error {
+	err := w.InTx(ctx, db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sql)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: grant schema %s to role %s: %w", s.Of, Quote(s.Name), Quote(role), err)
+	}
+	return nil
+}
+
+func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	// One lock for all that is in the schema, which may have to be created.
 	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(hashtextextended($1::text, 0))", "epochfence migrate "+s.Name); err != nil {
 		return err
@@ -70,7 +90,7 @@ func (s Schema) Migrate(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	return s.Errors.Upgrade(have, s.Scripts, func(script string) error {
+	return s.Remedy.Upgrade(have, s.Scripts, func(script string) error {
 		_, err := tx.Exec(ctx, script)
 		return err
 	})
@@ -93,4 +113,4 @@ func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 }
 
 // Check refuses a schema of another version than the program's.
-func (s Schema) Check(have int) error { return s.Errors.Check(have, len(s.Scripts)) }
+func (s Schema) Check(have int) error { return s.Remedy.Check(have, len(s.Scripts)) }

@@ -16,30 +16,32 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// Errors are a package's own for what can be wrong with its tables.
-type Errors struct{ NotMigrated, Older, Newer error }
+// Remedy names what a user of one package runs to migrate its tables.
+type Remedy string
 
-// Check refuses tables of version have for a program that needs want. Version 0 means
-// that there are none.
-func (e Errors) Check(have, want int) error {
+// NotMigrated returns the error for tables that do not exist.
+func (r Remedy) NotMigrated() error { return fmt.Errorf("%w: run %s", migrations.ErrNotMigrated, r) }
+
+// Check returns an error unless the tables' version, have, is want, the one the program needs.
+// Version 0 means that there are no tables.
+func (r Remedy) Check(have, want int) error {
 	switch {
 	case have == want:
 		return nil
 	case have == 0:
-		return e.NotMigrated
+		return r.NotMigrated()
 	case have < want:
-		return fmt.Errorf("%w: it is at version %d, this program needs %d", e.Older, have, want)
+		return fmt.Errorf("%w: it is at version %d, this program needs %d: run %s", migrations.ErrOlder, have, want, r)
 	default:
-		return fmt.Errorf("%w: it is at version %d, this program knows none above %d", e.Newer, have, want)
+		return fmt.Errorf("%w: it is at version %d, this program knows none above %d: update the program", migrations.ErrNewer, have, want)
 	}
 }
 
-// Upgrade runs those scripts of all that tables of version have lack, in the caller's
-// transaction, which must exclude others that upgrade. A newer version than the
-// program's is an error.
-func (e Errors) Upgrade(have int, all []migrations.Migration, exec func(script string) error) error {
+// Upgrade runs the scripts of all that come after version have, in the caller's transaction,
+// which must exclude other upgrades. It refuses a version that all does not have.
+func (r Remedy) Upgrade(have int, all []migrations.Migration, exec func(script string) error) error {
 	if have > len(all) {
-		return e.Check(have, len(all))
+		return r.Check(have, len(all))
 	}
 	for _, m := range all[have:] {
 		if err := exec(m.SQL); err != nil {
@@ -74,7 +76,7 @@ func Read(files fs.FS, dir, of string) []migrations.Migration {
 type Prefixed struct {
 	Prefix  string
 	Scripts []migrations.Migration // with {{prefix}}
-	Errors  Errors
+	Remedy  Remedy
 }
 
 // Table holds a row for each version.
@@ -91,13 +93,13 @@ func (s Prefixed) Migrations() []migrations.Migration {
 	return ms
 }
 
-// Upgrade runs what is missing above version have. See [Errors.Upgrade].
+// Upgrade runs what is missing above version have. See [Remedy.Upgrade].
 func (s Prefixed) Upgrade(have int, exec func(script string) error) error {
-	return s.where(s.Errors.Upgrade(have, s.Migrations(), exec))
+	return s.where(s.Remedy.Upgrade(have, s.Migrations(), exec))
 }
 
 // Check refuses tables of another version than the program's.
-func (s Prefixed) Check(have int) error { return s.where(s.Errors.Check(have, len(s.Scripts))) }
+func (s Prefixed) Check(have int) error { return s.where(s.Remedy.Check(have, len(s.Scripts))) }
 
 func (s Prefixed) where(err error) error {
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 	"testing/fstest"
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/migrations"
 )
 
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
@@ -17,14 +18,8 @@ var scripts = sqlschema.Read(fstest.MapFS{
 	"migrations/0003_colour.sql": file(`ALTER TABLE {{prefix}}things ADD COLUMN colour TEXT;`),
 }, "migrations", "things")
 
-var (
-	errNone  = errors.New("none")
-	errOlder = errors.New("older")
-	errNewer = errors.New("newer")
-)
-
 func things() sqlschema.Prefixed {
-	return sqlschema.Prefixed{Prefix: "app_", Scripts: scripts, Errors: sqlschema.Errors{NotMigrated: errNone, Older: errOlder, Newer: errNewer}}
+	return sqlschema.Prefixed{Prefix: "app_", Scripts: scripts, Remedy: "things.Migrate"}
 }
 
 func TestTablesOfAnotherVersionAreRefusedWithTheirNamesAndBothVersions(t *testing.T) {
@@ -33,16 +28,16 @@ func TestTablesOfAnotherVersionAreRefusedWithTheirNamesAndBothVersions(t *testin
 		is   error
 		says string
 	}{
-		0: {errNone, "tables app_*: none"},
-		2: {errOlder, "tables app_*: older: it is at version 2, this program needs 3"},
-		4: {errNewer, "tables app_*: newer: it is at version 4, this program knows none above 3"},
+		0: {migrations.ErrNotMigrated, "tables app_*: schema is not migrated: run things.Migrate"},
+		2: {migrations.ErrOlder, "tables app_*: schema is older than this program: it is at version 2, this program needs 3: run things.Migrate"},
+		4: {migrations.ErrNewer, "tables app_*: schema is newer than this program: it is at version 4, this program knows none above 3: update the program"},
 	} {
 		if err := s.Check(have); !errors.Is(err, want.is) || err.Error() != want.says {
 			t.Errorf("version %d: %v, want %q", have, err, want.says)
 		}
 	}
 	ran := false
-	if err := s.Upgrade(4, func(string) error { ran = true; return nil }); !errors.Is(err, errNewer) || ran {
+	if err := s.Upgrade(4, func(string) error { ran = true; return nil }); !errors.Is(err, migrations.ErrNewer) || ran {
 		t.Errorf("tables of a newer program were touched: %v", err)
 	}
 }

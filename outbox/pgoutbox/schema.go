@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -54,12 +53,14 @@ func (o *Options) wait() pgschema.Wait { return pgschema.Wait{Timeout: o.StartTi
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
+const remedy = sqlschema.Remedy("pgoutbox.Migrate, epochfence migrate up --outbox, or the SQL of pgoutbox.Migrations")
+
 // schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {
 	return pgschema.Schema{
-		Name: o.Schema, Table: "outbox_migration",
+		Of: "pgoutbox", Name: o.Schema, Table: "outbox_migration",
 		Scripts: pgschema.Read(migrationFiles, "migrations", "pgoutbox", DefaultSchema, o.Schema),
-		Errors:  sqlschema.Errors{NotMigrated: ErrNotMigrated, Older: ErrSchemaOlder, Newer: ErrSchemaNewer},
+		Remedy:  remedy,
 	}
 }
 
@@ -83,7 +84,7 @@ type DB interface {
 
 // Migrate creates the schema, or brings it up to date, in one transaction. Of
 // concurrent calls one does it and the others wait. A schema that is up to date is
-// left alone; one that is newer than this program is [ErrSchemaNewer].
+// left alone; one that is newer than this program is [migrations.ErrNewer].
 //
 // The role it runs as will own the tables. It needs CREATE on the database unless
 // the schema exists, and CREATE on the schema. Give the role that the application
@@ -94,11 +95,7 @@ func Migrate(ctx context.Context, db DB, o Options) error {
 	if err != nil {
 		return err
 	}
-	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error { return schema(o).Migrate(ctx, tx) })
-	if err != nil {
-		return fmt.Errorf("pgoutbox: migrate schema %s: %w", pgschema.Quote(o.Schema), err)
-	}
-	return nil
+	return schema(o).Migrate(ctx, db, o.wait())
 }
 
 // Grant lets role use the outbox as an application does: to select, insert and
@@ -113,14 +110,7 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 	if err != nil {
 		return err
 	}
-	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sql)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("pgoutbox: grant schema %s to role %s: %w", pgschema.Quote(o.Schema), pgschema.Quote(role), err)
-	}
-	return nil
+	return schema(o).Grant(ctx, db, o.wait(), role, sql)
 }
 
 // GrantSQL is what [Grant] runs, for a migration tool of your own.
@@ -130,16 +120,3 @@ func GrantSQL(role string, o Options) (string, error) {
 		"grant execute on function %[1]s.outbox_identity_behind to %[2]s;\n"+
 		"grant select, insert, delete, update (retry_requested) on %[1]s.outbox_entry to %[2]s;\n")
 }
-
-// What can be wrong with a schema.
-var (
-	// ErrNotMigrated: there is no outbox in the schema. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run pgoutbox.Migrate, epochfence migrate up --outbox, or the SQL of pgoutbox.Migrations")
-
-	// ErrSchemaOlder: the schema lacks migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run pgoutbox.Migrate, epochfence migrate up --outbox, or the SQL of pgoutbox.Migrations")
-
-	// ErrSchemaNewer: the schema was migrated by a newer version of this
-	// package. Update the program.
-	ErrSchemaNewer = errors.New("schema is newer than this program: update the program")
-)

@@ -34,8 +34,8 @@ type Store[TX DBTX] struct {
 }
 
 // Open returns a store on the tables that [Migrate] made, after it has checked that
-// they are of this version. Its errors match [ErrNotMigrated], [ErrSchemaOlder] and
-// [ErrSchemaNewer]. Entries that are ahead of their table's identity, as after logical
+// they are of this version. Its errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and
+// [migrations.ErrNewer]. Entries that are ahead of their table's identity, as after logical
 // replication, are [epoch.ErrUnhealthy], with the statement that mends it; a new one would
 // overtake them. The table refuses new entries likewise, on whatever server it is; in
 // SERIALIZABLE transactions once for each connection.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -31,7 +30,7 @@ func (o Options) withDefaults() (Options, error) {
 func schema(d Dialect, o Options) sqlschema.Prefixed {
 	return sqlschema.Prefixed{
 		Prefix: o.TablePrefix, Scripts: d.migrations(),
-		Errors: sqlschema.Errors{NotMigrated: ErrNotMigrated, Older: ErrSchemaOlder, Newer: ErrSchemaNewer},
+		Remedy: "sqloutbox.Migrate, epochfence migrate up --outbox, or the SQL of sqloutbox.Migrations",
 	}
 }
 
@@ -50,7 +49,7 @@ var limits = sqltx.Limits{Wait: 30 * time.Second}
 
 // Migrate creates the tables, or brings them up to date, in one transaction. Of
 // concurrent calls one does it and the others wait. Tables that are up to date are
-// left alone; those that are newer than this program are [ErrSchemaNewer]. It needs
+// left alone; those that are newer than this program are [migrations.ErrNewer]. It needs
 // the right to create tables.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	o, err := o.withDefaults()
@@ -62,16 +61,3 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	}
 	return nil
 }
-
-// What can be wrong with the tables.
-var (
-	// ErrNotMigrated: there are none. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run sqloutbox.Migrate, epochfence migrate up --outbox, or the SQL of sqloutbox.Migrations")
-
-	// ErrSchemaOlder: they lack migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run sqloutbox.Migrate, epochfence migrate up --outbox, or the SQL of sqloutbox.Migrations")
-
-	// ErrSchemaNewer: they were migrated by a newer version of this package. Update
-	// the program.
-	ErrSchemaNewer = errors.New("schema is newer than this program: update the program")
-)

@@ -28,8 +28,8 @@ type Store[TX DBTX] struct {
 }
 
 // Open returns a store on the tables that [Migrate] made in db, after it has checked
-// that they are of this version. Its errors match [ErrNotMigrated], [ErrSchemaOlder] and
-// [ErrSchemaNewer].
+// that they are of this version. Its errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and
+// [migrations.ErrNewer].
 func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Store[TX], error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package pgsink keeps fences in PostgreSQL, 13 or newer, beside the effects of
+// Package pgsink keeps fences in PostgreSQL, 14 or newer, beside the effects of
 // a handler that writes through pgx.
 //
 // # The fence in a minute

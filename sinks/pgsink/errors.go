@@ -409,7 +409,7 @@ func explain(err error) error {
 	case codePermission:
 		return fmt.Errorf("%w: %w", ErrPermission, err)
 	case codeUndefinedTable, codeUndefinedFunc, codeInvalidSchema:
-		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
+		return fmt.Errorf("%w: %w", remedy.NotMigrated(), err)
 	default:
 		return pgschema.Explain(err)
 	}

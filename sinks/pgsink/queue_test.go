@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -50,7 +51,7 @@ func TestAFailedQueuedStatementIsNamed(t *testing.T) {
 			})
 			var statement *pgsink.StatementError
 			var pg *pgconn.PgError
-			if err == nil || errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, pgsink.ErrPermission) || errors.Is(err, pgsink.ErrNotMigrated) {
+			if err == nil || errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, pgsink.ErrPermission) || errors.Is(err, migrations.ErrNotMigrated) {
 				t.Errorf("%s, %s: err = %v", name, bad.what, err)
 			}
 			if !bad.anonymous && (!errors.As(err, &statement) || statement.Number != 3 || statement.Of != 5 || statement.SQL != bad.sql) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"embed"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -24,12 +23,14 @@ var appFunctions = []string{"schema_version", "read_fence", "read_fences", "serv
 	"look_early", "advance", "advance_one", "hold", "dead_letter",
 	"record_decisions", "hangs", "alive", "gone", "requests", "replayed", "replay_failed", "identity_behind"}
 
+const remedy = sqlschema.Remedy("pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
+
 // schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {
 	return pgschema.Schema{
-		Name: o.Schema, Table: "migration",
+		Of: "pgsink", Name: o.Schema, Table: "migration",
 		Scripts: pgschema.Read(migrationFiles, "migrations", "pgsink", DefaultSchema, o.Schema),
-		Errors:  sqlschema.Errors{NotMigrated: ErrNotMigrated, Older: ErrSchemaOlder, Newer: ErrSchemaNewer},
+		Remedy:  remedy,
 	}
 }
 
@@ -52,7 +53,7 @@ type DB interface {
 
 // Migrate creates the schema, or brings it up to date, in one transaction. Of
 // concurrent calls one does it and the others wait. A schema that is up to date is
-// left alone; one that is newer than this program is [ErrSchemaNewer].
+// left alone; one that is newer than this program is [migrations.ErrNewer].
 //
 // The role it runs as will own the schema and the functions, and they run with
 // its rights. It needs CREATE on the database unless the schema exists, and
@@ -64,11 +65,7 @@ func Migrate(ctx context.Context, db DB, o Options) error {
 	if err != nil {
 		return err
 	}
-	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error { return schema(o).Migrate(ctx, tx) })
-	if err != nil {
-		return fmt.Errorf("pgsink: migrate schema %s: %w", pgschema.Quote(o.Schema), err)
-	}
-	return nil
+	return schema(o).Migrate(ctx, db, o.wait())
 }
 
 // Grant lets role use the schema: USAGE on it and EXECUTE on the functions that an
@@ -83,32 +80,11 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 	if err != nil {
 		return err
 	}
-	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sql)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("pgsink: grant schema %s to role %s: %w", pgschema.Quote(o.Schema), pgschema.Quote(role), err)
-	}
-	return nil
+	return schema(o).Grant(ctx, db, o.wait(), role, sql)
 }
 
 // GrantSQL is what [Grant] runs, for a migration tool of your own.
 func GrantSQL(role string, o Options) (string, error) { return grantSQL(role, o, appFunctions) }
 
-// What can be wrong with a schema.
-var (
-	// ErrNotMigrated: the schema does not exist or is empty. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
-
-	// ErrSchemaOlder: the schema lacks migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
-
-	// ErrSchemaNewer: the schema was migrated by a newer version of this
-	// package. Update the program.
-	ErrSchemaNewer = errors.New("schema is newer than this program: update the program")
-
-	// ErrPermission: the role may not use the schema or execute its
-	// functions. Run [Grant].
-	ErrPermission = errors.New("role lacks a permission: run pgsink.Grant, epochfence grants, or the SQL of pgsink.GrantSQL, as the schema's owner")
-)
+// ErrPermission is returned when the role may not use the schema or execute its functions. Run [Grant].
+var ErrPermission = errors.New("role lacks a permission: run pgsink.Grant, epochfence grants, or the SQL of pgsink.GrantSQL, as the schema's owner")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -81,9 +82,9 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 			t.Errorf("%s: err = %v; want %v, and %q in it", what, err, target, mentions)
 		}
 	}
-	check("no such schema", open(r.appURL, "nowhere"), pgsink.ErrNotMigrated, "nowhere")
+	check("no such schema", open(r.appURL, "nowhere"), migrations.ErrNotMigrated, "nowhere")
 	r.sql("create schema bare; grant usage on schema bare to public")
-	check("an empty schema", open(r.appURL, "bare"), pgsink.ErrNotMigrated, "bare")
+	check("an empty schema", open(r.appURL, "bare"), migrations.ErrNotMigrated, "bare")
 	check("no right to the schema", open(strangerURL, ""), pgsink.ErrPermission, stranger)
 	r.sql("grant usage on schema epochfence to " + stranger)
 	check("no right to the functions", open(strangerURL, ""), pgsink.ErrPermission, "schema_version")
@@ -95,7 +96,7 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.sql(steps[0].SQL + "grant usage on schema old to public; grant execute on all functions in schema old to public")
-	check("a schema of an older version", open(r.appURL, "old"), pgsink.ErrSchemaOlder, "version 1")
+	check("a schema of an older version", open(r.appURL, "old"), migrations.ErrOlder, "version 1")
 	if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: "old"}); err != nil {
 		t.Fatal(err)
 	}
@@ -104,8 +105,8 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 	}
 
 	r.sql("insert into epochfence.migration (version, name) values (99, 'of tomorrow')")
-	check("a schema of a newer version", open(r.appURL, ""), pgsink.ErrSchemaNewer, "99")
-	check("a schema of a newer version", pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}), pgsink.ErrSchemaNewer, "99")
+	check("a schema of a newer version", open(r.appURL, ""), migrations.ErrNewer, "99")
+	check("a schema of a newer version", pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}), migrations.ErrNewer, "99")
 }
 
 // TestTheApplicationCannotTouchTheTables is why the functions are SECURITY

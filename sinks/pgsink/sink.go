@@ -104,8 +104,8 @@ func newStatements(o Options) statements {
 const minServer = 140000
 
 // Open returns a sink on a pool, after it has checked that the schema is there,
-// is of this version and may be used. Its errors match [ErrNotMigrated],
-// [ErrSchemaOlder], [ErrSchemaNewer] and [ErrPermission]. A table whose identity is behind its
+// is of this version and may be used. Its errors match [migrations.ErrNotMigrated],
+// [migrations.ErrOlder], [migrations.ErrNewer] and [ErrPermission]. A table whose identity is behind its
 // rows, as after logical replication, is [epoch.ErrUnhealthy], with the statement that mends
 // it. It is looked for again when the server behind the pool is another one.
 //
@@ -158,13 +158,13 @@ func (s *Sink) check(ctx context.Context, functions []string) error {
 	case err != nil:
 		return err
 	case server < minServer:
-		return fmt.Errorf("the server is PostgreSQL %d; want 13 or newer", server/10000)
+		return fmt.Errorf("the server is PostgreSQL %d; want 14 or newer", server/10000)
 	case encoding != "UTF8":
 		return fmt.Errorf("the database's encoding is %s; want UTF8", encoding)
 	case standby:
 		return errors.New("the server is a standby, which is read-only: connect to the primary (target_session_attrs=read-write)")
 	case !exists || !slices.Contains(found, "schema_version"):
-		return ErrNotMigrated
+		return remedy.NotMigrated()
 	case !usage:
 		return fmt.Errorf("%w: role %q has no USAGE on the schema", ErrPermission, role)
 	case !slices.Contains(executable, "schema_version"):

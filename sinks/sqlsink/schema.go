@@ -3,7 +3,6 @@ package sqlsink
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/epochfence/epochfence/internal/sqlschema"
@@ -14,7 +13,7 @@ import (
 func schema(d Dialect, o Options) sqlschema.Prefixed {
 	return sqlschema.Prefixed{
 		Prefix: o.TablePrefix, Scripts: d.migrations(),
-		Errors: sqlschema.Errors{NotMigrated: ErrNotMigrated, Older: ErrSchemaOlder, Newer: ErrSchemaNewer},
+		Remedy: "sqlsink.Migrate, epochfence migrate up, or the SQL of sqlsink.Migrations",
 	}
 }
 
@@ -30,7 +29,7 @@ func Migrations(d Dialect, o Options) ([]migrations.Migration, error) {
 
 // Migrate creates the tables, or brings them up to date, in one transaction. Of
 // concurrent calls one does it and the others wait. Tables that are up to date are
-// left alone; those that are newer than this program are [ErrSchemaNewer]. It needs
+// left alone; those that are newer than this program are [migrations.ErrNewer]. It needs
 // the right to create tables.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	o, err := o.withDefaults()
@@ -42,16 +41,3 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	}
 	return nil
 }
-
-// What can be wrong with the tables.
-var (
-	// ErrNotMigrated: there are none. Run [Migrate].
-	ErrNotMigrated = errors.New("schema is not migrated: run sqlsink.Migrate, epochfence migrate up, or the SQL of sqlsink.Migrations")
-
-	// ErrSchemaOlder: they lack migrations. Run [Migrate].
-	ErrSchemaOlder = errors.New("schema is older than this program: run sqlsink.Migrate, epochfence migrate up, or the SQL of sqlsink.Migrations")
-
-	// ErrSchemaNewer: they were migrated by a newer version of this package. Update
-	// the program.
-	ErrSchemaNewer = errors.New("schema is newer than this program: update the program")
-)

@@ -61,7 +61,7 @@ var _ epoch.Sink[*Tx] = (*Sink)(nil)
 // database's settings and at the version of the tables, and changes nothing:
 // see [Migrate]. A file that is locked is waited for, up to
 // [Options.LockTimeout]; one that cannot be opened, or is no database, is an error
-// at once. Errors match [ErrNotMigrated], [ErrSchemaOlder] and [ErrSchemaNewer].
+// at once. Errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
 func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) {
 	o, err := o.withDefaults()
 	if err != nil {
