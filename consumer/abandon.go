@@ -33,11 +33,11 @@ func (u *underCall) abandon() (call int, open bool) {
 	return int(n) - 1, n != noCall
 }
 
-// abandoned settles the partitions of a transaction that has not come to an end long after
+// abandon settles the partitions of a transaction that has not come to an end long after
 // its context has. The partition whose call hangs is given up; the others go on, as their
 // handlers have returned, or were not called and will not be. Where no call is under way, it
 // is the sink that hangs, and only a new claim can tell what is committed.
-func (l *loop[TX]) abandoned(t *transaction[TX], stack string) {
+func (l *loop[TX]) abandon(t *transaction[TX], stack string) {
 	if t.over {
 		return
 	}
@@ -74,7 +74,7 @@ func (l *loop[TX]) abandoned(t *transaction[TX], stack string) {
 	for i, did := range t.parts {
 		p := did.pending
 		if trials[i].lost || i == at {
-			p.owner.caught.Store(true)
+			p.caught.Store(true)
 		}
 		switch {
 		case !is:
@@ -122,22 +122,16 @@ func (l *loop[TX]) blame(did part[TX], at int, t trial) {
 
 // abandonedReplay settles the replay of a dead letter whose handler hangs: it stays one.
 func (l *loop[TX]) abandonedReplay(t *transaction[TX], h *hang, r result) {
-	q, p := &l.replays, t.parts[0].pending
-	q.busy, p.replaying, p.replayed = false, false, true
-	if q.settled == nil {
-		q.settled, q.tries = map[int64]int64{}, map[int64]int{}
-	}
-	delete(q.tries, t.replay.ID)
-	l.reportReplay(t, replayFailed, true, r)
+	p := t.parts[0].pending
+	delete(l.replays.over(p).tries, t.replay.ID)
+	l.reportReplay(t, replayFailed, r)
 	l.recordFailure(t, r)
-	if _, here := l.idle.held[p]; here {
-		p.breakClaim(outcome{action: abandon, hang: h})
+	if l.holds(p) {
+		p.claim.breakWith(outcome{action: abandon, hang: h})
+		return
 	}
-	if p.left != nil { // the tenure is about to end
-		p.owner.hang = h
-		close(p.left)
-		p.left = nil
-	}
+	p.hungReplay = h // the tenure is about to end
+	p.handBack()
 }
 
 // recall has the messages that calls have hung on tried alone, as their next attempt. The
@@ -146,10 +140,10 @@ func (p *pending[TX]) recall() error {
 	if !p.hung {
 		return nil
 	}
-	hung := p.owner.run.hung
-	m, ok := hung.message(p.owner.partition)
+	hung := p.run.hung
+	m, ok := hung.message(p.partition)
 	if !ok || m.last < p.fence.Next {
-		hung.forget(p.owner.partition)
+		hung.forget(p.partition)
 		p.hung = false
 		return nil
 	}
@@ -175,8 +169,8 @@ func (p *pending[TX]) recall() error {
 	}
 	p.bisect.alone(1)
 	p.bisect.first, p.bisect.attempts = m.first, max(p.bisect.attempts, m.attempts)
-	failure := &HandlerError{Partition: p.owner.partition, Offset: m.first, Attempts: p.bisect.attempts, Err: errHung}
-	policy := p.owner.run.policy
+	failure := &HandlerError{Partition: p.partition, Offset: m.first, Attempts: p.bisect.attempts, Err: errHung}
+	policy := p.run.policy
 	switch {
 	case p.bisect.failed != nil:
 	case m.failed != nil: // it was OnFailure that hung
@@ -185,7 +179,7 @@ func (p *pending[TX]) recall() error {
 	case !policy.onFailure:
 		return p.halts(failure)
 	default:
-		p.owner.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.first, "attempt", failure.Attempts)
+		p.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.first, "attempt", failure.Attempts)
 		p.bisect.attempts, p.bisect.failed = 0, failure
 	}
 	return nil //nolint:nilerr // the failure is OnFailure's to take

@@ -55,15 +55,15 @@ var errClaimEnded = errors.New("consumer: the claim has ended, and with it the b
 
 // background is one work beside the messages under one claim.
 type background[TX any] struct {
-	owner   *ownership[TX]
+	owner   *tenancy[TX]
 	work    func(context.Context, Background[TX])
 	hold    epoch.Hold
 	epoch   epoch.Epoch
 	applied <-chan struct{} // see [Background.Applied]
 
+	claim    *claim
 	ctx      context.Context // ends with the claim, or when the partition is revoked
 	cancel   context.CancelFunc
-	endClaim context.CancelCauseFunc
 	returned chan struct{} // closed when the user's function has returned for good
 	turn     chan struct{} // whoever runs a transaction holds it, of whatever work of the partition
 	calls    gate          // of Do
@@ -93,8 +93,8 @@ func (o *ownership[TX]) newBackground(work func(context.Context, Background[TX])
 	}
 	f := o.fence
 	b := &background[TX]{
-		owner: o, work: work, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch, applied: applied,
-		endClaim: o.endClaim, returned: make(chan struct{}), turn: turn,
+		owner: o.tenancy, work: work, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch, applied: applied,
+		claim: o.claim, returned: make(chan struct{}), turn: turn,
 		over: make(chan struct{}), hung: make(chan struct{}),
 	}
 	b.ctx, b.cancel = o.untilRevoked(o.claim)
@@ -291,7 +291,7 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 
 // report tells observers of a transaction that has ended.
 func (b *background[TX]) report(r result) {
-	lost := b.owner.pending.lost.Err() != nil
+	lost := b.owner.lease.Err() != nil
 	if lost {
 		b.owner.caught.Store(true)
 	}
@@ -317,20 +317,6 @@ func (b *background[TX]) judge(err error) {
 }
 
 func (b *background[TX]) end(out outcome) {
-	b.endClaim(&brokenClaimError{out})
+	b.claim.breakWith(out)
 	b.cancel()
-}
-
-// untilRevoked returns a context that ends with ctx or when the partition is
-// revoked.
-func (o *ownership[TX]) untilRevoked(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-o.tenure.Draining():
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
 }

@@ -120,7 +120,7 @@ func playBackground(t *testing.T, seed uint64, met map[string]int) {
 	const partitions, messages = 4, 100
 	c := &chaos{rng: rand.New(rand.NewPCG(seed, 2))}
 	l := &ledger{answers: map[string]error{}}
-	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
+	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New(), trace: newTracer(t)}
 	r.group().SetTerm(10 * time.Second)
 	o := options{
 		HangTimeout: []time.Duration{0, time.Hour}[c.roll(2)], MaxHung: 1000,

@@ -100,7 +100,7 @@ func TestGapsAreInNobodysWayHoweverABatchIsSplit(t *testing.T) {
 func playGaps(t *testing.T, seed uint64, met map[string]int) {
 	const partitions, messages = 3, 40
 	c := &chaos{rng: rand.New(rand.NewPCG(seed, 1))}
-	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
+	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New(), trace: newTracer(t)}
 	var want, poisoned [partitions][]string
 	for n := range int32(partitions) {
 		var gaps []epoch.Offset

@@ -147,7 +147,7 @@ func (c *chaos) maybeGoBack(r *rig, partitions int) {
 func playChaos(t *testing.T, seed uint64, goesBack bool, met map[string]int) {
 	const partitions, messages = 4, 150
 	c := &chaos{rng: rand.New(rand.NewPCG(seed, 0))}
-	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()}
+	r := &rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New(), trace: newTracer(t)}
 	r.group().SetTerm(10 * time.Second)
 	o := options{
 		HangTimeout: []time.Duration{0, time.Hour}[c.roll(2)], MaxHung: 1000,

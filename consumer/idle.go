@@ -19,7 +19,6 @@ type idleCheck[TX any] struct {
 	stop context.CancelFunc
 
 	replaced <-chan struct{} // the shard's
-	held     map[*pending[TX]]struct{}
 	looking  bool
 	all      bool      // look at all, not only at those that have been idle for a while
 	next     time.Time // when to look
@@ -35,24 +34,22 @@ const (
 )
 
 func newIdleCheck[TX any](l *loop[TX]) idleCheck[TX] {
-	c := idleCheck[TX]{loop: l, replaced: l.run.shards.ReplacedIn(l.shard), held: map[*pending[TX]]struct{}{}}
+	c := idleCheck[TX]{loop: l, replaced: l.run.shards.ReplacedIn(l.shard)}
 	c.ctx, c.stop = context.WithCancel(l.base)
 	return c
 }
 
 func (c *idleCheck[TX]) add(p *pending[TX]) {
 	p.quiet = false
-	c.held[p] = struct{}{}
-	if len(c.held) == 1 {
+	c.loop.held[p.tenancy] = p
+	if len(c.loop.held) == 1 {
 		c.next = time.Now().Add(c.interval())
 	}
 }
 
-func (c *idleCheck[TX]) remove(p *pending[TX]) { delete(c.held, p) }
-
 // lookAtAll has all idle partitions looked at now: there is reason to believe
 // that the sink went back.
-func (c *idleCheck[TX]) lookAtAll() { c.all = len(c.held) > 0 }
+func (c *idleCheck[TX]) lookAtAll() { c.all = len(c.loop.held) > 0 }
 
 func (c *idleCheck[TX]) sinkReplaced() {
 	c.replaced = c.loop.run.shards.ReplacedIn(c.loop.shard) // before the look: what changes during it is news
@@ -64,8 +61,8 @@ func (c *idleCheck[TX]) sinkReplaced() {
 // apart.
 func (c *idleCheck[TX]) interval() time.Duration {
 	var least time.Duration
-	for p := range c.held {
-		if term := p.owner.tenure.Term(); least == 0 || term < least {
+	for t := range c.loop.held {
+		if term := t.tenure.Term(); least == 0 || term < least {
 			least = term
 		}
 	}
@@ -75,7 +72,7 @@ func (c *idleCheck[TX]) interval() time.Duration {
 // due is when to look, or zero if there is nothing to look at.
 func (c *idleCheck[TX]) due() time.Time {
 	switch {
-	case c.looking || len(c.held) == 0:
+	case c.looking || len(c.loop.held) == 0:
 		return time.Time{}
 	case c.all:
 		return c.rest
@@ -93,11 +90,11 @@ type idler[TX any] struct {
 // start looks, if it is time to: at the partitions that were idle the last time
 // too, or at all that are.
 func (c *idleCheck[TX]) start(now time.Time) {
-	if due := c.due(); c.looking || len(c.held) == 0 || due.After(now) {
+	if due := c.due(); c.looking || len(c.loop.held) == 0 || due.After(now) {
 		return
 	}
 	var idlers []idler[TX]
-	for p := range c.held {
+	for _, p := range c.loop.held {
 		if p.state == idle && (c.all || p.quiet) {
 			idlers = append(idlers, idler[TX]{p, p.fence})
 		}
@@ -111,13 +108,13 @@ func (c *idleCheck[TX]) start(now time.Time) {
 		return
 	}
 	c.looking = true
-	term := idlers[0].p.owner.tenure.Term()
+	term := idlers[0].p.tenure.Term()
 	c.loop.run.running.Go(func() {
 		for chunk := range slices.Chunk(idlers, lookAtOnce) {
 			fences, err := c.read(chunk, term)
-			c.loop.do(func() { c.compare(chunk, fences, err) })
+			c.loop.send(fencesRead[TX]{chunk, fences, err})
 		}
-		c.loop.do(func() { c.looking = false })
+		c.loop.send(fencesDone[TX]{})
 	})
 }
 
@@ -140,7 +137,7 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 	}
 	for _, d := range idlers {
 		p := d.p
-		if _, here := c.held[p]; !here || p.state != idle || p.fence != d.was {
+		if !c.loop.holds(p) || p.state != idle || p.fence != d.was {
 			continue // its next transaction tells, or the last one or a claim since has
 		}
 		f, err := now.Read(d.was.Partition)
@@ -148,10 +145,10 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 			err = p.fence.Still(f)
 		}
 		if err != nil {
-			p.breakClaim(foundOut(err))
+			p.claim.breakWith(foundOut(err))
 			continue
 		}
-		p.owner.resumed()
+		p.resumed()
 	}
 }
 

@@ -22,11 +22,12 @@ type loop[TX any] struct {
 	run    *runner[TX]
 	shard  int
 	base   context.Context // of every transaction; ends with the loop
-	events chan func()     // see do
-	closed chan struct{}   // closed once no partition is left
-	slot   chan struct{}   // whoever runs a transaction in the background holds it
+	events chan event[TX]
+	closed chan struct{} // closed once no partition is left
+	slot   chan struct{} // whoever runs a transaction in the background holds it
 
 	// Owned by serve.
+	held    map[*tenancy[TX]]*pending[TX]
 	shared  lane[TX]
 	alone   lane[TX]
 	waiting []*pending[TX]
@@ -44,22 +45,11 @@ type lane[TX any] struct {
 
 func newLoop[TX any](base context.Context, r *runner[TX], shard int) *loop[TX] {
 	l := &loop[TX]{
-		run: r, shard: shard, base: base, events: make(chan func()), closed: make(chan struct{}), slot: make(chan struct{}, 1),
+		run: r, shard: shard, base: base, events: make(chan event[TX]), held: map[*tenancy[TX]]*pending[TX]{}, closed: make(chan struct{}), slot: make(chan struct{}, 1),
 		sizing: newSizing(r.MaxBatch, r.usual), timer: time.NewTimer(time.Hour),
 	}
 	l.idle = newIdleCheck(l)
 	return l
-}
-
-// do has the loop run an event, and returns once it has taken it up. It reports whether
-// it has: one that is closed takes none.
-func (l *loop[TX]) do(event func()) (taken bool) {
-	select {
-	case l.events <- event:
-		return true
-	case <-l.closed:
-		return false
-	}
 }
 
 // serve runs events, and transactions as long as there is something to apply,
@@ -69,8 +59,8 @@ func (l *loop[TX]) serve() {
 	defer l.idle.stop()
 	for {
 		select {
-		case event := <-l.events: // whatever has come by now can share a transaction
-			event()
+		case e := <-l.events: // whatever has come by now can share a transaction
+			l.handle(e)
 			continue
 		default:
 		}
@@ -80,8 +70,8 @@ func (l *loop[TX]) serve() {
 		l.startReady()
 		l.arm(now)
 		select {
-		case event := <-l.events:
-			event()
+		case e := <-l.events:
+			l.handle(e)
 		case <-l.idle.replaced:
 			l.idle.sinkReplaced()
 		case <-l.timer.C:
@@ -108,19 +98,20 @@ func (l *loop[TX]) arm(now time.Time) {
 
 // The events.
 
-// attach takes on a partition whose claim is consumed from now on.
-func (l *loop[TX]) attach(p *pending[TX]) { l.idle.add(p) }
+// holds reports whether p was attached, and not detached since.
+func (l *loop[TX]) holds(p *pending[TX]) bool { return l.held[p.tenancy] == p }
 
-// detach hands a partition with nothing to apply back to its tenure. It is
-// over when left is closed: a replay that is under way is waited for.
-func (l *loop[TX]) detach(p *pending[TX], left chan struct{}) {
-	l.idle.remove(p)
+// detach hands a partition with nothing to apply back to its tenure. A replay that is under
+// way is waited for.
+func (l *loop[TX]) detach(t *tenancy[TX], back chan<- *pending[TX]) {
+	p := l.held[t]
+	delete(l.held, t)
 	l.dropReplays(p)
 	if p.replaying {
-		p.left = left
+		p.back = back
 		return
 	}
-	close(left)
+	back <- p
 }
 
 // offer has the messages of a batch applied. The partition's outcome is that all of them
@@ -186,17 +177,17 @@ func (l *loop[TX]) finished(t *transaction[TX], r result) {
 func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared bool) {
 	p := did.pending
 	if t.lost {
-		p.owner.caught.Store(true)
+		p.caught.Store(true)
 	}
 	if v.action == advance {
-		l.advanced(p, did, r.took)
+		l.committed(p, did, r.took)
 		return
 	}
 	in := p.bisect.learn(v, t, r.handler != nil, shared)
 	if v.lesson == died {
 		p.death = &death{t, v.err}
 	}
-	p.report(v, in, r.took)
+	p.tellFailed(v, in, r.took)
 	switch v.action {
 	case retry:
 		l.again(p, in)
@@ -207,12 +198,20 @@ func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared b
 	p.finish(outcome{action: v.action, err: v.err})
 }
 
-func (l *loop[TX]) advanced(p *pending[TX], did part[TX], took time.Duration) {
-	if err := p.advanced(did.advance, len(did.messages)); err != nil {
+// committed moves a partition past what was applied, and has the position published.
+func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
+	if err := p.move(did.advance, len(did.messages)); err != nil {
 		p.finish(outcome{action: claimAgain, err: err})
 		return
 	}
-	p.owner.advanced(p.fence, did, took)
+	for _, applied := range p.applied {
+		select {
+		case applied <- struct{}{}:
+		default:
+		}
+	}
+	p.tenure.Mirror(p.fence)
+	p.tellAdvanced(did, took)
 	if p.done() {
 		p.finish(outcome{action: advance})
 		return
@@ -306,7 +305,7 @@ func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 		return nil
 	}
 	lane.queue = slices.DeleteFunc(lane.queue, func(p *pending[TX]) bool {
-		if p.lost.Err() == nil {
+		if p.lease.Err() == nil {
 			return false
 		}
 		p.finish(outcome{action: leave})
@@ -327,7 +326,7 @@ func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
 	lane.busy = true
 	slices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })
-	t := &transaction[TX]{run: l.run, shared: lane == &l.shared, timeout: ps[0].owner.timeout}
+	t := &transaction[TX]{run: l.run, shared: lane == &l.shared, timeout: ps[0].timeout}
 	refusals := 0
 	ready := make([]int, len(ps))
 	for i, p := range ps {
@@ -337,7 +336,7 @@ func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
 	for i, p := range ps {
 		p.state, p.replayed = busy, false
 		t.parts = append(t.parts, newPart(p, takes[i]))
-		t.timeout = min(t.timeout, p.owner.timeout)
+		t.timeout = min(t.timeout, p.timeout)
 	}
 	if !t.shared {
 		refusals = ps[0].bisect.refusals

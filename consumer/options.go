@@ -83,8 +83,9 @@ type Options struct {
 	// not block.
 	Observe func(Event)
 
-	// Logger gets one line for each event that a person may want to know of.
-	// Nil means [slog.Default].
+	// Logger gets one line for each event that an operator may want to know of. A logger
+	// that is enabled at [LevelTrace] also gets one for each event of the committers.
+	// Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 

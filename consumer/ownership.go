@@ -1,11 +1,10 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
-	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -15,43 +14,24 @@ import (
 // ownership is one tenure as the consumer sees it: claim the partition, consume
 // under the claim until something ends that, wait, and start over.
 type ownership[TX any] struct {
-	run       *runner[TX]
-	tenure    Tenure
-	loop      *loop[TX]
-	partition epoch.Partition
-	logger    *slog.Logger
-	timeout   time.Duration   // of one transaction
-	applied   []chan struct{} // of each background work: see [Background.Applied]
+	*tenancy[TX]
+	*pending[TX] // nil while the loop has it: see attach
 
-	*pending[TX] // the fence, and what is to be applied: the loop's while it is consumed
-
+	claim      *claim   // nil without one
 	doubt      *doubt   // what the next claim is made to find out
 	given      *outcome // what the claim has come to as it was made
 	claimValid bool     // nothing is in doubt: if the fence carries our claim still, no new one is due
 	background []*background[TX]
 
-	seen        epoch.Fence // as it was read last, which may be another process's
 	above       epoch.Epoch // which another system has seen: the next claim's is higher
 	progress    bool        // since the last wait
 	unconfirmed int         // times in a row
 	unclaimedAt time.Time   // since when there is no claim
 	attempts    int         // to claim, that have failed since then
-	caught      atomic.Bool // a transaction was under way when the lease was lost
 	hang        *hang       // a call that hangs, for which the partition is given up
 	halts       *backoff.Backoff
 	retries     *backoff.Backoff
 }
-
-// outcome is what became of a batch, or of consuming under a claim.
-type outcome struct {
-	action action
-	err    error
-	above  epoch.Epoch // with claimAbove
-	hang   *hang       // with abandon
-}
-
-// forever is a wait that only the end of the tenure ends.
-const forever time.Duration = -1
 
 // own spends one tenure: it claims the partition, consumes until something
 // happens, and goes on from there, until the source takes the partition back.
@@ -78,7 +58,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	for o.hang == nil && o.running(ctx) {
 		acted := r.acted.wait()
 		if err := r.endedTxOf(p); err != nil {
-			o.haltedForGood(err)
+			o.tellHaltedForGood(err)
 			o.wait(ctx, forever)
 			break
 		}
@@ -87,20 +67,20 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		if err := o.hold(ctx); o.hang != nil {
 			break
 		} else if errors.Is(err, ErrLost) {
-			o.lost(err)
+			o.leaseLost(err)
 			return
 		} else if err != nil {
 			in = o.unclaimed(ctx, err, time.Since(began))
 		} else {
 			in = o.ended(o.consume())
 		}
-		if !o.claimValid || o.broken() != nil {
+		if !o.claimValid || o.claim.broken() != nil {
 			o.dropClaim()
 		}
 		o.waitOr(o.whileClaimed(ctx), in, acted) // a person may have done what it waits for
 	}
 	if ctx.Err() != nil {
-		o.lost(context.Cause(ctx))
+		o.leaseLost(context.Cause(ctx))
 		return
 	}
 	o.dropClaim()
@@ -123,27 +103,16 @@ func (o *ownership[TX]) giveUpHung() {
 func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Duration) *ownership[TX] {
 	p := t.Origin().Partition
 	r.life.leased(t.Term())
-	o := &ownership[TX]{
-		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, unclaimedAt: time.Now(),
-		halts:   backoff.New(r.HaltMin, r.HaltMax),
-		retries: backoff.New(r.RetryMin, r.RetryMax),
+	shared := &tenancy[TX]{
+		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, lease: ctx, outcome: make(chan outcome, 1),
 	}
 	for range r.handlers.background {
-		o.applied = append(o.applied, make(chan struct{}, 1))
+		shared.applied = append(shared.applied, make(chan struct{}, 1))
 	}
-	o.pending = newPending(ctx, o)
-	return o
-}
-
-// running reports whether the tenure may still make claims.
-func (o *ownership[TX]) running(ctx context.Context) bool {
-	select {
-	case <-o.tenure.Draining():
-		return false
-	case <-ctx.Done():
-		return false
-	default:
-		return true
+	return &ownership[TX]{
+		tenancy: shared, pending: newPending(shared), unclaimedAt: time.Now(),
+		halts:   backoff.New(r.HaltMin, r.HaltMax),
+		retries: backoff.New(r.RetryMin, r.RetryMax),
 	}
 }
 
@@ -181,10 +150,10 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	if seen.Epoch > 0 && (left.Epoch == 0 || o.hung) { // an operator may have let it continue
 		o.recallHangs(ctx)
 	}
-	o.claim, o.endClaim = context.WithCancelCause(tenure)
+	o.claim = newClaim(tenure)
 	o.startBackground()
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
-	o.claimed(got, seen, time.Since(began))
+	o.tellClaimed(got, seen, time.Since(began))
 	return nil
 }
 
@@ -213,14 +182,95 @@ func (o *ownership[TX]) adoptFence(f epoch.Fence) {
 	o.fence = f
 }
 
+// compare takes over the fence of a sink that went back, and reports whether it did. The
+// messages at hand are then applied again, and other partitions may have to be.
+func (o *ownership[TX]) compare(now epoch.Fence) (back bool) {
+	err := since(o.fence, now)
+	if err == nil {
+		return false
+	}
+	o.goBack(err)
+	return true
+}
+
+func (o *ownership[TX]) goBack(err *epoch.WentBackError) {
+	o.tellWentBack(err)
+	o.run.lookAtAll()
+	o.forget()
+	o.fence = err.Now
+}
+
 // dropClaim ends whatever goes on under the claim, and waits for it.
 func (o *ownership[TX]) dropClaim() {
 	o.claimValid = false
 	o.stopBackground()
 	if o.claim != nil {
-		o.endClaim(nil)
+		o.claim.end(nil)
 		o.claim = nil
 		o.unclaimedAt = time.Now()
+	}
+}
+
+// ended takes in how consuming under a claim came to an end, and returns how long to wait.
+// It reports so for a tenure that is over as well: that a transaction was refused is news all
+// the same.
+func (o *ownership[TX]) ended(out outcome) time.Duration {
+	if o.progress {
+		o.halts.Reset()
+		o.retries.Reset()
+		o.progress = false
+	}
+	s := next(o.fence, out)
+	o.claimValid, o.above = s.keep, max(o.above, s.above)
+	in := o.pauseFor(s.pause)
+	if s.back != nil {
+		o.goBack(s.back)
+		return in
+	}
+	if s.doubt {
+		o.doubt = &doubt{o.fence, out.err}
+	}
+	if s.never {
+		o.run.endedTx(o.partition, out.err)
+	}
+	o.hang = cmp.Or(o.hang, out.hang)
+	o.tellEnded(out, in)
+	return in
+}
+
+// unclaimed takes in why there is no claim, after an attempt that took so long, and returns
+// how long to wait.
+func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Duration) time.Duration {
+	if !o.running(ctx) {
+		return 0
+	}
+	n := nextClaim(err, o.unconfirmed)
+	o.attempts++
+	if n.unconfirmed {
+		o.unconfirmed++
+	}
+	in := o.pauseFor(n.pause)
+	o.tellUnclaimed(n, err, took, in)
+	return in
+}
+
+// pausedMax is how soon a paused partition is tried again, should nobody tell before
+// that it was resumed.
+const pausedMax = 5 * time.Second
+
+func (o *ownership[TX]) pauseFor(p pause) time.Duration {
+	switch p {
+	case retryPause:
+		return o.retries.Next()
+	case haltPause:
+		return o.halts.Next()
+	case operatorPause:
+		o.retries.Reset()
+		return min(o.halts.Next(), pausedMax)
+	case noEnd:
+		return forever
+	default:
+		return 0
 	}
 }
 
@@ -237,7 +287,7 @@ func (o *ownership[TX]) consume() outcome {
 	if out.action == leave {
 		o.stopBackground() // it may have news yet
 	}
-	if b := o.broken(); b != nil && (out.action == leave || out.action == halt) {
+	if b := o.claim.broken(); b != nil && (out.action == leave || out.action == halt) {
 		return b.outcome
 	}
 	return out
@@ -259,39 +309,41 @@ func (o *ownership[TX]) applyAll() outcome {
 			return out
 		}
 	}
-	if o.pending.lost.Err() != nil || !o.running(o.claim) { // the claim's context ends a moment after the tenure's
+	if o.lease.Err() != nil || !o.running(o.claim) { // the claim's context ends a moment after the tenure's
 		return outcome{action: leave}
 	}
 	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}
 }
 
-// attach gives the fence to the loop, and reads from its position. It is a function of
+// attach hands the fence, and what is to be applied, to the loop, and reads from its position. It is a function of
 // its own so that its copies of the fence are not on the stack on which an idle
 // partition waits for the next batch: 8 KiB of it were too few, and 16 are twice as much.
 func (o *ownership[TX]) attach() iter.Seq2[Batch, error] {
-	from := o.fence
-	o.loop.do(func() { o.loop.attach(o.pending) })
+	from, p := o.fence, o.pending
+	p.claim, o.pending = o.claim, nil
+	o.loop.send(attached[TX]{p, from.Next})
 	return o.tenure.Read(o.claim, from)
 }
 
-// detach takes the fence back from the loop.
+// detach takes them back from the loop.
 func (o *ownership[TX]) detach() {
-	left := make(chan struct{})
-	o.loop.do(func() { o.loop.detach(o.pending, left) })
-	<-left
+	back := make(chan *pending[TX], 1)
+	o.loop.send(detaching[TX]{o.tenancy, back})
+	o.pending = <-back
+	o.hang = cmp.Or(o.hang, o.hungReplay)
 }
 
 // apply offers a batch to the loop and waits for its outcome. When the partition
 // is revoked, lost, or its claim ends, only a transaction under way is waited for.
 func (o *ownership[TX]) apply(b Batch) outcome {
-	o.loop.do(func() { o.loop.offer(o.pending, b) })
+	o.loop.send(offered[TX]{o.tenancy, b})
 	select {
 	case out := <-o.outcome:
 		return out
 	case <-o.tenure.Draining():
 	case <-o.claim.Done():
 	}
-	o.loop.do(func() { o.loop.revoke(o.pending) })
+	o.loop.send(revoked[TX]{o.tenancy})
 	return <-o.outcome
 }
 
@@ -302,26 +354,4 @@ func (o *ownership[TX]) whileClaimed(ctx context.Context) context.Context {
 		return ctx
 	}
 	return o.claim
-}
-
-// wait returns after d, or when the tenure is over.
-func (o *ownership[TX]) wait(ctx context.Context, d time.Duration) { o.waitOr(ctx, d, nil) }
-
-// waitOr is wait, and returns also when until is closed.
-func (o *ownership[TX]) waitOr(ctx context.Context, d time.Duration, until <-chan struct{}) {
-	if d == 0 {
-		return // a due timer in a select also upsets the race detector in bubbles: golang/go#78156
-	}
-	var elapsed <-chan time.Time
-	if d != forever {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		elapsed = timer.C
-	}
-	select {
-	case <-elapsed:
-	case <-until:
-	case <-o.tenure.Draining():
-	case <-ctx.Done():
-	}
 }

@@ -1,33 +1,28 @@
 package consumer
 
 import (
-	"context"
-	"errors"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// pending is what a partition has to apply, and how far it has got. Between
-// [loop.attach] and [loop.detach] it belongs to the loop that the partition is pinned
-// to, and otherwise to the goroutine that owns the tenure.
+// pending is what a partition has to apply, and how far it has got. The loop has it while
+// the partition's claim is consumed, and otherwise the tenure's goroutine.
 type pending[TX any] struct {
-	owner   *ownership[TX]
-	lost    context.Context // the tenure's: ends when the lease is lost
-	outcome chan outcome    // one for each batch that was offered
+	*tenancy[TX]
 
-	claim    context.Context // ends with the claim, or when the lease is lost; nil without a claim
-	endClaim context.CancelCauseFunc
-
+	claim  *claim      // under which it is consumed
+	seen   epoch.Fence // as it was read last, which may be another process's
 	fence  epoch.Fence // as last claimed and advanced; zero before the first claim
 	batch  Batch       // read, and not applied yet
 	bisect bisection   // of the messages from fence.Next on
 	death  *death      // of the first message, until the next claim
 	still  standstill
 	begun  bool // the first message of all was compared with the position
-	stands bool // was reported as Halted, and has not gone on since
-	silent bool // the source is asked for the lag, which nothing else says
 	hung   bool // a call hung on one of its messages: see recall
+
+	halted bool // observers were told so, and it has not moved since
+	silent bool // the source is asked for the lag, which nothing else says
 
 	// The loop's alone.
 	state   pendingState
@@ -35,9 +30,10 @@ type pending[TX any] struct {
 	due     time.Time // when waiting ends
 	quiet   bool      // nothing was pending at the last check of idle fences
 
-	replaying bool          // the transaction of a replay is under way: no other begins
-	replayed  bool          // a replay was the last transaction: messages that are ready come first
-	left      chan struct{} // closed at its end, when the tenure waits for that
+	replaying  bool                // the transaction of a replay is under way: no other begins
+	replayed   bool                // a replay was the last transaction: messages that are ready come first
+	back       chan<- *pending[TX] // to be handed back here at its end
+	hungReplay *hang               // a replay was abandoned while this was to be handed back
 }
 
 type pendingState int
@@ -49,15 +45,15 @@ const (
 	waiting                     // the first message waits to be tried again
 )
 
-func newPending[TX any](tenure context.Context, o *ownership[TX]) *pending[TX] {
-	p := &pending[TX]{owner: o, lost: tenure, outcome: make(chan outcome, 1), bisect: newBisection(o.run.RetryMin, o.run.RetryMax)}
-	_, p.hung = o.run.hung.message(o.partition)
+func newPending[TX any](t *tenancy[TX]) *pending[TX] {
+	p := &pending[TX]{tenancy: t, bisect: newBisection(t.run.RetryMin, t.run.RetryMax)}
+	_, p.hung = t.run.hung.message(t.partition)
 	return p
 }
 
 // size is how many messages the next transaction may take.
 func (p *pending[TX]) size() int {
-	n := min(len(p.batch.Messages), p.owner.run.MaxBatch)
+	n := min(len(p.batch.Messages), p.run.MaxBatch)
 	if p.bisect.active() {
 		return p.bisect.size(n)
 	}
@@ -78,14 +74,14 @@ func (p *pending[TX]) accept(b Batch) error {
 	p.bisect.meets(first)
 	if !p.begun && !p.fence.Applied && first > p.fence.Next {
 		// A log at its limit has lost its beginning meanwhile. That is no loss to the group.
-		p.owner.logger.Info("begins at the first message there is, above its position: nothing was applied yet", "next", p.fence.Next, "first", first)
+		p.logger.Info("begins at the first message there is, above its position: nothing was applied yet", "next", p.fence.Next, "first", first)
 	}
 	p.begun = true
 	return p.recall()
 }
 
-// advanced moves past the n messages of a transaction that is committed.
-func (p *pending[TX]) advanced(a epoch.Advance, n int) error {
+// move moves past the n messages of a transaction that is committed.
+func (p *pending[TX]) move(a epoch.Advance, n int) error {
 	next, err := p.fence.Advanced(a)
 	if err != nil {
 		return err // not reached while the sink keeps its promise
@@ -105,24 +101,4 @@ func (p *pending[TX]) forget() {
 	p.bisect.passed(p.bisect.suspects)
 	p.death = nil
 	p.still.moved()
-}
-
-// brokenClaimError is the cause with which a claim's context ends when something is
-// found out about the claim from elsewhere: by background work, or by a look at
-// the fence.
-type brokenClaimError struct{ outcome }
-
-func (*brokenClaimError) Error() string { return "the claim has ended" }
-
-// breakClaim ends the claim from elsewhere: the tenure gets out, whatever it waits
-// for. The first reason counts.
-func (p *pending[TX]) breakClaim(out outcome) { p.endClaim(&brokenClaimError{out}) }
-
-// broken is what the claim was ended with from elsewhere, if it was.
-func (p *pending[TX]) broken() *brokenClaimError {
-	var b *brokenClaimError
-	if p.claim != nil && errors.As(context.Cause(p.claim), &b) {
-		return b
-	}
-	return nil
 }

@@ -44,7 +44,7 @@ func (o *ownership[TX]) recallHangs(ctx context.Context) {
 	switch {
 	case err == nil:
 		o.hung = o.run.hung.learn(o.partition, log, o.fence.Next)
-	case o.running(o.pending.lost):
+	case o.running(o.lease):
 		o.trouble(slog.LevelWarn, "cannot read which messages have hung; counting what this process knows", err)
 	}
 }

@@ -121,11 +121,11 @@ func (r *recorder) flush(ds []epoch.Decision, timeout time.Duration) error {
 
 // decide is about the partition as this process last knew it, and what was done because
 // of err.
-func (o *ownership[TX]) decide(kind epoch.DecisionKind, err error, format string, args ...any) {
-	f := o.fence
-	o.run.recorder.add(epoch.Decision{
-		Kind: kind, Partition: o.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
-		From: o.next(), To: o.next(), Reason: fmt.Sprintf(format, args...), TraceID: epoch.TraceOf(err),
+func (p *pending[TX]) decide(kind epoch.DecisionKind, err error, format string, args ...any) {
+	f := p.fence
+	p.run.recorder.add(epoch.Decision{
+		Kind: kind, Partition: p.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
+		From: p.next(), To: p.next(), Reason: fmt.Sprintf(format, args...), TraceID: epoch.TraceOf(err),
 	})
 }
 

@@ -9,14 +9,14 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// What a person and an observer are told, and how long to wait after it.
+// What logs, observers and the audit log are told. Nothing here decides.
 
 // keepTheTable is said where a position is taken over from the group: others may have
 // applied more than they had committed.
 const keepTheTable = "what others have applied beyond that is applied again, unless a dedupe table catches it: keep the table until epochfence moveover says that it may go"
 
-// claimed reports a claim.
-func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
+// tellClaimed reports a claim.
+func (o *ownership[TX]) tellClaimed(got, seen epoch.Fence, took time.Duration) {
 	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
 	level := slog.LevelInfo
 	if seen.Epoch == 0 {
@@ -32,102 +32,49 @@ func (o *ownership[TX]) claimed(got, seen epoch.Fence, took time.Duration) {
 		level = slog.LevelDebug // one of many, perhaps
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
-	o.stands = o.stands && o.still.said // one that is claimed again and again has not moved for that
-	o.run.Observe(Claimed{Fence: got, Seen: seen, Halted: o.stands, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
+	o.halted = o.halted && o.still.said // one that is claimed again and again has not moved for that
+	o.run.Observe(Claimed{Fence: got, Seen: seen, Halted: o.halted, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
 	o.attempts = 0
-	if o.silent = true; !o.stands {
+	if o.silent = true; !o.halted {
 		o.run.lags.claimed(o.tenure, got)
 	}
 }
 
-// ended reports why consuming under a claim came to an end. It does so for a
-// tenure that is over as well: that a transaction was refused is news all the
-// same.
-func (o *ownership[TX]) ended(out outcome) time.Duration {
-	if o.progress {
-		o.halts.Reset()
-		o.retries.Reset()
-		o.progress = false
-	}
-	o.claimValid = out.action == halt
-	o.above = max(o.above, out.above)
-	if now, ok := fenceAt(o.fence, out.err); ok && (out.action == giveUp || out.action == claimAgain) && o.compare(now) {
-		return o.retries.Next()
-	}
+// tellEnded reports why consuming under a claim came to an end, and that it begins again
+// after in.
+func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {
 	switch out.action {
 	case giveUp:
-		o.stale(out.err)
-		return o.retries.Next()
+		o.tellStale(out.err)
 	case claimAgain:
 		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
-		o.inDoubt(out.err)
-		in := o.retries.Next()
-		o.standsStill(out.err, 0, in)
-		return in
+		o.tellInDoubt(out.err)
+		o.tellStandstill(out.err, 0, in)
 	case claimAbove:
 		o.logger.Warn("another system has seen a higher epoch than the sink has issued, claiming again above it; was the sink restored, or did it lose transactions in a failover?",
 			"epoch", o.fence.Epoch, "seen", out.above)
-		return o.retries.Next()
 	case halt:
-		return o.halted(out.err)
+		o.tellHalted(out.err, in)
 	case haltInDoubt:
-		o.inDoubt(out.err)
-		return o.halted(out.err)
-	case abandon:
-		o.hang = out.hang
-		return 0
+		o.tellInDoubt(out.err)
+		o.tellHalted(out.err, in)
 	case haltForGood:
-		o.run.endedTx(o.partition, out.err)
-		o.haltedForGood(out.err)
-		return forever
-	default: // leave: the tenure is over
-		return 0
+		o.tellHaltedForGood(out.err)
 	}
 }
 
-func (o *ownership[TX]) inDoubt(err error) {
-	o.doubt = &doubt{o.fence, err}
+func (o *ownership[TX]) tellInDoubt(err error) {
 	o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: err})
 }
 
-// compare reports that the sink went back, if its fence says so, and has the
-// other partitions looked at. The messages at hand are then applied again.
-func (o *ownership[TX]) compare(now epoch.Fence) (back bool) {
-	var err *epoch.WentBackError
-	if o.fence.Epoch == 0 || !errors.As(o.fence.Still(now), &err) {
-		return false
-	}
+func (o *ownership[TX]) tellWentBack(err *epoch.WentBackError) {
+	now := err.Now
 	o.logger.Error("the sink went back; claiming again and going on from where it is", "err", err,
 		"was_epoch", err.Was.Epoch, "was_next", err.Was.Next, "epoch", now.Epoch, "next", now.Next, "owner", now.Owner)
 	o.run.Observe(WentBack{Was: err.Was, Now: now})
-	o.run.lookAtAll()
-	o.forget()
-	o.fence = now
-	return true
 }
 
-// fenceAt is the fence that a refusal shows, of a partition whose fence we left
-// as ours.
-func fenceAt(ours epoch.Fence, err error) (now epoch.Fence, ok bool) {
-	var (
-		back  *epoch.WentBackError
-		stale *epoch.StaleError
-		moved *epoch.MovedError
-	)
-	switch {
-	case errors.As(err, &back):
-		return back.Now, true
-	case errors.As(err, &stale):
-		return stale.Held, stale.Held.Partition == ours.Partition
-	case errors.As(err, &moved):
-		ours.Next = moved.Next
-		return ours, true
-	default:
-		return epoch.Fence{}, false
-	}
-}
-
-func (o *ownership[TX]) stale(err error) {
+func (o *ownership[TX]) tellStale(err error) {
 	var stale *epoch.StaleError
 	errors.As(err, &stale)
 	o.logger.Warn("stale: the partition belongs to a later claim; rolled back",
@@ -138,89 +85,48 @@ func (o *ownership[TX]) stale(err error) {
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
-// unclaimed reports why there is no claim, after an attempt that took so long.
-func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Duration) time.Duration {
-	in := o.retries.Next()
-	if !o.running(ctx) {
-		return 0
-	}
-	o.attempts++
+// tellUnclaimed reports why there is no claim, after an attempt that took so long, and that
+// the next one follows after in.
+func (o *ownership[TX]) tellUnclaimed(n refusedClaim, err error, took, in time.Duration) {
 	o.run.Observe(NotClaimed{Partition: o.partition, Reason: reasonOf(err), Err: err, Took: took})
-	var no *unconfirmedError
-	switch {
-	case errors.Is(err, epoch.ErrStale): // somebody else's swap came first
-		o.logger.Debug("another claim came first", "err", err, "retry_in", in)
-		return in
-	case errors.Is(err, epoch.ErrPaused):
-		o.retries.Reset()
-		return o.paused(err)
-	case needsPerson(err):
-		return o.halted(err)
-	case errors.As(err, &no) && o.unconfirmed < 2: // an ordinary rebalance
-		o.unconfirmed++
-		o.logger.Info("lease not confirmed, asking again", "err", err, "retry_in", in)
-		return in
+	switch n.pause {
+	case haltPause:
+		o.tellHalted(err, in)
+		return
+	case operatorPause:
+		o.trouble(n.level, n.what, err, "next", o.next(), "retry_in", in)
 	default:
-		o.trouble(slog.LevelWarn, notClaimed, err, "retry_in", in)
-		o.observeHalt(err, in)
-		return in
-	}
-}
-
-// needsPerson tells the refusals of a claim that no waiting resolves from those
-// that pass.
-func needsPerson(err error) bool {
-	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) ||
-		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrElsewhere) || errors.Is(err, epoch.ErrUnhealthy)
-}
-
-// pausedMax is how soon a paused partition is tried again, should nobody tell before
-// that it was resumed.
-const pausedMax = 5 * time.Second
-
-// paused reports a partition that a person has paused.
-func (o *ownership[TX]) paused(err error) time.Duration {
-	in := min(o.halts.Next(), pausedMax)
-	o.trouble(slog.LevelWarn, "paused", err, "next", o.next(), "retry_in", in)
-	o.observeHalt(err, in)
-	return in
-}
-
-func (o *ownership[TX]) trouble(level slog.Level, what string, err error, args ...any) {
-	o.run.troubles.add(o.logger, level, o.partition, what, err, args...)
-}
-
-func (o *ownership[TX]) halted(err error) time.Duration {
-	in := o.halts.Next()
-	o.trouble(slog.LevelError, "halted", err, "next", o.next(), "reason", reasonOf(err), "remedy", o.remedy(), "retry_in", in)
-	o.observeHalt(err, in)
-	return in
-}
-
-// advanced reports a transaction that has committed, and mirrors the position.
-func (o *ownership[TX]) advanced(now epoch.Fence, did part[TX], took time.Duration) {
-	for _, applied := range o.applied {
-		select {
-		case applied <- struct{}{}:
-		default:
+		if !n.halted {
+			o.logger.Log(context.Background(), n.level, n.what, "err", err, "retry_in", in)
+			return
 		}
+		o.trouble(n.level, n.what, err, "retry_in", in)
 	}
-	o.tenure.Mirror(now)
-	o.stands = false
-	if o.silent {
-		o.silent = false
-		o.run.lags.moves(o.partition)
+	o.observeHalt(err, in)
+}
+
+func (p *pending[TX]) tellHalted(err error, in time.Duration) {
+	p.trouble(slog.LevelError, "halted", err, "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "retry_in", in)
+	p.observeHalt(err, in)
+}
+
+// tellAdvanced reports a transaction that has committed.
+func (p *pending[TX]) tellAdvanced(did part[TX], took time.Duration) {
+	p.halted = false
+	if p.silent {
+		p.silent = false
+		p.run.lags.moves(p.partition)
 	}
 	failed := 0
 	if did.failed != nil {
 		failed = 1
 	} else {
-		o.run.troubles.Well(o.partition)
+		p.run.troubles.Well(p.partition)
 	}
-	o.run.Observe(Advanced{
-		Partition: o.partition, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
+	p.run.Observe(Advanced{
+		Partition: p.partition, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
 		Messages: len(did.messages), Failed: failed, Bytes: size(did.messages), Took: took,
-		Oldest: timeOf(did.messages, 0), Newest: timeOf(did.messages, len(did.messages)-1), Lag: o.batch.lag(),
+		Oldest: timeOf(did.messages, 0), Newest: timeOf(did.messages, len(did.messages)-1), Lag: p.batch.lag(),
 	})
 }
 
@@ -243,12 +149,11 @@ func size(ms []Message) int {
 	return n
 }
 
-// report reports a transaction that failed and is tried again after in.
-func (p *pending[TX]) report(v verdict, in, took time.Duration) {
-	o := p.owner
+// tellFailed reports a transaction that failed and is tried again after in.
+func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 	var failure *HandlerError
 	if v.lesson == lastAttempt && errors.As(v.err, &failure) {
-		o.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", failure.Offset, "attempt", failure.Attempts)
+		p.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", failure.Offset, "attempt", failure.Attempts)
 	}
 	if v.action != retry || in == 0 {
 		return
@@ -258,65 +163,65 @@ func (p *pending[TX]) report(v verdict, in, took time.Duration) {
 		offset = p.batch.Messages[0].Offset
 	}
 	if v.lesson == transient {
-		o.standsStill(v.err, took, in)
+		p.tellStandstill(v.err, took, in)
 	}
 	if attempt > 0 {
-		o.trouble(slog.LevelWarn, "message failed, trying again", v.err, "offset", offset, "attempt", attempt, "retry_in", in)
+		p.trouble(slog.LevelWarn, "message failed, trying again", v.err, "offset", offset, "attempt", attempt, "retry_in", in)
 	} else {
-		o.trouble(slog.LevelWarn, "transient failure, trying again", v.err, "offset", offset, "retry_in", in)
+		p.trouble(slog.LevelWarn, "transient failure, trying again", v.err, "offset", offset, "retry_in", in)
 	}
-	o.run.Observe(Retried{Partition: o.partition, Offset: offset, Attempt: attempt, Reason: v.reason(), Err: v.err, RetryIn: in})
+	p.run.Observe(Retried{Partition: p.partition, Offset: offset, Attempt: attempt, Reason: v.reason(), Err: v.err, RetryIn: in})
 }
 
-// standsStill reports a partition that has not moved for long, after an attempt that
+// tellStandstill reports a partition that has not moved for long, after an attempt that
 // took so long has failed and before another one that follows after in.
-func (o *ownership[TX]) standsStill(err error, took, in time.Duration) {
-	now, next := time.Now(), o.fence.Next
-	if !o.still.failed(now.Add(-took), now, in, o.tenure.Term()) {
+func (p *pending[TX]) tellStandstill(err error, took, in time.Duration) {
+	now, next := time.Now(), p.fence.Next
+	if !p.still.failed(now.Add(-took), now, in, p.tenure.Term()) {
 		return
 	}
-	o.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(o.still.since), "err", err)
-	o.observeHalt(err, in)
+	p.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(p.still.since), "err", err)
+	p.observeHalt(err, in)
 }
 
-func (o *ownership[TX]) haltedForGood(err error) {
-	o.logger.Error("halted until restarted", "next", o.next(), "reason", reasonOf(err), "remedy", o.remedy(), "err", err)
-	o.observeHalt(err, 0)
+func (p *pending[TX]) tellHaltedForGood(err error) {
+	p.logger.Error("halted until restarted", "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
+	p.observeHalt(err, 0)
 }
 
 // remedy is the command that says what to do about a halt.
-func (o *ownership[TX]) remedy() string { return "epochfence explain " + o.partition.String() }
+func (p *pending[TX]) remedy() string { return "epochfence explain " + p.partition.String() }
 
 // observeHalt is of a partition that is tried again after in, or not at all. The decision
 // log has the reason in front of the error, by which tools find the remedy.
-func (o *ownership[TX]) observeHalt(err error, in time.Duration) {
+func (p *pending[TX]) observeHalt(err error, in time.Duration) {
 	reason := reasonOf(err)
-	if !o.stands {
-		o.decide(epoch.DecidedHalt, err, "%v: %v", reason, err)
+	if !p.halted {
+		p.decide(epoch.DecidedHalt, err, "%v: %v", reason, err)
 	}
-	o.stands, o.silent = true, true
-	at := o.fence
+	p.halted, p.silent = true, true
+	at := p.fence
 	if at.Epoch == 0 {
-		at = o.seen
+		at = p.seen
 	}
-	o.run.lags.halted(o.tenure, at)
-	o.run.Observe(Halted{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reason, Err: err, RetryIn: in})
+	p.run.lags.halted(p.tenure, at)
+	p.run.Observe(Halted{Partition: p.partition, Epoch: p.fence.Epoch, Next: p.next(), Reason: reason, Err: err, RetryIn: in})
 }
 
 // resumed reports a partition that has nothing to apply and is as it should be.
-func (o *ownership[TX]) resumed() {
-	if !o.stands {
+func (p *pending[TX]) resumed() {
+	if !p.halted {
 		return
 	}
-	o.stands = false
-	o.run.lags.claimed(o.tenure, o.fence)
-	o.still.moved()
-	o.run.troubles.Well(o.partition)
-	o.decide(epoch.DecidedRecovery, nil, "it has nothing to apply")
-	o.run.Observe(Resumed{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.fence.Next})
+	p.halted = false
+	p.run.lags.claimed(p.tenure, p.fence)
+	p.still.moved()
+	p.run.troubles.Well(p.partition)
+	p.decide(epoch.DecidedRecovery, nil, "it has nothing to apply")
+	p.run.Observe(Resumed{Partition: p.partition, Epoch: p.fence.Epoch, Next: p.fence.Next})
 }
 
-func (o *ownership[TX]) lost(cause error) {
+func (o *ownership[TX]) leaseLost(cause error) {
 	o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.next(), "cause", cause)
 	o.decide(epoch.DecidedLoss, cause, "%v", cause)
 	o.run.Observe(Lost{
@@ -332,11 +237,11 @@ func (o *ownership[TX]) gaveUp() {
 }
 
 // next is the position, or -1 before the first claim.
-func (o *ownership[TX]) next() epoch.Offset {
-	if o.fence.Epoch == 0 {
+func (p *pending[TX]) next() epoch.Offset {
+	if p.fence.Epoch == 0 {
 		return -1
 	}
-	return o.fence.Next
+	return p.fence.Next
 }
 
 func (o *ownership[TX]) drained() {

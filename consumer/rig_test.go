@@ -35,14 +35,15 @@ func each(h handler) handlers { return consumer.Each(h) }
 // rig is one topic, one database, and whatever processes a test starts.
 type rig struct {
 	*testing.T
-	log  *memsource.Log
-	sink *memsink.Sink
+	log   *memsource.Log
+	sink  *memsink.Sink
+	trace slog.Handler
 }
 
 func inBubble(t *testing.T, partitions int32, test func(r *rig)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		test(&rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New()})
+		test(&rig{T: t, log: memsource.New("orders", partitions), sink: memsink.New(), trace: newTracer(t)})
 	})
 }
 
@@ -94,7 +95,7 @@ func (p *process) run(f func(ctx context.Context) error) {
 func (p *process) watched(o options) options {
 	o.Observe = p.Observe
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+		o.Logger = slog.New(p.rig.trace)
 	}
 	return o
 }

@@ -161,7 +161,7 @@ func (r *runner[TX]) lookForRequests(ctx context.Context) (stop func()) {
 // lookAtAll has all partitions looked at that have nothing to commit.
 func (r *runner[TX]) lookAtAll() {
 	for _, l := range r.loops {
-		l.do(l.idle.lookAtAll)
+		l.send(fencesWanted[TX]{})
 	}
 }
 

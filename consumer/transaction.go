@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +48,7 @@ type part[TX any] struct {
 func newPart[TX any](p *pending[TX], n int) part[TX] {
 	to := p.batch.Position(n)
 	return part[TX]{
-		pending: p, lost: p.lost, messages: p.batch.Messages[:n], epoch: p.fence.Epoch, failed: p.bisect.failed,
+		pending: p, lost: p.lease, messages: p.batch.Messages[:n], epoch: p.fence.Epoch, failed: p.bisect.failed,
 		advance: epoch.Advance{Partition: p.fence.Partition, Claim: p.fence.Claim, From: p.fence.Next, To: to.Offset, Mark: to.Mark},
 	}
 }
@@ -62,7 +64,7 @@ func (l *loop[TX]) start(t *transaction[TX]) {
 		defer t.release()
 		r := result{at: -1, err: errGoexit, handler: errGoexit}
 		defer func() {
-			settled := l.do(func() { l.ended(t, r) })
+			settled := l.send(ended[TX]{t, r})
 			if h := t.hang.Load(); !settled && h != nil {
 				l.run.returned(h)
 			}
@@ -104,14 +106,14 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 	}
 	ctx, done := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
 	defer done()
-	late := afterEnd(ctx, t.run.hangTimeout(t.timeout), func() {
+	overdue := afterEnd(ctx, t.run.hangTimeout(t.timeout), func() {
 		stack := stackOf(t.goroutine)
-		l.do(func() { l.abandoned(t, stack) })
+		l.send(late[TX]{t, stack})
 	})
-	defer late.stop()
+	defer overdue.stop()
 	overrun := newLateness(func() {
 		if t.under.running() {
-			late.then()
+			overdue.then()
 		}
 	})
 	defer overrun.stop()
@@ -254,6 +256,16 @@ func (t *transaction[TX]) messages() int {
 		n += len(p.messages)
 	}
 	return n
+}
+
+// String names the partitions and what is applied of them.
+func (t *transaction[TX]) String() string {
+	var b strings.Builder
+	b.WriteString("transaction of")
+	for _, p := range t.parts {
+		fmt.Fprintf(&b, " %s [%d, %d)", p.advance.Partition, p.advance.From, p.advance.To)
+	}
+	return b.String()
 }
 
 // overdue is what to report of a partition should the transaction not come to an end.

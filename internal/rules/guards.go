@@ -55,6 +55,7 @@ const (
 	idling   = "consumer/idle.go"
 	bisects  = "consumer/bisection.go"
 	reports  = "consumer/report.go"
+	nexts    = "consumer/next.go"
 	batches  = "consumer/batch.go"
 	fenceSQL = "sinks/pgsink/migrations/0001_fence.sql"
 	kafka    = "consumer/kafkasource"
@@ -215,7 +216,7 @@ var guardsOfTheRest = []guard{
 	{"R5", "what was known of a message is taken for another's after a restore", []edit{
 		{owning, "f.Next != o.fence.Next {", "f.Next > o.fence.Next {"},
 		{bisects, "if first != b.first {", "if false {"},
-		{reports, "\to.forget()\n\to.fence = now", "\to.fence = now"},
+		{owning, "\to.forget()\n\to.fence = err.Now", "\to.fence = err.Now"},
 	}, "consumer", "TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore"},
 	{"R5", "a lost acknowledgement of PostgreSQL is a failure", []edit{
 		{"sinks/pgsink/commit.go", "\tcase err != nil:\n\t\treturn inDoubt(ended(ctx, err))", "\tcase err != nil:\n\t\treturn ended(ctx, err)"},
@@ -228,7 +229,7 @@ var guardsOfTheRest = []guard{
 		{owning, "o.waitOr(o.whileClaimed(ctx), in, acted)", "o.waitOr(ctx, in, acted)"},
 	}, "consumer", "TestDoubtBesideAHaltedPartitionIsFollowedByANewClaimAtOnce"},
 	{"R5", "what ended a claim is met again after it is over", []edit{
-		{owning, "if !o.claimValid || o.broken() != nil {", "if !o.claimValid {"},
+		{owning, "if !o.claimValid || o.claim.broken() != nil {", "if !o.claimValid {"},
 	}, "consumer", "TestAFenceMissingForBackgroundWorkHaltsUntilItIsBack"},
 	{"R5", "what was known of a message is taken for another's after a deletion", []edit{
 		{pendings, "\tp.bisect.meets(first)\n", ""},
@@ -238,13 +239,13 @@ var guardsOfTheRest = []guard{
 		{idling, "\t\treturn c.next\n", "\t\treturn time.Now().Add(time.Hour)\n"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/within two terms, by a look now and then"},
 	{"R5", "a sink that says that its server may be another one is ignored", []edit{
-		{idling, "replaced: l.run.shards.ReplacedIn(l.shard),", "replaced: nil,"},
+		{idling, "replaced: l.run.shards.ReplacedIn(l.shard)", "replaced: nil"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/at once, if the sink notices"},
 	{"R5", "one fence that went back says nothing of the others", []edit{
-		{reports, "\to.run.lookAtAll()\n", ""},
+		{owning, "\to.run.lookAtAll()\n", ""},
 	}, "consumer", "TestWhereOneFenceWentBackTheOthersAreLookedAtAtOnce"},
 	{"R5", "a look decides over a partition that commits meanwhile", []edit{
-		{idling, "!here || p.state != idle || p.fence != d.was", "!here"},
+		{idling, "!c.loop.holds(p) || p.state != idle || p.fence != d.was", "!c.loop.holds(p)"},
 	}, "consumer", "TestALookBesideATransactionDecidesNothing"},
 	{"R5", "a look from before a claim decides over the partition", []edit{
 		{idling, " || p.fence != d.was {", " {"},
@@ -257,7 +258,7 @@ var guardsOfTheRest = []guard{
 	}, "sinks/pgsink", "TestALostConnectionMayLeadToAnotherServerAndIsSaid"},
 
 	{"R6", "a sink that went back is taken for a later claim", []edit{
-		{reports, " && o.compare(now) {", " && now.Next < 0 {"},
+		{nexts, "back := wentBack(ours, out.err); back != nil {", "back := wentBack(ours, out.err); back != nil && back.Now.Next < 0 {"},
 	}, "consumer", "TestASinkThatWentBackIsSaidAsThatAndNotAsALaterClaim/a refusal under a lost claim"},
 	{"R6", "a lower epoch is taken for a later claim", []edit{
 		{"epoch/back.go", "case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:", "case now.Next < f.Next:"},
@@ -272,7 +273,7 @@ var guardsOfTheRest = []guard{
 		{owning, "errors.Is(err, ErrLost) {", "errors.Is(err, ErrLost) && false {"},
 	}, "consumer", "TestR6ALeaseThatIsKnownToBeLostEndsTheTenure"},
 	{"R6", "what was lost is reported as given back", []edit{
-		{owning, "\tif ctx.Err() != nil {\n\t\to.lost(", "\tif false {\n\t\to.lost("},
+		{owning, "\tif ctx.Err() != nil {\n\t\to.leaseLost(", "\tif false {\n\t\to.leaseLost("},
 	}, "consumer", "TestALostTenureIsNotReportedAsDrained"},
 
 	{"R6", "a zombie's work beside the messages ends no claim", []edit{
@@ -333,7 +334,7 @@ var guardsOfTheRest = []guard{
 	}, kafka, onKafka + "a position that the group had committed through others is not taken back before ours has passed it"},
 	{"R8", "the position of a claim is not mirrored", []edit{{owning, "o.tenure.Mirror(got)", ""}}, "consumer", "TestR8ThePositionThatTheSwapReturnedIsMirrored"},
 	{"R8", "the position of an advance is not mirrored", []edit{
-		{reports, "\to.tenure.Mirror(now)\n", ""},
+		{loops, "\tp.tenure.Mirror(p.fence)\n", ""},
 	}, "consumer", "TestStopDrainsCommitsTheTransactionUnderWayAndReturnsNil"},
 
 	{"R9", "a partition that was added begins where the policy says", []edit{{fences, "\t\tif known {", "\t\tif false {"}}, "consumer", "TestR9APartitionAddedLaterLosesNoMessages"},
@@ -553,10 +554,10 @@ var guardsOfTheRest = []guard{
 		{bisects, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"blame", "a standstill is not said", []edit{
-		{reports, "\t\to.standsStill(v.err, took, in)\n", ""},
+		{reports, "\t\tp.tellStandstill(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"blame", "a partition that does not move is said to go on whenever it is claimed again", []edit{
-		{reports, "o.stands = o.stands && o.still.said", "o.stands = false"},
+		{reports, "o.halted = o.halted && o.still.said", "o.halted = false"},
 	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
 	{"blame", "a transaction that others wait for waits for locks as long as any", []edit{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
@@ -583,7 +584,7 @@ var guardsOfTheRest = []guard{
 		{bisects, "b.attempts = 0\n\tb.refusals = 0\n", "b.refusals = 0\n"},
 	}, "consumer", "TestAttemptsAreCountedForEachMessageAnew"},
 	{"blame", "the wait of a halt never gets short again", []edit{
-		{reports, "\t\to.halts.Reset()\n", ""},
+		{owning, "\t\to.halts.Reset()\n", ""},
 	}, "consumer", "TestProgressMakesTheWaitOfTheNextHaltShortAgain"},
 	{"blame", "work that commits by itself is let loose again", []edit{
 		{aside, "b.owner.run.endedTx(b.hold.Partition, err)", ""},

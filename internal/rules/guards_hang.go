@@ -12,7 +12,7 @@ const forgiving = "what hangs is read by the next owner: the newest first, and n
 // guardsOfHangs are those of calls that do not return.
 var guardsOfHangs = []guard{
 	{"R12", "a call that hangs holds its lane", []edit{
-		{"consumer/transaction.go", "l.do(func() { l.abandoned(t, stack) })", "_ = stack"},
+		{"consumer/transaction.go", "l.send(late[TX]{t, stack})", "_ = stack"},
 	}, "consumer", "TestAHandlerThatHangsCostsItsOwnPartitionAlone/1 committers"},
 	{"R12", "a partition is claimed again while a call for it hangs", []edit{
 		{"consumer/ownership.go", "if h := r.hung.of(t.Origin().Partition); h != nil {", "if h := r.hung.of(t.Origin().Partition); h != nil && false {"},

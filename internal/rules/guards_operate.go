@@ -4,6 +4,8 @@ const (
 	acts       = "epoch/act.go"
 	backs      = "epoch/back.go"
 	asked      = "consumer/requests.go"
+	replaying  = "consumer/replays.go"
+	replayed   = "consumer/replay_verdict.go"
 	recorded   = "consumer/record.go"
 	statuses   = "consumer/status.go"
 	operateSQL = "sinks/pgsink/migrations/0004_operate.sql"
@@ -71,11 +73,11 @@ var guardsOfActs = []guard{
 	{"R2", "a pause is only found at the swap, after the source was asked", []edit{{claiming, "\tif err := seen.Accepts(); err != nil {\n\t\treturn got, seen, fmt.Errorf(\"consumer: claim %w\", err)\n\t}\n", ""}},
 		"consumer", "TestThePausedAskTheSourceForNothing"},
 
-	{"blame", "a transaction that a replay's handler has ended is forgotten where its claim was ending", []edit{{asked, "l.run.endedTx(p.fence.Partition, out.err)", ""}},
+	{"blame", "a transaction that a replay's handler has ended is forgotten where its claim was ending", []edit{{replaying, "l.run.endedTx(p.fence.Partition, v.broke.err)", ""}},
 		"consumer", "TestAReplayThatEndsTheTransactionHaltsForGoodAlsoWhereItsClaimWasEnding"},
-	{"blame", "replays come before messages as long as there are any", []edit{{asked, " && (p.state != ready || !p.replayed)", ""}},
+	{"blame", "replays come before messages as long as there are any", []edit{{replaying, " && (p.state != ready || !p.replayed)", ""}},
 		"consumer", "TestReplaysTakeTurnsWithMessages"},
-	{"blame", "a replay that ends its connection each time is never given up", []edit{{asked, "what == replayTries || kills {", "what == replayTries {"}},
+	{"blame", "a replay that ends its connection each time is never given up", []edit{{replayed, "what == replayTries || kills {", "what == replayTries {"}},
 		"consumer", "TestAReplayThatEndsItsConnectionEachTimeIsGivenUp"},
 	{"R6", "an act waits behind a transaction that is frozen with the fence", []edit{{pgActs, "\t\to.sink.evict(ctx, a.Seen.Claim)\n\t}\n", "\t}\n"}},
 		"sinks/pgsink", "TestAnActEndsATransactionThatIsFrozenWithTheFence"},
@@ -94,15 +96,15 @@ var guardsOfActs = []guard{
 		{decideSQL, "- interval '90 days' for update skip locked);", "- interval '90 days' for update);"},
 	}, "sinks/pgsink", "TestPruningTheDecisionLogHoldsNoOtherClaimUp"},
 
-	{"blame", "a replay runs beside a transaction of its partition", []edit{{asked, "if p := r.p; p.state != busy && (p.state != ready || !p.replayed) && p.claim.Err() == nil {", "if p := r.p; p.claim.Err() == nil {"}},
+	{"blame", "a replay runs beside a transaction of its partition", []edit{{replaying, "if p := r.p; p.state != busy && (p.state != ready || !p.replayed) && p.claim.Err() == nil {", "if p := r.p; p.claim.Err() == nil {"}},
 		"consumer", "TestDeadLettersAreReplayedWithinSecondsBesideTheMessages"},
 	{"blame", "a transaction begins beside a replay of its partition", []edit{{loops, "if p.replaying || len(picked) == most {", "if len(picked) == most {"}},
 		"consumer", "TestDeadLettersAreReplayedWithinSecondsBesideTheMessages"},
-	{"blame", "a tenure does not wait for the replay under way", []edit{{loops, "\tif p.replaying {\n\t\tp.left = left\n\t\treturn\n\t}\n", ""}},
+	{"blame", "a tenure does not wait for the replay under way", []edit{{loops, "\tif p.replaying {\n\t\tp.back = back\n\t\treturn\n\t}\n", ""}},
 		"consumer", "TestATenureWaitsForTheReplayUnderWay"},
-	{"blame", "a replay that fails for a reason that passes is tried for ever", []edit{{asked, "q.tries[id] >= maxReplayTries", "false"}},
+	{"blame", "a replay that fails for a reason that passes is tried for ever", []edit{{replayed, "tries >= maxReplayTries", "false"}},
 		"consumer", "TestAReplayThatFailsIsRecordedAndNotTriedAgain"},
-	{"blame", "a replay fails for good because the database is unhealthy", []edit{{asked, " || errors.Is(err, epoch.ErrUnhealthy) && !isPermanent(r.handler):", ":"}},
+	{"blame", "a replay fails for good because the database is unhealthy", []edit{{replayed, " || errors.Is(err, epoch.ErrUnhealthy) && !isPermanent(r.handler):", ":"}},
 		"consumer", "TestAReplayThatFailsIsRecordedAndNotTriedAgain"},
 	{"blame", "an idle owner hears of an act when it looks by itself", []edit{{asked, "\t\tq.run.acted.tell()\n\t\tq.run.lookAtAll()\n", ""}},
 		"consumer", "TestAnIdleOwnerNoticesAnActWithinSeconds"},

@@ -26,6 +26,6 @@ var guardsOfShards = []guard{
 		{running, "r.loops[shard*r.Committers:][:r.Committers]", "r.loops"},
 	}, "consumer", "TestNoTransactionMixesShards"},
 	{"blame", "a partition that another database keeps is tried again and again", []edit{
-		{reports, " errors.Is(err, epoch.ErrElsewhere) ||", ""},
+		{nexts, " errors.Is(err, epoch.ErrElsewhere) ||", ""},
 	}, "consumer", "TestAPartitionThatIsKeptElsewhereHaltsWithTheReasonAndTheOthersGoOn"},
 }

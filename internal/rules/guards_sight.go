@@ -11,7 +11,7 @@ const (
 // that are gone.
 var guardsOfSight = []guard{
 	{"blame", "the lag of a halted partition is what it was when it halted", []edit{
-		{reports, "o.run.lags.halted(o.tenure, at)", "_ = at"},
+		{reports, "p.run.lags.halted(p.tenure, at)", "_ = at"},
 	}, "consumer", "TestTheLagOfAHaltedPartitionIsWhatItIsNow"},
 	{"blame", "the lag of a paused partition is not known after a restart", []edit{
 		{owning, "o.seen = seen", "_ = seen"},

@@ -1,0 +1,127 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// event is something that a loop is told. These are all:
+type event[TX any] interface {
+	fmt.Stringer
+	handle(l *loop[TX])
+}
+
+type (
+	// attached hands a partition, whose claim is consumed from now on, to the loop.
+	attached[TX any] struct {
+		p    *pending[TX]
+		from epoch.Offset
+	}
+
+	// detaching has the loop hand a partition back.
+	detaching[TX any] struct {
+		t    *tenancy[TX]
+		back chan<- *pending[TX]
+	}
+
+	// offered is the next batch that was read.
+	offered[TX any] struct {
+		t *tenancy[TX]
+		b Batch
+	}
+
+	// revoked: no further transaction of the partition is to begin.
+	revoked[TX any] struct{ t *tenancy[TX] }
+
+	// ended is the result of a transaction.
+	ended[TX any] struct {
+		t *transaction[TX]
+		r result
+	}
+
+	// late: a transaction has not come to an end long after its context has. The stack is
+	// that of its goroutine.
+	late[TX any] struct {
+		t     *transaction[TX]
+		stack string
+	}
+
+	// replayRequested: an operator wants a dead letter replayed.
+	replayRequested[TX any] struct {
+		t *tenancy[TX]
+		r replay
+	}
+
+	// replayRecorded: the sink has been told that a replay has failed.
+	replayRecorded[TX any] struct{ r *replay }
+
+	// fencesWanted: there is reason to believe that the sink went back.
+	fencesWanted[TX any] struct{}
+
+	// fencesRead are the fences of idle partitions.
+	fencesRead[TX any] struct {
+		of  []idler[TX]
+		now epoch.Fences
+		err error
+	}
+
+	// fencesDone: no more fencesRead follow.
+	fencesDone[TX any] struct{}
+)
+
+func (e attached[TX]) handle(l *loop[TX])        { l.idle.add(e.p) }
+func (e detaching[TX]) handle(l *loop[TX])       { l.detach(e.t, e.back) }
+func (e offered[TX]) handle(l *loop[TX])         { l.offer(l.held[e.t], e.b) }
+func (e revoked[TX]) handle(l *loop[TX])         { l.revoke(l.held[e.t]) }
+func (e ended[TX]) handle(l *loop[TX])           { l.ended(e.t, e.r) }
+func (e late[TX]) handle(l *loop[TX])            { l.abandon(e.t, e.stack) }
+func (e replayRequested[TX]) handle(l *loop[TX]) { l.queueReplay(e.t, e.r) }
+func (e replayRecorded[TX]) handle(l *loop[TX])  { l.replayRecorded(e.r) }
+func (e fencesWanted[TX]) handle(l *loop[TX])    { l.idle.lookAtAll() }
+func (e fencesRead[TX]) handle(l *loop[TX])      { l.idle.compare(e.of, e.now, e.err) }
+func (e fencesDone[TX]) handle(l *loop[TX])      { l.idle.looking = false }
+
+func (e attached[TX]) String() string {
+	return fmt.Sprintf("%s attached at %d", e.p.partition, e.from)
+}
+func (e detaching[TX]) String() string { return fmt.Sprintf("%s detaching", e.t.partition) }
+func (e offered[TX]) String() string {
+	return fmt.Sprintf("%s offered %d messages, to %d", e.t.partition, len(e.b.Messages), e.b.Next)
+}
+func (e revoked[TX]) String() string { return fmt.Sprintf("%s revoked", e.t.partition) }
+func (e ended[TX]) String() string   { return fmt.Sprintf("%s ended: %v", e.t, e.r.err) }
+func (e late[TX]) String() string    { return fmt.Sprintf("%s is late", e.t) }
+func (e replayRequested[TX]) String() string {
+	return fmt.Sprintf("%s replay of dead letter %d requested", e.t.partition, e.r.ID)
+}
+func (e replayRecorded[TX]) String() string {
+	return fmt.Sprintf("failed replay of dead letter %d recorded", e.r.ID)
+}
+func (fencesWanted[TX]) String() string { return "fences wanted" }
+func (e fencesRead[TX]) String() string { return fmt.Sprintf("%d fences read: %v", len(e.of), e.err) }
+func (fencesDone[TX]) String() string   { return "fences done" }
+
+// LevelTrace is the level at which [Options.Logger] is told of every event of the
+// committers, to find out what a consumer is doing.
+const LevelTrace = slog.LevelDebug - 4
+
+// send has the loop handle an event, and returns once the loop has taken it up. It reports
+// whether the loop has: a closed loop takes up none.
+func (l *loop[TX]) send(e event[TX]) (taken bool) {
+	select {
+	case l.events <- e:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+func (l *loop[TX]) handle(e event[TX]) {
+	if l.run.Logger.Enabled(context.Background(), LevelTrace) {
+		l.run.Logger.Log(context.Background(), LevelTrace, e.String(), "shard", l.shard)
+	}
+	e.handle(l)
+}

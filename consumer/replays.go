@@ -1,0 +1,185 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// replay is a dead letter that is to be replayed.
+type replay struct {
+	epoch.Replay
+	look int64 // which look has found it
+	from interface {
+		looks() int64
+		again()
+	}
+}
+
+// replays are those of a loop. It runs one at a time, beside its lanes, and only while
+// no transaction of the partition is under way: so it is in the lane of its
+// partition, whose handler never runs twice at a time. The loop owns them.
+type replays[TX any] struct {
+	queue   []queuedReplay[TX]
+	busy    bool
+	settled map[int64]int64 // how many looks had begun when a dead letter was settled last
+	tries   map[int64]int   // that have failed for a reason that passes
+}
+
+type queuedReplay[TX any] struct {
+	p *pending[TX]
+	replay
+}
+
+// queueReplay takes on a replay, unless it is queued, or the look that has found it is
+// older than its last try.
+func (l *loop[TX]) queueReplay(t *tenancy[TX], r replay) {
+	q, p := &l.replays, l.held[t]
+	if p == nil || q.settled[r.ID] >= r.look {
+		return
+	}
+	maps.DeleteFunc(q.settled, func(_, looks int64) bool { return looks < r.look }) // no earlier look comes any more
+	for _, other := range q.queue {
+		if other.ID == r.ID {
+			return
+		}
+	}
+	q.queue = append(q.queue, queuedReplay[TX]{p, r})
+}
+
+// startReplay starts the next replay whose partition has no transaction under way. Where
+// there are messages as well, the two take turns.
+func (l *loop[TX]) startReplay() {
+	q := &l.replays
+	if q.busy {
+		return
+	}
+	for i, r := range q.queue {
+		if p := r.p; p.state != busy && (p.state != ready || !p.replayed) && p.claim.Err() == nil {
+			q.queue = append(q.queue[:i:i], q.queue[i+1:]...)
+			q.busy, p.replaying = true, true
+			l.start(newReplay(p, r.replay))
+			return
+		}
+	}
+}
+
+// dropReplays forgets those of a partition that is no longer consumed: whoever consumes
+// it next finds them again.
+func (l *loop[TX]) dropReplays(p *pending[TX]) {
+	var left []queuedReplay[TX]
+	for _, r := range l.replays.queue {
+		if r.p != p {
+			left = append(left, r)
+		}
+	}
+	l.replays.queue = left
+}
+
+// newReplay is the transaction of a replay: it applies one message, whose offset is
+// below the position, and leaves the position where it is.
+func newReplay[TX any](p *pending[TX], r replay) *transaction[TX] {
+	at := p.fence
+	return &transaction[TX]{
+		run: p.run, timeout: p.timeout, replay: &r,
+		parts: []part[TX]{{
+			pending: p, lost: p.claim, messages: []Message{r.Message}, epoch: at.Epoch,
+			advance: epoch.Advance{Partition: at.Partition, Claim: at.Claim, From: at.Next, To: at.Next, Mark: at.Mark},
+		}},
+	}
+}
+
+// finishedReplay settles a replay whose transaction has ended.
+func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
+	p, id := t.parts[0].pending, t.replay.ID
+	q := l.replays.over(p)
+	q.settled[id] = t.replay.from.looks()
+	v := judgeReplay(t.trials()[0], r, q.tries[id])
+	if q.tries[id] = v.tries; v.tries == 0 {
+		delete(q.tries, id)
+	}
+	if v.broke.action == haltForGood {
+		l.run.endedTx(p.fence.Partition, v.broke.err) // whatever the owner is at: never again
+	}
+	if v.what == replayBroke && l.holds(p) {
+		p.claim.breakWith(v.broke)
+	}
+	l.reportReplay(t, v.what, r)
+	switch {
+	case v.failed:
+		l.recordFailure(t, r)
+	case v.what.final():
+		l.wantsReplays(t.replay)
+	}
+	p.handBack()
+}
+
+// over notes that the transaction of a replay has ended.
+func (q *replays[TX]) over(p *pending[TX]) *replays[TX] {
+	q.busy, p.replaying, p.replayed = false, false, true
+	if q.settled == nil {
+		q.settled, q.tries = map[int64]int64{}, map[int64]int{}
+	}
+	return q
+}
+
+// replayRecorded: a replay that has failed may be requested again.
+func (l *loop[TX]) replayRecorded(r *replay) {
+	l.replays.settled[r.ID] = r.from.looks()
+	l.wantsReplays(r)
+}
+
+// handBack hands p back to its tenure, if that has waited for the end of a replay.
+func (p *pending[TX]) handBack() {
+	if p.back != nil {
+		back := p.back
+		p.back = nil
+		back <- p
+	}
+}
+
+// wantsReplays has more replays looked for at once when there are none left.
+func (l *loop[TX]) wantsReplays(last *replay) {
+	if len(l.replays.queue) == 0 {
+		last.from.again()
+	}
+}
+
+// recordFailure has it recorded that a replay has failed, which until then is not tried
+// again.
+func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
+	l.replays.settled[t.replay.ID] = math.MaxInt64
+	cause := cmp.Or(r.handler, r.err)
+	l.run.running.Go(func() {
+		ctx, cancel := context.WithTimeout(l.base, t.timeout)
+		defer cancel()
+		if err := l.run.operable.ReplayFailed(ctx, t.replay.Replay, t.parts[0].epoch, cause); err != nil {
+			l.run.log(t.parts[0].advance.Partition).Warn("could not record that a replay has failed, it is tried again", "dead_letter", t.replay.ID, "err", err)
+		}
+		l.send(replayRecorded[TX]{t.replay})
+	})
+}
+
+// reportReplay says what became of a replay.
+func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r result) {
+	part := t.parts[0]
+	about := []any{"dead_letter", t.replay.ID, "offset", t.replay.Message.Offset, "epoch", part.epoch}
+	log := l.run.log(part.advance.Partition)
+	switch what {
+	case replayed:
+		log.Info("a dead letter was replayed", about...)
+	case replayFailed:
+		log.Error("the replay of a dead letter has failed, it stays one", append(about, "err", r.err)...)
+	case replayGone:
+		log.Info("the replay of a dead letter was rolled back: it was withdrawn, discarded or done meanwhile", about...)
+	default:
+		log.Warn("the replay of a dead letter was rolled back, trying again", append(about, "err", r.err)...)
+	}
+	l.run.Observe(Replayed{
+		Partition: part.advance.Partition, Epoch: part.epoch, Offset: t.replay.Message.Offset, DeadLetter: t.replay.ID,
+		Err: r.err, Final: what.final(), Took: r.took,
+	})
+}

@@ -1,0 +1,120 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// tenancy is what stays the same during a tenure. The tenure's goroutine, the loop and
+// background work share it.
+type tenancy[TX any] struct {
+	run       *runner[TX]
+	tenure    Tenure
+	loop      *loop[TX]
+	partition epoch.Partition
+	logger    *slog.Logger
+	timeout   time.Duration   // of one transaction
+	lease     context.Context // ends when the lease is lost
+	outcome   chan outcome    // one for each batch that was offered
+	applied   []chan struct{} // of each background work: see [Background.Applied]
+	caught    atomic.Bool     // a transaction was under way when the lease was lost
+}
+
+// outcome is what became of a batch, or of consuming under a claim.
+type outcome struct {
+	action action
+	err    error
+	above  epoch.Epoch // with claimAbove
+	hang   *hang       // with abandon
+}
+
+// running reports whether the tenure may still make claims.
+func (t *tenancy[TX]) running(ctx context.Context) bool {
+	select {
+	case <-t.tenure.Draining():
+		return false
+	case <-ctx.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// untilRevoked returns a context that ends with ctx or when the partition is
+// revoked.
+func (t *tenancy[TX]) untilRevoked(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-t.tenure.Draining():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// forever is a wait that only the end of the tenure ends.
+const forever time.Duration = -1
+
+// wait returns after d, or when the tenure is over.
+func (t *tenancy[TX]) wait(ctx context.Context, d time.Duration) { t.waitOr(ctx, d, nil) }
+
+// waitOr is wait, and returns also when until is closed.
+func (t *tenancy[TX]) waitOr(ctx context.Context, d time.Duration, until <-chan struct{}) {
+	if d == 0 {
+		return
+	}
+	var elapsed <-chan time.Time
+	if d != forever {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		elapsed = timer.C
+	}
+	select {
+	case <-elapsed:
+	case <-until:
+	case <-t.tenure.Draining():
+	case <-ctx.Done():
+	}
+}
+
+func (t *tenancy[TX]) trouble(level slog.Level, what string, err error, args ...any) {
+	t.run.troubles.add(t.logger, level, t.partition, what, err, args...)
+}
+
+// claim is one claim while it lasts. It is safe for concurrent use.
+type claim struct {
+	context.Context // ends with the claim, or when the lease is lost
+	end             context.CancelCauseFunc
+}
+
+func newClaim(lease context.Context) *claim {
+	ctx, end := context.WithCancelCause(lease)
+	return &claim{ctx, end}
+}
+
+// brokenClaimError is the cause with which a claim's context ends when something is
+// found out about the claim from elsewhere: by background work, or by a look at
+// the fence.
+type brokenClaimError struct{ outcome }
+
+func (*brokenClaimError) Error() string { return "the claim has ended" }
+
+// breakWith ends the claim from elsewhere: the tenure gets out, whatever it waits
+// for. The first reason counts.
+func (c *claim) breakWith(out outcome) { c.end(&brokenClaimError{out}) }
+
+// broken returns what the claim was ended with from elsewhere, or nil.
+func (c *claim) broken() *brokenClaimError {
+	var b *brokenClaimError
+	if c != nil && errors.As(context.Cause(c), &b) {
+		return b
+	}
+	return nil
+}
