@@ -19,7 +19,7 @@ func TestWrongFlagsAreRefusedWithWhatIsWanted(t *testing.T) {
 	if err := os.WriteFile(taken, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "half.db.usual"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "half.db.baseline"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
@@ -48,7 +48,7 @@ func TestWrongFlagsAreRefusedWithWhatIsWanted(t *testing.T) {
 		"-brokers a:kafka":                     "the port is not a number from 1 to 65535",
 		"-database mysql://u:secret@h/d":       "neither a postgres:// URL nor the path of a SQLite file",
 		"-database " + taken:                   taken + " exists",
-		"-database " + dir + "/half.db":        "half.db.usual exists",
+		"-database " + dir + "/half.db":        "half.db.baseline exists",
 		"-database " + taken + "/below/it.db":  "-database:",
 		"-database " + dir + "/no/such/dir/db": "no such file or directory",
 		"go":                                   `unexpected argument "go"`,

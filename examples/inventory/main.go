@@ -1,6 +1,6 @@
 // Command inventory shows epochfence at work: reservations come in on a Kafka
 // topic, workers take stock for them in SQL, and workers are frozen and killed
-// while they do. Beside it runs the usual code, struck alike.
+// while they do. Beside it runs the baseline, struck alike.
 //
 //	go run ./examples/inventory # compiles first, in silence: about a minute on two cores, from then on less than a second
 //

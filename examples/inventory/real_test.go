@@ -31,8 +31,8 @@ func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	if status != show.StatusExact {
 		t.Errorf("status %d", status)
 	}
-	if !strings.Contains(out.String(), "the usual code's is not exact") {
-		t.Error("freezes and kills did the usual code no harm")
+	if !strings.Contains(out.String(), "the baseline's is not exact") {
+		t.Error("freezes and kills did the baseline no harm")
 	}
 
 	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr))

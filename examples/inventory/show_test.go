@@ -55,7 +55,7 @@ func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
 		t.Error("no commit of a worker that was frozen was refused as stale")
 	}
 	if v := verdict(1); cs[1].Exact || v.Doubled == 0 {
-		t.Errorf("usual code: %+v; nothing was doubled by a freeze and a kill", v)
+		t.Errorf("baseline: %+v; nothing was doubled by a freeze and a kill", v)
 	}
 	if t.Failed() {
 		t.Log(out.String())

@@ -35,7 +35,7 @@ type side struct {
 const incidentEvery = 8 * time.Second
 
 func newSide(s settings, k *kafka, name, id string) *side {
-	word := map[string]string{show.Fence: "fenced", show.Usual: "usual"}[name]
+	word := map[string]string{show.Fence: "fenced", show.Baseline: "baseline"}[name]
 	sd := &side{
 		settings: s, kafka: k, name: name, topic: "inventory-" + id + "-" + word,
 		schema: "inventory_" + id + "_" + word, items: catalogue(s.Partitions),

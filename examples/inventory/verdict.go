@@ -81,7 +81,7 @@ func writeTable(b *show.Board, columns []*show.Column) {
 	late := false
 	for _, c := range columns {
 		cs = append(cs, column{c.Name, c.Crew.Tally(), c.Play.(*side).verdict})
-		late = late || c.Name == show.Usual && c.Crew.Tally().Late > 0
+		late = late || c.Name == show.Baseline && c.Crew.Tally().Late > 0
 	}
 	row := func(label string, cell func(column) show.Cell) show.Row { return show.RowOf(label, cs, cell) }
 	rows := []show.Row{
@@ -92,7 +92,7 @@ func writeTable(b *show.Board, columns []*show.Column) {
 		row("  out of order", func(c column) show.Cell { return show.None(c.Disorder) }),
 		row("  of no message sent", func(c column) show.Cell { return show.None(c.Alien) }),
 		row("  epoch lower than before", func(c column) show.Cell {
-			if c.name == show.Usual {
+			if c.name == show.Baseline {
 				return show.Cell{Text: "-"}
 			}
 			return show.None(c.Regressed)
@@ -104,7 +104,7 @@ func writeTable(b *show.Board, columns []*show.Column) {
 			return show.Yes(c.Unsung == 0, fmt.Sprintf("no, for %s items", show.Thousands(c.Unsung)))
 		}),
 		row("commits refused as stale", func(c column) show.Cell {
-			if c.name == show.Usual && c.tally.Late > 0 {
+			if c.name == show.Baseline && c.tally.Late > 0 {
 				return show.Cell{Text: fmt.Sprintf("%d, too late *", c.tally.Late)}
 			}
 			return show.Number(c.tally.Stale)

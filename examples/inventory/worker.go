@@ -29,10 +29,10 @@ func work(ctx context.Context, stage *show.Stage) error {
 		return fmt.Errorf("inventory: worker's configuration: %w", err)
 	}
 	switch {
-	case c.Side == show.Usual && show.IsPostgres(c.Database):
-		return usualPostgres(ctx, c, stage)
-	case c.Side == show.Usual:
-		return usualSQLite(ctx, c, stage)
+	case c.Side == show.Baseline && show.IsPostgres(c.Database):
+		return baselinePostgres(ctx, c, stage)
+	case c.Side == show.Baseline:
+		return baselineSQLite(ctx, c, stage)
 	case show.IsPostgres(c.Database):
 		return consumePostgres(ctx, c, stage)
 	default:

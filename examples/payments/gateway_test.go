@@ -124,7 +124,7 @@ func TestAFencedGatewayChargesOnceAndNotForAFormerOwner(t *testing.T) {
 }
 
 func TestAGatewayThatDoesNotAnswerHasChargedAndAnswersTheNextTime(t *testing.T) {
-	for name, fenced := range map[string]bool{"fenced": true, "usual": false} {
+	for name, fenced := range map[string]bool{"fenced": true, "baseline": false} {
 		t.Run(name, func(t *testing.T) {
 			url, db := startGateway(t, fenced, 1)
 			e := epoch.Epoch(0)

@@ -2,7 +2,7 @@
 // once: payment requests come in on a JetStream stream, workers write each into
 // a ledger, in SQL, and have it charged by a payment gateway, over HTTP. Workers
 // are frozen and killed while they do, and the gateway does not always answer.
-// Beside it runs the usual code, struck alike.
+// Beside it runs the baseline, struck alike.
 //
 //	go run ./examples/payments
 //
@@ -20,7 +20,7 @@
 // the gateway refuses what a former owner sends after the present one, so that
 // nothing arrives late and out of order.
 //
-// The usual code charges, writes the payment, and acks, and tries again when the
+// The baseline charges, writes the payment, and acks, and tries again when the
 // gateway does not answer. It sends no idempotency keys. With keys made from the
 // payment, a gateway that keeps them for long enough would not charge twice; the
 // ledger would still have payments doubled, and charges out of order.

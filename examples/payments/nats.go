@@ -131,7 +131,7 @@ func (b *broker) createStream(ctx context.Context, stream string, partitions int
 	})
 }
 
-// createConsumer makes the durable consumer that the usual code's workers share.
+// createConsumer makes the durable consumer that the baseline's workers share.
 func (b *broker) createConsumer(ctx context.Context, stream, name string, ackWait time.Duration) error {
 	err := patiently(ctx, func(ctx context.Context) error {
 		_, err := b.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{

@@ -28,8 +28,8 @@ func TestAServerAndAPostgresOfOthersEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	if status != show.StatusExact {
 		t.Errorf("status %d", status)
 	}
-	if !strings.Contains(out.String(), "the usual code's is not exact") {
-		t.Error("freezes and kills did the usual code no harm")
+	if !strings.Contains(out.String(), "the baseline's is not exact") {
+		t.Error("freezes and kills did the baseline no harm")
 	}
 
 	for name := range b.js.StreamNames(ctx).Name() {

@@ -85,7 +85,7 @@ func introduce(b *show.Board, s settings, server, ledger string) {
 	b.Print("  after its answer    it is charged, and that is not yet written")
 	b.Print("  at p/n              at messages, the first of them n of partition p")
 	if s.Naive {
-		b.Print("The usual code charges, writes the payment, then acks. Same schedule, no epochs.")
+		b.Print("The baseline charges, writes the payment, then acks. Same schedule, no epochs.")
 	}
 	b.Print("")
 }

@@ -55,7 +55,7 @@ func TestEachPaymentIsChargedOnceAndTheUsualCodeChargesSomeAgain(t *testing.T) {
 		t.Error("the ledger refused no commit of a worker that was frozen")
 	}
 	if v := cs[1].Play.(*side).verdict; cs[1].Exact || v.Charges.Doubled < v.Unanswered || v.Ledger.Doubled == 0 || v.Overpaid == 0 {
-		t.Errorf("usual code: %+v; want what was not answered charged again, and what was in hand written again", v)
+		t.Errorf("baseline: %+v; want what was not answered charged again, and what was in hand written again", v)
 	}
 	if t.Failed() {
 		t.Log(out.String())

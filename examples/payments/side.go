@@ -45,7 +45,7 @@ func (s settings) incidents() int {
 }
 
 func newSide(s settings, b *broker, name, id, dir string) *side {
-	word := map[string]string{show.Fence: "fenced", show.Usual: "usual"}[name]
+	word := map[string]string{show.Fence: "fenced", show.Baseline: "baseline"}[name]
 	sd := &side{
 		settings: s, broker: b, name: name, stream: "payments-" + id + "-" + word,
 		schema: "payments_" + id + "_" + word, charges: filepath.Join(dir, "gateway-"+word+".db"),
@@ -75,7 +75,7 @@ func (sd *side) column() *show.Column {
 			[]show.Point{show.BeforeSend, show.Answered, show.Unlocked},
 			[]show.Point{show.Answered, show.AfterCommit}),
 	}
-	if sd.name == show.Usual {
+	if sd.name == show.Baseline {
 		c.Held = sd.Workers // any worker gets any message
 	}
 	return c
@@ -103,7 +103,7 @@ func (sd *side) Prepare(ctx context.Context) (err error) {
 	if err := sd.window.Show(statusz.Options{Title: "payments", Operator: op, Outbox: box, Logs: logs}); err != nil {
 		return err
 	}
-	if sd.name == show.Usual {
+	if sd.name == show.Baseline {
 		if err := sd.broker.createConsumer(ctx, sd.stream, sd.stream, sd.lease); err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (sd *side) Send(ctx context.Context) (err error) {
 }
 
 func (sd *side) Settle(ctx context.Context) error {
-	if sd.name == show.Usual {
+	if sd.name == show.Baseline {
 		return sd.crew.AwaitNone(ctx, func(ctx context.Context) (int, error) {
 			return sd.broker.unacked(ctx, sd.stream, sd.stream)
 		}, show.Patience)

@@ -145,10 +145,10 @@ func writeTable(b *show.Board, columns []*show.Column) {
 		cs = append(cs, column{c.Name, c.Crew.Tally(), c.Play.(*side).verdict})
 	}
 	row := func(label string, cell func(column) show.Cell) show.Row { return show.RowOf(label, cs, cell) }
-	// Nobody promises order, or has epochs, in the usual code.
+	// Nobody promises order, or has epochs, in the baseline.
 	ours := func(cell func(column) show.Cell) func(column) show.Cell {
 		return func(c column) show.Cell {
-			if c.name == show.Usual {
+			if c.name == show.Baseline {
 				return show.Cell{Text: "-"}
 			}
 			return cell(c)

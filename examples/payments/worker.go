@@ -14,7 +14,7 @@ import (
 
 // config is what the parent tells a process that it starts.
 type config struct {
-	Role   string // usual, fenced or gateway
+	Role   string // baseline, fenced or gateway
 	Worker string // its name in the ledger
 	Number int    // and its number, from 1
 
@@ -54,10 +54,10 @@ func work(ctx context.Context, stage *show.Stage) error {
 		return fmt.Errorf("payments: %w", err)
 	}
 	switch {
-	case c.Role == show.Usual && show.IsPostgres(c.Database):
-		return usualPostgres(ctx, c, js, stage)
-	case c.Role == show.Usual:
-		return usualSQLite(ctx, c, js, stage)
+	case c.Role == show.Baseline && show.IsPostgres(c.Database):
+		return baselinePostgres(ctx, c, js, stage)
+	case c.Role == show.Baseline:
+		return baselineSQLite(ctx, c, js, stage)
 	case show.IsPostgres(c.Database):
 		return payPostgres(ctx, c, js, stage)
 	default:

@@ -12,8 +12,8 @@ import (
 
 // The names of the columns.
 const (
-	Fence = "fenced"
-	Usual = "usual code"
+	Fence    = "fenced"
+	Baseline = "baseline"
 )
 
 // Limits of what a column waits for. Each is many times what it takes.
@@ -42,7 +42,7 @@ type Play interface {
 
 // Column is one column of a show while it is played.
 type Column struct {
-	Name  string // Fence or Usual
+	Name  string // Fence or Baseline
 	Play  Play
 	Crew  *Crew
 	Pace  *Pace
@@ -60,7 +60,7 @@ type Column struct {
 // Names are the columns that s asks for.
 func (s Settings) Names() []string {
 	if s.Naive {
-		return []string{Fence, Usual}
+		return []string{Fence, Baseline}
 	}
 	return []string{Fence}
 }

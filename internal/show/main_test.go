@@ -30,7 +30,7 @@ type puppetConfig struct {
 }
 
 // puppet owns partition 0 as long as its sign of life in a file is fresh. It
-// counts in a file and, like the usual code, asks nobody whether it still may.
+// counts in a file and, like the baseline, asks nobody whether it still may.
 func puppet(ctx context.Context, stage *Stage) error {
 	var c puppetConfig
 	if err := stage.Config(&c); err != nil {

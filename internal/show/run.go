@@ -83,11 +83,11 @@ func Conclude(b *Board, cs []*Column, table func(*Board, []*Column)) int {
 	}
 	for _, c := range judged {
 		switch {
-		case c.Name != Usual:
+		case c.Name != Baseline:
 		case c.Exact:
-			said += "; the usual code's is exact too, this time"
+			said += "; the baseline's is exact too, this time"
 		default:
-			said += "; the usual code's is not exact"
+			said += "; the baseline's is not exact"
 		}
 	}
 	b.Print(fmt.Sprintf("The fenced column is %s (%s).", said, Seconds(b.Elapsed())))

@@ -31,10 +31,10 @@ func TestTheExitStatusFollowsTheFencedColumn(t *testing.T) {
 		columns []*Column
 		want    int
 	}{
-		"exact beside damage":    {[]*Column{column(Fence, true, true), column(Usual, false, true)}, StatusExact},
-		"damage":                 {[]*Column{column(Fence, false, true), column(Usual, true, true)}, StatusNot},
+		"exact beside damage":    {[]*Column{column(Fence, true, true), column(Baseline, false, true)}, StatusExact},
+		"damage":                 {[]*Column{column(Fence, false, true), column(Baseline, true, true)}, StatusNot},
 		"not judged":             {[]*Column{column(Fence, true, false)}, StatusNot},
-		"beside one unplayed":    {[]*Column{column(Fence, true, true), column(Usual, true, false)}, StatusExact},
+		"beside one unplayed":    {[]*Column{column(Fence, true, true), column(Baseline, true, false)}, StatusExact},
 		"alone, as -naive=false": {[]*Column{column(Fence, true, true)}, StatusExact},
 	} {
 		if got := Conclude(b, c.columns, func(*Board, []*Column) {}); got != c.want {

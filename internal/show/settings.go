@@ -57,7 +57,7 @@ func (s *Settings) ParseFlags(fs *flag.FlagSet, args []string, out io.Writer, ra
 	fs.DurationVar(&s.Duration, "duration", 0, fmt.Sprintf(
 		"time to spread the messages over, a `duration` such as 30s; 0: 24 s, or a second for each %s messages where that is longer", Thousands(rate)))
 	fs.Uint64Var(&s.Seed, "seed", 1, "`number` from which messages, freezes and kills are drawn")
-	fs.BoolVar(&s.Naive, "naive", true, "play the usual code beside")
+	fs.BoolVar(&s.Naive, "naive", true, "play the baseline beside")
 	fs.BoolVar(&s.Keep, "keep", false, "leave what the broker and the database have in place afterwards, and say where")
 	fs.StringVar(&s.HTTP, "http", "", "`host:port`, such as :8080, to serve a status page of the fenced column at, and its /metrics; empty: none")
 	if err := fs.Parse(args); err != nil {
@@ -124,7 +124,7 @@ func (s *Settings) checkDatabase() error {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("-database: %w", err)
 	}
-	for _, column := range []string{Fence, Usual} {
+	for _, column := range []string{Fence, Baseline} {
 		path := s.DatabaseOf(column)
 		if _, err := os.Stat(path); err == nil {
 			return fmt.Errorf("-database: %s exists; the show writes a new file only", path)
@@ -138,8 +138,8 @@ func (s *Settings) checkDatabase() error {
 // DatabaseOf is where a column has its tables: in PostgreSQL a schema of its
 // own, in SQLite the file named or one beside it.
 func (s *Settings) DatabaseOf(column string) string {
-	if column == Usual && !IsPostgres(s.Database) {
-		return s.Database + ".usual"
+	if column == Baseline && !IsPostgres(s.Database) {
+		return s.Database + ".baseline"
 	}
 	return s.Database
 }

@@ -9,15 +9,15 @@ import (
 func TestATableIsAlignedAndPlainWhereThereIsNoTerminal(t *testing.T) {
 	var out bytes.Buffer
 	b := NewBoard(&out)
-	b.Table([]string{"fenced", "usual code"}, []Row{
+	b.Table([]string{"fenced", "baseline"}, []Row{
 		{"messages sent", []Cell{Number(1234567), Number(0)}},
 		{"doubled", []Cell{None(0), None(12345)}},
 	})
 	want := strings.Join([]string{
-		"                     fenced   usual code",
-		"  --------------------------------------",
-		"  messages sent   1,234,567            0",
-		"  doubled                 0       12,345",
+		"                     fenced   baseline",
+		"  ------------------------------------",
+		"  messages sent   1,234,567          0",
+		"  doubled                 0     12,345",
 		"",
 	}, "\n")
 	if out.String() != want {

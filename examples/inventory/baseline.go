@@ -16,9 +16,9 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// usualBatch is what a poll takes at most, the same as the fenced column takes
+// baselineBatch is what a poll takes at most, the same as the fenced column takes
 // of a partition.
-const usualBatch = 256
+const baselineBatch = 256
 
 // consumeAsUsual is the careful form of the code that most services run: poll,
 // apply the batch in one database transaction, commit its offsets once that has
@@ -27,12 +27,12 @@ const usualBatch = 256
 func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func(context.Context, []*kgo.Record, *show.Cue) error) error {
 	client, err := joinAsUsual(c, stage.Holds)
 	if err != nil {
-		return fmt.Errorf("inventory: usual code: %w", err)
+		return fmt.Errorf("inventory: baseline: %w", err)
 	}
 	defer client.CloseAllowingRebalance()
 
 	for ctx.Err() == nil {
-		fetches := client.PollRecords(ctx, usualBatch)
+		fetches := client.PollRecords(ctx, baselineBatch)
 		fetches.EachError(func(_ string, p int32, err error) {
 			if ctx.Err() == nil {
 				slog.Warn("fetch", "partition", p, "err", err)
@@ -44,7 +44,7 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 			err := retry(ctx, func() error { return apply(ctx, records, cue) })
 			cue.Done(len(records), err)
 			if err != nil {
-				return fmt.Errorf("inventory: usual code: %w", err)
+				return fmt.Errorf("inventory: baseline: %w", err)
 			}
 			// The effects are in. If the process ends here, or this fails, they
 			// will be applied again by whoever reads the messages again.
@@ -111,9 +111,9 @@ func retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// usualSQLite applies each batch in a transaction of database/sql, with the
+// baselineSQLite applies each batch in a transaction of database/sql, with the
 // handler of the fenced column.
-func usualSQLite(ctx context.Context, c config, stage *show.Stage) error {
+func baselineSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	db, err := show.OpenSQLite(c.Database)
 	if err != nil {
 		return err
@@ -135,8 +135,8 @@ func usualSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	})
 }
 
-// usualPostgres does the same with pgx.
-func usualPostgres(ctx context.Context, c config, stage *show.Stage) error {
+// baselinePostgres does the same with pgx.
+func baselinePostgres(ctx context.Context, c config, stage *show.Stage) error {
 	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func usualPostgres(ctx context.Context, c config, stage *show.Stage) error {
 	})
 }
 
-// noEpoch is what the handler records here: the usual code has none.
+// noEpoch is what the handler records here: the baseline has none.
 const noEpoch epoch.Epoch = 0
 
 func message(r *kgo.Record) consumer.Message {

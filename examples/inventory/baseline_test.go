@@ -49,7 +49,7 @@ func TestAWorkerOfTheUsualCodeSaysWhatItHoldsAfterEachRebalance(t *testing.T) {
 		go func() {
 			defer close(ended)
 			for ctx.Err() == nil {
-				client.PollRecords(ctx, usualBatch)
+				client.PollRecords(ctx, baselineBatch)
 				client.AllowRebalance()
 			}
 		}()

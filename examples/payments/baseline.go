@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// usualBatch is what a fetch takes at most, and usualAtOnce how many of these
+	// baselineBatch is what a fetch takes at most, and usualAtOnce how many of these
 	// are in work at a time.
-	usualBatch  = 64
-	usualAtOnce = 8
+	baselineBatch = 64
+	usualAtOnce   = 8
 
 	// usualAttempts is how often a payment is tried before its message is given
 	// back.
@@ -39,12 +39,12 @@ type recordFunc func(ctx context.Context, p Payment, charge int64, partition str
 func consumeAsUsual(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage, record recordFunc) error {
 	messages, err := js.Consumer(ctx, c.Stream, c.Group)
 	if err != nil {
-		return fmt.Errorf("payments: usual code: %w", err)
+		return fmt.Errorf("payments: baseline: %w", err)
 	}
 	stage.Holds(int32(c.Number), 0) // any worker gets any message: what it has is a part in it
 	u := &usualCode{config: c, stage: stage, record: record, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
 	for ctx.Err() == nil {
-		batch, err := messages.Fetch(usualBatch, jetstream.FetchMaxWait(time.Second))
+		batch, err := messages.Fetch(baselineBatch, jetstream.FetchMaxWait(time.Second))
 		if err != nil {
 			slog.Warn("fetch", "err", err)
 			wait(ctx)
@@ -158,8 +158,8 @@ func wait(ctx context.Context) {
 	}
 }
 
-// usualSQLite writes the ledger in SQLite.
-func usualSQLite(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
+// baselineSQLite writes the ledger in SQLite.
+func baselineSQLite(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
 	db, err := show.OpenSQLite(c.Database)
 	if err != nil {
 		return err
@@ -174,8 +174,8 @@ func usualSQLite(ctx context.Context, c config, js jetstream.JetStream, stage *s
 	})
 }
 
-// usualPostgres writes it in PostgreSQL.
-func usualPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
+// baselinePostgres writes it in PostgreSQL.
+func baselinePostgres(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
 	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
 	if err != nil {
 		return err
