@@ -27,14 +27,14 @@ func (u *underCall) running() bool { return u.n.Load() > 0 }
 func (u *underCall) finish() { u.n.Store(noCall) }
 
 // abandon returns the call that is under way, or a negative number. No other begins. open
-// reports whether the transaction goes on, and was not abandoned before.
+// reports whether the transaction continues, and was not abandoned before.
 func (u *underCall) abandon() (call int, open bool) {
 	n := u.n.Swap(noCall)
 	return int(n) - 1, n != noCall
 }
 
 // abandon settles the partitions of a transaction that has not come to an end long after
-// its context has. The partition whose call hangs is given up; the others go on, as their
+// its context has. The partition whose call hangs is given up; the others continue, as their
 // handlers have returned, or were not called and will not be. Where no call is under way, it
 // is the sink that hangs, and only a new claim can tell what is committed.
 func (l *loop[TX]) abandon(t *transaction[TX], stack string) {

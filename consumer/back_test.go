@@ -208,7 +208,7 @@ func TestAQuietPartitionThatWasClaimedElsewhereIsNoticed(t *testing.T) {
 	})
 }
 
-// A person sets the fence by hand, under our claim.
+// An operator sets the fence by hand, under our claim.
 func TestAQuietPartitionFollowsAPositionThatWasSetByHand(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.append(0, 0, 10)

@@ -62,7 +62,7 @@ func TestTheNextClaimWaitsForTheWorkOfTheLastOne(t *testing.T) {
 		r.claimAway(0)
 		r.pass(10 * time.Minute)
 		if calls != 1 {
-			t.Error("claimed again while the last claim's work goes on")
+			t.Error("claimed again while the last claim's work continues")
 		}
 		close(release)
 		if err := <-answer; err == nil {

@@ -162,7 +162,7 @@ func TestWorkThatCommitsByItselfHaltsThePartitionUntilARestart(t *testing.T) {
 	}
 }
 
-// A fence that is missing is a person's to bring back. Once it is back, what
+// A fence that is missing is an operator's to bring back. Once it is back, what
 // the work beside the messages met is over.
 func TestAFenceMissingForBackgroundWorkHaltsUntilItIsBack(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
@@ -230,8 +230,8 @@ func TestAClaimThatComesBackWithARestoreIsMadeAnew(t *testing.T) {
 	})
 }
 
-// A person sets the position behind a message that halts the partition. The
-// claim goes on from there, and the work beside the messages with it.
+// An operator sets the position behind a message that halts the partition. The
+// claim continues from there, and the work beside the messages with it.
 func TestBackgroundWorkFollowsAPositionSetByHand(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)

@@ -118,7 +118,7 @@ func (b *bisection) narrow(n, at int) {
 //
 // The next shared transaction is smaller already; see [sizing]. But a partition
 // whose own handler fails like this twice in a row holds up the others, as it may be
-// waiting for a lock that is held for long. It goes on alone, one message at a time.
+// waiting for a lock that is held for long. It continues alone, one message at a time.
 func (b *bisection) postpone(n int, handler, shared bool) (in time.Duration) {
 	single := n == 1 && !shared
 	if handler || single {

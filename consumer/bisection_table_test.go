@@ -80,7 +80,7 @@ func TestWhatATransactionTeachesAboutItsMessages(t *testing.T) {
 		"halted at the first failure":  {bisection{}, do((*bisection).halted), bisection{suspects: 1, try: 1}, 1, 0},
 		"one of them has hung":         {bisection{suspects: 2, try: 2}, do(func(b *bisection) { b.alone(5) }), bisection{suspects: 5, try: 1, most: 1}, 1, 0},
 		"one has hung of fewer":        {bisection{suspects: 7, try: 2}, do(func(b *bisection) { b.alone(5) }), bisection{suspects: 7, try: 1, most: 1}, 1, 0},
-		"and it goes on one by one":    {bisection{suspects: 7, try: 1, most: 1}, do(func(b *bisection) { b.passed(1) }), bisection{suspects: 6, try: 1, most: 1}, 1, 0},
+		"and it continues one by one":  {bisection{suspects: 7, try: 1, most: 1}, do(func(b *bisection) { b.passed(1) }), bisection{suspects: 6, try: 1, most: 1}, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBisection(wait, time.Hour)

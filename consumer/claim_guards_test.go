@@ -123,7 +123,7 @@ func betweenReadAndSwap(t *testing.T, check func(r *rig, p *process)) {
 	})
 }
 
-// R5: the swap's answer says where to go on, not what was read before it.
+// R5: the swap's answer says where to continue, not what was read before it.
 func TestR5ReadingStartsAtThePositionThatTheSwapReturned(t *testing.T) {
 	betweenReadAndSwap(t, func(r *rig, p *process) {
 		r.log.Append(0, "next")

@@ -21,7 +21,7 @@
 // A transaction that fails is rolled back as a whole. The partition whose
 // message failed is then taken alone, in the loop's second lane, and its
 // batch split, down to the message at fault, which is retried with backoff. The
-// other partitions go on meanwhile.
+// other partitions continue meanwhile.
 //
 // Whenever the outcome of a transaction is unknown, the partition is claimed
 // again and goes on from the position that the sink then states. Nothing is

@@ -303,13 +303,13 @@ func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore(t *testing.T) {
 }
 
 // A partition of which each transaction ends in doubt is claimed again before each, which
-// says nothing of whether it goes on.
+// says nothing of whether it continues.
 func TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 1)
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		p := r.process("a", []memsink.Hooks{{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
-			if mended.Load() {
+			if fixed.Load() {
 				return do()
 			}
 			return fmt.Errorf("connection reset: %w", epoch.ErrInDoubt)
@@ -330,11 +330,11 @@ func TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted(t *testing.T) {
 		if n := len(seen[consumer.Halted](p)); n != 1 {
 			t.Errorf("one standstill was reported %d times", n)
 		}
-		mended.Store(true)
+		fixed.Store(true)
 		r.pass(2 * time.Minute)
 		r.wantNext(0, 1)
 		if now := s.Partitions()[0]; now.State != consumer.StateClaimed || s.Ready() != nil {
-			t.Errorf("it goes on, and is %+v", now)
+			t.Errorf("it continues, and is %+v", now)
 		}
 		p.end()
 	})

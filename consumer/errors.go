@@ -41,7 +41,7 @@ var (
 )
 
 // PositionError halts a partition whose log and position do not fit together.
-// Nothing is skipped: a person decides.
+// Nothing is skipped: an operator decides.
 type PositionError struct {
 	Partition epoch.Partition
 	Kind      error        // ErrOffsetExpired, ErrTruncated or ErrOutOfOrder

@@ -192,7 +192,7 @@ type Lost struct {
 
 // Overdue: a call of one of the user's functions hangs. It did not return within
 // [Options.HangTimeout] after its context had ended, and was abandoned: nothing of its
-// transaction is committed, now or later. The partitions that shared the transaction go on,
+// transaction is committed, now or later. The partitions that shared the transaction continue,
 // and this one is given up ([Lost] follows, if it is held still). It is not claimed again by
 // this process before the call has returned, which [Returned] tells.
 //
@@ -229,7 +229,7 @@ type Retried struct {
 	RetryIn   time.Duration
 }
 
-// Replayed: a dead letter was given to the handler again, as a person had asked for.
+// Replayed: a dead letter was given to the handler again, as an operator had asked for.
 type Replayed struct {
 	Partition  epoch.Partition
 	Epoch      epoch.Epoch
@@ -249,7 +249,7 @@ type Behind struct {
 	Lag       int64        // messages from Next on; -1 if the source does not know
 }
 
-// Unrecorded: entries of the sink's decision log could not be written, and are
+// Unrecorded: entries of the sink's audit log could not be written, and are
 // missing from it.
 type Unrecorded struct {
 	Decisions int

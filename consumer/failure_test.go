@@ -84,15 +84,15 @@ func TestAMessageThatKeepsFailingHaltsItsPartitionOnly(t *testing.T) {
 func TestAHaltedPartitionIsTriedAgainAndGoesOnWhenThatHelps(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		want := r.fill(0, 9)
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if !mended.Load() {
+			if !fixed.Load() {
 				return failOn(errPoison, want[4])(ctx, tx, m, e)
 			}
 			return record(ctx, tx, m, e)
 		}), options{MaxAttempts: 2})
 		r.pass(time.Hour)
-		mended.Store(true)
+		fixed.Store(true)
 		r.pass(2 * time.Minute) // HaltMax, with jitter
 		p.end()
 		r.wantEffects(0, want...)
@@ -391,7 +391,7 @@ func TestAPartitionWhoseFenceIsOfAnotherLogOrLeaseHaltsAndTheOthersGoOn(t *testi
 	}
 }
 
-// R10: nothing is skipped in silence.
+// R10: nothing is skipped silently.
 func TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers(t *testing.T) {
 	for kind, damage := range map[error]func(r *rig){
 		consumer.ErrOffsetExpired: func(r *rig) { r.fill(0, 9); r.log.Trim(0, 8) },
@@ -417,7 +417,7 @@ func TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers(t *testing.T) {
 	}
 }
 
-// A failover, or a person who evicts the owner, must not be said to be OnFailure's fault.
+// A failover, or an operator who evicts the owner, must not be said to be OnFailure's fault.
 func TestOnFailureThatLosesItsConnectionIsCalledAgainUnderAnotherClaim(t *testing.T) {
 	for name, c := range map[string]struct {
 		losses int

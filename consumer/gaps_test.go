@@ -13,7 +13,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// A process that was refused as stale goes on asking the source, and as long as
+// A process that was refused as stale continues asking the source, and as long as
 // that says no it makes no claim.
 func TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {

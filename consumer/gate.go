@@ -9,7 +9,7 @@ type gate struct {
 	inside sync.WaitGroup
 }
 
-// enter reports whether the caller may go on, and must leave then.
+// enter reports whether the caller may continue, and must leave then.
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

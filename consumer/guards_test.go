@@ -295,15 +295,15 @@ func TestAttemptsAreCountedForEachMessageAnew(t *testing.T) {
 func TestProgressMakesTheWaitOfTheNextHaltShortAgain(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.fill(0, 3)
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if m.Offset == 2 || m.Offset == 1 && !mended.Load() {
+			if m.Offset == 2 || m.Offset == 1 && !fixed.Load() {
 				return consumer.Permanent(errPoison)
 			}
 			return record(ctx, tx, m, e)
 		}), options{HaltMin: time.Second, HaltMax: time.Hour})
 		r.pass(24 * time.Hour)
-		mended.Store(true)
+		fixed.Store(true)
 		r.pass(24 * time.Hour)
 		p.end()
 		var longest time.Duration // before there was progress

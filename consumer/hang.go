@@ -116,7 +116,7 @@ type hungMessage struct {
 	first, last epoch.Offset
 	attempts    int   // of the message, if it is one
 	failed      error // why OnFailure was called for it, if it was OnFailure that hung
-	recorded    bool  // the sink's decision log has the last hang
+	recorded    bool  // the sink's audit log has the last hang
 }
 
 func newHangs(most int) *hangs {
@@ -166,7 +166,7 @@ func (hs *hangs) calls() []Overdue {
 	return calls
 }
 
-// remove notes that a call has returned. It reports whether Run still goes on.
+// remove notes that a call has returned. It reports whether Run still continues.
 func (hs *hangs) remove(h *hang) (running bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -240,7 +240,7 @@ const (
 // errTooManyHang ends Run.
 var errTooManyHang = errors.New("too many calls hang")
 
-// hangs reports a call that is being abandoned. The call goes on until returned is called.
+// hangs reports a call that is being abandoned. The call continues until returned is called.
 func (r *runner[TX]) hangs(o Overdue, goroutine string) *hang {
 	h := &hang{Overdue: o, goroutine: goroutine, returned: make(chan struct{}), lines: firstHungLine}
 	tooMany := r.hung.add(h)
@@ -286,7 +286,7 @@ func (r *runner[TX]) returned(h *hang) {
 	close(h.returned)
 }
 
-// lateness calls something, once, when a call goes on long after its context has ended,
+// lateness calls something, once, when a call continues long after its context has ended,
 // although this process runs.
 type lateness struct {
 	then    func()

@@ -47,7 +47,7 @@ func over(ps ...*process) {
 	}
 }
 
-// hung are the hangs in the decision log, oldest first.
+// hung are the hangs in the audit log, oldest first.
 func (r *rig) hung() (told []string) {
 	r.Helper()
 	for _, d := range r.decided(0, epoch.DecidedHang, epoch.DecidedOnFailureHang) {
@@ -72,7 +72,7 @@ func TestAMessageThatHangsOneOwnerAfterTheOtherEndsInOnFailure(t *testing.T) {
 					t.Errorf("dead letters: %v", l)
 				}
 				if hung := r.hung(); len(hung) != n-1 || !strings.HasPrefix(hung[0], "hang 2>3 ") {
-					t.Errorf("the decision log says %q", hung)
+					t.Errorf("the audit log says %q", hung)
 				}
 				h.release()
 				over(ps...)
@@ -104,9 +104,9 @@ func TestAMessageThatHangsOneOwnerAfterTheOtherHaltsItsPartition(t *testing.T) {
 func TestAMessageThatHaltedAfterItsHangsIsTriedOnceAnOperatorLetsItContinue(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		h := hangsOn("0/2")
-		mended := atomic.Bool{}
+		fixed := atomic.Bool{}
 		handle := each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if mended.Load() {
+			if fixed.Load() {
 				return record(ctx, tx, m, e)
 			}
 			return h.handle(ctx, tx, m, e)
@@ -120,7 +120,7 @@ func TestAMessageThatHaltedAfterItsHangsIsTriedOnceAnOperatorLetsItContinue(t *t
 		if n := len(all[consumer.Lost](ps)); n != 2 {
 			t.Errorf("the partition was given up %d times, want by the processes that hang", n)
 		}
-		mended.Store(true)
+		fixed.Store(true)
 		r.pass(time.Hour)
 		r.wantEffects(0, want[:2]...)
 		r.acts(epoch.ActPause, 0)
@@ -157,7 +157,7 @@ func TestAProcessThatIsToldToStopRecordsWhatHangs(t *testing.T) {
 		r.pass(time.Second)
 		over(p)
 		if hung := r.hung(); !slices.Equal(hung, []string{"hang 2>3 a"}) {
-			t.Errorf("the decision log says %q", hung)
+			t.Errorf("the audit log says %q", hung)
 		}
 		h.release()
 	})
@@ -191,7 +191,7 @@ func TestOfABatchThatHangsTheMessageIsFoundByTheNextOwners(t *testing.T) {
 			t.Errorf("the message hung %d times, want once among others and twice alone", n)
 		}
 		if hung := r.hung(); len(hung) != 3 || !strings.HasPrefix(hung[0], "hang 0>6 ") || !strings.HasPrefix(hung[1], "hang 3>4 ") {
-			t.Errorf("the decision log says %q", hung)
+			t.Errorf("the audit log says %q", hung)
 		}
 		r.wantEffects(0, "0/0", "0/1", "0/2", "0/4", "0/5")
 		close(free)
@@ -216,7 +216,7 @@ func TestAnOnFailureThatHangsHaltsThePartitionOfTheNextOwner(t *testing.T) {
 			t.Errorf("OnFailure hung %d times, and halted: %v", hung.Load(), halted)
 		}
 		if hung := r.hung(); len(hung) != 1 || !strings.HasPrefix(hung[0], "on-failure-hang 0>1 ") {
-			t.Errorf("the decision log says %q", hung)
+			t.Errorf("the audit log says %q", hung)
 		}
 		close(free)
 		over(ps...)
@@ -230,9 +230,9 @@ func TestAResumeForgivesHangs(t *testing.T) {
 		t.Run(fmt.Sprint("same owner ", sameOwner), func(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				h := hangsOn("0/2")
-				mended := atomic.Bool{}
+				fixed := atomic.Bool{}
 				handle := each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-					if mended.Load() {
+					if fixed.Load() {
 						return record(ctx, tx, m, e)
 					}
 					return h.handle(ctx, tx, m, e)
@@ -242,7 +242,7 @@ func TestAResumeForgivesHangs(t *testing.T) {
 				r.pass(time.Second)
 				r.acts(epoch.ActPause, 0)
 				r.pass(9 * time.Second)
-				mended.Store(true)
+				fixed.Store(true)
 				if sameOwner {
 					h.release()
 				} else {

@@ -400,7 +400,7 @@ func TestRunReturnsWhenTooManyCallsHang(t *testing.T) {
 				t.Errorf("Run: %v", err)
 			}
 		case <-time.After(time.Minute):
-			t.Error("Run goes on although more calls hang than MaxHung")
+			t.Error("Run continues although more calls hang than MaxHung")
 			p.stop()
 		}
 		h.release()

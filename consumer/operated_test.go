@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// acts has a person do something to a partition, seen right before.
+// acts has an operator do something to a partition, seen right before.
 func (r *rig) acts(kind epoch.ActKind, n int32, change ...func(*epoch.Act)) epoch.Fence {
 	r.Helper()
 	op := r.sink.Operator()
@@ -51,11 +51,11 @@ func (r *rig) decided(n int32, kinds ...epoch.DecisionKind) []epoch.Decision {
 	return ds
 }
 
-// noAlarm fails the test if a process took a person's act for something else.
+// noAlarm fails the test if a process took an operator's act for something else.
 func noAlarm(p *process) {
 	p.rig.Helper()
 	if back, halted, doubt := seen[consumer.WentBack](p), seen[consumer.Halted](p), seen[consumer.InDoubt](p); len(back)+len(halted)+len(doubt) > 0 {
-		p.rig.Errorf("a person's act was taken for something else: %v %v %v", back, halted, doubt)
+		p.rig.Errorf("an operator's act was taken for something else: %v %v %v", back, halted, doubt)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // Options say how [Run] works. The zero Options work.
 type Options struct {
 	// Start says where to begin in a topic of which the sink has no fence. The
-	// zero value goes on where the group had committed to the source, and
+	// zero value continues where the group had committed to the source, and
 	// begins at the earliest message otherwise.
 	Start StartPolicy
 
@@ -48,10 +48,10 @@ type Options struct {
 	BatchTimeout time.Duration
 
 	// HangTimeout limits how long a call of a handler, of [Handlers.OnFailure] or of
-	// [Handlers.Background] may go on after its context has ended, be it by BatchTimeout or
+	// [Handlers.Background] may continue after its context has ended, be it by BatchTimeout or
 	// because the partition was revoked or lost. Time in which this process did not run does
 	// not count. A call that takes longer hangs, and is abandoned: the sink ends its
-	// transaction, the other partitions go on, and its own partition is given up to other
+	// transaction, the other partitions continue, and its own partition is given up to other
 	// processes until the call returns. What the call still writes is refused. A message
 	// whose call hangs has failed an attempt, which the next owner counts too if the sink is
 	// an [epoch.Operable]. See [Overdue]. Defaults to BatchTimeout, so that a transaction is

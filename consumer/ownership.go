@@ -77,7 +77,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		if !o.claimValid || o.claim.broken() != nil {
 			o.dropClaim()
 		}
-		o.waitOr(o.whileClaimed(ctx), in, acted) // a person may have done what it waits for
+		o.waitOr(o.whileClaimed(ctx), in, acted) // an operator may have done what it waits for
 	}
 	if ctx.Err() != nil {
 		o.leaseLost(context.Cause(ctx))
@@ -171,7 +171,7 @@ func (o *ownership[TX]) stillOurs(ctx context.Context) (bool, error) {
 }
 
 // adoptFence takes over the fence as the sink has it. Its position may not be
-// where we left it: a commit whose acknowledgement was lost had landed, a person
+// where we left it: a commit whose acknowledgement was lost had landed, an operator
 // has set it, or the sink was restored. What was known of the messages there is
 // then about others.
 func (o *ownership[TX]) adoptFence(f epoch.Fence) {
@@ -200,7 +200,7 @@ func (o *ownership[TX]) goBack(err *epoch.WentBackError) {
 	o.fence = err.Now
 }
 
-// dropClaim ends whatever goes on under the claim, and waits for it.
+// dropClaim ends whatever runs under the claim, and waits for it.
 func (o *ownership[TX]) dropClaim() {
 	o.claimValid = false
 	o.stopBackground()

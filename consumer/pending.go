@@ -60,7 +60,7 @@ func (p *pending[TX]) size() int {
 	return n
 }
 
-// accept takes in the batch that was read next, which must go on from the fence.
+// accept takes in the batch that was read next, which must continue from the fence.
 func (p *pending[TX]) accept(b Batch) error {
 	if err := b.follows(p.fence); err != nil {
 		return err

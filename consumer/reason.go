@@ -14,7 +14,7 @@ import (
 // counted, stored, and looked up in a runbook. More may be added.
 type Reason uint8
 
-// The reasons. Those up to ReasonUnhealthy last until a person does something; see
+// The reasons. Those up to ReasonUnhealthy last until an operator does something; see
 // [Reason.NeedsPerson].
 const (
 	ReasonNone Reason = iota // nothing was wrong
@@ -30,7 +30,7 @@ const (
 	ReasonMissingFence    // the sink has lost the fence: [epoch.ErrMissing]
 	ReasonElsewhere       // another database of the sink keeps the partition: [epoch.ErrElsewhere]
 	ReasonUnhealthy       // a table, a right or a disk is missing: [epoch.ErrUnhealthy]
-	ReasonPaused          // a person has paused the partition, and it is as it should be: [epoch.ErrPaused]
+	ReasonPaused          // an operator has paused the partition, and it is as it should be: [epoch.ErrPaused]
 	ReasonStale           // the fence belongs to a later claim, or somebody else's claim came first: [epoch.ErrStale]
 	ReasonMoved           // the fence was not where the transaction began: [epoch.ErrMoved]
 	ReasonInDoubt         // whether the transaction committed is not known: [epoch.ErrInDoubt]
@@ -60,7 +60,7 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
-// NeedsPerson reports whether what is wrong lasts until somebody mends it: a message, a
+// NeedsPerson reports whether what is wrong lasts until somebody fixes it: a message, a
 // database, a log, a deployment. Everything else passes, and is tried again until then.
 func (r Reason) NeedsPerson() bool { return r >= ReasonMessageFailed && r <= ReasonUnhealthy }
 

@@ -64,7 +64,7 @@ func TestEachReasonHasAWordOfItsOwn(t *testing.T) {
 	}
 	for _, r := range []Reason{ReasonNone, ReasonPaused, ReasonStale, ReasonTransient, ReasonSink, ReasonNotConfirmed, ReasonLeaseExpired} {
 		if r.NeedsPerson() {
-			t.Errorf("%v needs a person", r)
+			t.Errorf("%v needs an operator", r)
 		}
 	}
 	for _, r := range []Reason{ReasonMessageFailed, ReasonLogChanged, ReasonMissingFence, ReasonElsewhere, ReasonUnhealthy} {

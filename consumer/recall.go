@@ -10,7 +10,7 @@ import (
 )
 
 // A message that hangs counts as an attempt, whichever process it hangs in: an owner that
-// gives its partition up writes to the sink's decision log which message hangs, and the next
+// gives its partition up writes to the sink's audit log which message hangs, and the next
 // one reads that when it has claimed the partition.
 
 // recordHang writes what hangs. The partition is this process's until it has returned.
@@ -49,7 +49,7 @@ func (o *ownership[TX]) recallHangs(ctx context.Context) {
 	}
 }
 
-// recorded notes that the decision log has the last hang of the partition.
+// recorded notes that the audit log has the last hang of the partition.
 func (hs *hangs) recorded(p epoch.Partition) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -58,7 +58,7 @@ func (hs *hangs) recorded(p epoch.Partition) {
 	hs.messages[p] = m
 }
 
-// learn takes in what a decision log says about a partition that is at next. It reports
+// learn takes in what a audit log says about a partition that is at next. It reports
 // whether a message there has hung.
 func (hs *hangs) learn(p epoch.Partition, log []epoch.Decision, next epoch.Offset) bool {
 	hs.mu.Lock()

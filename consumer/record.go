@@ -26,7 +26,7 @@ const (
 	hangTimeToRecord = 2 * time.Second
 )
 
-// recorder writes what a consumer has met with to the sink's decision log. Nothing waits for
+// recorder writes what a consumer has met with to the sink's audit log. Nothing waits for
 // that, except a partition that is given up because a call hangs. What cannot be written is
 // counted and dropped. A nil recorder writes nothing.
 type recorder struct {
@@ -111,7 +111,7 @@ func (r *recorder) flush(ds []epoch.Decision, timeout time.Duration) error {
 		dropped += len(ds)
 	}
 	if dropped > 0 {
-		r.log.Warn("decisions are missing from the decision log", "decisions", dropped, "err", err)
+		r.log.Warn("decisions are missing from the audit log", "decisions", dropped, "err", err)
 		r.observe(Unrecorded{Decisions: dropped, Err: err})
 	}
 	return err

@@ -35,7 +35,7 @@ func (r *rig) requests() {
 		r.Fatal(err)
 	}
 	for _, l := range ls {
-		if _, err := op.DoDeadLetter(r.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "mended"}); err != nil {
+		if _, err := op.DoDeadLetter(r.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "fixed"}); err != nil {
 			r.Fatal(err)
 		}
 	}
@@ -43,7 +43,7 @@ func (r *rig) requests() {
 
 func TestDeadLettersAreReplayedWithinSecondsBesideTheMessages(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		var at [2]atomic.Int32
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if at[m.Partition.Number].Add(1) > 1 {
@@ -51,7 +51,7 @@ func TestDeadLettersAreReplayedWithinSecondsBesideTheMessages(t *testing.T) {
 			}
 			defer at[m.Partition.Number].Add(-1)
 			<-time.After(time.Millisecond)
-			if m.Offset%5 == 1 && m.Offset < 100 && !mended.Load() {
+			if m.Offset%5 == 1 && m.Offset < 100 && !fixed.Load() {
 				return consumer.Permanent(errors.New("poison"))
 			}
 			return record(ctx, tx, m, e)
@@ -62,9 +62,9 @@ func TestDeadLettersAreReplayedWithinSecondsBesideTheMessages(t *testing.T) {
 			t.Fatalf("%d dead letters", n)
 		}
 		before := r.sink.Fences()[r.partition(0)]
-		mended.Store(true)
+		fixed.Store(true)
 		r.requests()
-		for range 200 { // the messages go on
+		for range 200 { // the messages continue
 			for n := range int32(2) {
 				v := fmt.Sprintf("%d/%d", n, len(all[n]))
 				all[n] = append(all[n], v)
@@ -143,7 +143,7 @@ func TestAReplayThatFailsIsRecordedAndNotTriedAgain(t *testing.T) {
 				r.wantEffects(0, "0/0", "0/2")
 				r.wantNext(0, 3)
 				if len(seen[consumer.Halted](p))+len(seen[consumer.Stale](p)) > 0 {
-					t.Error("the partition did not go on")
+					t.Error("the partition did not continue")
 				}
 				p.end()
 			})
@@ -263,15 +263,15 @@ func TestATenureWaitsForTheReplayUnderWay(t *testing.T) {
 	})
 }
 
-// A partition with many letters to replay goes on with its messages.
+// A partition with many letters to replay continues with its messages.
 func TestReplaysTakeTurnsWithMessages(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		p := r.start("a", letters(r, func(m consumer.Message) error {
 			switch {
 			case m.Offset >= 40:
 				return nil
-			case !mended.Load():
+			case !fixed.Load():
 				return consumer.Permanent(errors.New("poison"))
 			}
 			<-time.After(time.Second)
@@ -279,7 +279,7 @@ func TestReplaysTakeTurnsWithMessages(t *testing.T) {
 		}), options{MaxBatch: 1})
 		r.fill(0, 40)
 		r.pass(time.Minute)
-		mended.Store(true)
+		fixed.Store(true)
 		r.requests()
 		r.pass(5 * time.Second)
 		r.fill(0, 10)

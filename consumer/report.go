@@ -69,7 +69,7 @@ func (o *ownership[TX]) tellInDoubt(err error) {
 
 func (o *ownership[TX]) tellWentBack(err *epoch.WentBackError) {
 	now := err.Now
-	o.logger.Error("the sink went back; claiming again and going on from where it is", "err", err,
+	o.logger.Error("the sink went back; claiming again and continuing from where it is", "err", err,
 		"was_epoch", err.Was.Epoch, "was_next", err.Was.Next, "epoch", now.Epoch, "next", now.Next, "owner", now.Owner)
 	o.run.Observe(WentBack{Was: err.Was, Now: now})
 }

@@ -140,7 +140,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	return err
 }
 
-// hangTimeout is how long a call may go on after its context has ended, for transactions
+// hangTimeout is how long a call may continue after its context has ended, for transactions
 // of that timeout.
 func (r *runner[TX]) hangTimeout(timeout time.Duration) time.Duration {
 	return cmp.Or(r.HangTimeout, timeout)

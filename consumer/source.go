@@ -24,7 +24,7 @@ type Source interface {
 	//
 	// When ctx ends, Run revokes all partitions, waits for own to return, bounded in
 	// time, releases the leases and returns nil. An error means that the source
-	// cannot go on at all: it could not be reached at start, lacks a topic, refused
+	// cannot continue at all: it could not be reached at start, lacks a topic, refused
 	// us, or this member was fenced for good. Run is called once.
 	Run(ctx context.Context, joined func(err error), own func(ctx context.Context, t Tenure)) error
 
@@ -82,7 +82,7 @@ type Tenure interface {
 	// partition with nothing to apply keeps up with a log that loses its beginning.
 	//
 	// Read ends without an error when the partition is revoked or ctx ends. Where the
-	// loop over it ends first, it lets go of all it has before it returns: ctx goes on. It ends
+	// loop over it ends first, it lets go of all it has before it returns: ctx continues. It ends
 	// with a [*PositionError] at a gap between offsets that the source cannot explain,
 	// and at a position that the log does not hold. There is one exception: if nothing
 	// was applied yet (the fence's Applied is false) and retention has passed the
@@ -167,11 +167,11 @@ func (b Batch) Position(n int) epoch.Position {
 type StartPolicy int
 
 const (
-	// StartCommitted goes on where the group had committed through consumers of
+	// StartCommitted continues where the group had committed through consumers of
 	// another kind, before it had a fence, and begins at the earliest message of a
 	// partition for which it had committed nothing. What the group had committed is
 	// read when a partition is claimed for the first time: until then an old consumer
-	// may go on with it. What the old ones have applied beyond it is applied again: their
+	// may continue with it. What the old ones have applied beyond it is applied again: their
 	// dedupe table, if they have one, stays until epochfence moveover says that it may go.
 	StartCommitted StartPolicy = iota
 

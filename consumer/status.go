@@ -57,7 +57,7 @@ const (
 	// StateClaimed: messages are applied as they come.
 	StateClaimed
 
-	// StateHalted: it does not go on, for the reason in Err. It is still tried
+	// StateHalted: it does not continue, for the reason in Err. It is still tried
 	// again unless RetryAt is zero.
 	StateHalted
 )
@@ -157,7 +157,7 @@ func (p *PartitionStatus) becomes(s State) {
 	}
 }
 
-// unclaimed: a claim does not hold. One that is halted stays so until it goes on.
+// unclaimed: a claim does not hold. One that is halted stays so until it continues.
 func (s *Status) unclaimed(p epoch.Partition, why error) {
 	s.change(p, func(now *PartitionStatus) {
 		if now.State == StateClaimed {
@@ -206,7 +206,7 @@ func (s *Status) Hung() []Overdue {
 // Ready returns nil when this process is a member of the group, has claimed each
 // partition that it holds, which may be none, and no call of the user's functions hangs:
 // what a new process of a rolling deployment is waited for. Otherwise the error has a line for each reason. It does
-// not look at how far behind the partitions are, and a partition that a person has
+// not look at how far behind the partitions are, and a partition that an operator has
 // paused is as it should be.
 //
 // It is not meant to have a process restarted: nothing that a partition halts for goes

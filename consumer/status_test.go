@@ -94,9 +94,9 @@ func TestWhoIsNoMemberAnyMoreSaysWhyAndJoinsAgain(t *testing.T) {
 func TestAPartitionThatHaltsIsNotReadyUntilItGoesOn(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		r.fill(0, 5)
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		h := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if m.Partition.Number == 0 && m.Offset == 3 && !mended.Load() {
+			if m.Partition.Number == 0 && m.Offset == 3 && !fixed.Load() {
 				return consumer.Permanent(errors.New("no such item"))
 			}
 			return record(ctx, tx, m, e)
@@ -110,7 +110,7 @@ func TestAPartitionThatHaltsIsNotReadyUntilItGoesOn(t *testing.T) {
 		if err := s.Ready(); err == nil || !strings.HasPrefix(err.Error(), "consumer: group/orders/0 has halted at 3: ") || !strings.Contains(err.Error(), "no such item") {
 			t.Errorf("ready: %v", err)
 		}
-		mended.Store(true)
+		fixed.Store(true)
 		r.pass(2 * time.Minute)
 		if err := s.Ready(); err != nil {
 			t.Error(err)
@@ -126,9 +126,9 @@ func TestAPartitionThatHaltsIsNotReadyUntilItGoesOn(t *testing.T) {
 func TestAHaltedPartitionWithNothingToApplyIsReadyOnceItIsWell(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		p := r.process("a", nil)
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		source := reading{p.member, func(t consumer.Tenure, ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
-			if mended.Load() {
+			if fixed.Load() {
 				return t.Read(ctx, from)
 			}
 			return func(yield func(consumer.Batch, error) bool) {
@@ -141,7 +141,7 @@ func TestAHaltedPartitionWithNothingToApplyIsReadyOnceItIsWell(t *testing.T) {
 		if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "not to be read") {
 			t.Fatalf("ready: %v", err)
 		}
-		mended.Store(true)
+		fixed.Store(true)
 		r.pass(3 * time.Minute)
 		if err := s.Ready(); err != nil {
 			t.Error(err)

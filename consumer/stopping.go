@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// underWay lists the transactions that go on, for people who wait for them.
+// underWay lists the transactions that continue, for people who wait for them.
 type underWay struct {
 	mu   sync.Mutex
 	open map[*open]struct{}
 }
 
-// open is a transaction that goes on.
+// open is a transaction that continues.
 type open struct {
 	Overdue     // what is to be said of it once it is
 	more    int // partitions that share it

@@ -26,7 +26,7 @@ func (ts troubleLog) add(l *slog.Logger, level slog.Level, p epoch.Partition, wh
 }
 
 // claimed notes that a partition has been claimed, which is not to say that it
-// goes on.
+// continues.
 func (ts troubleLog) claimed(p epoch.Partition) {
 	if ts.Of(p) == notClaimed {
 		ts.Well(p)

@@ -22,17 +22,17 @@ func TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage(t *testing.T) {
 		for name2, err := range map[string]error{"refused": sick, "in doubt": errors.Join(epoch.ErrInDoubt, errBackendGone, sick)} {
 			t.Run(name+"/"+name2, func(t *testing.T) {
 				inBubble(t, 2, func(r *rig) {
-					var mended atomic.Bool
+					var fixed atomic.Bool
 					zero, one := r.fill(0, 40), r.fill(1, 3)
 					table := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-						if inHandler && m.Partition.Number == 0 && m.Offset >= 20 && !mended.Load() {
+						if inHandler && m.Partition.Number == 0 && m.Offset >= 20 && !fixed.Load() {
 							return err
 						}
 						return record(ctx, tx, m, e)
 					}
 					p := r.process("a", []memsink.Hooks{{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 						i := slices.IndexFunc(as, func(a epoch.Advance) bool { return a.Partition.Number == 0 && a.To > 20 })
-						if !inHandler && i >= 0 && !mended.Load() {
+						if !inHandler && i >= 0 && !fixed.Load() {
 							return err
 						}
 						return do()
@@ -53,7 +53,7 @@ func TestAnUnhealthyDatabaseHaltsThePartitionAndCostsNoMessage(t *testing.T) {
 							t.Errorf("halted: %+v", h)
 						}
 					}
-					mended.Store(true)
+					fixed.Store(true)
 					r.pass(2 * time.Minute)
 					p.end()
 					r.wantEffects(0, zero...)

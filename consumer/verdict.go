@@ -56,14 +56,14 @@ type verdict struct {
 type action int
 
 const (
-	advance     action = iota // committed: go on behind it
+	advance     action = iota // committed: continue after it
 	retry                     // rolled back: try again, as the lesson says
 	claimAgain                // what the sink holds is not known (R5)
 	claimAbove                // likewise, above the epoch that another system has seen
 	giveUp                    // the fence belongs to another claim (R6)
 	leave                     // it was revoked or lost, and nothing is under way
-	halt                      // it cannot go on; nothing is in doubt
-	haltInDoubt               // it cannot go on, nor is known what the sink holds
+	halt                      // it cannot continue; nothing is in doubt
+	haltInDoubt               // it cannot continue, nor is known what the sink holds
 	haltForGood               // the handler ended the transaction by itself, and would do so again
 	abandon                   // a call for it hangs: other processes are to have it
 )
@@ -120,7 +120,7 @@ func (p policy) judge(tried []trial, r result) []verdict {
 	case errors.Is(err, epoch.ErrInDoubt):
 		return p.doubt(tried, r)
 
-	case lost: // its tenure ends by itself; the others go on
+	case lost: // its tenure ends by itself; the others continue
 		return each(tried, verdict{action: retry, err: err})
 
 	case !r.called: // the sink could not begin, which is no message's fault

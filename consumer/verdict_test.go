@@ -88,7 +88,7 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}.asleep(), "claim again"},
 
 		{"the handler ended the transaction: nobody tries again", []trial{of(0, 3), of(1, 2)}, refusing(ended), "halt for good, halt for good"},
-		{"those whose handlers were not called yet go on", []trial{of(0, 3), of(1, 2), of(2, 2)}, failing(ended, 1, 0), "halt for good, halt for good, retry"},
+		{"those whose handlers were not called yet continue", []trial{of(0, 3), of(1, 2), of(2, 2)}, failing(ended, 1, 0), "halt for good, halt for good, retry"},
 		{"even if it is in doubt too", []trial{of(0, 1)}, refusing(errors.Join(ended, epoch.ErrInDoubt)), "halt for good"},
 
 		{"whose lease is lost takes nobody along", []trial{of(0, 3).gone(), of(1, 2)}, failing(errHandler, 0, 1), "retry, retry"},

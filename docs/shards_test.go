@@ -105,7 +105,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 	want(1, "1/1 3/3 3/4")
 	want(2, "4/5")
 
-	// Partition 3 waits, and the others go on.
+	// Partition 3 waits, and the others continue.
 	send(3)
 	send(0)
 	ctx, stop := context.WithCancel(t.Context())

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// ActKind is what a person has done with a partition.
+// ActKind is what an operator has done with a partition.
 type ActKind string
 
 const (
@@ -36,7 +36,7 @@ const (
 	ActRebase ActKind = "rebase"
 )
 
-// Act is what a person does with a partition that may have an owner. It is a claim
+// Act is what an operator does with a partition that may have an owner. It is a claim
 // like any other, under the next epoch and an id of its own: a live owner is fenced by it,
 // not raced. What the owner tries next is refused as stale; it asks its source,
 // which confirms the lease, claims again, and goes on from where the act has put the
@@ -50,7 +50,7 @@ type Act struct {
 	// as [ErrMoved] if it is elsewhere: look again, and decide again.
 	Seen Fence
 
-	// Claim is a fresh id, by which the act is found in the decision log if its
+	// Claim is a fresh id, by which the act is found in the audit log if its
 	// outcome is unknown: see [NewAct].
 	Claim ClaimID
 
@@ -87,7 +87,7 @@ var ErrAct = errors.New("invalid act")
 // nothing to work on: a partition is paused already, is not paused, or was never claimed.
 var ErrNothingToDo = errors.New("nothing to do")
 
-// OperatorPrefix begins the Owner of a fence whose claim is a person's act.
+// OperatorPrefix begins the Owner of a fence whose claim is an operator's act.
 const OperatorPrefix = "operator "
 
 // Owner is what the fence says of its owner after the act.
@@ -130,7 +130,7 @@ func (a Act) Check() error {
 			return wrong("name the log or the lease source to accept")
 		}
 		if a.Log != "" && a.Log != a.Seen.Log && a.To == nil {
-			return wrong("to log %q, which counts other offsets: say where to go on in it", a.Log)
+			return wrong("to log %q, which counts other offsets: say where to continue in it", a.Log)
 		}
 	case ActPause, ActResume, ActEvict:
 		if a.To != nil {
@@ -164,7 +164,7 @@ func line(s string) bool {
 	return strings.TrimSpace(s) != "" && len(s) <= maxLine && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// Operated returns the fence as it is once a person has done a. It compares what was
+// Operated returns the fence as it is once an operator has done a. It compares what was
 // seen first, as [Fences.Claim] does; a fence that was never claimed takes only acts
 // that set its position, since its first claim may have to adopt one.
 func (f Fence) Operated(a Act) (Fence, error) {
@@ -231,12 +231,12 @@ func (fs Fences) Operate(a Act) (Fence, error) {
 	return f, nil
 }
 
-// Decided is the entry of the decision log for a, which made after of before.
+// Decided is the entry of the audit log for a, which made after of before.
 func (a Act) Decided(before, after Fence) Decision {
 	return swapped(DecisionKind(a.Kind), before, after, a.Reason, a.By, a.TraceID)
 }
 
-// Decided is the entry of the decision log for c, which made after of before.
+// Decided is the entry of the audit log for c, which made after of before.
 func (c Claim) Decided(before, after Fence, traceID string) Decision {
 	return swapped(DecidedClaim, before, after, "", "", traceID)
 }

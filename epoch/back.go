@@ -6,12 +6,12 @@ import (
 )
 
 // ErrWentBack: the sink no longer has what it had committed. Its effects are
-// gone with the positions; claim again and go on from where the fence is.
+// gone with the positions; claim again and continue from where the fence is.
 var ErrWentBack = errors.New("sink went back")
 
 // WentBackError says that a sink has forgotten claims or advances that it had
 // committed: it was failed over to a server that did not have them, or restored
-// from a backup. Where the claim is the same it may be that a person has set the
+// from a backup. Where the claim is the same it may be that an operator has set the
 // position back.
 type WentBackError struct {
 	Was Fence // as last claimed and advanced
@@ -26,7 +26,7 @@ func (e *WentBackError) Error() string {
 	case lost <= 0:
 		return s + "; claims of this partition were lost with it"
 	case was.Claim == now.Claim:
-		return s + fmt.Sprintf(" (unless a person has set it back); the effects of %d offsets were lost with it "+
+		return s + fmt.Sprintf(" (unless an operator has set it back); the effects of %d offsets were lost with it "+
 			"and are applied again if the log still has their messages", lost)
 	default:
 		return s + fmt.Sprintf("; the effects of %d offsets were lost with it "+
@@ -40,7 +40,7 @@ func (e *WentBackError) Unwrap() error { return ErrWentBack }
 // Still compares the fence, as last claimed and advanced, with what the sink has
 // now. It returns nil if that is the same claim at the same position, or a
 // [*WentBackError], [*StaleError] or [*MovedError]. Epochs only grow, and so do
-// positions, unless a person has set one since ([Fence.SetUnder]): what is below was not
+// positions, unless an operator has set one since ([Fence.SetUnder]): what is below was not
 // reached from here.
 func (f Fence) Still(now Fence) error {
 	switch {

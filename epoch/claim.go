@@ -53,7 +53,7 @@ type Claim struct {
 
 	// Adopt is the position that the group had committed to the source before
 	// there was a fence. The first claim of a fence may carry it, and then the
-	// partition goes on from there. Nil leaves the position as it is.
+	// partition continues from there. Nil leaves the position as it is.
 	Adopt *Position
 
 	// Above is an epoch of this partition that another system has seen, although the

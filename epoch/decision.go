@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Decision is an entry of a sink's decision log: who was let in, who was not, what
+// Decision is an entry of a sink's audit log: who was let in, who was not, what
 // people did, and why. There is none for a commit.
 type Decision struct {
 	// ID rises in the order of the log, and At is the time of the sink's database. A
@@ -43,14 +43,14 @@ const (
 	// transaction.
 	DecidedClaim DecisionKind = "claim"
 
-	// DecidedReplayRequest: a person has asked for the dead letter at offset From to
+	// DecidedReplayRequest: an operator has asked for the dead letter at offset From to
 	// be given to the handler again.
 	DecidedReplayRequest DecisionKind = "replay-request"
 
-	// DecidedReplayWithdraw: a person has taken that back.
+	// DecidedReplayWithdraw: an operator has taken that back.
 	DecidedReplayWithdraw DecisionKind = "replay-withdraw"
 
-	// DecidedDiscard: a person has deleted the dead letter at offset From.
+	// DecidedDiscard: an operator has deleted the dead letter at offset From.
 	DecidedDiscard DecisionKind = "discard"
 
 	// DecidedReplay: the dead letter at offset From was applied.
@@ -68,7 +68,7 @@ const (
 	DecidedHalt DecisionKind = "halt"
 
 	// DecidedRecovery: one that had halted has nothing to apply, and is as it should be. One
-	// that has goes on, which its position shows.
+	// that has continues, which its position shows.
 	DecidedRecovery DecisionKind = "recovery"
 
 	// DecidedLoss: the partition was lost.

@@ -21,7 +21,7 @@
 //  1. READ the fence ([Sink.Fence]). If there is none, [Sink.Seed] it and read
 //     again.
 //  2. CHECK that it is about the log and the lease source at hand
-//     ([Fence.Check]). If not, stop and call a person: the offsets mean
+//     ([Fence.Check]). If not, stop and call an operator: the offsets mean
 //     something else now.
 //  3. CONFIRM with the source, after the read and never before, that the lease
 //     is still granted. Make the claim from the [Lease] which that returned.

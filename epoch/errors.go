@@ -12,7 +12,7 @@ var (
 	ErrStale = errors.New("stale claim")
 
 	// ErrMoved: the fence carries our claim but is at another offset than the
-	// advance started from. Claim again and go on from there.
+	// advance started from. Claim again and continue from there.
 	ErrMoved = errors.New("position moved")
 
 	// ErrMissing: the sink has no fence of that partition.
@@ -25,7 +25,7 @@ var (
 	ErrForeignLease = errors.New("foreign lease source")
 
 	// ErrElsewhere: another database of the sink than the one asked keeps the
-	// partition. Only a person can say which it is to be.
+	// partition. Only an operator can say which it is to be.
 	ErrElsewhere = errors.New("kept in another database")
 
 	// ErrNotRequested: a dead letter is not there as its replay was requested: that was
@@ -50,7 +50,7 @@ var (
 	// table or column is missing, or a right; the server is read-only; the disk
 	// is full or broken. Nothing is committed, unless it is [ErrInDoubt] too,
 	// and no message is at fault: the partition halts with the reason and is
-	// tried again from time to time, until somebody has mended the database. A
+	// tried again from time to time, until somebody has fixed the database. A
 	// handler may return it too, for whatever it cannot work without.
 	ErrUnhealthy = errors.New("unhealthy database")
 
@@ -138,7 +138,7 @@ type LogChangedError struct {
 
 func (e *LogChangedError) Error() string {
 	return fmt.Sprintf("%s: %v: the fence is at offset %d of log %q, the source now reads log %q; "+
-		"decide where to go on and say it with epochfence rebase --to, or use a new group",
+		"decide where to continue and say it with epochfence rebase --to, or use a new group",
 		e.Partition, ErrLogChanged, e.Next, e.Fence, e.Source)
 }
 

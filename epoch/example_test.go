@@ -26,12 +26,12 @@ func ExampleFences() {
 	fmt.Println("A:", a.Epoch, err)
 
 	b := claim(8) // A is frozen, and the group gives the partition to B
-	fmt.Println("B:", b.Epoch, "goes on at", b.Next)
+	fmt.Println("B:", b.Epoch, "continues at", b.Next)
 
 	err = fences.Advance([]epoch.Advance{{Partition: orders, Claim: a.Claim, From: 100, To: 200}})
 	fmt.Println("A is refused:", errors.Is(err, epoch.ErrStale))
 	// Output:
 	// A: 7 <nil>
-	// B: 8 goes on at 100
+	// B: 8 continues at 100
 	// A is refused: true
 }

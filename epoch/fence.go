@@ -34,7 +34,7 @@ type Fence struct {
 	Applied bool
 
 	// SetUnder is the epoch of the last [Act] that set Next, or zero: below that, a
-	// position that is lower than it was is what a person wanted.
+	// position that is lower than it was is what an operator wanted.
 	SetUnder Epoch
 
 	// Standing says whether the fence takes claims.

@@ -92,7 +92,7 @@ func TestClaimedGivesTheLeasesGenerationOrTheNextEpoch(t *testing.T) {
 	}
 }
 
-// A sink that has lost its last claims goes on above what others have seen of them.
+// A sink that has lost its last claims continues above what others have seen of them.
 func TestClaimedGivesAnEpochAboveTheOneThatTheClaimNames(t *testing.T) {
 	for _, c := range []struct {
 		epoch, above epoch.Epoch

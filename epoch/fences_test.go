@@ -85,9 +85,9 @@ func TestAdvanceRefusesAPartitionGivenTwice(t *testing.T) {
 		return epoch.Fence{Origin: epoch.Origin{Partition: p}, Epoch: 5, Claim: mine}
 	}
 	for name, second := range map[string]epoch.Advance{
-		"going on from the first": {Partition: orders0, Claim: mine, From: 1, To: 2},
-		"the same again":          {Partition: orders0, Claim: mine, From: 0, To: 1},
-		"applying nothing":        {Partition: orders0, Claim: mine, From: 1, To: 1},
+		"continuing from the first": {Partition: orders0, Claim: mine, From: 1, To: 2},
+		"the same again":            {Partition: orders0, Claim: mine, From: 0, To: 1},
+		"applying nothing":          {Partition: orders0, Claim: mine, From: 1, To: 1},
 	} {
 		fs := epoch.Fences{orders0: fence(orders0), orders1: fence(orders1)}
 		before := maps.Clone(fs)

@@ -14,12 +14,12 @@ const (
 	// Running: claims are taken. It is the zero Mode.
 	Running Mode = ""
 
-	// Paused: none are, until a person resumes the partition. Nothing of it is
+	// Paused: none are, until an operator resumes the partition. Nothing of it is
 	// committed meanwhile, as the claim that was there has been replaced.
 	Paused Mode = "paused"
 )
 
-// Standing is what a person has decided about a partition until further notice. The
+// Standing is what an operator has decided about a partition until further notice. The
 // zero Standing is that of a partition which runs.
 type Standing struct {
 	Mode Mode
@@ -31,17 +31,17 @@ type Standing struct {
 	Since      time.Time
 }
 
-// ErrPaused: a person has paused the partition, and no claim of it is taken.
+// ErrPaused: an operator has paused the partition, and no claim of it is taken.
 var ErrPaused = errors.New("paused")
 
-// PausedError is the refusal of a claim of a partition that a person has paused.
+// PausedError is the refusal of a claim of a partition that an operator has paused.
 type PausedError struct {
 	Partition Partition
 	Standing
 }
 
 func (e *PausedError) Error() string {
-	how := "it goes on once somebody resumes it"
+	how := "it continues once somebody resumes it"
 	if e.Mode != Paused {
 		how = "this program does not know that mode: update it"
 	}

@@ -5,11 +5,11 @@ import (
 	"errors"
 )
 
-// Operable is what a [Sink] has besides that people can operate: a decision log, and
+// Operable is what a [Sink] has besides that people can operate: a audit log, and
 // requests to whoever owns a partition. A consumer asks for it with [As]. Its methods are
 // safe for concurrent use.
 type Operable[TX any] interface {
-	// Record adds to the decision log what a consumer has met with. It sets ID, At
+	// Record adds to the audit log what a consumer has met with. It sets ID, At
 	// and Role.
 	Record(ctx context.Context, ds []Decision) error
 
@@ -58,7 +58,7 @@ type Requests struct {
 	Replays []Replay
 }
 
-// Replay is a dead letter whose replay a person has asked for: its message is given to
+// Replay is a dead letter whose replay an operator has asked for: its message is given to
 // the handler again.
 type Replay struct {
 	ID      int64 // of the dead letter
@@ -85,7 +85,7 @@ func As[T any, TX any](sink Sink[TX]) (T, bool) {
 
 type traceIDKey struct{}
 
-// WithTraceID returns a context for a [Sink]'s Claim that has the decision log name a
+// WithTraceID returns a context for a [Sink]'s Claim that has the audit log name a
 // trace.
 func WithTraceID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, traceIDKey{}, id)
@@ -97,7 +97,7 @@ func TraceID(ctx context.Context) string {
 	return id
 }
 
-// InTrace returns err with the trace in which it came about, which the decision log then
+// InTrace returns err with the trace in which it came about, which the audit log then
 // names beside what a consumer did about it. It is for a [Sink] that traces another one,
 // and returns its errors so. A nil err stays nil, and an empty id changes nothing.
 func InTrace(err error, id string) error {

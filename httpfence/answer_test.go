@@ -58,7 +58,7 @@ func twice(t *testing.T, srv *httptest.Server, method string) (first, again *htt
 	return first, again, body
 }
 
-// HTTP/1 and HTTP/2 mend different things in a header that cannot be sent as it is, and
+// HTTP/1 and HTTP/2 fix different things in a header that cannot be sent as it is, and
 // neither does in one that is stored.
 func TestAnAnswerComesAgainWithTheSameHeadersWhateverTheHandlerPutThere(t *testing.T) {
 	eachStore(t, func(t *testing.T, r *rig) {

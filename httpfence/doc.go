@@ -7,7 +7,7 @@
 //	…
 //	mux.Handle("POST /charges", httpfence.Handler(store, charge, httpfence.Options{}))
 //
-// A consumer that was frozen or cut off goes on sending when it wakes up, after
+// A consumer that was frozen or cut off continues sending when it wakes up, after
 // another one has taken over. No check of its own can stop it in time: only the
 // receiver can. So a request says on whose behalf it acts, by three headers:
 //
@@ -74,7 +74,7 @@
 // committed with what the handler wrote, and given again for ever.
 //
 // In PostgreSQL a statement that fails aborts the transaction. A handler that
-// wants to go on after, say, a unique violation has to set a savepoint
+// wants to continue after, say, a unique violation has to set a savepoint
 // before it; otherwise its answer becomes a 500.
 //
 // # Which database
@@ -85,7 +85,7 @@
 // SQLite has one write lock for the file: requests are served one at a time,
 // whatever their scope, so a slow handler holds up all. Do what is slow before the
 // request or after it, not in the handler. A process that is frozen in a handler
-// holds up every other process on that file until it goes on or dies.
+// holds up every other process on that file until it continues or dies.
 //
 // How fast and how durable is the owner's choice, as the settings of db are. With
 // SQLite's PRAGMA synchronous=NORMAL in WAL mode, a crash of the process loses

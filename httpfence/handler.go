@@ -25,7 +25,7 @@ import (
 // The answer of next is held back until it is stored, and sent then. An answer
 // that is [Retryable], one larger than Options.MaxAnswer, and a panic mean that
 // nothing is stored, and that what next wrote through [Tx] is rolled back; the
-// epoch counts all the same. The panic goes on, to whatever recovers it.
+// epoch counts all the same. The panic continues, to whatever recovers it.
 //
 // The context of next does not end when the client goes away: the answer is
 // stored for when it asks again. The ResponseWriter of next cannot be flushed

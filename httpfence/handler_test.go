@@ -33,7 +33,7 @@ func TestALowerEpochIsRefusedAfterAHigherOneAndAnEqualOneIsNot(t *testing.T) {
 	})
 }
 
-// A number that no claim reaches locks a scope's owner out until a person mends it.
+// A number that no claim reaches locks a scope's owner out until an operator fixes it.
 func TestAPersonCanLowerWhatAScopeHasSeen(t *testing.T) {
 	eachStore(t, func(t *testing.T, r *rig) {
 		store := r.open()

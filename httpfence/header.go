@@ -10,7 +10,7 @@ import (
 )
 
 // sendable is a header as every version of HTTP sends it. What is wrong in a header
-// HTTP/1 mends or sends, and HTTP/2 leaves out: so it is mended before it is sent and
+// HTTP/1 fixes or sends, and HTTP/2 leaves out: so it is fixed before it is sent and
 // stored. A field whose name cannot be sent goes, and control characters in a value
 // become spaces.
 func sendable(h http.Header) http.Header {

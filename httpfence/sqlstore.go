@@ -143,7 +143,7 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 }
 
 // Lower takes back what a scope has seen above an epoch, so that it admits that one
-// and those after it. It is for a person, who knows that the scope's owner has a lower one
+// and those after it. It is for an operator, who knows that the scope's owner has a lower one
 // and never had the higher: because somebody else used the scope, or sent a number that no
 // claim reaches, such as 2^63-1.
 //

@@ -24,7 +24,7 @@ type transaction struct {
 }
 
 // keepAndCommit and undoAndCommit are scripts that fail where the handler has ended the
-// transaction by itself, and do not go on to COMMIT then.
+// transaction by itself, and do not continue to COMMIT then.
 func (t *transaction) keepAndCommit() string {
 	return `RELEASE SAVEPOINT ` + t.savepoint + `; COMMIT`
 }
@@ -160,7 +160,7 @@ func (t *transaction) run(ctx context.Context, c Call, effect func(context.Conte
 	defer func() {
 		call.Close()
 		if !returned {
-			_ = t.undo(c) // the panic goes on
+			_ = t.undo(c) // the panic continues
 		}
 	}()
 	a, keep := effect(context.WithValue(context.WithoutCancel(ctx), txKey{}, DBTX(call)))

@@ -17,7 +17,7 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// A conversation goes on by itself: no message comes, and no other claim, after the one
+// A conversation continues by itself: no message comes, and no other claim, after the one
 // that began it.
 func TestWhatOnAnswerAndOnRefusedAddIsSentAtOnce(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) { converse(t, sqliteLedger(t)) })

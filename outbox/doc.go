@@ -57,7 +57,7 @@
 //	any other                         OnRefused, and the entry is deleted; without OnRefused it
 //	                                  stays, is reported, and is sent again every RetryMax
 //
-// Nothing is dropped in silence. An entry that fails holds up the entries of its
+// Nothing is dropped silently. An entry that fails holds up the entries of its
 // Key, and no others, as long as fewer than 4096 keys fail at a time and no more than 64
 // answers wait for an OnAnswer or OnRefused that fails.
 //
@@ -73,7 +73,7 @@
 // entry is tried every RetryMax. Three answers are not followed, but said in the log:
 //
 //   - one whose epoch is not above the claim's is wrong. It is like no answer;
-//   - one whose epoch is out of reach (see [consumer.MaxAbove]), such as 2^63-1, is for a person, who
+//   - one whose epoch is out of reach (see [consumer.MaxAbove]), such as 2^63-1, is for an operator, who
 //     lowers it at the receiver: [httpfence.SQLStore.Lower];
 //   - one that comes again, after claims were made above what the receiver had seen, is
 //     that of a scope that another partition or group uses. Give it scopes of its own.

@@ -284,7 +284,7 @@ const (
 )
 
 // TestEveryEntryIsAppliedOnceAndInOrderOfItsKey is all of it together: a source
-// that takes partitions away unannounced, relays that go on as zombies,
+// that takes partitions away unannounced, relays that continue as zombies,
 // transactions in doubt, a network that loses and repeats, and a receiver that fails.
 func TestEveryEntryIsAppliedOnceAndInOrderOfItsKey(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) { endToEnd(t, sqliteLedger(t)) })
@@ -412,7 +412,7 @@ func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
 	faults.Store(false)
 	net.deliver(0)
 	// Nobody is told of what was lost, and no partition is handed over for good:
-	// whoever is a zombie has to find out, and whoever is not has to go on.
+	// whoever is a zombie has to find out, and whoever is not has to continue.
 	stalled := time.NewTimer(time.Minute)
 	defer stalled.Stop()
 	last := -1

@@ -153,7 +153,7 @@ func TestAnEntryThatCannotBeSentStaysAndIsReported(t *testing.T) {
 	r.add("a 1", "b 2")
 	err := r.db.do(func(t *tx) error {
 		row := t.rows[1]
-		row.Scope = "changed by a person\n"
+		row.Scope = "changed by an operator\n"
 		t.rows[1] = row
 		return nil
 	})

@@ -32,13 +32,13 @@ func TestPeopleOperateTheOutboxOnSQLite(t *testing.T) { t.Parallel(); testOperat
 // act on them beside the relay.
 func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 	var (
-		mu     sync.Mutex
-		came   []string
-		mended atomic.Bool
+		mu    sync.Mutex
+		came  []string
+		fixed atomic.Bool
 	)
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		if !mended.Load() {
+		if !fixed.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
@@ -116,9 +116,9 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 	}
 
 	do := func(kind operate.OutboxKind, seen operate.OutboxEntry) error {
-		return l.op.DoOutbox(t.Context(), operate.OutboxAct{Kind: kind, Seen: seen, By: "anna", Reason: "mended"})
+		return l.op.DoOutbox(t.Context(), operate.OutboxAct{Kind: kind, Seen: seen, By: "anna", Reason: "fixed"})
 	}
-	mended.Store(true)
+	fixed.Store(true)
 	if err := errors.Join(do(operate.OutboxDiscard, es[0]), do(operate.OutboxRetry, es[1]), do(operate.OutboxRetry, es[3])); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 	var told []string
 	for _, r := range rs {
 		told = append(told, fmt.Sprintf("%s %d %s %s %s", r.Kind, r.Entry, r.Partition, r.Scope, r.By))
-		if r.At.IsZero() || r.Reason != "mended" {
+		if r.At.IsZero() || r.Reason != "fixed" {
 			t.Errorf("%+v", r)
 		}
 	}

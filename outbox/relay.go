@@ -34,7 +34,7 @@ const (
 
 // relay sends the entries of one partition under one claim. Its loop runs on
 // one goroutine, which alone touches its fields; each request has another, and
-// so has the transaction under way. So requests go on while a transaction waits
+// so has the transaction under way. So requests continue while a transaction waits
 // for locks of those of the messages, which run beside it.
 type relay[TX any] struct {
 	*Box[TX]

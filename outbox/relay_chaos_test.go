@@ -113,7 +113,7 @@ func (s *storm) note(t *tx, e outbox.Sent) error {
 	return errTest
 }
 
-// takeSome is a person who deletes entries.
+// takeSome is an operator who deletes entries.
 func (s *storm) takeSome(luck *rand.Rand) {
 	s.Helper()
 	err := s.db.do(func(t *tx) error {

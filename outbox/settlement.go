@@ -165,7 +165,7 @@ func (r *relay[TX]) settle(ctx context.Context, tx TX, t *settlement) error {
 		return err
 	}
 	for _, l := range t.settle {
-		if !slices.Contains(there, l.id) { // a person took it, or a commit in doubt did land
+		if !slices.Contains(there, l.id) { // an operator took it, or a commit in doubt did land
 			t.gone[l] = true
 		} else if err := r.tell(ctx, tx, l); err != nil {
 			return &ownError{l, err}
@@ -193,7 +193,7 @@ func (r *relay[TX]) load(ctx context.Context, tx TX, t *settlement) error {
 }
 
 // follow reads what comes after the entries of lanes that are done: settled, or
-// taken away by a person. That is the first entry of their keys that is still there,
+// taken away by an operator. That is the first entry of their keys that is still there,
 // of all that have been read, not only of those above: a transaction beside this one
 // may have committed lower ones since.
 func (r *relay[TX]) follow(ctx context.Context, tx TX, t *settlement) error {
@@ -341,7 +341,7 @@ func (r *relay[TX]) scanned(t *settlement) {
 	}
 }
 
-// continueWith goes on with the next entry of a lane, or ends it.
+// continueWith continues with the next entry of a lane, or ends it.
 func (r *relay[TX]) continueWith(l *lane, row *Row) {
 	if row == nil || row.ID != l.id {
 		r.recovered(l)

@@ -65,8 +65,8 @@ func (r *relay[TX]) admitted(l *lane) {
 
 // claimHolds is called when the sink has said that the claim holds, after these targets
 // have said that they know of a later one. So no later one of this partition exists: the
-// sink has lost it, or the epoch is not this partition's. The first is mended by a
-// claim above it. The second must not be, or two partitions would go on for ever, each
+// sink has lost it, or the epoch is not this partition's. The first is fixed by a
+// claim above it. The second must not be, or two partitions would continue for ever, each
 // above the other.
 func (r *relay[TX]) claimHolds(asked []target) {
 	asked = slices.DeleteFunc(asked, func(at target) bool { return r.stopped[at] == nil })
@@ -80,7 +80,7 @@ func (r *relay[TX]) claimHolds(asked []target) {
 			continue
 		}
 		if err := r.claim.Above(highest); err != nil {
-			r.logger.Error("a receiver has seen an epoch that no claim may follow; nothing is sent for this scope until a person has lowered it "+
+			r.logger.Error("a receiver has seen an epoch that no claim may follow; nothing is sent for this scope until an operator has lowered it "+
 				"there (see httpfence.SQLStore.Lower)", append(about, "err", err)...)
 			continue
 		}

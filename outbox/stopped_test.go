@@ -50,7 +50,7 @@ func (s *syncBuffer) reset() {
 }
 
 // An answer is about one scope at one receiver, and stops nothing else: neither one that is
-// wrong nor one that only a person can mend.
+// wrong nor one that only an operator can fix.
 func TestAStaleAnswerStopsOnlyTheScopeThatItIsAbout(t *testing.T) {
 	for name, highest := range map[string]epoch.Epoch{
 		"lower than ours": 1,
@@ -96,7 +96,7 @@ func TestAStaleAnswerStopsOnlyTheScopeThatItIsAbout(t *testing.T) {
 	}
 }
 
-// What a person has mended at the receiver goes on by itself.
+// What an operator has fixed at the receiver continues by itself.
 func TestAScopeThatWasLoweredGoesOn(t *testing.T) {
 	r := newRig(t, fast, ok)
 	store := httpfence.NewMemory()
@@ -121,7 +121,7 @@ func seen(t *testing.T, store httpfence.Store, scope string, e epoch.Epoch) {
 	}
 }
 
-// Two partitions that use one scope must not go on for ever, each above the other.
+// Two partitions that use one scope must not continue for ever, each above the other.
 func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 	l := sqliteLedger(t)
 	url := newServer(t, httpfence.Handler(httpfence.NewMemory(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), httpfence.Options{}))

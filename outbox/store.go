@@ -22,7 +22,7 @@ type Store[TX any] interface {
 	// Scan returns entries of p that have not been read up to from, in the order of
 	// their IDs, at most limit, and the cursor behind them. It may return some that
 	// have been read, and are still there, once more: where there is one that was
-	// committed later than others with higher IDs, it goes on from that.
+	// committed later than others with higher IDs, it continues from that.
 	Scan(ctx context.Context, tx TX, p epoch.Partition, from Cursor, limit int) ([]Row, Cursor, error)
 
 	// Load returns those of these entries of p that are still there, in any

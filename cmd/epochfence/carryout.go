@@ -109,7 +109,7 @@ func findOut(err error, how string) error {
 	return err
 }
 
-// asLogged is the fence as the decision log has it after an act.
+// asLogged is the fence as the audit log has it after an act.
 func asLogged(a epoch.Act, d epoch.Decision) epoch.Fence {
 	f := a.Seen
 	f.Epoch, f.Claim, f.Owner, f.Next = d.Epoch, d.Claim, d.Owner, d.To

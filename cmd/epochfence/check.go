@@ -20,7 +20,7 @@ cannot tell. The first line says it in short.
 
 A group is not well if none of its processes is alive. A partition is not well
 if its owner is not alive, if it has halted, is paused, or nobody ever had it; if
-a person's act was not followed by an owner for a minute; if its fence is of
+an operator's act was not followed by an owner for a minute; if its fence is of
 another log or lease source than there is, or its position is outside the log;
 and beyond the limits below. What is about logs needs --kafka or --nats.`,
 		Args: cobra.NoArgs,

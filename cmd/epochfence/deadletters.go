@@ -18,7 +18,7 @@ func (a *app) deadLetters() *cobra.Command {
 	c := &cobra.Command{
 		Use: "deadletters", Aliases: []string{"dl"}, Short: "List, show, replay and discard dead letters",
 		Long: `Dead letters are messages that a handler has failed for, and that were put
-aside so that the partition could go on.`,
+aside so that the partition could continue.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return usage("deadletters wants list, show, replay, withdraw or discard")

@@ -39,7 +39,7 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 // errTrouble ends a command that has printed what is wrong.
 var errTrouble = errors.New("trouble was found")
 
-// errChanged: what a person decided on is not so any more.
+// errChanged: what an operator decided on is not so any more.
 var errChanged = errors.New("not what you saw any more: look again, and decide again")
 
 // exitCode is what err, which joins one error for each act, ends the program with.

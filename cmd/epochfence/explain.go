@@ -24,7 +24,7 @@ func (a *app) explain() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain PARTITION [--at TIME | --offset N | --claim ID]",
 		Short: "Tell what happened to a partition, and who had it when",
-		Long: `Tell from the decision log what happened to a partition: who had it, what was
+		Long: `Tell from the audit log what happened to a partition: who had it, what was
 applied under which claim, what was refused, and why it changed hands. Without
 a flag it is about the claim that the fence has now.
 
@@ -151,7 +151,7 @@ func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later
 		}
 	}
 	if !s.Complete {
-		a.say("\nThe decision log does not reach back to the first claim of the partition.")
+		a.say("\nThe audit log does not reach back to the first claim of the partition.")
 	}
 }
 
@@ -161,9 +161,9 @@ func unanswered(s operate.Story, q operate.Question) string {
 	case q.Offset != nil && *q.Offset >= s.Partition.Next:
 		return fmt.Sprintf("Offset %d was not applied: the next one to apply is %d.", *q.Offset, s.Partition.Next)
 	case s.Complete:
-		return "The decision log reaches back to the first claim, and no claim is what you asked for: nobody had the partition then, or nobody applied that."
+		return "The audit log reaches back to the first claim, and no claim is what you asked for: nobody had the partition then, or nobody applied that."
 	default:
-		return "The decision log does not reach back so far."
+		return "The audit log does not reach back so far."
 	}
 }
 
@@ -196,14 +196,14 @@ func (a *app) entry(d epoch.Decision) {
 	a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(d))
 }
 
-// sentence is what an entry of the decision log says.
+// sentence is what an entry of the audit log says.
 func sentence(d epoch.Decision) string {
 	owner, by, why := printable(d.Owner), printable(d.By), printable(d.Reason)
 	switch d.Kind {
 	case epoch.DecidedClaim:
 		return fmt.Sprintf("%s claimed it under epoch %d, at offset %s", owner, d.Epoch, offset(d.To))
 	case epoch.DecidedStale:
-		return fmt.Sprintf("REFUSED: %s tried to go on under epoch %d at offset %s: %s", owner, d.Epoch, offset(d.From), why)
+		return fmt.Sprintf("REFUSED: %s tried to continue under epoch %d at offset %s: %s", owner, d.Epoch, offset(d.From), why)
 	case epoch.DecidedHalt:
 		return fmt.Sprintf("HALTED by %s at offset %s: %s", dash(owner), offset(d.From), why)
 	case epoch.DecidedRecovery:

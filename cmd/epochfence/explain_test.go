@@ -14,7 +14,7 @@ import (
 )
 
 // Three processes: one is frozen in its transaction, one meets a message that it cannot
-// apply and is killed, one goes on.
+// apply and is killed, one continues.
 func TestExplainTellsOfATakeoverAndAHalt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts processes")

@@ -116,10 +116,10 @@ func living(s scene) (fs []finding) {
 	return fs
 }
 
-// waitingFor is how long an owner may take to follow a person's act.
+// waitingFor is how long an owner may take to follow an operator's act.
 const waitingFor = time.Minute
 
-// standing is about what the fence and the decision log say.
+// standing is about what the fence and the audit log say.
 func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 	add := func(check string, s status, detail, remedy string) {
 		fs = append(fs, finding{check, s, v.Name, detail, remedy})

@@ -176,7 +176,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	<-time.After(10 * time.Millisecond) // longer than worker-c may be silent
 }
 
-// add puts something into the outbox, and has a person do something with it.
+// add puts something into the outbox, and has an operator do something with it.
 func (c *cli) add(db *sql.DB, sink *sqlsink.Sink) {
 	t := c.t
 	t.Helper()

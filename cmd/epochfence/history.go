@@ -24,15 +24,15 @@ func (a *app) history() *cobra.Command {
 	var f historyFlags
 	c := &cobra.Command{
 		Use:   "history [PARTITION]",
-		Short: "Read the decision log",
-		Long: `Read the decision log, newest first: claims, refusals, halts, losses, and what
+		Short: "Read the audit log",
+		Long: `Read the audit log, newest first: claims, refusals, halts, losses, and what
 people did.
 
 KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, hang,
 on-failure-hang; rewind, skip, pause, resume, evict, rebase; replay-request,
 replay-withdraw, replay, replay-failure, discard. FROM and TO are the position before
 and after, or the offset of the dead letter. Of a hang, the message that hangs has an
-offset from FROM up to and without TO. WHO is what a process or a person says of
+offset from FROM up to and without TO. WHO is what a process or an operator says of
 itself; ROLE is the role that PostgreSQL knew it by.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runHistory(c.Context(), f, names) },
@@ -46,7 +46,7 @@ itself; ROLE is the role that PostgreSQL knew it by.`,
 	return c
 }
 
-// decisionView is an entry of the decision log in JSON.
+// decisionView is an entry of the audit log in JSON.
 type decisionView struct {
 	ID        int64     `json:"id"`
 	At        time.Time `json:"at"`

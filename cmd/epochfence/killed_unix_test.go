@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// All processes of a group are killed, and messages go on coming.
+// All processes of a group are killed, and messages continue coming.
 func TestAGroupWhoseProcessesWereKilledIsSaidToBeDead(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts processes, and waits until they are taken for dead")

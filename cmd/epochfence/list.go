@@ -14,12 +14,12 @@ func (a *app) list() *cobra.Command {
 		Short: "List partitions: state, epoch, next offset, owner",
 		Long: `List partitions: state, epoch, next offset, owner.
 
-States, as the fence and the decision log tell them:
+States, as the fence and the audit log tell them:
   claimed    somebody has it, and is alive
   orphaned   who has claimed it is not alive, and nobody has taken it since
   halted     its owner has halted it: see describe, explain
-  paused     a person has paused it
-  waiting    a person has acted, and no owner has followed yet
+  paused     an operator has paused it
+  waiting    an operator has acted, and no owner has followed yet
   unclaimed  nobody ever had it
   elsewhere  another database keeps it, of those that are one sink
 

@@ -1,5 +1,5 @@
 // Command epochfence shows what the consumers of a sink do, and steers them: fences, owners,
-// lag, the decision log, dead letters and the outbox, in PostgreSQL or SQLite, with
+// lag, the audit log, dead letters and the outbox, in PostgreSQL or SQLite, with
 // messages in Kafka or NATS JetStream.
 //
 //	export EPOCHFENCE_DATABASE=postgres://… EPOCHFENCE_KAFKA=broker:9092

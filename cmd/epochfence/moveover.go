@@ -60,7 +60,7 @@ type passedView struct {
 	Passed bool   `json:"passed"`
 	Why    string `json:"why"` // it has not passed
 
-	stays bool // until a person acts
+	stays bool // until an operator acts
 }
 
 func (a *app) runMoveOver(ctx context.Context, f moveOverFlags) error {

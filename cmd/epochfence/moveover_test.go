@@ -62,7 +62,7 @@ func TestTheTableStaysUntilEachPositionHasPassedWhatTheOldConsumersCanHaveApplie
 		l.awaits("it has halted", func() bool { return strings.Contains(l.run("list").out, "halted") })
 		l.answers(exitTrouble, "2 of 2 partitions", "billing/orders/0  halted", "is no order", "billing/orders/1  paused", "by anna", "epochfence resume billing/orders/1")
 		l.executes("skip", "orders/0", "--through", "20")
-		l.awaits("it goes on", func() bool { return l.at(0).Next == 24 })
+		l.awaits("it continues", func() bool { return l.at(0).Next == 24 })
 		l.answers(exitTrouble, "1 of 2 partitions", "billing/orders/1")
 		var v moveOverView
 		l.reads(&v, "moveover", "--old-ended", "--wait", "1m") // a paused one is not waited for

@@ -11,7 +11,7 @@ import (
 	"github.com/epochfence/epochfence/httpfence"
 )
 
-// What a receiver has refused is sent at once when a person says so, or not at all, while
+// What a receiver has refused is sent at once when an operator says so, or not at all, while
 // the group is at work; and what it has taken came once.
 func TestOutboxBesideALiveRelay(t *testing.T) {
 	onBoth(t, func(t *testing.T, open func(broken) *place) {
@@ -42,7 +42,7 @@ func TestOutboxBesideALiveRelay(t *testing.T) {
 		if strings.Contains(shown, "s3cret") {
 			t.Errorf("a secret is shown:\n%s", shown)
 		}
-		r.mend()
+		r.fix()
 		l.growing(func() {
 			l.executes("outbox", "retry", text(listed.Entries[0].ID))
 			l.executes("outbox", "discard", text(listed.Entries[1].ID))
@@ -66,10 +66,10 @@ func TestOutboxBesideALiveRelay(t *testing.T) {
 	})
 }
 
-// receiver refuses everything, for a reason that passes, until it is mended.
+// receiver refuses everything, for a reason that passes, until it is fixed.
 type receiver struct {
 	mu      sync.Mutex
-	mended  bool
+	fixed   bool
 	refused int
 	taken   map[string]int // by idempotency key
 }
@@ -77,7 +77,7 @@ type receiver struct {
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.mended {
+	if !r.fixed {
 		r.refused++
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
@@ -85,10 +85,10 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.taken[strings.Trim(req.Header.Get(httpfence.KeyHeader), `"`)]++
 }
 
-func (r *receiver) mend() {
+func (r *receiver) fix() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mended = true
+	r.fixed = true
 }
 
 func (r *receiver) refusals() int {

@@ -31,7 +31,7 @@ within seconds, and goes on from the position.`,
 			if p.Standing.Mode == epoch.Running {
 				return "", "it is not paused"
 			}
-			return "takes claims again; it goes on at offset " + text(p.Next), ""
+			return "takes claims again; it continues at offset " + text(p.Next), ""
 		})
 }
 
@@ -39,7 +39,7 @@ func (a *app) evict() *cobra.Command {
 	return a.simpleAct(epoch.ActEvict, "Take the claim of partitions away from their owner", `Take the claim of partitions away. The owner's open transaction is ended,
 where this role may do that, and what it tries to commit is refused. It claims
 again if its source still confirms the lease; a process that hangs does not,
-and whoever gets the lease goes on.`,
+and whoever gets the lease continues.`,
 		func(p operate.Partition) (effect, nothing string) {
 			return "the claim of " + p.Owner + " ends", neverClaimed(p)
 		})

@@ -16,7 +16,7 @@ import (
 )
 
 // Each command that writes, beside a consumer that is at work: nothing is lost or doubled
-// but what was asked for, and the owner goes on from where it was told.
+// but what was asked for, and the owner continues from where it was told.
 func TestEachCommandBesideALiveConsumer(t *testing.T) {
 	// Each returns where partition 1 is to have gone on from after its last act; -1: where it was.
 	for name, do := range map[string]func(l *live) epoch.Offset{
@@ -54,7 +54,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 		"pause and resume": func(l *live) epoch.Offset {
 			l.executes("pause", "orders/1")
 			stood := l.at(1).Next
-			l.awaits("the other partition goes on", func() bool { return l.at(0).Next > stood+20 })
+			l.awaits("the other partition continues", func() bool { return l.at(0).Next > stood+20 })
 			if now := l.at(1); now.Next != stood || now.Standing.Reason != "for the test" || now.Standing.By != "anna" {
 				l.t.Errorf("paused at %d, and it is\n%+v", stood, now)
 			}
@@ -118,7 +118,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 	}
 }
 
-// lastAct is the last that a person has done to partition 1.
+// lastAct is the last that an operator has done to partition 1.
 func lastAct(l *live) *epoch.Decision {
 	p := partition(1)
 	ds, err := l.op.History(l.t.Context(), operate.HistoryQuery{Partition: &p})
@@ -165,11 +165,11 @@ func TestSkipOfAMessageThatHalts(t *testing.T) {
 	})
 }
 
-// A dead letter is replayed by the owner, in its own transaction, while the partition goes on.
+// A dead letter is replayed by the owner, in its own transaction, while the partition continues.
 func TestReplayBesideALiveConsumer(t *testing.T) {
 	onBoth(t, func(t *testing.T, open func(broken) *place) {
-		var mended atomic.Bool
-		l := atWork(t, open(func(m consumer.Message) bool { return !mended.Load() && m.Offset%20 == 10 }))
+		var fixed atomic.Bool
+		l := atWork(t, open(func(m consumer.Message) bool { return !fixed.Load() && m.Offset%20 == 10 }))
 		l.through()
 		l.growing(func() {
 			l.awaits("there are dead letters", func() bool { return l.at(1).DeadLetters >= 3 })
@@ -181,7 +181,7 @@ func TestReplayBesideALiveConsumer(t *testing.T) {
 			if !strings.Contains(failed.out, "is no order") {
 				t.Errorf("a replay that fails says\n%s", failed.out)
 			}
-			mended.Store(true)
+			fixed.Store(true)
 			done := l.executes("deadletters", "replay", first, "--wait", "30s")
 			if !strings.Contains(done.out, "replayed") {
 				t.Errorf("a replay says\n%s", done.out)
@@ -208,10 +208,10 @@ func TestReplayBesideALiveConsumer(t *testing.T) {
 // one of the two is done.
 func TestWithdrawalsBesideALiveConsumer(t *testing.T) {
 	onBoth(t, func(t *testing.T, open func(broken) *place) {
-		var mended atomic.Bool
-		l := atWork(t, open(func(m consumer.Message) bool { return !mended.Load() && m.Offset%4 == 2 }))
+		var fixed atomic.Bool
+		l := atWork(t, open(func(m consumer.Message) bool { return !fixed.Load() && m.Offset%4 == 2 }))
 		l.through()
-		mended.Store(true)
+		fixed.Store(true)
 		ls, err := l.op.DeadLetters(t.Context(), operate.DeadLetterQuery{})
 		must(t, err)
 		if len(ls) < 20 {
@@ -296,7 +296,7 @@ func TestTwoPeopleAtATime(t *testing.T) {
 	})
 }
 
-// A zombie that has its transaction open while a person rewinds commits nothing.
+// A zombie that has its transaction open while an operator rewinds commits nothing.
 func TestRewindWhileAZombieHasItsTransactionOpen(t *testing.T) {
 	p := inPostgres(t, none)
 	var frozen atomic.Bool

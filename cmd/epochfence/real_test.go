@@ -41,7 +41,7 @@ func TestRealKafkaIsReadAndSteeredAround(t *testing.T) {
 	}
 	l.executes("pause", "orders/1")
 	l.produce(5)
-	l.awaits("the other partition goes on", func() bool { return l.at(0).Next == epoch.Offset(l.produced) })
+	l.awaits("the other partition continues", func() bool { return l.at(0).Next == epoch.Offset(l.produced) })
 	var described struct {
 		Partitions []struct {
 			Lag   *int64

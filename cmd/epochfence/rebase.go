@@ -27,7 +27,7 @@ remedy for "log changed" and "foreign lease source".
 
 What the log and the issuer are now is asked of Kafka or NATS. --log and
 --source say it instead, as the error that halts the partition has it. The
-offsets of another log mean other messages: --to says where to go on in it.`,
+offsets of another log mean other messages: --to says where to continue in it.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			var g goal
 			if f.to != "" {
@@ -36,7 +36,7 @@ offsets of another log mean other messages: --to says where to go on in it.`,
 					return err
 				}
 				if g.relative {
-					return usage("--to is %q: the offsets of another log do not go on from those of the one that was", f.to)
+					return usage("--to is %q: the offsets of another log do not continue from those of the one that was", f.to)
 				}
 			}
 			return a.perform(c, f.chosen, f.by, names, func(ctx context.Context, seen []operate.Partition) (ds []deed, err error) {
@@ -52,7 +52,7 @@ offsets of another log mean other messages: --to says where to go on in it.`,
 		},
 	}
 	f.chosen.add(c.Flags())
-	c.Flags().StringVar(&f.to, "to", "", "where to go on in the log")
+	c.Flags().StringVar(&f.to, "to", "", "where to continue in the log")
 	c.Flags().StringVar(&f.log, "log", "", "the log to accept; empty: what it is now")
 	c.Flags().StringVar(&f.source, "source", "", "the issuer of leases to accept; empty: what it is now")
 	f.by.add(c.Flags())
@@ -81,7 +81,7 @@ func (a *app) planRebase(ctx context.Context, f rebaseFlags, g goal, p operate.P
 	}
 	if d.log != "" {
 		if g == (goal{}) {
-			return d, usage("%s: log %s counts other offsets than %s: say where to go on in it with --to", p.Fence.Partition, d.log, p.Log)
+			return d, usage("%s: log %s counts other offsets than %s: say where to continue in it with --to", p.Fence.Partition, d.log, p.Log)
 		}
 		now.Log = d.log
 		d.effect = "log " + d.log + " is accepted"
@@ -97,7 +97,7 @@ func (a *app) planRebase(ctx context.Context, f rebaseFlags, g goal, p operate.P
 		return d, err
 	}
 	if d.log != "" { // what was and what is applied cannot be compared
-		d.effect = and(effect, "it goes on at offset "+text(d.to.Offset))
+		d.effect = and(effect, "it continues at offset "+text(d.to.Offset))
 	} else {
 		d.effect = and(effect, d.effect)
 	}

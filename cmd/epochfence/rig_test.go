@@ -30,7 +30,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// cli runs the program as a person does, in this process.
+// cli runs the program as an operator does, in this process.
 type cli struct {
 	t   *testing.T
 	env map[string]string
@@ -412,7 +412,7 @@ func (l *live) through() {
 	})
 }
 
-// audit stops the consumer, and compares what was applied with the decision log: under each
+// audit stops the consumer, and compares what was applied with the audit log: under each
 // claim exactly the messages from its position up to that of the claim after it, in
 // order, but for what failed.
 func (l *live) audit(fails broken) {
@@ -447,7 +447,7 @@ func (l *live) audit(fails broken) {
 			}
 		}
 		if !slices.Equal(got, want) {
-			l.t.Errorf("partition %d: applied\n%v\nand the decision log says\n%v", n, got, want)
+			l.t.Errorf("partition %d: applied\n%v\nand the audit log says\n%v", n, got, want)
 		}
 	}
 }

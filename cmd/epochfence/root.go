@@ -63,7 +63,7 @@ func (a *app) root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "epochfence",
 		Short: "See and steer the consumers of a sink",
-		Long: `See and steer the consumers of a sink: its fences, owners, lag, decision log,
+		Long: `See and steer the consumers of a sink: its fences, owners, lag, audit log,
 dead letters and outbox. The sink is in PostgreSQL or SQLite, the messages are
 in Kafka or NATS.
 

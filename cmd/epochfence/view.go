@@ -22,7 +22,7 @@ type partitionView struct {
 	Epoch       int64      `json:"epoch"`
 	Claim       string     `json:"claim"`
 	Owner       string     `json:"owner"`
-	OwnerAlive  *bool      `json:"owner_alive,omitempty"` // not of a person
+	OwnerAlive  *bool      `json:"owner_alive,omitempty"` // not of an operator
 	OwnerSeen   *time.Time `json:"owner_seen_at,omitempty"`
 	Next        int64      `json:"next_offset"`
 	Generation  int64      `json:"lease_generation"`
@@ -35,14 +35,14 @@ type partitionView struct {
 	sign string // of the owner's life
 }
 
-// state is what a partition does, as far as its fence and the decision log tell.
+// state is what a partition does, as far as its fence and the audit log tell.
 type state string
 
 const (
 	unclaimed state = "unclaimed" // nobody ever had it
 	claimed   state = "claimed"   // somebody has it who is alive
 	orphaned  state = "orphaned"  // who has claimed it is not alive, and nobody has taken it since
-	waiting   state = "waiting"   // a person has acted, and no owner has followed yet
+	waiting   state = "waiting"   // an operator has acted, and no owner has followed yet
 	halted    state = "halted"
 	paused    state = "paused"
 	elsewhere state = "elsewhere" // another database of the sink keeps it

@@ -57,7 +57,7 @@ func probe(parts ...[]kgo.Opt) (cl *kgo.Client, err error) {
 }
 
 // clash names the first option that the source sets itself. Options whose
-// default cannot be told from a choice are overridden in silence: the
+// default cannot be told from a choice are overridden silently: the
 // isolation level, which is always read committed.
 func clash(cl *kgo.Client) error {
 	plain, err := kgo.NewClient()

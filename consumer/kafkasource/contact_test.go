@@ -27,7 +27,7 @@ func (r *contactRig) answer(took time.Duration) {
 	r.OnBrokerE2E(kgo.BrokerMetadata{}, keyNextGenHeartbeat, kgo.BrokerE2E{TimeToRead: took})
 }
 
-// Heartbeats go on while word of an assignment is under way. What one was answered is not seen.
+// Heartbeats continue while word of an assignment is under way. What one was answered is not seen.
 func TestAnAnswerThatMayHaveBeenANoDoesNotBringContactBack(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := newContactRig()

@@ -27,7 +27,7 @@
 //
 //   - It is drained when the group asks for the partition, and when Run ends.
 //     The rebalance waits for the batch in hand for up to DrainTimeout. After
-//     that, the tenure is cancelled and the group goes on without it.
+//     that, the tenure is cancelled and the group continues without it.
 //   - It is lost, at once, when the group has let this member go, when the
 //     member comes back under another id, when another process joins as the same
 //     static member (which ends Run as well), and when the group's coordinator
@@ -72,7 +72,7 @@
 // of the log is [consumer.ErrOffsetExpired]; one above its end, or in a part that was
 // rewritten, is [consumer.ErrTruncated]; a topic that was created again is an
 // [*epoch.LogChangedError], and so is the next claim, until somebody has decided
-// where to go on: the process itself need not be restarted. Nothing is skipped.
+// where to continue: the process itself need not be restarted. Nothing is skipped.
 // Errors that pass by themselves, as while a leader is elected, are waited out for
 // 20 s, a topic that the broker does not know for 3 s. A partition that answers
 // with another error is not asked again before Read is called again.

@@ -309,7 +309,7 @@ func (f *feed) pause(least int64) bool {
 	return true
 }
 
-// unpause notes that fetching goes on. It reports false if nobody had stopped.
+// unpause notes that fetching continues. It reports false if nobody had stopped.
 func (f *feed) unpause() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

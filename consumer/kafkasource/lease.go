@@ -51,7 +51,7 @@ func (l *lease) check(drain time.Duration) error {
 
 // patience is how long the group keeps partitions for a member that has fallen
 // silent: until its session has expired, or, where a rebalance has begun, until that
-// goes on without those who have not joined again.
+// continues without those who have not joined again.
 func (l lease) patience() time.Duration { return min(l.session, l.rebalance) }
 
 // silence is how long no heartbeat may have been acknowledged before the
@@ -81,7 +81,7 @@ func (s *Source) nextGenLease(ctx context.Context) (lease, error) {
 		err = l.read(resp)
 	}
 	if err != nil {
-		s.log.Warn("the broker does not tell the group's session timeout, so the client's is taken; where the broker's is shorter, a process that is cut off goes on after the group has given its partitions away, and is refused only when it commits",
+		s.log.Warn("the broker does not tell the group's session timeout, so the client's is taken; where the broker's is shorter, a process that is cut off continues after the group has given its partitions away, and is refused only when it commits",
 			"session_timeout", l.session, "heartbeat_interval", l.heartbeat, "err", err,
 			"remedy", "allow this user DESCRIBE_CONFIGS on the group, or set kgo.SessionTimeout and kgo.HeartbeatInterval to what the broker has")
 		return l, nil

@@ -395,7 +395,7 @@ func TestContactIsLostUntilWhatIsHeldIsGrantedAnew(t *testing.T) {
 	})
 }
 
-// A rebalance goes on without a member that has not joined again in time, however long its
+// A rebalance continues without a member that has not joined again in time, however long its
 // session is.
 func TestATenureIsLostBeforeARebalanceGoesOnWithoutASilentMember(t *testing.T) {
 	for _, p := range protocols[:2] {
@@ -418,7 +418,7 @@ func TestATenureIsLostBeforeARebalanceGoesOnWithoutASilentMember(t *testing.T) {
 	}
 }
 
-// The session goes on to expire while a partition is being given back.
+// The session continues to expire while a partition is being given back.
 func TestATenureThatIsBeingDrainedIsLostWithContact(t *testing.T) {
 	virtually(t, 1, func(r *rig) {
 		l := r.link()

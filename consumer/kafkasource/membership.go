@@ -330,7 +330,7 @@ func (s *Source) fenced(err error) error {
 		instance = *s.set.instance
 	}
 	return fmt.Errorf("kafkasource: group %q: another process has joined as instance %q; "+
-		"this one must not go on, give each process an instance id of its own: %w", s.set.Group, instance, err)
+		"this one must not continue, give each process an instance id of its own: %w", s.set.Group, instance, err)
 }
 
 // heartbeat sends one of our own, for [contact.heartbeatDue].

@@ -161,7 +161,7 @@ func TestARecreatedTopicIsAnotherLogAndGoesOnOnceSomebodyDecides(t *testing.T) {
 				if n := len(r.sink.offsets(part(0))); n != 20 {
 					r.Errorf("%d messages were applied, of which %d are of the new log", n, n-20)
 				}
-				r.sink.do(func() { // a person decides
+				r.sink.do(func() { // an operator decides
 					f := r.sink.fences[part(0)]
 					f.Log, f.Next, f.Mark = changed.Source, 0, epoch.NoMark
 					r.sink.fences[part(0)] = f
@@ -190,7 +190,7 @@ func TestADeletedTopicIsAnErrorAndNoOtherPartitionSuffers(t *testing.T) {
 		})
 		r.Log(r.sink.errors(doomed))
 		r.produce(0, 20)
-		r.until("the other goes on", func() bool { return r.sink.exactly(part(0), 40) })
+		r.until("the other continues", func() bool { return r.sink.exactly(part(0), 40) })
 	}, kfake.SeedTopics(1, "doomed"))
 }
 

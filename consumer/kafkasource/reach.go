@@ -17,8 +17,8 @@ import (
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
-// soonPatience is how long to go on trying after an error that is more often a
-// person's to mend than not: a broker that closes the connection at the first word,
+// soonPatience is how long to continue trying after an error that is more often a
+// person's to fix than not: a broker that closes the connection at the first word,
 // or does not know a topic, may be starting or behind.
 const soonPatience = 3 * time.Second
 

@@ -11,7 +11,7 @@ import (
 
 // Worker a freezes with a transaction open. The group misses it and gives its
 // partition to b, which applies the same messages and more. Then a thaws: its
-// commit reaches the sink, and is refused. It joins again and both go on.
+// commit reaches the sink, and is refused. It joins again and both continue.
 func TestRealFrozenOwnerIsRefusedWhenItThaws(t *testing.T) {
 	for name, opt := range map[string]kgo.Opt{
 		"eager":       kgo.Balancers(kgo.RangeBalancer()),

@@ -79,7 +79,7 @@ func (h *realHistory) passOn(n int, opts ...kgo.Opt) epoch.Fence {
 }
 
 // wantStartOver checks that the next worker's lease has a generation that was there
-// before, that its epoch was not, and that it goes on where the fence is.
+// before, that its epoch was not, and that it continues where the fence is.
 func (h *realHistory) wantStartOver(before epoch.Fence, opts ...kgo.Opt) epoch.Fence {
 	h.Helper()
 	h.send(0, 5)

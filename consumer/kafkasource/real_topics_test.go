@@ -86,7 +86,7 @@ func TestRealRetentionPassingUsByHalts(t *testing.T) {
 	}
 }
 
-// The same up to the position itself loses nothing: reading goes on.
+// The same up to the position itself loses nothing: reading continues.
 func TestRealRetentionUpToThePositionDoesNotHalt(t *testing.T) {
 	t.Parallel()
 	h := newRealHistory(t, kafkatest.Shared(t), 1)

@@ -242,7 +242,7 @@ func (m *Member) leave() error {
 
 // Freeze stops the process's side of the member, as SIGSTOP or a cut cable does:
 // it hears of nothing, its Confirm gets no answer and its Read yields nothing.
-// What runs in own goes on. Unless the group is scripted it expires after a
+// What runs in own continues. Unless the group is scripted it expires after a
 // term. Only the member's own Run still can end.
 func (m *Member) Freeze() {
 	g := m.group

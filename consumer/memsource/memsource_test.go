@@ -22,7 +22,7 @@ type process struct {
 	ended   chan error
 }
 
-// held is one call of own. It goes on until give is called.
+// held is one call of own. It continues until give is called.
 type held struct {
 	consumer.Tenure
 	ctx  context.Context
@@ -392,7 +392,7 @@ func TestUntilAppliedEndsWhenThePositionsHavePassedEveryMessage(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 2)
 		if ctx := log.UntilApplied(t.Context()); ctx.Err() == nil {
-			t.Error("goes on although there is nothing to apply")
+			t.Error("continues although there is nothing to apply")
 		}
 		log.Append(1, "x", "y", "z")
 		log.Delete(1, 2)

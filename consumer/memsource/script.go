@@ -36,7 +36,7 @@ func (g *Group) SetGeneration(n int64) {
 
 // Grant leases the partition to m, under the generation as it is. If m does not run
 // yet, it is granted when it joins. Whoever held the partition until now is not
-// told: it goes on until it asks, or until [Group.Lose]. Only a holder called m
+// told: it continues until it asks, or until [Group.Lose]. Only a holder called m
 // itself is told first that it has lost it, and then that it has it again.
 func (g *Group) Grant(m *Member, topic string, n int32) {
 	g.broker.mu.Lock()
@@ -161,7 +161,7 @@ type Confirmation struct {
 
 // OnConfirm installs a function that is called with every answer to a Confirm
 // before the answer goes out. It may wait, which holds the answer up while the
-// world goes on, and it may return an error, which replaces the answer. A nil
+// world continues, and it may return an error, which replaces the answer. A nil
 // function answers as the group decides.
 func (g *Group) OnConfirm(f func(ctx context.Context, c Confirmation) error) {
 	g.broker.mu.Lock()

@@ -91,7 +91,7 @@ func (r *groupRig) still(ms []*testMember) {
 	defer timer.Stop()
 	<-timer.C
 	if now := r.granted(); now != before || !slices.Equal(held, r.held(ms)) {
-		r.t.Errorf("partitions go on moving: %v, then %v after %d grants", held, r.held(ms), now-before)
+		r.t.Errorf("partitions continue moving: %v, then %v after %d grants", held, r.held(ms), now-before)
 	}
 }
 

@@ -232,8 +232,8 @@ func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.
 	o.progress("all is well", 20)
 	for _, stream := range []string{outingStream, "KV_" + outingBucket} {
 		for _, fault := range []struct {
-			name     string
-			do, mend func(n int)
+			name    string
+			do, fix func(n int)
 		}{
 			{"stopped", func(n int) { must(t, o.cluster.Stop(n)) }, func(n int) { must(t, o.cluster.Start(n)) }},
 			{"cut off from all", o.cluster.Cut, o.cluster.Heal},
@@ -241,7 +241,7 @@ func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.
 			n := o.leader(stream)
 			fault.do(n)
 			o.progress(fmt.Sprintf("the leader of %s is %s", stream, fault.name), 50)
-			fault.mend(n)
+			fault.fix(n)
 			o.whole()
 			o.progress("it is back", 50)
 		}

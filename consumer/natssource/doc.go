@@ -27,7 +27,7 @@
 // The log that a fence names is made of the stream's name and time of creation,
 // the number of partitions and the partition's filter. A stream that was deleted
 // and created again, or is partitioned in another way, is another log, and
-// partitions halt with an [*epoch.LogChangedError] until a person decides.
+// partitions halt with an [*epoch.LogChangedError] until an operator decides.
 //
 // # The lease
 //
@@ -107,7 +107,7 @@
 // Revisions start over with a bucket that was created again, and are used again by
 // one that was restored from a backup; two members may then hold one generation for a
 // moment, until one of them confirms. A registration in a backup runs out when it would have; a member whose own is not
-// in it finds out by its next renewal. Epochs go on all the same: the sink counts on from
+// in it finds out by its next renewal. Epochs continue all the same: the sink counts on from
 // where it was. A bucket that was deleted while members run is created again
 // by them. Its name is what fences keep of it, with the domain: a group that moves to
 // another bucket is another deployment, which the sink refuses with an
@@ -154,7 +154,7 @@
 //     "Status" is a message like any other. Headers that cannot be parsed are left out.
 //   - A request for messages lasts for a minute, the first one to a consumer for a second, and there are
 //     no heartbeats. Instead the leader is asked every second or two, once for all readers of a stream, how
-//     far the stream goes; if it goes on beyond a reader that hears nothing, for the
+//     far the stream goes; if it continues beyond a reader that hears nothing, for the
 //     first message of its partition there, every 5 s at most.
 //   - A consumer is replaced when it does not deliver a message that the leader has, a second after that was
 //     seen; when its request does not end in time; when the connection was made again, with which the server
@@ -234,7 +234,7 @@
 //
 // # Moving over from a durable consumer
 //
-// A partition that is claimed for the first time goes on where the group had got to
+// A partition that is claimed for the first time continues where the group had got to
 // ([consumer.StartCommitted]): at the position that somebody has put into its key by hand, with
 // `nats kv put epochfence billing.position.payments.3 '{"next":1234}'`, or else behind the
 // ack floor of the durable consumer that Stream.Durable names, or the group. A consumer

@@ -45,7 +45,7 @@ func TestAPositionBelowTheStreamsBeginningIsPassedBy(t *testing.T) {
 	wantMisfit(t, r.read(r.fence(0, 7)).fails(), consumer.ErrOffsetExpired, 7, 11)
 }
 
-// Guard: verify. Without it the reader goes on at the new beginning.
+// Guard: verify. Without it the reader continues at the new beginning.
 func TestABeginningThatMovesPastASlowPartitionIsNoticed(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
@@ -107,7 +107,7 @@ func TestAQuietPartitionKeepsUpWithAStreamThatLosesItsBeginning(t *testing.T) {
 	}
 	r.publish(0, "b")
 	g.values("a", "b")
-	// From the fence that the last batch left, reading goes on.
+	// From the fence that the last batch left, reading continues.
 	c := g.passes(100)
 	from := r.fence(0, uint64(c.Offset))
 	from.Mark = c.Mark

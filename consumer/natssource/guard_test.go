@@ -162,7 +162,7 @@ func TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed(t *testing.T) {
 	select {
 	case <-g.ctx.Done():
 	default:
-		t.Error("the tenure goes on")
+		t.Error("the tenure continues")
 	}
 }
 

@@ -66,7 +66,7 @@ func TestWhatTheOriginOfAMirrorHasDroppedIsNotPassedOver(t *testing.T) {
 	g := r.read(r.fence(0, 1))
 	wantMisfit(t, g.fails(), consumer.ErrOffsetExpired, 6, 9)
 	g.values("1", "2", "3", "4", "5")
-	r.read(r.fence(0, 9)).values("9", "10") // where a person sets it
+	r.read(r.fence(0, 9)).values("9", "10") // where an operator sets it
 	// Some of them may have been of a partition that has nothing else there.
 	wantMisfit(t, r.reader(1, 1, -1).skip(r.ctx, true), consumer.ErrOffsetExpired, 1, 11)
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // A stream that has taken messages takes no transform, and is one partition. A mirror under the transform
-// has the same sequences in several: docs/nats.md says how to go on there.
+// has the same sequences in several: docs/nats.md says how to continue there.
 func TestAStreamWithoutATransformIsCarriedOnInAMirrorThatHasOne(t *testing.T) {
 	t.Parallel()
 	const partitions, accounts, third = 4, 10, 60

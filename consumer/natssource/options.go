@@ -80,7 +80,7 @@ type Stream struct {
 	Transform *Transform
 
 	// Durable names the durable consumer of the stream that did this work
-	// before. A partition that is claimed for the first time goes on behind what
+	// before. A partition that is claimed for the first time continues after what
 	// it has acknowledged without a gap ([consumer.StartCommitted]). If there is no such
 	// consumer, or it was not to deliver all of the partition's messages, the partition is
 	// not claimed. Empty means one with the group's name, if there is one that was.

@@ -115,7 +115,7 @@ func TestABucketThatIsMadeAnewIsSaidOnce(t *testing.T) {
 	}
 }
 
-// One that a stream stands in the place of cannot be mended by the members.
+// One that a stream stands in the place of cannot be fixed by the members.
 func TestABucketThatHoldsNoLeasesAnyMoreIsSaidNowAndThen(t *testing.T) {
 	t.Parallel()
 	r := newGroupRig(t, 8, 2*time.Second)

@@ -66,7 +66,7 @@ func (r *reader) lookForOwed(ctx context.Context) error {
 	o.looked = time.Now()
 	now, err := r.l.seen(ctx, lookEvery/2)
 	if err != nil {
-		return nil //nolint:nilerr // skip says so, if it goes on
+		return nil //nolint:nilerr // skip says so, if it continues
 	}
 	end, from := now.info.State.LastSeq, max(r.at, o.none+1)
 	if end < from || time.Since(o.asked) < askEvery {

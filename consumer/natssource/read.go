@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// longSilence is how long a read goes on trying without having got anywhere
+	// longSilence is how long a read continues trying without having got anywhere
 	// before it says so.
 	longSilence = 20 * time.Second
 

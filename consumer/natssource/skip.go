@@ -83,7 +83,7 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 
 // scheduleSkip notes where the stream begins, and says when to skip again: as rarely as may be, and
 // several times before the beginning gets to the position, if it
-// goes on as it went since the last look. A stream that is limited in messages or bytes
+// continues as it went since the last look. A stream that is limited in messages or bytes
 // loses its beginning as fast as it is written to.
 func (r *reader) scheduleSkip(begins uint64, now time.Time) {
 	r.pause, r.pressed, begins = r.l.skipPause(), false, max(begins, 1)

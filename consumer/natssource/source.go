@@ -205,7 +205,7 @@ func (s *Source) start(ctx context.Context) error {
 	return fmt.Errorf("natssource: JetStream at %s was not reached within %v; does NATS run there, with JetStream, and is the address right? %w", at, after, err)
 }
 
-// patience is how long a start goes on after an error.
+// patience is how long a start continues after an error.
 func (s *Source) patience(err error) time.Duration {
 	var (
 		denied *PermissionError

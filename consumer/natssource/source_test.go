@@ -91,7 +91,7 @@ func TestALeaseWhoseTTLRanOutOnOurClockIsLost(t *testing.T) {
 	m := r.start("a")
 	g := m.granted(0)
 	// The server takes the renewals, only its answers do not arrive: as far as
-	// it is concerned the lease goes on.
+	// it is concerned the lease continues.
 	g.confirm(t, 1)
 	pulse := r.pulse()
 	cut := time.Now()
@@ -248,7 +248,7 @@ func TestAConnectionThatIsClosedEndsRunAndSaysSo(t *testing.T) {
 	select {
 	case <-m.ended:
 	case <-time.After(patience):
-		t.Fatal("Run goes on")
+		t.Fatal("Run continues")
 	}
 	if !errors.Is(m.err, nats.ErrConnectionClosed) {
 		t.Errorf("Run: %v, want nats.ErrConnectionClosed", m.err)
@@ -317,7 +317,7 @@ func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T)
 	eventually(t, "a gives a partition back", func() bool { return given.n.Load() > 0 })
 	for stalls := 0; ; stalls++ {
 		if stalls == 6 {
-			t.Fatal("a goes on losing leases")
+			t.Fatal("a continues losing leases")
 		}
 		r.shared([]*testMember{a}, 4)
 		grants, gave := r.granted(), given.n.Load()

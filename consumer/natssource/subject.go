@@ -19,7 +19,7 @@ func checkSubject(s string) error {
 		case strings.ContainsAny(token, " \t\r\n\f\x00"):
 			return fmt.Errorf("subject %q holds white space", s)
 		case token == everything && i < len(tokens)-1:
-			return fmt.Errorf("subject %q goes on after '>'", s)
+			return fmt.Errorf("subject %q continues after '>'", s)
 		}
 	}
 	return nil

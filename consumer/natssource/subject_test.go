@@ -42,7 +42,7 @@ func TestFiltersThatCannotMakePartitionsAreRefused(t *testing.T) {
 		{name: "empty", filters: []string{""}, says: "empty token"},
 		{name: "empty token", filters: []string{"a..b"}, says: "empty token"},
 		{name: "white space", filters: []string{"a b"}, says: "white space"},
-		{name: "open end inside", filters: []string{"a.>.b"}, says: "goes on after"},
+		{name: "open end inside", filters: []string{"a.>.b"}, says: "continues after"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := checkFilters(c.filters, c.stored)

@@ -161,7 +161,7 @@ func notify(c chan<- struct{}) {
 const fullReads = 4
 
 // run follows the bucket until ctx ends. A watcher does not say that the bucket was deleted and created
-// again, or restored from a backup: it goes on with whatever is there. So once a TTL the bucket is looked at,
+// again, or restored from a backup: it continues with whatever is there. So once a TTL the bucket is looked at,
 // and everything is read anew if it is another one; now and then in any case.
 func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 	for ctx.Err() == nil {

@@ -174,7 +174,7 @@ func TestAFullReadShowsWhatAWatcherMissed(t *testing.T) {
 	}
 }
 
-// The watcher goes on behind what it saw last, and tells of nothing that was put back.
+// The watcher continues after what it saw last, and tells of nothing that was put back.
 func TestAViewOfABucketThatWasRestoredIsReadAnew(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)

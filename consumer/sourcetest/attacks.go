@@ -130,7 +130,7 @@ var attacks = []history{{
 		w.produce(topic, 0, all[:10]...)
 		a := w.run("a", db, memsink.Hooks{}, topic)
 		w.applied(db, topic, 0, all[:10]...)
-		a.freeze() // from its source only: its handlers and its database go on
+		a.freeze() // from its source only: its handlers and its database continue
 		b := w.run("b", db, memsink.Hooks{}, topic)
 		w.produce(topic, 0, all[10:20]...)
 		saw(b, func(e consumer.Claimed) bool { return e.Fence.Partition.Number == 0 })
@@ -228,7 +228,7 @@ var attacks = []history{{
 		a.thaw()
 	},
 }, {
-	claim: "attack: retained partition, whose claim goes on while others join and leave",
+	claim: "attack: retained partition, whose claim continues while others join and leave",
 	rules: "R7",
 	needs: []need{needs[Retainer]()},
 	story: func(w *world) {

@@ -92,7 +92,7 @@ var confirming = []history{{
 		g.confirm(from)
 	},
 }, {
-	claim: "confirming goes on for as long as the tenure does",
+	claim: "confirming continues for as long as the tenure does",
 	story: func(w *world) {
 		topic := w.newTopic(2)
 		p := w.start("a", topic)

@@ -74,7 +74,7 @@ var confirmFaults = []fault{{
 	}),
 }, {
 	name:  "confirms only once",
-	claim: "confirming goes on",
+	claim: "confirming continues",
 	world: brokenConfirm(func(t consumer.Tenure) func(context.Context, epoch.Fence) (epoch.Lease, error) {
 		var asked atomic.Bool
 		return func(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {

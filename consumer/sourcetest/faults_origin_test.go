@@ -78,8 +78,8 @@ var originFaults = []fault{{
 	claim: "Committed is where the group had got to",
 	world: brokenCommitted(func(consumer.Tenure, epoch.Position, bool) (epoch.Position, bool) { return epoch.Position{}, false }),
 }, {
-	name:  "goes on at the last message where the group had committed",
-	claim: "a process goes on where the group had committed",
+	name:  "continues at the last message where the group had committed",
+	claim: "a process continues where the group had committed",
 	world: brokenCommitted(func(_ consumer.Tenure, at epoch.Position, ok bool) (epoch.Position, bool) {
 		at.Offset += 3
 		return at, ok

@@ -103,7 +103,7 @@ var readFaults = []fault{{
 	},
 }, {
 	name:  "waits for more before it yields what there is",
-	claim: "Read goes on with what is produced",
+	claim: "Read continues with what is produced",
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		var queued consumer.Batch
 		for b, err := range t.Read(ctx, from) {
@@ -146,7 +146,7 @@ var readFaults = []fault{{
 		}
 	}),
 }, {
-	name:  "skips what retention took, in silence",
+	name:  "skips what retention took, silently",
 	claim: "a position below the log's beginning",
 	world: brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		for b, err := range t.Read(ctx, from) {

@@ -93,7 +93,7 @@ var runFaults = []fault{{
 		}
 	},
 }, {
-	name:  "lets a tenure go on across a loss",
+	name:  "lets a tenure continue across a loss",
 	claim: "a process that is cut off loses its partition",
 	world: func(b *broken) {
 		b.run = func(ctx context.Context, s consumer.Source, joined func(error), own func(context.Context, consumer.Tenure)) error {

@@ -33,7 +33,7 @@ type Harness interface {
 type Freezer interface {
 	// Freeze makes the source of a process neither hear nor say anything, as
 	// if its network were cut or its process stopped, until thaw is called.
-	// What the suite runs in own goes on. The lease runs out in time.
+	// What the suite runs in own continues. The lease runs out in time.
 	Freeze(t testing.TB, s consumer.Source) (thaw func())
 }
 
@@ -119,7 +119,7 @@ type Positions interface {
 type Stalling interface {
 	// Stalled returns the longest time for which the broker has answered nobody,
 	// or this process has not run, since the harness was made: until now, if that
-	// goes on.
+	// continues.
 	Stalled() time.Duration
 }
 

@@ -149,7 +149,7 @@ var losing = []history{{
 		old.waitLost()
 		again := a.granted(topic, 0)
 		if again == old {
-			w.fail("the tenure goes on")
+			w.fail("the tenure continues")
 		}
 		if now := again.confirm(from).Generation; now != generation {
 			w.fail("the harness's Regrant went from generation %d to %d", generation, now)

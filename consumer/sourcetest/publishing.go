@@ -109,7 +109,7 @@ var publishing = []history{{
 		g.poll("the position has passed it", g.published(ms[8].Offset+1))
 		b.leave()
 		g = w.start("c", topic).granted(topic, 0)
-		g.confirm(after(g.at(0), ms[1])) // a person has set the fence back
+		g.confirm(after(g.at(0), ms[1])) // an operator has set the fence back
 		g.poll("a position below our own is published", g.published(ms[1].Offset+1))
 	},
 }}

@@ -103,7 +103,7 @@ func (g *grant) read(from epoch.Fence, n int) []entry {
 	return nil
 }
 
-// orderly fails the story if a batch does not go on from the position, or is of
+// orderly fails the story if a batch does not continue from the position, or is of
 // another partition.
 func (g *grant) orderly(next epoch.Offset, b consumer.Batch) {
 	begin := next
@@ -229,7 +229,7 @@ var reading = []history{{
 		g0.want(g0.earliest(), "elsewhere")
 	},
 }, {
-	claim: "Read goes on with what is produced while it runs",
+	claim: "Read continues with what is produced while it runs",
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		g := w.start("a", topic).granted(topic, 0)
@@ -290,7 +290,7 @@ var reading = []history{{
 			for b, err := range g.Read(ctx, from) {
 				w.check(err, "Read number %d after its context ended", round)
 				if seen += len(b.Messages); seen >= len(all) {
-					cancel() // and the loop goes on: Read has to end by itself
+					cancel() // and the loop continues: Read has to end by itself
 				}
 			}
 			cancel()

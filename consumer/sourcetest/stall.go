@@ -2,7 +2,7 @@ package sourcetest
 
 import "sync"
 
-// stall is a place where a process stops until it is told to go on.
+// stall is a place where a process stops until it is told to continue.
 type stall struct {
 	w       *world
 	once    sync.Once
@@ -28,5 +28,5 @@ func (s *stall) stop() {
 // wait waits until the process has got there.
 func (s *stall) wait(what string) { s.w.awaitClosed(what, s.reached) }
 
-// goOn lets the process go on.
+// goOn lets the process continue.
 func (s *stall) goOn() { close(s.on) }

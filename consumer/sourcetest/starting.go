@@ -115,7 +115,7 @@ var starting = []history{{
 		s.leave()
 	},
 }, {
-	claim: "a process goes on where the group had committed",
+	claim: "a process continues where the group had committed",
 	rules: "R8, attack: a group that existed before us",
 	needs: []need{needs[Positions]()},
 	story: func(w *world) {

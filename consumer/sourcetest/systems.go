@@ -133,7 +133,7 @@ func (w *world) fence(db *memsink.Sink, g, topic string, n int32) epoch.Fence {
 var systems = []history{
 	churn(1), churn(2), churn(3),
 	{
-		claim: "a process that ends and starts again goes on where it was",
+		claim: "a process that ends and starts again continues where it was",
 		story: func(w *world) {
 			topic, db := w.newTopic(2), memsink.New()
 			var sent [2][]string
@@ -254,7 +254,7 @@ func churn(seed uint64) history {
 					}
 					live[gone].freeze()
 					for n := range int32(partitions) {
-						w.poll("the others go on", func() bool {
+						w.poll("the others continue", func() bool {
 							return len(db.List(effects(topic, n))) > burst*i/2 || len(live) == 1
 						})
 					}

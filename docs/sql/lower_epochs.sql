@@ -1,4 +1,4 @@
--- As the owner of the tables: the epochs of a partition go on behind the highest that it has
+-- As the owner of the tables: the epochs of a partition continue after the highest that it has
 -- reached within 2^40. Its owner is refused as stale, and claims again.
 update epochfence.fence f
 set claim_id = gen_random_uuid(), owner = 'operator ' || session_user, claimed_at = clock_timestamp(),

@@ -2,13 +2,13 @@
 // topic, workers take stock for them in SQL, and workers are frozen and killed
 // while they do. Beside it runs the baseline, struck alike.
 //
-//	go run ./examples/inventory # compiles first, in silence: about a minute on two cores, from then on less than a second
+//	go run ./examples/inventory # compiles first, silently: about a minute on two cores, from then on less than a second
 //
 // needs nothing but Go: the broker is a fake one in this process, the database
 // a SQLite file in a temporary directory. With -brokers and -database it runs
 // on real services. The exit status is 0 only if the fenced column is exact.
 //
-// A process that was frozen usually finds its deadlines passed when it goes on,
+// A process that was frozen usually finds its deadlines passed when it continues,
 // and gives up by itself. Here those of the transaction in hand are switched
 // off, so that nothing but the fence stands between a zombie and the database.
 //

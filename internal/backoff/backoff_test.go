@@ -46,7 +46,7 @@ func TestASleepEndsWithItsTimeOrItsContext(t *testing.T) {
 			t.Errorf("a sleep whose context ended went on for %v", time.Since(began))
 		}
 		if backoff.Sleep(ctx, 0) {
-			t.Error("a sleep under a context that has ended says to go on")
+			t.Error("a sleep under a context that has ended says to continue")
 		}
 	})
 }

@@ -58,7 +58,7 @@ func TestABrokerThatIsGoneForAWhileLosesAndDoublesNothing(t *testing.T) {
 	r.advancedTo(part(group, topic), 10)
 	l.cut()
 	produce(t, reach(c), numbered(topic, 10, 10)...)
-	l.mend()
+	l.fix()
 	r.advancedTo(part(group, topic), 20)
 	r.stop()
 	wantValues(t, d.applied(), counted(20))

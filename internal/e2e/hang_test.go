@@ -240,7 +240,7 @@ func (h *hangPlay) wantExactlyOnce() {
 	}
 }
 
-// release lets the handler go on, and wants its late write refused.
+// release lets the handler continue, and wants its late write refused.
 func (h *hangPlay) release() {
 	h.Helper()
 	close(h.free)
@@ -250,7 +250,7 @@ func (h *hangPlay) release() {
 			h.Errorf("the late write came to %v, want ErrAbandoned", err)
 		}
 	case <-time.After(patience):
-		h.Fatal("the handler that hung did not go on")
+		h.Fatal("the handler that hung did not continue")
 	}
 }
 
@@ -268,7 +268,7 @@ func wantHung(t *testing.T, r *running, within time.Duration) {
 	}
 }
 
-// With one process the other partitions go on beside the handler that hangs, and its own once it
+// With one process the other partitions continue beside the handler that hangs, and its own once it
 // has returned. Told to stop, Run returns and says what hangs.
 func playHangAlone(t *testing.T, b hangBroker, committers int) {
 	h := newHangPlay(t, b, committers)

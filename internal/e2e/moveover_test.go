@@ -232,7 +232,7 @@ func TestMovingAKafkaGroupOverAndBackLosesAndDoublesNothing(t *testing.T) {
 }
 
 // Workers that share a durable consumer are replaced process by process, and put
-// back. The consumer goes on delivering to those that are left: the table
+// back. The consumer continues delivering to those that are left: the table
 // catches what both have had.
 func TestMovingADurableConsumerOverAndBackLosesAndDoublesNothing(t *testing.T) {
 	if testing.Short() {

@@ -49,7 +49,7 @@ func TestPeopleActBesideALiveConsumerOnSQLite(t *testing.T) {
 	actBeside(t, op, d.sink, d.handle, d.sink.DeadLetter, d.applied)
 }
 
-// acting is a person beside a group that consumes two partitions.
+// acting is an operator beside a group that consumes two partitions.
 type acting struct {
 	testing.TB
 	op operate.Operator
@@ -105,7 +105,7 @@ func (a *acting) until(what string, p epoch.Partition, holds func(now operate.Pa
 // goesOn waits until the owner has claimed again after f, and applied more.
 func (a *acting) goesOn(p epoch.Partition, f epoch.Fence) {
 	a.Helper()
-	a.until("the owner goes on", p, func(now operate.Partition) bool { return now.Epoch > f.Epoch && !now.Operated() && now.Next > f.Next+3 })
+	a.until("the owner continues", p, func(now operate.Partition) bool { return now.Epoch > f.Epoch && !now.Operated() && now.Next > f.Next+3 })
 }
 
 // hears waits until a consumer has reported the pause of p.
@@ -137,13 +137,13 @@ func only(kind epoch.ActKind) func(epoch.Fence) epoch.Act {
 }
 
 // actBeside has people do everything there is to the partitions of a live group of two,
-// and then compares each effect with what the decision log says was applied.
+// and then compares each effect with what the audit log says was applied.
 func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], handle consumer.Handler[TX], deadLetter consumer.FailureHandler[TX], applied func() []effect) {
 	c := newCluster(t, kfake.SeedTopics(2, topic))
-	var mended atomic.Bool
+	var fixed atomic.Bool
 	poison := func(o epoch.Offset) bool { return o%50 == 7 }
 	h := consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
-		if poison(m.Offset) && !mended.Load() {
+		if poison(m.Offset) && !fixed.Load() {
 			return consumer.Permanent(errors.New("poison"))
 		}
 		m.Key = fmt.Appendf(nil, "%d", e)
@@ -177,7 +177,7 @@ func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], h
 		paused := human.does(p, only(epoch.ActPause))
 		human.hears(p, paused, a, b)
 		other := human.sees(ps[1-round%2])
-		human.until("the other partition goes on", ps[1-round%2], func(now operate.Partition) bool { return now.Next > other.Next })
+		human.until("the other partition continues", ps[1-round%2], func(now operate.Partition) bool { return now.Next > other.Next })
 		moved := human.does(p, to(epoch.ActRewind, func(f epoch.Fence) epoch.Offset { return f.Next - 5 }))
 		if moved.Epoch != paused.Epoch+1 || moved.Next != paused.Next-5 {
 			t.Errorf("while it was paused, the fence went from\n%+v to\n%+v", paused, moved)
@@ -189,13 +189,13 @@ func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], h
 		human.until("all is applied", p, func(now operate.Partition) bool { return now.Next == end })
 	}
 
-	mended.Store(true)
+	fixed.Store(true)
 	letters, err := op.DeadLetters(t.Context(), operate.DeadLetterQuery{Limit: 10_000})
 	if err != nil || len(letters) == 0 {
 		t.Fatalf("dead letters: %v, %v", letters, err)
 	}
 	for _, l := range letters {
-		if _, err := op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "mended"}); err != nil {
+		if _, err := op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "fixed"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -290,7 +290,7 @@ func (p *producing) end() epoch.Offset {
 	return epoch.Offset(p.sent.Load())
 }
 
-// compare compares effects with the spans of the decision log: each message of a span was
+// compare compares effects with the spans of the audit log: each message of a span was
 // applied under its claim, once, and those that are poison when they were replayed.
 func (a *acting) compare(ps []epoch.Partition, poison func(epoch.Offset) bool, effects []effect) {
 	a.Helper()
@@ -306,7 +306,7 @@ func (a *acting) compare(ps []epoch.Partition, poison func(epoch.Offset) bool, e
 		until := func(end epoch.Offset) {
 			for o := last.To; o < end; o++ {
 				if last.By != "" {
-					a.Errorf("offset %d was applied under a person's act: %+v", o, last)
+					a.Errorf("offset %d was applied under an operator's act: %+v", o, last)
 				}
 				if !poison(o) {
 					want = append(want, fmt.Sprintf("%d %d@%d", p.Number, o, last.Epoch))
@@ -328,7 +328,7 @@ func (a *acting) compare(ps []epoch.Partition, poison func(epoch.Offset) bool, e
 		until(a.sees(p).Next)
 		for _, kind := range []epoch.DecisionKind{"claim", "rewind", "skip", "evict", "pause", "resume", "halt", "replay"} {
 			if seen[kind] == 0 {
-				a.Errorf("there is no %s of %s in the decision log: %v", kind, p, seen)
+				a.Errorf("there is no %s of %s in the audit log: %v", kind, p, seen)
 			}
 		}
 		if seen["stale"]+seen["in-doubt"] == 0 {

@@ -35,7 +35,7 @@ type processSpec struct {
 const session = 2 * time.Second
 
 // marker is a message at which a worker process says so, and waits for a line
-// on its standard input before it goes on. It waits once: what comes to nothing after that
+// on its standard input before it continues. It waits once: what comes to nothing after that
 // is tried again.
 const marker = "marker"
 

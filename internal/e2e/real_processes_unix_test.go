@@ -29,7 +29,7 @@ import (
 
 // Three worker processes share four partitions and one SQLite file. One is
 // stopped (SIGSTOP) in the middle of a message until another has its partition
-// and has applied everything; then it goes on (SIGCONT) with the message, which
+// and has applied everything; then it continues (SIGCONT) with the message, which
 // comes to nothing: the claim is gone, whether it learns that from its own clock
 // or from the fence. Then one is killed (SIGKILL), the broker is killed and comes
 // back, a fourth process joins, and one is told to end (SIGTERM), with messages
@@ -272,10 +272,10 @@ func (p *process) signal(s os.Signal) {
 	}
 }
 
-// goOn lets the process go on from the marker, now or when it gets there.
+// goOn lets the process continue from the marker, now or when it gets there.
 func (p *process) goOn() {
 	p.l.Helper()
-	if _, err := io.WriteString(p.stdin, "go on\n"); err != nil {
+	if _, err := io.WriteString(p.stdin, "continue\n"); err != nil {
 		p.l.Fatal(err)
 	}
 }

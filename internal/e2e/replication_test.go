@@ -86,20 +86,20 @@ func TestAfterLogicalReplicationNoMessageIsBlamedAndNoEntryOvertakes(t *testing.
 	old.disconnect()
 
 	produce(t, reach(c), numbered(topic, before, after)...)
-	var mended []string
+	var fixed []string
 	for { // as each identity is met with
-		sql := r.toldRemedyOrAt(before+after, mended)
+		sql := r.toldRemedyOrAt(before+after, fixed)
 		if sql == "" {
 			break
 		}
 		next.exec(sql)
-		mended = append(mended, sql)
+		fixed = append(fixed, sql)
 	}
 	r.stop()
 
 	for _, table := range []string{"outbox_entry", "dead_letter"} {
-		if !strings.Contains(strings.Join(mended, " "), table) {
-			t.Errorf("no error told how to mend %s: %q", table, mended)
+		if !strings.Contains(strings.Join(fixed, " "), table) {
+			t.Errorf("no error told how to fix %s: %q", table, fixed)
 		}
 	}
 	var order []int

@@ -322,7 +322,7 @@ func (l *link) cut() {
 	l.conns = nil
 }
 
-func (l *link) mend() {
+func (l *link) fix() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.down = false

@@ -158,7 +158,7 @@ func TestOneOfTwoPostgresServersThatIsDownHoldsUpItsOwnPartitionsAndNothingIsLos
 	r.advancedTo(partition(0), 20)
 	r.advancedTo(partition(2), 20)
 	r.reported(soonEnough, "pgsink: ", "billing/orders/1")
-	to(20, 10) // and they go on, with nothing to wait for
+	to(20, 10) // and they continue, with nothing to wait for
 	r.advancedTo(partition(0), 30)
 	r.advancedTo(partition(2), 30)
 	if err := servers[1].Start(t.Context()); err != nil {

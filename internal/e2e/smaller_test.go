@@ -65,7 +65,7 @@ func TestMessagesUnderRepeatableReadBesideAnotherWriterAreApplied(t *testing.T) 
 		if err == nil {
 			_, err = tx.Exec(ctx, "insert into applied values ($1)", m.Offset)
 		}
-		if early && err == nil { // the writer may not get a turn while this transaction goes on
+		if early && err == nil { // the writer may not get a turn while this transaction continues
 			early = false
 			_, err = other.Exec(ctx, "update stock set n = n + 1 where item = 99")
 		}

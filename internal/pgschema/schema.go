@@ -99,7 +99,7 @@ func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
 // Version is the schema's, or 0 where there is none.
 func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 	var there bool
-	// to_regclass would not do: it can go on answering what it did before another
+	// to_regclass would not do: it can continue answering what it did before another
 	// migration, from a cache that nothing has brought up to date.
 	err = tx.QueryRow(ctx, `select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 		where n.nspname = $1::text and c.relname = $2::text)`, s.Name, s.Table).Scan(&there)

@@ -21,7 +21,7 @@ const (
 	// Poll is how often who waits asks for the write lock.
 	Poll = 4 * time.Millisecond
 
-	// hold is how long a process may go on while others wait.
+	// hold is how long a process may continue while others wait.
 	hold = 50 * time.Millisecond
 
 	// rest is how long it then leaves the lock to them: longer than a poll.

@@ -85,7 +85,7 @@ func isEnd(err error) bool {
 }
 
 // announce says now and then that the server is waited for, until stop is called:
-// also while a try goes on that gets no answer.
+// also while a try continues that gets no answer.
 func (s Server) announce(last *lastError, spent func() time.Duration) (stop func()) {
 	done := make(chan struct{})
 	var running sync.WaitGroup

@@ -201,7 +201,7 @@ var guardsOfTheRest = []guard{
 	{"R5", "a commit in doubt is a message's failure", []edit{
 		{verdicts, "case errors.Is(err, epoch.ErrInDoubt):", "case errors.Is(err, epoch.ErrInDoubt) && false:"},
 	}, "consumer", "TestR5AfterALostAcknowledgementThePartitionIsClaimedAgain"},
-	{"R5", "in doubt, the old claim goes on", []edit{
+	{"R5", "in doubt, the old claim continues", []edit{
 		{verdicts, "\tvs := each(tried, verdict{action: claimAgain, err: r.err})", "\tvs := each(tried, verdict{action: retry, err: r.err})"},
 	}, "consumer", "TestR5ACommitStillInFlightCannotLandAfterTheNextClaim"},
 	{"R5", "a position that moved is followed under the old claim, or halts", []edit{
@@ -285,7 +285,7 @@ var guardsOfTheRest = []guard{
 	{"R6", "a tenure begins after Run has returned", []edit{
 		{"consumer/gate.go", "if g.closed {", "if false {"},
 	}, "consumer", "TestNothingBeginsAfterRun"},
-	{"R6", "a partition is given back while work beside it goes on", []edit{
+	{"R6", "a partition is given back while work beside it continues", []edit{
 		{aside, "\t<-b.returned\n", ""},
 	}, "consumer", "TestThePartitionIsNotGivenBackBeforeTheBackgroundWorkHasReturned"},
 	{"R6", "work is begun after the partition was revoked", []edit{
@@ -478,13 +478,13 @@ var guardsOfTheRest = []guard{
 	{"R13", "heartbeats may be as rare as the lease is long", []edit{
 		{kafka + "/lease.go", "if l.heartbeat > l.session/3 {", "if false {"},
 	}, kafka, "TestOptionsThatAreWrongAreRefusedWithTheReason/slow heartbeat"},
-	{"R13", "a silent member goes on beyond its session", []edit{
+	{"R13", "a silent member continues beyond its session", []edit{
 		{kafka + "/lease.go", "return l.patience() * 9 / 10", "return l.patience() * 12 / 10"},
 	}, kafka, "TestATenureIsLostBeforeTheSessionOfASilentMemberExpires"},
-	{"R13", "a silent member goes on beyond a rebalance", []edit{
+	{"R13", "a silent member continues beyond a rebalance", []edit{
 		{kafka + "/lease.go", "return min(l.session, l.rebalance)", "return l.session"},
 	}, kafka, "TestATenureIsLostBeforeARebalanceGoesOnWithoutASilentMember"},
-	{"R13", "a tenure that is being drained goes on beyond the session", []edit{
+	{"R13", "a tenure that is being drained continues beyond the session", []edit{
 		{kafka + "/membership.go", "if sl.live() {", "if sl.held && sl.live() {"},
 	}, kafka, "TestATenureThatIsBeingDrainedIsLostWithContact"},
 	{"R13", "an answer to another request prolongs the session", []edit{
@@ -550,13 +550,13 @@ var guardsOfTheRest = []guard{
 	{"blame", "the room of a transaction is left to partitions that have no use for it", []edit{
 		{sizes, "min(ready[i], room/(len(ready)-n))", "min(ready[i], room/(len(ready)-0*n))"},
 	}, "consumer", "TestARoomIsSharedWithoutLeavingAnyOfItToNobody"},
-	{"blame", "a message that waits for a lock goes on in the others' transactions", []edit{
+	{"blame", "a message that waits for a lock continues in the others' transactions", []edit{
 		{bisects, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"blame", "a standstill is not said", []edit{
 		{reports, "\t\tp.tellStandstill(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
-	{"blame", "a partition that does not move is said to go on whenever it is claimed again", []edit{
+	{"blame", "a partition that does not move is said to continue whenever it is claimed again", []edit{
 		{reports, "o.halted = o.halted && o.still.said", "o.halted = false"},
 	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
 	{"blame", "a transaction that others wait for waits for locks as long as any", []edit{

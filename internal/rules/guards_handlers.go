@@ -14,7 +14,7 @@ var guardsOfHandlers = []guard{
 	{"R3", "a text that ends the transaction is sent", []edit{
 		{statementText, "case c.has(controls):", "case false:"},
 	}, "sinks/pgsink", "TestAHandlerThatLeavesTheTransactionIsFoundOut"},
-	{"R3", "a handler goes on behind the transaction that it has left", []edit{
+	{"R3", "a handler continues after the transaction that it has left", []edit{
 		{pgTx, "case t.left:\n\t\treturn errLeft\n\tcase t.undone:", "case t.undone:"},
 	}, "sinks/pgsink", "TestAHandlerThatHasLeftTheTransactionCommitsNothingOfItsOwn"},
 	{"R3", "a transaction that a hidden text has begun passes for the sink's", []edit{
@@ -60,10 +60,10 @@ var guardsOfHandlers = []guard{
 	{"blame", "a call whose handle was rolled back takes what others wrote with it", []edit{
 		{pgTx, "case t.refused == nil && t.undone && t.sent && err == nil && !t.fenced.alone:", "case false:"},
 	}, "sinks/pgsink", "TestACallThatUndoesWhatItWroteIsToBeAlone"},
-	{"blame", "a handle goes on after its Rollback", []edit{
+	{"blame", "a handle continues after its Rollback", []edit{
 		{pgTx, "case t.undone:\n\t\tt.refused = errUndone\n\t\treturn errUndone\n\t}", "}"},
 	}, "sinks/pgsink", byPgx},
-	{"blame", "a handle within one that has ended goes on", []edit{
+	{"blame", "a handle within one that has ended continues", []edit{
 		{"sinks/pgsink/pgxtx.go", "return t.ended || t.outer != nil && t.outer.closed()", "return t.ended"},
 		{pgHandle, "if i < 0 {\n\t\treturn pgx.ErrTxClosed\n\t}", "if i < 0 {\n\t\ti = 0\n\t}"},
 	}, "sinks/pgsink", byPgx},
@@ -81,5 +81,5 @@ var guardsOfHandlers = []guard{
 	}, "consumer", "TestMessagesThatNeedTheirOwnTransactionsCostFewInVain"},
 	{"blame", "those whose handlers were not called halt with one that ended the transaction", []edit{
 		{verdicts, "vs[i].action = retry\n\t\t\t}\n\t\t}\n\t\treturn vs", "vs[i].action = haltForGood\n\t\t\t}\n\t\t}\n\t\treturn vs"},
-	}, "consumer", "TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition/those whose handlers were not called yet go on"},
+	}, "consumer", "TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition/those whose handlers were not called yet continue"},
 }

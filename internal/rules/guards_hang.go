@@ -53,7 +53,7 @@ var guardsOfHangs = []guard{
 	{"blame", "hangs from before an operator let the partition continue count in PostgreSQL", []edit{
 		{decideSQL, "and a.kind in ('rewind', 'skip', 'resume', 'rebase')", "and a.kind in ('rewind', 'skip', 'rebase')"},
 	}, "sinks/pgsink", actsOnPostgres + forgiving},
-	{"R12", "a partition is not given up while the decision log does not answer", []edit{
+	{"R12", "a partition is not given up while the audit log does not answer", []edit{
 		{"consumer/record.go", "hangTimeToRecord = 2 * time.Second", "hangTimeToRecord = 2 * time.Hour"},
 	}, "consumer", "TestADecisionLogThatTakesNoHangDelaysTheNextOwnerBriefly"},
 	{"blame", "what shares a transaction with a call that hangs is not tried again", []edit{
@@ -62,7 +62,7 @@ var guardsOfHangs = []guard{
 	{"R12", "Run waits for a call that hangs", []edit{
 		{abandons, "t.abandon()\n\tt.release()", "t.abandon()"},
 	}, "consumer", "TestRunReturnsWithWhatHangsWhenItIsStopped"},
-	{"R12", "Run goes on however many calls hang", []edit{
+	{"R12", "Run continues however many calls hang", []edit{
 		{"consumer/hang.go", "r.stop(errTooManyHang)", "_ = errTooManyHang"},
 	}, "consumer", "TestRunReturnsWhenTooManyCallsHang"},
 	{"R12", "a drain waits for a call that hangs", []edit{

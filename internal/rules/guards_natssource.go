@@ -270,7 +270,7 @@ var guardsOfNATS = []guard{
 	{"R13", "renewals are rarer than the TTL", []edit{
 		{nats + "/members.go", "every := s.LeaseTTL / 3", "every := s.LeaseTTL * 2"},
 	}, nats, "TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore"},
-	{"R13", "a tenure without acknowledgements goes on beyond the TTL", []edit{
+	{"R13", "a tenure without acknowledgements continues beyond the TTL", []edit{
 		{nats + "/lease.go", "return ttl * 9 / 10", "return ttl * 12 / 10"},
 	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
 	{"R13", "only the bucket ends a tenure", []edit{

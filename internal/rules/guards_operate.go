@@ -33,8 +33,8 @@ var guardsOfActs = []guard{
 		{"sinks/sqlsink/queries.go", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 		{"sinks/sqlsink/queries.go", "`DELETE FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`DELETE FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 	}, "sinks/sqlsink", actsOnSQLite + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
-	{"R1", "the application writes people's acts into the decision log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then", "if false then"}},
-		"sinks/pgsink", actsOnPostgres + "what consumers record is in the decision log, and they record no acts"},
+	{"R1", "the application writes people's acts into the audit log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then", "if false then"}},
+		"sinks/pgsink", actsOnPostgres + "what consumers record is in the audit log, and they record no acts"},
 	{"R1", "a claim takes an epoch that is out of reach", []edit{
 		{fence, "if last > f.Epoch && (last > MaxAbove || last-f.Epoch > MaxStep) {", "if last < 0 {"},
 	}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
@@ -47,14 +47,14 @@ var guardsOfActs = []guard{
 	{"R1", "the application claims in an operator's name in PostgreSQL", []edit{
 		{fenceSQL, "if starts_with(new_owner, 'operator ') then", "if false then"},
 	}, "sinks/pgsink", "TestTheApplicationsRoleWritesNothingInAnOperatorsName"},
-	{"R1", "the application names operators in the decision log of PostgreSQL", []edit{
+	{"R1", "the application names operators in the audit log of PostgreSQL", []edit{
 		{decideSQL, "case when starts_with(owners[i], 'operator ') then '' else owners[i] end", "owners[i]"},
 	}, "sinks/pgsink", "TestTheApplicationsRoleWritesNothingInAnOperatorsName"},
-	{"R1", "a consumer names operators in the decision log", []edit{
+	{"R1", "a consumer names operators in the audit log", []edit{
 		{"epoch/decision.go", "if strings.HasPrefix(d.Owner, OperatorPrefix) {", "if false {"},
-	}, "sinks/memsink", actsInMemory + "what consumers record is in the decision log, and they record no acts"},
-	{"R1", "a claim is not in the decision log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group, in_topic, in_partition, f.epoch, f.claim_id, f.owner,\n        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n", ""}},
-		"sinks/pgsink", actsOnPostgres + "each claim and each act is in the decision log, and nothing that was refused or committed"},
+	}, "sinks/memsink", actsInMemory + "what consumers record is in the audit log, and they record no acts"},
+	{"R1", "a claim is not in the audit log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group, in_topic, in_partition, f.epoch, f.claim_id, f.owner,\n        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n", ""}},
+		"sinks/pgsink", actsOnPostgres + "each claim and each act is in the audit log, and nothing that was refused or committed"},
 
 	{"R2", "an act compares nothing", []edit{{acts, "case f.Epoch != a.Seen.Epoch || f.Claim != a.Seen.Claim:", "case false:"}},
 		"sinks/memsink", actsInMemory + "of many acts from one reading, one is done"},
@@ -83,15 +83,15 @@ var guardsOfActs = []guard{
 		"sinks/pgsink", "TestAnActEndsATransactionThatIsFrozenWithTheFence"},
 	{"R6", "an act ends the owner's transaction and is then refused", []edit{{pgActs, "\t\tif f, err = o.swap(ctx, a); !isLockTimeout(err) {\n", "\t\to.sink.evict(ctx, a.Seen.Claim)\n\t\tif f, err = o.swap(ctx, a); !isLockTimeout(err) {\n"}},
 		"sinks/pgsink", "TestAnActThatIsRefusedLeavesTheOwnersTransactionAlone"},
-	{"R8", "a position that a person has set back is taken for a sink that went back", []edit{{backs, "case now.SetUnder > f.Epoch:", "case false:"}},
+	{"R8", "a position that an operator has set back is taken for a sink that went back", []edit{{backs, "case now.SetUnder > f.Epoch:", "case false:"}},
 		"consumer", "TestALiveOwnerGoesOnFromWhereAPersonTold"},
 	{"R8", "a pause keeps a position from being adopted by the first claim", []edit{{acts, "case f.Epoch == 0 && !a.Moves():", "case false:"}},
 		"sinks/memsink", actsInMemory + "a fence that was never claimed takes a position, and nothing else"},
-	{"R8", "a position that a person has set below what others had committed is not published", []edit{{positions, "at.SetUnder > 0 || ", ""}},
+	{"R8", "a position that an operator has set below what others had committed is not published", []edit{{positions, "at.SetUnder > 0 || ", ""}},
 		"consumer/internal/tenures", "TestAPositionThatAPersonHasSetIsPublishedBelowTheirs"},
-	{"R9", "retention may pass a position that a person has set", []edit{{acts, "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, !a.Beginning, f.Epoch", "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, false, f.Epoch"}},
+	{"R9", "retention may pass a position that an operator has set", []edit{{acts, "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, !a.Beginning, f.Epoch", "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, false, f.Epoch"}},
 		"sinks/memsink", actsInMemory + "an act takes the next epoch, keeps the lease's generation, and names the person"},
-	{"R12", "pruning the decision log waits for other claims", []edit{
+	{"R12", "pruning the audit log waits for other claims", []edit{
 		{decideSQL, "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update skip locked", "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update"},
 		{decideSQL, "- interval '90 days' for update skip locked);", "- interval '90 days' for update);"},
 	}, "sinks/pgsink", "TestPruningTheDecisionLogHoldsNoOtherClaimUp"},
@@ -112,9 +112,9 @@ var guardsOfActs = []guard{
 		"consumer", "TestAMessageThatHaltsItsPartitionIsSkippedWithinSeconds"},
 	{"blame", "an entry that people want to be tried now waits for its time", []edit{{"outbox/settlement.go", "\tr.waiting.now(t.retries, time.Now())\n", ""}},
 		"outbox", "TestPeopleOperateTheOutboxOnSQLite"},
-	{"blame", "a consumer waits for the decision log", []edit{{recorded, "\tselect {\n\tcase r.queue <- d:\n\tdefault:\n\t\tr.mu.Lock()\n\t\tdefer r.mu.Unlock()\n\t\tr.dropped++\n\t}\n", "\tr.queue <- d\n"}},
+	{"blame", "a consumer waits for the audit log", []edit{{recorded, "\tselect {\n\tcase r.queue <- d:\n\tdefault:\n\t\tr.mu.Lock()\n\t\tdefer r.mu.Unlock()\n\t\tr.dropped++\n\t}\n", "\tr.queue <- d\n"}},
 		"consumer", "TestADecisionLogThatCannotBeWrittenHoldsNothingUp"},
-	{"blame", "a Run that ends waits for a decision log that cannot be written", []edit{{recorded, "\tlate := time.AfterFunc(lastRecords, r.stop)\n", "\tlate := time.AfterFunc(time.Hour, r.stop)\n"}},
+	{"blame", "a Run that ends waits for a audit log that cannot be written", []edit{{recorded, "\tlate := time.AfterFunc(lastRecords, r.stop)\n", "\tlate := time.AfterFunc(time.Hour, r.stop)\n"}},
 		"consumer", "TestADecisionLogThatCannotBeWrittenHoldsNothingUp"},
 	{"blame", "a process whose partition is paused is not ready", []edit{{statuses, "if errors.Is(p.Err, epoch.ErrPaused) {", "if false {"}},
 		"consumer", "TestAPausedPartitionWaitsAndComesBackByItself"},

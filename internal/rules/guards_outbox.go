@@ -63,7 +63,7 @@ var guardsOfTheOutbox = []guard{
 		{settling, "\tr.ask = append(r.ask, t.ask...)\n", ""},
 	}, "outbox", "TestWhoIsRightAboutAStaleAnswerIsAskedUntilTheSinkAnswers"},
 
-	{"R6", "a relay goes on that its receiver took for a zombie's", []edit{
+	{"R6", "a relay continues that its receiver took for a zombie's", []edit{
 		{"outbox/stopped.go", "r.ask = append(r.ask, at)", "r.ask = append(r.ask[:0:0], r.ask...)"},
 	}, "outbox", "TestAReceiverThatHasSeenAHigherEpochEndsTheRelay"},
 	{"R6", "a wrong answer is taken for a higher epoch", []edit{
@@ -81,7 +81,7 @@ var guardsOfTheOutbox = []guard{
 	{"R1", "any epoch that somebody has seen is followed", []edit{
 		{"consumer/background.go", "if seen > MaxAbove || seen-b.epoch > epoch.MaxStep {", "if false {"},
 	}, "consumer", "TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach"},
-	{"R6", "a relay goes on whose claim was lost", []edit{
+	{"R6", "a relay continues whose claim was lost", []edit{
 		{settling, "if ctx.Err() != nil || ended(err) {", "if ctx.Err() != nil {"},
 	}, "outbox", "TestALostClaimDeletesNothingAndEndsTheRelay"},
 	{"R6", "a relay returns while its requests are under way", []edit{

@@ -2,7 +2,7 @@
 // each column, worker processes that can be frozen and killed at a chosen point
 // of their work, in a transaction or at a request to another system, a schedule of
 // such incidents that is played alike on several columns, an audit of what the
-// workers left, and how all of it is shown to a person.
+// workers left, and how all of it is shown to an operator.
 //
 // A show is one program in several processes. The parent ([Run]) starts itself
 // again for each worker ([Crew.Start], [Enter]) and each other process that it

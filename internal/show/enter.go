@@ -19,7 +19,7 @@ const (
 	roleSweeper = "sweeper"
 )
 
-// Enter must be called first in main. In the process that a person started it
+// Enter must be called first in main. In the process that an operator started it
 // returns at once. In a worker it runs work, whose context ends with SIGTERM,
 // and exits; work's error goes to standard error.
 func Enter(work func(ctx context.Context, stage *Stage) error) {

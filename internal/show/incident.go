@@ -18,7 +18,7 @@ type Limits struct {
 
 // Freeze stops a worker at a point of its next transaction (SIGSTOP), waits
 // until the partitions it had in hand have moved on, thaws it (SIGCONT) and lets
-// it go on. release is called once the worker waits for a message to be stopped
+// it continue. release is called once the worker waits for a message to be stopped
 // at. Freeze returns a line that says what happened.
 //
 // Moved on means that another worker has committed effects of them; or, where
@@ -45,7 +45,7 @@ func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(),
 		return "", moved
 	}
 	if err := p.orders.Encode(order{Do: orderGo}); err != nil {
-		return "", fmt.Errorf("let worker %d go on: %w", p.n, err)
+		return "", fmt.Errorf("let worker %d continue: %w", p.n, err)
 	}
 	end, err := c.awaitOutcome(ctx, p, l.Settle)
 	c.forgive(p)
@@ -125,7 +125,7 @@ func (c *Crew) strike(ctx context.Context, worker int, at Point, release func(),
 				return p, *r, nil
 			}
 			if err := p.orders.Encode(order{Do: orderGo}); err != nil {
-				return nil, report{}, fmt.Errorf("let worker %d go on: %w", p.n, err)
+				return nil, report{}, fmt.Errorf("let worker %d continue: %w", p.n, err)
 			}
 			continue
 		}

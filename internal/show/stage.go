@@ -87,7 +87,7 @@ func (s *Stage) Ready(address string) {
 
 // Writing runs f, which writes to the database. While it runs the process is not
 // stopped at [Unlocked], [BeforeSend] or [Answered]: with SQLite's write lock in a
-// frozen process, nobody could go on.
+// frozen process, nobody could continue.
 func (s *Stage) Writing(f func() error) error {
 	s.writing.RLock()
 	defer s.writing.RUnlock()
@@ -152,7 +152,7 @@ func (c *Cue) Context(ctx context.Context) context.Context {
 }
 
 // Reach blocks if this is the point the transaction was told to stop at, until
-// the parent says go on.
+// the parent says continue.
 func (c *Cue) Reach(p Point) {
 	if c.point != p {
 		return

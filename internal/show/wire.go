@@ -17,7 +17,7 @@ const (
 	AfterCommit  Point = "after commit"  // the effects committed, the source not told
 
 	// Unlocked is BeforeWrites at a moment when nothing else in the process
-	// writes either. It is for a database with one write lock: nobody could go on
+	// writes either. It is for a database with one write lock: nobody could continue
 	// if a process were frozen with it.
 	Unlocked Point = "unlocked"
 

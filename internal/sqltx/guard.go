@@ -118,7 +118,7 @@ func (g *Guard) begun(ctx context.Context) error {
 	tx, err := g.c.Begin(ctx)
 	if err != nil {
 		g.tell(err)
-		g.gone = err // for good: a handler must not go on as if nothing was
+		g.gone = err // for good: a handler must not continue as if nothing was
 		return fmt.Errorf("%s: %w", g.c.Package, err)
 	}
 	g.tx = tx

@@ -24,7 +24,7 @@ func (postgres) String() string { return "PostgreSQL" }
 
 func (postgres) Settings(context.Context, Querier) error { return nil }
 
-// Version does not ask to_regclass: within a transaction it can go on answering
+// Version does not ask to_regclass: within a transaction it can continue answering
 // what it did before another migration, from a cache that nothing has brought up to
 // date. Names without quotes are folded to lower case.
 func (postgres) Version(ctx context.Context, q Querier, table string) (v int, err error) {

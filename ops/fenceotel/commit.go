@@ -16,7 +16,7 @@ var errDidNotReturn = errors.New("it did not return")
 // Sink returns sink with a span around each transaction of messages, and around each
 // attempt to claim a partition that comes as far as the sink. The span is in the context of
 // what happens within, so that the instrumentation of the database, and [Each] and
-// [Batches], have theirs below it. The decision log names its trace.
+// [Batches], have theirs below it. The audit log names its trace.
 func Sink[TX any](t *Tracing, sink epoch.Sink[TX]) epoch.Sink[TX] {
 	return traced[TX]{sink, t}
 }

@@ -16,12 +16,12 @@
 //	                 instrumentation has of it is within
 //	process orders   the handler of a message, or of several, with a link to the span
 //	                 that each message came with
-//	send             a request of the outbox, and the trace that goes on at the receiver
+//	send             a request of the outbox, and the trace that continues at the receiver
 //
 // A transaction takes messages of many traces, so their process spans are in the commit's
 // trace, and lead to the messages' by links. With [Options].Parent each process span is in
 // its message's trace instead, and has a link to the commit's.
 //
-// The decision log has the trace of each claim, and of the transaction because of which a
+// The audit log has the trace of each claim, and of the transaction because of which a
 // partition was given up, or halted.
 package fenceotel

@@ -25,7 +25,7 @@ func traced[TX any](ctx context.Context, source consumer.Source, sink epoch.Sink
 		consumer.Options{Observe: tr.Observe, Logger: slog.New(slog.DiscardHandler)})
 }
 
-// tracedBox is an outbox whose requests go on with the trace of the handler that added
+// tracedBox is an outbox whose requests continue with the trace of the handler that added
 // them, which does so by box.Add(ctx, tx, m, tr.Entry(ctx, entry)).
 func tracedBox[TX any](tr *fenceotel.Tracing, store outbox.Store[TX]) (*outbox.Box[TX], error) {
 	return outbox.New(store, outbox.Options[TX]{Client: &http.Client{Transport: tr.Transport(nil)}})

@@ -14,7 +14,7 @@ import (
 )
 
 // Entry returns e with the trace context of ctx among its headers, so that its request, sent
-// later and perhaps by another process, goes on with that trace:
+// later and perhaps by another process, continues with that trace:
 //
 //	err := box.Add(ctx, tx, m, tr.Entry(ctx, e))
 func (t *Tracing) Entry(ctx context.Context, e outbox.Entry) outbox.Entry {

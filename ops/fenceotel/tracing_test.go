@@ -435,7 +435,7 @@ func TestATracedSinkHidesNeitherItsDatabasesNorItsDecisionLog(t *testing.T) {
 		t.Error("a sink of one database has become one of several")
 	}
 	if _, ok := epoch.As[epoch.Operable[*memsink.Tx]](one); !ok {
-		t.Error("the decision log is hidden")
+		t.Error("the audit log is hidden")
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package operate is what people see and do with a sink while its consumers run: list
-// fences, read the decision log, set positions, pause, evict, replay dead letters. The
+// fences, read the audit log, set positions, pause, evict, replay dead letters. The
 // command epochfence and the status page are built on it.
 //
 //	op, err := pgsink.OpenOperator(ctx, pool, pgsink.Options{})
@@ -9,6 +9,6 @@
 //	fence, err := op.Act(ctx, epoch.NewAct(epoch.ActPause, seen.Fence, "anna", "the warehouse is being moved"))
 //
 // Everything that writes compares what was seen with what is there, goes through a
-// claim where it concerns a fence, and is in the decision log when it is done. An owner
-// that is alive goes on by itself from where it was told.
+// claim where it concerns a fence, and is in the audit log when it is done. An owner
+// that is alive continues by itself from where it was told.
 package operate

@@ -20,7 +20,7 @@ type Question struct {
 // Span is what was done under one claim: from the decision that swapped it in to the
 // one that replaced it.
 type Span struct {
-	Claim epoch.Decision // or a person's act, under which nothing is applied
+	Claim epoch.Decision // or an operator's act, under which nothing is applied
 
 	// The messages of the offsets from From up to and without To were applied
 	// under the claim.
@@ -30,12 +30,12 @@ type Span struct {
 	End *epoch.Decision
 }
 
-// Story is what the decision log tells of a partition.
+// Story is what the audit log tells of a partition.
 type Story struct {
 	Partition Partition
 
 	// Spans are those that the question is about, oldest first. There may be
-	// several for an offset, if a person has set the position back, and none if
+	// several for an offset, if an operator has set the position back, and none if
 	// the log does not reach back so far.
 	Spans []Span
 
@@ -53,7 +53,7 @@ const (
 	maxPages = 50
 )
 
-// Explain tells from the decision log what happened to p. It reads the newest 50,000
+// Explain tells from the audit log what happened to p. It reads the newest 50,000
 // decisions of the partition at most.
 func Explain(ctx context.Context, op Operator, p epoch.Partition, q Question) (Story, error) {
 	asked := 0

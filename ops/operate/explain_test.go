@@ -80,7 +80,7 @@ func TestExplainTellsWhoHadAPartition(t *testing.T) {
 			"one before and one after":    {at(1), "claim 1 a 0-3 claim; claim 4 b 1-6 now", 5},
 			"an offset to come":           {at(6), "", 0},
 			"a claim":                     {operate.Question{Claim: ds[1].Claim}, "claim 2 b 3-5 rewind", 3},
-			"a person's act":              {operate.Question{Claim: ds[3].Claim}, "rewind 3 operator anna 1-1 claim", 2},
+			"an operator's act":           {operate.Question{Claim: ds[3].Claim}, "rewind 3 operator anna 1-1 claim", 2},
 			"a time":                      {operate.Question{At: began.Add(150 * time.Second)}, "claim 2 b 3-5 rewind", 3},
 			"the time of a claim":         {operate.Question{At: began.Add(120 * time.Second)}, "claim 2 b 3-5 rewind", 3},
 			"a time before the first":     {operate.Question{At: began.Add(-time.Second)}, "", 0},

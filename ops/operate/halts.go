@@ -7,14 +7,14 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// haltsAtOnce is how many entries of the decision log [Halts] reads at a time, and
+// haltsAtOnce is how many entries of the audit log [Halts] reads at a time, and
 // haltPages how often it does so at most.
 const (
 	haltsAtOnce = 200
 	haltPages   = 50
 )
 
-// Halts returns those of ps that have halted, each with the entry of the decision log that
+// Halts returns those of ps that have halted, each with the entry of the audit log that
 // says so: the partition was neither claimed nor has it moved since, nor was it found well
 // again. Where more than 10,000 halts were recorded since, it may miss one.
 func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partition]*epoch.Decision, error) {

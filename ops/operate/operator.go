@@ -22,13 +22,13 @@ type Operator interface {
 	// Partition is that of one fence, or [epoch.ErrMissing].
 	Partition(ctx context.Context, p epoch.Partition) (Partition, error)
 
-	// Act does a, in one transaction with its entry in the decision log, and returns
+	// Act does a, in one transaction with its entry in the audit log, and returns
 	// the fence as it is then. Open transactions of the claim that it replaces are
 	// ended, where the database can do that. Its refusals are those of
 	// [epoch.Fence.Operated].
 	Act(ctx context.Context, a epoch.Act) (epoch.Fence, error)
 
-	// History reads the decision log, newest first.
+	// History reads the audit log, newest first.
 	History(ctx context.Context, q HistoryQuery) ([]epoch.Decision, error)
 
 	// Processes lists the processes of a group, or of all groups if it is empty, by group,
@@ -43,7 +43,7 @@ type Operator interface {
 	// DeadLetter is one of them, with its message whole, or [ErrNoDeadLetter].
 	DeadLetter(ctx context.Context, id int64) (DeadLetter, error)
 
-	// DoDeadLetter does a to a dead letter, with its entry in the decision log.
+	// DoDeadLetter does a to a dead letter, with its entry in the audit log.
 	DoDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter, error)
 }
 
@@ -71,7 +71,7 @@ type Partition struct {
 	DeadLetters int64
 }
 
-// Operated reports whether the claim in the fence is a person's act, which no owner has
+// Operated reports whether the claim in the fence is an operator's act, which no owner has
 // followed yet.
 func (p Partition) Operated() bool {
 	return len(p.Owner) > len(epoch.OperatorPrefix) && p.Owner[:len(epoch.OperatorPrefix)] == epoch.OperatorPrefix
@@ -88,7 +88,7 @@ func Limit(n int) int {
 	return n
 }
 
-// HistoryQuery selects entries of the decision log. The zero query is for the newest of
+// HistoryQuery selects entries of the audit log. The zero query is for the newest of
 // all partitions.
 type HistoryQuery struct {
 	Partition *epoch.Partition // nil: all
@@ -142,7 +142,7 @@ func (q DeadLetterQuery) Selects(l DeadLetter) bool {
 		(q.Number == nil || *q.Number == p.Number) && (l.Requested || !q.Requested)
 }
 
-// DeadLetterKind is what a person does with a dead letter.
+// DeadLetterKind is what an operator does with a dead letter.
 type DeadLetterKind string
 
 const (
@@ -158,7 +158,7 @@ const (
 	Discard DeadLetterKind = "discard"
 )
 
-// DeadLetterAct is what a person does with a dead letter.
+// DeadLetterAct is what an operator does with a dead letter.
 type DeadLetterAct struct {
 	Kind DeadLetterKind
 
@@ -180,7 +180,7 @@ func (a DeadLetterAct) Check() error {
 	return epoch.CheckWho(a.By, a.Reason, a.TraceID)
 }
 
-// Done returns l, which is there now, as it is once a person has done a; a discarded one
+// Done returns l, which is there now, as it is once an operator has done a; a discarded one
 // stays as it was. The time of a request is the sink's to set.
 func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
 	switch {
@@ -198,7 +198,7 @@ func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
 	return l, nil
 }
 
-// Decided is the entry of the decision log for a, of l. f is the fence of its partition,
+// Decided is the entry of the audit log for a, of l. f is the fence of its partition,
 // as far as there is one.
 func (a DeadLetterAct) Decided(l DeadLetter, f epoch.Fence) epoch.Decision {
 	kind := epoch.DecidedDiscard

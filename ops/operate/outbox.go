@@ -52,12 +52,12 @@ type OutboxQuery struct {
 	Limit  int   // zero: DefaultLimit
 }
 
-// OutboxKind is what a person does with an entry.
+// OutboxKind is what an operator does with an entry.
 type OutboxKind string
 
 const (
 	// OutboxRetry has the relay send an entry within seconds that waits to be tried
-	// again. One that waits for another entry of its Key goes on waiting.
+	// again. One that waits for another entry of its Key continues waiting.
 	OutboxRetry OutboxKind = "retry"
 
 	// OutboxDiscard deletes an entry. It is not sent any more; an attempt that is under
@@ -65,7 +65,7 @@ const (
 	OutboxDiscard OutboxKind = "discard"
 )
 
-// OutboxAct is what a person does with an entry.
+// OutboxAct is what an operator does with an entry.
 type OutboxAct struct {
 	Kind OutboxKind
 	Seen OutboxEntry // its ID, partition and idempotency key are compared
@@ -84,7 +84,7 @@ func (a OutboxAct) Check() error {
 	}
 }
 
-// OutboxRecord is what a person did to an entry.
+// OutboxRecord is what an operator did to an entry.
 type OutboxRecord struct {
 	At                    time.Time // by the database
 	Role                  string    // the database's name for who was connected

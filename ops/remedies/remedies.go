@@ -37,7 +37,7 @@ func Of(r consumer.Reason) (Remedy, bool) {
 	return Remedy{}, false
 }
 
-// For returns the remedy for a halt, by what the decision log says of it: a reason, a colon
+// For returns the remedy for a halt, by what the audit log says of it: a reason, a colon
 // and the error. False where another version has written something else.
 func For(halt string) (Remedy, bool) {
 	word, _, _ := strings.Cut(halt, ":")

@@ -175,7 +175,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.log.Append(0, "a")
 		r.begin()
 		r.wantHalt(consumer.ReasonElsewhere)
-		r.broken.Store(false) // the routing is mended
+		r.broken.Store(false) // the routing is fixed
 		r.wantGoesOn("a")
 	},
 	consumer.ReasonPaused: func(r *rig) {
@@ -335,7 +335,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 	},
 }
 
-// failing is a step that fails until that is mended.
+// failing is a step that fails until that is fixed.
 func failing[T any](r *rig, err error) memsink.Hook[T] {
 	return func(_ context.Context, _ T, do func() error) error {
 		if r.broken.Load() {

@@ -26,7 +26,7 @@ type rig struct {
 	sink   *memsink.Sink
 	stats  *stats.Stats
 	member *memsource.Member
-	broken atomic.Bool // what the scenario is about has not been mended
+	broken atomic.Bool // what the scenario is about has not been fixed
 	stop   context.CancelFunc
 	done   chan error
 	begun  int
@@ -141,13 +141,13 @@ func (r *rig) wantHalt(why consumer.Reason) {
 // err is what the partition has halted with.
 func (r *rig) err() error { return r.stats.Partitions()[0].Err }
 
-// wantGoesOn wants the partition to go on by itself, and these messages to have been
+// wantGoesOn wants the partition to continue by itself, and these messages to have been
 // applied by then.
 func (r *rig) wantGoesOn(applied ...string) {
 	r.Helper()
 	r.pass(3 * time.Minute) // the longest wait before a halted partition is tried again, and some
 	if ps := r.stats.Partitions(); len(ps) != 1 || ps[0].State != consumer.StateClaimed {
-		r.Errorf("%+v, want a partition that goes on", ps)
+		r.Errorf("%+v, want a partition that continues", ps)
 	}
 	if got := r.sink.List("applied"); !slices.Equal(got, applied) {
 		r.Errorf("applied %q, want %q", got, applied)
@@ -165,7 +165,7 @@ func (r *rig) wantLost(why consumer.Reason) {
 	r.Errorf("%+v, want a loss for %v", r.stats.Timeline(), why)
 }
 
-// act is what a person does by a command of epochfence.
+// act is what an operator does by a command of epochfence.
 func (r *rig) act(kind epoch.ActKind, change func(a *epoch.Act)) {
 	r.Helper()
 	op := r.sink.Operator()

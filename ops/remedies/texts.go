@@ -13,18 +13,18 @@ var all = []Remedy{
 		Reason: consumer.ReasonMessageFailed,
 		Means: "A message has used up its attempts, or its handler said that trying again is of no use, and the application has no OnFailure. " +
 			"Everything before the message is applied, nothing of it is, and the partition stands in front of it.",
-		Do: "Read the error. If the handler is wrong, or something that it needs is missing, mend that: the partition is tried again at least once a minute and goes on by itself. " +
+		Do: "Read the error. If the handler is wrong, or something that it needs is missing, fix that: the partition is tried again at least once a minute and goes on by itself. " +
 			"A message whose handler hung is not tried again before somebody has paused the partition, deployed a handler that returns, and resumed it. " +
-			"If the message can never be applied, skip it; who did so and why is kept in the decision log. " +
-			"With an OnFailure such messages are put aside as dead letters, and the partition goes on.",
-		Commands: []Command{explain, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "goes on behind the message, which is at OFFSET"}},
+			"If the message can never be applied, skip it; who did so and why is kept in the audit log. " +
+			"With an OnFailure such messages are put aside as dead letters, and the partition continues.",
+		Commands: []Command{explain, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "continues after the message, which is at OFFSET"}},
 	},
 	{
 		Reason: consumer.ReasonOnFailureFailed,
 		Means:  "A message failed, and OnFailure, which is to put it aside, has failed as well. Neither has left anything, and the partition stands in front of the message. Where the connection to the database was lost meanwhile, OnFailure was called MaxAttempts times.",
 		Do: "The error has both causes. The second one is that of OnFailure: most often the table of dead letters is missing, or the application has no right to write to it. " +
-			"Mend it; the partition is tried again at least once a minute, but where OnFailure hung, only once somebody has paused and resumed it. Skip the message only if it need not even be kept.",
-		Commands: []Command{doctor, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "goes on behind the message, which is at OFFSET"}},
+			"Fix it; the partition is tried again at least once a minute, but where OnFailure hung, only once somebody has paused and resumed it. Skip the message only if it need not even be kept.",
+		Commands: []Command{doctor, {"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "continues after the message, which is at OFFSET"}},
 	},
 	{
 		Reason: consumer.ReasonHandlerEndedTx,
@@ -42,9 +42,9 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonLogChanged,
 		Means: "The fence counts offsets of another log than the one that is read: the topic or stream was deleted and created again, or the client is connected to another cluster. " +
-			"The offset in the fence means something else there, and only a person can say what.",
-		Do: "If the client is connected to the wrong cluster, mend that; the partition then goes on by itself. " +
-			"If the log is new for good, accept it and say where to go on in it: at its start, unless messages that were applied already were copied into it.",
+			"The offset in the fence means something else there, and only an operator can say what.",
+		Do: "If the client is connected to the wrong cluster, fix that; the partition then continues by itself. " +
+			"If the log is new for good, accept it and say where to continue in it: at its start, unless messages that were applied already were copied into it.",
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the log in the fence, and the log that is there"},
 			{"epochfence rebase PARTITION --to start --reason '…' --execute", "accepts the new log, and begins at its start"},
@@ -63,13 +63,13 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonMessagesExpired,
-		Means: "The log has lost messages before they were applied: retention, a limit of the stream, or a person has deleted them. " +
+		Means: "The log has lost messages before they were applied: retention, a limit of the stream, or an operator has deleted them. " +
 			"Which ones is known by their offsets, from the position to where the log begins now.",
-		Do: "If they can be had from elsewhere, have their effects applied first. Then go on where the log begins. " +
-			"That accepts the loss, and the decision log keeps who did and why. Give the log more retention than the consumers may ever be behind.",
+		Do: "If they can be had from elsewhere, have their effects applied first. Then continue where the log begins. " +
+			"That accepts the loss, and the audit log keeps who did and why. Give the log more retention than the consumers may ever be behind.",
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the position, and where the log begins"},
-			{"epochfence rewind PARTITION --to start --reason '…' --execute", "goes on where the log begins"},
+			{"epochfence rewind PARTITION --to start --reason '…' --execute", "continues where the log begins"},
 		},
 	},
 	{
@@ -80,7 +80,7 @@ var all = []Remedy{
 			"With acks=all and min.insync.replicas of 2 and more, and without unclean elections, Kafka does not lose what it has acknowledged.",
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the position, and where the log ends"},
-			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "goes on at OFFSET, where the log was cut"},
+			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "continues at OFFSET, where the log was cut"},
 		},
 	},
 	{
@@ -94,7 +94,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonMissingFence,
 		Means: "The sink has no fence of a partition that was seeded before: its row or table was deleted, or the sink was replaced by one that never had it. " +
 			"Without the fence nobody knows what was applied, so nothing is.",
-		Do: "Do not insert a row. If a table was dropped, or the application is connected to another database or schema, mend that: the fence is there again, and the partition goes on. " +
+		Do: "Do not insert a row. If a table was dropped, or the application is connected to another database or schema, fix that: the fence is there again, and the partition continues. " +
 			"If the fence is lost for good, stop the group. Start one process whose handler fails for every message, and that has no OnFailure: it makes the fence, claims it, and applies nothing. " +
 			"Set the position, end that process, and start the group.",
 		Commands: []Command{
@@ -106,7 +106,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonElsewhere,
 		Means: "The sink has several databases, and another one keeps the partition than the one that this process asks: the processes do not agree on where partitions are. " +
 			"The error names both. A partition is never claimed in two of them.",
-		Do: "Have all processes use the same databases in the same order, and the same routing; the partition then goes on by itself. " +
+		Do: "Have all processes use the same databases in the same order, and the same routing; the partition then continues by itself. " +
 			"If it is meant to move to another database, its fence and its effects move together: docs/several-databases.md says how.",
 		Commands: []Command{doctor},
 	},
@@ -114,23 +114,23 @@ var all = []Remedy{
 		Reason: consumer.ReasonUnhealthy,
 		Means: "The database refuses for a reason that no message has: a table, a column or a right is missing, the server is read-only, its disk is full, or a table of epochfence's own refuses a row. " +
 			"No message is blamed for it.",
-		Do: "Read the error and mend the database: apply the migration that the deployment forgot, grant the right, make room, run the statement that the error has for an identity that is behind its rows. " +
+		Do: "Read the error and fix the database: apply the migration that the deployment forgot, grant the right, make room, run the statement that the error has for an identity that is behind its rows. " +
 			"The partition is tried again at least once a minute and goes on by itself.",
 		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the rights that the application's role needs"}},
 	},
 	{
 		Reason: consumer.ReasonPaused,
-		Means:  "A person has paused the partition, and no claim of it is taken until it is resumed. It is as it should be; the fence says who did it, and why.",
+		Means:  "An operator has paused the partition, and no claim of it is taken until it is resumed. It is as it should be; the fence says who did it, and why.",
 		Do:     "Nothing, until what it was paused for is over. Then resume it: its owner notices within seconds.",
 		Commands: []Command{
 			{"epochfence describe PARTITION", "who has paused it, since when, and why"},
-			{"epochfence resume PARTITION --reason '…' --execute", "it goes on from its position"},
+			{"epochfence resume PARTITION --reason '…' --execute", "it continues from its position"},
 		},
 	},
 	{
 		Reason: consumer.ReasonStale,
 		Means: "The fence belongs to a later claim, so a transaction or a claim was refused. Once, that is the fence at work: another process owns the partition now, and it has the messages. " +
-			"A partition stands still for it only while claims go on replacing each other.",
+			"A partition stands still for it only while claims continue replacing each other.",
 		Do: "Nothing, if it passes. If it does not, look whose claims alternate: two processes that both believe they have the partition, or somebody who evicts it again and again. " +
 			"Two groups of the same name on different clusters are one way to get there.",
 		Commands: []Command{history},
@@ -174,13 +174,13 @@ var all = []Remedy{
 	{
 		Reason:   consumer.ReasonSource,
 		Means:    "The source could not be asked or read: the broker is not reachable, refuses the connection, or has no such topic.",
-		Do:       "Look at the broker, at the network, and at what it lets this client do. Partitions go on by themselves as soon as it answers; restarting consumers does not help.",
+		Do:       "Look at the broker, at the network, and at what it lets this client do. Partitions continue by themselves as soon as it answers; restarting consumers does not help.",
 		Commands: []Command{doctor},
 	},
 	{
 		Reason:   consumer.ReasonSink,
 		Means:    "The sink could not be reached, or failed in a way that it has no name for.",
-		Do:       "Look at the database and at the way to it: whether it runs, has connections left, and lets the application in. Partitions go on by themselves as soon as it answers; restarting consumers does not help.",
+		Do:       "Look at the database and at the way to it: whether it runs, has connections left, and lets the application in. Partitions continue by themselves as soon as it answers; restarting consumers does not help.",
 		Commands: []Command{doctor},
 	},
 	{
@@ -205,7 +205,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonHung,
 		Means: "A call of the application's handler, of OnFailure or of its background work did not return although its context had ended, and was abandoned. " +
 			"Its transaction was ended, so it holds no lock and nothing of it is committed. The process has given the partition up and does not take it again before the call returns. Other processes may have it. " +
-			"Each hang is an attempt of its message. The decision log has it, so the next owner continues the count: a message that hangs one process after the other goes to OnFailure, or halts its partition, after MaxAttempts.",
+			"Each hang is an attempt of its message. The audit log has it, so the next owner continues the count: a message that hangs one process after the other goes to OnFailure, or halts its partition, after MaxAttempts.",
 		Do: "The log and the status page have the stack of the call. Find out what it waits for, and have that take the context or a timeout of its own. " +
 			"Restart the process to be rid of the call: only the end of the process ends it. " +
 			"If a message hangs, pause the partition until the handler is changed, so that no other process hangs on it, and resume it then: the count begins anew. Or skip the message. " +

@@ -205,7 +205,7 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 	})
 }
 
-// Whatever there may be later, nothing is dropped in silence.
+// Whatever there may be later, nothing is dropped silently.
 func TestEachValueOfAnEventIsCountedSomewhere(t *testing.T) {
 	changed := func(about any, observe func(s *stats.Stats)) {
 		t.Helper()
@@ -340,7 +340,7 @@ func TestTheTimelineTellsATakeoverARefusalAndAHalt(t *testing.T) {
 		"takeover 7@20 6b none ",
 		"halted 7@30 0 message_failed " + strings.Repeat("é", 20),
 		"halted 7@30 0 sink panic: oh",
-		"goes on 7@40 0 sink ",
+		"continues 7@40 0 sink ",
 		"refused 7@50 8c stale ",
 		"lost 7@50 0 lease_taken lease lost",
 	}

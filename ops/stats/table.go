@@ -62,7 +62,7 @@ var table = [rows]Metric{
 	claims: {
 		Name: "epochfence_claims_total", Kind: Counter, Unit: "{claim}", KnownAs: "lock_acquire_success_total (outcome claimed)",
 		Help: "Attempts to claim a partition: claimed; raced, where another claim came first; not_confirmed by the source; " +
-			"refused, until a person does something; failed, as the sink or the source did.",
+			"refused, until an operator does something; failed, as the sink or the source did.",
 		Labels: []string{"outcome"}, Series: each(claimOutcomes...),
 	},
 	claimDuration: {
@@ -194,7 +194,7 @@ var table = [rows]Metric{
 	},
 	partitionHalted: {
 		Name: "epochfence_partition_halted", Kind: Gauge, Unit: "1",
-		Help:   "1 for a partition that has halted, with the reason. There is none of one that goes on.",
+		Help:   "1 for a partition that has halted, with the reason. There is none of one that continues.",
 		Labels: append(ofPartition[:3:3], "reason"),
 	},
 	partitionNewest: {

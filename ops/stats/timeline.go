@@ -8,7 +8,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Moment is something that has happened, as a person would want to read it afterwards.
+// Moment is something that has happened, as an operator would want to read it afterwards.
 type Moment struct {
 	At        time.Time
 	Kind      MomentKind
@@ -35,7 +35,7 @@ const (
 	Takeover                          // we claimed a partition that another process had
 	Refused                           // the fence refused us: the partition belongs to a later claim
 	ReceiverRefused                   // a receiver refused an entry of the outbox: it knows a higher epoch
-	Halted                            // a partition has halted; not told again until it goes on, or halts for another reason
+	Halted                            // a partition has halted; not told again until it continues, or halts for another reason
 	GoesOn                            // one that had halted does
 	Lost                              // a partition was taken away, not given back
 	WentBack                          // the sink has forgotten what it had committed
@@ -43,7 +43,7 @@ const (
 )
 
 func (k MomentKind) String() string {
-	names := [...]string{"joined", "left", "takeover", "refused", "receiver refused", "halted", "goes on", "lost", "went back", "overdue"}
+	names := [...]string{"joined", "left", "takeover", "refused", "receiver refused", "halted", "continues", "lost", "went back", "overdue"}
 	if k < 0 || int(k) >= len(names) {
 		return fmt.Sprintf("MomentKind(%d)", int(k))
 	}

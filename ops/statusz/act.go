@@ -149,14 +149,14 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	d.do = func(ctx context.Context) error {
 		_, err := h.Operator.Act(ctx, a)
 		if errors.Is(err, epoch.ErrInDoubt) {
-			return fmt.Errorf("%w; whether it was done is in the decision log, under claim %s", err, a.Claim)
+			return fmt.Errorf("%w; whether it was done is in the audit log, under claim %s", err, a.Claim)
 		}
 		return err
 	}
 	return nil
 }
 
-// offset is where somebody wants a partition to go on.
+// offset is where somebody wants a partition to continue.
 func (h *Handler) offset(ctx context.Context, f epoch.Fence, to string) (epoch.Offset, error) {
 	if to == "start" || to == "end" {
 		if h.Logs == nil {

@@ -130,7 +130,7 @@ func TestAnActThatWouldBeRefusedIsNotOffered(t *testing.T) {
 		"kind=pause":                      "say why",
 		"kind=skip&reason=why":            "say where to",
 		"kind=destroy&reason=why":         "no such act",
-		"kind=rebase&reason=why&log=else": "say where to go on in it",
+		"kind=rebase&reason=why&log=else": "say where to continue in it",
 	} {
 		_, page := get(h, "act?about=partition&group=billing&topic=orders&number=0&"+query)
 		wants(t, page, want)

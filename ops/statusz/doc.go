@@ -31,7 +31,7 @@
 // # Probes
 //
 // [Livez] says that this process serves requests, and looks at nothing else: a broker
-// or a database that is away, a partition that has halted or is behind are not mended by a
+// or a database that is away, a partition that has halted or is behind are not fixed by a
 // restart, which only makes others take partitions over. A program ends when
 // consumer.Run does; that is what has it restarted.
 //

@@ -24,7 +24,7 @@ type command struct{ Line, For string }
 
 type halted struct{ Partition, Next, Since, Retry, Error string }
 
-// halts gathers halted partitions by reason, those that need a person first.
+// halts gathers halted partitions by reason, those that need an operator first.
 func halts(held []stats.Partition, now time.Time) []halt {
 	var hs []halt
 	at := map[consumer.Reason]int{}

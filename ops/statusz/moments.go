@@ -26,7 +26,7 @@ func (h *Handler) moments(ms []stats.Moment, now time.Time) (shown []moment) {
 		}
 		switch m.Kind {
 		case stats.Takeover:
-			one.Text = fmt.Sprintf("from %s, which had it under epoch %d; goes on at %s", h.owner(m.OtherOwner).Name, m.OtherEpoch, offset(m.Next))
+			one.Text = fmt.Sprintf("from %s, which had it under epoch %d; continues at %s", h.owner(m.OtherOwner).Name, m.OtherEpoch, offset(m.Next))
 		case stats.Refused:
 			one.Text = fmt.Sprintf("at %s; %s has it under epoch %d", offset(m.Next), h.owner(m.OtherOwner).Name, m.OtherEpoch)
 		case stats.ReceiverRefused:
@@ -131,7 +131,7 @@ func before(older []epoch.Decision, d epoch.Decision) epoch.Decision {
 
 // claimed tells of a claim and the one before it, which may not be known.
 func (h *Handler) claimed(d, before epoch.Decision) (kind, text string) {
-	at := ", goes on at " + offset(d.To)
+	at := ", continues at " + offset(d.To)
 	switch {
 	case d.From < 0:
 		return "first claim", "by " + h.owner(d.Owner).Name + ", begins at " + offset(d.To)

@@ -61,13 +61,13 @@ func TestATakeoverAndWhatPeopleDidAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, page := get(r.page(nil), "")
-	wants(t, page, "takeover billing/orders/0 2 by two, from one, goes on at 0",
+	wants(t, page, "takeover billing/orders/0 2 by two, from one, continues at 0",
 		"rewind billing/orders/0 3 by anna: from 0 to 7; the prices were wrong",
 		"no owner since", "after what was done by anna")
 	r.claims(orders(0), "two")
 	bubble.Test(t, func(t *testing.T) { // another reading
 		_, page := get(r.page(nil), "")
-		wants(t, page, "by two, after what anna did, goes on at 7")
+		wants(t, page, "by two, after what anna did, continues at 7")
 	})
 }
 
@@ -92,8 +92,8 @@ func TestAHaltComesWithItsRemedyAndManyWithOne(t *testing.T) {
 			t.Errorf("%v: what it means and what to do are there %d and %d times", why, strings.Count(plain, remedy.Means), strings.Count(plain, remedy.Do))
 		}
 		wants(t, page, "52 partitions have halted", "and 2 more", "this is why", "tried again in")
-		if why.NeedsPerson() != strings.Contains(plain, "needs a person") {
-			t.Errorf("%v: a person is needed: %v", why, why.NeedsPerson())
+		if why.NeedsPerson() != strings.Contains(plain, "needs an operator") {
+			t.Errorf("%v: an operator is needed: %v", why, why.NeedsPerson())
 		}
 	}
 }

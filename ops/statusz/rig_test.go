@@ -168,7 +168,7 @@ func fields(page string) url.Values {
 	return form
 }
 
-// text is what a person reads of a page, in one line.
+// text is what an operator reads of a page, in one line.
 func text(page string) string {
 	return spaces.ReplaceAllString(tags.ReplaceAllString(page, " "), " ")
 }

@@ -41,7 +41,7 @@ type Options struct {
 	Owner func(owner string) Owner
 
 	// MayAct says whether a request comes from somebody who may act, and who that is:
-	// the name is what the decision log keeps. The application has authenticated
+	// the name is what the audit log keeps. The application has authenticated
 	// the request, or does it here. Nil: nobody may, and the page is read-only.
 	MayAct func(r *http.Request) (by string, ok bool)
 

@@ -22,7 +22,7 @@ func judge(v *view, s *stats.Stats) verdict {
 	case len(v.deserted) > 0:
 		return nobody(v.deserted)
 	case count["halted"] > 0 && person:
-		return verdict{"halted", "Needs a person", plural(count["halted"], "partition has", "partitions have") + " halted; what to do is below."}
+		return verdict{"halted", "Needs an operator", plural(count["halted"], "partition has", "partitions have") + " halted; what to do is below."}
 	case count["halted"] > 0:
 		return verdict{"halted", "Halted", plural(count["halted"], "partition has", "partitions have") + " halted."}
 	case len(v.Failed) > 0:
@@ -32,7 +32,7 @@ func judge(v *view, s *stats.Stats) verdict {
 	case count["waiting"] > 0:
 		return verdict{"waiting", "Waiting", plural(count["waiting"], "partition is", "partitions are") + " not claimed, or not moving."}
 	case count["paused"] > 0:
-		return verdict{"paused", "Paused", plural(count["paused"], "partition is", "partitions are") + " paused; the others go on."}
+		return verdict{"paused", "Paused", plural(count["paused"], "partition is", "partitions are") + " paused; the others continue."}
 	default:
 		return verdict{"well", "Well", "Nothing has halted."}
 	}

@@ -17,7 +17,7 @@ import (
 var ours = epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
 
 // TestAnEntryOvertakesNoneThatIsThere though the table's identity is behind its rows, as it is
-// after logical replication, which copies rows and no sequences; and the statement in the error mends it.
+// after logical replication, which copies rows and no sequences; and the statement in the error fixes it.
 func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 	for _, schema := range []string{"", `it's "Größe"`} {
 		t.Run(schema, func(t *testing.T) {

@@ -36,7 +36,7 @@ type Store[TX DBTX] struct {
 // Open returns a store on the tables that [Migrate] made, after it has checked that
 // they are of this version. Its errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and
 // [migrations.ErrNewer]. Entries that are ahead of their table's identity, as after logical
-// replication, are [epoch.ErrUnhealthy], with the statement that mends it; a new one would
+// replication, are [epoch.ErrUnhealthy], with the statement that fixes it; a new one would
 // overtake them. The table refuses new entries likewise, on whatever server it is; in
 // SERIALIZABLE transactions once for each connection.
 func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
@@ -48,7 +48,7 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 		row = `id, order_key, scope, idempotency_key, method, url, header, body`
 		// The partition is asked about outside of a subquery with a LIMIT, where the
 		// planner cannot choose an index for it. An upper bound inside of
-		// it would not do: in PostgreSQL 14 and 15, not in 18, a scan goes on behind the bound
+		// it would not do: in PostgreSQL 14 and 15, not in 18, a scan continues after the bound
 		// to the end of the group (seen).
 		inPartition = ` where (found.group_name, found.topic, found.partition) = ($1, $2, $3)`
 	)

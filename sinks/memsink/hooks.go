@@ -18,7 +18,7 @@ import (
 //	late = do; return epoch.ErrInDoubt   // the test calls late() when it likes: still in flight
 //	return errors.New("out of stock")    // refused
 //	return epoch.ErrTransient            // refused, for a reason that passes
-//	return epoch.ErrUnhealthy            // refused, for a reason that somebody has to mend
+//	return epoch.ErrUnhealthy            // refused, for a reason that somebody has to fix
 //
 // The step is taken at most once, on the goroutine that calls do; a second call
 // is an error. A hook that returns nil without it is one too. The context is
@@ -47,7 +47,7 @@ type Hooks struct {
 	// CommitHeld stands there in a transaction that moves no position.
 	CommitHeld Hook[epoch.Hold]
 
-	// Record stands before what a consumer writes to the decision log, Hangs before its
+	// Record stands before what a consumer writes to the audit log, Hangs before its
 	// reads of what hung, and Requests before its looks for what people ask of it.
 	Record   Hook[[]epoch.Decision]
 	Hangs    Hook[epoch.Partition]

@@ -12,10 +12,10 @@ import (
 
 var _ epoch.Operable[*Tx] = (*Sink)(nil)
 
-// keptDecisions bounds the decision log.
+// keptDecisions bounds the audit log.
 const keptDecisions = 10_000
 
-// decide adds to the decision log. The caller holds the lock of the database.
+// decide adds to the audit log. The caller holds the lock of the database.
 func (st *state) decide(d epoch.Decision) {
 	st.decided++
 	d.ID, d.At = st.decided, now()

@@ -103,7 +103,7 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found [
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("memsink: read the decision log: %w", err)
+		return nil, fmt.Errorf("memsink: read the audit log: %w", err)
 	}
 	return found, nil
 }

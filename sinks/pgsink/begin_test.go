@@ -143,7 +143,7 @@ func TestWhateverAHandlerSendsFirstIsOfTheFencedTransaction(t *testing.T) {
 }
 
 // TestAFirstStatementThatFailsIsTheHandlersAsAnyOther: what is at fault is said, at the latest
-// by the attempt that follows, and the sink goes on.
+// by the attempt that follows, and the sink continues.
 func TestAFirstStatementThatFailsIsTheHandlersAsAnyOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

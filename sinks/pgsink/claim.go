@@ -44,7 +44,7 @@ type bid struct {
 	traceID string
 }
 
-// maxTraceID is how much of a trace's id the decision log keeps, in bytes.
+// maxTraceID is how much of a trace's id the audit log keeps, in bytes.
 const maxTraceID = 100
 
 func (s *Sink) claim(ctx context.Context, b bid) (f epoch.Fence, err error) {

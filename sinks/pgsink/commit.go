@@ -161,7 +161,7 @@ func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) 
 	return err
 }
 
-// cut ends the transaction while a call of its handler goes on, which may use the connection
+// cut ends the transaction while a call of its handler continues, which may use the connection
 // at this moment. The server rolls back as it notices, at once unless a statement is under way,
 // which it has bounded.
 func (t *fenced) cut() {

@@ -105,7 +105,7 @@
 // read-only, a disk that is full or broken) is [epoch.ErrUnhealthy]: the partition
 // halts and no message is blamed. So is whatever the sink's own tables refuse, or the
 // outbox's, such as an identity that is behind its rows after logical replication, which copies
-// no sequences: the error has the statement that mends it. A handler that composes its SQL from messages, and
+// no sequences: the error has the statement that fixes it. A handler that composes its SQL from messages, and
 // may so ask for a table that only one of them names, returns consumer.Permanent
 // for it. The errors of other connections are the handler's to judge.
 //

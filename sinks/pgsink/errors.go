@@ -43,7 +43,7 @@ const (
 const (
 	codePermission       = "42501" // insufficient_privilege
 	codeLockTimeout      = "55P03" // lock_not_available
-	codeQueryCanceled    = "57014" // by a timeout or a person
+	codeQueryCanceled    = "57014" // by a timeout or an operator
 	codeNoStatement      = "26000" // invalid_sql_statement_name
 	codeAborted          = "25P02" // in_failed_sql_transaction
 	codeReadOnly         = "25006" // read_only_sql_transaction
@@ -198,7 +198,7 @@ func lacking(e *pgconn.PgError) error {
 }
 
 // refusedHandlers is blameless for an error of a handler's statement. Whose table, column or
-// right is missing is the first that a person wants to know.
+// right is missing is the first that an operator wants to know.
 func refusedHandlers(e *pgconn.PgError) error {
 	as := blameless(e)
 	if as == nil {

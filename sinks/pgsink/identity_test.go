@@ -22,7 +22,7 @@ func remedy(t *testing.T, err error) string {
 }
 
 // TestAnIdentityThatIsBehindItsRowsIsFoundBeforeTheFirstNewOne, as it is after logical
-// replication, which copies rows and no sequences; and the statement in the error mends it.
+// replication, which copies rows and no sequences; and the statement in the error fixes it.
 func TestAnIdentityThatIsBehindItsRowsIsFoundBeforeTheFirstNewOne(t *testing.T) {
 	t.Parallel()
 	for _, schema := range []string{"", `it's "Größe"`} {
@@ -98,7 +98,7 @@ func TestIdentitiesAreLookedAtWhenTheServerIsAnotherOne(t *testing.T) {
 			_, err := s.Fence(t.Context(), orders)
 			sql := remedy(t, err)
 			_, err = s.Fence(t.Context(), orders)
-			remedy(t, err) // until it is mended
+			remedy(t, err) // until it is fixed
 			r.sql(sql)
 			claim(t, s, orders, 5)
 		})

@@ -219,7 +219,7 @@ func TestAnUnreachableServerIsDoubtToACommitAndBlamesNoHandler(t *testing.T) {
 	if _, err := s.Fence(t.Context(), orders); err == nil || errors.Is(err, epoch.ErrMissing) {
 		t.Errorf("read: err = %v", err)
 	}
-	// What was committed is there when the server is, and the sink goes on
+	// What was committed is there when the server is, and the sink continues
 	// by itself, whatever became of the pool's connections.
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ var (
 	_ epoch.Operable[*Queue] = Queued{}
 )
 
-// maxReason is how much of a reason the decision log keeps, in bytes.
+// maxReason is how much of a reason the audit log keeps, in bytes.
 const maxReason = 2000
 
 // Record implements [epoch.Operable].

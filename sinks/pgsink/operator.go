@@ -239,7 +239,7 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]epoch
 		return err
 	}, group, topic, number, claim, kinds, before, until, int64(operate.Limit(q.Limit)))
 	if err != nil {
-		return nil, fmt.Errorf("pgsink: read the decision log: %w", err)
+		return nil, fmt.Errorf("pgsink: read the audit log: %w", err)
 	}
 	return found, nil
 }

@@ -83,7 +83,7 @@ func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
 		}
 	}
 	if ds, err := op.History(t.Context(), operate.HistoryQuery{}); err != nil || len(ds) != 1 {
-		t.Errorf("the decision log is %+v, %v", ds, err)
+		t.Errorf("the audit log is %+v, %v", ds, err)
 	}
 	if _, err := op.DoDeadLetter(t.Context(), discard); err != nil {
 		t.Error(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
-// What each kind of role may execute. A reader sees fences, the decision log and which
+// What each kind of role may execute. A reader sees fences, the audit log and which
 // dead letters there are; an operator sees their messages too, and acts.
 var (
 	readerFunctions   = []string{"schema_version", "server", "list_fences", "list_processes", "read_decisions", "list_dead_letters"}

@@ -106,7 +106,7 @@ const minServer = 140000
 // Open returns a sink on a pool, after it has checked that the schema is there,
 // is of this version and may be used. Its errors match [migrations.ErrNotMigrated],
 // [migrations.ErrOlder], [migrations.ErrNewer] and [ErrPermission]. A table whose identity is behind its
-// rows, as after logical replication, is [epoch.ErrUnhealthy], with the statement that mends
+// rows, as after logical replication, is [epoch.ErrUnhealthy], with the statement that fixes
 // it. It is looked for again when the server behind the pool is another one.
 //
 // A server that cannot be reached yet is waited for, up to

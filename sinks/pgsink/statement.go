@@ -27,7 +27,7 @@ const (
 	// controls: it begins or ends transactions, and is never sent.
 	controls
 
-	// copies: it is a COPY that goes on in another protocol, and is never sent.
+	// copies: it is a COPY that continues in another protocol, and is never sent.
 	copies
 
 	// encodes: it changes settings that pgx relies on, and is never sent.

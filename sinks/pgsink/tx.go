@@ -273,7 +273,7 @@ func (t *handlerTx) note(err error) {
 	}
 }
 
-// maxShrug bounds what a handler that goes on from savepoints makes us remember.
+// maxShrug bounds what a handler that continues from savepoints makes us remember.
 const maxShrug = 16
 
 func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {

@@ -15,7 +15,7 @@ import (
 // again. The other claims need no other shard.
 func (s *Sink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	home, err := s.home(c.Partition)
-	if err == nil && seen.Generation == 0 { // a person may have given it an epoch
+	if err == nil && seen.Generation == 0 { // an operator may have given it an epoch
 		err = s.first(ctx, c.Partition, home)
 	}
 	if err != nil {

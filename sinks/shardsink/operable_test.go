@@ -27,7 +27,7 @@ func TestAPartitionThatIsInNoShardHidesNoRequestsOfTheOthers(t *testing.T) {
 	if err != nil || len(ls) != 1 {
 		t.Fatalf("%+v, %v", ls, err)
 	}
-	if _, err := op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: ls[0], By: "anna", Reason: "mended"}); err != nil {
+	if _, err := op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: ls[0], By: "anna", Reason: "fixed"}); err != nil {
 		t.Fatal(err)
 	}
 	now, err := s.Requests(t.Context(), []epoch.Partition{orders(7), orders(0)}) // there is no shard 7

@@ -56,7 +56,7 @@ func TestATopicThatAShardKnewBeforeThereWereShardsIsKnown(t *testing.T) {
 }
 
 // The process dies before or after each step of Seed, and the next one, which starts
-// later and would begin later, goes on.
+// later and would begin later, continues.
 func TestASeedThatWasCutShortIsFinishedByTheNextWithItsBeginnings(t *testing.T) {
 	for crash := 1; ; crash++ {
 		dbs, steps := newDatabases(3), 0

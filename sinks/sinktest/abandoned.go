@@ -21,13 +21,13 @@ var abandoned = []history{
 type hang struct {
 	w         *world
 	abandon   context.CancelFunc
-	returns   chan struct{} // closed to have the handler go on
+	returns   chan struct{} // closed to have the handler continue
 	late      error         // of what the handler writes then
 	committed chan error
 }
 
 // hangs runs a transaction whose handler writes its effects, if it is to, and then hangs. When
-// it goes on it writes to a list, and returns nil.
+// it continues it writes to a list, and returns nil.
 func (t *tenure) hangs(messages int, writes bool) *hang {
 	t.w.Helper()
 	w, a := t.w, t.advance(messages)
@@ -91,7 +91,7 @@ func (w *world) appendsUntilRefused(ctx context.Context, tx any) (err error) {
 	return err
 }
 
-// ends lets the handler go on, and checks that it came to nothing.
+// ends lets the handler continue, and checks that it came to nothing.
 func (h *hang) ends() {
 	h.w.Helper()
 	if len(h.committed) > 0 {
@@ -131,7 +131,7 @@ func abandonedBeforeWrites(w *world) {
 	ta := a.claims(orders0, 5)
 	h := ta.hangs(2, false)
 	h.abandon()
-	// A may go on with the partition at once: nothing of that transaction comes any more.
+	// A may continue with the partition at once: nothing of that transaction comes any more.
 	ta.applies(1)
 	h.ends()
 	ta.applies(2)

@@ -28,7 +28,7 @@ func rewound(w *world) {
 
 	again := b.claims(orders0, 6)
 	if again.Next != byHand.Next {
-		w.Fatalf("B goes on at offset %d, want %d", again.Next, byHand.Next)
+		w.Fatalf("B continues at offset %d, want %d", again.Next, byHand.Next)
 	}
 	again.applies(4)
 	zombie.refused(epoch.ErrStale, 2) // and now neither is, although the position would be
@@ -46,7 +46,7 @@ func ackLostLanded(w *world) {
 
 	again := a.claims(orders0, 5)
 	if again.Next != 3 {
-		w.Fatalf("A goes on at offset %d, want 3", again.Next)
+		w.Fatalf("A continues at offset %d, want 3", again.Next)
 	}
 	again.applies(1)
 	before.refused(epoch.ErrStale, 3)
@@ -70,7 +70,7 @@ func ackLostNotLanded(w *world) {
 	}
 	again := a.claims(orders0, 5)
 	if again.Next != 0 {
-		w.Fatalf("A goes on at offset %d, want 0", again.Next)
+		w.Fatalf("A continues at offset %d, want 0", again.Next)
 	}
 	again.applies(3)
 	ta.refused(epoch.ErrStale, 3)
@@ -87,7 +87,7 @@ func commitInFlight(w *world) {
 	for round := range 20 {
 		ta := a.claims(orders0, int64(2*round+2))
 		if ta.Next != tb.Next {
-			w.Fatalf("round %d: A goes on at offset %d, want %d", round, ta.Next, tb.Next)
+			w.Fatalf("round %d: A continues at offset %d, want %d", round, ta.Next, tb.Next)
 		}
 		written, committed := make(chan struct{}), make(chan error, 1)
 		go func() {

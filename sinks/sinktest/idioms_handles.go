@@ -49,12 +49,12 @@ var handles = []Idiom{
 		_ = h.Rollback(c.Ctx)
 		return errors.Join(err, c.Write())
 	})},
-	{Name: "handle: goes on after Rollback", Want: Costs, Places: true, Do: through(func(c *Call, h Handle) error {
+	{Name: "handle: continues after Rollback", Want: Costs, Places: true, Do: through(func(c *Call, h Handle) error {
 		_ = h.Rollback(c.Ctx)
 		_ = h.Exec(c.Ctx, c.Insert())
 		return c.Write()
 	})},
-	{Name: "handle: goes on after Rollback through the message's own transaction, and hides the error", Want: Costs, Do: through(func(c *Call, h Handle) error {
+	{Name: "handle: continues after Rollback through the message's own transaction, and hides the error", Want: Costs, Do: through(func(c *Call, h Handle) error {
 		_ = c.inserts(h)()
 		_ = h.Rollback(c.Ctx)
 		_ = c.Write()

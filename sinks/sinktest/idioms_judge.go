@@ -57,7 +57,7 @@ func (p *play) want() Outcome {
 	case p.place == inOnFailure && o == Costs:
 		return Halts
 	case p.place == inOnFailure && o == Applied:
-		return Alone // what failed goes on alone
+		return Alone // what failed continues alone
 	}
 	return o
 }

@@ -44,7 +44,7 @@ type play struct {
 	of         func(m consumer.Message) *Idiom
 	replaying  bool
 	background func(ctx context.Context, p epoch.Partition, do func(context.Context, func(context.Context, any) error) error)
-	until      <-chan struct{} // the process goes on until then
+	until      <-chan struct{} // the process continues until then
 
 	mu      sync.Mutex
 	running []chan struct{} // to be closed when the sink knows that a guilty message's handler has returned
@@ -265,7 +265,7 @@ func (p *play) handle(ctx context.Context, tx any, m consumer.Message) error {
 // errPutAside is the failure of messages whose idiom is played in another place.
 var errPutAside = fmt.Errorf("put aside")
 
-// batch goes on behind the guilty message, as a handler does that looks at errors at the
+// batch continues after the guilty message, as a handler does that looks at errors at the
 // end. What undoes the whole call is told from what undoes a message alone: whoever is
 // in the call with it would be undone, too, where nothing is written behind it.
 func (p *play) batch(ctx context.Context, tx any, ms []consumer.Message) error {

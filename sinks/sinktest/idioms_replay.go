@@ -15,7 +15,7 @@ import (
 )
 
 // playReplays plays idioms in replays: each message of the guilty partition is a dead
-// letter at first, and a person asks for all of them to be replayed. One process does
+// letter at first, and an operator asks for all of them to be replayed. One process does
 // that, since it looks for such requests every few seconds only.
 func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
 	p := newPlay(t, m, &Idiom{Name: "replays"}, inReplay)
@@ -32,7 +32,7 @@ func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
 		t.Fatalf("%d dead letters of %d", len(before), len(all))
 	}
 	for _, l := range before {
-		a := operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "mended"}
+		a := operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "fixed"}
 		if _, err := p.db.Operator(t).DoDeadLetter(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}

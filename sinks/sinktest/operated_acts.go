@@ -47,13 +47,13 @@ func actIsAClaim(w *world) {
 		w.Errorf("after the act the fence is\n%+v", f)
 	}
 	if found, err := w.person().op.Partition(w.ctx, orders0); err != nil || !found.Operated() {
-		w.Errorf("the partition's claim is a person's: %+v, %v", found, err)
+		w.Errorf("the partition's claim is an operator's: %+v, %v", found, err)
 	}
 	if tb := w.process("A").claims(orders0, 41); tb.Epoch != 43 || tb.Next != 1 {
 		w.Errorf("the claim after it is\n%+v", tb.Fence)
 	}
 	if f = w.person().does(to(epoch.ActRewind, w.person().sees(orders0), 7)); !f.Applied {
-		w.Errorf("a position that a person gave is not to be passed by retention: %+v", f)
+		w.Errorf("a position that an operator gave is not to be passed by retention: %+v", f)
 	}
 }
 
@@ -204,7 +204,7 @@ func unclaimedActs(w *world) {
 	c := epoch.NewClaim(lease(orders0, 5, "A"))
 	c.Adopt = &epoch.Position{Offset: 99, Mark: epoch.NoMark}
 	if got, err := w.process("A").sink.Claim(w.ctx, f, c); err == nil {
-		w.Errorf("a claim took the place of a person's position with one that it adopts: %+v", got)
+		w.Errorf("a claim took the place of an operator's position with one that it adopts: %+v", got)
 	}
 	if ds := h.history(operate.HistoryQuery{Partition: &orders0}); len(ds) != 1 || ds[0].From != -1 || ds[0].To != 10 {
 		w.Errorf("the log says %+v", ds)

@@ -16,7 +16,7 @@ func (h *person) history(q operate.HistoryQuery) []epoch.Decision {
 	h.w.Helper()
 	ds, err := h.op.History(h.w.ctx, q)
 	if err != nil {
-		h.w.Fatalf("the decision log: %v", err)
+		h.w.Fatalf("the audit log: %v", err)
 	}
 	return ds
 }
@@ -43,7 +43,7 @@ func (h *person) wantLog(p epoch.Partition, want ...string) []epoch.Decision {
 		got = append(got, told(d))
 	}
 	if !slices.Equal(got, want) {
-		h.w.Errorf("the decision log of %s says\n%s\nwant\n%s", p, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		h.w.Errorf("the audit log of %s says\n%s\nwant\n%s", p, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	return ds
 }

@@ -83,7 +83,7 @@ func showingDeadLetters(w *world) {
 
 func (h *person) doesLetter(kind operate.DeadLetterKind, seen operate.DeadLetter) operate.DeadLetter {
 	h.w.Helper()
-	l, err := h.op.DoDeadLetter(h.w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "mended"})
+	l, err := h.op.DoDeadLetter(h.w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "fixed"})
 	if err != nil {
 		h.w.Fatalf("%s dead letter %d: %v", kind, seen.ID, err)
 	}
@@ -146,7 +146,7 @@ func replaying(w *world) {
 	if _, err := h.op.DeadLetter(w.ctx, l.ID); !errors.Is(err, operate.ErrNoDeadLetter) || len(h.letters(operate.DeadLetterQuery{})) != 2 {
 		w.Errorf("what was replayed is still there: %v", err)
 	}
-	h.wantLog(orders0, "claim 5 -1>0", fmt.Sprintf("replay-request 5 1>1 anna: dead letter %d: mended", l.ID), "claim 6 3>3",
+	h.wantLog(orders0, "claim 5 -1>0", fmt.Sprintf("replay-request 5 1>1 anna: dead letter %d: fixed", l.ID), "claim 6 3>3",
 		fmt.Sprintf("replay 6 1>1 anna: dead letter %d", l.ID))
 	w.wantOnly(tb.replays(rs[0]), epoch.ErrNotRequested, "a second replay")
 	w.wantList(orders0.String(), effect(1, 6))
@@ -242,7 +242,7 @@ func deadLetterCompares(w *world) {
 	w.process("A").claims(orders0, 5).buries(1)
 	seen := h.letters(operate.DeadLetterQuery{})[0]
 	do := func(kind operate.DeadLetterKind, seen operate.DeadLetter) error {
-		_, err := h.op.DoDeadLetter(w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "mended"})
+		_, err := h.op.DoDeadLetter(w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "fixed"})
 		return err
 	}
 	if err := do(operate.Withdraw, seen); !errors.Is(err, epoch.ErrNothingToDo) {
@@ -258,9 +258,9 @@ func deadLetterCompares(w *world) {
 		w.Errorf("requested twice: %v", err)
 	}
 	for name, a := range map[string]operate.DeadLetterAct{
-		"nobody":      {Kind: operate.Discard, Seen: now, Reason: "mended"},
+		"nobody":      {Kind: operate.Discard, Seen: now, Reason: "fixed"},
 		"no reason":   {Kind: operate.Discard, Seen: now, By: "anna"},
-		"no such act": {Kind: "bury", Seen: now, By: "anna", Reason: "mended"},
+		"no such act": {Kind: "bury", Seen: now, By: "anna", Reason: "fixed"},
 	} {
 		if _, err := h.op.DoDeadLetter(w.ctx, a); !errors.Is(err, epoch.ErrAct) {
 			w.Errorf("%s: %v", name, err)

@@ -66,7 +66,7 @@ func actsAgainstModel(w *world) {
 }
 
 // actsRaced has two processes claim and commit for as long as people act, and compares
-// what was applied with what the decision log says.
+// what was applied with what the audit log says.
 func actsRaced(w *world) {
 	w.seed(orders0)
 	h := w.person()
@@ -115,7 +115,7 @@ func actsRaced(w *world) {
 		before = &s
 		for o := s.From; o < s.To; o++ {
 			if s.Claim.By != "" {
-				w.Errorf("offset %d was applied under a person's act: %+v", o, s.Claim)
+				w.Errorf("offset %d was applied under an operator's act: %+v", o, s.Claim)
 			}
 			want = append(want, effect(o, s.Claim.Epoch))
 		}
@@ -123,7 +123,7 @@ func actsRaced(w *world) {
 	w.wantList(orders0.String(), want...)
 }
 
-// spans are all that the decision log tells of p.
+// spans are all that the audit log tells of p.
 func (h *person) spans(p epoch.Partition) (all []operate.Span) {
 	h.w.Helper()
 	for _, d := range slices.Backward(h.history(operate.HistoryQuery{Partition: &p, Limit: 100_000})) {

@@ -39,7 +39,7 @@ type Dialect interface {
 	// now is an expression for the time, in UTC.
 	now() string
 
-	// outOfDate says whether a time of now's is so long ago that the decision log
+	// outOfDate says whether a time of now's is so long ago that the audit log
 	// need not keep it. Nothing else depends on it.
 	outOfDate(at string) string
 }

@@ -36,7 +36,7 @@
 // held. A process that is frozen (SIGSTOP, a suspended machine) while it
 // holds the lock stops all others, and nobody can take the lock away; they
 // wait, each bounded by its context and [Options.LockTimeout], until the process
-// goes on or dies. When it dies, the lock is free and its transaction gone. A process frozen
+// continues or dies. When it dies, the lock is free and its transaction gone. A process frozen
 // before its first statement holds nothing, and is refused when it wakes up. If a
 // frozen process must not hold up the rest, use a database with row locks.
 //

@@ -15,7 +15,7 @@ import (
 
 var _ epoch.Operable[*Tx] = (*Sink)(nil)
 
-// keptDecisions is how many entries of the decision log are kept that no person is in.
+// keptDecisions is how many entries of the audit log are kept that no person is in.
 const keptDecisions = 200_000
 
 // execer runs a statement in a transaction.
@@ -23,22 +23,22 @@ type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// decide adds an entry to the decision log, and takes away some that are out of date.
+// decide adds an entry to the audit log, and takes away some that are out of date.
 func (s *Sink) decide(ctx context.Context, tx execer, d epoch.Decision) error {
 	r, err := tx.ExecContext(ctx, s.q.decide, string(d.Kind), d.Partition.Group, d.Partition.Topic, d.Partition.Number,
 		int64(d.Epoch), d.Claim[:], d.Owner, int64(d.From), int64(d.To), d.Reason, d.By, d.TraceID)
 	if err != nil {
-		return fmt.Errorf("write the decision log: %w", err)
+		return fmt.Errorf("write the audit log: %w", err)
 	}
 	latest, err := r.LastInsertId()
 	if err != nil {
-		return fmt.Errorf("write the decision log: %w", err)
+		return fmt.Errorf("write the audit log: %w", err)
 	}
 	if _, err := tx.ExecContext(ctx, s.q.pruneMany, latest-keptDecisions); err != nil {
-		return fmt.Errorf("prune the decision log: %w", err)
+		return fmt.Errorf("prune the audit log: %w", err)
 	}
 	if _, err := tx.ExecContext(ctx, s.q.pruneOld); err != nil {
-		return fmt.Errorf("prune the decision log: %w", err)
+		return fmt.Errorf("prune the audit log: %w", err)
 	}
 	return nil
 }

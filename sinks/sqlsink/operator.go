@@ -153,7 +153,7 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found [
 			return err
 		})
 	if err != nil {
-		return nil, fmt.Errorf("sqlsink: read the decision log: %w", err)
+		return nil, fmt.Errorf("sqlsink: read the audit log: %w", err)
 	}
 	return found, nil
 }

@@ -243,7 +243,7 @@ func takeOver(t testing.TB, s *sqlsink.Sink) {
 	t.Helper()
 	f := claim(t, s, 6)
 	if f.Next != 0 {
-		t.Errorf("the next owner goes on at offset %d, want 0", f.Next)
+		t.Errorf("the next owner continues at offset %d, want 0", f.Next)
 	}
 	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
 		return appendEffect(ctx, tx, orders0.String(), "next owner")
@@ -308,7 +308,7 @@ func TestAProcessFrozenWithTheWriteLockHoldsAllUpUntilItGoesOn(t *testing.T) {
 	w.says("result: <nil>")
 	f := claim(t, s, 6)
 	if f.Next != 1 || f.Epoch != 6 {
-		t.Errorf("the next owner goes on at offset %d under epoch %d, want 1 and 6", f.Next, f.Epoch)
+		t.Errorf("the next owner continues at offset %d under epoch %d, want 1 and 6", f.Next, f.Epoch)
 	}
 	wantEffects(t, db, "worker")
 }

@@ -4,7 +4,7 @@ package sqlsink
 type queries struct {
 	fence, topic, insert, claim, advance, deadLetter string
 
-	decide, pruneMany, pruneOld, acts      string // the decision log
+	decide, pruneMany, pruneOld, acts      string // the audit log
 	hangs                                  string
 	requested, replay, replayed, notReplay string // see [epoch.Operable]
 	act, list, count, now                  string // see [Operator]

@@ -275,7 +275,7 @@ func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) er
 }
 
 // explain marks a refusal that passes as [epoch.ErrTransient] and one that has to
-// do with the state of the database as [epoch.ErrUnhealthy], and adds what a person
+// do with the state of the database as [epoch.ErrUnhealthy], and adds what an operator
 // can do.
 func (s *Sink) explain(err error) error {
 	safe := inert.Error(err) // a method of an argument's may have returned it

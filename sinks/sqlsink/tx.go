@@ -123,7 +123,7 @@ func (t *shared) runAll(ctx context.Context, calls []func(context.Context, *Tx) 
 	return err
 }
 
-// run runs the call with number i. It returns nil only if the transaction can go on, with
+// run runs the call with number i. It returns nil only if the transaction can continue, with
 // all that the call wrote in it.
 func (t *shared) run(ctx context.Context, i int, do func(context.Context, *Tx) error) error {
 	c := t.guard.Call(ctx)

@@ -32,7 +32,7 @@ func WithMetrics(o kafkasource.Options, to *prometheus.Registry) kafkasource.Opt
 }
 
 // WithTraces returns o with the spans of franz-go's kotel. The handler's context has the
-// span of its message, which goes on from the producer's.
+// span of its message, which continues from the producer's.
 func WithTraces(o kafkasource.Options, to trace.TracerProvider) kafkasource.Options {
 	tracer := kotel.NewTracer(kotel.TracerProvider(to), kotel.TracerPropagator(propagation.TraceContext{}))
 	o.ReadClient = append(o.ReadClient, kgo.WithHooks(kotel.NewKotel(kotel.WithTracer(tracer)).Hooks()...))

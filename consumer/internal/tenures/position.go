@@ -101,7 +101,7 @@ func (p *Position) ToSay(at epoch.Fence) (theirs epoch.Offset, say bool) {
 	return *p.theirs, p.said
 }
 
-// NotHeeded is the line in the log for it, and Remedy what a person can do.
+// NotHeeded is the line in the log for it, and Remedy what an operator can do.
 const (
 	NotHeeded = "others have set the position that the group has committed, and that changes nothing: the sink's position counts"
 	Remedy    = "to begin elsewhere, set the position with epochfence rewind"

@@ -135,6 +135,6 @@ func TestAPositionThatAPersonHasSetIsPublishedBelowTheirs(t *testing.T) {
 	}
 	f.SetUnder = 2
 	if theirs, stays := p.Theirs(f); stays {
-		t.Errorf("one that a person has set: %d stays", theirs)
+		t.Errorf("one that an operator has set: %d stays", theirs)
 	}
 }

@@ -127,7 +127,7 @@ func (ts *Log[P]) count(t *trouble[P]) {
 	t.timer.Reset(t.wait)
 }
 
-// Well notes that p goes on.
+// Well notes that p continues.
 func (ts *Log[P]) Well(p P) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

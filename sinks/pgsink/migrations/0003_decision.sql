@@ -1,4 +1,4 @@
--- The decision log: who was let in, who was not, what people did, and why. What
+-- The audit log: who was let in, who was not, what people did, and why. What
 -- swaps a claim in writes its entry in the same transaction.
 
 create table "epochfence".decision (
@@ -86,7 +86,7 @@ begin
 end
 $$;
 
--- claim is swap_claim, with its entry in the decision log.
+-- claim is swap_claim, with its entry in the audit log.
 create function "epochfence".claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
     seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
     adopt_offset bigint, adopt_mark bigint, trace_id text)

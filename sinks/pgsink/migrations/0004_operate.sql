@@ -2,7 +2,7 @@
 -- through a claim where it concerns a fence, and writes its entry in the decision
 -- log, in one transaction.
 
--- act does something to a fence. Epochs go on by one, and the owner is the person; what
+-- act does something to a fence. Epochs continue by one, and the owner is the person; what
 -- is null stays as it is. See Operated in epoch/act.go, which it agrees with.
 create function "epochfence".act(kind text, in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
     seen_epoch bigint, seen_claim uuid, seen_offset bigint, new_claim uuid, in_operator text, in_reason text, trace_id text,

@@ -1,4 +1,4 @@
--- The decision log: who was let in, who was not, what people did, and why.
+-- The audit log: who was let in, who was not, what people did, and why.
 CREATE TABLE {{prefix}}decision (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     decided_at  TEXT    NOT NULL, -- UTC; for people
