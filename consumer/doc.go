@@ -24,7 +24,7 @@
 // other partitions continue meanwhile.
 //
 // Whenever the outcome of a transaction is unknown, the partition is claimed
-// again and goes on from the position that the sink then states. Nothing is
+// again and continues from the position that the sink then states. Nothing is
 // guessed. A refusal as stale means that another process owns the partition:
 // the transaction is rolled back, and the partition is claimed again only if
 // the source still confirms it.

@@ -136,7 +136,7 @@ type Stale struct {
 }
 
 // WentBack: the sink has forgotten what it had committed, as a failover or a restore
-// from a backup makes it. The partition is claimed again and goes on from where
+// from a backup makes it. The partition is claimed again and continues from where
 // the fence then is, so that the effects that are gone come back, as long as the log has
 // their messages.
 type WentBack struct {

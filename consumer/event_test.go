@@ -258,7 +258,7 @@ func TestHaltedSaysWhyInAWord(t *testing.T) {
 		r.fill(0, 1)
 		p := r.start("a", each(failOn(consumer.Permanent(errPoison), "0/0")), options{})
 		synctest.Wait()
-		if h := wantOne[consumer.Halted](p); h.Reason != consumer.ReasonMessageFailed || !h.Reason.NeedsPerson() || h.Epoch != 1 {
+		if h := wantOne[consumer.Halted](p); h.Reason != consumer.ReasonMessageFailed || !h.Reason.NeedsOperator() || h.Epoch != 1 {
 			t.Errorf("%+v", h)
 		}
 		p.end()
@@ -268,7 +268,7 @@ func TestHaltedSaysWhyInAWord(t *testing.T) {
 			Fence: func(context.Context, epoch.Partition, func() error) error { return errors.New("connection refused") },
 		})
 		r.pass(time.Second)
-		if h := seen[consumer.Halted](p)[0]; h.Reason != consumer.ReasonSink || h.Reason.NeedsPerson() || h.Epoch != 0 {
+		if h := seen[consumer.Halted](p)[0]; h.Reason != consumer.ReasonSink || h.Reason.NeedsOperator() || h.Epoch != 0 {
 			t.Errorf("%+v", h)
 		}
 		p.end()

@@ -34,7 +34,7 @@ type ownership[TX any] struct {
 }
 
 // own spends one tenure: it claims the partition, consumes until something
-// happens, and goes on from there, until the source takes the partition back.
+// happens, and continues from there, until the source takes the partition back.
 func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	timeout, err := r.batchTimeout(t)
 	if err != nil {

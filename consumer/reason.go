@@ -15,7 +15,7 @@ import (
 type Reason uint8
 
 // The reasons. Those up to ReasonUnhealthy last until an operator does something; see
-// [Reason.NeedsPerson].
+// [Reason.NeedsOperator].
 const (
 	ReasonNone Reason = iota // nothing was wrong
 
@@ -60,9 +60,9 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
-// NeedsPerson reports whether what is wrong lasts until somebody fixes it: a message, a
+// NeedsOperator reports whether what is wrong lasts until somebody fixes it: a message, a
 // database, a log, a deployment. Everything else passes, and is tried again until then.
-func (r Reason) NeedsPerson() bool { return r >= ReasonMessageFailed && r <= ReasonUnhealthy }
+func (r Reason) NeedsOperator() bool { return r >= ReasonMessageFailed && r <= ReasonUnhealthy }
 
 // Reasons returns all reasons but ReasonNone, in their order.
 func Reasons() []Reason {

@@ -63,12 +63,12 @@ func TestEachReasonHasAWordOfItsOwn(t *testing.T) {
 		t.Errorf("%d names for %d reasons", len(reasonNames), len(known))
 	}
 	for _, r := range []Reason{ReasonNone, ReasonPaused, ReasonStale, ReasonTransient, ReasonSink, ReasonNotConfirmed, ReasonLeaseExpired} {
-		if r.NeedsPerson() {
+		if r.NeedsOperator() {
 			t.Errorf("%v needs an operator", r)
 		}
 	}
 	for _, r := range []Reason{ReasonMessageFailed, ReasonLogChanged, ReasonMissingFence, ReasonElsewhere, ReasonUnhealthy} {
-		if !r.NeedsPerson() {
+		if !r.NeedsOperator() {
 			t.Errorf("%v passes", r)
 		}
 	}

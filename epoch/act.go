@@ -39,7 +39,7 @@ const (
 // Act is what an operator does with a partition that may have an owner. It is a claim
 // like any other, under the next epoch and an id of its own: a live owner is fenced by it,
 // not raced. What the owner tries next is refused as stale; it asks its source,
-// which confirms the lease, claims again, and goes on from where the act has put the
+// which confirms the lease, claims again, and continues from where the act has put the
 // position. Nobody has to stop the group.
 type Act struct {
 	Kind      ActKind

@@ -26,7 +26,7 @@ any more. Its messages stay in the log.`,
 func (a *app) resume() *cobra.Command {
 	return a.simpleAct(epoch.ActResume, "Let partitions that are paused take claims again",
 		`Let partitions that are paused take claims again. Whoever has the lease claims
-within seconds, and goes on from the position.`,
+within seconds, and continues from the position.`,
 		func(p operate.Partition) (effect, nothing string) {
 			if p.Standing.Mode == epoch.Running {
 				return "", "it is not paused"

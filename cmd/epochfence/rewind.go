@@ -22,7 +22,7 @@ func (a *app) rewind() *cobra.Command {
 		Short: "Set the position of partitions, back or forward",
 		Long: `Set the position of partitions. Back: messages are applied again, and a
 handler that adds up adds twice. Forward: messages are never applied. A live
-owner loses its claim, claims again, and goes on from there: nobody has to
+owner loses its claim, claims again, and continues from there: nobody has to
 stop the group.
 
   --to start    where the log begins, also if retention moves that meanwhile

@@ -17,7 +17,7 @@ import (
 
 // Three workers come and go, and the group is at generation 5 or so. Everyone
 // leaves and an operator deletes the group. The next worker is granted
-// generation 1, claims with the epoch after the last one, and goes on where the
+// generation 1, claims with the epoch after the last one, and continues where the
 // fence stands: the committed offsets that went with the group are not missed.
 func TestRealGroupDeletedWhileTheFenceRemains(t *testing.T) {
 	t.Parallel()

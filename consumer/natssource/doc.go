@@ -243,7 +243,7 @@
 // acknowledged above the floor is applied again: acknowledge in order, or let
 // the work in hand be done before the first claim.
 //
-// A durable consumer knows nothing of leases, and goes on delivering to whoever asks.
+// A durable consumer knows nothing of leases, and continues delivering to whoever asks.
 // Stop its workers, and then start this; or let both work for a while, with the table
 // by which the old ones recognise a message. To go back, have a consumer made
 // that begins at the lowest of the positions (`nats consumer add --deliver=1234`).

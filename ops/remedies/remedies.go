@@ -1,6 +1,6 @@
-// Package remedies says what each reason for which a partition halts, or is lost, means,
-// and what to do about it. The status page shows these texts, and docs/halts.md is made
-// of them.
+// Package remedies has a text for each reason for which a partition halts or is lost: what
+// it means, what to do, and how to see that it worked. The status page and the command line
+// show these texts, and docs/halts.md consists of them.
 package remedies
 
 import (
@@ -11,11 +11,12 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Remedy is what a reason means, and what helps.
+// Remedy is the text for one reason.
 type Remedy struct {
 	Reason   consumer.Reason
-	Means    string
+	Means    string // the symptom, then the cause
 	Do       string
+	Check    string // how to see that it worked
 	Commands []Command
 }
 
@@ -67,7 +68,7 @@ func (c Command) On(p epoch.Partition) string {
 // Text says what to do about p, and with which commands, for a terminal.
 func (r Remedy) Text(p epoch.Partition) string {
 	var b strings.Builder
-	b.WriteString(wrap(r.Do) + "\n")
+	b.WriteString(wrap(r.Do) + "\n" + wrap("It worked when: "+r.Check) + "\n")
 	for _, c := range r.Commands {
 		b.WriteString("  " + c.On(p) + "  # " + c.For + "\n")
 	}
@@ -77,7 +78,7 @@ func (r Remedy) Text(p epoch.Partition) string {
 // Markdown is the remedy as a section of docs/halts.md.
 func (r Remedy) Markdown() string {
 	var b strings.Builder
-	b.WriteString("## " + r.Reason.String() + "\n\n" + wrap(r.Means) + "\n\n**What to do.** " + wrap(r.Do) + "\n")
+	b.WriteString("## " + r.Reason.String() + "\n\n" + wrap(r.Means) + "\n\n**What to do.** " + wrap(r.Do) + "\n\n**It worked when:** " + wrap(r.Check) + "\n")
 	if len(r.Commands) > 0 {
 		b.WriteByte('\n')
 	}

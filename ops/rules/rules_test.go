@@ -87,7 +87,7 @@ func has(m *stats.Metric, label int, value string) bool {
 func TestAHaltThatNeedsAPersonIsTheOneThatPages(t *testing.T) {
 	var persons []string
 	for _, r := range consumer.Reasons() {
-		if r.NeedsPerson() {
+		if r.NeedsOperator() {
 			persons = append(persons, r.String())
 		}
 	}

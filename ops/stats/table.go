@@ -243,7 +243,7 @@ func claimOutcome(r consumer.Reason) string {
 		return raced
 	case r == consumer.ReasonNotConfirmed:
 		return notConfirmed
-	case r.NeedsPerson(), r == consumer.ReasonPaused:
+	case r.NeedsOperator(), r == consumer.ReasonPaused:
 		return refused
 	default:
 		return failed

@@ -10,11 +10,12 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// halt is why partitions of this process stand still, and what to do.
+// halt is why partitions of this process are halted, and what to do.
 type halt struct {
 	Word       string
-	Person     bool
-	Means, Do  string
+	Operator   bool
+	Means      string
+	Do, Check  string
 	Commands   []command
 	Partitions []halted
 	More       int
@@ -55,9 +56,9 @@ func halts(held []stats.Partition, now time.Time) []halt {
 	}
 	slices.SortStableFunc(hs, func(a, b halt) int {
 		switch {
-		case a.Person == b.Person:
+		case a.Operator == b.Operator:
 			return 0
-		case a.Person:
+		case a.Operator:
 			return -1
 		default:
 			return 1
@@ -67,9 +68,9 @@ func halts(held []stats.Partition, now time.Time) []halt {
 }
 
 func remedy(r consumer.Reason, p epoch.Partition) halt {
-	h := halt{Word: r.String(), Person: r.NeedsPerson()}
+	h := halt{Word: r.String(), Operator: r.NeedsOperator()}
 	if found, ok := remedies.Of(r); ok {
-		h.Means, h.Do = found.Means, found.Do
+		h.Means, h.Do, h.Check = found.Means, found.Do, found.Check
 		for _, c := range found.Commands {
 			h.Commands = append(h.Commands, command{c.On(p), c.For})
 		}
@@ -90,7 +91,7 @@ func hung(calls []consumer.Overdue, now time.Time) []halt {
 		return nil
 	}
 	h := remedy(consumer.ReasonHung, calls[0].Partition)
-	h.Person = true
+	h.Operator = true
 	for _, o := range calls[:min(len(calls), listed)] {
 		h.Partitions = append(h.Partitions, halted{
 			Partition: show(o.Partition.String()), Next: offset(max(o.Offset, -1)), Since: age(now.Sub(o.Since)),

@@ -92,8 +92,8 @@ func TestAHaltComesWithItsRemedyAndManyWithOne(t *testing.T) {
 			t.Errorf("%v: what it means and what to do are there %d and %d times", why, strings.Count(plain, remedy.Means), strings.Count(plain, remedy.Do))
 		}
 		wants(t, page, "52 partitions have halted", "and 2 more", "this is why", "tried again in")
-		if why.NeedsPerson() != strings.Contains(plain, "needs an operator") {
-			t.Errorf("%v: an operator is needed: %v", why, why.NeedsPerson())
+		if why.NeedsOperator() != strings.Contains(plain, "needs an operator") {
+			t.Errorf("%v: an operator is needed: %v", why, why.NeedsOperator())
 		}
 	}
 }

@@ -15,7 +15,7 @@ func judge(v *view, s *stats.Stats) verdict {
 	for _, r := range v.Rows {
 		count[r.Class]++
 	}
-	person := slices.ContainsFunc(v.Halts, func(h halt) bool { return h.Person })
+	person := slices.ContainsFunc(v.Halts, func(h halt) bool { return h.Operator })
 	switch {
 	case v.hung > 0:
 		return verdict{"halted", "Hung", plural(v.hung, "call of a handler does", "calls of handlers do") + " not return; restart the process. What it waits for is below."}

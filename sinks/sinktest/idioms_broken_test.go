@@ -10,8 +10,8 @@ import (
 // brokenToys lack one guard each. caught names an idiom in a place that must fail.
 var brokenToys = []struct{ lacks, place, caught string }{
 	{"COMMIT is not sent", inEach, "COMMIT"},
-	{"COMMIT is not sent", inEach, "ROLLBACK, and goes on"},
-	{"COMMIT is not sent", inBatches, "ROLLBACK, and goes on"},
+	{"COMMIT is not sent", inEach, "ROLLBACK, and continues"},
+	{"COMMIT is not sent", inBatches, "ROLLBACK, and continues"},
 	{"COMMIT is not sent", inOnFailure, "COMMIT, and hides the error"},
 	{"a refusal cannot be hidden", inEach, "COMMIT, and hides the error"},
 	{"only the guilty partition halts", inEach, "COMMIT"},

@@ -14,10 +14,10 @@ var SQLite = &Dialect{Name: "SQLite", idioms: sqlite, Setup: `
 // sqlite are the idioms of SQLite.
 var sqlite = []Idiom{
 	{Name: "INSERT OR ROLLBACK", Want: Costs, Says: []string{"constraint failed"}, Do: sends("INSERT OR ROLLBACK INTO idiom_keys VALUES ('always there')")},
-	{Name: "INSERT OR ROLLBACK, and goes on", Want: Costs, Says: []string{"OR ROLLBACK"}, Do: hides("INSERT OR ROLLBACK INTO idiom_keys VALUES ('always there')")},
+	{Name: "INSERT OR ROLLBACK, and continues", Want: Costs, Says: []string{"OR ROLLBACK"}, Do: hides("INSERT OR ROLLBACK INTO idiom_keys VALUES ('always there')")},
 	{Name: "INSERT OR IGNORE", Want: Applied, Do: sends("INSERT OR IGNORE INTO idiom_keys VALUES ('always there')")},
 	{Name: "a trigger that raises ROLLBACK", Want: Costs, Says: []string{"ended by a trigger"}, Do: sends("INSERT INTO idiom_ends VALUES ('x')")},
-	{Name: "a trigger that raises ROLLBACK, and goes on", Want: Costs, Do: hides("INSERT INTO idiom_ends VALUES ('x')")},
+	{Name: "a trigger that raises ROLLBACK, and continues", Want: Costs, Do: hides("INSERT INTO idiom_ends VALUES ('x')")},
 
 	{Name: "everybody: CREATE TEMP TABLE", Everybody: true, Want: Alone, Do: sends("CREATE TEMP TABLE mine (n)")},
 	{Name: "a temp table with the name of the fence", Want: Alone, Places: true, Do: sends("CREATE TEMP TABLE epochfence_fence AS SELECT * FROM main.epochfence_fence")},

@@ -10,11 +10,11 @@ var statements = []Idiom{
 		return errOfHandler
 	}},
 	{Name: "ROLLBACK", Want: Costs, Says: []string{"ROLLBACK"}, Places: true, Do: sends("ROLLBACK")},
-	{Name: "ROLLBACK, and goes on", Want: Costs, Says: []string{"ROLLBACK"}, Places: true, Do: hides("ROLLBACK")},
+	{Name: "ROLLBACK, and continues", Want: Costs, Says: []string{"ROLLBACK"}, Places: true, Do: hides("ROLLBACK")},
 	{Name: "BEGIN", Want: Costs, Says: []string{"BEGIN"}, Do: sends("BEGIN")},
 	{Name: "END", Want: Costs, Says: []string{"END"}, Do: sends("END")},
 	{Name: "commit; begin", Wire: true, Want: Costs, Says: []string{"commit; begin"}, Places: true, Do: sends("commit; begin")},
-	{Name: "rollback; begin, and goes on", Want: Costs, Says: []string{"rollback; begin"}, Do: hides("rollback; begin")},
+	{Name: "rollback; begin, and continues", Want: Costs, Says: []string{"rollback; begin"}, Do: hides("rollback; begin")},
 	{Name: "COMMIT and BEGIN, and hides the errors", Want: Costs, Says: []string{"COMMIT"}, Do: hides("COMMIT", "BEGIN")},
 	{Name: "a comment and COMMIT", Want: Costs, Says: []string{"COMMIT"}, Do: hides("/* done */ -- really\n COMMIT")},
 	{Name: "an insert and COMMIT in one text", Wire: true, Want: Costs, Says: []string{"COMMIT"}, Do: func(c *Call) error { return c.Exec(c.Insert() + "; COMMIT") }},

@@ -9,11 +9,11 @@ import (
 
 // operated are the histories in which people act while consumers are at work.
 var operated = []history{
-	{"a live owner is fenced by an act, claims again, and goes on from where it was told", "R1 R6 R8", ownerIsTold},
+	{"a live owner is fenced by an act, claims again, and continues from where it was told", "R1 R6 R8", ownerIsTold},
 	{"an act takes the next epoch, keeps the lease's generation, and names the person", "R1", actIsAClaim},
 	{"an act compares what was seen: the epoch and the claim, and the position where it sets one", "R2", actCompares},
 	{"of many acts from one reading, one is done", "R2", oneOfManyActs},
-	{"a paused partition takes no claim, says who has paused it and why, and goes on once it is resumed", "R2", pausing},
+	{"a paused partition takes no claim, says who has paused it and why, and continues once it is resumed", "R2", pausing},
 	{"a fence that was never claimed takes a position, and nothing else", "R8", unclaimedActs},
 	{"what only says that a partition is in another database is left alone", "R1", signpostsAreLeftAlone},
 	{"another log and another lease source are accepted with a position", "R2 R10", rebasing},

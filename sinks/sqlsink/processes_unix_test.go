@@ -50,7 +50,7 @@ func partition(n int) epoch.Origin {
 }
 
 // work is a worker's main. It says on its standard output what it has come to,
-// and goes on when it reads a line.
+// and continues when it reads a line.
 func work(role, file string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
