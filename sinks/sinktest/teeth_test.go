@@ -40,22 +40,24 @@ func TestEveryBrokenSinkIsCaught(t *testing.T) {
 		t.Run(b.rule+": "+b.name, func(t *testing.T) {
 			t.Parallel()
 			var caught []string
-			byName := false
+			byName, how := false, ""
 			for _, h := range histories {
-				failed, _ := verdict(t, h, toyPatience, func() *toy {
+				failed, said := verdict(t, h, toyPatience, func() *toy {
 					db := newToy()
 					b.take(db)
 					return db
 				})
 				if failed {
 					caught = append(caught, h.claim)
-					byName = byName || strings.HasPrefix(h.claim, b.caught)
+					if strings.HasPrefix(h.claim, b.caught) {
+						byName, how = true, h.claim+":\n"+said
+					}
 				}
 			}
 			if !byName {
 				t.Errorf("not caught by %q; caught by %q", b.caught, caught)
 			}
-			t.Logf("caught by %d of %d histories", len(caught), len(histories))
+			t.Logf("caught by %d of %d histories, as by this one:\n%s", len(caught), len(histories), how)
 		})
 	}
 }
