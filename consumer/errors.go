@@ -10,38 +10,36 @@ import (
 	"github.com/epochfence/epochfence/internal/inert"
 )
 
-// ErrLost is the cause with which a tenure's context is cancelled, and the
-// answer of a Confirm that is known to be no.
+// ErrLost is the cause of a tenure's context after the lease was lost. Confirm returns it
+// when the source answered that the lease is not granted.
 var ErrLost = errors.New("lease lost")
 
-// Why a lease was lost, where it was not simply taken away. They come beside [ErrLost].
+// Reasons for a lost lease other than a rebalance. Errors match them in addition to [ErrLost].
 var (
-	// ErrLeaseExpired: nothing that this process sent was acknowledged for the term of
-	// the lease, or nearly so.
+	// ErrLeaseExpired is returned when the source acknowledged nothing from this process for
+	// about the lease's term.
 	ErrLeaseExpired = errors.New("lease expired")
 
-	// ErrDrainOverrun: the partition was revoked and not given back in time.
+	// ErrDrainOverrun is returned when a revoked partition was not given back in time.
 	ErrDrainOverrun = errors.New("the partition was revoked and not given back in time")
 )
 
-// What can be wrong between a position and a log. Errors of type
-// [*PositionError] match them with [errors.Is].
+// Kinds of [*PositionError], which match them with [errors.Is].
 var (
-	// ErrOffsetExpired: the log now begins above the position; retention or a
-	// deletion of records took messages that were never applied.
+	// ErrOffsetExpired is returned when the log begins above the position: messages were
+	// removed before they were applied.
 	ErrOffsetExpired = errors.New("messages were deleted before they were applied")
 
-	// ErrTruncated: the log ends below the position, or was rewritten below
-	// it: messages that were applied are no longer, or no longer the same, in
-	// the log.
+	// ErrTruncated is returned when the log ends below the position, or was rewritten below
+	// it: messages that were applied are gone from the log, or are others now.
 	ErrTruncated = errors.New("log was truncated below the position")
 
-	// ErrOutOfOrder: an offset below the position came again.
+	// ErrOutOfOrder is returned when the source delivers an offset below the position.
 	ErrOutOfOrder = errors.New("offset below the position came again")
 )
 
-// PositionError halts a partition whose log and position do not fit together.
-// Nothing is skipped: an operator decides.
+// PositionError is the reason of a halt when log and position do not match. No message is
+// skipped; an operator decides.
 type PositionError struct {
 	Partition epoch.Partition
 	Kind      error        // ErrOffsetExpired, ErrTruncated or ErrOutOfOrder
@@ -58,8 +56,8 @@ func (e *PositionError) Error() string {
 // Unwrap returns e.Kind.
 func (e *PositionError) Unwrap() error { return e.Kind }
 
-// HandlerError is what the failure of a message is reported as: its handler's,
-// or the database's refusal to commit what the handler wrote.
+// HandlerError is the failure of a message: an error of its handler, or the database's
+// refusal to commit what the handler wrote.
 type HandlerError struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
@@ -74,8 +72,8 @@ func (e *HandlerError) Error() string {
 // Unwrap returns the error of the handler or the database.
 func (e *HandlerError) Unwrap() error { return e.Err }
 
-// PanicError is the error that a handler's panic counts as. Its text is one line, which says
-// where it panicked.
+// PanicError is the error for a panic of a handler. Its text is one line and names the
+// functions that panicked.
 type PanicError struct {
 	Value any
 	Stack []byte // all of it, as [debug.Stack] returns it
@@ -116,8 +114,8 @@ func (e *PanicError) Unwrap() error { return e.cause }
 // Inert says that e has the text and the chain of its value, and asks nothing of it.
 func (e *PanicError) Inert(inert.Mark) {}
 
-// Permanent marks an error as one that no retry can help: the message goes to
-// [Handlers.OnFailure] at once. Permanent(nil) is nil.
+// Permanent marks an error that no retry can fix. The message goes to [Handlers.OnFailure]
+// at once. Permanent(nil) returns nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil

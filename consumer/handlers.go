@@ -8,56 +8,50 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Handler applies one message. What it writes through tx commits together with
-// the message's position, if and only if this process still owns the
-// partition; e is the epoch under which it does, to hand on to other systems.
+// Handler applies one message. What it writes through tx commits together with the
+// message's position, if and only if this process still owns the partition. e is the epoch
+// of its claim; pass it to other systems that should refuse zombies.
 //
-// The context has the values of the message's own, if it has one: what a tracer of the
-// source's client has put there.
+// Handler may be called again for the same message, after everything it wrote through tx was
+// rolled back. It must not use tx after it has returned. It must return when ctx ends: after
+// [Options.HangTimeout] it is abandoned, and what it still writes is refused
+// ([epoch.ErrAbandoned]). With several committers, Handler is called for several partitions
+// at a time, but never twice at a time for one partition.
 //
-// The message may be kept: nobody writes again to what it refers to, and neither must the
-// handler.
+// An error or a panic rolls the whole transaction back; see [Options.MaxAttempts],
+// [Permanent] and [Handlers.OnFailure].
 //
-// It may be called again for the same message, after everything it wrote
-// through tx was rolled back. It must not use tx after it has returned, and must
-// return when ctx is cancelled: one that does not is abandoned after [Options.HangTimeout], and
-// what it writes then is refused ([epoch.ErrAbandoned]). It is called for several partitions at a time if
-// there are several committers, never twice at a time for one partition.
+// ctx has the values of the message's own context, such as the trace that a tracer of the
+// source's client has put there. Handler may keep m, and must not change what m refers to.
 //
-// An error rolls the whole transaction back; see [Options.MaxAttempts],
-// [Permanent] and [Handlers.OnFailure]. A panic counts as an error.
-//
-// A transaction holds the locks of all its messages until it commits, so two
-// processes, or two committers, that update the same rows can deadlock. That costs
-// no message an attempt: the transaction is rolled back, and the next ones take
-// fewer messages, down to one, until things are calm. In a transaction that others
-// wait for, a wait for a lock is cut short, mostly after some tens of milliseconds
-// ([epoch.WithLockWait]). To keep transactions large on rows that everybody
-// updates, see to it that no two of them can wait for each other: have a
-// [BatchHandler] update rows in one order, such as that of their keys.
+// A transaction holds the locks of all its messages until it commits, so two processes or
+// committers that update the same rows can deadlock. A deadlock costs no message an attempt:
+// the transaction is rolled back, and the next ones take fewer messages for a while. A
+// transaction that others wait for gives up a wait for a lock after some tens of
+// milliseconds ([epoch.WithLockWait]). To keep transactions large on rows that all of them
+// update, use a [BatchHandler] that updates rows in one order, such as that of their keys.
 type Handler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch) error
 
-// BatchHandler is a [Handler] for consecutive messages of one partition, at
-// least one, in order. Its context has the values of the first message of the
-// transaction; each message has its own. The slice is the handler's, to sort and to keep.
+// BatchHandler is a [Handler] for one or more consecutive messages of one partition, in
+// order. Its context has the values of the first message's context. BatchHandler may sort
+// and keep ms.
 type BatchHandler[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) error
 
-// FailureHandler decides over a message that has used up its attempts or failed
-// with [Permanent], because of cause. It runs in a fenced transaction which, if it
-// returns nil, moves past the message: what it writes is how the message is
-// remembered. If it returns an error the partition halts.
+// FailureHandler is called for a message that has used up its attempts or failed with
+// [Permanent]. cause is the last error. If FailureHandler returns nil, what it wrote through
+// tx commits, and the position moves past the message. If it returns an error, the partition
+// halts.
 type FailureHandler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch, cause error) error
 
-// Handlers are what a consumer does: with each message, with one that has failed
-// for good, and in the background. [Each] and [Batches] make them; the zero
-// Handlers do nothing, and Run refuses them.
+// Handlers are the user's functions that [Run] calls. [Each] and [Batches] return them. Run
+// refuses the zero value.
 type Handlers[TX any] struct {
 	calls      callsFunc[TX]
 	onFailure  FailureHandler[TX]
 	background []func(ctx context.Context, b Background[TX])
 }
 
-// Each has handle called for each message.
+// Each returns Handlers that call handle for each message.
 func Each[TX any](handle Handler[TX]) Handlers[TX] {
 	if handle == nil {
 		return Handlers[TX]{}
@@ -65,8 +59,8 @@ func Each[TX any](handle Handler[TX]) Handlers[TX] {
 	return Handlers[TX]{calls: oneByOne(handle)}
 }
 
-// Batches has handle called for what a transaction takes of a partition, all at
-// once: see [Options.MaxBatch].
+// Batches returns Handlers that call handle once for all messages that a transaction takes
+// of a partition; see [Options.MaxBatch].
 func Batches[TX any](handle BatchHandler[TX]) Handlers[TX] {
 	if handle == nil {
 		return Handlers[TX]{}
@@ -74,20 +68,19 @@ func Batches[TX any](handle BatchHandler[TX]) Handlers[TX] {
 	return Handlers[TX]{calls: allAtOnce(handle)}
 }
 
-// OnFailure returns h with a decision over messages that fail for good. Without
-// one, or with nil, their partition halts: it stops at the message, is reported,
-// and is tried again from time to time.
+// OnFailure returns h with a function for messages that fail for good. Without one, such a
+// message halts its partition, which is then tried again from time to time.
 func (h Handlers[TX]) OnFailure(decide FailureHandler[TX]) Handlers[TX] {
 	h.onFailure = decide
 	return h
 }
 
-// Background returns h with work that goes with a partition but not with one
-// message: to relay what handlers left in an outbox, say. It is called for each
-// claim of a partition, on a goroutine of its own. Its context ends when the claim
-// ends or the partition is revoked; it must return then, as the partition waits for
-// it, up to [Options.HangTimeout]. If it returns before, it is not called again under that claim; if it panics,
-// it is. Called again, Background adds: all of it goes with the partition, side by side. Nil adds nothing.
+// Background returns h with a function that runs beside a partition's messages, such as the
+// relay of an outbox. It is called for each claim of a partition, on a goroutine of its own.
+// ctx ends when the claim ends or the partition is revoked. work must return then: the
+// partition waits for it, up to [Options.HangTimeout]. If work returns earlier, it is not
+// called again under that claim; if it panics, it is. Each call of Background adds a
+// function. Background ignores nil.
 func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX])) Handlers[TX] {
 	if work != nil {
 		h.background = append(slices.Clip(h.background), work)
@@ -95,7 +88,7 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 	return h
 }
 
-// suits says whether a sink gives what the handlers and options ask for.
+// suits returns an error if a sink gives less than the handlers and options need.
 func (h Handlers[TX]) suits(o Options, given epoch.Guarantee) error {
 	asks := func(what string, asked epoch.Guarantee) error {
 		return fmt.Errorf("consumer: %s asks for a %v sink, and this one is %v: choose another sink, or ask for less", what, asked, given)

@@ -8,88 +8,78 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Options say how [Run] works. The zero Options work.
+// Options configure [Run]. The zero value works.
 type Options struct {
-	// Start says where to begin in a topic of which the sink has no fence. The
-	// zero value continues where the group had committed to the source, and
-	// begins at the earliest message otherwise.
+	// Start sets where a group begins in a topic for which the sink has no fence. Defaults
+	// to [StartCommitted]: at the position that the group has committed to the source, or at
+	// the earliest message if it has committed none.
 	Start StartPolicy
 
-	// Guarantee is the least that the sink must give; Run refuses a sink that
-	// gives less. Zero means [epoch.Transactional]: every effect exactly once.
-	// Handlers.OnFailure and Handlers.Background need that, too.
+	// Guarantee is the least guarantee that the sink must give. Run returns an error for a
+	// sink that gives less. Defaults to [epoch.Transactional], which Handlers.OnFailure and
+	// Handlers.Background need too.
 	Guarantee epoch.Guarantee
 
-	// MaxBatch is how many messages a transaction takes at most, of all its
-	// partitions together. It takes what is ready and never waits for more. The
-	// first takes 256, and those after it more where they are quick. One takes less
-	// where handlers are slow, to stay well within BatchTimeout, and where the
-	// database refuses transactions that one message at a time would get
-	// through, as it does for deadlocks: down to one message, and more again
-	// when it stays calm. Zero means 16,384, of which a transaction takes more than 4,096
-	// only while those before it take 50 ms or less.
+	// MaxBatch limits the messages in one transaction, over all its partitions. A
+	// transaction takes the messages that are ready, and never waits for more. The first one
+	// takes up to 256. Later ones grow while transactions are quick, and shrink, down to one
+	// message, while handlers are slow or the database refuses transactions, as for
+	// deadlocks. Defaults to 16,384, of which a transaction takes more than 4,096 only while
+	// transactions take 50 ms or less.
 	MaxBatch int
 
-	// Committers is how many transactions may be open at a time, beside those
-	// of partitions that have just failed, which take turns in one more for
-	// each committer, and beside those of background work, of which there is one for each
-	// committer too. Each partition is pinned to one committer, and each
-	// transaction takes what is ready from all of a committer's partitions.
-	// Where the sink has several databases ([epoch.Sharded]), each of them has so
-	// many committers, and a partition is pinned to one of its own database.
-	// Zero means one. More help where the handler waits; partitions whose
-	// messages touch the same rows may then deadlock with each other, as they
-	// may with those of other processes anyhow. See [Handler] for what that costs.
+	// Committers is the number of transactions that may be open at a time. Each partition
+	// belongs to one committer, and a transaction takes messages from all partitions of its
+	// committer. A committer can have two more transactions open: one for a partition that
+	// has just failed, and one for background work. If the sink has several databases
+	// ([epoch.Sharded]), each database has this many committers. More committers help if
+	// handlers wait for other systems; partitions that update the same rows may then deadlock
+	// with each other (see [Handler]). Defaults to 1.
 	Committers int
 
-	// BatchTimeout bounds one transaction, handlers included, and one attempt
-	// to claim. It can be two thirds of the source's Term at most. Zero means
-	// half of the Term.
+	// BatchTimeout limits the duration of one transaction, including its handlers, and of one
+	// attempt to claim a partition. It may be at most two thirds of the source's Term.
+	// Defaults to half of the Term.
 	BatchTimeout time.Duration
 
 	// HangTimeout limits how long a call of a handler, of [Handlers.OnFailure] or of
-	// [Handlers.Background] may continue after its context has ended, be it by BatchTimeout or
-	// because the partition was revoked or lost. Time in which this process did not run does
-	// not count. A call that takes longer hangs, and is abandoned: the sink ends its
-	// transaction, the other partitions continue, and its own partition is given up to other
-	// processes until the call returns. What the call still writes is refused. A message
-	// whose call hangs has failed an attempt, which the next owner counts too if the sink is
-	// an [epoch.Operable]. See [Overdue]. Defaults to BatchTimeout, so that a transaction is
-	// abandoned after twice its time.
+	// [Handlers.Background] may continue after its context has ended. Time during which this
+	// process did not run does not count. A call that takes longer is abandoned: the sink
+	// ends its transaction and refuses what the call still writes, the process gives the
+	// partition up until the call returns, and other partitions continue. A hang counts as an
+	// attempt of the message, across processes if the sink is an [epoch.Operable]. See
+	// [Overdue]. Defaults to BatchTimeout.
 	HangTimeout time.Duration
 
-	// MaxHung limits how many calls may hang at a time. When there are more, Run stops and
-	// returns a [*HungError], so that whoever supervises the process starts it again.
-	// Defaults to 3.
+	// MaxHung limits the number of calls that hang at a time. If there are more, Run stops
+	// and returns a [*HungError], so that a supervisor restarts the process. Defaults to 3.
 	MaxHung int
 
-	// MaxAttempts is how often a message is tried before [Handlers.OnFailure]. Zero means
-	// 10. A message that fails among others is tried alone first; those tries
-	// do not count, and neither do failures that are [epoch.ErrTransient] or
-	// [epoch.ErrUnhealthy]. OnFailure is called as often for it where each call
-	// ends in doubt.
+	// MaxAttempts is the number of attempts to apply a message before [Handlers.OnFailure]
+	// is called. Only attempts of the message alone in a transaction count. Failures that are
+	// [epoch.ErrTransient] or [epoch.ErrUnhealthy] do not count. MaxAttempts also limits the
+	// calls of OnFailure whose outcome is in doubt. Defaults to 10.
 	MaxAttempts int
 
-	// RetryMin and RetryMax bound the wait between attempts, which doubles,
-	// with jitter. Zero means 100 ms and 10 s.
+	// RetryMin and RetryMax limit the wait between attempts. The wait doubles, with jitter.
+	// They default to 100 ms and 10 s.
 	RetryMin, RetryMax time.Duration
 
-	// HaltMin and HaltMax bound the wait before a halted partition is tried
-	// again, which doubles. Zero means 1 s and 1 min.
+	// HaltMin and HaltMax limit the wait before a halted partition is tried again. The wait
+	// doubles. They default to 1 s and 1 min.
 	HaltMin, HaltMax time.Duration
 
-	// Observe, if it is set, is told what happens to partitions. It is called from
-	// several goroutines, for each partition in the order things happened, and must
-	// not block.
+	// Observe is called with each [Event], if it is set. Calls come from several goroutines.
+	// Events of one partition come in order. Observe must not block.
 	Observe func(Event)
 
-	// Logger gets one line for each event that an operator may want to know of. A logger
-	// that is enabled at [LevelTrace] also gets one for each event of the committers.
-	// Defaults to [slog.Default].
+	// Logger receives a line for each event that an operator may want to know. A logger that
+	// is enabled at [LevelTrace] also receives each event of the committers. Defaults to
+	// [slog.Default].
 	Logger *slog.Logger
 }
 
-// The limits keep a mistyped option from taking the process down.
+// Limits for mistyped options.
 const (
 	maxBatchLimit      = 1 << 20
 	maxCommittersLimit = 1 << 10
