@@ -10,87 +10,85 @@ import (
 	"unicode/utf8"
 )
 
-// ActKind is what an operator has done with a partition.
+// ActKind is the kind of an operator action on a partition.
 type ActKind string
 
 const (
-	// ActRewind sets the position: back, so that messages are applied again, or
-	// forward, so that they never are.
+	// ActRewind sets the position back, so that messages are applied again, or forward, so
+	// that they never are.
 	ActRewind ActKind = "rewind"
 
-	// ActSkip moves the position forward, past messages that shall not be applied.
+	// ActSkip moves the position forward, past messages that are not to be applied.
 	ActSkip ActKind = "skip"
 
-	// ActPause has no claim taken until ActResume.
+	// ActPause makes the fence refuse claims until ActResume.
 	ActPause ActKind = "pause"
 
 	// ActResume ends an ActPause.
 	ActResume ActKind = "resume"
 
-	// ActEvict takes the claim away. The owner claims again if its source still
-	// confirms the lease.
+	// ActEvict replaces the claim. The owner claims again if its source still confirms the
+	// lease.
 	ActEvict ActKind = "evict"
 
-	// ActRebase accepts another log, or another issuer of leases, than the fence
-	// has: the remedy for [ErrLogChanged] and [ErrForeignLease].
+	// ActRebase accepts another log or another issuer of leases. It resolves [ErrLogChanged]
+	// and [ErrForeignLease].
 	ActRebase ActKind = "rebase"
 )
 
-// Act is what an operator does with a partition that may have an owner. It is a claim
-// like any other, under the next epoch and an id of its own: a live owner is fenced by it,
-// not raced. What the owner tries next is refused as stale; it asks its source,
-// which confirms the lease, claims again, and continues from where the act has put the
-// position. Nobody has to stop the group.
+// Act is an operator action on a partition, which may have an owner. It is a claim under the
+// next epoch and a random id of its own, so it fences a live owner instead of racing it. The
+// owner's next transaction is refused as stale; the owner claims again and continues from the
+// position that the act has set. The group keeps running.
 type Act struct {
 	Kind      ActKind
 	Partition Partition
 
-	// Seen is the fence that the act was decided on. It is refused as [ErrStale] if
-	// the fence has another epoch or claim by now, and one that sets the position also
-	// as [ErrMoved] if it is elsewhere: look again, and decide again.
+	// Seen is the fence that the operator saw. The act is refused with [ErrStale] if the fence
+	// has another epoch or claim by now. An act that sets the position is also refused with
+	// [ErrMoved] if the position is another one.
 	Seen Fence
 
-	// Claim is a fresh id, by which the act is found in the audit log if its
-	// outcome is unknown: see [NewAct].
+	// Claim is a random id. If the outcome is unknown, the act is found in the audit log by
+	// it. See [NewAct].
 	Claim ClaimID
 
-	// By is who does it and Reason why, both in one line of at most 500 bytes; they
-	// are required. TraceID may be empty.
+	// By names the operator, and Reason the reason. Both are required, one line of at most
+	// 500 bytes. TraceID is optional.
 	By, Reason, TraceID string
 
-	// At is when, by the clock of the sink's database: a sink sets it.
+	// At is the time by the clock of the sink's database. The sink sets it.
 	At time.Time
 
-	// To is where ActRewind, ActSkip and ActRebase put the position; nobody else
-	// sets it. An ActRebase that leaves it nil leaves the position where it is,
-	// which it may if the log stays. The mark may be [NoMark].
+	// To is the new position for ActRewind, ActSkip and ActRebase, and nil for the others. An
+	// ActRebase that keeps the log may leave it nil to keep the position. The mark may be
+	// [NoMark].
 	To *Position
 
-	// Beginning says that To is where the log begins, wherever that will be by the
-	// time it is read: if retention passes the position before anything is
-	// applied, the partition begins above it.
+	// Beginning says that To is the beginning of the log. If retention passes To before a
+	// message is applied, the partition begins where the log begins then.
 	Beginning bool
 
-	// Log and Source are those that ActRebase accepts. Empty means as before.
+	// Log and Source are the log and issuer that ActRebase accepts. Empty keeps the old one.
 	Log, Source string
 }
 
-// NewAct makes an act on a fence that was just read, with a fresh id.
+// NewAct returns an act with a random id on a fence that was just read.
 func NewAct(kind ActKind, seen Fence, by, reason string) Act {
 	return Act{Kind: kind, Partition: seen.Partition, Seen: seen, Claim: NewClaimID(), By: by, Reason: reason}
 }
 
-// ErrAct: an act that makes no sense, whatever the fence is: a mistake in its fields.
+// ErrAct is returned for an act whose fields are wrong for any fence.
 var ErrAct = errors.New("invalid act")
 
-// ErrNothingToDo: the fence is as the act would have it, or an act of this kind has
-// nothing to work on: a partition is paused already, is not paused, or was never claimed.
+// ErrNothingToDo is returned when the act would change nothing: the partition is already
+// paused, is not paused, or was never claimed.
 var ErrNothingToDo = errors.New("nothing to do")
 
-// OperatorPrefix begins the Owner of a fence whose claim is an operator's act.
+// OperatorPrefix is the prefix of the Owner of a fence whose claim is an act.
 const OperatorPrefix = "operator "
 
-// Owner is what the fence says of its owner after the act.
+// Owner returns the owner that the fence has after the act.
 func (a Act) Owner() string { return OperatorPrefix + a.By }
 
 // Moves reports whether the act sets the position.

@@ -5,14 +5,13 @@ import (
 	"fmt"
 )
 
-// ErrWentBack: the sink no longer has what it had committed. Its effects are
-// gone with the positions; claim again and continue from where the fence is.
+// ErrWentBack is returned when the sink no longer has what it had committed. Effects and
+// positions are gone together. Claim again and continue from the fence's position.
 var ErrWentBack = errors.New("sink went back")
 
-// WentBackError says that a sink has forgotten claims or advances that it had
-// committed: it was failed over to a server that did not have them, or restored
-// from a backup. Where the claim is the same it may be that an operator has set the
-// position back.
+// WentBackError is returned when a sink has lost claims or advances that it had committed, in
+// a failover to a server without them or a restore. If the claim is the same, an operator may
+// have set the position back.
 type WentBackError struct {
 	Was Fence // as last claimed and advanced
 	Now Fence // as the sink has it

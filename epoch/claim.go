@@ -45,8 +45,8 @@ func ParseClaimID(s string) (ClaimID, error) {
 	return id, nil
 }
 
-// Claim is one process's bid for a partition: a lease, confirmed after the
-// fence was read, under a random id of its own.
+// Claim is one process's bid for a partition: a random id, and a lease that the source
+// confirmed after the fence was read.
 type Claim struct {
 	Lease
 	ID ClaimID
@@ -61,20 +61,20 @@ type Claim struct {
 	Above Epoch
 }
 
-// The next epoch is as high as the generation of the lease and [Claim.Above] have it, within
-// these bounds. They keep a mistake, or somebody who may do no more than claim, from using
-// epochs up: beyond MaxAbove, epochs rise one at a time.
+// Limits for how far a lease's generation and [Claim.Above] raise the epoch. They keep a
+// mistake, or a role that may only claim, from using up all epochs. Above MaxAbove, epochs
+// rise by one.
 const (
-	// MaxStep is how far beyond the last epoch those may be: 2^40.
+	// MaxStep limits the distance from the last epoch: 2^40.
 	MaxStep Epoch = 1 << 40
 
-	// MaxAbove is the highest one: 2^53. Up to there every receiver reads numbers in JSON as they are.
+	// MaxAbove limits the epoch itself: 2^53, up to which JSON numbers are exact everywhere.
 	MaxAbove Epoch = 1 << 53
 )
 
-// NewClaim makes a claim with a fresh id from a lease that the source confirmed
-// after the fence was read. A claim is used for one swap only: whoever is in
-// doubt about its outcome confirms again and makes a new one.
+// NewClaim returns a claim with a random id for a lease that the source confirmed after the
+// fence was read. Use a claim for one swap only. If its outcome is in doubt, confirm again and
+// make a new one.
 func NewClaim(confirmed Lease) Claim {
 	return Claim{Lease: confirmed, ID: NewClaimID()}
 }

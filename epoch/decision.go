@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Decision is an entry of a sink's audit log: who was let in, who was not, what
-// people did, and why. There is none for a commit.
+// Decision is an entry of a sink's audit log: a claim, a refusal, a halt, or an operator
+// action, with its reason. Commits have no entries.
 type Decision struct {
 	// ID rises in the order of the log, and At is the time of the sink's database. A
 	// sink sets both, and Role, which is the database's name for who was connected.
@@ -17,25 +17,24 @@ type Decision struct {
 	Kind      DecisionKind
 	Partition Partition
 
-	// Epoch, Claim and Owner are those of the claim that the decision is about.
+	// Epoch, Claim and Owner are of the claim that the decision is about.
 	Epoch Epoch
 	Claim ClaimID
 	Owner string
 
-	// From and To are the position before and after: equal where it did not move. One
-	// that is not known is -1, and so is From where the first claim of a fence was
-	// swapped in. Of a hang they are the range of its message: see [DecidedHang].
+	// From and To are the positions before and after. They are equal if it did not move, and
+	// -1 if unknown. From is -1 for the first claim of a fence. For a hang they are the range
+	// of its messages: see [DecidedHang].
 	From, To Offset
 
-	// Reason is for people. By is the person, and empty if there was none.
+	// Reason is a text for operators. By is the operator, or empty.
 	Reason, By string
 
-	// TraceID is that of the trace in which it was decided, in hexadecimal digits, if
-	// it is known: see [WithTraceID].
+	// TraceID is the trace of the decision in hexadecimal digits, or empty. See [WithTraceID].
 	TraceID string
 }
 
-// DecisionKind is what was decided.
+// DecisionKind is the kind of a decision.
 type DecisionKind string
 
 const (
@@ -87,7 +86,7 @@ const (
 	DecidedOnFailureHang DecisionKind = "on-failure-hang"
 )
 
-// What people did with a fence, each written in the transaction that did it.
+// Operator actions on a fence. Each is recorded in its own transaction.
 const (
 	DecidedRewind = DecisionKind(ActRewind)
 	DecidedSkip   = DecisionKind(ActSkip)
@@ -107,8 +106,8 @@ func (k DecisionKind) Swaps() bool {
 	}
 }
 
-// Recorded reports whether it is for a consumer to record: see [Operable]. The others are
-// written by whatever decides them.
+// Recorded reports whether consumers record this kind, through [Operable]. The others are
+// recorded by the transaction that decides them.
 func (k DecisionKind) Recorded() bool {
 	switch k {
 	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang:
@@ -118,8 +117,7 @@ func (k DecisionKind) Recorded() bool {
 	}
 }
 
-// Met returns d as a sink stores what a consumer has met with: it names no operator, be
-// it in By or as the Owner.
+// Met returns d as a sink stores it for a consumer: without an operator in By or Owner.
 func (d Decision) Met() Decision {
 	d.By = ""
 	if strings.HasPrefix(d.Owner, OperatorPrefix) {
@@ -128,11 +126,11 @@ func (d Decision) Met() Decision {
 	return d
 }
 
-// IsHang reports whether it is about a call that hangs.
+// IsHang reports whether the decision is about a call that hangs.
 func (k DecisionKind) IsHang() bool { return k == DecidedHang || k == DecidedOnFailureHang }
 
-// ForgivesHangs reports whether hangs before it do not count any more: an operator has said
-// where the partition continues, or that it does.
+// ForgivesHangs reports whether earlier hangs no longer count, because an operator has let the
+// partition continue.
 func (k DecisionKind) ForgivesHangs() bool {
 	switch k {
 	case DecidedRewind, DecidedSkip, DecidedResume, DecidedRebase:

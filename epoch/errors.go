@@ -5,53 +5,51 @@ import (
 	"fmt"
 )
 
-// The refusals. Errors of the types below match them with [errors.Is].
+// Errors of a [Sink]. The error types below match them with [errors.Is].
 var (
-	// ErrStale: the fence belongs to a later claim. It is a correctness
-	// signal, never retried as an error.
+	// ErrStale is returned when a later claim owns the fence. Do not retry: another process
+	// owns the partition.
 	ErrStale = errors.New("stale claim")
 
-	// ErrMoved: the fence carries our claim but is at another offset than the
-	// advance started from. Claim again and continue from there.
+	// ErrMoved is returned when the fence has our claim but another position than the advance
+	// started from. Claim again and continue from the fence's position.
 	ErrMoved = errors.New("position moved")
 
-	// ErrMissing: the sink has no fence of that partition.
+	// ErrMissing is returned when the sink has no fence for the partition.
 	ErrMissing = errors.New("no fence")
 
-	// ErrLogChanged: the fence counts the offsets of another log.
+	// ErrLogChanged is returned when the fence counts offsets of another log.
 	ErrLogChanged = errors.New("log changed")
 
-	// ErrForeignLease: the fence is claimed from another issuer of leases.
+	// ErrForeignLease is returned when the fence was claimed under a lease of another issuer.
 	ErrForeignLease = errors.New("foreign lease source")
 
-	// ErrElsewhere: another database of the sink than the one asked keeps the
-	// partition. Only an operator can say which it is to be.
+	// ErrElsewhere is returned when the fence is in another database of the sink. An operator
+	// has to decide which database is right.
 	ErrElsewhere = errors.New("kept in another database")
 
-	// ErrNotRequested: a dead letter is not there as its replay was requested: that was
-	// withdrawn, or it was discarded or replayed meanwhile.
+	// ErrNotRequested is returned for a replay that was withdrawn meanwhile, or whose dead
+	// letter was discarded or replayed.
 	ErrNotRequested = errors.New("the replay is not requested any more")
 
-	// ErrNoLease: a lease whose generation is not positive grants nothing.
+	// ErrNoLease is returned for a lease whose generation is not positive.
 	ErrNoLease = errors.New("no lease")
 
-	// ErrInDoubt: the sink cannot tell whether the transaction was committed,
-	// or has lost its connection. Claim again: the position then tells.
+	// ErrInDoubt is returned when the sink does not know whether the transaction was
+	// committed, or lost its connection. Claim again: the position shows it.
 	ErrInDoubt = errors.New("outcome in doubt")
 
-	// ErrTransient: the database refused for a reason that passes and that the
-	// size or the company of a transaction may have caused: a deadlock, a
-	// serialization failure, a lock not granted in time, no locks or memory
-	// left. Nothing is committed and no message is at fault; try again, with
-	// less. A handler may return it too.
+	// ErrTransient is returned when the database refused for a reason that passes, such as a
+	// deadlock, a serialization failure, a lock that was not granted in time, or a lack of
+	// locks or memory. Nothing is committed, and no message is at fault. Try again with fewer
+	// messages. A handler may return it too.
 	ErrTransient = errors.New("transient failure")
 
-	// ErrUnhealthy: the database refused for a reason that no message has: a
-	// table or column is missing, or a right; the server is read-only; the disk
-	// is full or broken. Nothing is committed, unless it is [ErrInDoubt] too,
-	// and no message is at fault: the partition halts with the reason and is
-	// tried again from time to time, until somebody has fixed the database. A
-	// handler may return it too, for whatever it cannot work without.
+	// ErrUnhealthy is returned when the database would refuse every message: a table, column
+	// or privilege is missing, the server is read-only, the disk is full. No message is at
+	// fault. Nothing is committed, unless the error is [ErrInDoubt] too. The partition halts
+	// and is tried again until the database is fixed. A handler may return it too, for
+	// anything it cannot work without.
 	ErrUnhealthy = errors.New("unhealthy database")
 
 	// ErrTxEndedByHandler is returned when the handler has left the fenced transaction

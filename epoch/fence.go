@@ -11,8 +11,8 @@ import (
 type Fence struct {
 	Origin
 
-	// Generation and Owner are those of the lease the current claim was made
-	// from. They are for people; nothing compares them.
+	// Generation and Owner are of the lease under the current claim. They are for operators;
+	// nothing compares them.
 	Generation int64
 	Owner      string
 
@@ -23,27 +23,25 @@ type Fence struct {
 	// Next is the offset of the next message to apply.
 	Next Offset
 
-	// Mark goes with Next: it is that of the last message applied, or of the log
-	// where the partition began.
+	// Mark is the mark of Next: of the last message applied, or of the log where the partition
+	// began.
 	Mark Mark
 
-	// Applied says that the group has applied what is before Next: under an
-	// advance, or before it had a fence. While it is false the group has no past
-	// to lose, so if retention passes Next, the partition begins where its log
-	// begins by then.
+	// Applied reports whether the group has applied messages before Next, under an advance or
+	// before it had a fence. While it is false, a partition whose Next retention has passed
+	// begins where its log begins.
 	Applied bool
 
-	// SetUnder is the epoch of the last [Act] that set Next, or zero: below that, a
-	// position that is lower than it was is what an operator wanted.
+	// SetUnder is the epoch of the last [Act] that set Next, or zero. A position that fell
+	// under an earlier epoch is what an operator wanted.
 	SetUnder Epoch
 
-	// Standing says whether the fence takes claims.
+	// Standing says whether the fence accepts claims.
 	Standing Standing
 }
 
-// Check reports whether the fence is about this log and these leases. It
-// returns a [*LogChangedError] or a [*ForeignLeaseError], both of which only a
-// person can resolve.
+// Check returns a [*LogChangedError] or a [*ForeignLeaseError] if the fence is about another
+// log or another issuer of leases than o. An operator has to resolve both.
 func (f Fence) Check(o Origin) error {
 	if f.Log != o.Log {
 		return &LogChangedError{Partition: f.Partition, Fence: f.Log, Source: o.Log, Next: f.Next}
@@ -137,7 +135,7 @@ type Advance struct {
 	Mark Mark
 }
 
-// Start says where a partition begins that has no fence yet.
+// Start is where a partition without a fence begins.
 type Start struct {
 	Origin
 

@@ -17,8 +17,8 @@ type Origin struct {
 	Source string
 }
 
-// Lease is what a source grants: the right to try to claim a partition. It is
-// evidence, not proof, and may be gone before we know.
+// Lease is the right to try to claim a partition. A source grants it, and may have taken it
+// back before the process knows.
 type Lease struct {
 	Origin
 
@@ -27,7 +27,6 @@ type Lease struct {
 	// source that restarts may give out a number again, or a lower one.
 	Generation int64
 
-	// Owner names the process for people who read the fence. Nothing
-	// compares it.
+	// Owner names the process for operators. Nothing compares it.
 	Owner string
 }

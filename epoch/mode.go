@@ -6,32 +6,31 @@ import (
 	"time"
 )
 
-// Mode says whether a fence takes claims. A sink that meets a mode which it does not
-// know takes none.
+// Mode says whether a fence accepts claims. A sink accepts none in a mode that it does not
+// know.
 type Mode string
 
 const (
-	// Running: claims are taken. It is the zero Mode.
+	// Running is the zero Mode. The fence accepts claims.
 	Running Mode = ""
 
-	// Paused: none are, until an operator resumes the partition. Nothing of it is
-	// committed meanwhile, as the claim that was there has been replaced.
+	// Paused means that the fence accepts no claims until an operator resumes the partition.
+	// Nothing is committed meanwhile: the pause has replaced the claim.
 	Paused Mode = "paused"
 )
 
-// Standing is what an operator has decided about a partition until further notice. The
-// zero Standing is that of a partition which runs.
+// Standing is the mode of a partition and the operator's reason for it. The zero Standing is
+// Running.
 type Standing struct {
 	Mode Mode
 
-	// By and Reason are those of the act that set Mode, and Since is when that was,
-	// by the clock of the sink's database, in UTC. They are for people; nothing
-	// compares them.
+	// By and Reason are the operator and the reason of the act that set Mode. Since is its
+	// time by the clock of the sink's database, in UTC. Nothing compares them.
 	By, Reason string
 	Since      time.Time
 }
 
-// ErrPaused: an operator has paused the partition, and no claim of it is taken.
+// ErrPaused is returned for a claim of a partition that an operator has paused.
 var ErrPaused = errors.New("paused")
 
 // PausedError is the refusal of a claim of a partition that an operator has paused.

@@ -45,11 +45,10 @@ func readable(name string) string {
 // the next message to apply.
 type Offset int64
 
-// Mark is what a source recognises its log by at a position: something that the
-// log had where the message before it was written, or later, and does not have
-// again once it was cut off below the position and has grown again. The leader
-// epoch of that message is one, and so is a fingerprint of when it was stored.
-// Only the source knows what it says; everybody else keeps it with the position.
+// Mark lets a source recognise its log at a position: a log that was truncated below the
+// position and has grown again has another mark there. Kafka's source uses the leader epoch of
+// the message before the position, NATS's a fingerprint of when it was stored. Only the
+// source interprets it.
 type Mark int64
 
 // NoMark is the mark of a position for which the source has none.

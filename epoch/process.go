@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// Process is the sign of life that a consumer gives its sink: who it is, and when it was
-// seen last. People and monitoring tell from it a partition that is claimed by a process
-// that is gone from one whose owner is there. Nothing else depends on it.
+// Process is the sign of life that a consumer records in its sink. Operators and monitoring
+// use it to tell a partition whose owner is gone from one whose owner is alive. Nothing else
+// depends on it.
 //
-// That a process is alive says that it runs and reaches the sink. Its handler may hang, and
-// it may not reach its broker: those have signs of their own.
+// A process is alive if it runs and reaches the sink. Its handler may hang all the same, or
+// its broker may be out of reach.
 type Process struct {
-	// Run is of one call of consumer.Run, random: a process that restarts has another one.
+	// Run is a random id of one call of consumer.Run.
 	Run string
 
 	Group string
 
-	// Name is what the owners that its leases have begin with; see [Process.Owns].
+	// Name is the prefix of the owners of its leases; see [Process.Owns].
 	Name string
 
 	Host    string // of a pod, its name
 	PID     int
 	Version string // of the program: its main module, as it was built
 
-	// Every is how long the process waits between two signs of life.
+	// Every is the time between two signs of life.
 	Every time.Duration
 
-	// Since is when the first sign came, and Seen when the last one did. They and Now,
-	// which is when it was read, are times of the sink's database.
+	// Since and Seen are the times of the first and the last sign of life, and Now is the
+	// time of the read, all by the clock of the sink's database.
 	Since, Seen, Now time.Time
 }
 

@@ -2,57 +2,48 @@ package epoch
 
 import "context"
 
-// Sink keeps fences beside the effects, in one database. TX is what handlers
-// write through. Package sinks/sinktest holds the suite that every Sink must
-// pass.
+// Sink stores fences beside the effects, in one database. Handlers write through TX. Every
+// Sink must pass the suite in package sinks/sinktest.
 //
-// The one property on which correctness rests: when Commit returns nil, all
-// writes of apply and all of the advances are committed, together, and each
-// fence carried its advance's claim and was at its From until then. When it
-// returns an error that is not [ErrInDoubt], none of them ever will be.
+// Correctness rests on one property. When Commit returns nil, all writes of its calls and all
+// advances are committed together, and until then each fence had its advance's claim and was
+// at its From. When Commit returns an error other than [ErrInDoubt], none of them ever will be.
 //
-// A Sink is safe for concurrent use. Its errors name the partition and wrap the
-// errors of this package. One of several databases is [Sharded] as well.
+// A Sink is safe for concurrent use. Its errors name the partition and wrap the errors of this
+// package. A Sink of several databases also implements [Sharded].
 type Sink[TX any] interface {
-	// Guarantee says what the sink gives. It does not change. What follows is
-	// written for [Transactional]; the others do the same for what fits in one
-	// item, or leave out what their constants say.
+	// Guarantee returns the sink's guarantee. It does not change. The comments below are for
+	// [Transactional]; the constants say how the others differ.
 	Guarantee() Guarantee
 
-	// Fence reads the fence of p as last committed, or returns [ErrMissing].
+	// Fence returns the committed fence of p, or [ErrMissing].
 	Fence(ctx context.Context, p Partition) (Fence, error)
 
-	// Look reads the fences of ps as last committed, those that are there, at
-	// the cost of little more than one. Like Fence it asks a database that
-	// may be written, and never a replica, which may lag behind: a consumer takes
-	// a fence that is not as it left it for a claim that it has lost.
+	// Look returns the committed fences of ps that exist, at about the cost of one Fence. Like
+	// Fence it must not read a replica: a consumer takes an older fence for a lost claim.
 	Look(ctx context.Context, ps []Partition) (Fences, error)
 
-	// Replaced returns a channel that is closed once the sink notices that the
-	// server behind it is another one than before: a standby that was promoted,
-	// say, which may lack what was committed last. It is nil, or never
-	// closed, where a sink does not notice; then Look tells, later.
+	// Replaced returns a channel that is closed once the sink notices that another server has
+	// taken the database over, such as a promoted standby, which may lack the last commits. A
+	// sink that does not notice returns nil; the consumer then finds out by Look.
 	Replaced() <-chan struct{}
 
-	// Seed adds fences as [Fences.Seed] does, in one transaction. Of
-	// concurrent calls for one group and topic, one comes first and the others
-	// see what it did.
+	// Seed adds fences as [Fences.Seed] does, in one transaction. Concurrent calls for one
+	// group and topic run one after the other.
 	Seed(ctx context.Context, starts []Start) error
 
-	// Claim swaps c in as [Fences.Claim] does, and returns [ErrStale] if the
-	// fence no longer is as seen. It may end an open transaction of the
-	// claim it replaces. A Claim whose outcome is unknown does no harm: claim
-	// again, with a fresh id.
+	// Claim replaces the claim as [Fences.Claim] does. It returns [ErrStale] if the fence is no
+	// longer as seen. It may end an open transaction of the claim that it replaces. If the
+	// outcome is unknown, claim again with a new id.
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
-	// Commit runs calls in a transaction, one after the other, then moves the
-	// fences of as and commits. Each call runs at most once, and gets a TX of its
-	// own that is refused everything once that call has returned. The first call
-	// that fails is the last one that runs. ctx bounds the whole transaction; when
-	// it ends before the commit was sent, nothing is committed.
+	// Commit runs calls in a transaction, one after the other, then moves the fences of as and
+	// commits. Each call runs at most once, with a TX of its own that refuses everything once
+	// the call has returned. No call runs after one that fails. If ctx ends before the commit
+	// was sent, nothing is committed.
 	//
-	// as holds one advance for each partition, at least one: anything else is
-	// refused before anything is called. The other errors are
+	// as has at least one advance, and at most one for each partition; otherwise Commit returns
+	// an error before it runs a call. The other errors are
 	//
 	//   - an error of a call, as it is or wrapped, so that [errors.Is] finds it;
 	//   - a [*CallError] for a call that did what it must not, whatever it returned.
