@@ -17,23 +17,24 @@ import (
 // this process has not claimed the partition yet.
 type Event interface{ event() }
 
-// Joined: this process is a member of the group. It may be granted no partition, where
-// others have them all.
+// Joined reports that this process is a member of the group. Other members may have all
+// partitions.
 type Joined struct{}
 
-// Left: this process is not a member of the group, or not as far as it knows. It
-// joins again by itself as long as [Run] runs.
+// Left reports that this process is not a member of the group, as far as it knows. It joins again
+// by itself while [Run] runs.
 type Left struct {
 	Cause error // nil when Run has ended in good order
 }
 
-// Granted: the source has granted this process a partition. It is claimed next.
+// Granted reports that the source has granted this process a partition. It is claimed next.
 type Granted struct {
 	Partition epoch.Partition
 }
 
-// NotClaimed: an attempt to claim a partition has failed. It is tried again as long as
-// the partition is granted. One that is going to be given up as lost is not reported so.
+// NotClaimed reports that an attempt to claim a partition failed. The next attempt follows while
+// the partition is granted. A partition whose lease is lost meanwhile is reported as [Lost]
+// instead.
 type NotClaimed struct {
 	Partition epoch.Partition
 	Reason    Reason // ReasonStale: somebody else's claim came first
@@ -41,7 +42,7 @@ type NotClaimed struct {
 	Took      time.Duration // this attempt
 }
 
-// Claimed: this process has claimed a partition and starts at Fence.Next.
+// Claimed reports that this process has claimed a partition and starts at Fence.Next.
 type Claimed struct {
 	Fence    epoch.Fence
 	Seen     epoch.Fence   // the fence it replaced
@@ -51,7 +52,7 @@ type Claimed struct {
 	Waited   time.Duration // over all of them: since the grant, or since the claim before ended
 }
 
-// Advanced: a transaction that moved this partition's position has committed.
+// Advanced reports that a transaction committed and moved this partition's position.
 type Advanced struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
@@ -61,17 +62,17 @@ type Advanced struct {
 	Bytes     int           // of keys, values and headers
 	Took      time.Duration // the whole transaction, which other partitions may have shared
 
-	// Oldest and Newest are the times of the first and of the last of Messages; zero
-	// without messages, or where the source gives them none.
+	// Oldest and Newest are the times of the first and the last message. They are zero without
+	// messages, or if the source has no times.
 	Oldest, Newest time.Time
 
-	// Lag is how many messages there are to apply behind To, as far as the source knew
-	// when it read these; -1 if it does not say. See [Batch.End].
+	// Lag is the number of messages to apply after To, as of the last read. It is -1 if the source
+	// does not know it. See [Batch.End].
 	Lag int64
 }
 
-// Transacted: a transaction has come to an end. There is one for each, whatever
-// came of it and however many partitions shared it.
+// Transacted reports that a transaction has ended. There is one event for each transaction,
+// whatever its outcome and however many partitions shared it.
 type Transacted struct {
 	Outcome    Outcome
 	Reason     Reason  // why it did not commit
@@ -83,7 +84,7 @@ type Transacted struct {
 	Handling   time.Duration // of it, in handlers
 }
 
-// Outcome is what became of a transaction.
+// Outcome is the outcome of a transaction.
 type Outcome uint8
 
 // The outcomes.
@@ -104,7 +105,7 @@ func (o Outcome) String() string {
 	return names[o]
 }
 
-// Failure is how a handler failed.
+// Failure is the way in which a handler failed.
 type Failure uint8
 
 // The failures.
@@ -128,34 +129,32 @@ func (f Failure) String() string {
 	return names[f]
 }
 
-// Stale: a transaction was refused because the fence belongs to a later claim.
-// Its messages are that claim's now.
+// Stale reports that a transaction was refused because a later claim owns the fence. The later
+// claim applies its messages.
 type Stale struct {
 	Ours epoch.Fence // as we claimed it
 	Held epoch.Fence // as the sink found it
 }
 
-// WentBack: the sink has forgotten what it had committed, as a failover or a restore
-// from a backup makes it. The partition is claimed again and continues from where
-// the fence then is, so that the effects that are gone come back, as long as the log has
-// their messages.
+// WentBack reports that the sink has lost what it had committed, as in a failover or a restore.
+// The partition is claimed again and continues from the fence's position, so that messages whose
+// effects are gone are applied again if the log still has them.
 type WentBack struct {
 	Was epoch.Fence // as we left it
 	Now epoch.Fence // as the sink has it; of a refusal that does not show the claim, with ours
 }
 
-// InDoubt: the outcome of a transaction is unknown, or the position was not
-// where it should be. The partition is claimed again.
+// InDoubt reports that the outcome of a transaction is unknown, or that the position was not the
+// expected one. The partition is claimed again.
 type InDoubt struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
 	Err       error
 }
 
-// Halted: the partition has stopped at Next because of Err and is tried again
-// after RetryIn, or not by this process if RetryIn is zero. A partition that goes
-// on being tried and does not move is reported so as well, once, within the term of
-// its lease.
+// Halted reports that the partition has stopped at Next because of Err. It is tried again after
+// RetryIn; if RetryIn is zero, this process does not try it again. A partition whose transactions
+// keep failing is also reported, once, within the term of its lease.
 type Halted struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch // of the last claim; 0 before the first
@@ -165,22 +164,22 @@ type Halted struct {
 	RetryIn   time.Duration
 }
 
-// Resumed: a partition that was reported as Halted is well again, and has nothing to
-// apply. One that has is reported as Claimed or Advanced.
+// Resumed reports that a partition which was reported as [Halted] has nothing to apply and no
+// error. If it has something to apply, [Claimed] or [Advanced] follow instead.
 type Resumed struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
 	Next      epoch.Offset
 }
 
-// Drained: the partition was given back with its position at Next.
+// Drained reports that the partition was given back at position Next.
 type Drained struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
 	Next      epoch.Offset
 }
 
-// Lost: the partition was taken away, and nothing more can commit.
+// Lost reports that the partition was taken away. Nothing more of it can commit.
 type Lost struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
@@ -190,14 +189,13 @@ type Lost struct {
 	InFlight  bool // a transaction was under way, which has been rolled back, refused, or just committed
 }
 
-// Overdue: a call of one of the user's functions hangs. It did not return within
-// [Options.HangTimeout] after its context had ended, and was abandoned: nothing of its
-// transaction is committed, now or later. The partitions that shared the transaction continue,
-// and this one is given up ([Lost] follows, if it is held still). It is not claimed again by
-// this process before the call has returned, which [Returned] tells.
+// Overdue reports that a call of a user's function hangs. It did not return within
+// [Options.HangTimeout] after its context had ended, and was abandoned: nothing of its transaction
+// is or will be committed. Partitions that shared the transaction continue. This partition is
+// given up ([Lost] follows if it is still held), and this process does not claim it again until
+// the call returns, which [Returned] reports.
 //
-// Where it is the sink that does not return (FunctionSink), the partitions of the transaction
-// are claimed again.
+// If the sink does not return (FunctionSink), the partitions of the transaction are claimed again.
 type Overdue struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
@@ -209,8 +207,8 @@ type Overdue struct {
 	Stack     string       // of the call's goroutine, innermost first; empty if it was not found
 }
 
-// Returned: a call that was reported as [Overdue] has returned. There is one Overdue of a
-// partition, an epoch and a function at a time.
+// Returned reports that a call which was reported as [Overdue] has returned. At most one call is
+// overdue for each partition, epoch and function.
 type Returned struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
@@ -218,8 +216,8 @@ type Returned struct {
 	Took      time.Duration // from Overdue.Since
 }
 
-// Retried: the handler failed on a message, everything was rolled back, and it
-// is tried again after RetryIn.
+// Retried reports that a transaction failed and was rolled back. The message is tried again after
+// RetryIn.
 type Retried struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
@@ -229,7 +227,8 @@ type Retried struct {
 	RetryIn   time.Duration
 }
 
-// Replayed: a dead letter was given to the handler again, as an operator had asked for.
+// Replayed reports that a dead letter was given to the handler again, as an operator had
+// requested.
 type Replayed struct {
 	Partition  epoch.Partition
 	Epoch      epoch.Epoch
@@ -240,17 +239,17 @@ type Replayed struct {
 	Took       time.Duration
 }
 
-// Behind: the source was asked for the lag of a partition. It is asked while the partition is
-// reported as [Halted], every 10 s at most, and once after a claim under which nothing was
-// applied for 5 s. While a partition advances, [Advanced] says the lag.
+// Behind reports the lag of a partition that does not advance. The source is asked at most every
+// 10 s while the partition is [Halted], and once after a claim under which nothing was applied for
+// 5 s. While a partition advances, [Advanced] has the lag.
 type Behind struct {
 	Partition epoch.Partition
 	Next      epoch.Offset // of the fence as it was read last, which may be another process's
 	Lag       int64        // messages from Next on; -1 if the source does not know
 }
 
-// Unrecorded: entries of the sink's audit log could not be written, and are
-// missing from it.
+// Unrecorded reports that entries are missing from the sink's audit log because they could not be
+// written.
 type Unrecorded struct {
 	Decisions int
 	Err       error // nil where there were too many at a time

@@ -8,8 +8,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Source leases partitions to this process and reads them. Package
-// consumer/sourcetest holds the suite that every Source must pass.
+// Source leases partitions to this process and reads them. Every Source must pass the suite in
+// package consumer/sourcetest.
 type Source interface {
 	// Run joins the group, and calls own for each partition that this process is
 	// granted, on a goroutine of its own. own runs until the partition is lost or has
@@ -36,107 +36,95 @@ type Source interface {
 
 // Tenure is one process's time with one partition. It ends in one of two ways:
 //
-//   - The partition is revoked. Draining is closed and Read ends; the batch in hand
-//     may still commit, and then own must return.
-//   - The lease is lost. The context given to own is cancelled, with the cause. The
-//     source does so before anybody else can have the lease, wherever it can.
+//   - The partition is revoked. Draining is closed and Read ends. The transaction under way
+//     may still commit; then own must return.
+//   - The lease is lost. The context of own is cancelled with the cause, if possible before
+//     another process can get the lease.
 //
-// Methods are safe for concurrent use, except that one Read runs at a time.
+// Methods are safe for concurrent use, except that only one Read may run at a time.
 type Tenure interface {
-	// Origin says which partition of which log this is and who leases it.
+	// Origin returns the partition, its log, and the issuer of its lease.
 	Origin() epoch.Origin
 
-	// Term is how long the lease outlives the last sign of life of this
-	// process, and how long a drain may take. A transaction must be over
-	// sooner. It is positive.
+	// Term returns how long the lease lasts after the last sign of life of this process, and how
+	// long a drain may take. It is positive. A transaction must take less.
 	Term() time.Duration
 
-	// Draining is closed when the partition is revoked.
+	// Draining returns a channel that is closed when the partition is revoked.
 	Draining() <-chan struct{}
 
-	// Starts says where each partition that the topic has now begins under
-	// the policy: at its latest message for [StartLatest], and otherwise at its
-	// earliest. It is asked only if the sink has no fence of this partition.
+	// Starts returns where each present partition of the topic begins: at its latest message for
+	// [StartLatest], and otherwise at its earliest. It is called only if the sink has no fence of
+	// this partition.
 	Starts(ctx context.Context, policy StartPolicy) ([]epoch.Start, error)
 
-	// Committed returns the position that the group had committed to the source
-	// through consumers of another kind, and whether there is one. A position that
-	// Mirror has published does not count, in whatever process: it belongs to a
-	// fence that this sink does not have. It is asked at the first claim of the
-	// partition, when whoever had it before has given it back.
+	// Committed returns the position that other consumers of the group have committed to the
+	// source, if there is one. Positions that Mirror has published do not count. It is called at
+	// the first claim of the partition.
 	Committed(ctx context.Context) (at epoch.Position, ok bool, err error)
 
-	// Confirm asks whoever grants the leases whether this process still holds this
-	// one, and returns it as it is now. seen is the fence that the sink has just
-	// returned; its position is published on the way, as by Mirror.
+	// Confirm asks the issuer of the lease whether this process still holds it, and returns the
+	// lease as it is now. seen is the fence that the sink has just returned. Confirm publishes its
+	// position, as Mirror does.
 	//
-	// The error is [ErrLost] if the lease is known to be gone, and also if the tenure
-	// has ended by the time the answer arrives. Any other error means that it is not
-	// known: ask again.
+	// Confirm returns [ErrLost] if the lease is known to be lost, or if the tenure has ended
+	// before the answer arrives. Any other error means that the answer is unknown; the caller asks
+	// again.
 	Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error)
 
-	// Read yields the messages from the fence's position on, in order, in batches of
-	// whatever is ready. A batch's slices of messages and marks are the source's again
-	// once the next batch is asked for. What a message refers to is never written again:
-	// a handler may keep it. A batch without messages moves the position alone, so that a
-	// partition with nothing to apply keeps up with a log that loses its beginning.
+	// Read yields the messages from the fence's position on, in order, in batches of what is
+	// ready. A batch without messages moves only the position, so that a partition with nothing to
+	// apply keeps up with a log that loses its beginning. The slices of a batch may be reused once
+	// the next batch is requested. What a message refers to is never written again.
 	//
-	// Read ends without an error when the partition is revoked or ctx ends. Where the
-	// loop over it ends first, it lets go of all it has before it returns: ctx continues. It ends
-	// with a [*PositionError] at a gap between offsets that the source cannot explain,
-	// and at a position that the log does not hold. There is one exception: if nothing
-	// was applied yet (the fence's Applied is false) and retention has passed the
-	// position, Read begins where the log begins. After an error it may be called
+	// Read ends without an error when the partition is revoked or ctx ends. If the caller leaves
+	// the loop first, Read releases everything before it returns. Read ends with a
+	// [*PositionError] at a gap between offsets that the source cannot explain, and at a position
+	// that the log does not have. One exception: if the fence's Applied is false and retention has
+	// passed the position, Read begins where the log begins. After an error Read may be called
 	// again.
 	Read(ctx context.Context, from epoch.Fence) iter.Seq2[Batch, error]
 
-	// Mirror tells the source the position that the sink has committed, for people
-	// who look there. It never blocks; the source publishes the newest one when it
-	// suits, and at the end of the tenure. Nothing is decided by it.
+	// Mirror publishes the position of the sink's fence to the source, for tools that show lag. It
+	// never blocks: the source publishes the newest position later, at the latest at the end of
+	// the tenure.
 	//
-	// It takes nothing back that the group had committed through consumers of another
-	// kind: it publishes nothing while the position is below theirs, or while the
-	// partition was never claimed (the fence's Epoch is zero). A position below one
-	// that we have published ourselves is published, as somebody has set the fence or
-	// the sink back.
+	// Mirror publishes nothing while the position is below what other consumers of the group have
+	// committed, or while the partition was never claimed (the fence's Epoch is zero). It does
+	// publish a position below one that Mirror has published before.
 	Mirror(at epoch.Fence)
 
-	// Lag returns how many messages there are from the fence's position on, as the log is
-	// now: what Read would yield, from where the log begins if that is above the position.
-	// It is asked, seldom, for partitions that are not read, and may be asked beside a Read.
-	// It is for people; nothing is decided by it. An error means that it is not known.
+	// Lag returns the number of messages that Read would yield from the fence's position on. It is
+	// called rarely, for partitions that are not read, and may be called beside Read. An error
+	// means that the number is unknown.
 	Lag(ctx context.Context, from epoch.Fence) (int64, error)
 
-	// GiveUp says that own is about to return early, and that this process cannot have the
-	// partition before until is closed: a call of a handler for it does not return. Once
-	// own has returned, the source lets other processes have the partition, at once, and
-	// does not ask for it before until is closed. Where it cannot give up one partition
-	// alone, it gives up all of them in good order, by leaving the group for a while. It
-	// may grant the partition all the same; own then calls GiveUp again, and returns.
+	// GiveUp says that own is about to return early, because a call of a handler for the partition
+	// does not return. Until until is closed, this process must not have the partition. Once own
+	// has returned, the source lets other processes have it at once. A source that cannot give up
+	// one partition gives up all of them in good order, by leaving the group for a while. If it
+	// grants the partition too early, own calls GiveUp again and returns.
 	GiveUp(until <-chan struct{})
 }
 
-// Batch is what a Read yields: consecutive messages of the partition, and where
-// the position is once they are applied.
+// Batch has consecutive messages of a partition, and the position after them.
 type Batch struct {
 	// Messages are in the order of their offsets. There may be none.
 	Messages []Message
 
-	// Next is the position after them: above every offset in Messages, and above
-	// the position before. Where the log holds nothing more of the partition
-	// behind the last message, it may be further on than that.
+	// Next is the position after Messages: above all their offsets and above the position before.
+	// It may be further on if the log has no more messages of the partition in between.
 	Next epoch.Offset
 
-	// Mark goes with Next.
+	// Mark is the mark of Next.
 	Mark epoch.Mark
 
-	// Marks are those of the positions after each message, for a transaction
-	// that takes only the first of them. Nil means that all are Mark.
+	// Marks are the marks of the positions after each message, for a transaction that takes only
+	// some of them. If nil, all are Mark.
 	Marks []epoch.Mark
 
-	// End is where the log ends, as far as the source knew when it read: Next, and one more
-	// for each message that is to come after it. Zero if that is not known. It is for
-	// people, who look at how far behind a partition is; nothing is decided by it.
+	// End is Next plus the number of messages after it, as of the read, or zero if that is
+	// unknown. It is only shown to operators.
 	End epoch.Offset
 }
 
@@ -148,7 +136,7 @@ func (b Batch) lag() int64 {
 	return int64(max(b.End-b.Next, 0)) + int64(len(b.Messages))
 }
 
-// Position is where the partition is once the first n messages are applied.
+// Position returns the position after the first n messages.
 func (b Batch) Position(n int) epoch.Position {
 	if n == len(b.Messages) {
 		return epoch.Position{Offset: b.Next, Mark: b.Mark}
@@ -160,9 +148,8 @@ func (b Batch) Position(n int) epoch.Position {
 	return epoch.Position{Offset: b.Messages[n-1].Offset + 1, Mark: mark}
 }
 
-// StartPolicy says where a group begins in a topic of which the sink has no
-// fence yet. Once it has one, the policy has no effect but that of
-// [StartCommitted]: a partition that is added later begins at its earliest
+// StartPolicy sets where a group begins in a topic for which the sink has no fence. Later it has
+// no effect, except for [StartCommitted]: a partition that is added later begins at its earliest
 // message.
 type StartPolicy int
 

@@ -33,7 +33,7 @@ type hungCall struct {
 	function  Function
 }
 
-// PartitionStatus is what this process knows of a partition that it holds.
+// PartitionStatus is the status of a partition that this process holds.
 type PartitionStatus struct {
 	Partition epoch.Partition
 	State     State
@@ -47,18 +47,18 @@ type PartitionStatus struct {
 	RetryAt   time.Time    // when a halted partition is tried again; zero if not by this process
 }
 
-// State is what a partition is in.
+// State is the state of a partition.
 type State int
 
 const (
-	// StateHeld: granted by the source, and there is no claim, or none that is known to hold.
+	// StateHeld means that the source has granted the partition, and no claim is known to hold.
 	StateHeld State = iota + 1
 
-	// StateClaimed: messages are applied as they come.
+	// StateClaimed means that messages are applied as they arrive.
 	StateClaimed
 
-	// StateHalted: it does not continue, for the reason in Err. It is still tried
-	// again unless RetryAt is zero.
+	// StateHalted means that the partition does not advance, because of Err. It is tried again
+	// unless RetryAt is zero.
 	StateHalted
 )
 
@@ -167,16 +167,15 @@ func (s *Status) unclaimed(p epoch.Partition, why error) {
 	})
 }
 
-// Joined reports whether this process is a member of the group, and if not, why, where
-// that is known: there is no cause before it has joined for the first time, nor after
-// it has left in good order.
+// Joined reports whether this process is a member of the group, and the cause if it is not. There
+// is no cause before the first join, and after a clean end.
 func (s *Status) Joined() (joined bool, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.joined, s.cause
 }
 
-// Partitions returns what this process holds, by group, topic and number.
+// Partitions returns the partitions that this process holds, by group, topic and number.
 func (s *Status) Partitions() []PartitionStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +187,8 @@ func (s *Status) Partitions() []PartitionStatus {
 	return ps
 }
 
-// Hung returns the calls of the user's functions that hang, by partition. Their partitions
-// are not among [Status.Partitions], unless the source granted them again.
+// Hung returns the calls of the user's functions that hang, by partition. Their partitions are not
+// in [Status.Partitions], unless the source has granted them again.
 func (s *Status) Hung() []Overdue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,14 +202,13 @@ func (s *Status) Hung() []Overdue {
 	return calls
 }
 
-// Ready returns nil when this process is a member of the group, has claimed each
-// partition that it holds, which may be none, and no call of the user's functions hangs:
-// what a new process of a rolling deployment is waited for. Otherwise the error has a line for each reason. It does
-// not look at how far behind the partitions are, and a partition that an operator has
-// paused is as it should be.
+// Ready returns nil if this process is a member of the group, has claimed all partitions that it
+// holds, and no call of the user's functions hangs. Otherwise the error has a line for each
+// reason. Ready ignores lag and paused partitions. Use it to wait for a new process in a rolling
+// deployment.
 //
-// It is not meant to have a process restarted: nothing that a partition halts for goes
-// away with that. Where that helps, Run returns a [*HungError].
+// Do not restart a process because of Ready: a restart resolves no halt. If a restart helps, Run
+// returns a [*HungError].
 func (s *Status) Ready() error {
 	var errs []error
 	for _, o := range s.Hung() {
