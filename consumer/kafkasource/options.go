@@ -14,55 +14,49 @@ import (
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
-// Options say which group reads which topics, and how to reach the cluster.
+// Options configure a [Source]: which group reads which topics, and how to reach the cluster.
 type Options struct {
-	// Group is the consumer group: the scope of the leases, and of the fences
-	// in the sink. Required.
+	// Group is the consumer group. It scopes the leases, and the fences in the sink. Required.
 	Group string
 
-	// Topics are the topics to read, at least one. They are names, never
-	// patterns: a topic that appears later is not read until it is named here.
+	// Topics are the names of the topics to read, at least one. Patterns are not supported: a
+	// topic that is created later is not read until it is added here.
 	Topics []string
 
-	// Client are the options of the Kafka clients: seed brokers, TLS, SASL,
-	// client id, rack, logger, [kgo.InstanceID], [kgo.Balancers],
-	// [kgo.ServerSideBalancer] (KIP-848), [kgo.SessionTimeout],
-	// [kgo.HeartbeatInterval], [kgo.RebalanceTimeout]. Two clients are made of
-	// them, one that is the member of the group and one that reads. New
-	// refuses options that would take over the source's own work: group and
-	// topics, autocommit, start and reset offsets, fetch sizes, callbacks.
+	// Client has the options of the Kafka clients: seed brokers, TLS, SASL, client id, rack,
+	// logger, [kgo.InstanceID], [kgo.Balancers], [kgo.ServerSideBalancer] (KIP-848),
+	// [kgo.SessionTimeout], [kgo.HeartbeatInterval], [kgo.RebalanceTimeout]. The source makes two
+	// clients with them: the member of the group, and one that reads. New refuses options that
+	// would do the source's work: group and topics, autocommit, start and reset offsets, fetch
+	// sizes, callbacks.
 	Client []kgo.Opt
 
-	// GroupClient and ReadClient are further options for one of the two
-	// clients. A hook that can serve one client only, as those which register
-	// metrics under a fixed name, belongs here; New returns an error where it is in
-	// Client. To check the options, New makes both clients and closes them without
-	// connecting.
+	// GroupClient and ReadClient are further options for one of the two clients. Use them for a
+	// hook that can serve only one client, such as one that registers metrics under a fixed name;
+	// New returns an error if it is in Client. To check options, New makes both clients and closes
+	// them without connecting.
 	GroupClient, ReadClient []kgo.Opt
 
-	// BufferBytes bounds what is fetched and not yet applied, over all
-	// partitions and with what the client itself buffers, in bytes of memory;
-	// see the package documentation. Zero means 64 MiB; the least is 1 MiB.
+	// BufferBytes limits the memory of messages that are fetched and not yet applied, over all
+	// partitions, in bytes. It includes what the clients buffer; see the package documentation.
+	// The minimum is 1 MiB. Defaults to 64 MiB.
 	BufferBytes int
 
-	// StartTimeout bounds how long Run waits for a cluster that cannot be
-	// reached, before it gives up. What it waits for is logged after a second,
-	// and then every ten. Refused credentials and the like end Run at once. Zero
-	// means 30 s.
+	// StartTimeout limits how long Run waits for a cluster that cannot be reached. The wait is
+	// logged after 1 s and then every 10 s. Refused credentials end Run at once. Defaults to 30 s.
 	StartTimeout time.Duration
 
-	// DrainTimeout bounds how long a partition that the group asks back may
-	// take to finish the batch in hand; then its tenure is cancelled. Zero
-	// means the longest that is safe, which is also the limit: nine tenths of
-	// the rebalance timeout less one heartbeat interval.
+	// DrainTimeout limits how long a revoked partition may take to finish its transaction. After
+	// that its tenure is cancelled. The maximum is nine tenths of the rebalance timeout less one
+	// heartbeat interval. Defaults to the maximum.
 	DrainTimeout time.Duration
 
-	// MirrorInterval is how often the newest positions are committed to the
-	// group for those who look there. Zero means 5 s.
+	// MirrorInterval is the time between commits of positions to the group, for tools that show
+	// lag. Defaults to 5 s.
 	MirrorInterval time.Duration
 
-	// Logger gets the source's own lines. Nil means [slog.Default]. What the
-	// Kafka clients have to say goes to [kgo.WithLogger].
+	// Logger receives the source's log lines. The lines of the Kafka clients go to
+	// [kgo.WithLogger]. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 

@@ -16,75 +16,68 @@ import (
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
-// Options say which group reads which streams, and where its leases are kept.
+// Options configure a [Source]: which group reads which streams, and where its leases are.
 type Options struct {
-	// Group is the scope of the leases, and of the fences in the sink. Any
-	// name will do, up to 512 bytes of UTF-8; in the keys of the bucket, bytes
-	// other than letters, digits, '-' and '_' are written as '=' and two
-	// hexadecimal digits. Required.
+	// Group scopes the leases, and the fences in the sink. It may be any name of up to 512 bytes
+	// of UTF-8. Required.
 	Group string
 
-	// JetStream is what [jetstream.New], [jetstream.NewWithDomain] or
-	// [jetstream.NewWithAPIPrefix] made of a connection. The connection stays
-	// the caller's: the source neither closes it nor sets its callbacks. It
-	// should reconnect for as long as it takes ([nats.MaxReconnects] of -1):
-	// Run ends with an error when it is closed. With [nats.RetryOnFailedConnect]
-	// it is Run that waits for a server which cannot be reached yet; without it,
-	// [nats.Connect] fails at once. Required.
+	// JetStream comes from [jetstream.New], [jetstream.NewWithDomain] or
+	// [jetstream.NewWithAPIPrefix]. The caller owns its connection: the source does not close it
+	// and sets no callbacks. Use [nats.MaxReconnects] of -1, because Run returns an error when the
+	// connection is closed. With [nats.RetryOnFailedConnect], Run waits for a server that cannot
+	// be reached yet; without it, [nats.Connect] fails at once. Required.
 	JetStream jetstream.JetStream
 
-	// Streams are the streams to read, at least one, each named once.
+	// Streams are the streams to read, at least one, each once.
 	Streams []Stream
 
-	// Bucket is the key-value bucket that holds the leases. Several groups
-	// may share one. It is created if it is missing, in files and with the
-	// replicas of the first stream. Empty means "epochfence".
+	// Bucket is the key-value bucket of the leases. Several groups may share a bucket. Run creates
+	// it if it is missing, in files and with the replicas of the first stream. Defaults to
+	// "epochfence".
 	Bucket string
 
-	// LeaseTTL is how long a lease outlives the last sign of life of its
-	// holder: whole seconds, from 1 s to 1 h. Zero means 15 s. Every process of a
-	// group should have the same.
+	// LeaseTTL is the time that a lease lasts after the last sign of life of its holder, in whole
+	// seconds from 1 s to 1 h. All processes of a group should use the same value. Defaults to 15
+	// s.
 	LeaseTTL time.Duration
 
-	// BufferBytes bounds what is read ahead and not yet applied, over all
-	// partitions, in bytes of messages. Zero means 64 MiB; the least is 1 MiB.
+	// BufferBytes limits the messages that are read and not yet applied, over all partitions, in
+	// bytes. The minimum is 1 MiB. Defaults to 64 MiB.
 	BufferBytes int
 
-	// StartTimeout bounds how long Run waits for a JetStream that cannot be
-	// reached, before it gives up. What it waits for is logged after a second,
-	// and then every ten. Refused credentials, a missing permission and the like
-	// end Run at once. Zero means 30 s.
+	// StartTimeout limits how long Run waits for a JetStream that cannot be reached. The wait is
+	// logged after 1 s and then every 10 s. Refused credentials and missing permissions end Run at
+	// once. Defaults to 30 s.
 	StartTimeout time.Duration
 
-	// Name names this process in leases and fences, for people, before the host's name and
-	// the process id. It need not be unique, and may be empty.
+	// Name names this process in leases and fences, before the host's name and the process id. It
+	// need not be unique. Optional.
 	Name string
 
-	// Logger gets the source's lines. Nil means [slog.Default].
+	// Logger receives the source's log lines. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-// Stream names a stream and says how it is partitioned: by Filters, by
-// Transform, or, with neither, not at all: the whole stream is partition 0.
+// Stream names a stream and its partitions: by Filters, by Transform, or, with neither, the whole
+// stream as partition 0.
 type Stream struct {
 	// Name is the stream's name, which is the topic of its messages.
 	Name string
 
-	// Filters makes partition n of the messages whose stored subject matches
-	// filter n. Two filters must not match the same subject.
+	// Filters are the subjects of the partitions: partition n has the messages whose stored
+	// subject matches filter n. No subject may match two filters.
 	Filters []string
 
-	// Transform makes the partitions from the partition(N, ...) in the
-	// destination of the stream's subject transform, which must be this one.
-	// See [EnsureTransform].
+	// Transform is the stream's subject transform, whose destination has partition(N, ...). See
+	// [EnsureTransform].
 	Transform *Transform
 
-	// Durable names the durable consumer of the stream that did this work
-	// before. A partition that is claimed for the first time continues after what
-	// it has acknowledged without a gap ([consumer.StartCommitted]). If there is no such
-	// consumer, or it was not to deliver all of the partition's messages, the partition is
-	// not claimed. Empty means one with the group's name, if there is one that was.
-	// The consumer itself is left alone.
+	// Durable names the durable consumer that has consumed the stream before. A partition that is
+	// claimed for the first time continues after the messages that it has acknowledged without a
+	// gap ([consumer.StartCommitted]). If the consumer does not exist, or does not deliver all
+	// messages of the partition, the partition is not claimed. The source does not change the
+	// consumer. Defaults to the consumer with the group's name, if there is one.
 	Durable string
 }
 

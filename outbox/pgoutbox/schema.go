@@ -16,22 +16,21 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// DefaultSchema is the schema where [Options] name none.
+// DefaultSchema is the default of Options.Schema.
 const DefaultSchema = "epochfence_outbox"
 
-// Options say where a [Store] has its tables. The zero Options work. [Migrate],
-// [Grant] and [Open] are given the same.
+// Options configure a [Store]. The zero value works. Use the same Options for [Migrate], [Grant]
+// and [Open].
 type Options struct {
-	// Schema is where the tables are. Empty means [DefaultSchema]. It may be that
-	// of the sink or of the application: the tables' names begin with outbox_.
+	// Schema is the schema of the tables, whose names begin with outbox_. It may be the sink's or
+	// the application's schema. Defaults to [DefaultSchema].
 	Schema string
 
-	// StartTimeout bounds how long Open, Migrate and Grant wait for a server that
-	// cannot be reached, before they give up. What is waited for is logged after a
-	// second, and then every ten. Zero means 30 s.
+	// StartTimeout limits how long Open, Migrate and Grant wait for a server that cannot be
+	// reached. The wait is logged after 1 s and then every 10 s. Defaults to 30 s.
 	StartTimeout time.Duration
 
-	// Logger is told of a server that is waited for. Nil means [slog.Default].
+	// Logger receives lines about a server that is waited for. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -113,7 +112,7 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 	return schema(o).Grant(ctx, db, o.wait(), role, sql)
 }
 
-// GrantSQL is what [Grant] runs, for a migration tool of your own.
+// GrantSQL returns the SQL that [Grant] runs, for a migration tool of your own.
 func GrantSQL(role string, o Options) (string, error) {
 	return grants(role, o, "grant usage on schema %[1]s to %[2]s;\n"+
 		"grant select on %[1]s.outbox_migration to %[2]s;\n"+

@@ -15,53 +15,47 @@ import (
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
-// Options say how a [Sink] works, and where its tables are. The zero Options work. [Migrate],
-// [Grant] and [Open] are given the same.
+// Options configure a [Sink]. The zero value works. Use the same Options for [Migrate], [Grant]
+// and [Open].
 type Options struct {
-	// Schema is where the tables and functions are. Empty means
-	// [DefaultSchema].
+	// Schema is the schema of the tables and functions. Defaults to [DefaultSchema].
 	Schema string
 
-	// StatementTimeout bounds each statement of a Commit, on the server
-	// (statement_timeout). Zero means 30 s. Where the context of the Commit
-	// ends sooner, the server's bound is a second after that.
+	// StatementTimeout limits each statement of a Commit on the server (statement_timeout), but at
+	// most until 1 s after the end of the Commit's context. Defaults to 30 s.
 	StatementTimeout time.Duration
 
-	// IdleTimeout bounds each pause between two statements of a Commit, on the
-	// server (idle_in_transaction_session_timeout): a process that is frozen or
-	// cut off in its transaction loses it then, with the rows it locked, if
-	// the claim that follows could not end it at once. Zero means 30 s. Where
-	// the context of the Commit ends sooner, the bound is a second after that.
+	// IdleTimeout limits each pause between two statements of a Commit on the server
+	// (idle_in_transaction_session_timeout), but at most until 1 s after the end of the Commit's
+	// context. A process that is frozen in its transaction loses it then, with its row locks,
+	// unless the next claim could end it at once. Defaults to 30 s.
 	IdleTimeout time.Duration
 
-	// LockTimeout bounds each wait for a lock in a Commit (lock_timeout). Zero
-	// means 10 s. It is nine tenths of what StatementTimeout and the context of
-	// the Commit leave if that is less, so that a wait for a lock ends as one,
-	// which is [epoch.ErrTransient], and not as a statement that took too long; and
-	// it is less where other messages wait for this transaction ([epoch.WithLockWait]).
+	// LockTimeout limits each wait for a lock in a Commit (lock_timeout). It is reduced to nine
+	// tenths of the time that StatementTimeout and the Commit's context leave, so that a wait for
+	// a lock ends as [epoch.ErrTransient], and reduced further while other messages wait for the
+	// transaction ([epoch.WithLockWait]). Defaults to 10 s.
 	LockTimeout time.Duration
 
-	// ClaimTimeout bounds how long a Claim waits for the row of its fence,
-	// and a Seed for another one. Zero means 3 s.
+	// ClaimTimeout limits how long a Claim waits for the row of its fence, and a Seed for another
+	// Seed. Defaults to 3 s.
 	ClaimTimeout time.Duration
 
-	// CallTimeout bounds Fence, Seed and Claim as a whole, and each try of
-	// Open. Zero means 15 s.
+	// CallTimeout limits Fence, Seed and Claim as a whole, and each attempt of Open. Defaults to
+	// 15 s.
 	CallTimeout time.Duration
 
-	// StartTimeout bounds how long Open, Migrate and Grant wait for a server that
-	// cannot be reached, before they give up. What it waits for is logged after a second,
-	// and then every ten. Zero means 30 s.
+	// StartTimeout limits how long Open, Migrate and Grant wait for a server that cannot be
+	// reached. The wait is logged after 1 s and then every 10 s. Defaults to 30 s.
 	StartTimeout time.Duration
 
-	// Isolation is that of a Commit. Empty means READ COMMITTED, which is
-	// enough for the fence. A stricter one is for the handler's sake; the
-	// database may then refuse a commit with a serialization failure, which is
-	// an error like a handler's own.
+	// Isolation is the isolation level of a Commit. The fence needs no more than READ COMMITTED.
+	// With a stricter level, the database may refuse a commit with a serialization failure
+	// ([epoch.ErrTransient]). Defaults to READ COMMITTED.
 	Isolation pgx.TxIsoLevel
 
-	// Logger is told of a server that is waited for, and, once, when the role
-	// may not end the transaction of a claim that was replaced. Nil means [slog.Default].
+	// Logger receives lines about a server that is waited for, and, once, a line if the role may
+	// not end the transaction of a replaced claim. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 

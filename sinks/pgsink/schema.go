@@ -12,7 +12,7 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// DefaultSchema is the schema where [Options] name none.
+// DefaultSchema is the default of Options.Schema.
 const DefaultSchema = "epochfence"
 
 //go:embed migrations/*.sql
@@ -83,7 +83,7 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 	return schema(o).Grant(ctx, db, o.wait(), role, sql)
 }
 
-// GrantSQL is what [Grant] runs, for a migration tool of your own.
+// GrantSQL returns the SQL that [Grant] runs, for a migration tool of your own.
 func GrantSQL(role string, o Options) (string, error) { return grantSQL(role, o, appFunctions) }
 
 // ErrPermission is returned when the role may not use the schema or execute its functions. Run [Grant].
