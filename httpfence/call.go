@@ -35,7 +35,7 @@ const (
 	MaxKey   = 255
 )
 
-// Call is what the headers of one fenced request say.
+// Call has the headers of one fenced request.
 type Call struct {
 	Scope string
 	Epoch epoch.Epoch

@@ -8,38 +8,36 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Options say how a [Handler] works. The zero Options work.
+// Options configure a [Handler]. The zero value works.
 type Options struct {
-	// MaxBody bounds the body of a request, and MaxAnswer that of an answer, in
-	// bytes: both are held in memory, and the answer is stored. A larger request is
-	// refused. A handler that writes a larger answer has failed: see [Handler].
-	// Zero means 256 KiB and 64 KiB, which is what an outbox sends and keeps.
+	// MaxBody and MaxAnswer limit the body of a request and of an answer, in bytes. Both are held
+	// in memory, and the answer is stored. A larger request is refused; a handler that writes a
+	// larger answer fails: see [Handler]. They default to 256 KiB and 64 KiB.
 	MaxBody, MaxAnswer int64
 
-	// MaxInside bounds how many requests are inside at a time, most of them
-	// waiting for their scope, each with its body in memory. Others are refused
-	// at once with 503. Zero means 512. So bodies and answers take up to MaxInside
-	// times the sum of MaxBody and MaxAnswer, 160 MiB by default, and half as much again
-	// where they come without a Content-Length, as buffers grow.
+	// MaxInside limits the requests that are inside at a time. Most of them wait for their scope,
+	// with their body in memory. Further requests are refused with 503. Bodies and answers take up
+	// to MaxInside times the sum of MaxBody and MaxAnswer, 160 MiB by default, and half as much
+	// again without a Content-Length. Defaults to 512.
 	MaxInside int
 
-	// Wait bounds how long a request waits for its turn: for others of its
-	// scope, for a connection and for the store's locks. Zero means 10 s.
+	// Wait limits how long a request waits for other requests of its scope, for a connection, and
+	// for the store's locks. Defaults to 10 s.
 	Wait time.Duration
 
-	// HandlerTimeout bounds the context of the handler. A handler that does not
-	// return when it ends keeps its scope for as long as it takes. Zero means 30 s.
+	// HandlerTimeout limits the context of the handler. A handler that does not return when the
+	// context ends keeps its scope. Defaults to 30 s.
 	HandlerTimeout time.Duration
 
-	// Observe, if it is set, is told what becomes of each request, before it is
-	// answered. It must not block. It is called for several requests at once.
+	// Observe is called with each [Event] before the request is answered, if it is set. It must
+	// not block. Calls may overlap.
 	Observe func(Event)
 
-	// Logger gets a line for each failure of the store. Nil means [slog.Default].
+	// Logger receives a line for each failure of the store. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-// Event tells what became of a request.
+// Event reports a request.
 type Event struct {
 	Outcome Outcome
 	Call                  // zero if the request was malformed
@@ -48,7 +46,7 @@ type Event struct {
 	Err     error         // why it was refused, or the store failed
 }
 
-// Outcome is what became of a request.
+// Outcome is the outcome of a request.
 type Outcome int
 
 // The outcomes.

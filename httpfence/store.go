@@ -38,7 +38,7 @@ type Store interface {
 // method, the URL's path and query, and the body.
 type Fingerprint [32]byte
 
-// Answer is what a handler answered.
+// Answer is the answer of a handler.
 type Answer struct {
 	Status  int
 	Header  http.Header
@@ -46,21 +46,19 @@ type Answer struct {
 	Body    []byte
 }
 
-// Reply is what a [Store] has for a call.
+// Reply is the result of [Store] for a call.
 type Reply struct {
 	Answer
 	Replayed bool // it is the stored answer
 }
 
-// ErrBusy is the error of a call that did not get its turn in time. It had no
-// effect.
+// ErrBusy is returned when a call did not get its turn in time. It had no effect.
 var ErrBusy = errors.New("busy")
 
-// ErrStale is the error of a call whose scope has seen a higher epoch; see
-// [StaleError].
+// ErrStale is returned when the scope has seen a higher epoch; see [StaleError].
 var ErrStale = errors.New("stale epoch")
 
-// StaleError is the refusal of a call under an epoch that was superseded.
+// StaleError refuses a call under an epoch that was superseded.
 type StaleError struct {
 	Scope   string
 	Epoch   epoch.Epoch
@@ -74,11 +72,10 @@ func (e *StaleError) Error() string {
 // Unwrap returns [ErrStale].
 func (e *StaleError) Unwrap() error { return ErrStale }
 
-// ErrKeyReused is the error of a call whose key belongs to another request; see
-// [KeyReusedError].
+// ErrKeyReused is returned when the key belongs to another request; see [KeyReusedError].
 var ErrKeyReused = errors.New("idempotency key was used for another request")
 
-// KeyReusedError is the refusal of a call whose key belongs to another request.
+// KeyReusedError refuses a call whose key belongs to another request.
 type KeyReusedError struct{ Scope, Key string }
 
 func (e *KeyReusedError) Error() string {

@@ -7,8 +7,8 @@ import (
 	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
-// DBTX is what a handler behind an [SQLStore] writes through: the methods of
-// sqlc's DBTX for database/sql. It has no Commit and no Rollback.
+// DBTX is the interface through which a handler behind an [SQLStore] writes: the methods of sqlc's
+// DBTX for database/sql. It has no Commit and no Rollback.
 type DBTX interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)

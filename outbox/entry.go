@@ -13,45 +13,39 @@ import (
 	"github.com/epochfence/epochfence/httpfence"
 )
 
-// Entry is a request to be sent once the transaction has committed that adds
-// it.
+// Entry is a request that is sent after the transaction that adds it has committed.
 type Entry struct {
-	// Key orders: entries of one partition with the same Key are sent one after
-	// the other, in the order in which they were added, each when the one before
-	// it is done. An entry without a Key waits for no other. At most 255 bytes of
-	// UTF-8.
+	// Key orders entries. Entries of one partition with the same Key are sent one after the other,
+	// in the order in which they were added, each after the one before it is done. An entry
+	// without a Key waits for no other. At most 255 bytes of UTF-8.
 	Key string
 
-	// Scope is the resource that the request acts on, such as "account/17": the
-	// receiver keeps the highest epoch of each. All that is sent for one scope
-	// must come from one partition; see the package's documentation. See
-	// [httpfence.ScopeHeader] for its form.
+	// Scope names the resource that the request acts on, such as "account/17". The receiver stores
+	// the highest epoch of each scope. All requests of one scope must come from one partition; see
+	// the package documentation. [httpfence.ScopeHeader] has its form.
 	Scope string
 
-	// IdempotencyKey is what the receiver recognises the request by, within its
-	// Scope, when it comes again. Empty means a random one, made by Add and
-	// stored. See [httpfence.KeyHeader] for its form.
+	// IdempotencyKey identifies the request within its Scope when it is repeated. Defaults to a
+	// random key that is stored with the entry. [httpfence.KeyHeader] has its form.
 	IdempotencyKey string
 
-	// Method is POST if empty. URL is absolute, http or https, and names a host; what is
-	// not ASCII, or a space, is encoded in its query. Errors and logs show its scheme and
-	// host only: the rest may be secret.
+	// Method defaults to POST. URL is an absolute http or https URL; spaces and non-ASCII
+	// characters in its query are encoded. Errors and logs show only its scheme and host.
 	Method, URL string
 
-	// Header is sent with the request, beside the ones of [httpfence.Call],
-	// which may not be among it.
+	// Header is sent with the request. It must not have the headers of [httpfence.Call].
 	Header http.Header
 
 	Body []byte
 }
 
-// Row is an entry as a [Store] keeps it.
+// Row is an entry in a [Store].
 type Row struct {
 	ID int64 // rises in the order in which a partition's entries were added
 	Entry
 }
 
-// Sent is an entry that was sent and answered.
+// Sent is an entry and its answer.
 type Sent struct {
 	Row
 	Partition epoch.Partition
@@ -59,7 +53,7 @@ type Sent struct {
 	Attempt   int         // under this claim, from 1
 }
 
-// Answer is what a receiver answered.
+// Answer is the answer of a receiver.
 type Answer struct {
 	Status    int
 	Header    http.Header
@@ -67,8 +61,7 @@ type Answer struct {
 	Truncated bool   // there was more
 }
 
-// Replayed reports whether the receiver had answered the request before, and
-// now did so again.
+// Replayed reports whether the receiver had stored the answer for an earlier attempt.
 func (a Answer) Replayed() bool { return a.Header.Get(httpfence.ReplayedHeader) == "true" }
 
 // ErrEntry is the error of an entry that can never be sent.

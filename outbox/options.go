@@ -10,82 +10,75 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Options say how a [Box] works. The zero Options work.
+// Options configure a [Box]. The zero value works.
 type Options[TX any] struct {
-	// Client sends. Its redirects are not followed, whatever it says. Nil means one
-	// that keeps as many connections to a host as Concurrency allows.
+	// Client sends the requests. Redirects are not followed. Defaults to a client that keeps as
+	// many connections to a host as Concurrency allows.
 	Client *http.Client
 
-	// Concurrency is how many requests of one partition are under way at a
-	// time. Zero means 8.
+	// Concurrency is the number of requests of one partition that may be under way at a time.
+	// Defaults to 8.
 	Concurrency int
 
-	// RequestTimeout bounds one request, until its answer has been read. Zero
-	// means 5 s. The end of a claim ends its requests at once.
+	// RequestTimeout limits one request, until its answer has been read. The end of a claim ends
+	// its requests at once. Defaults to 5 s.
 	RequestTimeout time.Duration
 
-	// RetryMin and RetryMax bound the wait before an entry is tried again, which
-	// doubles, with jitter. Zero means 100 ms and 30 s. Only entries of
-	// the same Key wait with it.
+	// RetryMin and RetryMax limit the wait before an entry is tried again. The wait doubles, with
+	// jitter. Only entries of the same Key wait with it. They default to 100 ms and 30 s.
 	RetryMin, RetryMax time.Duration
 
-	// MaxBody bounds the Body of an entry, in bytes: Add refuses a longer one.
-	// Zero means 256 KiB.
+	// MaxBody limits the Body of an entry, in bytes. Add returns an error for a longer one.
+	// Defaults to 256 KiB.
 	MaxBody int
 
-	// MaxAnswer is how much of the body of an answer is kept for OnAnswer and
-	// OnRefused, in bytes. Zero means 64 KiB.
+	// MaxAnswer limits the part of an answer's body that OnAnswer and OnRefused get, in bytes.
+	// Defaults to 64 KiB.
 	MaxAnswer int
 
-	// OnAnswer, if it is set, is called for each entry that was answered with a
-	// 2xx, in the fenced transaction that deletes it. If it returns an error,
-	// the entry stays and OnAnswer is tried again later, with the same answer,
-	// or with a new one under the next claim. It may add entries, as a handler does, and so
-	// may OnRefused.
+	// OnAnswer is called for each entry that was answered with a 2xx status, in the fenced
+	// transaction that deletes the entry. If it returns an error, the entry stays, and OnAnswer is
+	// tried again with the same answer, or with a new one under the next claim. OnAnswer and
+	// OnRefused may add entries, as a handler does. Optional.
 	OnAnswer func(ctx context.Context, tx TX, e Sent, a Answer) error
 
-	// OnRefused decides over an entry that the receiver has refused for good: by
-	// any status but 2xx, and but those that [httpfence.Retryable] names. It runs
-	// in the fenced transaction that deletes the entry: what it writes is how the
-	// refusal is remembered. If it returns an error, or is nil, the entry stays,
-	// is reported, and is sent again every RetryMax.
+	// OnRefused is called for each entry that was answered with a status that is neither 2xx nor
+	// retryable ([httpfence.Retryable]), in the fenced transaction that deletes the entry. If it
+	// returns an error or is nil, the entry stays, is reported, and is sent again every RetryMax.
 	OnRefused func(ctx context.Context, tx TX, e Sent, a Answer) error
 
-	// Observe, if it is set, is told what becomes of each attempt. It must not
-	// block. It is called for several partitions at once, for one of them one at a
-	// time, though beside its OnAnswer and OnRefused.
+	// Observe is called with each [Event], if it is set. It must not block. Calls for one
+	// partition do not overlap with each other, but may overlap with its OnAnswer and OnRefused.
 	Observe func(Event)
 
-	// ObserveBacklog, if it is set, is told how many entries of a partition wait, each
-	// time the relay has sent some, though no more than once in 10 s while any are
-	// left. It must not block. What it costs is that they are counted, up to 10,000 of
-	// them.
+	// ObserveBacklog is called with the number of entries of a partition that wait, if it is set:
+	// after the relay has sent some, at most once in 10 s while any are left. It must not block.
+	// Entries are counted up to 10,000.
 	ObserveBacklog func(Backlog)
 
-	// Logger gets a line when something begins to fail, now and then while it does, and
-	// when it is over.
-	// Nil means [slog.Default].
+	// Logger receives a line when something begins to fail, now and then while it fails, and when
+	// it is over. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-// Kind is what an [Event] tells of.
+// Kind is the kind of an [Event].
 type Kind int
 
 // The kinds.
 const (
-	// Delivered: the answer was a 2xx, and the entry is deleted.
+	// Delivered means that the answer was a 2xx status, and the entry is deleted.
 	Delivered Kind = iota
 
-	// Refused: the answer was a refusal for good. The entry is deleted if Err
-	// is nil.
+	// Refused means that the receiver refused the entry for good. The entry is deleted if Err is
+	// nil.
 	Refused
 
-	// Retrying: there was no answer, one that asks for another try, or OnAnswer
-	// failed. The entry is tried again.
+	// Retrying means that the entry is tried again: there was no answer, a retryable one, or
+	// OnAnswer failed.
 	Retrying
 
-	// Fenced: the receiver has seen a higher epoch in the entry's scope. If the claim
-	// holds all the same, the partition is claimed again above that.
+	// Fenced means that the receiver has seen a higher epoch in the entry's scope. If our claim
+	// still holds, the partition is claimed again above that epoch.
 	Fenced
 )
 
@@ -97,7 +90,7 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Event tells what became of an attempt to deliver an entry.
+// Event reports an attempt to deliver an entry.
 type Event struct {
 	Kind Kind
 	Sent
@@ -107,7 +100,7 @@ type Event struct {
 	Err     error         // why, unless it was delivered
 }
 
-// Backlog is what waits in the outbox for one partition.
+// Backlog describes the entries of one partition that wait.
 type Backlog struct {
 	Partition epoch.Partition
 	Entries   int

@@ -7,14 +7,13 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Store keeps entries in a table beside the effects. TX is what the handlers of
-// the application write through; every method works in that transaction alone.
-// Packages outbox/pgoutbox and outbox/sqloutbox hold the ones there are.
+// Store keeps entries in a table beside the effects. TX is the transaction of the application's
+// handlers; every method works in it. Packages outbox/pgoutbox and outbox/sqloutbox implement
+// Store.
 //
-// IDs rise within a partition: an entry that is added by a transaction that
-// began after another one committed has the higher ID. Transactions of one partition
-// may run beside each other, so that one may commit later than another and have lower
-// IDs. Reading must not miss those: see [Cursor].
+// IDs rise within a partition: an entry whose transaction began after another one committed has
+// the higher ID. Transactions of one partition may run beside each other, so one may commit later
+// and have lower IDs. Scan must not miss those: see [Cursor].
 type Store[TX any] interface {
 	// Add stores an entry of p, which is complete, and gives it its ID.
 	Add(ctx context.Context, tx TX, p epoch.Partition, e Entry) error
@@ -45,16 +44,16 @@ type Store[TX any] interface {
 	Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error)
 }
 
-// Retrier is what a [Store] has besides whose entries people can operate. The relay
-// asks it every few seconds while entries wait to be tried again.
+// Retrier is implemented by a [Store] whose entries operators can work with. The relay calls it
+// every few seconds while entries wait to be tried again.
 type Retrier[TX any] interface {
 	// Retries returns the IDs of entries of p that people want to be tried now, and
 	// forgets that they do.
 	Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error)
 }
 
-// Cursor says what has been read of a partition: all entries up to ID that were
-// committed when Scan returned it. The zero Cursor is where reading begins.
+// Cursor is how far Scan has read a partition: all entries up to ID that were committed when Scan
+// returned it. The zero Cursor is the beginning.
 type Cursor struct {
 	ID int64
 
@@ -63,7 +62,7 @@ type Cursor struct {
 	Seen string
 }
 
-// Place is one in the order of the entries with a Key.
+// Place is a position in the order of entries with one Key.
 type Place struct {
 	Key string
 	ID  int64

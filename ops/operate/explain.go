@@ -9,16 +9,15 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Question is what [Explain] is asked about a partition: one of its fields is set, or
-// none for how it is now.
+// Question selects a part of a partition's history for [Explain]. Set at most one field. The zero
+// Question asks about the present.
 type Question struct {
 	At     time.Time     // who had the partition then
 	Offset *epoch.Offset // under which claims it was applied
 	Claim  epoch.ClaimID // what became of it
 }
 
-// Span is what was done under one claim: from the decision that swapped it in to the
-// one that replaced it.
+// Span is the time of one claim, from the decision that made it to the decision that replaced it.
 type Span struct {
 	Claim epoch.Decision // or an operator's act, under which nothing is applied
 
@@ -30,7 +29,7 @@ type Span struct {
 	End *epoch.Decision
 }
 
-// Story is what the audit log tells of a partition.
+// Story is a partition's history in the audit log.
 type Story struct {
 	Partition Partition
 
@@ -53,8 +52,8 @@ const (
 	maxPages = 50
 )
 
-// Explain tells from the audit log what happened to p. It reads the newest 50,000
-// decisions of the partition at most.
+// Explain returns what happened to p, from the newest 50,000 decisions of the partition in the
+// audit log.
 func Explain(ctx context.Context, op Operator, p epoch.Partition, q Question) (Story, error) {
 	asked := 0
 	for _, set := range []bool{!q.At.IsZero(), q.Offset != nil, q.Claim != (epoch.ClaimID{})} {

@@ -10,40 +10,38 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Operator operates the partitions of one sink. pgsink.OpenOperator,
-// sqlsink.OpenOperator and memsink.Sink.Operator return one. Methods are safe for
-// concurrent use. Errors name the partition, or the dead letter, and wrap those of
-// package epoch; [epoch.ErrInDoubt] means that it is not known whether the act was
-// done: History, asked for its claim, tells.
+// Operator operates the partitions of one sink. pgsink.OpenOperator, sqlsink.OpenOperator and
+// memsink.Sink.Operator return one. Methods are safe for concurrent use. Errors name the partition
+// or the dead letter, and wrap the errors of package epoch. After [epoch.ErrInDoubt], look the act
+// up in History by its claim.
 type Operator interface {
-	// Partitions lists what f selects, in key order.
+	// Partitions returns the partitions that f selects, in key order.
 	Partitions(ctx context.Context, f Filter) ([]Partition, error)
 
-	// Partition is that of one fence, or [epoch.ErrMissing].
+	// Partition returns one partition, or [epoch.ErrMissing].
 	Partition(ctx context.Context, p epoch.Partition) (Partition, error)
 
-	// Act does a, in one transaction with its entry in the audit log, and returns
-	// the fence as it is then. Open transactions of the claim that it replaces are
-	// ended, where the database can do that. Its refusals are those of
-	// [epoch.Fence.Operated].
+	// Act carries out a in one transaction with its entry in the audit log, and returns the new
+	// fence. It ends open transactions of the claim that it replaces, if the database can do that.
+	// [epoch.Fence.Operated] says what it refuses.
 	Act(ctx context.Context, a epoch.Act) (epoch.Fence, error)
 
-	// History reads the audit log, newest first.
+	// History returns entries of the audit log, newest first.
 	History(ctx context.Context, q HistoryQuery) ([]epoch.Decision, error)
 
-	// Processes lists the processes of a group, or of all groups if it is empty, by group,
-	// name and when they were seen first: those that are alive, and those that were not seen
-	// any more and have not ended in good order, for 7 days.
+	// Processes returns the processes of a group, or of all groups if it is empty, by group, name
+	// and first sign of life: those that are alive, and, for 7 days, those that have not ended in
+	// good order.
 	Processes(ctx context.Context, group string) ([]epoch.Process, error)
 
-	// DeadLetters lists dead letters in the order of their IDs, without the keys,
-	// values and headers of their messages.
+	// DeadLetters returns dead letters by ID, without the keys, values and headers of their
+	// messages.
 	DeadLetters(ctx context.Context, q DeadLetterQuery) ([]DeadLetter, error)
 
-	// DeadLetter is one of them, with its message whole, or [ErrNoDeadLetter].
+	// DeadLetter returns one dead letter with its message, or [ErrNoDeadLetter].
 	DeadLetter(ctx context.Context, id int64) (DeadLetter, error)
 
-	// DoDeadLetter does a to a dead letter, with its entry in the audit log.
+	// DoDeadLetter carries out a on a dead letter, with its entry in the audit log.
 	DoDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter, error)
 }
 
@@ -53,34 +51,33 @@ type Filter struct {
 	Paused       bool   // only those that take no claims
 }
 
-// Selects reports whether f selects it.
+// Selects reports whether f selects the fence.
 func (f Filter) Selects(fence epoch.Fence) bool {
 	return (f.Group == "" || f.Group == fence.Partition.Group) && (f.Topic == "" || f.Topic == fence.Partition.Topic) &&
 		(!f.Paused || fence.Standing.Mode != epoch.Running)
 }
 
-// Partition is a fence, and what the sink knows about it for people.
+// Partition is a fence and what the sink knows about it.
 type Partition struct {
 	epoch.Fence
 
-	// ClaimedAt and AdvancedAt are zero before the first claim and advance. They
-	// and Now, which is when it was read, are times of the sink's database.
+	// ClaimedAt and AdvancedAt are zero before the first claim and advance. Now is the time of the
+	// read. All are by the clock of the sink's database.
 	ClaimedAt, AdvancedAt, Now time.Time
 
-	// DeadLetters is how many there are of the partition.
+	// DeadLetters is the number of dead letters of the partition.
 	DeadLetters int64
 }
 
-// Operated reports whether the claim in the fence is an operator's act, which no owner has
-// followed yet.
+// Operated reports whether an operator's act is the current claim, and no owner has claimed since.
 func (p Partition) Operated() bool {
 	return len(p.Owner) > len(epoch.OperatorPrefix) && p.Owner[:len(epoch.OperatorPrefix)] == epoch.OperatorPrefix
 }
 
-// DefaultLimit is how many entries are returned where a query has no limit.
+// DefaultLimit is the number of entries that a query without a limit returns.
 const DefaultLimit = 100
 
-// Limit is how many entries the Limit of a query stands for.
+// Limit returns the limit of a query, or [DefaultLimit].
 func Limit(n int) int {
 	if n <= 0 {
 		return DefaultLimit
@@ -88,8 +85,8 @@ func Limit(n int) int {
 	return n
 }
 
-// HistoryQuery selects entries of the audit log. The zero query is for the newest of
-// all partitions.
+// HistoryQuery selects entries of the audit log. The zero query selects the newest of all
+// partitions.
 type HistoryQuery struct {
 	Partition *epoch.Partition // nil: all
 	Claim     epoch.ClaimID    // zero: any
@@ -106,7 +103,7 @@ func (q HistoryQuery) Selects(d epoch.Decision) bool {
 		(q.Until.IsZero() || !d.At.After(q.Until))
 }
 
-// DeadLetter is a message that was put aside.
+// DeadLetter is a message that OnFailure has stored.
 type DeadLetter struct {
 	ID      int64
 	Message epoch.Message
@@ -126,7 +123,7 @@ type DeadLetter struct {
 	ReplayFailedAt time.Time
 }
 
-// DeadLetterQuery selects dead letters. The zero query selects the first of all.
+// DeadLetterQuery selects dead letters. The zero query selects the oldest.
 type DeadLetterQuery struct {
 	Filter
 	Number    *int32 // of the partition; nil: any
@@ -142,23 +139,23 @@ func (q DeadLetterQuery) Selects(l DeadLetter) bool {
 		(q.Number == nil || *q.Number == p.Number) && (l.Requested || !q.Requested)
 }
 
-// DeadLetterKind is what an operator does with a dead letter.
+// DeadLetterKind is the kind of an operator action on a dead letter.
 type DeadLetterKind string
 
 const (
-	// Replay asks for it to be given to the application's handler again. The owner of
-	// the partition does it within seconds, in a transaction with its deletion. If
-	// that fails it stays a dead letter, with the reason.
+	// Replay requests that the application's handler gets the message again. The owner of the
+	// partition does so within seconds, in one transaction with the deletion of the dead letter.
+	// If that fails, the dead letter stays, with the error.
 	Replay DeadLetterKind = "replay"
 
-	// Withdraw takes a request for a replay back.
+	// Withdraw withdraws a request for a replay.
 	Withdraw DeadLetterKind = "withdraw"
 
-	// Discard deletes it.
+	// Discard deletes the dead letter.
 	Discard DeadLetterKind = "discard"
 )
 
-// DeadLetterAct is what an operator does with a dead letter.
+// DeadLetterAct is an operator action on a dead letter.
 type DeadLetterAct struct {
 	Kind DeadLetterKind
 
@@ -217,11 +214,11 @@ func (a DeadLetterAct) Decided(l DeadLetter, f epoch.Fence) epoch.Decision {
 }
 
 var (
-	// ErrNoDeadLetter: there is none with that ID: it was replayed, discarded, or
-	// never was.
+	// ErrNoDeadLetter is returned if there is no dead letter with the ID: it was replayed or
+	// discarded, or never existed.
 	ErrNoDeadLetter = errors.New("no such dead letter")
 
-	// ErrDeadLetterChanged: its replay was requested, withdrawn or tried since it was
-	// looked at. Look again, and decide again.
+	// ErrDeadLetterChanged is returned if the replay of the dead letter was requested, withdrawn
+	// or tried since it was seen.
 	ErrDeadLetterChanged = errors.New("the dead letter has changed since it was looked at")
 )

@@ -10,9 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Outbox operates the entries of an outbox: what handlers have added to be sent, and
-// no receiver has answered yet. pgoutbox.OpenOperator and sqloutbox.OpenOperator return
-// one. Methods are safe for concurrent use.
+// Outbox operates the entries of an outbox that no receiver has answered yet.
+// pgoutbox.OpenOperator and sqloutbox.OpenOperator return one. Methods are safe for concurrent
+// use.
 type Outbox interface {
 	// Entries lists entries in the order of their IDs, without what may be secret:
 	// of their URLs the scheme and the host, and no headers and bodies.
@@ -29,7 +29,7 @@ type Outbox interface {
 	OutboxHistory(ctx context.Context, limit int) ([]OutboxRecord, error)
 }
 
-// OutboxEntry is a request that is to be sent.
+// OutboxEntry is a request that waits to be sent.
 type OutboxEntry struct {
 	ID             int64
 	Partition      epoch.Partition
@@ -43,7 +43,7 @@ type OutboxEntry struct {
 	RetryRequested bool      // and not seen by the relay yet
 }
 
-// OutboxQuery selects entries. The zero query selects the first of all.
+// OutboxQuery selects entries. The zero query selects the oldest.
 type OutboxQuery struct {
 	Filter
 	Number *int32 // of the partition; nil: any
@@ -52,7 +52,7 @@ type OutboxQuery struct {
 	Limit  int   // zero: DefaultLimit
 }
 
-// OutboxKind is what an operator does with an entry.
+// OutboxKind is the kind of an operator action on an entry.
 type OutboxKind string
 
 const (
@@ -65,7 +65,7 @@ const (
 	OutboxDiscard OutboxKind = "discard"
 )
 
-// OutboxAct is what an operator does with an entry.
+// OutboxAct is an operator action on an entry.
 type OutboxAct struct {
 	Kind OutboxKind
 	Seen OutboxEntry // its ID, partition and idempotency key are compared
@@ -84,7 +84,7 @@ func (a OutboxAct) Check() error {
 	}
 }
 
-// OutboxRecord is what an operator did to an entry.
+// OutboxRecord records an operator action on an entry.
 type OutboxRecord struct {
 	At                    time.Time // by the database
 	Role                  string    // the database's name for who was connected
@@ -95,5 +95,6 @@ type OutboxRecord struct {
 	By, Reason            string
 }
 
-// ErrNoOutboxEntry: there is no such entry: it was delivered, discarded, or never was.
+// ErrNoOutboxEntry is returned if there is no such entry: it was delivered or discarded, or never
+// existed.
 var ErrNoOutboxEntry = errors.New("no such entry in the outbox")
