@@ -7,131 +7,115 @@
 //		Client: []kgo.Opt{kgo.SeedBrokers("broker:9092")},
 //	})
 //
-// It works with the classic protocol, eager and cooperative, and with KIP-848
-// ([kgo.ServerSideBalancer]), with dynamic and with static members
-// ([kgo.InstanceID]). It needs Kafka 3.1, the first that fetches by topic id, or
-// a broker that does the same; [Source.Run] or the first read says so otherwise.
-//
-// # The lease
-//
-// A lease is the membership in the group, as far as it comes with the
-// partition. Its generation is that of the group, or the member's epoch under
-// KIP-848, and its owner is "client id@host-pid/member id", with the instance id behind
-// it for a static member. The log it is for is named by the ids of the cluster
-// and of the topic, so a topic that was deleted and created again, and the same
-// group and topic on another cluster, are other logs.
-//
-// A tenure begins when the group assigns the partition and lasts through every
-// rebalance that leaves it with this member (cooperative, KIP-848); an eager
-// rebalance ends all of them. It ends in one of two ways:
-//
-//   - It is drained when the group asks for the partition, and when Run ends.
-//     The rebalance waits for the batch in hand for up to DrainTimeout. After
-//     that, the tenure is cancelled and the group continues without it.
-//   - It is lost, at once, when the group has let this member go, when the
-//     member comes back under another id, when another process joins as the same
-//     static member (which ends Run as well), and when the group's coordinator
-//     has not acknowledged a heartbeat for nine tenths of the session timeout, or of
-//     the rebalance timeout where that is shorter: before the group gives the
-//     partition to somebody else. When contact is back and the group has left us the
-//     partition, a new tenure begins.
-//
-// Term is the shorter of those nine tenths and DrainTimeout.
-// Under KIP-848 the broker decides over session timeout and heartbeat interval.
-// The source asks for them, and takes the client's [kgo.SessionTimeout] and
-// [kgo.HeartbeatInterval] where it may not (see Permissions): if the broker's
-// differ from 45 s and 5 s, set these to the same. A heartbeat interval of more
-// than a third of the session timeout, or of the rebalance timeout, is refused.
-//
-// # Confirm
-//
-// Confirm commits the fence's position to the group under the membership as it
-// is now. The coordinator accepts it from a member of the present generation only; Kafka
-// 4.3 and newer, under KIP-848, also from one that has not heard of the latest epochs, for the
-// partitions that it has had since the epoch that it knows (KIP-1251). Nobody else has those.
-// After the answer Confirm looks again whether the tenure still runs. While the
-// group rebalances the answer is "not known": ask again. Partitions that confirm
-// at the same time share a request.
-//
-// # Reading
-//
-// Reading starts at the sink's position, never at the group's committed
-// offsets. Nothing is fetched for a partition before it is claimed. Positions
-// carry a leader epoch, also where the partition began and where the group had
-// committed, and the log is checked for a truncation below the position first
-// (KIP-320).
-//
-// Two clients are made: the member of the group, which reads nothing, and a
-// reader, which is in no group. A slow claim, a halted partition or a full
-// buffer delay neither heartbeats nor other partitions.
-//
-// Only committed transactions are read. Gaps between offsets are what compaction,
-// transaction markers and aborted transactions leave. The position passes a marker
-// at the end of what there is: lag comes down to zero, and a topic that nobody
-// writes to any more has lost nothing when retention takes the marker. A position below the start
-// of the log is [consumer.ErrOffsetExpired]; one above its end, or in a part that was
-// rewritten, is [consumer.ErrTruncated]; a topic that was created again is an
-// [*epoch.LogChangedError], and so is the next claim, until somebody has decided
-// where to continue: the process itself need not be restarted. Nothing is skipped.
-// Errors that pass by themselves, as while a leader is elected, are waited out for
-// 20 s, a topic that the broker does not know for 3 s. A partition that answers
-// with another error is not asked again before Read is called again.
-//
-// Keys, values and headers of messages are slices of the response they came in,
-// and keep it in memory as long as they are kept. They must not be changed.
-//
-// # Memory
-//
-// BufferBytes, called B here, is divided as follows. It counts what records take
-// in memory: their bytes, uncompressed, 168 bytes for each, and 160 more once Read
-// has yielded it. The memory of messages that were applied is used again, and that of records,
-// unless a hook of the caller's sees records or the caller has pools.
-//
-//   - 3B/8 is for what was fetched and not yet taken, with what Read has yielded
-//     last. Of it, B/4 is divided into equal shares for the partitions being read,
-//     so that one that is slow or halted takes nothing from the others; B/8 is lent to
-//     those that have more to come. A partition that holds more than it may is waited
-//     for, for 20 ms, or 100 ms where no other partition got anything, and then paused
-//     until it holds half of that.
-//   - B/8 is for what kgo has fetched and not yet handed over, one response from
-//     each broker. The sizes asked for follow how much records of this topic
-//     grow between the wire and memory, as seen so far.
-//   - The rest is for responses while they are being read, and for what of them
-//     stays as long as one record is queued.
-//
-// A record batch that is larger than its limit comes all the same, alone, and is
-// delivered: so the bound gives way to one such batch for each partition. kgo
-// refuses responses above [kgo.BrokerMaxReadBytes] (100 MiB) and batches that
-// uncompress to more than [kgo.MaxDecompressBatchBytes] (1 GiB).
-//
-// # Positions for people
-//
-// Every MirrorInterval, and when a partition is given back, the newest positions
-// are committed to the group, so that tools which show lag work. Nothing is ever
-// decided by them, and a commit that fails is logged at debug level and forgotten.
-//
-// # A handler that hangs
-//
-// A member cannot give up one partition of those that it is assigned: the classic protocol
-// assigns what the leader's balancer says, and under KIP-848 the broker assigns. So when own
-// returns because a handler hangs (Tenure.GiveUp), the member drains its other partitions,
-// leaves the group, and joins again after a pause. The pause is 10 s at first, doubles up to
-// 5 minutes, and ends early when no handler hangs any more. If the member is assigned the
-// partition again while the handler hangs, it does not claim it, and leaves again after 10 s.
-// A static member leaves for good, so that its partitions are free at once. A member that is
-// alone in its group stays, which it finds out by DescribeGroups or ConsumerGroupDescribe;
-// if the broker refuses that, it leaves.
+// It works with the classic protocol (eager and cooperative) and with KIP-848
+// ([kgo.ServerSideBalancer]), with dynamic and static members ([kgo.InstanceID]). It needs
+// Kafka 3.1, the first version that fetches by topic id, or a broker that does the same.
+// [Source.Run] or the first read returns an error otherwise.
 //
 // # Shutting down
 //
-// When the context of Run ends, all partitions are drained, the positions are
-// published, and the member leaves the group: DrainTimeout at most, plus up to 30
-// s for a cluster that does not answer, or a handler that does not return when its
-// context is cancelled. A static member does not leave: its partitions wait for the session timeout, or for the process to come back.
+// When the context of Run ends, all partitions are drained, positions are published, and the
+// member leaves the group. This takes DrainTimeout at most, plus up to 30 s for a cluster that
+// does not answer or a handler that does not return. A static member does not leave: its
+// partitions wait for the session timeout, or for the process to come back.
 //
 // # Permissions
 //
-// On the topics Read (which includes Describe), on the group Read. Under KIP-848
-// also DescribeConfigs on the group, or the broker's session timeout set as
-// above.
+// Read on the topics (which includes Describe), and Read on the group. Under KIP-848 also
+// DescribeConfigs on the group; without it, set [kgo.SessionTimeout] and
+// [kgo.HeartbeatInterval] to the broker's values unless these are 45 s and 5 s.
+//
+// # Positions
+//
+// Every MirrorInterval, and when a partition is given back, the newest positions are committed
+// to the group, for tools that show lag. Nothing is decided by them. A commit that fails is
+// logged at debug level.
+//
+// # Memory
+//
+// BufferBytes limits what messages take in memory: their uncompressed bytes, 168 bytes for each,
+// and 160 more once Read has yielded it. It is divided as follows.
+//
+//   - 3/8 is for messages that were fetched and not taken yet, and those that Read has yielded
+//     last. 1/4 is divided equally among the partitions being read, so that a slow or halted
+//     partition takes nothing from the others. 1/8 is lent to partitions that have more to
+//     come. A partition that exceeds its share is paused until it has half of it.
+//   - 1/8 is for what kgo has fetched and not handed over, one response from each broker.
+//   - 1/2 is for responses while they are read, and for what of them stays as long as one of
+//     their records is queued.
+//
+// A record batch larger than its limit is still delivered, alone. So the limit gives way to one
+// such batch for each partition. kgo refuses responses above [kgo.BrokerMaxReadBytes] (100 MiB)
+// and batches that uncompress to more than [kgo.MaxDecompressBatchBytes] (1 GiB).
+//
+// Keys, values and headers of messages are slices of the response in which they came, and keep
+// it in memory. They must not be changed. The memory of applied messages is reused, unless they
+// are kept; that of records is reused unless a hook of the caller's sees records or the
+// caller has pools.
+//
+// # The lease
+//
+// A lease is the membership in the group, as far as it includes the partition. Its generation
+// is the group's, or the member's epoch under KIP-848. Its owner is "client id@host-pid/member
+// id", followed by the instance id of a static member. Its log is named by the ids of the
+// cluster and the topic, so a topic that was created again is another log.
+//
+// A tenure begins when the group assigns the partition. It lasts through every rebalance that
+// leaves the partition with this member (cooperative, KIP-848); an eager rebalance ends all
+// tenures. A tenure ends in one of two ways:
+//
+//   - It is drained when the group revokes the partition, and when Run ends. The rebalance waits
+//     for the transaction under way, up to DrainTimeout. Then the tenure is cancelled and the
+//     group continues without it.
+//   - It is lost at once when the group has removed this member, when the member gets another id,
+//     when another process joins as the same static member (which also ends Run), and when
+//     the coordinator has not acknowledged a heartbeat for nine tenths of the session timeout,
+//     or of the rebalance timeout if that is shorter. That is before the group assigns the
+//     partition to another member. If the group has kept the partition for this member, a new
+//     tenure begins when contact is back.
+//
+// Term is the shorter of those nine tenths and DrainTimeout. Under KIP-848 the broker sets the
+// session timeout and heartbeat interval, and the source asks for them. New and Run refuse a
+// heartbeat interval above a third of the session or rebalance timeout.
+//
+// # Confirm
+//
+// Confirm commits the fence's position to the group under the present membership. The
+// coordinator accepts it only from a member of the present generation. Kafka 4.3 and newer,
+// under KIP-848, also accepts it from a member that has not heard of the latest epochs, for
+// partitions that it has had since the epoch that it knows (KIP-1251). No other member has those.
+// After the answer Confirm checks again that the tenure still runs. During a rebalance the
+// answer is "unknown": the caller asks again. Partitions that confirm at the same time share a
+// request.
+//
+// # Reading
+//
+// Reading starts at the sink's position, never at the group's committed offsets. Nothing is
+// fetched for a partition before it is claimed. Positions have a leader epoch, and the log is
+// checked for a truncation below the position first (KIP-320).
+//
+// The member of the group is a client that reads nothing; a second client, which is in no group,
+// reads. So a slow claim, a halted partition or a full buffer delays neither heartbeats nor
+// other partitions.
+//
+// Only committed transactions are read. Gaps between offsets come from compaction, transaction
+// markers and aborted transactions. The position passes a marker at the end of the log, so that
+// lag becomes zero. A position below the start of the log is [consumer.ErrOffsetExpired]. A
+// position above its end, or in a part that was rewritten, is [consumer.ErrTruncated]. A topic
+// that was created again is an [*epoch.LogChangedError], also at the next claim, until an
+// operator decides; the process need not be restarted.
+//
+// Errors that pass by themselves, as during a leader election, are retried for 20 s, an unknown
+// topic for 3 s. After another error, a partition is not fetched before Read is called again.
+//
+// # A handler that hangs
+//
+// A member cannot give up a single partition: under the classic protocol the leader's balancer
+// assigns partitions, under KIP-848 the broker. So when own returns because a handler hangs
+// (Tenure.GiveUp), the member drains its other partitions, leaves the group, and joins again
+// after a pause. The pause is 10 s at first, doubles up to 5 minutes, and ends early when no
+// handler hangs any more. If the member is assigned the partition again meanwhile, it does not
+// claim it, and leaves again after 10 s. A static member leaves for good, so that its partitions
+// are free at once. A member that is alone in its group stays; it finds out by DescribeGroups or
+// ConsumerGroupDescribe, and leaves if the broker refuses that.
 package kafkasource
