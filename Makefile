@@ -216,8 +216,12 @@ $(KAFKA_LIBS)/.complete: internal/kafkatest/pom.xml
 ci: ## what CI runs, from nothing but a Debian machine
 	.ci/run
 
+.PHONY: install
+install: ## what users install, from a module proxy of files and in an empty module: the command, the quickstart, fenceprom and fenceotel
+	.ci/install
+
 .PHONY: tag
-tag: ## the commands that give all modules a version, such as VERSION=v0.1.0
+tag: ## the commands that publish the modules for users, such as VERSION=v0.1.0
 	@.ci/tag $(VERSION)
 
 .PHONY: clean
