@@ -48,7 +48,7 @@ func (rs results) with(before results, all []row) (merged results) {
 	return merged
 }
 
-// rounds is how many they are of, for people.
+// rounds is how many they are of, for operators.
 func (rs results) rounds() string {
 	least, most := rs[0].Rounds, rs[0].Rounds
 	for _, r := range rs {

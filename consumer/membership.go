@@ -9,7 +9,7 @@ import (
 // standby is after how long a member that has no partition says so: it is not slow.
 const standby = 5 * time.Second
 
-// membership tells observers, and people, whether this process is a member of the group,
+// membership tells observers, and operators, whether this process is a member of the group,
 // once for each change.
 type membership struct {
 	observe func(Event)

@@ -11,7 +11,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// requests look every few seconds what people have asked of this process: an act on a
+// requests look every few seconds what operators have asked of this process: an act on a
 // fence, which its owner may not meet with by itself for long, and replays of
 // dead letters. There is one for each shard.
 type requests[TX any] struct {
@@ -64,7 +64,7 @@ func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 		if q.failed++; q.failed == failedLooks {
 			level = slog.LevelWarn
 		}
-		q.run.Logger.Log(ctx, level, "could not look for what people ask of the owner of partitions", "partitions", len(ps), "looks", q.failed, "err", err)
+		q.run.Logger.Log(ctx, level, "could not look for what operators ask of the owner of partitions", "partitions", len(ps), "looks", q.failed, "err", err)
 		return
 	}
 	q.failed = 0

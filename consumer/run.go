@@ -74,7 +74,7 @@ type runner[TX any] struct {
 	operable epoch.Operable[TX] // the sink's; nil where it is none
 	recorder *recorder
 	life     *life // likewise
-	acted    *news // that people have acted on fences
+	acted    *news // that operators have acted on fences
 
 	tenures  gate
 	running  sync.WaitGroup // loops, and what they have started
@@ -146,7 +146,7 @@ func (r *runner[TX]) hangTimeout(timeout time.Duration) time.Duration {
 	return cmp.Or(r.HangTimeout, timeout)
 }
 
-// lookForRequests looks what people ask of this process, until it is stopped.
+// lookForRequests looks what operators ask of this process, until it is stopped.
 func (r *runner[TX]) lookForRequests(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(context.WithoutCancel(ctx)) // of partitions that drain, too
 	if r.operable != nil {

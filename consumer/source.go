@@ -29,7 +29,7 @@ type Source interface {
 	Run(ctx context.Context, joined func(err error), own func(ctx context.Context, t Tenure)) error
 
 	// Identity returns the group that Run joins, and the name of this process that the owners
-	// in its leases are: the name alone, or followed by a slash and more. By it people find
+	// in its leases are: the name alone, or followed by a slash and more. By it operators find
 	// the process of a fence, so it names host and process. It may be asked before Run.
 	Identity() (group, name string)
 }

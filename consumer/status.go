@@ -12,7 +12,7 @@ import (
 )
 
 // Status says what this process is doing in its group, for readiness probes and for
-// people. It is made from the events of a [Run]:
+// operators. It is made from the events of a [Run]:
 //
 //	var status consumer.Status
 //	err := consumer.Run(ctx, source, sink, handlers, consumer.Options{Observe: status.Observe})

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// underWay lists the transactions that continue, for people who wait for them.
+// underWay lists the transactions that continue, for operators who wait for them.
 type underWay struct {
 	mu   sync.Mutex
 	open map[*open]struct{}

@@ -23,9 +23,9 @@ const (
 	// IDs, not their bodies. When so many fail, no more are read.
 	maxLanes = 4096
 
-	// askPeopleEvery is how often it is looked what people want to be tried now, while
+	// askOperatorsEvery is how often it is looked what operators want to be tried now, while
 	// something waits.
-	askPeopleEvery = 2 * time.Second
+	askOperatorsEvery = 2 * time.Second
 
 	// maxKept bounds the answers that wait for a transaction, or that OnAnswer or
 	// OnRefused could not take. When there are so many, nothing more is sent.
@@ -65,7 +65,7 @@ type relay[TX any] struct {
 	stopped map[target]*stop
 	ask     []target // which have stopped, and of which the sink has not been asked yet
 
-	retrier   Retrier[TX] // the store, if people can operate it
+	retrier   Retrier[TX] // the store, if operators can work with it
 	askPeople time.Time   // not before
 
 	resume time.Time // not before, after the database has failed

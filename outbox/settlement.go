@@ -19,7 +19,7 @@ type settlement struct {
 	at     Cursor   // from here on, and then up to here
 	count  bool     // how many entries are left
 	ask    []target // which have said that there is a later claim: its commit says that there is none
-	retry  bool     // look what people want to be tried now
+	retry  bool     // look what operators want to be tried now
 
 	retries []int64 // that
 
@@ -58,7 +58,7 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 		return
 	}
 	if t.retry {
-		r.askPeople = now.Add(askPeopleEvery)
+		r.askPeople = now.Add(askOperatorsEvery)
 	}
 	t.ask, r.ask = r.ask, nil
 	t.count = r.mayCount(now)

@@ -40,14 +40,14 @@ type Store[TX any] interface {
 	Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error)
 
 	// Count returns how many entries of p there are, up to limit, and when the oldest of
-	// those was added; zero if there is none. It is for people.
+	// those was added; zero if there is none. It is for operators.
 	Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error)
 }
 
 // Retrier is implemented by a [Store] whose entries operators can work with. The relay calls it
 // every few seconds while entries wait to be tried again.
 type Retrier[TX any] interface {
-	// Retries returns the IDs of entries of p that people want to be tried now, and
+	// Retries returns the IDs of entries of p that operators want to be tried now, and
 	// forgets that they do.
 	Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error)
 }

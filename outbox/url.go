@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// receiverOf is where a URL leads, for people to read: its scheme and host. The rest may
+// receiverOf is where a URL leads, to be read: its scheme and host. The rest may
 // be secret: a password, a token in the query, the path of a webhook.
 func receiverOf(text string) string {
 	u, err := url.Parse(text)

@@ -14,7 +14,7 @@ import (
 
 // database is the sink's.
 type database interface {
-	// operator is what people see and do with the fences.
+	// operator operates the fences.
 	operator(ctx context.Context) (operate.Operator, error)
 
 	// outbox is nil, without an error, where the database has none.

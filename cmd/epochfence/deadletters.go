@@ -181,7 +181,7 @@ func (a *app) printLetter(l operate.DeadLetter, v letterView) {
 	a.say("value        %s", content(l.Message.Value))
 }
 
-// content is what a message has, for people: text as it is, other bytes quoted.
+// content is what a message has, for operators: text as it is, other bytes quoted.
 func content(b []byte) string {
 	switch {
 	case b == nil:

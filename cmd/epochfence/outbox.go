@@ -179,7 +179,7 @@ func sorted(h map[string][]string) (names []string) {
 func (a *app) outboxHistory() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
-		Use: "history", Short: "Read what people did to entries, newest first", Args: cobra.NoArgs,
+		Use: "history", Short: "Read what operators did to entries, newest first", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			box, err := a.box(c.Context())
 			if err != nil {

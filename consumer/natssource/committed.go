@@ -100,7 +100,7 @@ func (s *Source) mirrored(ctx context.Context, p streamPartition) (mirror, bool,
 	return m, true, nil
 }
 
-// publish writes the position where people look, if it is a new one, or more messages wait behind it. Nothing is
+// publish writes the position where operators look, if it is a new one, or more messages wait behind it. Nothing is
 // decided by it, so that a write that fails is made up for by the next.
 func (t *tenure) publish(ctx context.Context) {
 	// One at a time: of two whose writes and answers cross, the older position would

@@ -13,7 +13,7 @@ import (
 )
 
 // record is the value of a lease's key. Member and Nonce are compared, the owner is for
-// people.
+// operators.
 type record struct {
 	Owner  string `json:"owner"`
 	Member string `json:"member"` // whose registration says for how long

@@ -160,7 +160,7 @@ func (l *streamLog) logID(in incarnation, n int32) string {
 }
 
 // lag is how many messages of the partition were waiting when it was last heard
-// of. It is for people: a server that lags behind may have said it.
+// of. It is for operators: a server that lags behind may have said it.
 func (l *streamLog) lag(n int32) int64 { return l.lags[n].Load() }
 
 // look asks the stream's leader what the stream is now. The request is sent

@@ -37,7 +37,7 @@ func newDatabase(ctx context.Context, path, schema string, items int) (*database
 	return &database{d}, nil
 }
 
-// operator is what people see and do with the fences of the column.
+// operator operates the fences of the column.
 func (d *database) operator(ctx context.Context) (operate.Operator, error) {
 	if d.Pool != nil {
 		return pgsink.OpenOperator(ctx, d.Pool, pgsink.Options{Schema: d.Schema})

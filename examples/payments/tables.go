@@ -41,7 +41,7 @@ func newLedger(ctx context.Context, path, schema string) (*ledgerDB, error) {
 	return &ledgerDB{d}, nil
 }
 
-// operator is what people see and do with the fences of the column.
+// operator operates the fences of the column.
 func (d *ledgerDB) operator(ctx context.Context) (operate.Operator, error) {
 	if d.Pool != nil {
 		return pgsink.OpenOperator(ctx, d.Pool, pgsink.Options{Schema: d.Schema})
@@ -49,7 +49,7 @@ func (d *ledgerDB) operator(ctx context.Context) (operate.Operator, error) {
 	return sqlsink.OpenOperator(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{})
 }
 
-// outboxOperator is what people see and do with the outbox of the column.
+// outboxOperator operates the outbox of the column.
 func (d *ledgerDB) outboxOperator(ctx context.Context) (operate.Outbox, error) {
 	if d.Pool != nil {
 		return pgoutbox.OpenOperator(ctx, d.Pool, pgoutbox.Options{Schema: d.Schema})

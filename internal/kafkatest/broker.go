@@ -116,7 +116,7 @@ func (b *Broker) Kill() {
 	}
 }
 
-// LogTail is the end of what the broker has logged, for people.
+// LogTail is the end of what the broker has logged, for operators.
 func (b *Broker) LogTail() string {
 	const most = 8 << 10
 	f, err := os.Open(b.log())

@@ -13,13 +13,13 @@ const (
 	pgActs     = "sinks/pgsink/operator.go"
 	sqlActs    = "sinks/sqlsink/operator.go"
 
-	// The suite of people's acts.
+	// The suite of operators' acts.
 	actsOnPostgres = "TestSuite/cache_statement/queries, operated/"
 	actsOnSQLite   = "TestSuiteOperated/"
 	actsInMemory   = "TestSuiteOperated/"
 )
 
-// guardsOfActs are those of what people do with partitions and dead letters.
+// guardsOfActs are those of what operators do with partitions and dead letters.
 var guardsOfActs = []guard{
 	{"R1", "an act leaves the epoch as it is", []edit{{acts, "\tf.Epoch++\n", ""}},
 		"sinks/memsink", actsInMemory + "an act takes the next epoch, keeps the lease's generation, and names the person"},
@@ -33,7 +33,7 @@ var guardsOfActs = []guard{
 		{"sinks/sqlsink/queries.go", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 		{"sinks/sqlsink/queries.go", "`DELETE FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`DELETE FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 	}, "sinks/sqlsink", actsOnSQLite + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
-	{"R1", "the application writes people's acts into the audit log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then", "if false then"}},
+	{"R1", "the application writes operators' acts into the audit log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then", "if false then"}},
 		"sinks/pgsink", actsOnPostgres + "what consumers record is in the audit log, and they record no acts"},
 	{"R1", "a claim takes an epoch that is out of reach", []edit{
 		{fence, "if last > f.Epoch && (last > MaxAbove || last-f.Epoch > MaxStep) {", "if last < 0 {"},
@@ -110,7 +110,7 @@ var guardsOfActs = []guard{
 		"consumer", "TestAnIdleOwnerNoticesAnActWithinSeconds"},
 	{"blame", "a halted partition hears of an act when it is tried again by itself", []edit{{asked, "\t\tq.run.acted.tell()\n", ""}},
 		"consumer", "TestAMessageThatHaltsItsPartitionIsSkippedWithinSeconds"},
-	{"blame", "an entry that people want to be tried now waits for its time", []edit{{"outbox/settlement.go", "\tr.waiting.now(t.retries, time.Now())\n", ""}},
+	{"blame", "an entry that operators want to be tried now waits for its time", []edit{{"outbox/settlement.go", "\tr.waiting.now(t.retries, time.Now())\n", ""}},
 		"outbox", "TestPeopleOperateTheOutboxOnSQLite"},
 	{"blame", "a consumer waits for the audit log", []edit{{recorded, "\tselect {\n\tcase r.queue <- d:\n\tdefault:\n\t\tr.mu.Lock()\n\t\tdefer r.mu.Unlock()\n\t\tr.dropped++\n\t}\n", "\tr.queue <- d\n"}},
 		"consumer", "TestADecisionLogThatCannotBeWrittenHoldsNothingUp"},

@@ -82,7 +82,7 @@ var written = regexp.MustCompile(`(?:_at timestamptz not null default|claimed_at
 	`stored\.UnixNano\(\)|info\.Created\.UnixNano\(\)`)
 
 // forPeople are the other places where times are written down and shown: in the decision
-// log, whose old entries are taken away, about people's acts, and of processes.
+// log, whose old entries are taken away, about operators' acts, and of processes.
 var forPeople = strings.NewReplacer(slices.Concat(
 	gone("decided_at  timestamptz not null default clock_timestamp()", "d.decided_at < clock_timestamp() - interval '90 days'",
 		"d.decided_at <= until", "mode_at = case kind when 'pause' then clock_timestamp()", "coalesce(d.letters, 0), clock_timestamp()",

@@ -47,7 +47,7 @@ type vacancy struct {
 	since time.Time
 }
 
-// Tally is what a crew has reported so far, for people to watch.
+// Tally is what a crew has reported so far, to be watched.
 type Tally struct {
 	Applied   int             // effects, by what workers say
 	Answered  int             // requests, of which some are sent again

@@ -17,7 +17,7 @@ func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
 	return staged
 }
 
-// stagedOperable is a stagedSink that people can operate.
+// stagedOperable is a stagedSink that operators can work with.
 type stagedOperable[TX any] struct {
 	*stagedSink[TX]
 	epoch.Operable[TX]

@@ -1,4 +1,4 @@
-// Package operate is what people see and do with a sink while its consumers run: list
+// Package operate lists and changes what a sink has while its consumers run: list
 // fences, read the audit log, set positions, pause, evict, replay dead letters. The
 // command epochfence and the status page are built on it.
 //

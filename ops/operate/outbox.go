@@ -24,7 +24,7 @@ type Outbox interface {
 	// DoOutbox does a to an entry, in one transaction with its record.
 	DoOutbox(ctx context.Context, a OutboxAct) error
 
-	// OutboxHistory reads what people did to entries, newest first, at most limit;
+	// OutboxHistory reads what operators did to entries, newest first, at most limit;
 	// zero means DefaultLimit.
 	OutboxHistory(ctx context.Context, limit int) ([]OutboxRecord, error)
 }

@@ -33,7 +33,7 @@ func New() *Stats {
 	return &Stats{values: newValues(), speeds: map[epoch.Partition]*speed{}, backlogs: map[epoch.Partition]outbox.Backlog{}}
 }
 
-// Status says what is so now, for readiness probes and for people.
+// Status says what is so now, for readiness probes and for operators.
 func (s *Stats) Status() *consumer.Status { return &s.status }
 
 // Feed has f called with each observation of a histogram from now on, for a library that
@@ -45,7 +45,7 @@ func (s *Stats) Feed(f func(m *Metric, observed float64)) {
 }
 
 // Changed returns a channel that is closed at the next event. Ask for it before
-// looking, so that no change is missed; and look no more often than people can
+// looking, so that no change is missed; and look no more often than anybody can
 // read, as there may be thousands of events in a second.
 func (s *Stats) Changed() <-chan struct{} {
 	s.mu.Lock()

@@ -1,4 +1,4 @@
-// Package statusz is a page that shows how the consumers of a sink are doing, for people:
+// Package statusz is a page that shows how the consumers of a sink are doing, for operators:
 // partitions, owners, epochs, lag and rates, what has halted and what to do about it,
 // takeovers and refusals, dead letters and the outbox. It is a handler to mount:
 //
@@ -12,7 +12,7 @@
 //	mux.Handle("/readyz", statusz.Readyz(s))
 //
 // What it knows of this process comes from package ops/stats; what it knows of all
-// processes of the group, from the sink, by an [operate.Operator]. However many people look
+// processes of the group, from the sink, by an [operate.Operator]. However many operators look
 // at the overview, the sink is read once a second at most, and not at all while nobody
 // looks; the page of a partition and the preview of an act read it each time. Every page
 // says when it was read.

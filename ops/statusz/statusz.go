@@ -36,7 +36,7 @@ type Options struct {
 	// same 5 s for its answer. What it leaves out is not known. It may be nil.
 	Logs func(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]Log, error)
 
-	// Owner returns what people know an owner by, which the fence names as the source
+	// Owner returns the name by which operators know an owner, which the fence names as the source
 	// does. It may be nil, and must not block.
 	Owner func(owner string) Owner
 
@@ -56,7 +56,7 @@ type Log struct {
 	Lag        int64        // messages from the fence's position on
 }
 
-// Owner is what people know of an owner. Each of its fields may be empty.
+// Owner is what is known of an owner. Each of its fields may be empty.
 type Owner struct {
 	Name string // instead of what the fence has
 	URL  string // of its own page
@@ -133,7 +133,7 @@ func asset(name, contentType string) http.HandlerFunc {
 	}
 }
 
-// owner is what people know the owner of a fence, or of a decision, by.
+// owner is the name by which operators know the owner of a fence, or of a decision,.
 func (h *Handler) owner(name string) Owner {
 	o := Owner{Name: name}
 	if h.Owner != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// Operator is what people see and do with the entries of a schema. It is safe for
+// Operator operates the entries of a schema. It is safe for
 // concurrent use if its DB is, as a pool is.
 type Operator struct {
 	db                                         DB
@@ -23,7 +23,7 @@ type Operator struct {
 
 var _ operate.Outbox = (*Operator)(nil)
 
-// OpenOperator returns what people operate the outbox with, after the checks of [Open]. The
+// OpenOperator returns an operator of the outbox, after the checks of [Open]. The
 // role needs what [GrantReaderSQL] gives to list, and [GrantOperatorSQL] for the rest.
 func OpenOperator(ctx context.Context, db DB, o Options) (*Operator, error) {
 	o, err := checked(ctx, db, o)
@@ -149,7 +149,7 @@ func (o *Operator) OutboxHistory(ctx context.Context, most int) (found []operate
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgoutbox: read what people did: %w", pgschema.Explain(err))
+		return nil, fmt.Errorf("pgoutbox: read what operators did: %w", pgschema.Explain(err))
 	}
 	return found, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// Operator is what people see and do with the entries of a database. It is safe for
+// Operator operates the entries of a database. It is safe for
 // concurrent use.
 type Operator struct {
 	transactions                               *sqltx.DB
@@ -22,7 +22,7 @@ type Operator struct {
 
 var _ operate.Outbox = (*Operator)(nil)
 
-// OpenOperator returns what people operate the outbox in db with, after the checks of
+// OpenOperator returns an operator of the outbox in db, after the checks of
 // [Open].
 func OpenOperator(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Operator, error) {
 	o, err := o.withDefaults()
@@ -157,7 +157,7 @@ func (o *Operator) OutboxHistory(ctx context.Context, most int) (found []operate
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("sqloutbox: read what people did: %w", err)
+		return nil, fmt.Errorf("sqloutbox: read what operators did: %w", err)
 	}
 	return found, nil
 }

@@ -48,7 +48,7 @@ type Hooks struct {
 	CommitHeld Hook[epoch.Hold]
 
 	// Record stands before what a consumer writes to the audit log, Hangs before its
-	// reads of what hung, and Requests before its looks for what people ask of it.
+	// reads of what hung, and Requests before its looks for what operators ask of it.
 	Record   Hook[[]epoch.Decision]
 	Hangs    Hook[epoch.Partition]
 	Requests Hook[[]epoch.Partition]

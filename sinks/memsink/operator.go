@@ -9,13 +9,13 @@ import (
 	"github.com/epochfence/epochfence/ops/operate"
 )
 
-// Operator is what people see and do with the fences of a database. It is safe for
+// Operator operates the fences of a database. It is safe for
 // concurrent use.
 type Operator struct{ sink *Sink }
 
 var _ operate.Operator = (*Operator)(nil)
 
-// Operator returns what people operate the database of s with. It has no hooks.
+// Operator returns an operator of the database of s. It has no hooks.
 func (s *Sink) Operator() *Operator { return &Operator{s} }
 
 // within runs do with the state of the database for itself.

@@ -115,7 +115,7 @@ func (r *fenceRow) fence() (epoch.Fence, error) {
 	}, err
 }
 
-// inUTC is a time of the server's that may be NULL, for people.
+// inUTC is a time of the server's that may be NULL, for operators.
 func inUTC(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}

@@ -15,7 +15,7 @@ import (
 	"github.com/epochfence/epochfence/ops/operate"
 )
 
-// Operator is what people see and do with the fences of a schema. It is safe for
+// Operator operates the fences of a schema. It is safe for
 // concurrent use. It needs no Close: the pool is the caller's.
 type Operator struct {
 	sink *Sink
@@ -30,7 +30,7 @@ type operatorStatements struct {
 	letters, letter, letterAct string
 }
 
-// OpenOperator returns what people operate the schema with, after the checks of [Open].
+// OpenOperator returns an operator of the schema, after the checks of [Open].
 // The role needs what [GrantReaderSQL] gives to read, and [GrantOperatorSQL] to act. Of
 // the options only Schema, ClaimTimeout, CallTimeout, StartTimeout and Logger count.
 func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator, error) {

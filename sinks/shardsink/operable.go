@@ -11,7 +11,7 @@ import (
 
 var _ epoch.Operable[any] = (*Sink[any])(nil)
 
-// operable is what shard i has for people; a shard that has nothing has no log and no
+// operable is what shard i has for operators; a shard that has nothing has no log and no
 // requests.
 func (s *Sink[TX]) operable(i int) (epoch.Operable[TX], bool) {
 	return epoch.As[epoch.Operable[TX]](s.shards[i])

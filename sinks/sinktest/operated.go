@@ -7,7 +7,7 @@ import (
 	"github.com/epochfence/epochfence/ops/operate"
 )
 
-// operated are the histories in which people act while consumers are at work.
+// operated are the histories in which operators act while consumers are at work.
 var operated = []history{
 	{"a live owner is fenced by an act, claims again, and continues from where it was told", "R1 R6 R8", ownerIsTold},
 	{"an act takes the next epoch, keeps the lease's generation, and names the person", "R1", actIsAClaim},

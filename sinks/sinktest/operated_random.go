@@ -65,7 +65,7 @@ func actsAgainstModel(w *world) {
 	})
 }
 
-// actsRaced has two processes claim and commit for as long as people act, and compares
+// actsRaced has two processes claim and commit for as long as operators act, and compares
 // what was applied with what the audit log says.
 func actsRaced(w *world) {
 	w.seed(orders0)

@@ -38,7 +38,7 @@ type Database[TX any] struct {
 	// [Idioms] needs it.
 	Aside func(ctx context.Context, query string) error
 
-	// Operator returns what people operate the sink with, and DeadLetter is the
+	// Operator returns an operator of the sink, and DeadLetter is the
 	// sink's, for consumer.Handlers.OnFailure. Only [RunOperated] needs them.
 	Operator   func(t testing.TB) operate.Operator
 	DeadLetter func(ctx context.Context, tx TX, m epoch.Message, e epoch.Epoch, cause error) error
@@ -63,7 +63,7 @@ func RunUnblocked[TX any](t *testing.T, create func(t testing.TB) Database[TX]) 
 	}
 }
 
-// RunOperated plays the histories in which people act on fences and dead letters
+// RunOperated plays the histories in which operators act on fences and dead letters
 // while consumers are at work. The sink is an [epoch.Operable].
 func RunOperated[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	for _, h := range operated {
@@ -132,7 +132,7 @@ func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(con
 	return e.Sink.CommitHeld(ctx, h, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
 }
 
-// operable is what the sink has for people, if it has.
+// operable is what the sink has for operators, if anything.
 func (e erased[TX]) operable() (epoch.Operable[any], bool) {
 	o, ok := epoch.As[epoch.Operable[TX]](e.Sink)
 	return erasedOperable[TX]{o}, ok

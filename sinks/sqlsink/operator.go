@@ -12,13 +12,13 @@ import (
 	"github.com/epochfence/epochfence/ops/operate"
 )
 
-// Operator is what people see and do with the fences of a database. It is safe for
+// Operator operates the fences of a database. It is safe for
 // concurrent use, holds no connection between calls, and needs no closing.
 type Operator struct{ sink *Sink }
 
 var _ operate.Operator = (*Operator)(nil)
 
-// OpenOperator returns what people operate the sink in db with, after the checks of
+// OpenOperator returns an operator of the sink in db, after the checks of
 // [Open].
 func OpenOperator(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Operator, error) {
 	s, err := Open(ctx, db, d, o)

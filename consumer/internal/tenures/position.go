@@ -6,7 +6,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Position is a tenure's position on its way to the source, for people who look
+// Position is a tenure's position on its way to the source, for operators who look
 // there. It keeps what the group had committed through others until ours has
 // passed it (R8). The zero Position has nothing to publish yet. Its methods are
 // safe for concurrent use.

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// Process names this process for people who look for it: host and process id.
+// Process names this process for operators who look for it: host and process id.
 func Process() string {
 	host, err := os.Hostname()
 	if err != nil {
