@@ -14,15 +14,18 @@ func (a *app) check() *cobra.Command {
 	var l limits
 	c := &cobra.Command{
 		Use:   "check",
-		Short: "Tell monitoring whether all is well, by the exit code",
-		Long: `Tell monitoring whether partitions are well: 0 if they are, 3 if not, 1 if it
-cannot tell. The first line says it in short.
+		Short: "Report by the exit code whether all partitions are well, for monitoring",
+		Long: `Report whether partitions are well: exit code 0 if they are, 3 if not, 1 if that
+is unknown. The first line is a summary.
 
-A group is not well if none of its processes is alive. A partition is not well
-if its owner is not alive, if it has halted, is paused, or nobody ever had it; if
-an operator's act was not followed by an owner for a minute; if its fence is of
-another log or lease source than there is, or its position is outside the log;
-and beyond the limits below. What is about logs needs --kafka or --nats.`,
+A group is not well if none of its processes is alive. A partition is not well if
+  - its owner is not alive, or it was never claimed;
+  - it has halted or is paused;
+  - no owner has claimed it for a minute after an operator action;
+  - its fence has another log or lease source than the broker, or its position is
+    outside the log;
+  - it exceeds one of the limits below.
+Checks of logs need --kafka or --nats.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runCheck(c.Context(), which, l) },
 	}

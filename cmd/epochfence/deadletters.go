@@ -17,19 +17,19 @@ import (
 func (a *app) deadLetters() *cobra.Command {
 	c := &cobra.Command{
 		Use: "deadletters", Aliases: []string{"dl"}, Short: "List, show, replay and discard dead letters",
-		Long: `Dead letters are messages that a handler has failed for, and that were put
-aside so that the partition could continue.`,
+		Long: `Dead letters are messages that their handler could not apply. OnFailure stored
+them so that the partition could continue.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return usage("deadletters wants list, show, replay, withdraw or discard")
 		},
 	}
 	c.AddCommand(a.deadLettersList(), a.deadLettersShow(),
-		a.deadLetterAct(operate.Replay, "replay ID...", "Have dead letters applied by their partition's owner", `Have dead letters applied: the owner of the partition gives each to the
-application's own handler, in a transaction that also takes it away. That is
-within seconds. Where it fails again it stays a dead letter, with the reason.
-Messages of the partition that came later were applied before.`),
-		a.deadLetterAct(operate.Withdraw, "withdraw ID...", "Take a request for a replay back", "Take a request for a replay back, if no owner has done it yet."),
+		a.deadLetterAct(operate.Replay, "replay ID...", "Request that the owner of the partition applies dead letters", `Request that the owner of the partition applies dead letters: within seconds
+it calls the application's own handler with the message, in a transaction that also
+deletes the dead letter. If the handler fails again, the dead letter stays, with the
+error. Later messages of the partition were applied before.`),
+		a.deadLetterAct(operate.Withdraw, "withdraw ID...", "Withdraw a request for a replay", "Withdraw a request for a replay that no owner has carried out yet."),
 		a.deadLetterAct(operate.Discard, "discard ID...", "Delete dead letters", "Delete dead letters. Their messages are never applied."))
 	return c
 }

@@ -15,20 +15,19 @@ func (a *app) describe() *cobra.Command {
 	var which chosen
 	c := &cobra.Command{
 		Use:   "describe [PARTITION...]",
-		Short: "Show lag, and why a partition stands still",
-		Long: `Show partitions beside their logs: lag, where the log begins and ends, why
-they stand still.
+		Short: "Show lag, and why partitions are halted",
+		Long: `Show partitions with their logs: lag, begin and end of the log, and the reason of
+halts.
 
-It asks Kafka (--kafka) or NATS (--nats), by what each fence says of its log.
-END is the offset of the next message that could be read, of committed
-transactions alone. On NATS the offsets are the stream's sequences, and LAG
-counts the partition's own messages.
+The logs are read from Kafka (--kafka) or NATS (--nats), by what each fence says.
+END is the offset of the next message that could be read, after committed
+transactions only. On NATS offsets are the stream's sequences, and LAG counts the
+partition's own messages.
 
-OWNER says whether the process that has claimed the partition is alive: it
-gives the sink a sign of life every 15 s or so, and after three that did not
-come it is taken for dead. One that has ended in good order gives none. That
-it is alive does not say that it reaches its broker, or that its handler
-returns.`,
+OWNER shows whether the process that has claimed the partition is alive. Processes
+record a sign of life about every 15 s; after three missing ones a process counts
+as dead. A process that has ended in good order has none. An alive process may
+still be unable to reach its broker, or have a handler that hangs.`,
 		RunE: func(c *cobra.Command, names []string) error { return a.runDescribe(c.Context(), which, names) },
 	}
 	which.add(c.Flags())

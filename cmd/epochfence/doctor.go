@@ -14,14 +14,13 @@ func (a *app) doctor() *cobra.Command {
 	l := limits{lag: -1, age: 5 * time.Minute, outboxAge: 5 * time.Minute, claims: 20}
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what is wrong, and say what to do",
-		Long: `Look for what is wrong: connections, versions of tables, rights of this role,
-settings of the server, partitions that are halted or paused, fences whose log
-or lease source is not what there is, positions outside the log, partitions
-without a fence, claims that change often, dead letters, the outbox.
+		Short: "Find problems, and say what to do",
+		Long: `Check connections, versions of tables, privileges of this role, settings of the
+server, halted and paused partitions, fences with another log or lease source than
+the broker, positions outside the log, partitions without a fence, claims that
+change often, dead letters, and the outbox.
 
-Clocks are compared for information only: nothing rests on them. It ends with
-3 if it finds something to look at.`,
+Clocks are compared for information only. The exit code is 3 if there is a problem.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runDoctor(c.Context(), which, l) },
 	}

@@ -23,14 +23,14 @@ func (a *app) drill() *cobra.Command {
 		Use:   "drill",
 		Short: "Prove on the live sink that a zombie is refused",
 		Long: `Prove on the live sink that a zombie is refused. In a partition of its own,
-` + drillPartition.String() + `, A claims, B claims, and A tries to commit a
-write: that must be refused as stale, and the write must not be there. What B
-commits must be there. On PostgreSQL another A is frozen with its transaction
-open while B claims.
+` + drillPartition.String() + `, A claims, B claims, and A tries to commit
+a write. The commit must be refused as stale, and the write must not be there. What
+B commits must be there. On PostgreSQL another A is frozen with its transaction open
+while B claims.
 
-It needs the application's rights and the operator's. What it writes are
-claims, and dead letters of its own partition, which it discards. The fence of
-that partition stays, as fences do.`,
+It needs the privileges of the application and of an operator. It writes claims,
+and dead letters of its own partition, which it discards. The fence of that
+partition stays.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runDrill(c.Context(), execute) },
 	}

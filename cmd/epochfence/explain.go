@@ -23,14 +23,14 @@ func (a *app) explain() *cobra.Command {
 	f := explainFlags{offset: -1}
 	c := &cobra.Command{
 		Use:   "explain PARTITION [--at TIME | --offset N | --claim ID]",
-		Short: "Tell what happened to a partition, and who had it when",
-		Long: `Tell from the audit log what happened to a partition: who had it, what was
-applied under which claim, what was refused, and why it changed hands. Without
-a flag it is about the claim that the fence has now.
+		Short: "Show what happened to a partition, and who owned it when",
+		Long: `Show from the audit log what happened to a partition: its owners, what was applied
+under which claim, what was refused, and why the owner changed. Without a flag it is
+about the current claim.
 
-  epochfence explain orders/3 --at 12:03       who had it then
+  epochfence explain orders/3 --at 12:03       who owned it then
   epochfence explain orders/3 --offset 4711    under which claims it was applied
-  epochfence explain orders/3 --claim ID       what became of that claim`,
+  epochfence explain orders/3 --claim ID       what happened under that claim`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runExplain(c.Context(), f, names[0]) },
 	}

@@ -20,15 +20,15 @@ func (a *app) grants() *cobra.Command {
 	var execute, box bool
 	c := &cobra.Command{
 		Use:   "grants --role NAME --as application|reader|operator",
-		Short: "Print or run the SQL that gives a role its rights",
-		Long: `Print the SQL that gives a role of PostgreSQL its rights, or run it with
---execute, as the schema's owner. It is repeated after migrations.
+		Short: "Print or run the SQL that grants a role its privileges",
+		Long: `Print the SQL that grants a role of PostgreSQL its privileges, or run it with
+--execute, as the schema's owner. Repeat it after migrations.
 
-  application  what a consumer needs
-  reader       what is shown: list, describe, history, explain, check, doctor
-  operator     that, the messages of dead letters, and to act. To end the open
-               transaction of an owner it has to be a member of the
-               application's role as well.`,
+  application  for consumers
+  reader       for list, describe, history, explain, check and doctor
+  operator     for all commands, including the messages of dead letters. To end
+               open transactions of an owner, it must also be a member of the
+               application's role.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kind := roleKind(as)

@@ -25,15 +25,15 @@ func (a *app) history() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "history [PARTITION]",
 		Short: "Read the audit log",
-		Long: `Read the audit log, newest first: claims, refusals, halts, losses, and what
-people did.
+		Long: `Read the audit log, newest first: claims, refusals, halts, losses and operator
+actions.
 
 KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, hang,
 on-failure-hang; rewind, skip, pause, resume, evict, rebase; replay-request,
 replay-withdraw, replay, replay-failure, discard. FROM and TO are the position before
-and after, or the offset of the dead letter. Of a hang, the message that hangs has an
-offset from FROM up to and without TO. WHO is what a process or an operator says of
-itself; ROLE is the role that PostgreSQL knew it by.`,
+and after, or the offset of the dead letter. For a hang, the message is one with an
+offset in [FROM, TO). WHO is the name that the process or the operator gave; ROLE is
+the role of its connection to PostgreSQL.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runHistory(c.Context(), f, names) },
 	}

@@ -14,17 +14,16 @@ func (a *app) list() *cobra.Command {
 		Short: "List partitions: state, epoch, next offset, owner",
 		Long: `List partitions: state, epoch, next offset, owner.
 
-States, as the fence and the audit log tell them:
-  claimed    somebody has it, and is alive
-  orphaned   who has claimed it is not alive, and nobody has taken it since
-  halted     its owner has halted it: see describe, explain
+States, from the fence and the audit log:
+  claimed    its owner is alive
+  orphaned   its owner is not alive, and nobody has claimed it since
+  halted     it does not advance: see describe and explain
   paused     an operator has paused it
-  waiting    an operator has acted, and no owner has followed yet
-  unclaimed  nobody ever had it
-  elsewhere  another database keeps it, of those that are one sink
+  waiting    an operator has acted, and no owner has claimed it since
+  unclaimed  it was never claimed
+  elsewhere  it is in another database of the same sink
 
-ADVANCED is how long ago the position moved. DEAD is how many dead letters
-there are.`,
+ADVANCED is the time since the position moved. DEAD is the number of dead letters.`,
 		RunE: func(c *cobra.Command, names []string) error { return a.runList(c.Context(), which, onlyPaused, names) },
 	}
 	which.add(c.Flags())

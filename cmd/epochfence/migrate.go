@@ -23,12 +23,12 @@ func (a *app) migrateUp() *cobra.Command {
 	var execute, box bool
 	c := &cobra.Command{
 		Use: "up", Short: "Create the tables, or bring them up to date", Args: cobra.NoArgs,
-		Long: `Create the sink's tables, or bring them up to date, in one transaction. Of
-several at a time one does it. There is nothing to go down to: who drops the
-fences has the group begin again.
+		Long: `Create the sink's tables, or bring them up to date, in one transaction. Concurrent
+calls wait for each other. There are no down migrations: without fences a group
+would begin again.
 
-It shows which versions are missing; with --execute it applies them. Give
-roles their rights again after it: see epochfence grants.`,
+It shows which versions are missing; with --execute it applies them. Repeat
+epochfence grants afterwards.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runMigrateUp(c.Context(), execute, box) },
 	}
 	c.Flags().BoolVar(&execute, "execute", false, "do it")
