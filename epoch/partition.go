@@ -46,9 +46,9 @@ func readable(name string) string {
 type Offset int64
 
 // Mark lets a source recognise its log at a position: a log that was truncated below the
-// position and has grown again has another mark there. Kafka's source uses the leader epoch of
-// the message before the position, NATS's a fingerprint of when it was stored. Only the
-// source interprets it.
+// position and has grown again has another mark there. The leader epoch of the message before
+// the position can be one, or a fingerprint of when that message was stored. Only the source
+// interprets it.
 type Mark int64
 
 // NoMark is the mark of a position for which the source has none.
