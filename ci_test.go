@@ -40,7 +40,7 @@ func TestEveryStepOfCIHasABudgetAndTheSumIsWithinItsTime(t *testing.T) {
 	if budgets := slices.Sorted(maps.Keys(budget)); len(steps) < 10 || !slices.Equal(steps, budgets) {
 		t.Errorf("steps %q, budgets %q", steps, budgets)
 	}
-	if sum > 70*60 { // CI ends after 90 minutes
-		t.Errorf("the budgets are %d s; want 70 minutes at most", sum)
+	if sum > 75*60 { // CI ends after 90 minutes
+		t.Errorf("the budgets are %d s; want 75 minutes at most", sum)
 	}
 }
