@@ -30,7 +30,7 @@ var guardsOfHangs = []guard{
 		{"consumer/ownership.go", "if seen.Epoch > 0 && (left.Epoch == 0 || o.hung) {", "if false {"},
 	}, "consumer", "TestAMessageThatHangsOneOwnerAfterTheOtherEndsInOnFailure/2 owners"},
 	{"blame", "a message that halted after its hangs is tried again, and hangs the next process", []edit{
-		{abandons, "func (p *pending[TX]) halts(err error) error {\n", "func (p *pending[TX]) halts(err error) error {\n\tp.owner.run.hung.forget(p.owner.partition)\n\tp.hung = false\n"},
+		{abandons, "func (p *pending[TX]) halts(err error) error {\n", "func (p *pending[TX]) halts(err error) error {\n\tp.run.hung.forget(p.partition)\n\tp.hung = false\n"},
 	}, "consumer", "TestAMessageThatHaltedAfterItsHangsIsTriedOnceAnOperatorLetsItContinue"},
 	{"blame", "an owner that halted after hangs does not see that an operator let its partition continue", []edit{
 		{"consumer/ownership.go", "(left.Epoch == 0 || o.hung)", "(left.Epoch == 0)"},
