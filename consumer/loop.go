@@ -198,7 +198,7 @@ func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared b
 	p.finish(outcome{action: v.action, err: v.err})
 }
 
-// committed moves a partition past what was applied, and has the position published.
+// committed moves a partition past the applied messages, and publishes its position.
 func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 	if err := p.move(did.advance, len(did.messages)); err != nil {
 		p.finish(outcome{action: claimAgain, err: err})

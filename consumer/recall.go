@@ -58,7 +58,7 @@ func (hs *hangs) recorded(p epoch.Partition) {
 	hs.messages[p] = m
 }
 
-// learn takes in what a audit log says about a partition that is at next. It reports
+// learn takes in what an audit log says about a partition that is at next. It reports
 // whether a message there has hung.
 func (hs *hangs) learn(p epoch.Partition, log []epoch.Decision, next epoch.Offset) bool {
 	hs.mu.Lock()

@@ -196,7 +196,7 @@ func (a *app) entry(d epoch.Decision) {
 	a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(d))
 }
 
-// sentence is what an entry of the audit log says.
+// sentence describes an entry of the audit log.
 func sentence(d epoch.Decision) string {
 	owner, by, why := printable(d.Owner), printable(d.By), printable(d.Reason)
 	switch d.Kind {

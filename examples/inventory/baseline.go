@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// baselineBatch is what a poll takes at most, the same as the fenced column takes
+// baselineBatch limits the messages of a poll, to what the fenced column takes
 // of a partition.
 const baselineBatch = 256
 

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// baselineBatch is what a fetch takes at most, and usualAtOnce how many of these
-	// are in work at a time.
-	baselineBatch = 64
-	usualAtOnce   = 8
+	// baselineBatch limits the messages of a fetch, and baselineAtOnce the number of fetches
+	// that are under way at a time.
+	baselineBatch  = 64
+	baselineAtOnce = 8
 
 	// usualAttempts is how often a payment is tried before its message is given
 	// back.
@@ -51,7 +51,7 @@ func consumeAsUsual(ctx context.Context, c config, js jetstream.JetStream, stage
 			continue
 		}
 		var working sync.WaitGroup
-		for range usualAtOnce {
+		for range baselineAtOnce {
 			working.Go(func() {
 				for m := range batch.Messages() {
 					u.apply(context.WithoutCancel(ctx), m)

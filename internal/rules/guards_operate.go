@@ -114,7 +114,7 @@ var guardsOfActs = []guard{
 		"outbox", "TestPeopleOperateTheOutboxOnSQLite"},
 	{"blame", "a consumer waits for the audit log", []edit{{recorded, "\tselect {\n\tcase r.queue <- d:\n\tdefault:\n\t\tr.mu.Lock()\n\t\tdefer r.mu.Unlock()\n\t\tr.dropped++\n\t}\n", "\tr.queue <- d\n"}},
 		"consumer", "TestADecisionLogThatCannotBeWrittenHoldsNothingUp"},
-	{"blame", "a Run that ends waits for a audit log that cannot be written", []edit{{recorded, "\tlate := time.AfterFunc(lastRecords, r.stop)\n", "\tlate := time.AfterFunc(time.Hour, r.stop)\n"}},
+	{"blame", "a Run that ends waits for an audit log that cannot be written", []edit{{recorded, "\tlate := time.AfterFunc(lastRecords, r.stop)\n", "\tlate := time.AfterFunc(time.Hour, r.stop)\n"}},
 		"consumer", "TestADecisionLogThatCannotBeWrittenHoldsNothingUp"},
 	{"blame", "a process whose partition is paused is not ready", []edit{{statuses, "if errors.Is(p.Err, epoch.ErrPaused) {", "if false {"}},
 		"consumer", "TestAPausedPartitionWaitsAndComesBackByItself"},

@@ -10,7 +10,7 @@ import (
 	"github.com/epochfence/epochfence/ops/operate"
 )
 
-// logged is an operator that has a audit log alone.
+// logged is an operator that has an audit log alone.
 type logged struct {
 	operate.Operator
 	newest []epoch.Decision // first

@@ -33,7 +33,7 @@ func New() *Stats {
 	return &Stats{values: newValues(), speeds: map[epoch.Partition]*speed{}, backlogs: map[epoch.Partition]outbox.Backlog{}}
 }
 
-// Status says what is so now, for readiness probes and for operators.
+// Status returns the present state, for readiness probes and operators.
 func (s *Stats) Status() *consumer.Status { return &s.status }
 
 // Feed has f called with each observation of a histogram from now on, for a library that

@@ -56,7 +56,7 @@ type Log struct {
 	Lag        int64        // messages from the fence's position on
 }
 
-// Owner is what is known of an owner. Each of its fields may be empty.
+// Owner describes an owner. Each field may be empty.
 type Owner struct {
 	Name string // instead of what the fence has
 	URL  string // of its own page
