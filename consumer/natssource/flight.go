@@ -185,13 +185,14 @@ func (f *flight) end(t *turn, full bool) {
 // measure takes the rate from a turn. What has waited on the way comes faster than the link
 // carries, and so the rate counts for no more than twice what it was measured by. Where time is
 // lost elsewhere than on the link, as on the way there and back, what is in flight grows although
-// the rate does not tell: while it arrives well in time, and somebody wants more.
+// the rate does not tell: while as much as the bound arrives well in time, and somebody wants more.
+// A turn for a message of unknown size has most of its bytes for nothing, which proves nothing.
 func (f *flight) measure(t *turn) {
 	took, before, came := max(t.last.Sub(t.since), time.Microsecond), f.bound(), t.has-t.had
 	f.rate, f.measured = float64(came)/took.Seconds(), time.Now()
 	proven := max(int(min(2*came, mostFlight)), before, beginFlight)
 	f.fits = max(min(f.carries(f.rate), proven), leastQuiet)
-	if (t.short || len(f.waiting) > 0) && took < (f.queue+f.nearest)*3/4 {
+	if (t.short || len(f.waiting) > 0) && 2*came >= int64(before) && took < (f.queue+f.nearest)*3/4 {
 		f.fits = max(f.fits, min(before+before/4, mostFlight))
 	}
 }

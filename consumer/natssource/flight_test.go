@@ -109,6 +109,36 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 	}
 }
 
+// TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound plays 64 readers whose next message was too large
+// for what they have requested: each asks for the largest that the server allows, which is ten times what comes.
+func TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound(t *testing.T) {
+	t.Parallel()
+	bubble.Test(t, func(t *testing.T) {
+		const size, most, readers = 100_000, 1 << 20, 64
+		p := &path{rate: 500_000, there: time.Millisecond}
+		f := newFlight(15*time.Second, func() uint64 { return 0 })
+		f.answered(p.there)
+		var playing sync.WaitGroup
+		for range readers {
+			leave := f.join()
+			playing.Go(func() {
+				defer leave()
+				for range 5 {
+					turn := f.ask(most, most)
+					<-turn.granted
+					p.carry(size)
+					f.came(turn, size)
+					f.end(turn, true)
+				}
+			})
+		}
+		playing.Wait()
+		if p.most > f.queue {
+			t.Errorf("an answer would have waited %v, want %v at most", p.most, f.queue)
+		}
+	})
+}
+
 func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {

@@ -349,6 +349,9 @@ var guardsOfNATS = []guard{
 	{"blame", "a reader that does something else meanwhile keeps the link idle for ever", []edit{
 		{nats + "/flight.go", "f.fits = max(f.fits, min(before+before/4, mostFlight))", "_ = before"},
 	}, nats, "TestWhatIsInFlightArrivesInTimeAndFillsTheLink"},
+	{"R13", "what was requested for messages of unknown size, and was not needed, raises the bound", []edit{
+		{nats + "/flight.go", "2*came >= int64(before) && took", "took"},
+	}, nats, "TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound"},
 	{"blame", "a message larger than what may be in flight never comes", []edit{
 		{nats + "/flight.go", "if f.used > 0 && f.used+bytes > bound {", "if f.used+bytes > bound {"},
 	}, nats, "TestTurnsComeInTheOrderInWhichTheyWereAskedFor"},
