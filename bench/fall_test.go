@@ -13,7 +13,7 @@ func figureOf(of measure, low, median, high float64) result {
 	return result{Row: "ci/fence/batch=1", Ours: "fenced", Peer: "plain", Of: of, Ratio: median, Low: low, High: high, sure: [2]float64{low, high}, Rounds: 9}
 }
 
-func TestAFigureHasFallenWhenItHasLostAFifth(t *testing.T) {
+func TestAFigureHasFallenWhenItHasLostAFifthOrAThirdOfWork(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name              string
@@ -23,15 +23,17 @@ func TestAFigureHasFallenWhenItHasLostAFifth(t *testing.T) {
 		want              state
 		fell              bool // once all rounds were played
 	}{
-		{"as it was", work, 1, 0.95, 1, 1.05, fine, false},
-		{"better", work, 1, 1.4, 1.5, 1.6, fine, false},
-		{"a tenth less", work, 0.5, 0.43, 0.45, 0.47, fine, false},
-		{"the lower bound is at the limit", work, 1, 0.8, 0.9, 1, fine, false},
-		{"noise, whose median is above the limit", work, 1, 0.7, 0.9, 1.1, unclear, false},
-		{"noise, whose median is below it", work, 1, 0.6, 0.79, 0.81, unclear, true},
-		{"the upper bound is at the limit", work, 1, 0.6, 0.7, 0.8, unclear, true},
-		{"surely below", work, 1, 0.6, 0.7, 0.79, fallen, true},
+		{"as it was", throughput, 1, 0.95, 1, 1.05, fine, false},
+		{"better", throughput, 1, 1.4, 1.5, 1.6, fine, false},
+		{"a tenth less", throughput, 0.5, 0.43, 0.45, 0.47, fine, false},
+		{"the lower bound is at the limit", throughput, 1, 0.8, 0.9, 1, fine, false},
+		{"noise, whose median is above the limit", throughput, 1, 0.7, 0.9, 1.1, unclear, false},
+		{"noise, whose median is below it", throughput, 1, 0.6, 0.79, 0.81, unclear, true},
+		{"the upper bound is at the limit", throughput, 1, 0.6, 0.7, 0.8, unclear, true},
+		{"surely below", throughput, 1, 0.6, 0.7, 0.79, fallen, true},
 		{"half", throughput, 2.8, 1.3, 1.4, 1.5, fallen, true},
+		{"a quarter more work", work, 1, 0.7, 0.75, 0.8, fine, false},
+		{"surely half as much work again", work, 1, 0.5, 0.6, 0.64, fallen, true},
 		{"as late as it was", p99, 1, 0.9, 1, 1.1, fine, false},
 		{"sooner", p99, 1, 0.1, 0.2, 0.3, fine, false},
 		{"at the upper bound a quarter later", p50, 1, 1, 1.1, 1.25, fine, false},
@@ -66,8 +68,8 @@ func TestHowSureTheMedianIs(t *testing.T) {
 
 func TestRoundsArePlayedUntilItIsClear(t *testing.T) {
 	t.Parallel()
-	before := committed{file: "f", figures: results{figureOf(work, 0, 1, 0)}}
-	noisy, calm, gone := figureOf(work, 0.7, 0.9, 1), figureOf(work, 0.9, 1, 1), figureOf(work, 0.3, 0.4, 0.5)
+	before := committed{file: "f", figures: results{figureOf(throughput, 0, 1, 0)}}
+	noisy, calm, gone := figureOf(throughput, 0.7, 0.9, 1), figureOf(throughput, 0.9, 1, 1), figureOf(throughput, 0.3, 0.4, 0.5)
 	other := calm
 	other.Peer = "piped" // which is not committed: no round would tell more
 	for _, c := range []struct {
@@ -86,8 +88,8 @@ func TestRoundsArePlayedUntilItIsClear(t *testing.T) {
 
 func TestAFallSaysWhatWasExpectedAndWhatToDo(t *testing.T) {
 	t.Parallel()
-	before := committed{file: "bench/ratios.json", figures: results{figureOf(work, 0, 0.5, 0)}}
-	err := before.compare(results{figureOf(work, 0.31, 0.32, 0.33)})
+	before := committed{file: "bench/ratios.json", figures: results{figureOf(throughput, 0, 0.5, 0)}}
+	err := before.compare(results{figureOf(throughput, 0.31, 0.32, 0.33)})
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -96,10 +98,20 @@ func TestAFallSaysWhatWasExpectedAndWhatToDo(t *testing.T) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
 	}
-	if err := before.compare(results{figureOf(work, 0.4, 0.41, 0.42)}); err != nil {
+	if err := before.compare(results{figureOf(throughput, 0.4, 0.41, 0.42)}); err != nil {
 		t.Errorf("a figure that has not fallen: %v", err)
 	}
-	if err := before.compare(results{figureOf(throughput, 1, 1, 1)}); err == nil || !strings.Contains(err.Error(), "make ratios") {
+	more := figureOf(throughput, 0.4, 0.5, 0.6)
+	more.Allocs = 12
+	before.figures[0].Allocs = 11
+	if err := before.compare(results{more}); err != nil {
+		t.Errorf("a tenth more allocations: %v", err)
+	}
+	before.figures[0].Allocs = 10
+	if err := before.compare(results{more}); err == nil || !strings.Contains(err.Error(), "12.0 allocations") || !strings.Contains(err.Error(), "make ratios") {
+		t.Errorf("a fifth more allocations: %v", err)
+	}
+	if err := before.compare(results{figureOf(p50, 1, 1, 1)}); err == nil || !strings.Contains(err.Error(), "make ratios") {
 		t.Errorf("a figure that is not committed: %v", err)
 	}
 }
@@ -179,7 +191,7 @@ func TestTheRuleTellsNoiseFromAFall(t *testing.T) {
 		{0.28, 1, 0, 0.003}, {0.28, 0.7, 0.9, 1}, {0.28, 0.6, 0.999, 1},
 	} {
 		random := rand.New(rand.NewPCG(1, 2))
-		before := committed{figures: results{figureOf(work, 0, 1, 0)}}
+		before := committed{figures: results{figureOf(throughput, 0, 1, 0)}}
 		fell, rounds := 0, 0
 		for range times {
 			var ratios []float64
@@ -202,7 +214,7 @@ func TestTheRuleTellsNoiseFromAFall(t *testing.T) {
 
 func judged(ratios []float64) result {
 	sorted := slices.Sorted(slices.Values(ratios))
-	r := figureOf(work, quantile(sorted, 0.25), quantile(sorted, 0.5), quantile(sorted, 0.75))
+	r := figureOf(throughput, quantile(sorted, 0.25), quantile(sorted, 0.5), quantile(sorted, 0.75))
 	r.sure = sure(sorted)
 	return r
 }
