@@ -1,6 +1,7 @@
 package natssource
 
 import (
+	"encoding/base64"
 	"slices"
 	"sync"
 	"time"
@@ -58,7 +59,7 @@ type flight struct {
 	taken    int           // turns
 	waiting  []*turn
 	readers  int
-	body     int // of a message that a leader has answered with: the largest one, of late
+	body     int // bytes of the largest message of late
 }
 
 // turn is a reader's leave to request bytes.
@@ -145,11 +146,13 @@ func (f *flight) admit() {
 	}
 }
 
-// came notes that bytes have arrived, of the turn t if it is not nil.
-func (f *flight) came(t *turn, bytes int) {
+// came notes that bytes have arrived, of the turn t if it is not nil, in messages of which the largest has
+// so many.
+func (f *flight) came(t *turn, bytes, largest int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lookForLoss()
+	f.body = max(f.body, largest)
 	f.arrived += int64(bytes)
 	if t != nil && t.made == f.made {
 		bytes = min(bytes, t.bytes)
@@ -255,22 +258,30 @@ func (f *flight) pace() time.Duration {
 	if f.rate == 0 {
 		return 0
 	}
-	return time.Duration(min(20*float64(f.readers)*float64(f.body)/f.rate, time.Hour.Seconds()) * float64(time.Second))
+	return time.Duration(min(20*float64(f.readers)*float64(answerWith(f.body))/f.rate, time.Hour.Seconds()) * float64(time.Second))
 }
 
 // brought notes the size of a message that a leader has answered with.
 func (f *flight) brought(bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.arrived += int64(bytes)
 	f.body = max(bytes, f.body-f.body/8)
+	f.arrived += int64(answerWith(bytes))
 }
 
-// usual is how large the message may be that a leader is asked for; 0: it has not been asked.
+// usual is how large a leader's answer may be; 0: no message has come.
 func (f *flight) usual() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.body
+	return answerWith(f.body)
+}
+
+// answerWith is the size of a leader's answer with a message of so many bytes; 0 for none.
+func answerWith(bytes int) int {
+	if bytes == 0 {
+		return 0
+	}
+	return base64.StdEncoding.EncodedLen(bytes) + overhead
 }
 
 // carried is the rate that was measured last, in bytes a second; 0 if it is not known.

@@ -81,7 +81,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 							bytes := min(turn.bytes, 4000*c.size) / c.size * c.size
 							p.carry(bytes)
 							backoff.Sleep(context.Background(), c.verify)
-							f.came(turn, bytes)
+							f.came(turn, bytes, c.size)
 							f.end(turn, true)
 							if past := time.Since(began); past > learning && past < lasts {
 								mu.Lock()
@@ -127,7 +127,7 @@ func TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound(t *testing.T) {
 					turn := f.ask(most, most)
 					<-turn.granted
 					p.carry(size)
-					f.came(turn, size)
+					f.came(turn, size, size)
 					f.end(turn, true)
 				}
 			})
@@ -135,6 +135,27 @@ func TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound(t *testing.T) {
 		playing.Wait()
 		if p.most > f.queue {
 			t.Errorf("an answer would have waited %v, want %v at most", p.most, f.queue)
+		}
+	})
+}
+
+func TestMessagesThatCameTellHowRarelyALeaderMayBeAskedForOne(t *testing.T) {
+	t.Parallel()
+	bubble.Test(t, func(t *testing.T) {
+		f := newFlight(15*time.Second, func() uint64 { return 0 })
+		for range 64 {
+			f.join()
+		}
+		turn := f.ask(1, 100_000)
+		<-turn.granted
+		backoff.Sleep(context.Background(), 200*time.Millisecond)
+		f.came(turn, 100_000, 100_000)
+		f.end(turn, true) // 0.5 MB/s
+		if each := f.usual(); each < 100_000 || each > 150_000 {
+			t.Errorf("a leader's answer may have %d bytes after a message of 100,000", each)
+		}
+		if got := f.pace(); got < 64*4*time.Second || got > 64*6*time.Second {
+			t.Errorf("64 readers may each ask for two every %v; a tenth of the link carries one in 2.7 s", got)
 		}
 	})
 }
@@ -150,7 +171,7 @@ func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 				<-turn.granted
 				bytes := turn.bytes
 				backoff.Sleep(context.Background(), time.Millisecond)
-				f.came(turn, bytes)
+				f.came(turn, bytes, 1)
 				f.end(turn, true)
 				switch {
 				case first == 0:
@@ -202,7 +223,7 @@ func TestTurnsComeInTheOrderInWhichTheyWereAskedFor(t *testing.T) {
 		t.Errorf("granted: %v, %v, %v with %d bytes", isClosed(small.granted), isClosed(gone.granted), isClosed(last.granted), last.bytes)
 	}
 	another := f.ask(10*beginFlight, 10*beginFlight)
-	f.came(last, last.bytes)
+	f.came(last, last.bytes, 1)
 	f.end(last, false)
 	if isClosed(another.granted) {
 		t.Error("a large message does not wait for what is in flight")

@@ -3,7 +3,6 @@ package natssource
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"time"
@@ -150,7 +149,7 @@ func (l *streamLog) storedNow(ctx context.Context, request seqRequest) (storedMe
 	defer cancel()
 	m, err := stored(ctx, l.js, l.stream.Name, request)
 	if err == nil {
-		l.flight.brought(base64.StdEncoding.EncodedLen(len(m.Data)+len(m.Header)) + overhead)
+		l.flight.brought(len(m.Data) + len(m.Header))
 	}
 	return m, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.MSG.GET.", err)
 }

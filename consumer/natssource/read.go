@@ -378,15 +378,15 @@ func (r *reader) put(s slice) {
 // consumer's server did.
 func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 	s := sliceOf(min(len(r.pull.arrived)+1, mostSlice))
-	came := 0
-	defer func() { r.l.flight.came(r.turn, came) }()
+	came, largest := 0, 0
+	defer func() { r.l.flight.came(r.turn, came, largest) }()
 	for m != nil {
 		if meta := r.pull.delivery(m); meta != nil {
 			if meta.Sequence.Consumer != r.delivered+1 {
 				return s, errSequence
 			}
 			r.delivered++
-			came += m.Size()
+			came, largest = came+m.Size(), max(largest, m.Size())
 			r.backlog = int(meta.NumPending)
 			r.l.lags[r.p.Number].Store(int64(meta.NumPending))
 			if meta.Sequence.Stream >= r.at {

@@ -352,6 +352,9 @@ var guardsOfNATS = []guard{
 	{"R13", "what was requested for messages of unknown size, and was not needed, raises the bound", []edit{
 		{nats + "/flight.go", "2*came >= int64(before) && took", "took"},
 	}, nats, "TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound"},
+	{"R13", "what leaders are asked for is not bounded until one of them has answered", []edit{
+		{nats + "/flight.go", "f.body = max(f.body, largest)", "_ = largest"},
+	}, nats, "TestMessagesThatCameTellHowRarelyALeaderMayBeAskedForOne"},
 	{"blame", "a message larger than what may be in flight never comes", []edit{
 		{nats + "/flight.go", "if f.used > 0 && f.used+bytes > bound {", "if f.used+bytes > bound {"},
 	}, nats, "TestTurnsComeInTheOrderInWhichTheyWereAskedFor"},
