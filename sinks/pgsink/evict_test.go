@@ -164,7 +164,7 @@ func TestAQueuedTransactionOfAReplacedClaimIsEndedToo(t *testing.T) {
 // for: the same histories, with an owner that uses another role.
 func TestWithoutTheRightToEndItTheIdleTimeoutBoundsTheDelay(t *testing.T) {
 	t.Parallel()
-	const idle = time.Second
+	const idle = 3 * time.Second // the claim must come before it, on a machine that stalls
 	r := newRig(t)
 	other, otherURL := r.db.Role(t)
 	if err := pgsink.Grant(t.Context(), r.admin, other, pgsink.Options{}); err != nil {
