@@ -202,11 +202,19 @@ func (b *background[TX]) Above(seen epoch.Epoch) error {
 	if b.ended() || seen < b.epoch {
 		return nil
 	}
-	if seen > MaxAbove || seen-b.epoch > epoch.MaxStep {
-		return fmt.Errorf("consumer: claim %s above epoch %d: it is out of reach from %d; want at most %d, and at most %d more; lower it where it was seen",
-			b.hold.Partition, seen, b.epoch, MaxAbove, epoch.MaxStep)
+	if err := outOfReach(b.hold.Partition, b.epoch, seen); err != nil {
+		return err
 	}
 	b.end(outcome{action: claimAbove, above: seen})
+	return nil
+}
+
+// outOfReach returns an error if no claim of p after the epoch now can be above the one that was seen.
+func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
+	if seen > MaxAbove || seen-now > epoch.MaxStep {
+		return fmt.Errorf("consumer: claim %s above epoch %d: it is out of reach from %d; want at most %d, and at most %d more; lower it where it was seen",
+			p, seen, now, MaxAbove, epoch.MaxStep)
+	}
 	return nil
 }
 
@@ -271,7 +279,7 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 		cut()
 		free()
 	}).stop()
-	r.err = b.owner.run.sink.CommitHeld(ctx, b.hold, func(ctx context.Context, tx TX) error {
+	r.err = epoch.CommitHeld(ctx, b.owner.run.sink, b.hold, func(ctx context.Context, tx TX) error {
 		if !under.enter(0) {
 			return epoch.ErrAbandoned
 		}
@@ -310,7 +318,7 @@ func (b *background[TX]) judge(err error) {
 		b.owner.run.endedTx(b.hold.Partition, err) // whatever the owner is at: never again
 		b.end(outcome{action: haltForGood, err: err})
 	case refused == b.hold.Partition:
-		b.end(outcome{action: v.action, err: err})
+		b.end(outcome{action: v.action, above: v.above, err: err})
 	case errors.Is(err, epoch.ErrInDoubt):
 		b.end(outcome{action: claimAgain, err: err})
 	}

@@ -60,7 +60,7 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 		b.first = t.first
 	case among:
 		b.narrow(n, v.at)
-	case tooSlow:
+	case tooMany:
 		b.most = max(n/2, 1)
 		b.narrow(n, -1)
 	case company:

@@ -38,9 +38,9 @@ func TestWhatATransactionTeachesAboutItsMessages(t *testing.T) {
 		"the third, and two take long":    {bisection{most: 1}, learn(retried(among, 2), three, true, false), bisection{suspects: 3, try: 1, most: 1}, 1, 0},
 		"one of eight, one by one before": {bisection{step: 1, suspects: 9}, learn(retried(among, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4}, 4, 0},
 
-		"eight take too long":     {bisection{}, learn(retried(tooSlow, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4, most: 4}, 4, 0},
-		"one takes too long":      {bisection{}, learn(retried(tooSlow, -1), one, true, true), bisection{suspects: 1, try: 1, most: 1}, 1, 0},
-		"seven take too long":     {bisection{}, learn(retried(tooSlow, -1), trial{messages: 7}, true, false), bisection{suspects: 7, try: 3, most: 3}, 3, 0},
+		"eight take too long":     {bisection{}, learn(retried(tooMany, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4, most: 4}, 4, 0},
+		"one takes too long":      {bisection{}, learn(retried(tooMany, -1), one, true, true), bisection{suspects: 1, try: 1, most: 1}, 1, 0},
+		"seven take too long":     {bisection{}, learn(retried(tooMany, -1), trial{messages: 7}, true, false), bisection{suspects: 7, try: 3, most: 3}, 3, 0},
 		"and half of them passes": {bisection{suspects: 8, try: 4, most: 4}, do(func(b *bisection) { b.passed(4) }), bisection{suspects: 4, try: 2, most: 4}, 2, 0},
 		"and all of them pass":    {bisection{suspects: 4, try: 4, most: 4}, do(func(b *bisection) { b.passed(4) }), bisection{try: 1}, 1, 0},
 

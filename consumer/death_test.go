@@ -12,6 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -119,7 +120,7 @@ func TestAConnectionThatSomebodyElseHasEndedIsNoAttempt(t *testing.T) {
 		"an operator's evict": func(r *rig, _ *process) {
 			op := r.sink.Operator()
 			f := r.sink.Fences()[r.partition(0)]
-			if _, err := op.Act(r.Context(), epoch.NewAct(epoch.ActEvict, f, "anna", "it hangs")); err != nil {
+			if _, err := op.Act(r.Context(), operate.NewAct(operate.ActEvict, f, "anna", "it hangs")); err != nil {
 				r.Fatal(err)
 			}
 		},

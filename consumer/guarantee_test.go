@@ -18,30 +18,40 @@ type lesser struct {
 
 func (l lesser) Guarantee() epoch.Guarantee { return l.gives }
 
+// holding is one that commits under a claim alone, too.
+type holding struct {
+	lesser
+	epoch.Holding[tx]
+}
+
 func TestMoreThanTheSinkGivesIsRefusedAtTheStart(t *testing.T) {
 	giveUp := func(context.Context, tx, consumer.Message, epoch.Epoch, error) error { return nil }
 	nothing := func(context.Context, background) {}
+	held := func(r *rig, l lesser) epoch.Sink[tx] { return holding{l, r.sink} }
+	plain := func(_ *rig, l lesser) epoch.Sink[tx] { return l }
 	for _, c := range []struct {
+		sink  func(*rig, lesser) epoch.Sink[tx]
 		gives epoch.Guarantee
 		h     handlers
 		o     options
 		says  string // empty if it suits
 	}{
-		{epoch.Transactional, each(record), options{}, ""},
-		{epoch.Transactional, each(record).OnFailure(giveUp).Background(nothing), options{Guarantee: epoch.Keyed}, ""},
-		{epoch.Conditional, each(record), options{}, "Options.Guarantee asks for a transactional sink, and this one is conditional"},
-		{epoch.Keyed, each(record), options{Guarantee: epoch.Conditional}, "Options.Guarantee asks for a conditional sink, and this one is keyed"},
-		{0, each(record), options{Guarantee: epoch.Keyed}, "Options.Guarantee asks for a keyed sink, and this one is none"},
-		{epoch.Conditional, each(record), options{Guarantee: epoch.Conditional}, ""},
-		{epoch.Keyed, each(record), options{Guarantee: epoch.Keyed}, ""},
-		{epoch.Conditional, each(record).Background(nothing), options{Guarantee: epoch.Conditional}, "Handlers.Background asks for a transactional sink"},
-		{epoch.Conditional, each(record).OnFailure(giveUp), options{Guarantee: epoch.Conditional}, "Handlers.OnFailure asks for a transactional sink"},
+		{plain, epoch.Transactional, each(record), options{}, ""},
+		{held, epoch.Transactional, each(record).OnFailure(giveUp).Background(nothing), options{Guarantee: epoch.Keyed}, ""},
+		{plain, epoch.Conditional, each(record), options{}, "Options.Guarantee asks for a transactional sink, and this one is conditional"},
+		{plain, epoch.Keyed, each(record), options{Guarantee: epoch.Conditional}, "Options.Guarantee asks for a conditional sink, and this one is keyed"},
+		{plain, 0, each(record), options{Guarantee: epoch.Keyed}, "Options.Guarantee asks for a keyed sink, and this one is none"},
+		{plain, epoch.Conditional, each(record), options{Guarantee: epoch.Conditional}, ""},
+		{plain, epoch.Keyed, each(record), options{Guarantee: epoch.Keyed}, ""},
+		{plain, epoch.Conditional, each(record).Background(nothing), options{Guarantee: epoch.Conditional}, "Handlers.Background needs a sink that commits under a claim without moving a position"},
+		{held, epoch.Conditional, each(record).Background(nothing), options{Guarantee: epoch.Conditional}, ""},
+		{plain, epoch.Conditional, each(record).OnFailure(giveUp), options{Guarantee: epoch.Conditional}, "Handlers.OnFailure asks for a transactional sink"},
 	} {
 		inBubble(t, 1, func(r *rig) {
 			ctx, stop := context.WithCancel(r.Context())
 			done := make(chan error, 1)
 			go func() {
-				done <- consumer.Run(ctx, r.group().Member("a"), lesser{r.sink, c.gives}, c.h, (&process{rig: r}).watched(c.o))
+				done <- consumer.Run(ctx, r.group().Member("a"), c.sink(r, lesser{r.sink, c.gives}), c.h, (&process{rig: r}).watched(c.o))
 			}()
 			synctest.Wait()
 			stop()

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -88,18 +89,20 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 	return h
 }
 
-// suits returns an error if a sink gives less than the handlers and options need.
-func (h Handlers[TX]) suits(o Options, given epoch.Guarantee) error {
+// suits returns an error if the sink gives less than the handlers and options need.
+func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
+	given := sink.Guarantee()
 	asks := func(what string, asked epoch.Guarantee) error {
 		return fmt.Errorf("consumer: %s asks for a %v sink, and this one is %v: choose another sink, or ask for less", what, asked, given)
 	}
 	switch {
 	case given < o.Guarantee:
 		return asks("Options.Guarantee", o.Guarantee)
-	case given < epoch.Transactional && len(h.background) > 0:
-		return asks("Handlers.Background", epoch.Transactional)
 	case given < epoch.Transactional && h.onFailure != nil:
 		return asks("Handlers.OnFailure", epoch.Transactional)
+	}
+	if _, ok := epoch.As[epoch.Holding[TX]](sink); !ok && len(h.background) > 0 {
+		return errors.New("consumer: Handlers.Background needs a sink that commits under a claim without moving a position (epoch.Holding), and this one cannot: choose another sink")
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -50,7 +51,7 @@ func over(ps ...*process) {
 // hung are the hangs in the audit log, oldest first.
 func (r *rig) hung() (told []string) {
 	r.Helper()
-	for _, d := range r.decided(0, epoch.DecidedHang, epoch.DecidedOnFailureHang) {
+	for _, d := range r.decided(0, operate.DecidedHang, operate.DecidedOnFailureHang) {
 		told = append(told, fmt.Sprintf("%s %d>%d %s", d.Kind, d.From, d.To, d.Owner))
 	}
 	return told
@@ -123,8 +124,8 @@ func TestAMessageThatHaltedAfterItsHangsIsTriedOnceAnOperatorLetsItContinue(t *t
 		fixed.Store(true)
 		r.pass(time.Hour)
 		r.wantEffects(0, want[:2]...)
-		r.acts(epoch.ActPause, 0)
-		r.acts(epoch.ActResume, 0)
+		r.acts(operate.ActPause, 0)
+		r.acts(operate.ActResume, 0)
 		r.pass(10 * time.Second)
 		r.wantEffects(0, want...)
 		h.release()
@@ -240,7 +241,7 @@ func TestAResumeForgivesHangs(t *testing.T) {
 				want := r.fill(0, 5)
 				ps := r.owners(1, handle, hangOptions(1))
 				r.pass(time.Second)
-				r.acts(epoch.ActPause, 0)
+				r.acts(operate.ActPause, 0)
 				r.pass(9 * time.Second)
 				fixed.Store(true)
 				if sameOwner {
@@ -249,7 +250,7 @@ func TestAResumeForgivesHangs(t *testing.T) {
 					ps = append(ps, r.start("b", handle, hangOptions(1)))
 				}
 				r.pass(10 * time.Second)
-				r.acts(epoch.ActResume, 0)
+				r.acts(operate.ActResume, 0)
 				r.pass(10 * time.Second)
 				r.wantEffects(0, want...)
 				if !sameOwner {
@@ -267,8 +268,8 @@ func TestTheNextOwnerGetsAPartitionOnceItCanReadWhatHung(t *testing.T) {
 		r.fill(0, 1)
 		leased := make(chan string, 1) // to whom, when the hang was recorded
 		a := r.start("a", each(h.handle), hangOptions(1), memsink.Hooks{
-			Record: func(_ context.Context, ds []epoch.Decision, do func() error) error {
-				if ds[0].Kind == epoch.DecidedHang {
+			Record: func(_ context.Context, ds []operate.Decision, do func() error) error {
+				if ds[0].Kind == operate.DecidedHang {
 					<-time.After(time.Second) // it takes its time
 					leased <- r.group().Owner(r.log.Name(), 0)
 				}
@@ -294,7 +295,7 @@ func TestADecisionLogThatTakesNoHangDelaysTheNextOwnerBriefly(t *testing.T) {
 		h := hangsOn("0/0")
 		r.fill(0, 1)
 		a := r.start("a", each(h.handle), hangOptions(1), memsink.Hooks{
-			Record: func(ctx context.Context, _ []epoch.Decision, _ func() error) error {
+			Record: func(ctx context.Context, _ []operate.Decision, _ func() error) error {
 				<-ctx.Done() // a database that does not answer
 				return ctx.Err()
 			},
@@ -314,7 +315,7 @@ func TestADecisionLogThatTakesNoHangDelaysTheNextOwnerBriefly(t *testing.T) {
 func TestWithoutADecisionLogHangsAreCountedInMemory(t *testing.T) {
 	no := errors.New("permission denied")
 	for name, hooks := range map[string]memsink.Hooks{
-		"it cannot be written": {Record: func(context.Context, []epoch.Decision, func() error) error { return no }},
+		"it cannot be written": {Record: func(context.Context, []operate.Decision, func() error) error { return no }},
 		"it cannot be read":    {Hangs: func(context.Context, epoch.Partition, func() error) error { return no }},
 		"it does not answer": {Hangs: func(ctx context.Context, _ epoch.Partition, _ func() error) error {
 			<-ctx.Done()
@@ -355,7 +356,7 @@ func TestWhatHungIsReadOnceInATenureAndNeverByTheFirst(t *testing.T) {
 		for n := range int32(3) {
 			p := r.start("a", each(record), options{}, counting)
 			r.pass(time.Second)
-			r.acts(epoch.ActEvict, 0)
+			r.acts(operate.ActEvict, 0)
 			r.log.Append(0, "more")
 			want = append(want, "more")
 			r.pass(5 * time.Second)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -525,7 +526,7 @@ func TestWhatAnEvictedProcessThatHangsCommitsIsRefused(t *testing.T) {
 		r.fill(0, 1)
 		p := r.start("a", each(h.handle), options{})
 		r.pass(time.Second) // within its time
-		r.acts(epoch.ActEvict, 0)
+		r.acts(operate.ActEvict, 0)
 		h.release()
 		r.pass(10 * time.Second)
 		r.wantEffects(0, "0/0")

@@ -125,7 +125,7 @@ func (c *idleCheck[TX]) read(idlers []idler[TX], timeout time.Duration) (epoch.F
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	return c.loop.run.sink.Look(ctx, ps)
+	return epoch.Look(ctx, c.loop.run.sink, ps)
 }
 
 // compare ends the claims of those whose fences are not as they were. A read that

@@ -8,6 +8,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // wantLag compares the lag of partition 0.
@@ -47,7 +48,7 @@ func TestTheLagOfAPausedPartitionIsWhatItIsNow(t *testing.T) {
 		p, s := r.watch("a", each(record), options{})
 		r.fill(0, 10)
 		r.pass(time.Second)
-		r.acts(epoch.ActPause, 0)
+		r.acts(operate.ActPause, 0)
 		r.fill(0, 1000)
 		r.pass(time.Minute)
 		r.wantLag(s, "paused", 1000)
@@ -59,7 +60,7 @@ func TestTheLagOfAPausedPartitionIsWhatItIsNow(t *testing.T) {
 		p, s = r.watch("a", each(record), options{})
 		r.pass(time.Minute)
 		r.wantLag(s, "restarted", 1008)
-		r.acts(epoch.ActResume, 0)
+		r.acts(operate.ActResume, 0)
 		r.pass(time.Minute)
 		r.wantLag(s, "resumed", 0)
 		p.end()
@@ -135,7 +136,7 @@ func TestALagThatTheSourceDoesNotTellIsUnknown(t *testing.T) {
 		})
 		r.pass(time.Second)
 		r.wantLag(s, "applied", 0)
-		r.acts(epoch.ActPause, 0)
+		r.acts(operate.ActPause, 0)
 		r.pass(time.Minute)
 		r.wantLag(s, "paused", -1)
 		p.end()

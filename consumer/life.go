@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 const (
@@ -27,22 +27,22 @@ const (
 // life gives signs of life to the sink, beside everything else: nothing waits for them, and one
 // that fails costs nothing but itself.
 type life struct {
-	process epoch.Process
-	alive   func(ctx context.Context, p epoch.Process) error
-	gone    func(ctx context.Context, p epoch.Process) error
+	process operate.Process
+	alive   func(ctx context.Context, p operate.Process) error
+	gone    func(ctx context.Context, p operate.Process) error
 	log     *slog.Logger
 	every   atomic.Int64 // a duration
 	failed  int          // one after the other
 }
 
-func newLife(source Source, alive, gone func(context.Context, epoch.Process) error, log *slog.Logger) *life {
+func newLife(source Source, alive, gone func(context.Context, operate.Process) error, log *slog.Logger) *life {
 	group, name := source.Identity()
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown-host"
 	}
 	l := &life{alive: alive, gone: gone, log: log}
-	l.process = epoch.Process{Run: rand.Text(), Group: group, Name: name, Host: host, PID: os.Getpid(), Version: version()}
+	l.process = operate.Process{Run: rand.Text(), Group: group, Name: name, Host: host, PID: os.Getpid(), Version: version()}
 	l.every.Store(int64(aliveEvery))
 	return l
 }

@@ -13,8 +13,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -32,7 +31,7 @@ func TestAProcessGivesSignsOfLifeUntilItHasDrained(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		began := time.Now()
 		var signs atomic.Int64
-		counted := memsink.Hooks{Alive: func(_ context.Context, _ epoch.Process, do func() error) error {
+		counted := memsink.Hooks{Alive: func(_ context.Context, _ operate.Process, do func() error) error {
 			signs.Add(1)
 			return do()
 		}}
@@ -64,7 +63,7 @@ func TestAProcessGivesSignsOfLifeUntilItHasDrained(t *testing.T) {
 func TestAnOwnerThatIsGoneIsToldFromOneThatIsAlive(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var dead atomic.Bool
-		dies := memsink.Hooks{Alive: func(_ context.Context, _ epoch.Process, do func() error) error {
+		dies := memsink.Hooks{Alive: func(_ context.Context, _ operate.Process, do func() error) error {
 			if dead.Load() {
 				return nil
 			}
@@ -86,7 +85,7 @@ func TestASignOfLifeThatFailsCostsNothingAndIsSaidOnce(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var broken atomic.Bool
 		broken.Store(true)
-		fails := memsink.Hooks{Alive: func(ctx context.Context, _ epoch.Process, do func() error) error {
+		fails := memsink.Hooks{Alive: func(ctx context.Context, _ operate.Process, do func() error) error {
 			if broken.Load() {
 				<-ctx.Done() // for as long as it may take
 				return errors.New("no such function")

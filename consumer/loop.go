@@ -195,7 +195,7 @@ func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared b
 	case halt, haltInDoubt:
 		p.bisect.halted()
 	}
-	p.finish(outcome{action: v.action, err: v.err})
+	p.finish(outcome{action: v.action, above: v.above, err: v.err})
 }
 
 // committed moves a partition past the applied messages, and publishes its position.
@@ -230,8 +230,10 @@ func (l *loop[TX]) resize(t *transaction[TX], r result) {
 	case r.froze > 0 && r.err != nil, errors.Is(r.err, epoch.ErrOwnTransaction): // which has nothing to do with the size
 	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.err, epoch.ErrInDoubt):
 		l.sizing.refused(t.messages(), r.took)
+	case errors.Is(r.err, epoch.ErrTooLarge):
+		l.sizing.tooLarge(t.messages(), r.took)
 	case r.timedOut:
-		l.sizing.tooSlow(t.messages())
+		l.sizing.tooMany(t.messages())
 	default:
 		l.sizing.applied(t.messages(), r.took, t.timeout)
 	}
@@ -289,12 +291,13 @@ func (l *loop[TX]) startReady() {
 }
 
 // pickShared takes what is ready from all partitions in good order, within the
-// room there is. Those that find none are first the next time.
+// room there is and the sink's bounds. Those that find none are first the next time.
 func (l *loop[TX]) pickShared() []*pending[TX] {
-	if l.run.sink.Guarantee() < epoch.Transactional {
-		return l.pick(&l.shared, 1) // no transaction of it spans two partitions
+	most := l.sizing.room
+	if bound := l.run.bounds.Partitions; bound > 0 {
+		most = min(most, bound)
 	}
-	return l.pick(&l.shared, l.sizing.room)
+	return l.pick(&l.shared, most)
 }
 
 // pick takes the first partitions of a lane, most at most, if it has no

@@ -12,19 +12,19 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 // acts has an operator do something to a partition, seen right before.
-func (r *rig) acts(kind epoch.ActKind, n int32, change ...func(*epoch.Act)) epoch.Fence {
+func (r *rig) acts(kind operate.ActKind, n int32, change ...func(*operate.Act)) epoch.Fence {
 	r.Helper()
 	op := r.sink.Operator()
 	seen, err := op.Partition(r.Context(), r.partition(n))
 	if err != nil {
 		r.Fatal(err)
 	}
-	a := epoch.NewAct(kind, seen.Fence, "anna", "for the test")
+	a := operate.NewAct(kind, seen.Fence, "anna", "for the test")
 	for _, c := range change {
 		c(&a)
 	}
@@ -35,12 +35,12 @@ func (r *rig) acts(kind epoch.ActKind, n int32, change ...func(*epoch.Act)) epoc
 	return f
 }
 
-func to(at epoch.Offset) func(*epoch.Act) {
-	return func(a *epoch.Act) { a.To = &epoch.Position{Offset: at, Mark: epoch.NoMark} }
+func to(at epoch.Offset) func(*operate.Act) {
+	return func(a *operate.Act) { a.To = &epoch.Position{Offset: at, Mark: epoch.NoMark} }
 }
 
 // decided are the decisions of a kind about a partition, oldest first.
-func (r *rig) decided(n int32, kinds ...epoch.DecisionKind) []epoch.Decision {
+func (r *rig) decided(n int32, kinds ...operate.DecisionKind) []operate.Decision {
 	r.Helper()
 	p := r.partition(n)
 	ds, err := r.sink.Operator().History(r.Context(), operate.HistoryQuery{Partition: &p, Kinds: kinds, Limit: 10_000})
@@ -61,13 +61,13 @@ func noAlarm(p *process) {
 
 func TestALiveOwnerGoesOnFromWhereAPersonTold(t *testing.T) {
 	for name, c := range map[string]struct {
-		kind epoch.ActKind
+		kind operate.ActKind
 		to   epoch.Offset
 		then []int // offsets that are applied after the act
 	}{
-		"rewound":    {epoch.ActRewind, 2, []int{2, 3, 4, 5}},
-		"to the end": {epoch.ActRewind, 5, []int{5}},
-		"skipped":    {epoch.ActSkip, 6, nil},
+		"rewound":    {operate.ActRewind, 2, []int{2, 3, 4, 5}},
+		"to the end": {operate.ActRewind, 5, []int{5}},
+		"skipped":    {operate.ActSkip, 6, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 2, func(r *rig) {
@@ -102,7 +102,7 @@ func TestAnIdleOwnerNoticesAnActWithinSeconds(t *testing.T) {
 		p := r.start("a", each(record), options{})
 		want := r.fill(0, 5)
 		r.pass(time.Minute)
-		r.acts(epoch.ActRewind, 0, to(3))
+		r.acts(operate.ActRewind, 0, to(3))
 		r.pass(5 * time.Second)
 		r.wantEffects(0, append(want, "0/3", "0/4")...)
 		noAlarm(p)
@@ -124,10 +124,10 @@ func TestAMessageThatHaltsItsPartitionIsSkippedWithinSeconds(t *testing.T) {
 		r.fill(0, 5)
 		r.pass(time.Minute)
 		r.wantEffects(0, "0/0", "0/1")
-		r.acts(epoch.ActSkip, 0, to(3))
+		r.acts(operate.ActSkip, 0, to(3))
 		r.pass(5 * time.Second)
 		r.wantEffects(0, "0/0", "0/1", "0/3", "0/4")
-		if ds := r.decided(0, epoch.DecidedHalt); len(ds) != 1 || ds[0].From != 2 || !strings.Contains(ds[0].Reason, "poison") {
+		if ds := r.decided(0, operate.DecidedHalt); len(ds) != 1 || ds[0].From != 2 || !strings.Contains(ds[0].Reason, "poison") {
 			t.Errorf("the log says %+v", ds)
 		}
 		p.end()
@@ -139,7 +139,7 @@ func TestAnEvictedOwnerClaimsAgain(t *testing.T) {
 		p := r.start("a", each(record), options{})
 		want := r.fill(0, 5)
 		r.pass(10 * time.Second)
-		f := r.acts(epoch.ActEvict, 0)
+		f := r.acts(operate.ActEvict, 0)
 		r.pass(5 * time.Second)
 		if now := r.sink.Fences()[r.partition(0)]; now.Epoch != f.Epoch+1 || now.Owner == f.Owner {
 			t.Errorf("after %+v the fence is\n%+v", f, now)
@@ -159,7 +159,7 @@ func TestAPausedPartitionWaitsAndComesBackByItself(t *testing.T) {
 		p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, each(record), o) })
 		want := r.fill(0, 3)
 		r.pass(10 * time.Second)
-		r.acts(epoch.ActPause, 0)
+		r.acts(operate.ActPause, 0)
 		more := []string{"a", "b"}
 		r.log.Append(0, more...)
 		r.log.Append(1, "other")
@@ -173,13 +173,13 @@ func TestAPausedPartitionWaitsAndComesBackByItself(t *testing.T) {
 		if err := status.Ready(); err != nil {
 			t.Errorf("a process whose partition is paused is not ready: %v", err)
 		}
-		if ds := r.decided(0, epoch.DecidedHalt); len(ds) != 1 {
+		if ds := r.decided(0, operate.DecidedHalt); len(ds) != 1 {
 			t.Errorf("the log has %+v", ds)
 		}
 		b := r.start("b", each(record), options{}) // whoever has it, and comes new
 		r.pass(time.Minute)
 		r.wantEffects(0, want...)
-		r.acts(epoch.ActResume, 0)
+		r.acts(operate.ActResume, 0)
 		r.pass(6 * time.Second)
 		r.wantEffects(0, append(want, more...)...)
 		if len(seen[consumer.WentBack](p)) > 0 {
@@ -195,11 +195,11 @@ func TestAPausedPartitionThatIsResumedIsNotMissed(t *testing.T) {
 		deaf := memsink.Hooks{Requests: func(context.Context, []epoch.Partition, func() error) error { return errors.New("no answer") }}
 		p := r.start("a", each(record), options{HaltMax: time.Hour}, deaf)
 		r.pass(time.Second)
-		r.acts(epoch.ActPause, 0)
+		r.acts(operate.ActPause, 0)
 		want := r.fill(0, 3)
 		r.pass(time.Hour)
 		r.wantEffects(0)
-		r.acts(epoch.ActResume, 0)
+		r.acts(operate.ActResume, 0)
 		r.pass(6 * time.Second)
 		r.wantEffects(0, want...)
 		p.end()
@@ -219,7 +219,7 @@ func TestARecreatedLogIsAcceptedWhilePeopleWaitForIt(t *testing.T) {
 		if len(halted) == 0 || !errors.As(halted[0].Err, &changed) {
 			t.Fatalf("halted: %v", halted)
 		}
-		r.acts(epoch.ActRebase, 0, to(1), func(a *epoch.Act) { a.Log = changed.Source })
+		r.acts(operate.ActRebase, 0, to(1), func(a *operate.Act) { a.Log = changed.Source })
 		r.pass(6 * time.Second)
 		r.wantEffects(0, append(want, "new 1")...)
 		p.end()
@@ -241,7 +241,7 @@ func TestASinkWithoutAnythingForPeopleIsConsumedAsBefore(t *testing.T) {
 		r.group().Lose(p.member, "orders", 0, errors.New("gone"))
 		synctest.Wait()
 		p.end()
-		if len(r.decided(0, epoch.DecidedLoss)) > 0 {
+		if len(r.decided(0, operate.DecidedLoss)) > 0 {
 			t.Error("a hidden log was written")
 		}
 	})
@@ -252,7 +252,7 @@ func TestThePausedAskTheSourceForNothing(t *testing.T) {
 		p := r.start("a", each(record), options{})
 		r.fill(0, 3)
 		r.pass(time.Second)
-		r.acts(epoch.ActPause, 0)
+		r.acts(operate.ActPause, 0)
 		r.pass(10 * time.Second)
 		r.group().OnConfirm(func(context.Context, confirmation) error {
 			t.Error("a paused partition's lease is confirmed")

@@ -47,7 +47,7 @@ type Options struct {
 	// process did not run does not count. A call that takes longer is abandoned: the sink
 	// ends its transaction and refuses what the call still writes, the process gives the
 	// partition up until the call returns, and other partitions continue. A hang counts as an
-	// attempt of the message, across processes if the sink is an [epoch.Operable]. See
+	// attempt of the message, across processes if the sink is an [operate.Operable]. See
 	// [Overdue]. Defaults to BatchTimeout.
 	HangTimeout time.Duration
 

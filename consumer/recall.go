@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // A message that hangs counts as an attempt, whichever process it hangs in: an owner that
@@ -16,8 +17,8 @@ import (
 // recordHang writes what hangs. The partition is this process's until it has returned.
 func (o *ownership[TX]) recordHang() {
 	call, f := o.run.hung.call(o.hang), o.fence
-	d := epoch.Decision{
-		Kind: epoch.DecidedHang, Partition: o.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
+	d := operate.Decision{
+		Kind: operate.DecidedHang, Partition: o.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
 		From: -1, To: -1, Reason: "given up: " + call.String(),
 	}
 	m, ok := o.run.hung.message(o.partition)
@@ -27,7 +28,7 @@ func (o *ownership[TX]) recordHang() {
 	}
 	d.From, d.To = m.first, m.last+1
 	if m.failed != nil {
-		d.Kind = epoch.DecidedOnFailureHang
+		d.Kind = operate.DecidedOnFailureHang
 		d.Reason += fmt.Sprintf("; it was called because %v", m.failed)
 	}
 	if o.run.recorder.addNow(d) {
@@ -60,7 +61,7 @@ func (hs *hangs) recorded(p epoch.Partition) {
 
 // learn takes in what an audit log says about a partition that is at next. It reports
 // whether a message there has hung.
-func (hs *hangs) learn(p epoch.Partition, log []epoch.Decision, next epoch.Offset) bool {
+func (hs *hangs) learn(p epoch.Partition, log []operate.Decision, next epoch.Offset) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	m := recalled(hs.messages[p], log, next)
@@ -80,17 +81,17 @@ func (m hungMessage) hasRangeOf(n hungMessage) bool {
 }
 
 // recalled is what is known of the messages from next on, by what this process knew and by
-// the decisions of [epoch.Operable.Hangs]. What this process knew and the log has is not
+// the decisions of [operate.Operable.Hangs]. What this process knew and the log has is not
 // believed if the log does not have it any more: an operator has let the partition continue.
 // Its attempts may be more than those in the log, which has no failures but hangs.
-func recalled(known hungMessage, log []epoch.Decision, next epoch.Offset) hungMessage {
+func recalled(known hungMessage, log []operate.Decision, next epoch.Offset) hungMessage {
 	var newest hungMessage
 	for _, d := range log {
 		if d.From < 0 || d.To <= next { // of no message, or of one that is applied
 			continue
 		}
 		m := hungMessage{first: d.From, last: d.To - 1, recorded: true}
-		if d.Kind == epoch.DecidedOnFailureHang {
+		if d.Kind == operate.DecidedOnFailureHang {
 			m.failed = errors.New(d.Reason)
 		}
 		if m.first == m.last {

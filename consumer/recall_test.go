@@ -7,14 +7,15 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func TestWhatHasHungIsKnownByTheLogAndByThisProcess(t *testing.T) {
-	hang := func(from, to epoch.Offset) epoch.Decision {
-		return epoch.Decision{Kind: epoch.DecidedHang, From: from, To: to}
+	hang := func(from, to epoch.Offset) operate.Decision {
+		return operate.Decision{Kind: operate.DecidedHang, From: from, To: to}
 	}
-	onFailure := epoch.Decision{Kind: epoch.DecidedOnFailureHang, From: 7, To: 8, Reason: "it was poison"}
-	times := func(n int, d epoch.Decision) []epoch.Decision { return slices.Repeat([]epoch.Decision{d}, n) }
+	onFailure := operate.Decision{Kind: operate.DecidedOnFailureHang, From: 7, To: 8, Reason: "it was poison"}
+	times := func(n int, d operate.Decision) []operate.Decision { return slices.Repeat([]operate.Decision{d}, n) }
 	one := func(at epoch.Offset, attempts int) hungMessage {
 		return hungMessage{first: at, last: at, attempts: attempts}
 	}
@@ -31,7 +32,7 @@ func TestWhatHasHungIsKnownByTheLogAndByThisProcess(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		known hungMessage
-		log   []epoch.Decision
+		log   []operate.Decision
 		want  hungMessage
 	}{
 		{"nothing", hungMessage{}, nil, hungMessage{}},
@@ -40,10 +41,10 @@ func TestWhatHasHungIsKnownByTheLogAndByThisProcess(t *testing.T) {
 		{"the first message there is", hungMessage{}, times(2, hang(5, 6)), recorded(one(5, 2))},
 		{"a message of a batch", hungMessage{}, times(2, hang(5, 10)), recorded(batch)},
 		{"a batch, and then the message alone", hungMessage{}, append(times(2, hang(7, 8)), hang(5, 10)), recorded(one(7, 2))},
-		{"another message in between", hungMessage{}, []epoch.Decision{hang(7, 8), hang(6, 7), hang(7, 8)}, recorded(one(7, 1))},
-		{"background work in between", hungMessage{}, []epoch.Decision{hang(7, 8), hang(-1, -1), hang(7, 8)}, recorded(one(7, 2))},
+		{"another message in between", hungMessage{}, []operate.Decision{hang(7, 8), hang(6, 7), hang(7, 8)}, recorded(one(7, 1))},
+		{"background work in between", hungMessage{}, []operate.Decision{hang(7, 8), hang(-1, -1), hang(7, 8)}, recorded(one(7, 2))},
 		{"one that is applied", hungMessage{}, times(3, hang(4, 5)), hungMessage{}},
-		{"one that is applied in between", hungMessage{}, []epoch.Decision{hang(7, 8), hang(4, 5), hang(7, 8)}, recorded(one(7, 2))},
+		{"one that is applied in between", hungMessage{}, []operate.Decision{hang(7, 8), hang(4, 5), hang(7, 8)}, recorded(one(7, 2))},
 		{"a batch that is applied in part", hungMessage{}, times(1, hang(2, 7)), recorded(hungMessage{first: 2, last: 6})},
 		{"OnFailure", hungMessage{}, times(1, onFailure), failed(recorded(one(7, 1)), "it was poison")},
 		{"OnFailure, after the handler", hungMessage{}, append(times(1, onFailure), times(2, hang(7, 8))...), failed(recorded(one(7, 3)), "it was poison")},

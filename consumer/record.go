@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 const (
@@ -30,10 +31,10 @@ const (
 // that, except a partition that is given up because a call hangs. What cannot be written is
 // counted and dropped. A nil recorder writes nothing.
 type recorder struct {
-	write   func(ctx context.Context, ds []epoch.Decision) error
+	write   func(ctx context.Context, ds []operate.Decision) error
 	observe func(Event)
 	log     *slog.Logger
-	queue   chan epoch.Decision
+	queue   chan operate.Decision
 	ctx     context.Context // of what is being written
 	stop    context.CancelFunc
 	over    chan struct{}
@@ -42,8 +43,8 @@ type recorder struct {
 	dropped int // since it was told of last
 }
 
-func newRecorder(write func(context.Context, []epoch.Decision) error, observe func(Event), log *slog.Logger) *recorder {
-	r := &recorder{write: write, observe: observe, log: log, queue: make(chan epoch.Decision, maxUnrecorded)}
+func newRecorder(write func(context.Context, []operate.Decision) error, observe func(Event), log *slog.Logger) *recorder {
+	r := &recorder{write: write, observe: observe, log: log, queue: make(chan operate.Decision, maxUnrecorded)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.over = make(chan struct{})
 	go r.run()
@@ -51,7 +52,7 @@ func newRecorder(write func(context.Context, []epoch.Decision) error, observe fu
 }
 
 // add has d written, if there is room.
-func (r *recorder) add(d epoch.Decision) {
+func (r *recorder) add(d operate.Decision) {
 	if r == nil {
 		return
 	}
@@ -65,8 +66,8 @@ func (r *recorder) add(d epoch.Decision) {
 }
 
 // addNow reports whether d was written at once.
-func (r *recorder) addNow(d epoch.Decision) bool {
-	return r != nil && r.flush([]epoch.Decision{d}, hangTimeToRecord) == nil
+func (r *recorder) addNow(d operate.Decision) bool {
+	return r != nil && r.flush([]operate.Decision{d}, hangTimeToRecord) == nil
 }
 
 // close writes what is left, within lastRecords. Nothing is added any more.
@@ -84,7 +85,7 @@ func (r *recorder) close() {
 func (r *recorder) run() {
 	defer close(r.over)
 	for d := range r.queue {
-		ds := []epoch.Decision{d}
+		ds := []operate.Decision{d}
 		for more := true; more && len(ds) < recordAtOnce; {
 			select {
 			case d, open := <-r.queue:
@@ -99,7 +100,7 @@ func (r *recorder) run() {
 	}
 }
 
-func (r *recorder) flush(ds []epoch.Decision, timeout time.Duration) error {
+func (r *recorder) flush(ds []operate.Decision, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
 	err := r.write(ctx, ds)
@@ -121,11 +122,11 @@ func (r *recorder) flush(ds []epoch.Decision, timeout time.Duration) error {
 
 // decide is about the partition as this process last knew it, and what was done because
 // of err.
-func (p *pending[TX]) decide(kind epoch.DecisionKind, err error, format string, args ...any) {
+func (p *pending[TX]) decide(kind operate.DecisionKind, err error, format string, args ...any) {
 	f := p.fence
-	p.run.recorder.add(epoch.Decision{
+	p.run.recorder.add(operate.Decision{
 		Kind: kind, Partition: p.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
-		From: p.next(), To: p.next(), Reason: fmt.Sprintf(format, args...), TraceID: epoch.TraceOf(err),
+		From: p.next(), To: p.next(), Reason: fmt.Sprintf(format, args...), TraceID: operate.TraceOf(err),
 	})
 }
 
@@ -141,9 +142,9 @@ func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
 	if got.Next != left.Next {
 		became = "the position is another one"
 	}
-	o.run.recorder.add(epoch.Decision{
-		Kind: epoch.DecidedInDoubt, Partition: o.partition, Epoch: left.Epoch, Claim: left.Claim, Owner: left.Owner,
-		From: left.Next, To: got.Next, Reason: fmt.Sprintf("%s: %v", became, err), TraceID: epoch.TraceOf(err),
+	o.run.recorder.add(operate.Decision{
+		Kind: operate.DecidedInDoubt, Partition: o.partition, Epoch: left.Epoch, Claim: left.Claim, Owner: left.Owner,
+		From: left.Next, To: got.Next, Reason: fmt.Sprintf("%s: %v", became, err), TraceID: operate.TraceOf(err),
 	})
 }
 

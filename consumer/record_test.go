@@ -12,6 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -22,7 +23,7 @@ func TestDecisionsOfAConsumerAreRecorded(t *testing.T) {
 		r.group().Grant(p.member, "orders", 0)
 		r.fill(0, 3)
 		r.pass(time.Second)
-		r.acts(epoch.ActEvict, 0)
+		r.acts(operate.ActEvict, 0)
 		r.log.Append(0, "0/3")
 		r.pass(time.Second)
 		lost := atomic.Bool{}
@@ -37,7 +38,7 @@ func TestDecisionsOfAConsumerAreRecorded(t *testing.T) {
 		r.pass(time.Second)
 		r.group().Lose(p.member, "orders", 0, errors.New("fenced by the broker"))
 		r.pass(time.Second)
-		ds := r.decided(0, epoch.DecidedStale, epoch.DecidedInDoubt, epoch.DecidedLoss)
+		ds := r.decided(0, operate.DecidedStale, operate.DecidedInDoubt, operate.DecidedLoss)
 		var got []string
 		for _, d := range ds {
 			got = append(got, fmt.Sprintf("%s %d %d>%d %s", d.Kind, d.Epoch, d.From, d.To, d.Owner))
@@ -54,7 +55,7 @@ func TestADecisionLogThatCannotBeWrittenHoldsNothingUp(t *testing.T) {
 	const partitions = 8 // which have more to tell than the log has room for
 	inBubble(t, partitions, func(r *rig) {
 		var calls atomic.Int32
-		broken := memsink.Hooks{Record: func(ctx context.Context, _ []epoch.Decision, _ func() error) error {
+		broken := memsink.Hooks{Record: func(ctx context.Context, _ []operate.Decision, _ func() error) error {
 			calls.Add(1)
 			<-ctx.Done() // a database that does not answer
 			return ctx.Err()
@@ -67,7 +68,7 @@ func TestADecisionLogThatCannotBeWrittenHoldsNothingUp(t *testing.T) {
 		r.pass(time.Second)
 		for range 400 {
 			for n := range int32(partitions) {
-				r.acts(epoch.ActEvict, n)
+				r.acts(operate.ActEvict, n)
 				r.log.Append(n, "more")
 				want[n] = append(want[n], "more")
 			}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -91,7 +91,7 @@ func TestDeadLettersAreReplayedWithinSecondsBesideTheMessages(t *testing.T) {
 		if len(done) != 40 || slices.ContainsFunc(done, func(e consumer.Replayed) bool { return e.Err != nil || !e.Final }) {
 			t.Errorf("%d replays: %+v", len(done), done)
 		}
-		if ds := r.decided(0, epoch.DecidedReplay); len(ds) != 20 || ds[0].By != "anna" || ds[0].Epoch != before.Epoch {
+		if ds := r.decided(0, operate.DecidedReplay); len(ds) != 20 || ds[0].By != "anna" || ds[0].Epoch != before.Epoch {
 			t.Errorf("the log has %d replays: %+v", len(ds), ds)
 		}
 		p.end()
@@ -137,7 +137,7 @@ func TestAReplayThatFailsIsRecordedAndNotTriedAgain(t *testing.T) {
 				if n := calls.Load(); n != c.calls && (c.final == 1 || n < 15 || n > 25) {
 					t.Errorf("the handler was called %d times, want %d", n, c.calls)
 				}
-				if n := len(r.decided(0, epoch.DecidedReplayFailure)); n != c.final {
+				if n := len(r.decided(0, operate.DecidedReplayFailure)); n != c.final {
 					t.Errorf("%d failures are in the log", n)
 				}
 				r.wantEffects(0, "0/0", "0/2")
@@ -174,10 +174,10 @@ func TestAReplayThatIsWithdrawnMeanwhileIsRolledBackAndNoFailure(t *testing.T) {
 		asked.Store(true)
 		r.requests()
 		r.pass(time.Minute)
-		if done := wantOne[consumer.Replayed](p); !done.Final || !errors.Is(done.Err, epoch.ErrNotRequested) {
+		if done := wantOne[consumer.Replayed](p); !done.Final || !errors.Is(done.Err, operate.ErrNotRequested) {
 			t.Errorf("replayed: %+v", done)
 		}
-		if n := len(r.decided(0, epoch.DecidedReplayFailure, epoch.DecidedReplay)); n != 0 {
+		if n := len(r.decided(0, operate.DecidedReplayFailure, operate.DecidedReplay)); n != 0 {
 			t.Errorf("%d decisions about a replay that was not wanted", n)
 		}
 		r.wantEffects(0, "0/0", "0/2")
@@ -210,7 +210,7 @@ func TestAReplayUnderAClaimThatIsLostIsRolledBackAndTheNextOwnerDoesIt(t *testin
 		asked.Store(true)
 		r.requests()
 		r.pass(5 * time.Second)
-		r.acts(epoch.ActEvict, 0)
+		r.acts(operate.ActEvict, 0)
 		close(frozen)
 		r.pass(20 * time.Second)
 		r.wantEffects(0, "0/0", "0/2", "0/1")
@@ -250,7 +250,7 @@ func TestATenureWaitsForTheReplayUnderWay(t *testing.T) {
 		asked.Store(true)
 		r.requests()
 		<-began
-		r.acts(epoch.ActRewind, 0, to(0))
+		r.acts(operate.ActRewind, 0, to(0))
 		r.pass(10 * time.Second) // the idle owner has noticed, and may not run the handler again
 		r.wantEffects(0, "0/0", "0/2")
 		if n := p.claims(0); n != 1 {
@@ -381,7 +381,7 @@ func TestAReplayThatEndsTheTransactionHaltsForGoodAlsoWhereItsClaimWasEnding(t *
 		asked.Store(true)
 		r.requests()
 		<-began
-		r.acts(epoch.ActEvict, 0) // the idle owner notices, and lets go of its claim
+		r.acts(operate.ActEvict, 0) // the idle owner notices, and lets go of its claim
 		r.pass(20 * time.Second)
 		close(release)
 		r.pass(5 * time.Minute)

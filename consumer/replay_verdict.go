@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // What the result of a replay's transaction means. As in verdict.go, nothing here acts, logs or
@@ -64,14 +65,14 @@ func resultOfReplay(t trial, r result) (outcomeOfReplay, outcome) {
 	case errors.Is(err, epoch.ErrTxEndedByHandler):
 		return replayBroke, outcome{action: haltForGood, err: err}
 	case whose == t.partition:
-		return replayBroke, outcome{action: v.action, err: err}
+		return replayBroke, outcome{action: v.action, above: v.above, err: err}
 	case errors.Is(err, epoch.ErrInDoubt):
 		return replayBroke, outcome{action: claimAgain, err: err}
 	case t.lost || !r.called || r.froze > 0 || errors.Is(err, epoch.ErrUnhealthy) && !isPermanent(r.handler):
 		return replayAgain, outcome{}
 	case errors.Is(err, epoch.ErrTransient) && !isPermanent(r.handler):
 		return replayTries, outcome{}
-	case errors.Is(err, epoch.ErrNotRequested) && r.handler == nil:
+	case errors.Is(err, operate.ErrNotRequested) && r.handler == nil:
 		return replayGone, outcome{}
 	default:
 		return replayFailed, outcome{}

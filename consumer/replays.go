@@ -7,11 +7,12 @@ import (
 	"math"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // replay is a dead letter that is to be replayed.
 type replay struct {
-	epoch.Replay
+	operate.RequestedReplay
 	look int64 // which look has found it
 	from interface {
 		looks() int64
@@ -156,7 +157,7 @@ func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
 	l.run.running.Go(func() {
 		ctx, cancel := context.WithTimeout(l.base, t.timeout)
 		defer cancel()
-		if err := l.run.operable.ReplayFailed(ctx, t.replay.Replay, t.parts[0].epoch, cause); err != nil {
+		if err := l.run.operable.ReplayFailed(ctx, t.replay.RequestedReplay, t.parts[0].epoch, cause); err != nil {
 			l.run.log(t.parts[0].advance.Partition).Warn("could not record that a replay has failed, it is tried again", "dead_letter", t.replay.ID, "err", err)
 		}
 		l.send(replayRecorded[TX]{t.replay})

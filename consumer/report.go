@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // What logs, observers and the audit log are told. Nothing here decides.
@@ -81,7 +82,7 @@ func (o *ownership[TX]) tellStale(err error) {
 		"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
 		"held_epoch", stale.Held.Epoch, "held_claim", stale.Held.Claim,
 		"held_owner", stale.Held.Owner, "held_next", stale.Held.Next)
-	o.decide(epoch.DecidedStale, err, "the fence is held by claim %s, epoch %d, owner %q", stale.Held.Claim, stale.Held.Epoch, stale.Held.Owner)
+	o.decide(operate.DecidedStale, err, "the fence is held by claim %s, epoch %d, owner %q", stale.Held.Claim, stale.Held.Epoch, stale.Held.Owner)
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
@@ -197,7 +198,7 @@ func (p *pending[TX]) remedy() string { return "epochfence explain " + p.partiti
 func (p *pending[TX]) observeHalt(err error, in time.Duration) {
 	reason := reasonOf(err)
 	if !p.halted {
-		p.decide(epoch.DecidedHalt, err, "%v: %v", reason, err)
+		p.decide(operate.DecidedHalt, err, "%v: %v", reason, err)
 	}
 	p.halted, p.silent = true, true
 	at := p.fence
@@ -217,13 +218,13 @@ func (p *pending[TX]) resumed() {
 	p.run.lags.claimed(p.tenure, p.fence)
 	p.still.moved()
 	p.run.troubles.Well(p.partition)
-	p.decide(epoch.DecidedRecovery, nil, "it has nothing to apply")
+	p.decide(operate.DecidedRecovery, nil, "it has nothing to apply")
 	p.run.Observe(Resumed{Partition: p.partition, Epoch: p.fence.Epoch, Next: p.fence.Next})
 }
 
 func (o *ownership[TX]) leaseLost(cause error) {
 	o.logger.Info("lost", "epoch", o.fence.Epoch, "next", o.next(), "cause", cause)
-	o.decide(epoch.DecidedLoss, cause, "%v", cause)
+	o.decide(operate.DecidedLoss, cause, "%v", cause)
 	o.run.Observe(Lost{
 		Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: reasonOf(cause), Cause: cause, InFlight: o.caught.Load(),
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // requests look every few seconds what operators have asked of this process: an act on a
@@ -17,7 +18,7 @@ import (
 type requests[TX any] struct {
 	run    *runner[TX]
 	shard  int
-	sink   epoch.Operable[TX]
+	sink   operate.Operable[TX]
 	began  atomic.Int64  // how many looks have begun
 	now    chan struct{} // there may be more than the last look has found
 	acts   int64

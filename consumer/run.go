@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/troubles"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Run consumes what source leases to this process and has h apply it to sink
@@ -38,8 +39,12 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if err != nil {
 		return err
 	}
-	if err := h.suits(o, sink.Guarantee()); err != nil {
+	if err := h.suits(o, sink); err != nil {
 		return err
+	}
+	bounds := epoch.BoundsOf(sink)
+	if bounds.Messages > 0 {
+		o.MaxBatch = min(o.MaxBatch, bounds.Messages)
 	}
 	if s, ok := epoch.As[epoch.Sharded](sink); ok && s.Shards() < 1 {
 		return fmt.Errorf("consumer: the sink says that it has %d shards; want at least one", s.Shards())
@@ -47,12 +52,12 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r := &runner[TX]{
-		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, stop: stop,
+		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, bounds: bounds, stop: stop,
 		shards: shardsOf(sink), troubles: troubleLog{troubles.New[epoch.Partition](o.Logger, "partitions")}, lags: newLags(o.Observe),
 		pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
 		hung: newHangs(o.MaxHung), acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
-	if operable, ok := epoch.As[epoch.Operable[TX]](sink); ok && sink.Guarantee() == epoch.Transactional {
+	if operable, ok := epoch.As[operate.Operable[TX]](sink); ok {
 		r.operable = operable
 		r.life = newLife(source, operable.Alive, operable.Gone, o.Logger)
 		r.recorder = newRecorder(operable.Record, o.Observe, o.Logger)
@@ -68,10 +73,11 @@ type runner[TX any] struct {
 	handlers Handlers[TX]
 	policy   policy
 	sink     epoch.Sink[TX]
+	bounds   epoch.Bounds            // the sink's
 	shards   epoch.Sharded           // the sink's
 	stop     context.CancelCauseFunc // ends Run with an error
 
-	operable epoch.Operable[TX] // the sink's; nil where it is none
+	operable operate.Operable[TX] // the sink's; nil where it is none
 	recorder *recorder
 	life     *life // likewise
 	acted    *news // that operators have acted on fences

@@ -8,14 +8,14 @@ func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
 	if s, ok := epoch.As[epoch.Sharded](sink); ok {
 		return s
 	}
-	return oneShard{sink}
+	return oneShard{func() <-chan struct{} { return epoch.Replaced(sink) }}
 }
 
 // oneShard is a sink of one database.
 type oneShard struct {
-	sink interface{ Replaced() <-chan struct{} }
+	replaced func() <-chan struct{}
 }
 
 func (oneShard) Shards() int                      { return 1 }
 func (oneShard) Shard(epoch.Partition) int        { return 0 }
-func (s oneShard) ReplacedIn(int) <-chan struct{} { return s.sink.Replaced() }
+func (s oneShard) ReplacedIn(int) <-chan struct{} { return s.replaced() }

@@ -76,8 +76,15 @@ func (s *sizing) applied(messages int, took, timeout time.Duration) {
 	}
 }
 
-// tooSlow: a transaction of so many messages did not come to an end in time.
-func (s *sizing) tooSlow(messages int) { s.room = max(messages/2, 1) }
+// tooMany: a transaction of so many messages did not come to an end in time.
+func (s *sizing) tooMany(messages int) { s.room = max(messages/2, 1) }
+
+// tooLarge: a transaction of so many messages did not fit. It grows again, as the next messages may be
+// smaller, but not before what this has cost was earned.
+func (s *sizing) tooLarge(messages int, took time.Duration) {
+	s.room = max(messages/2, 1)
+	s.owed = min(s.owed+calmFactor*took, maxOwed)
+}
 
 // refused: a transaction of so many messages failed for a reason that its size
 // may have been.

@@ -15,7 +15,7 @@ func TestSizing(t *testing.T) {
 	refused := func(messages int, took time.Duration) func(*sizing) {
 		return func(s *sizing) { s.refused(messages, took) }
 	}
-	tooSlow := func(messages int) func(*sizing) { return func(s *sizing) { s.tooSlow(messages) } }
+	tooMany := func(messages int) func(*sizing) { return func(s *sizing) { s.tooMany(messages) } }
 	for name, c := range map[string]struct {
 		room int
 		owed time.Duration
@@ -28,8 +28,8 @@ func TestSizing(t *testing.T) {
 		"what takes some of its time stays":              {16, 0, []func(*sizing){applied(16, time.Second)}, 16},
 		"what takes a quarter of its time is halved":     {800, 0, []func(*sizing){applied(800, 3*time.Second)}, 400},
 		"but not below 256, as the commit may be it":     {300, 0, []func(*sizing){applied(300, 3*time.Second)}, 256},
-		"what takes all of its time is halved":           {16, 0, []func(*sizing){tooSlow(16)}, 8},
-		"down to one":                                    {2, 0, []func(*sizing){tooSlow(2), tooSlow(1)}, 1},
+		"what takes all of its time is halved":           {16, 0, []func(*sizing){tooMany(16)}, 8},
+		"down to one":                                    {2, 0, []func(*sizing){tooMany(2), tooMany(1)}, 1},
 		"what is refused is much smaller the next time":  {160, 0, []func(*sizing){refused(160, time.Millisecond)}, 20},
 		"also where it was smaller than it might be":     {160, 0, []func(*sizing){refused(16, time.Millisecond)}, 2},
 		"what is refused again is one message":           {160, 0, []func(*sizing){refused(160, time.Millisecond), refused(20, time.Millisecond)}, 1},

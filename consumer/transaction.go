@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // transaction applies messages of one or more partitions. It knows what the loop
@@ -157,7 +158,7 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 	if ms := t.parts[r.batch].messages; r.handler != nil && len(ms) > 0 {
 		r.offset = ms[max(r.at, 0)].Offset
 	}
-	r.handler = epoch.InTrace(r.handler, epoch.TraceOf(r.err))
+	r.handler = operate.InTrace(r.handler, operate.TraceOf(r.err))
 	r.froze = watch.stop()
 	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
 }
@@ -209,7 +210,7 @@ func (t *transaction[TX]) calls(r *result) []placedCall[TX] {
 			if err := context.Cause(ctx); err != nil && i > 0 { // its time is up between two messages
 				c.failed = err
 			} else if c.failed = guard(func() error { return do(ctx, tx) }); c.failed == nil && t.replay != nil {
-				return t.run.operable.Replayed(ctx, tx, t.replay.Replay, t.parts[0].epoch)
+				return t.run.operable.Replayed(ctx, tx, t.replay.RequestedReplay, t.parts[0].epoch)
 			}
 			if c.failed != nil {
 				return &maskedError{c.failed}

@@ -48,8 +48,9 @@ type place struct{ batch, at int }
 type verdict struct {
 	action action
 	lesson lesson
-	at     int   // with among and company: on which message, or -1
-	err    error // why, unless the action is advance
+	above  epoch.Epoch // with claimAbove
+	at     int         // with among and company: on which message, or -1
+	err    error       // why, unless the action is advance
 }
 
 // action is what becomes of a partition.
@@ -75,7 +76,7 @@ const (
 	nothing     lesson = iota
 	among              // one of them is at fault: find out which
 	company            // one of them needs a transaction of its own, and none is at fault
-	tooSlow            // so many of them take too long
+	tooMany            // so many of them take too long, or do not fit
 	transient          // a failure that passes, and is no message's fault
 	doubted            // they are in doubt together, which says nothing yet
 	died               // the only one was in doubt: see [policy.died]
@@ -153,8 +154,14 @@ func refusal(err error) (verdict, epoch.Partition) {
 		stale   *epoch.StaleError
 		moved   *epoch.MovedError
 		missing *epoch.MissingError
+		low     *epoch.LowEpochError
 	)
 	switch {
+	case errors.As(err, &low):
+		if unreachable := outOfReach(low.Partition, low.Epoch, low.Seen); unreachable != nil {
+			return verdict{action: halt, err: unreachable}, low.Partition
+		}
+		return verdict{action: claimAbove, above: low.Seen, err: err}, low.Partition
 	case errors.As(err, &stale):
 		return verdict{action: giveUp, err: err}, stale.Partition
 	case errors.As(err, &moved):
@@ -268,9 +275,11 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 		return verdict{action: retry, lesson: transient, err: r.err}
 	case t.messages == 0 && alone: // there is no message to blame
 		return verdict{action: claimAgain, err: r.err}
+	case errors.Is(r.err, epoch.ErrTooLarge) && !alone:
+		return verdict{action: retry, lesson: tooMany, err: r.err}
 	case r.timedOut && !alone:
 		// The message at hand when time ran out need not be the slow one.
-		return verdict{action: retry, lesson: tooSlow, err: r.err}
+		return verdict{action: retry, lesson: tooMany, err: r.err}
 	case r.timedOut && r.limit > 0 && r.handling > r.limit:
 		cause = fmt.Errorf("the handler took %v, BatchTimeout is %v: %w", r.handling.Round(time.Millisecond), r.limit, cause)
 	}

@@ -49,6 +49,9 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 	stale := &epoch.StaleError{Partition: partitionNo(1)}
 	moved := &epoch.MovedError{Partition: partitionNo(1)}
 	missing := &epoch.MissingError{Partition: partitionNo(1)}
+	low := &epoch.LowEpochError{Partition: partitionNo(1), Epoch: 5, Seen: 7}
+	tooLow := &epoch.LowEpochError{Partition: partitionNo(1), Epoch: 5, Seen: epoch.MaxAbove + 1}
+	large := fmt.Errorf("sink: %w", epoch.ErrTooLarge)
 	ended := fmt.Errorf("sink: %w", epoch.ErrTxEndedByHandler)
 	own := fmt.Errorf("sink: %w", epoch.ErrOwnTransaction)
 
@@ -64,6 +67,8 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 		{"R6: stale ends the claim of its partition only", []trial{of(0, 3), of(1, 2)}, refusing(stale), "retry, give up"},
 		{"R5: moved is claimed again", []trial{of(0, 3), of(1, 2)}, refusing(moved), "retry, claim again doubted"},
 		{"R9: a missing fence halts its partition", []trial{of(0, 3), of(1, 2)}, refusing(missing), "retry, halt"},
+		{"an epoch that is too low is claimed above", []trial{of(0, 3), of(1, 2)}, refusing(low), "retry, claim above 7"},
+		{"if that can be reached", []trial{of(0, 3), of(1, 2)}, refusing(tooLow), "retry, halt"},
 		{"R6: a refusal comes before doubt", []trial{of(1, 2)}, refusing(errors.Join(stale, epoch.ErrInDoubt)), "give up"},
 		{"a refusal of nobody who was tried is the database's", []trial{of(0, 1)}, refusing(stale), "retry attempt"},
 
@@ -115,8 +120,11 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 		{"L1: what passes is tried again with less", []trial{of(0, 3), of(1, 2)}, refusing(deadlock), "retry transient, retry transient"},
 		{"and costs a message alone no attempt", []trial{of(0, 1).after(9)}, failing(deadlock, 0, 0), "retry transient"},
 		{"unless it says that it is permanent", []trial{of(0, 1)}, failing(Permanent(deadlock), 0, 0), "retry last attempt"},
-		{"L1: too slow together is halved", []trial{of(0, 8)}, failing(errHandler, 0, 7).late(), "retry too slow"},
+		{"L1: too slow together is halved", []trial{of(0, 8)}, failing(errHandler, 0, 7).late(), "retry too many"},
 		{"too slow alone is an attempt", []trial{of(0, 1)}, failing(errHandler, 0, 0).late(), "retry attempt"},
+		{"L1: what does not fit together is halved", []trial{of(0, 8), of(1, 1)}, refusing(large), "retry too many, retry too many"},
+		{"also where a statement said so", []trial{of(0, 8)}, failing(large, 0, 3), "retry too many"},
+		{"what does not fit alone is an attempt", []trial{of(0, 1)}, refusing(large), "retry attempt"},
 		{"R11: what a freeze made late is nobody's fault", []trial{of(0, 1).after(9)}, failing(errHandler, 0, 0).late().asleep(), "retry transient"},
 
 		{"L2: a missing table halts, and blames nobody", []trial{of(0, 1).after(9)}, failing(noTable, 0, 0), "halt"},
@@ -206,8 +214,11 @@ func TestWhatOnFailureCannotSettleIsReportedWithTheFirstFailure(t *testing.T) {
 
 func (v verdict) String() string {
 	s := [...]string{"advance", "retry", "claim again", "claim above", "give up", "leave", "halt", "halt in doubt", "halt for good"}[v.action]
-	if l := [...]string{"", "among", "in company", "too slow", "transient", "doubted", "died", "attempt", "last attempt"}[v.lesson]; l != "" && v.action != halt {
+	if l := [...]string{"", "among", "in company", "too many", "transient", "doubted", "died", "attempt", "last attempt"}[v.lesson]; l != "" && v.action != halt {
 		s += " " + l
+	}
+	if v.action == claimAbove {
+		s += fmt.Sprintf(" %d", v.above)
 	}
 	if v.lesson == among || v.lesson == company {
 		s += fmt.Sprintf(" %d", v.at)

@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/shardsink"
 )
@@ -135,7 +136,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	person(t, pools[1], epoch.ActPause, was.Partition)
+	person(t, pools[1], operate.ActPause, was.Partition)
 	if err := zombie(); !errors.Is(err, epoch.ErrStale) {
 		t.Errorf("a process that was frozen commits while the partition is moved: %v", err)
 	}
@@ -145,7 +146,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 	copyFence(t, pools[1], pools[2])
 	exec(1, script(t, "shard_old.sql"))
 	exec(0, script(t, "shard_others.sql"))
-	person(t, pools[2], epoch.ActResume, was.Partition)
+	person(t, pools[2], operate.ActResume, was.Partition)
 	if err := zombie(); !errors.Is(err, epoch.ErrStale) {
 		t.Errorf("a process that was frozen commits after the partition was moved: %v", err)
 	}
@@ -183,7 +184,7 @@ func sinkOn(t *testing.T, pool *pgxpool.Pool) epoch.Sink[pgsink.Tx] {
 }
 
 // person does what epochfence pause and resume do.
-func person(t *testing.T, pool *pgxpool.Pool, kind epoch.ActKind, p epoch.Partition) {
+func person(t *testing.T, pool *pgxpool.Pool, kind operate.ActKind, p epoch.Partition) {
 	t.Helper()
 	op, err := pgsink.OpenOperator(t.Context(), pool, pgsink.Options{})
 	if err != nil {
@@ -193,7 +194,7 @@ func person(t *testing.T, pool *pgxpool.Pool, kind epoch.ActKind, p epoch.Partit
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := op.Act(t.Context(), epoch.NewAct(kind, seen.Fence, "anna", "moving to shard 2")); err != nil {
+	if _, err := op.Act(t.Context(), operate.NewAct(kind, seen.Fence, "anna", "moving to shard 2")); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/ops/statusz"
 	"github.com/epochfence/epochfence/sinks/memsink"

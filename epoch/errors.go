@@ -28,10 +28,6 @@ var (
 	// has to decide which database is right.
 	ErrElsewhere = errors.New("kept in another database")
 
-	// ErrNotRequested is returned for a replay that was withdrawn meanwhile, or whose dead
-	// letter was discarded or replayed.
-	ErrNotRequested = errors.New("the replay is not requested any more")
-
 	// ErrNoLease is returned for a lease whose generation is not positive.
 	ErrNoLease = errors.New("no lease")
 
@@ -44,6 +40,15 @@ var (
 	// locks or memory. Nothing is committed, and no message is at fault. Try again with fewer
 	// messages. A handler may return it too.
 	ErrTransient = errors.New("transient failure")
+
+	// ErrTooLarge is returned when the transaction is larger than the store allows. Nothing is
+	// committed. The consumer tries again with fewer messages; a message that does not fit alone
+	// has failed.
+	ErrTooLarge = errors.New("transaction too large")
+
+	// ErrLowEpoch is returned when a store has seen a higher epoch of the partition than the
+	// claim's.
+	ErrLowEpoch = errors.New("epoch is below one that was seen")
 
 	// ErrUnhealthy is returned when the database would refuse every message: a table, column
 	// or privilege is missing, the server is read-only, the disk is full. No message is at
@@ -112,6 +117,22 @@ func (e *MovedError) Error() string {
 
 // Unwrap returns [ErrMoved].
 func (e *MovedError) Unwrap() error { return ErrMoved }
+
+// LowEpochError is the refusal of a commit whose claim is current, but whose epoch is below one
+// that the store has seen: its fence was restored from a backup and the rest was not. The
+// consumer claims again, above Seen.
+type LowEpochError struct {
+	Partition Partition
+	Epoch     Epoch // the claim's
+	Seen      Epoch
+}
+
+func (e *LowEpochError) Error() string {
+	return fmt.Sprintf("%s: %v: %d after %d", e.Partition, ErrLowEpoch, e.Epoch, e.Seen)
+}
+
+// Unwrap returns [ErrLowEpoch].
+func (e *LowEpochError) Unwrap() error { return ErrLowEpoch }
 
 // MissingError says that a sink has no fence of a partition.
 type MissingError struct {

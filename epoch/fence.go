@@ -52,6 +52,9 @@ func (f Fence) Check(o Origin) error {
 	return nil
 }
 
+// OperatorPrefix is the prefix of the Owner of a fence whose claim is an operator's action.
+const OperatorPrefix = "operator "
+
 // Claimed returns the fence as it is once c has replaced the claim in f. The new
 // epoch is the lease's generation if that is higher than every epoch before it, and
 // than c.Above; otherwise it is the highest of those plus one. [MaxStep] and [MaxAbove]

@@ -28,7 +28,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
@@ -184,7 +184,7 @@ func (s doubtful[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...f
 }
 
 func (s doubtful[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, TX) error) error {
-	return s.lose(func(apply func(context.Context, TX) error) error { return s.Sink.CommitHeld(ctx, h, apply) }, apply)
+	return s.lose(func(apply func(context.Context, TX) error) error { return epoch.CommitHeld(ctx, s.Sink, h, apply) }, apply)
 }
 
 func (s doubtful[TX]) lose(commit func(func(context.Context, TX) error) error, apply func(context.Context, TX) error) error {

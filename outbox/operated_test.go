@@ -18,7 +18,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -130,10 +130,10 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 	if err := do(operate.OutboxDiscard, es[0]); !errors.Is(err, operate.ErrNoOutboxEntry) {
 		t.Errorf("discarded twice: %v", err)
 	}
-	if err := do("burn", es[2]); !errors.Is(err, epoch.ErrAct) {
+	if err := do("burn", es[2]); !errors.Is(err, operate.ErrAct) {
 		t.Errorf("no such act: %v", err)
 	}
-	if err := l.op.DoOutbox(t.Context(), operate.OutboxAct{Kind: operate.OutboxDiscard, Seen: es[2], Reason: "r"}); !errors.Is(err, epoch.ErrAct) {
+	if err := l.op.DoOutbox(t.Context(), operate.OutboxAct{Kind: operate.OutboxDiscard, Seen: es[2], Reason: "r"}); !errors.Is(err, operate.ErrAct) {
 		t.Errorf("nobody: %v", err)
 	}
 

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // doing are the flags of what writes.
@@ -40,7 +40,7 @@ func (d *doing) check() error {
 	if !d.execute {
 		return nil
 	}
-	if err := epoch.CheckWho(d.by, d.reason, ""); err != nil {
+	if err := operate.CheckWho(d.by, d.reason, ""); err != nil {
 		return usage("--execute wants --reason, and --by where this machine does not know you: %w", err)
 	}
 	return nil
@@ -48,7 +48,7 @@ func (d *doing) check() error {
 
 // deed is what a command would do to a partition, as it was just seen.
 type deed struct {
-	kind        epoch.ActKind
+	kind        operate.ActKind
 	seen        operate.Partition
 	to          *epoch.Position
 	beginning   bool
@@ -59,8 +59,8 @@ type deed struct {
 }
 
 // act makes the act of a fence as it is now.
-func (d deed) act(now epoch.Fence, by doing) epoch.Act {
-	a := epoch.NewAct(d.kind, now, by.by, by.reason)
+func (d deed) act(now epoch.Fence, by doing) operate.Act {
+	a := operate.NewAct(d.kind, now, by.by, by.reason)
 	a.To, a.Beginning, a.Log, a.Source = d.to, d.beginning, d.log, d.source
 	return a
 }
@@ -76,7 +76,7 @@ func planOf(ds []deed) string {
 		if d.numbered() {
 			line += text(direction(f.Next, d.to.Offset))
 		}
-		if d.kind == epoch.ActSkip {
+		if d.kind == operate.ActSkip {
 			line += " from " + text(f.Next)
 		}
 		all = append(all, line)

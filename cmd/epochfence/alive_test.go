@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // The processes are gone, and all there is to look at is the sink.
@@ -24,7 +24,7 @@ func TestADeadGroupDoesNotLookWell(t *testing.T) {
 		tells(t, l.does(exitOK, "describe").out, "orphaned", owner+" (no sign of life)")
 
 		// Killed: the last sign is there.
-		sign := epoch.Process{Run: "killed", Group: "billing", Name: name, Host: "pod-7", Every: time.Millisecond}
+		sign := operate.Process{Run: "killed", Group: "billing", Name: name, Host: "pod-7", Every: time.Millisecond}
 		must(t, l.alive(t.Context(), sign))
 		l.awaits("it is dead", func() bool { return strings.Contains(l.run("check").out, "was seen last") })
 		l.produce(100)
@@ -34,7 +34,7 @@ func TestADeadGroupDoesNotLookWell(t *testing.T) {
 		tells(t, l.does(exitTrouble, "doctor").out, "bad", "no process of group billing is alive")
 
 		// One lives, and does not take over what the dead one has left.
-		must(t, l.alive(t.Context(), epoch.Process{Run: "standby", Group: "billing", Name: "standby", Host: "pod-8", Every: time.Hour}))
+		must(t, l.alive(t.Context(), operate.Process{Run: "standby", Group: "billing", Name: "standby", Host: "pod-8", Every: time.Hour}))
 		tells(t, l.does(exitTrouble, "check").out, "TROUBLE: 2 findings", "owner of billing/orders/0: "+owner+" has claimed it: not seen for ", ", and nobody has taken it since")
 
 		l.work()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // carryOutAll does what there is to do, one partition after the other, and joins what has
@@ -19,7 +19,7 @@ func carryOutAll(ctx context.Context, op operate.Operator, deeds []deed, views [
 			continue
 		}
 		f, err := carryOut(ctx, op, d, by)
-		if errors.Is(err, epoch.ErrNothingToDo) {
+		if errors.Is(err, operate.ErrNothingToDo) {
 			views[i].Effect = err.Error()
 			continue
 		}
@@ -43,12 +43,12 @@ const evictions = 10
 // it a look at its source, and the act needs none.
 func carryOut(ctx context.Context, op operate.Operator, d deed, by doing) (epoch.Fence, error) {
 	f, err := act(ctx, op, d.act(d.seen.Fence, by))
-	if !errors.Is(err, epoch.ErrMoved) || d.kind == epoch.ActSkip {
+	if !errors.Is(err, epoch.ErrMoved) || d.kind == operate.ActSkip {
 		return f, err
 	}
 	seen := d.seen.Fence // the epoch and the claim are compared, and an eviction compares no position
 	for range evictions {
-		still, err := act(ctx, op, epoch.NewAct(epoch.ActEvict, seen, by.by, by.reason))
+		still, err := act(ctx, op, operate.NewAct(operate.ActEvict, seen, by.by, by.reason))
 		if errors.Is(err, epoch.ErrStale) && seen.Claim != d.seen.Claim {
 			// The owner that was evicted has claimed again, as it should.
 			if seen, err = reread(ctx, op, d); err != nil {
@@ -79,7 +79,7 @@ func reread(ctx context.Context, op operate.Operator, d deed) (epoch.Fence, erro
 }
 
 // act does a, and finds out what became of it where the answer was lost.
-func act(ctx context.Context, op operate.Operator, a epoch.Act) (epoch.Fence, error) {
+func act(ctx context.Context, op operate.Operator, a operate.Act) (epoch.Fence, error) {
 	f, err := op.Act(ctx, a)
 	if !errors.Is(err, epoch.ErrInDoubt) {
 		return f, err
@@ -110,7 +110,7 @@ func findOut(err error, how string) error {
 }
 
 // asLogged is the fence as the audit log has it after an act.
-func asLogged(a epoch.Act, d epoch.Decision) epoch.Fence {
+func asLogged(a operate.Act, d operate.Decision) epoch.Fence {
 	f := a.Seen
 	f.Epoch, f.Claim, f.Owner, f.Next = d.Epoch, d.Claim, d.Owner, d.To
 	return f

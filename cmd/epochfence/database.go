@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/migrations"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // database is the sink's.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // drillPartition is the drill's own, in the sink's tables. No consumer has it.
@@ -176,7 +176,7 @@ func (d *drill[TX]) held(ctx context.Context, o epoch.Origin) error {
 		return err
 	}
 	try := func(f epoch.Fence) error {
-		return d.sink.CommitHeld(ctx, epoch.Hold{Partition: f.Partition, Claim: f.Claim}, func(context.Context, TX) error { return nil })
+		return epoch.CommitHeld(ctx, d.sink, epoch.Hold{Partition: f.Partition, Claim: f.Claim}, func(context.Context, TX) error { return nil })
 	}
 	err = try(a)
 	d.note("A commits background work after B has claimed", "stale", err, errors.Is(err, epoch.ErrStale))

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // The exit codes.
@@ -61,7 +61,7 @@ func exitCode(err error) int {
 		return exitChanged
 	case errors.Is(err, errTrouble):
 		return exitTrouble
-	case errors.As(err, new(usageError)) || errors.Is(err, epoch.ErrAct):
+	case errors.As(err, new(usageError)) || errors.Is(err, operate.ErrAct):
 		return exitUsage
 	default:
 		return exitError

@@ -12,7 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/freeport"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -106,7 +106,7 @@ type lossy struct {
 	done bool
 }
 
-func (l lossy) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
+func (l lossy) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
 	if l.done {
 		if _, err := l.Operator.Act(ctx, a); err != nil {
 			return epoch.Fence{}, err
@@ -120,7 +120,7 @@ func TestALostAnswerIsLookedForInTheDecisionLog(t *testing.T) {
 	l.through()
 	l.stop()
 	seen := l.at(1)
-	d := deed{kind: epoch.ActEvict, seen: seen}
+	d := deed{kind: operate.ActEvict, seen: seen}
 	f, err := carryOut(t.Context(), lossy{l.op, true}, d, doing{by: "anna", reason: "for the test"})
 	if err != nil || f.Epoch != seen.Epoch+1 || f.Claim != l.at(1).Claim {
 		t.Errorf("an act that was done returned %+v, %v; the fence is %+v", f, err, l.at(1))

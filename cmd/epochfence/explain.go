@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 type explainFlags struct {
@@ -93,7 +93,7 @@ func (a *app) runExplain(ctx context.Context, f explainFlags, called string) err
 	}
 	now := viewOf(s.Partition, hs[p.Fence.Partition])
 	spans, ds := []spanView{}, []decisionView{}
-	later := map[epoch.ClaimID][]epoch.Decision{}
+	later := map[epoch.ClaimID][]operate.Decision{}
 	for _, span := range s.Spans {
 		v := spanView{Claim: decided(span.Claim), From: int64(span.From), To: int64(span.To), Afterwards: []decisionView{}}
 		if span.End != nil {
@@ -117,15 +117,15 @@ func (a *app) runExplain(ctx context.Context, f explainFlags, called string) err
 }
 
 // afterwards is what the log has of a claim that was replaced, oldest first.
-func afterwards(ctx context.Context, op operate.Operator, span operate.Span) ([]epoch.Decision, error) {
+func afterwards(ctx context.Context, op operate.Operator, span operate.Span) ([]operate.Decision, error) {
 	ds, err := op.History(ctx, operate.HistoryQuery{Partition: &span.Claim.Partition, Claim: span.Claim.Claim, Limit: 1000})
-	ds = slices.DeleteFunc(ds, func(d epoch.Decision) bool { return d.ID <= span.End.ID })
+	ds = slices.DeleteFunc(ds, func(d operate.Decision) bool { return d.ID <= span.End.ID })
 	slices.Reverse(ds)
 	return ds, err
 }
 
 // tell is the story for people.
-func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later map[epoch.ClaimID][]epoch.Decision) {
+func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later map[epoch.ClaimID][]operate.Decision) {
 	a.say("%s", now.Name)
 	a.say("  now    %s, epoch %d, next offset %d, owner %s", now.State, now.Epoch, now.Next, printable(dash(now.Owner)))
 	switch now.State {
@@ -170,12 +170,12 @@ func unanswered(s operate.Story, q operate.Question) string {
 func (a *app) tellSpan(s operate.Story, span operate.Span) {
 	c := span.Claim
 	who := "claimed by " + printable(c.Owner)
-	if c.Kind != epoch.DecidedClaim {
+	if c.Kind != operate.DecidedClaim {
 		who = string(c.Kind) + " by " + printable(c.By)
 	}
 	a.say("\nEpoch %d, %s, claim %s", c.Epoch, who, c.Claim)
 	switch applied := int64(span.To - span.From); {
-	case c.Kind != epoch.DecidedClaim:
+	case c.Kind != operate.DecidedClaim:
 	case applied <= 0:
 		a.say("  nothing was applied under it")
 	default:
@@ -192,31 +192,31 @@ func (a *app) tellSpan(s operate.Story, span operate.Span) {
 	}
 }
 
-func (a *app) entry(d epoch.Decision) {
+func (a *app) entry(d operate.Decision) {
 	a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(d))
 }
 
 // sentence describes an entry of the audit log.
-func sentence(d epoch.Decision) string {
+func sentence(d operate.Decision) string {
 	owner, by, why := printable(d.Owner), printable(d.By), printable(d.Reason)
 	switch d.Kind {
-	case epoch.DecidedClaim:
+	case operate.DecidedClaim:
 		return fmt.Sprintf("%s claimed it under epoch %d, at offset %s", owner, d.Epoch, offset(d.To))
-	case epoch.DecidedStale:
+	case operate.DecidedStale:
 		return fmt.Sprintf("REFUSED: %s tried to continue under epoch %d at offset %s: %s", owner, d.Epoch, offset(d.From), why)
-	case epoch.DecidedHalt:
+	case operate.DecidedHalt:
 		return fmt.Sprintf("HALTED by %s at offset %s: %s", dash(owner), offset(d.From), why)
-	case epoch.DecidedRecovery:
+	case operate.DecidedRecovery:
 		return fmt.Sprintf("%s found it well again at offset %s: %s", dash(owner), offset(d.From), why)
-	case epoch.DecidedLoss:
+	case operate.DecidedLoss:
 		return fmt.Sprintf("%s lost it at offset %s: %s", dash(owner), offset(d.From), why)
-	case epoch.DecidedHang, epoch.DecidedOnFailureHang:
+	case operate.DecidedHang, operate.DecidedOnFailureHang:
 		return fmt.Sprintf("GIVEN UP by %s, %s: %s", dash(owner), hung(d), why)
-	case epoch.DecidedInDoubt:
+	case operate.DecidedInDoubt:
 		return fmt.Sprintf("%s was in doubt at offset %s, and then at %s: %s", owner, offset(d.From), offset(d.To), why)
-	case epoch.DecidedRewind, epoch.DecidedSkip, epoch.DecidedRebase:
+	case operate.DecidedRewind, operate.DecidedSkip, operate.DecidedRebase:
 		return fmt.Sprintf("%s: %s, from offset %s to %s: %s", by, d.Kind, offset(d.From), offset(d.To), why)
-	case epoch.DecidedPause, epoch.DecidedResume, epoch.DecidedEvict:
+	case operate.DecidedPause, operate.DecidedResume, operate.DecidedEvict:
 		return fmt.Sprintf("%s: %s: %s", by, d.Kind, why)
 	default:
 		who := by
@@ -228,7 +228,7 @@ func sentence(d epoch.Decision) string {
 }
 
 // hung is what hangs, by the offsets of its decision.
-func hung(d epoch.Decision) string {
+func hung(d operate.Decision) string {
 	switch {
 	case d.From < 0:
 		return "as a call hangs"

@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Three processes: one is frozen in its transaction, one meets a message that it cannot
@@ -31,16 +30,16 @@ func TestExplainTellsOfATakeoverAndAHalt(t *testing.T) {
 	second := l.at(1)
 	a.signal(syscall.SIGCONT)
 	l.awaits("it is in the log that worker-a was refused, or lost it", func() bool {
-		return len(l.log(operate.HistoryQuery{Claim: first.Claim, Kinds: []epoch.DecisionKind{epoch.DecidedStale, epoch.DecidedLoss}})) > 0
+		return len(l.log(operate.HistoryQuery{Claim: first.Claim, Kinds: []operate.DecisionKind{operate.DecidedStale, operate.DecidedLoss}})) > 0
 	})
 	a.signal(syscall.SIGKILL)
 
-	from := l.log(operate.HistoryQuery{Claim: first.Claim, Kinds: []epoch.DecisionKind{epoch.DecidedClaim}})[0].To
+	from := l.log(operate.HistoryQuery{Claim: first.Claim, Kinds: []operate.DecisionKind{operate.DecidedClaim}})[0].To
 	story := l.does(exitOK, "explain", "orders/1", "--offset", text(from)).out
 	tells(t, story, "Epoch "+text(first.Epoch)+", claimed by worker-a", "applied what is from offset "+text(from)+" up to and without", "worker-b", "claimed it under epoch", "Afterwards")
 	story = l.does(exitOK, "explain", "orders/1", "--claim", first.Claim.String()).out
 	tells(t, story, "claimed by worker-a", "claim "+first.Claim.String())
-	story = l.does(exitOK, "explain", "orders/1", "--at", l.log(operate.HistoryQuery{Claim: second.Claim, Kinds: []epoch.DecisionKind{epoch.DecidedClaim}})[0].At.Format(time.RFC3339Nano)).out
+	story = l.does(exitOK, "explain", "orders/1", "--at", l.log(operate.HistoryQuery{Claim: second.Claim, Kinds: []operate.DecisionKind{operate.DecidedClaim}})[0].At.Format(time.RFC3339Nano)).out
 	tells(t, story, "claimed by worker-b")
 	tells(t, l.does(exitOK, "owners").out, "worker-b")
 

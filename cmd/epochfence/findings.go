@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // finding is one thing that doctor or check has looked at.
@@ -227,7 +227,7 @@ func often(ctx context.Context, s scene, l limits) (fs []finding) {
 	if l.claims <= 0 || len(s.ps) == 0 {
 		return nil
 	}
-	ds, err := s.op.History(ctx, operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedClaim}, Limit: 5000})
+	ds, err := s.op.History(ctx, operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedClaim}, Limit: 5000})
 	if err != nil {
 		return []finding{{"claims", warn, "", err.Error(), ""}}
 	}

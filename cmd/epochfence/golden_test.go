@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
@@ -157,18 +158,18 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 		f.Next++
 		return f
 	}
-	record := func(f epoch.Fence, kind epoch.DecisionKind, reason string) {
-		must(t, sink.Record(ctx, []epoch.Decision{{Kind: kind, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, Reason: reason}}))
+	record := func(f epoch.Fence, kind operate.DecisionKind, reason string) {
+		must(t, sink.Record(ctx, []operate.Decision{{Kind: kind, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, Reason: reason}}))
 	}
 	first := apply(claim(0, "worker-a"), true)
 	apply(apply(claim(0, "worker-b"), false), false)
-	record(first, epoch.DecidedStale, "the fence is held by another claim, epoch 8, owner \"worker-b\"")
+	record(first, operate.DecidedStale, "the fence is held by another claim, epoch 8, owner \"worker-b\"")
 	apply(claim(1, "worker-a"), false)
 	c.does(exitOK, "pause", "orders/1", "--execute", "--by", "anna", "--reason", "the warehouse is being moved")
-	record(claim(2, "worker-b"), epoch.DecidedHalt, "billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
+	record(claim(2, "worker-b"), operate.DecidedHalt, "billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
 	apply(claim(3, "worker-c"), false)
 	lives := func(name string, every time.Duration) {
-		must(t, sink.Alive(ctx, epoch.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, PID: 1, Version: "example.com/shop@v1.2.3", Every: every}))
+		must(t, sink.Alive(ctx, operate.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, PID: 1, Version: "example.com/shop@v1.2.3", Every: every}))
 	}
 	lives("worker-b", time.Hour)
 	lives("worker-c", time.Millisecond)

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 type historyFlags struct {
@@ -63,7 +63,7 @@ type decisionView struct {
 	TraceID   string    `json:"trace_id,omitempty"`
 }
 
-func decided(d epoch.Decision) decisionView {
+func decided(d operate.Decision) decisionView {
 	v := decisionView{
 		ID: d.ID, At: d.At.UTC(), Kind: string(d.Kind), Partition: d.Partition.String(), Epoch: int64(d.Epoch), Claim: d.Claim.String(),
 		Owner: d.Owner, Reason: d.Reason, By: d.By, Role: d.Role, TraceID: d.TraceID,
@@ -83,7 +83,7 @@ func (a *app) runHistory(ctx context.Context, f historyFlags, names []string) er
 		return usage("--limit is %d; want 1 or more", f.limit)
 	}
 	for _, k := range f.kinds {
-		q.Kinds = append(q.Kinds, epoch.DecisionKind(k))
+		q.Kinds = append(q.Kinds, operate.DecisionKind(k))
 	}
 	var err error
 	if f.claim != "" {
@@ -122,7 +122,7 @@ func (a *app) runHistory(ctx context.Context, f historyFlags, names []string) er
 }
 
 // decisions reads until there are as many as are wanted of a group or a topic.
-func decisions(ctx context.Context, op operate.Operator, q operate.HistoryQuery, of chosen) (found []epoch.Decision, err error) {
+func decisions(ctx context.Context, op operate.Operator, q operate.HistoryQuery, of chosen) (found []operate.Decision, err error) {
 	want := q.Limit
 	if of != (chosen{}) {
 		q.Limit = 1000
@@ -132,7 +132,7 @@ func decisions(ctx context.Context, op operate.Operator, q operate.HistoryQuery,
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, slices.DeleteFunc(slices.Clone(ds), func(d epoch.Decision) bool {
+		found = append(found, slices.DeleteFunc(slices.Clone(ds), func(d operate.Decision) bool {
 			return of.group != "" && of.group != d.Partition.Group || of.topic != "" && of.topic != d.Partition.Topic
 		})...)
 		if len(found) >= want {

@@ -6,7 +6,7 @@ import (
 	"net/url"
 
 	"github.com/epochfence/epochfence/migrations"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func (a *app) owners() *cobra.Command {
@@ -49,7 +49,7 @@ type ownerView struct {
 }
 
 // process is what the sink knows of the owner's.
-func (o *ownerView) process(p epoch.Process) {
+func (o *ownerView) process(p operate.Process) {
 	o.Alive, o.Since, o.SeenAt, o.now = p.Alive(), orNull(p.Since), orNull(p.Seen), p.Now
 	o.Host, o.PID, o.Version = p.Host, p.PID, p.Version
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func (a *app) pause() *cobra.Command {
-	return a.simpleAct(epoch.ActPause, "Have partitions take no claim until they are resumed", `Have partitions take no claim until they are resumed. The owner's claim ends:
+	return a.simpleAct(operate.ActPause, "Have partitions take no claim until they are resumed", `Have partitions take no claim until they are resumed. The owner's claim ends:
 what it has begun is rolled back, and nothing of the partition is committed
 any more. Its messages stay in the log.`,
 		func(p operate.Partition) (effect, nothing string) {
@@ -24,7 +24,7 @@ any more. Its messages stay in the log.`,
 }
 
 func (a *app) resume() *cobra.Command {
-	return a.simpleAct(epoch.ActResume, "Let partitions that are paused take claims again",
+	return a.simpleAct(operate.ActResume, "Let partitions that are paused take claims again",
 		`Let partitions that are paused take claims again. Whoever has the lease claims
 within seconds, and continues from the position.`,
 		func(p operate.Partition) (effect, nothing string) {
@@ -36,7 +36,7 @@ within seconds, and continues from the position.`,
 }
 
 func (a *app) evict() *cobra.Command {
-	return a.simpleAct(epoch.ActEvict, "Take the claim of partitions away from their owner", `Take the claim of partitions away. The owner's open transaction is ended,
+	return a.simpleAct(operate.ActEvict, "Take the claim of partitions away from their owner", `Take the claim of partitions away. The owner's open transaction is ended,
 where this role may do that, and what it tries to commit is refused. It claims
 again if its source still confirms the lease; a process that hangs does not,
 and whoever gets the lease continues.`,
@@ -53,7 +53,7 @@ func neverClaimed(p operate.Partition) string {
 }
 
 // simpleAct is a command whose act needs no more than the partition.
-func (a *app) simpleAct(kind epoch.ActKind, short, long string, effect func(operate.Partition) (effect, nothing string)) *cobra.Command {
+func (a *app) simpleAct(kind operate.ActKind, short, long string, effect func(operate.Partition) (effect, nothing string)) *cobra.Command {
 	var which chosen
 	var by doing
 	c := &cobra.Command{

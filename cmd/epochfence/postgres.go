@@ -12,7 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/migrations"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Each command that writes, beside a consumer that is at work: nothing is lost or doubled
@@ -119,7 +119,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 }
 
 // lastAct is the last that an operator has done to partition 1.
-func lastAct(l *live) *epoch.Decision {
+func lastAct(l *live) *operate.Decision {
 	p := partition(1)
 	ds, err := l.op.History(l.t.Context(), operate.HistoryQuery{Partition: &p})
 	must(l.t, err)
@@ -131,9 +131,9 @@ func lastAct(l *live) *epoch.Decision {
 	return nil
 }
 
-func lastClaim(l *live) epoch.Decision {
+func lastClaim(l *live) operate.Decision {
 	p := partition(1)
-	ds, err := l.op.History(l.t.Context(), operate.HistoryQuery{Partition: &p, Kinds: []epoch.DecisionKind{epoch.DecidedClaim}, Limit: 1})
+	ds, err := l.op.History(l.t.Context(), operate.HistoryQuery{Partition: &p, Kinds: []operate.DecisionKind{operate.DecidedClaim}, Limit: 1})
 	must(l.t, err)
 	return ds[0]
 }

@@ -20,7 +20,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/kafkatest"
 	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 

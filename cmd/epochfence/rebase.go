@@ -6,8 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 type rebaseFlags struct {
@@ -60,7 +59,7 @@ offsets of another log mean other messages: --to says where to continue in it.`,
 }
 
 func (a *app) planRebase(ctx context.Context, f rebaseFlags, g goal, p operate.Partition) (deed, error) {
-	d := deed{kind: epoch.ActRebase, seen: p, log: f.log, source: f.source}
+	d := deed{kind: operate.ActRebase, seen: p, log: f.log, source: f.source}
 	now := p.Fence
 	if f.log == "" && f.source == "" {
 		e, err := a.extentOf(ctx, p.Fence)

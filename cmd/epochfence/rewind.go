@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func (a *app) rewind() *cobra.Command {
@@ -40,7 +40,7 @@ log begins and ends if --kafka or --nats is given.`,
 				return err
 			}
 			return a.perform(c, which, by, names, func(ctx context.Context, seen []operate.Partition) ([]deed, error) {
-				return a.planMoves(ctx, epoch.ActRewind, goal, seen)
+				return a.planMoves(ctx, operate.ActRewind, goal, seen)
 			})
 		},
 	}
@@ -78,7 +78,7 @@ func parseGoal(s string, now time.Time) (goal, error) {
 }
 
 // planMoves says where each position goes.
-func (a *app) planMoves(ctx context.Context, kind epoch.ActKind, g goal, seen []operate.Partition) (ds []deed, err error) {
+func (a *app) planMoves(ctx context.Context, kind operate.ActKind, g goal, seen []operate.Partition) (ds []deed, err error) {
 	for _, p := range seen {
 		d := deed{kind: kind, seen: p}
 		if err := a.aim(ctx, &d, g, p.Fence); err != nil {

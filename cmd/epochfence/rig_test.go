@@ -22,7 +22,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
@@ -77,7 +77,7 @@ func (c *cli) executes(args ...string) answer {
 type place struct {
 	url     string
 	op      operate.Operator
-	alive   func(ctx context.Context, p epoch.Process) error // a sign of life
+	alive   func(ctx context.Context, p operate.Process) error // a sign of life
 	consume func(ctx context.Context, s consumer.Source, o consumer.Options) error
 	applied func() []effect
 	halts   bool                            // what fails halts its partition, and is no dead letter
@@ -380,7 +380,7 @@ func (l *live) known(n int32) bool {
 	return err == nil
 }
 
-func (l *live) log(q operate.HistoryQuery) []epoch.Decision {
+func (l *live) log(q operate.HistoryQuery) []operate.Decision {
 	l.t.Helper()
 	ds, err := l.op.History(l.t.Context(), q)
 	must(l.t, err)
@@ -429,7 +429,7 @@ func (l *live) audit(fails broken) {
 				got = append(got, r)
 			}
 		}
-		var swaps []epoch.Decision
+		var swaps []operate.Decision
 		for _, d := range ds {
 			if d.Partition == partition(n) && d.Kind.Swaps() {
 				swaps = append(swaps, d)

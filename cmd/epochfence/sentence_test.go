@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func TestAHangIsToldWithItsMessage(t *testing.T) {
@@ -15,8 +16,8 @@ func TestAHangIsToldWithItsMessage(t *testing.T) {
 		{7, 8, "GIVEN UP by a, as the message at offset 7 hangs: it waits"},
 		{5, 9, "GIVEN UP by a, as a message from offset 5 up to and without 9 hangs: it waits"},
 	} {
-		for _, kind := range []epoch.DecisionKind{epoch.DecidedHang, epoch.DecidedOnFailureHang} {
-			if got := sentence(epoch.Decision{Kind: kind, Owner: "a", From: c.from, To: c.to, Reason: "it waits"}); got != c.want {
+		for _, kind := range []operate.DecisionKind{operate.DecidedHang, operate.DecidedOnFailureHang} {
+			if got := sentence(operate.Decision{Kind: kind, Owner: "a", From: c.from, To: c.to, Reason: "it waits"}); got != c.want {
 				t.Errorf("%s: %s, want %s", kind, got, c.want)
 			}
 		}

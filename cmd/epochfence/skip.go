@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func (a *app) skip() *cobra.Command {
@@ -30,7 +30,7 @@ the better place for a message that fails.`,
 				if p := seen[0]; int64(p.Next) > through {
 					return nil, fmt.Errorf("%s: offset %d was applied or skipped: the next one is %d", p.Fence.Partition, through, p.Next)
 				}
-				return a.planMoves(ctx, epoch.ActSkip, goal{offset: epoch.Offset(through + 1)}, seen)
+				return a.planMoves(ctx, operate.ActSkip, goal{offset: epoch.Offset(through + 1)}, seen)
 			})
 		},
 	}

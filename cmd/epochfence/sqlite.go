@@ -12,7 +12,7 @@ import (
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // partitionView is a partition in JSON.
@@ -49,7 +49,7 @@ const (
 )
 
 // stateOf is a partition's, with the halt if there is one.
-func stateOf(p operate.Partition, h *epoch.Decision) state {
+func stateOf(p operate.Partition, h *operate.Decision) state {
 	switch {
 	case strings.HasPrefix(p.Log, epoch.SignpostLog):
 		return elsewhere
@@ -66,7 +66,7 @@ func stateOf(p operate.Partition, h *epoch.Decision) state {
 	}
 }
 
-func viewOf(p operate.Partition, h *epoch.Decision) partitionView {
+func viewOf(p operate.Partition, h *operate.Decision) partitionView {
 	v := partitionView{
 		Name: p.Fence.Partition.String(), Group: p.Fence.Partition.Group, Topic: p.Fence.Partition.Topic, Number: p.Fence.Partition.Number,
 		State: stateOf(p, h), Epoch: int64(p.Epoch), Claim: p.Claim.String(), Owner: p.Owner, Next: int64(p.Next),
@@ -104,7 +104,7 @@ func (v *partitionView) owned(p operate.Partition, lives operate.Lives) {
 }
 
 // signOf says when a process was seen.
-func signOf(p epoch.Process, known bool) string {
+func signOf(p operate.Process, known bool) string {
 	switch {
 	case !known:
 		return "no sign of life"

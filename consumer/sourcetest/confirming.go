@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // confirm asks until the answer is yes: an answer that is neither yes nor
@@ -73,7 +74,7 @@ var confirming = []history{{
 		if want := g.Origin().Partition.Group; joined != want {
 			w.fail("Identity says group %q, and the tenure is of %q", joined, want)
 		}
-		if lease := g.confirm(g.earliest()); !(epoch.Process{Name: name}).Owns(lease.Owner) {
+		if lease := g.confirm(g.earliest()); !(operate.Process{Name: name}).Owns(lease.Owner) {
 			w.fail("Identity says %q, and the lease's owner is %q: want that name, alone or followed by a slash", name, lease.Owner)
 		}
 	},

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )

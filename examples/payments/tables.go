@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"

@@ -17,7 +17,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -65,7 +65,7 @@ func (a *acting) sees(p epoch.Partition) operate.Partition {
 }
 
 // does has an act done, as often as it takes to come between two transactions of the owner.
-func (a *acting) does(p epoch.Partition, act func(seen epoch.Fence) epoch.Act) epoch.Fence {
+func (a *acting) does(p epoch.Partition, act func(seen epoch.Fence) operate.Act) epoch.Fence {
 	a.Helper()
 	for limit := time.Now().Add(patience); time.Now().Before(limit); {
 		f, err := a.op.Act(a.Context(), act(a.sees(p).Fence))
@@ -124,16 +124,16 @@ func (a *acting) hears(p epoch.Partition, paused epoch.Fence, rs ...*running) {
 	})
 }
 
-func to(kind epoch.ActKind, at func(seen epoch.Fence) epoch.Offset) func(epoch.Fence) epoch.Act {
-	return func(seen epoch.Fence) epoch.Act {
-		a := epoch.NewAct(kind, seen, "anna", "for the test")
+func to(kind operate.ActKind, at func(seen epoch.Fence) epoch.Offset) func(epoch.Fence) operate.Act {
+	return func(seen epoch.Fence) operate.Act {
+		a := operate.NewAct(kind, seen, "anna", "for the test")
 		a.To = &epoch.Position{Offset: at(seen), Mark: epoch.NoMark}
 		return a
 	}
 }
 
-func only(kind epoch.ActKind) func(epoch.Fence) epoch.Act {
-	return func(seen epoch.Fence) epoch.Act { return epoch.NewAct(kind, seen, "anna", "for the test") }
+func only(kind operate.ActKind) func(epoch.Fence) operate.Act {
+	return func(seen epoch.Fence) operate.Act { return operate.NewAct(kind, seen, "anna", "for the test") }
 }
 
 // actBeside has people do everything there is to the partitions of a live group of two,
@@ -168,21 +168,21 @@ func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], h
 	}
 	for round := range 3 {
 		p := ps[round%2]
-		human.goesOn(p, human.does(p, to(epoch.ActRewind, func(f epoch.Fence) epoch.Offset { return max(0, f.Next-25) })))
-		human.goesOn(p, human.does(p, to(epoch.ActSkip, func(f epoch.Fence) epoch.Offset {
+		human.goesOn(p, human.does(p, to(operate.ActRewind, func(f epoch.Fence) epoch.Offset { return max(0, f.Next-25) })))
+		human.goesOn(p, human.does(p, to(operate.ActSkip, func(f epoch.Fence) epoch.Offset {
 			records.reach(f.Next + 7) // an end that is passed over would be a log that was truncated
 			return f.Next + 7
 		})))
-		human.goesOn(p, human.does(p, only(epoch.ActEvict)))
-		paused := human.does(p, only(epoch.ActPause))
+		human.goesOn(p, human.does(p, only(operate.ActEvict)))
+		paused := human.does(p, only(operate.ActPause))
 		human.hears(p, paused, a, b)
 		other := human.sees(ps[1-round%2])
 		human.until("the other partition continues", ps[1-round%2], func(now operate.Partition) bool { return now.Next > other.Next })
-		moved := human.does(p, to(epoch.ActRewind, func(f epoch.Fence) epoch.Offset { return f.Next - 5 }))
+		moved := human.does(p, to(operate.ActRewind, func(f epoch.Fence) epoch.Offset { return f.Next - 5 }))
 		if moved.Epoch != paused.Epoch+1 || moved.Next != paused.Next-5 {
 			t.Errorf("while it was paused, the fence went from\n%+v to\n%+v", paused, moved)
 		}
-		human.goesOn(p, human.does(p, only(epoch.ActResume)))
+		human.goesOn(p, human.does(p, only(operate.ActResume)))
 	}
 	end := records.end()
 	for _, p := range ps {
@@ -301,8 +301,8 @@ func (a *acting) compare(ps []epoch.Partition, poison func(epoch.Offset) bool, e
 			a.Fatal(err)
 		}
 		slices.Reverse(ds)
-		seen := map[epoch.DecisionKind]int{}
-		var last *epoch.Decision
+		seen := map[operate.DecisionKind]int{}
+		var last *operate.Decision
 		until := func(end epoch.Offset) {
 			for o := last.To; o < end; o++ {
 				if last.By != "" {
@@ -315,7 +315,7 @@ func (a *acting) compare(ps []epoch.Partition, poison func(epoch.Offset) bool, e
 		}
 		for _, d := range ds {
 			seen[d.Kind]++
-			if d.Kind == epoch.DecidedReplay {
+			if d.Kind == operate.DecidedReplay {
 				want = append(want, fmt.Sprintf("%d %d@%d", p.Number, d.From, d.Epoch))
 			}
 			if d.Kind.Swaps() {
@@ -326,7 +326,7 @@ func (a *acting) compare(ps []epoch.Partition, poison func(epoch.Offset) bool, e
 			}
 		}
 		until(a.sees(p).Next)
-		for _, kind := range []epoch.DecisionKind{"claim", "rewind", "skip", "evict", "pause", "resume", "halt", "replay"} {
+		for _, kind := range []operate.DecisionKind{"claim", "rewind", "skip", "evict", "pause", "resume", "halt", "replay"} {
 			if seen[kind] == 0 {
 				a.Errorf("there is no %s of %s in the audit log: %v", kind, p, seen)
 			}

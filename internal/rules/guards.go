@@ -277,7 +277,7 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestALostTenureIsNotReportedAsDrained"},
 
 	{"R6", "a zombie's work beside the messages ends no claim", []edit{
-		{aside, "\t\tb.end(outcome{action: v.action, err: err})\n", "\t\t_ = v\n"},
+		{aside, "\t\tb.end(outcome{action: v.action, above: v.above, err: err})\n", "\t\t_ = v\n"},
 	}, "consumer", "TestAZombiesBackgroundWorkIsRefusedAndEndsItsClaim"},
 	{"R6", "the next claim does not wait for the last one's work", []edit{
 		{aside, "b.calls.close()", ""},
@@ -504,6 +504,18 @@ var guardsOfTheRest = []guard{
 		{tenures, "s.Lose(consumer.ErrDrainOverrun)", "_ = consumer.ErrDrainOverrun"},
 	}, kafka, "TestADrainThatOverrunsIsCancelledAndTheGroupGoesOn"},
 
+	{"blame", "a transaction that does not fit is tried again as large as it was", []edit{
+		{"consumer/verdict.go", "case errors.Is(r.err, epoch.ErrTooLarge) && !alone:", "case false:"},
+	}, "consumer", "TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition"},
+	{"blame", "transactions stay as large as those that did not fit", []edit{
+		{"consumer/loop.go", "l.sizing.tooLarge(t.messages(), r.took)", ""},
+	}, "consumer", "TestASinkOfFiveMethodsIsEnough"},
+	{"blame", "a transaction has more messages than the sink can hold", []edit{
+		{"consumer/run.go", "o.MaxBatch = min(o.MaxBatch, bounds.Messages)", "_ = bounds"},
+	}, "consumer", "TestASinkOfFiveMethodsIsEnough"},
+	{"R1", "an epoch that a store has seen is not claimed above", []edit{
+		{"consumer/verdict.go", "return verdict{action: claimAbove, above: low.Seen, err: err}, low.Partition", "return verdict{action: claimAgain, err: err}, low.Partition"},
+	}, "consumer", "TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition"},
 	{"blame", "a failure among other partitions' messages counts", []edit{
 		{verdicts, "case t.messages > 1 || shared:", "case t.messages > 1:"},
 	}, "consumer", "TestWhatFailsInASharedTransactionIsTriedAloneBeforeItIsBlamed/an error"},
@@ -596,7 +608,7 @@ var guardsOfTheRest = []guard{
 		{"consumer/handlers.go", "case given < o.Guarantee:", "case false:"},
 	}, "consumer", "TestMoreThanTheSinkGivesIsRefusedAtTheStart"},
 	{"blame", "a transaction spans partitions where the sink's cannot", []edit{
-		{loops, "return l.pick(&l.shared, 1)", "return l.pick(&l.shared, l.sizing.room)"},
+		{loops, "most = min(most, bound)", "_ = bound"},
 	}, "consumer", "TestPartitionsShareNoTransactionOfASinkThatIsNotTransactional"},
 	{"blame", "one committer has all partitions", []edit{
 		{running, "return r.pins[a] - r.pins[b] })", "return 0 })"},

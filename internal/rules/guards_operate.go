@@ -1,7 +1,7 @@
 package main
 
 const (
-	acts       = "epoch/act.go"
+	acts       = "operate/act.go"
 	backs      = "epoch/back.go"
 	asked      = "consumer/requests.go"
 	replaying  = "consumer/replays.go"
@@ -51,7 +51,7 @@ var guardsOfActs = []guard{
 		{decideSQL, "case when starts_with(owners[i], 'operator ') then '' else owners[i] end", "owners[i]"},
 	}, "sinks/pgsink", "TestTheApplicationsRoleWritesNothingInAnOperatorsName"},
 	{"R1", "a consumer names operators in the audit log", []edit{
-		{"epoch/decision.go", "if strings.HasPrefix(d.Owner, OperatorPrefix) {", "if false {"},
+		{"operate/decision.go", "if strings.HasPrefix(d.Owner, epoch.OperatorPrefix) {", "if false {"},
 	}, "sinks/memsink", actsInMemory + "what consumers record is in the audit log, and they record no acts"},
 	{"R1", "a claim is not in the audit log of PostgreSQL", []edit{{decideSQL, "    perform decide('claim', in_group, in_topic, in_partition, f.epoch, f.claim_id, f.owner,\n        case when seen_epoch = 0 then -1 else f.next_offset end, f.next_offset, '', '', trace_id);\n", ""}},
 		"sinks/pgsink", actsOnPostgres + "each claim and each act is in the audit log, and nothing that was refused or committed"},

@@ -79,7 +79,7 @@ var guardsOfTheOutbox = []guard{
 		{fenceSQL, "greatest(f.epoch, above, generation - 1)", "greatest(f.epoch, generation - 1)"},
 	}, "sinks/pgsink", "TestSuite/cache_statement/queries/a claim starts above the epoch that another system has seen, and so do those after it"},
 	{"R1", "any epoch that somebody has seen is followed", []edit{
-		{"consumer/background.go", "if seen > MaxAbove || seen-b.epoch > epoch.MaxStep {", "if false {"},
+		{"consumer/background.go", "if seen > MaxAbove || seen-now > epoch.MaxStep {", "if false {"},
 	}, "consumer", "TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach"},
 	{"R6", "a relay continues whose claim was lost", []edit{
 		{settling, "if ctx.Err() != nil || ended(err) {", "if ctx.Err() != nil {"},

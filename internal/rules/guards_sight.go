@@ -32,7 +32,7 @@ var guardsOfSight = []guard{
 		{living, "if err := l.gone(ctx, l.process); err != nil {", "if err := error(nil); err != nil {"},
 	}, "consumer", "TestAProcessGivesSignsOfLifeUntilItHasDrained"},
 	{"blame", "a process that gives no sign of life is taken for alive", []edit{
-		{"epoch/process.go", "return p.Now.Sub(p.Seen) <= 3*p.Every", "return true"},
+		{"operate/process.go", "return p.Now.Sub(p.Seen) <= 3*p.Every", "return true"},
 	}, "sinks/memsink", actsInMemory + signsStop},
 	{"blame", "in PostgreSQL a process that dies again and again leaves a sign each time", []edit{
 		{"sinks/pgsink/migrations/0004_operate.sql", "or p.group_name = in_group and p.name = in_name and p.run <> in_run\n                and", "or false and"},

@@ -102,7 +102,7 @@ func TestARelayIsStoppedAfterAnAnswerThatIsNotYetRecorded(t *testing.T) {
 	_, next := reading(t, reports)
 	sink := Fenced(&slowClaims{}, stage)
 	commit := func(ctx context.Context) {
-		_ = sink.CommitHeld(ctx, epoch.Hold{Partition: epoch.Partition{Number: 3}}, func(ctx context.Context, _ int) error { return ctx.Err() })
+		_ = epoch.CommitHeld(ctx, sink, epoch.Hold{Partition: epoch.Partition{Number: 3}}, func(ctx context.Context, _ int) error { return ctx.Err() })
 	}
 	send(t, orders, order{Do: orderStopAt, Point: Answered})
 	next(reportArmed)

@@ -5,13 +5,14 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Fenced returns sink with the points of stage in its transactions. They are
 // around the handler, so that the handler is the one a reader would copy.
 func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
 	staged := &stagedSink[TX]{Sink: sink, stage: stage}
-	if o, ok := epoch.As[epoch.Operable[TX]](sink); ok {
+	if o, ok := epoch.As[operate.Operable[TX]](sink); ok {
 		return stagedOperable[TX]{staged, o}
 	}
 	return staged
@@ -20,14 +21,14 @@ func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
 // stagedOperable is a stagedSink that operators can work with.
 type stagedOperable[TX any] struct {
 	*stagedSink[TX]
-	epoch.Operable[TX]
+	operate.Operable[TX]
 }
 
-func (s stagedOperable[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
+func (s stagedOperable[TX]) Record(ctx context.Context, ds []operate.Decision) error {
 	return s.stage.Writing(func() error { return s.Operable.Record(ctx, ds) })
 }
 
-func (s stagedOperable[TX]) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+func (s stagedOperable[TX]) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch, cause error) error {
 	return s.stage.Writing(func() error { return s.Operable.ReplayFailed(ctx, r, e, cause) })
 }
 
@@ -87,7 +88,7 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls .
 
 func (s *stagedSink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, TX) error) error {
 	work := Work{{Partition: h.Partition.Number}}
-	return s.held(ctx, work, func(ctx context.Context) error { return s.Sink.CommitHeld(ctx, h, apply) })
+	return s.held(ctx, work, func(ctx context.Context) error { return epoch.CommitHeld(ctx, s.Sink, h, apply) })
 }
 
 // held commits a transaction that moves no position: a relay's. Its point is

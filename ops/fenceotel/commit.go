@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // errDidNotReturn is for a function that panicked or ended its goroutine.
@@ -41,13 +42,13 @@ func (s traced[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) 
 	ctx, span := s.t.claim(ctx, seen.Partition, began, attemptsKey.Int(number), replacedKey.Int64(int64(seen.Epoch)))
 	id := traceID(span)
 	err = within(span, func() (err error) {
-		got, err = s.Sink.Claim(epoch.WithTraceID(ctx, id), seen, c)
+		got, err = s.Sink.Claim(operate.WithTraceID(ctx, id), seen, c)
 		if err == nil {
 			span.SetAttributes(epochKey.Int64(int64(got.Epoch)))
 		}
 		return err
 	})
-	return got, epoch.InTrace(err, id)
+	return got, operate.InTrace(err, id)
 }
 
 func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
@@ -62,7 +63,7 @@ func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...fun
 	ctx, span := s.t.tracer.Start(ctx, "commit "+as[0].Partition.Topic, start...)
 	ctx = context.WithValue(ctx, commitKey{}, span.SpanContext())
 	err := within(span, func() error { return s.Sink.Commit(ctx, as, calls...) })
-	return epoch.InTrace(err, traceID(span))
+	return operate.InTrace(err, traceID(span))
 }
 
 // traceID is that of a span; empty where nothing is traced.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Options say how [Tracing] works. The zero Options work.
@@ -78,7 +79,7 @@ func (t *Tracing) about(operation string, p epoch.Partition) []attribute.KeyValu
 // [Sink]: have [consumer.Options].Observe call it. Such a span is made when the attempt is
 // over, with the times that it had.
 func (t *Tracing) Observe(e consumer.Event) {
-	if e, ok := e.(consumer.NotClaimed); ok && epoch.TraceOf(e.Err) == "" {
+	if e, ok := e.(consumer.NotClaimed); ok && operate.TraceOf(e.Err) == "" {
 		now := time.Now()
 		_, span := t.claim(context.Background(), e.Partition, now.Add(-e.Took), semconv.ErrorTypeKey.String(e.Reason.String()))
 		span.SetStatus(codes.Error, e.Err.Error())

@@ -23,8 +23,8 @@ import (
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/fenceotel"
-	"github.com/epochfence/epochfence/ops/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -390,7 +390,7 @@ func TestTheDecisionLogNamesTheTracesOfClaimsRefusalsAndHalts(t *testing.T) {
 			got = append(got, string(d.Kind)+" "+d.TraceID)
 		}
 	}
-	trace := func(kind epoch.DecisionKind, spans tracetest.SpanStubs, i int) {
+	trace := func(kind operate.DecisionKind, spans tracetest.SpanStubs, i int) {
 		t.Helper()
 		if i < 0 || i >= len(spans) {
 			t.Fatalf("%d spans", len(spans))
@@ -398,10 +398,10 @@ func TestTheDecisionLogNamesTheTracesOfClaimsRefusalsAndHalts(t *testing.T) {
 		want = append(want, string(kind)+" "+spans[i].SpanContext.TraceID().String())
 	}
 	claimed, commits := ts.named("claim orders"), ts.named("commit orders")
-	trace(epoch.DecidedClaim, claimed, 1) // the first one is refused, which is no decision
-	trace(epoch.DecidedStale, commits, slices.IndexFunc(commits, func(s tracetest.SpanStub) bool { return strings.Contains(s.Status.Description, "stale") }))
-	trace(epoch.DecidedClaim, claimed, 2)
-	trace(epoch.DecidedHalt, commits, len(commits)-1)
+	trace(operate.DecidedClaim, claimed, 1) // the first one is refused, which is no decision
+	trace(operate.DecidedStale, commits, slices.IndexFunc(commits, func(s tracetest.SpanStub) bool { return strings.Contains(s.Status.Description, "stale") }))
+	trace(operate.DecidedClaim, claimed, 2)
+	trace(operate.DecidedHalt, commits, len(commits)-1)
 	slices.Sort(got) // what is written beside the work comes later
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
@@ -434,7 +434,7 @@ func TestATracedSinkHidesNeitherItsDatabasesNorItsDecisionLog(t *testing.T) {
 	if _, ok := epoch.As[epoch.Sharded](one); ok {
 		t.Error("a sink of one database has become one of several")
 	}
-	if _, ok := epoch.As[epoch.Operable[*memsink.Tx]](one); !ok {
+	if _, ok := epoch.As[operate.Operable[*memsink.Tx]](one); !ok {
 		t.Error("the audit log is hidden")
 	}
 }

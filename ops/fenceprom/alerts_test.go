@@ -16,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/promtest"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -112,7 +113,7 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 	"EpochfencePartitionPaused": {
 		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
 		func(s *scene) {
-			if _, err := s.drill.sink.Operator().Act(s.Context(), epoch.NewAct(epoch.ActPause, s.fence(), "anna", "for the test")); err != nil {
+			if _, err := s.drill.sink.Operator().Act(s.Context(), operate.NewAct(operate.ActPause, s.fence(), "anna", "for the test")); err != nil {
 				s.Error(err)
 			}
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/remedies"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -30,7 +31,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.log.Append(0, "a", "poison", "b")
 		r.begin()
 		r.wantHalt(consumer.ReasonMessageFailed)
-		r.act(epoch.ActSkip, to(2))
+		r.act(operate.ActSkip, to(2))
 		r.wantGoesOn("a", "b")
 	},
 	consumer.ReasonOnFailureFailed: func(r *rig) {
@@ -63,7 +64,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.log.Append(0, "a")
 		r.begin()
 		r.wantHalt(consumer.ReasonHandlerEndedTx)
-		r.act(epoch.ActPause, nil)
+		r.act(operate.ActPause, nil)
 		r.begin() // another process gets the partition
 		r.pass(time.Minute)
 		if got := r.sink.List("applied"); len(got) > 0 {
@@ -71,7 +72,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		}
 		r.broken.Store(false) // the handler is changed, and deployed
 		r.begin()
-		r.act(epoch.ActResume, nil)
+		r.act(operate.ActResume, nil)
 		r.wantGoesOn("a")
 	},
 	consumer.ReasonLogChanged: func(r *rig) {
@@ -85,7 +86,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		if r.wantHalt(consumer.ReasonLogChanged); !errors.As(r.err(), &changed) {
 			r.Fatal("the error does not name the log")
 		}
-		r.act(epoch.ActRebase, func(a *epoch.Act) { a.Log = changed.Source; to(0)(a) })
+		r.act(operate.ActRebase, func(a *operate.Act) { a.Log = changed.Source; to(0)(a) })
 		r.wantGoesOn("a", "b")
 	},
 	consumer.ReasonForeignLease: func(r *rig) {
@@ -93,14 +94,14 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.begin()
 		r.wantGoesOn("a")
 		r.end()
-		r.act(epoch.ActRebase, func(a *epoch.Act) { a.Source = "another cluster" }) // where the group was until now
+		r.act(operate.ActRebase, func(a *operate.Act) { a.Source = "another cluster" }) // where the group was until now
 		r.log.Append(0, "b")
 		r.begin()
 		var foreign *epoch.ForeignLeaseError
 		if r.wantHalt(consumer.ReasonForeignLease); !errors.As(r.err(), &foreign) {
 			r.Fatal("the error does not name the issuer")
 		}
-		r.act(epoch.ActRebase, func(a *epoch.Act) { a.Source = foreign.Source })
+		r.act(operate.ActRebase, func(a *operate.Act) { a.Source = foreign.Source })
 		r.wantGoesOn("a", "b")
 	},
 	consumer.ReasonMessagesExpired: func(r *rig) {
@@ -113,7 +114,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.begin()
 		r.wantHalt(consumer.ReasonMessagesExpired)
 		begin, _ := r.log.Bounds(0)
-		r.act(epoch.ActRewind, to(begin))
+		r.act(operate.ActRewind, to(begin))
 		r.wantGoesOn("a", "b")
 	},
 	consumer.ReasonLogTruncated: func(r *rig) {
@@ -126,7 +127,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.wantHalt(consumer.ReasonLogTruncated)
 		_, end := r.log.Bounds(0)
 		r.log.Append(0, "d")
-		r.act(epoch.ActRewind, to(end))
+		r.act(operate.ActRewind, to(end))
 		r.wantGoesOn("a", "b", "c", "d")
 	},
 	consumer.ReasonOutOfOrder: func(r *rig) {
@@ -143,7 +144,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.log.Append(0, "b")
 		r.wantHalt(consumer.ReasonOutOfOrder)
 		r.broken.Store(false)
-		r.act(epoch.ActEvict, nil)
+		r.act(operate.ActEvict, nil)
 		r.wantGoesOn("a", "b")
 	},
 	consumer.ReasonMissingFence: func(r *rig) {
@@ -164,7 +165,7 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.handle = func(context.Context, consumer.Message) error { return errors.New("not yet") }
 		r.begin()
 		r.wantHalt(consumer.ReasonMessageFailed)
-		r.act(epoch.ActRewind, to(2))
+		r.act(operate.ActRewind, to(2))
 		r.end()
 		r.handle = nil
 		r.begin()
@@ -182,10 +183,10 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.log.Append(0, "a")
 		r.begin()
 		r.wantGoesOn("a")
-		r.act(epoch.ActPause, nil)
+		r.act(operate.ActPause, nil)
 		r.log.Append(0, "b")
 		r.wantHalt(consumer.ReasonPaused)
-		r.act(epoch.ActResume, nil)
+		r.act(operate.ActResume, nil)
 		r.wantGoesOn("a", "b")
 	},
 	consumer.ReasonUnhealthy: func(r *rig) {

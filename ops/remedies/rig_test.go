@@ -15,6 +15,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -166,14 +167,14 @@ func (r *rig) wantLost(why consumer.Reason) {
 }
 
 // act is what an operator does by a command of epochfence.
-func (r *rig) act(kind epoch.ActKind, change func(a *epoch.Act)) {
+func (r *rig) act(kind operate.ActKind, change func(a *operate.Act)) {
 	r.Helper()
 	op := r.sink.Operator()
 	seen, err := op.Partition(r.Context(), r.partition())
 	if err != nil {
 		r.Fatal(err)
 	}
-	a := epoch.NewAct(kind, seen.Fence, "anna", "for the test")
+	a := operate.NewAct(kind, seen.Fence, "anna", "for the test")
 	if change != nil {
 		change(&a)
 	}
@@ -182,6 +183,6 @@ func (r *rig) act(kind epoch.ActKind, change func(a *epoch.Act)) {
 	}
 }
 
-func to(o epoch.Offset) func(*epoch.Act) {
-	return func(a *epoch.Act) { a.To = &epoch.Position{Offset: o, Mark: epoch.NoMark} }
+func to(o epoch.Offset) func(*operate.Act) {
+	return func(a *operate.Act) { a.To = &epoch.Position{Offset: o, Mark: epoch.NoMark} }
 }

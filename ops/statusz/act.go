@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // An act takes two requests: GET act shows what it would do and changes nothing, and its
@@ -117,7 +117,7 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	if err != nil {
 		return err
 	}
-	a := epoch.NewAct(epoch.ActKind(d.Kind), now.Fence, d.By, d.Reason)
+	a := operate.NewAct(operate.ActKind(d.Kind), now.Fence, d.By, d.Reason)
 	a.Log, a.Source = form.Get("log"), form.Get("source")
 	to := strings.TrimSpace(form.Get("to"))
 	a.Beginning = to == "start" || form.Get("beginning") == "true"
@@ -134,7 +134,7 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 			return err
 		}
 	}
-	after, err := now.Fence.Operated(a)
+	after, err := a.Apply(now.Fence)
 	if err != nil {
 		d.Refused = show(err.Error())
 	} else {
@@ -186,7 +186,7 @@ func (h *Handler) offset(ctx context.Context, f epoch.Fence, to string) (epoch.O
 }
 
 // seen has a compare with what a form says was seen.
-func seen(a *epoch.Act, form url.Values) (err error) {
+func seen(a *operate.Act, form url.Values) (err error) {
 	numbers := [2]int64{}
 	for i, name := range []string{"seen-epoch", "seen-next"} {
 		if numbers[i], err = strconv.ParseInt(form.Get(name), 10, 64); err != nil {
@@ -325,9 +325,9 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 		h.refuse(w, http.StatusConflict, "It has changed", "Nothing was done: it is not as it was when it was looked at. Look again, and decide again. "+err.Error())
 	case gone(err):
 		h.refuse(w, http.StatusNotFound, "Not there", err.Error())
-	case errors.Is(err, epoch.ErrNothingToDo):
+	case errors.Is(err, operate.ErrNothingToDo):
 		h.refuse(w, http.StatusConflict, "Nothing to do", err.Error())
-	case errors.Is(err, errForm), errors.Is(err, epoch.ErrAct):
+	case errors.Is(err, errForm), errors.Is(err, operate.ErrAct):
 		h.refuse(w, http.StatusBadRequest, "Not understood", err.Error())
 	case errors.Is(err, epoch.ErrInDoubt):
 		h.refuse(w, http.StatusBadGateway, "Not known whether it was done", err.Error())

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/statusz"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -20,7 +20,7 @@ import (
 func nil2(context.Context, *memsink.Tx) error { return nil }
 
 // form is that of an act which was decided on f.
-func form(f epoch.Fence, kind epoch.ActKind) url.Values {
+func form(f epoch.Fence, kind operate.ActKind) url.Values {
 	return url.Values{
 		"about": {"partition"}, "group": {f.Partition.Group}, "topic": {f.Partition.Topic}, "number": {strconv.Itoa(int(f.Partition.Number))},
 		"kind": {string(kind)}, "reason": {"for the test"}, "claim": {epoch.NewClaimID().String()},
@@ -58,20 +58,20 @@ func (o *outboxOf) OutboxHistory(context.Context, int) ([]operate.OutboxRecord, 
 
 func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
 	for _, c := range []struct {
-		kind  epoch.ActKind
+		kind  operate.ActKind
 		query string
 		shows []string
 		check func(before, after epoch.Fence) bool
 	}{
-		{epoch.ActPause, "", []string{"Takes claims takes claims paused"}, func(_, f epoch.Fence) bool { return f.Standing.Mode == epoch.Paused && f.Standing.By == "anna" }},
-		{epoch.ActEvict, "", []string{"Owner here operator anna"}, func(b, f epoch.Fence) bool { return f.Claim != b.Claim && f.Next == b.Next }},
-		{epoch.ActRewind, "&to=17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
-		{epoch.ActRewind, "&to=%2B17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
-		{epoch.ActRewind, "&to=start", []string{"Next offset 0 3"}, func(_, f epoch.Fence) bool { return f.Next == 3 }},
-		{epoch.ActRewind, "&to=end", []string{"Next offset 0 500"}, func(_, f epoch.Fence) bool { return f.Next == 500 }},
-		{epoch.ActSkip, "&to=1", []string{"Next offset 0 1"}, func(_, f epoch.Fence) bool { return f.Next == 1 }},
-		{epoch.ActRebase, "&log=another&to=0", []string{"Log log another"}, func(_, f epoch.Fence) bool { return f.Log == "another" }},
-		{epoch.ActRebase, "&source=elsewhere", []string{"Lease source issuer elsewhere"}, func(_, f epoch.Fence) bool { return f.Source == "elsewhere" }},
+		{operate.ActPause, "", []string{"Takes claims takes claims paused"}, func(_, f epoch.Fence) bool { return f.Standing.Mode == epoch.Paused && f.Standing.By == "anna" }},
+		{operate.ActEvict, "", []string{"Owner here operator anna"}, func(b, f epoch.Fence) bool { return f.Claim != b.Claim && f.Next == b.Next }},
+		{operate.ActRewind, "&to=17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
+		{operate.ActRewind, "&to=%2B17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
+		{operate.ActRewind, "&to=start", []string{"Next offset 0 3"}, func(_, f epoch.Fence) bool { return f.Next == 3 }},
+		{operate.ActRewind, "&to=end", []string{"Next offset 0 500"}, func(_, f epoch.Fence) bool { return f.Next == 500 }},
+		{operate.ActSkip, "&to=1", []string{"Next offset 0 1"}, func(_, f epoch.Fence) bool { return f.Next == 1 }},
+		{operate.ActRebase, "&log=another&to=0", []string{"Log log another"}, func(_, f epoch.Fence) bool { return f.Log == "another" }},
+		{operate.ActRebase, "&source=elsewhere", []string{"Lease source issuer elsewhere"}, func(_, f epoch.Fence) bool { return f.Source == "elsewhere" }},
 	} {
 		r := newRig(t)
 		before := r.holds(orders(0))
@@ -110,7 +110,7 @@ func TestResumeEndsAPause(t *testing.T) {
 	r := newRig(t)
 	f := r.holds(orders(0))
 	h := r.page(annaMay)
-	for _, kind := range []epoch.ActKind{epoch.ActPause, epoch.ActResume} {
+	for _, kind := range []operate.ActKind{operate.ActPause, operate.ActResume} {
 		f = r.sink.Fences()[orders(0)]
 		if answer := request(h, post("act", form(f, kind))); answer.StatusCode != http.StatusSeeOther {
 			t.Errorf("%s: %d", kind, answer.StatusCode)
@@ -146,7 +146,7 @@ func TestAnActOnWhatHasChangedIsRefused(t *testing.T) {
 	r.claims(orders(0), "another")
 	h := r.page(annaMay)
 	answer := httptest.NewRecorder()
-	h.ServeHTTP(answer, post("act", form(seen, epoch.ActPause)))
+	h.ServeHTTP(answer, post("act", form(seen, operate.ActPause)))
 	if answer.Code != http.StatusConflict {
 		t.Error(answer.Code)
 	}
@@ -159,7 +159,7 @@ func TestAnActOnWhatHasChangedIsRefused(t *testing.T) {
 	if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: moved.Claim, From: moved.Next, To: moved.Next + 5}}, nil2); err != nil {
 		t.Fatal(err)
 	}
-	skip := form(moved, epoch.ActSkip)
+	skip := form(moved, operate.ActSkip)
 	skip.Set("to", "9")
 	if answer := request(h, post("act", skip)); answer.StatusCode != http.StatusConflict {
 		t.Errorf("skip of a partition that has moved: %d", answer.StatusCode)
@@ -175,7 +175,7 @@ func TestWhatAnotherSiteSendsIsRefused(t *testing.T) {
 	} {
 		r := newRig(t)
 		f := r.holds(orders(0))
-		sent := post("act", form(f, epoch.ActPause))
+		sent := post("act", form(f, operate.ActPause))
 		change(sent)
 		if answer := request(r.page(annaMay), sent); answer.StatusCode != http.StatusForbidden {
 			t.Errorf("%s: %d", name, answer.StatusCode)
@@ -189,12 +189,12 @@ func TestWhatAnotherSiteSendsIsRefused(t *testing.T) {
 func TestWhoActsIsWhoTheApplicationSaysAndNotTheForm(t *testing.T) {
 	r := newRig(t)
 	f := r.holds(orders(0))
-	sent := form(f, epoch.ActPause)
+	sent := form(f, operate.ActPause)
 	sent.Set("by", "somebody else")
 	if answer := request(r.page(annaMay), post("act", sent)); answer.StatusCode != http.StatusSeeOther {
 		t.Fatal(answer.StatusCode)
 	}
-	ds, err := r.op.History(t.Context(), operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedPause}})
+	ds, err := r.op.History(t.Context(), operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedPause}})
 	if err != nil || len(ds) != 1 || ds[0].By != "anna" || ds[0].Reason != "for the test" {
 		t.Errorf("%+v, %v", ds, err)
 	}
@@ -222,7 +222,7 @@ func TestDeadLettersAreReplayedWithdrawnAndDiscarded(t *testing.T) {
 		t.Errorf("one that is gone: %d", status)
 	}
 	ds, err := r.op.History(t.Context(), operate.HistoryQuery{Limit: 3})
-	if err != nil || len(ds) != 3 || ds[0].Kind != epoch.DecidedDiscard || ds[2].Kind != epoch.DecidedReplayRequest || ds[0].By != "anna" {
+	if err != nil || len(ds) != 3 || ds[0].Kind != operate.DecidedDiscard || ds[2].Kind != operate.DecidedReplayRequest || ds[0].By != "anna" {
 		t.Errorf("%+v, %v", ds, err)
 	}
 }
@@ -273,7 +273,7 @@ func TestFormsThatMakeNoSenseAreRefused(t *testing.T) {
 		{func(v url.Values) { v.Set("kind", "") }, http.StatusBadRequest},
 		{func(v url.Values) { v.Set("reason", strings.Repeat("x", 2<<20)) }, http.StatusBadRequest},
 	} {
-		sent := form(f, epoch.ActPause)
+		sent := form(f, operate.ActPause)
 		c.change(sent)
 		if answer := request(h, post("act", sent)); answer.StatusCode != c.want {
 			t.Errorf("%.200s: %d, want %d", sent.Encode(), answer.StatusCode, c.want)
@@ -288,7 +288,7 @@ func TestAnActInDoubtSaysHowToFindOut(t *testing.T) {
 	r := newRig(t)
 	f := r.holds(orders(0))
 	h := r.page(func(o *statusz.Options) { annaMay(o); o.Operator = doubtful{r.op} })
-	sent := form(f, epoch.ActPause)
+	sent := form(f, operate.ActPause)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, post("act", sent))
 	if w.Code != http.StatusBadGateway {
@@ -299,6 +299,6 @@ func TestAnActInDoubtSaysHowToFindOut(t *testing.T) {
 
 type doubtful struct{ operate.Operator }
 
-func (doubtful) Act(context.Context, epoch.Act) (epoch.Fence, error) {
+func (doubtful) Act(context.Context, operate.Act) (epoch.Fence, error) {
 	return epoch.Fence{}, epoch.ErrInDoubt
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 const (
@@ -39,8 +39,8 @@ type groupReading struct {
 	rates      map[epoch.Partition]float64 // messages a second; nil before there are two readings
 	logs       map[epoch.Partition]Log     // nil where they are not known
 	logsErr    error
-	halts      map[epoch.Partition]*epoch.Decision
-	decisions  []epoch.Decision // newest first
+	halts      map[epoch.Partition]*operate.Decision
+	decisions  []operate.Decision // newest first
 	dead       []operate.DeadLetter
 	entries    []operate.OutboxEntry
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/stats"
 )
 

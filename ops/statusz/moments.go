@@ -6,6 +6,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/remedies"
 	"github.com/epochfence/epochfence/ops/stats"
 )
@@ -57,7 +58,7 @@ func classOf(k stats.MomentKind) string {
 }
 
 // decisions are those of the sink's log, of the partitions that the page shows.
-func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment) {
+func (h *Handler) decisions(ds []operate.Decision, now time.Time) (shown []moment) {
 	for i, d := range ds {
 		if len(shown) == listed {
 			break
@@ -70,27 +71,27 @@ func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment)
 			one.Epoch = thousands(int64(d.Epoch))
 		}
 		switch d.Kind {
-		case epoch.DecidedClaim:
+		case operate.DecidedClaim:
 			one.Kind, one.Text = h.claimed(d, before(ds[i+1:], d))
-		case epoch.DecidedStale:
+		case operate.DecidedStale:
 			one.Kind, one.Class = "refused", "waiting"
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
-		case epoch.DecidedHalt:
+		case operate.DecidedHalt:
 			one.Kind, one.Class = "halted", "halted"
 			if r, known := remedies.For(d.Reason); known && r.Reason == consumer.ReasonPaused {
 				one.Kind, one.Class = "paused", "waiting"
 			}
 			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
-		case epoch.DecidedRecovery:
+		case operate.DecidedRecovery:
 			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
-		case epoch.DecidedHang, epoch.DecidedOnFailureHang:
+		case operate.DecidedHang, operate.DecidedOnFailureHang:
 			one.Class = "halted"
 			one.Text = h.owner(d.Owner).Name + hungOn(d) + ": " + show(d.Reason)
-		case epoch.DecidedLoss, epoch.DecidedInDoubt:
+		case operate.DecidedLoss, operate.DecidedInDoubt:
 			one.Class = "waiting"
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
 		default:
-			if d.Kind == epoch.DecidedReplayFailure {
+			if d.Kind == operate.DecidedReplayFailure {
 				one.Class = "halted"
 			}
 			one.Text = show(d.Reason)
@@ -107,7 +108,7 @@ func (h *Handler) decisions(ds []epoch.Decision, now time.Time) (shown []moment)
 }
 
 // hungOn is where a hang is, if it is known.
-func hungOn(d epoch.Decision) string {
+func hungOn(d operate.Decision) string {
 	switch {
 	case d.From < 0:
 		return ""
@@ -120,17 +121,17 @@ func hungOn(d epoch.Decision) string {
 
 // before is the decision before d that swapped in a claim of its partition, among older
 // ones, newest first; zero if it is not among them.
-func before(older []epoch.Decision, d epoch.Decision) epoch.Decision {
+func before(older []operate.Decision, d operate.Decision) operate.Decision {
 	for _, o := range older {
 		if o.Partition == d.Partition && o.Kind.Swaps() {
 			return o
 		}
 	}
-	return epoch.Decision{}
+	return operate.Decision{}
 }
 
 // claimed tells of a claim and the one before it, which may not be known.
-func (h *Handler) claimed(d, before epoch.Decision) (kind, text string) {
+func (h *Handler) claimed(d, before operate.Decision) (kind, text string) {
 	at := ", continues at " + offset(d.To)
 	switch {
 	case d.From < 0:
@@ -139,7 +140,7 @@ func (h *Handler) claimed(d, before epoch.Decision) (kind, text string) {
 		return "claim", "by " + h.owner(d.Owner).Name + at
 	case before.Owner == d.Owner:
 		return "claim", h.owner(d.Owner).Name + " again" + at
-	case before.Kind != epoch.DecidedClaim:
+	case before.Kind != operate.DecidedClaim:
 		return "claim", "by " + h.owner(d.Owner).Name + ", after what " + show(before.By) + " did" + at
 	default:
 		return "takeover", "by " + h.owner(d.Owner).Name + ", from " + h.owner(before.Owner).Name + at

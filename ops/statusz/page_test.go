@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/remedies"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/ops/statusz"
@@ -55,7 +55,7 @@ func TestATakeoverAndWhatPeopleDidAreTold(t *testing.T) {
 	r := newRig(t)
 	r.claims(orders(0), "one")
 	f := r.claims(orders(0), "two")
-	act := epoch.NewAct(epoch.ActRewind, f, "anna", "the prices were wrong")
+	act := operate.NewAct(operate.ActRewind, f, "anna", "the prices were wrong")
 	act.To = &epoch.Position{Offset: 7, Mark: epoch.NoMark}
 	if _, err := r.op.Act(t.Context(), act); err != nil {
 		t.Fatal(err)
@@ -101,8 +101,8 @@ func TestAHaltComesWithItsRemedyAndManyWithOne(t *testing.T) {
 func TestAHaltOfAnotherProcessIsKnownFromTheDecisionLogUntilThePartitionMoves(t *testing.T) {
 	r := newRig(t)
 	f := r.claims(orders(0), "elsewhere")
-	halt := epoch.Decision{Kind: epoch.DecidedHalt, Partition: orders(0), Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: 0, To: 0, Reason: "no such table"}
-	if err := r.sink.Record(t.Context(), []epoch.Decision{halt}); err != nil {
+	halt := operate.Decision{Kind: operate.DecidedHalt, Partition: orders(0), Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: 0, To: 0, Reason: "no such table"}
+	if err := r.sink.Record(t.Context(), []operate.Decision{halt}); err != nil {
 		t.Fatal(err)
 	}
 	_, page := get(r.page(nil), "")
@@ -115,12 +115,12 @@ func TestAHaltOfAnotherProcessIsKnownFromTheDecisionLogUntilThePartitionMoves(t 
 func TestAHangOfAnotherProcessIsToldWithItsMessage(t *testing.T) {
 	r := newRig(t)
 	f := r.claims(orders(0), "elsewhere")
-	hang := epoch.Decision{Kind: epoch.DecidedHang, Partition: orders(0), Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: 7, To: 8, Reason: "it waits for the bank"}
+	hang := operate.Decision{Kind: operate.DecidedHang, Partition: orders(0), Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: 7, To: 8, Reason: "it waits for the bank"}
 	batch := hang
 	batch.From, batch.To = 5, 9
 	background := hang
 	background.From, background.To = -1, -1
-	if err := r.sink.Record(t.Context(), []epoch.Decision{hang, batch, background}); err != nil {
+	if err := r.sink.Record(t.Context(), []operate.Decision{hang, batch, background}); err != nil {
 		t.Fatal(err)
 	}
 	_, page := get(r.page(nil), "")
@@ -130,7 +130,7 @@ func TestAHangOfAnotherProcessIsToldWithItsMessage(t *testing.T) {
 func TestAPausedPartitionIsNotHalted(t *testing.T) {
 	r := newRig(t)
 	f := r.holds(orders(0))
-	if _, err := r.op.Act(t.Context(), epoch.NewAct(epoch.ActPause, f, "anna", "the warehouse is being moved")); err != nil {
+	if _, err := r.op.Act(t.Context(), operate.NewAct(operate.ActPause, f, "anna", "the warehouse is being moved")); err != nil {
 		t.Fatal(err)
 	}
 	r.stats.Observe(consumer.Halted{Partition: orders(0), Reason: consumer.ReasonPaused, RetryIn: time.Second,
@@ -140,8 +140,8 @@ func TestAPausedPartitionIsNotHalted(t *testing.T) {
 	if strings.Contains(page, "Halted here") {
 		t.Error("it is shown as halted")
 	}
-	p := epoch.Decision{Kind: epoch.DecidedHalt, Partition: orders(0), From: 0, To: 0, Reason: "paused: anna moves the warehouse"}
-	if err := r.sink.Record(t.Context(), []epoch.Decision{p}); err != nil {
+	p := operate.Decision{Kind: operate.DecidedHalt, Partition: orders(0), From: 0, To: 0, Reason: "paused: anna moves the warehouse"}
+	if err := r.sink.Record(t.Context(), []operate.Decision{p}); err != nil {
 		t.Fatal(err)
 	}
 	_, page = get(r.page(nil), "")
@@ -491,7 +491,7 @@ func TestReadOnlyOffersNoFormAndTakesNoPost(t *testing.T) {
 		}
 		for _, r := range []*http.Request{
 			httptest.NewRequest(http.MethodGet, "/status/act?about=partition&group=billing&topic=orders&number=0&kind=pause&reason=why", nil),
-			post("act", form(f, epoch.ActPause)),
+			post("act", form(f, operate.ActPause)),
 		} {
 			if answer := request(page, r); answer.StatusCode != http.StatusNotFound && answer.StatusCode != http.StatusForbidden {
 				t.Errorf("%s: %s act: %d", name, r.Method, answer.StatusCode)

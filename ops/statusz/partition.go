@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // detail is the page of one partition.
 type detail struct {
 	Title, At, Name string
-	Done            epoch.ActKind
+	Done            operate.ActKind
 	Group, Topic    string
 	Number          int32
 	Fence           []figure
@@ -23,17 +23,17 @@ type detail struct {
 }
 
 type kind struct {
-	Kind epoch.ActKind
+	Kind operate.ActKind
 	Text string
 }
 
 var kinds = []kind{
-	{epoch.ActPause, "no claim is taken until it is resumed; nothing is committed meanwhile"},
-	{epoch.ActResume, "ends a pause"},
-	{epoch.ActEvict, "takes the claim away; the owner claims again if its source still confirms the lease"},
-	{epoch.ActRewind, "sets the position: back, so that messages are applied again, or forward"},
-	{epoch.ActSkip, "moves the position forward, past messages that shall not be applied"},
-	{epoch.ActRebase, "accepts another log, or another lease source, than the fence has"},
+	{operate.ActPause, "no claim is taken until it is resumed; nothing is committed meanwhile"},
+	{operate.ActResume, "ends a pause"},
+	{operate.ActEvict, "takes the claim away; the owner claims again if its source still confirms the lease"},
+	{operate.ActRewind, "sets the position: back, so that messages are applied again, or forward"},
+	{operate.ActSkip, "moves the position forward, past messages that shall not be applied"},
+	{operate.ActRebase, "accepts another log, or another lease source, than the fence has"},
 }
 
 func (h *Handler) partition(w http.ResponseWriter, r *http.Request) {
@@ -65,7 +65,7 @@ func (h *Handler) partition(w http.ResponseWriter, r *http.Request) {
 
 // doneOf is the act that a POST has done before it sent the browser here. Anybody can make
 // a link, so that it says no more.
-func doneOf(s string) epoch.ActKind {
+func doneOf(s string) operate.ActKind {
 	for _, k := range kinds {
 		if s == string(k.Kind) {
 			return k.Kind

@@ -15,7 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/ops/statusz"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -67,7 +67,7 @@ func (r *rig) claims(p epoch.Partition, owner string) epoch.Fence {
 	if err != nil {
 		r.Fatal(err)
 	}
-	alive := epoch.Process{Run: owner, Group: p.Group, Name: owner, Host: "pod-" + owner, Every: time.Hour}
+	alive := operate.Process{Run: owner, Group: p.Group, Name: owner, Host: "pod-" + owner, Every: time.Hour}
 	if err := r.sink.Alive(r.Context(), alive); err != nil {
 		r.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"net/http"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/stats"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/sqltx"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 )
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Hook stands between a process and one step in its database. It is given what
@@ -49,12 +50,12 @@ type Hooks struct {
 
 	// Record stands before what a consumer writes to the audit log, Hangs before its
 	// reads of what hung, and Requests before its looks for what operators ask of it.
-	Record   Hook[[]epoch.Decision]
+	Record   Hook[[]operate.Decision]
 	Hangs    Hook[epoch.Partition]
 	Requests Hook[[]epoch.Partition]
 
 	// Alive stands before the signs of life that a consumer gives.
-	Alive Hook[epoch.Process]
+	Alive Hook[operate.Process]
 }
 
 // Script sets the hooks of this sink, in place of those it had. Other sinks on

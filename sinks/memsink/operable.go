@@ -7,16 +7,16 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
-var _ epoch.Operable[*Tx] = (*Sink)(nil)
+var _ operate.Operable[*Tx] = (*Sink)(nil)
 
 // keptDecisions bounds the audit log.
 const keptDecisions = 10_000
 
 // decide adds to the audit log. The caller holds the lock of the database.
-func (st *state) decide(d epoch.Decision) {
+func (st *state) decide(d operate.Decision) {
 	st.decided++
 	d.ID, d.At = st.decided, now()
 	if st.decisions = append(st.decisions, d); len(st.decisions) > keptDecisions {
@@ -29,8 +29,8 @@ func now() time.Time {
 	return at
 }
 
-// Record implements [epoch.Operable].
-func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
+// Record implements [operate.Operable].
+func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 	err := run(ctx, s.hook().Record, ds, func() error {
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
@@ -48,8 +48,8 @@ func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
 	return nil
 }
 
-// Hangs implements [epoch.Operable].
-func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []epoch.Decision, err error) {
+// Hangs implements [operate.Operable].
+func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []operate.Decision, err error) {
 	err = run(ctx, s.hook().Hangs, p, func() error {
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
@@ -62,11 +62,11 @@ func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []epoch.Deci
 	return found, nil
 }
 
-func (st *state) hangs(p epoch.Partition) (found []epoch.Decision) {
+func (st *state) hangs(p epoch.Partition) (found []operate.Decision) {
 	for _, d := range slices.Backward(st.decisions) {
 		switch {
 		case d.Partition != p:
-		case d.Kind.ForgivesHangs() || len(found) == epoch.MaxHangs:
+		case d.Kind.ForgivesHangs() || len(found) == operate.MaxHangs:
 			return found
 		case d.Kind.IsHang():
 			found = append(found, d)
@@ -75,9 +75,9 @@ func (st *state) hangs(p epoch.Partition) (found []epoch.Decision) {
 	return found
 }
 
-// Requests implements [epoch.Operable].
-func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {
-	var found epoch.Requests
+// Requests implements [operate.Operable].
+func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (operate.Requests, error) {
+	var found operate.Requests
 	err := run(ctx, s.hook().Requests, ps, func() error {
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
@@ -88,27 +88,27 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Reques
 		}
 		for _, l := range s.db.state.dead {
 			if l.Requested && slices.Contains(ps, l.Message.Partition) {
-				found.Replays = append(found.Replays, epoch.Replay{ID: l.ID, Request: l.Request, Message: l.Message})
+				found.Replays = append(found.Replays, operate.RequestedReplay{ID: l.ID, Request: l.Request, Message: l.Message})
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return epoch.Requests{}, fmt.Errorf("memsink: look for requests about %d partitions: %w", len(ps), err)
+		return operate.Requests{}, fmt.Errorf("memsink: look for requests about %d partitions: %w", len(ps), err)
 	}
 	return found, nil
 }
 
 // replay is a dead letter that a transaction has replayed.
 type replay struct {
-	epoch.Replay
+	operate.RequestedReplay
 	epoch epoch.Epoch
 	claim epoch.ClaimID
 }
 
-// Replayed implements [epoch.Operable]. That the dead letter is not there as it was
+// Replayed implements [operate.Operable]. That the dead letter is not there as it was
 // requested shows at the commit.
-func (s *Sink) Replayed(_ context.Context, tx *Tx, r epoch.Replay, e epoch.Epoch) error {
+func (s *Sink) Replayed(_ context.Context, tx *Tx, r operate.RequestedReplay, e epoch.Epoch) error {
 	defer tx.use()()
 	i := slices.IndexFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == r.Message.Partition })
 	if i < 0 {
@@ -119,15 +119,15 @@ func (s *Sink) Replayed(_ context.Context, tx *Tx, r epoch.Replay, e epoch.Epoch
 }
 
 // find returns the place of a dead letter whose replay is requested so.
-func (st *state) find(r epoch.Replay) int {
+func (st *state) find(r operate.RequestedReplay) int {
 	return slices.IndexFunc(st.dead, func(l operate.DeadLetter) bool { return l.ID == r.ID && l.Request == r.Request && l.Requested })
 }
 
 // missing is the error if one of rs is not there as it was requested.
 func (st *state) missing(rs []replay) error {
 	for _, r := range rs {
-		if st.find(r.Replay) < 0 {
-			return fmt.Errorf("dead letter %d of %s is replayed: %w", r.ID, r.Message.Partition, epoch.ErrNotRequested)
+		if st.find(r.RequestedReplay) < 0 {
+			return fmt.Errorf("dead letter %d of %s is replayed: %w", r.ID, r.Message.Partition, operate.ErrNotRequested)
 		}
 	}
 	return nil
@@ -136,21 +136,21 @@ func (st *state) missing(rs []replay) error {
 // replayed takes dead letters away that are there.
 func (st *state) replayed(rs []replay) {
 	for _, r := range rs {
-		i := st.find(r.Replay)
-		st.decide(st.about(epoch.DecidedReplay, st.dead[i], r.epoch, r.claim, ""))
+		i := st.find(r.RequestedReplay)
+		st.decide(st.about(operate.DecidedReplay, st.dead[i], r.epoch, r.claim, ""))
 		st.dead = slices.Delete(st.dead, i, i+1)
 	}
 }
 
-func (st *state) about(kind epoch.DecisionKind, l operate.DeadLetter, e epoch.Epoch, claim epoch.ClaimID, why string) epoch.Decision {
-	return epoch.Decision{
+func (st *state) about(kind operate.DecisionKind, l operate.DeadLetter, e epoch.Epoch, claim epoch.ClaimID, why string) operate.Decision {
+	return operate.Decision{
 		Kind: kind, Partition: l.Message.Partition, Epoch: e, Claim: claim, Owner: st.fences[l.Message.Partition].Owner,
 		From: l.Message.Offset, To: l.Message.Offset, Reason: fmt.Sprintf("dead letter %d%s", l.ID, why), By: l.RequestedBy,
 	}
 }
 
-// ReplayFailed implements [epoch.Operable].
-func (s *Sink) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+// ReplayFailed implements [operate.Operable].
+func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch, cause error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("memsink: the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, err)
 	}
@@ -163,6 +163,6 @@ func (s *Sink) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, 
 	}
 	l := &st.dead[i]
 	l.Requested, l.ReplayError, l.ReplayFailedAt = false, fmt.Sprint(cause), now()
-	st.decide(st.about(epoch.DecidedReplayFailure, *l, e, st.fences[l.Message.Partition].Claim, ": "+l.ReplayError))
+	st.decide(st.about(operate.DecidedReplayFailure, *l, e, st.fences[l.Message.Partition].Claim, ": "+l.ReplayError))
 	return nil
 }

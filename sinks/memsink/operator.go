@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Operator operates the fences of a database. It is safe for
@@ -76,11 +76,11 @@ func (o *Operator) Partition(ctx context.Context, p epoch.Partition) (found oper
 }
 
 // Act implements [operate.Operator].
-func (o *Operator) Act(ctx context.Context, a epoch.Act) (after epoch.Fence, err error) {
+func (o *Operator) Act(ctx context.Context, a operate.Act) (after epoch.Fence, err error) {
 	err = o.within(ctx, func(st *state) error {
 		a.At = now()
 		before := st.fences[a.Partition]
-		if after, err = st.fences.Operate(a); err != nil {
+		if after, err = a.ApplyTo(st.fences); err != nil {
 			return err
 		}
 		st.decide(a.Decided(before, after))
@@ -93,7 +93,7 @@ func (o *Operator) Act(ctx context.Context, a epoch.Act) (after epoch.Fence, err
 }
 
 // History implements [operate.Operator].
-func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found []epoch.Decision, err error) {
+func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found []operate.Decision, err error) {
 	err = o.within(ctx, func(st *state) error {
 		for _, d := range slices.Backward(st.decisions) {
 			if len(found) < operate.Limit(q.Limit) && q.Selects(d) {

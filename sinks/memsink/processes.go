@@ -6,15 +6,14 @@ import (
 	"maps"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // keptProcess is for how long a process is listed that is not alive any more.
 const keptProcess = 7 * 24 * time.Hour
 
-// Alive implements [epoch.Operable].
-func (s *Sink) Alive(ctx context.Context, p epoch.Process) error {
+// Alive implements [operate.Operable].
+func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
 	err := run(ctx, s.hook().Alive, p, func() error {
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
@@ -24,7 +23,7 @@ func (s *Sink) Alive(ctx context.Context, p epoch.Process) error {
 			p.Since = before.Since
 		}
 		lives[p.Run] = p
-		maps.DeleteFunc(lives, func(run string, other epoch.Process) bool {
+		maps.DeleteFunc(lives, func(run string, other operate.Process) bool {
 			other.Now = p.Seen
 			replaced := other.Group == p.Group && other.Name == p.Name && run != p.Run && !other.Alive()
 			return replaced || other.Now.Sub(other.Seen) > keptProcess
@@ -37,8 +36,8 @@ func (s *Sink) Alive(ctx context.Context, p epoch.Process) error {
 	return nil
 }
 
-// Gone implements [epoch.Operable].
-func (s *Sink) Gone(ctx context.Context, p epoch.Process) error {
+// Gone implements [operate.Operable].
+func (s *Sink) Gone(ctx context.Context, p operate.Process) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("memsink: take away the sign of life of %s in group %q: %w", p.Name, p.Group, err)
 	}
@@ -49,7 +48,7 @@ func (s *Sink) Gone(ctx context.Context, p epoch.Process) error {
 }
 
 // Processes implements [operate.Operator].
-func (o *Operator) Processes(ctx context.Context, group string) (found []epoch.Process, err error) {
+func (o *Operator) Processes(ctx context.Context, group string) (found []operate.Process, err error) {
 	err = o.within(ctx, func(*state) error {
 		for _, p := range o.sink.db.lives {
 			if group == "" || p.Group == group {

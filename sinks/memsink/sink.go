@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // ErrConflict: another transaction committed a key or list that this one had
@@ -32,8 +32,8 @@ var _ epoch.Sink[*Tx] = (*Sink)(nil)
 type database struct {
 	mu    sync.Mutex
 	state state
-	lives map[string]epoch.Process // by their Run; no part of a backup
-	life  int                      // counts restores: a transaction does not outlive one
+	lives map[string]operate.Process // by their Run; no part of a backup
+	life  int                        // counts restores: a transaction does not outlive one
 
 	replaced chan struct{} // closed by the next restore
 }
@@ -45,7 +45,7 @@ type state struct {
 	dead   []operate.DeadLetter
 	buried int64 // dead letters, ever
 
-	decisions []epoch.Decision
+	decisions []operate.Decision
 	decided   int64 // decisions, ever
 
 	// changed holds, for each key and list, the commit that changed it last.
@@ -61,7 +61,7 @@ type name struct {
 
 // New returns a sink on a new, empty database.
 func New() *Sink {
-	return &Sink{db: &database{replaced: make(chan struct{}), lives: map[string]epoch.Process{}, state: state{
+	return &Sink{db: &database{replaced: make(chan struct{}), lives: map[string]operate.Process{}, state: state{
 		fences:  epoch.Fences{},
 		values:  map[string]string{},
 		lists:   map[string][]string{},
@@ -140,7 +140,7 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 		if f, err = s.db.state.fences.Claim(seen, c); err != nil {
 			return err
 		}
-		s.db.state.decide(c.Decided(before, f, epoch.TraceID(ctx)))
+		s.db.state.decide(operate.Claimed(before, f, operate.TraceID(ctx)))
 		return nil
 	})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Tx is a handler's view of a transaction. What it writes is seen by the transaction

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // claimTries is how often a claim evicts and then waits for the row of its
@@ -29,7 +30,7 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	b := bid{seen, c, printable(epoch.TraceID(ctx), maxTraceID)}
+	b := bid{seen, c, printable(operate.TraceID(ctx), maxTraceID)}
 	f, err := s.claims.do(ctx, b, func() (epoch.Fence, error) { return s.claim(ctx, b) })
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: claim %s: %w", c.Partition, passed(ended(ctx, explain(err))))

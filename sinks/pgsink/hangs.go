@@ -7,16 +7,17 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
-// Hangs implements [epoch.Operable].
-func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) ([]epoch.Decision, error) {
+// Hangs implements [operate.Operable].
+func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision, error) {
 	if err := checkPartition(p); err != nil {
 		return nil, err
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	found, err := s.hangs.do(ctx, p, func() ([]epoch.Decision, error) {
+	found, err := s.hangs.do(ctx, p, func() ([]operate.Decision, error) {
 		found, err := s.readHangs(ctx, []epoch.Partition{p})
 		return found[p], err
 	})
@@ -26,21 +27,21 @@ func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) ([]epoch.Decision, 
 	return found, nil
 }
 
-func (s *Sink) hangsMany(ctx context.Context, ps []epoch.Partition) ([][]epoch.Decision, error) {
+func (s *Sink) hangsMany(ctx context.Context, ps []epoch.Partition) ([][]operate.Decision, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	found, err := s.readHangs(ctx, ps)
 	if err != nil {
 		return nil, ended(ctx, err)
 	}
-	hangs := make([][]epoch.Decision, len(ps))
+	hangs := make([][]operate.Decision, len(ps))
 	for i, p := range ps {
 		hangs[i] = found[p]
 	}
 	return hangs, nil
 }
 
-func (s *Sink) readHangs(ctx context.Context, ps []epoch.Partition) (found map[epoch.Partition][]epoch.Decision, err error) {
+func (s *Sink) readHangs(ctx context.Context, ps []epoch.Partition) (found map[epoch.Partition][]operate.Decision, err error) {
 	var (
 		groups, topics []string
 		numbers        []int32
@@ -48,9 +49,9 @@ func (s *Sink) readHangs(ctx context.Context, ps []epoch.Partition) (found map[e
 	for _, p := range ps {
 		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
 	}
-	found = map[epoch.Partition][]epoch.Decision{}
+	found = map[epoch.Partition][]operate.Decision{}
 	err = s.reading(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.hangs, groups, topics, numbers, int64(epoch.MaxHangs))
+		b.Queue(s.sql.hangs, groups, topics, numbers, int64(operate.MaxHangs))
 	}, func(r pgx.BatchResults) error {
 		rows, err := r.Query()
 		if err != nil {
@@ -72,7 +73,7 @@ func (s *Sink) readHangs(ctx context.Context, ps []epoch.Partition) (found map[e
 // decisionColumns are those that scanDecision reads.
 const decisionColumns = "id, decided_at, role, kind, group_name, topic, partition, epoch, claim_id::text, owner, from_offset, to_offset, reason, operator, trace_id"
 
-func scanDecision(rows pgx.Rows) (d epoch.Decision, err error) {
+func scanDecision(rows pgx.Rows) (d operate.Decision, err error) {
 	var claim string
 	if err := rows.Scan(&d.ID, &d.At, &d.Role, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch,
 		&claim, &d.Owner, &d.From, &d.To, &d.Reason, &d.By, &d.TraceID); err != nil {

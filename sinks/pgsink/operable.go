@@ -11,18 +11,19 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/operate"
 )
 
 var (
-	_ epoch.Operable[Tx]     = (*Sink)(nil)
-	_ epoch.Operable[*Queue] = Queued{}
+	_ operate.Operable[Tx]     = (*Sink)(nil)
+	_ operate.Operable[*Queue] = Queued{}
 )
 
 // maxReason is how much of a reason the audit log keeps, in bytes.
 const maxReason = 2000
 
-// Record implements [epoch.Operable].
-func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
+// Record implements [operate.Operable].
+func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 	if len(ds) == 0 {
 		return nil
 	}
@@ -63,21 +64,21 @@ const (
 	replaysMost = 32
 )
 
-// Requests implements [epoch.Operable].
-func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {
+// Requests implements [operate.Operable].
+func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (operate.Requests, error) {
 	var (
 		groups, topics []string
 		numbers        []int32
 	)
 	for _, p := range ps {
 		if err := checkPartition(p); err != nil {
-			return epoch.Requests{}, err
+			return operate.Requests{}, err
 		}
 		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	var found epoch.Requests
+	var found operate.Requests
 	err := s.reading(ctx, func(b *pgx.Batch) {
 		b.Queue(s.sql.requests, groups, topics, numbers, int64(replaysEach), int64(replaysMost))
 	}, func(r pgx.BatchResults) error {
@@ -90,7 +91,7 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Reques
 		return err
 	})
 	if err != nil {
-		return epoch.Requests{}, fmt.Errorf("pgsink: look for requests about %d partitions: %w", len(ps), ours(ended(ctx, explain(err))))
+		return operate.Requests{}, fmt.Errorf("pgsink: look for requests about %d partitions: %w", len(ps), ours(ended(ctx, explain(err))))
 	}
 	return found, nil
 }
@@ -104,20 +105,20 @@ type requestRow struct {
 	messageRow
 }
 
-func readRequests(rows pgx.Rows) (epoch.Requests, error) {
-	var found epoch.Requests
+func readRequests(rows pgx.Rows) (operate.Requests, error) {
+	var found operate.Requests
 	for rows.Next() {
 		var r requestRow
 		if err := rows.Scan(&r.acts, &r.id, &r.request, &r.group, &r.topic, &r.number, &r.offset,
 			&r.time, &r.key, &r.value, &r.headerKeys, &r.headerValues); err != nil {
-			return epoch.Requests{}, err
+			return operate.Requests{}, err
 		}
 		if r.id == nil {
 			found.Acts = r.acts
 			continue
 		}
 		p := epoch.Partition{Group: *r.group, Topic: *r.topic, Number: *r.number}
-		found.Replays = append(found.Replays, epoch.Replay{ID: *r.id, Request: *r.request, Message: r.message(p, epoch.Offset(*r.offset))})
+		found.Replays = append(found.Replays, operate.RequestedReplay{ID: *r.id, Request: *r.request, Message: r.message(p, epoch.Offset(*r.offset))})
 	}
 	return found, rows.Err()
 }
@@ -137,8 +138,8 @@ func (r *messageRow) message(p epoch.Partition, at epoch.Offset) epoch.Message {
 	return m
 }
 
-// Replayed implements [epoch.Operable].
-func (s *Sink) Replayed(ctx context.Context, tx Tx, r epoch.Replay, e epoch.Epoch) error {
+// Replayed implements [operate.Operable].
+func (s *Sink) Replayed(ctx context.Context, tx Tx, r operate.RequestedReplay, e epoch.Epoch) error {
 	t, ok := tx.(*handlerTx)
 	if !ok {
 		return fmt.Errorf("pgsink: replay: a %T is not the transaction that the sink gave", tx)
@@ -153,7 +154,7 @@ func (s *Sink) Replayed(ctx context.Context, tx Tx, r epoch.Replay, e epoch.Epoc
 }
 
 // replayed takes the dead letter away, also where the handler has undone what it wrote.
-func (t *handlerTx) replayed(ctx context.Context, r epoch.Replay, e epoch.Epoch) (err error) {
+func (t *handlerTx) replayed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch) (err error) {
 	if err := t.undo(ctx); err != nil {
 		return err
 	}
@@ -168,7 +169,7 @@ func (t *handlerTx) replayed(ctx context.Context, r epoch.Replay, e epoch.Epoch)
 }
 
 // Replayed is [Sink.Replayed] for a queue.
-func (s Queued) Replayed(ctx context.Context, q *Queue, r epoch.Replay, e epoch.Epoch) error {
+func (s Queued) Replayed(ctx context.Context, q *Queue, r operate.RequestedReplay, e epoch.Epoch) error {
 	if _, ok := q.as.of(r.Message.Partition); !ok {
 		return errElsewhere(r)
 	}
@@ -181,17 +182,17 @@ func (s Queued) Replayed(ctx context.Context, q *Queue, r epoch.Replay, e epoch.
 func explainReplay(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == codeGone {
-		return fmt.Errorf("%w: %w", epoch.ErrNotRequested, err)
+		return fmt.Errorf("%w: %w", operate.ErrNotRequested, err)
 	}
 	return err
 }
 
-func errElsewhere(r epoch.Replay) error {
+func errElsewhere(r operate.RequestedReplay) error {
 	return fmt.Errorf("pgsink: replay dead letter %d of %s: this transaction is not under a claim of that partition", r.ID, r.Message.Partition)
 }
 
-// ReplayFailed implements [epoch.Operable].
-func (s *Sink) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+// ReplayFailed implements [operate.Operable].
+func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch, cause error) error {
 	if cause == nil {
 		return errors.New("pgsink: a replay that has failed has a cause")
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgschema"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Operator operates the fences of a schema. It is safe for
@@ -130,7 +130,7 @@ func orNil(s string) *string {
 // Act implements [operate.Operator]. It ends open transactions of the claim that it
 // replaces, where its role may end the connections of the application's role: as a
 // member of that.
-func (o *Operator) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
+func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
 	if err := a.Check(); err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: %w", err)
 	}
@@ -146,7 +146,7 @@ func (o *Operator) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
 	return f, nil
 }
 
-func (o *Operator) act(ctx context.Context, a epoch.Act) (f epoch.Fence, err error) {
+func (o *Operator) act(ctx context.Context, a operate.Act) (f epoch.Fence, err error) {
 	for range claimTries {
 		if f, err = o.swap(ctx, a); !isLockTimeout(err) {
 			break
@@ -170,7 +170,7 @@ func (o *Operator) act(ctx context.Context, a epoch.Act) (f epoch.Fence, err err
 	}
 }
 
-func (o *Operator) swap(ctx context.Context, a epoch.Act) (f epoch.Fence, err error) {
+func (o *Operator) swap(ctx context.Context, a operate.Act) (f epoch.Fence, err error) {
 	var to, mark *int64
 	if a.To != nil {
 		to, mark = (*int64)(&a.To.Offset), (*int64)(&a.To.Mark)
@@ -189,7 +189,7 @@ func (o *Operator) swap(ctx context.Context, a epoch.Act) (f epoch.Fence, err er
 }
 
 // refusedAct is what the function act's refusal means: the protocol has the words.
-func refusedAct(pg *pgconn.PgError, a epoch.Act) error {
+func refusedAct(pg *pgconn.PgError, a operate.Act) error {
 	switch pg.Code {
 	case codeMissing:
 		return &epoch.MissingError{Partition: a.Partition}
@@ -201,21 +201,21 @@ func refusedAct(pg *pgconn.PgError, a epoch.Act) error {
 	if broken != nil {
 		return errors.Join(broken, pg)
 	}
-	if _, refused := f.Operated(a); refused != nil {
+	if _, refused := a.Apply(f); refused != nil {
 		return refused
 	}
 	return pg
 }
 
 // History implements [operate.Operator].
-func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]epoch.Decision, error) {
+func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]operate.Decision, error) {
 	var (
 		group, topic, claim *string
 		number              *int32
 		kinds               []string
 		before              *int64
 		until               *time.Time
-		found               []epoch.Decision
+		found               []operate.Decision
 	)
 	if p := q.Partition; p != nil {
 		group, topic, number = &p.Group, &p.Topic, &p.Number

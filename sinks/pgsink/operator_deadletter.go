@@ -9,8 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // letterRow is a dead letter.
@@ -100,7 +99,7 @@ func refusedLetterAct(pg *pgconn.PgError) error {
 	case codeChanged:
 		return operate.ErrDeadLetterChanged
 	case codeNothing:
-		return epoch.ErrNothingToDo
+		return operate.ErrNothingToDo
 	default:
 		return pg
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -23,7 +23,7 @@ func evict(t testing.TB, op operate.Operator, p epoch.Partition) (epoch.Fence, e
 	if err != nil {
 		t.Fatal(err)
 	}
-	return op.Act(t.Context(), epoch.NewAct(epoch.ActEvict, seen.Fence, "anna", "it hangs"))
+	return op.Act(t.Context(), operate.NewAct(operate.ActEvict, seen.Fence, "anna", "it hangs"))
 }
 
 func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
@@ -124,7 +124,7 @@ func TestAnActThatIsRefusedLeavesTheOwnersTransactionAlone(t *testing.T) {
 	s, op := r.open(), r.operator(t)
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	late := epoch.NewAct(epoch.ActRewind, f, "anna", "test")
+	late := operate.NewAct(operate.ActRewind, f, "anna", "test")
 	late.To = &epoch.Position{Offset: 0, Mark: epoch.NoMark}
 	if err := s.Commit(t.Context(), advance(f, 1), takingStock); err != nil {
 		t.Fatal(err)

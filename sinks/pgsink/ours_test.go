@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
@@ -45,7 +45,7 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			replay := epoch.Replay{ID: letter.ID, Request: letter.Request, Message: letter.Message}
+			replay := operate.RequestedReplay{ID: letter.ID, Request: letter.Request, Message: letter.Message}
 			r.sql(`alter table epochfence.dead_letter add check (id < 0) not valid;
 				alter table epochfence.decision add check (kind <> 'replay' and epoch < 6) not valid;
 				alter table epochfence_outbox.outbox_entry add check (id < 0) not valid`)
@@ -86,7 +86,7 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 					return s.Queued().Replayed(ctx, q, replay, f.Epoch)
 				}),
 				"a claim":    func() error { _, err := tryClaim(t.Context(), s, orders, 6); return err }(),
-				"a decision": s.Record(t.Context(), []epoch.Decision{{Kind: epoch.DecidedHalt, Partition: orders, Epoch: 6}}),
+				"a decision": s.Record(t.Context(), []operate.Decision{{Kind: operate.DecidedHalt, Partition: orders, Epoch: 6}}),
 			} {
 				wantBlame(t, what, err, epoch.ErrUnhealthy)
 			}

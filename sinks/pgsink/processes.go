@@ -7,15 +7,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // maxProcessText is how much of each text of a process is kept, in bytes.
 const maxProcessText = 500
 
-// Alive implements [epoch.Operable].
-func (s *Sink) Alive(ctx context.Context, p epoch.Process) error {
+// Alive implements [operate.Operable].
+func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	keep := func(text string) string { return printable(text, maxProcessText) }
@@ -28,8 +27,8 @@ func (s *Sink) Alive(ctx context.Context, p epoch.Process) error {
 	return nil
 }
 
-// Gone implements [epoch.Operable].
-func (s *Sink) Gone(ctx context.Context, p epoch.Process) error {
+// Gone implements [operate.Operable].
+func (s *Sink) Gone(ctx context.Context, p operate.Process) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	err := s.transact(ctx, harmless, func(b *pgx.Batch) { b.Queue(s.sql.gone, printable(p.Run, maxProcessText)) }, execOne)
@@ -40,9 +39,9 @@ func (s *Sink) Gone(ctx context.Context, p epoch.Process) error {
 }
 
 // Processes implements [operate.Operator].
-func (o *Operator) Processes(ctx context.Context, group string) (found []epoch.Process, err error) {
+func (o *Operator) Processes(ctx context.Context, group string) (found []operate.Process, err error) {
 	err = o.reading(ctx, o.sql.processes, func(rows pgx.Rows) error {
-		var p epoch.Process
+		var p operate.Process
 		var every int64
 		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &every, &p.Since, &p.Seen, &p.Now); err != nil {
 			return err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Sink keeps fences in a schema of a PostgreSQL database. It is safe for
@@ -30,7 +31,7 @@ type Sink struct {
 	proofs  proofs
 	fences  together[epoch.Partition, lookedUp]
 	claims  together[bid, epoch.Fence]
-	hangs   together[epoch.Partition, []epoch.Decision]
+	hangs   together[epoch.Partition, []operate.Decision]
 }
 
 var _ epoch.Sink[Tx] = (*Sink)(nil)
@@ -43,7 +44,7 @@ type statements struct {
 	shared, alone                        advanceStatements
 	server, behind                       string
 	read, look, seed, claim, deadLetter  string
-	record, hangs, alive, gone           string // see [epoch.Operable]
+	record, hangs, alive, gone           string // see [operate.Operable]
 	requests, replayed, replayFailed     string
 }
 

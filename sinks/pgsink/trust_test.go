@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -72,7 +72,7 @@ func TestTheApplicationsRoleWritesNothingInAnOperatorsName(t *testing.T) {
 	if _, err := s.Claim(t.Context(), f, epoch.NewClaim(anna)); err == nil || !strings.Contains(err.Error(), "names that begin with") {
 		t.Errorf("a claim: err = %v", err)
 	}
-	if err := s.Record(t.Context(), []epoch.Decision{{Kind: epoch.DecidedHalt, Partition: orders, Owner: "operator anna", By: "anna"}}); err != nil {
+	if err := s.Record(t.Context(), []operate.Decision{{Kind: operate.DecidedHalt, Partition: orders, Owner: "operator anna", By: "anna"}}); err != nil {
 		t.Error(err)
 	}
 	ds, err := r.operator(t).History(t.Context(), operate.HistoryQuery{})

@@ -47,7 +47,7 @@ func (s *Sink[TX]) first(ctx context.Context, p epoch.Partition, home int) error
 		if err := s.shards[in].Seed(ctx, []epoch.Start{placed(as(fence, fence.Source), in, home)}); err != nil {
 			return fmt.Errorf("shard %d: %w", in, err)
 		}
-		if rows[in], err = s.shards[in].Look(ctx, ps); err != nil {
+		if rows[in], err = epoch.Look(ctx, s.shards[in], ps); err != nil {
 			return fmt.Errorf("look into shard %d: %w", in, err)
 		}
 		if _, ok := rows[in][p]; !ok {

@@ -3,7 +3,7 @@ package shardsink_test
 import (
 	"testing"
 
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 )

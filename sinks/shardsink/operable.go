@@ -7,20 +7,21 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
-var _ epoch.Operable[any] = (*Sink[any])(nil)
+var _ operate.Operable[any] = (*Sink[any])(nil)
 
 // operable is what shard i has for operators; a shard that has nothing has no log and no
 // requests.
-func (s *Sink[TX]) operable(i int) (epoch.Operable[TX], bool) {
-	return epoch.As[epoch.Operable[TX]](s.shards[i])
+func (s *Sink[TX]) operable(i int) (operate.Operable[TX], bool) {
+	return epoch.As[operate.Operable[TX]](s.shards[i])
 }
 
-// Record implements [epoch.Operable]: each decision is in the log of its partition's
+// Record implements [operate.Operable]: each decision is in the log of its partition's
 // shard, and no shard waits for another one.
-func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
-	of := make([][]epoch.Decision, len(s.shards))
+func (s *Sink[TX]) Record(ctx context.Context, ds []operate.Decision) error {
+	of := make([][]operate.Decision, len(s.shards))
 	var failed error
 	for _, d := range ds {
 		home, err := s.home(d.Partition)
@@ -42,8 +43,8 @@ func (s *Sink[TX]) Record(ctx context.Context, ds []epoch.Decision) error {
 	return errors.Join(errs...)
 }
 
-// Hangs implements [epoch.Operable]: what is in the log of the partition's shard.
-func (s *Sink[TX]) Hangs(ctx context.Context, p epoch.Partition) ([]epoch.Decision, error) {
+// Hangs implements [operate.Operable]: what is in the log of the partition's shard.
+func (s *Sink[TX]) Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision, error) {
 	home, err := s.home(p)
 	if err != nil {
 		return nil, fmt.Errorf("shardsink: read what hung on %s: %w", p, err)
@@ -55,19 +56,19 @@ func (s *Sink[TX]) Hangs(ctx context.Context, p epoch.Partition) ([]epoch.Decisi
 	return o.Hangs(ctx, p)
 }
 
-// Alive implements [epoch.Operable]: the sign is in each shard, and no shard waits for another
+// Alive implements [operate.Operable]: the sign is in each shard, and no shard waits for another
 // one. Whoever looks at one of the databases sees who is alive.
-func (s *Sink[TX]) Alive(ctx context.Context, p epoch.Process) error {
-	return s.onEach(func(o epoch.Operable[TX]) error { return o.Alive(ctx, p) })
+func (s *Sink[TX]) Alive(ctx context.Context, p operate.Process) error {
+	return s.onEach(func(o operate.Operable[TX]) error { return o.Alive(ctx, p) })
 }
 
-// Gone implements [epoch.Operable].
-func (s *Sink[TX]) Gone(ctx context.Context, p epoch.Process) error {
-	return s.onEach(func(o epoch.Operable[TX]) error { return o.Gone(ctx, p) })
+// Gone implements [operate.Operable].
+func (s *Sink[TX]) Gone(ctx context.Context, p operate.Process) error {
+	return s.onEach(func(o operate.Operable[TX]) error { return o.Gone(ctx, p) })
 }
 
 // onEach calls a function for each operable shard, all at the same time.
-func (s *Sink[TX]) onEach(do func(o epoch.Operable[TX]) error) error {
+func (s *Sink[TX]) onEach(do func(o operate.Operable[TX]) error) error {
 	errs := make([]error, len(s.shards))
 	var doing sync.WaitGroup
 	for i := range s.shards {
@@ -79,16 +80,16 @@ func (s *Sink[TX]) onEach(do func(o epoch.Operable[TX]) error) error {
 	return errors.Join(errs...)
 }
 
-// Requests implements [epoch.Operable]: those about ps, each from its shard. About a
+// Requests implements [operate.Operable]: those about ps, each from its shard. About a
 // partition that is routed to none, there are none.
-func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Requests, error) {
+func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (operate.Requests, error) {
 	of := make([][]epoch.Partition, len(s.shards))
 	for _, p := range ps {
 		if home, err := s.home(p); err == nil {
 			of[home] = append(of[home], p)
 		}
 	}
-	var found epoch.Requests
+	var found operate.Requests
 	for i, ps := range of {
 		o, ok := s.operable(i)
 		if !ok || len(ps) == 0 {
@@ -96,7 +97,7 @@ func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Re
 		}
 		here, err := o.Requests(ctx, ps)
 		if err != nil {
-			return epoch.Requests{}, err
+			return operate.Requests{}, err
 		}
 		found.Acts += here.Acts
 		found.Replays = append(found.Replays, here.Replays...)
@@ -104,8 +105,8 @@ func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (epoch.Re
 	return found, nil
 }
 
-// Replayed implements [epoch.Operable].
-func (s *Sink[TX]) Replayed(ctx context.Context, tx TX, r epoch.Replay, e epoch.Epoch) error {
+// Replayed implements [operate.Operable].
+func (s *Sink[TX]) Replayed(ctx context.Context, tx TX, r operate.RequestedReplay, e epoch.Epoch) error {
 	o, err := s.operableAt(r)
 	if err != nil {
 		return err
@@ -113,8 +114,8 @@ func (s *Sink[TX]) Replayed(ctx context.Context, tx TX, r epoch.Replay, e epoch.
 	return o.Replayed(ctx, tx, r, e)
 }
 
-// ReplayFailed implements [epoch.Operable].
-func (s *Sink[TX]) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+// ReplayFailed implements [operate.Operable].
+func (s *Sink[TX]) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch, cause error) error {
 	o, err := s.operableAt(r)
 	if err != nil {
 		return err
@@ -122,7 +123,7 @@ func (s *Sink[TX]) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epo
 	return o.ReplayFailed(ctx, r, e, cause)
 }
 
-func (s *Sink[TX]) operableAt(r epoch.Replay) (epoch.Operable[TX], error) {
+func (s *Sink[TX]) operableAt(r operate.RequestedReplay) (operate.Operable[TX], error) {
 	home, err := s.home(r.Message.Partition)
 	if err != nil {
 		return nil, fmt.Errorf("shardsink: replay dead letter %d of %s: %w", r.ID, r.Message.Partition, err)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -41,24 +41,24 @@ func TestAShardThatHangsHoldsUpNoOthersDecisions(t *testing.T) {
 	databases := newDatabases(2)
 	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
 	first, second := claim(t, s, orders(0)), claim(t, s, orders(1))
-	databases[0].Script(memsink.Hooks{Record: func(ctx context.Context, _ []epoch.Decision, _ func() error) error {
+	databases[0].Script(memsink.Hooks{Record: func(ctx context.Context, _ []operate.Decision, _ func() error) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}})
 	ctx, hung := context.WithCancel(t.Context())
 	recorded := make(chan error, 1)
-	halted := func(f epoch.Fence) epoch.Decision {
-		return epoch.Decision{Kind: epoch.DecidedHalt, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim}
+	halted := func(f epoch.Fence) operate.Decision {
+		return operate.Decision{Kind: operate.DecidedHalt, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim}
 	}
-	databases[1].Script(memsink.Hooks{Record: func(_ context.Context, _ []epoch.Decision, do func() error) error {
+	databases[1].Script(memsink.Hooks{Record: func(_ context.Context, _ []operate.Decision, do func() error) error {
 		defer hung()
 		return do()
 	}})
-	go func() { recorded <- s.Record(ctx, []epoch.Decision{halted(first), halted(second)}) }()
+	go func() { recorded <- s.Record(ctx, []operate.Decision{halted(first), halted(second)}) }()
 	if err := <-recorded; !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v; want that of the shard which hangs", err)
 	}
-	ds, err := databases[1].Operator().History(t.Context(), operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedHalt}})
+	ds, err := databases[1].Operator().History(t.Context(), operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedHalt}})
 	if err != nil || len(ds) != 1 || ds[0].Partition != orders(1) {
 		t.Errorf("the other shard has %+v, %v", ds, err)
 	}
@@ -68,15 +68,15 @@ func TestEachShardShowsWhoIsAliveThoughAnotherOneHangs(t *testing.T) {
 	databases := newDatabases(2)
 	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
 	ctx, hung := context.WithCancel(t.Context())
-	databases[0].Script(memsink.Hooks{Alive: func(ctx context.Context, _ epoch.Process, _ func() error) error {
+	databases[0].Script(memsink.Hooks{Alive: func(ctx context.Context, _ operate.Process, _ func() error) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}})
-	databases[1].Script(memsink.Hooks{Alive: func(_ context.Context, _ epoch.Process, do func() error) error {
+	databases[1].Script(memsink.Hooks{Alive: func(_ context.Context, _ operate.Process, do func() error) error {
 		defer hung()
 		return do()
 	}})
-	process := epoch.Process{Run: "run-1", Group: "billing", Name: "host-1", Every: time.Minute}
+	process := operate.Process{Run: "run-1", Group: "billing", Name: "host-1", Every: time.Minute}
 	if err := s.Alive(ctx, process); !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v; want that of the shard which hangs", err)
 	}
@@ -103,8 +103,8 @@ func TestWhatHungIsReadFromThePartitionsShard(t *testing.T) {
 	databases := newDatabases(2)
 	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
 	f := claim(t, s, orders(1))
-	hang := epoch.Decision{Kind: epoch.DecidedHang, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, From: 3, To: 4}
-	if err := databases[1].Record(t.Context(), []epoch.Decision{hang}); err != nil {
+	hang := operate.Decision{Kind: operate.DecidedHang, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, From: 3, To: 4}
+	if err := databases[1].Record(t.Context(), []operate.Decision{hang}); err != nil {
 		t.Fatal(err)
 	}
 	for n, want := range []int{0, 1} {

@@ -3,6 +3,8 @@ package shardsink
 import (
 	"reflect"
 	"sync"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // replaced is what [Sink.Replaced] returns until it is closed.
@@ -12,7 +14,7 @@ type replaced struct {
 }
 
 // ReplacedIn implements [epoch.Sharded].
-func (s *Sink[TX]) ReplacedIn(shard int) <-chan struct{} { return s.shards[shard].Replaced() }
+func (s *Sink[TX]) ReplacedIn(shard int) <-chan struct{} { return epoch.Replaced(s.shards[shard]) }
 
 // Replaced returns a channel that is closed once that of any shard is, or nil if
 // all of theirs are. From the first call on the sink has a goroutine that waits for
@@ -26,7 +28,7 @@ func (s *Sink[TX]) Replaced() <-chan struct{} {
 	}
 	var of []reflect.SelectCase
 	for _, shard := range s.shards {
-		if c := shard.Replaced(); c != nil {
+		if c := epoch.Replaced(shard); c != nil {
 			of = append(of, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)})
 		}
 	}

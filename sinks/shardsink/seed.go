@@ -59,7 +59,7 @@ func (s *Sink[TX]) seed(ctx context.Context, starts []epoch.Start) error {
 	if err := s.shards[0].Seed(ctx, first); err != nil {
 		return errors.Join(err, wrong)
 	}
-	decided, err := s.shards[0].Look(ctx, ps)
+	decided, err := epoch.Look(ctx, s.shards[0], ps)
 	if err != nil {
 		return errors.Join(fmt.Errorf("look into shard 0: %w", err), wrong)
 	}

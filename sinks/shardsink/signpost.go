@@ -63,7 +63,7 @@ func (s *Sink[TX]) rows(ctx context.Context, ps []epoch.Partition) ([]epoch.Fenc
 	rows := make([]epoch.Fences, len(s.shards))
 	for i, shard := range s.shards {
 		var err error
-		if rows[i], err = shard.Look(ctx, ps); err != nil {
+		if rows[i], err = epoch.Look(ctx, shard, ps); err != nil {
 			return nil, fmt.Errorf("look into shard %d: %w", i, err)
 		}
 	}

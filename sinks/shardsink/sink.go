@@ -123,7 +123,7 @@ func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences
 		if len(ps) == 0 {
 			continue
 		}
-		here, err := s.shards[i].Look(ctx, ps)
+		here, err := epoch.Look(ctx, s.shards[i], ps)
 		if err != nil {
 			return nil, err
 		}
@@ -158,5 +158,5 @@ func (s *Sink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx 
 	if err != nil {
 		return fmt.Errorf("shardsink: commit %s under its claim: %w", h.Partition, err)
 	}
-	return s.shards[home].CommitHeld(ctx, h, apply)
+	return epoch.CommitHeld(ctx, s.shards[home], h, apply)
 }

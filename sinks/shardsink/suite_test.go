@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 	"github.com/epochfence/epochfence/sinks/shardsink"
 	"github.com/epochfence/epochfence/sinks/sinktest"
@@ -123,11 +123,11 @@ func (h atHome) Partition(ctx context.Context, p epoch.Partition) (operate.Parti
 	return h.of(p).Partition(ctx, p)
 }
 
-func (h atHome) Act(ctx context.Context, a epoch.Act) (epoch.Fence, error) {
+func (h atHome) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
 	return h.of(a.Partition).Act(ctx, a)
 }
 
-func (h atHome) History(ctx context.Context, q operate.HistoryQuery) ([]epoch.Decision, error) {
+func (h atHome) History(ctx context.Context, q operate.HistoryQuery) ([]operate.Decision, error) {
 	if q.Partition == nil {
 		return h.Operator.History(ctx, q)
 	}

@@ -280,7 +280,7 @@ func wentBack(w *world) {
 	now.Next = moved.Next
 	fell(now, t1, "by the refusal")
 
-	looked, err := standby.sink.Look(w.ctx, []epoch.Partition{orders0, orders1})
+	looked, err := epoch.Look(w.ctx, standby.sink, []epoch.Partition{orders0, orders1})
 	if err != nil {
 		w.Fatal(err)
 	}

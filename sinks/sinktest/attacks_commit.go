@@ -187,15 +187,15 @@ func poison(w *world) {
 	t0, t1 := a.claims(orders0, 5), a.claims(orders1, 5)
 	t0.applies(1)
 	bad := errors.New("cannot be applied")
-	as := []epoch.Advance{t0.advance(3), t1.advance(2)}
+	as := a.fit([]epoch.Advance{t0.advance(3), t1.advance(2)})
 	err := a.commit(as, func(ctx context.Context, tx any) error {
-		if err := w.effects(ctx, tx, as[0], t0.Epoch); err != nil {
-			return err
-		}
-		one := as[1]
-		one.To--
-		if err := w.effects(ctx, tx, one, t1.Epoch); err != nil {
-			return err
+		for i, one := range as {
+			if i == len(as)-1 {
+				one.To-- // the poison
+			}
+			if err := w.effects(ctx, tx, one, t0.Epoch); err != nil {
+				return err
+			}
 		}
 		return bad
 	})

@@ -69,7 +69,7 @@ func readBack(w *world) {
 func lookAtMany(w *world) {
 	look := func(a *process, ps ...epoch.Partition) epoch.Fences {
 		w.Helper()
-		got, err := a.sink.Look(w.ctx, ps)
+		got, err := epoch.Look(w.ctx, a.sink, ps)
 		if err != nil {
 			w.Fatalf("%s looks at %v: %v", a.name, ps, err)
 		}

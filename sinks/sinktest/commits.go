@@ -18,10 +18,14 @@ var commits = []history{
 	{"a commit without an advance is refused before apply", "R1", noAdvance},
 	{"a partition that is given twice is refused before apply", "R1", advancedTwice},
 	{"an advance that applies nothing commits what the handler wrote, under the fence", "R1", emptyAdvance},
+	{"of two commits from one position, one is accepted", "R1", sameAdvanceTwice},
+}
+
+// together are the rules of transactions of several partitions.
+var together = []history{
 	{"several partitions commit together", "R1", severalPartitions},
 	{"of several partitions one is refused: nothing of any commits, and the first refused in key order is named", "R1 R3", oneOfSeveralRefused},
 	{"transactions over the same partitions in opposite orders do not deadlock", "R4", oppositeOrders},
-	{"of two commits from one position, one is accepted", "R1", sameAdvanceTwice},
 }
 
 func saysTransactional(w *world) {

@@ -92,6 +92,7 @@ func (a *process) commitSome(r *rand.Rand, held map[epoch.Partition]*tenure, end
 		return true
 	}
 	w := a.w
+	as = a.fit(as)
 	err := a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
 		for i, one := range as {
 			if err := w.effects(ctx, tx, one, ts[i].Epoch); err != nil {
@@ -103,8 +104,8 @@ func (a *process) commitSome(r *rand.Rand, held map[epoch.Partition]*tenure, end
 	var stale *epoch.StaleError
 	switch {
 	case err == nil:
-		for i, t := range ts {
-			t.moves(as[i])
+		for i := range as {
+			ts[i].moves(as[i])
 		}
 	case errors.As(err, &stale):
 		delete(held, stale.Partition)

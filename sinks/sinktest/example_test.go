@@ -49,24 +49,9 @@ func NewStore() *Store {
 
 func (s *Store) Guarantee() epoch.Guarantee { return epoch.Transactional }
 
-func (s *Store) Replaced() <-chan struct{} { return nil } // it does not notice a failover
-
 func (s *Store) Fence(ctx context.Context, p epoch.Partition) (f epoch.Fence, err error) {
 	err = s.locked(ctx, func() error { f, err = s.fences.Read(p); return err })
 	return f, err
-}
-
-func (s *Store) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
-	found := epoch.Fences{}
-	err := s.locked(ctx, func() error {
-		for _, p := range ps {
-			if f, ok := s.fences[p]; ok {
-				found[p] = f
-			}
-		}
-		return nil
-	})
-	return found, err
 }
 
 func (s *Store) Seed(ctx context.Context, starts []epoch.Start) error {
@@ -78,6 +63,8 @@ func (s *Store) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f e
 	return f, err
 }
 
+// Commit runs calls, and then, in one step that nobody sees half of, checks the
+// fences and lets the writes be seen.
 func (s *Store) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("store: commit without an advance")
@@ -87,16 +74,6 @@ func (s *Store) Commit(ctx context.Context, as []epoch.Advance, calls ...func(co
 			return fmt.Errorf("store: commit advances %s twice", a.Partition)
 		}
 	}
-	return s.transact(ctx, func() error { return s.fences.Advance(as) }, calls...)
-}
-
-func (s *Store) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, *Tx) error) error {
-	return s.transact(ctx, func() error { return s.fences.Hold(h) }, apply)
-}
-
-// transact runs calls, and then, in one step that nobody sees half of, checks the
-// fences and lets the writes be seen.
-func (s *Store) transact(ctx context.Context, fenced func() error, calls ...func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -119,7 +96,7 @@ func (s *Store) transact(ctx context.Context, fenced func() error, calls ...func
 		return epoch.ErrAbandoned
 	}
 	return s.locked(ctx, func() error {
-		if err := fenced(); err != nil { // last, and an error: nothing was written
+		if err := s.fences.Advance(as); err != nil { // last, and an error: nothing was written
 			return err
 		}
 		for list, values := range lists {

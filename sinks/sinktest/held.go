@@ -150,7 +150,7 @@ func heldInFlight(w *world) {
 			once := sync.OnceFunc(func() { close(written) })
 			defer once() // should the handler never be called
 			h := epoch.Hold{Partition: orders0, Claim: ta.Claim}
-			committed <- a.sink.CommitHeld(w.ctx, h, func(ctx context.Context, tx any) error {
+			committed <- epoch.CommitHeld(w.ctx, a.sink, h, func(ctx context.Context, tx any) error {
 				defer once()
 				return w.db.Append(ctx, tx, "outbox", value)
 			})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // anybody are the idioms that need no SQL.
@@ -43,7 +44,7 @@ var anybody = []Idiom{
 	// Forged answers of the protocol.
 	forged("ErrStale", epoch.ErrStale), forged("ErrMoved", epoch.ErrMoved), forged("ErrMissing", epoch.ErrMissing),
 	forged("ErrInDoubt", epoch.ErrInDoubt), forged("ErrTxEndedByHandler", epoch.ErrTxEndedByHandler),
-	forged("ErrOwnTransaction", epoch.ErrOwnTransaction), forged("ErrNotRequested", epoch.ErrNotRequested),
+	forged("ErrOwnTransaction", epoch.ErrOwnTransaction), forged("ErrNotRequested", operate.ErrNotRequested),
 	{Name: "returns a StaleError of the other partition", Want: Costs, Do: func(c *Call) error {
 		_ = c.Write()
 		return &epoch.StaleError{Partition: c.play.partition(innocent)}

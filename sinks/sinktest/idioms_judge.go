@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // facts are what a play has left behind.

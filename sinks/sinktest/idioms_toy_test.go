@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -205,7 +205,7 @@ func (db *sqlToy) CommitHeld(ctx context.Context, h epoch.Hold, apply func(conte
 	})
 }
 
-func (db *sqlToy) Replayed(ctx context.Context, c *toyCall, r epoch.Replay, e epoch.Epoch) error {
+func (db *sqlToy) Replayed(ctx context.Context, c *toyCall, r operate.RequestedReplay, e epoch.Epoch) error {
 	return db.Sink.Replayed(ctx, c.tx, r, e)
 }
 

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // operated are the histories in which operators act while consumers are at work.
@@ -56,26 +56,26 @@ func (h *person) sees(p epoch.Partition) epoch.Fence {
 	return found.Fence
 }
 
-func act(kind epoch.ActKind, seen epoch.Fence) epoch.Act {
-	return epoch.NewAct(kind, seen, "anna", "for the test")
+func act(kind operate.ActKind, seen epoch.Fence) operate.Act {
+	return operate.NewAct(kind, seen, "anna", "for the test")
 }
 
 // to is an act that sets the position.
-func to(kind epoch.ActKind, seen epoch.Fence, at epoch.Offset) epoch.Act {
+func to(kind operate.ActKind, seen epoch.Fence, at epoch.Offset) operate.Act {
 	a := act(kind, seen)
 	a.To = &epoch.Position{Offset: at, Mark: epoch.NoMark}
 	return a
 }
 
 // does has a done, which must succeed, and be as the protocol says.
-func (h *person) does(a epoch.Act) epoch.Fence {
+func (h *person) does(a operate.Act) epoch.Fence {
 	h.w.Helper()
 	before := h.sees(a.Partition)
 	f, err := h.op.Act(h.w.ctx, a)
 	if err != nil {
 		h.w.Fatalf("%s %s: %v", a.Kind, a.Partition, err)
 	}
-	want, err := before.Operated(a)
+	want, err := a.Apply(before)
 	if err != nil {
 		h.w.Fatalf("the history itself is wrong: %v", err)
 	}

@@ -6,18 +6,18 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func ownerIsTold(w *world) {
 	for i, c := range []struct {
-		act  func(seen epoch.Fence) epoch.Act
+		act  func(seen epoch.Fence) operate.Act
 		next epoch.Offset
 	}{
-		{func(f epoch.Fence) epoch.Act { return to(epoch.ActRewind, f, 2) }, 2},
-		{func(f epoch.Fence) epoch.Act { return to(epoch.ActRewind, f, 0) }, 0},
-		{func(f epoch.Fence) epoch.Act { return to(epoch.ActSkip, f, 9) }, 9},
-		{func(f epoch.Fence) epoch.Act { return act(epoch.ActEvict, f) }, 5},
+		{func(f epoch.Fence) operate.Act { return to(operate.ActRewind, f, 2) }, 2},
+		{func(f epoch.Fence) operate.Act { return to(operate.ActRewind, f, 0) }, 0},
+		{func(f epoch.Fence) operate.Act { return to(operate.ActSkip, f, 9) }, 9},
+		{func(f epoch.Fence) operate.Act { return act(operate.ActEvict, f) }, 5},
 	} {
 		p := epoch.Partition{Group: "told", Topic: "orders", Number: int32(i)}
 		w.seed(p)
@@ -39,7 +39,7 @@ func actIsAClaim(w *world) {
 	w.seed(orders0)
 	ta := w.process("A").claims(orders0, 41)
 	ta.applies(3)
-	a := to(epoch.ActRewind, ta.Fence, 1)
+	a := to(operate.ActRewind, ta.Fence, 1)
 	a.Beginning = true
 	f := w.person().does(a)
 	if f.Epoch != 42 || f.Generation != 41 || f.Owner != "operator anna" || f.Claim != a.Claim || f.Next != 1 || f.Applied ||
@@ -52,7 +52,7 @@ func actIsAClaim(w *world) {
 	if tb := w.process("A").claims(orders0, 41); tb.Epoch != 43 || tb.Next != 1 {
 		w.Errorf("the claim after it is\n%+v", tb.Fence)
 	}
-	if f = w.person().does(to(epoch.ActRewind, w.person().sees(orders0), 7)); !f.Applied {
+	if f = w.person().does(to(operate.ActRewind, w.person().sees(orders0), 7)); !f.Applied {
 		w.Errorf("a position that an operator gave is not to be passed by retention: %+v", f)
 	}
 }
@@ -66,12 +66,12 @@ func actCompares(w *world) {
 	moved := ta.Fence
 	tb := w.process("B").claims(orders0, 6)
 	for name, c := range map[string]struct {
-		act  epoch.Act
+		act  operate.Act
 		want error
 	}{
-		"a rewind seen before the last claim": {to(epoch.ActRewind, moved, 1), epoch.ErrStale},
-		"a pause seen before the last claim":  {act(epoch.ActPause, moved), epoch.ErrStale},
-		"one seen before it, at the position": {to(epoch.ActRewind, first, 1), epoch.ErrStale},
+		"a rewind seen before the last claim": {to(operate.ActRewind, moved, 1), epoch.ErrStale},
+		"a pause seen before the last claim":  {act(operate.ActPause, moved), epoch.ErrStale},
+		"one seen before it, at the position": {to(operate.ActRewind, first, 1), epoch.ErrStale},
 	} {
 		_, err := h.op.Act(w.ctx, c.act)
 		w.wantOnly(err, c.want, "%s", name)
@@ -79,7 +79,7 @@ func actCompares(w *world) {
 	}
 	seen := tb.Fence
 	tb.applies(1)
-	for _, a := range []epoch.Act{to(epoch.ActRewind, seen, 0), to(epoch.ActSkip, seen, 9)} {
+	for _, a := range []operate.Act{to(operate.ActRewind, seen, 0), to(operate.ActSkip, seen, 9)} {
 		_, err := h.op.Act(w.ctx, a)
 		w.wantOnly(err, epoch.ErrMoved, "%s seen before the last advance", a.Kind)
 		var m *epoch.MovedError
@@ -88,33 +88,33 @@ func actCompares(w *world) {
 		}
 		tb.wantFence()
 	}
-	again := act(epoch.ActEvict, tb.Fence)
+	again := act(operate.ActEvict, tb.Fence)
 	again.Claim = tb.Claim
 	if _, err := h.op.Act(w.ctx, again); err == nil {
 		w.Error("an act under the claim that is there was done")
 	}
 	tb.wantFence()
-	if f := h.does(act(epoch.ActEvict, seen)); f.Next != 3 { // it sets no position, so it need not be where it was seen
+	if f := h.does(act(operate.ActEvict, seen)); f.Next != 3 { // it sets no position, so it need not be where it was seen
 		w.Errorf("evicted at %d", f.Next)
 	}
-	if _, err := h.op.Act(w.ctx, act(epoch.ActEvict, epoch.Fence{Origin: origin(orders1)})); !errors.Is(err, epoch.ErrMissing) {
+	if _, err := h.op.Act(w.ctx, act(operate.ActEvict, epoch.Fence{Origin: origin(orders1)})); !errors.Is(err, epoch.ErrMissing) {
 		w.Errorf("an act on a fence that is not there: %v", err)
 	}
-	for name, change := range map[string]func(*epoch.Act){
-		"nobody":          func(a *epoch.Act) { a.By = " " },
-		"no reason":       func(a *epoch.Act) { a.Reason = "" },
-		"several lines":   func(a *epoch.Act) { a.Reason = "one\ntwo" },
-		"a negative one":  func(a *epoch.Act) { a.To = &epoch.Position{Offset: -1} },
-		"no claim id":     func(a *epoch.Act) { a.Claim = epoch.ClaimID{} },
-		"no such act":     func(a *epoch.Act) { a.Kind = "delete" },
-		"no position":     func(a *epoch.Act) { a.To = nil },
-		"a log":           func(a *epoch.Act) { a.Log = "another" },
-		"another's fence": func(a *epoch.Act) { a.Seen.Partition = orders1 },
+	for name, change := range map[string]func(*operate.Act){
+		"nobody":          func(a *operate.Act) { a.By = " " },
+		"no reason":       func(a *operate.Act) { a.Reason = "" },
+		"several lines":   func(a *operate.Act) { a.Reason = "one\ntwo" },
+		"a negative one":  func(a *operate.Act) { a.To = &epoch.Position{Offset: -1} },
+		"no claim id":     func(a *operate.Act) { a.Claim = epoch.ClaimID{} },
+		"no such act":     func(a *operate.Act) { a.Kind = "delete" },
+		"no position":     func(a *operate.Act) { a.To = nil },
+		"a log":           func(a *operate.Act) { a.Log = "another" },
+		"another's fence": func(a *operate.Act) { a.Seen.Partition = orders1 },
 	} {
 		before := h.sees(orders0)
-		a := to(epoch.ActRewind, before, 1)
+		a := to(operate.ActRewind, before, 1)
 		change(&a)
-		if _, err := h.op.Act(w.ctx, a); !errors.Is(err, epoch.ErrAct) || h.sees(orders0) != before {
+		if _, err := h.op.Act(w.ctx, a); !errors.Is(err, operate.ErrAct) || h.sees(orders0) != before {
 			w.Errorf("%s: %v", name, err)
 		}
 	}
@@ -130,7 +130,7 @@ func oneOfManyActs(w *world) {
 			var f epoch.Fence
 			var err error
 			if n%2 == 0 {
-				f, err = w.db.Operator(w).Act(w.ctx, to(epoch.ActRewind, seen, epoch.Offset(n)))
+				f, err = w.db.Operator(w).Act(w.ctx, to(operate.ActRewind, seen, epoch.Offset(n)))
 			} else {
 				f, err = a.sink.Claim(w.ctx, seen, epoch.NewClaim(lease(orders0, int64(round+1), a.name)))
 			}
@@ -154,10 +154,10 @@ func pausing(w *world) {
 	h := w.person()
 	ta := w.process("A").claims(orders0, 5)
 	ta.applies(2)
-	if _, err := h.op.Act(w.ctx, act(epoch.ActResume, ta.Fence)); !errors.Is(err, epoch.ErrNothingToDo) {
+	if _, err := h.op.Act(w.ctx, act(operate.ActResume, ta.Fence)); !errors.Is(err, operate.ErrNothingToDo) {
 		w.Errorf("resumed what was not paused: %v", err)
 	}
-	paused := h.does(act(epoch.ActPause, ta.Fence))
+	paused := h.does(act(operate.ActPause, ta.Fence))
 	ta.refused(epoch.ErrStale, 1)
 	if paused.Standing.Since.IsZero() {
 		w.Error("the pause has no time")
@@ -172,17 +172,17 @@ func pausing(w *world) {
 			w.Fatalf("a refused claim left\n%+v, want\n%+v", now, paused)
 		}
 	}
-	if _, err := h.op.Act(w.ctx, act(epoch.ActPause, paused)); !errors.Is(err, epoch.ErrNothingToDo) {
+	if _, err := h.op.Act(w.ctx, act(operate.ActPause, paused)); !errors.Is(err, operate.ErrNothingToDo) {
 		w.Errorf("paused twice: %v", err)
 	}
-	moved := h.does(to(epoch.ActRewind, paused, 1))
+	moved := h.does(to(operate.ActRewind, paused, 1))
 	if moved.Standing != paused.Standing {
 		w.Errorf("a rewind has changed the pause:\n%+v, want\n%+v", moved.Standing, paused.Standing)
 	}
 	if _, err := ta.sink.Claim(w.ctx, moved, epoch.NewClaim(lease(orders0, 6, "B"))); !errors.Is(err, epoch.ErrPaused) {
 		w.Errorf("a claim after a rewind of a paused partition: %v", err)
 	}
-	h.does(act(epoch.ActResume, moved))
+	h.does(act(operate.ActResume, moved))
 	tb := w.process("B").claims(orders0, 5)
 	tb.applies(1)
 	w.wantEffects(orders0, "0-1@5 1@9")
@@ -192,12 +192,12 @@ func unclaimedActs(w *world) {
 	w.seedAt(3, orders0)
 	h := w.person()
 	f := h.sees(orders0)
-	for _, kind := range []epoch.ActKind{epoch.ActPause, epoch.ActResume, epoch.ActEvict} {
-		if _, err := h.op.Act(w.ctx, act(kind, f)); !errors.Is(err, epoch.ErrNothingToDo) || h.sees(orders0) != f {
+	for _, kind := range []operate.ActKind{operate.ActPause, operate.ActResume, operate.ActEvict} {
+		if _, err := h.op.Act(w.ctx, act(kind, f)); !errors.Is(err, operate.ErrNothingToDo) || h.sees(orders0) != f {
 			w.Errorf("%s of a fence that was never claimed: %v", kind, err)
 		}
 	}
-	f = h.does(to(epoch.ActRewind, f, 10))
+	f = h.does(to(operate.ActRewind, f, 10))
 	if f.Epoch != 1 || f.Next != 10 {
 		w.Errorf("the fence is\n%+v", f)
 	}
@@ -220,9 +220,9 @@ func signpostsAreLeftAlone(w *world) {
 	}
 	h := w.person()
 	f := h.sees(orders0)
-	rebase := to(epoch.ActRebase, f, 5)
+	rebase := to(operate.ActRebase, f, 5)
 	rebase.Log = "cluster-1/topic-1"
-	for _, a := range []epoch.Act{to(epoch.ActRewind, f, 5), act(epoch.ActPause, f), rebase} {
+	for _, a := range []operate.Act{to(operate.ActRewind, f, 5), act(operate.ActPause, f), rebase} {
 		if _, err := h.op.Act(w.ctx, a); !errors.Is(err, epoch.ErrElsewhere) || !strings.Contains(err.Error(), "in shard 3") || h.sees(orders0) != f {
 			w.Errorf("%s: %v", a.Kind, err)
 		}
@@ -234,9 +234,9 @@ func rebasing(w *world) {
 	h := w.person()
 	ta := w.process("A").claims(orders0, 5)
 	ta.applies(4)
-	a := act(epoch.ActRebase, ta.Fence)
+	a := act(operate.ActRebase, ta.Fence)
 	a.Log = "cluster-1/topic-2"
-	if _, err := h.op.Act(w.ctx, a); !errors.Is(err, epoch.ErrAct) {
+	if _, err := h.op.Act(w.ctx, a); !errors.Is(err, operate.ErrAct) {
 		w.Errorf("another log without a position: %v", err)
 	}
 	a.To = &epoch.Position{Offset: 1, Mark: epoch.NoMark}
@@ -250,7 +250,7 @@ func rebasing(w *world) {
 	l.Log = a.Log
 	w.process("B").swaps(f, l).applies(1)
 
-	b := act(epoch.ActRebase, h.sees(orders0))
+	b := act(operate.ActRebase, h.sees(orders0))
 	b.Source = "cluster-2"
 	if f = h.does(b); f.Next != 2 || f.Log != a.Log || f.Source != "cluster-2" {
 		w.Errorf("the fence is\n%+v", f)
@@ -261,7 +261,7 @@ func rebasing(w *world) {
 
 // sameAnswer compares what a sink says with what the protocol does.
 func sameAnswer(got, want error) bool {
-	for _, is := range append(slices.Clone(refusals), epoch.ErrPaused, epoch.ErrNothingToDo, epoch.ErrAct) {
+	for _, is := range append(slices.Clone(refusals), epoch.ErrPaused, operate.ErrNothingToDo, operate.ErrAct) {
 		if errors.Is(got, is) != errors.Is(want, is) {
 			return false
 		}
@@ -285,7 +285,7 @@ func actsAreCounted(w *world) {
 	if number() != before {
 		w.Error("a claim counts as an act")
 	}
-	h.does(act(epoch.ActEvict, h.sees(orders0)))
+	h.does(act(operate.ActEvict, h.sees(orders0)))
 	if number() == before {
 		w.Error("an act does not count")
 	}

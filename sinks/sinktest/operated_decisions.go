@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
-func (h *person) history(q operate.HistoryQuery) []epoch.Decision {
+func (h *person) history(q operate.HistoryQuery) []operate.Decision {
 	h.w.Helper()
 	ds, err := h.op.History(h.w.ctx, q)
 	if err != nil {
@@ -22,7 +22,7 @@ func (h *person) history(q operate.HistoryQuery) []epoch.Decision {
 }
 
 // told is a decision as the histories write it.
-func told(d epoch.Decision) string {
+func told(d operate.Decision) string {
 	s := fmt.Sprintf("%s %d %d>%d", d.Kind, d.Epoch, d.From, d.To)
 	if d.By != "" {
 		s += " " + d.By
@@ -34,7 +34,7 @@ func told(d epoch.Decision) string {
 }
 
 // wantLog compares the newest decisions of p, oldest first.
-func (h *person) wantLog(p epoch.Partition, want ...string) []epoch.Decision {
+func (h *person) wantLog(p epoch.Partition, want ...string) []operate.Decision {
 	h.w.Helper()
 	ds := h.history(operate.HistoryQuery{Partition: &p})
 	slices.Reverse(ds)
@@ -53,7 +53,7 @@ func decisionsAreLogged(w *world) {
 	h, a := w.person(), w.process("A")
 	adopts := epoch.NewClaim(lease(orders0, 5, "A"))
 	adopts.Adopt = &epoch.Position{Offset: 10, Mark: epoch.NoMark}
-	f, err := a.sink.Claim(epoch.WithTraceID(w.ctx, "4bf92f3577b34da6"), a.reads(orders0), adopts)
+	f, err := a.sink.Claim(operate.WithTraceID(w.ctx, "4bf92f3577b34da6"), a.reads(orders0), adopts)
 	if err != nil {
 		w.Fatalf("claim: %v", err)
 	}
@@ -64,10 +64,10 @@ func decisionsAreLogged(w *world) {
 		w.Fatalf("a stale claim was accepted")
 	}
 	tb := w.process("B").claims(orders0, 6)
-	rewind := to(epoch.ActRewind, tb.Fence, 4)
+	rewind := to(operate.ActRewind, tb.Fence, 4)
 	rewind.TraceID = "00f067aa0ba902b7"
 	h.does(rewind)
-	if _, err := h.op.Act(w.ctx, to(epoch.ActRewind, tb.Fence, 3)); err == nil {
+	if _, err := h.op.Act(w.ctx, to(operate.ActRewind, tb.Fence, 3)); err == nil {
 		w.Fatalf("a stale act was done")
 	}
 	ta.refused(epoch.ErrStale, 1)
@@ -84,16 +84,16 @@ func decisionsAreLogged(w *world) {
 	h.wantLog(orders1)
 }
 
-func (a *process) operable() epoch.Operable[any] {
+func (a *process) operable() operate.Operable[any] {
 	a.w.Helper()
 	if e, ok := a.sink.(interface {
-		operable() (epoch.Operable[any], bool)
+		operable() (operate.Operable[any], bool)
 	}); ok {
 		if o, ok := e.operable(); ok {
 			return o
 		}
 	}
-	a.w.Fatalf("the sink is no epoch.Operable")
+	a.w.Fatalf("the sink is no operate.Operable")
 	return nil
 }
 
@@ -101,11 +101,11 @@ func recording(w *world) {
 	w.seed(orders0)
 	a := w.process("A")
 	f := a.claims(orders0, 5)
-	var ds []epoch.Decision
-	for i, kind := range []epoch.DecisionKind{
-		epoch.DecidedStale, epoch.DecidedHalt, epoch.DecidedRecovery, epoch.DecidedLoss, epoch.DecidedInDoubt, epoch.DecidedHang, epoch.DecidedOnFailureHang,
+	var ds []operate.Decision
+	for i, kind := range []operate.DecisionKind{
+		operate.DecidedStale, operate.DecidedHalt, operate.DecidedRecovery, operate.DecidedLoss, operate.DecidedInDoubt, operate.DecidedHang, operate.DecidedOnFailureHang,
 	} {
-		ds = append(ds, epoch.Decision{
+		ds = append(ds, operate.Decision{
 			Kind: kind, Partition: orders0, Epoch: f.Epoch, Claim: f.Claim, Owner: "A",
 			From: epoch.Offset(i), To: -1, Reason: fmt.Sprintf("reason \x00\xff %d", i), By: "forged", TraceID: "t",
 		})
@@ -126,7 +126,7 @@ func recording(w *world) {
 			w.Errorf("entry %d is %+v", i, d)
 		}
 	}
-	for _, kind := range []epoch.DecisionKind{epoch.DecidedClaim, epoch.DecidedRewind, epoch.DecidedDiscard, "anything"} {
+	for _, kind := range []operate.DecisionKind{operate.DecidedClaim, operate.DecidedRewind, operate.DecidedDiscard, "anything"} {
 		ds[0].Kind = kind
 		if err := a.operable().Record(w.ctx, ds[:1]); err == nil {
 			w.Errorf("a consumer recorded %s", kind)
@@ -145,8 +145,8 @@ func readingTheLog(w *world) {
 		claims = append(claims, a.claims(orders0, 1).Claim)
 		a.claims(orders1, 1)
 	}
-	h.does(act(epoch.ActEvict, h.sees(orders0)))
-	count := func(want int, q operate.HistoryQuery) []epoch.Decision {
+	h.does(act(operate.ActEvict, h.sees(orders0)))
+	count := func(want int, q operate.HistoryQuery) []operate.Decision {
 		w.Helper()
 		ds := h.history(q)
 		if len(ds) != want {
@@ -157,8 +157,8 @@ func readingTheLog(w *world) {
 	count(11, operate.HistoryQuery{})
 	count(6, operate.HistoryQuery{Partition: &orders0})
 	count(1, operate.HistoryQuery{Claim: claims[2]})
-	count(10, operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedClaim}})
-	count(11, operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedClaim, epoch.DecidedEvict}})
+	count(10, operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedClaim}})
+	count(11, operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedClaim, operate.DecidedEvict}})
 	count(0, operate.HistoryQuery{Until: time.Now().Add(-time.Hour)})
 	count(11, operate.HistoryQuery{Until: time.Now().Add(time.Hour)})
 	page := count(4, operate.HistoryQuery{Partition: &orders0, Limit: 4})
@@ -176,7 +176,7 @@ func listing(w *world) {
 	h := w.person()
 	ta := w.process("A").claims(orders1, 5)
 	ta.buries(2)
-	h.does(act(epoch.ActPause, h.sees(orders1)))
+	h.does(act(operate.ActPause, h.sees(orders1)))
 	for _, c := range []struct {
 		filter operate.Filter
 		want   []epoch.Partition

@@ -5,13 +5,14 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // recordsHangs records so many times that a message in [from, to) hangs.
-func (t *tenure) recordsHangs(kind epoch.DecisionKind, from, to epoch.Offset, times int) {
+func (t *tenure) recordsHangs(kind operate.DecisionKind, from, to epoch.Offset, times int) {
 	t.w.Helper()
-	d := epoch.Decision{Kind: kind, Partition: t.Partition, Epoch: t.Epoch, Claim: t.Claim, Owner: t.Owner, From: from, To: to, Reason: "it waits"}
-	if err := t.operable().Record(t.w.ctx, slices.Repeat([]epoch.Decision{d}, times)); err != nil {
+	d := operate.Decision{Kind: kind, Partition: t.Partition, Epoch: t.Epoch, Claim: t.Claim, Owner: t.Owner, From: from, To: to, Reason: "it waits"}
+	if err := t.operable().Record(t.w.ctx, slices.Repeat([]operate.Decision{d}, times)); err != nil {
 		t.w.Fatalf("record a hang: %v", err)
 	}
 }
@@ -41,27 +42,27 @@ func hanging(w *world) {
 	b := w.process("B")
 	b.wantHangs(orders0)
 	ta, other := w.process("A").claims(orders0, 5), w.process("A").claims(orders1, 5)
-	ta.recordsHangs(epoch.DecidedHang, 3, 9, 1)
-	other.recordsHangs(epoch.DecidedHang, 7, 8, 1)
-	ta.recordsHangs(epoch.DecidedOnFailureHang, 3, 4, 1)
-	ta.recordsHangs(epoch.DecidedHang, -1, -1, 1)
-	ta.recordsHangs(epoch.DecidedHalt, 3, 3, 1)
-	ta.recordsHangs(epoch.DecidedLoss, 3, 3, 1)
+	ta.recordsHangs(operate.DecidedHang, 3, 9, 1)
+	other.recordsHangs(operate.DecidedHang, 7, 8, 1)
+	ta.recordsHangs(operate.DecidedOnFailureHang, 3, 4, 1)
+	ta.recordsHangs(operate.DecidedHang, -1, -1, 1)
+	ta.recordsHangs(operate.DecidedHalt, 3, 3, 1)
+	ta.recordsHangs(operate.DecidedLoss, 3, 3, 1)
 	want := []string{"hang -1>-1 A", "on-failure-hang 3>4 A", "hang 3>9 A"}
 	b.wantHangs(orders0, want...)
 	b.wantHangs(orders1, "hang 7>8 A")
 
 	// What an operator does with the owner, and what another owner meets with, changes nothing of it.
-	h.does(act(epoch.ActEvict, h.sees(orders0)))
-	h.does(act(epoch.ActPause, h.sees(orders0)))
+	h.does(act(operate.ActEvict, h.sees(orders0)))
+	h.does(act(operate.ActPause, h.sees(orders0)))
 	b.wantHangs(orders0, want...)
 
-	for i, letsContinue := range []func(seen epoch.Fence) epoch.Act{
-		func(seen epoch.Fence) epoch.Act { return act(epoch.ActResume, seen) },
-		func(seen epoch.Fence) epoch.Act { return to(epoch.ActSkip, seen, seen.Next+1) },
-		func(seen epoch.Fence) epoch.Act { return to(epoch.ActRewind, seen, seen.Next) },
-		func(seen epoch.Fence) epoch.Act {
-			a := to(epoch.ActRebase, seen, seen.Next)
+	for i, letsContinue := range []func(seen epoch.Fence) operate.Act{
+		func(seen epoch.Fence) operate.Act { return act(operate.ActResume, seen) },
+		func(seen epoch.Fence) operate.Act { return to(operate.ActSkip, seen, seen.Next+1) },
+		func(seen epoch.Fence) operate.Act { return to(operate.ActRewind, seen, seen.Next) },
+		func(seen epoch.Fence) operate.Act {
+			a := to(operate.ActRebase, seen, seen.Next)
 			a.Log = "recreated"
 			return a
 		},
@@ -72,7 +73,7 @@ func hanging(w *world) {
 			break
 		}
 		tb := b.claims(orders0, 6)
-		tb.recordsHangs(epoch.DecidedHang, 5, 6, 1)
+		tb.recordsHangs(operate.DecidedHang, 5, 6, 1)
 		b.wantHangs(orders0, "hang 5>6 B")
 	}
 	b.wantHangs(orders1, "hang 7>8 A")
@@ -81,15 +82,15 @@ func hanging(w *world) {
 func hangingOften(w *world) {
 	w.seed(orders0)
 	ta := w.process("A").claims(orders0, 5)
-	ta.recordsHangs(epoch.DecidedHang, 1, 2, 1)
-	ta.recordsHangs(epoch.DecidedHang, 2, 3, epoch.MaxHangs)
-	ta.wantHangs(orders0, slices.Repeat([]string{"hang 2>3 A"}, epoch.MaxHangs)...)
+	ta.recordsHangs(operate.DecidedHang, 1, 2, 1)
+	ta.recordsHangs(operate.DecidedHang, 2, 3, operate.MaxHangs)
+	ta.wantHangs(orders0, slices.Repeat([]string{"hang 2>3 A"}, operate.MaxHangs)...)
 
 	// Of many that ask at a time, each is told of its own.
 	w.together(8, func(i int, a *process) {
 		p := []epoch.Partition{orders0, orders1}[i%2]
 		ds, err := a.operable().Hangs(w.ctx, p)
-		if want := []int{epoch.MaxHangs, 0}[i%2]; err != nil || len(ds) != want {
+		if want := []int{operate.MaxHangs, 0}[i%2]; err != nil || len(ds) != want {
 			w.Errorf("of %s %d hangs are told, want %d: %v", p, len(ds), want, err)
 		}
 	})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // letter is the message of a dead letter at an offset.
@@ -91,7 +91,7 @@ func (h *person) doesLetter(kind operate.DeadLetterKind, seen operate.DeadLetter
 }
 
 // requested are the replays that are asked of the owner of p.
-func (a *process) requested(ps ...epoch.Partition) []epoch.Replay {
+func (a *process) requested(ps ...epoch.Partition) []operate.RequestedReplay {
 	a.w.Helper()
 	r, err := a.operable().Requests(a.w.ctx, ps)
 	if err != nil {
@@ -101,7 +101,7 @@ func (a *process) requested(ps ...epoch.Partition) []epoch.Replay {
 }
 
 // replays runs the transaction in which a dead letter is replayed.
-func (t *tenure) replays(r epoch.Replay) error {
+func (t *tenure) replays(r operate.RequestedReplay) error {
 	t.w.Helper()
 	return t.commit([]epoch.Advance{t.advance(0)}, func(ctx context.Context, tx any) error {
 		if err := t.w.db.Append(ctx, tx, t.Partition.String(), effect(r.Message.Offset, t.Epoch)); err != nil {
@@ -148,7 +148,7 @@ func replaying(w *world) {
 	}
 	h.wantLog(orders0, "claim 5 -1>0", fmt.Sprintf("replay-request 5 1>1 anna: dead letter %d: fixed", l.ID), "claim 6 3>3",
 		fmt.Sprintf("replay 6 1>1 anna: dead letter %d", l.ID))
-	w.wantOnly(tb.replays(rs[0]), epoch.ErrNotRequested, "a second replay")
+	w.wantOnly(tb.replays(rs[0]), operate.ErrNotRequested, "a second replay")
 	w.wantList(orders0.String(), effect(1, 6))
 }
 
@@ -161,12 +161,12 @@ func replayedOnce(w *world) {
 	first := h.doesLetter(operate.Replay, ls[0])
 	old := ta.requested(orders0)[0]
 	withdrawn := h.doesLetter(operate.Withdraw, first)
-	w.wantOnly(ta.replays(old), epoch.ErrNotRequested, "the replay of what was withdrawn")
+	w.wantOnly(ta.replays(old), operate.ErrNotRequested, "the replay of what was withdrawn")
 	if len(ta.requested(orders0)) != 0 {
 		w.Error("what was withdrawn is requested")
 	}
 	again := h.doesLetter(operate.Replay, withdrawn)
-	w.wantOnly(ta.replays(old), epoch.ErrNotRequested, "the replay of an earlier request")
+	w.wantOnly(ta.replays(old), operate.ErrNotRequested, "the replay of an earlier request")
 	if again.Request != 2 {
 		w.Errorf("requested again: %+v", again)
 	}
@@ -178,7 +178,7 @@ func replayedOnce(w *world) {
 		w.Fatalf("requested are %+v", now)
 	}
 	h.doesLetter(operate.Discard, again)
-	w.wantOnly(ta.replays(now[0]), epoch.ErrNotRequested, "the replay of what was discarded")
+	w.wantOnly(ta.replays(now[0]), operate.ErrNotRequested, "the replay of what was discarded")
 	w.wantList(orders0.String())
 	ta.wantFence()
 
@@ -225,7 +225,7 @@ func replayFails(w *world) {
 	if len(ta.requested(orders0)) != 0 {
 		w.Error("what has failed is still requested")
 	}
-	ds := h.history(operate.HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedReplayFailure}})
+	ds := h.history(operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedReplayFailure}})
 	if len(ds) != 1 || ds[0].Epoch != 5 || ds[0].Claim != ta.Claim || ds[0].By != "anna" || !strings.Contains(ds[0].Reason, "poison") {
 		w.Errorf("the log says %+v", ds)
 	}
@@ -245,7 +245,7 @@ func deadLetterCompares(w *world) {
 		_, err := h.op.DoDeadLetter(w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "fixed"})
 		return err
 	}
-	if err := do(operate.Withdraw, seen); !errors.Is(err, epoch.ErrNothingToDo) {
+	if err := do(operate.Withdraw, seen); !errors.Is(err, operate.ErrNothingToDo) {
 		w.Errorf("withdrawn what was not requested: %v", err)
 	}
 	now := h.doesLetter(operate.Replay, seen)
@@ -254,7 +254,7 @@ func deadLetterCompares(w *world) {
 			w.Errorf("%s of what has changed: %v", kind, err)
 		}
 	}
-	if err := do(operate.Replay, now); !errors.Is(err, epoch.ErrNothingToDo) {
+	if err := do(operate.Replay, now); !errors.Is(err, operate.ErrNothingToDo) {
 		w.Errorf("requested twice: %v", err)
 	}
 	for name, a := range map[string]operate.DeadLetterAct{
@@ -262,7 +262,7 @@ func deadLetterCompares(w *world) {
 		"no reason":   {Kind: operate.Discard, Seen: now, By: "anna"},
 		"no such act": {Kind: "bury", Seen: now, By: "anna", Reason: "fixed"},
 	} {
-		if _, err := h.op.DoDeadLetter(w.ctx, a); !errors.Is(err, epoch.ErrAct) {
+		if _, err := h.op.DoDeadLetter(w.ctx, a); !errors.Is(err, operate.ErrAct) {
 			w.Errorf("%s: %v", name, err)
 		}
 	}

@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // lives is a process that gives signs of life.
-func lives(run, group, name string) epoch.Process {
-	return epoch.Process{Run: run, Group: group, Name: name, Host: "pod-" + name, PID: 7, Version: "example.com/shop@v1.2.3", Every: time.Minute}
+func lives(run, group, name string) operate.Process {
+	return operate.Process{Run: run, Group: group, Name: name, Host: "pod-" + name, PID: 7, Version: "example.com/shop@v1.2.3", Every: time.Minute}
 }
 
-func (a *process) alive(p epoch.Process) {
+func (a *process) alive(p operate.Process) {
 	a.w.Helper()
 	if err := a.operable().Alive(a.w.ctx, p); err != nil {
 		a.w.Fatalf("sign of life of %+v: %v", p, err)
@@ -22,7 +22,7 @@ func (a *process) alive(p epoch.Process) {
 }
 
 // processes lists those of a group, which must be just the runs.
-func (h *person) processes(group string, runs ...string) []epoch.Process {
+func (h *person) processes(group string, runs ...string) []operate.Process {
 	h.w.Helper()
 	ps, err := h.op.Processes(h.w.ctx, group)
 	if err != nil {
@@ -115,7 +115,7 @@ func (w *world) until(what string, so func() bool) {
 func signsOfOddProcesses(w *world) {
 	h, a := w.person(), w.process("A")
 	long := strings.Repeat("é", 5000)
-	a.alive(epoch.Process{Run: "run-1", Group: "billing", Name: "a\x00b\xff", Host: long, Version: long, Every: time.Second})
+	a.alive(operate.Process{Run: "run-1", Group: "billing", Name: "a\x00b\xff", Host: long, Version: long, Every: time.Second})
 	ps := h.processes("", "run-1")
 	if len(ps) == 1 && (!strings.HasPrefix(ps[0].Name, "a") || !strings.HasPrefix(long, ps[0].Host) || ps[0].Host == "") {
 		w.Errorf("the process is %+v", ps[0])

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 func actsAgainstModel(w *world) {
@@ -34,18 +34,18 @@ func actsAgainstModel(w *world) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"act": func(t *rapid.T) {
-				kinds := []epoch.ActKind{epoch.ActRewind, epoch.ActSkip, epoch.ActPause, epoch.ActResume, epoch.ActEvict, epoch.ActRebase}
+				kinds := []operate.ActKind{operate.ActRewind, operate.ActSkip, operate.ActPause, operate.ActResume, operate.ActEvict, operate.ActRebase}
 				d := act(rapid.SampledFrom(kinds).Draw(t, "kind"), draw())
 				if rapid.Bool().Draw(t, "sets a position") {
 					d.To = &epoch.Position{Offset: epoch.Offset(rapid.IntRange(0, 9).Draw(t, "to")), Mark: 3}
 					d.Beginning = rapid.Bool().Draw(t, "beginning")
 				}
-				if d.Kind == epoch.ActRebase {
+				if d.Kind == operate.ActRebase {
 					d.Log = rapid.SampledFrom([]string{"", "log-1", "log-2"}).Draw(t, "log")
 					d.Source = rapid.SampledFrom([]string{"", "source-1"}).Draw(t, "source")
 				}
 				got, err := h.op.Act(w.ctx, d)
-				want, wanted := model.Operate(d)
+				want, wanted := d.ApplyTo(model)
 				check(string(d.Kind), got, want, err, wanted)
 			},
 			"claim": func(t *rapid.T) {
@@ -77,15 +77,15 @@ func actsRaced(w *world) {
 		a := w.process(name)
 		working.Go(func() { a.worksUntil(ctx, orders0) })
 	}
-	kinds := []epoch.ActKind{epoch.ActRewind, epoch.ActEvict, epoch.ActSkip, epoch.ActPause, epoch.ActResume, epoch.ActRewind}
+	kinds := []operate.ActKind{operate.ActRewind, operate.ActEvict, operate.ActSkip, operate.ActPause, operate.ActResume, operate.ActRewind}
 	for done := 0; done < 4*len(kinds); {
 		seen := h.sees(orders0)
 		a := act(kinds[done%len(kinds)], seen)
 		switch a.Kind {
-		case epoch.ActRewind:
-			a = to(epoch.ActRewind, seen, max(0, seen.Next-5))
-		case epoch.ActSkip:
-			a = to(epoch.ActSkip, seen, seen.Next+2)
+		case operate.ActRewind:
+			a = to(operate.ActRewind, seen, max(0, seen.Next-5))
+		case operate.ActSkip:
+			a = to(operate.ActSkip, seen, seen.Next+2)
 		}
 		switch _, err := h.op.Act(w.ctx, a); {
 		case err == nil:

@@ -182,12 +182,14 @@ func (m *model) commit(t *rapid.T) {
 func (m *model) transact(t *rapid.T, as []epoch.Advance, fails error) {
 	t.Helper()
 	m.touched = nil
+	by := m.process(t)
+	as = by.fit(as)
 	for _, a := range as {
 		m.touched = append(m.touched, a.Partition)
 	}
 	calls := 0
 	value := fmt.Sprintf("transaction %d", groups.Add(1))
-	got := m.process(t).sink.Commit(m.ctx, as, func(ctx context.Context, tx any) error {
+	got := by.sink.Commit(m.ctx, as, func(ctx context.Context, tx any) error {
 		calls++
 		for _, a := range as {
 			if err := m.w.db.Append(ctx, tx, a.Partition.String(), value); err != nil {

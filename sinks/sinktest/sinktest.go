@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Database is what the suite needs of one empty database. The fields are
@@ -46,10 +46,26 @@ type Database[TX any] struct {
 
 // Run plays every history on one or two databases of its own. create makes an
 // empty database, which goes when t ends.
+//
+// Histories of what only some sinks can do are played where the sink says that it can: of
+// commits that hold a claim where it is an [epoch.Holding], and of several partitions in a
+// transaction where [epoch.BoundsOf] allows it.
 func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
-	for _, h := range histories {
+	for _, h := range suits(create(t).Open(t)) {
 		run(t, h, create)
 	}
+}
+
+// suits returns the histories of what the sink can do.
+func suits[TX any](sink epoch.Sink[TX]) []history {
+	hs := histories
+	if epoch.BoundsOf(sink).Partitions != 1 {
+		hs = concat(hs, together)
+	}
+	if _, ok := epoch.As[epoch.Holding[TX]](sink); ok {
+		hs = concat(hs, held, underHeldClaims(handlers), underHeldClaims(abandoned[:2]))
+	}
+	return hs
 }
 
 // RunUnblocked plays the histories that only a database can pass in which a
@@ -64,7 +80,7 @@ func RunUnblocked[TX any](t *testing.T, create func(t testing.TB) Database[TX]) 
 }
 
 // RunOperated plays the histories in which operators act on fences and dead letters
-// while consumers are at work. The sink is an [epoch.Operable].
+// while consumers are at work. The sink is an [operate.Operable].
 func RunOperated[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	for _, h := range operated {
 		run(t, h, create)
@@ -84,7 +100,8 @@ type history struct {
 	play  func(w *world)
 }
 
-var histories = concat(attacks, claims, seeds, commits, held, handlers, underHeldClaims(handlers), abandoned, underHeldClaims(abandoned[:2]), names, random)
+// histories are what every sink must pass.
+var histories = concat(attacks, claims, seeds, commits, handlers, abandoned, names, random)
 
 func concat(hs ...[]history) []history {
 	var all []history
@@ -128,18 +145,24 @@ func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...fun
 	return e.Sink.Commit(ctx, as, typed...)
 }
 
+func (e erased[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	return epoch.Look(ctx, e.Sink, ps)
+}
+
+func (e erased[TX]) Bounds() epoch.Bounds { return epoch.BoundsOf(e.Sink) }
+
 func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, any) error) error {
-	return e.Sink.CommitHeld(ctx, h, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
+	return epoch.CommitHeld(ctx, e.Sink, h, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
 }
 
 // operable is what the sink has for operators, if anything.
-func (e erased[TX]) operable() (epoch.Operable[any], bool) {
-	o, ok := epoch.As[epoch.Operable[TX]](e.Sink)
+func (e erased[TX]) operable() (operate.Operable[any], bool) {
+	o, ok := epoch.As[operate.Operable[TX]](e.Sink)
 	return erasedOperable[TX]{o}, ok
 }
 
-type erasedOperable[TX any] struct{ epoch.Operable[TX] }
+type erasedOperable[TX any] struct{ operate.Operable[TX] }
 
-func (e erasedOperable[TX]) Replayed(ctx context.Context, tx any, r epoch.Replay, under epoch.Epoch) error {
+func (e erasedOperable[TX]) Replayed(ctx context.Context, tx any, r operate.RequestedReplay, under epoch.Epoch) error {
 	return e.Operable.Replayed(ctx, tx.(TX), r, under)
 }

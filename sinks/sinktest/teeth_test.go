@@ -3,6 +3,7 @@ package sinktest
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -27,8 +28,42 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// all are the histories of a sink that can do everything.
+func all() []history { return suits[*toyTx](toySink{newToy()}) }
+
+// narrow is a sound sink of the five methods, whose transactions have one partition.
+type narrow struct{ toySink }
+
+func (narrow) Look()                {} // it has none of what a consumer asks for
+func (narrow) CommitHeld()          {}
+func (narrow) Bounds() epoch.Bounds { return epoch.Bounds{Partitions: 1} }
+
+func (s narrow) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *toyTx) error) error {
+	if len(as) > 1 && as[0].Partition != as[1].Partition {
+		return fmt.Errorf("narrow: %d partitions", len(as))
+	}
+	return s.toySink.Commit(ctx, as, calls...)
+}
+
+func TestASinkOfFiveMethodsAndOnePartitionPassesWhatItIsAskedFor(t *testing.T) {
+	asked := suits[*toyTx](narrow{toySink{newToy()}})
+	if len(asked) >= len(all())-len(together) {
+		t.Errorf("%d histories are asked for, of %d", len(asked), len(all()))
+	}
+	for _, h := range asked {
+		failed, said := verdict(t, h, patience, func() *toy {
+			db := newToy()
+			db.open = func() epoch.Sink[*toyTx] { return narrow{toySink{db}} }
+			return db
+		})
+		if failed {
+			t.Errorf("%s:\n%s", h.claim, said)
+		}
+	}
+}
+
 func TestASoundSinkPassesEverything(t *testing.T) {
-	for _, h := range concat(histories, unblocked) {
+	for _, h := range concat(all(), unblocked) {
 		if failed, said := verdict(t, h, patience, func() *toy { db := newToy(); db.lockable = true; return db }); failed {
 			t.Errorf("%s:\n%s", h.claim, said)
 		}
@@ -41,7 +76,7 @@ func TestEveryBrokenSinkIsCaught(t *testing.T) {
 			t.Parallel()
 			var caught []string
 			byName, how := false, ""
-			for _, h := range histories {
+			for _, h := range all() {
 				failed, said := verdict(t, h, toyPatience, func() *toy {
 					db := newToy()
 					b.take(db)
@@ -57,7 +92,7 @@ func TestEveryBrokenSinkIsCaught(t *testing.T) {
 			if !byName {
 				t.Errorf("not caught by %q; caught by %q", b.caught, caught)
 			}
-			t.Logf("caught by %d of %d histories, as by this one:\n%s", len(caught), len(histories), how)
+			t.Logf("caught by %d of %d histories, as by this one:\n%s", len(caught), len(all()), how)
 		})
 	}
 }
@@ -110,7 +145,7 @@ func TestASinkThatLocksTheFenceFirstIsCaughtByTheUnblockedHistories(t *testing.T
 
 func TestEveryRuleThatASinkKeepsHasABrokenSinkAndAHistory(t *testing.T) {
 	for _, rule := range []string{"R1", "R2", "R3", "R4", "R5", "R7", "R9", "R10", "R12"} {
-		if !slices.ContainsFunc(concat(histories, unblocked), func(h history) bool {
+		if !slices.ContainsFunc(concat(all(), unblocked), func(h history) bool {
 			return slices.Contains(strings.Fields(h.rules), rule)
 		}) {
 			t.Errorf("no history bears on %s", rule)

@@ -32,6 +32,7 @@ type toy struct {
 	append  func(tx *toyTx, list, value string) error
 	look    func(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error)
 
+	open         func() epoch.Sink[*toyTx]
 	guarantee    epoch.Guarantee
 	unseenEscape bool
 	unfenced     bool // a commit without an advance is taken
@@ -62,6 +63,7 @@ func newToy() *toy {
 	db.held = db.soundHeld
 	db.append = (*toyTx).soundAppend
 	db.look = soundLook
+	db.open = func() epoch.Sink[*toyTx] { return toySink{db} }
 	return db
 }
 
@@ -189,7 +191,7 @@ func (db *toy) database() Database[any] {
 		}
 	}
 	return erase(Database[*toyTx]{
-		Open: func(testing.TB) epoch.Sink[*toyTx] { return toySink{db} },
+		Open: func(testing.TB) epoch.Sink[*toyTx] { return db.open() },
 		Lock: lock,
 		Append: func(ctx context.Context, tx *toyTx, list, value string) error {
 			if db.locked.Load() {
@@ -233,8 +235,6 @@ func (s toySink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, 
 	defer s.db.mu.Unlock()
 	return s.db.look(s.db.fences, ps)
 }
-
-func (s toySink) Replaced() <-chan struct{} { return nil }
 
 func (s toySink) Guarantee() epoch.Guarantee { return s.db.guarantee }
 

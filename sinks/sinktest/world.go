@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // patience bounds each history. A sound sink needs a small part of it.
@@ -83,6 +84,14 @@ type process struct {
 func (w *world) process(name string) *process {
 	w.Helper()
 	return &process{w: w, name: name, sink: w.db.Open(w)}
+}
+
+// fit returns those of as that one transaction can have.
+func (a *process) fit(as []epoch.Advance) []epoch.Advance {
+	if most := epoch.BoundsOf(a.sink).Partitions; most > 0 {
+		return as[:min(len(as), most)]
+	}
+	return as
 }
 
 // reads returns the fence of p.
@@ -188,7 +197,7 @@ func (t *tenure) runs(ctx context.Context, a epoch.Advance, apply func(ctx conte
 func (t *tenure) holds(ctx context.Context, apply func(ctx context.Context, tx any) error) error {
 	t.w.Helper()
 	h := epoch.Hold{Partition: t.Partition, Claim: t.Claim}
-	return t.once(h, apply, func(apply func(context.Context, any) error) error { return t.sink.CommitHeld(ctx, h, apply) })
+	return t.once(h, apply, func(apply func(context.Context, any) error) error { return epoch.CommitHeld(ctx, t.sink, h, apply) })
 }
 
 // writesHeld appends one value to the outbox, in a transaction that holds the claim.
@@ -239,7 +248,7 @@ func (t *tenure) refused(want error, messages int) {
 
 var refusals = []error{
 	epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrLogChanged,
-	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, epoch.ErrNotRequested,
+	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, operate.ErrNotRequested,
 }
 
 // class returns the refusals that err is.

@@ -11,9 +11,10 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/operate"
 )
 
-var _ epoch.Operable[*Tx] = (*Sink)(nil)
+var _ operate.Operable[*Tx] = (*Sink)(nil)
 
 // keptDecisions is how many entries of the audit log are kept that no person is in.
 const keptDecisions = 200_000
@@ -24,7 +25,7 @@ type execer interface {
 }
 
 // decide adds an entry to the audit log, and takes away some that are out of date.
-func (s *Sink) decide(ctx context.Context, tx execer, d epoch.Decision) error {
+func (s *Sink) decide(ctx context.Context, tx execer, d operate.Decision) error {
 	r, err := tx.ExecContext(ctx, s.q.decide, string(d.Kind), d.Partition.Group, d.Partition.Topic, d.Partition.Number,
 		int64(d.Epoch), d.Claim[:], d.Owner, int64(d.From), int64(d.To), d.Reason, d.By, d.TraceID)
 	if err != nil {
@@ -43,8 +44,8 @@ func (s *Sink) decide(ctx context.Context, tx execer, d epoch.Decision) error {
 	return nil
 }
 
-// Record implements [epoch.Operable].
-func (s *Sink) Record(ctx context.Context, ds []epoch.Decision) error {
+// Record implements [operate.Operable].
+func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
 		for _, d := range ds {
 			if !d.Kind.Recorded() {
@@ -75,10 +76,10 @@ func (s *Sink) write(ctx context.Context, do func(ctx context.Context, t *sqltx.
 	return s.explain(t.Commit(ctx))
 }
 
-// Hangs implements [epoch.Operable]. It waits for no transaction.
-func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []epoch.Decision, err error) {
+// Hangs implements [operate.Operable]. It waits for no transaction.
+func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []operate.Decision, err error) {
 	var forgiven bool
-	err = s.transactions.Rows(ctx, func() { found, forgiven = nil, false }, s.q.hangs, []any{p.Group, p.Topic, p.Number, epoch.MaxHangs},
+	err = s.transactions.Rows(ctx, func() { found, forgiven = nil, false }, s.q.hangs, []any{p.Group, p.Topic, p.Number, operate.MaxHangs},
 		func(rows *sql.Rows) error {
 			d, err := scanDecision(rows)
 			if forgiven = forgiven || d.Kind.ForgivesHangs(); !forgiven {
@@ -98,10 +99,10 @@ const (
 	replaysMost = 32
 )
 
-// Requests implements [epoch.Operable]. It waits for no transaction.
-func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (found epoch.Requests, err error) {
+// Requests implements [operate.Operable]. It waits for no transaction.
+func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (found operate.Requests, err error) {
 	err = s.transactions.Patiently(ctx, func(ctx context.Context) error {
-		found = epoch.Requests{}
+		found = operate.Requests{}
 		conn, err := s.db.Conn(ctx)
 		if err != nil {
 			return err
@@ -121,20 +122,20 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (found epoch.
 		return nil
 	})
 	if err != nil {
-		return epoch.Requests{}, fmt.Errorf("sqlsink: look for requests about %d partitions: %w", len(ps), s.explain(err))
+		return operate.Requests{}, fmt.Errorf("sqlsink: look for requests about %d partitions: %w", len(ps), s.explain(err))
 	}
-	slices.SortFunc(found.Replays, func(a, b epoch.Replay) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(found.Replays, func(a, b operate.RequestedReplay) int { return cmp.Compare(a.ID, b.ID) })
 	return found, nil
 }
 
-func (s *Sink) replaysOf(ctx context.Context, conn *sql.Conn, p epoch.Partition, found *epoch.Requests) error {
+func (s *Sink) replaysOf(ctx context.Context, conn *sql.Conn, p epoch.Partition, found *operate.Requests) error {
 	rows, err := conn.QueryContext(ctx, s.q.requested, p.Group, p.Topic, p.Number, replaysEach)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
-		r := epoch.Replay{Message: epoch.Message{Partition: p}}
+		r := operate.RequestedReplay{Message: epoch.Message{Partition: p}}
 		var m storedMessage
 		if err := rows.Scan(&r.ID, &r.Request, &r.Message.Offset, &m.time, &r.Message.Key, &r.Message.Value, &m.headers); err != nil {
 			return err
@@ -168,8 +169,8 @@ func forPeople(s string) time.Time {
 // written is a time as the database writes it, and holds it.
 func written(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// Replayed implements [epoch.Operable].
-func (s *Sink) Replayed(ctx context.Context, tx *Tx, r epoch.Replay, e epoch.Epoch) error {
+// Replayed implements [operate.Operable].
+func (s *Sink) Replayed(ctx context.Context, tx *Tx, r operate.RequestedReplay, e epoch.Epoch) error {
 	p := r.Message.Partition
 	fail := func(err error) error {
 		return fmt.Errorf("sqlsink: dead letter %d of %s, at offset %d, is replayed: %w", r.ID, p, r.Message.Offset, err)
@@ -178,13 +179,13 @@ func (s *Sink) Replayed(ctx context.Context, tx *Tx, r epoch.Replay, e epoch.Epo
 	if i < 0 {
 		return fail(errors.New("this transaction is not under a claim of that partition"))
 	}
-	d := epoch.Decision{
-		Kind: epoch.DecidedReplay, Partition: p, Epoch: e, Claim: tx.as[i].Claim,
+	d := operate.Decision{
+		Kind: operate.DecidedReplay, Partition: p, Epoch: e, Claim: tx.as[i].Claim,
 		From: r.Message.Offset, To: r.Message.Offset, Reason: fmt.Sprintf("dead letter %d", r.ID),
 	}
 	err := tx.QueryRowContext(ctx, s.q.replay, r.ID, r.Request).Scan(&d.By)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = epoch.ErrNotRequested
+		err = operate.ErrNotRequested
 	}
 	if err != nil {
 		return fail(err)
@@ -199,12 +200,12 @@ func (s *Sink) Replayed(ctx context.Context, tx *Tx, r epoch.Replay, e epoch.Epo
 	return nil
 }
 
-// ReplayFailed implements [epoch.Operable].
-func (s *Sink) ReplayFailed(ctx context.Context, r epoch.Replay, e epoch.Epoch, cause error) error {
+// ReplayFailed implements [operate.Operable].
+func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch, cause error) error {
 	p := r.Message.Partition
 	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
-		d := epoch.Decision{
-			Kind: epoch.DecidedReplayFailure, Partition: p, Epoch: e,
+		d := operate.Decision{
+			Kind: operate.DecidedReplayFailure, Partition: p, Epoch: e,
 			From: r.Message.Offset, To: r.Message.Offset, Reason: fmt.Sprintf("dead letter %d: %.500v", r.ID, cause),
 		}
 		err := t.Conn.QueryRowContext(ctx, s.q.replay, r.ID, r.Request).Scan(&d.By)

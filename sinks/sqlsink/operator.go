@@ -9,7 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Operator operates the fences of a database. It is safe for
@@ -85,7 +85,7 @@ func (o *Operator) list(ctx context.Context, f operate.Filter, number *int32) (f
 
 // Act implements [operate.Operator]. It waits for the database's write lock; it cannot
 // end the transaction of another process.
-func (o *Operator) Act(ctx context.Context, a epoch.Act) (f epoch.Fence, err error) {
+func (o *Operator) Act(ctx context.Context, a operate.Act) (f epoch.Fence, err error) {
 	s, p := o.sink, a.Partition
 	err = s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
 		var now string
@@ -97,11 +97,11 @@ func (o *Operator) Act(ctx context.Context, a epoch.Act) (f epoch.Fence, err err
 		if err != nil {
 			return err
 		}
-		if f, err = before.Operated(a); err != nil {
+		if f, err = a.Apply(before); err != nil {
 			return err
 		}
 		var since any
-		if a.Kind == epoch.ActPause {
+		if a.Kind == operate.ActPause {
 			since = now
 		} else if before.Standing.Mode != epoch.Running && f.Standing == before.Standing {
 			since = written(before.Standing.Since)
@@ -121,7 +121,7 @@ func (o *Operator) Act(ctx context.Context, a epoch.Act) (f epoch.Fence, err err
 }
 
 // History implements [operate.Operator].
-func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found []epoch.Decision, err error) {
+func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found []operate.Decision, err error) {
 	var where []string
 	var args []any
 	add := func(condition string, values ...any) {
@@ -158,7 +158,7 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) (found [
 	return found, nil
 }
 
-func scanDecision(rows *sql.Rows) (d epoch.Decision, err error) {
+func scanDecision(rows *sql.Rows) (d operate.Decision, err error) {
 	var at string
 	var claim []byte
 	err = rows.Scan(&d.ID, &at, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch, &claim, &d.Owner,

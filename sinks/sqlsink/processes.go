@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltx"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
-// Alive implements [epoch.Operable]. It waits for the database's write lock.
-func (s *Sink) Alive(ctx context.Context, p epoch.Process) error {
+// Alive implements [operate.Operable]. It waits for the database's write lock.
+func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
 	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
 		if _, err := t.Conn.ExecContext(ctx, s.q.alive, p.Run, p.Group, p.Name, p.Host, p.PID, p.Version, p.Every.Milliseconds()); err != nil {
 			return err
@@ -26,8 +25,8 @@ func (s *Sink) Alive(ctx context.Context, p epoch.Process) error {
 	return nil
 }
 
-// Gone implements [epoch.Operable]. It waits for the database's write lock.
-func (s *Sink) Gone(ctx context.Context, p epoch.Process) error {
+// Gone implements [operate.Operable]. It waits for the database's write lock.
+func (s *Sink) Gone(ctx context.Context, p operate.Process) error {
 	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
 		_, err := t.Conn.ExecContext(ctx, s.q.gone, p.Run)
 		return err
@@ -39,9 +38,9 @@ func (s *Sink) Gone(ctx context.Context, p epoch.Process) error {
 }
 
 // Processes implements [operate.Operator].
-func (o *Operator) Processes(ctx context.Context, group string) (found []epoch.Process, err error) {
+func (o *Operator) Processes(ctx context.Context, group string) (found []operate.Process, err error) {
 	err = o.rows(ctx, func() { found = nil }, o.sink.q.processes, []any{group, group}, func(rows *sql.Rows) error {
-		var p epoch.Process
+		var p operate.Process
 		var every int64
 		var since, seen, now string
 		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &every, &since, &seen, &now); err != nil {

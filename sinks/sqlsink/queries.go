@@ -6,7 +6,7 @@ type queries struct {
 
 	decide, pruneMany, pruneOld, acts      string // the audit log
 	hangs                                  string
-	requested, replay, replayed, notReplay string // see [epoch.Operable]
+	requested, replay, replayed, notReplay string // see [operate.Operable]
 	act, list, count, now                  string // see [Operator]
 	history, letters, letterAct, discard   string
 	alive, pruneDead, gone, processes      string

@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/sqlschema"
 	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Options say how a sink works. The zero Options work.
@@ -219,7 +220,7 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	if err := oneRow(r, err); err != nil {
 		return epoch.Fence{}, err
 	}
-	if err := s.decide(within, t.Conn, c.Decided(now, f, epoch.TraceID(ctx))); err != nil {
+	if err := s.decide(within, t.Conn, operate.Claimed(now, f, operate.TraceID(ctx))); err != nil {
 		return epoch.Fence{}, err
 	}
 	return f, t.Commit(ctx)

@@ -13,7 +13,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/ops/statusz"
 	"github.com/epochfence/epochfence/sinks/memsink"

@@ -6,7 +6,7 @@
 //	…
 //	seen, err := op.Partition(ctx, p)
 //	…
-//	fence, err := op.Act(ctx, epoch.NewAct(epoch.ActPause, seen.Fence, "anna", "the warehouse is being moved"))
+//	fence, err := op.Act(ctx, NewAct(ActPause, seen.Fence, "anna", "the warehouse is being moved"))
 //
 // Everything that writes compares what was seen with what is there, goes through a
 // claim where it concerns a fence, and is in the audit log when it is done. An owner

@@ -23,16 +23,16 @@ type Operator interface {
 
 	// Act carries out a in one transaction with its entry in the audit log, and returns the new
 	// fence. It ends open transactions of the claim that it replaces, if the database can do that.
-	// [epoch.Fence.Operated] says what it refuses.
-	Act(ctx context.Context, a epoch.Act) (epoch.Fence, error)
+	// [operate.Act.Apply] says what it refuses.
+	Act(ctx context.Context, a Act) (epoch.Fence, error)
 
 	// History returns entries of the audit log, newest first.
-	History(ctx context.Context, q HistoryQuery) ([]epoch.Decision, error)
+	History(ctx context.Context, q HistoryQuery) ([]Decision, error)
 
 	// Processes returns the processes of a group, or of all groups if it is empty, by group, name
 	// and first sign of life: those that are alive, and, for 7 days, those that have not ended in
 	// good order.
-	Processes(ctx context.Context, group string) ([]epoch.Process, error)
+	Processes(ctx context.Context, group string) ([]Process, error)
 
 	// DeadLetters returns dead letters by ID, without the keys, values and headers of their
 	// messages.
@@ -90,14 +90,14 @@ func Limit(n int) int {
 type HistoryQuery struct {
 	Partition *epoch.Partition // nil: all
 	Claim     epoch.ClaimID    // zero: any
-	Kinds     []epoch.DecisionKind
+	Kinds     []DecisionKind
 	Before    int64 // entries with a lower ID only; zero: all
 	Until     time.Time
 	Limit     int // zero: DefaultLimit
 }
 
 // Selects reports whether q, without its limit, selects d.
-func (q HistoryQuery) Selects(d epoch.Decision) bool {
+func (q HistoryQuery) Selects(d Decision) bool {
 	return (q.Partition == nil || *q.Partition == d.Partition) && (q.Claim == (epoch.ClaimID{}) || q.Claim == d.Claim) &&
 		(len(q.Kinds) == 0 || slices.Contains(q.Kinds, d.Kind)) && (q.Before == 0 || d.ID < q.Before) &&
 		(q.Until.IsZero() || !d.At.After(q.Until))
@@ -163,18 +163,18 @@ type DeadLetterAct struct {
 	// others by now, the act is refused with [ErrDeadLetterChanged].
 	Seen DeadLetter
 
-	// By is who does it, and Reason why, as in [epoch.Act].
+	// By is who does it, and Reason why, as in [Act].
 	By, Reason, TraceID string
 }
 
-// Check returns an error that matches [epoch.ErrAct] if no dead letter could take the act.
+// Check returns an error that matches [ErrAct] if no dead letter could take the act.
 func (a DeadLetterAct) Check() error {
 	switch a.Kind {
 	case Replay, Withdraw, Discard:
 	default:
-		return fmt.Errorf("%w: %q; want %s, %s or %s", epoch.ErrAct, a.Kind, Replay, Withdraw, Discard)
+		return fmt.Errorf("%w: %q; want %s, %s or %s", ErrAct, a.Kind, Replay, Withdraw, Discard)
 	}
-	return epoch.CheckWho(a.By, a.Reason, a.TraceID)
+	return CheckWho(a.By, a.Reason, a.TraceID)
 }
 
 // Done returns l, which is there now, as it is once an operator has done a; a discarded one
@@ -184,9 +184,9 @@ func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
 	case l.ID != a.Seen.ID || l.Request != a.Seen.Request || l.Requested != a.Seen.Requested:
 		return l, ErrDeadLetterChanged
 	case a.Kind == Replay && l.Requested:
-		return l, fmt.Errorf("%w: its replay is requested already, by %s", epoch.ErrNothingToDo, l.RequestedBy)
+		return l, fmt.Errorf("%w: its replay is requested already, by %s", ErrNothingToDo, l.RequestedBy)
 	case a.Kind == Withdraw && !l.Requested:
-		return l, fmt.Errorf("%w: its replay is not requested", epoch.ErrNothingToDo)
+		return l, fmt.Errorf("%w: its replay is not requested", ErrNothingToDo)
 	case a.Kind == Replay:
 		l.Request, l.Requested, l.RequestedBy = l.Request+1, true, a.By
 	case a.Kind == Withdraw:
@@ -197,16 +197,16 @@ func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
 
 // Decided is the entry of the audit log for a, of l. f is the fence of its partition,
 // as far as there is one.
-func (a DeadLetterAct) Decided(l DeadLetter, f epoch.Fence) epoch.Decision {
-	kind := epoch.DecidedDiscard
+func (a DeadLetterAct) Decided(l DeadLetter, f epoch.Fence) Decision {
+	kind := DecidedDiscard
 	switch a.Kind {
 	case Replay:
-		kind = epoch.DecidedReplayRequest
+		kind = DecidedReplayRequest
 	case Withdraw:
-		kind = epoch.DecidedReplayWithdraw
+		kind = DecidedReplayWithdraw
 	case Discard:
 	}
-	return epoch.Decision{
+	return Decision{
 		Kind: kind, Partition: l.Message.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
 		From: l.Message.Offset, To: l.Message.Offset, By: a.By, TraceID: a.TraceID,
 		Reason: fmt.Sprintf("dead letter %d: %s", l.ID, a.Reason),

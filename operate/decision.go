@@ -1,8 +1,10 @@
-package epoch
+package operate
 
 import (
 	"strings"
 	"time"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // Decision is an entry of a sink's audit log: a claim, a refusal, a halt, or an operator
@@ -15,17 +17,17 @@ type Decision struct {
 	Role string
 
 	Kind      DecisionKind
-	Partition Partition
+	Partition epoch.Partition
 
 	// Epoch, Claim and Owner are of the claim that the decision is about.
-	Epoch Epoch
-	Claim ClaimID
+	Epoch epoch.Epoch
+	Claim epoch.ClaimID
 	Owner string
 
 	// From and To are the positions before and after. They are equal if it did not move, and
 	// -1 if unknown. From is -1 for the first claim of a fence. For a hang they are the range
 	// of its messages: see [DecidedHang].
-	From, To Offset
+	From, To epoch.Offset
 
 	// Reason is a text for operators. By is the operator, or empty.
 	Reason, By string
@@ -120,7 +122,7 @@ func (k DecisionKind) Recorded() bool {
 // Met returns d as a sink stores it for a consumer: without an operator in By or Owner.
 func (d Decision) Met() Decision {
 	d.By = ""
-	if strings.HasPrefix(d.Owner, OperatorPrefix) {
+	if strings.HasPrefix(d.Owner, epoch.OperatorPrefix) {
 		d.Owner = ""
 	}
 	return d

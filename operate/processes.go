@@ -8,7 +8,7 @@ import (
 )
 
 // Lives are processes, as [Operator] lists them.
-type Lives []epoch.Process
+type Lives []Process
 
 // Alive returns how many processes of the group are alive.
 func (l Lives) Alive(group string) (n int) {
@@ -21,17 +21,17 @@ func (l Lives) Alive(group string) (n int) {
 }
 
 // Last returns the process of the group that was seen last, if there is one.
-func (l Lives) Last(group string) (epoch.Process, bool) {
-	return l.last(func(p epoch.Process) bool { return p.Group == group })
+func (l Lives) Last(group string) (Process, bool) {
+	return l.last(func(p Process) bool { return p.Group == group })
 }
 
 // Owner returns the process that the fence names as its owner, the one that was seen last
 // if several have had the name. There is none once it has ended in good order.
-func (l Lives) Owner(f epoch.Fence) (epoch.Process, bool) {
-	return l.last(func(p epoch.Process) bool { return p.Group == f.Partition.Group && p.Owns(f.Owner) })
+func (l Lives) Owner(f epoch.Fence) (Process, bool) {
+	return l.last(func(p Process) bool { return p.Group == f.Partition.Group && p.Owns(f.Owner) })
 }
 
-func (l Lives) last(is func(epoch.Process) bool) (found epoch.Process, ok bool) {
+func (l Lives) last(is func(Process) bool) (found Process, ok bool) {
 	for _, p := range l {
 		if is(p) && (!ok || p.Seen.After(found.Seen)) {
 			found, ok = p, true
@@ -41,8 +41,8 @@ func (l Lives) last(is func(epoch.Process) bool) (found epoch.Process, ok bool) 
 }
 
 // SortProcesses sorts ps as [Operator] lists them.
-func SortProcesses(ps []epoch.Process) {
-	slices.SortFunc(ps, func(a, b epoch.Process) int {
+func SortProcesses(ps []Process) {
+	slices.SortFunc(ps, func(a, b Process) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Name, b.Name), a.Since.Compare(b.Since), cmp.Compare(a.Run, b.Run))
 	})
 }

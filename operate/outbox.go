@@ -70,17 +70,17 @@ type OutboxAct struct {
 	Kind OutboxKind
 	Seen OutboxEntry // its ID, partition and idempotency key are compared
 
-	// By is who does it, and Reason why, as in [epoch.Act].
+	// By is who does it, and Reason why, as in [Act].
 	By, Reason string
 }
 
-// Check returns an error that matches [epoch.ErrAct] if no entry could take the act.
+// Check returns an error that matches [ErrAct] if no entry could take the act.
 func (a OutboxAct) Check() error {
 	switch a.Kind {
 	case OutboxRetry, OutboxDiscard:
-		return epoch.CheckWho(a.By, a.Reason, "")
+		return CheckWho(a.By, a.Reason, "")
 	default:
-		return fmt.Errorf("%w: %q; want %s or %s", epoch.ErrAct, a.Kind, OutboxRetry, OutboxDiscard)
+		return fmt.Errorf("%w: %q; want %s or %s", ErrAct, a.Kind, OutboxRetry, OutboxDiscard)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -47,8 +47,8 @@ func past(t *testing.T) *memsink.Sink {
 	applies(3)
 	claim("b")
 	applies(5)
-	step(s.Record(t.Context(), []epoch.Decision{{Kind: epoch.DecidedStale, Partition: orders, Epoch: 1, Reason: "late"}}))
-	rewind := epoch.NewAct(epoch.ActRewind, s.Fences()[orders], "anna", "again")
+	step(s.Record(t.Context(), []operate.Decision{{Kind: operate.DecidedStale, Partition: orders, Epoch: 1, Reason: "late"}}))
+	rewind := operate.NewAct(operate.ActRewind, s.Fences()[orders], "anna", "again")
 	rewind.To = &epoch.Position{Offset: 1}
 	_, err := s.Operator().Act(t.Context(), rewind)
 	step(err)

@@ -1,4 +1,4 @@
-package epoch
+package operate
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // ActKind is the kind of an operator action on a partition.
@@ -31,8 +33,8 @@ const (
 	// lease.
 	ActEvict ActKind = "evict"
 
-	// ActRebase accepts another log or another issuer of leases. It resolves [ErrLogChanged]
-	// and [ErrForeignLease].
+	// ActRebase accepts another log or another issuer of leases. It resolves [epoch.ErrLogChanged]
+	// and [epoch.ErrForeignLease].
 	ActRebase ActKind = "rebase"
 )
 
@@ -42,16 +44,16 @@ const (
 // position that the act has set. The group keeps running.
 type Act struct {
 	Kind      ActKind
-	Partition Partition
+	Partition epoch.Partition
 
-	// Seen is the fence that the operator saw. The act is refused with [ErrStale] if the fence
+	// Seen is the fence that the operator saw. The act is refused with [epoch.ErrStale] if the fence
 	// has another epoch or claim by now. An act that sets the position is also refused with
-	// [ErrMoved] if the position is another one.
-	Seen Fence
+	// [epoch.ErrMoved] if the position is another one.
+	Seen epoch.Fence
 
 	// Claim is a random id. If the outcome is unknown, the act is found in the audit log by
 	// it. See [NewAct].
-	Claim ClaimID
+	Claim epoch.ClaimID
 
 	// By names the operator, and Reason the reason. Both are required, one line of at most
 	// 500 bytes. TraceID is optional.
@@ -62,8 +64,8 @@ type Act struct {
 
 	// To is the new position for ActRewind, ActSkip and ActRebase, and nil for the others. An
 	// ActRebase that keeps the log may leave it nil to keep the position. The mark may be
-	// [NoMark].
-	To *Position
+	// [epoch.NoMark].
+	To *epoch.Position
 
 	// Beginning says that To is the beginning of the log. If retention passes To before a
 	// message is applied, the partition begins where the log begins then.
@@ -74,8 +76,8 @@ type Act struct {
 }
 
 // NewAct returns an act with a random id on a fence that was just read.
-func NewAct(kind ActKind, seen Fence, by, reason string) Act {
-	return Act{Kind: kind, Partition: seen.Partition, Seen: seen, Claim: NewClaimID(), By: by, Reason: reason}
+func NewAct(kind ActKind, seen epoch.Fence, by, reason string) Act {
+	return Act{Kind: kind, Partition: seen.Partition, Seen: seen, Claim: epoch.NewClaimID(), By: by, Reason: reason}
 }
 
 // ErrAct is returned for an act whose fields are wrong for any fence.
@@ -85,11 +87,8 @@ var ErrAct = errors.New("invalid act")
 // paused, is not paused, or was never claimed.
 var ErrNothingToDo = errors.New("nothing to do")
 
-// OperatorPrefix is the prefix of the Owner of a fence whose claim is an act.
-const OperatorPrefix = "operator "
-
 // Owner returns the owner that the fence has after the act.
-func (a Act) Owner() string { return OperatorPrefix + a.By }
+func (a Act) Owner() string { return epoch.OperatorPrefix + a.By }
 
 // Moves reports whether the act sets the position.
 func (a Act) Moves() bool { return a.To != nil }
@@ -97,16 +96,16 @@ func (a Act) Moves() bool { return a.To != nil }
 // Check returns an error that matches [ErrAct] if no fence could take the act.
 func (a Act) Check() error {
 	wrong := func(format string, args ...any) error {
-		return fmt.Errorf("epoch: %s %s: %w: "+format, append([]any{a.Kind, a.Partition, ErrAct}, args...)...)
+		return fmt.Errorf("operate: %s %s: %w: "+format, append([]any{a.Kind, a.Partition, ErrAct}, args...)...)
 	}
 	if err := CheckWho(a.By, a.Reason, a.TraceID); err != nil {
-		return fmt.Errorf("epoch: %s %s: %w", a.Kind, a.Partition, err)
+		return fmt.Errorf("operate: %s %s: %w", a.Kind, a.Partition, err)
 	}
 	rebases := a.Log != "" || a.Source != ""
 	switch {
 	case a.Seen.Partition != a.Partition:
 		return wrong("after a look at the fence of %s", a.Seen.Partition)
-	case a.Claim == (ClaimID{}):
+	case a.Claim == (epoch.ClaimID{}):
 		return wrong("it has no claim id; make it with NewAct")
 	case a.To != nil && a.To.Offset < 0:
 		return wrong("to offset %d; want no negative offset", a.To.Offset)
@@ -162,34 +161,34 @@ func line(s string) bool {
 	return strings.TrimSpace(s) != "" && len(s) <= maxLine && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// Operated returns the fence as it is once an operator has done a. It compares what was
-// seen first, as [Fences.Claim] does; a fence that was never claimed takes only acts
-// that set its position, since its first claim may have to adopt one.
-func (f Fence) Operated(a Act) (Fence, error) {
+// Apply returns the fence f with the act carried out. It compares f with the fence that the operator
+// saw first, as [epoch.Fences.Claim] does. A fence that was never claimed takes only acts that
+// set its position, since its first claim may have to adopt one.
+func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	if err := a.Check(); err != nil {
 		return f, err
 	}
-	nothing := func(why string) (Fence, error) {
-		return f, fmt.Errorf("epoch: %s %s: %w: %s", a.Kind, a.Partition, ErrNothingToDo, why)
+	nothing := func(why string) (epoch.Fence, error) {
+		return f, fmt.Errorf("operate: %s %s: %w: %s", a.Kind, a.Partition, ErrNothingToDo, why)
 	}
 	switch {
 	case f.Partition != a.Partition:
-		return f, fmt.Errorf("epoch: %s %s on the fence of %s", a.Kind, a.Partition, f.Partition)
-	case strings.HasPrefix(f.Log, SignpostLog):
-		return f, fmt.Errorf("epoch: %s %s: %w: act on it in shard %s", a.Kind, a.Partition, ErrElsewhere, strings.TrimPrefix(f.Log, SignpostLog))
+		return f, fmt.Errorf("operate: %s %s on the fence of %s", a.Kind, a.Partition, f.Partition)
+	case strings.HasPrefix(f.Log, epoch.SignpostLog):
+		return f, fmt.Errorf("operate: %s %s: %w: act on it in shard %s", a.Kind, a.Partition, epoch.ErrElsewhere, strings.TrimPrefix(f.Log, epoch.SignpostLog))
 	case f.Epoch != a.Seen.Epoch || f.Claim != a.Seen.Claim:
-		return f, &StaleError{Partition: a.Partition, Ours: a.Claim, Held: f}
+		return f, &epoch.StaleError{Partition: a.Partition, Ours: a.Claim, Held: f}
 	case a.Claim == f.Claim:
-		return f, fmt.Errorf("epoch: %s %s: claim id %s is not a fresh one", a.Kind, a.Partition, a.Claim)
+		return f, fmt.Errorf("operate: %s %s: claim id %s is not a fresh one", a.Kind, a.Partition, a.Claim)
 	case a.Moves() && f.Next != a.Seen.Next:
-		return f, &MovedError{Partition: a.Partition, From: a.Seen.Next, Next: f.Next}
+		return f, &epoch.MovedError{Partition: a.Partition, From: a.Seen.Next, Next: f.Next}
 	case f.Epoch == 0 && !a.Moves():
 		return nothing("it was never claimed; start a consumer, or set its position")
 	case f.Epoch == math.MaxInt64:
-		return f, fmt.Errorf("epoch: %s %s: epochs are used up at %d", a.Kind, a.Partition, f.Epoch)
-	case a.Kind == ActPause && f.Standing.Mode == Paused:
+		return f, fmt.Errorf("operate: %s %s: epochs are used up at %d", a.Kind, a.Partition, f.Epoch)
+	case a.Kind == ActPause && f.Standing.Mode == epoch.Paused:
 		return nothing(fmt.Sprintf("it is paused since %s, by %s: %s", f.Standing.Since.UTC().Format(time.RFC3339), f.Standing.By, f.Standing.Reason))
-	case a.Kind == ActResume && f.Standing.Mode == Running:
+	case a.Kind == ActResume && f.Standing.Mode == epoch.Running:
 		return nothing("it is not paused")
 	}
 	f.Epoch++
@@ -200,9 +199,9 @@ func (f Fence) Operated(a Act) (Fence, error) {
 	}
 	switch a.Kind {
 	case ActPause:
-		f.Standing = Standing{Mode: Paused, By: a.By, Reason: a.Reason, Since: a.At}
+		f.Standing = epoch.Standing{Mode: epoch.Paused, By: a.By, Reason: a.Reason, Since: a.At}
 	case ActResume:
-		f.Standing = Standing{}
+		f.Standing = epoch.Standing{}
 	case ActRebase:
 		if a.Log != "" {
 			f.Log = a.Log
@@ -215,31 +214,30 @@ func (f Fence) Operated(a Act) (Fence, error) {
 	return f, nil
 }
 
-// Operate does a to the fence of its partition, as [Fence.Operated] says, and returns
-// the fence as it is then.
-func (fs Fences) Operate(a Act) (Fence, error) {
+// ApplyTo carries out the act on the fence of its partition in fs, and returns the new fence.
+func (a Act) ApplyTo(fs epoch.Fences) (epoch.Fence, error) {
 	f, err := fs.Read(a.Partition)
 	if err != nil {
-		return Fence{}, err
+		return epoch.Fence{}, err
 	}
-	if f, err = f.Operated(a); err != nil {
-		return Fence{}, err
+	if f, err = a.Apply(f); err != nil {
+		return epoch.Fence{}, err
 	}
 	fs[a.Partition] = f
 	return f, nil
 }
 
 // Decided is the entry of the audit log for a, which made after of before.
-func (a Act) Decided(before, after Fence) Decision {
+func (a Act) Decided(before, after epoch.Fence) Decision {
 	return swapped(DecisionKind(a.Kind), before, after, a.Reason, a.By, a.TraceID)
 }
 
-// Decided is the entry of the audit log for c, which made after of before.
-func (c Claim) Decided(before, after Fence, traceID string) Decision {
+// Claimed is the entry of the audit log for a claim that made after of before.
+func Claimed(before, after epoch.Fence, traceID string) Decision {
 	return swapped(DecidedClaim, before, after, "", "", traceID)
 }
 
-func swapped(kind DecisionKind, before, after Fence, reason, by, traceID string) Decision {
+func swapped(kind DecisionKind, before, after epoch.Fence, reason, by, traceID string) Decision {
 	from := before.Next
 	if before.Epoch == 0 {
 		from = -1

@@ -17,13 +17,13 @@ const (
 // Halts returns those of ps that have halted, each with the entry of the audit log that
 // says so: the partition was neither claimed nor has it moved since, nor was it found well
 // again. Where more than 10,000 halts were recorded since, it may miss one.
-func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partition]*epoch.Decision, error) {
-	found := map[epoch.Partition]*epoch.Decision{}
+func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partition]*Decision, error) {
+	found := map[epoch.Partition]*Decision{}
 	open := map[epoch.Partition]Partition{} // those of which no entry was seen
 	for _, p := range ps {
 		open[p.Fence.Partition] = p
 	}
-	q := HistoryQuery{Kinds: []epoch.DecisionKind{epoch.DecidedHalt, epoch.DecidedRecovery}, Limit: haltsAtOnce}
+	q := HistoryQuery{Kinds: []DecisionKind{DecidedHalt, DecidedRecovery}, Limit: haltsAtOnce}
 	if len(ps) == 1 {
 		q.Partition, q.Limit = &ps[0].Fence.Partition, 1
 	}
@@ -38,7 +38,7 @@ func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partitio
 				continue
 			}
 			delete(open, d.Partition)
-			if d.Kind == epoch.DecidedHalt && !d.At.Before(p.ClaimedAt) && d.At.After(p.AdvancedAt) {
+			if d.Kind == DecidedHalt && !d.At.Before(p.ClaimedAt) && d.At.After(p.AdvancedAt) {
 				found[d.Partition] = &d
 			}
 		}

@@ -7,17 +7,17 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/operate"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // logged is an operator that has an audit log alone.
 type logged struct {
 	operate.Operator
-	newest []epoch.Decision // first
+	newest []operate.Decision // first
 	asked  int
 }
 
-func (l *logged) History(_ context.Context, q operate.HistoryQuery) (found []epoch.Decision, err error) {
+func (l *logged) History(_ context.Context, q operate.HistoryQuery) (found []operate.Decision, err error) {
 	l.asked++
 	for _, d := range l.newest {
 		if q.Selects(d) && len(found) < operate.Limit(q.Limit) {
@@ -34,23 +34,23 @@ func TestAHaltHoldsUntilThePartitionIsClaimedOrMovesOrIsWellAgain(t *testing.T) 
 		return operate.Partition{Fence: epoch.Fence{Origin: epoch.Origin{Partition: p(n)}}, ClaimedAt: claimed, AdvancedAt: advanced}
 	}
 	l := &logged{}
-	decide := func(kind epoch.DecisionKind, n int32, minute int) {
-		d := epoch.Decision{ID: int64(len(l.newest) + 1), Kind: kind, Partition: p(n), At: at(minute)}
+	decide := func(kind operate.DecisionKind, n int32, minute int) {
+		d := operate.Decision{ID: int64(len(l.newest) + 1), Kind: kind, Partition: p(n), At: at(minute)}
 		l.newest = slices.Insert(l.newest, 0, d)
 	}
-	decide(epoch.DecidedHalt, 0, 10)     // and claimed at the same time, by its halting owner
-	decide(epoch.DecidedHalt, 1, 10)     // claimed since
-	decide(epoch.DecidedHalt, 2, 10)     // moved since
-	decide(epoch.DecidedHalt, 3, 10)     // well again
-	decide(epoch.DecidedRecovery, 3, 11) //
-	decide(epoch.DecidedRecovery, 4, 10) // and has halted after that
-	decide(epoch.DecidedHalt, 4, 11)     //
-	decide(epoch.DecidedHalt, 5, 11)     // before anybody could claim it
+	decide(operate.DecidedHalt, 0, 10)     // and claimed at the same time, by its halting owner
+	decide(operate.DecidedHalt, 1, 10)     // claimed since
+	decide(operate.DecidedHalt, 2, 10)     // moved since
+	decide(operate.DecidedHalt, 3, 10)     // well again
+	decide(operate.DecidedRecovery, 3, 11) //
+	decide(operate.DecidedRecovery, 4, 10) // and has halted after that
+	decide(operate.DecidedHalt, 4, 11)     //
+	decide(operate.DecidedHalt, 5, 11)     // before anybody could claim it
 	for range 1000 {
-		decide(epoch.DecidedClaim, 1, 12)
+		decide(operate.DecidedClaim, 1, 12)
 	}
 	for range 500 { // others' halts
-		decide(epoch.DecidedHalt, 7, 12)
+		decide(operate.DecidedHalt, 7, 12)
 	}
 	ps := []operate.Partition{
 		held(0, at(10), at(9)), held(1, at(12), at(9)), held(2, at(9), at(10)), held(3, at(9), at(9)),

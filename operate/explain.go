@@ -19,14 +19,14 @@ type Question struct {
 
 // Span is the time of one claim, from the decision that made it to the decision that replaced it.
 type Span struct {
-	Claim epoch.Decision // or an operator's act, under which nothing is applied
+	Claim Decision // or an operator's act, under which nothing is applied
 
 	// The messages of the offsets from From up to and without To were applied
 	// under the claim.
 	From, To epoch.Offset
 
 	// End is the decision that replaced the claim; nil if it is the one in the fence.
-	End *epoch.Decision
+	End *Decision
 }
 
 // Story is a partition's history in the audit log.
@@ -40,7 +40,7 @@ type Story struct {
 
 	// Decisions are those from the first of Spans to the end of the last, oldest
 	// first, with what was refused, halted and lost meanwhile.
-	Decisions []epoch.Decision
+	Decisions []Decision
 
 	// Complete says that the log reaches back to the first claim of the partition.
 	Complete bool
@@ -77,7 +77,7 @@ func Explain(ctx context.Context, op Operator, p epoch.Partition, q Question) (S
 }
 
 // read returns the decisions of p, oldest first, and whether these are all.
-func read(ctx context.Context, op Operator, p epoch.Partition) (all []epoch.Decision, whole bool, err error) {
+func read(ctx context.Context, op Operator, p epoch.Partition) (all []Decision, whole bool, err error) {
 	before := int64(0)
 	for range maxPages {
 		ds, err := op.History(ctx, HistoryQuery{Partition: &p, Before: before, Limit: page})
@@ -96,7 +96,7 @@ func read(ctx context.Context, op Operator, p epoch.Partition) (all []epoch.Deci
 }
 
 // tell answers q from the decisions of a partition, oldest first.
-func tell(now Partition, all []epoch.Decision, whole bool, q Question) Story {
+func tell(now Partition, all []Decision, whole bool, q Question) Story {
 	s := Story{Partition: now, Complete: whole && begins(all)}
 	spans := spansOf(now, all)
 	for _, span := range spans {
@@ -120,12 +120,12 @@ func tell(now Partition, all []epoch.Decision, whole bool, q Question) Story {
 }
 
 // begins reports whether the first claim of the partition is among its decisions.
-func begins(all []epoch.Decision) bool {
-	i := slices.IndexFunc(all, func(d epoch.Decision) bool { return d.Kind.Swaps() })
+func begins(all []Decision) bool {
+	i := slices.IndexFunc(all, func(d Decision) bool { return d.Kind.Swaps() })
 	return i >= 0 && all[i].From < 0
 }
 
-func spansOf(now Partition, all []epoch.Decision) (spans []Span) {
+func spansOf(now Partition, all []Decision) (spans []Span) {
 	for _, d := range all {
 		if !d.Kind.Swaps() {
 			continue
