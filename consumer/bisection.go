@@ -50,20 +50,20 @@ func (b *bisection) size(n int) int {
 // a handler, and shared that other partitions' messages were in the transaction.
 func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Duration) {
 	n := max(t.messages, 1)
-	if v.action == claimAgain && v.lesson != nothing {
+	if v.action == claimAgain && v.finding != nothing {
 		b.doubts++
 	}
-	switch v.lesson {
+	switch v.finding {
 	case died:
 		b.narrow(1, 0)
 		b.deaths++
 		b.first = t.first
-	case among:
+	case oneOfThem:
 		b.narrow(n, v.at)
 	case tooMany:
 		b.most = max(n/2, 1)
 		b.narrow(n, -1)
-	case company:
+	case needsOwn:
 		b.separate(n, v.at)
 	case transient:
 		return b.postpone(n, handler, shared)
@@ -71,7 +71,7 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 		b.narrow(1, 0) // from now on alone, whatever it was this time
 		b.attempts++
 		b.first = t.first
-		if v.lesson == lastAttempt {
+		if v.finding == lastAttempt {
 			b.attempts, b.deaths, b.failed = 0, 0, v.err
 			return 0
 		}

@@ -20,7 +20,7 @@ func TestWhatATransactionTeachesAboutItsMessages(t *testing.T) {
 	do := func(f func(*bisection)) func(*bisection) time.Duration {
 		return func(b *bisection) time.Duration { f(b); return 0 }
 	}
-	retried := func(l lesson, at int) verdict { return verdict{action: retry, lesson: l, at: at, err: bad} }
+	retried := func(l finding, at int) verdict { return verdict{action: retry, finding: l, at: at, err: bad} }
 	const wait, pause = 10 * time.Millisecond, contended
 	for name, c := range map[string]struct {
 		was  bisection
@@ -29,14 +29,14 @@ func TestWhatATransactionTeachesAboutItsMessages(t *testing.T) {
 		size int // of the next transaction
 		in   time.Duration
 	}{
-		"one of three, unknown which":     {bisection{}, learn(retried(among, -1), three, true, false), bisection{suspects: 3, try: 1}, 1, 0},
-		"one of eight":                    {bisection{}, learn(retried(among, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4}, 4, 0},
-		"one of one":                      {bisection{}, learn(retried(among, -1), one, true, true), bisection{suspects: 1, try: 1}, 1, 0},
-		"none were in it":                 {bisection{}, learn(retried(among, -1), trial{}, true, true), bisection{suspects: 1, try: 1}, 1, 0},
-		"the first of three":              {bisection{}, learn(retried(among, 0), three, true, false), bisection{suspects: 1, try: 1}, 1, 0},
-		"the third of three":              {bisection{}, learn(retried(among, 2), three, true, false), bisection{suspects: 3, try: 2}, 2, 0},
-		"the third, and two take long":    {bisection{most: 1}, learn(retried(among, 2), three, true, false), bisection{suspects: 3, try: 1, most: 1}, 1, 0},
-		"one of eight, one by one before": {bisection{step: 1, suspects: 9}, learn(retried(among, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4}, 4, 0},
+		"one of three, unknown which":     {bisection{}, learn(retried(oneOfThem, -1), three, true, false), bisection{suspects: 3, try: 1}, 1, 0},
+		"one of eight":                    {bisection{}, learn(retried(oneOfThem, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4}, 4, 0},
+		"one of one":                      {bisection{}, learn(retried(oneOfThem, -1), one, true, true), bisection{suspects: 1, try: 1}, 1, 0},
+		"none were in it":                 {bisection{}, learn(retried(oneOfThem, -1), trial{}, true, true), bisection{suspects: 1, try: 1}, 1, 0},
+		"the first of three":              {bisection{}, learn(retried(oneOfThem, 0), three, true, false), bisection{suspects: 1, try: 1}, 1, 0},
+		"the third of three":              {bisection{}, learn(retried(oneOfThem, 2), three, true, false), bisection{suspects: 3, try: 2}, 2, 0},
+		"the third, and two take long":    {bisection{most: 1}, learn(retried(oneOfThem, 2), three, true, false), bisection{suspects: 3, try: 1, most: 1}, 1, 0},
+		"one of eight, one by one before": {bisection{step: 1, suspects: 9}, learn(retried(oneOfThem, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4}, 4, 0},
 
 		"eight take too long":     {bisection{}, learn(retried(tooMany, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4, most: 4}, 4, 0},
 		"one takes too long":      {bisection{}, learn(retried(tooMany, -1), one, true, true), bisection{suspects: 1, try: 1, most: 1}, 1, 0},
@@ -44,12 +44,12 @@ func TestWhatATransactionTeachesAboutItsMessages(t *testing.T) {
 		"and half of them passes": {bisection{suspects: 8, try: 4, most: 4}, do(func(b *bisection) { b.passed(4) }), bisection{suspects: 4, try: 2, most: 4}, 2, 0},
 		"and all of them pass":    {bisection{suspects: 4, try: 4, most: 4}, do(func(b *bisection) { b.passed(4) }), bisection{try: 1}, 1, 0},
 
-		"the third needs a transaction of its own": {bisection{}, learn(retried(company, 2), three, true, false), bisection{suspects: 2, try: 2, step: 2}, 2, 0},
-		"the first does":                          {bisection{}, learn(retried(company, 0), three, true, false), bisection{suspects: 1, try: 1, step: 1, streak: 1}, 1, 0},
-		"and the next one, too":                   {bisection{streak: 1}, learn(retried(company, 0), three, true, false), bisection{suspects: 2, try: 1, step: 1, streak: 2}, 1, 0},
-		"and a thousand":                          {bisection{streak: 1000}, learn(retried(company, 0), three, true, false), bisection{suspects: 1024, try: 1, step: 1, streak: 1024}, 1, 0},
-		"their batch does":                        {bisection{}, learn(retried(company, -1), three, true, false), bisection{suspects: 3, try: 3, step: 3, streak: 1}, 3, 0},
-		"their batch does, and two take too long": {bisection{most: 2}, learn(retried(company, -1), three, true, false), bisection{suspects: 3, try: 2, step: 3, streak: 1, most: 2}, 2, 0},
+		"the third needs a transaction of its own": {bisection{}, learn(retried(needsOwn, 2), three, true, false), bisection{suspects: 2, try: 2, step: 2}, 2, 0},
+		"the first does":                          {bisection{}, learn(retried(needsOwn, 0), three, true, false), bisection{suspects: 1, try: 1, step: 1, streak: 1}, 1, 0},
+		"and the next one, too":                   {bisection{streak: 1}, learn(retried(needsOwn, 0), three, true, false), bisection{suspects: 2, try: 1, step: 1, streak: 2}, 1, 0},
+		"and a thousand":                          {bisection{streak: 1000}, learn(retried(needsOwn, 0), three, true, false), bisection{suspects: 1024, try: 1, step: 1, streak: 1024}, 1, 0},
+		"their batch does":                        {bisection{}, learn(retried(needsOwn, -1), three, true, false), bisection{suspects: 3, try: 3, step: 3, streak: 1}, 3, 0},
+		"their batch does, and two take too long": {bisection{most: 2}, learn(retried(needsOwn, -1), three, true, false), bisection{suspects: 3, try: 2, step: 3, streak: 1, most: 2}, 2, 0},
 		"one by one, the first has passed":        {bisection{suspects: 3, try: 1, step: 1, streak: 4}, do(func(b *bisection) { b.passed(1) }), bisection{suspects: 2, try: 1, step: 1, streak: 4}, 1, 0},
 		"one by one, the last has passed":         {bisection{suspects: 1, try: 1, step: 1, streak: 4}, do(func(b *bisection) { b.passed(1) }), bisection{try: 1, streak: 4}, 1, 0},
 		"later several pass together":             {bisection{try: 1, streak: 4}, do(func(b *bisection) { b.passed(2) }), bisection{try: 1}, 1, 0},
@@ -65,11 +65,11 @@ func TestWhatATransactionTeachesAboutItsMessages(t *testing.T) {
 
 		"an attempt":            {bisection{suspects: 4, try: 4}, learn(retried(attempt, 0), one, true, false), bisection{suspects: 1, try: 1, attempts: 1, first: 40}, 1, wait},
 		"the last attempt":      {bisection{attempts: 2, deaths: 1, first: 40}, learn(retried(lastAttempt, 0), one, true, false), bisection{suspects: 1, try: 1, first: 40, failed: bad}, 1, 0},
-		"in doubt in company":   {bisection{}, learn(verdict{action: claimAgain, lesson: doubted}, three, false, true), bisection{doubts: 1}, 0, 0},
-		"in doubt among":        {bisection{doubts: 1}, learn(verdict{action: claimAgain, lesson: among, at: -1}, three, false, true), bisection{suspects: 3, try: 1, doubts: 2}, 1, 0},
+		"in doubt in company":   {bisection{}, learn(verdict{action: claimAgain, finding: doubted}, three, false, true), bisection{doubts: 1}, 0, 0},
+		"in doubt among":        {bisection{doubts: 1}, learn(verdict{action: claimAgain, finding: oneOfThem, at: -1}, three, false, true), bisection{suspects: 3, try: 1, doubts: 2}, 1, 0},
 		"in doubt, and nothing": {bisection{doubts: 1}, learn(verdict{action: claimAgain}, three, false, true), bisection{doubts: 1}, 0, 0},
-		"in doubt alone":        {bisection{}, learn(verdict{action: claimAgain, lesson: died}, one, false, false), bisection{suspects: 1, try: 1, doubts: 1, deaths: 1, first: 40}, 1, 0},
-		"refused, not in doubt": {bisection{}, learn(verdict{action: halt, lesson: attempt}, one, true, false), bisection{suspects: 1, try: 1, attempts: 1, first: 40}, 1, wait},
+		"in doubt alone":        {bisection{}, learn(verdict{action: claimAgain, finding: died}, one, false, false), bisection{suspects: 1, try: 1, doubts: 1, deaths: 1, first: 40}, 1, 0},
+		"refused, not in doubt": {bisection{}, learn(verdict{action: halt, finding: attempt}, one, true, false), bisection{suspects: 1, try: 1, attempts: 1, first: 40}, 1, wait},
 
 		"half of six pass":             {bisection{suspects: 6, try: 3, attempts: 1, refusals: 1, doubts: 1, deaths: 1, failed: bad}, do(func(b *bisection) { b.passed(3) }), bisection{suspects: 3, try: 1}, 1, 0},
 		"five of six pass":             {bisection{suspects: 6, try: 5}, do(func(b *bisection) { b.passed(5) }), bisection{suspects: 1, try: 1}, 1, 0},
@@ -115,7 +115,7 @@ func TestATransactionTakesWhatIsReadyAtMost(t *testing.T) {
 
 func TestWaitsGrowUntilAMessagePasses(t *testing.T) {
 	b := newBisection(time.Second, time.Hour)
-	failed := verdict{action: retry, lesson: attempt}
+	failed := verdict{action: retry, finding: attempt}
 	first := b.learn(failed, trial{messages: 1}, true, false)
 	second := b.learn(failed, trial{messages: 1}, true, false)
 	third := b.learn(failed, trial{messages: 1}, true, false)
@@ -130,7 +130,7 @@ func TestWaitsGrowUntilAMessagePasses(t *testing.T) {
 	if again := b.learn(failed, trial{messages: 1}, true, false); again > 2*time.Second {
 		t.Errorf("%v after a halt", again)
 	}
-	busy := verdict{action: retry, lesson: transient}
+	busy := verdict{action: retry, finding: transient}
 	b.passed(1)
 	b.learn(busy, trial{messages: 1}, true, false)
 	var waits [6]time.Duration

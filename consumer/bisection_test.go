@@ -84,7 +84,7 @@ func TestMessagesThatNeedTheirOwnTransactionsCostFewInVain(t *testing.T) {
 				continue
 			}
 			vain++
-			p.learn(verdict{lesson: company, at: at}, trial{messages: size}, true, false)
+			p.learn(verdict{finding: needsOwn, at: at}, trial{messages: size}, true, false)
 		}
 		limit := 2*(n/every+1) + 2
 		if every == 1 { // all of them do: the more there are, the rarer it is tried

@@ -142,7 +142,7 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 		}
 		f, err := now.Read(d.was.Partition)
 		if err == nil {
-			err = p.fence.Still(f)
+			err = p.fence.CheckUnchanged(f)
 		}
 		if err != nil {
 			p.claim.breakWith(foundOut(err))

@@ -184,7 +184,7 @@ func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared b
 		return
 	}
 	in := p.bisect.learn(v, t, r.handler != nil, shared)
-	if v.lesson == died {
+	if v.finding == died {
 		p.death = &death{t, v.err}
 	}
 	p.tellFailed(v, in, r.took)

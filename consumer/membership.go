@@ -23,8 +23,8 @@ type membership struct {
 	waiting *time.Timer
 }
 
-// is takes what the source says.
-func (m *membership) is(err error) {
+// changed takes what the source says.
+func (m *membership) changed(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if in := err == nil; m.done || m.told && in == m.in {

@@ -68,7 +68,7 @@ func wentBack(ours epoch.Fence, refusal error) *epoch.WentBackError {
 // since returns the error of a sink that went back since the fence was ours.
 func since(ours, now epoch.Fence) *epoch.WentBackError {
 	var back *epoch.WentBackError
-	if ours.Epoch == 0 || !errors.As(ours.Still(now), &back) {
+	if ours.Epoch == 0 || !errors.As(ours.CheckUnchanged(now), &back) {
 		return nil
 	}
 	return back

@@ -43,7 +43,7 @@ const (
 	ReasonLeaseExpired    // the source heard nothing of this process for the term of the lease: [ErrLeaseExpired]
 	ReasonDrainOverrun    // the partition was revoked and not given back in time: [ErrDrainOverrun]
 	ReasonHung            // a call of the user's does not return, so that the partition was given up; see [Overdue]
-	afterTheLastReason
+	numReasons
 )
 
 var reasonNames = [...]string{
@@ -67,7 +67,7 @@ func (r Reason) NeedsOperator() bool { return r >= ReasonMessageFailed && r <= R
 // Reasons returns all reasons but ReasonNone, in their order.
 func Reasons() []Reason {
 	var rs []Reason
-	for r := ReasonNone + 1; r < afterTheLastReason; r++ {
+	for r := ReasonNone + 1; r < numReasons; r++ {
 		rs = append(rs, r)
 	}
 	return rs

@@ -153,7 +153,7 @@ func size(ms []Message) int {
 // tellFailed reports a transaction that failed and is tried again after in.
 func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 	var failure *HandlerError
-	if v.lesson == lastAttempt && errors.As(v.err, &failure) {
+	if v.finding == lastAttempt && errors.As(v.err, &failure) {
 		p.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", failure.Offset, "attempt", failure.Attempts)
 	}
 	if v.action != retry || in == 0 {
@@ -163,7 +163,7 @@ func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 	if len(p.batch.Messages) > 0 {
 		offset = p.batch.Messages[0].Offset
 	}
-	if v.lesson == transient {
+	if v.finding == transient {
 		p.tellStandstill(v.err, took, in)
 	}
 	if attempt > 0 {

@@ -117,7 +117,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
 	m := &membership{observe: r.Observe, log: r.Logger, idle: r.idle}
-	err := source.Run(ctx, m.is, func(ctx context.Context, t Tenure) {
+	err := source.Run(ctx, m.changed, func(ctx context.Context, t Tenure) {
 		if !r.tenures.enter() {
 			return // after its Run has returned, a source must grant nothing
 		}

@@ -68,7 +68,7 @@ func failureOf(r result) Failure {
 
 // reason is that of an attempt that is followed by another one.
 func (v verdict) reason() Reason {
-	if v.lesson == attempt {
+	if v.finding == attempt {
 		return ReasonMessageFailed
 	}
 	return reasonOf(v.err)

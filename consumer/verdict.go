@@ -46,11 +46,11 @@ type place struct{ batch, at int }
 
 // verdict is what a result means for one partition.
 type verdict struct {
-	action action
-	lesson lesson
-	above  epoch.Epoch // with claimAbove
-	at     int         // with among and company: on which message, or -1
-	err    error       // why, unless the action is advance
+	action  action
+	finding finding
+	above   epoch.Epoch // with claimAbove
+	at      int         // with oneOfThem and needsOwn: on which message, or -1
+	err     error       // why, unless the action is advance
 }
 
 // action is what becomes of a partition.
@@ -58,7 +58,7 @@ type action int
 
 const (
 	advance     action = iota // committed: continue after it
-	retry                     // rolled back: try again, as the lesson says
+	retry                     // rolled back: try again, as the finding says
 	claimAgain                // what the sink holds is not known (R5)
 	claimAbove                // likewise, above the epoch that another system has seen
 	giveUp                    // the fence belongs to another claim (R6)
@@ -69,19 +69,19 @@ const (
 	abandon                   // a call for it hangs: other processes are to have it
 )
 
-// lesson is what is learnt about the messages that were tried.
-type lesson int
+// finding is what is learnt about the messages that were tried.
+type finding int
 
 const (
-	nothing     lesson = iota
-	among              // one of them is at fault: find out which
-	company            // one of them needs a transaction of its own, and none is at fault
-	tooMany            // so many of them take too long, or do not fit
-	transient          // a failure that passes, and is no message's fault
-	doubted            // they are in doubt together, which says nothing yet
-	died               // the only one was in doubt: see [policy.died]
-	attempt            // the only one failed: an attempt that counts
-	lastAttempt        // and that was the last one: OnFailure decides
+	nothing     finding = iota
+	oneOfThem           // one of them is at fault: find out which
+	needsOwn            // one of them needs a transaction of its own, and none is at fault
+	tooMany             // so many of them take too long, or do not fit
+	transient           // a failure that passes, and is no message's fault
+	doubted             // they are in doubt together, which says nothing yet
+	died                // the only one was in doubt: see [policy.died]
+	attempt             // the only one failed: an attempt that counts
+	lastAttempt         // and that was the last one: OnFailure decides
 )
 
 // policy is what a user has decided about messages that fail.
@@ -177,10 +177,10 @@ func refusal(err error) (verdict, epoch.Partition) {
 // partition that is moved again and again may have moved it themselves.
 func (p policy) refused(t trial, v verdict, shared bool) verdict {
 	if v.action == claimAgain {
-		v.lesson = p.suspicion(t, shared)
+		v.finding = p.suspicion(t, shared)
 	}
-	if v.lesson == doubted && t.doubts > 0 {
-		v.lesson, v.at = among, -1
+	if v.finding == doubted && t.doubts > 0 {
+		v.finding, v.at = oneOfThem, -1
 	}
 	return v
 }
@@ -188,7 +188,7 @@ func (p policy) refused(t trial, v verdict, shared bool) verdict {
 // suspicion is what a transaction in doubt says about the messages of a partition, where
 // nothing else is known. In company that is nothing: the next ones are smaller, down to
 // one message. See [sizing].
-func (p policy) suspicion(t trial, shared bool) lesson {
+func (p policy) suspicion(t trial, shared bool) finding {
 	switch {
 	case t.messages == 0:
 		return nothing
@@ -213,7 +213,7 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 		case unhealthy && alone:
 			v.action = haltInDoubt
 		case unhealthy:
-			v.lesson, v.at = among, r.at
+			v.finding, v.at = oneOfThem, r.at
 		case r.froze > 0: // which is why the connection was lost
 		case alone && t.failed == nil && isPermanent(r.handler): // by its own word
 			if *v = p.blame(t, r.at, shared, r.err); v.action == halt {
@@ -222,11 +222,11 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 				v.action = claimAgain
 			}
 		case r.handler != nil && !alone:
-			v.lesson, v.at = among, r.at
+			v.finding, v.at = oneOfThem, r.at
 		case r.cut && !alone:
-			v.lesson, v.at = among, r.reached.at
+			v.finding, v.at = oneOfThem, r.reached.at
 		default:
-			v.lesson = p.suspicion(t, shared)
+			v.finding = p.suspicion(t, shared)
 		}
 	}
 	return vs
@@ -246,7 +246,7 @@ func (p policy) died(t trial, deaths int, err error) verdict {
 	}
 	cause := &deathsError{deaths, err}
 	if t.failed != nil && t.attempts+1 < p.maxAttempts {
-		return verdict{action: retry, lesson: attempt, err: cause}
+		return verdict{action: retry, finding: attempt, err: cause}
 	}
 	return p.blame(t, 0, false, cause)
 }
@@ -261,25 +261,25 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 	permanent := isPermanent(cause)
 	switch {
 	case errors.Is(cause, epoch.ErrOwnTransaction) && (shared || t.messages > 1 && r.at >= 0):
-		return verdict{action: retry, lesson: company, at: r.at, err: cause}
+		return verdict{action: retry, finding: needsOwn, at: r.at, err: cause}
 	case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:
 		if alone {
 			return verdict{action: halt, err: t.at(r.err)}
 		}
-		return verdict{action: retry, lesson: among, at: r.at, err: r.err}
+		return verdict{action: retry, finding: oneOfThem, at: r.at, err: r.err}
 	case r.froze > 0 && !permanent:
 		// What a freeze made late, or ended, is not the message's fault.
 		err := fmt.Errorf("this process did not run for %v meanwhile: %w", r.froze.Round(time.Millisecond), r.err)
-		return verdict{action: retry, lesson: transient, err: err}
+		return verdict{action: retry, finding: transient, err: err}
 	case errors.Is(r.err, epoch.ErrTransient) && !permanent:
-		return verdict{action: retry, lesson: transient, err: r.err}
+		return verdict{action: retry, finding: transient, err: r.err}
 	case t.messages == 0 && alone: // there is no message to blame
 		return verdict{action: claimAgain, err: r.err}
 	case errors.Is(r.err, epoch.ErrTooLarge) && !alone:
-		return verdict{action: retry, lesson: tooMany, err: r.err}
+		return verdict{action: retry, finding: tooMany, err: r.err}
 	case r.timedOut && !alone:
 		// The message at hand when time ran out need not be the slow one.
-		return verdict{action: retry, lesson: tooMany, err: r.err}
+		return verdict{action: retry, finding: tooMany, err: r.err}
 	case r.timedOut && r.limit > 0 && r.handling > r.limit:
 		cause = fmt.Errorf("the handler took %v, BatchTimeout is %v: %w", r.handling.Round(time.Millisecond), r.limit, cause)
 	}
@@ -302,15 +302,15 @@ func (p policy) blame(t trial, at int, shared bool, cause error) verdict {
 	case t.failed != nil: // it was OnFailure that failed
 		return verdict{action: halt, err: &onFailureError{t.failed, cause}}
 	case t.messages > 1 || shared:
-		return verdict{action: retry, lesson: among, at: at, err: cause}
+		return verdict{action: retry, finding: oneOfThem, at: at, err: cause}
 	}
 	failure := &HandlerError{Partition: t.partition, Offset: t.first, Attempts: t.attempts + 1, Err: cause}
 	switch last := isPermanent(cause) || failure.Attempts >= p.maxAttempts; {
 	case !last:
-		return verdict{action: retry, lesson: attempt, err: cause}
+		return verdict{action: retry, finding: attempt, err: cause}
 	case !p.onFailure:
-		return verdict{action: halt, lesson: attempt, err: failure}
+		return verdict{action: halt, finding: attempt, err: failure}
 	default:
-		return verdict{action: retry, lesson: lastAttempt, err: failure}
+		return verdict{action: retry, finding: lastAttempt, err: failure}
 	}
 }

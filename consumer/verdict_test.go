@@ -192,7 +192,7 @@ func TestTheErrorOfASlowHandlerSaysHowSlowItWas(t *testing.T) {
 	slow := refusing(errTimeout).late()
 	slow.handling, slow.limit = 8*time.Second, 2700*time.Millisecond
 	v := policy{maxAttempts: 3}.judge([]trial{of(0, 1)}, slow)[0]
-	if v.lesson != attempt || !strings.Contains(v.err.Error(), "the handler took 8s, BatchTimeout is 2.7s") || !errors.Is(v.err, errTimeout) {
+	if v.finding != attempt || !strings.Contains(v.err.Error(), "the handler took 8s, BatchTimeout is 2.7s") || !errors.Is(v.err, errTimeout) {
 		t.Errorf("%v: %v", v, v.err)
 	}
 }
@@ -214,13 +214,13 @@ func TestWhatOnFailureCannotSettleIsReportedWithTheFirstFailure(t *testing.T) {
 
 func (v verdict) String() string {
 	s := [...]string{"advance", "retry", "claim again", "claim above", "give up", "leave", "halt", "halt in doubt", "halt for good"}[v.action]
-	if l := [...]string{"", "among", "in company", "too many", "transient", "doubted", "died", "attempt", "last attempt"}[v.lesson]; l != "" && v.action != halt {
+	if l := [...]string{"", "among", "in company", "too many", "transient", "doubted", "died", "attempt", "last attempt"}[v.finding]; l != "" && v.action != halt {
 		s += " " + l
 	}
 	if v.action == claimAbove {
 		s += fmt.Sprintf(" %d", v.above)
 	}
-	if v.lesson == among || v.lesson == company {
+	if v.finding == oneOfThem || v.finding == needsOwn {
 		s += fmt.Sprintf(" %d", v.at)
 	}
 	return s

@@ -36,12 +36,12 @@ func (e *WentBackError) Error() string {
 // Unwrap returns [ErrWentBack].
 func (e *WentBackError) Unwrap() error { return ErrWentBack }
 
-// Still compares the fence, as last claimed and advanced, with what the sink has
+// CheckUnchanged compares the fence, as last claimed and advanced, with what the sink has
 // now. It returns nil if that is the same claim at the same position, or a
 // [*WentBackError], [*StaleError] or [*MovedError]. Epochs only grow, and so do
 // positions, unless an operator has set one since ([Fence.SetUnder]): what is below was not
 // reached from here.
-func (f Fence) Still(now Fence) error {
+func (f Fence) CheckUnchanged(now Fence) error {
 	switch {
 	case now.SetUnder > f.Epoch: // by a claim of that epoch, then
 		return &StaleError{Partition: f.Partition, Ours: f.Claim, Held: now}

@@ -29,7 +29,7 @@ func TestStillTellsASinkThatWentBackFromALaterClaim(t *testing.T) {
 		"lost, and claimed again by another":        {9, other, 1000, epoch.ErrWentBack, "now at 1000 under epoch 9"},
 		"every claim is lost":                       {0, epoch.ClaimID{}, 0, epoch.ErrWentBack, "now at 0 under epoch 0"},
 	} {
-		err := was.Still(epoch.Fence{Epoch: c.epoch, Claim: c.claim, Next: c.next})
+		err := was.CheckUnchanged(epoch.Fence{Epoch: c.epoch, Claim: c.claim, Next: c.next})
 		if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %v that says %q", name, err, c.want, c.says)
 		}
@@ -50,7 +50,7 @@ func TestAPositionThatAPersonHasSetIsNoSinkThatWentBack(t *testing.T) {
 		"set back in a sink that is lost": {7, 7, 1000, epoch.ErrWentBack},
 	} {
 		now := epoch.Fence{Epoch: c.epoch, Claim: other, Next: c.next, SetUnder: c.set}
-		if err := was.Still(now); !errors.Is(err, c.want) {
+		if err := was.CheckUnchanged(now); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}

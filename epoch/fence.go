@@ -36,8 +36,8 @@ type Fence struct {
 	// under an earlier epoch is what an operator wanted.
 	SetUnder Epoch
 
-	// Standing says whether the fence accepts claims.
-	Standing Standing
+	// Pause says whether the fence accepts claims.
+	Pause PauseState
 }
 
 // Check returns a [*LogChangedError] or a [*ForeignLeaseError] if the fence is about another

@@ -19,9 +19,9 @@ const (
 	Paused Mode = "paused"
 )
 
-// Standing is the mode of a partition and the operator's reason for it. The zero Standing is
+// PauseState is the mode of a partition and the operator's reason for it. The zero PauseState is
 // Running.
-type Standing struct {
+type PauseState struct {
 	Mode Mode
 
 	// By and Reason are the operator and the reason of the act that set Mode. Since is its
@@ -36,7 +36,7 @@ var ErrPaused = errors.New("paused")
 // PausedError is the refusal of a claim of a partition that an operator has paused.
 type PausedError struct {
 	Partition Partition
-	Standing
+	PauseState
 }
 
 func (e *PausedError) Error() string {
@@ -54,8 +54,8 @@ func (e *PausedError) Unwrap() error { return ErrPaused }
 // Accepts returns nil if the mode of the fence takes claims, and otherwise a
 // [*PausedError].
 func (f Fence) Accepts() error {
-	if f.Standing.Mode == Running {
+	if f.Pause.Mode == Running {
 		return nil
 	}
-	return &PausedError{Partition: f.Partition, Standing: f.Standing}
+	return &PausedError{Partition: f.Partition, PauseState: f.Pause}
 }

@@ -32,7 +32,7 @@
 // the lower numbers is refused for good, although it is no zombie.
 //
 // Where they do, or where somebody has sent a number that no claim reaches, see
-// [SQLStore.Lower].
+// [SQLStore.ForgetAbove].
 //
 // Choose scopes as small as the resource is. The requests of one scope are
 // served one at a time.

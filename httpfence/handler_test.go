@@ -42,8 +42,8 @@ func TestAPersonCanLowerWhatAScopeHasSeen(t *testing.T) {
 		send(t, h, call("a", math.MaxInt64, "k2"), "x").want(201, "done under epoch 9223372036854775807", false)
 		send(t, h, call("a", 6, "k3"), "x").wantProblem(412, httpfence.TypeStale)
 		lower := store.(interface {
-			Lower(ctx context.Context, scope string, to epoch.Epoch) error
-		}).Lower
+			ForgetAbove(ctx context.Context, scope string, to epoch.Epoch) error
+		}).ForgetAbove
 		for scope, to := range map[string]epoch.Epoch{"unknown": 5, "a": 0} {
 			if err := lower(t.Context(), scope, to); err == nil {
 				t.Errorf("scope %q was lowered to %d", scope, to)

@@ -76,8 +76,8 @@ func (m *Memory) admit(c Call, f Fingerprint) (*memoryAnswer, error) {
 	return &known, nil
 }
 
-// Lower takes back what a scope has seen above an epoch. See [SQLStore.Lower].
-func (m *Memory) Lower(ctx context.Context, scope string, to epoch.Epoch) error {
+// ForgetAbove takes back what a scope has seen above an epoch. See [SQLStore.ForgetAbove].
+func (m *Memory) ForgetAbove(ctx context.Context, scope string, to epoch.Epoch) error {
 	leave, err := m.turns.enter(ctx, scope)
 	if err != nil {
 		return fmt.Errorf("httpfence: lower the highest epoch of scope %q to %d: %w", scope, to, err)

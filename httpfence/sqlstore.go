@@ -142,7 +142,7 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	return Reply{Answer: a}, t.commit()
 }
 
-// Lower takes back what a scope has seen above an epoch, so that it admits that one
+// ForgetAbove takes back what a scope has seen above an epoch, so that it admits that one
 // and those after it. It is for an operator, who knows that the scope's owner has a lower one
 // and never had the higher: because somebody else used the scope, or sent a number that no
 // claim reaches, such as 2^63-1.
@@ -151,7 +151,7 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 // no sender with a higher epoch is left, and that it was not the owner's: one whose database
 // went back to an earlier state claims above what was seen by itself, see package outbox.
 // Answers that are stored stay.
-func (s *SQLStore) Lower(ctx context.Context, scope string, to epoch.Epoch) error {
+func (s *SQLStore) ForgetAbove(ctx context.Context, scope string, to epoch.Epoch) error {
 	if err := s.lower(ctx, scope, to); err != nil {
 		return fmt.Errorf("httpfence: lower the highest epoch of scope %q to %d: %w", scope, to, err)
 	}

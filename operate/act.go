@@ -186,9 +186,9 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 		return nothing("it was never claimed; start a consumer, or set its position")
 	case f.Epoch == math.MaxInt64:
 		return f, fmt.Errorf("operate: %s %s: epochs are used up at %d", a.Kind, a.Partition, f.Epoch)
-	case a.Kind == ActPause && f.Standing.Mode == epoch.Paused:
-		return nothing(fmt.Sprintf("it is paused since %s, by %s: %s", f.Standing.Since.UTC().Format(time.RFC3339), f.Standing.By, f.Standing.Reason))
-	case a.Kind == ActResume && f.Standing.Mode == epoch.Running:
+	case a.Kind == ActPause && f.Pause.Mode == epoch.Paused:
+		return nothing(fmt.Sprintf("it is paused since %s, by %s: %s", f.Pause.Since.UTC().Format(time.RFC3339), f.Pause.By, f.Pause.Reason))
+	case a.Kind == ActResume && f.Pause.Mode == epoch.Running:
 		return nothing("it is not paused")
 	}
 	f.Epoch++
@@ -199,9 +199,9 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	}
 	switch a.Kind {
 	case ActPause:
-		f.Standing = epoch.Standing{Mode: epoch.Paused, By: a.By, Reason: a.Reason, Since: a.At}
+		f.Pause = epoch.PauseState{Mode: epoch.Paused, By: a.By, Reason: a.Reason, Since: a.At}
 	case ActResume:
-		f.Standing = epoch.Standing{}
+		f.Pause = epoch.PauseState{}
 	case ActRebase:
 		if a.Log != "" {
 			f.Log = a.Log

@@ -54,7 +54,7 @@ type Filter struct {
 // Selects reports whether f selects the fence.
 func (f Filter) Selects(fence epoch.Fence) bool {
 	return (f.Group == "" || f.Group == fence.Partition.Group) && (f.Topic == "" || f.Topic == fence.Partition.Topic) &&
-		(!f.Paused || fence.Standing.Mode != epoch.Running)
+		(!f.Paused || fence.Pause.Mode != epoch.Running)
 }
 
 // Partition is a fence and what the sink knows about it.

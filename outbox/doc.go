@@ -74,7 +74,7 @@
 //
 //   - one whose epoch is not above the claim's is wrong. It is like no answer;
 //   - one whose epoch is out of reach (see [consumer.MaxAbove]), such as 2^63-1, is for an operator, who
-//     lowers it at the receiver: [httpfence.SQLStore.Lower];
+//     lowers it at the receiver: [httpfence.SQLStore.ForgetAbove];
 //   - one that comes again, after claims were made above what the receiver had seen, is
 //     that of a scope that another partition or group uses. Give it scopes of its own.
 //

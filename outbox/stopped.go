@@ -81,7 +81,7 @@ func (r *relay[TX]) claimHolds(asked []target) {
 		}
 		if err := r.claim.Above(highest); err != nil {
 			r.logger.Error("a receiver has seen an epoch that no claim may follow; nothing is sent for this scope until an operator has lowered it "+
-				"there (see httpfence.SQLStore.Lower)", append(about, "err", err)...)
+				"there (see httpfence.SQLStore.ForgetAbove)", append(about, "err", err)...)
 			continue
 		}
 		for _, at := range asked[i:] {

@@ -105,7 +105,7 @@ func TestAScopeThatWasLoweredGoesOn(t *testing.T) {
 	r.add("a 1", "a 2", "b 3")
 	r.relay(5)
 	r.await("the other scope's", func() bool { return len(r.db.left()) == 2 })
-	if err := store.Lower(t.Context(), "scope/a", 5); err != nil {
+	if err := store.ForgetAbove(t.Context(), "scope/a", 5); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitEmpty()

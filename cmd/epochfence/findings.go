@@ -129,7 +129,7 @@ func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 		add("halted", bad, fmt.Sprintf("halted at %s: %s", stamp(*v.Since), v.Reason), "epochfence explain "+shellQuote(v.Name))
 	case paused:
 		if !l.paused {
-			add("paused", warn, fmt.Sprintf("paused since %s by %s: %s", stamp(p.Standing.Since), v.By, v.Reason), "epochfence resume "+shellQuote(v.Name))
+			add("paused", warn, fmt.Sprintf("paused since %s by %s: %s", stamp(p.Pause.Since), v.By, v.Reason), "epochfence resume "+shellQuote(v.Name))
 		}
 	case waiting:
 		if since := p.Now.Sub(p.ClaimedAt); since > waitingFor {

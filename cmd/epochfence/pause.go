@@ -16,8 +16,8 @@ func (a *app) pause() *cobra.Command {
 what it has begun is rolled back, and nothing of the partition is committed
 any more. Its messages stay in the log.`,
 		func(p operate.Partition) (effect, nothing string) {
-			if p.Standing.Mode == epoch.Paused {
-				return "", fmt.Sprintf("paused since %s, by %s: %s", p.Standing.Since.UTC().Format(time.RFC3339), p.Standing.By, p.Standing.Reason)
+			if p.Pause.Mode == epoch.Paused {
+				return "", fmt.Sprintf("paused since %s, by %s: %s", p.Pause.Since.UTC().Format(time.RFC3339), p.Pause.By, p.Pause.Reason)
 			}
 			return "takes no claim until it is resumed", neverClaimed(p)
 		})
@@ -28,7 +28,7 @@ func (a *app) resume() *cobra.Command {
 		`Let partitions that are paused take claims again. Whoever has the lease claims
 within seconds, and continues from the position.`,
 		func(p operate.Partition) (effect, nothing string) {
-			if p.Standing.Mode == epoch.Running {
+			if p.Pause.Mode == epoch.Running {
 				return "", "it is not paused"
 			}
 			return "takes claims again; it continues at offset " + text(p.Next), ""

@@ -55,7 +55,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 			l.executes("pause", "orders/1")
 			stood := l.at(1).Next
 			l.awaits("the other partition continues", func() bool { return l.at(0).Next > stood+20 })
-			if now := l.at(1); now.Next != stood || now.Standing.Reason != "for the test" || now.Standing.By != "anna" {
+			if now := l.at(1); now.Next != stood || now.Pause.Reason != "for the test" || now.Pause.By != "anna" {
 				l.t.Errorf("paused at %d, and it is\n%+v", stood, now)
 			}
 			l.executes("resume", "orders/1")

@@ -53,7 +53,7 @@ func stateOf(p operate.Partition, h *operate.Decision) state {
 	switch {
 	case strings.HasPrefix(p.Log, epoch.SignpostLog):
 		return elsewhere
-	case p.Standing.Mode != epoch.Running:
+	case p.Pause.Mode != epoch.Running:
 		return paused
 	case h != nil:
 		return halted
@@ -74,7 +74,7 @@ func viewOf(p operate.Partition, h *operate.Decision) partitionView {
 	}
 	switch v.State {
 	case paused:
-		v.Reason, v.By, v.Since = p.Standing.Reason, p.Standing.By, orNull(p.Standing.Since)
+		v.Reason, v.By, v.Since = p.Pause.Reason, p.Pause.By, orNull(p.Pause.Since)
 	case halted:
 		v.Reason, v.Since = h.Reason, orNull(h.At)
 	default:

@@ -63,7 +63,7 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 		return epoch.Lease{}, err
 	}
 	t.Claims(seen)
-	t.sayNotHeeded(seen)
+	t.warnOtherCommit(seen)
 	position := t.toCommit(seen)
 	number, err := t.s.commits.confirm(ctx, t, id, position)
 	if err != nil {

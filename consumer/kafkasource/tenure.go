@@ -110,15 +110,15 @@ func (t *tenure) unpublished() (committed, bool) {
 	if !ok {
 		return committed{}, false
 	}
-	t.sayNotHeeded(at)
+	t.warnOtherCommit(at)
 	if _, stays := t.Theirs(at); stays {
 		return committed{}, false
 	}
 	return committedOf(at), true
 }
 
-// sayNotHeeded says, once, that what others have committed is not where we are.
-func (t *tenure) sayNotHeeded(at epoch.Fence) {
+// warnOtherCommit says, once, that what others have committed is not where we are.
+func (t *tenure) warnOtherCommit(at epoch.Fence) {
 	if theirs, say := t.ToSay(at); say {
 		t.s.log.Warn(tenures.NotHeeded, "topic", t.topic, "partition", t.number, "committed", theirs, "next", at.Next, "remedy", tenures.Remedy)
 	}

@@ -115,7 +115,7 @@ func (s *Source) group(now *picture) *group {
 func (s *Source) resetDeclined(now *picture) {
 	was := s.seen
 	s.seen = now
-	if was == nil || !now.isAnotherGroupThan(was) {
+	if was == nil || !now.membersChangedSince(was) {
 		return
 	}
 	if s.refused {

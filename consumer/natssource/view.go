@@ -94,9 +94,9 @@ func (p *picture) isHeld(h holder) bool {
 	return h.live && (h.member == "" || registered)
 }
 
-// isAnotherGroupThan reports whether a member has joined or left since, also one that did both
+// membersChangedSince reports whether a member has joined or left since, also one that did both
 // before we heard of it.
-func (p *picture) isAnotherGroupThan(was *picture) bool {
+func (p *picture) membersChangedSince(was *picture) bool {
 	same := maps.EqualFunc(p.members, was.members, func(member, member) bool { return true })
 	for id := range p.gone {
 		same = same && was.gone[id] > 0

@@ -87,7 +87,7 @@ func TestAMemberThatHasComeAndGoneUnseenIsAChangeOfTheGroup(t *testing.T) {
 	} {
 		was := p.clone()
 		step.after()
-		if got := p.isAnotherGroupThan(was); got != step.want {
+		if got := p.membersChangedSince(was); got != step.want {
 			t.Errorf("%s: another group: %v, want %v", step.what, got, step.want)
 		}
 	}

@@ -115,7 +115,7 @@ func (a *acting) hears(p epoch.Partition, paused epoch.Fence, rs ...*running) {
 		for _, r := range rs {
 			for _, e := range r.seen() {
 				var no *epoch.PausedError
-				if h, ok := e.(consumer.Halted); ok && errors.As(h.Err, &no) && no.Partition == p && no.Since.Equal(paused.Standing.Since) {
+				if h, ok := e.(consumer.Halted); ok && errors.As(h.Err, &no) && no.Partition == p && no.Since.Equal(paused.Pause.Since) {
 					return true
 				}
 			}

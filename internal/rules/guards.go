@@ -575,7 +575,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"blame", "an error of another database is this one's", []edit{
-		{"sinks/pgsink/tx.go", "for _, f := range t.shrug {", "var some *pgconn.PgError\n\tif errors.As(err, &some) {\n\t\treturn blameless(some)\n\t}\n\tfor _, f := range t.shrug {"},
+		{"sinks/pgsink/tx.go", "for _, f := range t.blameless {", "var some *pgconn.PgError\n\tif errors.As(err, &some) {\n\t\treturn blameless(some)\n\t}\n\tfor _, f := range t.blameless {"},
 	}, "sinks/pgsink", "TestAnErrorOfAnotherDatabaseIsTheHandlers"},
 	{"blame", "a message is blamed for what aborted its transaction", []edit{
 		{"sinks/pgsink/tx.go", "\t\treturn t.last.as\n", "\t\treturn nil\n"},

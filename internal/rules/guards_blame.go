@@ -46,10 +46,10 @@ var guardsOfBlame = []guard{
 		{verdicts, "if deaths < enoughDeaths {", "if false {"},
 	}, "consumer", "TestWhatDiesAloneAgainAndAgainHasFailedAnAttempt"},
 	{"blame", "messages that move their fence in company are not narrowed down", []edit{
-		{verdicts, "if v.lesson == doubted && t.doubts > 0 {", "if false {"},
+		{verdicts, "if v.finding == doubted && t.doubts > 0 {", "if false {"},
 	}, "consumer", "TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt"},
 	{"blame", "a message that moves its own fence is claimed again for ever", []edit{
-		{verdicts, "v.lesson = p.suspicion(t, shared)\n\t}\n\tif v", "}\n\tif v"},
+		{verdicts, "v.finding = p.suspicion(t, shared)\n\t}\n\tif v", "}\n\tif v"},
 	}, "consumer", "TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt"},
 	{"blame", "a connection that another claim or an operator has ended is an attempt", []edit{
 		{"consumer/death.go", "seen.Claim == left.Claim", "true"},
@@ -118,6 +118,6 @@ var guardsOfBlame = []guard{
 		{"sinks/pgsink/migrations/0002_dead_letter.sql", "if later is not null then", "if false then"},
 	}, "sinks/pgsink", "TestAnIdentityThatIsBehindItsRowsIsFoundBeforeTheFirstNewOne"},
 	{"R10", "the identities of another server are not looked at", []edit{
-		{"sinks/pgsink/server.go", "done := v.followed.is(now)", "done := v.followed != (serverID{})"},
+		{"sinks/pgsink/server.go", "done := v.followed.equal(now)", "done := v.followed != (serverID{})"},
 	}, "sinks/pgsink", "TestIdentitiesAreLookedAtWhenTheServerIsAnotherOne"},
 }

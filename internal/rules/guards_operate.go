@@ -64,7 +64,7 @@ var guardsOfActs = []guard{
 		"sinks/memsink", actsInMemory + "an act compares what was seen: the epoch and the claim, and the position where it sets one"},
 	{"R2", "an act that sets the position does not compare it in PostgreSQL", []edit{{operateSQL, "    if set_offset is not null and f.next_offset <> seen_offset then", "    if false then"}},
 		"sinks/pgsink", actsOnPostgres + "an act compares what was seen: the epoch and the claim, and the position where it sets one"},
-	{"R2", "a paused partition is claimed", []edit{{"epoch/mode.go", "if f.Standing.Mode == Running {", "if true {"}},
+	{"R2", "a paused partition is claimed", []edit{{"epoch/mode.go", "if f.Pause.Mode == Running {", "if true {"}},
 		"sinks/memsink", actsInMemory + "a paused partition takes no claim, says who has paused it and why, and continues once it is resumed"},
 	{"R2", "a paused partition is claimed in PostgreSQL", []edit{{fenceSQL, "    if f.mode <> '' then", "    if false then"}},
 		"sinks/pgsink", actsOnPostgres + "a paused partition takes no claim, says who has paused it and why, and continues once it is resumed"},

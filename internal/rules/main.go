@@ -87,15 +87,15 @@ func takeAway(ctx context.Context, module string, jobs int, p *plan) (err error)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	t := &trials{builder: b, postgres: postgres, free: make(chan struct{}, jobs), took: map[string]time.Duration{}}
-	if err := t.passWithTheirGuards(ctx, p); err != nil {
+	if err := t.passUnmutated(ctx, p); err != nil {
 		return err
 	}
 	return t.failWithout(ctx, p)
 }
 
-// passWithTheirGuards runs all the tests once before anything is taken away. Those of a
+// passUnmutated runs all the tests once before anything is taken away. Those of a
 // package that fail beside the others are run once more by themselves, and that is said.
-func (t *trials) passWithTheirGuards(ctx context.Context, p *plan) error {
+func (t *trials) passUnmutated(ctx context.Context, p *plan) error {
 	var (
 		running sync.WaitGroup
 		mu      sync.Mutex

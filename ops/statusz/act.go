@@ -206,10 +206,10 @@ func seen(a *operate.Act, form url.Values) (err error) {
 // changes are the fields of a fence that an act changes.
 func changes(now, then epoch.Fence) (cs []change) {
 	mode := func(f epoch.Fence) string {
-		if f.Standing.Mode == epoch.Running {
+		if f.Pause.Mode == epoch.Running {
 			return "takes claims"
 		}
-		return string(f.Standing.Mode)
+		return string(f.Pause.Mode)
 	}
 	for _, c := range []change{
 		{"Takes claims", mode(now), mode(then)},

@@ -63,7 +63,7 @@ func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
 		shows []string
 		check func(before, after epoch.Fence) bool
 	}{
-		{operate.ActPause, "", []string{"Takes claims takes claims paused"}, func(_, f epoch.Fence) bool { return f.Standing.Mode == epoch.Paused && f.Standing.By == "anna" }},
+		{operate.ActPause, "", []string{"Takes claims takes claims paused"}, func(_, f epoch.Fence) bool { return f.Pause.Mode == epoch.Paused && f.Pause.By == "anna" }},
 		{operate.ActEvict, "", []string{"Owner here operator anna"}, func(b, f epoch.Fence) bool { return f.Claim != b.Claim && f.Next == b.Next }},
 		{operate.ActRewind, "&to=17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
 		{operate.ActRewind, "&to=%2B17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
@@ -116,7 +116,7 @@ func TestResumeEndsAPause(t *testing.T) {
 			t.Errorf("%s: %d", kind, answer.StatusCode)
 		}
 	}
-	if now := r.sink.Fences()[orders(0)]; now.Standing != (epoch.Standing{}) || now.Epoch != f.Epoch+1 {
+	if now := r.sink.Fences()[orders(0)]; now.Pause != (epoch.PauseState{}) || now.Epoch != f.Epoch+1 {
 		t.Errorf("%+v", now)
 	}
 }
@@ -151,7 +151,7 @@ func TestAnActOnWhatHasChangedIsRefused(t *testing.T) {
 		t.Error(answer.Code)
 	}
 	wants(t, answer.Body.String(), "It has changed", "Look again")
-	if now := r.sink.Fences()[orders(0)]; now.Standing.Mode != epoch.Running {
+	if now := r.sink.Fences()[orders(0)]; now.Pause.Mode != epoch.Running {
 		t.Errorf("%+v", now)
 	}
 

@@ -134,7 +134,7 @@ func TestAPausedPartitionIsNotHalted(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.stats.Observe(consumer.Halted{Partition: orders(0), Reason: consumer.ReasonPaused, RetryIn: time.Second,
-		Err: &epoch.PausedError{Partition: orders(0), Standing: epoch.Standing{Mode: epoch.Paused, By: "anna"}}})
+		Err: &epoch.PausedError{Partition: orders(0), PauseState: epoch.PauseState{Mode: epoch.Paused, By: "anna"}}})
 	_, page := get(r.page(nil), "")
 	wants(t, page, "Paused. 1 partition is paused", "by anna: the warehouse is being moved")
 	if strings.Contains(page, "Halted here") {
@@ -498,7 +498,7 @@ func TestReadOnlyOffersNoFormAndTakesNoPost(t *testing.T) {
 			}
 		}
 		now, err := r.op.Partition(t.Context(), orders(0))
-		if err != nil || now.Standing.Mode != epoch.Running {
+		if err != nil || now.Pause.Mode != epoch.Running {
 			t.Errorf("%s: %+v, %v", name, now, err)
 		}
 	}

@@ -86,8 +86,8 @@ func fields(p operate.Partition) []figure {
 		{"Lease source", orNone(p.Source), ""},
 		{"Dead letters", thousands(p.DeadLetters), ""},
 	}
-	if p.Standing.Mode != epoch.Running {
-		fs = append(fs, figure{"Mode", visible(string(p.Standing.Mode)), "since " + clock(p.Standing.Since, p.Now) + ", by " + show(p.Standing.By) + ": " + show(p.Standing.Reason)})
+	if p.Pause.Mode != epoch.Running {
+		fs = append(fs, figure{"Mode", visible(string(p.Pause.Mode)), "since " + clock(p.Pause.Since, p.Now) + ", by " + show(p.Pause.By) + ": " + show(p.Pause.Reason)})
 	}
 	return fs
 }

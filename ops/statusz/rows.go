@@ -90,8 +90,8 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	halt := g.halts[p.Fence.Partition]
 	orphaned, sign := g.orphaned(p)
 	switch {
-	case p.Standing.Mode != epoch.Running:
-		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Standing.Since, p.Now), show(p.Standing.By), show(p.Standing.Reason)), 2)
+	case p.Pause.Mode != epoch.Running:
+		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Pause.Since, p.Now), show(p.Pause.By), show(p.Pause.Reason)), 2)
 	case halt != nil:
 		r.state("halted", "halted", show(halt.Reason), 3)
 	case p.Epoch == 0:

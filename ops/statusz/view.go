@@ -115,7 +115,7 @@ func (h *Handler) groupFigures(v *view, g *groupReading) {
 		if p.Epoch > 0 && !p.Operated() {
 			owners[p.Owner] = true
 		}
-		if p.Standing.Mode != epoch.Running {
+		if p.Pause.Mode != epoch.Running {
 			paused++
 		}
 		dead += p.DeadLetters

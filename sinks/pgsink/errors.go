@@ -111,7 +111,7 @@ func (r *fenceRow) fence() (epoch.Fence, error) {
 			Source:    r.Source,
 		},
 		Generation: r.Generation, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, Mark: r.Mark, Applied: r.Applied,
-		SetUnder: r.SetUnder, Standing: epoch.Standing{Mode: r.Mode, By: r.ModeBy, Reason: r.ModeReason, Since: inUTC(r.ModeAt)},
+		SetUnder: r.SetUnder, Pause: epoch.PauseState{Mode: r.Mode, By: r.ModeBy, Reason: r.ModeReason, Since: inUTC(r.ModeAt)},
 	}, err
 }
 

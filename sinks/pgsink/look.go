@@ -126,7 +126,7 @@ func (s *Sink) reading(ctx context.Context, queue func(*pgx.Batch), read func(pg
 			err = closed
 		}
 		if err == nil || errors.Is(err, pgx.ErrNoRows) {
-			s.server.is(ctx, id)
+			s.server.answeredBy(ctx, id)
 			if behind := s.follows(ctx, conn, id); behind != nil {
 				return behind
 			}

@@ -32,7 +32,7 @@ func (id *serverID) scan(row pgx.Row) error {
 	return row.Scan(&id.system, &id.timeline, &id.started)
 }
 
-func (id serverID) is(other serverID) bool {
+func (id serverID) equal(other serverID) bool {
 	return id.system == other.system && id.timeline == other.timeline && id.started.Equal(other.started)
 }
 
@@ -56,13 +56,13 @@ func (v *server) lost() {
 	v.signal()
 }
 
-// is notes which server has answered.
-func (v *server) is(ctx context.Context, now serverID) {
+// answeredBy notes which server has answered.
+func (v *server) answeredBy(ctx context.Context, now serverID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	was := v.last
 	v.last = now
-	if was == (serverID{}) || was.is(now) {
+	if was == (serverID{}) || was.equal(now) {
 		return
 	}
 	v.signal()
@@ -79,7 +79,7 @@ func (v *server) is(ctx context.Context, now serverID) {
 func (s *Sink) follows(ctx context.Context, conn *pgx.Conn, now serverID) error {
 	v := &s.server
 	v.mu.Lock()
-	done := v.followed.is(now)
+	done := v.followed.equal(now)
 	v.mu.Unlock()
 	if done || !s.numbers {
 		return nil

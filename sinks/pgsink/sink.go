@@ -29,9 +29,9 @@ type Sink struct {
 	numbers bool        // it adds to tables whose rows are numbered
 	server  server
 	proofs  proofs
-	fences  together[epoch.Partition, lookedUp]
-	claims  together[bid, epoch.Fence]
-	hangs   together[epoch.Partition, []operate.Decision]
+	fences  coalescer[epoch.Partition, lookedUp]
+	claims  coalescer[bid, epoch.Fence]
+	hangs   coalescer[epoch.Partition, []operate.Decision]
 }
 
 var _ epoch.Sink[Tx] = (*Sink)(nil)

@@ -63,7 +63,7 @@ type handlerTx struct {
 	unbegun error   // why the transaction could not be begun
 	failed  error   // the first error of a statement
 	last    fault   // the last one but for what only says that there was one
-	shrug   []fault // those that are no message's, as far as they may matter
+	blameless   []fault // those that are no message's, as far as they may matter
 	broke   error   // what the connection was closed with
 	leaked  bool
 	left    bool // the transaction was ended
@@ -137,7 +137,7 @@ func (t *handlerTx) blame(err error) error { return mark(t.why(err), t.excuse(er
 // excuse is what the error of this transaction's means that made the handler return err: the
 // one that err tells of, or else the one that has aborted the transaction.
 func (t *handlerTx) excuse(err error) error {
-	for _, f := range t.shrug {
+	for _, f := range t.blameless {
 		if tells(err, f.err) {
 			return f.as
 		}
@@ -266,15 +266,15 @@ func (t *handlerTx) note(err error) {
 		t.last = f
 	}
 	if f.as != nil {
-		t.shrug = append(t.shrug[max(0, len(t.shrug)-maxShrug):], f)
+		t.blameless = append(t.blameless[max(0, len(t.blameless)-maxBlameless):], f)
 	}
 	if outlives(pg) {
 		t.fenced.session |= lasting
 	}
 }
 
-// maxShrug bounds what a handler that continues from savepoints makes us remember.
-const maxShrug = 16
+// maxBlameless bounds what a handler that continues from savepoints makes us remember.
+const maxBlameless = 16
 
 func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	if c, is := ctx.Value(controlKey{}).(control); is {

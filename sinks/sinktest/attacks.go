@@ -260,7 +260,7 @@ func wentBack(w *world) {
 	fell := func(now epoch.Fence, was *tenure, how string) {
 		w.Helper()
 		var back *epoch.WentBackError
-		if err := was.Still(now); !errors.As(err, &back) || back.Now.Next != 1000 || back.Was != was.Fence {
+		if err := was.CheckUnchanged(now); !errors.As(err, &back) || back.Now.Next != 1000 || back.Was != was.Fence {
 			w.Errorf("%s, %s: %v; want a WentBackError to offset 1000", was.Partition, how, err)
 		}
 	}
@@ -287,7 +287,7 @@ func wentBack(w *world) {
 	fell(looked[orders0], t0, "by a look")
 	fell(looked[orders1], t1, "by a look")
 	later := standby.claims(orders0, 9)
-	if err := (&tenure{Fence: older}).Still(later.Fence); !errors.Is(err, epoch.ErrStale) {
+	if err := (&tenure{Fence: older}).CheckUnchanged(later.Fence); !errors.Is(err, epoch.ErrStale) {
 		w.Errorf("a later claim is %v", err)
 	}
 }

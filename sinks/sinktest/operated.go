@@ -90,6 +90,6 @@ func (h *person) does(a operate.Act) epoch.Fence {
 
 // timeless is a fence without the time that its database has given it.
 func timeless(f epoch.Fence) epoch.Fence {
-	f.Standing.Since = time.Time{}
+	f.Pause.Since = time.Time{}
 	return f
 }

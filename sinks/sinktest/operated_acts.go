@@ -43,7 +43,7 @@ func actIsAClaim(w *world) {
 	a.Beginning = true
 	f := w.person().does(a)
 	if f.Epoch != 42 || f.Generation != 41 || f.Owner != "operator anna" || f.Claim != a.Claim || f.Next != 1 || f.Applied ||
-		f.Mark != epoch.NoMark || f.SetUnder != 42 || f.Standing != (epoch.Standing{}) {
+		f.Mark != epoch.NoMark || f.SetUnder != 42 || f.Pause != (epoch.PauseState{}) {
 		w.Errorf("after the act the fence is\n%+v", f)
 	}
 	if found, err := w.person().op.Partition(w.ctx, orders0); err != nil || !found.Operated() {
@@ -159,13 +159,13 @@ func pausing(w *world) {
 	}
 	paused := h.does(act(operate.ActPause, ta.Fence))
 	ta.refused(epoch.ErrStale, 1)
-	if paused.Standing.Since.IsZero() {
+	if paused.Pause.Since.IsZero() {
 		w.Error("the pause has no time")
 	}
 	for range 2 {
 		_, err := ta.sink.Claim(w.ctx, paused, epoch.NewClaim(lease(orders0, 6, "B")))
 		var no *epoch.PausedError
-		if want := (epoch.PausedError{Partition: orders0, Standing: paused.Standing}); !errors.As(err, &no) || *no != want || !errors.Is(err, epoch.ErrPaused) {
+		if want := (epoch.PausedError{Partition: orders0, PauseState: paused.Pause}); !errors.As(err, &no) || *no != want || !errors.Is(err, epoch.ErrPaused) {
 			w.Fatalf("a claim of a paused partition: %v", err)
 		}
 		if now := h.sees(orders0); now != paused {
@@ -176,8 +176,8 @@ func pausing(w *world) {
 		w.Errorf("paused twice: %v", err)
 	}
 	moved := h.does(to(operate.ActRewind, paused, 1))
-	if moved.Standing != paused.Standing {
-		w.Errorf("a rewind has changed the pause:\n%+v, want\n%+v", moved.Standing, paused.Standing)
+	if moved.Pause != paused.Pause {
+		w.Errorf("a rewind has changed the pause:\n%+v, want\n%+v", moved.Pause, paused.Pause)
 	}
 	if _, err := ta.sink.Claim(w.ctx, moved, epoch.NewClaim(lease(orders0, 6, "B"))); !errors.Is(err, epoch.ErrPaused) {
 		w.Errorf("a claim after a rewind of a paused partition: %v", err)

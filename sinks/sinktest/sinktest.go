@@ -56,16 +56,20 @@ func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	}
 }
 
-// suits returns the histories of what the sink can do.
+// suits returns the histories of Run that the sink can play.
 func suits[TX any](sink epoch.Sink[TX]) []history {
-	hs := histories
+	return able(sink, histories, together, concat(held, underHeldClaims(handlers), underHeldClaims(abandoned[:2])))
+}
+
+// able returns those that any sink can play, and those of what this one can do.
+func able[TX any](sink epoch.Sink[TX], every, together, held []history) []history {
 	if epoch.BoundsOf(sink).Partitions != 1 {
-		hs = concat(hs, together)
+		every = concat(every, together)
 	}
 	if _, ok := epoch.As[epoch.Holding[TX]](sink); ok {
-		hs = concat(hs, held, underHeldClaims(handlers), underHeldClaims(abandoned[:2]))
+		every = concat(every, held)
 	}
-	return hs
+	return every
 }
 
 // RunUnblocked plays the histories that only a database can pass in which a
@@ -74,7 +78,7 @@ func suits[TX any](sink epoch.Sink[TX]) []history {
 // the claim ends the transaction it finds (R12). A database with one lock for
 // all writers, such as SQLite, cannot.
 func RunUnblocked[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
-	for _, h := range unblocked {
+	for _, h := range able(create(t).Open(t), unblocked, unblockedTogether, unblockedHeld) {
 		run(t, h, create)
 	}
 }

@@ -7,10 +7,16 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// unblocked are the rules of RunUnblocked.
+// unblocked are the rules of RunUnblocked. The other two are of sinks that can do that.
 var unblocked = []history{
 	{"frozen with the transaction open, after its writes: the next owner claims and commits, the frozen one is refused", "R4 R12", frozenAfterWrites},
+}
+
+var unblockedTogether = []history{
 	{"frozen with two partitions in one transaction: the other partition's next owner continues too", "R4 R12", frozenWithTwo},
+}
+
+var unblockedHeld = []history{
 	{"frozen with a held claim, after its writes: the next owner claims and commits, the frozen one is refused", "R4 R12", heldFrozenAfterWrites},
 	{"a held claim and a commit of the same partition pass beside each other, whichever begins first", "R4", heldBesideCommit},
 }

@@ -103,11 +103,11 @@ func (o *Operator) Act(ctx context.Context, a operate.Act) (f epoch.Fence, err e
 		var since any
 		if a.Kind == operate.ActPause {
 			since = now
-		} else if before.Standing.Mode != epoch.Running && f.Standing == before.Standing {
-			since = written(before.Standing.Since)
+		} else if before.Pause.Mode != epoch.Running && f.Pause == before.Pause {
+			since = written(before.Pause.Since)
 		}
 		r, err := t.Conn.ExecContext(ctx, s.q.act, f.Owner, int64(f.Epoch), f.Claim[:], int64(f.Next), int64(f.Mark), f.Applied, int64(f.SetUnder),
-			f.Log, f.Source, string(f.Standing.Mode), f.Standing.By, f.Standing.Reason, since,
+			f.Log, f.Source, string(f.Pause.Mode), f.Pause.By, f.Pause.Reason, since,
 			p.Group, p.Topic, p.Number, a.Seen.Claim[:], int64(a.Seen.Epoch))
 		if err := oneRow(r, err); err != nil {
 			return err

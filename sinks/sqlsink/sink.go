@@ -264,10 +264,10 @@ func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) er
 	)
 	if err := row.Scan(slices.Concat(before, []any{&f.Log, &f.Source, &f.Generation, &f.Owner,
 		&f.Epoch, &claim, &f.Next, &f.Mark, &f.Applied,
-		&f.SetUnder, &f.Standing.Mode, &f.Standing.By, &f.Standing.Reason, &since})...); err != nil {
+		&f.SetUnder, &f.Pause.Mode, &f.Pause.By, &f.Pause.Reason, &since})...); err != nil {
 		return err
 	}
-	f.Standing.Since = forPeople(since.String)
+	f.Pause.Since = forPeople(since.String)
 	if len(claim) != len(f.Claim) {
 		return fmt.Errorf("the claim in the fence of %s has %d bytes, want %d", f.Partition, len(claim), len(f.Claim))
 	}

@@ -252,7 +252,7 @@ func TestHostileNamesAreEscaped(t *testing.T) {
 	harmless("after an act")
 	paused := 0
 	for _, f := range c.sink.Fences() {
-		if f.Standing.Mode == epoch.Paused {
+		if f.Pause.Mode == epoch.Paused {
 			paused++
 		}
 	}
@@ -297,7 +297,7 @@ func TestAFormOfAnotherSiteDoesNothing(t *testing.T) {
 		t.Errorf("answered %d", answer.Status)
 	}
 	for _, f := range c.sink.Fences() {
-		if f.Standing.Mode != epoch.Running {
+		if f.Pause.Mode != epoch.Running {
 			t.Errorf("%+v", f)
 		}
 	}

@@ -15,15 +15,15 @@ const (
 	// that are being made.
 	gatherTime = 10 * time.Millisecond
 
-	// mostTogether bounds the calls that are made as one.
-	mostTogether = 512
+	// maxCoalesced bounds the calls that are made as one.
+	maxCoalesced = 512
 )
 
-// together lets calls that come at the same time share a statement or a transaction, as
+// coalescer lets calls that come at the same time share a statement or a transaction, as
 // those of a process do that is granted hundreds of partitions at once. The first ones
 // are made by themselves; what comes meanwhile is made as one. Nothing else changes: what is
 // asked for a call is asked after it has come, and answers none that came later.
-type together[Q, A any] struct {
+type coalescer[Q, A any] struct {
 	many func(ctx context.Context, qs []Q) ([]A, error) // the answers in their order, or errEach
 
 	mu      sync.Mutex
@@ -44,7 +44,7 @@ type call[Q, A any] struct {
 }
 
 // do makes a call together with others, or as one does it.
-func (t *together[Q, A]) do(ctx context.Context, q Q, one func() (A, error)) (A, error) {
+func (t *coalescer[Q, A]) do(ctx context.Context, q Q, one func() (A, error)) (A, error) {
 	c := t.join(ctx, q)
 	if c == nil {
 		defer t.leave()
@@ -63,7 +63,7 @@ func (t *together[Q, A]) do(ctx context.Context, q Q, one func() (A, error)) (A,
 }
 
 // join returns nil for a call that is to be made by itself.
-func (t *together[Q, A]) join(ctx context.Context, q Q) *call[Q, A] {
+func (t *coalescer[Q, A]) join(ctx context.Context, q Q) *call[Q, A] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.alone < fewAlone {
@@ -78,7 +78,7 @@ func (t *together[Q, A]) join(ctx context.Context, q Q) *call[Q, A] {
 	return c
 }
 
-func (t *together[Q, A]) leave() {
+func (t *coalescer[Q, A]) leave() {
 	t.mu.Lock()
 	t.alone--
 	waiting := len(t.waiting) > 0
@@ -89,7 +89,7 @@ func (t *together[Q, A]) leave() {
 }
 
 // makeAll makes the calls that are waiting.
-func (t *together[Q, A]) makeAll() {
+func (t *coalescer[Q, A]) makeAll() {
 	t.mu.Lock()
 	all := t.waiting
 	t.waiting = nil
@@ -99,13 +99,13 @@ func (t *together[Q, A]) makeAll() {
 	}
 	t.mu.Unlock()
 	for len(all) > 0 {
-		n := min(len(all), mostTogether)
+		n := min(len(all), maxCoalesced)
 		t.make(all[:n])
 		all = all[n:]
 	}
 }
 
-func (t *together[Q, A]) make(calls []*call[Q, A]) {
+func (t *coalescer[Q, A]) make(calls []*call[Q, A]) {
 	var live []*call[Q, A]
 	var qs []Q
 	for _, c := range calls {
