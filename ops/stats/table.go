@@ -61,19 +61,19 @@ var (
 var table = [rows]Metric{
 	claims: {
 		Name: "epochfence_claims_total", Kind: Counter, Unit: "{claim}", KnownAs: "lock_acquire_success_total (outcome claimed)",
-		Help: "Attempts to claim a partition: claimed; raced, where another claim came first; not_confirmed by the source; " +
-			"refused, until an operator does something; failed, as the sink or the source did.",
+		Help: "Attempts to claim a partition, by outcome: claimed; raced (another claim came first); not_confirmed (the source did not confirm the lease); " +
+			"refused (until an operator acts); failed (the sink or the source failed).",
 		Labels: []string{"outcome"}, Series: each(claimOutcomes...),
 	},
 	claimDuration: {
 		Name: "epochfence_claim_duration_seconds", Kind: Histogram, Unit: "s", KnownAs: "lock_acquire_latency_ms",
-		Help:   "Time from the grant of a partition, or the end of the claim before, to its claim, over all attempts.",
+		Help:   "Time from the grant of a partition, or the end of its previous claim, to the next claim, including failed attempts.",
 		Series: one, Buckets: long,
 	},
 	fenceRejects: {
 		Name: "epochfence_fence_rejects_total", Kind: Counter, Unit: "{refusal}", KnownAs: "fencing_reject_total",
-		Help: "What this process tried and a fence refused, by reason, and by stage: a claim, the commit of messages, a transaction in the background, " +
-			"or a request of the outbox at its receiver.",
+		Help: "Refusals by a fence, by reason and stage: claim; commit (of messages); background (a transaction of Handlers.Background); " +
+			"receiver (a request that the outbox sent).",
 		Labels: []string{"reason", "stage"},
 		Series: [][]string{
 			{"stale", "claim"},
@@ -90,71 +90,71 @@ var table = [rows]Metric{
 	},
 	tokenGap: {
 		Name: "epochfence_token_gap", Kind: Histogram, Unit: "{epoch}", KnownAs: "token_gap",
-		Help:   "By how much the epoch that the fence, or a receiver, knew was above that of what it refused as stale.",
+		Help:   "Difference between the epoch of the fence or receiver and the lower epoch of what it refused as stale.",
 		Series: one, Buckets: []float64{1, 2, 3, 5, 10, 100, 1000},
 	},
 	tenuresLostInFlight: {
 		Name: "epochfence_tenures_lost_in_flight_total", Kind: Counter, Unit: "{tenure}", KnownAs: "lease_expired_while_executing_total",
-		Help:   "Partitions that were lost while a transaction of theirs was under way.",
+		Help:   "Partitions that were lost while they had a transaction open, by cause.",
 		Labels: []string{"cause"},
 		Series: each(consumer.ReasonLeaseTaken.String(), consumer.ReasonLeaseExpired.String(), consumer.ReasonDrainOverrun.String(), consumer.ReasonHung.String()),
 	},
 	unfencedWrites: {
 		Name: "epochfence_unfenced_writes_total", Kind: Counter, Unit: "{transaction}", KnownAs: "critical_write_without_token_total",
-		Help:   "Transactions that a handler, or background work, ended by itself, so that they may have committed without the fence. Must be 0.",
+		Help:   "Transactions that a handler or background work ended by itself. They may have committed without the fence. Must be 0.",
 		Labels: []string{"where"}, Series: each("handler", "background"),
 	},
 	messages: {
 		Name: "epochfence_messages_total", Kind: Counter, Unit: "{message}",
-		Help: "Messages that were applied, each once, those that OnFailure took among them.", Series: one,
+		Help: "Messages applied, each counted once, including those that OnFailure took.", Series: one,
 	},
 	messageBytes: {
 		Name: "epochfence_message_bytes_total", Kind: Counter, Unit: "By",
-		Help: "Bytes of the keys, values and headers of the messages that were applied.", Series: one,
+		Help: "Bytes of the keys, values and headers of the applied messages.", Series: one,
 	},
 	transactions: {
 		Name: "epochfence_transactions_total", Kind: Counter, Unit: "{transaction}",
-		Help: "Transactions that have ended, those in the background too: committed; refused by a fence; failed, so that they were rolled back; " +
-			"lost with one of their partitions; in_doubt.",
+		Help: "Transactions that ended, including those of Handlers.Background, by outcome: committed; refused (by a fence); failed (rolled back); " +
+			"lost (with one of their partitions); in_doubt.",
 		Labels: []string{"outcome"}, Series: words(consumer.OutcomeCommitted, consumer.OutcomeInDoubt),
 	},
 	transactionDuration: {
 		Name: "epochfence_transaction_duration_seconds", Kind: Histogram, Unit: "s",
-		Help: "Time of transactions of messages, whatever came of them, from begin to commit.", Series: one, Buckets: short,
+		Help: "Duration of transactions of messages, from begin to their end, whatever the outcome.", Series: one, Buckets: short,
 	},
 	handlerDuration: {
 		Name: "epochfence_handler_duration_seconds", Kind: Histogram, Unit: "s",
-		Help: "Time that handlers took, all of one transaction together.", Series: one, Buckets: short,
+		Help: "Time in handlers, summed over a transaction.", Series: one, Buckets: short,
 	},
 	handlerFailures: {
 		Name: "epochfence_handler_failures_total", Kind: Counter, Unit: "{failure}",
-		Help:   "Transactions that a handler's failure rolled back, by how it failed.",
+		Help:   "Transactions that were rolled back because a handler failed, by kind of failure.",
 		Labels: []string{"kind"}, Series: words(consumer.FailureError, consumer.FailureUnhealthy),
 	},
 	deadLetters: {
 		Name: "epochfence_dead_letters_total", Kind: Counter, Unit: "{message}",
-		Help: "Messages that were given up and handed to OnFailure, which took them.", Series: one,
+		Help: "Messages that failed for good and that OnFailure took.", Series: one,
 	},
 	applyDelay: {
 		Name: "epochfence_apply_delay_seconds", Kind: Histogram, Unit: "s",
-		Help: "Time from when the oldest message that a transaction took of a partition was written to when it was applied.", Series: one, Buckets: long,
+		Help: "Time from when a message was written to when it was applied: of the oldest message of each partition in a transaction.", Series: one, Buckets: long,
 	},
 	halts: {
 		Name: "epochfence_halts_total", Kind: Counter, Unit: "{halt}",
-		Help:   "Times a partition was reported as halted, each retry that failed among them, by reason.",
+		Help:   "Halts of partitions, including each retry that failed, by reason.",
 		Labels: []string{"reason"}, Series: reasons(),
 	},
 	sinkWentBack: {
 		Name: "epochfence_sink_went_back_total", Kind: Counter, Unit: "{partition}",
-		Help: "Partitions whose fence was found behind where it had been: the sink lost transactions that it had committed.", Series: one,
+		Help: "Partitions whose fence went back: the sink lost transactions that it had committed.", Series: one,
 	},
 	overdue: {
 		Name: "epochfence_overdue_transactions_total", Kind: Counter, Unit: "{transaction}",
-		Help: "Calls of the application's functions that were abandoned, as they did not return after their contexts had ended.", Series: one,
+		Help: "Calls of handlers and other functions of the application that were abandoned because they did not return after their contexts had ended.", Series: one,
 	},
 	hungCalls: {
 		Name: "epochfence_hung_calls", Kind: Gauge, Unit: "{call}",
-		Help:   "Calls that were abandoned and have not returned yet, by the function that hangs.",
+		Help:   "Abandoned calls that have not returned yet, by function.",
 		Labels: []string{"function"}, Series: words(consumer.FunctionHandler, consumer.FunctionSink),
 	},
 	member: {
@@ -163,65 +163,65 @@ var table = [rows]Metric{
 	},
 	partitions: {
 		Name: "epochfence_partitions", Kind: Gauge, Unit: "{partition}",
-		Help:   "Partitions that this process holds: claimed; halted; or held, without a claim that is known to hold.",
+		Help:   "Partitions granted to this process, by state: claimed; halted; held (granted, and not claimed now).",
 		Labels: []string{"state"},
 		Series: each(consumer.StateHeld.String(), consumer.StateClaimed.String(), consumer.StateHalted.String()),
 	},
 	partitionsUnlisted: {
 		Name: "epochfence_partitions_unlisted", Kind: Gauge, Unit: "{partition}",
-		Help: "Partitions that this process holds and of which it gives no series, lest there be too many.", Series: one,
+		Help: "Partitions granted to this process that have no series of their own, to limit their number.", Series: one,
 	},
 	lag: {
 		Name: "epochfence_lag_messages", Kind: Gauge, Unit: "{message}",
-		Help: "Messages to apply in all partitions that this process holds and whose lag is known.", Series: one,
+		Help: "Messages still to apply, summed over the partitions granted to this process whose lag is known.", Series: one,
 	},
 	lagUnknown: {
 		Name: "epochfence_partitions_lag_unknown", Kind: Gauge, Unit: "{partition}",
-		Help: "Partitions that this process holds whose lag is not known, so that epochfence_lag_messages leaves them out.", Series: one,
+		Help: "Partitions granted to this process whose lag is not known. epochfence_lag_messages leaves them out.", Series: one,
 	},
 	partitionLag: {
 		Name: "epochfence_partition_lag_messages", Kind: Gauge, Unit: "{message}",
-		Help:   "Messages to apply in a partition, as far as the source knew when it read last, or was asked: every 10 s while it is halted. There is none while that is not known.",
+		Help:   "Messages still to apply in a partition, as of the last read, or of the last request to the source (every 10 s while the partition is halted). Absent while unknown.",
 		Labels: ofPartition,
 	},
 	partitionNext: {
 		Name: "epochfence_partition_next_offset", Kind: Gauge, Unit: "{offset}",
-		Help: "Offset of the next message to apply. There is none before the first claim.", Labels: ofPartition,
+		Help: "Offset of the next message to apply. Absent before the first claim.", Labels: ofPartition,
 	},
 	partitionEpoch: {
 		Name: "epochfence_partition_epoch", Kind: Gauge, Unit: "{epoch}",
-		Help: "Epoch of this process's last claim of a partition.", Labels: ofPartition,
+		Help: "Epoch of the last claim of the partition by this process.", Labels: ofPartition,
 	},
 	partitionHalted: {
 		Name: "epochfence_partition_halted", Kind: Gauge, Unit: "1",
-		Help:   "1 for a partition that has halted, with the reason. There is none of one that continues.",
+		Help:   "1 for a partition that is halted, by reason. Absent otherwise.",
 		Labels: append(ofPartition[:3:3], "reason"),
 	},
 	partitionNewest: {
 		Name: "epochfence_partition_newest_message_timestamp_seconds", Kind: Gauge, Unit: "s",
-		Help: "When the last message that was applied was written, in seconds since 1970.", Labels: ofPartition,
+		Help: "When the last applied message was written, in seconds since 1970.", Labels: ofPartition,
 	},
 	outboxDeliveries: {
 		Name: "epochfence_outbox_deliveries_total", Kind: Counter, Unit: "{attempt}",
-		Help:   "Attempts to deliver an entry of the outbox: delivered; refused for good; retrying; fenced, as the receiver knows a higher epoch.",
+		Help:   "Attempts to deliver an entry of the outbox, by outcome: delivered; refused (for good); retrying; fenced (the receiver knows a higher epoch).",
 		Labels: []string{"kind"}, Series: each(outbox.Delivered.String(), outbox.Refused.String(), outbox.Retrying.String(), outbox.Fenced.String()),
 	},
 	outboxEntries: {
 		Name: "epochfence_outbox_entries", Kind: Gauge, Unit: "{entry}",
-		Help: "Entries in the outbox of the partitions that this process holds, up to 10,000 of each.", Series: one,
+		Help: "Entries in the outbox of the partitions granted to this process, counted up to 10,000 for each.", Series: one,
 	},
 	outboxOldest: {
 		Name: "epochfence_outbox_oldest_entry_age_seconds", Kind: Gauge, Unit: "s",
-		Help: "Age of the oldest of those entries; 0 without any.", Series: one,
+		Help: "Age of the oldest entry in the outbox of those partitions, or 0 if there is none.", Series: one,
 	},
 	receiverRequests: {
 		Name: "epochfence_receiver_requests_total", Kind: Counter, Unit: "{request}",
-		Help:   "Requests that came to a receiver of this process, by what became of them.",
+		Help:   "Requests to a receiver of this process, by outcome.",
 		Labels: []string{"outcome"}, Series: receiverOutcomes(),
 	},
 	receiverDuration: {
 		Name: "epochfence_receiver_duration_seconds", Kind: Histogram, Unit: "s",
-		Help: "Time from a request's arrival at a receiver of this process to its answer, the wait for its turn included.", Series: one, Buckets: short,
+		Help: "Time from the arrival of a request at a receiver of this process to its answer, including the wait for its turn.", Series: one, Buckets: short,
 	},
 }
 
