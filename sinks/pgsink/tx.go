@@ -57,17 +57,17 @@ type handlerTx struct {
 	conn   *pgx.Conn
 	call   int
 
-	mu      sync.Mutex // held while the connection is in use
-	closed  bool
-	ours    bool    // the statement that is being sent is not the handler's
-	unbegun error   // why the transaction could not be begun
-	failed  error   // the first error of a statement
-	last    fault   // the last one but for what only says that there was one
-	blameless   []fault // those that are no message's, as far as they may matter
-	broke   error   // what the connection was closed with
-	leaked  bool
-	left    bool // the transaction was ended
-	unsure  bool // a text has been sent that may have ended it
+	mu        sync.Mutex // held while the connection is in use
+	closed    bool
+	ours      bool    // the statement that is being sent is not the handler's
+	unbegun   error   // why the transaction could not be begun
+	failed    error   // the first error of a statement
+	last      fault   // the last one but for what only says that there was one
+	blameless []fault // those that are no message's, as far as they may matter
+	broke     error   // what the connection was closed with
+	leaked    bool
+	left      bool // the transaction was ended
+	unsure    bool // a text has been sent that may have ended it
 
 	refused    error    // why the call fails, whatever it returns
 	sent       bool     // statements of the call
