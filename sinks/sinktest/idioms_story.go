@@ -24,6 +24,7 @@ type story struct {
 	alone    bool               // the guilty message was applied with no other
 	doubts   int
 	loose    int // retries that did not count
+	passing  bool // another partition has halted, for a reason that passes
 	called1  bool
 	shared   bool // the first transaction in which the guilty message was called was that of both partitions
 
@@ -96,6 +97,7 @@ func (s *story) observe(e consumer.Event) {
 		s.play.ended(e.Partition)
 		s.halts[e.Partition.Number] = e.Err
 		if e.Partition.Number != guiltyOne {
+			s.passing = !e.Reason.NeedsOperator()
 			s.wrongLocked("%s, which has nothing to do with it, halts: %v", e.Partition, e.Err)
 			s.end()
 		}
