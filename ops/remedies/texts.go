@@ -11,7 +11,6 @@ var (
 	skip    = Command{"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "continues after the message at OFFSET"}
 )
 
-// continues is how to see that most remedies worked.
 const continues = "epochfence describe shows no halt, and the position advances."
 
 var all = []Remedy{
@@ -85,12 +84,12 @@ var all = []Remedy{
 		Reason: consumer.ReasonLogTruncated,
 		Means: "The log ends before the position: messages that were applied are no longer in it. An unclean election or a restored backup can do that. " +
 			"New messages get the offsets of the lost ones.",
-		Do: "The effects of the lost messages are in the sink. Decide whether they stay. Then set the position to where the log was cut. " +
+		Do: "The effects of the lost messages are in the sink. Decide whether they stay. Then set the position to the first offset that was lost. While nothing new has been written, that is END in epochfence describe; afterwards the broker's log has it (Kafka: the offset at which the new leader epoch starts, in leader-epoch-checkpoint). " +
 			"With acks=all, min.insync.replicas of at least 2 and no unclean elections, Kafka keeps what it has acknowledged.",
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the position, and where the log ends"},
-			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "continues at OFFSET, where the log was cut"},
+			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "continues at OFFSET, the first that was lost"},
 		},
 	},
 	{
