@@ -9,8 +9,8 @@ import (
 	"github.com/wcharczuk/go-chart/v2"
 )
 
-// writeChart draws the ratios of the rows whose names begin so, as an SVG file: a bar that
-// reaches the line at 1 is as fast as its peer. It reports false if there is none.
+// writeChart draws, as an SVG file, the ratios of the rows whose names begin with rows. A bar that
+// reaches the line at 1 is as fast as its peer. It reports false if there is no such row.
 func (rs results) writeChart(rows, title, file string) (drawn bool, err error) {
 	var bars []chart.Value
 	most := 1.0

@@ -5,21 +5,20 @@ import (
 	"time"
 )
 
-// networkTrip is long beside the moments for which a busy machine leaves a process waiting.
+// networkTrip is long compared with the delays of a process on a busy machine.
 const networkTrip = 4 * time.Millisecond
 
-// ciRows are those of CI, on a machine that others use, too. What is measured there is
-// what does not depend on them:
+// ciRows are the rows for CI, on a machine that other programs use too. They measure figures that
+// do not depend on these programs:
 //
-//   - How much work of the processors a message costs, in place of how long it takes. The
-//     database runs without fsync, and in memory if there is room. Both variants
-//     of a figure have the same round trips, as the price of one is
-//     another on an idle machine, whose processors fall asleep between two of them.
-//   - How long it takes with the database 4 ms away, which is hardly more than the sum of the
-//     round trips. So what only waits is found as well.
+//   - The processor time of a message, instead of its duration. The database runs without fsync,
+//     and in memory if there is enough. Both variants of a figure have the same round trips,
+//     because a round trip costs more on an idle machine, whose processors sleep in between.
+//   - The duration with the database 4 ms away, which is hardly more than the sum of the round
+//     trips. This also finds code that only waits.
 //
-// They are short, so that the variants of a round meet the same machine, and there can be
-// many rounds.
+// The rows are short, so that the variants of a round see the same machine, and many rounds are
+// possible.
 func ciRows() []row {
 	var all []row
 	for _, s := range []struct{ batch, transactions int }{{1, 1500}, {16, 1200}, {256, 400}} {

@@ -13,16 +13,15 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// condition is what the database is like for a row: where its variants connect to, until
-// end is called.
+// condition prepares the database of a row. It returns the URL for the variants, valid until end is
+// called.
 type condition func(ctx context.Context, s *services, plain string) (is string, end func() error, err error)
 
-// slowDisk has each flush of the log begin 5 ms late.
 func slowDisk(_ context.Context, _ *services, plain string) (string, func() error, error) {
 	return plain + "&commit_delay=5000&commit_siblings=0", func() error { return nil }, nil
 }
 
-// oldSnapshot holds a snapshot open, so that no version of a row is cleaned away.
+// oldSnapshot holds a snapshot open, so that vacuum removes no row version.
 func oldSnapshot(ctx context.Context, _ *services, plain string) (string, func() error, error) {
 	conn, err := pgx.Connect(ctx, plain)
 	if err != nil {
@@ -34,8 +33,7 @@ func oldSnapshot(ctx context.Context, _ *services, plain string) (string, func()
 	return plain, func() error { return conn.Close(context.WithoutCancel(ctx)) }, nil
 }
 
-// executeAlone connects as a role that may call the sink's functions and not read its
-// tables.
+// executeAlone connects as a role that may call the sink's functions but not read its tables.
 func executeAlone(ctx context.Context, s *services, plain string) (string, func() error, error) {
 	u, err := url.Parse(plain)
 	if err != nil {
@@ -55,7 +53,7 @@ func executeAlone(ctx context.Context, s *services, plain string) (string, func(
 	}, nil
 }
 
-// away puts a network before the database: a round trip takes that much more.
+// away adds a network that makes each round trip longer by trip.
 func away(trip time.Duration) condition {
 	return func(ctx context.Context, _ *services, plain string) (string, func() error, error) {
 		u, err := url.Parse(plain)
@@ -72,9 +70,9 @@ func away(trip time.Duration) condition {
 	}
 }
 
-// relay connects whoever comes with to, where everything arrives that much later. What
-// comes back is not held up: the whole of a round trip's time is on the way there, as a sleep of
-// less than a millisecond lasts about one.
+// relay forwards connections to to, and delays what clients send. It does not delay the answers:
+// the way there has the whole delay of a round trip, because a sleep of less than a millisecond
+// lasts about one.
 func relay(l net.Listener, to string, delay time.Duration) {
 	for {
 		near, err := l.Accept()
@@ -94,7 +92,7 @@ func relay(l net.Listener, to string, delay time.Duration) {
 	}
 }
 
-// late copies, so that each piece is written that much after it was read.
+// late copies from from to to, and writes each piece delay after reading it.
 func late(to io.WriteCloser, from io.Reader, delay time.Duration) {
 	type piece struct {
 		data []byte
@@ -109,7 +107,7 @@ func late(to io.WriteCloser, from io.Reader, delay time.Duration) {
 				break
 			}
 		}
-		for range under { // whoever reads must not wait
+		for range under { // reads must not wait
 		}
 	}()
 	defer close(under)

@@ -16,24 +16,21 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// What consumers of Kafka and of NATS have in common.
-
 var quiet = slog.New(slog.DiscardHandler)
 
-// total keeps what is read from being optimised away.
+// total keeps the compiler from optimising the reads away.
 var total atomic.Int64
 
 func ordinary(s *pgsink.Sink) epoch.Sink[pgsink.Tx] { return s }
 
-// source makes one, and says how to end what it needs.
+// source makes a source, and a function that ends its clients.
 type source func(job) (consumer.Source, func(), error)
 
-// consume runs a consumer with the zero options until all is applied.
+// consume runs a consumer with the zero options until all messages are applied.
 func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX]) func(context.Context, job) (outcome, error) {
 	return consumeObserved(from, form, handlers, unobserved)
 }
 
-// consumeObserved is consume with an observer.
 func consumeObserved[TX any, S epoch.Sink[TX]](
 	from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX], observer func(context.Context) func(consumer.Event),
 ) func(context.Context, job) (outcome, error) {
@@ -42,7 +39,6 @@ func consumeObserved[TX any, S epoch.Sink[TX]](
 		if err != nil {
 			return outcome{}, err
 		}
-		// As docs/kafka-to-postgresql.md has it.
 		config.MaxConns = max(config.MaxConns, int32(2*j.Committers+1))
 		pool, err := pgxpool.NewWithConfig(ctx, config)
 		if err != nil {
@@ -59,7 +55,6 @@ func consumeObserved[TX any, S epoch.Sink[TX]](
 	}
 }
 
-// committers is a variant with so many of them.
 func committers(n int, variant func(context.Context, job) (outcome, error)) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (outcome, error) {
 		j.Committers = n
@@ -67,7 +62,6 @@ func committers(n int, variant func(context.Context, job) (outcome, error)) func
 	}
 }
 
-// consumeInto is consume with a sink of one's own.
 func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sink[TX], handlers consumer.Handlers[TX], observe func(consumer.Event)) (outcome, error) {
 	src, end, err := from(j)
 	if err != nil {
@@ -107,10 +101,9 @@ func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sin
 	return pace.in(result), err
 }
 
-// unobserved is nobody.
 func unobserved(context.Context) func(consumer.Event) { return func(consumer.Event) {} }
 
-// scraped counts everything, and is read once a second, as a monitoring system does.
+// scraped counts everything, and reads the metrics once a second, like a monitoring system.
 func scraped(ctx context.Context) func(consumer.Event) {
 	s := stats.New()
 	go func() {
@@ -128,7 +121,7 @@ func scraped(ctx context.Context) func(consumer.Event) {
 	return s.Observe
 }
 
-// timed has sink start the clock with the first transaction.
+// timed makes sink start the clock with the first transaction.
 func timed[TX any](sink epoch.Sink[TX], c *clock) epoch.Sink[TX] {
 	return timing[TX]{sink, c}
 }
@@ -163,7 +156,6 @@ func applyOne[TX execer](table string) consumer.Handler[TX] {
 	}
 }
 
-// read takes all messages from a source, without a sink.
 func read(from source) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (outcome, error) {
 		src, end, err := from(j)

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// cpuTimes are how long processors have worked for this process, and for each process of
-// the PostgreSQL server of that process id, so far; there are none for 0.
+// cpuTimes returns the processor time so far of this process, and of each process of the PostgreSQL
+// server with that process ID. It returns nil for 0.
 func cpuTimes(postgres int) map[string]time.Duration {
 	if postgres == 0 {
 		return nil
 	}
 	all, err := readCPUTimes(postgres)
 	if err != nil {
-		panic(fmt.Sprintf("bench: the time of processors: %v", err)) // it is a process of this one variant
+		panic(fmt.Sprintf("bench: the time of processors: %v", err)) // the process runs only this variant
 	}
 	return all
 }
@@ -38,7 +38,7 @@ func readCPUTimes(postgres int) (map[string]time.Duration, error) {
 	for _, pid := range strings.Fields(string(children)) {
 		text, err := os.ReadFile(filepath.Join("/proc", pid, "schedstat"))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // it has just ended
+			continue // the process has just ended
 		}
 		if err != nil {
 			return nil, err

@@ -1,5 +1,4 @@
-// Command bench measures what the fence costs, beside what people write by hand and
-// beside other libraries:
+// Command bench compares the fence with code written by hand and with other libraries:
 //
 //	make bench                    # all rows: half an hour
 //	make bench BENCH='-row fence' # those whose names contain it
@@ -7,17 +6,14 @@
 //	make bench-ci                 # CI's rows: fails if a figure is a fifth below that in bench/ratios.json
 //	make ratios                   # bench/ratios.json alone, after a change that is worth what it costs
 //
-// A row is some work, and the variants that do it. Each variant runs in a process of its
-// own, on services that bench starts. The variants of a row run one after the other, in
-// each round beginning with another one, and a figure is the median over the rounds of
-// the ratio within a round: a noisy machine slows both sides of it. After each process
-// the rows in the database are counted and added up. A run that has written one twice, or
-// not at all, has failed; but for a peer that has no guard and has written one twice, which is
-// said, and run again.
+// A row is a task and the variants that do it. Each variant runs in a process of its own, on
+// services that bench starts. The variants of a row run one after the other, and each round begins
+// with another variant. A figure is the median over the rounds of the ratio within a round, because
+// a noisy machine slows both sides of a ratio. After each process, bench counts and sums the rows
+// in the database. A run that has written a row twice, or not at all, fails. A peer without a guard
+// that has written a row twice is run again instead, and bench reports that.
 //
-// CI's rows are measured in another way, so that they mean something on a machine that is
-// busy with other things: see ciRows.
+// CI's rows are measured in another way, so that they mean something on a busy machine: see ciRows.
 //
-// It is a module of its own, so that what epochfence is measured against stays out of its
-// dependencies.
+// Command bench is a separate module, so that epochfence does not depend on the other libraries.
 package main

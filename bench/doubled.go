@@ -9,18 +9,17 @@ import (
 
 var errDoubled = errors.New("some were applied more than once")
 
-// atLeastOnce are the variants without a guard that read as members of a group. On a
-// machine that is starved for a while they lose their partitions, and apply again what they
-// had not committed. That is what they are like, and no fault of the run.
+// atLeastOnce are the variants without a guard that read as members of a group. On a starved
+// machine they lose their partitions and apply uncommitted messages again. That is their nature,
+// and no fault of the run.
 var atLeastOnce = []string{"kafka/set", "kafka/each", "kafka/piped", "kafka/kafka-go", "nats/set"}
 
-// attempts is how often such a variant is tried before the machine is held to be unfit.
+// attempts limits the attempts at such a variant before the machine counts as unfit.
 const attempts = 4
 
-// undoubled runs a variant, again where it is one without a guard and has applied
-// messages twice: a time that includes some of the work twice compares with nothing. It
-// says how often that was. Whatever else goes wrong, or with another variant, is an error
-// at once.
+// undoubled runs a variant. It repeats a variant without a guard that has applied messages twice,
+// because its time includes some work twice, and returns the number of repetitions. It returns any
+// other error at once.
 func undoubled(variant string, once func() (outcome, error)) (o outcome, doubled int, err error) {
 	for ; ; doubled++ {
 		o, err = once()

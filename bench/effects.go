@@ -9,19 +9,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The effect of a message is a row: its id, which is also its value in the topic, and an
-// account and an amount that follow from it.
+// The effect of a message is a row: its id, which is its value in the topic, and an account and an
+// amount computed from the id.
 
 func account(id int64) int32 { return int32(id % 100) }
 func amount(id int64) int32  { return int32(id % 7) }
 
-// set is the rows of several messages.
 type set struct {
 	ids               []int64
 	accounts, amounts []int32
 }
 
-// sized returns an empty set with room for n rows.
 func sized(n int) *set {
 	return &set{make([]int64, 0, n), make([]int32, 0, n), make([]int32, 0, n)}
 }
@@ -52,7 +50,8 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// insert writes the set in one statement, which leaves a fence the least to hide behind.
+// insert writes the set in one statement. This is cheap work, so that the fence's share of the time
+// is large.
 func (s *set) insert(ctx context.Context, tx execer, table string) error {
 	_, err := tx.Exec(ctx, insertSet(table), s.ids, s.accounts, s.amounts)
 	return err
@@ -62,7 +61,6 @@ func insertSet(table string) string {
 	return `insert into ` + table + ` select unnest($1::bigint[]), unnest($2::int[]), unnest($3::int[])`
 }
 
-// insertUnseen writes those whose ids a table of ids does not have yet, in one statement.
 func (s *set) insertUnseen(ctx context.Context, tx execer, table string) error {
 	_, err := tx.Exec(ctx, `
 		with m as (select unnest($1::bigint[]) as id, unnest($2::int[]) as account, unnest($3::int[]) as amount),
@@ -71,7 +69,6 @@ func (s *set) insertUnseen(ctx context.Context, tx execer, table string) error {
 	return err
 }
 
-// insertOne writes the row of one message.
 func insertOne(ctx context.Context, tx execer, table string, value []byte) error {
 	id, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil {
@@ -83,8 +80,8 @@ func insertOne(ctx context.Context, tx execer, table string, value []byte) error
 
 func insertRow(table string) string { return `insert into ` + table + ` values ($1, $2, $3)` }
 
-// insertOneUnseen writes the row of one message unless the table of ids has it, and says
-// whether it has written it.
+// insertOneUnseen writes the row of one message unless the table of ids has it, and reports whether
+// it did.
 func insertOneUnseen(ctx context.Context, tx execer, table string, value []byte) (unseen bool, err error) {
 	id, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil {
@@ -99,7 +96,7 @@ func insertOneUnseen(ctx context.Context, tx execer, table string, value []byte)
 
 func seen(table string) string { return table + "_seen" }
 
-// createTables makes the tables of a variant, with so many rows in the table of ids.
+// createTables makes the tables of a variant, with so many old rows in the table of ids.
 func createTables(ctx context.Context, pool *pgxpool.Pool, table string, old int) error {
 	for _, sql := range []string{
 		`create table ` + table + ` (id bigint not null, account int not null, amount int not null)`,
@@ -120,8 +117,8 @@ func dropTables(ctx context.Context, pool *pgxpool.Pool, table string) error {
 	return err
 }
 
-// check adds up what was written: each of n messages once, none left out. It returns
-// errDoubled if some are there more than once.
+// check verifies that each of n messages was written once. It returns errDoubled if some were
+// written more than once.
 func check(ctx context.Context, pool *pgxpool.Pool, table string, n int) error {
 	var rows, ids, top, sum, want int64
 	err := pool.QueryRow(ctx, `select count(*), count(distinct id), coalesce(max(id) + 1, 0), coalesce(sum(amount), 0),

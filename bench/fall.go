@@ -6,37 +6,35 @@ import (
 	"slices"
 )
 
-// Whether a figure is worse than what is committed.
+// This file decides whether a figure is worse than the committed one.
 //
-// Rounds are noisy, and a burst of other work can slow one variant in half of them. So a
-// figure is clear, either way, only if the median of more rounds would be on the same side
-// of the limit (see sure): of nine rounds, seven must agree. While it is not, more rounds are
-// played, and when there were enough of them the median decides. A burst passes, and a fall
-// stays (TestTheRuleTellsNoiseFromAFall).
+// Rounds are noisy, and a burst of other work can slow one variant in half of them. A figure is
+// therefore clear only if the median of more rounds would be on the same side of the limit (see
+// sure): seven of nine rounds must agree. While a figure is unclear, bench plays more rounds, up to
+// a limit; then the median decides. A burst passes, and a fall stays
+// (TestTheRuleTellsNoiseFromAFall).
 
 const (
 	// fall is how much of a ratio of times may be missing.
 	fall = 0.2
 
-	// fallOfWork is the same for a ratio of processor time, which is another on each machine: fenced ÷ plain
-	// was 0.82 on a quiet machine, and with the same code 0.62 on one that was three times as slow.
+	// fallOfWork is the same for a ratio of processor times. Such a ratio depends on the machine:
+	// fenced ÷ plain was 0.82 on a quiet machine, and 0.62 with the same code on one three times as
+	// slow.
 	fallOfWork = 0.35
 
-	// growth is by how much the allocations for a message may have grown. They are the same on each machine,
-	// so that they show what the processor's time cannot.
+	// growth is how much the allocations for a message may grow. They are the same on each machine,
+	// and therefore show what processor time cannot.
 	growth = 0.1
 
-	// mostLots is how many times as many rounds as were asked for are played at most.
+	// mostLots limits the rounds, as a multiple of the requested rounds.
 	mostLots = 4
 )
 
-// another says whether one more round is to be played, of those that were asked for or
-// because the others leave it unclear.
 func another(played, asked int, unclear func() bool) bool {
 	return played < asked || played < mostLots*asked && unclear()
 }
 
-// state is what the rounds of a figure say of it.
 type state int
 
 const (
@@ -45,7 +43,7 @@ const (
 	fallen
 )
 
-// limit is the ratio that a figure must reach; or, where more is worse, may reach.
+// limit returns the ratio that a figure must reach, or may reach if more is worse.
 func (m measure) limit(committed float64) float64 {
 	switch {
 	case m.late():
@@ -56,7 +54,6 @@ func (m measure) limit(committed float64) float64 {
 	return committed * (1 - fall)
 }
 
-// against compares a figure with what is committed of it.
 func (r result) against(committed result) state {
 	limit := r.Of.limit(committed.Ratio)
 	switch {
@@ -69,7 +66,6 @@ func (r result) against(committed result) state {
 	}
 }
 
-// fell says whether a figure has fallen after all rounds.
 func (r result) fell(committed result) bool {
 	limit := r.Of.limit(committed.Ratio)
 	if r.Of.late() {
@@ -78,7 +74,6 @@ func (r result) fell(committed result) bool {
 	return r.Ratio < limit
 }
 
-// committed are the figures of a file, which others are compared with.
 type committed struct {
 	file    string
 	figures results
@@ -100,7 +95,6 @@ func (c committed) figure(r result) (result, bool) {
 	return c.figures[i], true
 }
 
-// unclear says whether more rounds would tell more of one of the figures.
 func (c committed) unclear(rs results) bool {
 	return slices.ContainsFunc(rs, func(r result) bool {
 		f, ok := c.figure(r)
@@ -108,7 +102,6 @@ func (c committed) unclear(rs results) bool {
 	})
 }
 
-// compare names the figures that are worse.
 func (c committed) compare(rs results) error {
 	var errs []error
 	for _, r := range rs {

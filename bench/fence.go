@@ -10,8 +10,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// Transactions one after the other on one connection, without a source: each applies a
-// batch in one statement.
+// Sequential transactions on one connection, without a source. Each applies a batch in one
+// statement.
 
 func init() {
 	variants["plain"] = transactions(plain)
@@ -22,11 +22,11 @@ func init() {
 	variants["queued"] = transactions(queued)
 }
 
-// warmup is how many transactions are run before the clock is started: plans, caches.
+// warmup is the number of transactions before the clock starts, for plans and caches.
 const warmup = 50
 
-// begin prepares a kind of transaction. What it returns applies a set, whose first
-// message is that of the offset.
+// begin prepares a kind of transaction. commit applies a set; from is the offset of its first
+// message.
 type begin func(ctx context.Context, pool *pgxpool.Pool, j job) (commit func(from int64, s *set) error, err error)
 
 func transactions(kind begin) func(context.Context, job) (outcome, error) {
@@ -61,14 +61,12 @@ func plain(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) er
 	}, nil
 }
 
-// piped is plain in one round trip.
 func piped(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) error, error) {
 	return func(_ int64, s *set) error {
 		return inOneGo(ctx, pool, func(b *pgx.Batch) { b.Queue(insertSet(j.Table), s.ids, s.accounts, s.amounts) })
 	}, nil
 }
 
-// inOneGo sends a transaction's statements together with its begin and its commit.
 func inOneGo(ctx context.Context, pool *pgxpool.Pool, queue func(*pgx.Batch)) error {
 	var b pgx.Batch
 	b.Queue("begin")
@@ -77,7 +75,7 @@ func inOneGo(ctx context.Context, pool *pgxpool.Pool, queue func(*pgx.Batch)) er
 	return pool.SendBatch(ctx, &b).Close()
 }
 
-// copied is the fastest there is: COPY, which can refuse no message and update no row.
+// copied uses COPY, which is the fastest but can neither refuse a message nor update a row.
 func copied(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) error, error) {
 	return func(_ int64, s *set) error {
 		_, err := pool.CopyFrom(ctx, pgx.Identifier{j.Table}, []string{"id", "account", "amount"}, pgx.CopyFromSlice(len(s.ids), func(i int) ([]any, error) {
@@ -117,7 +115,6 @@ func queued(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) e
 	}, nil
 }
 
-// claimed returns a sink, and a fence that this process has claimed.
 func claimed(ctx context.Context, pool *pgxpool.Pool, j job) (*pgsink.Sink, epoch.Fence, error) {
 	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// What a group of many partitions, or of one that is busier than the others, costs.
+// The cost of a group with many partitions, and of a group with a hot partition.
 
 func init() {
 	variants["kafka/join"] = join
@@ -26,8 +26,8 @@ func init() {
 	variants["kafka/hot"] = spread(hotTopic)
 }
 
-// join is a plain client that becomes the only member of a group: it is done when it is
-// told its partitions. The figures count partitions.
+// join is a plain client that becomes the only member of a group. It ends when it has its
+// partitions. The figures count partitions.
 func join(ctx context.Context, j job) (outcome, error) {
 	assigned := make(chan int, j.Partitions)
 	var c clock
@@ -49,8 +49,8 @@ func join(ctx context.Context, j job) (outcome, error) {
 	return c.stop(j.Partitions), nil
 }
 
-// claimAll is a consumer that becomes the only member of a group, so many times in a row:
-// it is done when it has claimed all partitions for the last time.
+// claimAll is a consumer that becomes the only member of a group, so many times in a row. It ends
+// when it has claimed all partitions for the last time.
 func claimAll(times int) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (o outcome, err error) {
 		pool, err := pgxpool.New(ctx, j.Database)
@@ -99,13 +99,12 @@ func claimOnce(ctx context.Context, j job, sink *pgsink.Sink) (o outcome, err er
 	return o, err
 }
 
-// hotTopic is another topic with as many messages, nearly all of them in one partition.
+// hotTopic is a topic with as many messages, nearly all of them in one partition.
 func hotTopic(j job) string { return j.Topic + "-hot" }
 
-// toil is what a handler does with one message.
 const toil = 2 * time.Microsecond
 
-// spread consumes a topic with a handler that only works, into memory.
+// spread consumes a topic into memory, with a handler that only uses the processor.
 func spread(topic func(job) string) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (o outcome, err error) {
 		j.Topic = topic(j)

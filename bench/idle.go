@@ -15,7 +15,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// What a process costs that has nothing to do.
+// The cost of an idle process.
 
 func init() {
 	variants["nats/idle-run"] = idleRun
@@ -23,16 +23,16 @@ func init() {
 }
 
 const (
-	// calming is for how long a process has had nothing to do before it is measured: consumers
-	// ask for messages less often when a first request has brought none.
+	// calming is how long a process is idle before it is measured: consumers poll less often after
+	// an empty first request.
 	calming = 20 * time.Second
 
-	// resting is for how long it is measured: several renewals, and what is done once a minute.
+	// resting is how long an idle process is measured: several lease renewals, and everything that
+	// happens once a minute.
 	resting = time.Minute
 )
 
-// rest measures a process that has nothing to do. What is there before anybody has joined
-// does not count.
+// rest measures an idle process. It leaves out everything that exists before anybody has joined.
 type rest struct {
 	conn       *nats.Conn
 	goroutines int
@@ -45,13 +45,13 @@ func beforeRest(conn *nats.Conn) rest {
 
 func inUse() uint64 {
 	runtime.GC()
-	runtime.GC() // what the first has found in pools
+	runtime.GC() // frees what the first GC has left in pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc + m.StackInuse
 }
 
-// measure waits until the process is calm, and returns what it costs then.
+// measure waits until the process is calm, and returns its cost from then on.
 func (r rest) measure(ctx context.Context, j job) (o outcome, err error) {
 	var before nats.Statistics
 	for _, wait := range []time.Duration{calming, resting} {
@@ -71,7 +71,6 @@ func (r rest) measure(ctx context.Context, j job) (o outcome, err error) {
 	}, snapshot(j.Profile)
 }
 
-// idleRun is a consumer that has applied everything.
 func idleRun(ctx context.Context, j job) (o outcome, err error) {
 	nc, err := nats.Connect(j.NATS)
 	if err != nil {
@@ -115,7 +114,6 @@ func idleRun(ctx context.Context, j job) (o outcome, err error) {
 	return o, <-measured
 }
 
-// idlePull is a pull consumer by hand for each partition.
 func idlePull(ctx context.Context, j job) (o outcome, err error) {
 	nc, err := nats.Connect(j.NATS)
 	if err != nil {

@@ -11,48 +11,45 @@ import (
 	"time"
 )
 
-// job is what a variant is to do. It goes to the variant's process as JSON.
+// job is the task of a variant. The variant's process gets it as JSON.
 type job struct {
 	Variant string
 
 	Database string // URL
 	Kafka    string // address of a broker
 	NATS     string // URL
-	Table    string // where the effects go, which is empty
+	Table    string // the empty table for the effects
 
 	Topic, Group string
 	Partitions   int
-	Messages     int // in the topic; for a variant without a topic, how many there are to be
-	Batch        int // messages in a transaction, for a variant that is not given them by a source
-	Rate         int // messages a second that are produced meanwhile; 0: all are there
+	Messages     int // in the topic; without a topic, the messages to apply
+	Batch        int // messages in a transaction, for a variant without a source
+	Rate         int // messages per second that are produced meanwhile; 0: all exist at the start
 	Hot          bool
-	Committers   int // of consumer.Options; a variant's own, as the others of its row have none
+	Committers   int // of consumer.Options; set by the variant, because the others of its row have none
 
-	Postgres int    // process id of the server, whose processors' time is measured, too; 0: none is
-	Profile  string // the beginning of the profiles' file names; "": none are wanted
+	Postgres int    // process ID of the server whose processor time is measured too; 0: none
+	Profile  string // prefix of the profiles' file names; "": no profiles
 }
 
-// outcome is what came of it.
 type outcome struct {
-	Messages int           // that were applied, with those before the clock was started
-	Timed    int           // of them while the clock ran
+	Messages int           // applied, including those before the clock started
+	Timed    int           // applied while the clock ran
 	Took     time.Duration // by the clock
-	CPU      time.Duration // of processors, meanwhile, if it was measured
-	Allocs   float64       // for each message
-	Bytes    float64       // allocated for each message
+	CPU      time.Duration // processor time meanwhile, if measured
+	Allocs   float64       // per message
+	Bytes    float64       // allocated per message
 
-	P50, P99 time.Duration // from when a message was produced until it was applied, at a rate
+	P50, P99 time.Duration // from the production of a message until it was applied, at a rate
 
-	// Of a process that has nothing to do.
-	Traffic    float64 // messages a second in and out
-	Goroutines float64 // of a partition
-	KiB        float64 // of a partition, on the heap and in stacks
+	// Only for an idle process.
+	Traffic    float64 // messages per second in and out
+	Goroutines float64 // per partition
+	KiB        float64 // per partition, on the heap and in stacks
 }
 
-// variants do jobs, by their names.
 var variants = map[string]func(context.Context, job) (outcome, error){}
 
-// runVariant is the whole of a variant's process.
 func runVariant(ctx context.Context, in io.Reader, out io.Writer) error {
 	var j job
 	if err := json.NewDecoder(in).Decode(&j); err != nil {
@@ -75,20 +72,18 @@ func runVariant(ctx context.Context, in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(o)
 }
 
-// postgres is the job's, for the clock.
+// postgres is the job's Postgres, for the clock.
 var postgres int
 
-// clock times the work from its first message on, so that neither connections nor the
-// group's assignment are in it.
+// clock times the work from its first message on, without connecting and the group's assignment.
 type clock struct {
 	began   time.Time
 	before  runtime.MemStats
 	cpu     map[string]time.Duration
-	skipped int // messages that were applied before it was started
+	skipped int // messages that were applied before it started
 	running atomic.Bool
 }
 
-// start starts the clock unless it runs.
 func (c *clock) start(applied int) {
 	if c.running.CompareAndSwap(false, true) {
 		runtime.ReadMemStats(&c.before)
@@ -109,8 +104,8 @@ func (c *clock) stop(applied int) outcome {
 	}
 }
 
-// worked is how long processors have, since the start. A process that has ended meanwhile,
-// such as another variant's connection, does not count.
+// worked returns the processor time since the start. It leaves out processes that have ended
+// meanwhile, such as another variant's connection.
 func (c *clock) worked() (total time.Duration) {
 	for pid, now := range cpuTimes(postgres) {
 		total += now - c.cpu[pid]

@@ -15,8 +15,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// From Kafka to PostgreSQL, as a member of a group that reads all partitions of a topic
-// from the beginning to the end.
+// From Kafka to PostgreSQL. A member of a group reads all partitions of a topic from beginning to
+// end.
 
 func init() {
 	variants["kafka/set"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
@@ -70,8 +70,8 @@ func init() {
 	variants["kafka/source"] = read(fromKafka)
 }
 
-// produceKafka fills a new topic: message i has the value i and is in partition i modulo
-// their number; or, if hot, all but one in sixteen are in partition 0.
+// produceKafka fills a new topic. Message i has the value i and is in partition i modulo the number
+// of partitions; if hot, all but one in sixteen are in partition 0.
 func produceKafka(ctx context.Context, broker string, j job) error {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.DefaultProduceTopic(j.Topic), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.MaxBufferedRecords(100_000), kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.LeaderAck()))
@@ -118,8 +118,8 @@ func client(j job) (*kgo.Client, error) {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
 }
 
-// byHand is what people write with franz-go and pgx: a transaction for each poll, and
-// then a commit to the group.
+// byHand is the usual code with franz-go and pgx: a transaction for each poll, then a commit to the
+// group.
 func byHand(apply func(context.Context, pgx.Tx, string, *set, []*kgo.Record) error) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (outcome, error) {
 		pool, err := pgxpool.New(ctx, j.Database)

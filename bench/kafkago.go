@@ -14,20 +14,20 @@ func init() {
 	variants["kafka/kafka-go"] = withKafkaGo
 }
 
-// kafka-go hands messages out one by one, and does not say whether it has more. So a
-// transaction has as many as come within a while, and at most as many as one of ours.
+// kafka-go returns messages one by one and does not say whether it has more. A transaction
+// therefore has the messages of 10 ms, but no more than an epochfence transaction.
 const (
 	gathered  = 4096
 	gathering = 10 * time.Millisecond
 )
 
-// withKafkaGo is what people write with kafka-go and pgx: a transaction with one statement
-// for what there is, and then a commit to the group. It has no guard: where the broker
-// is starved, the group is made anew and the check finds what was applied twice.
+// withKafkaGo is the usual code with kafka-go and pgx: a transaction with one statement for the
+// gathered messages, then a commit to the group. It has no guard: if the broker is starved, the
+// group rebalances and the check finds messages that were applied twice.
 //
-// The reader has the settings of kafka-go's README, with its faster way to commit, which is
-// once a second, and a queue as long as a transaction. It closes when it has waited for the
-// last fetch, for which its own ten seconds would be long.
+// The reader has the settings of kafka-go's README, its faster way to commit (once a second), and a
+// queue as long as a transaction. Closing the reader waits for its last fetch, for which kafka-go's
+// default of ten seconds would be long.
 func withKafkaGo(ctx context.Context, j job) (o outcome, err error) {
 	pool, err := pgxpool.New(ctx, j.Database)
 	if err != nil {
@@ -63,7 +63,6 @@ func withKafkaGo(ctx context.Context, j job) (o outcome, err error) {
 	return c.stop(applied), nil
 }
 
-// gather waits for a message, and takes those that come soon after it.
 func gather(ctx context.Context, r *kafka.Reader, c *clock) ([]kafka.Message, error) {
 	m, err := r.FetchMessage(ctx)
 	if err != nil {

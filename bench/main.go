@@ -94,7 +94,6 @@ func run(ctx context.Context, args []string) (err error) {
 	return nil
 }
 
-// playAll plays the rows that are wanted, as far as nothing goes wrong.
 func (s *services) playAll(ctx context.Context, all []row, wanted *regexp.Regexp, more func(played) bool) (rs results, err error) {
 	for _, r := range all {
 		if !wanted.MatchString(r.name) {

@@ -31,7 +31,6 @@ func init() {
 
 func subject(j job, partition int) string { return j.Topic + "." + strconv.Itoa(partition) }
 
-// produceNATS fills a new stream.
 func produceNATS(ctx context.Context, url string, j job) error {
 	nc, err := nats.Connect(url)
 	if err != nil {
@@ -82,8 +81,8 @@ func fromNATS(j job) (consumer.Source, func(), error) {
 	return s, nc.Close, err
 }
 
-// pullEach runs a pull consumer for each partition, and calls take for each message, on
-// a goroutine for each partition, until take has been called for all.
+// pullEach runs a pull consumer and a goroutine for each partition. It calls take for each message
+// until all messages are taken.
 func pullEach(ctx context.Context, j job, c *clock, take func(partition int, m jetstream.Msg) error) (outcome, error) {
 	nc, err := nats.Connect(j.NATS)
 	if err != nil {
@@ -144,7 +143,7 @@ func pullEach(ctx context.Context, j job, c *clock, take func(partition int, m j
 func pullByHand(ctx context.Context, j job) (outcome, error) {
 	sizes := make([]struct { // by partition
 		bytes int64
-		_     [56]byte // no two of them in one cache line
+		_     [56]byte // keeps them in different cache lines
 	}, j.Partitions)
 	o, err := pullEach(ctx, j, &clock{}, func(p int, m jetstream.Msg) error {
 		sizes[p].bytes += int64(len(m.Data()))
@@ -156,8 +155,6 @@ func pullByHand(ctx context.Context, j job) (outcome, error) {
 	return o, err
 }
 
-// setFromNATS fetches what there is of a durable consumer, applies it in a transaction and
-// acknowledges it.
 func setFromNATS(ctx context.Context, j job) (outcome, error) {
 	pool, err := pgxpool.New(ctx, j.Database)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// settling is for how long messages are produced before those whose time counts: the
-// group is shared out meanwhile.
+// settling is how long messages are produced before their latency counts, so that the group can
+// assign its partitions.
 const settling = 3 * time.Second
 
-// pace produces the messages of a job at its rate, and knows how long each took from
-// there until it was applied.
+// pace produces a job's messages at its rate, and measures the time from production until
+// application.
 type pace struct {
 	job     job
 	sent    []atomic.Int64 // by id, since began
@@ -27,8 +27,7 @@ type pace struct {
 	took []time.Duration
 }
 
-// atPace begins to produce. Without a rate it does nothing, and what it returns is of
-// no effect.
+// atPace begins to produce. Without a rate, it and the returned pace do nothing.
 func atPace(ctx context.Context, j job) (*pace, error) {
 	p := &pace{job: j, began: time.Now(), counted: int(settling.Seconds()) * j.Rate}
 	if j.Rate == 0 {
@@ -61,7 +60,6 @@ func atPace(ctx context.Context, j job) (*pace, error) {
 	return p, nil
 }
 
-// applied notes that messages are.
 func (p *pace) applied(ids []int64) {
 	if p.job.Rate == 0 {
 		return
@@ -88,7 +86,6 @@ func (p *pace) appliedAt(partition int32, from, to int64) {
 	p.applied(ids)
 }
 
-// in adds the latencies to an outcome.
 func (p *pace) in(o outcome) outcome {
 	p.mu.Lock()
 	defer p.mu.Unlock()

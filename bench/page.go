@@ -11,18 +11,17 @@ import (
 	"text/template"
 )
 
-// machine is what the figures were made on.
 type machine struct {
 	CPU      string
 	Cores    int
 	Go       string
 	Postgres string
-	Modules  []string // what else was measured, with versions
+	Modules  []string // of the compared libraries, with versions
 }
 
 func (s *services) machine(ctx context.Context) (m machine, err error) {
 	m = machine{CPU: "unknown", Cores: runtime.NumCPU(), Go: runtime.Version()}
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil { // where there is one
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil { // on Linux
 		for line := range strings.Lines(string(text)) {
 			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 				m.CPU = strings.TrimSpace(value)
@@ -105,10 +104,8 @@ The variants:
 Made on {{.Machine.Cores}} cores of {{.Machine.CPU}}, which the servers and the variants share, with {{.Machine.Postgres}}, {{.Machine.Go}}{{range .Machine.Modules}}, {{.}}{{end}}.
 `))
 
-// drawing is a chart of the page.
 type drawing struct{ rows, Title, File string }
 
-// writePage writes the page, and its charts beside it.
 func (s *services) writePage(ctx context.Context, rs results, file string) error {
 	m, err := s.machine(ctx)
 	if err != nil {

@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// patience is how long one process may take.
+// patience limits one process.
 const patience = 5 * time.Minute
 
-// played is what came of a row: the outcomes by variant, one for each round.
+// played is the result of a row: the outcomes by variant, one for each round.
 type played struct {
 	row      row
 	rounds   int
 	outcomes map[string][]outcome
-	doubled  map[string]int // attempts that were repeated, see undoubled
+	doubled  map[string]int // repeated attempts, see undoubled
 }
 
-// play has each variant of the row do its work once in each round, in turn first, for as
-// long as more wants another round.
+// play runs each variant of the row once in each round, as long as more wants another round. Each
+// round begins with another variant.
 func (s *services) play(ctx context.Context, r row, more func(played) bool) (p played, err error) {
 	p = played{row: r, outcomes: map[string][]outcome{}, doubled: map[string]int{}}
 	j, err := s.prepare(ctx, r)
@@ -56,8 +56,8 @@ func (s *services) play(ctx context.Context, r row, more func(played) bool) (p p
 	return p, nil
 }
 
-// once runs one variant in a process of its own, on tables and in a group of its own, and
-// looks at what it has written.
+// once runs one variant in a process of its own, with its own tables and group, and checks the
+// written rows.
 func (s *services) once(ctx context.Context, r row, j job) (o outcome, err error) {
 	s.played++
 	j.Group = fmt.Sprintf("group%d", s.played)
@@ -72,7 +72,7 @@ func (s *services) once(ctx context.Context, r row, j job) (o outcome, err error
 		}
 	}
 	old := 0
-	if strings.Contains(j.Variant, "dedupe") { // nobody else looks at them
+	if strings.Contains(j.Variant, "dedupe") { // only dedupe variants read them
 		old = r.old
 	}
 	if err := createTables(ctx, s.pool, j.Table, old); err != nil {
@@ -90,7 +90,7 @@ func (s *services) once(ctx context.Context, r row, j job) (o outcome, err error
 	return o, nil
 }
 
-// writes says whether a variant writes to the database, in a row in which others do.
+// writes reports whether a variant writes to the database, although the others of its row do.
 func writes(variant string) bool { return variant != "nats/source" }
 
 func spawn(ctx context.Context, j job) (o outcome, err error) {

@@ -6,8 +6,7 @@ import (
 	"runtime/pprof"
 )
 
-// profile begins a CPU profile. What it returns ends it and writes down what was allocated
-// since the process began.
+// profile begins a CPU profile. end ends it, and writes the allocations since the process began.
 func profile(name string) (end func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil
@@ -29,8 +28,6 @@ func profile(name string) (end func() error, err error) {
 	}, nil
 }
 
-// snapshot writes down what is in memory now and where the goroutines are, by whoever
-// made them.
 func snapshot(name string) error {
 	if name == "" {
 		return nil

@@ -11,27 +11,27 @@ import (
 	"text/tabwriter"
 )
 
-// result is a figure, over all rounds.
+// result is a figure over all rounds.
 type result struct {
 	Row, What  string
 	Ours, Peer string
 	Of         measure `json:",omitempty"`
 	Reach      float64 `json:",omitempty"`
 
-	Ratio     float64 // the median of the rounds: over one, ours is the faster, or the later
+	Ratio     float64 // the median of the rounds: above one, ours is faster, or later
 	Low, High float64 // the quartiles
 	Rounds    int
-	sure      [2]float64 // the median of more rounds would be between these
+	sure      [2]float64 // the bounds of the median of more rounds
 	Repeated  int        `json:",omitempty"` // attempts of the peer that had applied messages twice
 
-	Value, PeerValue   float64 // medians, in messages a second or nanoseconds: they are about the machine, too
-	Allocs, PeerAllocs float64 // for each message
+	Value, PeerValue   float64 // medians, in messages per second or nanoseconds; they depend on the machine
+	Allocs, PeerAllocs float64 // per message
 	Bytes, PeerBytes   float64
 }
 
 type results []result
 
-// with returns rs with the figures of before that are of other rows, in the order of all.
+// with returns rs and, for other rows, the figures of before, in the order of all.
 func (rs results) with(before results, all []row) (merged results) {
 	for _, r := range all {
 		of := func(f result) bool { return f.Row == r.name }
@@ -48,7 +48,6 @@ func (rs results) with(before results, all []row) (merged results) {
 	return merged
 }
 
-// rounds is how many they are of, for operators.
 func (rs results) rounds() string {
 	least, most := rs[0].Rounds, rs[0].Rounds
 	for _, r := range rs {
@@ -99,21 +98,19 @@ func median(os []outcome, of func(outcome) float64) float64 {
 	return quantile(all, 0.5)
 }
 
-// sure returns between which of the sorted ratios the median of any number of rounds
-// would be: below it in one of ten cases, and above it in one of ten, as half of all rounds
-// are below their median (the sign test).
+// sure returns the bounds of the median of any number of rounds, from sorted ratios. The median is
+// below them in one of ten cases and above them in one of ten, because half of all rounds are below
+// their median (the sign test).
 func sure(ratios []float64) [2]float64 {
 	n := len(ratios)
 	out := max(int(float64(n)/2-1.28*math.Sqrt(float64(n))/2), 0)
 	return [2]float64{ratios[out], ratios[n-1-out]}
 }
 
-// quantile of what is sorted: the nearest one.
 func quantile[T any](sorted []T, q float64) T {
 	return sorted[int(q*float64(len(sorted)-1)+0.5)]
 }
 
-// table writes the figures for people.
 func (rs results) table(to io.Writer) {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "row\tfigure\tmedian\tquartiles\treach\tit has\tpeer's\tallocs\tpeer's\tbytes\tpeer's")
@@ -141,7 +138,7 @@ func (rs results) write(file string) error {
 	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
-// Text is a value for people.
+// Text formats a value for readers of the page.
 func (m measure) Text(value float64) string {
 	switch m {
 	case p50, p99:

@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// row is some work, who does it, and which figures are made of that.
+// row is a task, its variants and the figures to compute from them.
 type row struct {
 	name    string
 	what    string // for the page
-	source  string // "", "kafka" or "nats": where the messages come from
+	source  string // "", "kafka" or "nats": the source of the messages
 	job     job
-	old     int       // rows in the table of ids before it starts
-	under   condition // of the database; nil: as it is
-	hot     bool      // there is a hot topic, too
+	old     int       // rows in the table of ids at the start
+	under   condition // of the database; nil: unchanged
+	hot     bool      // a hot topic exists too
 	figures []figure
 	effects bool // the variants write to the database
 }
 
-// figure is how many times as fast ours is as the peer, or as late where it is of
-// latencies. Reach is what it should be.
+// figure is how many times as fast ours is as the peer; for latencies, how many times as late.
+// reach is the target.
 type figure struct {
 	ours, peer string
-	reach      float64 // 0: only to know
+	reach      float64 // 0: for information only
 	of         measure
 }
 
-// measure is what the outcomes are compared by. The zero value is messages a second.
+// measure is the quantity that a figure compares. The zero value is messages per second.
 type measure string
 
 const (
@@ -34,13 +34,13 @@ const (
 	p50        measure = "p50"
 	p99        measure = "p99"
 	partitions measure = "partitions a second"
-	work       measure = "CPU" // messages a second of processors' time, PostgreSQL's with it
+	work       measure = "CPU" // messages per second of processor time, including PostgreSQL's
 	traffic    measure = "messages a second in and out"
 	goroutines measure = "goroutines of a partition"
 	memory     measure = "KiB of a partition"
 )
 
-// late says whether more of it is worse.
+// late reports whether more of it is worse.
 func (m measure) late() bool {
 	switch m {
 	case p50, p99, traffic, goroutines, memory:
@@ -68,7 +68,6 @@ func (m measure) of(o outcome) float64 {
 	}
 }
 
-// variants of a row, each once.
 func (r row) variants() []string {
 	var names []string
 	known := map[string]bool{}
@@ -83,7 +82,6 @@ func (r row) variants() []string {
 	return names
 }
 
-// rows are all of them.
 func rows() []row {
 	var all []row
 	for _, s := range []struct {

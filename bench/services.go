@@ -15,13 +15,12 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// services are the servers that rows need. Kafka and NATS are started when a row first
-// needs them.
+// services are the servers that rows need. Kafka and NATS start when a row first needs them.
 type services struct {
 	dir      string
-	profiles string // a directory, or "": none are wanted
+	profiles string // a directory, or "" for no profiles
 	postgres *pgtest.Server
-	pid      int // of postgres, if processors' time is to be measured
+	pid      int // of postgres, if processor time is measured; otherwise 0
 	pool     *pgxpool.Pool
 	kafka    *kafkatest.Broker
 	nats     *natstest.Server
@@ -29,13 +28,12 @@ type services struct {
 	played   int
 }
 
-// settings are those of each PostgreSQL server.
 var settings = map[string]string{
 	"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off",
 }
 
-// startServices starts PostgreSQL. Without fsync, in memory if there is room, its work is that
-// of the processors alone.
+// startServices starts PostgreSQL. Without fsync, and in memory if there is enough, it uses only
+// the processors.
 func startServices(ctx context.Context, profiles string, noFsync bool) (s *services, err error) {
 	s = &services{profiles: profiles}
 	defer func() {
@@ -76,7 +74,6 @@ func (s *services) close() (err error) {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// prepare starts what the row needs and fills a topic for it.
 func (s *services) prepare(ctx context.Context, r row) (j job, err error) {
 	j = r.job
 	j.Database, j.Postgres = s.postgres.URL("postgres"), s.pid

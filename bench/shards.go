@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/shardsink"
 )
 
-// One consumer over several PostgreSQL servers, each with a share of the partitions.
+// One consumer over several PostgreSQL servers, each with a part of the partitions.
 
 func init() {
 	for _, n := range []int{1, 2, 4} {
@@ -24,8 +24,8 @@ func init() {
 	}
 }
 
-// shardRows are those of several servers. On one machine these share its processors and its
-// disk: what they gain shows where one server waits, for its log above all.
+// shardRows are the rows of several servers. On one machine the servers share its processors and
+// disk, so they gain only if one server would wait, above all for its log.
 func shardRows() []row {
 	return []row{{
 		name: "shards", what: "Kafka to PostgreSQL, queued, 8 partitions over 2 and 4 servers on this machine, beside one", source: "kafka",
@@ -34,7 +34,7 @@ func shardRows() []row {
 	}}
 }
 
-// fourServers starts three more, like the one there is.
+// fourServers starts three more servers like the existing one.
 func fourServers(ctx context.Context, s *services, plain string) (is string, end func() error, err error) {
 	var servers []*pgtest.Server
 	stop := func() (err error) {
@@ -62,8 +62,8 @@ func fourServers(ctx context.Context, s *services, plain string) (is string, end
 	return is, stop, nil
 }
 
-// overShards runs a consumer on the first n of the job's databases. The effects' table in the
-// first one is there; those in the others it makes, and it adds up all.
+// overShards runs a consumer on the first n of the job's databases. The effects' table of the first
+// one exists; overShards makes the others, and sums all.
 func overShards(n int) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (o outcome, failed error) {
 		var pools []*pgxpool.Pool

@@ -19,14 +19,14 @@ func init() {
 	variants["kafka/watermill"] = withWatermill
 }
 
-// withWatermill is what people write with Watermill's router and pgx: a handler with a
-// transaction for each message, which writes the message's id and its effect. Watermill
-// has no table of ids to offer, and its documentation says to build one's own; its
-// Deduplicator notes a message before the handler has run, and so can lose it.
+// withWatermill is the usual code with Watermill's router and pgx: a handler with a transaction for
+// each message, which writes the message's id and its effect. Watermill has no table of ids, and
+// its documentation says to build one. Its Deduplicator notes a message before the handler has run,
+// and can therefore lose it.
 //
-// The settings are those of its example for Kafka, under which offsets are committed once
-// a second. Watermill has one message of each partition under way, so there is a connection
-// for each partition.
+// The settings are those of Watermill's example for Kafka, which commits offsets once a second.
+// Watermill has one message of each partition in progress, so there is a connection for each
+// partition.
 func withWatermill(ctx context.Context, j job) (o outcome, err error) {
 	config, err := pgxpool.ParseConfig(j.Database)
 	if err != nil {

@@ -9,34 +9,30 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// underCall is which call of a transaction is under way: its index and one, 0 for none, or
-// noCall if none may begin.
+// underCall is the running call of a transaction: its index plus 1, 0 for none, or noCall.
 type underCall struct{ n atomic.Int64 }
 
 const noCall = -1
 
-// enter reports whether the call may begin: none may once the transaction was abandoned.
+// enter reports whether the call may begin. None may after the transaction was abandoned.
 func (u *underCall) enter(call int) bool { return u.n.CompareAndSwap(0, int64(call)+1) }
 
 func (u *underCall) leave(call int) { u.n.CompareAndSwap(int64(call)+1, 0) }
 
-// running reports whether a call is under way.
 func (u *underCall) running() bool { return u.n.Load() > 0 }
 
-// finish notes that the transaction has come to an end.
 func (u *underCall) finish() { u.n.Store(noCall) }
 
-// abandon returns the call that is under way, or a negative number. No other begins. open
-// reports whether the transaction continues, and was not abandoned before.
+// abandon stops further calls and returns the one under way, or a negative number. open reports
+// whether the transaction was neither finished nor abandoned before.
 func (u *underCall) abandon() (call int, open bool) {
 	n := u.n.Swap(noCall)
 	return int(n) - 1, n != noCall
 }
 
-// abandon settles the partitions of a transaction that has not come to an end long after
-// its context has. The partition whose call hangs is given up; the others continue, as their
-// handlers have returned, or were not called and will not be. Where no call is under way, it
-// is the sink that hangs, and only a new claim can tell what is committed.
+// abandon settles the partitions of a transaction that runs on long after its context has ended.
+// The partition whose call hangs is given up. The others continue, because none of their handlers
+// runs. If no call is under way, the sink hangs, and only a new claim shows what is committed.
 func (l *loop[TX]) abandon(t *transaction[TX], stack string) {
 	if t.over {
 		return
@@ -88,8 +84,6 @@ func (l *loop[TX]) abandon(t *transaction[TX], stack string) {
 	}
 }
 
-// hangsAt is what to report of a call that hangs, of one of the parts, on the message at an
-// index.
 func (t *transaction[TX]) hangsAt(of, at int) Overdue {
 	o, part := t.overdue(of), t.parts[of]
 	if len(part.messages) > 0 {
@@ -104,7 +98,6 @@ func (t *transaction[TX]) hangsAt(of, at int) Overdue {
 	return o
 }
 
-// blame notes which message a call hangs on, or which messages.
 func (l *loop[TX]) blame(did part[TX], at int, t trial) {
 	ms := did.messages
 	if len(ms) == 0 {
@@ -120,7 +113,6 @@ func (l *loop[TX]) blame(did part[TX], at int, t trial) {
 	l.run.hung.blame(did.advance.Partition, m)
 }
 
-// abandonedReplay settles the replay of a dead letter whose handler hangs: it stays one.
 func (l *loop[TX]) abandonedReplay(t *transaction[TX], h *hang, r result) {
 	p := t.parts[0].pending
 	delete(l.replays.over(p).tries, t.replay.ID)
@@ -134,8 +126,8 @@ func (l *loop[TX]) abandonedReplay(t *transaction[TX], h *hang, r result) {
 	p.handBack()
 }
 
-// recall has the messages that calls have hung on tried alone, as their next attempt. The
-// error is that one has used up its attempts.
+// recall retries messages that calls have hung on, each alone, as their next attempt. It returns an
+// error if a message has used up its attempts.
 func (p *pending[TX]) recall() error {
 	if !p.hung {
 		return nil
@@ -156,9 +148,9 @@ func (p *pending[TX]) recall() error {
 		}
 	}
 	switch {
-	case within == 0: // it is further on
+	case within == 0: // not in this batch
 		return nil
-	case m.first < m.last: // which of them it is will show
+	case m.first < m.last: // it is unknown which one hangs
 		p.bisect.alone(before + within)
 		return nil
 	case before > 0:
@@ -185,8 +177,8 @@ func (p *pending[TX]) recall() error {
 	return nil //nolint:nilerr // the failure is OnFailure's to take
 }
 
-// halts keeps what is known of the message, so that the partition stays halted until an
-// operator lets it continue: the message would hang the next process, too.
+// halts keeps the record of the message, so that the partition stays halted until an operator lets
+// it continue. The message would hang the next process, too.
 func (p *pending[TX]) halts(err error) error {
 	p.bisect.halted()
 	return fmt.Errorf("%w; the message is tried again once an operator has paused and resumed the partition", err)

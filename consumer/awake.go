@@ -5,29 +5,27 @@ import (
 	"time"
 )
 
-// awake counts the time for which this process has run, in ticks of a timer: one
-// that was frozen, by a signal, a debugger or a machine that had no time for it,
-// has missed them. So what a freeze did is told from what took long by itself.
+// awake measures the time for which this process runs, in ticks of a timer. A frozen process (a
+// signal, a debugger, no CPU time) misses ticks. So a freeze can be told from a slow call.
 type awake struct {
 	step  time.Duration
-	then  func() // called once the ticks are up
+	then  func() // called after the last tick
 	timer *time.Timer
 
 	mu    sync.Mutex
-	last  time.Time // of the last tick
+	last  time.Time
 	left  int
-	slept time.Duration // in all, by which ticks came late
+	slept time.Duration // total by which ticks came late
 }
 
 const (
 	awakeTicks = 16
 
-	// awakeSlack is what a busy machine may be late by.
+	// awakeSlack is how late a tick may come on a busy machine.
 	awakeSlack = 250 * time.Millisecond
 )
 
-// afterAwake calls then, on a goroutine of its own, once this process has run for
-// about d.
+// afterAwake calls then, on its own goroutine, once this process has run for about d.
 func afterAwake(d time.Duration, then func()) *awake {
 	a := &awake{step: max(d/awakeTicks, 1), then: then, last: time.Now(), left: awakeTicks}
 	a.mu.Lock()
@@ -48,7 +46,6 @@ func (a *awake) run() {
 	}
 }
 
-// tick notes a tick at now, and reports whether it was the last.
 func (a *awake) tick(now time.Time) (over bool) {
 	if a.left == 0 {
 		return false // stopped meanwhile
@@ -59,7 +56,7 @@ func (a *awake) tick(now time.Time) (over bool) {
 	return a.left == 0
 }
 
-// late is by how much a tick at now comes late, if by much.
+// late returns how late a tick at now is, or 0 if a busy machine explains it.
 func (a *awake) late(now time.Time) time.Duration {
 	if late := now.Sub(a.last) - a.step; late > max(a.step, awakeSlack) {
 		return late
@@ -67,7 +64,7 @@ func (a *awake) late(now time.Time) time.Duration {
 	return 0
 }
 
-// stop ends the count and returns for how long the process did not run meanwhile.
+// stop ends the count and returns for how long the process did not run.
 func (a *awake) stop() (slept time.Duration) {
 	a.timer.Stop()
 	a.mu.Lock()

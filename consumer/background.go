@@ -11,71 +11,61 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// Background is what [Handlers.Background] works with: one claim of one partition. Its
-// methods are safe for concurrent use.
+// Background is one claim of one partition. Its methods are safe for concurrent use.
 type Background[TX any] interface {
-	// Partition is the partition that is claimed, and Epoch the claim's epoch,
-	// to hand on to other systems.
+	// Partition returns the claimed partition. Epoch returns the claim's epoch, a fencing token.
 	Partition() epoch.Partition
 	Epoch() epoch.Epoch
 
-	// Do runs apply in a transaction that commits only under this claim and
-	// applies no message. It neither reads nor moves the position, and runs
-	// beside the transactions of the partition's messages; see
-	// [epoch.Sink.CommitHeld]. One call of a partition runs at a time, and as
-	// many in all as there are committers; the others wait. So apply must not
-	// call Do: it would wait for itself. The transaction is bounded by
-	// [Options.BatchTimeout].
+	// Do runs apply in a transaction that commits only under this claim and applies no message. The
+	// transaction neither reads nor moves the position. It runs beside the transactions of the
+	// partition's messages; see [epoch.Holding]. One call of Do runs at a time for each partition,
+	// and in total as many as there are committers. The others wait, so apply must not call Do.
+	// [Options.BatchTimeout] limits the transaction.
 	//
-	// An error of apply is returned, with everything rolled back; try again or
-	// not. [epoch.ErrStale], [epoch.ErrInDoubt] and the sink's other refusals
-	// end the claim, and so the context of the background work: what was in
-	// doubt can be looked up under the next claim. Do does not try again by
-	// itself.
+	// If apply returns an error, everything is rolled back and Do returns the error. Do does not
+	// retry. [epoch.ErrStale], [epoch.ErrInDoubt] and the sink's other refusals end the claim and
+	// the context of the background work. What was in doubt can be looked up under the next claim.
 	Do(ctx context.Context, apply func(ctx context.Context, tx TX) error) error
 
-	// Above is for when another system has refused the claim's epoch because it has
-	// seen a higher one, which is seen: it ends the claim, and the next one's epoch is above
-	// that. As for every claim the source confirms the lease first, so a process that has
-	// lost the partition makes none. An error means that nothing is done, because seen is out of
-	// reach: more than [MaxAbove] or, lest a mistake uses them up, 2^40 epochs away. Then it
-	// has to be lowered where it was seen.
+	// Above ends the claim because another system refused its epoch and has seen a higher one. The
+	// next claim's epoch is above seen. The source confirms the lease before every claim, so a
+	// process that has lost the partition makes none. Above returns an error and does nothing if
+	// seen is out of reach: higher than [MaxAbove], or more than 2^40 epochs away, so that a
+	// mistake does not use up the epochs. Then seen has to be lowered in the other system.
 	Above(seen epoch.Epoch) error
 
-	// Applied receives a value after a transaction has committed that moved the
-	// partition's position. Several may come as one.
+	// Applied receives a value after a transaction that moved the partition's position has
+	// committed. One value may stand for several transactions.
 	Applied() <-chan struct{}
 }
 
 // MaxAbove is the highest epoch above which [Background.Above] claims.
 const MaxAbove = epoch.MaxAbove
 
-// errClaimEnded is what Do returns once its claim has ended.
 var errClaimEnded = errors.New("consumer: the claim has ended, and with it the background work")
 
-// background is one work beside the messages under one claim.
 type background[TX any] struct {
 	owner   *tenancy[TX]
 	work    func(context.Context, Background[TX])
 	hold    epoch.Hold
 	epoch   epoch.Epoch
-	applied <-chan struct{} // see [Background.Applied]
+	applied <-chan struct{}
 
 	claim    *claim
 	ctx      context.Context // ends with the claim, or when the partition is revoked
 	cancel   context.CancelFunc
 	returned chan struct{} // closed when the user's function has returned for good
-	turn     chan struct{} // whoever runs a transaction holds it, of whatever work of the partition
-	calls    gate          // of Do
+	turn     chan struct{} // held by the running transaction of any background function of the partition
+	calls    gate
 	over     chan struct{} // closed when nothing of it runs any more
-	hung     chan struct{} // closed when hang is set
+	hung     chan struct{}
 
 	mu        sync.Mutex
 	goroutine string // that the user's function runs on
-	hang      *hang  // if it was abandoned
+	hang      *hang
 }
 
-// startBackground starts the background work under the claim just made.
 func (o *ownership[TX]) startBackground() {
 	turn := make(chan struct{}, 1)
 	for i, work := range o.run.handlers.background {
@@ -101,7 +91,7 @@ func (o *ownership[TX]) newBackground(work func(context.Context, Background[TX])
 	return b
 }
 
-// outlast notices that nothing of the work runs any more.
+// outlast closes over once the work and its transactions have ended.
 func (b *background[TX]) outlast() {
 	<-b.returned
 	<-b.ctx.Done()
@@ -109,8 +99,7 @@ func (b *background[TX]) outlast() {
 	close(b.over)
 }
 
-// stopBackground ends the background work, and waits for it until it hangs: then the
-// partition is given up.
+// stopBackground ends the background work. If the work hangs, the partition is given up.
 func (o *ownership[TX]) stopBackground() {
 	works := o.background
 	if works == nil {
@@ -143,7 +132,6 @@ func (o *ownership[TX]) stopBackground() {
 	}
 }
 
-// hangs notes, once, that the work, or a transaction of it, hangs on a goroutine.
 func (b *background[TX]) hangs(since time.Time, goroutine string, f Function) *hang {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +150,7 @@ func (b *background[TX]) hangs(since time.Time, goroutine string, f Function) *h
 	return b.hang
 }
 
-// run calls the user's function until it returns.
+// run calls the user's function, and again after a panic or a Goexit, until it returns.
 func (b *background[TX]) run() {
 	defer close(b.returned)
 	wait := backoff.New(b.owner.run.RetryMin, b.owner.run.RetryMax)
@@ -177,7 +165,7 @@ func (b *background[TX]) run() {
 	}
 }
 
-// call calls it once, on a goroutine that it may end.
+// call calls the user's function on a goroutine of its own, which the function may end.
 func (b *background[TX]) call() error {
 	returned := make(chan error, 1)
 	go func() {
@@ -209,7 +197,6 @@ func (b *background[TX]) Above(seen epoch.Epoch) error {
 	return nil
 }
 
-// outOfReach returns an error if no claim of p after the epoch now can be above the one that was seen.
 func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
 	if seen > MaxAbove || seen-now > epoch.MaxStep {
 		return fmt.Errorf("consumer: claim %s above epoch %d: it is out of reach from %d; want at most %d, and at most %d more; lower it where it was seen",
@@ -240,7 +227,7 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 			return errClaimEnded
 		}
 	}
-	if b.ended() { // as it may have ended while both were due
+	if b.ended() { // select chooses at random if both are ready
 		return errClaimEnded
 	}
 	err := b.commit(ctx, apply, free)
@@ -248,8 +235,8 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 	return err
 }
 
-// commit runs one transaction, whose context ends with the claim, with the
-// caller's, and when its time is up. If it is abandoned, free lets others have their turn.
+// commit runs one transaction. Its context ends with the claim, with the caller's context, and at
+// the timeout. If the transaction is abandoned, commit calls free so that others have their turn.
 func (b *background[TX]) commit(caller context.Context, apply func(context.Context, TX) error, free func()) error {
 	timeout := b.owner.timeout
 	abandoned, cut := context.WithCancel(context.Background())
@@ -297,7 +284,6 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 	return r.err
 }
 
-// report tells observers of a transaction that has ended.
 func (b *background[TX]) report(r result) {
 	lost := b.owner.lease.Err() != nil
 	if lost {
@@ -308,14 +294,12 @@ func (b *background[TX]) report(r result) {
 	b.owner.run.Observe(e)
 }
 
-// judge ends the claim if the sink's answer says so, as a verdict on messages
-// would.
 func (b *background[TX]) judge(err error) {
 	v, refused := refusal(err)
 	switch {
 	case err == nil:
 	case errors.Is(err, epoch.ErrTxEndedByHandler):
-		b.owner.run.endedTx(b.hold.Partition, err) // whatever the owner is at: never again
+		b.owner.run.endedTx(b.hold.Partition, err) // the partition stays halted, even if the claim has ended already
 		b.end(outcome{action: haltForGood, err: err})
 	case refused == b.hold.Partition:
 		b.end(outcome{action: v.action, above: v.above, err: err})

@@ -2,8 +2,7 @@ package consumer
 
 import "github.com/epochfence/epochfence/epoch"
 
-// follows checks what a source promises: nothing below the position, nothing
-// twice.
+// follows checks that the offsets increase and that none is below the position.
 func (b Batch) follows(f epoch.Fence) error {
 	next := f.Next
 	outOfOrder := func(found epoch.Offset) error {
@@ -21,7 +20,6 @@ func (b Batch) follows(f epoch.Fence) error {
 	return nil
 }
 
-// after is what is left once the first n messages are applied.
 func (b Batch) after(n int) Batch {
 	b.Messages = b.Messages[n:]
 	if b.Marks != nil {

@@ -7,18 +7,18 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// contended is the first wait of a message that is alone and met a transient
-// failure: about as long as a transaction of another process takes.
+// contended is the first wait after a transient failure of a single message: about as long
+// as a transaction of another process takes.
 const contended = 2 * time.Millisecond
 
-// bisection narrows a batch that failed down to the message at fault. It
-// outlives the claim, for as long as the position stays where it was.
+// bisection narrows a failed batch down to the message at fault. It outlives the claim for as long
+// as the position does not move.
 type bisection struct {
-	suspects int          // the fault is among so many messages from the position on
-	try      int          // so many of them go into the next transaction
-	most     int          // more than this takes too long; zero for no limit
-	step     int          // if set, what try is until the suspects are through
-	streak   int          // how many suspects the last message that needed company made
+	suspects int          // number of messages, from the position on, that may be at fault
+	try      int          // how many of them go into the next transaction
+	most     int          // more messages than this take too long; zero for no limit
+	step     int          // if set, the value of try until no suspects are left
+	streak   int          // how many steps go alone; doubles with each message that needs its own transaction
 	attempts int          // of the first message, alone, or of OnFailure for it
 	failed   error        // why the first message goes to OnFailure, if it does
 	first    epoch.Offset // the first message, if it has attempts
@@ -26,18 +26,16 @@ type bisection struct {
 	deaths   int          // likewise, of the first message alone
 	wait     *backoff.Backoff
 	refusals int              // transient failures in a row
-	pause    *backoff.Backoff // after those
+	pause    *backoff.Backoff // after transient failures
 }
 
 func newBisection(retryMin, retryMax time.Duration) bisection {
 	return bisection{wait: backoff.New(retryMin, retryMax), pause: backoff.New(min(retryMin, contended), retryMax)}
 }
 
-// active reports whether the next transaction must not be shared: it has failed
-// before, and would take the others down with it.
+// active reports whether the next transaction must not be shared, because it would fail again.
 func (b *bisection) active() bool { return b.suspects > 0 }
 
-// size is how many messages of n the next transaction takes.
 func (b *bisection) size(n int) int {
 	if b.failed != nil {
 		return min(n, 1)
@@ -45,9 +43,9 @@ func (b *bisection) size(n int) int {
 	return min(b.try, n)
 }
 
-// learn takes in what a transaction taught about the messages of t, and returns
-// how long to wait before the next one. handler says that the failure was an error of
-// a handler, and shared that other partitions' messages were in the transaction.
+// learn records what a transaction taught about the messages of t, and returns how long to wait
+// before the next one. handler reports that the failure was an error of a handler; shared, that the
+// transaction had messages of other partitions.
 func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Duration) {
 	n := max(t.messages, 1)
 	if v.action == claimAgain && v.finding != nothing {
@@ -68,7 +66,7 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 	case transient:
 		return b.postpone(n, handler, shared)
 	case attempt, lastAttempt:
-		b.narrow(1, 0) // from now on alone, whatever it was this time
+		b.narrow(1, 0) // alone from now on, even if this transaction had more
 		b.attempts++
 		b.first = t.first
 		if v.finding == lastAttempt {
@@ -80,14 +78,14 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 	return 0
 }
 
-// maxStreak bounds how many messages go alone because one had to.
+// maxStreak limits how many messages go alone because one had to.
 const maxStreak = 1024
 
-// separate: of n messages the one at index at, or their batch as a whole if at is
-// negative, needs a transaction of its own. Where that happens again and again, more and
-// more messages go one by one, so that few transactions begin in vain.
+// separate handles a message that needs a transaction of its own: the one at index at, or the whole
+// batch of n messages if at is negative. If that happens repeatedly, more and more messages go one
+// by one, so that few transactions are begun in vain.
 func (b *bisection) separate(n, at int) {
-	if at > 0 { // those before it do not
+	if at > 0 { // the messages before it do not need their own
 		b.suspects, b.try, b.step = at, at, at
 		b.bound()
 		return
@@ -101,8 +99,7 @@ func (b *bisection) separate(n, at int) {
 	b.bound()
 }
 
-// narrow: n messages failed together, the one at index at, or unknown if at is
-// negative.
+// narrow handles the failure of n messages together. at is the index at fault, or negative.
 func (b *bisection) narrow(n, at int) {
 	b.step = 0
 	if at >= 0 {
@@ -113,12 +110,12 @@ func (b *bisection) narrow(n, at int) {
 	b.bound()
 }
 
-// postpone: n messages met a transient failure, such as a deadlock, which none of
-// them is to blame for.
+// postpone handles a transient failure of n messages, such as a deadlock, which is no message's
+// fault.
 //
-// The next shared transaction is smaller already; see [sizing]. But a partition
-// whose own handler fails like this twice in a row holds up the others, as it may be
-// waiting for a lock that is held for long. It continues alone, one message at a time.
+// The next shared transaction is already smaller; see [sizing]. But a partition whose own handler
+// fails like this twice in a row delays the others, because it may be waiting for a lock that is
+// held for long. It continues alone, one message at a time.
 func (b *bisection) postpone(n int, handler, shared bool) (in time.Duration) {
 	single := n == 1 && !shared
 	if handler || single {
@@ -134,12 +131,10 @@ func (b *bisection) postpone(n int, handler, shared bool) (in time.Duration) {
 	return b.pause.Next()
 }
 
-// alone: the first n messages are tried one by one.
 func (b *bisection) alone(n int) {
 	b.suspects, b.try, b.most = max(b.suspects, n), 1, 1
 }
 
-// passed: n messages from the front were applied.
 func (b *bisection) passed(n int) {
 	b.suspects = max(b.suspects-n, 0)
 	if b.try = max(b.suspects/2, 1); b.step > 0 && b.suspects > 0 {
@@ -162,8 +157,8 @@ func (b *bisection) passed(n int) {
 	b.bound()
 }
 
-// meets: the message at the offset is the first one now. If the one that had
-// failed attempts was deleted from the log, those do not count against this one.
+// meets sets the offset of the first message. If the message that had failed attempts was deleted
+// from the log, its attempts do not count against this one.
 func (b *bisection) meets(first epoch.Offset) {
 	if first != b.first {
 		b.attempts, b.deaths = 0, 0
@@ -171,7 +166,7 @@ func (b *bisection) meets(first epoch.Offset) {
 	}
 }
 
-// halted: the first message is to be tried afresh some time later, still alone.
+// halted resets the first message, which is tried again some time later, still alone.
 func (b *bisection) halted() {
 	b.suspects, b.try, b.step = max(b.suspects, 1), 1, 0
 	b.attempts, b.deaths = 0, 0

@@ -119,8 +119,11 @@ func TestWaitsGrowUntilAMessagePasses(t *testing.T) {
 	first := b.learn(failed, trial{messages: 1}, true, false)
 	second := b.learn(failed, trial{messages: 1}, true, false)
 	third := b.learn(failed, trial{messages: 1}, true, false)
-	if first > 2*time.Second || third < second || third < 2*first {
-		t.Errorf("%v, %v, %v", first, second, third)
+	// Each is twice as long as the last, give or take a half.
+	for i, wait := range []time.Duration{first, second, third} {
+		if nominal := time.Second << i; wait < nominal/2 || wait > nominal*3/2 {
+			t.Errorf("wait %d is %v, want about %v", i, wait, nominal)
+		}
 	}
 	b.passed(1)
 	if again := b.learn(failed, trial{messages: 1}, true, false); again > 2*time.Second {

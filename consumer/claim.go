@@ -8,18 +8,16 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// claim makes one attempt at the protocol that makes a process the owner of a
-// partition: READ, CHECK, CONFIRM, SWAP. It returns the fence as it is now ours
-// and the one it replaced. [epoch.ErrStale] means that another claim came in
-// between: try again. The first claim of a partition also adopts the position
-// that the group had committed to the source, if that is wanted. It is read when
-// the partition is ours, and before the confirmation: the lease has held since.
+// claim makes one attempt to become the owner of a partition: READ, CHECK, CONFIRM, SWAP. It
+// returns our fence and the fence that it replaced. [epoch.ErrStale] means that another claim came
+// in between: try again. The new epoch is above the given one, which another system has seen.
 //
-// The order is the point. A confirmation that was obtained before the read
-// could be older than the claim that the read saw, and the swap would throw out
-// a rightful owner.
+// The first claim of a partition also adopts the position that the group had committed to the
+// source, if the options ask for it. That position is read before the confirmation, which shows
+// that the lease has held since.
 //
-// The new epoch is above the given one, which another system has seen.
+// The confirmation must follow the read of the fence. A confirmation from before the read could be
+// older than the claim that the read saw, and the swap would replace the rightful owner.
 func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoch.Epoch) (got, seen epoch.Fence, err error) {
 	origin := t.Origin()
 	seen, err = r.sink.Fence(ctx, origin.Partition)
@@ -57,7 +55,6 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 	return got, seen, nil
 }
 
-// adopt returns the position that the first claim of a partition adopts, or nil.
 func (r *runner[TX]) adopt(ctx context.Context, t Tenure, seen epoch.Fence) (*epoch.Position, error) {
 	if seen.Epoch > 0 || r.Start != StartCommitted {
 		return nil, nil
@@ -69,8 +66,6 @@ func (r *runner[TX]) adopt(ctx context.Context, t Tenure, seen epoch.Fence) (*ep
 	return &at, nil
 }
 
-// began says why a partition that was claimed for the first time begins where it
-// does.
 func (r *runner[TX]) began(got epoch.Fence) string {
 	switch {
 	case got.Applied:
@@ -81,7 +76,6 @@ func (r *runner[TX]) began(got epoch.Fence) string {
 	return fmt.Sprintf("as Options.Start says (%v)", r.Start)
 }
 
-// unconfirmedError is a Confirm that was not a yes.
 type unconfirmedError struct {
 	partition epoch.Partition
 	err       error

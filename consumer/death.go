@@ -14,7 +14,6 @@ type death struct {
 	err   error
 }
 
-// deathsError is the failure of a message that was in doubt so many times in a row.
 type deathsError struct {
 	times int
 	last  error
@@ -27,11 +26,11 @@ func (e *deathsError) Error() string {
 	return fmt.Sprintf("%d transactions in a row with this message alone lost their connection, while one without it committed: %v", e.times, e.last)
 }
 
-// Unwrap shows what the last one ended with, but not that it was in doubt: nothing is.
+// Unwrap hides that the last transaction was in doubt: its outcome is known by now.
 func (e *deathsError) Unwrap() error { return &maskedError{e.last} }
 
-// settleDeath judges the last death, now that the partition is claimed again, as got. seen
-// is the fence before that, and left the one under which the message died.
+// settleDeath classifies the last death after the partition was claimed again, as got. seen is the
+// fence that this claim replaced. left is the fence under which the message died.
 func (o *ownership[TX]) settleDeath(ctx context.Context, left, seen, got epoch.Fence) {
 	d := o.death
 	if d == nil {
@@ -53,14 +52,14 @@ func (o *ownership[TX]) settleDeath(ctx context.Context, left, seen, got epoch.F
 	}
 }
 
-// wasAlone reports whether nothing but the message can have been why it died. A database
-// that was not there at once may be, and so may somebody else who has claimed the partition
-// or acted on it, which ends the connection of the transaction under way.
+// wasAlone reports whether only the message can have caused the death. Other causes are a database
+// that was unavailable right after it, and another process or an operator that claimed or changed
+// the partition, which ends the connection of the transaction under way.
 func (o *ownership[TX]) wasAlone(left, seen epoch.Fence) bool {
 	return o.attempts == 0 && seen.Claim == left.Claim && seen.Next == left.Next
 }
 
-// commits reports whether a transaction like that of the message, but without it, commits.
+// commits reports whether the same transaction commits without the message.
 func (o *ownership[TX]) commits(ctx context.Context, f epoch.Fence) bool {
 	stay := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}
 	return o.run.sink.Commit(ctx, []epoch.Advance{stay}, func(context.Context, TX) error { return nil }) == nil

@@ -38,7 +38,7 @@ var (
 	ErrOutOfOrder = errors.New("offset below the position came again")
 )
 
-// PositionError is the reason of a halt when log and position do not match. No message is
+// PositionError is the reason of a halt when the log and the position do not match. No message is
 // skipped; an operator decides.
 type PositionError struct {
 	Partition epoch.Partition
@@ -96,7 +96,7 @@ func newPanicError(value any, stack []byte) *PanicError {
 func (e *PanicError) Error() string {
 	text := "panic: " + cmp.Or(e.text, inert.Text(e.Value))
 	if _, panicked, found := strings.Cut(string(e.Stack), "\npanic("); found {
-		_, callers, _ := strings.Cut(panicked, "\n") // of panic
+		_, callers, _ := strings.Cut(panicked, "\n")
 		if in := framesOf(callers, maxPanicFrames); len(in) > 0 {
 			text += " in " + strings.Join(in, ", ")
 		}
@@ -104,14 +104,13 @@ func (e *PanicError) Error() string {
 	return text
 }
 
-// maxPanicFrames is how many calls the text tells of.
 const maxPanicFrames = 5
 
 // Unwrap returns an error in which [errors.Is] and [errors.As] find the value of the panic,
 // if that was an error.
 func (e *PanicError) Unwrap() error { return e.cause }
 
-// Inert says that e has the text and the chain of its value, and asks nothing of it.
+// Inert marks e as safe: its text and its chain run no user code.
 func (e *PanicError) Inert(inert.Mark) {}
 
 // Permanent marks an error that no retry can fix. The message goes to [Handlers.OnFailure]
@@ -128,7 +127,7 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Inert says that e, whose error [Permanent] has taken, needs no care.
+// Inert marks e as safe: [Permanent] made its error inert.
 func (e *permanentError) Inert(inert.Mark) {}
 
 func isPermanent(err error) bool {

@@ -7,22 +7,20 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Event is one of [Joined], [Left], [Transacted] and [Unrecorded], which are about the
-// process, and [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted],
-// [Resumed], [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack], [Replayed] and [Behind], which are about
-// a partition. More may be added. [Status] makes of them what is so now, and package
-// ops/stats what has happened since the process started.
+// Event is one of [Joined], [Left], [Transacted] and [Unrecorded], which are about the process, and
+// [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed],
+// [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack], [Replayed] and [Behind], which
+// are about a partition. More may be added. [Status] derives the current state from events. Package
+// ops/stats counts what has happened since the process started.
 //
-// A tenure begins with Granted and ends with Drained or Lost. A Next of -1 means that
-// this process has not claimed the partition yet.
+// A tenure begins with Granted and ends with Drained or Lost. A Next of -1 means that this process
+// has not claimed the partition yet.
 type Event interface{ event() }
 
-// Joined reports that this process is a member of the group. Other members may have all
-// partitions.
+// Joined reports that this process is a member of the group. It may have no partitions.
 type Joined struct{}
 
-// Left reports that this process is not a member of the group, as far as it knows. It joins again
-// by itself while [Run] runs.
+// Left reports that this process is not a member of the group, as far as it knows. [Run] rejoins.
 type Left struct {
 	Cause error // nil when Run has ended in good order
 }
@@ -33,11 +31,10 @@ type Granted struct {
 }
 
 // NotClaimed reports that an attempt to claim a partition failed. The next attempt follows while
-// the partition is granted. A partition whose lease is lost meanwhile is reported as [Lost]
-// instead.
+// the partition is granted. If the lease is lost meanwhile, [Lost] is reported instead.
 type NotClaimed struct {
 	Partition epoch.Partition
-	Reason    Reason // ReasonStale: somebody else's claim came first
+	Reason    Reason // ReasonStale: another claim came first
 	Err       error
 	Took      time.Duration // this attempt
 }
@@ -46,10 +43,10 @@ type NotClaimed struct {
 type Claimed struct {
 	Fence    epoch.Fence
 	Seen     epoch.Fence   // the fence it replaced
-	Halted   bool          // it was reported as Halted because it does not move, and it has yet to do so
+	Halted   bool          // it was reported as Halted because it does not move, and has not moved since
 	Took     time.Duration // this attempt, from the read of the fence
 	Attempts int           // this one and those that failed before it
-	Waited   time.Duration // over all of them: since the grant, or since the claim before ended
+	Waited   time.Duration // the total: since the grant, or since the last claim ended
 }
 
 // Advanced reports that a transaction committed and moved this partition's position.
@@ -76,7 +73,7 @@ type Advanced struct {
 type Transacted struct {
 	Outcome    Outcome
 	Reason     Reason  // why it did not commit
-	Failure    Failure // how a handler failed, if that was it
+	Failure    Failure // how a handler failed, if one did
 	Partitions int     // that shared it
 	Messages   int
 	Background bool          // it was [Background.Do]'s, which applies no messages
@@ -92,11 +89,11 @@ const (
 	OutcomeCommitted Outcome = iota
 	OutcomeRefused           // by a fence: another claim, another position, or no fence
 	OutcomeFailed            // rolled back: a handler, the database, or the time
-	OutcomeLost              // rolled back as one of its partitions was lost
+	OutcomeLost              // rolled back because one of its partitions was lost
 	OutcomeInDoubt           // not known
 )
 
-// String is a word of a-z and underscores.
+// String returns a word of a-z and underscores.
 func (o Outcome) String() string {
 	names := [...]string{"committed", "refused", "failed", "lost", "in_doubt"}
 	if int(o) >= len(names) {
@@ -120,7 +117,7 @@ const (
 	FailureUnhealthy // it met an [epoch.ErrUnhealthy], which is no message's fault
 )
 
-// String is a word of a-z and underscores.
+// String returns a word of a-z and underscores.
 func (f Failure) String() string {
 	names := [...]string{"none", "error", "permanent", "panic", "goexit", "timeout", "transient", "unhealthy"}
 	if int(f) >= len(names) {
@@ -129,8 +126,7 @@ func (f Failure) String() string {
 	return names[f]
 }
 
-// Stale reports that a transaction was refused because a later claim owns the fence. The later
-// claim applies its messages.
+// Stale reports that a transaction was refused because a later claim owns the fence.
 type Stale struct {
 	Ours epoch.Fence // as we claimed it
 	Held epoch.Fence // as the sink found it
@@ -141,7 +137,7 @@ type Stale struct {
 // effects are gone are applied again if the log still has them.
 type WentBack struct {
 	Was epoch.Fence // as we left it
-	Now epoch.Fence // as the sink has it; of a refusal that does not show the claim, with ours
+	Now epoch.Fence // as the sink has it; with our claim if the refusal does not show one
 }
 
 // InDoubt reports that the outcome of a transaction is unknown, or that the position was not the
@@ -216,8 +212,7 @@ type Returned struct {
 	Took      time.Duration // from Overdue.Since
 }
 
-// Retried reports that a transaction failed and was rolled back. The message is tried again after
-// RetryIn.
+// Retried reports that a transaction was rolled back. The message is tried again after RetryIn.
 type Retried struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
@@ -227,8 +222,7 @@ type Retried struct {
 	RetryIn   time.Duration
 }
 
-// Replayed reports that a dead letter was given to the handler again, as an operator had
-// requested.
+// Replayed reports that the handler got a dead letter again, as an operator had requested.
 type Replayed struct {
 	Partition  epoch.Partition
 	Epoch      epoch.Epoch
@@ -244,12 +238,11 @@ type Replayed struct {
 // 5 s. While a partition advances, [Advanced] has the lag.
 type Behind struct {
 	Partition epoch.Partition
-	Next      epoch.Offset // of the fence as it was read last, which may be another process's
+	Next      epoch.Offset // of the fence as last read, which may be another process's
 	Lag       int64        // messages from Next on; -1 if the source does not know
 }
 
-// Unrecorded reports that entries are missing from the sink's audit log because they could not be
-// written.
+// Unrecorded reports that entries are missing from the sink's audit log.
 type Unrecorded struct {
 	Decisions int
 	Err       error // nil where there were too many at a time

@@ -6,19 +6,18 @@ import (
 	"strings"
 )
 
-// goroutineName is how stack traces name the goroutine that calls it.
+// goroutineName returns the name of the calling goroutine in stack traces.
 func goroutineName() string {
 	var buf [64]byte
 	name, _, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" ["))
 	return string(name)
 }
 
-// maxStacks bounds the memory in which the stacks of all goroutines are searched for one.
 const maxStacks = 64 << 20
 
-// stackOf returns the stack of a goroutine from the innermost frame to where this package
-// called it, or all of it where the package did not. It is empty if the goroutine was not
-// found. The process stands still meanwhile, for some microseconds for each goroutine.
+// stackOf returns the stack of a goroutine from the innermost frame to the call by this package, or
+// all of it if this package is not in it. It returns "" if there is no such goroutine. It stops the
+// process for some microseconds for each goroutine.
 func stackOf(name string) string {
 	size := 1 << 20
 	buf := make([]byte, size)
@@ -43,8 +42,6 @@ func stackOf(name string) string {
 
 const thisPackage = "github.com/epochfence/epochfence/consumer."
 
-// frameOf is the innermost frame of a stack that is not the standard library's, with its
-// file and line, or "".
 func frameOf(stack string) string {
 	if frames := framesOf(stack, 1); len(frames) > 0 {
 		return frames[0]
@@ -52,8 +49,8 @@ func frameOf(stack string) string {
 	return ""
 }
 
-// framesOf are the innermost frames of a stack that are not the standard library's, up to
-// this package's, and at most so many.
+// framesOf returns the innermost frames outside the standard library, at most most of them. It
+// stops at a frame of this package.
 func framesOf(stack string, most int) (frames []string) {
 	lines := strings.Split(stack, "\n")
 	for i := 1; i+1 < len(lines) && len(frames) < most; i += 2 {
@@ -73,8 +70,7 @@ func framesOf(stack string, most int) (frames []string) {
 	return frames
 }
 
-// standard reports whether a function is one of the standard library that blocks, or calls
-// what does.
+// standard reports whether a function is in a part of the standard library that may block.
 func standard(function string) bool {
 	top, _, _ := strings.Cut(function, ".")
 	top, _, _ = strings.Cut(top, "/")

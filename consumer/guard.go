@@ -8,9 +8,9 @@ import (
 	"github.com/epochfence/epochfence/internal/inert"
 )
 
-// guard calls f, a user's function, and turns a panic in it into an error, so
-// that one message cannot take the process and its other partitions down. The error
-// that f returns is the user's code as well: nothing later calls its methods.
+// guard calls f, a user's function, and turns a panic into an error, so that one message cannot
+// take down the process and its other partitions. The error that f returns is user code as well;
+// guard makes it inert, so that nothing later calls its methods.
 func guard(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -20,20 +20,18 @@ func guard(f func() error) (err error) {
 	return inert.Error(f())
 }
 
-// errGoexit is the failure of a message whose handler called runtime.Goexit,
-// as FailNow of a test does. Nothing can stop that, so each transaction has a
-// goroutine of its own: see [loop.start].
+// errGoexit is the failure of a message whose handler called runtime.Goexit, as FailNow of a test
+// does. Goexit cannot be stopped, so each transaction has its own goroutine; see [loop.start].
 var errGoexit = errors.New("the handler ended its goroutine: it called runtime.Goexit, or FailNow of a test")
 
-// maskedError is a handler's error on its way through the sink. A handler may
-// use another fenced store, whose "stale" or "in doubt" says nothing about this
-// transaction; everything else shows through, so that a sink can tell a deadlock
-// from a mistake.
+// maskedError is a handler's error on its way through the sink. It hides the sink's own errors,
+// because a handler may use another fenced store, whose "stale" or "in doubt" says nothing about
+// this transaction. It shows all other errors, so that a sink can tell a deadlock from a mistake.
 type maskedError struct{ err error }
 
 func (e *maskedError) Error() string { return e.err.Error() }
 
-// Inert says that e, whose error has come through guard, needs no care.
+// Inert marks e as safe: guard made its error inert.
 func (e *maskedError) Inert(inert.Mark) {}
 
 func (e *maskedError) Is(target error) bool {

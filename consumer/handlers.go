@@ -89,7 +89,6 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 	return h
 }
 
-// suits returns an error if the sink gives less than the handlers and options need.
 func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
 	given := sink.Guarantee()
 	asks := func(what string, asked epoch.Guarantee) error {
@@ -107,7 +106,6 @@ func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
 	return nil
 }
 
-// call is one call of a user's function in a transaction.
 type call[TX any] struct {
 	at int // the index of its message, or -1 for all of them
 	do func(ctx context.Context, tx TX) error
@@ -116,7 +114,6 @@ type call[TX any] struct {
 // callsFunc returns the calls of the user's handler that apply messages of one partition.
 type callsFunc[TX any] func(ms []Message, e epoch.Epoch) []call[TX]
 
-// oneByOne and allAtOnce make the two kinds of handlers one.
 func oneByOne[TX any](handle Handler[TX]) callsFunc[TX] {
 	return func(ms []Message, e epoch.Epoch) []call[TX] {
 		calls := make([]call[TX], len(ms))
@@ -129,7 +126,7 @@ func oneByOne[TX any](handle Handler[TX]) callsFunc[TX] {
 
 func allAtOnce[TX any](handle BatchHandler[TX]) callsFunc[TX] {
 	return func(ms []Message, e epoch.Epoch) []call[TX] {
-		ms = slices.Clone(ms) // a handler may sort its slice; ours says what is still to be applied
+		ms = slices.Clone(ms) // a handler may sort its slice; ours must stay in order
 		return []call[TX]{{-1, func(ctx context.Context, tx TX) error { return handle(ctx, tx, ms, e) }}}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Function is one of the functions of a user's that may hang.
+// Function is the user's function that hangs.
 type Function uint8
 
 // The functions.
@@ -21,11 +21,11 @@ const (
 	FunctionHandler    Function = iota // that of [Each] or [Batches]
 	FunctionOnFailure                  // that of [Handlers.OnFailure]
 	FunctionReplay                     // the handler, for a dead letter that is replayed
-	FunctionBackground                 // that of [Handlers.Background], or what it gave to [Background.Do]
-	FunctionSink                       // none: a method of the sink's has not returned
+	FunctionBackground                 // that of [Handlers.Background], or the apply of [Background.Do]
+	FunctionSink                       // no function of the user's, but a method of the sink
 )
 
-// String is a word of a-z and underscores.
+// String returns a word of a-z and underscores.
 func (f Function) String() string {
 	names := [...]string{"handler", "on_failure", "replay", "background", "sink"}
 	if int(f) >= len(names) {
@@ -34,24 +34,21 @@ func (f Function) String() string {
 	return names[f]
 }
 
-// errHung is the failure of a message whose handler hangs.
 var errHung = errors.New("the handler did not return after its context had ended, and was abandoned")
 
-// hungError is why a partition was given up.
 type hungError struct{ call Overdue }
 
 func (e *hungError) Error() string { return e.call.String() }
 func (e *hungError) Unwrap() error { return errHung }
 
-// HungError is returned by [Run] when calls of the user's functions hang: they have not
-// returned although their contexts ended, and were abandoned. Their goroutines are left
-// behind, and nothing but the end of the process ends them: exit, and have the process
-// started again. Nothing that they still do is committed.
+// HungError is returned by [Run] when calls of the user's functions hang: they did not return after
+// their contexts had ended, and were abandoned. Nothing that they still do is committed. Only the
+// end of the process ends their goroutines, so exit and restart it.
 type HungError struct {
 	Calls []Overdue // by partition; at least one
 }
 
-// Error has a line for each call and the stack of its goroutine.
+// Error returns a line for each call, and the stack of its goroutine.
 func (e *HungError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "consumer: %d calls hang and were abandoned; restart the process, and have what they wait for take their context", len(e.Calls))
@@ -64,7 +61,7 @@ func (e *HungError) Error() string {
 	return b.String()
 }
 
-// String says what hangs, for how long by now, and where.
+// String returns what hangs, for how long by now, and where.
 func (o Overdue) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: ", o.Partition)
@@ -90,31 +87,30 @@ func (o Overdue) String() string {
 	return b.String()
 }
 
-// hang is a call that was abandoned.
 type hang struct {
 	Overdue
-	goroutine string        // its goroutine's name
-	returned  chan struct{} // closed when it has returned
+	goroutine string
+	returned  chan struct{}
 	line      *time.Timer   // of the next line in the log
 	lines     time.Duration // until the one after that
 }
 
-// hangs are the calls of one Run that hang, and the messages that calls hung on.
+// hangs holds the hanging calls of one Run, and the messages that calls hung on.
 type hangs struct {
-	most int // Options.MaxHung
+	most int
 
 	mu       sync.Mutex
 	open     map[*hang]struct{}
-	tooMany  []Overdue // those that were there when there were too many
+	tooMany  []Overdue // the calls at the time when they became too many
 	messages map[epoch.Partition]hungMessage
 	over     bool // Run has returned
 }
 
-// hungMessage is what a hang has taught about a message of a partition, or about the
-// messages in [first, last] of which one hangs.
+// hungMessage is a message that a call hung on, or the messages in [first, last], one of which
+// hangs.
 type hungMessage struct {
 	first, last epoch.Offset
-	attempts    int   // of the message, if it is one
+	attempts    int   // if it is a single message
 	failed      error // why OnFailure was called for it, if it was OnFailure that hung
 	recorded    bool  // the sink's audit log has the last hang
 }
@@ -123,7 +119,6 @@ func newHangs(most int) *hangs {
 	return &hangs{most: most, open: map[*hang]struct{}{}, messages: map[epoch.Partition]hungMessage{}}
 }
 
-// of returns a call for the partition that hangs, or nil.
 func (hs *hangs) of(p epoch.Partition) *hang {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -135,7 +130,7 @@ func (hs *hangs) of(p epoch.Partition) *hang {
 	return nil
 }
 
-// add notes a call that hangs. It reports whether there are too many.
+// add records a hanging call, and reports once that there are too many.
 func (hs *hangs) add(h *hang) (tooMany bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -147,14 +142,12 @@ func (hs *hangs) add(h *hang) (tooMany bool) {
 	return true
 }
 
-// call returns h as it is now.
 func (hs *hangs) call(h *hang) Overdue {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	return h.Overdue
 }
 
-// calls are those that hang, in order.
 func (hs *hangs) calls() []Overdue {
 	var calls []Overdue
 	for h := range hs.open {
@@ -166,7 +159,6 @@ func (hs *hangs) calls() []Overdue {
 	return calls
 }
 
-// remove notes that a call has returned. It reports whether Run still continues.
 func (hs *hangs) remove(h *hang) (running bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -177,7 +169,6 @@ func (hs *hangs) remove(h *hang) (running bool) {
 	return !hs.over
 }
 
-// close returns what Run ends with: an error if calls hang, or too many did.
 func (hs *hangs) close() error {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -197,8 +188,7 @@ func (hs *hangs) close() error {
 	return &HungError{calls}
 }
 
-// blame notes that a call hangs on messages of its partition, one of which has failed
-// so many attempts before.
+// blame records that a call hangs on messages. For a single message, that is a failed attempt.
 func (hs *hangs) blame(p epoch.Partition, m hungMessage) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -211,7 +201,6 @@ func (hs *hangs) blame(p epoch.Partition, m hungMessage) {
 	hs.messages[p] = m
 }
 
-// message returns what is known of a message of the partition that a call hung on.
 func (hs *hangs) message(p epoch.Partition) (hungMessage, bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -219,7 +208,6 @@ func (hs *hangs) message(p epoch.Partition) (hungMessage, bool) {
 	return m, ok
 }
 
-// forget drops it.
 func (hs *hangs) forget(p epoch.Partition) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -227,20 +215,17 @@ func (hs *hangs) forget(p epoch.Partition) {
 }
 
 const (
-	// overrunGrace is what a call is given to return once its partition has been
-	// revoked for longer than a drain may take.
+	// overrunGrace is how long a call may still take when its partition was not drained in time.
 	overrunGrace = time.Second
 
-	// firstHungLine and lastHungLine bound the wait between lines about a call that
-	// hangs, which doubles.
+	// firstHungLine and lastHungLine bound the wait between log lines about a hang. It doubles.
 	firstHungLine = time.Minute
 	lastHungLine  = 10 * time.Minute
 )
 
-// errTooManyHang ends Run.
 var errTooManyHang = errors.New("too many calls hang")
 
-// hangs reports a call that is being abandoned. The call continues until returned is called.
+// hangs reports a call that is being abandoned. The call hangs until returned is called.
 func (r *runner[TX]) hangs(o Overdue, goroutine string) *hang {
 	h := &hang{Overdue: o, goroutine: goroutine, returned: make(chan struct{}), lines: firstHungLine}
 	tooMany := r.hung.add(h)
@@ -253,7 +238,6 @@ func (r *runner[TX]) hangs(o Overdue, goroutine string) *hang {
 	return h
 }
 
-// sayItHangs writes that a call hangs, and does so again from time to time.
 func (r *runner[TX]) sayItHangs(h *hang) {
 	r.hung.mu.Lock()
 	defer r.hung.mu.Unlock()
@@ -268,14 +252,13 @@ func (r *runner[TX]) sayItHangs(h *hang) {
 	h.line = time.AfterFunc(h.lines, func() {
 		stack := stackOf(h.goroutine)
 		r.hung.mu.Lock()
-		h.Stack = stack // it may wait for something else by now
+		h.Stack = stack // it may be blocked elsewhere by now
 		r.hung.mu.Unlock()
 		r.sayItHangs(h)
 	})
 	h.lines = min(2*h.lines, lastHungLine)
 }
 
-// returned reports that a call which hung has returned.
 func (r *runner[TX]) returned(h *hang) {
 	running := r.hung.remove(h)
 	if running {
@@ -286,8 +269,7 @@ func (r *runner[TX]) returned(h *hang) {
 	close(h.returned)
 }
 
-// lateness calls something, once, when a call continues long after its context has ended,
-// although this process runs.
+// lateness calls then when a call runs on long after its context has ended, freezes not counted.
 type lateness struct {
 	then    func()
 	unwatch func() bool
@@ -299,15 +281,14 @@ type lateness struct {
 
 func newLateness(then func()) *lateness { return &lateness{then: then} }
 
-// afterEnd calls then, on a goroutine of its own, once this process has run for d since the
-// end of ctx, unless it is stopped before.
+// afterEnd calls then, on its own goroutine, once this process has run for d since the end of ctx.
 func afterEnd(ctx context.Context, d time.Duration, then func()) *lateness {
 	l := newLateness(then)
 	l.unwatch = context.AfterFunc(ctx, func() { l.within(d) })
 	return l
 }
 
-// within has it happen after d at the latest.
+// within makes l call then after d at the latest.
 func (l *lateness) within(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,27 +9,25 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// idleCheck looks now and then at the fences of a loop's partitions that have had
-// nothing to commit for a while. A commit finds out by itself that its fence is
-// not as it was; where none comes, nobody would notice that the sink went back, or
-// that the claim is lost. The loop owns it.
+// idleCheck reads from time to time the fences of partitions that have had nothing to commit for a
+// while. A commit detects a changed fence by itself. Without commits, nobody would notice that the
+// sink went back or that the claim is lost. The loop owns idleCheck.
 type idleCheck[TX any] struct {
 	loop *loop[TX]
 	ctx  context.Context
 	stop context.CancelFunc
 
-	replaced <-chan struct{} // the shard's
+	replaced <-chan struct{}
 	looking  bool
-	all      bool      // look at all, not only at those that have been idle for a while
-	next     time.Time // when to look
-	rest     time.Time // not before
+	all      bool // look at all idle partitions, not only those that were idle last time
+	next     time.Time
+	rest     time.Time // no look at all of them before
 }
 
 const (
-	// lookAtOnce is how many fences are read at a time.
 	lookAtOnce = 1000
 
-	// lookRest is the least time between two looks at everything.
+	// lookRest is the least time between two looks at all partitions.
 	lookRest = time.Second
 )
 
@@ -47,18 +45,16 @@ func (c *idleCheck[TX]) add(p *pending[TX]) {
 	}
 }
 
-// lookAtAll has all idle partitions looked at now: there is reason to believe
-// that the sink went back.
+// lookAtAll makes the next look cover all idle partitions, at once: the sink may have gone back.
 func (c *idleCheck[TX]) lookAtAll() { c.all = len(c.loop.held) > 0 }
 
 func (c *idleCheck[TX]) sinkReplaced() {
-	c.replaced = c.loop.run.shards.ReplacedIn(c.loop.shard) // before the look: what changes during it is news
+	c.replaced = c.loop.run.shards.ReplacedIn(c.loop.shard) // before the look, so that a change during the look is not missed
 	c.lookAtAll()
 }
 
-// interval is the time to the next look. A partition that falls idle is looked at
-// within its term or a third more. Jitter keeps processes that started together
-// apart.
+// interval returns the time to the next look. A partition that becomes idle is looked at within 4/3
+// of its term. Jitter keeps processes apart that started together.
 func (c *idleCheck[TX]) interval() time.Duration {
 	var least time.Duration
 	for t := range c.loop.held {
@@ -69,7 +65,6 @@ func (c *idleCheck[TX]) interval() time.Duration {
 	return least/3 + rand.N(least/3+1)
 }
 
-// due is when to look, or zero if there is nothing to look at.
 func (c *idleCheck[TX]) due() time.Time {
 	switch {
 	case c.looking || len(c.loop.held) == 0:
@@ -81,14 +76,12 @@ func (c *idleCheck[TX]) due() time.Time {
 	}
 }
 
-// idler is an idle partition as it was before a look.
 type idler[TX any] struct {
 	p   *pending[TX]
 	was epoch.Fence
 }
 
-// start looks, if it is time to: at the partitions that were idle the last time
-// too, or at all that are.
+// start begins a look if one is due: at partitions that are idle for the second time, or at all.
 func (c *idleCheck[TX]) start(now time.Time) {
 	if due := c.due(); c.looking || len(c.loop.held) == 0 || due.After(now) {
 		return
@@ -128,8 +121,7 @@ func (c *idleCheck[TX]) read(idlers []idler[TX], timeout time.Duration) (epoch.F
 	return epoch.Look(ctx, c.loop.run.sink, ps)
 }
 
-// compare ends the claims of those whose fences are not as they were. A read that
-// fails says nothing.
+// compare ends the claims of partitions whose fences have changed. A failed read proves nothing.
 func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error) {
 	if err != nil {
 		c.loop.run.Logger.Debug("could not look at the fences of idle partitions", "partitions", len(idlers), "err", err)
@@ -138,7 +130,7 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 	for _, d := range idlers {
 		p := d.p
 		if !c.loop.holds(p) || p.state != idle || p.fence != d.was {
-			continue // its next transaction tells, or the last one or a claim since has
+			continue // a transaction or a claim checks the fence, or has checked it
 		}
 		f, err := now.Read(d.was.Partition)
 		if err == nil {
@@ -152,7 +144,6 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 	}
 }
 
-// foundOut is what something found by a look means to the claim.
 func foundOut(err error) outcome {
 	v, p := refusal(err)
 	if p == (epoch.Partition{}) {

@@ -9,20 +9,18 @@ import (
 )
 
 const (
-	// lagEvery is the least time between two questions for the lag of one partition. One
-	// question is asked at a time, so that many halted partitions take longer.
+	// lagEvery is the least time between two requests for the lag of one partition. Requests are
+	// sent one at a time, so that many halted partitions take longer.
 	lagEvery = 10 * time.Second
 
-	// lagAfterClaim is how long a partition that was claimed is waited for to say its lag
-	// by applying something.
+	// lagAfterClaim is how long a claimed partition may take to report its lag by advancing.
 	lagAfterClaim = 5 * time.Second
 
 	lagTimeout = 10 * time.Second
 )
 
-// lags asks the source for the lag of partitions that do not say it themselves by
-// advancing: those that have halted, again and again, and those that were claimed and have
-// applied nothing since, once.
+// lags requests the lag of partitions that do not report it by advancing. It requests the lag of
+// halted partitions repeatedly, and once for those that have applied nothing since their claim.
 type lags struct {
 	observe func(Event)
 	wake    chan struct{}
@@ -31,10 +29,9 @@ type lags struct {
 	of map[epoch.Partition]*asking
 }
 
-// asking is what is to be asked for one tenure.
 type asking struct {
 	tenure Tenure
-	at     epoch.Fence // as it was read last
+	at     epoch.Fence
 	wanted bool
 	once   bool
 	due    time.Time // not before
@@ -44,10 +41,9 @@ func newLags(observe func(Event)) *lags {
 	return &lags{observe: observe, wake: make(chan struct{}, 1), of: map[epoch.Partition]*asking{}}
 }
 
-// halted: the partition stays at the fence's position.
 func (l *lags) halted(t Tenure, at epoch.Fence) { l.want(t, at, false, 0) }
 
-// claimed: the partition has yet to apply something.
+// claimed requests the lag of a partition unless it applies something soon.
 func (l *lags) claimed(t Tenure, at epoch.Fence) { l.want(t, at, true, lagAfterClaim) }
 
 func (l *lags) want(t Tenure, at epoch.Fence, once bool, in time.Duration) {
@@ -69,7 +65,7 @@ func (l *lags) want(t Tenure, at epoch.Fence, once bool, in time.Duration) {
 	}
 }
 
-// moves: the partition says its lag itself.
+// moves cancels the request: the partition advances.
 func (l *lags) moves(p epoch.Partition) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,14 +74,12 @@ func (l *lags) moves(p epoch.Partition) {
 	}
 }
 
-// left: the tenure is over.
 func (l *lags) left(p epoch.Partition) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.of, p)
 }
 
-// next is the question that is due first.
 func (l *lags) next() (first *asking, due time.Time, at epoch.Fence) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +91,6 @@ func (l *lags) next() (first *asking, due time.Time, at epoch.Fence) {
 	return first, due, at
 }
 
-// ask asks until ctx ends.
 func (l *lags) ask(ctx context.Context) {
 	for ctx.Err() == nil {
 		a, due, at := l.next()
@@ -119,8 +112,8 @@ func (l *lags) ask(ctx context.Context) {
 	}
 }
 
-// answer asks, and tells the answer unless the partition has moved meanwhile. It does so under
-// the lock, so that a lag that is older than an [Advanced] is not told after it.
+// answer requests the lag and reports it, unless the partition has moved meanwhile. It reports
+// under the lock, so that an old lag is not reported after a newer [Advanced].
 func (l *lags) answer(ctx context.Context, a *asking, at epoch.Fence) {
 	ctx, cancel := context.WithTimeout(ctx, lagTimeout)
 	defer cancel()

@@ -14,25 +14,23 @@ import (
 )
 
 const (
-	// aliveEvery is the wait between two signs of life, or the longest term of a lease where
-	// that is longer.
+	// aliveEvery is the least wait between two signs of life. A longer term of a lease raises it.
 	aliveEvery = 15 * time.Second
 
 	aliveTimeout = 10 * time.Second
 
-	// failedSigns is how many that fail one after the other are worth a warning.
+	// failedSigns is how many failures in a row cause a warning.
 	failedSigns = 2
 )
 
-// life gives signs of life to the sink, beside everything else: nothing waits for them, and one
-// that fails costs nothing but itself.
+// life sends signs of life to the sink. Nothing waits for them, and nothing else fails with them.
 type life struct {
 	process operate.Process
 	alive   func(ctx context.Context, p operate.Process) error
 	gone    func(ctx context.Context, p operate.Process) error
 	log     *slog.Logger
 	every   atomic.Int64 // a duration
-	failed  int          // one after the other
+	failed  int          // in a row
 }
 
 func newLife(source Source, alive, gone func(context.Context, operate.Process) error, log *slog.Logger) *life {
@@ -47,7 +45,7 @@ func newLife(source Source, alive, gone func(context.Context, operate.Process) e
 	return l
 }
 
-// version is that of the user's program: its main module, and the commit that it was built from.
+// version returns the main module of the user's program, and the commit it was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -68,7 +66,7 @@ func version() string {
 	return v
 }
 
-// leased notes the term of a lease. A nil life does nothing.
+// leased raises the wait to the term of a lease. A nil life does nothing.
 func (l *life) leased(term time.Duration) {
 	for l != nil {
 		now := l.every.Load()
@@ -78,7 +76,6 @@ func (l *life) leased(term time.Duration) {
 	}
 }
 
-// live gives signs until ctx ends, and then takes them away.
 func (l *life) live(ctx context.Context) {
 	for ctx.Err() == nil {
 		l.sign(ctx)

@@ -10,36 +10,36 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// loop runs the transactions of the partitions that are pinned to it, all of one
-// shard. One goroutine, that of serve, owns all of its state and that of its
-// partitions while their claims are consumed. Everybody else sends it events:
-// tenures what they have read and that they end, transactions their results.
+// loop runs the transactions of the partitions that are pinned to it, all of one shard. The
+// goroutine of serve owns the loop's state, and that of its partitions while their claims are
+// consumed. All other goroutines send events: tenures send batches and their end, transactions send
+// results.
 //
-// It has two lanes, each with one transaction at a time: one for all partitions
-// in good order, which share it, and one for those that have just failed, one by
-// one, so that a failing or slow message holds up nobody else's.
+// A loop has two lanes with one transaction at a time each. Partitions in good order share the
+// transactions of the first lane. Partitions that have just failed go through the second lane one
+// by one, so that a failing or slow message does not delay other partitions.
 type loop[TX any] struct {
 	run    *runner[TX]
 	shard  int
 	base   context.Context // of every transaction; ends with the loop
 	events chan event[TX]
 	closed chan struct{} // closed once no partition is left
-	slot   chan struct{} // whoever runs a transaction in the background holds it
+	slot   chan struct{} // held by the background transaction that runs
 
 	// Owned by serve.
 	held    map[*tenancy[TX]]*pending[TX]
 	shared  lane[TX]
 	alone   lane[TX]
 	waiting []*pending[TX]
-	sizing  sizing // of shared transactions
+	sizing  sizing
 	idle    idleCheck[TX]
 	replays replays[TX]
-	timer   *time.Timer // of whatever is due first
+	timer   *time.Timer
 }
 
-// lane holds the ready ones, in the order they became so.
+// lane holds the ready partitions, in the order in which they became ready.
 type lane[TX any] struct {
-	busy  bool // a transaction of it is under way
+	busy  bool
 	queue []*pending[TX]
 }
 
@@ -52,14 +52,12 @@ func newLoop[TX any](base context.Context, r *runner[TX], shard int) *loop[TX] {
 	return l
 }
 
-// serve runs events, and transactions as long as there is something to apply,
-// until closed is.
 func (l *loop[TX]) serve() {
 	defer l.timer.Stop()
 	defer l.idle.stop()
 	for {
 		select {
-		case e := <-l.events: // whatever has come by now can share a transaction
+		case e := <-l.events: // first all events that are pending, so that they can share a transaction
 			l.handle(e)
 			continue
 		default:
@@ -81,7 +79,6 @@ func (l *loop[TX]) serve() {
 	}
 }
 
-// arm sets the timer for what is due first.
 func (l *loop[TX]) arm(now time.Time) {
 	first := l.idle.due()
 	for _, p := range l.waiting {
@@ -96,13 +93,9 @@ func (l *loop[TX]) arm(now time.Time) {
 	l.timer.Reset(max(first.Sub(now), 1))
 }
 
-// The events.
-
-// holds reports whether p was attached, and not detached since.
 func (l *loop[TX]) holds(p *pending[TX]) bool { return l.held[p.tenancy] == p }
 
-// detach hands a partition with nothing to apply back to its tenure. A replay that is under
-// way is waited for.
+// detach hands a partition with nothing to apply back to its tenure, after the replay under way.
 func (l *loop[TX]) detach(t *tenancy[TX], back chan<- *pending[TX]) {
 	p := l.held[t]
 	delete(l.held, t)
@@ -114,9 +107,8 @@ func (l *loop[TX]) detach(t *tenancy[TX], back chan<- *pending[TX]) {
 	back <- p
 }
 
-// offer has the messages of a batch applied. The partition's outcome is that all of them
-// are, that it was revoked or lost before that, or what ended the claim. The
-// transaction under way is always waited for.
+// offer queues the messages of a batch. The outcome is that all are applied, that the partition was
+// revoked or lost before that, or what ended the claim. It comes after the transaction under way.
 func (l *loop[TX]) offer(p *pending[TX], b Batch) {
 	if p.claim.Err() != nil {
 		p.finish(outcome{action: leave})
@@ -129,8 +121,7 @@ func (l *loop[TX]) offer(p *pending[TX], b Batch) {
 	}
 }
 
-// revoke takes a partition out unless a transaction of it is under way, which is
-// then its last.
+// revoke takes a partition out of its queue. A transaction under way is its last.
 func (l *loop[TX]) revoke(p *pending[TX]) {
 	switch p.state {
 	case busy:
@@ -147,7 +138,6 @@ func (l *loop[TX]) revoke(p *pending[TX]) {
 	p.finish(outcome{action: leave})
 }
 
-// wake queues those that have waited long enough.
 func (l *loop[TX]) wake(now time.Time) {
 	l.waiting = slices.DeleteFunc(l.waiting, func(p *pending[TX]) bool {
 		if p.due.After(now) {
@@ -158,7 +148,6 @@ func (l *loop[TX]) wake(now time.Time) {
 	})
 }
 
-// finished settles the partitions of a transaction that has ended.
 func (l *loop[TX]) finished(t *transaction[TX], r result) {
 	if t.shared {
 		l.shared.busy = false
@@ -173,7 +162,6 @@ func (l *loop[TX]) finished(t *transaction[TX], r result) {
 	}
 }
 
-// carryOut does what a verdict says about a partition.
 func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared bool) {
 	p := did.pending
 	if t.lost {
@@ -198,7 +186,6 @@ func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared b
 	p.finish(outcome{action: v.action, above: v.above, err: v.err})
 }
 
-// committed moves a partition past the applied messages, and publishes its position.
 func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 	if err := p.move(did.advance, len(did.messages)); err != nil {
 		p.finish(outcome{action: claimAgain, err: err})
@@ -223,11 +210,9 @@ func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 	l.again(p, 0)
 }
 
-// resize says what the result of a shared transaction means for the size of the
-// next.
 func (l *loop[TX]) resize(t *transaction[TX], r result) {
 	switch {
-	case r.froze > 0 && r.err != nil, errors.Is(r.err, epoch.ErrOwnTransaction): // which has nothing to do with the size
+	case r.froze > 0 && r.err != nil, errors.Is(r.err, epoch.ErrOwnTransaction): // unrelated to the size
 	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.err, epoch.ErrInDoubt):
 		l.sizing.refused(t.messages(), r.took)
 	case errors.Is(r.err, epoch.ErrTooLarge):
@@ -238,8 +223,6 @@ func (l *loop[TX]) resize(t *transaction[TX], r result) {
 		l.sizing.applied(t.messages(), r.took, t.timeout)
 	}
 }
-
-// The queues.
 
 func (l *loop[TX]) lane(p *pending[TX]) *lane[TX] {
 	if p.bisect.active() {
@@ -254,7 +237,6 @@ func (l *loop[TX]) ready(p *pending[TX]) {
 	lane.queue = append(lane.queue, p)
 }
 
-// again puts p back after a transaction, to wait first for as long as it says.
 func (l *loop[TX]) again(p *pending[TX], in time.Duration) {
 	switch {
 	case p.revoked:
@@ -268,7 +250,6 @@ func (l *loop[TX]) again(p *pending[TX], in time.Duration) {
 	}
 }
 
-// finish tells the tenure what became of its batch.
 func (p *pending[TX]) finish(out outcome) {
 	p.state = idle
 	p.revoked = false
@@ -279,7 +260,6 @@ func without[TX any](ps []*pending[TX], p *pending[TX]) []*pending[TX] {
 	return slices.DeleteFunc(ps, func(q *pending[TX]) bool { return q == p })
 }
 
-// startReady starts the transactions that can be started.
 func (l *loop[TX]) startReady() {
 	l.startReplay()
 	if ps := l.pickShared(); len(ps) > 0 {
@@ -290,8 +270,8 @@ func (l *loop[TX]) startReady() {
 	}
 }
 
-// pickShared takes what is ready from all partitions in good order, within the
-// room there is and the sink's bounds. Those that find none are first the next time.
+// pickShared takes the ready partitions in good order, within the current size and the sink's
+// bounds. Partitions that are left over are first the next time.
 func (l *loop[TX]) pickShared() []*pending[TX] {
 	most := l.sizing.room
 	if bound := l.run.bounds.Partitions; bound > 0 {
@@ -300,9 +280,8 @@ func (l *loop[TX]) pickShared() []*pending[TX] {
 	return l.pick(&l.shared, most)
 }
 
-// pick takes the first partitions of a lane, most at most, if it has no
-// transaction under way. A lost one would only abort the others', and one whose dead
-// letter is being replayed waits for the end of that.
+// pick takes at most most partitions from a lane without a transaction. It drops lost partitions,
+// which would only abort the others, and skips those whose dead letter is being replayed.
 func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 	if lane.busy {
 		return nil
@@ -325,7 +304,6 @@ func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 	return picked
 }
 
-// transact starts a transaction with room messages at most.
 func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
 	lane.busy = true
 	slices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })

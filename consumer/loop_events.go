@@ -8,67 +8,59 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// event is something that a loop is told. These are all:
 type event[TX any] interface {
 	fmt.Stringer
 	handle(l *loop[TX])
 }
 
 type (
-	// attached hands a partition, whose claim is consumed from now on, to the loop.
+	// attached hands a partition to the loop, which consumes its claim from now on.
 	attached[TX any] struct {
 		p    *pending[TX]
 		from epoch.Offset
 	}
 
-	// detaching has the loop hand a partition back.
 	detaching[TX any] struct {
 		t    *tenancy[TX]
 		back chan<- *pending[TX]
 	}
 
-	// offered is the next batch that was read.
 	offered[TX any] struct {
 		t *tenancy[TX]
 		b Batch
 	}
 
-	// revoked: no further transaction of the partition is to begin.
+	// revoked asks the loop to begin no further transaction of the partition.
 	revoked[TX any] struct{ t *tenancy[TX] }
 
-	// ended is the result of a transaction.
 	ended[TX any] struct {
 		t *transaction[TX]
 		r result
 	}
 
-	// late: a transaction has not come to an end long after its context has. The stack is
-	// that of its goroutine.
+	// late reports a transaction that runs on long after its context has ended, and its stack.
 	late[TX any] struct {
 		t     *transaction[TX]
 		stack string
 	}
 
-	// replayRequested: an operator wants a dead letter replayed.
 	replayRequested[TX any] struct {
 		t *tenancy[TX]
 		r replay
 	}
 
-	// replayRecorded: the sink has been told that a replay has failed.
 	replayRecorded[TX any] struct{ r *replay }
 
-	// fencesWanted: there is reason to believe that the sink went back.
+	// fencesWanted asks for a look at all idle partitions: the sink may have gone back.
 	fencesWanted[TX any] struct{}
 
-	// fencesRead are the fences of idle partitions.
 	fencesRead[TX any] struct {
 		of  []idler[TX]
 		now epoch.Fences
 		err error
 	}
 
-	// fencesDone: no more fencesRead follow.
+	// fencesDone follows the last fencesRead of a look.
 	fencesDone[TX any] struct{}
 )
 
@@ -104,12 +96,10 @@ func (fencesWanted[TX]) String() string { return "fences wanted" }
 func (e fencesRead[TX]) String() string { return fmt.Sprintf("%d fences read: %v", len(e.of), e.err) }
 func (fencesDone[TX]) String() string   { return "fences done" }
 
-// LevelTrace is the level at which [Options.Logger] is told of every event of the
-// committers, to find out what a consumer is doing.
+// LevelTrace is the level at which [Options.Logger] receives every event of the committers.
 const LevelTrace = slog.LevelDebug - 4
 
-// send has the loop handle an event, and returns once the loop has taken it up. It reports
-// whether the loop has: a closed loop takes up none.
+// send returns once the loop has received e. It reports false if the loop is closed.
 func (l *loop[TX]) send(e event[TX]) (taken bool) {
 	select {
 	case l.events <- e:

@@ -6,24 +6,22 @@ import (
 	"time"
 )
 
-// standby is after how long a member that has no partition says so: it is not slow.
+// standby is how long a member waits for a partition before it logs that it has none.
 const standby = 5 * time.Second
 
-// membership tells observers, and operators, whether this process is a member of the group,
-// once for each change.
+// membership reports each change of this process's membership in the group once.
 type membership struct {
 	observe func(Event)
 	log     *slog.Logger
-	idle    func() bool // no partition is this process's
+	idle    func() bool // reports whether this process has no partition
 
 	mu      sync.Mutex
-	told    bool // something
+	told    bool // changed was called
 	in      bool
 	done    bool // Run is over
 	waiting *time.Timer
 }
 
-// changed takes what the source says.
 func (m *membership) changed(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -43,14 +41,12 @@ func (m *membership) changed(err error) {
 	}
 }
 
-// stand says that this member waits for the others.
 func (m *membership) stand() {
 	if m.idle() {
 		m.log.Info("no partition is assigned to this member of the group: it waits until one that others have is free")
 	}
 }
 
-// over: the source's Run has returned.
 func (m *membership) over(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,31 +7,29 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// What the end of consuming under a claim, and a claim that was not made, mean for the next
-// claim. Nothing here acts, logs or waits.
+// This file decides what follows the end of a claim, or a failed one. It does not act, log or wait.
 
 // step is what a tenure does before it claims again.
 type step struct {
-	keep  bool                 // the claim: nothing is in doubt
-	above epoch.Epoch          // the next claim's epoch is higher than this
+	keep  bool // keep the claim: nothing is in doubt
+	above epoch.Epoch
 	back  *epoch.WentBackError // the sink went back: consuming resumes where the sink is
 	doubt bool                 // the next claim finds out what became of a transaction
 	never bool                 // no process of this Run claims the partition again
 	pause pause
 }
 
-// pause is how long a tenure waits before it claims again.
 type pause int
 
 const (
 	none          pause = iota
 	retryPause          // Options.RetryMin to RetryMax
 	haltPause           // Options.HaltMin to HaltMax
-	operatorPause       // likewise, and pausedMax at most: an operator has paused the partition
+	operatorPause       // like haltPause, at most pausedMax: an operator has paused the partition
 	noEnd               // until the tenure is over
 )
 
-// next returns what follows the end of consuming under a claim whose fence was ours.
+// next returns what follows the end of consuming under the claim of ours.
 func next(ours epoch.Fence, out outcome) step {
 	if out.action == giveUp || out.action == claimAgain {
 		if back := wentBack(ours, out.err); back != nil {
@@ -56,7 +54,6 @@ func next(ours epoch.Fence, out outcome) step {
 	}
 }
 
-// wentBack returns the error of a sink that went back, where a refusal shows that it did.
 func wentBack(ours epoch.Fence, refusal error) *epoch.WentBackError {
 	now, ok := fenceAt(ours, refusal)
 	if !ok {
@@ -65,7 +62,6 @@ func wentBack(ours epoch.Fence, refusal error) *epoch.WentBackError {
 	return since(ours, now)
 }
 
-// since returns the error of a sink that went back since the fence was ours.
 func since(ours, now epoch.Fence) *epoch.WentBackError {
 	var back *epoch.WentBackError
 	if ours.Epoch == 0 || !errors.As(ours.CheckUnchanged(now), &back) {
@@ -74,8 +70,6 @@ func since(ours, now epoch.Fence) *epoch.WentBackError {
 	return back
 }
 
-// fenceAt returns the fence that a refusal shows, of a partition whose fence we left
-// as ours.
 func fenceAt(ours epoch.Fence, err error) (now epoch.Fence, ok bool) {
 	var (
 		back  *epoch.WentBackError
@@ -95,7 +89,6 @@ func fenceAt(ours epoch.Fence, err error) (now epoch.Fence, ok bool) {
 	}
 }
 
-// refusedClaim is what a claim that was not made means.
 type refusedClaim struct {
 	pause       pause
 	unconfirmed bool // the source did not confirm the lease, as in an ordinary rebalance
@@ -104,12 +97,10 @@ type refusedClaim struct {
 	what        string
 }
 
-// ordinaryRefusals is how many confirmations in a row a source may refuse before that is
-// worth a warning.
+// ordinaryRefusals is how many confirmations in a row may be refused without a warning.
 const ordinaryRefusals = 2
 
-// nextClaim returns what follows a claim that failed, after so many in a row that the
-// source had not confirmed.
+// nextClaim returns what follows a failed claim, after unconfirmed refused confirmations in a row.
 func nextClaim(err error, unconfirmed int) refusedClaim {
 	var no *unconfirmedError
 	switch {
@@ -126,8 +117,7 @@ func nextClaim(err error, unconfirmed int) refusedClaim {
 	}
 }
 
-// needsOperator tells the refusals of a claim that no waiting resolves from those
-// that pass.
+// needsOperator reports whether only an operator can resolve the refusal of a claim.
 func needsOperator(err error) bool {
 	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) ||
 		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrElsewhere) || errors.Is(err, epoch.ErrUnhealthy)

@@ -30,8 +30,8 @@ type Options struct {
 
 	// Committers is the number of transactions that may be open at a time. Each partition
 	// belongs to one committer, and a transaction takes messages from all partitions of its
-	// committer. A committer can have two more transactions open: one for a partition that
-	// has just failed, and one for background work. If the sink has several databases
+	// committer. A committer can have three more transactions open: for a partition that
+	// has just failed, for [Handlers.Background], and for a replay. If the sink has several databases
 	// ([epoch.Sharded]), each database has this many committers. More committers help if
 	// handlers wait for other systems; partitions that update the same rows may then deadlock
 	// with each other (see [Handler]). Defaults to 1.

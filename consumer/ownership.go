@@ -11,30 +11,27 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// ownership is one tenure as the consumer sees it: claim the partition, consume
-// under the claim until something ends that, wait, and start over.
+// ownership is one tenure: claim the partition, consume until the claim ends, wait, start over.
 type ownership[TX any] struct {
 	*tenancy[TX]
 	*pending[TX] // nil while the loop has it: see attach
 
-	claim      *claim   // nil without one
-	doubt      *doubt   // what the next claim is made to find out
-	given      *outcome // what the claim has come to as it was made
-	claimValid bool     // nothing is in doubt: if the fence carries our claim still, no new one is due
+	claim      *claim
+	doubt      *doubt   // the transaction whose outcome the next claim finds out
+	given      *outcome // the outcome, if it was known when the claim was made
+	claimValid bool     // nothing is in doubt: no new claim is due if the fence still carries ours
 	background []*background[TX]
 
-	above       epoch.Epoch // which another system has seen: the next claim's is higher
+	above       epoch.Epoch // seen by another system: the next claim's epoch is higher
 	progress    bool        // since the last wait
-	unconfirmed int         // times in a row
-	unclaimedAt time.Time   // since when there is no claim
-	attempts    int         // to claim, that have failed since then
-	hang        *hang       // a call that hangs, for which the partition is given up
+	unconfirmed int
+	unclaimedAt time.Time // since when there is no claim
+	attempts    int       // failed attempts to claim since then
+	hang        *hang
 	halts       *backoff.Backoff
 	retries     *backoff.Backoff
 }
 
-// own spends one tenure: it claims the partition, consumes until something
-// happens, and continues from there, until the source takes the partition back.
 func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	timeout, err := r.batchTimeout(t)
 	if err != nil {
@@ -91,8 +88,8 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	o.drained()
 }
 
-// giveUpHung has the source keep the partition from this process while a call for it hangs.
-// The next owner can read by then which message it was.
+// giveUpHung makes the source keep the partition from this process while a call for it hangs. It
+// first records the message, so that the next owner can read which one it was.
 func (o *ownership[TX]) giveUpHung() {
 	if o.hang != nil {
 		o.recordHang()
@@ -116,14 +113,13 @@ func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Du
 	}
 }
 
-// hold makes sure of a claim: the one we have, where nothing is in doubt and the
-// fence still carries it, and otherwise a new one. It makes none where the work under the
-// last one hangs.
+// hold ensures that there is a claim. It keeps ours if nothing is in doubt and the fence still
+// carries it, and otherwise makes a new one. It makes none if the work under the last one hangs.
 func (o *ownership[TX]) hold(tenure context.Context) error {
 	began := time.Now()
 	ctx, done := context.WithTimeout(tenure, o.timeout)
 	defer done()
-	ctx, cancel := o.untilRevoked(ctx) // a claim not made by then is not worth it
+	ctx, cancel := o.untilRevoked(ctx) // a revoked partition needs no claim
 	defer cancel()
 	if o.claimValid {
 		if ours, err := o.stillOurs(ctx); err != nil || ours {
@@ -157,7 +153,6 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	return nil
 }
 
-// stillOurs reads the fence and reports whether it still carries our claim.
 func (o *ownership[TX]) stillOurs(ctx context.Context) (bool, error) {
 	f, err := o.run.sink.Fence(ctx, o.partition)
 	if err == nil {
@@ -170,10 +165,8 @@ func (o *ownership[TX]) stillOurs(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// adoptFence takes over the fence as the sink has it. Its position may not be
-// where we left it: a commit whose acknowledgement was lost had landed, an operator
-// has set it, or the sink was restored. What was known of the messages there is
-// then about others.
+// adoptFence takes over the sink's fence. Its position may have changed: a commit whose
+// acknowledgement was lost has landed, an operator has set it, or the sink was restored.
 func (o *ownership[TX]) adoptFence(f epoch.Fence) {
 	if o.fence.Epoch > 0 && f.Next != o.fence.Next {
 		o.progress = o.progress || f.Next > o.fence.Next
@@ -182,8 +175,8 @@ func (o *ownership[TX]) adoptFence(f epoch.Fence) {
 	o.fence = f
 }
 
-// compare takes over the fence of a sink that went back, and reports whether it did. The
-// messages at hand are then applied again, and other partitions may have to be.
+// compare takes over the fence of a sink that went back, and reports whether it did. The messages
+// at hand are then applied again. Other partitions may have gone back, too.
 func (o *ownership[TX]) compare(now epoch.Fence) (back bool) {
 	err := since(o.fence, now)
 	if err == nil {
@@ -200,7 +193,6 @@ func (o *ownership[TX]) goBack(err *epoch.WentBackError) {
 	o.fence = err.Now
 }
 
-// dropClaim ends whatever runs under the claim, and waits for it.
 func (o *ownership[TX]) dropClaim() {
 	o.claimValid = false
 	o.stopBackground()
@@ -211,9 +203,8 @@ func (o *ownership[TX]) dropClaim() {
 	}
 }
 
-// ended takes in how consuming under a claim came to an end, and returns how long to wait.
-// It reports so for a tenure that is over as well: that a transaction was refused is news all
-// the same.
+// ended handles the end of consuming under a claim, and returns how long to wait. It reports the
+// outcome even if the tenure is over, because a refused transaction is still news.
 func (o *ownership[TX]) ended(out outcome) time.Duration {
 	if o.progress {
 		o.halts.Reset()
@@ -238,8 +229,6 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	return in
 }
 
-// unclaimed takes in why there is no claim, after an attempt that took so long, and returns
-// how long to wait.
 func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Duration) time.Duration {
 	if !o.running(ctx) {
 		return 0
@@ -254,8 +243,7 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Dura
 	return in
 }
 
-// pausedMax is how soon a paused partition is tried again, should nobody tell before
-// that it was resumed.
+// pausedMax is how soon a paused partition is tried again without news of a resume.
 const pausedMax = 5 * time.Second
 
 func (o *ownership[TX]) pauseFor(p pause) time.Duration {
@@ -274,8 +262,6 @@ func (o *ownership[TX]) pauseFor(p pause) time.Duration {
 	}
 }
 
-// consume has messages applied until the tenure is over or something happens to
-// the claim, be it in the background.
 func (o *ownership[TX]) consume() outcome {
 	if out := o.given; out != nil {
 		o.given = nil
@@ -285,7 +271,7 @@ func (o *ownership[TX]) consume() outcome {
 	out := o.applyAll()
 	o.progress = o.progress || o.fence.Next > from
 	if out.action == leave {
-		o.stopBackground() // it may have news yet
+		o.stopBackground() // it may still end the claim
 	}
 	if b := o.claim.broken(); b != nil && (out.action == leave || out.action == halt) {
 		return b.outcome
@@ -293,8 +279,6 @@ func (o *ownership[TX]) consume() outcome {
 	return out
 }
 
-// applyAll reads from the fence's position and has the loop apply what comes,
-// until the read ends or something happens.
 func (o *ownership[TX]) applyAll() outcome {
 	if o.claim.Err() != nil {
 		return outcome{action: leave}
@@ -315,9 +299,9 @@ func (o *ownership[TX]) applyAll() outcome {
 	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}
 }
 
-// attach hands the fence, and what is to be applied, to the loop, and reads from its position. It is a function of
-// its own so that its copies of the fence are not on the stack on which an idle
-// partition waits for the next batch: 8 KiB of it were too few, and 16 are twice as much.
+// attach hands the partition to the loop, and starts to read from the fence's position. It is a
+// function of its own so that its copies of the fence are not on the stack on which an idle
+// partition waits for the next batch. With them the stack would need 16 KiB instead of 8.
 func (o *ownership[TX]) attach() iter.Seq2[Batch, error] {
 	from, p := o.fence, o.pending
 	p.claim, o.pending = o.claim, nil
@@ -325,7 +309,6 @@ func (o *ownership[TX]) attach() iter.Seq2[Batch, error] {
 	return o.tenure.Read(o.claim, from)
 }
 
-// detach takes them back from the loop.
 func (o *ownership[TX]) detach() {
 	back := make(chan *pending[TX], 1)
 	o.loop.send(detaching[TX]{o.tenancy, back})
@@ -333,8 +316,8 @@ func (o *ownership[TX]) detach() {
 	o.hang = cmp.Or(o.hang, o.hungReplay)
 }
 
-// apply offers a batch to the loop and waits for its outcome. When the partition
-// is revoked, lost, or its claim ends, only a transaction under way is waited for.
+// apply offers a batch to the loop and waits for its outcome. If the partition is revoked or lost,
+// or the claim ends, it waits only for a transaction under way.
 func (o *ownership[TX]) apply(b Batch) outcome {
 	o.loop.send(offered[TX]{o.tenancy, b})
 	select {
@@ -347,8 +330,6 @@ func (o *ownership[TX]) apply(b Batch) outcome {
 	return <-o.outcome
 }
 
-// whileClaimed returns a context that ends with the claim, if there is one, or
-// with ctx.
 func (o *ownership[TX]) whileClaimed(ctx context.Context) context.Context {
 	if o.claim == nil {
 		return ctx

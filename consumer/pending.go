@@ -6,13 +6,13 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// pending is what a partition has to apply, and how far it has got. The loop has it while
-// the partition's claim is consumed, and otherwise the tenure's goroutine.
+// pending is what a partition has to apply, and how far it has got. The loop owns it while the
+// partition's claim is consumed, otherwise the tenure's goroutine does.
 type pending[TX any] struct {
 	*tenancy[TX]
 
-	claim  *claim      // under which it is consumed
-	seen   epoch.Fence // as it was read last, which may be another process's
+	claim  *claim
+	seen   epoch.Fence // as last read, which may be another process's
 	fence  epoch.Fence // as last claimed and advanced; zero before the first claim
 	batch  Batch       // read, and not applied yet
 	bisect bisection   // of the messages from fence.Next on
@@ -22,13 +22,13 @@ type pending[TX any] struct {
 	hung   bool // a call hung on one of its messages: see recall
 
 	halted bool // observers were told so, and it has not moved since
-	silent bool // the source is asked for the lag, which nothing else says
+	silent bool // the lag is requested from the source
 
 	// The loop's alone.
 	state   pendingState
-	revoked bool      // the transaction under way is the last one
-	due     time.Time // when waiting ends
-	quiet   bool      // nothing was pending at the last check of idle fences
+	revoked bool // the transaction under way is the last one
+	due     time.Time
+	quiet   bool // nothing was pending at the last check of idle fences
 
 	replaying  bool                // the transaction of a replay is under way: no other begins
 	replayed   bool                // a replay was the last transaction: messages that are ready come first
@@ -39,10 +39,10 @@ type pending[TX any] struct {
 type pendingState int
 
 const (
-	idle    pendingState = iota // there is nothing to apply
-	ready                       // there is, and it is queued
-	busy                        // a transaction is under way
-	waiting                     // the first message waits to be tried again
+	idle  pendingState = iota // there is nothing to apply
+	ready                     // there is, and it is queued
+	busy
+	waiting // the first message waits to be tried again
 )
 
 func newPending[TX any](t *tenancy[TX]) *pending[TX] {
@@ -51,7 +51,6 @@ func newPending[TX any](t *tenancy[TX]) *pending[TX] {
 	return p
 }
 
-// size is how many messages the next transaction may take.
 func (p *pending[TX]) size() int {
 	n := min(len(p.batch.Messages), p.run.MaxBatch)
 	if p.bisect.active() {
@@ -60,7 +59,6 @@ func (p *pending[TX]) size() int {
 	return n
 }
 
-// accept takes in the batch that was read next, which must continue from the fence.
 func (p *pending[TX]) accept(b Batch) error {
 	if err := b.follows(p.fence); err != nil {
 		return err
@@ -80,7 +78,6 @@ func (p *pending[TX]) accept(b Batch) error {
 	return p.recall()
 }
 
-// move moves past the n messages of a transaction that is committed.
 func (p *pending[TX]) move(a epoch.Advance, n int) error {
 	next, err := p.fence.Advanced(a)
 	if err != nil {
@@ -93,10 +90,8 @@ func (p *pending[TX]) move(a epoch.Advance, n int) error {
 	return nil
 }
 
-// done reports whether the whole batch is applied.
 func (p *pending[TX]) done() bool { return p.fence.Next == p.batch.Next }
 
-// forget drops what was known of the messages at the position.
 func (p *pending[TX]) forget() {
 	p.bisect.passed(p.bisect.suspects)
 	p.death = nil

@@ -8,16 +8,15 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Reason says in a word why a partition has halted, why an attempt to claim it failed,
-// why a transaction did not commit, or why a partition was lost: what an [Event]'s Err says
-// at length. There are few, and what they are called does not change, so that they can be
-// counted, stored, and looked up in a runbook. More may be added.
+// Reason says in a word why a partition has halted or was lost, why an attempt to claim it failed,
+// or why a transaction did not commit. The [Event]'s Err says it at length. The names do not
+// change, so that they can be counted, stored, and looked up in a runbook. More may be added.
 type Reason uint8
 
-// The reasons. Those up to ReasonUnhealthy last until an operator does something; see
+// The reasons. ReasonMessageFailed to ReasonUnhealthy last until an operator does something; see
 // [Reason.NeedsOperator].
 const (
-	ReasonNone Reason = iota // nothing was wrong
+	ReasonNone Reason = iota
 
 	ReasonMessageFailed   // a message has used up its attempts, or failed with [Permanent], and there is no OnFailure
 	ReasonOnFailureFailed // OnFailure returned an error
@@ -29,20 +28,20 @@ const (
 	ReasonOutOfOrder      // an offset below the position came again: [ErrOutOfOrder]
 	ReasonMissingFence    // the sink has lost the fence: [epoch.ErrMissing]
 	ReasonElsewhere       // another database of the sink keeps the partition: [epoch.ErrElsewhere]
-	ReasonUnhealthy       // a table, a right or a disk is missing: [epoch.ErrUnhealthy]
-	ReasonPaused          // an operator has paused the partition, and it is as it should be: [epoch.ErrPaused]
-	ReasonStale           // the fence belongs to a later claim, or somebody else's claim came first: [epoch.ErrStale]
+	ReasonUnhealthy       // a table, a privilege or a disk is missing: [epoch.ErrUnhealthy]
+	ReasonPaused          // an operator has paused the partition: [epoch.ErrPaused]
+	ReasonStale           // the fence belongs to a later claim, or another claim came first: [epoch.ErrStale]
 	ReasonMoved           // the fence was not where the transaction began: [epoch.ErrMoved]
 	ReasonInDoubt         // whether the transaction committed is not known: [epoch.ErrInDoubt]
 	ReasonTransient       // a deadlock, a serialization failure, a lock not granted: [epoch.ErrTransient]
 	ReasonTimeout         // a transaction or an attempt to claim took longer than [Options.BatchTimeout]
 	ReasonNotConfirmed    // the source did not confirm the lease
 	ReasonSource          // the source could not be asked or read
-	ReasonSink            // the sink could not be reached, or failed in a way that it has no name for
+	ReasonSink            // the sink could not be reached, or failed in an unknown way
 	ReasonLeaseTaken      // the source took the partition away
 	ReasonLeaseExpired    // the source heard nothing of this process for the term of the lease: [ErrLeaseExpired]
 	ReasonDrainOverrun    // the partition was revoked and not given back in time: [ErrDrainOverrun]
-	ReasonHung            // a call of the user's does not return, so that the partition was given up; see [Overdue]
+	ReasonHung            // a call of a user's function does not return, and the partition was given up; see [Overdue]
 	numReasons
 )
 
@@ -52,7 +51,7 @@ var reasonNames = [...]string{
 	"not_confirmed", "source", "sink", "lease_taken", "lease_expired", "drain_overrun", "hung",
 }
 
-// String is a word of a-z and underscores.
+// String returns a word of a-z and underscores.
 func (r Reason) String() string {
 	if int(r) >= len(reasonNames) {
 		return fmt.Sprintf("Reason(%d)", int(r))
@@ -60,11 +59,11 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
-// NeedsOperator reports whether what is wrong lasts until somebody fixes it: a message, a
-// database, a log, a deployment. Everything else passes, and is tried again until then.
+// NeedsOperator reports whether the reason lasts until an operator fixes a message, a database, a
+// log or a deployment. All other reasons pass, and the process retries until then.
 func (r Reason) NeedsOperator() bool { return r >= ReasonMessageFailed && r <= ReasonUnhealthy }
 
-// Reasons returns all reasons but ReasonNone, in their order.
+// Reasons returns all reasons except ReasonNone, in order.
 func Reasons() []Reason {
 	var rs []Reason
 	for r := ReasonNone + 1; r < numReasons; r++ {
@@ -73,8 +72,8 @@ func Reasons() []Reason {
 	return rs
 }
 
-// reasonOf is what an error of this package, a sink or a source means. What says most
-// comes first: a database may be unhealthy and in doubt.
+// reasonOf returns the reason of an error of this package, a sink or a source. The most specific
+// reason comes first: a database may be unhealthy and in doubt.
 func reasonOf(err error) Reason {
 	for _, known := range []struct {
 		is     error
@@ -132,13 +131,11 @@ func reasonOf(err error) Reason {
 	}
 }
 
-// sourceError is an error that the source returned.
 type sourceError struct{ err error }
 
 func (e *sourceError) Error() string { return e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
 
-// onFailureError: OnFailure failed on a message that had failed.
 type onFailureError struct{ message, err error }
 
 func (e *onFailureError) Error() string   { return errors.Join(e.message, e.err).Error() }

@@ -10,11 +10,10 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// A message that hangs counts as an attempt, whichever process it hangs in: an owner that
-// gives its partition up writes to the sink's audit log which message hangs, and the next
-// one reads that when it has claimed the partition.
+// A hang counts as an attempt in whichever process it happens. An owner that gives its partition up
+// writes to the sink's audit log which message hangs. The next owner reads that after its claim.
 
-// recordHang writes what hangs. The partition is this process's until it has returned.
+// recordHang writes what hangs. The partition is this process's until recordHang has returned.
 func (o *ownership[TX]) recordHang() {
 	call, f := o.run.hung.call(o.hang), o.fence
 	d := operate.Decision{
@@ -36,7 +35,6 @@ func (o *ownership[TX]) recordHang() {
 	}
 }
 
-// recallHangs reads what has hung on the messages from the position on.
 func (o *ownership[TX]) recallHangs(ctx context.Context) {
 	if o.run.operable == nil {
 		return
@@ -50,7 +48,6 @@ func (o *ownership[TX]) recallHangs(ctx context.Context) {
 	}
 }
 
-// recorded notes that the audit log has the last hang of the partition.
 func (hs *hangs) recorded(p epoch.Partition) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -59,8 +56,7 @@ func (hs *hangs) recorded(p epoch.Partition) {
 	hs.messages[p] = m
 }
 
-// learn takes in what an audit log says about a partition that is at next. It reports
-// whether a message there has hung.
+// learn takes over an audit log, and reports whether a message at or above next has hung.
 func (hs *hangs) learn(p epoch.Partition, log []operate.Decision, next epoch.Offset) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -73,17 +69,16 @@ func (hs *hangs) learn(p epoch.Partition, log []operate.Decision, next epoch.Off
 	return true
 }
 
-// exists tells it from the zero value, which stands for no message.
 func (m hungMessage) exists() bool { return m.attempts > 0 || m.first < m.last }
 
 func (m hungMessage) hasRangeOf(n hungMessage) bool {
 	return m.exists() && n.exists() && m.first == n.first && m.last == n.last
 }
 
-// recalled is what is known of the messages from next on, by what this process knew and by
-// the decisions of [operate.Operable.Hangs]. What this process knew and the log has is not
-// believed if the log does not have it any more: an operator has let the partition continue.
-// Its attempts may be more than those in the log, which has no failures but hangs.
+// recalled combines what this process knows of the messages from next on with the decisions of
+// [operate.Operable.Hangs]. If the log had what this process knows and no longer has it, an
+// operator has let the partition continue, and recalled drops it. This process may know of more
+// attempts, because the log has no failures other than hangs.
 func recalled(known hungMessage, log []operate.Decision, next epoch.Offset) hungMessage {
 	var newest hungMessage
 	for _, d := range log {

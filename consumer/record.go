@@ -12,24 +12,21 @@ import (
 )
 
 const (
-	// maxUnrecorded bounds the decisions that wait to be written, and recordAtOnce
-	// how many are written at a time.
+	// maxUnrecorded limits the decisions that wait to be written, recordAtOnce those in one write.
 	maxUnrecorded = 1024
 	recordAtOnce  = 128
 
 	recordTimeout = 10 * time.Second
 
-	// lastRecords is how long a Run that ends tries to write the last ones.
+	// lastRecords is how long a Run that ends tries to write the last decisions.
 	lastRecords = 2 * time.Second
 
-	// hangTimeToRecord is how long a partition that is to be given up waits for the
-	// decision that says why.
+	// hangTimeToRecord is how long giving up a partition waits until the reason is recorded.
 	hangTimeToRecord = 2 * time.Second
 )
 
-// recorder writes what a consumer has met with to the sink's audit log. Nothing waits for
-// that, except a partition that is given up because a call hangs. What cannot be written is
-// counted and dropped. A nil recorder writes nothing.
+// recorder writes decisions to the sink's audit log. Only a partition that is given up because of a
+// hang waits for that. What cannot be written is dropped. A nil recorder writes nothing.
 type recorder struct {
 	write   func(ctx context.Context, ds []operate.Decision) error
 	observe func(Event)
@@ -40,7 +37,7 @@ type recorder struct {
 	over    chan struct{}
 
 	mu      sync.Mutex
-	dropped int // since it was told of last
+	dropped int // since the last report
 }
 
 func newRecorder(write func(context.Context, []operate.Decision) error, observe func(Event), log *slog.Logger) *recorder {
@@ -51,7 +48,6 @@ func newRecorder(write func(context.Context, []operate.Decision) error, observe 
 	return r
 }
 
-// add has d written, if there is room.
 func (r *recorder) add(d operate.Decision) {
 	if r == nil {
 		return
@@ -65,12 +61,11 @@ func (r *recorder) add(d operate.Decision) {
 	}
 }
 
-// addNow reports whether d was written at once.
 func (r *recorder) addNow(d operate.Decision) bool {
 	return r != nil && r.flush([]operate.Decision{d}, hangTimeToRecord) == nil
 }
 
-// close writes what is left, within lastRecords. Nothing is added any more.
+// close writes the rest, within lastRecords. Nothing may be added any more.
 func (r *recorder) close() {
 	if r == nil {
 		return
@@ -118,10 +113,7 @@ func (r *recorder) flush(ds []operate.Decision, timeout time.Duration) error {
 	return err
 }
 
-// What is recorded.
-
-// decide is about the partition as this process last knew it, and what was done because
-// of err.
+// decide records a decision about the partition as this process last knew it. err is the cause.
 func (p *pending[TX]) decide(kind operate.DecisionKind, err error, format string, args ...any) {
 	f := p.fence
 	p.run.recorder.add(operate.Decision{
@@ -130,8 +122,7 @@ func (p *pending[TX]) decide(kind operate.DecisionKind, err error, format string
 	})
 }
 
-// decideDoubt says what became of a transaction that was in doubt: got is the fence
-// under the claim that was made to find out.
+// decideDoubt records the outcome of a transaction in doubt, after the claim that found it out.
 func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
 	if o.doubt == nil {
 		return
@@ -148,7 +139,6 @@ func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
 	})
 }
 
-// doubt is a transaction whose outcome is not known, and the fence before it.
 type doubt struct {
 	left epoch.Fence
 	err  error

@@ -7,10 +7,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// What the result of a replay's transaction means. As in verdict.go, nothing here acts, logs or
-// waits.
+// This file decides what the result of a replay means. It does not act, log or wait.
 
-// replayVerdict is what a result means for a replay.
 type replayVerdict struct {
 	what   outcomeOfReplay
 	broke  outcome // with replayBroke: what ended the claim
@@ -22,25 +20,23 @@ type outcomeOfReplay int
 
 const (
 	replayed     outcomeOfReplay = iota
-	replayAgain                  // nothing is committed, for a reason that has to do with neither
-	replayTries                  // likewise, and it counts
+	replayAgain                  // nothing is committed, and neither message nor handler is at fault
+	replayTries                  // nothing is committed for a transient reason, and the try counts
 	replayFailed                 // the message is still at fault
-	replayGone                   // nobody wants it any more, or it is done
-	replayBroke                  // the claim has ended with it
+	replayGone                   // it was withdrawn, or is done
+	replayBroke                  // the claim has ended, too
 )
 
-// final reports whether the replay is settled.
 func (o outcomeOfReplay) final() bool {
 	return o == replayed || o == replayFailed || o == replayGone
 }
 
-// maxReplayTries is how often a replay is tried that fails for reasons that pass.
 const maxReplayTries = 5
 
-// judgeReplay decides on a replay after so many tries that count.
+// judgeReplay decides on a replay. tries counts the failed tries before.
 func judgeReplay(t trial, r result, tries int) replayVerdict {
 	what, broke := resultOfReplay(t, r)
-	kills := what == replayBroke && errors.Is(r.err, epoch.ErrInDoubt) && r.froze == 0 // its connection
+	kills := what == replayBroke && errors.Is(r.err, epoch.ErrInDoubt) && r.froze == 0 // it kills its connection
 	if what == replayTries || kills {
 		tries++
 	}
@@ -55,8 +51,7 @@ func judgeReplay(t trial, r result, tries int) replayVerdict {
 	return v
 }
 
-// resultOfReplay decides as [policy.judge] does: a refusal by the fence comes before doubt,
-// and doubt before blame.
+// resultOfReplay keeps the order of [policy.judge]: first a refusal, then doubt, then blame.
 func resultOfReplay(t trial, r result) (outcomeOfReplay, outcome) {
 	v, whose := refusal(r.err)
 	switch err := r.err; {

@@ -10,24 +10,22 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// replay is a dead letter that is to be replayed.
 type replay struct {
 	operate.RequestedReplay
-	look int64 // which look has found it
+	look int64 // number of the look that found it
 	from interface {
 		looks() int64
 		again()
 	}
 }
 
-// replays are those of a loop. It runs one at a time, beside its lanes, and only while
-// no transaction of the partition is under way: so it is in the lane of its
-// partition, whose handler never runs twice at a time. The loop owns them.
+// replays are the replays of a loop, which owns them. It runs one at a time, and only while no
+// transaction of the partition is under way. So a handler never runs twice at a time.
 type replays[TX any] struct {
 	queue   []queuedReplay[TX]
 	busy    bool
-	settled map[int64]int64 // how many looks had begun when a dead letter was settled last
-	tries   map[int64]int   // that have failed for a reason that passes
+	settled map[int64]int64 // by ID: how many looks had begun when it was last settled
+	tries   map[int64]int   // by ID: tries that failed for a transient reason
 }
 
 type queuedReplay[TX any] struct {
@@ -35,8 +33,7 @@ type queuedReplay[TX any] struct {
 	replay
 }
 
-// queueReplay takes on a replay, unless it is queued, or the look that has found it is
-// older than its last try.
+// queueReplay queues a replay, unless it is queued or was tried since the look that found it.
 func (l *loop[TX]) queueReplay(t *tenancy[TX], r replay) {
 	q, p := &l.replays, l.held[t]
 	if p == nil || q.settled[r.ID] >= r.look {
@@ -51,8 +48,7 @@ func (l *loop[TX]) queueReplay(t *tenancy[TX], r replay) {
 	q.queue = append(q.queue, queuedReplay[TX]{p, r})
 }
 
-// startReplay starts the next replay whose partition has no transaction under way. Where
-// there are messages as well, the two take turns.
+// startReplay starts the next replay that can run. Replays and ready messages take turns.
 func (l *loop[TX]) startReplay() {
 	q := &l.replays
 	if q.busy {
@@ -68,8 +64,7 @@ func (l *loop[TX]) startReplay() {
 	}
 }
 
-// dropReplays forgets those of a partition that is no longer consumed: whoever consumes
-// it next finds them again.
+// dropReplays drops the replays of a detached partition. Its next owner finds them again.
 func (l *loop[TX]) dropReplays(p *pending[TX]) {
 	var left []queuedReplay[TX]
 	for _, r := range l.replays.queue {
@@ -80,8 +75,7 @@ func (l *loop[TX]) dropReplays(p *pending[TX]) {
 	l.replays.queue = left
 }
 
-// newReplay is the transaction of a replay: it applies one message, whose offset is
-// below the position, and leaves the position where it is.
+// newReplay returns a transaction for one message below the position, which it does not move.
 func newReplay[TX any](p *pending[TX], r replay) *transaction[TX] {
 	at := p.fence
 	return &transaction[TX]{
@@ -93,7 +87,6 @@ func newReplay[TX any](p *pending[TX], r replay) *transaction[TX] {
 	}
 }
 
-// finishedReplay settles a replay whose transaction has ended.
 func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 	p, id := t.parts[0].pending, t.replay.ID
 	q := l.replays.over(p)
@@ -103,7 +96,7 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 		delete(q.tries, id)
 	}
 	if v.broke.action == haltForGood {
-		l.run.endedTx(p.fence.Partition, v.broke.err) // whatever the owner is at: never again
+		l.run.endedTx(p.fence.Partition, v.broke.err) // the partition stays halted, even if the claim has ended already
 	}
 	if v.what == replayBroke && l.holds(p) {
 		p.claim.breakWith(v.broke)
@@ -118,7 +111,6 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 	p.handBack()
 }
 
-// over notes that the transaction of a replay has ended.
 func (q *replays[TX]) over(p *pending[TX]) *replays[TX] {
 	q.busy, p.replaying, p.replayed = false, false, true
 	if q.settled == nil {
@@ -127,13 +119,12 @@ func (q *replays[TX]) over(p *pending[TX]) *replays[TX] {
 	return q
 }
 
-// replayRecorded: a replay that has failed may be requested again.
+// replayRecorded lets a failed replay be requested again.
 func (l *loop[TX]) replayRecorded(r *replay) {
 	l.replays.settled[r.ID] = r.from.looks()
 	l.wantsReplays(r)
 }
 
-// handBack hands p back to its tenure, if that has waited for the end of a replay.
 func (p *pending[TX]) handBack() {
 	if p.back != nil {
 		back := p.back
@@ -142,15 +133,13 @@ func (p *pending[TX]) handBack() {
 	}
 }
 
-// wantsReplays has more replays looked for at once when there are none left.
 func (l *loop[TX]) wantsReplays(last *replay) {
 	if len(l.replays.queue) == 0 {
 		last.from.again()
 	}
 }
 
-// recordFailure has it recorded that a replay has failed, which until then is not tried
-// again.
+// recordFailure makes the sink record a failed replay. The replay is not tried again before that.
 func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
 	l.replays.settled[t.replay.ID] = math.MaxInt64
 	cause := cmp.Or(r.handler, r.err)
@@ -164,7 +153,6 @@ func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
 	})
 }
 
-// reportReplay says what became of a replay.
 func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r result) {
 	part := t.parts[0]
 	about := []any{"dead_letter", t.replay.ID, "offset", t.replay.Message.Offset, "epoch", part.epoch}

@@ -10,13 +10,11 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// What logs, observers and the audit log are told. Nothing here decides.
+// This file reports to logs, observers and the audit log. It decides nothing.
 
-// keepTheTable is said where a position is taken over from the group: others may have
-// applied more than they had committed.
+// keepTheTable is logged when a position is adopted: others may have applied more than that.
 const keepTheTable = "what others have applied beyond that is applied again, unless a dedupe table catches it: keep the table until epochfence moveover says that it may go"
 
-// tellClaimed reports a claim.
 func (o *ownership[TX]) tellClaimed(got, seen epoch.Fence, took time.Duration) {
 	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
 	level := slog.LevelInfo
@@ -30,10 +28,10 @@ func (o *ownership[TX]) tellClaimed(got, seen epoch.Fence, took time.Duration) {
 		about = append(about, "replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
 	}
 	if o.run.troubles.claimed(o.partition); level == slog.LevelInfo && o.run.troubles.Of(o.partition) != "" {
-		level = slog.LevelDebug // one of many, perhaps
+		level = slog.LevelDebug
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
-	o.halted = o.halted && o.still.said // one that is claimed again and again has not moved for that
+	o.halted = o.halted && o.still.said // a new claim alone is no progress
 	o.run.Observe(Claimed{Fence: got, Seen: seen, Halted: o.halted, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
 	o.attempts = 0
 	if o.silent = true; !o.halted {
@@ -41,8 +39,6 @@ func (o *ownership[TX]) tellClaimed(got, seen epoch.Fence, took time.Duration) {
 	}
 }
 
-// tellEnded reports why consuming under a claim came to an end, and that it begins again
-// after in.
 func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {
 	switch out.action {
 	case giveUp:
@@ -86,8 +82,6 @@ func (o *ownership[TX]) tellStale(err error) {
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
-// tellUnclaimed reports why there is no claim, after an attempt that took so long, and that
-// the next one follows after in.
 func (o *ownership[TX]) tellUnclaimed(n refusedClaim, err error, took, in time.Duration) {
 	o.run.Observe(NotClaimed{Partition: o.partition, Reason: reasonOf(err), Err: err, Took: took})
 	switch n.pause {
@@ -111,7 +105,6 @@ func (p *pending[TX]) tellHalted(err error, in time.Duration) {
 	p.observeHalt(err, in)
 }
 
-// tellAdvanced reports a transaction that has committed.
 func (p *pending[TX]) tellAdvanced(did part[TX], took time.Duration) {
 	p.halted = false
 	if p.silent {
@@ -131,7 +124,6 @@ func (p *pending[TX]) tellAdvanced(did part[TX], took time.Duration) {
 	})
 }
 
-// timeOf is the time of a message, or zero if there are none.
 func timeOf(ms []Message, i int) time.Time {
 	if len(ms) == 0 {
 		return time.Time{}
@@ -150,7 +142,6 @@ func size(ms []Message) int {
 	return n
 }
 
-// tellFailed reports a transaction that failed and is tried again after in.
 func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 	var failure *HandlerError
 	if v.finding == lastAttempt && errors.As(v.err, &failure) {
@@ -174,8 +165,8 @@ func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 	p.run.Observe(Retried{Partition: p.partition, Offset: offset, Attempt: attempt, Reason: v.reason(), Err: v.err, RetryIn: in})
 }
 
-// tellStandstill reports a partition that has not moved for long, after an attempt that
-// took so long has failed and before another one that follows after in.
+// tellStandstill reports a partition that has not moved for long. took is the duration of the
+// failed attempt, in the wait before the next one.
 func (p *pending[TX]) tellStandstill(err error, took, in time.Duration) {
 	now, next := time.Now(), p.fence.Next
 	if !p.still.failed(now.Add(-took), now, in, p.tenure.Term()) {
@@ -190,11 +181,10 @@ func (p *pending[TX]) tellHaltedForGood(err error) {
 	p.observeHalt(err, 0)
 }
 
-// remedy is the command that says what to do about a halt.
 func (p *pending[TX]) remedy() string { return "epochfence explain " + p.partition.String() }
 
-// observeHalt is of a partition that is tried again after in, or not at all. The decision
-// log has the reason in front of the error, by which tools find the remedy.
+// observeHalt reports a partition that is tried again after in, or never if in is 0. The audit log
+// has the reason in front of the error: tools find the remedy by it.
 func (p *pending[TX]) observeHalt(err error, in time.Duration) {
 	reason := reasonOf(err)
 	if !p.halted {
@@ -209,7 +199,6 @@ func (p *pending[TX]) observeHalt(err error, in time.Duration) {
 	p.run.Observe(Halted{Partition: p.partition, Epoch: p.fence.Epoch, Next: p.next(), Reason: reason, Err: err, RetryIn: in})
 }
 
-// resumed reports a partition that has nothing to apply and is as it should be.
 func (p *pending[TX]) resumed() {
 	if !p.halted {
 		return
@@ -230,14 +219,13 @@ func (o *ownership[TX]) leaseLost(cause error) {
 	})
 }
 
-// gaveUp reports that the partition is given up because a call for it hangs.
 func (o *ownership[TX]) gaveUp() {
 	err := &hungError{o.run.hung.call(o.hang)}
 	o.logger.Error("given up to other processes, as a call for it hangs", "epoch", o.fence.Epoch, "next", o.next())
 	o.run.Observe(Lost{Partition: o.partition, Epoch: o.fence.Epoch, Next: o.next(), Reason: ReasonHung, Cause: err, InFlight: true})
 }
 
-// next is the position, or -1 before the first claim.
+// next returns the position, or -1 before the first claim.
 func (p *pending[TX]) next() epoch.Offset {
 	if p.fence.Epoch == 0 {
 		return -1

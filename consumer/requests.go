@@ -12,32 +12,29 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// requests look every few seconds what operators have asked of this process: an act on a
-// fence, which its owner may not meet with by itself for long, and replays of
-// dead letters. There is one for each shard.
+// requests polls the sink of a shard for what operators have requested: actions on fences, which an
+// owner may not notice by itself for long, and replays of dead letters.
 type requests[TX any] struct {
 	run    *runner[TX]
 	shard  int
 	sink   operate.Operable[TX]
 	began  atomic.Int64  // how many looks have begun
-	now    chan struct{} // there may be more than the last look has found
+	now    chan struct{} // requests a look now
 	acts   int64
 	known  bool
-	failed int // looks, one after the other
+	failed int // looks, in a row
 }
 
 const (
-	// requestsEvery is the least time between two looks, and half of that the most it
-	// is late by, so that processes that started together come apart.
+	// requestsEvery is the least time between two looks. Up to half of it is added as jitter, so
+	// that processes come apart that started together.
 	requestsEvery = 2 * time.Second
 
 	requestsTimeout = 15 * time.Second
 
-	// failedLooks is how many one after the other are worth a warning.
 	failedLooks = 5
 )
 
-// look looks until ctx ends.
 func (q *requests[TX]) look(ctx context.Context) {
 	for {
 		timer := time.NewTimer(requestsEvery + rand.N(requestsEvery/2))
@@ -81,10 +78,8 @@ func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 	}
 }
 
-// looks is how many have begun by now.
 func (q *requests[TX]) looks() int64 { return q.began.Load() }
 
-// again has the next look begin now.
 func (q *requests[TX]) again() {
 	select {
 	case q.now <- struct{}{}:
@@ -92,13 +87,11 @@ func (q *requests[TX]) again() {
 	}
 }
 
-// news lets those that wait for something be told of it.
 type news struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
-// wait returns a channel that is closed by the next tell.
 func (n *news) wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -16,17 +16,16 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Run consumes what source leases to this process and has h apply it to sink
-// until ctx ends. Then it drains: the transactions under way commit, the partitions
-// are given back, and Run returns nil.
+// Run applies the messages of the partitions that source leases to this process, with h and in
+// sink, until ctx ends. Then it drains: the transactions under way commit, the partitions are given
+// back, and Run returns nil.
 //
 //	err := consumer.Run(ctx, source, sink, consumer.Each(reserve).OnFailure(sink.DeadLetter), consumer.Options{})
 //
-// It returns an error for wrong options, for a sink that gives less than they
-// ask for, and when the source cannot start or go
-// on. Nothing that happens to a message ends it. It waits for handlers that are at work,
-// until they hang: when ctx has ended, or more than [Options.MaxHung] calls hang, it returns a
-// [*HungError] that names them, and leaves their goroutines behind.
+// Run returns an error for wrong options, for a sink that gives less than they need, and if the
+// source cannot start or continue. No message ends Run. Run waits for handlers until they hang:
+// when ctx has ended, or more than [Options.MaxHung] calls hang, it returns a [*HungError] that
+// names them, and leaves their goroutines behind.
 func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Handlers[TX], o Options) error {
 	if source == nil || sink == nil {
 		return errors.New("consumer: Run needs a source and a sink")
@@ -66,21 +65,20 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	return r.run(ctx, source)
 }
 
-// runner is what one Run has in common.
 type runner[TX any] struct {
 	Options
-	usual    int // messages in a transaction, which a brief one alone may exceed
+	usual    int // messages in a transaction; only a brief one may have more
 	handlers Handlers[TX]
 	policy   policy
 	sink     epoch.Sink[TX]
-	bounds   epoch.Bounds            // the sink's
-	shards   epoch.Sharded           // the sink's
+	bounds   epoch.Bounds
+	shards   epoch.Sharded
 	stop     context.CancelCauseFunc // ends Run with an error
 
 	operable operate.Operable[TX] // the sink's; nil where it is none
 	recorder *recorder
-	life     *life // likewise
-	acted    *news // that operators have acted on fences
+	life     *life
+	acted    *news // operators have acted on fences
 
 	tenures  gate
 	running  sync.WaitGroup // loops, and what they have started
@@ -101,7 +99,7 @@ type runner[TX any] struct {
 func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	defer r.troubles.Close()
 	for i := range r.shards.Shards() * r.Committers {
-		// A loop outlives ctx: what ends its work is the end of each tenure.
+		// A loop outlives ctx. Its work ends with its tenures.
 		l := newLoop(context.WithoutCancel(ctx), r, i/r.Committers)
 		r.loops = append(r.loops, l)
 		r.running.Go(l.serve)
@@ -124,8 +122,8 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 		defer r.tenures.leave()
 		r.own(ctx, t)
 	})
-	// A source waits for a drain only so long. Nothing of ours runs on after
-	// Run, not even a transaction that is bound to be refused.
+	// A source waits for a drain only so long. Nothing of ours may run on after Run,
+	// not even a transaction that would be refused.
 	r.tenures.close()
 	stopLooking()
 	stopAsking()
@@ -146,15 +144,13 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	return err
 }
 
-// hangTimeout is how long a call may continue after its context has ended, for transactions
-// of that timeout.
+// hangTimeout is how long a call may continue after its context has ended. Defaults to timeout.
 func (r *runner[TX]) hangTimeout(timeout time.Duration) time.Duration {
 	return cmp.Or(r.HangTimeout, timeout)
 }
 
-// lookForRequests looks what operators ask of this process, until it is stopped.
 func (r *runner[TX]) lookForRequests(ctx context.Context) (stop func()) {
-	ctx, stop = context.WithCancel(context.WithoutCancel(ctx)) // of partitions that drain, too
+	ctx, stop = context.WithCancel(context.WithoutCancel(ctx)) // partitions that drain have requests, too
 	if r.operable != nil {
 		for shard := range r.shards.Shards() {
 			q := &requests[TX]{run: r, shard: shard, sink: r.operable, now: make(chan struct{}, 1)}
@@ -164,20 +160,17 @@ func (r *runner[TX]) lookForRequests(ctx context.Context) (stop func()) {
 	return stop
 }
 
-// lookAtAll has all partitions looked at that have nothing to commit.
 func (r *runner[TX]) lookAtAll() {
 	for _, l := range r.loops {
 		l.send(fencesWanted[TX]{})
 	}
 }
 
-// fatalError ends Run: a mistake in the options that shows only once a
-// partition is granted.
+// fatalError ends Run: a mistake in the options that shows only when a partition is granted.
 type fatalError struct{ err error }
 
 func (e *fatalError) Error() string { return e.err.Error() }
 
-// pin gives a partition to the loop of its shard that has the fewest.
 func (r *runner[TX]) pin(p epoch.Partition) *loop[TX] {
 	shard := r.shards.Shard(p)
 	if shard < 0 || shard >= r.shards.Shards() {
@@ -202,14 +195,12 @@ func (r *runner[TX]) disowns(o *ownership[TX]) {
 	delete(r.owners, o.partition)
 }
 
-// idle: no partition is this process's.
 func (r *runner[TX]) idle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.owners) == 0
 }
 
-// owned are the partitions of a shard that this process has a tenure of.
 func (r *runner[TX]) owned(shard int) (ps []epoch.Partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,8 +228,7 @@ func (r *runner[TX]) log(p epoch.Partition) *slog.Logger {
 	return r.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number)
 }
 
-// endedTx notes that the handler has ended a transaction by itself, for as long as
-// this Run lasts: a rebalance must not let it do so again.
+// endedTx records that the handler ended a transaction, so that no rebalance lets it do so again.
 func (r *runner[TX]) endedTx(p epoch.Partition, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,8 +241,8 @@ func (r *runner[TX]) endedTxOf(p epoch.Partition) error {
 	return r.ended[p]
 }
 
-// batchTimeout bounds a transaction by what remains of a lease in good order,
-// which is renewed at least once a third of its term (R13).
+// batchTimeout fits a transaction into the rest of a lease that is renewed each third of its term
+// (R13).
 func (r *runner[TX]) batchTimeout(t Tenure) (time.Duration, error) {
 	term := t.Term()
 	if r.BatchTimeout == 0 {

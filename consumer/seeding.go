@@ -9,13 +9,12 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// seed creates fences for all partitions that the topic has now, so that one
-// which is added later can be told from one which was there when the group
-// began. Of the partitions that find theirs missing at the same time, one does it for all.
+// seed creates fences for all partitions that the topic has now, so that a partition that is added
+// later can be recognized. One partition does so for all that find no fence at the same time.
 func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 	p := t.Origin().Partition
 	err := r.seedings.once(ctx, p.Topic, func() error {
-		// Another may have done it since ours was found missing.
+		// Another partition may have created it meanwhile.
 		if _, err := r.sink.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {
 			return err
 		}
@@ -37,25 +36,24 @@ func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 	return r.sink.Fence(ctx, p)
 }
 
-// errCutOff: whoever was at it has lost its partition meanwhile.
+// errCutOff means that the partition that created the fences was lost meanwhile.
 var errCutOff = errors.New("cut off")
 
-// seedings are those under way, by topic. The zero value is none.
 type seedings struct {
 	mu       sync.Mutex
 	underWay map[string]*seeding
 }
 
 type seeding struct {
-	over chan struct{} // closed when it is
-	err  error         // then
+	over chan struct{}
+	err  error // valid when over is closed
 }
 
-// once does it, or waits for whoever is at it and returns what came of that.
+// once calls do, or waits for the partition that is doing so and returns its result.
 func (s *seedings) once(ctx context.Context, topic string, do func() error) error {
 	other, own := s.join(topic)
 	if own != nil {
-		own.err = errCutOff // should it panic
+		own.err = errCutOff // if do panics
 		defer s.leave(topic, own)
 		err := do()
 		if own.err = err; ctx.Err() != nil {

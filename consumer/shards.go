@@ -2,8 +2,7 @@ package consumer
 
 import "github.com/epochfence/epochfence/epoch"
 
-// shardsOf returns the databases of a sink: all are one where it does not say
-// that there are more.
+// shardsOf returns the databases of a sink. A sink that is not [epoch.Sharded] has one.
 func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
 	if s, ok := epoch.As[epoch.Sharded](sink); ok {
 		return s
@@ -11,7 +10,6 @@ func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
 	return oneShard{func() <-chan struct{} { return epoch.Replaced(sink) }}
 }
 
-// oneShard is a sink of one database.
 type oneShard struct {
 	replaced func() <-chan struct{}
 }

@@ -11,26 +11,25 @@ import (
 // Source leases partitions to this process and reads them. Every Source must pass the suite in
 // package consumer/sourcetest.
 type Source interface {
-	// Run joins the group, and calls own for each partition that this process is
-	// granted, on a goroutine of its own. own runs until the partition is lost or has
-	// been given back. Two calls for one partition never overlap, and none is made
-	// after Run has returned. If own returns early the source gives the partition up,
-	// or, where it cannot, leaves it idle until it is lost; see [Tenure.GiveUp].
+	// Run joins the group, and calls own for each partition that this process is granted, on a
+	// goroutine of its own. own runs until the partition is lost or has been given back. Calls for
+	// one partition never overlap, and none begins after Run has returned. If own returns early,
+	// the source gives the partition up, or, if it cannot, leaves it idle until it is lost; see
+	// [Tenure.GiveUp].
 	//
-	// joined is told nil when this process has become a member of the group, which
-	// may grant it partitions or none, and the reason when it is not a member any
-	// more, or not as far as it knows. It may be told the same again. It does not
-	// block, and calls of it do not overlap.
+	// Run calls joined with nil when this process has become a member of the group, even if it has
+	// no partitions, and with the reason when this process is no longer a member as far as it
+	// knows. Run may repeat a call. joined does not block, and its calls do not overlap.
 	//
-	// When ctx ends, Run revokes all partitions, waits for own to return, bounded in
-	// time, releases the leases and returns nil. An error means that the source
-	// cannot continue at all: it could not be reached at start, lacks a topic, refused
-	// us, or this member was fenced for good. Run is called once.
+	// When ctx ends, Run revokes all partitions, waits a limited time for own to return, releases
+	// the leases and returns nil. An error means that the source cannot continue at all: it could
+	// not be reached at start, lacks a topic, refused us, or this member was fenced for good. Run
+	// is called once.
 	Run(ctx context.Context, joined func(err error), own func(ctx context.Context, t Tenure)) error
 
-	// Identity returns the group that Run joins, and the name of this process that the owners
-	// in its leases are: the name alone, or followed by a slash and more. By it operators find
-	// the process of a fence, so it names host and process. It may be asked before Run.
+	// Identity returns the group that Run joins and the name of this process. The owner in a lease
+	// is that name, alone or followed by a slash and more. Operators find the process of a fence by
+	// the name, so it contains host and process. Identity may be called before Run.
 	Identity() (group, name string)
 }
 
@@ -128,7 +127,6 @@ type Batch struct {
 	End epoch.Offset
 }
 
-// lag is how many messages there are from the batch's first on, or -1.
 func (b Batch) lag() int64 {
 	if b.End == 0 {
 		return -1
@@ -154,20 +152,18 @@ func (b Batch) Position(n int) epoch.Position {
 type StartPolicy int
 
 const (
-	// StartCommitted continues where the group had committed through consumers of
-	// another kind, before it had a fence, and begins at the earliest message of a
-	// partition for which it had committed nothing. What the group had committed is
-	// read when a partition is claimed for the first time: until then an old consumer
-	// may continue with it. What the old ones have applied beyond it is applied again: their
-	// dedupe table, if they have one, stays until epochfence moveover says that it may go.
+	// StartCommitted continues at the position that the group had committed through other
+	// consumers, before it had a fence. A partition without such a position begins at its earliest
+	// message. The position is read when the partition is claimed for the first time: until then an
+	// old consumer may continue with it. What old consumers have applied beyond it is applied
+	// again. If they have a dedupe table, keep it until epochfence moveover says that it may go.
 	StartCommitted StartPolicy = iota
 
-	// StartEarliest begins at the earliest message the source has, whatever the
-	// group had committed.
+	// StartEarliest begins at the earliest message, whatever the group had committed.
 	StartEarliest
 
-	// StartLatest begins after the last message there is when the sink gets its
-	// first fence of the topic.
+	// StartLatest begins after the last message that exists when the sink gets its first fence of
+	// the topic.
 	StartLatest
 )
 

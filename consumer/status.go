@@ -11,13 +11,13 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Status says what this process is doing in its group, for readiness probes and for
-// operators. It is made from the events of a [Run]:
+// Status says what this process is doing in its group, for readiness probes and operators. It is
+// derived from the events of a [Run]:
 //
 //	var status consumer.Status
 //	err := consumer.Run(ctx, source, sink, handlers, consumer.Options{Observe: status.Observe})
 //
-// The zero Status has heard of nothing yet. Methods are safe for concurrent use.
+// The zero Status has seen no events. Methods are safe for concurrent use.
 type Status struct {
 	mu         sync.Mutex
 	joined     bool
@@ -26,7 +26,6 @@ type Status struct {
 	hung       map[hungCall]Overdue
 }
 
-// hungCall names a call that hangs.
 type hungCall struct {
 	partition epoch.Partition
 	epoch     epoch.Epoch
@@ -40,7 +39,7 @@ type PartitionStatus struct {
 	Since     time.Time    // when it came into the State
 	Epoch     epoch.Epoch  // of the last claim; 0 before the first
 	Next      epoch.Offset // the position; -1 before the first claim
-	Lag       int64        // messages to apply, as far as the source knew when it read last, or was asked last; -1 if not known. See [Behind]
+	Lag       int64        // messages to apply, as last reported by the source; -1 if not known. See [Behind]
 	Newest    time.Time    // of the last message that was applied; zero before the first
 	Reason    Reason       // why it is Halted
 	Err       error        // why it is Halted, or in doubt while it is Held
@@ -157,7 +156,7 @@ func (p *PartitionStatus) becomes(s State) {
 	}
 }
 
-// unclaimed: a claim does not hold. One that is halted stays so until it continues.
+// unclaimed records that a claim does not hold. A halted partition stays halted until it continues.
 func (s *Status) unclaimed(p epoch.Partition, why error) {
 	s.change(p, func(now *PartitionStatus) {
 		if now.State == StateClaimed {

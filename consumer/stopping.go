@@ -7,20 +7,18 @@ import (
 	"time"
 )
 
-// underWay lists the transactions that continue, for operators who wait for them.
+// underWay lists the transactions under way, for operators who wait for them.
 type underWay struct {
 	mu   sync.Mutex
 	open map[*open]struct{}
 }
 
-// open is a transaction that continues.
 type open struct {
-	Overdue     // what is to be said of it once it is
+	Overdue     // the report if it becomes overdue
 	more    int // partitions that share it
 	began   time.Time
 }
 
-// add notes a transaction until done is called.
 func (u *underWay) add(o Overdue, more int) (done func()) {
 	t := &open{o, more, time.Now()}
 	u.mu.Lock()
@@ -42,11 +40,10 @@ func (u *underWay) list() []*open {
 	return slices.Collect(maps.Keys(u.open))
 }
 
-// patienceAtTheEnd is how long a Run that ends is silent about what it waits for.
+// patienceAtTheEnd is how long a Run that ends waits before it logs what it waits for.
 const patienceAtTheEnd = 2 * time.Second
 
-// sayWhatIsWaitedFor writes what keeps a Run that is to end, now and then until
-// it is over.
+// sayWhatIsWaitedFor logs from time to time what delays the end of Run, until over is closed.
 func (r *runner[TX]) sayWhatIsWaitedFor(over <-chan struct{}) {
 	began := time.Now()
 	for wait := patienceAtTheEnd; ; wait *= 2 {

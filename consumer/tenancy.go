@@ -10,22 +10,20 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// tenancy is what stays the same during a tenure. The tenure's goroutine, the loop and
-// background work share it.
+// tenancy is the fixed part of a tenure, for its goroutine, the loop and background work.
 type tenancy[TX any] struct {
 	run       *runner[TX]
 	tenure    Tenure
 	loop      *loop[TX]
 	partition epoch.Partition
 	logger    *slog.Logger
-	timeout   time.Duration   // of one transaction
+	timeout   time.Duration
 	lease     context.Context // ends when the lease is lost
 	outcome   chan outcome    // one for each batch that was offered
 	applied   []chan struct{} // of each background work: see [Background.Applied]
 	caught    atomic.Bool     // a transaction was under way when the lease was lost
 }
 
-// outcome is what became of a batch, or of consuming under a claim.
 type outcome struct {
 	action action
 	err    error
@@ -33,7 +31,6 @@ type outcome struct {
 	hang   *hang       // with abandon
 }
 
-// running reports whether the tenure may still make claims.
 func (t *tenancy[TX]) running(ctx context.Context) bool {
 	select {
 	case <-t.tenure.Draining():
@@ -45,8 +42,6 @@ func (t *tenancy[TX]) running(ctx context.Context) bool {
 	}
 }
 
-// untilRevoked returns a context that ends with ctx or when the partition is
-// revoked.
 func (t *tenancy[TX]) untilRevoked(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -62,10 +57,9 @@ func (t *tenancy[TX]) untilRevoked(ctx context.Context) (context.Context, contex
 // forever is a wait that only the end of the tenure ends.
 const forever time.Duration = -1
 
-// wait returns after d, or when the tenure is over.
 func (t *tenancy[TX]) wait(ctx context.Context, d time.Duration) { t.waitOr(ctx, d, nil) }
 
-// waitOr is wait, and returns also when until is closed.
+// waitOr returns after d, when the tenure is over, or when until is closed.
 func (t *tenancy[TX]) waitOr(ctx context.Context, d time.Duration, until <-chan struct{}) {
 	if d == 0 {
 		return
@@ -99,18 +93,14 @@ func newClaim(lease context.Context) *claim {
 	return &claim{ctx, end}
 }
 
-// brokenClaimError is the cause with which a claim's context ends when something is
-// found out about the claim from elsewhere: by background work, or by a look at
-// the fence.
+// brokenClaimError ends a claim from elsewhere: background work, or a look at the fence.
 type brokenClaimError struct{ outcome }
 
 func (*brokenClaimError) Error() string { return "the claim has ended" }
 
-// breakWith ends the claim from elsewhere: the tenure gets out, whatever it waits
-// for. The first reason counts.
+// breakWith ends the claim and all waits of the tenure. The first reason counts.
 func (c *claim) breakWith(out outcome) { c.end(&brokenClaimError{out}) }
 
-// broken returns what the claim was ended with from elsewhere, or nil.
 func (c *claim) broken() *brokenClaimError {
 	var b *brokenClaimError
 	if c != nil && errors.As(context.Cause(c), &b) {

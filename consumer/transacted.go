@@ -6,7 +6,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// transacted is what observers are told of a transaction.
 func transacted(tried []trial, r result) Transacted {
 	e := Transacted{Partitions: len(tried), Took: r.took, Handling: r.handling}
 	lost := false
@@ -45,7 +44,6 @@ func transacted(tried []trial, r result) Transacted {
 	return e
 }
 
-// failureOf says how a handler failed that has rolled its transaction back.
 func failureOf(r result) Failure {
 	var panicked *PanicError
 	switch {
@@ -66,7 +64,6 @@ func failureOf(r result) Failure {
 	}
 }
 
-// reason is that of an attempt that is followed by another one.
 func (v verdict) reason() Reason {
 	if v.finding == attempt {
 		return ReasonMessageFailed

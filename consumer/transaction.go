@@ -13,30 +13,28 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// transaction applies messages of one or more partitions. It knows what the loop
-// has told it when it began, and nothing of what happens meanwhile.
+// transaction applies messages of one or more partitions. It knows the loop only as of its begin.
 type transaction[TX any] struct {
 	run      *runner[TX]
 	parts    []part[TX]
 	shared   bool
 	timeout  time.Duration
-	lockWait time.Duration // if bounded
+	lockWait time.Duration
 	bounded  bool
-	replay   *replay // if it is that of a dead letter
+	replay   *replay // set for the replay of a dead letter
 
 	// Set as it begins.
 	began     time.Time
 	goroutine string
 	placed    []placedCall[TX]
 	abandon   context.CancelFunc // ends it although a call may never return
-	release   func()             // Run does not wait for it any more
+	release   func()             // makes Run no longer wait for it
 
 	under underCall
-	over  bool                 // the loop's: its partitions are settled
-	hang  atomic.Pointer[hang] // if it was abandoned
+	over  bool // the loop's: its partitions are settled
+	hang  atomic.Pointer[hang]
 }
 
-// part is what a transaction takes of one partition.
 type part[TX any] struct {
 	pending  *pending[TX]
 	lost     context.Context
@@ -54,10 +52,9 @@ func newPart[TX any](p *pending[TX], n int) part[TX] {
 	}
 }
 
-// errTimeout is the cause of a transaction's end by Options.BatchTimeout.
 var errTimeout = errors.New("transaction took longer than BatchTimeout")
 
-// start runs a transaction on a goroutine of its own, which a handler may end.
+// start runs a transaction on its own goroutine, which a handler may end.
 func (l *loop[TX]) start(t *transaction[TX]) {
 	l.run.running.Add(1)
 	t.release = sync.OnceFunc(l.run.running.Done)
@@ -74,7 +71,6 @@ func (l *loop[TX]) start(t *transaction[TX]) {
 	}()
 }
 
-// ended settles a transaction that has ended, unless it was abandoned before.
 func (l *loop[TX]) ended(t *transaction[TX], r result) {
 	if t.over {
 		if errors.Is(r.err, epoch.ErrTxEndedByHandler) { // before it was abandoned
@@ -93,8 +89,8 @@ func (l *loop[TX]) ended(t *transaction[TX], r result) {
 	}
 }
 
-// commit runs the transaction and says in r what came of it. Where a handler ends
-// this goroutine the sink has rolled back, and r is left as far as it got.
+// commit runs the transaction and stores the result in r. If a handler ends this goroutine, the
+// sink has rolled back, and r is as it was then.
 func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 	t.began, t.goroutine = time.Now(), goroutineName()
 	abandoned, abandon := context.WithCancel(context.Background())
@@ -121,7 +117,7 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 	advances := make([]epoch.Advance, len(t.parts))
 	for i, p := range t.parts {
 		advances[i] = p.advance
-		// One lost partition aborts them all: R13 leaves no time to sort it out.
+		// One lost partition aborts all: R13 leaves no time to separate them.
 		stop := context.AfterFunc(p.lost, func() {
 			cancel(context.Cause(p.lost))
 			if errors.Is(context.Cause(p.lost), ErrDrainOverrun) {
@@ -163,8 +159,7 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
 }
 
-// withValues returns ctx with the values of the first message, so that the fence and
-// the commit are in its trace, as what its handler does is.
+// withValues puts the fence and the commit into the trace of the first message.
 func (t *transaction[TX]) withValues(ctx context.Context) context.Context {
 	for _, p := range t.parts {
 		if len(p.messages) > 0 {
@@ -174,7 +169,6 @@ func (t *transaction[TX]) withValues(ctx context.Context) context.Context {
 	return ctx
 }
 
-// placedCall is a call within a transaction.
 type placedCall[TX any] struct {
 	call[TX]
 	part   int
@@ -182,8 +176,7 @@ type placedCall[TX any] struct {
 	failed error // what the user's function returned, or how it ended
 }
 
-// calls are those of all parts, one after the other. While they run, r names the one
-// that does: should a handler end the goroutine, that is what is known.
+// calls returns the calls of all parts. While they run, r names the current one: it may Goexit.
 func (t *transaction[TX]) calls(r *result) []placedCall[TX] {
 	var calls []placedCall[TX]
 	for i, p := range t.parts {
@@ -221,7 +214,7 @@ func (t *transaction[TX]) calls(r *result) []placedCall[TX] {
 	return calls
 }
 
-// calls are those that apply p's messages, or pass one that was given up on to OnFailure.
+// calls returns the calls that apply p's messages, or the call of OnFailure.
 func (p part[TX]) calls(run *runner[TX]) []call[TX] {
 	switch {
 	case len(p.messages) == 0:
@@ -236,7 +229,6 @@ func (p part[TX]) calls(run *runner[TX]) []call[TX] {
 	}
 }
 
-// trials is what the verdict on a transaction is about.
 func (t *transaction[TX]) trials() []trial {
 	ts := make([]trial, len(t.parts))
 	for i, p := range t.parts {
@@ -259,7 +251,6 @@ func (t *transaction[TX]) messages() int {
 	return n
 }
 
-// String names the partitions and what is applied of them.
 func (t *transaction[TX]) String() string {
 	var b strings.Builder
 	b.WriteString("transaction of")
@@ -269,7 +260,6 @@ func (t *transaction[TX]) String() string {
 	return b.String()
 }
 
-// overdue is what to report of a partition should the transaction not come to an end.
 func (t *transaction[TX]) overdue(part int) Overdue {
 	p := t.parts[part]
 	return Overdue{

@@ -8,15 +8,13 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// troubleLog writes what is wrong with partitions to the log without flooding it. Observers
-// are told of everything.
+// troubleLog logs what is wrong with partitions without flooding the log.
 type troubleLog struct{ *troubles.Log[epoch.Partition] }
 
-// notClaimed is the trouble that a claim ends.
+// notClaimed is the incident that a claim ends.
 const notClaimed = "not claimed, trying again"
 
-// add notes that a partition has a trouble. It has its lines with others whose
-// database answers likewise.
+// add records an incident. Partitions whose databases give the same answer share the lines.
 func (ts troubleLog) add(l *slog.Logger, level slog.Level, p epoch.Partition, what string, err error, args ...any) {
 	key := what + " " + p.String()
 	if what == notClaimed || errors.Is(err, epoch.ErrUnhealthy) || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrInDoubt) {
@@ -25,16 +23,14 @@ func (ts troubleLog) add(l *slog.Logger, level slog.Level, p epoch.Partition, wh
 	ts.Add(l, level, p, key, what, append(args, "err", err)...)
 }
 
-// claimed notes that a partition has been claimed, which is not to say that it
-// continues.
+// claimed records that a partition was claimed. It may have other incidents.
 func (ts troubleLog) claimed(p epoch.Partition) {
 	if ts.Of(p) == notClaimed {
 		ts.Well(p)
 	}
 }
 
-// root is the text of the innermost error, which does not name the partition where
-// the cause is one that many have.
+// root returns the text of the innermost error, which partitions with the same cause share.
 func root(err error) string {
 	for {
 		switch e := err.(type) { //nolint:errorlint // the chain itself is walked

@@ -2,7 +2,6 @@ package consumer
 
 import "context"
 
-// withValues returns ctx with the values of the message's own context, if it has one.
 func withValues(ctx context.Context, m Message) context.Context {
 	if m.Context == nil {
 		return ctx
@@ -10,7 +9,7 @@ func withValues(ctx context.Context, m Message) context.Context {
 	return valued{ctx, context.WithoutCancel(m.Context)}
 }
 
-// valued is a context with the values of another, where that has them.
+// valued is a context with the values of two contexts. Those of values come first.
 type valued struct {
 	context.Context
 	values context.Context

@@ -9,42 +9,37 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// What the answer to a transaction means for each partition in it. Nothing here
-// acts, logs or waits; the rules R5, R6 and R11 and the limits L1 and L2 are
-// decided here alone.
+// This file decides what the result of a transaction means for each partition in it. It does not
+// act, log or wait. The rules R5, R6 and R11 and the limits L1 and L2 are decided here alone.
 
-// trial is one partition's share of a transaction.
 type trial struct {
 	partition epoch.Partition
-	messages  int          // how many were tried; zero only moves the position
-	first     epoch.Offset // of the first of them
-	attempts  int          // of the first one, alone, that have failed before; of OnFailure if that was called
-	failed    error        // why OnFailure was called for the first one, if it was
-	doubts    int          // transactions in a row, before this one, that were in doubt
-	lost      bool         // the lease is gone
+	messages  int // how many were tried; zero only moves the position
+	first     epoch.Offset
+	attempts  int   // failed attempts of the first message alone, or of OnFailure for it
+	failed    error // why OnFailure was called for the first message, if it was
+	doubts    int   // transactions in a row, before this one, whose outcome was in doubt
+	lost      bool
 }
 
-// result is what came back from a transaction.
 type result struct {
 	err      error         // the sink's; nil if all of it is committed
-	called   bool          // the sink got as far as calling the handlers
+	called   bool          // the sink called the handlers
 	handler  error         // a handler's error, for which the sink rolled back
-	batch    int           // whose handler that was
-	at       int           // on which of the messages, or -1 where that is not known
-	offset   epoch.Offset  // of that message, or of the first where at is -1
+	batch    int           // index of the trial whose handler that was
+	at       int           // index of the message, or -1 if it is not known
+	offset   epoch.Offset  // of that message, or of the first if at is -1
 	cut      bool          // calls were left that did not begin, and no handler failed
-	reached  place         // the last call that began, with cut
-	limit    time.Duration // that the transaction had
-	timedOut bool          // it ended by Options.BatchTimeout
-	froze    time.Duration // for how long this process did not run meanwhile
+	reached  place         // if cut: the last call that began
+	limit    time.Duration // timeout of the transaction
+	timedOut bool
+	froze    time.Duration // how long this process did not run meanwhile
 	took     time.Duration
 	handling time.Duration // of took, in handlers
 }
 
-// place is a call of a handler: whose, and on which of the messages.
 type place struct{ batch, at int }
 
-// verdict is what a result means for one partition.
 type verdict struct {
 	action  action
 	finding finding
@@ -53,7 +48,6 @@ type verdict struct {
 	err     error       // why, unless the action is advance
 }
 
-// action is what becomes of a partition.
 type action int
 
 const (
@@ -64,12 +58,12 @@ const (
 	giveUp                    // the fence belongs to another claim (R6)
 	leave                     // it was revoked or lost, and nothing is under way
 	halt                      // it cannot continue; nothing is in doubt
-	haltInDoubt               // it cannot continue, nor is known what the sink holds
+	haltInDoubt               // it cannot continue, and what the sink holds is not known
 	haltForGood               // the handler ended the transaction by itself, and would do so again
-	abandon                   // a call for it hangs: other processes are to have it
+	abandon                   // a call for it hangs: other processes should have it
 )
 
-// finding is what is learnt about the messages that were tried.
+// finding is what a result says about the messages that were tried.
 type finding int
 
 const (
@@ -84,15 +78,13 @@ const (
 	lastAttempt         // and that was the last one: OnFailure decides
 )
 
-// policy is what a user has decided about messages that fail.
 type policy struct {
 	maxAttempts int
 	onFailure   bool
 }
 
-// judge says what a result means for each of the partitions that were tried. The
-// order of the cases is part of the protocol: a refusal by a fence comes before
-// doubt, and doubt before blame.
+// judge returns what a result means for each partition that was tried. The order of the cases is
+// part of the protocol: a refusal by a fence comes before doubt, and doubt before blame.
 func (p policy) judge(tried []trial, r result) []verdict {
 	refused, whose := refusal(r.err)
 	i := slices.IndexFunc(tried, func(t trial) bool { return t.partition == whose })
@@ -102,8 +94,8 @@ func (p policy) judge(tried []trial, r result) []verdict {
 		return each(tried, verdict{action: advance})
 
 	case errors.Is(err, epoch.ErrTxEndedByHandler):
-		// What was written until then may be committed without the fence. Trying again
-		// would write it again. Handlers behind that one were not called.
+		// What was written until then may be committed without the fence, and a retry would write
+		// it again. Handlers after that one were not called.
 		vs := each(tried, verdict{action: haltForGood, err: err})
 		if r.handler != nil {
 			guilty := tried[r.batch]
@@ -147,8 +139,7 @@ func but(vs []verdict, i int, v verdict) []verdict {
 	return vs
 }
 
-// refusal returns what a fence's refusal means to the partition that it names,
-// and the zero partition for any other error.
+// refusal returns the partition of a fence's refusal and its verdict, or the zero partition.
 func refusal(err error) (verdict, epoch.Partition) {
 	var (
 		stale   *epoch.StaleError
@@ -173,8 +164,8 @@ func refusal(err error) (verdict, epoch.Partition) {
 	}
 }
 
-// refused adds to the refusal of a fence what it says about the messages: those of a
-// partition that is moved again and again may have moved it themselves.
+// refused adds to a fence's refusal what it says about the messages. If a position moves again and
+// again, the messages may have moved it themselves.
 func (p policy) refused(t trial, v verdict, shared bool) verdict {
 	if v.action == claimAgain {
 		v.finding = p.suspicion(t, shared)
@@ -185,9 +176,8 @@ func (p policy) refused(t trial, v verdict, shared bool) verdict {
 	return v
 }
 
-// suspicion is what a transaction in doubt says about the messages of a partition, where
-// nothing else is known. In company that is nothing: the next ones are smaller, down to
-// one message. See [sizing].
+// suspicion returns what doubt alone says about the messages of a partition. For several messages
+// it says nothing: the next transactions are smaller, down to one message. See [sizing].
 func (p policy) suspicion(t trial, shared bool) finding {
 	switch {
 	case t.messages == 0:
@@ -199,9 +189,9 @@ func (p policy) suspicion(t trial, shared bool) finding {
 	}
 }
 
-// doubt has all partitions claimed again. A lost connection is no message's fault, unless
-// it is lost again and again with the same one: those that were at hand when it was lost
-// are remembered, down to one that is alone. Where a handler had failed before, or calls
+// doubt classifies the partitions of a transaction in doubt. All are claimed again. A lost
+// connection is no message's fault, unless the same message loses it again and again. So the
+// messages at hand are remembered, down to a single one. If a handler had failed before, or calls
 // were left that did not begin, the message at hand is known.
 func (p policy) doubt(tried []trial, r result) []verdict {
 	vs := each(tried, verdict{action: claimAgain, err: r.err})
@@ -215,7 +205,7 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 		case unhealthy:
 			v.finding, v.at = oneOfThem, r.at
 		case r.froze > 0: // which is why the connection was lost
-		case alone && t.failed == nil && isPermanent(r.handler): // by its own word
+		case alone && t.failed == nil && isPermanent(r.handler): // the handler said so
 			if *v = p.blame(t, r.at, shared, r.err); v.action == halt {
 				v.action = haltInDoubt
 			} else {
@@ -232,14 +222,12 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 	return vs
 }
 
-// enoughDeaths is how many transactions in a row have to be in doubt, of one message that
-// is alone in them, before that counts as an attempt of the message's.
+// enoughDeaths is how many transactions in a row, with the message alone, make an attempt.
 const enoughDeaths = 3
 
-// died judges a message that was alone in so many transactions in a row that were in doubt,
-// while the claims between them found nobody else's, and a transaction without the
-// message committed. What dies alone, again and again, where others are served, has failed
-// an attempt.
+// died classifies a message that was alone in several transactions in a row that were in doubt. The
+// claims between them found no other claim, and a transaction without the message committed. After
+// enoughDeaths the message has failed an attempt.
 func (p policy) died(t trial, deaths int, err error) verdict {
 	if deaths < enoughDeaths {
 		return verdict{action: claimAgain, err: err}
@@ -251,7 +239,6 @@ func (p policy) died(t trial, deaths int, err error) verdict {
 	return p.blame(t, 0, false, cause)
 }
 
-// failure judges the partition whose messages, or one of them, failed.
 func (p policy) failure(t trial, r result, shared bool) verdict {
 	cause := r.err
 	if r.handler != nil {
@@ -268,12 +255,12 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 		}
 		return verdict{action: retry, finding: oneOfThem, at: r.at, err: r.err}
 	case r.froze > 0 && !permanent:
-		// What a freeze made late, or ended, is not the message's fault.
+		// The freeze is at fault, not the message.
 		err := fmt.Errorf("this process did not run for %v meanwhile: %w", r.froze.Round(time.Millisecond), r.err)
 		return verdict{action: retry, finding: transient, err: err}
 	case errors.Is(r.err, epoch.ErrTransient) && !permanent:
 		return verdict{action: retry, finding: transient, err: r.err}
-	case t.messages == 0 && alone: // there is no message to blame
+	case t.messages == 0 && alone:
 		return verdict{action: claimAgain, err: r.err}
 	case errors.Is(r.err, epoch.ErrTooLarge) && !alone:
 		return verdict{action: retry, finding: tooMany, err: r.err}
@@ -286,7 +273,6 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 	return p.blame(t, r.at, shared, cause)
 }
 
-// at names the message that was alone in a transaction whose failure is not the message's.
 func (t trial) at(err error) error {
 	if t.messages == 0 {
 		return err
@@ -294,9 +280,8 @@ func (t trial) at(err error) error {
 	return fmt.Errorf("%s: the message at offset %d cannot be applied: %w", t.partition, t.first, err)
 }
 
-// blame judges a partition one of whose messages is at fault: the one at index
-// at, or any of them if at is negative. A message that is alone has failed an
-// attempt.
+// blame classifies a partition with a message at fault: the one at index at, or any of them if at
+// is negative. A message that is alone has failed an attempt.
 func (p policy) blame(t trial, at int, shared bool, cause error) verdict {
 	switch {
 	case t.failed != nil: // it was OnFailure that failed

@@ -7,13 +7,13 @@ import (
 )
 
 // ErrAbandoned is returned by Commit and CommitHeld when the transaction was abandoned: see
-// [AfterAbandoned]. Nothing is committed. Statements that a call sends in an abandoned
-// transaction fail with an error that matches it, wherever a TX returns errors.
+// [AfterAbandoned]. Nothing is committed. If a TX returns errors, the statements that a call sends
+// in an abandoned transaction fail with an error that matches ErrAbandoned.
 var ErrAbandoned = errors.New("the transaction was abandoned: a call of its handler did not return after its context had ended")
 
-// Abandoned is for sinks. It returns the error of a Commit that was abandoned, after its call
-// has returned err, or nil. Of err it takes the text alone: what it says of a connection that
-// is gone is not so of the transaction, of which nothing is committed.
+// Abandoned is for sinks. It returns the error of an abandoned Commit whose call has returned err,
+// which may be nil. It keeps only the text of err: err may match [ErrInDoubt] because the
+// connection is gone, and nothing of this transaction is committed.
 func Abandoned(err error) error {
 	if err == nil || errors.Is(err, ErrAbandoned) && !errors.Is(err, ErrInDoubt) {
 		return ErrAbandoned
@@ -23,21 +23,21 @@ func Abandoned(err error) error {
 
 type abandonedKey struct{}
 
-// WithAbandonment returns a context for a Commit or CommitHeld that is abandoned when
-// abandoned ends. A deadline cannot say so: the context of a transaction ends first, and a
-// handler that returns then is in time for an orderly rollback.
+// WithAbandonment returns a context for a Commit or CommitHeld that is abandoned when abandoned
+// ends. The context of the transaction ends earlier, so that a handler that returns at its deadline
+// gets an orderly rollback.
 func WithAbandonment(ctx, abandoned context.Context) context.Context {
 	return context.WithValue(ctx, abandonedKey{}, abandoned)
 }
 
-// AfterAbandoned is for sinks. It calls f in its own goroutine when the Commit or CommitHeld
-// that was given ctx is abandoned, while calls are running that may never return. f ends the
-// transaction at once: it closes the connection or rolls back, so that no lock is left on the
-// server, and refuses everything that the calls send from then on. Commit itself returns, with
-// [ErrAbandoned], when the running call does.
+// AfterAbandoned is for sinks. It calls f in its own goroutine when the Commit or CommitHeld of ctx
+// is abandoned. A call may still be running then and may never return. f must end the transaction
+// at once: it closes the connection or rolls back, so that the server keeps no lock, and it refuses
+// everything that the calls send later. Commit itself returns [ErrAbandoned] when the running call
+// returns.
 //
-// stop reports whether f will not be called. If it returns false, f was started, and nothing
-// may be committed any more.
+// stop returns true if f will not be called. If it returns false, f was started, and the sink must
+// commit nothing.
 func AfterAbandoned(ctx context.Context, f func()) (stop func() bool) {
 	abandoned, ok := ctx.Value(abandonedKey{}).(context.Context)
 	if !ok {

@@ -9,9 +9,9 @@ import (
 // positions are gone together. Claim again and continue from the fence's position.
 var ErrWentBack = errors.New("sink went back")
 
-// WentBackError is returned when a sink has lost claims or advances that it had committed, in
-// a failover to a server without them or a restore. If the claim is the same, an operator may
-// have set the position back.
+// WentBackError is returned when a sink has lost claims or advances that it had committed, in a
+// restore or in a failover to a server that lacks them. If both fences have the same claim, an
+// operator may have set the position back.
 type WentBackError struct {
 	Was Fence // as last claimed and advanced
 	Now Fence // as the sink has it
@@ -36,14 +36,13 @@ func (e *WentBackError) Error() string {
 // Unwrap returns [ErrWentBack].
 func (e *WentBackError) Unwrap() error { return ErrWentBack }
 
-// CheckUnchanged compares the fence, as last claimed and advanced, with what the sink has
-// now. It returns nil if that is the same claim at the same position, or a
-// [*WentBackError], [*StaleError] or [*MovedError]. Epochs only grow, and so do
-// positions, unless an operator has set one since ([Fence.SetUnder]): what is below was not
-// reached from here.
+// CheckUnchanged compares f, the fence as last claimed and advanced, with the sink's fence now. It
+// returns nil if both have the same claim and position, and otherwise a [*WentBackError],
+// [*StaleError] or [*MovedError]. Epochs only grow. Positions only grow too, unless an operator has
+// set one since ([Fence.SetUnder]). So a lower epoch or position means that the sink went back.
 func (f Fence) CheckUnchanged(now Fence) error {
 	switch {
-	case now.SetUnder > f.Epoch: // by a claim of that epoch, then
+	case now.SetUnder > f.Epoch: // an operator's action has replaced the claim
 		return &StaleError{Partition: f.Partition, Ours: f.Claim, Held: now}
 	case now.Epoch < f.Epoch, now.Epoch == f.Epoch && now.Claim != f.Claim, now.Next < f.Next:
 		return &WentBackError{Was: f, Now: now}

@@ -13,8 +13,7 @@ type Looker interface {
 	Look(ctx context.Context, ps []Partition) (Fences, error)
 }
 
-// Look returns the committed fences of ps that exist: by [Looker], or one by one where the sink
-// does not implement it.
+// Look calls [Looker.Look], or reads the fences one by one if the sink does not implement it.
 func Look[TX any](ctx context.Context, sink Sink[TX], ps []Partition) (Fences, error) {
 	if l, ok := As[Looker](sink); ok {
 		return l.Look(ctx, ps)
@@ -33,12 +32,12 @@ func Look[TX any](ctx context.Context, sink Sink[TX], ps []Partition) (Fences, e
 	return found, nil
 }
 
-// Replaceable is implemented by a [Sink] that notices when another server has taken its database
-// over. The consumer finds out about any other sink by looking at its fences.
+// Replaceable is implemented by a [Sink] that notices when another server has taken over its
+// database. With any other sink, the consumer polls the fences to notice it.
 type Replaceable interface {
-	// Replaced returns a channel that is closed once the sink notices that another server has
-	// taken the database over, such as a promoted standby, which may lack the last commits. A
-	// nil channel says that it does not notice.
+	// Replaced returns a channel that is closed when the sink notices that another server, such as
+	// a promoted standby, has taken over the database. That server may lack the last commits. A nil
+	// channel means that the sink cannot notice it.
 	Replaced() <-chan struct{}
 }
 
@@ -50,28 +49,23 @@ func Replaced[TX any](sink Sink[TX]) <-chan struct{} {
 	return nil
 }
 
-// Holding is implemented by a [Sink] whose transactions can depend on a claim and move no
-// position. The outbox's relay needs it.
+// Holding is implemented by a [Sink] that can commit under a claim without moving the position. The
+// outbox's relay needs it.
 type Holding[TX any] interface {
-	// CommitHeld runs apply in a transaction that commits only if the fence of h's
-	// partition still carries h's claim. It is for work that goes with a partition
-	// and not with its messages, such as an outbox's relay: it compares no position
-	// and moves none.
+	// CommitHeld runs apply in a transaction that commits only if the fence of h's partition still
+	// carries h's claim. It compares no position and moves none. It is for work that belongs to a
+	// partition and not to its messages, such as an outbox's relay.
 	//
-	// When it returns nil, all writes of apply are committed, and no later
-	// claim of the partition was swapped in before that. So whatever is committed
-	// under a claim, by Commit or CommitHeld, is committed before the next claim of
-	// the partition is swapped in.
-	// Between transactions of one claim there is no order: a Commit of the same
-	// partition, and other calls of CommitHeld, may run and commit beside it, where
-	// the database allows it. What they must not do at the same time they have to
-	// settle between themselves, by locks or constraints of the database. A Claim of
-	// the partition waits until the transaction has ended, or ends it, and one that
-	// comes before the check makes the transaction stale.
+	// When CommitHeld returns nil, all writes of apply are committed, and they were committed
+	// before any later claim of the partition was swapped in. A Claim of the partition waits until
+	// the transaction has ended, or ends it. A Claim before the check makes the transaction stale.
 	//
-	// A refusal is a [*StaleError], for the zero claim too, or a [*MissingError],
-	// and never a [*MovedError]. Otherwise it is like Commit, with its errors and what
-	// they mean.
+	// Transactions of one claim have no order among themselves. A Commit of the same partition and
+	// other calls of CommitHeld may run and commit at the same time, if the database allows it. If
+	// they conflict, locks or constraints of the database have to keep them apart.
+	//
+	// CommitHeld returns the errors of Commit with the same meaning, and never a [*MovedError]. The
+	// zero claim is refused with a [*StaleError].
 	CommitHeld(ctx context.Context, h Hold, apply func(ctx context.Context, tx TX) error) error
 }
 
@@ -83,8 +77,8 @@ func CommitHeld[TX any](ctx context.Context, sink Sink[TX], h Hold, apply func(c
 	return fmt.Errorf("epoch: commit under the claim of %s: the sink moves a position in each transaction", h.Partition)
 }
 
-// As returns the first T among sink and the sinks that it wraps. A sink that wraps another
-// one has a method Unwrap() Sink[TX].
+// As returns the first T among sink and the sinks that it wraps. A sink that wraps another sink has
+// a method Unwrap() Sink[TX].
 func As[T any, TX any](sink Sink[TX]) (T, bool) {
 	for sink != nil {
 		if t, ok := sink.(T); ok {
@@ -102,19 +96,24 @@ func As[T any, TX any](sink Sink[TX]) (T, bool) {
 
 // Bounds limit what one transaction of a [Sink] can hold. Zero means no limit.
 type Bounds struct {
-	Partitions int // advances of a Commit
-	Messages   int // calls of a Commit, or messages that a call for many has
+	// Partitions limits the advances of a Commit. A Commit with more returns [ErrTooLarge] before
+	// it runs a call.
+	Partitions int
+
+	// Messages limits the messages of a transaction, over all its calls. The consumer passes no
+	// more. A sink need not count them.
+	Messages int
 }
 
-// Bounded is implemented by a [Sink] whose transactions are limited by number. One whose limit is
-// another, such as bytes, returns [ErrTooLarge].
+// Bounded is implemented by a [Sink] that limits the partitions or messages of a transaction. A
+// sink with another limit, such as bytes, returns [ErrTooLarge].
 type Bounded interface {
 	// Bounds returns the bounds. They do not change.
 	Bounds() Bounds
 }
 
-// BoundsOf returns the bounds of a sink: by [Bounded], or else one partition for a sink that is
-// not [Transactional], and none for one that is.
+// BoundsOf calls [Bounded.Bounds]. If the sink does not implement it, a [Transactional] sink has no
+// bounds, and any other sink has a bound of one partition.
 func BoundsOf[TX any](sink Sink[TX]) Bounds {
 	if b, ok := As[Bounded](sink); ok {
 		return b.Bounds()

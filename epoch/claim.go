@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// ClaimID is the random name of one claim: 16 bytes in the layout of a version
-// 4 UUID (RFC 9562), so that a database can store it as one. It is compared
-// for equality only. The zero ClaimID is that of a fence nobody has claimed.
+// ClaimID is the random name of one claim. It has the layout of a version 4 UUID (RFC 9562), so
+// that a database can store it as a UUID. It is compared for equality only. A fence that nobody has
+// claimed has the zero ClaimID.
 type ClaimID [16]byte
 
 // NewClaimID returns a fresh random id.
@@ -20,7 +20,7 @@ func NewClaimID() ClaimID {
 	return id
 }
 
-// String is the id in the text form of a UUID.
+// String returns the id in the text form of a UUID.
 func (id ClaimID) String() string {
 	var b [36]byte
 	hex.Encode(b[0:8], id[0:4])
@@ -32,7 +32,7 @@ func (id ClaimID) String() string {
 	return string(b[:])
 }
 
-// ParseClaimID reads the text form of a UUID.
+// ParseClaimID parses the text form of a UUID.
 func ParseClaimID(s string) (ClaimID, error) {
 	var id ClaimID
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
@@ -51,19 +51,19 @@ type Claim struct {
 	Lease
 	ID ClaimID
 
-	// Adopt is the position that the group had committed to the source before
-	// there was a fence. The first claim of a fence may carry it, and then the
-	// partition continues from there. Nil leaves the position as it is.
+	// Adopt is the position that the group had committed to the source before there was a fence.
+	// Only the first claim of a fence may set it. The partition then continues from there. Nil
+	// keeps the fence's position.
 	Adopt *Position
 
-	// Above is an epoch of this partition that another system has seen, although the
-	// sink may have forgotten it: the new one is higher. Zero means none.
+	// Above is an epoch of this partition that another system has seen and the sink may have lost.
+	// The new epoch is higher than Above. Zero means none.
 	Above Epoch
 }
 
-// Limits for how far a lease's generation and [Claim.Above] raise the epoch. They keep a
-// mistake, or a role that may only claim, from using up all epochs. Above MaxAbove, epochs
-// rise by one.
+// Limits for how far a lease's generation and [Claim.Above] can raise the epoch. Without them, a
+// mistake, or a database role that may only claim, could use up all epochs. Above MaxAbove, each
+// claim raises the epoch by one.
 const (
 	// MaxStep limits the distance from the last epoch: 2^40.
 	MaxStep Epoch = 1 << 40
@@ -72,9 +72,9 @@ const (
 	MaxAbove Epoch = 1 << 53
 )
 
-// NewClaim returns a claim with a random id for a lease that the source confirmed after the
-// fence was read. Use a claim for one swap only. If its outcome is in doubt, confirm again and
-// make a new one.
+// NewClaim returns a claim with a random id for a lease that the source confirmed after the fence
+// was read. Use a claim for one swap only. If its outcome is in doubt, confirm again and make a new
+// claim.
 func NewClaim(confirmed Lease) Claim {
 	return Claim{Lease: confirmed, ID: NewClaimID()}
 }

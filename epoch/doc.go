@@ -3,7 +3,7 @@
 // standard library alone.
 //
 // A [Fence] is a sink's record of one partition: which claim holds it, under
-// which epoch, and the offset of the next message to apply. Whoever applies
+// which epoch, and the offset of the next message to apply. A process that applies
 // messages does three things in ONE transaction of the sink's own database:
 //
 //  1. its effects,
@@ -16,15 +16,14 @@
 //
 // # The duties of a caller
 //
-// Package consumer does all of this; someone who drives a [Sink] by hand must:
+// Package consumer does all of this. Code that drives a [Sink] by itself must:
 //
 //  1. READ the fence ([Sink.Fence]). If there is none, [Sink.Seed] it and read
 //     again.
-//  2. CHECK that it is about the log and the lease source at hand
-//     ([Fence.Check]). If not, stop and call an operator: the offsets mean
-//     something else now.
+//  2. CHECK that the fence is about your log and lease source ([Fence.Check]).
+//     If not, stop and call an operator: the offsets mean something else now.
 //  3. CONFIRM with the source, after the read and never before, that the lease
-//     is still granted. Make the claim from the [Lease] which that returned.
+//     is still granted. Make the claim from the [Lease] that the source returned.
 //  4. SWAP the claim in ([Sink.Claim]). If the fence is no longer as it was
 //     read, go back to 1.
 //  5. Start reading at the Next of the fence that the swap returned.
@@ -34,10 +33,9 @@
 //
 // # Why a claim id and an epoch
 //
-// The generation a lease carries (that of a group, or the revision of a key)
-// repeats and restarts: a static member swaps in at the same generation, a
-// deleted group starts again at one. So ownership is the random [ClaimID],
-// compared for equality only. The [Epoch] is for everybody else: it is strictly
-// greater at every claim of a partition, never reused, and equal to the lease's
-// own generation wherever that did what it should.
+// The generation that a lease carries (a group's generation, a key's revision) can repeat and
+// restart: a static member swaps in at the same generation, a deleted group starts again at one. So
+// ownership is the random [ClaimID], compared for equality only. The [Epoch] is for other systems:
+// it is strictly greater at every claim of a partition and never reused. As long as the lease's
+// generation only rises, the epoch is equal to it.
 package epoch

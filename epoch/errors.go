@@ -11,8 +11,8 @@ var (
 	// owns the partition.
 	ErrStale = errors.New("stale claim")
 
-	// ErrMoved is returned when the fence has our claim but another position than the advance
-	// started from. Claim again and continue from the fence's position.
+	// ErrMoved is returned when the fence has our claim and its position is not the one that the
+	// advance started from. Claim again and continue from the fence's position.
 	ErrMoved = errors.New("position moved")
 
 	// ErrMissing is returned when the sink has no fence for the partition.
@@ -31,8 +31,8 @@ var (
 	// ErrNoLease is returned for a lease whose generation is not positive.
 	ErrNoLease = errors.New("no lease")
 
-	// ErrInDoubt is returned when the sink does not know whether the transaction was
-	// committed, or lost its connection. Claim again: the position shows it.
+	// ErrInDoubt is returned when the sink does not know whether the transaction was committed, or
+	// when the sink lost its connection. Claim again: the fence's position shows the outcome.
 	ErrInDoubt = errors.New("outcome in doubt")
 
 	// ErrTransient is returned when the database refused for a reason that passes, such as a
@@ -42,30 +42,29 @@ var (
 	ErrTransient = errors.New("transient failure")
 
 	// ErrTooLarge is returned when the transaction is larger than the store allows. Nothing is
-	// committed. The consumer tries again with fewer messages; a message that does not fit alone
-	// has failed.
+	// committed. The consumer tries again with fewer messages. A message that does not fit alone
+	// fails.
 	ErrTooLarge = errors.New("transaction too large")
 
-	// ErrLowEpoch is returned when a store has seen a higher epoch of the partition than the
-	// claim's.
+	// ErrLowEpoch is returned when a store has seen an epoch of the partition that is higher than
+	// the claim's.
 	ErrLowEpoch = errors.New("epoch is below one that was seen")
 
-	// ErrUnhealthy is returned when the database would refuse every message: a table, column
-	// or privilege is missing, the server is read-only, the disk is full. No message is at
-	// fault. Nothing is committed, unless the error is [ErrInDoubt] too. The partition halts
-	// and is tried again until the database is fixed. A handler may return it too, for
-	// anything it cannot work without.
+	// ErrUnhealthy is returned when the database would refuse every message: a table, column or
+	// privilege is missing, the server is read-only, the disk is full. No message is at fault.
+	// Nothing is committed, unless the error also matches [ErrInDoubt]. The consumer halts the
+	// partition and tries again until the database is fixed. A handler may return it too, for
+	// anything that it cannot work without.
 	ErrUnhealthy = errors.New("unhealthy database")
 
-	// ErrTxEndedByHandler is returned when the handler has left the fenced transaction
-	// in a way that the sink could not prevent. What it wrote may be committed without
-	// the fence. Only a change to the handler helps.
+	// ErrTxEndedByHandler is returned when the handler has ended the fenced transaction in a way
+	// that the sink could not prevent. The handler's writes may be committed without the fence. To
+	// fix it, change the handler.
 	ErrTxEndedByHandler = errors.New("handler ended the fenced transaction")
 
-	// ErrTxControl is returned to a handler that sends a statement which begins or ends
-	// transactions, such as COMMIT or ROLLBACK. The statement was not sent to the
-	// database. The sink commits when the handler returns nil, and rolls back when it
-	// returns an error.
+	// ErrTxControl is returned to a handler that sends a statement that begins or ends
+	// transactions, such as COMMIT or ROLLBACK. The statement was not sent to the database. The
+	// sink commits when the handler returns nil, and rolls back when it returns an error.
 	ErrTxControl = errors.New("the sink ends the transaction, not the handler")
 
 	// ErrOwnTransaction is returned to a handler that changes its transaction or session,
@@ -75,8 +74,8 @@ var (
 	ErrOwnTransaction = errors.New("the statement needs a transaction of its own")
 )
 
-// CallError is the error of [Sink] Commit for a call that did what the transaction does
-// not allow, whatever the call itself returned.
+// CallError is returned by [Sink.Commit] when a call did something that the transaction does not
+// allow, whatever the call itself returned.
 type CallError struct {
 	Call int // the index of the call
 	Err  error
@@ -84,11 +83,10 @@ type CallError struct {
 
 func (e *CallError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what the call did.
+// Unwrap returns Err.
 func (e *CallError) Unwrap() error { return e.Err }
 
-// StaleError is the refusal of a claim that is no longer, or never was, the one
-// in the fence.
+// StaleError is returned when the fence carries another claim than Ours.
 type StaleError struct {
 	Partition Partition
 	Ours      ClaimID
@@ -103,8 +101,7 @@ func (e *StaleError) Error() string {
 // Unwrap returns [ErrStale].
 func (e *StaleError) Unwrap() error { return ErrStale }
 
-// MovedError is the refusal of an advance that does not start where the fence
-// is.
+// MovedError is returned when an advance does not start at the fence's position.
 type MovedError struct {
 	Partition Partition
 	From      Offset // where the advance started
@@ -118,9 +115,9 @@ func (e *MovedError) Error() string {
 // Unwrap returns [ErrMoved].
 func (e *MovedError) Unwrap() error { return ErrMoved }
 
-// LowEpochError is the refusal of a commit whose claim is current, but whose epoch is below one
-// that the store has seen: its fence was restored from a backup and the rest was not. The
-// consumer claims again, above Seen.
+// LowEpochError is returned when the claim of a commit is current and the store has seen a higher
+// epoch: the fence was restored from a backup and the rest of the store was not. The consumer
+// claims again, above Seen.
 type LowEpochError struct {
 	Partition Partition
 	Epoch     Epoch // the claim's
@@ -134,7 +131,7 @@ func (e *LowEpochError) Error() string {
 // Unwrap returns [ErrLowEpoch].
 func (e *LowEpochError) Unwrap() error { return ErrLowEpoch }
 
-// MissingError says that a sink has no fence of a partition.
+// MissingError is returned when the sink has no fence for the partition.
 type MissingError struct {
 	Partition Partition
 }
@@ -146,12 +143,11 @@ func (e *MissingError) Error() string {
 // Unwrap returns [ErrMissing].
 func (e *MissingError) Unwrap() error { return ErrMissing }
 
-// LogChangedError says that a fence counts the offsets of another log than the
-// one at hand.
+// LogChangedError is returned when the fence counts the offsets of another log than the source's.
 type LogChangedError struct {
 	Partition Partition
 	Fence     string // the log in the fence
-	Source    string // the log at hand
+	Source    string // the log that the source reads
 	Next      Offset // the fence's position in its log
 }
 
@@ -164,12 +160,12 @@ func (e *LogChangedError) Error() string {
 // Unwrap returns [ErrLogChanged].
 func (e *LogChangedError) Unwrap() error { return ErrLogChanged }
 
-// ForeignLeaseError says that a fence is claimed from another issuer of leases
-// than the one at hand: two deployments use one group name on one sink.
+// ForeignLeaseError is returned when the fence was claimed under a lease of another issuer than the
+// source's: two deployments use one group name on one sink.
 type ForeignLeaseError struct {
 	Partition Partition
 	Fence     string // the issuer in the fence
-	Source    string // the issuer at hand
+	Source    string // the issuer of the source's leases
 	Owner     string // the fence's owner
 }
 

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Fence is a sink's record of one partition. Its methods are the protocol:
-// every sink must agree with them, whatever it is written in.
+// Fence is a sink's record of one partition. Its methods define the protocol: every sink must
+// behave like them.
 type Fence struct {
 	Origin
 
-	// Generation and Owner are of the lease under the current claim. They are for operators;
-	// nothing compares them.
+	// Generation and Owner come from the lease of the current claim. They are for operators.
+	// Nothing compares them.
 	Generation int64
 	Owner      string
 
@@ -23,17 +23,17 @@ type Fence struct {
 	// Next is the offset of the next message to apply.
 	Next Offset
 
-	// Mark is the mark of Next: of the last message applied, or of the log where the partition
-	// began.
+	// Mark is the mark of Next. It comes from the last message applied, or from the place in the
+	// log where the partition began.
 	Mark Mark
 
 	// Applied reports whether the group has applied messages before Next, under an advance or
-	// before it had a fence. While it is false, a partition whose Next retention has passed
-	// begins where its log begins.
+	// before it had a fence. While Applied is false and retention has deleted messages from Next
+	// on, the partition begins where its log begins.
 	Applied bool
 
-	// SetUnder is the epoch of the last [Act] that set Next, or zero. A position that fell
-	// under an earlier epoch is what an operator wanted.
+	// SetUnder is the epoch of the last operator action that set Next, or zero. If the position
+	// falls and SetUnder has risen, an operator set the position back.
 	SetUnder Epoch
 
 	// Pause says whether the fence accepts claims.
@@ -55,11 +55,14 @@ func (f Fence) Check(o Origin) error {
 // OperatorPrefix is the prefix of the Owner of a fence whose claim is an operator's action.
 const OperatorPrefix = "operator "
 
-// Claimed returns the fence as it is once c has replaced the claim in f. The new
-// epoch is the lease's generation if that is higher than every epoch before it, and
-// than c.Above; otherwise it is the highest of those plus one. [MaxStep] and [MaxAbove]
-// bound how far that may be. The position stays,
-// unless c is the first claim of the fence and adopts one.
+// Claimed returns f after c has replaced its claim. The new epoch is the lease's generation if that
+// is higher than f.Epoch and c.Above. Otherwise it is the higher of these two plus one. [MaxStep]
+// and [MaxAbove] limit the new epoch. The position stays, unless c is the first claim of the fence
+// and adopts a position.
+//
+// The error matches [ErrNoLease], [ErrLogChanged], [ErrForeignLease], [ErrPaused] or [ErrElsewhere].
+// It matches none of these for an id that is not new, the name of an operator, or an epoch out of
+// reach.
 func (f Fence) Claimed(c Claim) (Fence, error) {
 	if f.Partition != c.Partition {
 		return f, fmt.Errorf("epoch: claim of %s on the fence of %s", c.Partition, f.Partition)
@@ -103,9 +106,9 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	return f, nil
 }
 
-// Advanced returns the fence after a, or a [*StaleError] where the fence
-// belongs to another claim, or a [*MovedError] where the claim holds but the
-// position is not a.From. Ownership is judged before the position.
+// Advanced returns the fence after a. It checks ownership first: it returns a [*StaleError] if the
+// fence belongs to another claim, and a [*MovedError] if the position is not a.From. An advance to
+// an offset below a.From is another error.
 func (f Fence) Advanced(a Advance) (Fence, error) {
 	if f.Partition != a.Partition {
 		return f, fmt.Errorf("epoch: advance of %s on the fence of %s", a.Partition, f.Partition)
@@ -126,33 +129,31 @@ func (f Fence) Advanced(a Advance) (Fence, error) {
 	return f, nil
 }
 
-// Advance moves a fence's position in the transaction that applied the messages
-// in between. From == To is allowed: a fenced transaction that applies none.
+// Advance moves a fence's position from From to To in the transaction that applied the messages in
+// [From, To). From == To is allowed for a fenced transaction that applies no messages.
 type Advance struct {
 	Partition Partition
 	Claim     ClaimID
 	From      Offset
 	To        Offset
 
-	// Mark goes with To.
-	Mark Mark
+	Mark Mark // of To
 }
 
-// Start is where a partition without a fence begins.
+// Start says where a partition without a fence begins.
 type Start struct {
 	Origin
 
-	// Next is the position if the group has no fence of this topic at all.
+	// Next is the position if the group has no fence of this topic.
 	Next Position
 
-	// Earliest is the position if it has: then the partition is new, or its
-	// fence was lost, and beginning anywhere later could skip messages.
+	// Earliest is the position if the group has other fences of this topic. Then the partition is
+	// new or its fence was lost, and a later start could skip messages.
 	Earliest Position
 }
 
-// Position is a place in a log, with what the source recognises the log by.
+// Position is a place in a log. Its Mark lets the source recognise the log.
 type Position struct {
-	// Offset is that of the next message.
-	Offset Offset
+	Offset Offset // of the next message
 	Mark   Mark
 }

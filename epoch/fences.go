@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// Fences is the whole state a sink keeps, as a value: the specification that
-// sinks are compared with, and the state of the one in memory. It is not safe
-// for concurrent use.
+// Fences is the whole state that a sink keeps, as a value. The suite in sinks/sinktest compares
+// sinks with it, and memsink stores it. It is not safe for concurrent use.
 type Fences map[Partition]Fence
 
 // Read returns the fence of p, or a [*MissingError].
@@ -20,9 +19,9 @@ func (fs Fences) Read(p Partition) (Fence, error) {
 	return f, nil
 }
 
-// Seed adds an unclaimed fence for each start whose partition has none. All
-// starts are of one group and topic. Each begins at its Next if the group had
-// no fence of that topic before the call, and otherwise at its Earliest.
+// Seed adds an unclaimed fence for each start whose partition has none. All starts must be of one
+// group and topic. A fence begins at Start.Next if the group had no fence of that topic before the
+// call, and otherwise at Start.Earliest.
 func (fs Fences) Seed(starts []Start) error {
 	if len(starts) == 0 {
 		return nil
@@ -55,8 +54,9 @@ func (fs Fences) Seed(starts []Start) error {
 	return nil
 }
 
-// Claim swaps c in if the fence still is as seen, by its epoch and claim. It
-// returns the new fence, or a [*StaleError] if another claim came first.
+// Claim swaps c in if the fence still has the epoch and claim of seen. It returns the new fence, or
+// a [*StaleError] if another claim came first, a [*MissingError] if there is no fence, or an error
+// of [Fence.Claimed].
 func (fs Fences) Claim(seen Fence, c Claim) (Fence, error) {
 	if seen.Partition != c.Partition {
 		return Fence{}, fmt.Errorf("epoch: claim of %s after a look at the fence of %s", c.Partition, seen.Partition)
@@ -76,8 +76,8 @@ func (fs Fences) Claim(seen Fence, c Claim) (Fence, error) {
 	return next, nil
 }
 
-// Advance applies all of as, each of another partition, or none and the error
-// of the first refusal in key order.
+// Advance applies all of as, or none of them. On refusal it returns the first error in key order.
+// as must not contain a partition twice.
 func (fs Fences) Advance(as []Advance) error {
 	as = slices.SortedFunc(slices.Values(as), func(a, b Advance) int { return a.Partition.Compare(b.Partition) })
 	for i := 1; i < len(as); i++ {

@@ -2,15 +2,15 @@ package epoch
 
 import "fmt"
 
-// Hold names a claim that a transaction needs without moving the position: see
-// [Sink.CommitHeld].
+// Hold names the claim that a transaction depends on when it moves no position. See
+// [Holding.CommitHeld].
 type Hold struct {
 	Partition Partition
 	Claim     ClaimID
 }
 
-// Holds returns nil if the fence carries the claim of h, wherever its position is,
-// or a [*StaleError] where it belongs to another claim, or to none.
+// Holds returns nil if the fence carries the claim of h, at any position, and otherwise a
+// [*StaleError].
 func (f Fence) Holds(h Hold) error {
 	if f.Partition != h.Partition {
 		return fmt.Errorf("epoch: hold of %s on the fence of %s", h.Partition, f.Partition)
@@ -21,8 +21,8 @@ func (f Fence) Holds(h Hold) error {
 	return nil
 }
 
-// Hold returns nil if the fence of h's partition carries its claim, and otherwise
-// what [Fence.Holds] does, or a [*MissingError]. It changes nothing.
+// Hold calls [Fence.Holds] on the fence of h's partition, or returns a [*MissingError]. It changes
+// nothing.
 func (fs Fences) Hold(h Hold) error {
 	f, err := fs.Read(h.Partition)
 	if err != nil {

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// Message is one message of a partition, as a source read it. It is defined
-// here so that a sink, which knows nothing of sources, can store one; users
-// know it as consumer.Message. The slices belong to the message and must not
-// be changed.
+// Message is one message of a partition, as a source read it. Users know it as consumer.Message. It
+// is defined here so that a sink, which does not import consumer, can store one. The slices belong
+// to the message and must not be changed.
 type Message struct {
 	Partition Partition
 	Offset    Offset
@@ -17,9 +16,9 @@ type Message struct {
 	Headers   []Header
 	Time      time.Time
 
-	// Context is what the source's client had put on the message, such as a tracer's
-	// span; nil if nothing. Only its values count. Package consumer hands them on in
-	// the context of the handler.
+	// Context is the context that the source's client has put on the message, for a tracer's span
+	// for instance, or nil. Package consumer passes its values on in the context of the handler,
+	// and nothing else of it.
 	Context context.Context
 }
 

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Mode says whether a fence accepts claims. A sink accepts none in a mode that it does not
-// know.
+// Mode says whether a fence accepts claims. In a mode that a sink does not know, it accepts no
+// claims.
 type Mode string
 
 const (
@@ -15,7 +15,7 @@ const (
 	Running Mode = ""
 
 	// Paused means that the fence accepts no claims until an operator resumes the partition.
-	// Nothing is committed meanwhile: the pause has replaced the claim.
+	// Nothing is committed meanwhile, because the pause has replaced the claim.
 	Paused Mode = "paused"
 )
 
@@ -24,8 +24,8 @@ const (
 type PauseState struct {
 	Mode Mode
 
-	// By and Reason are the operator and the reason of the act that set Mode. Since is its
-	// time by the clock of the sink's database, in UTC. Nothing compares them.
+	// By and Reason are the operator and the reason of the action that set Mode. Since is its time
+	// by the clock of the sink's database, in UTC. Nothing compares them.
 	By, Reason string
 	Since      time.Time
 }
@@ -33,7 +33,8 @@ type PauseState struct {
 // ErrPaused is returned for a claim of a partition that an operator has paused.
 var ErrPaused = errors.New("paused")
 
-// PausedError is the refusal of a claim of a partition that an operator has paused.
+// PausedError is returned for a claim of a partition that an operator has paused. It matches
+// [ErrPaused].
 type PausedError struct {
 	Partition Partition
 	PauseState
@@ -51,8 +52,7 @@ func (e *PausedError) Error() string {
 // Unwrap returns [ErrPaused].
 func (e *PausedError) Unwrap() error { return ErrPaused }
 
-// Accepts returns nil if the mode of the fence takes claims, and otherwise a
-// [*PausedError].
+// Accepts returns nil if the fence accepts claims, and otherwise a [*PausedError].
 func (f Fence) Accepts() error {
 	if f.Pause.Mode == Running {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// Partition names one ordered stream of messages as one group sees it. It is
-// the scope of one fence. It is comparable and may be a map key.
+// Partition names one ordered stream of messages as one group sees it. Each partition has one
+// fence.
 type Partition struct {
 	Group  string
 	Topic  string
@@ -25,8 +25,8 @@ func (p Partition) Compare(q Partition) int {
 	)
 }
 
-// String is "group/topic/number". A group or topic that holds a slash, a
-// quote, a space or something unprintable is quoted as Go quotes strings.
+// String returns "group/topic/number". A group or topic that contains a slash, a quote, a space or
+// an unprintable character is quoted as a Go string.
 func (p Partition) String() string {
 	return readable(p.Group) + "/" + readable(p.Topic) + "/" + strconv.Itoa(int(p.Number))
 }
@@ -41,21 +41,19 @@ func readable(name string) string {
 	return name
 }
 
-// Offset is a message's place in its partition. A position is the offset of
-// the next message to apply.
+// Offset is a message's place in its partition.
 type Offset int64
 
-// Mark lets a source recognise its log at a position: a log that was truncated below the
-// position and has grown again has another mark there. The leader epoch of the message before
-// the position can be one, or a fingerprint of when that message was stored. Only the source
+// Mark lets a source recognise its log at a position: a log that was truncated below the position
+// and has grown again has another mark there. A mark can be the leader epoch of the message before
+// the position, or a fingerprint of the time when that message was stored. Only the source
 // interprets it.
 type Mark int64
 
 // NoMark is the mark of a position for which the source has none.
 const NoMark Mark = -1
 
-// Epoch is the fencing token: the number a sink issues with a claim. It is
-// strictly greater at every claim of a partition and never reused, so a
-// receiver that refuses lower epochs than it has seen refuses every zombie.
-// Zero is no epoch; issued epochs start at one.
+// Epoch is the fencing token: the number that a sink issues with a claim. It is strictly greater at
+// every claim of a partition and never reused. So a receiver that refuses lower epochs than it has
+// seen refuses every process that has lost its claim. Zero is no epoch. Issued epochs start at one.
 type Epoch int64

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// recorder is the ResponseWriter of a handler whose answer is held back.
+// recorder is the ResponseWriter that records the answer of a handler.
 type recorder struct {
 	header http.Header // the handler's
-	sent   http.Header // as it was when the status was written
+	sent   http.Header // copy of header when the status was written
 	status int
 	body   bytes.Buffer
 	limit  int64
-	wrong  error // why the answer cannot be kept
+	wrong  error // why the answer cannot be stored
 }
 
 func newRecorder(limit int64) *recorder { return &recorder{header: http.Header{}, limit: limit} }
@@ -53,7 +53,7 @@ func (w *recorder) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// answer is what the handler has written, once it has returned.
+// answer returns what the handler wrote. Call it after the handler has returned.
 func (w *recorder) answer() (Answer, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -62,7 +62,7 @@ func (w *recorder) answer() (Answer, error) {
 		return Answer{}, w.wrong
 	}
 	a := Answer{Status: w.status, Header: w.sent, Body: w.body.Bytes()}
-	// Trailers are what was announced in Trailer, and what has the prefix.
+	// A trailer is announced in the header Trailer, or has http.TrailerPrefix.
 	for _, list := range a.Header["Trailer"] {
 		for name := range strings.SplitSeq(list, ",") {
 			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
@@ -91,8 +91,8 @@ func (w *recorder) answer() (Answer, error) {
 	return a, nil
 }
 
-// maxHeader bounds the headers of an answer, in bytes.
-const maxHeader = 64 << 10
+// maxHeader limits the headers of an answer.
+const maxHeader = 64 << 10 // bytes
 
 func size(h http.Header) (n int) {
 	for name, values := range h {
@@ -103,8 +103,7 @@ func size(h http.Header) (n int) {
 	return n
 }
 
-// hopByHop are the headers that belong to one connection or that the server
-// writes itself.
+// hopByHop are the headers that belong to one connection or that net/http writes itself.
 var hopByHop = []string{"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 func (a *Answer) trail(name string, values []string) {
@@ -117,7 +116,6 @@ func (a *Answer) trail(name string, values []string) {
 	a.Trailer[name] = slices.Clone(values)
 }
 
-// write sends the reply.
 func (r Reply) write(w http.ResponseWriter, method string) {
 	h := w.Header()
 	for name, values := range r.Header {
@@ -126,7 +124,7 @@ func (r Reply) write(w http.ResponseWriter, method string) {
 	if r.Replayed {
 		h.Set(ReplayedHeader, "true")
 	} else {
-		h.Del(ReplayedHeader) // nobody else says so
+		h.Del(ReplayedHeader) // the handler must not set it
 	}
 	switch {
 	case len(r.Trailer) > 0:
@@ -138,7 +136,7 @@ func (r Reply) write(w http.ResponseWriter, method string) {
 	}
 	w.WriteHeader(r.Status)
 	if bodyAllowed(r.Status) {
-		_, _ = w.Write(r.Body) // the client may be gone: it will ask again
+		_, _ = w.Write(r.Body) // if the client is gone, it tries again later
 	}
 	for name, values := range r.Trailer {
 		h[name] = slices.Clone(values)
@@ -149,7 +147,6 @@ func bodyAllowed(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// answer makes a problem the answer of a handler that could not give one.
 func (p Problem) answer() Answer {
 	body, _ := json.Marshal(p) // strings and numbers
 	return Answer{Status: p.Status, Header: http.Header{"Content-Type": {problemMediaType}}, Body: append(body, '\n')}

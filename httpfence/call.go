@@ -10,26 +10,26 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// The headers of a request that is fenced, and of an answer that is a replay.
+// The headers of a fenced request and of a replayed answer.
 const (
-	// EpochHeader carries the fencing token: the epoch under which the sender
-	// owns what it acts for, a decimal number from 1 to 2^63-1.
+	// EpochHeader contains the fencing token: the epoch under which the sender owns its partition,
+	// a decimal number from 1 to 2^63-1.
 	EpochHeader = "Epochfence-Epoch"
 
-	// ScopeHeader names the resource whose highest epoch the receiver keeps:
-	// 1 to [MaxScope] printable ASCII characters, none of the outer ones a space.
+	// ScopeHeader names the resource whose highest epoch the receiver keeps: 1 to [MaxScope]
+	// printable ASCII characters that do not begin or end with a space.
 	ScopeHeader = "Epochfence-Scope"
 
-	// KeyHeader carries the idempotency key, as draft-ietf-httpapi-idempotency-key-header-06
-	// defines it: one structured string (RFC 9651), in double quotes, of 1 to
-	// [MaxKey] printable ASCII characters, with \" and \\ for a quote and a backslash.
+	// KeyHeader contains the idempotency key, as draft-ietf-httpapi-idempotency-key-header-06
+	// defines it: one structured string (RFC 9651), in double quotes, of 1 to [MaxKey] printable
+	// ASCII characters, with \" and \\ for a quote and a backslash.
 	KeyHeader = "Idempotency-Key"
 
-	// ReplayedHeader is "true" in an answer that was stored for the key before.
+	// ReplayedHeader is "true" in a stored answer to an earlier request with the same key.
 	ReplayedHeader = "Epochfence-Replayed"
 )
 
-// MaxScope and MaxKey bound a scope and an idempotency key, in bytes.
+// MaxScope and MaxKey limit a scope and an idempotency key, in bytes.
 const (
 	MaxScope = 255
 	MaxKey   = 255
@@ -42,12 +42,12 @@ type Call struct {
 	Key   string // without the quotes of the header
 }
 
-// ErrMalformed is the kind of a [Call] that cannot be sent or was not received
-// whole: a header is missing, comes twice, or is not of its form.
+// ErrMalformed is returned for a [Call] that cannot be sent or was not received in full: a header
+// is missing, comes twice, or has a wrong format.
 var ErrMalformed = errors.New("malformed call")
 
-// SetHeaders writes the call into the headers of a request, for a sender. An
-// error is [ErrMalformed].
+// SetHeaders writes the call into the headers of a request, for a sender. Its errors match
+// [ErrMalformed].
 func (c Call) SetHeaders(h http.Header) error {
 	if err := CheckScope(c.Scope); err != nil {
 		return err
@@ -64,8 +64,8 @@ func (c Call) SetHeaders(h http.Header) error {
 	return nil
 }
 
-// ReadCall reads the headers that [Call.SetHeaders] writes. An error is
-// [ErrMalformed] and says which header is wrong.
+// ReadCall reads the headers that [Call.SetHeaders] writes. Its errors match [ErrMalformed] and
+// name the wrong header.
 func ReadCall(h http.Header) (Call, error) {
 	var c Call
 	number, err := one(h, EpochHeader)
@@ -138,13 +138,13 @@ func printable(s string) bool {
 	return true
 }
 
-// quote writes a structured string: RFC 9651, section 4.1.6.
+// quote serializes a structured string: RFC 9651, section 4.1.6.
 func quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// unquote reads one: RFC 9651, section 4.2.5. Parameters, of which the draft
-// defines none, are refused.
+// unquote parses a structured string: RFC 9651, section 4.2.5. It refuses parameters, because the
+// draft defines none.
 func unquote(v string) (string, error) {
 	wrong := fmt.Errorf(`httpfence: %w: %s is %s; want one string in double quotes, with \" and \\ for a quote and a backslash`, ErrMalformed, KeyHeader, v)
 	if len(v) < 2 || v[0] != '"' || v[len(v)-1] != '"' {

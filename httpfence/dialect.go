@@ -12,33 +12,28 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// Dialect is what differs between databases. [SQLite] and [PostgreSQL] are the
-// ones there are.
-//
-// All statements use ? for parameters until bind has seen them.
+// Dialect is the dialect of a database: [SQLite] or [PostgreSQL].
 type Dialect interface {
-	// String is the name of the database, for errors.
+	// String returns the name of the database, for errors.
 	String() string
 
-	// transactions are how the database runs them.
 	transactions() sqltx.Dialect
 
-	// migrations are the schema's versions, 1 first, with {{prefix}} where
-	// table names begin.
+	// migrations returns the versions of the schema, 1 first, with {{prefix}} for the prefix of
+	// table names.
 	migrations() []migrations.Migration
 
-	// schema is what the names of the tables begin with, so that no temporary table or
-	// view of a handler's takes their place; empty where the search_path says it.
+	// schema returns the qualifier of table names, so that no temporary table or view of a handler
+	// can take their place. It is empty if the search_path decides.
 	schema() string
 
-	// bind gives parameters the names that the driver wants.
+	// bind replaces the ? parameters of query with those of the driver.
 	bind(query string) string
 
-	// lockTimeout changes how long statements of the transaction wait for locks.
+	// lockTimeout returns the statement that limits the lock waits of the transaction.
 	lockTimeout(wait time.Duration) string
 
-	// now is an expression for the time some time ago, which is its only
-	// parameter, made by ago.
+	// now returns an expression for a time in the past. Its only parameter comes from ago.
 	now() string
 	ago(age time.Duration) any
 }
@@ -46,10 +41,10 @@ type Dialect interface {
 //go:embed migrations/*/*.sql
 var migrationFiles embed.FS
 
-// SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
-// driver whose errors have a method Code() int that returns SQLite's result
-// code will do as well, such as github.com/glebarez/go-sqlite, and so will
-// github.com/mattn/go-sqlite3 and github.com/ncruces/go-sqlite3; others are refused.
+// SQLite is SQLite 3.37 or newer in WAL mode, through modernc.org/sqlite. These drivers work too:
+// github.com/mattn/go-sqlite3, github.com/ncruces/go-sqlite3, and drivers whose errors have a
+// method Code() int that returns SQLite's result code, such as github.com/glebarez/go-sqlite. Other
+// drivers are refused.
 var SQLite Dialect = sqlite{}
 
 type sqlite struct{}
@@ -72,10 +67,9 @@ func (sqlite) now() string { return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?)` }
 
 func (sqlite) ago(age time.Duration) any { return fmt.Sprintf("-%.3f seconds", age.Seconds()) }
 
-// PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. Its
-// tables are where the search_path of db leads. A driver whose errors have a method
-// SQLState() string, and which takes several statements in one Exec without
-// parameters, will do as well.
+// PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. The search_path of
+// db decides the schema of the tables. Another driver works if its errors have a method SQLState()
+// string and one Exec without parameters can have several statements.
 var PostgreSQL Dialect = postgres{}
 
 type postgres struct{}

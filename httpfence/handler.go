@@ -12,27 +12,23 @@ import (
 	"time"
 )
 
-// Handler lets next see each request once, and none under an epoch lower than
-// one that its scope has seen.
+// Handler returns a handler that calls next once for each request, and never under an epoch lower
+// than the highest that its scope has seen.
 //
-// A request needs the headers [EpochHeader], [ScopeHeader] and [KeyHeader]. It
-// waits until no other request of its scope is being served, also while
-// that one's handler still runs. Then it is refused if its epoch is stale, and
-// answered again with what is stored if its key is known; otherwise next is
-// called. Refusals are [Problem]s, with the statuses that the Type constants
-// name.
+// A request needs the headers [EpochHeader], [ScopeHeader] and [KeyHeader]. It waits until no other
+// request of its scope is being served. A request with a stale epoch is refused. A request with a
+// known key gets the stored answer. For any other request Handler calls next. Refusals are
+// [Problem]s. The Type constants name their statuses.
 //
-// The answer of next is held back until it is stored, and sent then. An answer
-// that is [Retryable], one larger than Options.MaxAnswer, and a panic mean that
-// nothing is stored, and that what next wrote through [Tx] is rolled back; the
-// epoch counts all the same. The panic continues, to whatever recovers it.
+// Handler sends the answer of next after it is stored. If the answer is [Retryable] or larger than
+// Options.MaxAnswer, or if next panics, nothing is stored, and what next wrote through [Tx] is
+// rolled back. The epoch still counts. The panic continues.
 //
-// The context of next does not end when the client goes away: the answer is
-// stored for when it asks again. The ResponseWriter of next cannot be flushed
-// or hijacked, and drops informational (1xx) answers. Trailers are kept.
+// The context of next does not end when the client goes away: the answer is stored for the client's
+// next try. The ResponseWriter of next cannot be flushed or hijacked, and drops informational (1xx)
+// answers. Trailers are kept.
 //
-// Handler panics if store or next is nil or the Options are out of range: those
-// are mistakes in the program.
+// Handler panics if store or next is nil or the Options are out of range.
 func Handler(store Store, next http.Handler, o Options) http.Handler {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -95,7 +91,6 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reply.write(w, r.Method)
 }
 
-// run calls next.
 func (h *handler) run(ctx context.Context, r *http.Request, body []byte) (Answer, bool) {
 	ctx, cancel := context.WithTimeout(ctx, h.o.HandlerTimeout)
 	defer cancel()
@@ -113,7 +108,6 @@ func (h *handler) run(ctx context.Context, r *http.Request, body []byte) (Answer
 	return a, !Retryable(a.Status)
 }
 
-// refuse answers without an effect, or with an unknown one.
 func (h *handler) refuse(w http.ResponseWriter, began time.Time, c Call, err error) {
 	p, outcome := problemOf(err)
 	if outcome == Failed {
@@ -160,8 +154,8 @@ func failure(detail string) Problem {
 	return Problem{Type: TypeFailed, Title: "Failed", Status: http.StatusInternalServerError, Detail: detail}
 }
 
-// fingerprint hashes what makes a request this one. Lengths go before what they
-// count, so that no two requests write the same.
+// fingerprint hashes a request. It writes the length before each part, so that no two requests hash
+// the same bytes.
 func fingerprint(r *http.Request, body []byte) Fingerprint {
 	hash := sha256.New()
 	for _, part := range [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), body} {
@@ -173,8 +167,7 @@ func fingerprint(r *http.Request, body []byte) Fingerprint {
 
 type callKey struct{}
 
-// CallOf returns what the headers of the request said, in a handler behind
-// [Handler].
+// CallOf returns the fencing headers of the request, in a handler behind [Handler].
 func CallOf(ctx context.Context) (c Call, ok bool) {
 	c, ok = ctx.Value(callKey{}).(Call)
 	return c, ok

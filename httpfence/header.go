@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// sendable is a header as every version of HTTP sends it. What is wrong in a header
-// HTTP/1 fixes or sends, and HTTP/2 leaves out: so it is fixed before it is sent and
-// stored. A field whose name cannot be sent goes, and control characters in a value
-// become spaces.
+// sendable returns h in a form that every version of HTTP sends unchanged. Without it, HTTP/1 would
+// fix or send wrong fields, and HTTP/2 would leave them out. sendable removes fields with an
+// invalid name and replaces control characters in values with spaces.
 func sendable(h http.Header) http.Header {
 	clean := make(http.Header, len(h))
 	for name, values := range h {
@@ -26,7 +25,7 @@ func sendable(h http.Header) http.Header {
 	return clean
 }
 
-// token is the name of a header: RFC 9110, section 5.6.2.
+// token reports whether s is a valid field name: RFC 9110, section 5.6.2.
 func token(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -37,8 +36,7 @@ func token(s string) bool {
 	return s != ""
 }
 
-// oneLine has spaces for the control characters of a value, as net/http has for ends of
-// lines where it sends by HTTP/1.
+// oneLine replaces control characters with spaces, as net/http does with line ends in HTTP/1.
 func oneLine(v string) string {
 	b := []byte(v)
 	for i, c := range b {
@@ -49,7 +47,7 @@ func oneLine(v string) string {
 	return string(b)
 }
 
-// writeHeader writes lines "Name: value", each ended by CR LF, of what is sendable.
+// writeHeader writes h, which must be sendable, as lines "Name: value" that end with CR LF.
 func writeHeader(h http.Header) []byte {
 	var b bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(h)) {

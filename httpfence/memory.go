@@ -9,11 +9,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Memory is a [Store] in this process's memory, for tests and for receivers
-// whose effects are as short-lived: when the process ends it has forgotten
-// every epoch and every key. Until [Memory.Forget] it keeps each answer, of up to
-// Options.MaxAnswer and 64 KiB of headers, and it keeps each scope for ever. Of what effects write it can undo nothing. It
-// is safe for concurrent use; use [NewMemory].
+// Memory is a [Store] in the memory of the process, for tests and for receivers whose effects are
+// lost with the process too. It keeps each answer, of up to Options.MaxAnswer and 64 KiB of
+// headers, until [Memory.Forget], and each scope forever. It cannot undo what effects write. It is
+// safe for concurrent use. Create it with [NewMemory].
 type Memory struct {
 	turns turns
 
@@ -30,12 +29,12 @@ type memoryAnswer struct {
 	stored      time.Time
 }
 
-// NewMemory returns a store that has seen nothing.
+// NewMemory returns an empty store.
 func NewMemory() *Memory {
 	return &Memory{highest: map[string]epoch.Epoch{}, answers: map[memoryKey]memoryAnswer{}}
 }
 
-// Serve is [Store]'s.
+// Serve implements [Store].
 func (m *Memory) Serve(ctx context.Context, c Call, f Fingerprint, effect func(context.Context) (Answer, bool)) (Reply, error) {
 	leave, err := m.turns.enter(ctx, c.Scope)
 	if err != nil {
@@ -58,7 +57,7 @@ func (m *Memory) Serve(ctx context.Context, c Call, f Fingerprint, effect func(c
 	return Reply{Answer: a}, nil
 }
 
-// admit notes the epoch, and returns the answer that the key has.
+// admit records the epoch, and returns the stored answer, or nil.
 func (m *Memory) admit(c Call, f Fingerprint) (*memoryAnswer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,7 +75,7 @@ func (m *Memory) admit(c Call, f Fingerprint) (*memoryAnswer, error) {
 	return &known, nil
 }
 
-// ForgetAbove takes back what a scope has seen above an epoch. See [SQLStore.ForgetAbove].
+// ForgetAbove lowers the highest epoch of a scope. See [SQLStore.ForgetAbove].
 func (m *Memory) ForgetAbove(ctx context.Context, scope string, to epoch.Epoch) error {
 	leave, err := m.turns.enter(ctx, scope)
 	if err != nil {
@@ -92,8 +91,8 @@ func (m *Memory) ForgetAbove(ctx context.Context, scope string, to epoch.Epoch) 
 	return nil
 }
 
-// Forget deletes the answers that were stored longer than age ago, and returns
-// how many. See [SQLStore.Forget].
+// Forget deletes the answers that were stored longer than age ago, and returns their number. See
+// [SQLStore.Forget].
 func (m *Memory) Forget(_ context.Context, age time.Duration) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

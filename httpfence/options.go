@@ -15,10 +15,10 @@ type Options struct {
 	// larger answer fails: see [Handler]. They default to 256 KiB and 64 KiB.
 	MaxBody, MaxAnswer int64
 
-	// MaxInside limits the requests that are inside at a time. Most of them wait for their scope,
-	// with their body in memory. Further requests are refused with 503. Bodies and answers take up
-	// to MaxInside times the sum of MaxBody and MaxAnswer, 160 MiB by default, and half as much
-	// again without a Content-Length. Defaults to 512.
+	// MaxInside limits the requests that are inside the Handler at a time. Most of them wait for
+	// their scope, with their body in memory. Further requests are refused with 503. Bodies and
+	// answers take up to MaxInside times the sum of MaxBody and MaxAnswer, 160 MiB by default, and
+	// 1.5 times as much for requests without a Content-Length. Defaults to 512.
 	MaxInside int
 
 	// Wait limits how long a request waits for other requests of its scope, for a connection, and
@@ -26,11 +26,11 @@ type Options struct {
 	Wait time.Duration
 
 	// HandlerTimeout limits the context of the handler. A handler that does not return when the
-	// context ends keeps its scope. Defaults to 30 s.
+	// context ends blocks its scope. Defaults to 30 s.
 	HandlerTimeout time.Duration
 
-	// Observe is called with each [Event] before the request is answered, if it is set. It must
-	// not block. Calls may overlap.
+	// Observe, if set, is called with each [Event] before the request is answered. It must not
+	// block. Calls may overlap.
 	Observe func(Event)
 
 	// Logger receives a line for each failure of the store. Defaults to [slog.Default].
@@ -41,9 +41,9 @@ type Options struct {
 type Event struct {
 	Outcome Outcome
 	Call                  // zero if the request was malformed
-	Highest epoch.Epoch   // that the scope has seen, if it was Stale
-	Took    time.Duration // until the answer was known, the wait for its turn included
-	Err     error         // why it was refused, or the store failed
+	Highest epoch.Epoch   // of the scope, if Outcome is Stale
+	Took    time.Duration // until the answer was known, including the wait for the turn
+	Err     error         // why it was refused, or why the store failed
 }
 
 // Outcome is the outcome of a request.
@@ -51,12 +51,12 @@ type Outcome int
 
 // The outcomes.
 const (
-	Applied   Outcome = iota // the handler was called, and its answer stored
-	Undone                   // the handler was called, and its answer not kept
-	Replayed                 // the answer was known
+	Applied   Outcome = iota // the handler was called, and its answer was stored
+	Undone                   // the handler was called, and its answer was not stored
+	Replayed                 // the request got the stored answer
 	Stale                    // refused: the scope has seen a higher epoch
-	KeyReused                // refused: the key is that of another request
-	Malformed                // refused: a header is missing or wrong, or the body
+	KeyReused                // refused: the key belongs to another request
+	Malformed                // refused: a header or the body is missing or wrong
 	Busy                     // refused: it did not get its turn in time
 	Failed                   // the store failed
 )

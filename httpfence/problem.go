@@ -8,12 +8,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// The types of the problems that a [Handler] answers with, as [Problem] has them.
-// They lead to this page.
+// The values of [Problem].Type that a [Handler] answers with. They are URLs of this page.
 const (
-	// TypeStale comes with 412 Precondition Failed: the scope has seen a higher
-	// epoch. Who sent this is no longer the owner, and must not try again, or its database
-	// has lost claims that the scope has seen: then it may claim above Highest.
+	// TypeStale comes with 412 Precondition Failed: the scope has seen a higher epoch. Either the
+	// sender is no longer the owner and must not try again, or its database has lost claims that
+	// the scope has seen. In the second case it may claim above Highest.
 	TypeStale = problems + "TypeStale"
 
 	// TypeKeyReused comes with 422 Unprocessable Content: the idempotency key
@@ -23,8 +22,8 @@ const (
 	// TypeMalformed comes with 400 Bad Request: a header is missing or wrong.
 	TypeMalformed = problems + "TypeMalformed"
 
-	// TypeIncomplete comes with 408 Request Timeout: the body did not arrive
-	// whole, and the request had no effect.
+	// TypeIncomplete comes with 408 Request Timeout: the body did not arrive in full, and the
+	// request had no effect.
 	TypeIncomplete = problems + "TypeIncomplete"
 
 	// TypeTooLarge comes with 413 Content Too Large.
@@ -34,8 +33,8 @@ const (
 	// did not get its turn in time, and had no effect.
 	TypeBusy = problems + "TypeBusy"
 
-	// TypeFailed comes with 500 Internal Server Error: the store failed. Whether
-	// the request had its effect is not known; the same key will tell.
+	// TypeFailed comes with 500 Internal Server Error: the store failed. Whether the request had an
+	// effect is not known. Try again with the same key.
 	TypeFailed = problems + "TypeFailed"
 
 	problems = "https://pkg.go.dev/github.com/epochfence/epochfence/httpfence#"
@@ -43,21 +42,21 @@ const (
 	problemMediaType = "application/problem+json"
 )
 
-// Problem is the body of a refusal: RFC 9457.
+// Problem is the body of a refusal, in the format of RFC 9457.
 type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
 
-	// Of a stale request: its scope and epoch, and the highest epoch of that
-	// scope that was seen.
+	// For TypeStale: the scope and epoch of the request, and the highest epoch that the scope has
+	// seen.
 	Scope   string      `json:"scope,omitempty"`
 	Epoch   epoch.Epoch `json:"epoch,omitempty"`
 	Highest epoch.Epoch `json:"highest,omitempty"`
 }
 
-// ReadProblem recognises an answer that is a [Problem], by its media type.
+// ReadProblem returns the [Problem] in an answer. It recognises it by the media type.
 func ReadProblem(h http.Header, body []byte) (Problem, bool) {
 	var p Problem
 	if media, _, err := mime.ParseMediaType(h.Get("Content-Type")); err != nil || media != problemMediaType {
@@ -79,9 +78,9 @@ func (p Problem) write(w http.ResponseWriter) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// Retryable reports whether an answer with this status asks for another try:
-// 408, 425, 429 and every 5xx. A [Handler] keeps no such answer, and undoes what
-// led to it where its store can; a sender tries again with the same key.
+// Retryable reports whether an answer with this status asks for another try: 408, 425, 429 and
+// every 5xx. A [Handler] does not store such an answer, and undoes its effect if the store can. A
+// sender tries again with the same key.
 func Retryable(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:

@@ -17,8 +17,7 @@ func schema(d Dialect, o SQLOptions) sqlschema.Prefixed {
 	}
 }
 
-// Migrations returns the schema as SQL for a migration tool of your own: see package
-// migrations.
+// Migrations returns the schema as SQL for your own migration tool: see package migrations.
 func Migrations(d Dialect, o SQLOptions) ([]migrations.Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -27,10 +26,9 @@ func Migrations(d Dialect, o SQLOptions) ([]migrations.Migration, error) {
 	return schema(d, o).Migrations(), nil
 }
 
-// Migrate creates the tables, or brings them up to date, in one transaction. Of
-// concurrent calls one does it and the others wait. Tables that are up to date are
-// left alone; those that are newer than this program are [migrations.ErrNewer]. It needs
-// the right to create tables.
+// Migrate creates the tables or updates them, in one transaction. It does not change tables that
+// are up to date, and returns [migrations.ErrNewer] for tables that are newer than this program.
+// Concurrent calls wait for each other. Migrate needs the privilege to create tables.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) error {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -13,20 +13,19 @@ import (
 	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
-// SQLOptions say how an [SQLStore] works. The zero SQLOptions work.
+// SQLOptions configure an [SQLStore]. The zero value works.
 type SQLOptions struct {
-	// TablePrefix begins the names of the store's tables: letters, digits and
-	// underscores, at most 32. Empty means "httpfence_".
+	// TablePrefix is the prefix of the store's table names: letters, digits and underscores, at
+	// most
+	// 32. Defaults to "httpfence_".
 	TablePrefix string
 
-	// LockTimeout bounds each wait of a handler's statement for a row lock, and
-	// IdleTimeout each pause between two statements, after which PostgreSQL ends
-	// the transaction of a process that was frozen or cut off. SQLite knows
-	// neither. Zero means 10 s and 60 s.
+	// LockTimeout limits each wait of a handler's statement for a row lock. IdleTimeout limits the
+	// time between two statements: after it, PostgreSQL ends the transaction of a process that was
+	// frozen or cut off. SQLite has neither. They default to 10 s and 60 s.
 	LockTimeout, IdleTimeout time.Duration
 }
 
-// maxTimeout keeps a mistyped option from being no bound at all.
 const maxTimeout = 24 * time.Hour
 
 func (o SQLOptions) limits(wait time.Duration) sqltx.Limits {
@@ -48,14 +47,13 @@ func (o SQLOptions) withDefaults() (SQLOptions, error) {
 	return o, nil
 }
 
-// SQLStore is a [Store] in a database, beside the effects. A handler behind it
-// writes through [Tx]: its effect, the epoch and the answer commit together. It is
-// safe for concurrent use, by several processes too, holds no connection between
-// calls and needs no closing; use [OpenSQL].
+// SQLStore is a [Store] in the database of the effects. A handler writes through [Tx], so that its
+// effect, the epoch and the answer commit together. SQLStore is safe for concurrent use, including
+// by several processes. It holds no connection between calls and needs no closing. Create it with
+// [OpenSQL].
 //
-// Requests of this process wait for their turn in the order in which they came,
-// and without a connection; those of several processes for the database's lock, which
-// they share.
+// Requests of one process wait for their turn in the order of their arrival, and without a
+// connection. Requests of several processes wait for the database's lock.
 type SQLStore struct {
 	d            Dialect
 	o            SQLOptions
@@ -64,9 +62,9 @@ type SQLStore struct {
 	transactions *sqltx.DB
 }
 
-// OpenSQL returns a store on db, which stays the caller's. It looks at the
-// database's settings and at the version of the tables, and changes nothing:
-// see [Migrate]. Errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
+// OpenSQL returns a store on db. It does not close db. It checks the database's settings and the
+// version of the tables, and changes nothing: see [Migrate]. Errors match
+// [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
 func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStore, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -81,7 +79,7 @@ func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStor
 	return &SQLStore{d: d, o: o, q: newQueries(d, o.TablePrefix), transactions: transactions}, nil
 }
 
-// Serve is [Store]'s.
+// Serve implements [Store].
 func (s *SQLStore) Serve(ctx context.Context, c Call, f Fingerprint, effect func(context.Context) (Answer, bool)) (Reply, error) {
 	reply, err := s.serve(ctx, c, f, effect)
 	if err != nil {
@@ -124,14 +122,14 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 		}
 		return Reply{Answer: known, Replayed: true}, err
 	}
-	if err := ctx.Err(); err != nil { // the last moment at which it counts
+	if err := ctx.Err(); err != nil { // the last check of ctx: effect runs without it
 		return Reply{}, fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	a, keep, err := t.run(ctx, c, effect)
 	switch {
 	case err != nil && (keep || errors.Is(err, epoch.ErrTxEndedByHandler) || errors.Is(err, epoch.ErrTxControl)):
 		return Reply{}, errors.Join(fmt.Errorf("the handler lost its transaction: %w", err), t.undo(c))
-	case err != nil: // what it wrote is gone, as its answer says
+	case err != nil: // the handler's writes are gone, and its answer is retryable
 		return Reply{Answer: a}, t.remember(c)
 	case !keep:
 		return Reply{Answer: a}, t.undo(c)
@@ -142,15 +140,14 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	return Reply{Answer: a}, t.commit()
 }
 
-// ForgetAbove takes back what a scope has seen above an epoch, so that it admits that one
-// and those after it. It is for an operator, who knows that the scope's owner has a lower one
-// and never had the higher: because somebody else used the scope, or sent a number that no
-// claim reaches, such as 2^63-1.
+// ForgetAbove lowers the highest epoch of a scope to to, so that the scope accepts requests from
+// that epoch on. It is for an operator who knows that the higher epoch was never the owner's:
+// somebody else used the scope, or sent an epoch that no claim reaches, such as 2^63-1.
 //
-// WARNING: from then on a zombie that has an epoch from there up is admitted. Make sure that
-// no sender with a higher epoch is left, and that it was not the owner's: one whose database
-// went back to an earlier state claims above what was seen by itself, see package outbox.
-// Answers that are stored stay.
+// WARNING: the scope then also accepts a zombie with an epoch of to or higher. Make sure that no
+// sender with a higher epoch is left. Do not call ForgetAbove because the owner's database went
+// back to an earlier state: the owner then claims above the highest epoch by itself, see package
+// outbox. Stored answers stay.
 func (s *SQLStore) ForgetAbove(ctx context.Context, scope string, to epoch.Epoch) error {
 	if err := s.lower(ctx, scope, to); err != nil {
 		return fmt.Errorf("httpfence: lower the highest epoch of scope %q to %d: %w", scope, to, err)
@@ -187,10 +184,9 @@ func (s *SQLStore) lower(ctx context.Context, scope string, to epoch.Epoch) erro
 
 var errNotAbove = errors.New("the scope has seen none above it")
 
-// Forget deletes the answers that were stored longer than age ago, by the
-// clock of the database, and returns how many. A request that comes with such
-// a key is a new one from then on: keep answers for longer than any sender may
-// try again. Epochs are never deleted.
+// Forget deletes the answers that were stored longer than age ago, by the clock of the database,
+// and returns their number. A later request with such a key counts as a new request, so keep
+// answers for longer than any sender may try again. Epochs are never deleted.
 func (s *SQLStore) Forget(ctx context.Context, age time.Duration) (int64, error) {
 	var all int64
 	for {
@@ -204,11 +200,11 @@ func (s *SQLStore) Forget(ctx context.Context, age time.Duration) (int64, error)
 	}
 }
 
-// forgetAtOnce keeps the transactions short that others may have to wait for.
+// forgetAtOnce limits the rows of one transaction, because other transactions may wait for it.
 const forgetAtOnce = 500
 
 func (s *SQLStore) forgetSome(ctx context.Context, age time.Duration) (int64, error) {
-	leave, err := s.turns.enter(ctx, "") // no scope's
+	leave, err := s.turns.enter(ctx, "") // no scope is empty
 	if err != nil {
 		return 0, err
 	}
@@ -229,7 +225,6 @@ func (s *SQLStore) forgetSome(ctx context.Context, age time.Duration) (int64, er
 	return n, t.commit()
 }
 
-// queries are the statements of a store, with its table names.
 type queries struct {
 	raise, highest, lower, reserve, answer, store, forget string
 }
@@ -237,8 +232,7 @@ type queries struct {
 func newQueries(d Dialect, prefix string) queries {
 	scopes, answers := d.schema()+prefix+`scope`, d.schema()+prefix+`answer`
 	return queries{
-		// It locks the scope's row, also where it changes nothing and returns
-		// none.
+		// raise locks the scope's row even if it changes nothing and returns no row.
 		raise: d.bind(`INSERT INTO ` + scopes + ` (scope, epoch) VALUES (?, ?)` +
 			` ON CONFLICT (scope) DO UPDATE SET epoch = excluded.epoch WHERE ` + prefix + `scope.epoch < excluded.epoch RETURNING epoch`),
 		highest: d.bind(`SELECT epoch FROM ` + scopes + ` WHERE scope = ?`),

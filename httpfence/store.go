@@ -9,15 +9,13 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Store keeps the highest epoch of each scope, and the answer to each
-// idempotency key of a scope. [Memory] and [SQLStore] are the ones there are.
+// Store keeps the highest epoch of each scope, and the answer to each idempotency key of a scope.
+// [Memory] and [SQLStore] implement it.
 //
-// The property on which the rest stands: of one scope, effects run one at a
-// time, and none begins under an epoch lower than that of one that began
-// before it.
+// Correctness rests on one property. The effects of a scope run one at a time, and none begins
+// under an epoch lower than that of an effect that began before it.
 type Store interface {
-	// Serve waits until no other call of c's scope is being served, and then
-	// does one of these:
+	// Serve waits until no other call of c's scope is being served, and then does one of these:
 	//
 	//   - it refuses with a [*StaleError] if the scope has seen a higher epoch;
 	//   - it refuses with a [*KeyReusedError] if c.Key has the answer to a
@@ -25,17 +23,17 @@ type Store interface {
 	//   - it returns the stored answer if c.Key has one, without calling effect;
 	//   - it calls effect, once, and stores the answer for c.Key if keep is true.
 	//
-	// Except where it refuses, c.Epoch is then the highest of its scope, also
-	// where keep is false or effect panics; and where they are, what effect
-	// wrote to the store's own transaction is undone.
+	// If keep is false or effect panics, Serve undoes the effect's writes to the store's own
+	// transaction. Unless Serve refuses, c.Epoch is the highest epoch of its scope afterwards, even
+	// if the effect was undone.
 	//
-	// ctx bounds the wait: [ErrBusy]. Once effect has begun, ctx ends nothing any more;
-	// the context of effect carries its values, and bounds no time.
+	// ctx limits the wait: Serve returns [ErrBusy] when ctx ends. Once effect has begun, the end of
+	// ctx has no influence. The context of effect carries ctx's values and has no deadline.
 	Serve(ctx context.Context, c Call, f Fingerprint, effect func(ctx context.Context) (a Answer, keep bool)) (Reply, error)
 }
 
-// Fingerprint tells requests with the same key apart: a SHA-256 over the
-// method, the URL's path and query, and the body.
+// Fingerprint distinguishes requests with the same key. It is the SHA-256 of the method, the URL's
+// path and query, and the body.
 type Fingerprint [32]byte
 
 // Answer is the answer of a handler.
@@ -46,10 +44,10 @@ type Answer struct {
 	Body    []byte
 }
 
-// Reply is the result of [Store] for a call.
+// Reply is the result of [Store.Serve].
 type Reply struct {
 	Answer
-	Replayed bool // it is the stored answer
+	Replayed bool // the answer was stored by an earlier call
 }
 
 // ErrBusy is returned when a call did not get its turn in time. It had no effect.
@@ -58,7 +56,7 @@ var ErrBusy = errors.New("busy")
 // ErrStale is returned when the scope has seen a higher epoch; see [StaleError].
 var ErrStale = errors.New("stale epoch")
 
-// StaleError refuses a call under an epoch that was superseded.
+// StaleError is returned for a call under a superseded epoch.
 type StaleError struct {
 	Scope   string
 	Epoch   epoch.Epoch
@@ -75,7 +73,7 @@ func (e *StaleError) Unwrap() error { return ErrStale }
 // ErrKeyReused is returned when the key belongs to another request; see [KeyReusedError].
 var ErrKeyReused = errors.New("idempotency key was used for another request")
 
-// KeyReusedError refuses a call whose key belongs to another request.
+// KeyReusedError is returned for a call whose key belongs to another request.
 type KeyReusedError struct{ Scope, Key string }
 
 func (e *KeyReusedError) Error() string {

@@ -12,19 +12,17 @@ import (
 	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
-// storeTimeout bounds what the store does once nobody waits for it: it is for a
-// database that is no longer there.
+// storeTimeout limits the store's own statements, in case the database is gone.
 const storeTimeout = 30 * time.Second
 
-// transaction is that of one request.
 type transaction struct {
 	s         *SQLStore
 	tx        *sqltx.Tx
 	savepoint string // before the handler; empty if it is not set
 }
 
-// keepAndCommit and undoAndCommit are scripts that fail where the handler has ended the
-// transaction by itself, and do not continue to COMMIT then.
+// The scripts of keepAndCommit and undoAndCommit fail before COMMIT if the handler has ended the
+// transaction by itself.
 func (t *transaction) keepAndCommit() string {
 	return `RELEASE SAVEPOINT ` + t.savepoint + `; COMMIT`
 }
@@ -33,7 +31,7 @@ func (t *transaction) undoAndCommit() string {
 	return `ROLLBACK TO SAVEPOINT ` + t.savepoint + `; ` + t.keepAndCommit()
 }
 
-// begin opens a transaction, waiting for whoever is in the way as long as ctx lasts.
+// begin opens a transaction. It waits for locks and connections until ctx ends.
 func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
@@ -41,20 +39,19 @@ func (s *SQLStore) begin(ctx context.Context) (*transaction, error) {
 	switch {
 	case err == nil:
 		return &transaction{s: s, tx: tx}, nil
-	case isOver(ctx): // whatever it was doing then
+	case isOver(ctx): // whatever err is
 		return nil, fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return nil, s.busy(err)
 }
 
-// isOver reports whether ctx has ended, or its deadline has passed, which a socket
-// may notice before the context's own timer.
+// isOver reports whether ctx has ended or its deadline has passed. A socket may notice the deadline
+// before the context's own timer fires.
 func isOver(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// waiting bounds a wait that nobody bounds.
 func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -62,7 +59,7 @@ func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, storeTimeout)
 }
 
-// busy marks an error that means that another transaction was in the way.
+// busy adds [ErrBusy] to an error that another transaction has caused.
 func (s *SQLStore) busy(err error) error {
 	if errors.Is(err, epoch.ErrTransient) || s.d.transactions().Classify(err) == sqltx.Busy {
 		return fmt.Errorf("%w: others are being served: %w", ErrBusy, err)
@@ -70,8 +67,8 @@ func (s *SQLStore) busy(err error) error {
 	return err
 }
 
-// bounded is the context of the store's own statements. It does not end with
-// that of a client: a driver may close the connection then.
+// bounded returns the context of the store's own statements. It does not end with the request's
+// context, because a driver may then close the connection.
 func bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), storeTimeout)
 }
@@ -83,8 +80,8 @@ func (t *transaction) exec(query string) error {
 	return err
 }
 
-// admit locks the scope and notes the call's epoch, and reports whether it is
-// higher than what was there; or it refuses a lower one.
+// admit locks the scope and records the call's epoch. It reports whether the epoch is higher than
+// the recorded one, and refuses a lower epoch.
 func (t *transaction) admit(c Call) (raised bool, err error) {
 	ctx, cancel := bounded()
 	defer cancel()
@@ -105,9 +102,9 @@ func (t *transaction) admit(c Call) (raised bool, err error) {
 	return false, nil
 }
 
-// reserve makes the row that is to hold the answer, in what is undone with the
-// effect, or reports that the key has one. Whoever rolls back by itself, handler or
-// database, takes the row away with what was written, and who commits leaves it there.
+// reserve inserts the row for the answer, or returns false if the key has a row. It runs after the
+// savepoint, so the row is undone with the effect. If the handler or the database rolls back by
+// itself, the row is gone too. If the handler commits by itself, the row stays without an answer.
 func (t *transaction) reserve(c Call, f Fingerprint) (bool, error) {
 	ctx, cancel := bounded()
 	defer cancel()
@@ -120,8 +117,8 @@ func (t *transaction) reserve(c Call, f Fingerprint) (bool, error) {
 	return n == 1, err
 }
 
-// answerTo returns the answer that the key has. It is read in a statement of its
-// own, after the lock, to see what the lock's last holder stored.
+// answerTo returns the answer to the key. It is a statement after the lock, to see the answer that
+// the lock's last holder stored.
 func (t *transaction) answerTo(c Call, f Fingerprint) (Answer, error) {
 	ctx, cancel := bounded()
 	defer cancel()
@@ -140,7 +137,7 @@ func (t *transaction) answerTo(c Call, f Fingerprint) (Answer, error) {
 	return a, nil
 }
 
-// enter sets the point to which undo goes back, and the handler's own patience.
+// enter sets the savepoint for undo and the lock timeout of the handler's statements.
 func (t *transaction) enter() error {
 	t.savepoint = sqltx.SavepointName()
 	query := `SAVEPOINT ` + t.savepoint
@@ -150,9 +147,8 @@ func (t *transaction) enter() error {
 	return t.exec(query)
 }
 
-// run calls effect with the transaction. Its error is why what was written cannot be kept
-// whatever the answer is. If effect does not return, what it wrote is undone, and the epoch
-// kept.
+// run calls effect with the transaction. It returns an error if the effect's writes cannot be kept,
+// whatever the answer is. If effect panics, run undoes its writes and keeps the epoch.
 func (t *transaction) run(ctx context.Context, c Call, effect func(context.Context) (Answer, bool)) (Answer, bool, error) {
 	guard := t.lend()
 	call := guard.Call(context.Background())
@@ -169,7 +165,7 @@ func (t *transaction) run(ctx context.Context, c Call, effect func(context.Conte
 	return a, keep, cmp.Or(guard.Gone(), call.Refused())
 }
 
-// store writes the answer down, where reserve made room for it.
+// store writes the answer into the row that reserve inserted.
 func (t *transaction) store(c Call, a Answer) error {
 	body := a.Body
 	if body == nil {
@@ -206,20 +202,20 @@ func (t *transaction) commit() error {
 	return t.finish(query)
 }
 
-// undo rolls back what the handler wrote and commits what was there before: the
-// epoch. If the transaction is gone, the epoch is noted in another one.
+// undo rolls back the handler's writes and commits the epoch. If the transaction is gone, it
+// commits the epoch in a new one.
 func (t *transaction) undo(c Call) error {
 	err := t.finish(t.undoAndCommit())
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, epoch.ErrInDoubt): // only whether the epoch is noted: nothing else would be committed
+	case errors.Is(err, epoch.ErrInDoubt): // only the epoch is in doubt
 		return t.remember(c)
 	}
 	return errors.Join(err, t.remember(c))
 }
 
-// remember notes the epoch and nothing else, in a new transaction.
+// remember records only the epoch, in a new transaction.
 func (t *transaction) remember(c Call) error {
 	ctx, cancel := bounded()
 	defer cancel()
@@ -229,7 +225,7 @@ func (t *transaction) remember(c Call) error {
 	t.savepoint = ""
 	switch _, err := t.admit(c); {
 	case errors.Is(err, ErrStale):
-		return nil // a higher one is noted
+		return nil // a higher epoch is recorded
 	case err != nil:
 		return err
 	}

@@ -6,20 +6,18 @@ import (
 	"sync"
 )
 
-// turns lets one holder of each name in at a time, the others in the order in
-// which they came.
+// turns is a mutex for each name. Waiting callers get it in the order of their arrival.
 type turns struct {
 	mu sync.Mutex
 	of map[string]*turn
 }
 
 type turn struct {
-	in    chan struct{} // holds one value while someone is in; senders queue up in order
+	in    chan struct{} // full while a caller is in; Go queues the blocked senders in order
 	users int           // in or waiting
 }
 
-// enter waits for its turn as long as ctx lasts. Whoever gets no error must
-// call leave.
+// enter waits for its turn until ctx ends. Call leave if err is nil.
 func (t *turns) enter(ctx context.Context, name string) (leave func(), err error) {
 	t.mu.Lock()
 	if t.of == nil {

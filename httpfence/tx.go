@@ -7,8 +7,8 @@ import (
 	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
-// DBTX is the interface through which a handler behind an [SQLStore] writes: the methods of sqlc's
-// DBTX for database/sql. It has no Commit and no Rollback.
+// DBTX is the interface through which a handler writes to an [SQLStore]. It has the methods of
+// sqlc's DBTX for database/sql, and no Commit or Rollback.
 type DBTX interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
@@ -16,17 +16,15 @@ type DBTX interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Tx returns the transaction of the request, in which the epoch and the answer
-// are stored too: what a handler writes through it is committed exactly once, or
-// not at all. It is safe for concurrent use, and of use until the handler has
-// returned. BEGIN, COMMIT, END and ROLLBACK are not sent, and a handler that sends one
-// has failed.
+// Tx returns the transaction of the request. The epoch and the answer are stored in it too, so the
+// handler's writes through it are committed exactly once or not at all. It is safe for concurrent
+// use, until the handler has returned. BEGIN, COMMIT, END and ROLLBACK are not sent to the
+// database, and a handler that tries one has failed.
 //
-// In SQLite, some failures roll back the whole transaction: a full disk, or the
-// end of the context of a statement that writes. Everything is refused then.
+// In SQLite, some failures roll back the whole transaction, such as a full disk or the end of the
+// context of a statement that writes. The transaction then refuses all statements.
 //
-// It panics where there is none: behind another [Store] than an [SQLStore], or
-// no [Handler] at all.
+// Tx panics if the request is not behind a [Handler] with an [SQLStore].
 func Tx(ctx context.Context) DBTX {
 	tx, ok := ctx.Value(txKey{}).(DBTX)
 	if !ok {
@@ -37,7 +35,7 @@ func Tx(ctx context.Context) DBTX {
 
 type txKey struct{}
 
-// lend gives a handler the use of t, which ends with Close.
+// lend returns a guard through which a handler uses t.
 func (t *transaction) lend() *sqltx.Guard {
 	return t.s.transactions.Guard(sqltx.GuardConfig{
 		Package: "httpfence", Alone: true,

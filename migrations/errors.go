@@ -2,7 +2,8 @@ package migrations
 
 import "errors"
 
-// Errors of Open and Migrate of all packages that keep tables. Their text ends with what to run.
+// Errors of Open and Migrate of all packages that have tables. Their text ends with the command to
+// run.
 var (
 	// ErrNotMigrated is returned when the tables do not exist.
 	ErrNotMigrated = errors.New("schema is not migrated")

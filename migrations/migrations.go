@@ -8,12 +8,12 @@ import (
 	"strconv"
 )
 
-// Migration is one version of the tables of one package. The script itself records
-// that it was applied, so it does not matter which tool runs it.
+// Migration is one version of the tables of one package. The script itself records that it was
+// applied, so any tool can run it.
 type Migration struct {
 	Of      string // the package
-	Version int    // from 1, without a gap: from the version before
-	Name    string // fit for a file's name
+	Version int    // from 1, without gaps; upgrades the version before
+	Name    string // valid in a file name
 	SQL     string // several statements; to be run in one transaction
 }
 
@@ -24,26 +24,25 @@ type Tool int
 const (
 	Goose         Tool = iota + 1 // github.com/pressly/goose
 	GolangMigrate                 // github.com/golang-migrate/migrate
-	Tern                          // github.com/jackc/tern, whose numbers have no gaps
+	Tern                          // github.com/jackc/tern, which allows no gaps in the numbers
 	Dbmate                        // github.com/amacneil/dbmate
-	Atlas                         // ariga.io/atlas; run `atlas migrate hash` after it
+	Atlas                         // ariga.io/atlas; run `atlas migrate hash` after Write
 )
 
-// form is what a tool wants a script to be in.
 type form struct{ suffix, before, after string }
 
 var forms = map[Tool]form{
-	// One statement to the tool: it would split functions at their semicolons.
+	// Without StatementBegin, goose would split functions at their semicolons.
 	Goose:         {".sql", "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n"},
 	GolangMigrate: {".up.sql", "", ""},
 	Tern:          {".sql", "", ""},
-	Dbmate:        {".sql", "-- migrate:up\n\n", "\n-- migrate:down\n"}, // it wants both
+	Dbmate:        {".sql", "-- migrate:up\n\n", "\n-- migrate:down\n"}, // Dbmate requires both
 	Atlas:         {".sql", "-- atlas:delimiter -- end of the script\n\n", "-- end of the script\n"},
 }
 
-// Write writes a file for each migration into dir, in their order. The first has the
-// number first, in as many digits as that has, and the others follow: 0012, or
-// 20261122120000. A file that exists is an error, and is left as it is.
+// Write writes a file into dir for each migration. The number of the first file is first, such as
+// 0012 or 20261122120000. The following numbers have as many digits. Write does not overwrite an
+// existing file: it returns an error.
 func Write(dir string, t Tool, first string, ms ...Migration) error {
 	form, ok := forms[t]
 	if !ok {

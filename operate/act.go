@@ -16,11 +16,11 @@ import (
 type ActKind string
 
 const (
-	// ActRewind sets the position back, so that messages are applied again, or forward, so
-	// that they never are.
+	// ActRewind sets the position. Backward, messages are applied again. Forward, the messages in
+	// between are never applied.
 	ActRewind ActKind = "rewind"
 
-	// ActSkip moves the position forward, past messages that are not to be applied.
+	// ActSkip moves the position forward, past messages that must not be applied.
 	ActSkip ActKind = "skip"
 
 	// ActPause makes the fence refuse claims until ActResume.
@@ -38,21 +38,21 @@ const (
 	ActRebase ActKind = "rebase"
 )
 
-// Act is an operator action on a partition, which may have an owner. It is a claim under the
-// next epoch and a random id of its own, so it fences a live owner instead of racing it. The
-// owner's next transaction is refused as stale; the owner claims again and continues from the
-// position that the act has set. The group keeps running.
+// Act is an operator action on a partition. It is a claim with the next epoch and a random id of
+// its own, so it fences a live owner instead of racing with it. The owner's next transaction is
+// refused as stale. The owner then claims again and continues from the position that the act has
+// set. The group keeps running.
 type Act struct {
 	Kind      ActKind
 	Partition epoch.Partition
 
-	// Seen is the fence that the operator saw. The act is refused with [epoch.ErrStale] if the fence
-	// has another epoch or claim by now. An act that sets the position is also refused with
-	// [epoch.ErrMoved] if the position is another one.
+	// Seen is the fence that the operator saw. The act is refused with [epoch.ErrStale] if the
+	// fence has another epoch or claim by now. An act that sets the position is refused with
+	// [epoch.ErrMoved] if the fence has another position by now.
 	Seen epoch.Fence
 
-	// Claim is a random id. If the outcome is unknown, the act is found in the audit log by
-	// it. See [NewAct].
+	// Claim is a random id; see [NewAct]. If the outcome is unknown, look for this id in the audit
+	// log.
 	Claim epoch.ClaimID
 
 	// By names the operator, and Reason the reason. Both are required, one line of at most
@@ -62,16 +62,17 @@ type Act struct {
 	// At is the time by the clock of the sink's database. The sink sets it.
 	At time.Time
 
-	// To is the new position for ActRewind, ActSkip and ActRebase, and nil for the others. An
+	// To is the new position for ActRewind, ActSkip and ActRebase, and nil for the other kinds. An
 	// ActRebase that keeps the log may leave it nil to keep the position. The mark may be
 	// [epoch.NoMark].
 	To *epoch.Position
 
-	// Beginning says that To is the beginning of the log. If retention passes To before a
-	// message is applied, the partition begins where the log begins then.
+	// Beginning says that To is the beginning of the log. If retention passes To before a message
+	// is applied, the partition begins at the new beginning of the log.
 	Beginning bool
 
-	// Log and Source are the log and issuer that ActRebase accepts. Empty keeps the old one.
+	// Log and Source are the log and issuer that ActRebase accepts. An empty string keeps the
+	// fence's value.
 	Log, Source string
 }
 
@@ -139,8 +140,8 @@ func (a Act) Check() error {
 	return nil
 }
 
-// CheckWho returns an error that matches [ErrAct] unless it says who acts, and why, as
-// [Act] wants it.
+// CheckWho returns an error that matches [ErrAct] if by, reason or traceID is not valid in an
+// [Act].
 func CheckWho(by, reason, traceID string) error {
 	switch {
 	case !line(by):
@@ -154,16 +155,15 @@ func CheckWho(by, reason, traceID string) error {
 	}
 }
 
-// maxLine bounds what people write, in bytes.
-const maxLine = 500
+const maxLine = 500 // bytes
 
 func line(s string) bool {
 	return strings.TrimSpace(s) != "" && len(s) <= maxLine && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// Apply returns the fence f with the act carried out. It compares f with the fence that the operator
-// saw first, as [epoch.Fences.Claim] does. A fence that was never claimed takes only acts that
-// set its position, since its first claim may have to adopt one.
+// Apply returns f after the act. It first compares f with a.Seen, as [epoch.Fences.Claim] does. A
+// fence that was never claimed accepts only acts that set its position, because its first claim may
+// have to adopt one.
 func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	if err := a.Check(); err != nil {
 		return f, err
@@ -214,7 +214,7 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	return f, nil
 }
 
-// ApplyTo carries out the act on the fence of its partition in fs, and returns the new fence.
+// ApplyTo applies the act to its partition's fence in fs, and returns the new fence.
 func (a Act) ApplyTo(fs epoch.Fences) (epoch.Fence, error) {
 	f, err := fs.Read(a.Partition)
 	if err != nil {
@@ -227,12 +227,12 @@ func (a Act) ApplyTo(fs epoch.Fences) (epoch.Fence, error) {
 	return f, nil
 }
 
-// Decided is the entry of the audit log for a, which made after of before.
+// Decided returns the audit log entry for a, which changed the fence from before to after.
 func (a Act) Decided(before, after epoch.Fence) Decision {
 	return swapped(DecisionKind(a.Kind), before, after, a.Reason, a.By, a.TraceID)
 }
 
-// Claimed is the entry of the audit log for a claim that made after of before.
+// Claimed returns the audit log entry for a claim that changed the fence from before to after.
 func Claimed(before, after epoch.Fence, traceID string) Decision {
 	return swapped(DecidedClaim, before, after, "", "", traceID)
 }

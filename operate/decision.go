@@ -10,8 +10,8 @@ import (
 // Decision is an entry of a sink's audit log: a claim, a refusal, a halt, or an operator
 // action, with its reason. Commits have no entries.
 type Decision struct {
-	// ID rises in the order of the log, and At is the time of the sink's database. A
-	// sink sets both, and Role, which is the database's name for who was connected.
+	// ID rises in the order of the log. At is the time by the clock of the sink's database. Role is
+	// the database user that was connected. The sink sets all three.
 	ID   int64
 	At   time.Time
 	Role string
@@ -19,20 +19,19 @@ type Decision struct {
 	Kind      DecisionKind
 	Partition epoch.Partition
 
-	// Epoch, Claim and Owner are of the claim that the decision is about.
+	// Epoch, Claim and Owner belong to the claim that the decision is about.
 	Epoch epoch.Epoch
 	Claim epoch.ClaimID
 	Owner string
 
-	// From and To are the positions before and after. They are equal if it did not move, and
-	// -1 if unknown. From is -1 for the first claim of a fence. For a hang they are the range
-	// of its messages: see [DecidedHang].
+	// From and To are the positions before and after. They are equal if the position did not move,
+	// and -1 if unknown. From is -1 for the first claim of a fence. For hangs, see [DecidedHang].
 	From, To epoch.Offset
 
 	// Reason is a text for operators. By is the operator, or empty.
 	Reason, By string
 
-	// TraceID is the trace of the decision in hexadecimal digits, or empty. See [WithTraceID].
+	// TraceID is the trace id of the decision in hexadecimal digits, or empty. See [WithTraceID].
 	TraceID string
 }
 
@@ -40,15 +39,15 @@ type Decision struct {
 type DecisionKind string
 
 const (
-	// DecidedClaim: a claim was swapped in, at position To. It is written in its
-	// transaction.
+	// DecidedClaim: a claim was swapped in, at position To. The transaction of the claim records
+	// it.
 	DecidedClaim DecisionKind = "claim"
 
-	// DecidedReplayRequest: an operator has asked for the dead letter at offset From to
-	// be given to the handler again.
+	// DecidedReplayRequest: an operator has requested that the handler gets the dead letter at
+	// offset From again.
 	DecidedReplayRequest DecisionKind = "replay-request"
 
-	// DecidedReplayWithdraw: an operator has taken that back.
+	// DecidedReplayWithdraw: an operator has withdrawn that request.
 	DecidedReplayWithdraw DecisionKind = "replay-withdraw"
 
 	// DecidedDiscard: an operator has deleted the dead letter at offset From.
@@ -57,34 +56,34 @@ const (
 	// DecidedReplay: the dead letter at offset From was applied.
 	DecidedReplay DecisionKind = "replay"
 
-	// DecidedReplayFailure: it could not be, and stays one.
+	// DecidedReplayFailure: the replay of the dead letter at offset From failed. The dead letter
+	// stays.
 	DecidedReplayFailure DecisionKind = "replay-failure"
 
-	// DecidedStale, and those that follow, are what a consumer has met with, written
-	// afterwards, as well as it goes: a transaction was refused because the fence
-	// belongs to a later claim.
+	// DecidedStale: a transaction was refused because the fence belongs to a later claim. A
+	// consumer records this kind and the kinds below after the fact, at best effort.
 	DecidedStale DecisionKind = "stale"
 
 	// DecidedHalt: the partition has halted.
 	DecidedHalt DecisionKind = "halt"
 
-	// DecidedRecovery: one that had halted has nothing to apply, and is as it should be. One
-	// that has continues, which its position shows.
+	// DecidedRecovery: a partition that had halted is healthy and has nothing to apply. If it has
+	// messages to apply there is no such entry, because its position shows that it continues.
 	DecidedRecovery DecisionKind = "recovery"
 
 	// DecidedLoss: the partition was lost.
 	DecidedLoss DecisionKind = "loss"
 
-	// DecidedInDoubt: what became of a transaction that was in doubt, by the position
-	// of the next claim.
+	// DecidedInDoubt: the position of the next claim has shown the outcome of a transaction that
+	// was in doubt.
 	DecidedInDoubt DecisionKind = "in-doubt"
 
-	// DecidedHang: a call did not return after its context had ended, and the partition was
-	// given up. The handler hangs on one message with an offset in [From, To). Both are -1
-	// if the call was not for a message at the position.
+	// DecidedHang: a call did not return after its context had ended, and the consumer gave the
+	// partition up. The handler hangs on one message with an offset in [From, To). Both are -1 if
+	// the call was not for a message at the position.
 	DecidedHang DecisionKind = "hang"
 
-	// DecidedOnFailureHang: the same, and the call was OnFailure for the message at From.
+	// DecidedOnFailureHang: as DecidedHang, and the call was OnFailure for the message at From.
 	DecidedOnFailureHang DecisionKind = "on-failure-hang"
 )
 
@@ -108,8 +107,8 @@ func (k DecisionKind) Swaps() bool {
 	}
 }
 
-// Recorded reports whether consumers record this kind, through [Operable]. The others are
-// recorded by the transaction that decides them.
+// Recorded reports whether consumers record this kind, through [Operable]. The transaction that
+// makes a decision of another kind records it.
 func (k DecisionKind) Recorded() bool {
 	switch k {
 	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang:
@@ -119,7 +118,7 @@ func (k DecisionKind) Recorded() bool {
 	}
 }
 
-// Met returns d as a sink stores it for a consumer: without an operator in By or Owner.
+// Met returns d without an operator in By or Owner. A sink stores the decisions of consumers so.
 func (d Decision) Met() Decision {
 	d.By = ""
 	if strings.HasPrefix(d.Owner, epoch.OperatorPrefix) {
@@ -128,7 +127,7 @@ func (d Decision) Met() Decision {
 	return d
 }
 
-// IsHang reports whether the decision is about a call that hangs.
+// IsHang reports whether the decision is about a call that hung.
 func (k DecisionKind) IsHang() bool { return k == DecidedHang || k == DecidedOnFailureHang }
 
 // ForgivesHangs reports whether earlier hangs no longer count, because an operator has let the

@@ -1,6 +1,6 @@
-// Package operate lists and changes what a sink has while its consumers run: list
-// fences, read the audit log, set positions, pause, evict, replay dead letters. The
-// command epochfence and the status page are built on it.
+// Package operate lists and changes the state of a sink while its consumers run: list fences, read
+// the audit log, set positions, pause, evict, replay dead letters. The command epochfence and the
+// status page are built on it.
 //
 //	op, err := pgsink.OpenOperator(ctx, pool, pgsink.Options{})
 //	…
@@ -8,7 +8,7 @@
 //	…
 //	fence, err := op.Act(ctx, NewAct(ActPause, seen.Fence, "anna", "the warehouse is being moved"))
 //
-// Everything that writes compares what was seen with what is there, goes through a
-// claim where it concerns a fence, and is in the audit log when it is done. An owner
-// that is alive continues by itself from where it was told.
+// Every operation that writes compares what the operator saw with the sink's state now, and writes
+// an entry of the audit log in its transaction. An operation on a fence is a claim. A live owner
+// continues by itself, from the position that the operator has set.
 package operate

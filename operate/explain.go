@@ -19,13 +19,12 @@ type Question struct {
 
 // Span is the time of one claim, from the decision that made it to the decision that replaced it.
 type Span struct {
-	Claim Decision // or an operator's act, under which nothing is applied
+	Claim Decision // may be an operator's act; then no messages are applied in the span
 
-	// The messages of the offsets from From up to and without To were applied
-	// under the claim.
+	// From and To are the range [From, To) of offsets that were applied under the claim.
 	From, To epoch.Offset
 
-	// End is the decision that replaced the claim; nil if it is the one in the fence.
+	// End is the decision that replaced the claim, or nil for the current claim.
 	End *Decision
 }
 
@@ -33,22 +32,21 @@ type Span struct {
 type Story struct {
 	Partition Partition
 
-	// Spans are those that the question is about, oldest first. There may be
-	// several for an offset, if an operator has set the position back, and none if
-	// the log does not reach back so far.
+	// Spans are the spans that the question is about, oldest first. An offset can have several, if
+	// an operator has set the position back. There are none if the log does not reach back so far.
 	Spans []Span
 
-	// Decisions are those from the first of Spans to the end of the last, oldest
-	// first, with what was refused, halted and lost meanwhile.
+	// Decisions are all decisions from the beginning of the first span to the end of the last,
+	// oldest first.
 	Decisions []Decision
 
 	// Complete says that the log reaches back to the first claim of the partition.
 	Complete bool
 }
 
-// page is how many decisions Explain reads at a time, and maxPages how many times.
+// Explain reads at most maxPages pages of the audit log.
 const (
-	page     = 1000
+	page     = 1000 // decisions
 	maxPages = 50
 )
 
@@ -64,7 +62,7 @@ func Explain(ctx context.Context, op Operator, p epoch.Partition, q Question) (S
 	if asked > 1 {
 		return Story{}, fmt.Errorf("operate: explain %s: ask about one of a time, an offset and a claim", p)
 	}
-	// The fence comes last: the log is then not older than it.
+	// Read the fence after the log. Then the log is not newer than the fence.
 	all, whole, err := read(ctx, op, p)
 	if err != nil {
 		return Story{}, err
@@ -76,7 +74,7 @@ func Explain(ctx context.Context, op Operator, p epoch.Partition, q Question) (S
 	return tell(now, all, whole, q), nil
 }
 
-// read returns the decisions of p, oldest first, and whether these are all.
+// read returns the decisions of p, oldest first. whole reports whether these are all.
 func read(ctx context.Context, op Operator, p epoch.Partition) (all []Decision, whole bool, err error) {
 	before := int64(0)
 	for range maxPages {

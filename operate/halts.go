@@ -7,19 +7,18 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// haltsAtOnce is how many entries of the audit log [Halts] reads at a time, and
-// haltPages how often it does so at most.
+// Halts reads at most haltPages pages of the audit log.
 const (
-	haltsAtOnce = 200
+	haltsAtOnce = 200 // entries of a page
 	haltPages   = 50
 )
 
-// Halts returns those of ps that have halted, each with the entry of the audit log that
-// says so: the partition was neither claimed nor has it moved since, nor was it found well
-// again. Where more than 10,000 halts were recorded since, it may miss one.
+// Halts returns the partitions of ps that have halted, each with its halt in the audit log. Such a
+// partition was not claimed, has not moved and has not recovered since. Halts may miss a partition
+// if more than 10,000 halts were recorded after its own.
 func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partition]*Decision, error) {
 	found := map[epoch.Partition]*Decision{}
-	open := map[epoch.Partition]Partition{} // those of which no entry was seen
+	open := map[epoch.Partition]Partition{} // partitions without an entry so far
 	for _, p := range ps {
 		open[p.Fence.Partition] = p
 	}
@@ -46,7 +45,7 @@ func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partitio
 			break
 		}
 		last := ds[len(ds)-1]
-		maps.DeleteFunc(open, func(_ epoch.Partition, p Partition) bool { // what is older does not count
+		maps.DeleteFunc(open, func(_ epoch.Partition, p Partition) bool { // older entries do not count
 			return p.ClaimedAt.After(last.At) || p.AdvancedAt.After(last.At)
 		})
 		if len(open) == 0 {
@@ -57,7 +56,7 @@ func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partitio
 	return found, nil
 }
 
-// Fences are those of ps.
+// Fences returns the fences of ps.
 func Fences(ps []Partition) []epoch.Fence {
 	fs := make([]epoch.Fence, len(ps))
 	for i, p := range ps {

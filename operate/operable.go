@@ -14,17 +14,16 @@ type Operable[TX any] interface {
 	// Record adds ds to the audit log, and sets their ID, At and Role.
 	Record(ctx context.Context, ds []Decision) error
 
-	// Hangs returns the decisions about p of which [DecisionKind.IsHang] is true, newest
-	// first and at most [MaxHangs]: those since the last one of which
-	// [DecisionKind.ForgivesHangs] is true. A consumer calls it once in a tenure, and at
-	// each further claim while a message hangs. A partition on which nothing has hung costs it
-	// a look at nothing.
+	// Hangs returns the decisions about p of a kind with [DecisionKind.IsHang], after the last one
+	// of a kind with [DecisionKind.ForgivesHangs]. They are newest first and at most [MaxHangs]. A
+	// consumer calls Hangs once in a tenure, and at each further claim while a message hangs. Hangs
+	// must be cheap for a partition without hangs.
 	Hangs(ctx context.Context, p epoch.Partition) ([]Decision, error)
 
-	// Alive records a sign of life of p. The sink sets Since, Seen and Now by its database's
-	// clock. A consumer calls Alive when it starts, and then each p.Every. Alive also deletes
-	// signs of life that are older than 7 days, and those of processes that are no longer
-	// alive and have the group and name of p.
+	// Alive records a sign of life of p. The sink sets Since, Seen and Now by its database's clock.
+	// A consumer calls Alive when it starts, and then once in each p.Every. Alive deletes signs of
+	// life that are older than 7 days, and signs of life of dead processes with the group and name
+	// of p.
 	Alive(ctx context.Context, p Process) error
 
 	// Gone deletes the sign of life of p, which has ended in good order.
@@ -33,8 +32,8 @@ type Operable[TX any] interface {
 	// Requests returns the requests to the owners of ps. It is cheap if there are none.
 	Requests(ctx context.Context, ps []epoch.Partition) (Requests, error)
 
-	// Replayed deletes the dead letter of r in tx, a transaction of Commit under the epoch e in
-	// which a handler has applied r's message. If r is no longer requested, Replayed or the
+	// Replayed deletes the dead letter of r in tx. tx is a transaction of Commit under the epoch e
+	// in which a handler has applied r's message. If r is no longer requested, Replayed or the
 	// commit returns [ErrNotRequested], and nothing is committed.
 	Replayed(ctx context.Context, tx TX, r RequestedReplay, e epoch.Epoch) error
 
@@ -55,13 +54,13 @@ type Requests struct {
 	Replays []RequestedReplay
 }
 
-// RequestedReplay is a dead letter whose message an operator wants to be applied by the handler again.
+// RequestedReplay is an operator's request that the handler applies the message of a dead letter.
 type RequestedReplay struct {
 	ID      int64 // of the dead letter
 	Request int64 // rises with each request for the dead letter
 	Message epoch.Message
 }
 
-// ErrNotRequested is returned for a replay that was withdrawn meanwhile, or whose dead letter is
-// gone. Nothing of it is committed.
+// ErrNotRequested is returned if the request for a replay was withdrawn, or its dead letter is
+// gone. Nothing is committed.
 var ErrNotRequested = errors.New("the replay is not requested any more")

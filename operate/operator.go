@@ -23,15 +23,15 @@ type Operator interface {
 
 	// Act carries out a in one transaction with its entry in the audit log, and returns the new
 	// fence. It ends open transactions of the claim that it replaces, if the database can do that.
-	// [operate.Act.Apply] says what it refuses.
+	// It returns the errors of [Act.Apply].
 	Act(ctx context.Context, a Act) (epoch.Fence, error)
 
 	// History returns entries of the audit log, newest first.
 	History(ctx context.Context, q HistoryQuery) ([]Decision, error)
 
-	// Processes returns the processes of a group, or of all groups if it is empty, by group, name
-	// and first sign of life: those that are alive, and, for 7 days, those that have not ended in
-	// good order.
+	// Processes returns the processes of a group, or of all groups if group is empty, sorted by
+	// group, name and first sign of life. A process that did not shut down in good order stays in
+	// the list for 7 days.
 	Processes(ctx context.Context, group string) ([]Process, error)
 
 	// DeadLetters returns dead letters by ID, without the keys, values and headers of their
@@ -48,7 +48,7 @@ type Operator interface {
 // Filter selects partitions. The zero Filter selects all.
 type Filter struct {
 	Group, Topic string // empty: any
-	Paused       bool   // only those that take no claims
+	Paused       bool   // only partitions that accept no claims
 }
 
 // Selects reports whether f selects the fence.
@@ -57,19 +57,19 @@ func (f Filter) Selects(fence epoch.Fence) bool {
 		(!f.Paused || fence.Pause.Mode != epoch.Running)
 }
 
-// Partition is a fence and what the sink knows about it.
+// Partition is a fence with the sink's other data about its partition.
 type Partition struct {
 	epoch.Fence
 
 	// ClaimedAt and AdvancedAt are zero before the first claim and advance. Now is the time of the
-	// read. All are by the clock of the sink's database.
+	// read. All three are times by the clock of the sink's database.
 	ClaimedAt, AdvancedAt, Now time.Time
 
 	// DeadLetters is the number of dead letters of the partition.
 	DeadLetters int64
 }
 
-// Operated reports whether an operator's act is the current claim, and no owner has claimed since.
+// Operated reports whether the current claim is an operator's act.
 func (p Partition) Operated() bool {
 	return len(p.Owner) > len(epoch.OperatorPrefix) && p.Owner[:len(epoch.OperatorPrefix)] == epoch.OperatorPrefix
 }
@@ -107,18 +107,18 @@ func (q HistoryQuery) Selects(d Decision) bool {
 type DeadLetter struct {
 	ID      int64
 	Message epoch.Message
-	Epoch   epoch.Epoch // under which it was put aside
+	Epoch   epoch.Epoch // under which it was stored
 	Error   string
-	At      time.Time // when, by the sink's database
+	At      time.Time // when it was stored, by the clock of the sink's database
 
-	// Request counts the requests for its replay, and Requested says that the last
-	// one is not carried out yet: by RequestedBy, at RequestedAt.
+	// Request counts the requests for a replay. Requested says that the last request, by
+	// RequestedBy at RequestedAt, is not carried out yet.
 	Request     int64
 	Requested   bool
 	RequestedBy string
 	RequestedAt time.Time
 
-	// ReplayError is why the last replay failed, at ReplayFailedAt.
+	// ReplayError is the error of the last replay that failed, at ReplayFailedAt.
 	ReplayError    string
 	ReplayFailedAt time.Time
 }
@@ -127,8 +127,8 @@ type DeadLetter struct {
 type DeadLetterQuery struct {
 	Filter
 	Number    *int32 // of the partition; nil: any
-	Requested bool   // only those whose replay is requested
-	After     int64  // those with a higher ID only
+	Requested bool   // only dead letters whose replay is requested
+	After     int64  // only dead letters with a higher ID
 	Limit     int    // zero: DefaultLimit
 }
 
@@ -143,9 +143,9 @@ func (q DeadLetterQuery) Selects(l DeadLetter) bool {
 type DeadLetterKind string
 
 const (
-	// Replay requests that the application's handler gets the message again. The owner of the
-	// partition does so within seconds, in one transaction with the deletion of the dead letter.
-	// If that fails, the dead letter stays, with the error.
+	// Replay requests that the handler gets the message again. The owner of the partition calls the
+	// handler within seconds, in one transaction with the deletion of the dead letter. If the
+	// replay fails, the dead letter stays, with the error.
 	Replay DeadLetterKind = "replay"
 
 	// Withdraw withdraws a request for a replay.
@@ -159,12 +159,11 @@ const (
 type DeadLetterAct struct {
 	Kind DeadLetterKind
 
-	// Seen is the dead letter that the act was decided on. If its requests are
-	// others by now, the act is refused with [ErrDeadLetterChanged].
+	// Seen is the dead letter that the operator saw. The act is refused with [ErrDeadLetterChanged]
+	// if a replay was requested, withdrawn or tried since.
 	Seen DeadLetter
 
-	// By is who does it, and Reason why, as in [Act].
-	By, Reason, TraceID string
+	By, Reason, TraceID string // as in Act
 }
 
 // Check returns an error that matches [ErrAct] if no dead letter could take the act.
@@ -177,8 +176,8 @@ func (a DeadLetterAct) Check() error {
 	return CheckWho(a.By, a.Reason, a.TraceID)
 }
 
-// Done returns l, which is there now, as it is once an operator has done a; a discarded one
-// stays as it was. The time of a request is the sink's to set.
+// Done returns l, the dead letter as stored now, after a. Discard does not change l. The sink has
+// to set the time of a request.
 func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
 	switch {
 	case l.ID != a.Seen.ID || l.Request != a.Seen.Request || l.Requested != a.Seen.Requested:
@@ -195,8 +194,7 @@ func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
 	return l, nil
 }
 
-// Decided is the entry of the audit log for a, of l. f is the fence of its partition,
-// as far as there is one.
+// Decided returns the audit log entry for a on l. f is the fence of l's partition, or zero.
 func (a DeadLetterAct) Decided(l DeadLetter, f epoch.Fence) Decision {
 	kind := DecidedDiscard
 	switch a.Kind {

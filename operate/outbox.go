@@ -10,22 +10,21 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Outbox operates the entries of an outbox that no receiver has answered yet.
-// pgoutbox.OpenOperator and sqloutbox.OpenOperator return one. Methods are safe for concurrent
-// use.
+// Outbox operates the entries of an outbox that no receiver has answered yet. pgoutbox.OpenOperator
+// and sqloutbox.OpenOperator return one. Methods are safe for concurrent use.
 type Outbox interface {
-	// Entries lists entries in the order of their IDs, without what may be secret:
-	// of their URLs the scheme and the host, and no headers and bodies.
+	// Entries returns entries by ID, without the parts that may be secret: headers, bodies, and
+	// everything in the URLs after the host.
 	Entries(ctx context.Context, q OutboxQuery) ([]OutboxEntry, error)
 
-	// Entry is one of them, whole, or [ErrNoOutboxEntry].
+	// Entry returns one entry with all parts, or [ErrNoOutboxEntry].
 	Entry(ctx context.Context, id int64) (OutboxEntry, error)
 
-	// DoOutbox does a to an entry, in one transaction with its record.
+	// DoOutbox carries out a in one transaction with its record.
 	DoOutbox(ctx context.Context, a OutboxAct) error
 
-	// OutboxHistory reads what operators did to entries, newest first, at most limit;
-	// zero means DefaultLimit.
+	// OutboxHistory returns the records of operator actions, newest first, at most limit. Zero
+	// means DefaultLimit.
 	OutboxHistory(ctx context.Context, limit int) ([]OutboxRecord, error)
 }
 
@@ -40,7 +39,7 @@ type OutboxEntry struct {
 	Header         http.Header
 	Body           []byte
 	AddedAt        time.Time // by the database; zero if it does not say
-	RetryRequested bool      // and not seen by the relay yet
+	RetryRequested bool      // the relay has not seen the request yet
 }
 
 // OutboxQuery selects entries. The zero query selects the oldest.
@@ -48,7 +47,7 @@ type OutboxQuery struct {
 	Filter
 	Number *int32 // of the partition; nil: any
 	Key    *string
-	After  int64 // those with a higher ID only
+	After  int64 // only entries with a higher ID
 	Limit  int   // zero: DefaultLimit
 }
 
@@ -56,12 +55,12 @@ type OutboxQuery struct {
 type OutboxKind string
 
 const (
-	// OutboxRetry has the relay send an entry within seconds that waits to be tried
-	// again. One that waits for another entry of its Key continues waiting.
+	// OutboxRetry makes the relay send an entry within seconds instead of waiting for the next try.
+	// An entry that waits for another entry of its Key keeps waiting.
 	OutboxRetry OutboxKind = "retry"
 
-	// OutboxDiscard deletes an entry. It is not sent any more; an attempt that is under
-	// way may arrive.
+	// OutboxDiscard deletes an entry. The relay does not send it again. An attempt that is already
+	// running may still arrive.
 	OutboxDiscard OutboxKind = "discard"
 )
 
@@ -70,8 +69,7 @@ type OutboxAct struct {
 	Kind OutboxKind
 	Seen OutboxEntry // its ID, partition and idempotency key are compared
 
-	// By is who does it, and Reason why, as in [Act].
-	By, Reason string
+	By, Reason string // as in Act
 }
 
 // Check returns an error that matches [ErrAct] if no entry could take the act.
@@ -86,8 +84,8 @@ func (a OutboxAct) Check() error {
 
 // OutboxRecord records an operator action on an entry.
 type OutboxRecord struct {
-	At                    time.Time // by the database
-	Role                  string    // the database's name for who was connected
+	At                    time.Time // by the clock of the database
+	Role                  string    // the database user that was connected
 	Kind                  OutboxKind
 	Entry                 int64
 	Partition             epoch.Partition

@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// Process is the sign of life that a consumer records in its sink. Operators and monitoring
-// use it to tell a partition whose owner is gone from one whose owner is alive. Nothing else
-// depends on it.
+// Process is the sign of life that a consumer records in its sink. Operators and monitoring use it
+// to see whether the owner of a partition is alive. Nothing else depends on it.
 //
-// A process is alive if it runs and reaches the sink. Its handler may hang all the same, or
-// its broker may be out of reach.
+// A live process runs and reaches the sink. Its handler may still hang, and its broker may be out
+// of reach.
 type Process struct {
 	// Run is a random id of one call of consumer.Run.
 	Run string
@@ -20,22 +19,22 @@ type Process struct {
 	// Name is the prefix of the owners of its leases; see [Process.Owns].
 	Name string
 
-	Host    string // of a pod, its name
+	Host    string // in Kubernetes, the name of the pod
 	PID     int
-	Version string // of the program: its main module, as it was built
+	Version string // of the program's main module, from its build information
 
 	// Every is the time between two signs of life.
 	Every time.Duration
 
-	// Since and Seen are the times of the first and the last sign of life, and Now is the
-	// time of the read, all by the clock of the sink's database.
+	// Since and Seen are the times of the first and the last sign of life. Now is the time of the
+	// read. All three are times by the clock of the sink's database.
 	Since, Seen, Now time.Time
 }
 
-// Alive reports whether the last sign of life is not older than three times the wait for the next one.
+// Alive reports whether the last sign of life is at most 3×Every old.
 func (p Process) Alive() bool { return p.Now.Sub(p.Seen) <= 3*p.Every }
 
-// Owns reports whether the owner that a fence names is the process.
+// Owns reports whether owner, the Owner of a fence, names the process.
 func (p Process) Owns(owner string) bool {
 	return p.Name != "" && (owner == p.Name || strings.HasPrefix(owner, p.Name+"/"))
 }

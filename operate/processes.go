@@ -10,7 +10,7 @@ import (
 // Lives are processes, as [Operator] lists them.
 type Lives []Process
 
-// Alive returns how many processes of the group are alive.
+// Alive returns the number of live processes of the group.
 func (l Lives) Alive(group string) (n int) {
 	for _, p := range l {
 		if p.Group == group && p.Alive() {
@@ -25,8 +25,8 @@ func (l Lives) Last(group string) (Process, bool) {
 	return l.last(func(p Process) bool { return p.Group == group })
 }
 
-// Owner returns the process that the fence names as its owner, the one that was seen last
-// if several have had the name. There is none once it has ended in good order.
+// Owner returns the process that the fence names as its owner. If several had that name, it returns
+// the one that was seen last. It returns false if the owner has shut down in good order.
 func (l Lives) Owner(f epoch.Fence) (Process, bool) {
 	return l.last(func(p Process) bool { return p.Group == f.Partition.Group && p.Owns(f.Owner) })
 }

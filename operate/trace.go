@@ -7,7 +7,8 @@ import (
 
 type traceIDKey struct{}
 
-// WithTraceID returns a context for a [epoch.Sink]'s Claim. The audit log records the trace id.
+// WithTraceID returns a context for [epoch.Sink.Claim], which records the trace id in the audit
+// log.
 func WithTraceID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, traceIDKey{}, id)
 }
@@ -18,9 +19,8 @@ func TraceID(ctx context.Context) string {
 	return id
 }
 
-// InTrace returns err with a trace id, which the audit log records. A [epoch.Sink] that traces
-// another one returns its errors this way. InTrace returns err itself if err is nil or id is
-// empty.
+// InTrace returns err with a trace id, which the audit log records. An [epoch.Sink] that traces
+// another sink wraps its errors with InTrace. If err is nil or id is empty, InTrace returns err.
 func InTrace(err error, id string) error {
 	if err == nil || id == "" {
 		return err

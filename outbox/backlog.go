@@ -7,26 +7,22 @@ import (
 )
 
 const (
-	// countLimit is how many entries are counted at most.
-	countLimit = 10_000
-
-	// countRest is the least time between two counts of a partition.
-	countRest = 10 * time.Second
+	countLimit = 10_000           // entries
+	countRest  = 10 * time.Second // between two counts of a partition, at least
 )
 
-// backlog is what Options.ObserveBacklog was told last.
+// backlog is the state of the calls of Options.ObserveBacklog.
 type backlog struct {
 	counted time.Time
 	told    bool
 	entries int
 }
 
-// mayCount reports whether the next transaction is to count what is left.
 func (r *relay[TX]) mayCount(now time.Time) bool {
 	return r.o.ObserveBacklog != nil && (r.backlog.counted.IsZero() || now.Sub(r.backlog.counted) >= countRest)
 }
 
-// count counts what is left once t has done the rest.
+// count counts the entries that are left. It runs last in the transaction.
 func (r *relay[TX]) count(ctx context.Context, tx TX, t *settlement) error {
 	entries, oldest, err := r.store.Count(ctx, tx, r.p, countLimit+1)
 	if err != nil {
@@ -36,7 +32,8 @@ func (r *relay[TX]) count(ctx context.Context, tx TX, t *settlement) error {
 	return nil
 }
 
-// tellBacklog tells what t has counted. That nothing is left is known without.
+// tellBacklog calls Options.ObserveBacklog with the count of t. It needs no count to report that
+// nothing is left.
 func (r *relay[TX]) tellBacklog(t *settlement) {
 	b := &r.backlog
 	empty := len(r.lanes) == 0 && !r.more

@@ -10,8 +10,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Box is an outbox: handlers add entries to it, and its Relay sends them. It is
-// safe for concurrent use, and needs no closing.
+// Box is an outbox: handlers add entries to it, and its Relay sends them. It is safe for concurrent
+// use and needs no closing.
 type Box[TX any] struct {
 	store  Store[TX]
 	o      Options[TX]
@@ -33,10 +33,9 @@ func New[TX any](store Store[TX], o Options[TX]) (*Box[TX], error) {
 	return &Box[TX]{store: store, o: o, client: newClient(o.Client, o.Concurrency)}, nil
 }
 
-// Add adds an entry in the handler's transaction, for the partition of the
-// message that the handler was called with. It is sent once that transaction has
-// committed, and never if it does not; and then by [Box.Relay] alone, which
-// consumer.Handlers.Background must be. An [ErrEntry] is a [consumer.Permanent] one.
+// Add adds an entry in tx, the handler's transaction, for the partition of m, the handler's
+// message. [Box.Relay] sends the entry after the transaction has committed: set
+// consumer.Handlers.Background to it. An error that matches [ErrEntry] is [consumer.Permanent].
 func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error {
 	e, err := e.complete(b.o.MaxBody)
 	if err != nil {

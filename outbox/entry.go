@@ -16,21 +16,21 @@ import (
 // Entry is a request that is sent after the transaction that adds it has committed.
 type Entry struct {
 	// Key orders entries. Entries of one partition with the same Key are sent one after the other,
-	// in the order in which they were added, each after the one before it is done. An entry
-	// without a Key waits for no other. At most 255 bytes of UTF-8.
+	// in the order in which they were added, each when the entry before it is done. An entry
+	// without a Key waits for no other entry. At most 255 bytes of UTF-8.
 	Key string
 
 	// Scope names the resource that the request acts on, such as "account/17". The receiver stores
 	// the highest epoch of each scope. All requests of one scope must come from one partition; see
-	// the package documentation. [httpfence.ScopeHeader] has its form.
+	// the package documentation. For its format see [httpfence.ScopeHeader].
 	Scope string
 
 	// IdempotencyKey identifies the request within its Scope when it is repeated. Defaults to a
-	// random key that is stored with the entry. [httpfence.KeyHeader] has its form.
+	// random key that is stored with the entry. For its format see [httpfence.KeyHeader].
 	IdempotencyKey string
 
-	// Method defaults to POST. URL is an absolute http or https URL; spaces and non-ASCII
-	// characters in its query are encoded. Errors and logs show only its scheme and host.
+	// Method defaults to POST. URL is an absolute http or https URL. Spaces and non-ASCII
+	// characters in its query must be encoded. Errors and logs show only its scheme and host.
 	Method, URL string
 
 	// Header is sent with the request. It must not have the headers of [httpfence.Call].
@@ -45,7 +45,7 @@ type Row struct {
 	Entry
 }
 
-// Sent is an entry and its answer.
+// Sent is an entry that was sent.
 type Sent struct {
 	Row
 	Partition epoch.Partition
@@ -57,14 +57,14 @@ type Sent struct {
 type Answer struct {
 	Status    int
 	Header    http.Header
-	Body      []byte // what fits into Options.MaxAnswer
-	Truncated bool   // there was more
+	Body      []byte // at most Options.MaxAnswer
+	Truncated bool   // the body was longer
 }
 
 // Replayed reports whether the receiver had stored the answer for an earlier attempt.
 func (a Answer) Replayed() bool { return a.Header.Get(httpfence.ReplayedHeader) == "true" }
 
-// ErrEntry is the error of an entry that can never be sent.
+// ErrEntry is returned for an entry that can never be sent.
 var ErrEntry = errors.New("invalid entry")
 
 const (
@@ -73,13 +73,13 @@ const (
 	maxHeader = 32 << 10
 )
 
-// reserved are the headers that are not an entry's to set.
+// reserved are the headers that an entry must not set.
 var reserved = []string{
 	httpfence.EpochHeader, httpfence.ScopeHeader, httpfence.KeyHeader, httpfence.ReplayedHeader,
 	"Connection", "Content-Length", "Expect", "Host", "Http2-Settings", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-// complete fills in what is left empty, and refuses what could never be sent.
+// complete sets the defaults, and returns an error if the entry could never be sent.
 func (e Entry) complete(maxBody int) (Entry, error) {
 	if e.Method == "" {
 		e.Method = http.MethodPost
@@ -132,7 +132,7 @@ func (e Entry) complete(maxBody int) (Entry, error) {
 	return e, nil
 }
 
-// token is a method or the name of a header: RFC 9110, section 5.6.2.
+// token reports whether s is a valid method or field name: RFC 9110, section 5.6.2.
 func token(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -143,7 +143,7 @@ func token(s string) bool {
 	return s != ""
 }
 
-// fieldValue is the value of a header, without what is obsolete.
+// fieldValue reports whether s is a valid field value, without the obsolete forms.
 func fieldValue(s string) bool {
 	for i := range len(s) {
 		if s[i] != '\t' && (s[i] < ' ' || s[i] > '~') {

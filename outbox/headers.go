@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// MarshalHeader is how a [Store] keeps an entry's header: a JSON object of lists.
+// MarshalHeader returns an entry's header as a [Store] keeps it: a JSON object of lists.
 func MarshalHeader(h http.Header) (string, error) {
 	if h == nil {
 		h = http.Header{}
@@ -18,7 +18,7 @@ func MarshalHeader(h http.Header) (string, error) {
 	return string(text), nil
 }
 
-// UnmarshalHeader reads what [MarshalHeader] has written.
+// UnmarshalHeader parses the text that [MarshalHeader] returns.
 func UnmarshalHeader(text string) (http.Header, error) {
 	var h http.Header
 	if err := json.Unmarshal([]byte(text), &h); err != nil {

@@ -8,29 +8,28 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// laneKey is what entries wait for each other by: their Key, or the ID of an
-// entry that has none.
+// laneKey identifies a lane: the Key of its entries, or the ID of an entry without a Key.
 type laneKey struct {
 	key string
 	id  int64
 }
 
-// lane is a queue of entries of one Key, of which only the first is known.
+// lane is the queue of the entries of one Key. Only its first entry is known.
 type lane struct {
 	key     laneKey
 	id      int64
 	row     *Row  // nil while it waits to be read again
 	more    bool  // there may be entries behind it
-	late    int64 // the lowest ID of one that was committed later than this one, although it is lower; 0: none
+	late    int64 // the lowest lower ID of an entry that was committed later; 0: none
 	attempt int
 	outcome outcome
 	took    time.Duration // to get the outcome
 	wait    *backoff.Backoff
 	until   time.Time
-	trouble *troubleKey // in which it fails, if it does
+	trouble *troubleKey // if it fails
 }
 
-// next is how long the lane waits after one more failure.
+// next returns how long the lane waits after one more failure.
 func (l *lane) next(b interface{ newBackoff() *backoff.Backoff }) time.Duration {
 	if l.wait == nil {
 		l.wait = b.newBackoff()
@@ -40,7 +39,7 @@ func (l *lane) next(b interface{ newBackoff() *backoff.Backoff }) time.Duration 
 
 func (b *Box[TX]) newBackoff() *backoff.Backoff { return backoff.New(b.o.RetryMin, b.o.RetryMax) }
 
-// waiting are lanes that wait for their time, the next one first.
+// waiting is a queue of lanes by the time when their wait ends.
 type waiting struct{ lanes lanesByTime }
 
 func (w *waiting) add(l *lane, until time.Time) {
@@ -48,14 +47,14 @@ func (w *waiting) add(l *lane, until time.Time) {
 	heap.Push(&w.lanes, l)
 }
 
-// back puts lanes back whose time had come.
+// back puts lanes back that due has taken out.
 func (w *waiting) back(ls []*lane) {
 	for _, l := range ls {
 		heap.Push(&w.lanes, l)
 	}
 }
 
-// now has lanes wait no longer whose entries these are.
+// now ends the wait of the lanes with these entries.
 func (w *waiting) now(ids []int64, now time.Time) {
 	if len(ids) == 0 {
 		return
@@ -77,7 +76,7 @@ func (w *waiting) next() (time.Time, bool) {
 
 func (w *waiting) len() int { return len(w.lanes) }
 
-// due takes out the lanes whose time has come, at most limit.
+// due takes out at most limit lanes whose wait is over.
 func (w *waiting) due(now time.Time, limit int) (ls []*lane) {
 	for len(w.lanes) > 0 && !w.lanes[0].until.After(now) && len(ls) < limit {
 		ls = append(ls, heap.Pop(&w.lanes).(*lane))

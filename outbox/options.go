@@ -47,17 +47,17 @@ type Options[TX any] struct {
 	// returns an error or is nil, the entry stays, is reported, and is sent again every RetryMax.
 	OnRefused func(ctx context.Context, tx TX, e Sent, a Answer) error
 
-	// Observe is called with each [Event], if it is set. It must not block. Calls for one
-	// partition do not overlap with each other, but may overlap with its OnAnswer and OnRefused.
+	// Observe, if set, is called with each [Event]. It must not block. Calls for one partition do
+	// not overlap with each other, and may overlap with its OnAnswer and OnRefused.
 	Observe func(Event)
 
-	// ObserveBacklog is called with the number of entries of a partition that wait, if it is set:
-	// after the relay has sent some, at most once in 10 s while any are left. It must not block.
+	// ObserveBacklog, if set, is called with the number of waiting entries of a partition, after
+	// the relay has sent some, and at most once in 10 s while any are left. It must not block.
 	// Entries are counted up to 10,000.
 	ObserveBacklog func(Backlog)
 
-	// Logger receives a line when something begins to fail, now and then while it fails, and when
-	// it is over. Defaults to [slog.Default].
+	// Logger receives a line when a failure begins, some lines while it lasts, and a line when it
+	// is over. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -73,12 +73,12 @@ const (
 	// nil.
 	Refused
 
-	// Retrying means that the entry is tried again: there was no answer, a retryable one, or
-	// OnAnswer failed.
+	// Retrying means that the entry is tried again: there was no answer, the answer was retryable,
+	// or OnAnswer failed.
 	Retrying
 
 	// Fenced means that the receiver has seen a higher epoch in the entry's scope. If our claim
-	// still holds, the partition is claimed again above that epoch.
+	// still holds, the process claims the partition again above that epoch.
 	Fenced
 )
 
@@ -94,18 +94,18 @@ func (k Kind) String() string {
 type Event struct {
 	Kind Kind
 	Sent
-	Status  int           // of the answer, 0 if there was none
-	Highest epoch.Epoch   // that the receiver knows, if it was Fenced
-	Took    time.Duration // from the request to its answer; zero for what OnAnswer or OnRefused did
-	Err     error         // why, unless it was delivered
+	Status  int           // of the answer, or 0
+	Highest epoch.Epoch   // that the receiver has seen, if Kind is Fenced
+	Took    time.Duration // from the request to its answer; zero if OnAnswer or OnRefused failed
+	Err     error         // why the entry was not delivered, or nil
 }
 
-// Backlog describes the entries of one partition that wait.
+// Backlog describes the waiting entries of one partition.
 type Backlog struct {
 	Partition epoch.Partition
 	Entries   int
-	More      bool      // Entries are as many as are counted, and there are more
-	Oldest    time.Time // when the first of them was added; zero without entries
+	More      bool      // there are more than Entries, which were not counted
+	Oldest    time.Time // when the oldest entry was added; zero without entries
 }
 
 const maxWait = 24 * time.Hour

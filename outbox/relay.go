@@ -14,28 +14,25 @@ import (
 )
 
 const (
-	// scanLimit is how many entries are read at a time, and settleLimit how many
-	// answers are settled in one transaction.
-	scanLimit   = 64
-	settleLimit = 64
+	scanLimit   = 64 // entries read by one scan
+	settleLimit = 64 // answers settled in one transaction
 
-	// maxLanes bounds what is known of entries that failed or wait: their keys and
-	// IDs, not their bodies. When so many fail, no more are read.
+	// maxLanes limits the lanes in memory. A waiting lane has no body. At the limit, the relay
+	// reads no more entries.
 	maxLanes = 4096
 
-	// askOperatorsEvery is how often it is looked what operators want to be tried now, while
-	// something waits.
+	// askOperatorsEvery is the interval for reading operators' requests to retry, while entries
+	// wait.
 	askOperatorsEvery = 2 * time.Second
 
-	// maxKept bounds the answers that wait for a transaction, or that OnAnswer or
-	// OnRefused could not take. When there are so many, nothing more is sent.
+	// maxKept limits the answers that wait for a transaction or for OnAnswer or OnRefused to
+	// succeed. At the limit, the relay sends nothing more.
 	maxKept = 64
 )
 
-// relay sends the entries of one partition under one claim. Its loop runs on
-// one goroutine, which alone touches its fields; each request has another, and
-// so has the transaction under way. So requests continue while a transaction waits
-// for locks of those of the messages, which run beside it.
+// relay sends the entries of one partition under one claim. Only the goroutine of its loop touches
+// its fields. Each request and the transaction under way have a goroutine of their own. So requests
+// continue while a transaction waits for locks of the concurrent transactions of messages.
 type relay[TX any] struct {
 	*Box[TX]
 	claim  consumer.Background[TX]
@@ -52,34 +49,33 @@ type relay[TX any] struct {
 	answers  chan *lane     // from the requests under way
 	working  sync.WaitGroup // the requests and the transaction under way
 
-	underWay *settlement // if any; its lanes are in none of the above
-	outcomes chan error  // its outcome
+	underWay *settlement // or nil; its lanes are in no other field
+	outcomes chan error  // of underWay
 
-	at    Cursor // what is read so far: these entries are in a lane, or behind one
-	more  bool   // there may be others
-	again int    // so many answers at the front were in a transaction that failed: none joins them
-	alone bool   // settle them one at a time, to find the one at fault
+	at    Cursor // read so far: each entry is in a lane or behind one
+	more  bool   // there may be entries after at
+	again int    // the answers at the front of finished whose transaction failed; no other joins them
+	alone bool   // settle these one at a time, to find the failing one
 	apart bool   // read the next entries in a transaction that settles nothing
 	pause *backoff.Backoff
 
 	stopped map[target]*stop
-	ask     []target // which have stopped, and of which the sink has not been asked yet
+	ask     []target // stopped targets that the sink was not asked about yet
 
-	retrier   Retrier[TX] // the store, if operators can work with it
-	askPeople time.Time   // not before
+	retrier   Retrier[TX] // the store, or nil
+	askPeople time.Time   // ask the retrier from then on
 
-	resume time.Time // not before, after the database has failed
+	resume time.Time // when transactions resume after the database has failed
 
 	backlog backlog
 }
 
-// Relay sends the entries of one partition under one claim, until the claim
-// ends: set consumer.Handlers.Background to it.
+// Relay sends the entries of one partition under one claim, until the claim ends: set
+// consumer.Handlers.Background to it.
 //
-// Each entry is sent at least once, unless a receiver refuses it for good. The
-// one after it of the same Key is sent when the deletion of the one before has
-// committed. After a crash between an answer and that, the entry is sent again,
-// with the same idempotency key and under the epoch of the next claim.
+// Each entry is sent at least once. The next entry of the same Key is sent when the deletion of the
+// entry before has committed. After a crash between an answer and the deletion, the entry is sent
+// again, with the same idempotency key and under the epoch of the next claim.
 func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 	p := claim.Partition()
 	r := &relay[TX]{
@@ -102,30 +98,29 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 	}
 }
 
-// last waits for the transaction under way, if the relay ends before it: with its
-// claim, as the transaction will, or because Options.Observe panics.
+// last waits for the transaction under way if the relay ends first: because the claim has ended,
+// which ends the transaction too, or because Options.Observe panics.
 func (r *relay[TX]) last() {
 	if t := r.underWay; t != nil && <-r.outcomes == nil {
 		r.committed(t)
 	}
 }
 
-// step does what can be done now, or waits for something to happen. It returns
-// false when the relay is over.
+// step is one iteration of the relay's loop. It returns false when the relay is over.
 func (r *relay[TX]) step(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
 	now := time.Now()
 	r.finished = append(r.finished, r.kept.due(now, maxKept)...)
-	if r.underWay == nil && !now.Before(r.resume) { // otherwise the database is given time
+	if r.underWay == nil && !now.Before(r.resume) {
 		r.begin(ctx, now)
 	}
 	r.sendReady(ctx)
 	return r.await(ctx, now)
 }
 
-// room is how many more entries may be read.
+// room returns how many more entries may be read.
 func (r *relay[TX]) room() int {
 	if r.held() >= maxKept {
 		return 0
@@ -133,17 +128,14 @@ func (r *relay[TX]) room() int {
 	return max(0, max(2*r.o.Concurrency, scanLimit)-len(r.ready))
 }
 
-// held is how many answers are in memory, beside those of the transaction under
-// way.
+// held returns the number of answers in memory, without those of the transaction under way.
 func (r *relay[TX]) held() int { return r.kept.len() + len(r.finished) }
 
-// mayScan reports whether entries are to be looked for that are in no lane.
 func (r *relay[TX]) mayScan() bool {
 	return r.more && r.room() > 0 && len(r.lanes) < maxLanes
 }
 
-// await waits for an answer, for the transaction under way, for new entries, and
-// for what is due. It returns false when the claim has ended.
+// await waits for the next event. It returns false when the claim has ended.
 func (r *relay[TX]) await(ctx context.Context, now time.Time) bool {
 	var wake <-chan time.Time
 	if next, ok := r.next(now); ok {
@@ -164,7 +156,7 @@ func (r *relay[TX]) await(ctx context.Context, now time.Time) bool {
 		r.more = true
 	case <-wake:
 	}
-	for { // whatever else has come goes into the same transaction
+	for { // take all answers that have come, to settle them in one transaction
 		select {
 		case l := <-r.answers:
 			r.answered(l)
@@ -174,7 +166,7 @@ func (r *relay[TX]) await(ctx context.Context, now time.Time) bool {
 	}
 }
 
-// next is when something has to be done although nothing has happened.
+// next returns the time when the relay has work to do even if nothing happens.
 func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 	sooner := func(t time.Time) {
 		if !ok || t.Before(next) {
@@ -182,7 +174,7 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 		}
 	}
 	if r.underWay != nil {
-		// its outcome is waited for, before anything else is read
+		// nothing is read before its outcome
 	} else if now.Before(r.resume) {
 		sooner(r.resume)
 	} else if t, some := r.waiting.next(); some {
@@ -214,7 +206,7 @@ func (r *relay[TX]) sendReady(ctx context.Context) {
 			began := time.Now()
 			l.outcome = r.send(ctx, sent)
 			l.took = time.Since(began)
-			r.answers <- l // it has room for all
+			r.answers <- l // never blocks: it has room for all requests
 		})
 	}
 }
@@ -223,7 +215,7 @@ func (r *relay[TX]) sent(l *lane) Sent {
 	return Sent{Row: *l.row, Partition: r.p, Epoch: r.epoch, Attempt: l.attempt}
 }
 
-// answered decides what the outcome of a request is for its lane.
+// answered handles the outcome of a request.
 func (r *relay[TX]) answered(l *lane) {
 	r.sending--
 	switch l.outcome.kind {
@@ -247,18 +239,18 @@ func (r *relay[TX]) answered(l *lane) {
 	}
 }
 
-// retry puts a lane aside. Its entry is read again when it is due.
+// retry makes a lane wait. Its entry is read again after the wait.
 func (r *relay[TX]) retry(l *lane, in time.Duration) {
 	l.row, l.outcome = nil, outcome{}
 	r.waiting.add(l, time.Now().Add(in))
 }
 
-// report tells of an attempt that did not succeed.
+// report reports an attempt that failed.
 func (r *relay[TX]) report(l *lane, kind Kind, err error) {
 	r.tellOf(l, kind, troubleKey{receiverOf(l.row.URL), kind}, err)
 }
 
-// reportOwn tells of an OnAnswer or OnRefused that did not succeed.
+// reportOwn reports an OnAnswer or OnRefused that failed.
 func (r *relay[TX]) reportOwn(l *lane, err error) {
 	r.tellOf(l, Retrying, troubleKey{kind: Retrying}, err)
 }
@@ -296,7 +288,7 @@ func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
 	r.logger.Log(context.Background(), level, text, args...)
 }
 
-// recovered tells of the end of what a lane was failing in, if it was the last one.
+// recovered ends the failure of a lane, and logs a line if it was the last lane to fail so.
 func (r *relay[TX]) recovered(l *lane) {
 	k := l.trouble
 	if k == nil {
@@ -308,7 +300,8 @@ func (r *relay[TX]) recovered(l *lane) {
 	}
 }
 
-// forget is for the end of the relay, which is not that of what fails.
+// forget removes the lanes from their troubles at the end of the relay. It logs no recovery,
+// because the receivers may still fail.
 func (r *relay[TX]) forget() {
 	for _, l := range r.lanes {
 		if l.trouble != nil {
@@ -317,9 +310,9 @@ func (r *relay[TX]) forget() {
 	}
 }
 
-// ended reports whether an error of Do has ended the claim. [epoch.ErrInDoubt] is
-// not among them: if it has, the context has ended too; and if what was in
-// doubt did commit, the entry is not there any more.
+// ended reports whether an error of Do has ended the claim. [epoch.ErrInDoubt] does not count: if
+// the claim has ended, the context has ended too. If the transaction was committed after all, the
+// next one does not find the entries any more.
 func ended(err error) bool {
 	for _, end := range []error{epoch.ErrStale, epoch.ErrMissing, epoch.ErrTxEndedByHandler} {
 		if errors.Is(err, end) {

@@ -14,17 +14,17 @@ import (
 	"github.com/epochfence/epochfence/httpfence"
 )
 
-// outcome is what became of a request.
+// outcome is the outcome of a request.
 type outcome struct {
 	kind       Kind
-	answered   bool // answer is one
+	answered   bool // answer is set
 	answer     Answer
 	highest    epoch.Epoch // that the receiver has seen, if kind is Fenced
 	err        error
-	retryAfter time.Duration // what the receiver asked for
+	retryAfter time.Duration // from the receiver's Retry-After
 }
 
-// send sends an entry and judges the answer.
+// send sends an entry and classifies the answer.
 func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 	ctx, cancel := context.WithTimeout(ctx, b.o.RequestTimeout)
 	defer cancel()
@@ -46,7 +46,7 @@ func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 	defer func() { _ = res.Body.Close() }()
 	a := Answer{Status: res.StatusCode, Header: res.Header}
 	if a.Status == http.StatusSwitchingProtocols {
-		return judge(e, a) // its body is the connection, which no context ends
+		return judge(e, a) // the body is the connection, which no context ends
 	}
 	a.Body, err = io.ReadAll(io.LimitReader(res.Body, int64(max(b.o.MaxAnswer, maxProblem))+1))
 	if err != nil && (b.o.OnAnswer != nil || !success(a.Status)) {
@@ -59,14 +59,14 @@ func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 	return o
 }
 
-// maxProblem is how much of an answer is read to see what it means, however
-// little of it is kept. A refusal by package httpfence has less.
+// maxProblem is the part of an answer's body that is always read, for a Problem of package
+// httpfence, which is smaller. It applies even if Options.MaxAnswer is less.
 const maxProblem = 8 << 10
 
-// maxDetail is how many characters of a refusal's explanation are shown.
+// maxDetail limits the characters of a refusal's detail in an error.
 const maxDetail = 500
 
-// judge says what an answer means.
+// judge classifies an answer.
 func judge(e Sent, a Answer) outcome {
 	o := outcome{answered: true, answer: a}
 	if success(a.Status) {
@@ -102,12 +102,11 @@ func judge(e Sent, a Answer) outcome {
 
 func success(status int) bool { return status >= 200 && status < 300 }
 
-// maxAnswerHeader bounds the headers of an answer, in bytes, which are kept as long
-// as its body is.
-const maxAnswerHeader = 128 << 10
+// maxAnswerHeader limits the headers of an answer. They stay in memory as long as its body.
+const maxAnswerHeader = 128 << 10 // bytes
 
-// newClient is given's copy, or one of our own, that follows no redirects: an
-// entry goes where it was meant to go.
+// newClient returns a copy of given, or a client of our own. It follows no redirects, so that an
+// entry goes only to its own URL.
 func newClient(given *http.Client, concurrency int) *http.Client {
 	c := &http.Client{}
 	if given != nil {

@@ -16,17 +16,17 @@ type settlement struct {
 	settle []*lane  // to be deleted
 	load   []*lane  // to be read again
 	scan   bool     // look for entries that are in no lane
-	at     Cursor   // from here on, and then up to here
-	count  bool     // how many entries are left
-	ask    []target // which have said that there is a later claim: its commit says that there is none
-	retry  bool     // look what operators want to be tried now
+	at     Cursor   // where the scan starts; after apply, where it ended
+	count  bool     // count the entries that are left
+	ask    []target // targets with a higher epoch; a commit shows that there is no later claim
+	retry  bool     // read the operators' requests to retry
 
-	retries []int64 // that
-
-	gone map[*lane]bool // entries that were not there any more
-	next map[*lane]*Row // what the lane is to send next
-	rows []Row
-	left Backlog // if they were counted
+	// The results of apply:
+	retries []int64        // entries that operators want to be tried now
+	gone    map[*lane]bool // lanes whose entry did not exist any more
+	next    map[*lane]*Row // the entry that a lane sends next
+	rows    []Row          // found by the scan
+	left    Backlog        // if count
 }
 
 // ownError is the failure of OnAnswer or OnRefused.
@@ -38,8 +38,8 @@ type ownError struct {
 func (e *ownError) Error() string { return e.err.Error() }
 func (e *ownError) Unwrap() error { return e.err }
 
-// begin begins the next transaction, if there is something to do: it settles
-// what was answered, and reads what is to be sent next.
+// begin begins the next transaction, if there is something to do. The transaction settles the
+// answers and reads the entries to send next.
 func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 	t := &settlement{at: r.at}
 	if r.apart {
@@ -63,7 +63,7 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 	t.ask, r.ask = r.ask, nil
 	t.count = r.mayCount(now)
 	if t.scan {
-		r.more = false // as far as it is known; what is applied meanwhile may add some
+		r.more = false // handlers may set it again before the transaction ends
 	}
 	r.underWay = t
 	r.working.Go(func() {
@@ -78,7 +78,7 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 	})
 }
 
-// take has t settle the answers whose turn it is.
+// take moves the next answers to settle into t.
 func (r *relay[TX]) take(t *settlement) {
 	n := min(len(r.finished), settleLimit)
 	switch {
@@ -92,13 +92,12 @@ func (r *relay[TX]) take(t *settlement) {
 	t.settle, r.finished = r.finished[:n], r.finished[n:]
 }
 
-// tells reports whether OnAnswer or OnRefused is called in t. They may add entries,
-// which are looked for after that, in the same transaction if there is room.
+// tells reports whether t calls OnAnswer or OnRefused. They may add entries, so a scan follows, in
+// the same transaction if there is room.
 func (r *relay[TX]) tells(t *settlement) bool {
 	return len(t.settle) > 0 && (r.o.OnAnswer != nil || r.o.OnRefused != nil)
 }
 
-// read has t read what there is room for.
 func (r *relay[TX]) read(t *settlement, now time.Time) {
 	t.load = r.waiting.due(now, r.room())
 	t.scan = r.mayScan()
@@ -106,8 +105,7 @@ func (r *relay[TX]) read(t *settlement, now time.Time) {
 
 func (t *settlement) reads() bool { return t.scan || len(t.load) > 0 }
 
-// came says what the outcome of the transaction under way means. It returns false
-// when the claim has ended.
+// came handles the outcome of the transaction under way. It returns false if the claim has ended.
 func (r *relay[TX]) came(ctx context.Context, err error) bool {
 	t := r.underWay
 	r.underWay = nil
@@ -125,8 +123,8 @@ func (r *relay[TX]) came(ctx context.Context, err error) bool {
 	return true
 }
 
-// apply runs in the fenced transaction, beside the relay's loop. It has the
-// transaction's lanes for itself.
+// apply runs in the fenced transaction, concurrently with the relay's loop. Nothing else uses the
+// transaction's lanes meanwhile.
 func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 	t.gone, t.next = map[*lane]bool{}, map[*lane]*Row{}
 	if err := r.settle(ctx, tx, t); err != nil {
@@ -142,7 +140,7 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 		}
 		t.retries = ids
 	}
-	if t.scan { // after OnAnswer and OnRefused, which may have added some
+	if t.scan { // after OnAnswer and OnRefused, which may have added entries
 		rows, at, err := r.store.Scan(ctx, tx, r.p, t.at, scanLimit)
 		if err != nil {
 			return err
@@ -155,7 +153,7 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 	return r.count(ctx, tx, t)
 }
 
-// settle deletes what was answered, and hands the answers on.
+// settle deletes the answered entries and calls OnAnswer and OnRefused.
 func (r *relay[TX]) settle(ctx context.Context, tx TX, t *settlement) error {
 	if len(t.settle) == 0 {
 		return nil
@@ -165,7 +163,7 @@ func (r *relay[TX]) settle(ctx context.Context, tx TX, t *settlement) error {
 		return err
 	}
 	for _, l := range t.settle {
-		if !slices.Contains(there, l.id) { // an operator took it, or a commit in doubt did land
+		if !slices.Contains(there, l.id) { // an operator has deleted it, or a commit in doubt had succeeded
 			t.gone[l] = true
 		} else if err := r.tell(ctx, tx, l); err != nil {
 			return &ownError{l, err}
@@ -174,7 +172,7 @@ func (r *relay[TX]) settle(ctx context.Context, tx TX, t *settlement) error {
 	return nil
 }
 
-// load reads again what is due again.
+// load reads the entries again whose wait is over.
 func (r *relay[TX]) load(ctx context.Context, tx TX, t *settlement) error {
 	if len(t.load) == 0 {
 		return nil
@@ -185,17 +183,16 @@ func (r *relay[TX]) load(ctx context.Context, tx TX, t *settlement) error {
 	}
 	for _, l := range t.load {
 		if i := slices.IndexFunc(rows, func(row Row) bool { return row.ID == l.id }); i >= 0 {
-			row := rows[i] // by itself: a lane may be kept for long
+			row := rows[i] // a copy: a lane may live long, and must not keep all rows in memory
 			t.next[l] = &row
 		}
 	}
 	return nil
 }
 
-// follow reads what comes after the entries of lanes that are done: settled, or
-// taken away by an operator. That is the first entry of their keys that is still there,
-// of all that have been read, not only of those above: a transaction beside this one
-// may have committed lower ones since.
+// follow reads the next entry of each lane whose entry is settled or was deleted by an operator.
+// That is the first entry of the lane's key among all entries that were read, not only those with a
+// higher ID: a concurrent transaction may have committed an entry with a lower ID since.
 func (r *relay[TX]) follow(ctx context.Context, tx TX, t *settlement) error {
 	behind := map[string]*lane{}
 	var after []Place
@@ -241,7 +238,6 @@ func ids(ls []*lane) []int64 {
 	return all
 }
 
-// tell calls OnAnswer or OnRefused.
 func (r *relay[TX]) tell(ctx context.Context, tx TX, l *lane) (err error) {
 	call, name := r.o.OnAnswer, "OnAnswer"
 	if l.outcome.kind == Refused {
@@ -261,10 +257,10 @@ func (r *relay[TX]) tell(ctx context.Context, tx TX, l *lane) (err error) {
 	return nil
 }
 
-// failed puts everything back. An answer that cannot be settled alone is put
-// aside, and so is one whose OnAnswer or OnRefused fails; the others of its
-// transaction are tried again before any that came later, lest there be a failing one
-// among those each time. Nor is what it has read undone for an answer twice.
+// failed puts the lanes of t back. It moves an answer to r.kept if its OnAnswer or OnRefused fails
+// or if it cannot be settled alone. The other answers of t are tried again without later answers,
+// which could bring a failing one into each transaction. If t has read entries too, the next
+// transaction only reads, so that a failing answer does not undo the read a second time.
 func (r *relay[TX]) failed(t *settlement, err error) {
 	r.waiting.back(t.load)
 	r.ask = append(r.ask, t.ask...)
@@ -292,13 +288,13 @@ func (r *relay[TX]) failed(t *settlement, err error) {
 	r.finished = append(again, r.finished...)
 }
 
-// keep puts a lane aside whose answer the application could not take.
+// keep makes a lane wait whose answer the application could not take.
 func (r *relay[TX]) keep(l *lane, err error) {
 	r.reportOwn(l, err)
 	r.kept.add(l, time.Now().Add(l.next(r.Box)))
 }
 
-// committed notes what the transaction has done.
+// committed updates the relay after the commit of t.
 func (r *relay[TX]) committed(t *settlement) {
 	r.pause.Reset()
 	r.claimHolds(t.ask)
@@ -319,7 +315,7 @@ func (r *relay[TX]) committed(t *settlement) {
 	r.tellBacklog(t)
 }
 
-// scanned takes in the entries that were read and are in no lane yet.
+// scanned adds the entries that the scan of t has found to the lanes.
 func (r *relay[TX]) scanned(t *settlement) {
 	r.at = t.at
 	r.more = r.more || len(t.rows) == scanLimit
@@ -341,7 +337,7 @@ func (r *relay[TX]) scanned(t *settlement) {
 	}
 }
 
-// continueWith continues with the next entry of a lane, or ends it.
+// continueWith makes row the entry of a lane, or ends the lane if row is nil.
 func (r *relay[TX]) continueWith(l *lane, row *Row) {
 	if row == nil || row.ID != l.id {
 		r.recovered(l)
@@ -352,7 +348,7 @@ func (r *relay[TX]) continueWith(l *lane, row *Row) {
 	}
 	if row.ID != l.id {
 		l.attempt, l.wait = 0, nil
-		l.more, l.late = true, 0 // perhaps
+		l.more, l.late = true, 0 // more: not known
 	}
 	l.id, l.row, l.outcome = row.ID, row, outcome{}
 	r.ready = append(r.ready, l)

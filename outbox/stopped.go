@@ -9,20 +9,20 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// target is a scope at a receiver: what a highest epoch is of.
+// target is a scope at a receiver. The receiver keeps one highest epoch for each.
 type target struct{ receiver, scope string }
 
 func targetOf(e Entry) target { return target{receiverOf(e.URL), e.Scope} }
 
-// stop is a target that has seen a higher epoch than the claim's. Nothing is sent
-// to it but one entry now and then, to see whether it still says so.
+// stop is the state of a target that has seen a higher epoch than the claim's. The relay sends it
+// only one entry each RetryMax, to see whether it still refuses the epoch.
 type stop struct {
 	highest epoch.Epoch
 	until   time.Time
 }
 
-// stop stops what the receiver of l has refused as stale. Whether the receiver or
-// the sink is right is asked of the sink, once.
+// stop stops the target of l, which has refused the epoch as stale. The relay asks the sink once
+// for each highest epoch whether the claim still holds.
 func (r *relay[TX]) stop(l *lane, highest epoch.Epoch) {
 	at := targetOf(l.row.Entry)
 	s := r.stopped[at]
@@ -38,8 +38,8 @@ func (r *relay[TX]) stop(l *lane, highest epoch.Epoch) {
 	r.retry(l, r.o.RetryMax)
 }
 
-// stoppedFor is how long a lane has to wait because its target is stopped. Of those
-// whose wait is over one goes ahead.
+// stoppedFor returns how long a lane has to wait because its target is stopped. When the wait of a
+// target is over, it lets one lane send and makes the others wait again.
 func (r *relay[TX]) stoppedFor(l *lane) time.Duration {
 	if len(r.stopped) == 0 {
 		return 0
@@ -56,18 +56,17 @@ func (r *relay[TX]) stoppedFor(l *lane) time.Duration {
 	return 0
 }
 
-// admitted notes that a target has taken an entry under our epoch.
+// admitted ends the stop of a target that has accepted our epoch.
 func (r *relay[TX]) admitted(l *lane) {
 	if len(r.stopped) > 0 {
 		delete(r.stopped, targetOf(l.row.Entry))
 	}
 }
 
-// claimHolds is called when the sink has said that the claim holds, after these targets
-// have said that they know of a later one. So no later one of this partition exists: the
-// sink has lost it, or the epoch is not this partition's. The first is fixed by a
-// claim above it. The second must not be, or two partitions would continue for ever, each
-// above the other.
+// claimHolds is called when the sink has confirmed the claim after the targets in asked have
+// reported a higher epoch. So the sink has lost later claims, or the epoch belongs to another
+// partition. In the first case, a claim above that epoch fixes it. In the second case, claims are
+// limited by climbs: otherwise two partitions would claim above each other forever.
 func (r *relay[TX]) claimHolds(asked []target) {
 	asked = slices.DeleteFunc(asked, func(at target) bool { return r.stopped[at] == nil })
 	slices.SortFunc(asked, func(a, b target) int { return cmp.Compare(r.stopped[b].highest, r.stopped[a].highest) })
@@ -91,7 +90,7 @@ func (r *relay[TX]) claimHolds(asked []target) {
 	}
 }
 
-// climbs counts the claims that were made above what targets had seen.
+// climbs counts the claims that were made above the epochs of targets.
 type climbs struct {
 	mu sync.Mutex
 	of map[climb]int
@@ -103,11 +102,11 @@ type climb struct {
 }
 
 const (
-	// maxClimbs is how often a process claims a partition above what one target has
-	// seen. Once is enough where a sink has lost claims.
+	// maxClimbs limits the claims of a partition above the epoch of one target, for each process.
+	// One claim is enough if a sink has lost claims.
 	maxClimbs = 3
 
-	// maxClimbing bounds how many targets that is counted of.
+	// maxClimbing limits the targets that are counted.
 	maxClimbing = 4096
 )
 

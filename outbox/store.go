@@ -11,44 +11,40 @@ import (
 // handlers; every method works in it. Packages outbox/pgoutbox and outbox/sqloutbox implement
 // Store.
 //
-// IDs rise within a partition: an entry whose transaction began after another one committed has
-// the higher ID. Transactions of one partition may run beside each other, so one may commit later
-// and have lower IDs. Scan must not miss those: see [Cursor].
+// IDs rise within a partition: if a transaction began after another committed, its entries have the
+// higher IDs. Concurrent transactions of one partition may commit in another order than that of
+// their IDs. Scan must not miss an entry that is committed late: see [Cursor].
 type Store[TX any] interface {
-	// Add stores an entry of p, which is complete, and gives it its ID.
+	// Add stores an entry of p and gives it its ID. The entry is complete.
 	Add(ctx context.Context, tx TX, p epoch.Partition, e Entry) error
 
-	// Scan returns entries of p that have not been read up to from, in the order of
-	// their IDs, at most limit, and the cursor behind them. It may return some that
-	// have been read, and are still there, once more: where there is one that was
-	// committed later than others with higher IDs, it continues from that.
+	// Scan returns at most limit entries of p that were not read up to from, in the order of their
+	// IDs, and the cursor behind them. If an entry was committed later than entries with higher
+	// IDs, Scan continues from that entry, and may return entries again that it returned before.
 	Scan(ctx context.Context, tx TX, p epoch.Partition, from Cursor, limit int) ([]Row, Cursor, error)
 
-	// Load returns those of these entries of p that are still there, in any
-	// order.
+	// Load returns the entries of p with these IDs that still exist, in any order.
 	Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]Row, error)
 
-	// Next returns the entries of p that follow these: of each Key the first with
-	// a higher ID, if there is one, in any order. No Key is given twice. It leaves that
-	// entry out, and so its Key, if it was not committed yet when Scan returned at: one
-	// with a lower ID may have been committed before it, and not been read. One that tx
-	// has added itself it may leave out.
+	// Next returns for each place the first entry of p with its Key and a higher ID, if any, in any
+	// order. after has each Key once. If that entry was not yet committed when Scan returned at,
+	// Next returns nothing for the Key, because an entry with a lower ID may have been committed
+	// before it and not been read. Next may leave out entries that tx has added.
 	Next(ctx context.Context, tx TX, p epoch.Partition, at Cursor, after []Place) ([]Row, error)
 
-	// Delete deletes these entries of p, and returns the IDs of those that were
-	// there.
+	// Delete deletes the entries of p with these IDs, and returns the IDs of the deleted entries.
 	Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error)
 
-	// Count returns how many entries of p there are, up to limit, and when the oldest of
-	// those was added; zero if there is none. It is for operators.
+	// Count returns the number of entries of p, up to limit, and the time when the oldest of them
+	// was added, or zero. It is for operators.
 	Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error)
 }
 
 // Retrier is implemented by a [Store] whose entries operators can work with. The relay calls it
 // every few seconds while entries wait to be tried again.
 type Retrier[TX any] interface {
-	// Retries returns the IDs of entries of p that operators want to be tried now, and
-	// forgets that they do.
+	// Retries returns the IDs of the entries of p that operators want to be tried now, and clears
+	// the requests.
 	Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error)
 }
 
@@ -57,8 +53,7 @@ type Retrier[TX any] interface {
 type Cursor struct {
 	ID int64
 
-	// Seen is the store's own. It tells which entries were not committed then,
-	// whatever their IDs are.
+	// Seen is the store's own text. It identifies the entries that were not committed then.
 	Seen string
 }
 

@@ -5,5 +5,5 @@ import (
 	"unicode/utf8"
 )
 
-// cleanText is what every database takes as text.
+// cleanText reports whether every database accepts s as text.
 func cleanText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// troubleKey is what fails: one state of one receiver, or the application's own
-// OnAnswer or OnRefused.
+// troubleKey identifies a failure: a kind of failure of one receiver, or of the application's
+// OnAnswer and OnRefused.
 type troubleKey struct {
 	receiver string // empty: the application
 	kind     Kind
 }
 
-// troubles are the states that last. All partitions of a process tell of one in a line
-// when it begins, now and then while it lasts, and when it is over: an outage fails
-// many entries, many times.
+// troubles are the current failures of all partitions of a process. They limit log lines, because
+// an outage makes many entries fail many times: one line when a failure begins, some while it
+// lasts, and one when it is over.
 type troubles struct {
 	mu sync.Mutex
 	of map[troubleKey]*trouble
@@ -23,8 +23,8 @@ type troubles struct {
 type trouble struct {
 	since    time.Time
 	failures int
-	lanes    int // which fail
-	next     time.Time
+	lanes    int       // that fail
+	next     time.Time // of a log line
 	wait     time.Duration
 }
 
@@ -33,8 +33,8 @@ const (
 	maxTroubleWait = 15 * time.Minute
 )
 
-// failed counts a failure, of a lane that is new to the trouble or is not. It reports
-// whether it is time for a line, and returns what there is to tell.
+// failed counts a failure. newLane says that the lane did not fail so before. tell reports whether
+// it is time for a log line.
 func (ts *troubles) failed(k troubleKey, newLane bool) (t trouble, tell bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -59,8 +59,7 @@ func (ts *troubles) failed(k troubleKey, newLane bool) (t trouble, tell bool) {
 	return *at, true
 }
 
-// left counts a lane that does not fail any more, or of which nothing is known any more,
-// and reports whether it was the last one.
+// left removes a lane that succeeds again or has ended. last reports whether no other lane fails.
 func (ts *troubles) left(k troubleKey) (t trouble, last bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

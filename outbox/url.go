@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// receiverOf is where a URL leads, to be read: its scheme and host. The rest may
-// be secret: a password, a token in the query, the path of a webhook.
+// receiverOf returns the scheme and host of a URL, for texts. The rest may be secret: a password, a
+// token in the query, the path of a webhook.
 func receiverOf(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -21,7 +21,7 @@ func receiverOf(text string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// checkURL refuses what is no URL to send to. Its errors hold nothing that may be secret.
+// checkURL returns an error if no request can be sent to the URL. Its errors contain no secrets.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || len(text) > maxURL || !cleanText(text) {
@@ -43,8 +43,8 @@ func visible(s string) bool {
 	return strings.IndexFunc(s, func(c rune) bool { return c <= ' ' || c > '~' }) < 0
 }
 
-// arrives reports whether a request without its body can be written as net/http writes it,
-// and is then read as what it was.
+// arrives reports whether net/http can write e's request, without the body, and reads the same
+// request back.
 func arrives(e Entry) bool {
 	sent, err := http.NewRequest(e.Method, e.URL, nil)
 	if err != nil {
@@ -61,8 +61,8 @@ func arrives(e Entry) bool {
 	return err == nil && got.Method == e.Method && got.Host != "" && got.RequestURI == sent.URL.RequestURI()
 }
 
-// withoutSecrets is an error of sending an entry, whose text shows no more of the URL than
-// where it leads. It is no *url.Error, which has all of it.
+// withoutSecrets returns err with a text that shows only the scheme and host of the URL. It removes
+// each *url.Error, which has the whole URL.
 func withoutSecrets(err error, of string) error {
 	for whole := (*url.Error)(nil); errors.As(err, &whole); {
 		err = whole.Err
@@ -78,7 +78,7 @@ type quietError struct {
 func (e *quietError) Error() string { return e.text }
 func (e *quietError) Unwrap() error { return e.err }
 
-// hide takes out of a text what may be secret in a URL.
+// hide replaces the parts of the URL that may be secret in text.
 func hide(text, of string) string {
 	u, err := url.Parse(of)
 	if err != nil {
@@ -92,13 +92,13 @@ func hide(text, of string) string {
 	password, _ := u.User.Password()
 	secrets = append(secrets, password)
 	for _, part := range parts {
-		if len(part) >= 6 { // shorter ones are words, such as v1 or id
+		if len(part) >= 6 { // shorter parts are words, such as v1 or id
 			secrets = append(secrets, part)
 		}
 	}
 	replace := []string{of, receiverOf(of)}
 	for _, secret := range secrets {
-		if len(secret) > 1 { // "/" is none
+		if len(secret) > 1 { // "/" is not secret
 			replace = append(replace, secret, "…")
 		}
 	}

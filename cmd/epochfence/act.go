@@ -16,7 +16,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// doing are the flags of what writes.
 type doing struct {
 	execute    bool
 	reason, by string
@@ -30,7 +29,7 @@ func (d *doing) add(f *pflag.FlagSet) {
 	f.StringVar(&d.plan, "plan", "", "refuse if it is no longer what was shown under this number")
 }
 
-// check fills in who acts.
+// check defaults by to the user of this process.
 func (d *doing) check() error {
 	if d.by == "" {
 		if u, err := user.Current(); err == nil {
@@ -46,28 +45,27 @@ func (d *doing) check() error {
 	return nil
 }
 
-// deed is what a command would do to a partition, as it was just seen.
+// deed is a planned action on a partition, as last read.
 type deed struct {
 	kind        operate.ActKind
 	seen        operate.Partition
 	to          *epoch.Position
 	beginning   bool
-	goal        string // what is compared of to: the offset, or the word that it came from
+	goal        string // the part of to that the plan compares: the offset, or the word that it came from
 	log, source string
-	effect      string // for people
+	effect      string // for operators
 	nothing     string // why there is nothing to do
 }
 
-// act makes the act of a fence as it is now.
 func (d deed) act(now epoch.Fence, by doing) operate.Act {
 	a := operate.NewAct(d.kind, now, by.by, by.reason)
 	a.To, a.Beginning, a.Log, a.Source = d.to, d.beginning, d.log, d.source
 	return a
 }
 
-// planOf names what would be done, and what that was decided on: the claims that were
-// seen, where the positions go, and in which direction. That of an owner which is at work
-// moves meanwhile; only a skip depends on where it is.
+// planOf returns a fingerprint of the planned actions and of their grounds: the claims, the target
+// positions, and the directions of the moves. It leaves out current positions, except for a skip: a
+// working owner moves them meanwhile.
 func planOf(ds []deed) string {
 	var all []string
 	for _, d := range ds {
@@ -84,13 +82,12 @@ func planOf(ds []deed) string {
 	return fingerprint(all)
 }
 
-// fingerprint names lines.
 func fingerprint(lines []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	return hex.EncodeToString(sum[:6])
 }
 
-// numbered reports whether d goes to a place that was named by its offset.
+// numbered reports whether the operator named the target by its offset.
 func (d deed) numbered() bool { return d.to != nil && d.goal == text(d.to.Offset) }
 
 func direction(from, to epoch.Offset) int {
@@ -104,7 +101,6 @@ func direction(from, to epoch.Offset) int {
 	}
 }
 
-// deedView is a deed in JSON.
 type deedView struct {
 	partitionView
 	Act       string        `json:"act"`
@@ -138,10 +134,9 @@ func (d deed) view() deedView {
 	return v
 }
 
-// planned says what each of some partitions would have done to it.
 type planned func(ctx context.Context, seen []operate.Partition) ([]deed, error)
 
-// perform plans what a command does, shows it, and does it if it was told to.
+// perform plans a command's actions and shows them. With --execute it also carries them out.
 func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, plan planned) error {
 	ctx := c.Context()
 	if err := by.check(); err != nil {
@@ -174,17 +169,16 @@ func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, 
 	return errors.Join(err, a.show(p.result, func() { a.printDone(views) }))
 }
 
-// proposal is what a command would do.
 type proposal struct {
 	names  []string // the command's arguments
-	deeds  []deed   // of those that are about partitions
+	deeds  []deed   // those about partitions
 	plan   string
 	result map[string]any // for programs
-	print  func()         // for people
+	print  func()         // for operators
 }
 
-// goAhead reports whether to do what is proposed. Otherwise it has been shown: it was not
-// asked for, or is not any more what was shown under the plan that was.
+// goAhead reports whether to carry out the proposal. It returns false and shows the proposal
+// without --execute, or if the proposal is no longer the one that the operator's --plan names.
 func (a *app) goAhead(c *cobra.Command, by doing, p proposal) (ahead bool, err error) {
 	p.result["plan"], p.result["executed"] = p.plan, false
 	switch {
@@ -200,8 +194,8 @@ func (a *app) goAhead(c *cobra.Command, by doing, p proposal) (ahead bool, err e
 	return true, nil
 }
 
-// here are the partitions that an act is about. Those that another database keeps are left
-// out, and may not be named.
+// here returns the partitions of an action. It skips partitions that another database keeps, and
+// refuses them if they are named.
 func (a *app) here(ctx context.Context, op operate.Operator, which chosen, names []string) ([]operate.Partition, error) {
 	all, err := a.partitions(ctx, op, which, names)
 	if err != nil {
@@ -250,7 +244,6 @@ func (a *app) printDone(views []deedView) {
 	t.print(a.out)
 }
 
-// commandLine is how to do what was shown.
 func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number string) string {
 	line := []string{c.CommandPath()}
 	for _, n := range names {
@@ -273,7 +266,6 @@ func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number
 	return strings.Join(append(line, "--plan="+number, "--execute", "--reason='…'"), " ")
 }
 
-// shellQuote has a POSIX shell read s as it is.
 func shellQuote(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@+=,%"
 	if s != "" && strings.Trim(s, plain) == "" {

@@ -10,35 +10,31 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// broker is where logs are.
 type broker interface {
-	// extents says of each fence where its log begins and ends now.
+	// extents returns the present log of each fence's partition.
 	extents(ctx context.Context, fences []epoch.Fence) []extent
 
-	// at is the position of the first message that was written then or later.
+	// at returns the offset of the first message written at t or later.
 	at(ctx context.Context, f epoch.Fence, t time.Time) (epoch.Offset, error)
 
-	// unfenced are partitions of a group's topic that have no fence, as far as the
-	// broker knows which partitions there are.
+	// unfenced returns the known partitions of a group's topic that have no fence.
 	unfenced(ctx context.Context, group, topic string, fences []epoch.Fence) ([]epoch.Partition, error)
 
-	// groupOf is what there is of a group beside its fences, as far as the broker knows of groups.
+	// groupOf returns a group's members and committed partitions, as far as the broker knows them.
 	groupOf(ctx context.Context, group string) (membership, error)
 
 	close()
 }
 
-// extent is the log of a partition as it is now.
 type extent struct {
 	log, source string
-	begin, end  epoch.Offset // end is that of the next message that could be read
-	written     epoch.Offset // that of the next message that will be written: above end while transactions are open
-	lag         int64        // messages that are to be applied
-	committed   epoch.Offset // of a fence that nobody has claimed: what the group has committed; 0: nothing
+	begin, end  epoch.Offset // end is the offset of the next message that could be read
+	written     epoch.Offset // the offset of the next message to be written: above end while transactions are open
+	lag         int64        // messages to be applied
+	committed   epoch.Offset // for an unclaimed fence: the offset that the group has committed; 0 if none
 	err         error
 }
 
-// brokers are those that are known so far.
 type brokers struct{ kafka, nats broker }
 
 func (b *brokers) close() {
@@ -49,7 +45,6 @@ func (b *brokers) close() {
 	}
 }
 
-// Where the log of a fence is.
 const (
 	inKafka     = "kafka"
 	inNATS      = "nats"
@@ -70,7 +65,6 @@ func whereIs(f epoch.Fence) string {
 
 var errNoBroker = errors.New("the log is neither Kafka's nor NATS's")
 
-// brokerOf returns the broker of a fence's log.
 func (a *app) brokerOf(f epoch.Fence) (broker, error) {
 	var err error
 	switch whereIs(f) {
@@ -101,7 +95,6 @@ func (a *app) brokerOf(f epoch.Fence) (broker, error) {
 	}
 }
 
-// extents asks the brokers of all fences.
 func (a *app) extents(ctx context.Context, fences []epoch.Fence) []extent {
 	all := make([]extent, len(fences))
 	places := map[string][]int{}
@@ -130,14 +123,13 @@ func (a *app) extents(ctx context.Context, fences []epoch.Fence) []extent {
 	return all
 }
 
-// extentOf is that of one fence.
 func (a *app) extentOf(ctx context.Context, f epoch.Fence) (extent, error) {
 	e := a.extents(ctx, []epoch.Fence{f})[0]
 	return e, e.err
 }
 
-// differs reports whether the fence counts the offsets of another log than there is now, or
-// leases from somebody else.
+// differs reports whether the fence counts the offsets of a log, or leases from a source, other
+// than the present one.
 func (e extent) differs(f epoch.Fence) bool {
 	return e.err == nil && (e.log != f.Log || e.source != "" && e.source != f.Source)
 }

@@ -10,8 +10,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// carryOutAll does what there is to do, one partition after the other, and joins what has
-// failed.
 func carryOutAll(ctx context.Context, op operate.Operator, deeds []deed, views []deedView, by doing) error {
 	var failed []error
 	for i, d := range deeds {
@@ -33,24 +31,22 @@ func carryOutAll(ctx context.Context, op operate.Operator, deeds []deed, views [
 	return errors.Join(failed...)
 }
 
-// evictions is how often an owner that is at work loses its claim to an act which sets
-// its position, before that is given up.
+// evictions limits how often an action that sets a position evicts a working owner.
 const evictions = 10
 
-// carryOut does d to the claim that was seen. An owner that is at work moves the position
-// between the look and the act, which is refused then, and nothing has happened. So its
-// claim is taken away: the position stands still until it has claimed again, which takes
-// it a look at its source, and the act needs none.
+// carryOut carries out d on the claim that d has seen. If the owner is working, the position moves
+// between the read and the action, and the action is refused without effect. carryOut then evicts
+// the owner. The position stands still until the owner has claimed again; the owner first has to
+// confirm with its source, so the action usually comes before it.
 func carryOut(ctx context.Context, op operate.Operator, d deed, by doing) (epoch.Fence, error) {
 	f, err := act(ctx, op, d.act(d.seen.Fence, by))
 	if !errors.Is(err, epoch.ErrMoved) || d.kind == operate.ActSkip {
 		return f, err
 	}
-	seen := d.seen.Fence // the epoch and the claim are compared, and an eviction compares no position
+	seen := d.seen.Fence // an eviction compares the epoch and the claim, not the position
 	for range evictions {
 		still, err := act(ctx, op, operate.NewAct(operate.ActEvict, seen, by.by, by.reason))
 		if errors.Is(err, epoch.ErrStale) && seen.Claim != d.seen.Claim {
-			// The owner that was evicted has claimed again, as it should.
 			if seen, err = reread(ctx, op, d); err != nil {
 				return epoch.Fence{}, err
 			}
@@ -78,7 +74,7 @@ func reread(ctx context.Context, op operate.Operator, d deed) (epoch.Fence, erro
 	return p.Fence, err
 }
 
-// act does a, and finds out what became of it where the answer was lost.
+// act takes action a, and finds out its outcome if the answer was lost.
 func act(ctx context.Context, op operate.Operator, a operate.Act) (epoch.Fence, error) {
 	f, err := op.Act(ctx, a)
 	if !errors.Is(err, epoch.ErrInDoubt) {
@@ -101,7 +97,7 @@ func act(ctx context.Context, op operate.Operator, a operate.Act) (epoch.Fence, 
 	}
 }
 
-// findOut adds to an error which leaves in doubt what was done how that is found out.
+// findOut adds to an in-doubt error how to find out the outcome.
 func findOut(err error, how string) error {
 	if errors.Is(err, epoch.ErrInDoubt) {
 		return fmt.Errorf("%w; find out with: %s", err, how)
@@ -109,7 +105,7 @@ func findOut(err error, how string) error {
 	return err
 }
 
-// asLogged is the fence as the audit log has it after an act.
+// asLogged returns the fence after an action, from the audit log.
 func asLogged(a operate.Act, d operate.Decision) epoch.Fence {
 	f := a.Seen
 	f.Epoch, f.Claim, f.Owner, f.Next = d.Epoch, d.Claim, d.Owner, d.To

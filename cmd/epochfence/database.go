@@ -12,45 +12,42 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// database is the sink's.
 type database interface {
-	// operator operates the fences.
 	operator(ctx context.Context) (operate.Operator, error)
 
-	// outbox is nil, without an error, where the database has none.
+	// outbox returns nil without an error if the database has no outbox.
 	outbox(ctx context.Context) (operate.Outbox, error)
 
-	// tables are those that the sink has, and may have.
+	// tables returns the sink's tables and the optional ones.
 	tables(ctx context.Context) ([]tables, error)
 
-	// grant returns SQL that gives a role what it needs as one of the roles.
+	// grant returns SQL that gives a database role the privileges for a kind of work.
 	grant(role string, as roleKind, outbox bool) (string, error)
 
-	// run runs SQL in one transaction.
 	run(ctx context.Context, sql string) error
 
-	// examine looks for what is wrong with the database itself.
+	// examine looks for faults of the database itself.
 	examine(ctx context.Context) []finding
 
-	// drill has a zombie try to commit, and others before and after it.
+	// drill makes a zombie try to commit, between commits of valid owners.
 	drill(ctx context.Context) ([]trial, error)
 
 	close()
 }
 
-// tables are those of one package, with its migrations.
+// tables are the tables of one package, with its migrations.
 type tables struct {
 	of      string
 	where   string // schema or prefix
 	scripts []migrations.Migration
-	have    int // the version that is there; zero if none is
+	have    int // the installed version; zero if none
 	migrate func(ctx context.Context) error
 }
 
-// quiet is the logger of what waits for servers: this program says what failed itself.
+// quiet discards the log of code that waits for servers, because this program prints failures
+// itself.
 var quiet = slog.New(slog.DiscardHandler)
 
-// open returns the sink's database.
 func (a *app) open(ctx context.Context, create bool) (database, error) {
 	if a.database != nil {
 		return a.database, nil
@@ -77,7 +74,7 @@ func openAt(ctx context.Context, f flags, create bool) (database, error) {
 	}
 }
 
-// orNone is a database only if there is no error: a nil pointer would be one.
+// orNone returns a nil interface on an error: a nil pointer in it would not be nil.
 func orNone[D database](d D, err error) (database, error) {
 	if err != nil {
 		return nil, err
@@ -97,10 +94,9 @@ func (a *app) operator(ctx context.Context) (operate.Operator, error) {
 	return op, nil
 }
 
-// password finds one in the text of a URL, wherever an error quotes it.
+// password matches the password of a URL inside the text of an error.
 var password = regexp.MustCompile(`(://[^:/?#\s]*):[^@/\s]*@`)
 
-// secretive takes the password of a URL out of an error's text.
 func secretive(err error, of string) error {
 	if err == nil {
 		return nil
@@ -118,7 +114,6 @@ func secretive(err error, of string) error {
 	return &secretError{text, err}
 }
 
-// secretError is an error whose text had a password in it.
 type secretError struct {
 	text string
 	err  error
@@ -127,7 +122,6 @@ type secretError struct {
 func (e *secretError) Error() string { return e.text }
 func (e *secretError) Unwrap() error { return e.err }
 
-// redacted is a URL without its password.
 func redacted(at string) string { return password.ReplaceAllString(at, "$1:…@") }
 
 var errNoOutbox = errors.New("there is no outbox in this database: name its schema, or the prefix of its tables, with --outbox-schema")

@@ -34,7 +34,6 @@ error. Later messages of the partition were applied before.`),
 	return c
 }
 
-// letterView is a dead letter in JSON.
 type letterView struct {
 	ID             int64        `json:"id"`
 	Partition      string       `json:"partition"`
@@ -50,7 +49,7 @@ type letterView struct {
 	Message        *messageView `json:"message,omitempty"`
 }
 
-// messageView is a message in JSON; bytes are in base64.
+// messageView is the JSON form of a message; bytes are in base64.
 type messageView struct {
 	Time    *time.Time   `json:"time"`
 	Key     []byte       `json:"key"`
@@ -181,7 +180,7 @@ func (a *app) printLetter(l operate.DeadLetter, v letterView) {
 	a.say("value        %s", content(l.Message.Value))
 }
 
-// content is what a message has, for operators: text as it is, other bytes quoted.
+// content formats bytes for operators: text unchanged, other bytes quoted.
 func content(b []byte) string {
 	switch {
 	case b == nil:
@@ -204,7 +203,6 @@ func idsOf(args []string) (ids []int64, err error) {
 	return ids, nil
 }
 
-// actOnIDs is a command that writes, about things which have IDs.
 func actOnIDs(use, short, long string, do func(c *cobra.Command, ids []int64, args []string, by doing) error) *cobra.Command {
 	var by doing
 	c := &cobra.Command{
@@ -235,7 +233,6 @@ func (a *app) deadLetterAct(kind operate.DeadLetterKind, use, short, long string
 	return c
 }
 
-// letterResult is what became of one dead letter, in JSON.
 type letterResult struct {
 	letterView
 	Act    string `json:"act"`
@@ -285,7 +282,6 @@ func (a *app) doLetters(c *cobra.Command, kind operate.DeadLetterKind, ids []int
 	return errors.Join(errors.Join(failed...), a.show(p.result, t))
 }
 
-// planOfLetters names what would be done, and what was seen of each.
 func planOfLetters(kind operate.DeadLetterKind, seen []operate.DeadLetter) string {
 	var all []string
 	for _, l := range seen {
@@ -314,7 +310,6 @@ func (a *app) doLetter(ctx context.Context, op operate.Operator, act operate.Dea
 	return nil
 }
 
-// awaitReplay waits until the owner has replayed l, or has failed to.
 func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter, wait time.Duration, r *letterResult) error {
 	late := time.NewTimer(wait)
 	defer late.Stop()

@@ -34,15 +34,14 @@ still be unable to reach its broker, or have a handler that hangs.`,
 	return c
 }
 
-// describedView is a partition and its log, in JSON.
 type describedView struct {
 	partitionView
 	Begin  *int64 `json:"log_begin"`
 	End    *int64 `json:"log_end"`
 	Lag    *int64 `json:"lag"`
-	LogNow string `json:"log_now,omitempty"` // where it is another one than the fence's
+	LogNow string `json:"log_now,omitempty"` // if it is not the fence's log
 
-	// Committed is what the group has committed, of a partition that nobody has claimed yet.
+	// Committed is the offset that the group has committed, for a partition without a claim.
 	Committed *int64 `json:"committed,omitempty"`
 
 	LogError string `json:"log_error,omitempty"`
@@ -59,7 +58,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	for i, v := range vs {
 		d := describedView{partitionView: v}
 		next, begin, end, lag := text(v.Next), "-", "-", "-"
-		if v.State == unclaimed { // where the first claim begins is for the application to say
+		if v.State == unclaimed { // the application determines where the first claim begins
 			next = "-"
 		}
 		switch e := es[i]; {
@@ -86,7 +85,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	})
 }
 
-// notes are what a table has no room for.
+// notes prints what does not fit into the table.
 func (a *app) notes(p operate.Partition, d describedView) {
 	switch d.State {
 	case paused:
@@ -110,7 +109,6 @@ func (a *app) notes(p operate.Partition, d describedView) {
 	}
 }
 
-// remedy says what to do about a halt.
 func (a *app) remedy(p epoch.Partition, halt string) {
 	if r, ok := remedies.For(halt); ok {
 		a.say("%s", indented(r.Text(p)))

@@ -68,7 +68,7 @@ func about(partition string) string {
 	return " of " + partition
 }
 
-// examine finds what there is to find. An error of a server is a finding.
+// examine runs all checks. An error of a server is a finding.
 func (a *app) examine(ctx context.Context, which chosen, l limits) ([]finding, error) {
 	db, err := a.open(ctx, false)
 	switch {
@@ -93,12 +93,10 @@ func (a *app) examine(ctx context.Context, which chosen, l limits) ([]finding, e
 	return append(fs, a.findings(ctx, s, l)...), nil
 }
 
-// failure is an error as a finding.
 func failure(check string, err error) []finding {
 	return []finding{{Check: check, Status: bad, Detail: err.Error()}}
 }
 
-// versions compares the tables with this program.
 func (a *app) versions(ctx context.Context, db database) (fs []finding) {
 	ts, err := db.tables(ctx)
 	if err != nil {

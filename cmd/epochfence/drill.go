@@ -12,7 +12,7 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// drillPartition is the drill's own, in the sink's tables. No consumer has it.
+// drillPartition is the drill's partition in the sink's tables. No consumer has it.
 var drillPartition = epoch.Partition{Group: "epochfence-drill", Topic: "drill"}
 
 var errDrill = errors.New("written by epochfence drill")
@@ -38,7 +38,6 @@ partition stays.`,
 	return c
 }
 
-// trial is one thing that a drill has tried.
 type trial struct {
 	What   string `json:"what"`
 	Want   string `json:"want"`
@@ -81,15 +80,15 @@ func (a *app) runDrill(ctx context.Context, execute bool) error {
 	return err
 }
 
-// drill has two processes claim a partition in turn.
+// drill makes two processes claim a partition in turn.
 type drill[TX any] struct {
 	sink epoch.Sink[TX]
 	op   operate.Operator
 	put  func(ctx context.Context, tx TX, m epoch.Message, e epoch.Epoch) error // writes a dead letter
-	open bool                                                                   // a claim can come while another's transaction is open
+	open bool                                                                   // a claim does not wait for another claim's open transaction
 
 	trials []trial
-	wrote  []epoch.Offset // of the dead letters that must be there
+	wrote  []epoch.Offset // the dead letters that must exist
 }
 
 func (d *drill[TX]) run(ctx context.Context) ([]trial, error) {
@@ -97,7 +96,7 @@ func (d *drill[TX]) run(ctx context.Context) ([]trial, error) {
 	if err := d.sink.Seed(ctx, []epoch.Start{{Origin: origin}}); err != nil {
 		return nil, err
 	}
-	if err := d.clean(ctx); err != nil { // of a drill that was interrupted
+	if err := d.clean(ctx); err != nil { // from an interrupted drill
 		return nil, err
 	}
 	for _, step := range []func(context.Context, epoch.Origin) error{d.late, d.held, d.frozen} {
@@ -119,7 +118,6 @@ func (d *drill[TX]) note(what, want string, err error, passed bool) {
 	d.trials = append(d.trials, trial{what, want, got, passed})
 }
 
-// claim claims as somebody.
 func (d *drill[TX]) claim(ctx context.Context, o epoch.Origin, owner string) (epoch.Fence, error) {
 	seen, err := d.sink.Fence(ctx, o.Partition)
 	if err != nil {
@@ -132,7 +130,6 @@ func (d *drill[TX]) claim(ctx context.Context, o epoch.Origin, owner string) (ep
 	return f, err
 }
 
-// replaced has A claim, and B after it.
 func (d *drill[TX]) replaced(ctx context.Context, o epoch.Origin) (a, b epoch.Fence, err error) {
 	if a, err = d.claim(ctx, o, "A"); err == nil {
 		b, err = d.claim(ctx, o, "B")
@@ -140,7 +137,6 @@ func (d *drill[TX]) replaced(ctx context.Context, o epoch.Origin) (a, b epoch.Fe
 	return a, b, err
 }
 
-// commit writes one dead letter under the claim of f.
 func (d *drill[TX]) commit(ctx context.Context, f epoch.Fence, meanwhile func() error) error {
 	as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}}
 	return d.sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
@@ -153,7 +149,7 @@ func (d *drill[TX]) commit(ctx context.Context, f epoch.Fence, meanwhile func() 
 
 func nothing() error { return nil }
 
-// late has a zombie commit after somebody else has claimed, and then that one.
+// late makes A commit after B has claimed, and then B.
 func (d *drill[TX]) late(ctx context.Context, o epoch.Origin) error {
 	a, b, err := d.replaced(ctx, o)
 	if err != nil {
@@ -169,7 +165,7 @@ func (d *drill[TX]) late(ctx context.Context, o epoch.Origin) error {
 	return nil
 }
 
-// held has a zombie commit what goes with a claim and no position.
+// held makes a zombie commit a claim-only transaction.
 func (d *drill[TX]) held(ctx context.Context, o epoch.Origin) error {
 	a, b, err := d.replaced(ctx, o)
 	if err != nil {
@@ -185,7 +181,7 @@ func (d *drill[TX]) held(ctx context.Context, o epoch.Origin) error {
 	return nil
 }
 
-// frozen has somebody claim while a zombie has its transaction open.
+// frozen makes B claim while A has a transaction open.
 func (d *drill[TX]) frozen(ctx context.Context, o epoch.Origin) error {
 	if !d.open {
 		return nil
@@ -203,7 +199,7 @@ func (d *drill[TX]) frozen(ctx context.Context, o epoch.Origin) error {
 	if claiming != nil {
 		return claiming
 	}
-	// Its connection may have been ended under it, and then it does not know that.
+	// PostgreSQL may have terminated A's connection; A then cannot know the outcome.
 	refused := errors.Is(err, epoch.ErrStale) || errors.Is(err, epoch.ErrInDoubt)
 	d.note("A has its transaction open and has written, B claims, A commits", "stale, or its transaction is ended", err, refused)
 	err = d.commit(ctx, b, nothing)
@@ -218,7 +214,6 @@ func (d *drill[TX]) letters(ctx context.Context) ([]operate.DeadLetter, error) {
 	return d.op.DeadLetters(ctx, operate.DeadLetterQuery{Filter: operate.Filter{Group: drillPartition.Group, Topic: drillPartition.Topic}, Limit: 1000})
 }
 
-// count compares what is there with what was committed.
 func (d *drill[TX]) count(ctx context.Context) error {
 	ls, err := d.letters(ctx)
 	if err != nil {
@@ -234,7 +229,6 @@ func (d *drill[TX]) count(ctx context.Context) error {
 	return nil
 }
 
-// clean takes away what the drill has written.
 func (d *drill[TX]) clean(ctx context.Context) error {
 	ls, err := d.letters(ctx)
 	if err != nil {

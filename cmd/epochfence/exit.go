@@ -9,7 +9,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// The exit codes.
 const (
 	exitOK      = 0
 	exitError   = 1
@@ -29,20 +28,17 @@ const exitCodes = `Exit codes:
   5  it is not known whether it was done; the message says how to find out
 Of several acts that ended differently it is the highest.`
 
-// usageError is a mistake in what was typed.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// errTrouble ends a command that has printed what is wrong.
 var errTrouble = errors.New("trouble was found")
 
-// errChanged: what an operator decided on is not so any more.
+// errChanged is returned when the state is no longer the one that the operator decided on.
 var errChanged = errors.New("not what you saw any more: look again, and decide again")
 
-// exitCode is what err, which joins one error for each act, ends the program with.
 func exitCode(err error) int {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && !errors.Is(err, epoch.ErrInDoubt) {
 		codes := []int{exitOK}

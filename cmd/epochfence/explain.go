@@ -63,10 +63,10 @@ func (f explainFlags) question() (q operate.Question, err error) {
 type spanView struct {
 	Claim decisionView  `json:"claim"`
 	From  int64         `json:"from_offset"`
-	To    int64         `json:"to_offset"` // the offsets from From up to and without it were applied
-	End   *decisionView `json:"end"`       // null: it is the claim in the fence
+	To    int64         `json:"to_offset"` // the claim applied the offsets in [From, To)
+	End   *decisionView `json:"end"`       // null: the claim in the fence
 
-	// Afterwards is what became of the claim once it was replaced.
+	// Afterwards are the later decisions about the claim after it was replaced.
 	Afterwards []decisionView `json:"afterwards"`
 }
 
@@ -116,7 +116,7 @@ func (a *app) runExplain(ctx context.Context, f explainFlags, called string) err
 	return a.show(map[string]any{"partition": now, "spans": spans, "decisions": ds, "complete": s.Complete}, func() { a.tell(s, now, q, later) })
 }
 
-// afterwards is what the log has of a claim that was replaced, oldest first.
+// afterwards returns the audit log's decisions about a claim after it was replaced, oldest first.
 func afterwards(ctx context.Context, op operate.Operator, span operate.Span) ([]operate.Decision, error) {
 	ds, err := op.History(ctx, operate.HistoryQuery{Partition: &span.Claim.Partition, Claim: span.Claim.Claim, Limit: 1000})
 	ds = slices.DeleteFunc(ds, func(d operate.Decision) bool { return d.ID <= span.End.ID })
@@ -124,7 +124,6 @@ func afterwards(ctx context.Context, op operate.Operator, span operate.Span) ([]
 	return ds, err
 }
 
-// tell is the story for people.
 func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later map[epoch.ClaimID][]operate.Decision) {
 	a.say("%s", now.Name)
 	a.say("  now    %s, epoch %d, next offset %d, owner %s", now.State, now.Epoch, now.Next, printable(dash(now.Owner)))
@@ -155,7 +154,6 @@ func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later
 	}
 }
 
-// unanswered says why the log has no answer.
 func unanswered(s operate.Story, q operate.Question) string {
 	switch {
 	case q.Offset != nil && *q.Offset >= s.Partition.Next:
@@ -196,7 +194,6 @@ func (a *app) entry(d operate.Decision) {
 	a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(d))
 }
 
-// sentence describes an entry of the audit log.
 func sentence(d operate.Decision) string {
 	owner, by, why := printable(d.Owner), printable(d.By), printable(d.Reason)
 	switch d.Kind {
@@ -227,7 +224,7 @@ func sentence(d operate.Decision) string {
 	}
 }
 
-// hung is what hangs, by the offsets of its decision.
+// hung names the hanging call by the offsets of its decision.
 func hung(d operate.Decision) string {
 	switch {
 	case d.From < 0:

@@ -11,7 +11,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// finding is one thing that doctor or check has looked at.
 type finding struct {
 	Check     string `json:"check"`
 	Status    status `json:"status"`
@@ -20,43 +19,40 @@ type finding struct {
 	Remedy    string `json:"remedy,omitempty"`
 }
 
-// status is how a finding is to be taken.
 type status string
 
 const (
 	ok   status = "ok"
 	info status = "info"
-	warn status = "warn" // somebody should look at it
-	bad  status = "bad"  // something does not work, or is not safe
+	warn status = "warn" // an operator should look at it
+	bad  status = "bad"  // something does not work or is not safe
 )
 
-// troubles reports whether one of fs is more than information.
 func troubles(fs []finding) bool {
 	return slices.ContainsFunc(fs, func(f finding) bool { return f.Status == warn || f.Status == bad })
 }
 
-// limits are what is still well.
+// limits are the values up to which a partition counts as healthy.
 type limits struct {
-	lag         int64 // messages of a partition; negative: any
+	lag         int64 // messages of a partition; negative: no limit
 	age         time.Duration
 	deadLetters int64
 	outboxAge   time.Duration
-	claims      int // of a partition in an hour
+	claims      int // of a partition per hour
 	paused      bool
 }
 
-// scene is what the findings about partitions are made from.
+// scene is the input of the findings about partitions.
 type scene struct {
 	op       operate.Operator
 	ps       []operate.Partition
 	views    []partitionView
 	extents  []extent
 	lives    operate.Lives
-	brokered bool // a broker is known of
+	brokered bool // a broker is configured
 	filter   operate.Filter
 }
 
-// survey looks at the partitions and their logs.
 func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 	ps, vs, err := a.views(ctx, which, nil)
 	if err != nil {
@@ -80,7 +76,6 @@ func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 	return s, nil
 }
 
-// findings are those about partitions.
 func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	for i, v := range s.views {
 		fs = append(fs, standing(s.ps[i], v, l)...)
@@ -94,8 +89,7 @@ func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	return append(fs, a.boxed(ctx, s, l)...)
 }
 
-// living is about the processes: whether a group has one that is alive, and partitions one that
-// has claimed them.
+// living checks whether each group has a live process, and each claim a live owner.
 func living(s scene) (fs []finding) {
 	const remedy = "see whether the consumers of the group run: epochfence owners"
 	seen := map[string]bool{}
@@ -116,10 +110,10 @@ func living(s scene) (fs []finding) {
 	return fs
 }
 
-// waitingFor is how long an owner may take to follow an operator's act.
+// waitingFor is how long an owner may take to follow an operator action.
 const waitingFor = time.Minute
 
-// standing is about what the fence and the audit log say.
+// standing checks the fence and the audit log.
 func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 	add := func(check string, s status, detail, remedy string) {
 		fs = append(fs, finding{check, s, v.Name, detail, remedy})
@@ -145,7 +139,6 @@ func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 	return fs
 }
 
-// logged is about the log beside the fence.
 func logged(p operate.Partition, e extent, l limits) (fs []finding) {
 	name := p.Fence.Partition.String()
 	add := func(check string, s status, detail, remedy string) {
@@ -165,7 +158,7 @@ func logged(p operate.Partition, e extent, l limits) (fs []finding) {
 		add("lease source", bad, fmt.Sprintf("the fence is leased from %s, and here leases come from %s", p.Source, e.source), "epochfence rebase "+shellQuote(name))
 	}
 	switch {
-	case p.Next < e.begin && p.Applied && whereIs(p.Fence) == inNATS: // what went may be of other partitions
+	case p.Next < e.begin && p.Applied && whereIs(p.Fence) == inNATS: // a stream has the messages of all partitions, and those that are gone may be another's
 		add("position", warn, fmt.Sprintf("the next offset is %d and the stream begins at %d: messages may have gone that were not applied", p.Next, e.begin), "epochfence explain "+shellQuote(name))
 	case p.Next < e.begin && p.Applied:
 		add("position", bad, fmt.Sprintf("the next offset is %d and the log begins at %d: messages went that were not applied", p.Next, e.begin), "epochfence rewind "+shellQuote(name)+" --to start")
@@ -188,7 +181,6 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// unfenced looks for partitions of topics that nobody has a fence of.
 func (a *app) unfenced(ctx context.Context, s scene) (fs []finding) {
 	if !s.brokered {
 		return nil
@@ -222,7 +214,7 @@ func (a *app) unfenced(ctx context.Context, s scene) (fs []finding) {
 	return fs
 }
 
-// often looks for partitions that change hands all the time.
+// often looks for partitions that change owners too often.
 func often(ctx context.Context, s scene, l limits) (fs []finding) {
 	if l.claims <= 0 || len(s.ps) == 0 {
 		return nil
@@ -247,7 +239,7 @@ func often(ctx context.Context, s scene, l limits) (fs []finding) {
 	return fs
 }
 
-// boxed looks for entries of the outbox that nobody sends.
+// boxed looks for outbox entries that nobody sends.
 func (a *app) boxed(ctx context.Context, s scene, l limits) []finding {
 	box, err := a.database.outbox(ctx)
 	if box == nil && err == nil {
@@ -255,7 +247,7 @@ func (a *app) boxed(ctx context.Context, s scene, l limits) []finding {
 	}
 	now := time.Now()
 	if len(s.ps) > 0 {
-		now = s.ps[0].Now // of the database that the entries' times are of
+		now = s.ps[0].Now // the entries' times are by the same database's clock
 	}
 	var oldest []operate.OutboxEntry
 	if err == nil {

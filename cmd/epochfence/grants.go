@@ -4,13 +4,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// roleKind is what a role of the database is for.
+// roleKind is the kind of work that a database role does.
 type roleKind string
 
 const (
-	application roleKind = "application" // what consumers do
-	reader      roleKind = "reader"      // what epochfence shows
-	operator    roleKind = "operator"    // what epochfence does
+	application roleKind = "application" // consumers
+	reader      roleKind = "reader"      // epochfence commands that only show
+	operator    roleKind = "operator"    // all epochfence commands
 )
 
 var roleKinds = []roleKind{application, reader, operator}

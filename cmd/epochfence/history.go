@@ -46,7 +46,6 @@ the role of its connection to PostgreSQL.`,
 	return c
 }
 
-// decisionView is an entry of the audit log in JSON.
 type decisionView struct {
 	ID        int64     `json:"id"`
 	At        time.Time `json:"at"`
@@ -55,7 +54,7 @@ type decisionView struct {
 	Epoch     int64     `json:"epoch"`
 	Claim     string    `json:"claim"`
 	Owner     string    `json:"owner"`
-	From      *int64    `json:"from_offset"` // null: not known, or there was no claim before
+	From      *int64    `json:"from_offset"` // null: unknown, or there was no earlier claim
 	To        *int64    `json:"to_offset"`
 	Reason    string    `json:"reason,omitempty"`
 	By        string    `json:"by,omitempty"`
@@ -121,7 +120,7 @@ func (a *app) runHistory(ctx context.Context, f historyFlags, names []string) er
 	return a.show(map[string]any{"decisions": vs}, func() { t.print(a.out) })
 }
 
-// decisions reads until there are as many as are wanted of a group or a topic.
+// decisions reads pages until it has q.Limit decisions of the group or topic.
 func decisions(ctx context.Context, op operate.Operator, q operate.HistoryQuery, of chosen) (found []operate.Decision, err error) {
 	want := q.Limit
 	if of != (chosen{}) {

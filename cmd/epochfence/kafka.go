@@ -15,7 +15,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// kafkaBroker knows the logs of Kafka's topics.
 type kafkaBroker struct {
 	client  *kadm.Client
 	timeout time.Duration
@@ -68,7 +67,7 @@ func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []exten
 		if f.Epoch > 0 || all[i].err != nil {
 			continue
 		}
-		if _, asked := groups[f.Partition.Group]; !asked { // an error is as if nothing was committed: it may be a right that is missing
+		if _, asked := groups[f.Partition.Group]; !asked { // an error counts as nothing committed, because the privilege may be missing
 			groups[f.Partition.Group], _ = k.client.FetchOffsets(ctx, f.Partition.Group)
 		}
 		if at, ok := groups[f.Partition.Group].Lookup(f.Partition.Topic, f.Partition.Number); ok && at.Err == nil && at.At > 0 {

@@ -21,7 +21,7 @@ func (k *kafkaBroker) groupOf(ctx context.Context, group string) (m membership, 
 	if err == nil {
 		err = offsets.Error()
 	}
-	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // it has expired, or was deleted
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // GroupIDNotFound: the group has expired or was deleted
 		return m, fmt.Errorf("kafka: what group %q has committed: %w", group, err)
 	}
 	for topic, of := range offsets {
@@ -34,8 +34,9 @@ func (k *kafkaBroker) groupOf(ctx context.Context, group string) (m membership, 
 	return m, nil
 }
 
-// members finds those that have partitions. To who asks for a classic group, one of KIP-848 is dead
-// or not there. Of a classic group that rebalances the broker does not say who has what.
+// members adds the members with partitions. In reply to a request for a classic group, Kafka
+// describes a KIP-848 group as dead or not found. While a classic group rebalances, Kafka does not
+// say which member has which partitions.
 func (k *kafkaBroker) members(ctx context.Context, group string, into *membership) error {
 	classic, err := k.client.DescribeGroups(ctx, group)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
-// kafkaOptions are those of --kafka and of the file of --kafka-config, whose keys are
-// librdkafka's.
+// kafkaOptions reads --kafka and the file of --kafka-config, whose keys are librdkafka's.
 func kafkaOptions(f flags) ([]kgo.Opt, error) {
 	config := map[string]string{}
 	if f.kafkaConfig != "" {
@@ -38,11 +37,9 @@ func kafkaOptions(f flags) ([]kgo.Opt, error) {
 	return append(options, kgo.SeedBrokers(seeds...)), nil
 }
 
-// kafkaKeys are what a file may say.
 var kafkaKeys = []string{"bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password",
 	"ssl.ca.location", "ssl.certificate.location", "ssl.key.location"}
 
-// properties reads lines of key=value.
 func properties(path string) (map[string]string, error) {
 	file, err := os.Open(path)
 	if err != nil {

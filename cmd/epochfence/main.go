@@ -1,13 +1,13 @@
-// Command epochfence shows what the consumers of a sink do, and steers them: fences, owners,
-// lag, the audit log, dead letters and the outbox, in PostgreSQL or SQLite, with
-// messages in Kafka or NATS JetStream.
+// Command epochfence shows and operates the consumers of a sink: fences, owners, lag, the audit
+// log, dead letters and the outbox, in PostgreSQL or SQLite, with messages in Kafka or NATS
+// JetStream.
 //
 //	export EPOCHFENCE_DATABASE=postgres://… EPOCHFENCE_KAFKA=broker:9092
 //	epochfence list
 //	epochfence explain orders/3 --at 12:03
 //	epochfence rewind orders/3 --to @-15m
 //
-// What it writes it only shows first; with --execute and --reason it does it. See
+// A command that writes only shows its plan, unless it has --execute and --reason. See
 // docs/command-line.md.
 package main
 

@@ -44,7 +44,7 @@ type migrationView struct {
 	Applied bool   `json:"applied"`
 }
 
-// all are the tables that a command is about.
+// all returns the tables that a command is about.
 func (a *app) all(ctx context.Context, box, create bool) ([]tables, error) {
 	db, err := a.open(ctx, create)
 	if err != nil {

@@ -46,21 +46,19 @@ JetStream it does not.`,
 	return c
 }
 
-// moveOverView is the answer in JSON.
 type moveOverView struct {
 	MayGo      bool         `json:"may_go"`
-	Reasons    []string     `json:"reasons"` // of a no that are not about a partition's position
+	Reasons    []string     `json:"reasons"` // of a no, except those about positions
 	Partitions []passedView `json:"partitions"`
 }
 
-// passedView is how far a partition is.
 type passedView struct {
 	partitionView
-	Until  *int64 `json:"until"` // the position that it has to reach
+	Until  *int64 `json:"until"` // the position to reach
 	Passed bool   `json:"passed"`
-	Why    string `json:"why"` // it has not passed
+	Why    string `json:"why"` // why it has not passed
 
-	stays bool // until an operator acts
+	stays bool // it needs an operator action
 }
 
 func (a *app) runMoveOver(ctx context.Context, f moveOverFlags) error {
@@ -91,16 +89,16 @@ func (a *app) runMoveOver(ctx context.Context, f moveOverFlags) error {
 	}
 }
 
-// move is what is known of the old consumers from one look to the next.
+// move is the state of a move-over between two looks.
 type move struct {
 	*app
 	flags moveOverFlags
-	alone bool // at the last look no member of the group was one of theirs
+	alone bool // the last look found no old consumer in the group
 	until map[epoch.Partition]epoch.Offset
 }
 
-// look compares positions with the ends of the logs. Who is in the group is asked before
-// the ends are: what a process applies that leaves the group in between is below them.
+// look compares positions with the ends of the logs. It reads the group's members before the ends:
+// if an old process leaves the group in between, the messages it has applied are below the ends.
 func (m *move) look(ctx context.Context) (moveOverView, error) {
 	v := moveOverView{Reasons: []string{}, Partitions: []passedView{}}
 	ps, vs, err := m.views(ctx, chosen{group: m.flags.group}, nil)
@@ -112,8 +110,8 @@ func (m *move) look(ctx context.Context) (moveOverView, error) {
 	}
 	var here []operate.Partition
 	var seen []partitionView
-	var owned []epoch.Fence            // of other topics too: they tell who is one of ours
-	kept := map[epoch.Partition]bool{} // by another database
+	var owned []epoch.Fence            // of other topics too: their owners identify epochfence's members
+	kept := map[epoch.Partition]bool{} // partitions that another database keeps
 	for i, p := range ps {
 		switch {
 		case p.Fence.Partition == drillPartition:
@@ -149,7 +147,6 @@ func (m *move) look(ctx context.Context) (moveOverView, error) {
 
 func (m *move) wants(topic string) bool { return m.flags.topic == "" || m.flags.topic == topic }
 
-// judge says whether one position has passed the end of its log.
 func (m *move) judge(p operate.Partition, v partitionView, e extent) passedView {
 	j := passedView{partitionView: v}
 	switch {
@@ -167,7 +164,7 @@ func (m *move) judge(p operate.Partition, v partitionView, e extent) passedView 
 	}
 	j.Until = number(int64(until))
 	switch {
-	case p.Next >= until: // sources move it past what compaction, transactions and others' messages leave out
+	case p.Next >= until: // sources move the position past compacted messages, transaction markers and other partitions' messages
 		j.Passed = true
 	case v.State == unclaimed:
 		j.Why = "no epochfence process has claimed it"
@@ -181,8 +178,8 @@ func (m *move) judge(p operate.Partition, v partitionView, e extent) passedView 
 	return j
 }
 
-// others are members of the fences' groups that may be old consumers, and partitions of these
-// groups that the sink has no fence of. What another database keeps is that one's.
+// others returns members of the fences' groups that may be old consumers, and partitions of these
+// groups without a fence. It ignores partitions that another database keeps.
 func (m *move) others(ctx context.Context, fences, owned []epoch.Fence, kept map[epoch.Partition]bool) (strangers, unfenced []string, err error) {
 	of := map[string][]epoch.Fence{}
 	var groups []string
@@ -222,8 +219,8 @@ func (m *move) others(ctx context.Context, fences, owned []epoch.Fence, kept map
 	return strangers, unfenced, nil
 }
 
-// unfencedOf are partitions without a fence: of the topics that have some, and those that the group
-// has committed for.
+// unfencedOf returns the partitions without a fence, of topics that have fences and of those that
+// the group has committed.
 func (m *move) unfencedOf(ctx context.Context, b broker, group string, fences []epoch.Fence, committed []epoch.Partition) ([]epoch.Partition, error) {
 	var missing []epoch.Partition
 	for _, topic := range topicsOf(fences) {
@@ -243,10 +240,9 @@ func (m *move) unfencedOf(ctx context.Context, b broker, group string, fences []
 	return slices.Compact(missing), nil
 }
 
-// membership is what a broker knows of a group.
 type membership struct {
-	members     []member // those that have partitions
-	rebalancing bool     // so that they are not known
+	members     []member // members with partitions
+	rebalancing bool     // then the members are unknown
 	committed   []epoch.Partition
 }
 
@@ -259,7 +255,8 @@ func (m member) onlyHas(these map[epoch.Partition]bool) bool {
 	return !slices.ContainsFunc(m.has, func(p epoch.Partition) bool { return !these[p] })
 }
 
-// owns reports whether the owner of a fence is this member, which kafkasource names behind its process.
+// owns reports whether this member owns the fence. kafkasource puts the member ID after the name of
+// the process.
 func (m member) owns(f epoch.Fence) bool { return strings.Contains(f.Owner+"/", "/"+m.id+"/") }
 
 func (a *app) printMoveOver(v moveOverView) {

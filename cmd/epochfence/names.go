@@ -14,8 +14,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// name is how people write a partition: [GROUP/]TOPIC/NUMBER. Group and topic may be
-// quoted, as [epoch.Partition.String] does.
+// name is a partition as operators write it: [GROUP/]TOPIC/NUMBER. Group and topic may be quoted,
+// as [epoch.Partition.String] does.
 type name struct {
 	group, topic string // group may be empty
 	number       int32
@@ -40,7 +40,7 @@ func parseName(s string) (name, error) {
 	return n, nil
 }
 
-// splitName splits at slashes that are not in quotes.
+// splitName splits at slashes outside quotes.
 func splitName(s string) (parts []string, err error) {
 	for {
 		var part string
@@ -71,7 +71,6 @@ func splitName(s string) (parts []string, err error) {
 	}
 }
 
-// chosen are the partitions that a command is about.
 type chosen struct{ group, topic string }
 
 func (c *chosen) add(f *pflag.FlagSet) {
@@ -81,7 +80,7 @@ func (c *chosen) add(f *pflag.FlagSet) {
 
 func (c chosen) filter() operate.Filter { return operate.Filter{Group: c.group, Topic: c.topic} }
 
-// partitions are those that are named, or, where none is, all that the flags select.
+// partitions returns the named partitions. Without names, it returns all that the flags select.
 func (a *app) partitions(ctx context.Context, op operate.Operator, c chosen, names []string) ([]operate.Partition, error) {
 	if len(names) == 0 {
 		return op.Partitions(ctx, c.filter())
@@ -99,7 +98,6 @@ func (a *app) partitions(ctx context.Context, op operate.Operator, c chosen, nam
 	return found, nil
 }
 
-// partition is the one that is named.
 func (a *app) partition(ctx context.Context, op operate.Operator, c chosen, called string) (operate.Partition, error) {
 	n, err := parseName(called)
 	if err != nil {

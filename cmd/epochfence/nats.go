@@ -14,7 +14,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// natsBroker knows the logs of JetStream's streams.
 type natsBroker struct {
 	conn    *nats.Conn
 	js      jetstream.JetStream
@@ -47,13 +46,12 @@ func openNATS(f flags) (*natsBroker, error) {
 
 func (b *natsBroker) close() { b.conn.Close() }
 
-// natsLog is what natssource has in the name of a log: the stream, when it was created, the
-// partition, how many there are, and the partition's filter.
+// natsLog matches natssource's name of a log: the stream, its creation time, the partition, the
+// number of partitions, and the partition's filter.
 var natsLog = regexp.MustCompile(`^([^/@]+)@(\d+)(/\d+/\d+/(.*))$`)
 
 func isNATSLog(log string) bool { return natsLog.MatchString(log) }
 
-// natsFilter is the filter of a partition; empty for the whole stream.
 func natsFilter(log string) string { return natsLog.FindStringSubmatch(log)[4] }
 
 func (b *natsBroker) extents(ctx context.Context, fences []epoch.Fence) []extent {
@@ -89,11 +87,11 @@ func (b *natsBroker) extent(ctx context.Context, f epoch.Fence) (extent, error) 
 		return e, err
 	}
 	e.lag = int64(c.CachedInfo().NumPending)
-	_ = stream.DeleteConsumer(ctx, c.CachedInfo().Name) // or it ends by itself
+	_ = stream.DeleteConsumer(ctx, c.CachedInfo().Name) // after an error the server deletes it at InactiveThreshold
 	return e, nil
 }
 
-// peek makes a consumer of a partition that acknowledges nothing, and goes by itself.
+// peek makes an ephemeral consumer of a partition, without acknowledgements.
 func (b *natsBroker) peek(ctx context.Context, s jetstream.Stream, filter string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	c.FilterSubject, c.AckPolicy, c.InactiveThreshold, c.MemoryStorage, c.Replicas, c.HeadersOnly = filter, jetstream.AckNonePolicy, 5*time.Second, true, 1, true
 	return s.CreateConsumer(ctx, c)
@@ -133,10 +131,10 @@ func (b *natsBroker) firstAfter(ctx context.Context, f epoch.Fence, t time.Time)
 	return epoch.Offset(meta.Sequence.Stream), nil
 }
 
-// groupOf knows nothing: a durable consumer does not tell who pulls from it.
+// groupOf returns nothing: JetStream does not say who pulls from a durable consumer.
 func (b *natsBroker) groupOf(context.Context, string) (membership, error) { return membership{}, nil }
 
-// unfenced compares with the number of partitions that the fences were made for.
+// unfenced compares the fences with the number of partitions in the names of their logs.
 func (b *natsBroker) unfenced(_ context.Context, group, topic string, fences []epoch.Fence) ([]epoch.Partition, error) {
 	var missing []epoch.Partition
 	var most int32

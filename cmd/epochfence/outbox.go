@@ -31,7 +31,6 @@ answered yet. It may be in a schema of its own: --outbox-schema.`,
 	return c
 }
 
-// entryView is an entry of the outbox in JSON.
 type entryView struct {
 	ID             int64               `json:"id"`
 	Partition      string              `json:"partition"`
@@ -53,7 +52,6 @@ func entry(e operate.OutboxEntry) entryView {
 	}
 }
 
-// box is the outbox, which a database need not have.
 func (a *app) box(ctx context.Context) (operate.Outbox, error) {
 	db, err := a.open(ctx, false)
 	if err != nil {
@@ -209,7 +207,6 @@ func (a *app) outboxAct(kind operate.OutboxKind, use, short, long string) *cobra
 	})
 }
 
-// entryResult is what became of one entry, in JSON.
 type entryResult struct {
 	ID             int64  `json:"id"`
 	Partition      string `json:"partition"`

@@ -44,7 +44,7 @@ func (p *postgres) grantOutbox(role string, as roleKind) (string, error) {
 	}
 }
 
-// destination is what of a URL is no secret.
+// destination returns the part of a URL that is not secret.
 func destination(at string) string {
 	u, err := url.Parse(at)
 	if err != nil {

@@ -39,7 +39,7 @@ type ownerView struct {
 	ClaimedAt  *time.Time `json:"last_claimed_at"`
 	AdvancedAt *time.Time `json:"last_advanced_at"`
 	Alive      bool       `json:"alive"`
-	Since      *time.Time `json:"since"` // of the process, as far as it is known
+	Since      *time.Time `json:"since"` // of the process; null if unknown
 	SeenAt     *time.Time `json:"seen_at"`
 	Host       string     `json:"host"`
 	PID        int        `json:"pid"`
@@ -48,7 +48,6 @@ type ownerView struct {
 	now time.Time
 }
 
-// process is what the sink knows of the owner's.
 func (o *ownerView) process(p operate.Process) {
 	o.Alive, o.Since, o.SeenAt, o.now = p.Alive(), orNull(p.Since), orNull(p.Seen), p.Now
 	o.Host, o.PID, o.Version = p.Host, p.PID, p.Version

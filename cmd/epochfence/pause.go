@@ -52,7 +52,6 @@ func neverClaimed(p operate.Partition) string {
 	return ""
 }
 
-// simpleAct is a command whose act needs no more than the partition.
 func (a *app) simpleAct(kind operate.ActKind, short, long string, effect func(operate.Partition) (effect, nothing string)) *cobra.Command {
 	var which chosen
 	var by doing

@@ -17,7 +17,6 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// postgres is a sink in PostgreSQL.
 type postgres struct {
 	pool *pgxpool.Pool
 	sink pgsink.Options
@@ -54,7 +53,7 @@ func (p *postgres) operator(ctx context.Context) (operate.Operator, error) {
 	return op, err
 }
 
-// elsewhere adds to an error about a schema which others have a sink.
+// elsewhere adds the schemas that have a sink to an error about a schema.
 func (p *postgres) elsewhere(ctx context.Context, err error) error {
 	rows, failed := p.pool.Query(ctx, `select n.nspname from pg_catalog.pg_proc f join pg_catalog.pg_namespace n on n.oid = f.pronamespace
 		where f.proname = 'schema_version' and exists (select from pg_catalog.pg_class c where c.relnamespace = n.oid and c.relname = 'fence')
@@ -92,7 +91,6 @@ func (p *postgres) tables(ctx context.Context) ([]tables, error) {
 	return found, nil
 }
 
-// version is what a package's table of migrations says, or zero.
 func (p *postgres) version(ctx context.Context, schema, table string) (v int, err error) {
 	var there, function bool
 	err = p.pool.QueryRow(ctx, `select
@@ -103,7 +101,7 @@ func (p *postgres) version(ctx context.Context, schema, table string) (v int, er
 		return 0, err
 	}
 	sql := "select coalesce(max(version), 0) from " + pgx.Identifier{schema, table}.Sanitize()
-	if function { // whoever may read nothing else may call it
+	if function { // callable without privileges on the tables
 		sql = "select " + pgx.Identifier{schema, "schema_version"}.Sanitize() + "()"
 	}
 	err = p.pool.QueryRow(ctx, sql).Scan(&v)
@@ -152,5 +150,4 @@ func (p *postgres) drill(ctx context.Context) ([]trial, error) {
 	return d.run(ctx)
 }
 
-// inTime bounds one look at a server.
 const inTime = 15 * time.Second

@@ -10,7 +10,6 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// examine looks at the server, its settings and the rights of this role.
 func (p *postgres) examine(ctx context.Context) []finding {
 	ctx, cancel := context.WithTimeout(ctx, p.sink.StartTimeout+inTime)
 	defer cancel()
@@ -31,7 +30,7 @@ func (p *postgres) examine(ctx context.Context) []finding {
 	return append(fs, p.transactions(ctx)...)
 }
 
-// rights says what this role may act as.
+// rights reports which kinds of work this role's privileges allow.
 func (p *postgres) rights(ctx context.Context) (fs []finding) {
 	for _, as := range roleKinds {
 		sql, err := p.grant("role", as, false)
@@ -55,7 +54,7 @@ func (p *postgres) rights(ctx context.Context) (fs []finding) {
 	return fs
 }
 
-// functionsIn are the functions that SQL of pgsink grants, each in a line of its own.
+// functionsIn returns the functions that pgsink's SQL grants, which has one on each line.
 func functionsIn(sql string) (names []string) {
 	for _, line := range strings.Split(sql, "\n") {
 		if strings.HasPrefix(line, "    ") {
@@ -65,7 +64,6 @@ func functionsIn(sql string) (names []string) {
 	return names
 }
 
-// settings looks at those that a sink depends on.
 func (p *postgres) settings(ctx context.Context) (fs []finding) {
 	for _, s := range []struct {
 		sql    string
@@ -94,8 +92,8 @@ func (p *postgres) settings(ctx context.Context) (fs []finding) {
 	return fs
 }
 
-// transactions looks for those that keep old row versions of the fences from being
-// removed. What other roles do shows only to a member of pg_read_all_stats.
+// transactions looks for old transactions, which keep vacuum from removing old row versions of the
+// fences. Only a member of pg_read_all_stats sees those of other roles.
 func (p *postgres) transactions(ctx context.Context) []finding {
 	var n int64
 	var oldest float64

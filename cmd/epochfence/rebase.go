@@ -95,7 +95,7 @@ func (a *app) planRebase(ctx context.Context, f rebaseFlags, g goal, p operate.P
 	if err := a.aim(ctx, &d, g, now); err != nil {
 		return d, err
 	}
-	if d.log != "" { // what was and what is applied cannot be compared
+	if d.log != "" { // positions in two logs cannot be compared
 		d.effect = and(effect, "it continues at offset "+text(d.to.Offset))
 	} else {
 		d.effect = and(effect, d.effect)

@@ -51,9 +51,8 @@ log begins and ends if --kafka or --nats is given.`,
 	return c
 }
 
-// goal is where a position is to go.
 type goal struct {
-	word     string // start, end, or what was typed
+	word     string // start, end, or as typed
 	offset   epoch.Offset
 	relative bool
 	at       time.Time
@@ -77,7 +76,6 @@ func parseGoal(s string, now time.Time) (goal, error) {
 	return g, nil
 }
 
-// planMoves says where each position goes.
 func (a *app) planMoves(ctx context.Context, kind operate.ActKind, g goal, seen []operate.Partition) (ds []deed, err error) {
 	for _, p := range seen {
 		d := deed{kind: kind, seen: p}
@@ -92,7 +90,6 @@ func (a *app) planMoves(ctx context.Context, kind operate.ActKind, g goal, seen 
 	return ds, nil
 }
 
-// aim sets where d goes, in the log that f is of.
 func (a *app) aim(ctx context.Context, d *deed, g goal, f epoch.Fence) error {
 	e, err := a.extentOf(ctx, f)
 	if err == nil && e.log != f.Log {
@@ -138,7 +135,6 @@ func (a *app) aim(ctx context.Context, d *deed, g goal, f epoch.Fence) error {
 	return nil
 }
 
-// moves says what comes of another position.
 func moves(from, to epoch.Offset) string {
 	switch {
 	case to < from:

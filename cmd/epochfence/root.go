@@ -11,18 +11,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// app is one run of the program.
 type app struct {
 	getenv    func(string) string
 	out, errs io.Writer
 	flags     flags
-	began     bool // the arguments made sense
+	began     bool // the arguments were valid
 
-	database database // once it is open
+	database database // set by open
 	brokers  brokers
 }
 
-// flags are those of all commands.
 type flags struct {
 	database, schema, outboxSchema      string
 	kafka, kafkaConfig                  string
@@ -31,7 +29,6 @@ type flags struct {
 	timeout                             time.Duration
 }
 
-// run runs the program, and returns its exit code.
 func run(ctx context.Context, args []string, getenv func(string) string, out, errs io.Writer) int {
 	a := &app{getenv: getenv, out: out, errs: errs}
 	root := a.root()
@@ -96,8 +93,7 @@ Times are in UTC, those of the sink's database.
 	return c
 }
 
-// note has c and those below it say that they began: what is wrong before that is what was
-// typed.
+// note makes c and its subcommands record that they began. Errors before that are usage errors.
 func (a *app) note(c *cobra.Command) {
 	if do := c.RunE; do != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
@@ -110,8 +106,7 @@ func (a *app) note(c *cobra.Command) {
 	}
 }
 
-// usageOf is cobra's template for terminals of 80 columns, without the flags of all
-// commands in each.
+// usageOf wraps cobra's template at 80 columns, and leaves out the flags of all commands.
 func usageOf(template string) string {
 	return strings.NewReplacer(
 		"{{.LocalFlags.FlagUsages |", "{{.LocalFlags.FlagUsagesWrapped 80 |",
@@ -135,7 +130,6 @@ func (f *flags) add(c *cobra.Command) {
 	p.DurationVar(&f.timeout, "timeout", 10*time.Second, "how long a server may take to be reached")
 }
 
-// check fills in what the environment says.
 func (f *flags) check(getenv func(string) string) error {
 	for _, v := range []struct {
 		flag *string

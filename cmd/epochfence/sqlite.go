@@ -17,14 +17,13 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// sqlite is a sink in SQLite.
 type sqlite struct {
 	db   *sql.DB
 	sink sqlsink.Options
 	box  sqloutbox.Options
 }
 
-// openSQLite opens a file that is there, unless it may be created.
+// openSQLite opens an existing file, or creates it if it may.
 func openSQLite(f flags, create bool) (*sqlite, error) {
 	path, query, _ := strings.Cut(strings.TrimPrefix(f.database, "file:"), "?")
 	options, err := url.ParseQuery(query)
@@ -75,8 +74,8 @@ func (s *sqlite) tables(ctx context.Context) ([]tables, error) {
 	return found, nil
 }
 
-// version is what a package's table of migrations says, or zero. The name of the table is
-// of letters, digits and underscores: Migrations has checked it.
+// version returns the version in a package's table of migrations, or zero. Migrations has checked
+// that the table's name consists of letters, digits and underscores.
 func (s *sqlite) version(ctx context.Context, table string) (v int, err error) {
 	err = s.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", table).Scan(&v)
 	if err == nil && v > 0 {

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/term"
 )
 
-// show prints v as JSON, or has it printed for people.
 func (a *app) show(v any, people func()) error {
 	if a.flags.format != "json" {
 		people()
@@ -26,18 +25,17 @@ func (a *app) show(v any, people func()) error {
 	return e.Encode(v)
 }
 
-// say prints a line for people.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.out, format+"\n", args...) }
 
-// table is what people read. A column whose title begins with '>' holds numbers. On a
-// terminal, what is in the last column is cut where the line ends, or is in a line of its
-// own where there is too little room for it.
+// table prints rows for operators. A column whose title begins with '>' holds numbers. On a
+// terminal, the last column is cut at the end of the line, or gets a line of its own if it has too
+// little room.
 type table struct {
 	titles []string
 	rows   [][]string
 }
 
-// roomy is how many columns the last one wants, at least, to stay in the line.
+// roomy is the minimum width, in columns, for the last column to stay in the line.
 const roomy = 30
 
 func newTable(titles ...string) *table { return &table{titles: titles} }
@@ -52,7 +50,7 @@ func (t *table) row(cells ...any) {
 
 func (t *table) print(out io.Writer) { t.printTo(out, columns(out)) }
 
-// printTo prints for a terminal of so many columns; zero is none.
+// printTo prints for a terminal of most columns. Zero means no terminal.
 func (t *table) printTo(out io.Writer, most int) {
 	titles := make([]string, len(t.titles))
 	widths := make([]int, len(t.titles))
@@ -97,7 +95,6 @@ func (t *table) line(cells []string, widths []int) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// cut shortens what is longer than most; zero is no bound.
 func cut(s string, most int) string {
 	if most <= 1 || utf8.RuneCountInString(s) <= most {
 		return s
@@ -105,7 +102,7 @@ func cut(s string, most int) string {
 	return string([]rune(s)[:most-1]) + "…"
 }
 
-// columns is how wide a terminal is; zero where out is none.
+// columns returns the width of the terminal, or zero if out is none.
 func columns(out io.Writer) int {
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -118,8 +115,8 @@ func columns(out io.Writer) int {
 	return width
 }
 
-// printable is s without what a terminal would obey: names, reasons and errors are
-// others' to choose.
+// printable escapes what a terminal would interpret, because others choose names, reasons and
+// errors.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, odd) && utf8.ValidString(s) {
 		return s
@@ -138,7 +135,6 @@ func printable(s string) string {
 
 func odd(r rune) bool { return !unicode.IsPrint(r) && r != ' ' }
 
-// stamp is a time for people.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -146,7 +142,6 @@ func stamp(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// ago is how long before now t was.
 func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -167,7 +162,6 @@ func age(d time.Duration) string {
 	}
 }
 
-// dash stands for nothing.
 func dash(s string) string {
 	if s == "" {
 		return "-"
@@ -175,7 +169,6 @@ func dash(s string) string {
 	return s
 }
 
-// count is "1 message", "2 messages".
 func count(n int64, what string) string {
 	if n == 1 {
 		return "1 " + what

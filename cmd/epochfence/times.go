@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// parseTime reads a time as people write it: in full, without the zone, which is UTC,
-// without the day, or as long before now.
+// parseTime reads a time in full, without the zone (then UTC), without the day (then today), or as
+// a duration before now.
 func parseTime(s string, now time.Time) (time.Time, error) {
 	now = now.UTC()
 	if back, ok := strings.CutPrefix(s, "-"); ok {

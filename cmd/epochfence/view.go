@@ -9,7 +9,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// partitionView is a partition in JSON.
 type partitionView struct {
 	Name        string     `json:"name"`
 	Group       string     `json:"group"`
@@ -22,7 +21,7 @@ type partitionView struct {
 	Epoch       int64      `json:"epoch"`
 	Claim       string     `json:"claim"`
 	Owner       string     `json:"owner"`
-	OwnerAlive  *bool      `json:"owner_alive,omitempty"` // not of an operator
+	OwnerAlive  *bool      `json:"owner_alive,omitempty"` // null if an operator acted last
 	OwnerSeen   *time.Time `json:"owner_seen_at,omitempty"`
 	Next        int64      `json:"next_offset"`
 	Generation  int64      `json:"lease_generation"`
@@ -32,23 +31,21 @@ type partitionView struct {
 	AdvancedAt  *time.Time `json:"advanced_at"`
 	DeadLetters int64      `json:"dead_letters"`
 
-	sign string // of the owner's life
+	sign string // of life of the owner
 }
 
-// state is what a partition does, as far as its fence and the audit log tell.
 type state string
 
 const (
-	unclaimed state = "unclaimed" // nobody ever had it
-	claimed   state = "claimed"   // somebody has it who is alive
-	orphaned  state = "orphaned"  // who has claimed it is not alive, and nobody has taken it since
+	unclaimed state = "unclaimed" // no process has ever claimed it
+	claimed   state = "claimed"   // a live process has claimed it
+	orphaned  state = "orphaned"  // the process that claimed it is dead, and no other has claimed it since
 	waiting   state = "waiting"   // an operator has acted, and no owner has followed yet
 	halted    state = "halted"
 	paused    state = "paused"
 	elsewhere state = "elsewhere" // another database of the sink keeps it
 )
 
-// stateOf is a partition's, with the halt if there is one.
 func stateOf(p operate.Partition, h *operate.Decision) state {
 	switch {
 	case strings.HasPrefix(p.Log, epoch.SignpostLog):
@@ -90,7 +87,6 @@ func orNull(t time.Time) *time.Time {
 	return &t
 }
 
-// owned adds what the sink knows of the process that is the owner.
 func (v *partitionView) owned(p operate.Partition, lives operate.Lives) {
 	if p.Epoch == 0 || p.Operated() || v.State == elsewhere {
 		return
@@ -103,7 +99,6 @@ func (v *partitionView) owned(p operate.Partition, lives operate.Lives) {
 	}
 }
 
-// signOf says when a process was seen.
 func signOf(p operate.Process, known bool) string {
 	switch {
 	case !known:
@@ -115,7 +110,6 @@ func signOf(p operate.Process, known bool) string {
 	}
 }
 
-// ownerText is the owner, and whether it is alive.
 func (v *partitionView) ownerText() string {
 	if v.sign == "" {
 		return dash(v.Owner)
@@ -123,7 +117,6 @@ func (v *partitionView) ownerText() string {
 	return v.Owner + " (" + v.sign + ")"
 }
 
-// views are the partitions that a command shows.
 func (a *app) views(ctx context.Context, c chosen, names []string) ([]operate.Partition, []partitionView, error) {
 	op, err := a.operator(ctx)
 	if err != nil {

@@ -7,39 +7,36 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// budget divides Options.BufferBytes, called B below. It counts memory, while a
-// fetch is limited in bytes on the wire, which compression and the size of a
-// Record make fewer; growth is the ratio of the two as last seen.
+// budget divides Options.BufferBytes, called B below. It counts memory. A fetch is limited in bytes
+// on the wire, which are fewer because of compression and the size of a Record. growth is the last
+// ratio of the two.
 //
-//	B/4  queues: an equal share for each partition that is being read, so that
-//	     none can take another's.
-//	B/8  queues beyond the shares: lent to those that have more to come, for as
-//	     long as there is some left.
+//	B/4  queues: an equal share for each partition that is being read.
+//	B/8  queues beyond the shares: lent to partitions that have more to come.
 //	B/8  what kgo has fetched and not handed over: one response per broker.
-//	B/2  room for responses while they are read, for what of a response stays because
-//	     some record in it is still queued, and for the garbage collector.
+//	B/2  responses while they are read, the rest of responses that have a queued record,
+//	     and the garbage collector.
 //
-// Only a record batch larger than its limit goes beyond this: the broker sends
-// at least one, whatever the limit.
+// Only a record batch larger than its limit exceeds this: the broker sends at least one batch,
+// whatever the limit.
 type budget struct {
 	total int64
 	limit int32 // of a response, by the client's options
 
 	mu     sync.Mutex
-	memory int64 // of the batches read since the last look
+	memory int64 // of the batches read since the last call of sizes
 	wire   int64
 
-	// The rest belongs to the poller.
+	// Only the poller uses these.
 	growth float64
-	seen   bool // growth is of what was read
+	seen   bool // growth was measured
 	set    sizes
 }
 
 type sizes struct{ fetch, partition int32 }
 
 const (
-	// A first fetch has no experience to go by. Small records that compress well
-	// take this much more in memory than on the wire.
+	// firstGrowth is the growth of small records that compress well. The first fetch uses it.
 	firstGrowth = 64.0
 
 	leastFetch = 4 << 10
@@ -50,23 +47,21 @@ func newBudget(total int, limit int32) *budget {
 	return &budget{total: int64(total), limit: limit, growth: firstGrowth}
 }
 
-// share is what is kept for each of n partitions.
+// share returns the share of each of n partitions.
 func (b *budget) share(n int) int64 { return b.total / 4 / int64(max(n, 1)) }
 
-// spare is what may still be lent where so much is.
+// spare returns what may still be lent.
 func (b *budget) spare(lent int64) int64 { return max(b.total/8-lent, 0) }
 
-// sizes returns the limits of a fetch, and whether they are to be set anew. Of the
-// partitions, the hungry are those that have more to come: what may be lent is
-// divided among them.
+// sizes returns the limits of a fetch, and whether they have changed. hungry is the number of
+// partitions that have more to come. The spare memory is divided among them.
 func (b *budget) sizes(partitions, hungry, brokers int, spare int64) (sizes, bool) {
 	b.mu.Lock()
 	memory, wire := b.memory, b.wire
 	b.memory, b.wire = 0, 0
 	b.mu.Unlock()
 	if wire > 0 {
-		// Rise at once, come down slowly: one topic of several may grow more
-		// than the rest, and it has its turn again.
+		// Rise at once and fall slowly: one topic may grow more than the others, and is read again.
 		least := b.growth * 0.97
 		if !b.seen {
 			least, b.seen = 0, true
@@ -80,7 +75,7 @@ func (b *budget) sizes(partitions, hungry, brokers int, spare int64) (sizes, boo
 		fetch:     onWire(b.total / 8 / int64(max(brokers, 1))),
 		partition: onWire(b.share(partitions)/2 + spare/int64(max(hungry, 1))),
 	}
-	now.partition = 1 << (bits.Len32(uint32(min(now.partition, now.fetch))) - 1) // a fetch session tells the broker of each change
+	now.partition = 1 << (bits.Len32(uint32(min(now.partition, now.fetch))) - 1) // changes rarely: a fetch session sends each change
 	if near(now.fetch, b.set.fetch) && now.partition == b.set.partition {
 		return b.set, false
 	}

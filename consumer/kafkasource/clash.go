@@ -11,15 +11,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// leastFetchVersion is the first version of Fetch that names a topic by its id
-// (KIP-516, Kafka 3.1). Below it, a topic that was deleted and created again
-// answers under its old name, and offsets would be taken for those of another
-// log.
+// leastFetchVersion is the first version of Fetch that names a topic by its id (KIP-516, Kafka
+// 3.1). With an older version, a topic that was deleted and created again cannot be recognised.
 const leastFetchVersion = 13
 
-// probes makes the two clients of the caller's options alone, to look at them. They do
-// not connect: a client without topics has nothing to ask. The first is open while
-// the second is made, as in Run.
+// probes creates the two clients with only the caller's options, to check these. The clients do not
+// connect, because a client without topics sends no request. The first stays open while the second
+// is created, as in Run.
 func probes(o Options) (group, read *kgo.Client, err error) {
 	if group, err = probe(o.Client, o.GroupClient); err != nil {
 		return nil, nil, err
@@ -56,9 +54,8 @@ func probe(parts ...[]kgo.Opt) (cl *kgo.Client, err error) {
 	return cl, nil
 }
 
-// clash names the first option that the source sets itself. Options whose
-// default cannot be told from a choice are overridden silently: the
-// isolation level, which is always read committed.
+// clash returns an error that names the first option that the source sets itself. It cannot tell a
+// chosen isolation level from the default, so the source overrides it silently with read committed.
 func clash(cl *kgo.Client) error {
 	plain, err := kgo.NewClient()
 	if err != nil {
@@ -99,7 +96,7 @@ func clash(cl *kgo.Client) error {
 	return nil
 }
 
-// same compares two values of one option, functions by whether they are set.
+// same compares two values of one option. It compares functions only by whether they are set.
 func same(a, b any) bool {
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
 	if !va.IsValid() || !vb.IsValid() || va.Kind() != reflect.Func {
@@ -112,8 +109,8 @@ func empty(v reflect.Value) bool {
 	return !v.IsValid() || (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0
 }
 
-// contextValues are the values of the context that the caller gave the client.
-// Its end is not taken over: the source ends its clients itself.
+// contextValues are the values of the context in the caller's options, without its end: the source
+// ends its clients itself.
 type contextValues struct{ context.Context }
 
 func valuesOf(given any) contextValues {
@@ -124,8 +121,7 @@ func valuesOf(given any) contextValues {
 	return contextValues{context.WithoutCancel(ctx)}
 }
 
-// optsInToNextGen reports the older way to ask for KIP-848, which kgo still
-// honours.
+// optsInToNextGen reports the older opt-in to KIP-848, which kgo still accepts.
 func (c contextValues) optsInToNextGen() bool {
 	return c.Value("opt_in_kafka_next_gen_balancer_beta") != nil
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
-// commits talks to the group's coordinator about positions: one request at a
-// time, with everything that waits, so that hundreds of partitions that confirm
-// at the same time at start make a handful of requests.
+// commits sends positions to the group's coordinator. It sends one request at a time with
+// everything that waits, so that hundreds of partitions that confirm at start need only a few
+// requests.
 type commits struct {
 	s    *Source
-	busy chan struct{} // holds a token while a request is under way
+	busy chan struct{} // full while a request is under way
 	wake chan struct{}
 
 	mu      sync.Mutex
@@ -30,11 +30,11 @@ type commit struct {
 	t       *tenure
 	id      [16]byte
 	at      committed
-	outcome chan outcome // takes one; nil if nobody waits
+	outcome chan outcome // has room for one; nil if nobody waits
 }
 
 type outcome struct {
-	number int32 // the generation or member epoch the coordinator accepted
+	number int32 // the generation or member epoch that the coordinator accepted
 	err    error
 }
 
@@ -42,9 +42,8 @@ func newCommits(s *Source) *commits {
 	return &commits{s: s, busy: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 }
 
-// confirm commits a position and returns the generation under which
-// the coordinator took it. The request is made after the call, never shared
-// with one that was sent before (R2).
+// confirm commits a position and returns the generation under which the coordinator accepted it.
+// The request is sent after the call of confirm, never before (R2).
 func (c *commits) confirm(ctx context.Context, t *tenure, id [16]byte, at committed) (int32, error) {
 	one := &commit{t: t, id: id, at: at, outcome: make(chan outcome, 1)}
 	c.mu.Lock()
@@ -64,8 +63,7 @@ func (c *commits) confirm(ctx context.Context, t *tenure, id [16]byte, at commit
 	}
 }
 
-// run sends what waits, and every interval what the tenures have to mirror,
-// until ctx ends.
+// run sends waiting commits at once, and the tenures' positions every interval, until ctx ends.
 func (c *commits) run(ctx context.Context, interval time.Duration) {
 	mirror := time.NewTicker(interval)
 	defer mirror.Stop()
@@ -82,15 +80,14 @@ func (c *commits) run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// flush publishes the last positions of tenures that have ended, while the
-// membership they were held under still counts. The group is waiting.
+// flush publishes the last positions of ended tenures, while their membership is still valid. The
+// group waits meanwhile, so the time is short.
 func (c *commits) flush(ts []*tenure) {
 	ctx, cancel := context.WithTimeout(c.s.base, min(c.s.commitTimeout(), c.s.contact.lease().rebalance/10))
 	defer cancel()
 	c.turn(ctx, ts)
 }
 
-// turn makes one request.
 func (c *commits) turn(ctx context.Context, mirror []*tenure) {
 	select {
 	case c.busy <- struct{}{}:
@@ -116,8 +113,7 @@ func (c *commits) turn(ctx context.Context, mirror []*tenure) {
 	}
 }
 
-// send commits under the membership as it is now, and tells everyone how it
-// went.
+// send commits under the present membership, and delivers the outcomes.
 func (c *commits) send(ctx context.Context, all []*commit) {
 	ctx, cancel := context.WithTimeout(ctx, c.s.commitTimeout())
 	defer cancel()
@@ -127,7 +123,7 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 	req.MemberID, req.Generation, req.InstanceID = member, generation, c.s.set.instance
 
 	sent := map[topicPartition]*commit{}
-	topics := map[string]int{} // places in req.Topics
+	topics := map[string]int{} // indexes in req.Topics
 	for _, one := range all {
 		if err := mayCommit(one, member, generation); err != nil {
 			one.done(outcome{err: err})
@@ -136,7 +132,7 @@ func (c *commits) send(ctx context.Context, all []*commit) {
 		i, ok := topics[one.t.topic]
 		if !ok {
 			t := kmsg.NewOffsetCommitRequestTopic()
-			t.Topic, t.TopicID = one.t.topic, one.id // by id since version 10
+			t.Topic, t.TopicID = one.t.topic, one.id // version 10 and later use the id
 			req.Topics = append(req.Topics, t)
 			i = len(req.Topics) - 1
 			topics[one.t.topic] = i
@@ -199,8 +195,7 @@ func (one *commit) done(o outcome) {
 	one.t.s.log.Debug("position not mirrored", "topic", one.t.topic, "partition", one.t.number, "next", one.at.at, "err", o.err)
 }
 
-// mayCommit refuses what the coordinator would take from us without being
-// ours.
+// mayCommit refuses commits that the coordinator would accept although the partition is not ours.
 func mayCommit(one *commit, member string, generation int32) error {
 	switch {
 	case member == "" || generation <= 0:
@@ -212,7 +207,7 @@ func mayCommit(one *commit, member string, generation int32) error {
 	return nil
 }
 
-// judge says what the coordinator's answer means for a lease.
+// judge returns the outcome that an answer of the coordinator means.
 func (c *commits) judge(one *commit, generation int32, code int16) outcome {
 	err := kerr.ErrorForCode(code)
 	switch {
@@ -225,8 +220,8 @@ func (c *commits) judge(one *commit, generation int32, code int16) outcome {
 		return outcome{err: tenures.Lost(fenced)}
 	case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.IllegalGeneration),
 		errors.Is(err, kerr.StaleMemberEpoch), errors.Is(err, kerr.FencedMemberEpoch), errors.Is(err, kerr.RebalanceInProgress):
-		// Not a no: we may be the newest generation a moment from now. If we
-		// are not, the tenure ends by itself.
+		// This is no refusal: we may belong to the newest generation a moment later. Otherwise the
+		// tenure ends by itself.
 		return outcome{err: fmt.Errorf("the group is rebalancing or has let us go, ask again: %w", err)}
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed):
 		return outcome{err: fmt.Errorf("this user may not commit to group %q for topic %q: %w", c.s.set.Group, one.t.topic, err)}
@@ -234,8 +229,8 @@ func (c *commits) judge(one *commit, generation int32, code int16) outcome {
 	return outcome{err: fmt.Errorf("commit the position: %w", err)}
 }
 
-// commitTimeout bounds a request to the coordinator. A lease that is confirmed
-// later than that is not worth much.
+// commitTimeout limits a request to the coordinator. A later confirmation would leave too little of
+// the lease.
 func (s *Source) commitTimeout() time.Duration {
 	return min(askTimeout, s.contact.lease().term()/2)
 }

@@ -13,32 +13,31 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// committed is a position as the group has it.
+// committed is a position in the group's committed offsets.
 type committed struct {
 	at          int64
 	leaderEpoch int32
 	metadata    string
 }
 
-// ours reports whether one of us has committed it, which its metadata says.
+// ours reports whether a process of this module has committed it.
 func (c committed) ours() bool { return strings.HasPrefix(c.metadata, mark) }
 
 const mark = "epochfence "
 
-// committedOf is the position of a fence.
 func committedOf(f epoch.Fence) committed {
 	return committed{int64(f.Next), int32(f.Mark), fmt.Sprintf(mark+"epoch=%d claim=%s", f.Epoch, f.Claim)}
 }
 
-// groupOffsets knows what the group has committed.
+// groupOffsets caches the group's committed offsets.
 type groupOffsets struct {
 	client *kgo.Client
 	group  string
 	topics []string
-	asking chan struct{} // holds a token while a request is under way
+	asking chan struct{} // full while a request is under way
 
 	mu    sync.Mutex
-	since time.Time // when the newest answer was asked for
+	since time.Time // when the newest request was sent
 	known map[topicPartition]committed
 }
 
@@ -46,8 +45,8 @@ func newGroupOffsets(cl *kgo.Client, group string, topics []string) *groupOffset
 	return &groupOffsets{client: cl, group: group, topics: topics, asking: make(chan struct{}, 1)}
 }
 
-// fresh returns what the group has committed for a partition, by an answer asked
-// for not before since. Those who ask at the same time share a request.
+// fresh returns what the group has committed for a partition, from a request that was not sent
+// before since. Concurrent calls share a request.
 func (g *groupOffsets) fresh(ctx context.Context, p topicPartition, since time.Time) (committed, bool, error) {
 	select {
 	case g.asking <- struct{}{}:
@@ -69,8 +68,8 @@ func (g *groupOffsets) fresh(ctx context.Context, p topicPartition, since time.T
 	return c, ok, nil
 }
 
-// ask waits for transactions that are about to commit offsets, as a consumer
-// does that begins where the group has committed.
+// ask waits for pending transactions that commit offsets (RequireStable), as a consumer does when
+// it starts at the committed offsets.
 func (g *groupOffsets) ask(ctx context.Context) error {
 	began := time.Now()
 	os, err := kadm.NewClient(g.client).FetchOffsetsForTopics(kadm.RequireStable(ctx), g.group, g.topics...)
@@ -104,17 +103,16 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 	if err != nil {
 		return epoch.Position{}, false, fmt.Errorf("kafkasource: where group %q has got to in %s/%d: %w", t.s.set.Group, t.topic, t.number, err)
 	}
-	// Ours is not from before the fence, but from another sink, or from this one
-	// before it was put back: what was applied went with it (R9).
+	// An offset of ours comes from another sink, or from this sink before it was restored. The
+	// effects before that offset are not in this sink (R9).
 	if !ok || c.ours() {
 		return epoch.Position{}, false, nil
 	}
 	return epoch.Position{Offset: epoch.Offset(c.at), Mark: epoch.Mark(c.leaderEpoch)}, true, nil
 }
 
-// leaderEpochAt is a leader epoch by which the log can be recognised that holds
-// what is before an offset now: its present one. It is -1 where the log ends
-// below.
+// leaderEpochAt returns the present leader epoch. By it, the log that now has the messages before
+// at can be recognised. It returns -1 if the log ends below at.
 func (s *Source) leaderEpochAt(ctx context.Context, p topicPartition, at int64) (int32, error) {
 	end, leaderEpoch, err := s.listOffset(ctx, p, -1)
 	if err != nil || end < at {
@@ -123,8 +121,7 @@ func (s *Source) leaderEpochAt(ctx context.Context, p topicPartition, at int64) 
 	return leaderEpoch, nil
 }
 
-// learn finds out what the group had committed through others when the tenure
-// began, if that is not known yet.
+// learn reads, once, what others had committed for the group when the tenure began.
 func (t *tenure) learn(ctx context.Context) error {
 	return t.Learn(func() (epoch.Offset, bool, error) {
 		c, ok, err := t.s.offsets.fresh(ctx, t.topicPartition, t.began)
@@ -138,8 +135,8 @@ func (t *tenure) learn(ctx context.Context) error {
 	})
 }
 
-// toCommit is what to tell the group of a fence's position: while that may not
-// take the place of what others had committed (R8), theirs again.
+// toCommit returns the position to commit for a fence. While the fence's position must not replace
+// the position that others had committed (R8), it is theirs.
 func (t *tenure) toCommit(f epoch.Fence) committed {
 	if _, stays := t.Theirs(f); !stays {
 		return committedOf(f)

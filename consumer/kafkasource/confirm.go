@@ -10,26 +10,24 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// idAge is how old the answer may be by which Confirm knows the topic's id. A
-// fetch checks it again, by itself.
+// idAge is the maximum age of the topic's id in Confirm. Each fetch checks the id again.
 const idAge = time.Second
 
-// Confirm implements [consumer.Tenure]. It commits the fence's position to the
-// group, or again what others had committed before, which the coordinator takes
-// from a member of the group only, under its generation.
+// Confirm implements [consumer.Tenure]. It commits the fence's position to the group, or again the
+// position that others had committed before. The coordinator accepts a commit only from a member of
+// the group, under its generation.
 //
-// That alone is not a proof. The coordinator checks the member, not its
-// partitions: a process that lost this partition and is still a member, under
-// a newer generation, commits it just as well. What closes this is that the
-// tenure is looked at again once the answer is here. kgo publishes a generation
-// without the partition only after it was given back (eager), or before anyone
-// else can have it (cooperative and KIP-848 wait for it to be given back), and
-// a new member id ends the tenure, whoever notices first.
+// That alone is no proof. The coordinator checks the member and not its partitions: a process that
+// has lost this partition and is still a member, under a newer generation, can commit for it too.
+// So the tenure is checked again after the answer. kgo publishes a generation without the partition
+// only after the partition was given back (eager), or before any other member can have it
+// (cooperative and KIP-848 wait until it is given back). A new member id ends the tenure, whoever
+// notices it first.
 //
-// Kafka 4.3 and newer take a commit under KIP-848 also with an earlier epoch of the
-// member's, down to that at which the partition was assigned to it (KIP-1251). The proof is
-// the same: the member had not given the partition back, and since that epoch nobody else
-// has had it. A commit for one that was somebody else's after its epoch is refused by all.
+// Under KIP-848, Kafka 4.3 and newer also accepts a commit with an earlier epoch of the member,
+// back to the epoch at which the partition was assigned to it (KIP-1251). The proof is the same:
+// the member has not given the partition back, and nobody else has had it since that epoch. Every
+// version refuses a commit for a partition that another member has had after the commit's epoch.
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 	lease, err := t.confirm(ctx, seen)
 	if over := t.err(); over != nil {

@@ -8,32 +8,30 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// contact watches for signs of life between the group's coordinator and us, on
-// our own monotonic clock (R11). A member that has not been acknowledged for
-// the session timeout is out of the group as far as the others are concerned,
-// whether it heard of it or not, and kgo says so late: in the classic protocol
-// when its retries are used up, under KIP-848 never.
+// contact measures how long the group's coordinator has not acknowledged this member, on the
+// process's monotonic clock (R11). After the session timeout the group has removed the member, even
+// if the member does not hear of it. kgo reports that late: in the classic protocol when its
+// retries are used up, under KIP-848 never.
 //
-// What counts is when an acknowledged heartbeat was sent, since the coordinator
-// cannot have begun to count sooner. The hook does not show what the answer
-// was. Most errors end the membership anyhow; those that say "not I, ask
-// another" have kgo look for the coordinator next. So an answer counts once
-// kgo has gone on to the next heartbeat without doing that, which makes contact
-// look up to one interval older than it is.
+// Contact counts from the time when an acknowledged heartbeat was sent, because the coordinator
+// cannot have begun to count earlier. The hook does not show whether an answer was an error. Most
+// errors end the membership anyway. After an error such as NOT_COORDINATOR, kgo sends
+// FindCoordinator next. So an answer counts only when the next answer comes without a
+// FindCoordinator in between. Contact therefore looks up to one interval older than it is.
 type contact struct {
 	classic  lease
-	lose     func(silent time.Duration) // contact is lost
-	regained func()                     // there is an answer again: find out whether it was a yes, between checkBegins and checkEnds
+	lose     func(silent time.Duration) // called when contact is lost
+	regained func()                     // called for the next answer: checks it, between checkBegins and checkEnds
 
 	mu      sync.Mutex
 	nextGen lease
 	speaks  protocol
-	last    time.Time // when what was acknowledged last was sent; zero before the first
-	pending time.Time // the same of a newer answer that may not have been a yes
-	synced  time.Time // when the SyncGroup that was answered last was sent
+	last    time.Time // when the last acknowledged request was sent; zero before the first
+	pending time.Time // when the request of a newer answer was sent, which may be an error
+	synced  time.Time // when the last answered SyncGroup was sent
 	lost    bool
-	owed    bool // contact was back before all was lost that had to be: it is to be granted anew
-	checks  int  // that are under way
+	owed    bool // contact was back before all tenures were lost: their partitions must be granted again
+	checks  int  // under way
 	timer   *time.Timer
 	stopped bool
 }
@@ -45,14 +43,13 @@ const (
 	nextGenProtocol          // KIP-848
 )
 
-// lease is the lease under the protocol that is being spoken.
+// lease returns the lease under the protocol in use.
 func (c *contact) lease() lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leaseLocked()
 }
 
-// speaking is lease, with the protocol.
 func (c *contact) speaking() (lease, protocol) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,9 +63,9 @@ func (c *contact) leaseLocked() lease {
 	return c.classic
 }
 
-// overdue reports whether contact is lost, without waiting for the timer: a
-// process that was frozen may get here first. It does what the timer would, so that
-// regained is called when contact is back. What lose locks must not be locked.
+// overdue reports whether contact is lost. It does not wait for the timer, because a process that
+// was frozen may call it before the timer fires. It does what the timer would do, so that regained
+// is called later. The caller must not hold the locks that lose takes.
 func (c *contact) overdue() bool {
 	c.expire()
 	c.mu.Lock()
@@ -130,7 +127,7 @@ func (c *contact) acknowledged(p protocol, sent time.Time) {
 	}
 }
 
-// count takes what was sent at that time for acknowledged.
+// count records that a request sent at that time was acknowledged.
 func (c *contact) count(sent time.Time) {
 	if sent.After(c.last) {
 		c.last = sent
@@ -138,14 +135,14 @@ func (c *contact) count(sent time.Time) {
 	}
 }
 
-// discardPending: the newest answer was not a yes.
+// discardPending discards the newest answer, which was an error.
 func (c *contact) discardPending() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pending = time.Time{}
 }
 
-// confirmAlive notes that the coordinator has answered yes to what was sent then.
+// confirmAlive records that the coordinator has acknowledged a request that was sent then.
 func (c *contact) confirmAlive(sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,10 +155,10 @@ func (c *contact) syncedAt(sent time.Time) {
 	c.synced = sent
 }
 
-// joined says that kgo has completed a rebalance. In the classic protocol the last answer to
-// a SyncGroup is the one that ended it, a yes: kgo joins again only after it has told of
-// this. Under KIP-848 nothing says which heartbeat's answer it was, and one that was sent since
-// may have been answered with a no.
+// joined is called when kgo has completed a rebalance. In the classic protocol, the last answer to
+// a SyncGroup has completed it and was no error, because kgo joins again only after this call.
+// Under KIP-848 it is not known which heartbeat has completed it, and a later heartbeat may have
+// failed.
 func (c *contact) joined() {
 	c.mu.Lock()
 	sent := c.synced
@@ -170,8 +167,8 @@ func (c *contact) joined() {
 	c.regain()
 }
 
-// regain ends the loss of contact if there was a yes since, and reports whether there is
-// contact. Whoever calls it grants anew what is held: nobody else does.
+// regain ends the loss of contact if a request was acknowledged since, and reports whether there is
+// contact. The caller must then grant the held partitions again, because nobody else does.
 func (c *contact) regain() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,8 +177,8 @@ func (c *contact) regain() bool {
 	return !c.lost
 }
 
-// owes notes that something was lost after contact was back, and reports whether it
-// is: regained is to be called then. Otherwise it will be.
+// owes is called after tenures were lost. It returns true if contact is back already: then the
+// caller must call regained. Otherwise regained will be called when contact is back.
 func (c *contact) owes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,23 +186,23 @@ func (c *contact) owes() bool {
 	return !c.lost
 }
 
-// isLost reports whether lose was called, and regain has not been since.
+// isLost reports whether contact was lost and not regained since.
 func (c *contact) isLost() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost
 }
 
-// answered is when the request was sent that was answered last, with a yes or a no; zero if
-// that was "not I, ask another".
+// answered returns when the request of the newest answer was sent. The answer may be an error. It
+// returns zero if a FindCoordinator followed.
 func (c *contact) answered() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.pending
 }
 
-// checkBegins notes that somebody finds out whether there is contact. Until checkEnds
-// no answer asks for that.
+// checkBegins notes that a check of contact is under way. Until checkEnds, answers do not call
+// regained.
 func (c *contact) checkBegins() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +215,7 @@ func (c *contact) checkEnds() {
 	c.checks--
 }
 
-// arm sets the timer to when contact will have been lost.
+// arm sets the timer to the time when contact will be lost.
 func (c *contact) arm() {
 	if c.stopped {
 		return
@@ -243,17 +240,17 @@ func (c *contact) expire() {
 	c.lose(silent)
 }
 
-// heartbeatDue reports whether a heartbeat of our own is due: kgo sends none while it
-// is joining, which in the classic protocol takes as long as the slowest member.
-// Partitions that are retained meanwhile (cooperative) need one.
+// heartbeatDue reports whether the source must send a heartbeat. kgo sends none while it joins,
+// which takes as long as the slowest member in the classic protocol. Partitions that the member
+// keeps meanwhile (cooperative) need heartbeats.
 func (c *contact) heartbeatDue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.speaks == classicProtocol && c.silenceLocked() > c.classic.patience()/3
 }
 
-// left: the process is not in the group any more, by itself. Contact is counted anew when it
-// joins again.
+// left is called when the process has left the group by itself. Contact starts anew when it joins
+// again.
 func (c *contact) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

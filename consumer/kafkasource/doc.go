@@ -27,31 +27,30 @@
 //
 // # Positions
 //
-// Every MirrorInterval, and when a partition is given back, the newest positions are committed
-// to the group, for tools that show lag. Nothing is decided by them. A commit that fails is
-// logged at debug level.
+// Every MirrorInterval, and when a partition is given back, the newest positions are committed to
+// the group, for tools that show lag. No decision depends on them. A commit that fails is logged at
+// debug level.
 //
 // # Memory
 //
 // BufferBytes limits what messages take in memory: their uncompressed bytes, 168 bytes for each,
 // and 160 more once Read has yielded it. It is divided as follows.
 //
-//   - 3/8 is for messages that were fetched and not taken yet, and those that Read has yielded
-//     last. 1/4 is divided equally among the partitions being read, so that a slow or halted
+//   - 3/8 is for messages that were fetched and not taken yet, and for the messages that Read has
+//     yielded last. 1/4 is divided equally among the partitions being read, so that a slow or halted
 //     partition takes nothing from the others. 1/8 is lent to partitions that have more to
 //     come. A partition that exceeds its share is paused until it has half of it.
-//   - 1/8 is for what kgo has fetched and not handed over, one response from each broker.
-//   - 1/2 is for responses while they are read, and for what of them stays as long as one of
-//     their records is queued.
+//   - 1/8 is for responses that kgo has fetched and not handed over, one from each broker.
+//   - 1/2 is for responses while they are read, and for the parts of a response that stay in memory
+//     as long as one of its records is queued.
 //
-// A record batch larger than its limit is still delivered, alone. So the limit gives way to one
-// such batch for each partition. kgo refuses responses above [kgo.BrokerMaxReadBytes] (100 MiB)
-// and batches that uncompress to more than [kgo.MaxDecompressBatchBytes] (1 GiB).
+// A record batch larger than its limit is still delivered, alone. So each partition can exceed the
+// limit by one such batch. kgo refuses responses above [kgo.BrokerMaxReadBytes] (100 MiB) and
+// batches that uncompress to more than [kgo.MaxDecompressBatchBytes] (1 GiB).
 //
-// Keys, values and headers of messages are slices of the response in which they came, and keep
-// it in memory. They must not be changed. The memory of applied messages is reused, unless they
-// are kept; that of records is reused unless a hook of the caller's sees records or the
-// caller has pools.
+// Keys, values and headers of messages are slices of their response, and keep it in memory. They
+// must not be changed. The memory of applied messages is reused, unless they are kept. The memory
+// of records is reused, unless a hook of the caller sees records or the caller has pools.
 //
 // # The lease
 //
@@ -80,13 +79,12 @@
 //
 // # Confirm
 //
-// Confirm commits the fence's position to the group under the present membership. The
-// coordinator accepts it only from a member of the present generation. Kafka 4.3 and newer,
-// under KIP-848, also accepts it from a member that has not heard of the latest epochs, for
-// partitions that it has had since the epoch that it knows (KIP-1251). No other member has those.
-// After the answer Confirm checks again that the tenure still runs. During a rebalance the
-// answer is "unknown": the caller asks again. Partitions that confirm at the same time share a
-// request.
+// Confirm commits the fence's position to the group under the present membership. The coordinator
+// accepts it only from a member of the present generation. Kafka 4.3 and newer, under KIP-848, also
+// accepts it from a member that has not heard of the latest epochs, for partitions that it has had
+// since the epoch that it knows (KIP-1251). No other member has these partitions. After the answer,
+// Confirm checks again that the tenure still runs. During a rebalance the answer is "unknown", and
+// the caller tries again. Partitions that confirm at the same time share a request.
 //
 // # Reading
 //
@@ -105,8 +103,8 @@
 // that was created again is an [*epoch.LogChangedError], also at the next claim, until an
 // operator decides; the process need not be restarted.
 //
-// Errors that pass by themselves, as during a leader election, are retried for 20 s, an unknown
-// topic for 3 s. After another error, a partition is not fetched before Read is called again.
+// Transient errors, such as during a leader election, are retried for 20 s, an unknown topic for 3
+// s. After any other error, a partition is not fetched before Read is called again.
 //
 // # A handler that hangs
 //
@@ -116,6 +114,6 @@
 // after a pause. The pause is 10 s at first, doubles up to 5 minutes, and ends early when no
 // handler hangs any more. If the member is assigned the partition again meanwhile, it does not
 // claim it, and leaves again after 10 s. A static member leaves for good, so that its partitions
-// are free at once. A member that is alone in its group stays; it finds out by DescribeGroups or
-// ConsumerGroupDescribe, and leaves if the broker refuses that.
+// are free at once. A member that is alone in its group stays. It checks that with DescribeGroups
+// or ConsumerGroupDescribe, and leaves if the broker refuses the request.
 package kafkasource

@@ -15,10 +15,10 @@ import (
 )
 
 var (
-	// errOtherTopic: the broker knows the topic under another id.
+	// errOtherTopic means that the broker knows the topic under another id.
 	errOtherTopic = errors.New("the topic was deleted and created again")
 
-	// errNoTopicID: the broker answered a fetch by the topic's name.
+	// errNoTopicID means that the broker answered without a topic id.
 	errNoTopicID = errors.New("the broker does not fetch by topic id, which takes Kafka 3.1: " +
 		"a topic that was deleted and created again could not be told from the old one")
 
@@ -37,9 +37,8 @@ func (e *misfitError) Error() string {
 	return fmt.Sprintf("%v: at %d, found %d", e.kind, e.position, e.found)
 }
 
-// explain says what an error of the feed means for the position of the fence.
-// It asks the broker what the log holds, so that the person who reads it has
-// both numbers.
+// explain returns an error of the feed with the position of the fence. It asks the broker for the
+// range of the log, so that the error has both numbers.
 func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -90,11 +89,9 @@ func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err err
 	return fmt.Errorf("kafkasource: read %s: %w", from.Partition, err)
 }
 
-// askTimeout bounds a request whose answer explains or decides something.
-const askTimeout = 10 * time.Second
+const askTimeout = 10 * time.Second // of a request
 
-// bounds returns where the log begins and ends: its first offset and the one
-// after its last.
+// bounds returns the first offset of the log and the offset after its last.
 func (s *Source) bounds(ctx context.Context, p topicPartition) (start, end int64, err error) {
 	if start, _, err = s.listOffset(ctx, p, -2); err != nil {
 		return 0, 0, err
@@ -103,8 +100,8 @@ func (s *Source) bounds(ctx context.Context, p topicPartition) (start, end int64
 	return start, end, err
 }
 
-// listOffset asks for one offset of a partition, with its leader epoch: -2 is the
-// first, -1 the end.
+// listOffset requests one offset of a partition, with its leader epoch. Timestamp -2 is the first
+// offset, -1 the end.
 func (s *Source) listOffset(ctx context.Context, p topicPartition, timestamp int64) (at int64, leaderEpoch int32, err error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1

@@ -12,54 +12,52 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// topicPartition is a partition of a topic.
 type topicPartition struct {
 	topic  string
 	number int32
 }
 
-// feed is what one Read has coming: the queue between the goroutine that polls
-// and the one that reads. Each Read has a feed of its own, so that nothing left
-// over from an earlier one can get into it.
+// feed is the queue between the goroutine that polls and the goroutine of one Read. Each Read has
+// its own feed, so that it gets no records of an earlier Read.
 type feed struct {
 	topicPartition
 	partition epoch.Partition
-	id        [16]byte      // of the topic; records under another one are refused
-	ready     chan struct{} // holds a token when there may be something to take
+	id        [16]byte      // of the topic; records with another id are refused
+	ready     chan struct{} // full when there may be something to take
 
 	mu     sync.Mutex
 	chunks []chunk
 	queued int64 // cost of chunks
-	inUse  int64 // cost of what was taken last, and is being applied
+	inUse  int64 // cost of the batch taken last, which is being applied
 	next   int64 // the offset after everything that was fetched
-	epoch  int32 // leader epoch of what is before next, or -1
+	epoch  int32 // leader epoch of the record before next, or -1
 	after  int64 // the offset after the last message taken
-	end    int64 // of the log, for who reads what is committed; 0 if not known
-	err    error // what comes after the chunks; nothing is added any more
-	paused bool  // set by the poller, cleared by whoever makes room
+	end    int64 // last stable offset of the log; 0 if not known
+	err    error // comes after the chunks; nothing is added any more
+	paused bool  // set by the poller, cleared by the one that makes room
 	low    int64 // the cost at which there is room again
 	fresh  bool  // nothing was applied or pushed yet: the log may begin above next
 
-	recycle  bool               // a record is put back into kgo's pool once it is a message
-	messages []consumer.Message // of the batch taken last; the next one is made in their place
+	recycle  bool               // records are put back into kgo's pool when they have become messages
+	messages []consumer.Message // of the batch taken last; the next batch reuses their memory
 
-	// The rest belongs to the poller.
-	stumbled time.Time // when the errors began that pass by themselves
-	latest   time.Time // when the newest of them came
+	// Only the poller uses these.
+	stumbled time.Time // when the transient errors began
+	latest   time.Time // when the last of them came
 	wait     *backoff.Backoff
 	shut     bool // nobody reads any more
 }
 
-// chunk is what one fetch brought, or what is left of that. Its memory is one piece, and a
-// record keeps all of it.
+// chunk is the result of one fetch, or the rest of it. Each record keeps the memory of the whole
+// chunk.
 type chunk struct {
 	records []*kgo.Record
 	cost    int64
 	next    int64 // the offset after it, behind any transaction markers
-	epoch   int32 // leader epoch of what is before next
+	epoch   int32 // leader epoch of the record before next
 }
 
-// taken is what a chunk costs while its messages are in use.
+// taken returns the cost of a chunk while its messages are in use.
 func (c chunk) taken() int64 { return c.cost + int64(len(c.records))*messageCost }
 
 func newFeed(p topicPartition, id [16]byte, from epoch.Fence) *feed {
@@ -69,25 +67,25 @@ func newFeed(p topicPartition, id [16]byte, from epoch.Fence) *feed {
 	}
 }
 
-// What a record takes beside its bytes, in bytes.
+// Memory of a record in addition to its bytes, in bytes.
 const (
 	recordCost  = 168 // a kgo.Record, and the pointer to it
 	messageCost = 160 // a Message, once it is taken
 )
 
-// leastPiece is how many records are taken at once, if there are so many, whatever they
-// cost: each batch has a cost of its own.
+// leastPiece is the minimum number of records in a piece that split makes, whatever they cost,
+// because each batch has a cost of its own.
 const leastPiece = 1024
 
-// at is where to fetch on.
+// at returns the offset of the next fetch.
 func (f *feed) at() kgo.Offset {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return kgo.NewOffset().At(f.next).WithEpoch(f.epoch)
 }
 
-// push adds what a fetch brought, up to a fault. If it is little of a large response, it
-// is copied.
+// push adds the records of a fetch, up to the first one with a wrong offset. If little is set, they
+// are a small part of a large response, and push copies them.
 func (f *feed) push(p *kgo.FetchPartition, little bool) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,8 +101,8 @@ func (f *feed) push(p *kgo.FetchPartition, little bool) (err error) {
 			err = &misfitError{consumer.ErrOutOfOrder, f.next, r.Offset}
 			break
 		}
-		// Between two offsets the broker leaves out what compaction and
-		// aborted transactions took. Not so below the start of the log.
+		// A gap between two offsets comes from compaction or aborted transactions. A gap below the
+		// start of the log comes from retention.
 		if r.Offset > f.next && p.LogStartOffset > f.next && !f.fresh {
 			err = &misfitError{consumer.ErrOffsetExpired, f.next, p.LogStartOffset}
 			break
@@ -129,11 +127,11 @@ func (f *feed) push(p *kgo.FetchPartition, little bool) (err error) {
 	return err
 }
 
-// own copies what records are slices of, if that is the response: it stays in memory as a
-// whole, with what it has of other partitions, as long as one of them does. The batches of
-// a response that are compressed are not slices of it.
+// own copies the bytes of records that are slices of the response. Otherwise one of these records
+// would keep the whole response in memory, with the records of other partitions. Records of a
+// compressed batch are not slices of the response.
 func own(rs []*kgo.Record) {
-	size := 0 // at most
+	size := 0 // an upper bound
 	for _, r := range rs {
 		size += len(r.Key) + len(r.Value)
 		for _, h := range r.Headers {
@@ -163,15 +161,15 @@ func own(rs []*kgo.Record) {
 	}
 }
 
-// holds is what the feed costs now.
+// holds returns the present cost of the feed.
 func (f *feed) holds() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.queued + f.inUse
 }
 
-// add queues c. One without records moves the end of the one before it: they
-// cost nothing, so that nothing else bounds how many there are.
+// add queues c. A chunk without records only moves the end of the chunk before it: such chunks cost
+// nothing, so the budget would not limit their number.
 func (f *feed) add(c chunk) {
 	if last := len(f.chunks) - 1; last >= 0 && len(c.records) == 0 {
 		f.chunks[last].next, f.chunks[last].epoch = c.next, c.epoch
@@ -184,8 +182,8 @@ func (f *feed) add(c chunk) {
 
 const headerCost = 40 // of a kgo.RecordHeader, in bytes; a Message has its own
 
-// fail ends the feed with err after what is queued, or at once where what is
-// queued is no longer in the log.
+// fail ends the feed with err after the queued chunks. If drop is set, it removes these, because
+// they are no longer in the log.
 func (f *feed) fail(err error, drop bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,9 +203,10 @@ func (f *feed) wake() {
 	}
 }
 
-// take lets go of what was taken before and returns what is queued, up to about
-// limit in cost, or a quarter, or nil. With nothing queued it returns the error the feed
-// has ended with, or nothing at all. Resume says that the feed was paused and has room.
+// take releases the batch taken before and returns the next one, or nil if nothing is queued. The
+// batch costs up to about limit, or a quarter of the queue if that is more. When nothing is queued,
+// take returns the error that the feed has ended with. resume says that the feed was paused and has
+// room.
 func (f *feed) take(limit int64) (batch *consumer.Batch, err error, resume bool) { //nolint:revive // the error is not the outcome
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -238,8 +237,8 @@ func (f *feed) take(limit int64) (batch *consumer.Batch, err error, resume bool)
 	return batch, err, resume
 }
 
-// split makes two of the first chunk if taking it costs more than most, so that the memory
-// of the messages stays small enough to be used again.
+// split splits the first chunk in two if taking it costs more than most, so that the memory of the
+// messages stays small enough for reuse.
 func (f *feed) split(most int64) {
 	if len(f.chunks) == 0 || f.chunks[0].taken() <= most {
 		return
@@ -255,9 +254,9 @@ func (f *feed) split(most int64) {
 	f.chunks = slices.Insert(f.chunks, 0, first)
 }
 
-// reuse makes the memory of the messages that were taken before ready for n others. It is
-// given up if it is too small, or if it is far too large and costs more than limit, which
-// is what messages in use may cost anyhow.
+// reuse prepares the memory of the messages taken before for n others. It allocates new memory if
+// the old memory is too small, or if it is far too large and costs more than limit, the allowed
+// cost of messages in use.
 func (f *feed) reuse(n int, limit int64) {
 	clear(f.messages)
 	f.messages = f.messages[:0]
@@ -266,10 +265,9 @@ func (f *feed) reuse(n int, limit int64) {
 	}
 }
 
-// batch makes one of what some fetches brought. The position after it is behind
-// the transaction markers at its end. Otherwise lag would not come down to zero,
-// and a topic without new messages would seem to have lost some once retention
-// takes the markers.
+// batch returns a batch of the chunks. Its Next is behind the transaction markers at its end.
+// Otherwise lag would not fall to zero, and when retention deletes the markers, a topic without new
+// messages would seem to have lost some.
 func (f *feed) batch(chunks []chunk) *consumer.Batch {
 	last := chunks[len(chunks)-1]
 	b := &consumer.Batch{Next: epoch.Offset(last.next), Mark: epoch.Mark(last.epoch)}
@@ -281,7 +279,7 @@ func (f *feed) batch(chunks []chunk) *consumer.Batch {
 		for _, r := range c.records {
 			mark := epoch.Mark(r.LeaderEpoch)
 			if mark != b.Mark && b.Marks == nil {
-				b.Marks = slices.Repeat([]epoch.Mark{b.Mark}, len(ms)) // of those so far
+				b.Marks = slices.Repeat([]epoch.Mark{b.Mark}, len(ms)) // of the messages so far
 			}
 			if b.Marks != nil {
 				b.Marks = append(b.Marks, mark)
@@ -295,9 +293,8 @@ func (f *feed) batch(chunks []chunk) *consumer.Batch {
 	return b
 }
 
-// pause notes that the poller stops fetching for this feed, if it holds at least
-// so much. It reports false if it does not, by now, or if that was noted before.
-// Whoever takes next then knows to have it resumed.
+// pause records that the poller stops fetching for this feed, so that a later take resumes it. It
+// returns false if the feed holds less than least by now, or is paused already.
 func (f *feed) pause(least int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -309,7 +306,7 @@ func (f *feed) pause(least int64) bool {
 	return true
 }
 
-// unpause notes that fetching continues. It reports false if nobody had stopped.
+// unpause records that fetching continues. It returns false if the feed was not paused.
 func (f *feed) unpause() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -318,19 +315,17 @@ func (f *feed) unpause() bool {
 	return was
 }
 
-// How long an error that passes by itself may last before Read reports it: a
-// topic that is not known, less than a leader that is being elected.
 const (
-	unknownPatience = 3 * time.Second
-	errorPatience   = 20 * time.Second
-	mostStumble     = time.Second
+	unknownPatience = 3 * time.Second  // how long a topic may be unknown before Read returns the error
+	errorPatience   = 20 * time.Second // the same for other transient errors, such as a leader election
+	mostStumble     = time.Second      // between two fetches
 )
 
-// stumble takes note of an error that passes by itself. It returns how long to
-// wait before the next fetch, or false if it has lasted too long.
+// stumble records a transient error. It returns the wait before the next fetch, or false if the
+// errors have lasted too long.
 func (f *feed) stumble(unknown bool) (wait time.Duration, goOn bool) {
 	now := time.Now()
-	if now.Sub(f.latest) > 5*mostStumble { // a new one
+	if now.Sub(f.latest) > 5*mostStumble { // a new series of errors
 		f.stumbled, f.wait = now, backoff.New(leastPause, mostStumble)
 	}
 	f.latest = now
@@ -341,14 +336,14 @@ func (f *feed) stumble(unknown bool) (wait time.Duration, goOn bool) {
 	return f.wait.Next(), now.Sub(f.stumbled) < patience
 }
 
-// taken is the offset after the last message that Read has yielded.
+// taken returns the offset after the last message that Read has yielded.
 func (f *feed) taken() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.after
 }
 
-// message makes one of a record, which must not be looked at any more.
+// message makes a message of r. The caller must not use r afterwards.
 func (f *feed) message(r *kgo.Record) consumer.Message {
 	m := consumer.Message{Partition: f.partition, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp, Context: r.Context}
 	if len(r.Headers) > 0 {
@@ -358,7 +353,7 @@ func (f *feed) message(r *kgo.Record) consumer.Message {
 		}
 	}
 	if f.recycle {
-		m.Context = nil // it is the pool's
+		m.Context = nil // the record goes back to the pool
 		r.Recycle()
 	}
 	return m

@@ -12,35 +12,33 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// fetcher drives the reading client. Its loop is the only one that tells the
-// client what to read and the only one that polls, by turns: so after a
-// partition was removed, no poll can bring what was fetched for it before.
+// fetcher drives the reading client. Only its loop polls and changes what the client reads, in
+// turns. So after a partition was removed, no poll can return records that were fetched for it
+// before.
 //
-// Reading has a client apart from the member of the group, because kgo as a
-// group member begins where the group has committed, drops what is buffered
-// for all partitions when one is set to an offset, and checks for truncation
-// (KIP-320) only later. Added to a direct consumer, a partition starts at the
-// sink's position, after that was checked against its leader epoch, and nothing
-// else is disturbed.
+// Reading has a client of its own, which is no group member. As a group member, kgo begins at the
+// committed offsets, drops the buffered records of all partitions when one is set to an offset, and
+// checks for truncation (KIP-320) only later. In a direct consumer, an added partition starts at
+// the sink's position, after a check of its leader epoch, and does not disturb the others.
 type fetcher struct {
 	client *kgo.Client
 	budget *budget
 	log    *slog.Logger
 
-	reading atomic.Int32  // how many feeds there are
-	room    chan struct{} // holds a token when something was taken from a feed
+	reading atomic.Int32  // number of feeds
+	room    chan struct{} // full when something was taken from a feed
 
 	mu      sync.Mutex
 	orders  []order
 	interim context.CancelFunc // ends the poll under way
 
-	// The rest belongs to the loop.
+	// Only the loop uses these.
 	feeds  map[topicPartition]*feed
-	hungry int                 // how many of them the latest messages were for
-	ids    map[string][16]byte // the topic ids the client has adopted
+	hungry int                 // number of feeds that got records last
+	ids    map[string][16]byte // the topic ids that the client uses
 }
 
-// order is something to do between two polls.
+// order is an order to the loop, for between two polls.
 type order struct {
 	what orderKind
 	feed *feed
@@ -58,7 +56,7 @@ func newFetcher(cl *kgo.Client, b *budget, log *slog.Logger) *fetcher {
 	return &fetcher{client: cl, budget: b, log: log, room: make(chan struct{}, 1), feeds: map[topicPartition]*feed{}, ids: map[string][16]byte{}}
 }
 
-// order has something done before the next poll. It does not wait for it.
+// order adds an order and ends the poll under way. It does not wait for the order.
 func (f *fetcher) order(what orderKind, fd *feed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +86,7 @@ func (f *fetcher) run(ctx context.Context) {
 	}
 }
 
-// taken says that something was taken from a feed.
+// taken tells hold that something was taken from a feed.
 func (f *fetcher) taken() {
 	select {
 	case f.room <- struct{}{}:
@@ -96,8 +94,8 @@ func (f *fetcher) taken() {
 	}
 }
 
-// follow carries out orders, all of them in one go: each change to what a
-// client reads costs it the fetches under way.
+// follow carries out all orders together, because each change to what the client reads costs the
+// fetches under way.
 func (f *fetcher) follow(orders []order) {
 	remove, unpause := map[string][]int32{}, map[string][]int32{}
 	opened := map[topicPartition]*feed{}
@@ -110,7 +108,7 @@ func (f *fetcher) follow(orders []order) {
 		case o.what == resume && current:
 			unpause[p.topic] = append(unpause[p.topic], p.number)
 		case o.what == shut && current:
-			o.feed.shut = true // it may be about to be opened again
+			o.feed.shut = true // trouble may order to open it again later
 			delete(f.feeds, p)
 			if opened[p] == nil {
 				remove[p.topic] = append(remove[p.topic], p.number)
@@ -132,7 +130,6 @@ func (f *fetcher) follow(orders []order) {
 	}
 }
 
-// add starts to read the partitions of feeds.
 func (f *fetcher) add(feeds map[topicPartition]*feed) {
 	add := map[string]map[int32]kgo.Offset{}
 	for p, fd := range feeds {
@@ -148,8 +145,8 @@ func (f *fetcher) add(feeds map[topicPartition]*feed) {
 	f.client.AddConsumePartitions(add)
 }
 
-// renew has the client forget a topic that was deleted and created again: it
-// keeps to the id it saw first. Who still reads under the old id hears of it.
+// renew makes the client forget a topic that was deleted and created again, because the client
+// keeps the id that it saw first. Feeds with the old id fail.
 func (f *fetcher) renew(topic string, id [16]byte) {
 	for p, fd := range f.feeds {
 		if p.topic == topic && fd.id != id {
@@ -159,18 +156,16 @@ func (f *fetcher) renew(topic string, id [16]byte) {
 	f.client.PurgeTopicsFromConsuming(topic)
 }
 
-// resize adapts the sizes of fetches to how much there is room for.
 func (f *fetcher) resize() {
 	if s, changed := f.budget.sizes(len(f.feeds), f.hungry, len(f.client.DiscoveredBrokers()), f.spare()); changed {
 		f.client.UpdateFetchMaxBytes(s.fetch, s.partition)
 	}
 }
 
-// distribute hands what a poll brought to the feeds, and returns those that got some.
-// It stops those that have failed: a partition that answers with an error would otherwise
-// be asked again at once, and again. kgo itself waits only if all partitions of
-// a broker have failed, which is why it leaves to us also those errors that pass
-// by themselves (KeepRetryableFetchErrors).
+// distribute hands the results of a poll to the feeds, and returns the feeds that got some. It
+// stops failed partitions, because kgo would fetch them again at once: kgo waits only if all
+// partitions of a broker have failed. So kgo passes on transient errors too
+// (KeepRetryableFetchErrors).
 func (f *fetcher) distribute(fetches kgo.Fetches) (fed []*feed) {
 	stop := stops{map[string][]int32{}, map[string][]int32{}}
 	for _, fetch := range fetches {
@@ -179,7 +174,7 @@ func (f *fetcher) distribute(fetches kgo.Fetches) (fed []*feed) {
 			topic := &fetch.Topics[i]
 			for j := range topic.Partitions {
 				part := &topic.Partitions[j]
-				if part.Partition < 0 { // about the whole topic, or about nothing in particular
+				if part.Partition < 0 { // an error of the whole topic, or of no topic
 					f.general(topic.Topic, part.Err, stop)
 					continue
 				}
@@ -202,7 +197,6 @@ func (f *fetcher) distribute(fetches kgo.Fetches) (fed []*feed) {
 	return fed
 }
 
-// stop has the client no longer fetch what there is to stop.
 func (f *fetcher) stop(s stops) {
 	if len(s.paused) > 0 {
 		f.client.PauseFetchPartitions(s.paused)
@@ -212,20 +206,20 @@ func (f *fetcher) stop(s stops) {
 	}
 }
 
-// grace is for how long a full feed is waited for before it is paused. A partition that
-// is paused loses what the client has fetched for it, and once it is resumed it waits for
-// the end of a fetch that may have only idle partitions in it (FetchMaxWait). One that is
-// read steadily has room again long before. The others wait with it, so it is short.
+// grace is how long hold waits for a full feed before it pauses the partition. A paused partition
+// loses the records that the client has fetched for it. When it is resumed, it waits for the end of
+// a fetch that may have only idle partitions (FetchMaxWait). A partition that is read steadily has
+// room again long before that. grace is short, because the other partitions wait meanwhile.
 //
-// It may be longer where only those that are full got anything: the others have nothing
-// to come, as far as is known. With 100 ms there bench's row kafka/hot had 0.61 and not
-// 0.92, and with 20 ms 0.55: what one response brings may take 150 ms to apply.
+// graceAlone applies if only full feeds got records, so that the others probably have none to come.
+// It was measured: with 100 ms, bench's row kafka/hot had 0.61 instead of 0.92, and with 20 ms
+// 0.55. It may take 150 ms to apply the records of one response.
 const (
 	grace      = 20 * time.Millisecond
 	graceAlone = 200 * time.Millisecond
 )
 
-// hold pauses the feeds that are full, of those that got something, and stay so.
+// hold pauses the feeds in fed that are full and stay full for the grace time.
 func (f *fetcher) hold(ctx context.Context, fed []*feed) {
 	full := f.full(fed)
 	if len(full) == 0 {
@@ -257,7 +251,7 @@ func (f *fetcher) hold(ctx context.Context, fed []*feed) {
 	}
 }
 
-// full returns those of feeds that are to get no more for now.
+// full returns the feeds that should get no more for now.
 func (f *fetcher) full(feeds []*feed) (full []*feed) {
 	most := f.most()
 	for _, fd := range feeds {
@@ -268,11 +262,11 @@ func (f *fetcher) full(feeds []*feed) (full []*feed) {
 	return full
 }
 
-// most is what a feed may hold and still get more: half its share, as what it then gets
-// comes on top, and what may be lent.
+// most returns the cost at which a feed is full: what may be lent, and half its share, because the
+// next fetch comes on top.
 func (f *fetcher) most() int64 { return f.share()/2 + f.spare() }
 
-// spare is what may still be lent to feeds beyond their shares.
+// spare returns what may still be lent to feeds beyond their shares.
 func (f *fetcher) spare() int64 {
 	share, lent := f.share(), int64(0)
 	for _, fd := range f.feeds {
@@ -281,7 +275,7 @@ func (f *fetcher) spare() int64 {
 	return f.budget.spare(lent)
 }
 
-// stops collects the partitions that are not to be fetched for now.
+// stops collects the partitions that must not be fetched for now.
 type stops struct{ paused, removed map[string][]int32 }
 
 func (s stops) pause(fd *feed, least int64) {
@@ -290,14 +284,12 @@ func (s stops) pause(fd *feed, least int64) {
 	}
 }
 
-// remove stops for good, until the feed is opened again. A topic that the
-// broker does not know must not stay in the fetch session: its error would end
-// every fetch of the others at once.
+// remove stops a feed until it is opened again. A topic that the broker does not know must not stay
+// in the fetch session: its error would end each fetch of the other partitions at once.
 func (s stops) remove(fd *feed) {
 	s.removed[fd.topic] = append(s.removed[fd.topic], fd.number)
 }
 
-// count returns how many records a response has.
 func count(fetch kgo.Fetch) (records int) {
 	for _, t := range fetch.Topics {
 		for _, p := range t.Partitions {
@@ -307,7 +299,7 @@ func count(fetch kgo.Fetch) (records int) {
 	return records
 }
 
-// deliver hands one partition's part of a fetch to its feed.
+// deliver pushes one partition's part of a fetch to its feed.
 func deliver(fd *feed, topic *kgo.FetchTopic, part *kgo.FetchPartition, little bool) error {
 	if part.Err == nil || len(part.Records) > 0 {
 		switch topic.TopicID {
@@ -324,8 +316,8 @@ func deliver(fd *feed, topic *kgo.FetchTopic, part *kgo.FetchPartition, little b
 	return part.Err
 }
 
-// trouble deals with an error of a feed: it waits for a while with those that
-// pass by themselves, and hands the others to Read.
+// trouble handles an error of a feed. It retries a transient error for a while, and passes any
+// other error to Read.
 func (f *fetcher) trouble(fd *feed, err error, stop stops) {
 	unknown := isUnknown(err)
 	wait, goOn := time.Duration(0), false
@@ -333,8 +325,8 @@ func (f *fetcher) trouble(fd *feed, err error, stop stops) {
 		wait, goOn = fd.stumble(unknown)
 	}
 	if !goOn {
-		// What is queued beyond the point of a truncation is not in the log
-		// any more. It has not been applied, and must not be.
+		// Records queued beyond the point of a truncation are not in the log any more. They must not
+		// be applied.
 		var loss *kgo.ErrDataLoss
 		fd.fail(err, errors.As(err, &loss))
 	}
@@ -356,13 +348,12 @@ func (f *fetcher) trouble(fd *feed, err error, stop stops) {
 	})
 }
 
-// isUnknown reports whether the broker does not know the topic, or not under
-// the id we have.
+// isUnknown reports whether the broker does not know the topic, or knows it under another id.
 func isUnknown(err error) bool {
 	return errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.InconsistentTopicID)
 }
 
-// general deals with an error that is not about one partition.
+// general handles an error that is not about one partition.
 func (f *fetcher) general(topic string, err error, stop stops) {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return // the poll was interrupted for new orders
@@ -378,5 +369,4 @@ func (f *fetcher) general(topic string, err error, stop stops) {
 	}
 }
 
-// share is what is kept for each feed at the moment.
 func (f *fetcher) share() int64 { return f.budget.share(int(f.reading.Load())) }

@@ -12,23 +12,21 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// A handler that does not return keeps its partition from this process, and a group gives
-// nobody a partition that one of its members is assigned. A member cannot give up one
-// partition alone: the classic protocol assigns what the leader's balancer says, and under
-// KIP-848 the broker does. So the member leaves the group, as soon as its other partitions are
-// drained, and joins again after a pause. A member that is alone in its group stays: nobody
-// would take what it leaves.
+// A member cannot give up a single partition: in the classic protocol the leader's balancer assigns
+// partitions, and under KIP-848 the broker does. So if a handler hangs, the member drains its other
+// partitions, leaves the group, and joins again after a pause. A member that is alone in its group
+// stays, because nobody would take its partitions.
 //
-// Joined again, it may be assigned the partition once more. It does not claim it while the
-// handler hangs, and leaves again soon, for a pause that is twice as long each time.
+// After it has joined again, the member may be assigned the partition again. It does not claim it
+// while the handler hangs, and leaves again soon, for twice as long each time.
 
 const (
-	// leastAway and mostAway bound the pause.
+	// leastAway and mostAway limit the pause.
 	leastAway = 10 * time.Second
 	mostAway  = 5 * time.Minute
 
-	// leastStay is how long it stays in the group before it leaves again, and how often one that
-	// is alone looks whether it still is.
+	// leastStay is how long the member stays in the group before it leaves again. A member that is
+	// alone checks at this interval whether it still is.
 	leastStay = 10 * time.Second
 )
 
@@ -37,14 +35,14 @@ var (
 	errReturned = errors.New("the handler of the partition has returned")
 )
 
-// groupClient is the client that is the member of the group: another one each time that the
-// process joins.
+// groupClient is the client that is the member of the group. The process creates a new one each
+// time that it joins.
 type groupClient struct{ cl *kgo.Client }
 
-// member returns the client that is the member, or was the last one.
+// memberClient returns the client that is the member, or was it last.
 func (s *Source) memberClient() *kgo.Client { return s.group.Load().cl }
 
-// hung notes that own has given a partition up until a handler returns.
+// hung records that own has given up a partition until a handler returns.
 func (s *Source) hung(t *tenure, until <-chan struct{}) {
 	s.mu.Lock()
 	if sl := s.slots[t.topicPartition]; sl != nil {
@@ -67,7 +65,7 @@ func (s *Source) hung(t *tenure, until <-chan struct{}) {
 	}()
 }
 
-// unhung begins anew with a partition whose handler has returned, if we hold it.
+// unhung grants a partition again whose handler has returned, if we hold it.
 func (s *Source) unhung(t *tenure) {
 	s.mu.Lock()
 	sl := s.slots[t.topicPartition]
@@ -90,7 +88,7 @@ func (s *Source) lookForHung() {
 	}
 }
 
-// anyHung reports whether a handler hangs, and whether one does of a partition that we hold.
+// anyHung reports whether a handler hangs, and whether one hangs on a partition that we hold.
 func (s *Source) anyHung() (some, held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,10 +99,10 @@ func (s *Source) anyHung() (some, held bool) {
 	return some, held
 }
 
-// attend keeps the process in the group until ctx ends, or something ends it for good.
+// attend runs until ctx ends or an error ends Run. It leaves the group while a handler hangs.
 func (s *Source) attend(ctx, base context.Context) error {
 	pause := backoff.New(leastAway, mostAway)
-	var due time.Time // when it may leave
+	var due time.Time // when the member may leave
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -137,8 +135,8 @@ func (s *Source) attend(ctx, base context.Context) error {
 	}
 }
 
-// stepAway leaves the group in good order, and joins again after a while, or once no handler
-// hangs any more.
+// stepAway leaves the group in good order, and joins again after the pause or when no handler hangs
+// any more.
 func (s *Source) stepAway(ctx, base context.Context, pause time.Duration) error {
 	s.log.Warn("leaving the group, as a handler does not return; joining again later", "in", pause)
 	s.mu.Lock()
@@ -201,8 +199,8 @@ func (s *Source) isAlone(ctx context.Context) bool {
 	return err == nil && len(resp.Groups) == 1 && resp.Groups[0].ErrorCode == 0 && len(resp.Groups[0].Members) == 1
 }
 
-// leaveForGood takes a static member out of the group: kgo leaves its partitions assigned to it
-// for the session timeout.
+// leaveForGood removes a static member from the group. kgo alone would leave its partitions
+// assigned to it for the session timeout.
 func (s *Source) leaveForGood(ctx context.Context, member string) {
 	if s.set.instance == nil || member == "" {
 		return

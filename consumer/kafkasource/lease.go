@@ -12,16 +12,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// lease is how long the group lets a member be silent, and how long it waits
-// for one in a rebalance.
+// lease is the group's timeouts.
 type lease struct {
 	session   time.Duration
 	heartbeat time.Duration
 	rebalance time.Duration
-	drain     time.Duration // how long a partition that is revoked may take
+	drain     time.Duration // limit for a revoked partition
 }
 
-// check fills in drain and refuses what leaves no room for a batch (R13).
+// check sets l.drain. It returns an error if the timeouts leave no time for a batch (R13).
 func (l *lease) check(drain time.Duration) error {
 	if l.heartbeat <= 0 || l.session <= 0 || l.rebalance <= 0 {
 		return fmt.Errorf("the heartbeat interval of %v, the session timeout of %v and the rebalance timeout of %v must be positive",
@@ -35,8 +34,8 @@ func (l *lease) check(drain time.Duration) error {
 		return fmt.Errorf("the heartbeat interval of %v is more than a third of the rebalance timeout of %v: "+
 			"one lost heartbeat would cost the partitions in a rebalance; lower the one or raise the other", l.heartbeat, l.rebalance)
 	}
-	// A member learns of a rebalance from its next heartbeat, by when the
-	// group has been counting for up to an interval.
+	// A member learns of a rebalance from its next heartbeat. The group has been counting for up to
+	// one interval then.
 	most := l.rebalance*9/10 - l.heartbeat
 	if drain > most {
 		return fmt.Errorf("Options.DrainTimeout is %v, but with a rebalance timeout of %v and a heartbeat interval of %v "+
@@ -49,23 +48,21 @@ func (l *lease) check(drain time.Duration) error {
 	return nil
 }
 
-// patience is how long the group keeps partitions for a member that has fallen
-// silent: until its session has expired, or, where a rebalance has begun, until that
-// continues without those who have not joined again.
+// patience returns how long the group keeps partitions for a silent member: until its session
+// expires, or until a rebalance continues without the members that have not joined again.
 func (l lease) patience() time.Duration { return min(l.session, l.rebalance) }
 
-// silence is how long no heartbeat may have been acknowledged before the
-// tenures are cancelled. It is short of the group's patience, so that they are over
-// before the group gives their partitions to somebody else.
+// silence returns the time without an acknowledged heartbeat after which tenures are cancelled. It
+// is shorter than the group's patience, so that tenures end before the group assigns their
+// partitions to another member.
 func (l lease) silence() time.Duration { return l.patience() * 9 / 10 }
 
-// term is what a tenure reports: see [consumer.Tenure].
 func (l lease) term() time.Duration { return min(l.silence(), l.drain) }
 
-// nextGenLease is the lease under KIP-848, where the broker says how long a
-// session lasts and how often to heartbeat. It takes the permission to
-// describe the group's configuration; without it, or where the broker does not
-// say, the client's own values stand, whose defaults are the broker's defaults.
+// nextGenLease returns the lease under KIP-848, where the broker sets the session timeout and the
+// heartbeat interval. Reading them needs the permission to describe the group's configuration.
+// Without it, or if the broker does not have them, the client's values apply. Their defaults are
+// the broker's.
 func (s *Source) nextGenLease(ctx context.Context) (lease, error) {
 	l := s.set.classic
 	req := kmsg.NewPtrDescribeConfigsRequest()
@@ -92,7 +89,7 @@ func (s *Source) nextGenLease(ctx context.Context) (lease, error) {
 	return l, nil
 }
 
-// read takes over what the broker says, if it says both.
+// read sets the session timeout and heartbeat interval to the broker's, if the answer has both.
 func (l *lease) read(resp *kmsg.DescribeConfigsResponse) error {
 	now := *l
 	now.session, now.heartbeat = 0, 0
@@ -113,7 +110,7 @@ func (l *lease) read(resp *kmsg.DescribeConfigsResponse) error {
 	return nil
 }
 
-// millis is zero where v is no number of milliseconds.
+// millis returns zero if v is not a number of milliseconds.
 func millis(v *string) time.Duration {
 	if v == nil {
 		return 0
@@ -125,8 +122,7 @@ func millis(v *string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// client makes one of the two clients. What the source decides comes last, so
-// that it overrides.
+// client creates one of the two clients. The source's own options come last, so that they override.
 func (s *Source) client(ctx context.Context, extra []kgo.Opt, ours ...kgo.Opt) (*kgo.Client, error) {
 	opts := []kgo.Opt{kgo.ClientID(defaultClientID), kgo.FetchMaxWait(fetchWait)}
 	opts = append(opts, s.set.Client...)

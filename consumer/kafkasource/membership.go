@@ -15,33 +15,31 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
-// slot is a partition that the group has given us at least once.
+// slot is a partition that the group has assigned to us at least once.
 type slot struct {
-	held   bool // by what kgo last told us
-	hung   int  // handlers of it that do not return
+	held   bool // as kgo has reported last
+	hung   int  // its handlers that do not return
 	tenure *tenure
 }
 
-// live reports whether it has a tenure that is not lost.
+// live reports whether the slot has a tenure that is not lost.
 func (sl *slot) live() bool { return sl.tenure != nil && sl.tenure.Lost() == nil }
 
-// joining is a membership that kgo has told us of.
+// joining is a membership that kgo has reported.
 type joining struct {
 	member string
-	number int32
+	number int32 // generation or member epoch
 }
 
-// assigned is kgo's OnPartitionsAssigned. It is called at the end of every
-// rebalance, whether it brought us anything or not, and must not wait.
+// assigned is kgo's OnPartitionsAssigned. kgo calls it at the end of every rebalance, with or
+// without new partitions. It must not wait.
 //
-// kgo joins again by itself after the group has let it go in the middle of a
-// cooperative rebalance, under a new member id and without a word about the
-// partitions it still has. In between they may have been somebody else's. So
-// tenures under another member id end here, and begin anew.
+// If the group removes the member in the middle of a cooperative rebalance, kgo joins again under a
+// new member id and does not report the partitions that it still has as lost. Another member may
+// have had them in between. So tenures under another member id end here, and new ones begin.
 //
-// Word of an assignment may also come so late that the group has given it to
-// another since. Contact is overdue then, and no tenure begins before the coordinator
-// was asked.
+// kgo may also report an assignment so late that the group has assigned the partitions to another
+// member since. Contact is overdue then, and tenures begin only after a check with the coordinator.
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
@@ -53,8 +51,8 @@ func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 	s.log.Debug("assigned", "member", member, "generation", number, "added", added)
 }
 
-// grantInContact begins a tenure of each partition that has none, unless contact is lost.
-// Whatever is granted before it is, contactLost finds.
+// grantInContact begins a tenure of each partition that has none, unless contact is lost. If
+// contact is lost later, contactLost ends these tenures.
 func (s *Source) grantInContact(member string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,9 +66,9 @@ func (s *Source) grantInContact(member string) bool {
 	return true
 }
 
-// joins takes note of the membership that kgo says we have. Under KIP-848 kgo says
-// so also when it starts its session anew without having reached the coordinator. A
-// new number comes from there.
+// joins records the membership that kgo reports. Under KIP-848 kgo also reports when it restarts
+// its session without having reached the coordinator. So only a changed membership, which comes
+// from the coordinator, counts as contact.
 func (s *Source) joins(now joining) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,8 +78,8 @@ func (s *Source) joins(now joining) {
 	}
 }
 
-// hold takes note of what kgo has told us that we hold, as that member. It comes
-// before anybody looks for contact, so that whoever finds it grants all of them.
+// hold records the partitions that kgo has reported as ours, for this member id. It runs before the
+// check of contact, so that the grant after the check includes all of them.
 func (s *Source) hold(added map[string][]int32, member string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,9 +102,8 @@ func (s *Source) hold(added map[string][]int32, member string) {
 	}
 }
 
-// grantHeld begins a tenure for each partition that we hold and that has none: it
-// is new, or its tenure was lost all the same. Where own has given up the partition
-// it stays idle, and where a handler of it does not return.
+// grantHeld begins a tenure for each partition that we hold and that is new or whose tenure was
+// lost. A partition stays idle if own has given it up, or while a handler of it does not return.
 func (s *Source) grantHeld(member string) {
 	for p, sl := range s.slots {
 		if sl.held && sl.hung == 0 && !sl.live() {
@@ -124,8 +121,7 @@ func (s *Source) grant(p topicPartition, sl *slot, member string) {
 	s.tenures.Go(func() { t.run(s.own) })
 }
 
-// revoked is kgo's OnPartitionsRevoked: the group asks for partitions, and
-// waits for this to return.
+// revoked is kgo's OnPartitionsRevoked. The group waits for it to return.
 func (s *Source) revoked(_ context.Context, _ *kgo.Client, ps map[string][]int32) {
 	<-s.ready
 	ts := s.release(ps)
@@ -136,8 +132,7 @@ func (s *Source) revoked(_ context.Context, _ *kgo.Client, ps map[string][]int32
 	}
 }
 
-// lostAll is kgo's OnPartitionsLost: they are somebody else's already, or may
-// be at any moment.
+// lostAll is kgo's OnPartitionsLost. Other members may have the partitions already.
 func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32) {
 	<-s.ready
 	for _, t := range s.release(ps) {
@@ -146,7 +141,7 @@ func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32
 	s.notMember(errRevoked)
 }
 
-// notMember says that the group has let us go, or is about to.
+// notMember reports to Run's caller that the group has removed us, or is about to.
 func (s *Source) notMember(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +150,7 @@ func (s *Source) notMember(why error) {
 	}
 }
 
-// release returns the tenures of partitions that we no longer hold.
+// release marks partitions as no longer held, and returns their tenures.
 func (s *Source) release(ps map[string][]int32) []*tenure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,8 +168,8 @@ func (s *Source) release(ps map[string][]int32) []*tenure {
 	return ts
 }
 
-// drain revokes partitions, and waits until their tenures have ended. Those that
-// take longer than a drain may are cancelled: the group moves on without them.
+// drain revokes tenures and waits until they have ended. It cancels tenures that exceed the drain
+// limit, because the group continues without them then.
 func (s *Source) drain(ts []*tenure) {
 	limit := s.contact.lease().drain
 	for _, t := range ts {
@@ -185,12 +180,12 @@ func (s *Source) drain(ts []*tenure) {
 	for _, t := range ts {
 		select {
 		case <-t.Over():
-		case <-t.WhenLost(): // and no longer ours to wait for
+		case <-t.WhenLost():
 		}
 	}
 }
 
-// held returns the tenures of the partitions we hold that may still publish.
+// held returns the tenures that are not lost, of the partitions that we hold. They may still publish.
 func (s *Source) held() []*tenure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,8 +198,7 @@ func (s *Source) held() []*tenure {
 	return ts
 }
 
-// running returns the tenures that may still do something: of the partitions we hold,
-// and of those that are being given back.
+// running returns the tenures that are not lost, of the partitions that we hold or are giving back.
 func (s *Source) running() []*tenure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +215,7 @@ func (s *Source) runningLocked() []*tenure {
 	return ts
 }
 
-// contactLost cancels everything: the group has given us up, or is about to.
+// contactLost ends all tenures, because the group has removed us or is about to.
 func (s *Source) contactLost(silent time.Duration) {
 	why := fmt.Errorf("%w: the group's coordinator has acknowledged nothing for %v", consumer.ErrLeaseExpired, silent.Round(time.Millisecond))
 	s.mu.Lock()
@@ -241,18 +235,17 @@ func (s *Source) contactLost(silent time.Duration) {
 	s.regainIfOwed()
 }
 
-// regainIfOwed is called after tenures were lost because contact was. Where it was back before that,
-// nobody else begins anew with their partitions.
+// regainIfOwed is called after tenures were lost because contact was lost. If contact was back
+// before that, nobody else grants their partitions again.
 func (s *Source) regainIfOwed() {
 	if s.contact.owes() {
 		s.contactRegained()
 	}
 }
 
-// contactRegained asks, after contact was lost, whether we are still a member, and
-// if so begins anew with the partitions that the group has left with us. It is
-// called on the goroutine that reads the coordinator's answers, and must not
-// wait for one.
+// contactRegained checks, after contact was lost, whether we are still a member, and if so grants
+// the partitions again that the group has left with us. It is called on the goroutine that reads
+// the coordinator's answers, so it must not wait for an answer.
 func (s *Source) contactRegained() {
 	s.contact.checkBegins()
 	go func() {
@@ -261,7 +254,7 @@ func (s *Source) contactRegained() {
 		member, generation := s.memberClient().GroupMetadata()
 		if err := s.stillMember(member, generation); err != nil {
 			s.log.Debug("in contact again, but not a member", "member", member, "err", err)
-			return // kgo hears the same, and joins again; or the next answer asks again
+			return // kgo gets the same error and joins again, or the next answer starts another check
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -272,8 +265,7 @@ func (s *Source) contactRegained() {
 	}()
 }
 
-// renewed ends the tenures that are of another log than their topic is now, and
-// begins anew under the log there is.
+// renewed ends the tenures whose topic has another id now, and begins new tenures of the new log.
 func (s *Source) renewed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,7 +282,7 @@ func (s *Source) renewed() {
 	}
 }
 
-// groupHook hears of errors that cost the membership.
+// groupHook handles errors that end the membership.
 type groupHook struct{ s *Source }
 
 // OnGroupManageError implements [kgo.HookGroupManageError].
@@ -310,7 +302,7 @@ func (h groupHook) OnGroupManageError(err error) {
 	}
 }
 
-// refuses tells the errors of a first join that no waiting resolves.
+// refuses reports whether an error of the first join does not pass by itself.
 func refuses(err error) bool {
 	for _, e := range []error{
 		kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed,
@@ -339,12 +331,12 @@ func (s *Source) heartbeat() {
 	_ = s.stillMember(member, generation)
 }
 
-// stillMember asks the coordinator whether it knows us, by a request that
-// changes nothing. It returns nil only if the answer was yes.
+// stillMember asks the coordinator whether we are a member, by a request that changes nothing. It
+// returns nil only if the coordinator has confirmed it.
 //
-// In the classic protocol that is a heartbeat, from which the coordinator counts the
-// session anew. Under KIP-848 it is not: there a yes says that the heartbeat that was answered
-// last was answered with a yes, too.
+// In the classic protocol the request is a heartbeat, which restarts the session timeout. Under
+// KIP-848 it is not a heartbeat. There its success shows that the last answer to a heartbeat was no
+// error.
 func (s *Source) stillMember(member string, generation int32) error {
 	if member == "" || generation <= 0 {
 		return errNotJoined
@@ -361,15 +353,15 @@ func (s *Source) stillMember(member string, generation int32) error {
 	case err == nil:
 		s.contact.confirmAlive(alive)
 	case speaks == classicProtocol:
-		s.contact.discardPending() // the hook may have seen the answer, but it was not a yes
+		s.contact.discardPending() // the hook has seen the answer, and it was an error
 	}
 	return err
 }
 
 func (s *Source) askMembership(ctx context.Context, speaks protocol, member string, generation int32) error {
 	if speaks == nextGenProtocol {
-		// A heartbeat would take part in the exchange of assignments, which is
-		// kgo's. Under KIP-848 a fetch of no offsets checks the member, too.
+		// A heartbeat would take part in kgo's exchange of assignments. Under KIP-848, an
+		// OffsetFetch of no topics checks the member too.
 		req := kmsg.NewPtrOffsetFetchRequest()
 		group := kmsg.NewOffsetFetchRequestGroup()
 		group.Group, group.MemberID, group.MemberEpoch = s.set.Group, &member, generation
@@ -400,7 +392,7 @@ func (s *Source) askMembership(ctx context.Context, speaks protocol, member stri
 // Identity implements [consumer.Source].
 func (s *Source) Identity() (group, name string) { return s.set.Group, s.name() }
 
-// name is of this process: the client id that it was given, and host and process.
+// name returns the caller's client id, if any, with host and process id.
 func (s *Source) name() string {
 	if s.set.clientID == defaultClientID {
 		return tenures.Process()
@@ -408,7 +400,7 @@ func (s *Source) name() string {
 	return tenures.Named(s.set.clientID)
 }
 
-// owner names this process in the fence, and its membership.
+// owner returns the name of this process and its membership for the fence.
 func (s *Source) owner(member string) string {
 	owner := s.name() + "/" + member
 	if s.set.instance != nil {

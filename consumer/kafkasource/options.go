@@ -32,9 +32,9 @@ type Options struct {
 	Client []kgo.Opt
 
 	// GroupClient and ReadClient are further options for one of the two clients. Use them for a
-	// hook that can serve only one client, such as one that registers metrics under a fixed name;
-	// New returns an error if it is in Client. To check options, New makes both clients and closes
-	// them without connecting.
+	// hook that can serve only one client, such as a hook that registers metrics under a fixed
+	// name. New returns an error if such a hook is in Client. To check options, New creates both
+	// clients and closes them without connecting.
 	GroupClient, ReadClient []kgo.Opt
 
 	// BufferBytes limits the memory of messages that are fetched and not yet applied, over all
@@ -42,8 +42,8 @@ type Options struct {
 	// The minimum is 1 MiB. Defaults to 64 MiB.
 	BufferBytes int
 
-	// StartTimeout limits how long Run waits for a cluster that cannot be reached. The wait is
-	// logged after 1 s and then every 10 s. Refused credentials end Run at once. Defaults to 30 s.
+	// StartTimeout limits how long Run waits for a cluster that cannot be reached. Run logs the
+	// wait after 1 s and then every 10 s. Refused credentials end Run at once. Defaults to 30 s.
 	StartTimeout time.Duration
 
 	// DrainTimeout limits how long a revoked partition may take to finish its transaction. After
@@ -66,26 +66,25 @@ const (
 	mostBuffer    = min(1<<40, math.MaxInt/2) // an int has 32 bits on some platforms
 	mostWait      = time.Hour
 
-	// Fetches wait at the broker at most so long by default. kgo has one fetch
-	// under way for each broker, and a partition that is added or resumed
-	// meanwhile waits for it to return.
+	// fetchWait is the default of FetchMaxWait. kgo has one fetch under way for each broker, and a
+	// partition that is added or resumed meanwhile waits for it to return.
 	fetchWait = 250 * time.Millisecond
 )
 
-// defaultClientID is the client id where Options.Client has none.
+// defaultClientID is the client id if Options.Client has none.
 const defaultClientID = "epochfence"
 
-// settings is what New worked out from Options.
+// settings are the Options with defaults, and values from the clients' options.
 type settings struct {
 	Options
 	clientID string
 	instance *string // of a static member
 	seeds    []string
-	nextGen  bool // KIP-848 was asked for
+	nextGen  bool // KIP-848 was requested
 	values   contextValues
-	classic  lease // as the options say; the broker says it under KIP-848
-	readMax  int32 // the largest response the reading client accepts, in bytes
-	recycle  bool  // a record may be used again once it was made into a message
+	classic  lease // from the options; under KIP-848 the broker decides
+	readMax  int32 // the largest response that the reading client accepts, in bytes
+	recycle  bool  // records may be reused
 }
 
 func (o Options) resolve() (settings, error) {
@@ -139,7 +138,7 @@ func (o Options) resolve() (settings, error) {
 	return s, nil
 }
 
-// check judges what can be judged without the options of the client.
+// check checks the options other than those of the clients.
 func (o Options) check() error {
 	if o.Group == "" {
 		return errors.New("kafkasource: Options.Group is empty")
@@ -174,8 +173,8 @@ func (o Options) check() error {
 	return nil
 }
 
-// checkTopic applies Kafka's own rule for names, so that a pattern or a
-// mistyped name is told apart from a topic that is missing.
+// checkTopic applies Kafka's rule for topic names, so that a pattern or a mistyped name is not
+// reported as a missing topic.
 func checkTopic(t string) error {
 	if strings.HasPrefix(t, "^") {
 		return fmt.Errorf("kafkasource: Options.Topics holds the pattern %q: a topic that begins to match later would start at its earliest message "+

@@ -17,20 +17,18 @@ import (
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
-// soonPatience is how long to continue trying after an error that is more often a
-// person's to fix than not: a broker that closes the connection at the first word,
-// or does not know a topic, may be starting or behind.
+// soonPatience limits the tries after an error that usually needs an operator: a broker that closes
+// the connection at the first request, or does not know a topic. It may also be starting or behind.
 const soonPatience = 3 * time.Second
 
-// How long to wait before trying again what may pass by itself.
+// Pauses between tries after a transient error.
 const (
 	leastPause = 100 * time.Millisecond
 	mostPause  = 2 * time.Second
 )
 
-// reach gets to know the cluster: its id, the ids of the topics, and that the
-// group has a coordinator which lets us see it. It tries for StartTimeout at
-// most, and gives up at once where trying again cannot help.
+// reach reads the ids of the cluster and the topics, and checks that we may use the group's
+// coordinator. It tries for StartTimeout at most, and gives up at once if another try cannot help.
 func (s *Source) reach(ctx context.Context) error {
 	cluster := reach.Server{Name: "Kafka at " + s.seeds(), Timeout: s.set.StartTimeout, Log: s.log, Patience: s.patience}
 	after, err := cluster.Wait(ctx, s.tryReachUntil)
@@ -42,8 +40,8 @@ func (s *Source) reach(ctx context.Context) error {
 
 func (s *Source) seeds() string { return strings.Join(s.set.seeds, ", ") }
 
-// tryReachUntil is tryReach that ends with ctx: kgo's first word to a broker that
-// takes the connection and never answers does not, but with the client.
+// tryReachUntil is tryReach that ends with ctx. kgo's first request to a broker that accepts the
+// connection and never answers ends only with the client.
 func (s *Source) tryReachUntil(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- s.tryReach(ctx) }()
@@ -53,7 +51,7 @@ func (s *Source) tryReachUntil(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-done: // which says more than that time is up
+	case err := <-done: // it says more than ctx.Err
 		return err
 	default:
 		return ctx.Err()
@@ -78,13 +76,13 @@ func (s *Source) tryReach(ctx context.Context) error {
 	return s.findGroup(ctx)
 }
 
-// ping returns nil as soon as a broker answers. It is kgo's Ping with a request for each
-// broker: that one's is read by one broker's goroutine while another one's writes it, which
-// the race detector finds.
+// ping returns nil as soon as a broker answers. It is kgo's Ping with a new request for each
+// broker. Ping shares one request: a broker's goroutine reads it while another broker's goroutine
+// writes it, which the race detector reports.
 func (s *Source) ping(ctx context.Context) (err error) {
 	for _, b := range slices.Concat(s.reader.DiscoveredBrokers(), s.reader.SeedBrokers()) {
 		req := kmsg.NewPtrMetadataRequest()
-		req.Topics = []kmsg.MetadataRequestTopic{} // of the brokers alone
+		req.Topics = []kmsg.MetadataRequestTopic{} // only the brokers
 		if _, err = b.Request(ctx, req); err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -92,10 +90,9 @@ func (s *Source) ping(ctx context.Context) (err error) {
 	return err
 }
 
-// errNoClusterID: a broker that does not name its cluster.
 var errNoClusterID = errors.New("the broker does not tell the cluster's id; without it two clusters with one group and topic cannot be told apart")
 
-// groupError is a refusal that concerns the group.
+// groupError is an error about the group.
 type groupError struct{ err error }
 
 func (e *groupError) Error() string { return e.err.Error() }
@@ -118,7 +115,7 @@ func (s *Source) findGroup(ctx context.Context) error {
 	return nil
 }
 
-// patience is how long an error is worth waiting on.
+// patience is [reach.Server].Patience.
 func (s *Source) patience(err error) time.Duration {
 	var eof *kgo.ErrFirstReadEOF
 	switch {
@@ -137,7 +134,7 @@ func isCredentials(err error) bool {
 		errors.Is(err, kerr.UnsupportedSaslMechanism) || errors.Is(err, kerr.IllegalSaslState)
 }
 
-// closes tells a connection that the broker closed from one that never was.
+// closes reports whether the broker has closed a connection.
 func closes(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) }
 
 func isPermission(err error) bool {
@@ -145,7 +142,7 @@ func isPermission(err error) bool {
 		errors.Is(err, kerr.ClusterAuthorizationFailed)
 }
 
-// unreached is the error that Run ends with when it could not start.
+// unreached returns the error of a Run that could not start.
 func (s *Source) unreached(err error, after time.Duration) error {
 	at := s.seeds()
 	var (

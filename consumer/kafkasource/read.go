@@ -12,9 +12,8 @@ import (
 
 var errBadPosition = errors.New("the fence's position is negative")
 
-// Read implements [consumer.Tenure]. Keys, values and headers are not copied:
-// they are slices of what the broker sent, and nobody writes to them. The slice of
-// messages is used again for the next batch.
+// Read implements [consumer.Tenure]. Keys, values and headers are slices of the broker's response,
+// and nobody writes to them. The slice of messages is reused for the next batch.
 func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	return t.State.Read(ctx, func(ctx context.Context, yield func(consumer.Batch) bool) error {
 		return t.read(ctx, from, yield)
@@ -35,7 +34,7 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer
 	}
 }
 
-// readFrom reads with one feed, until it has something to say.
+// readFrom reads with one feed, until that fails, ctx ends or yield returns false.
 func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(consumer.Batch) bool) error {
 	f := newFeed(t.topicPartition, t.topicID(), from)
 	f.recycle = t.s.set.recycle

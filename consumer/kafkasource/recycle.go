@@ -8,13 +8,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// recordPool keeps the records of batches that were made into messages, for kgo to read
-// the next ones into. Nobody outside this package sees a record, and a message has nothing
-// of one but the slices of what the broker sent. It made reading small messages a third
-// faster: BenchmarkFeed, and the row kafka/read of bench.
+// recordPool keeps records that have become messages, so that kgo can reuse them. Nobody outside
+// this package sees a record, and a message keeps only slices of the response. The pool made
+// reading small messages a third faster: BenchmarkFeed, and the row kafka/read of bench.
 //
-// A slice is kept beside those of about its length. One far longer than a batch would stay
-// in memory with it, which is counted by its records.
+// Slices are pooled by length. A slice far longer than a batch would stay in memory with the batch,
+// and the budget counts only the batch's records.
 type recordPool struct{ about [bits.UintSize + 1]sync.Pool } // by bits.Len of their lengths
 
 // GetRecords implements [kgo.PoolRecords].
@@ -30,9 +29,9 @@ func (p *recordPool) PutRecords(rs []kgo.Record) {
 	p.about[bits.Len(uint(cap(rs)))].Put(&rs)
 }
 
-// mayRecycle says whether records can be used again: the caller's hooks see none, which
-// they might keep, and the caller has no pools, into which the bytes of a record may go
-// that a message still has.
+// mayRecycle reports whether records can be reused: no hook of the caller sees records, because it
+// might keep them, and the caller has no pools, because these might reuse bytes of a record that a
+// message still has.
 func mayRecycle(cl *kgo.Client) bool {
 	if !empty(reflect.ValueOf(cl.OptValue(kgo.WithPools))) {
 		return false

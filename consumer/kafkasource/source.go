@@ -14,18 +14,18 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/troubles"
 )
 
-// Source is a [consumer.Source] that leases partitions from a Kafka consumer
-// group and reads them. Make one with [New]. It is good for one Run.
+// Source is a [consumer.Source] that leases partitions from a Kafka consumer group and reads them.
+// Create it with [New]. It is good for one Run.
 type Source struct {
 	set settings
 	log *slog.Logger
 
-	troubles *troubles.Log[topicPartition] // those of the membership are of none
+	troubles *troubles.Log[topicPartition] // the membership's have no partition
 
 	started atomic.Bool
 	own     func(context.Context, consumer.Tenure)
-	member  func(err error) // what Run calls joined; with mu held
-	base    context.Context // outlives the context of Run, until all has been given back
+	member  func(err error) // Run's joined; called with mu held
+	base    context.Context // outlives the context of Run, until all partitions are given back
 
 	cluster string
 	reader  *kgo.Client
@@ -38,7 +38,7 @@ type Source struct {
 	commits *commits
 	contact *contact
 	failed  chan error    // takes the first error that ends Run
-	gaveUp  chan struct{} // a partition was given up because a handler hangs, or that has returned
+	gaveUp  chan struct{} // full when a partition was given up because a handler hangs, or the handler has returned
 	over    chan struct{} // closed when Run returns
 
 	tenures sync.WaitGroup
@@ -53,7 +53,7 @@ type Source struct {
 
 var _ consumer.Source = (*Source)(nil)
 
-// New checks the options and returns a source that has not done anything yet.
+// New checks the options and returns a source. It does not connect.
 func New(o Options) (*Source, error) {
 	set, err := o.resolve()
 	if err != nil {
@@ -68,10 +68,9 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Run implements [consumer.Source]. It returns nil when ctx has ended and
-// everything was given back, and an error when the cluster was not reached
-// within StartTimeout, when it refuses us, or when another process has taken
-// over our place as a static member.
+// Run implements [consumer.Source]. It returns nil when ctx has ended and all partitions were given
+// back. It returns an error if the cluster was not reached within StartTimeout or refuses us, or if
+// another process has joined as the same static member.
 func (s *Source) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	if s.started.Swap(true) {
 		return errors.New("kafkasource: Run was called before; make a new Source")
@@ -98,7 +97,7 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.KeepRetryableFetchErrors(),
-		kgo.KeepControlRecords(), // the position after a transaction is behind its marker
+		kgo.KeepControlRecords(), // so that the position passes transaction markers
 		kgo.FetchMaxBytes(first.fetch), kgo.FetchMaxPartitionBytes(first.partition),
 		kgo.WithHooks(budget),
 		kgo.WithPools(pools...),
@@ -125,7 +124,7 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 	return s.join(ctx, base)
 }
 
-// join is Run from where the cluster was reached.
+// join is the part of Run after the cluster was reached.
 func (s *Source) join(ctx, base context.Context) error {
 	working, rest := context.WithCancel(s.base)
 	var workers sync.WaitGroup
@@ -151,7 +150,7 @@ func (s *Source) join(ctx, base context.Context) error {
 	return err
 }
 
-// enter makes the client that is the member of the group.
+// enter creates the client that is the member of the group.
 func (s *Source) enter(base context.Context) error {
 	base, end := context.WithCancel(base)
 	group, err := s.client(base, s.set.GroupClient,
@@ -174,14 +173,14 @@ func (s *Source) enter(base context.Context) error {
 	return nil
 }
 
-// readNothing keeps the member of the group from reading by itself: the group's
-// committed offsets are not where we start (R8).
+// readNothing keeps the member of the group from reading, because reading does not start at the
+// group's committed offsets (R8).
 func readNothing(context.Context, map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	return nil, nil
 }
 
-// watch keeps the membership alive where kgo leaves a gap, and takes from it
-// what it has to say.
+// watch sends heartbeats while kgo sends none, and polls the errors of the member and the topic
+// ids.
 func (s *Source) watch(ctx context.Context) {
 	every := time.NewTicker(min(s.contact.lease().patience()/6, time.Minute))
 	defer every.Stop()
@@ -210,9 +209,8 @@ func (s *Source) watch(ctx context.Context) {
 	}
 }
 
-// topicInterval is how often the topics are looked at. A topic that was deleted
-// and created again is noticed by the next fetch; this is for partitions that
-// are not being read.
+// topicInterval is the interval between polls of the topic ids. A fetch notices by itself that a
+// topic was deleted and created again. The polls are for partitions that are not being read.
 const topicInterval = 10 * time.Second
 
 func (s *Source) lookAtTopics(ctx context.Context) {
@@ -223,12 +221,12 @@ func (s *Source) lookAtTopics(ctx context.Context) {
 	}
 }
 
-// closeTimeout bounds how long leaving the group may take. A member that does
-// not get to leave is missed after the session timeout.
+// closeTimeout limits how long leaving the group may take. If it fails, the group removes the
+// member after the session timeout.
 const closeTimeout = 5 * time.Second
 
-// shutdown drains every partition, publishes the last positions, and leaves the
-// group. All of it is bounded.
+// shutdown drains every partition, publishes the last positions, and leaves the group. Each step
+// has a timeout.
 func (s *Source) shutdown() {
 	s.mu.Lock()
 	s.closing = true
@@ -245,8 +243,8 @@ func (s *Source) shutdown() {
 	s.linger()
 }
 
-// leave closes the member's client, which leaves the group. kgo waits for a
-// rebalance under way before it leaves; that is cut short.
+// leave leaves the group and closes the member's client. kgo waits for a rebalance under way before
+// it leaves. closeTimeout limits that wait.
 func (s *Source) leave() {
 	ctx, cancel := context.WithTimeout(s.base, closeTimeout)
 	defer cancel()
@@ -275,8 +273,7 @@ func (s *Source) close(cl *kgo.Client, end context.CancelFunc) {
 	cl.Close()
 }
 
-// linger waits for the tenures that were cancelled, but not for ever: nothing can
-// stop a handler that does not return when its context is cancelled.
+// linger waits for cancelled tenures, for closeTimeout at most, because a handler may never return.
 func (s *Source) linger() {
 	done := make(chan struct{})
 	go func() {

@@ -13,13 +13,13 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// startsAge is how long an answer serves others. At the first start of a group
-// every partition asks at once, and each answer is about all of them.
+// startsAge is how long a listing is reused. At the first start of a group all partitions call
+// Starts at once, and each listing contains all of them.
 const startsAge = time.Second
 
-// listing is an answer of Starts, and a place to wait for one.
+// listing is the last result of starts.
 type listing struct {
-	asking chan struct{} // holds a token while a request is under way
+	asking chan struct{} // full while a request is under way
 	at     time.Time
 	starts []epoch.Start
 }
@@ -36,7 +36,7 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 	return slices.Clone(starts), err
 }
 
-// listStarts returns what other tenures are given too.
+// listStarts returns a slice that other tenures share.
 func (t *tenure) listStarts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
 	id := t.topicID()
 	l := t.s.listing(listingKey{t.topic, id, policy})
@@ -46,7 +46,7 @@ func (t *tenure) listStarts(ctx context.Context, policy consumer.StartPolicy) ([
 	case <-ctx.Done():
 		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, ctx.Err())
 	}
-	// Not one from before the tenure: the partition may be new.
+	// A listing from before the tenure may lack a new partition.
 	if l.starts != nil && !l.at.Before(t.began) && time.Since(l.at) < startsAge {
 		return l.starts, nil
 	}
@@ -68,9 +68,8 @@ func (t *tenure) listStarts(ctx context.Context, policy consumer.StartPolicy) ([
 	return starts, nil
 }
 
-// Lag implements [consumer.Tenure]. It counts offsets, up to the last stable one: transaction
-// markers, and what compaction has removed, are among them. One listing serves all partitions
-// of the topic.
+// Lag implements [consumer.Tenure]. It counts offsets up to the last stable offset, including
+// transaction markers and compacted messages. One listing serves all partitions of the topic.
 func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
 	if err := t.check(from); err != nil {
 		return 0, err
@@ -80,7 +79,7 @@ func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
 		return 0, err
 	}
 	i := slices.IndexFunc(starts, func(s epoch.Start) bool { return s.Partition.Number == t.number })
-	s := starts[i] // listStarts has made sure of it
+	s := starts[i] // listStarts has checked that it exists
 	return int64(max(s.Next.Offset-max(from.Next, s.Earliest.Offset), 0)), nil
 }
 
@@ -109,8 +108,8 @@ func (s *Source) starts(ctx context.Context, topic string, id [16]byte, policy c
 	switch policy {
 	case consumer.StartCommitted, consumer.StartEarliest:
 	case consumer.StartLatest:
-		// The last stable offset: messages of a transaction that is still
-		// open come after it, and will be read if it commits.
+		// The last stable offset: the messages of an open transaction come after it, and will be
+		// read if the transaction commits.
 		latest, err = listed(admin.ListCommittedOffsets(ctx, topic))
 		if err != nil {
 			return nil, fmt.Errorf("list the last offsets: %w", err)
@@ -121,7 +120,7 @@ func (s *Source) starts(ctx context.Context, topic string, id [16]byte, policy c
 	var starts []epoch.Start
 	for p, o := range earliest[topic] {
 		next, ok := latest.Lookup(topic, p)
-		if !ok { // its earliest would replay the whole partition
+		if !ok { // its earliest offset would replay the whole partition
 			return nil, fmt.Errorf("partition %d appeared between two requests", p)
 		}
 		starts = append(starts, epoch.Start{Origin: s.origin(topicPartition{topic, p}, id), Next: positionOf(next), Earliest: positionOf(o)})
@@ -134,7 +133,7 @@ func positionOf(o kadm.ListedOffset) epoch.Position {
 	return epoch.Position{Offset: epoch.Offset(o.Offset), Mark: epoch.Mark(o.LeaderEpoch)}
 }
 
-// listed makes one error of the three ways in which a listing can fail.
+// listed joins the ways in which a listing can fail into one error.
 func listed(os kadm.ListedOffsets, err error) (kadm.ListedOffsets, error) {
 	if err == nil {
 		err = os.Error()

@@ -12,19 +12,19 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// tenure is one time with one partition, under one membership.
+// tenure implements [consumer.Tenure], under one membership.
 type tenure struct {
 	topicPartition
 	*tenures.State
 	tenures.Position
 	s      *Source
-	member string // the member id it was granted to
+	member string // the member id that it was granted to
 	began  time.Time
 
 	mu     sync.Mutex
 	id     [16]byte  // of the topic, zero until it is known
-	feed   *feed     // of the Read under way, or of the last one
-	theirs committed // what others had committed when the tenure began
+	feed   *feed     // of the present or last Read
+	theirs committed // position that others had committed when the tenure began
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
@@ -53,8 +53,7 @@ func (t *tenure) run(own func(context.Context, consumer.Tenure)) {
 	})
 }
 
-// prepare learns which log the partition is of, as of now. It returns false if
-// the tenure ended before that was known.
+// prepare reads the present id of the topic. It returns false if the tenure ended before.
 func (t *tenure) prepare() bool {
 	ctx, cancel := t.WhileHeld(t.s.base)
 	defer cancel()
@@ -80,9 +79,8 @@ func (t *tenure) prepare() bool {
 	}
 }
 
-// err returns why the tenure no longer holds, or nil. It does not wait for a
-// timer to notice that contact is lost: a process that was stopped may get here
-// first.
+// err returns why the tenure no longer holds, or nil. It checks contact itself, because a process
+// that was frozen may call err before the timer fires.
 func (t *tenure) err() error {
 	if t.Lost() == nil && t.s.contact.overdue() {
 		t.Lose(errSilence)
@@ -97,14 +95,14 @@ func (t *tenure) topicID() [16]byte {
 	return t.id
 }
 
-// Origin implements [consumer.Tenure]. It does not change: when the topic is
-// deleted and created again the tenure is lost, and another one begins.
+// Origin implements [consumer.Tenure]. It does not change: if the topic is deleted and created
+// again, the tenure is lost, and another tenure begins.
 func (t *tenure) Origin() epoch.Origin { return t.s.origin(t.topicPartition, t.topicID()) }
 
 // Term implements [consumer.Tenure].
 func (t *tenure) Term() time.Duration { return t.s.contact.lease().term() }
 
-// unpublished returns the position to commit, if the group has not been told of it.
+// unpublished returns the position to commit, if it is not committed yet.
 func (t *tenure) unpublished() (committed, bool) {
 	at, ok := t.Unpublished()
 	if !ok {
@@ -117,14 +115,14 @@ func (t *tenure) unpublished() (committed, bool) {
 	return committedOf(at), true
 }
 
-// warnOtherCommit says, once, that what others have committed is not where we are.
+// warnOtherCommit logs, once, that others have committed another position than ours.
 func (t *tenure) warnOtherCommit(at epoch.Fence) {
 	if theirs, say := t.ToSay(at); say {
 		t.s.log.Warn(tenures.NotHeeded, "topic", t.topic, "partition", t.number, "committed", theirs, "next", at.Next, "remedy", tenures.Remedy)
 	}
 }
 
-// publishedAs takes note of what the group has taken.
+// publishedAs records the position that the group has accepted.
 func (t *tenure) publishedAs(c committed) {
 	if c.ours() {
 		t.Published(epoch.Offset(c.at))

@@ -15,33 +15,32 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// topicIDs knows the ids of our topics: what tells a log from another of the
-// same name.
+// topicIDs caches the ids of our topics. The id distinguishes logs of the same name.
 type topicIDs struct {
 	client *kgo.Client
 	names  []string
 	heard  func()        // called after every answer
-	asking chan struct{} // holds a token while a request is under way
+	asking chan struct{} // full while a request is under way
 
 	mu    sync.Mutex
 	ids   map[string][16]byte
 	errs  map[string]error
-	since time.Time // when the newest answer was asked for
+	since time.Time // when the newest request was sent
 }
 
 func newTopicIDs(cl *kgo.Client, names []string, heard func()) *topicIDs {
 	return &topicIDs{client: cl, names: names, heard: heard, asking: make(chan struct{}, 1)}
 }
 
-// known is the id as last heard.
+// known returns the last known id.
 func (ts *topicIDs) known(topic string) [16]byte {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	return ts.ids[topic]
 }
 
-// fresh returns the id by an answer asked for not before since. Those who ask
-// at the same time share a request.
+// fresh returns the id from a request that was not sent before since. Concurrent calls share a
+// request.
 func (ts *topicIDs) fresh(ctx context.Context, topic string, since time.Time) ([16]byte, error) {
 	select {
 	case ts.asking <- struct{}{}:
@@ -63,7 +62,7 @@ func (ts *topicIDs) fresh(ctx context.Context, topic string, since time.Time) ([
 	return ts.ids[topic], ts.errs[topic]
 }
 
-// ask asks for the ids of all topics and returns the cluster's id.
+// ask reads the ids of all topics and returns the cluster's id.
 func (ts *topicIDs) ask(ctx context.Context) (cluster string, err error) {
 	began := time.Now()
 	req := kmsg.NewPtrMetadataRequest()
@@ -95,7 +94,7 @@ func (ts *topicIDs) ask(ctx context.Context) (cluster string, err error) {
 	defer ts.mu.Unlock()
 	for name, id := range ts.ids {
 		if errs[name] != nil {
-			ids[name] = id // for want of a better one
+			ids[name] = id // keep the last known id
 		}
 	}
 	ts.ids, ts.errs, ts.since = ids, errs, began
@@ -105,7 +104,7 @@ func (ts *topicIDs) ask(ctx context.Context) (cluster string, err error) {
 	return cluster, nil
 }
 
-// err returns the first error about a topic by the newest answer.
+// err returns the first error about a topic in the newest answer.
 func (ts *topicIDs) err() error {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -125,8 +124,7 @@ type topicError struct {
 func (e *topicError) Error() string { return fmt.Sprintf("topic %q: %v", e.topic, e.err) }
 func (e *topicError) Unwrap() error { return e.err }
 
-// logOf names the log of a topic: cluster and topic id, in the notation in
-// which Kafka's own tools print them.
+// logOf names the log of a topic by the ids of cluster and topic, in the notation of Kafka's tools.
 func (s *Source) logOf(id [16]byte) string {
 	return "kafka:" + s.cluster + "/" + base64.RawURLEncoding.EncodeToString(id[:])
 }

@@ -11,21 +11,19 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Apply has h applied to the messages of the log until it is through with all of them, as
-// one process of the group [DefaultGroup]: to test handlers on the database that they
-// write to.
+// Apply applies all messages of the log with h, as one process of the group [DefaultGroup]. It is
+// for tests of handlers on the database that they write to.
 //
-// The error is what kept them from it: that of a message that fails for good where h has
-// no OnFailure, after as many attempts as usual, or of whatever is still failing when ctx
-// ends. Attempts follow each other within milliseconds, and nothing is logged. What was
-// applied before stays applied; Apply may be called again.
+// Apply returns the error of a message that fails for good, if h has no OnFailure, or the last
+// error before ctx ends. Messages have as many attempts as usual, within milliseconds. Nothing is
+// logged. What was applied stays applied; Apply may be called again.
 func Apply[TX any](ctx context.Context, log *Log, sink epoch.Sink[TX], h consumer.Handlers[TX]) error {
 	group := log.Group(DefaultGroup)
 	running, stop := context.WithCancel(log.UntilApplied(ctx))
 	defer stop()
 	var t trouble
 	err := consumer.Run(running, group.Member("test"), sink, h, consumer.Options{
-		RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, HaltMin: time.Minute, HaltMax: time.Minute, // nobody waits that long: a halt ends it
+		RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, HaltMin: time.Minute, HaltMax: time.Minute, // nobody waits that long: a halt ends Apply
 		Logger: slog.New(slog.DiscardHandler),
 		Observe: func(e consumer.Event) {
 			if t.observe(e) {
@@ -45,13 +43,11 @@ func Apply[TX any](ctx context.Context, log *Log, sink epoch.Sink[TX], h consume
 	}
 }
 
-// trouble is what last kept a message from being applied.
 type trouble struct {
 	mu   sync.Mutex
 	last error
 }
 
-// observe reports whether there is no use in going on.
 func (t *trouble) observe(e consumer.Event) (halted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,7 +20,6 @@ type Broker struct {
 	changed chan struct{} // closed at the next change; nil while nobody waits
 }
 
-// waiter is a context that ends when its group has applied everything.
 type waiter struct {
 	group  *Group
 	cancel context.CancelFunc
@@ -31,7 +30,7 @@ func NewBroker() *Broker {
 	return &Broker{id: rand.Text(), logs: map[string]*Log{}, groups: map[string]*Group{}}
 }
 
-// Create adds a topic with so many empty partitions.
+// Create adds a topic with empty partitions. It panics if the topic exists.
 func (b *Broker) Create(topic string, partitions int32) *Log {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,9 +43,8 @@ func (b *Broker) Create(topic string, partitions int32) *Log {
 	return l
 }
 
-// Group returns the group of that name, which is created when it is first asked
-// for and reads the topics given then. A later call may leave the topics out,
-// and otherwise has to give the same ones.
+// Group returns the group of that name. The first call creates it, and sets the topics that it
+// reads. Later calls may leave the topics out, and otherwise have to give the same ones.
 func (b *Broker) Group(name string, topics ...string) *Group {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,9 +63,8 @@ func (b *Broker) Group(name string, topics ...string) *Group {
 	return g
 }
 
-// Await returns nil as soon as cond is true, or the error of ctx. It looks again
-// whenever anything changes at the broker: an append, a grant, a published
-// position, a lease given back. Cond may call any method that does not wait.
+// Await returns nil as soon as cond is true, or the error of ctx. It calls cond after each change
+// at the broker, such as an append or a grant. cond may call any method that does not wait.
 func (b *Broker) Await(ctx context.Context, cond func() bool) error {
 	for {
 		b.mu.Lock()
@@ -87,7 +84,7 @@ func (b *Broker) Await(ctx context.Context, cond func() bool) error {
 	}
 }
 
-// notify tells those who wait that something is different. The lock is held.
+// notify wakes all who wait. The lock is held.
 func (b *Broker) notify() {
 	if b.changed != nil {
 		close(b.changed)

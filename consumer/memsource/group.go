@@ -10,13 +10,12 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// DefaultTerm is how long a lease outlives the last sign of life of its holder,
-// and how long a drain may take, unless [Group.SetTerm] says otherwise.
+// DefaultTerm is how long a lease lasts after the last sign of life of its holder, and how long a
+// drain may take. [Group.SetTerm] changes it.
 const DefaultTerm = 10 * time.Second
 
-// Group leases the partitions of its topics to its members. It is the
-// coordinator: what it has recorded is what Confirm answers from, whatever the
-// members have heard of it.
+// Group leases the partitions of its topics to its members. It is the coordinator: Confirm answers
+// from the group's records, whatever the members have heard.
 type Group struct {
 	broker *Broker
 	name   string
@@ -25,22 +24,20 @@ type Group struct {
 	term       time.Duration
 	scripted   bool
 	generation int64
-	members    []*Member // who has joined, in that order; names differ
+	members    []*Member // in the order in which they joined; names differ
 	leases     map[topicPartition]*tenure
 	positions  map[topicPartition]published
-	declined   map[topicPartition][]*Member // who gave it up unasked since the members last changed
-	hung       map[topicPartition][]*Member // who gave it up because a handler of it does not return
+	declined   map[topicPartition][]*Member // who gave it up unasked since the last change of members
+	hung       map[topicPartition][]*Member // who gave it up because a handler hangs
 	onConfirm  func(context.Context, Confirmation) error
 }
 
-// published is the position that a group has told its broker.
 type published struct {
 	at   epoch.Position
-	ours bool // by a member, and not by somebody who consumed without fences
+	ours bool // by a member, not by a consumer without fences
 }
 
-// publish takes the position of a fence, unless what others had committed is to
-// stand. The broker's lock is held.
+// publish records a fence's position, unless that of others has to stand. The lock is held.
 func (g *Group) publish(at topicPartition, f epoch.Fence) {
 	if was, ok := g.positions[at]; ok && !was.ours && (f.Epoch == 0 || f.Next < was.at.Offset) {
 		return
@@ -49,7 +46,6 @@ func (g *Group) publish(at topicPartition, f epoch.Fence) {
 	g.broker.notify()
 }
 
-// topicPartition is a partition within a broker.
 type topicPartition struct {
 	topic  string
 	number int32
@@ -68,16 +64,14 @@ func (g *Group) Name() string { return g.name }
 // Broker returns the broker that the group belongs to.
 func (g *Group) Broker() *Broker { return g.broker }
 
-// Member returns a new member: one process, which joins when its Run is called.
-// A member that joins under the name of another that is still in the group takes
-// its place, with all its partitions and at the same generation, and the other is
-// fenced for good: so does a static member of Kafka that restarts.
+// Member returns a new member: one process, which joins when its Run is called. If a member of the
+// same name is still in the group, the new one takes its place, with all its partitions and at the
+// same generation, and the old one is fenced for good, as with a static member of Kafka.
 func (g *Group) Member(name string) *Member {
 	return &Member{group: g, name: name, unread: make(chan struct{}, 1), told: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[topicPartition]*tenures.State{}}
 }
 
-// SetTerm changes the term of the leases granted from now on. It must be
-// positive.
+// SetTerm changes the term of leases granted from now on. d must be positive.
 func (g *Group) SetTerm(d time.Duration) {
 	if d <= 0 {
 		panic(fmt.Sprintf("memsource: group %q: a term of %v", g.name, d))
@@ -87,18 +81,16 @@ func (g *Group) SetTerm(d time.Duration) {
 	g.term = d
 }
 
-// Generation returns the generation that a lease confirmed now would carry. It starts
-// at zero, and a group that shares out by itself raises it by one whenever it
-// grants.
+// Generation returns the generation of a lease confirmed now. It starts at zero. A group that is
+// not scripted raises it by one whenever it grants.
 func (g *Group) Generation() int64 {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
 	return g.generation
 }
 
-// Owner returns the name of the member to which the group has leased the
-// partition, or "" if it is nobody's. The member itself may not have heard of it
-// yet, and another may still act on a lease it has lost.
+// Owner returns the name of the member to which the group has leased the partition, or "". That
+// member may not have heard of it yet, and another one may still act on a lease that it has lost.
 func (g *Group) Owner(topic string, n int32) string {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -108,8 +100,7 @@ func (g *Group) Owner(topic string, n int32) string {
 	return ""
 }
 
-// Position returns the position published for the partition, and whether there
-// is one: what a lag tool would show.
+// Position returns the published position of the partition, as a lag tool shows it.
 func (g *Group) Position(topic string, n int32) (epoch.Offset, bool) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -117,8 +108,7 @@ func (g *Group) Position(topic string, n int32) (epoch.Offset, bool) {
 	return p.at.Offset, ok
 }
 
-// SetPosition publishes a position, as somebody who consumed without fences
-// would have done.
+// SetPosition publishes a position as a consumer without fences does.
 func (g *Group) SetPosition(topic string, n int32, at epoch.Offset) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -127,9 +117,8 @@ func (g *Group) SetPosition(topic string, n int32, at epoch.Offset) {
 	g.broker.notify()
 }
 
-// UntilApplied returns a context that ends as soon as the published positions
-// have passed every message there is at that moment in the group's topics. Append
-// first: where there is nothing to apply it has ended already.
+// UntilApplied returns a context that ends as soon as the published positions have passed all
+// messages in the group's topics. Append first: without messages it has ended already.
 func (g *Group) UntilApplied(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	b := g.broker
@@ -171,7 +160,6 @@ func (g *Group) topicPartition(topic string, n int32) topicPartition {
 
 func (g *Group) part(at topicPartition) *part { return g.broker.logs[at.topic].part(at.number) }
 
-// places yields the partitions of the topics there are, in order.
 func (g *Group) places() func(yield func(topicPartition) bool) {
 	return func(yield func(topicPartition) bool) {
 		for _, topic := range g.topics {
@@ -196,7 +184,6 @@ func (g *Group) origin(at topicPartition) epoch.Origin {
 	}
 }
 
-// topicRecreated takes the topic's partitions from whoever holds them.
 func (g *Group) topicRecreated(topic string) {
 	if !slices.Contains(g.topics, topic) {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// DefaultGroup is the group that [Log.Member] and [Log.UntilApplied] mean.
+// DefaultGroup is the group of [Log.Member] and [Log.UntilApplied].
 const DefaultGroup = "group"
 
 // Log is one topic of a broker.
@@ -22,13 +22,12 @@ type Log struct {
 	parts  []*part
 }
 
-// New returns a topic with so many partitions, on a broker of its own.
+// New returns a topic on a broker of its own.
 func New(topic string, partitions int32) *Log {
 	return NewBroker().Create(topic, partitions)
 }
 
-// renew gives the log a new identity and empty partitions. The lock is held, or
-// nobody knows l yet.
+// renew gives the log a new identity and empty partitions. The lock is held, or l is new.
 func (l *Log) renew(partitions int32) {
 	l.id = l.broker.id + "/" + rand.Text()
 	l.parts = nil
@@ -68,8 +67,7 @@ func (l *Log) UntilApplied(ctx context.Context) context.Context {
 	return l.Group(DefaultGroup).UntilApplied(ctx)
 }
 
-// Append adds a message for each value to partition n, and returns the offset
-// of the first.
+// Append adds a message for each value to partition n, and returns the first offset.
 func (l *Log) Append(n int32, values ...string) epoch.Offset {
 	ms := make([]consumer.Message, len(values))
 	for i, v := range values {
@@ -78,22 +76,20 @@ func (l *Log) Append(n int32, values ...string) epoch.Offset {
 	return l.AppendMessages(n, ms...)
 }
 
-// AppendMessages adds messages with keys, headers and times to partition n, and
-// returns the offset of the first. Partition and offset are set by the log; a time
-// that is zero becomes now.
+// AppendMessages adds messages to partition n, and returns the first offset. The log sets partition
+// and offset. A zero time becomes now.
 func (l *Log) AppendMessages(n int32, ms ...consumer.Message) epoch.Offset {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
 	return l.append(n, ms)
 }
 
-// Send adds one message to the partition that its key belongs to, and returns
-// that partition and the offset.
+// Send adds one message to the partition of its key, and returns the partition and the offset.
 func (l *Log) Send(key, value string) (int32, epoch.Offset) {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(key)) // never fails
+	_, _ = h.Write([]byte(key))
 	n := int32(h.Sum32() % uint32(len(l.parts)))
 	return n, l.append(n, []consumer.Message{{Key: []byte(key), Value: []byte(value)}})
 }
@@ -112,8 +108,7 @@ func (l *Log) append(n int32, ms []consumer.Message) epoch.Offset {
 	return first
 }
 
-// Delete removes messages from the inside of the log, as compaction or a delete
-// by an operator does. The gaps are ones that the source can explain.
+// Delete removes messages inside the log, as compaction does. The source can explain the gaps.
 func (l *Log) Delete(n int32, offsets ...epoch.Offset) {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
@@ -121,8 +116,7 @@ func (l *Log) Delete(n int32, offsets ...epoch.Offset) {
 	l.broker.notify()
 }
 
-// Trim makes partition n begin at the offset, as retention does: what was below
-// is gone without an explanation.
+// Trim makes partition n begin at the offset, as retention does. The source cannot explain that.
 func (l *Log) Trim(n int32, begin epoch.Offset) {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
@@ -132,9 +126,8 @@ func (l *Log) Trim(n int32, begin epoch.Offset) {
 	l.broker.notify()
 }
 
-// Truncate makes partition n end at the offset and raises its leader epoch, as
-// an unclean leader election does: what was above is gone, and its offsets are
-// given out again.
+// Truncate makes partition n end at the offset and raises its leader epoch, as an unclean leader
+// election does. The offsets above are given out again.
 func (l *Log) Truncate(n int32, end epoch.Offset) {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
@@ -144,8 +137,7 @@ func (l *Log) Truncate(n int32, end epoch.Offset) {
 	l.broker.notify()
 }
 
-// Bounds returns the offset at which partition n begins and the one that its
-// next message will have.
+// Bounds returns the offset at which partition n begins, and the offset of its next message.
 func (l *Log) Bounds(n int32) (begin, end epoch.Offset) {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
@@ -164,10 +156,8 @@ func (l *Log) AddPartitions(total int32) {
 	l.broker.notify()
 }
 
-// Recreate deletes the topic and creates it again under its old name: it has so
-// many partitions, all empty, and another identity. Whoever holds a partition of
-// the old one loses it, and the positions that groups have published for it are
-// gone.
+// Recreate deletes the topic and creates it again under its name, with empty partitions and a new
+// identity. Holders lose their partitions, and the published positions are gone.
 func (l *Log) Recreate(partitions int32) {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()

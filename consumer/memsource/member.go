@@ -12,10 +12,10 @@ import (
 )
 
 var (
-	// ErrFenced is what Run ends with when the member was fenced for good.
+	// ErrFenced is returned by Run when the member was fenced for good.
 	ErrFenced = errors.New("memsource: this member was fenced")
 
-	// ErrKilled is what Run ends with after [Member.Kill].
+	// ErrKilled is returned by Run after [Member.Kill].
 	ErrKilled = errors.New("memsource: this member was killed")
 )
 
@@ -27,28 +27,27 @@ var closed = func() chan struct{} {
 
 var errLeaving = fmt.Errorf("memsource: %w: own took longer than the term", consumer.ErrDrainOverrun)
 
-// Member is one process of a group: a [consumer.Source]. [Group.Member] makes
-// one.
+// Member is one process of a group: a [consumer.Source]. [Group.Member] returns one.
 type Member struct {
 	group *Group
 	name  string
 
 	// The broker's lock guards the rest.
-	ctx     context.Context // of Run, without its end; nil before Run
+	ctx     context.Context // of Run, without its cancellation; nil before Run
 	own     func(context.Context, consumer.Tenure)
-	news    []error          // what Run has not told joined yet; nil is a yes
-	unread  chan struct{}    // there is news
-	told    chan struct{}    // closed when Run has said that the member has joined
+	news    []error // what Run has yet to pass to joined
+	unread  chan struct{}
+	told    chan struct{}    // closed when Run has called joined for the first time
 	early   []topicPartition // what a script granted before the member joined
 	tenures map[*tenure]struct{}
 	latest  map[topicPartition]*tenures.State // of each partition, over or not
 	leaving bool
-	idle    chan struct{} // closed when the member leaves and has no tenure; made then
+	idle    chan struct{} // made when the member leaves, closed when it has no tenure
 	ended   chan struct{} // closed when Run has to end with err
-	gone    chan struct{} // closed when Run returns
+	gone    chan struct{}
 	err     error
 
-	thaw    chan struct{} // not nil while frozen, closed at the end of it
+	thaw    chan struct{} // set while frozen, closed at the thaw
 	unheard []func()      // what a frozen member is still to be told, in order
 	session *time.Timer
 }
@@ -58,14 +57,13 @@ var _ consumer.Source = (*Member)(nil)
 // Name returns the member's name.
 func (m *Member) Name() string { return m.name }
 
-// Group returns the group that the member is of.
+// Group returns the member's group.
 func (m *Member) Group() *Group { return m.group }
 
-// Identity is consumer.Source's: the member's name is the process's.
+// Identity implements [consumer.Source]. The process has the member's name.
 func (m *Member) Identity() (group, name string) { return m.group.name, m.name }
 
-// Run is consumer.Source's. A topic of the group that does not exist is an
-// error.
+// Run implements [consumer.Source]. It fails if a topic of the group does not exist.
 func (m *Member) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	entered, err := m.join(ctx, own)
 	for err == nil && !entered {
@@ -94,7 +92,7 @@ func (m *Member) Run(ctx context.Context, joined func(error), own func(context.C
 	}
 }
 
-// member notes that the member is one of the group, or why not.
+// member queues news for joined: nil, or why the member is not in the group.
 func (m *Member) member(err error) {
 	m.news = append(m.news, err)
 	select {
@@ -103,8 +101,7 @@ func (m *Member) member(err error) {
 	}
 }
 
-// pass tells joined what there is to tell, without the broker's lock: observers may
-// ask the broker for something.
+// pass passes the news to joined, without the broker's lock: observers may use the broker.
 func (m *Member) pass(joined func(error)) {
 	m.group.broker.mu.Lock()
 	news := m.news
@@ -115,7 +112,6 @@ func (m *Member) pass(joined func(error)) {
 	}
 }
 
-// join enters the group, unless the member is frozen.
 func (m *Member) join(ctx context.Context, own func(context.Context, consumer.Tenure)) (entered bool, err error) {
 	g := m.group
 	g.broker.mu.Lock()
@@ -131,7 +127,7 @@ func (m *Member) join(ctx context.Context, own func(context.Context, consumer.Te
 	if m.thaw != nil {
 		return false, nil
 	}
-	// A tenure outlives the end of Run's context: it is drained then.
+	// A tenure outlives the end of Run's context, to drain.
 	m.ctx, m.own = context.WithoutCancel(ctx), own
 	if m.err == nil { // it may have been killed before
 		m.enter()
@@ -139,7 +135,6 @@ func (m *Member) join(ctx context.Context, own func(context.Context, consumer.Te
 	return true, nil
 }
 
-// heard is closed when the member is not frozen.
 func (m *Member) heard() <-chan struct{} {
 	m.group.broker.mu.Lock()
 	defer m.group.broker.mu.Unlock()
@@ -149,8 +144,7 @@ func (m *Member) heard() <-chan struct{} {
 	return closed
 }
 
-// enter puts m into the group's records, in place of another of its name if
-// there is one.
+// enter adds m to the group's records, in place of a member of the same name.
 func (m *Member) enter() {
 	g := m.group
 	m.member(nil)
@@ -178,7 +172,6 @@ func (m *Member) enter() {
 	g.broker.notify()
 }
 
-// rejoin is what a live member does when it hears that it was dropped.
 func (m *Member) rejoin() {
 	switch taken := slices.ContainsFunc(m.group.members, func(other *Member) bool { return other.name == m.name }); {
 	case m.leaving || m.err != nil:
@@ -189,15 +182,13 @@ func (m *Member) rejoin() {
 	}
 }
 
-// leave gives everything up, in good time or after the term.
 func (m *Member) leave() error {
 	g := m.group
 	g.broker.mu.Lock()
 	m.leaving = true
 	idle, term := make(chan struct{}), g.term
 	m.idle = idle
-	// Out of the members at once, so that nothing more is granted to m; what it
-	// holds comes free as own returns.
+	// Nothing more is granted to m from now on. Its partitions become free as own returns.
 	g.members = slices.DeleteFunc(g.members, func(other *Member) bool { return other == m })
 	for _, t := range g.heldBy(m) {
 		t.asked = true
@@ -240,10 +231,9 @@ func (m *Member) leave() error {
 	return m.err
 }
 
-// Freeze stops the process's side of the member, as SIGSTOP or a cut cable does:
-// it hears of nothing, its Confirm gets no answer and its Read yields nothing.
-// What runs in own continues. Unless the group is scripted it expires after a
-// term. Only the member's own Run still can end.
+// Freeze stops the process's side of the member, like SIGSTOP or a cut cable. The member hears
+// nothing, its Confirm gets no answer, and its Read yields nothing. What runs in own continues.
+// Unless the group is scripted, the member expires after a term. Only its own Run can still end.
 func (m *Member) Freeze() {
 	g := m.group
 	g.broker.mu.Lock()
@@ -276,7 +266,7 @@ func (m *Member) Thaw() {
 	g.broker.notify()
 }
 
-// setSession arms or, with zero, stops the timer that expires a frozen member.
+// setSession starts the timer that expires a frozen member, or stops it if term is zero.
 func (m *Member) setSession(term time.Duration) {
 	if m.session != nil {
 		m.session.Stop()
@@ -289,15 +279,14 @@ func (m *Member) setSession(term time.Duration) {
 	m.session = time.AfterFunc(term, func() {
 		m.group.broker.mu.Lock()
 		defer m.group.broker.mu.Unlock()
-		if m.thaw == freeze { // and not thawed at this very moment
+		if m.thaw == freeze { // not thawed meanwhile
 			m.group.expire(m)
 		}
 	})
 }
 
-// Kill ends the process at once: its contexts end, nothing is published any
-// more, and Run returns [ErrKilled] when own has returned. The group hears of it
-// at once and does not wait for own.
+// Kill ends the process at once: its contexts end, and it publishes nothing more. Run returns
+// [ErrKilled] when own has returned. The group hears of it at once and does not wait for own.
 func (m *Member) Kill() {
 	g := m.group
 	g.broker.mu.Lock()
@@ -307,7 +296,6 @@ func (m *Member) Kill() {
 	g.resetAndRebalance()
 }
 
-// end makes Run end with err.
 func (m *Member) end(err error) {
 	if m.err != nil {
 		return
@@ -318,7 +306,7 @@ func (m *Member) end(err error) {
 	m.loseAll(err)
 }
 
-// tell lets the member know of something, now or when it is no longer frozen.
+// tell calls f now, or at the thaw if the member is frozen.
 func (m *Member) tell(f func()) {
 	if m.thaw != nil {
 		m.unheard = append(m.unheard, f)
@@ -327,7 +315,6 @@ func (m *Member) tell(f func()) {
 	f()
 }
 
-// start calls own for a tenure.
 func (m *Member) start(t *tenure) {
 	t.State = tenures.NewState(m.ctx, m.latest[t.at])
 	if m.leaving || m.err != nil {
@@ -339,7 +326,6 @@ func (m *Member) start(t *tenure) {
 	go t.run()
 }
 
-// stopped is what happens when own has returned.
 func (m *Member) stopped(t *tenure) {
 	delete(m.tenures, t)
 	m.checkIdle()
@@ -361,7 +347,6 @@ func (m *Member) stopped(t *tenure) {
 	m.group.broker.notify()
 }
 
-// keepFrom keeps the group from granting the partition to m before until is closed.
 func (m *Member) keepFrom(at topicPartition, until <-chan struct{}) {
 	g := m.group
 	g.hung[at] = append(g.hung[at], m)

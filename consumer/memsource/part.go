@@ -9,8 +9,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// What a Read yields at a time at most, so that a reader never holds more than
-// a slice whose size does not depend on the log's.
+// The limits of one slice. A reader's memory does not depend on the size of the log.
 const (
 	maxSlice      = 256
 	maxSliceBytes = 1 << 20
@@ -33,7 +32,7 @@ func (p *part) add(m consumer.Message) {
 	p.end++
 }
 
-// copied shares no bytes with m: what a broker has nobody changes.
+// copied returns a copy that shares no bytes with m, so that nobody changes the broker's messages.
 func copied(m consumer.Message) consumer.Message {
 	m.Key, m.Value, m.Headers = bytes.Clone(m.Key), bytes.Clone(m.Value), slices.Clone(m.Headers)
 	for i := range m.Headers {
@@ -42,7 +41,6 @@ func copied(m consumer.Message) consumer.Message {
 	return m
 }
 
-// index is that of the first message at or above the offset.
 func (p *part) index(at epoch.Offset) int {
 	i, _ := slices.BinarySearchFunc(p.messages, at, func(m consumer.Message, at epoch.Offset) int {
 		return cmp.Compare(m.Offset, at)
@@ -76,7 +74,6 @@ func (p *part) truncate(end epoch.Offset) {
 	p.epochs = append(p.epochs, end)
 }
 
-// position is a place in the log, with its leader epoch there.
 func (p *part) position(at epoch.Offset) epoch.Position {
 	if at == p.begin {
 		return epoch.Position{Offset: at, Mark: epoch.Mark(len(p.epochs) - 1)}
@@ -84,7 +81,6 @@ func (p *part) position(at epoch.Offset) epoch.Position {
 	return epoch.Position{Offset: at, Mark: p.mark(at - 1)}
 }
 
-// mark is the leader epoch that the offset was written under.
 func (p *part) mark(at epoch.Offset) epoch.Mark {
 	e := len(p.epochs) - 1
 	for e > 0 && p.epochs[e] > at {
@@ -93,7 +89,6 @@ func (p *part) mark(at epoch.Offset) epoch.Mark {
 	return epoch.Mark(e)
 }
 
-// endOf is where the log of a leader epoch ends: where the next one begins.
 func (p *part) endOf(leaderEpoch epoch.Mark) epoch.Offset {
 	if leaderEpoch < 0 || int(leaderEpoch) >= len(p.epochs)-1 {
 		return p.end
@@ -101,8 +96,7 @@ func (p *part) endOf(leaderEpoch epoch.Mark) epoch.Offset {
 	return p.epochs[leaderEpoch+1]
 }
 
-// fetch returns what is ready at the position, at most a slice full, or says
-// why the position is not one of this log.
+// fetch returns one slice from the position, or why the log does not have the position.
 func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) (b consumer.Batch, ready bool, err error) {
 	if at < p.begin {
 		return b, false, &consumer.PositionError{Partition: of, Kind: consumer.ErrOffsetExpired, Position: at, Found: p.begin}
@@ -136,7 +130,6 @@ func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) (b co
 	return b, true, nil
 }
 
-// changed is closed at the next change of the log.
 func (p *part) changed() <-chan struct{} {
 	if p.wake == nil {
 		p.wake = make(chan struct{})

@@ -16,9 +16,8 @@ var (
 	errDeleted = errors.New("memsource: the group was deleted")
 )
 
-// Script stops the group from granting, draining and expiring by itself: from
-// now on the test does. Leases carry generation 1 until [Group.SetGeneration]. Call
-// it before members run.
+// Script stops the group from granting, draining and expiring by itself. The test does that from
+// now on. Leases carry generation 1 until [Group.SetGeneration]. Call Script before members run.
 func (g *Group) Script() {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -26,18 +25,16 @@ func (g *Group) Script() {
 	g.generation = max(g.generation, 1)
 }
 
-// SetGeneration sets the generation that leases carry from now on. It may repeat one,
-// start over, or be no lease at all (zero or less).
+// SetGeneration sets the generation of leases from now on. Zero or less is no lease at all.
 func (g *Group) SetGeneration(n int64) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
 	g.generation = n
 }
 
-// Grant leases the partition to m, under the generation as it is. If m does not run
-// yet, it is granted when it joins. Whoever held the partition until now is not
-// told: it continues until it asks, or until [Group.Lose]. Only a holder called m
-// itself is told first that it has lost it, and then that it has it again.
+// Grant leases the partition to m, at the current generation. If m does not run yet, it gets the
+// partition when it joins. The holder until now is not told: it continues until it asks, or until
+// [Group.Lose]. If m itself is the holder, it hears of a loss, and then of the grant.
 func (g *Group) Grant(m *Member, topic string, n int32) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -56,9 +53,8 @@ func (g *Group) Grant(m *Member, topic string, n int32) {
 	g.grant(m, at)
 }
 
-// Drain asks m to give the partition back. It does not wait and sets no
-// deadline. It concerns what m believes it holds, whatever the group has
-// recorded.
+// Drain asks m to give the partition back. It does not wait and sets no deadline. It concerns what
+// m believes it holds, whatever the group has recorded.
 func (g *Group) Drain(m *Member, topic string, n int32) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -70,9 +66,8 @@ func (g *Group) Drain(m *Member, topic string, n int32) {
 	m.tell(func() { m.each(at, func(t *tenure) { t.Revoke() }) })
 }
 
-// Lose takes the partition from m at once: its contexts end with
-// consumer.ErrLost and the cause, which may be nil. It concerns what m believes
-// it holds as well as what the group has recorded.
+// Lose takes the partition from m at once: its contexts end with consumer.ErrLost and the cause,
+// which may be nil. It concerns what m believes it holds, and what the group has recorded.
 func (g *Group) Lose(m *Member, topic string, n int32, cause error) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -87,9 +82,8 @@ func (g *Group) Lose(m *Member, topic string, n int32, cause error) {
 	g.rebalance()
 }
 
-// Expire drops m from the group as if it had not been heard of for a term. Its
-// partitions are free at once. A member that is not frozen hears of it, loses
-// its tenures and joins again.
+// Expire drops m from the group as if it had sent no sign of life for a term. Its partitions are
+// free at once. If m is not frozen, it loses its tenures and joins again.
 func (g *Group) Expire(m *Member) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -101,13 +95,12 @@ func (g *Group) expire(m *Member) {
 		return
 	}
 	g.drop(m)
-	// Who hears of a loss hears of it before anyone else has the partition.
+	// A member hears of its loss before another member has the partition.
 	m.tell(func() { m.member(errExpired); m.loseAll(errExpired) })
 	g.resetAndRebalance()
 	m.tell(m.rejoin)
 }
 
-// drop takes m and its leases out of the group's records.
 func (g *Group) drop(m *Member) {
 	g.members = slices.DeleteFunc(g.members, func(other *Member) bool { return other == m })
 	for _, t := range g.heldBy(m) {
@@ -116,8 +109,7 @@ func (g *Group) drop(m *Member) {
 	g.broker.notify()
 }
 
-// Fence shuts m out for good: it loses what it has, and its Run ends with
-// [ErrFenced], as soon as it hears of it.
+// Fence shuts m out for good. Once m hears of it, its Run returns [ErrFenced].
 func (g *Group) Fence(m *Member) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -126,10 +118,8 @@ func (g *Group) Fence(m *Member) {
 	g.resetAndRebalance()
 }
 
-// Delete deletes the group and creates it again under its old name, as an
-// operator does or as a broker does with a group that was empty for long:
-// numbers start over, published positions are gone, and all members have to join
-// again.
+// Delete deletes the group and creates it again under its name, as a broker does with a group that
+// is empty for long. Generations start over, positions are gone, and all members have to rejoin.
 func (g *Group) Delete() {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -154,15 +144,13 @@ func (g *Group) Delete() {
 // Confirmation is one Confirm as the group answers it.
 type Confirmation struct {
 	Member *Member
-	Seen   epoch.Fence // what the sink said before
+	Seen   epoch.Fence // as the sink returned it before
 	Lease  epoch.Lease // the answer, if Err is nil
 	Err    error       // consumer.ErrLost if the group has no such lease
 }
 
-// OnConfirm installs a function that is called with every answer to a Confirm
-// before the answer goes out. It may wait, which holds the answer up while the
-// world continues, and it may return an error, which replaces the answer. A nil
-// function answers as the group decides.
+// OnConfirm sets a function that is called with each answer to a Confirm before it goes out. The
+// function may wait, which delays this answer, or return an error, which replaces it.
 func (g *Group) OnConfirm(f func(ctx context.Context, c Confirmation) error) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()

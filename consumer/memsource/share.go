@@ -13,26 +13,23 @@ import (
 
 var errDrainTooLong = errors.New("memsource: the drain took longer than the term")
 
-// resetAndRebalance is what a change of members or partitions calls for:
-// partitions that were given up may be granted to anyone again.
+// resetAndRebalance also allows grants of partitions to members that have given them up.
 func (g *Group) resetAndRebalance() {
 	clear(g.declined)
 	g.rebalance()
 }
 
-// kind is the partitions that the same members may be granted.
 type kind struct {
-	places []topicPartition // in order
-	takes  []bool           // by member
+	places []topicPartition
+	takes  []bool // by member
 	free   []topicPartition
 	held   [][]*tenure // by member, without those that are revoked
-	goal   []int       // by member: how many it is to hold
+	goal   []int       // by member: how many it should hold
 }
 
-// rebalance moves the group one step towards fair shares: it drains from members
-// that hold too much, and grants what is free to those that hold too little. It
-// runs again when a drained partition has come back. In a scripted group it does
-// nothing.
+// rebalance moves the group one step towards fair assignments: it drains from members that hold too
+// many, and grants free partitions to members that hold too few. It runs again when a drained
+// partition has come back. In a scripted group it does nothing.
 func (g *Group) rebalance() {
 	if g.scripted || len(g.members) == 0 {
 		return
@@ -48,7 +45,6 @@ func (g *Group) rebalance() {
 	g.grantFree(kinds)
 }
 
-// shareOut says how many partitions each member is to hold.
 func (g *Group) shareOut() []*kind {
 	kinds := g.kinds()
 	var names []string
@@ -70,8 +66,7 @@ func (g *Group) shareOut() []*kind {
 	return kinds
 }
 
-// kinds sorts the partitions by who may be granted them: whoever has not given
-// them up.
+// kinds groups the partitions by the members that have not given them up.
 func (g *Group) kinds() []*kind {
 	var kinds []*kind
 	for at := range g.places() {
@@ -98,7 +93,6 @@ func (g *Group) kinds() []*kind {
 	return kinds
 }
 
-// grantFree deals out what is free, in turn, to those that lack it.
 func (g *Group) grantFree(kinds []*kind) {
 	grants := map[topicPartition]*Member{}
 	count := make([]int, len(g.members))
@@ -132,7 +126,6 @@ func (g *Group) grantFree(kinds []*kind) {
 	}
 }
 
-// grant records the lease and tells the member.
 func (g *Group) grant(m *Member, at topicPartition) {
 	t := newTenure(m, at)
 	g.leases[at] = t
@@ -140,8 +133,7 @@ func (g *Group) grant(m *Member, at topicPartition) {
 	g.broker.notify()
 }
 
-// drain revokes the lease, and takes it when the term is over. A term of
-// zero waits for ever.
+// drain revokes the lease, and takes it after the term. A term of zero waits for ever.
 func (g *Group) drain(t *tenure, term time.Duration) {
 	if t.asked {
 		return
@@ -160,14 +152,11 @@ func (g *Group) drain(t *tenure, term time.Duration) {
 	t.member.tell(func() { t.Revoke() })
 }
 
-// take ends the lease at once, if it still is the recorded one, and tells the
-// member why.
 func (g *Group) take(t *tenure, why error) {
 	g.forget(t)
 	t.member.tell(func() { t.Lose(why) })
 }
 
-// forget ends the lease as far as the group is concerned.
 func (g *Group) forget(t *tenure) {
 	t.asked = true
 	if t.deadline != nil {
@@ -179,8 +168,6 @@ func (g *Group) forget(t *tenure) {
 	g.broker.notify()
 }
 
-// heldBy returns the leases that m has as far as the group is concerned, in
-// order.
 func (g *Group) heldBy(m *Member) []*tenure {
 	return slices.DeleteFunc(g.held(), func(t *tenure) bool { return t.member != m })
 }

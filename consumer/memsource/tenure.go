@@ -12,8 +12,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// tenure is a [consumer.Tenure]. Asked and deadline are the group's; the
-// broker's lock guards them.
+// tenure is a [consumer.Tenure]. The broker's lock guards asked and deadline.
 type tenure struct {
 	*tenures.State // nil until the member has heard of it
 	member         *Member
@@ -33,7 +32,6 @@ func newTenure(m *Member, at topicPartition) *tenure {
 	return &tenure{member: m, at: at, part: g.part(at), origin: g.origin(at), term: g.term}
 }
 
-// run is the tenure's goroutine.
 func (t *tenure) run() {
 	<-t.member.told
 	t.Run(func(ctx context.Context) { t.member.own(ctx, t) })
@@ -128,7 +126,6 @@ type answer struct {
 	hook func(context.Context, Confirmation) error
 }
 
-// answer is what the group says, from its records as they are.
 func (t *tenure) answer(seen epoch.Fence) answer {
 	g := t.member.group
 	g.broker.mu.Lock()
@@ -144,7 +141,6 @@ func (t *tenure) answer(seen epoch.Fence) answer {
 	return a
 }
 
-// heard waits while the member is frozen.
 func (t *tenure) heard(ctx context.Context) error {
 	select {
 	case <-t.WhenLost():
@@ -189,7 +185,6 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.
 	})
 }
 
-// fetch returns what is ready, or else what to wait for.
 func (t *tenure) fetch(next epoch.Offset, mark epoch.Mark) (consumer.Batch, <-chan struct{}, error) {
 	b := t.member.group.broker
 	b.mu.Lock()

@@ -12,21 +12,19 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// errAhead: the server of the consumer has deleted what the leader still has.
 var errAhead = errors.New("the consumer's server has let a message expire that the stream's leader still has")
 
-// expiring reports whether a message may be about to expire somewhere. Where a
-// stream has a maximum age, each of its servers deletes by its own clock
-// (nats-server's fileStore.expireMsgs), so that the consumer's may be ahead of
-// the leader's. That they are apart by half the maximum age is not reckoned
-// with.
+// expiring reports whether a message may be about to expire on some server. Each server of a stream
+// with a maximum age deletes by its own clock (nats-server's fileStore.expireMsgs), so the
+// consumer's server may delete before the leader. The clocks are assumed to be less than half the
+// maximum age apart.
 func expiring(info *jetstream.StreamInfo, stored time.Time) bool {
 	c := info.Config
 	return c.Replicas > 1 && c.MaxAge > 0 && info.TimeStamp.Sub(stored) > c.MaxAge/2
 }
 
-// aged reports whether messages that came after since are as old as the
-// stream's maximum age. It does not say that they are gone: the server takes its time.
+// aged reports whether messages stored after since may have reached the stream's maximum age. The
+// server may still hold them, because it expires messages with a delay.
 func aged(info *jetstream.StreamInfo, since time.Time) bool {
 	if info.State.FirstTime.After(since) {
 		since = info.State.FirstTime
@@ -34,15 +32,13 @@ func aged(info *jetstream.StreamInfo, since time.Time) bool {
 	return info.Config.MaxAge > 0 && info.TimeStamp.Sub(since) >= info.Config.MaxAge
 }
 
-// errMovedOn: what was asked is about a beginning that the stream no longer has.
 var errMovedOn = errors.New("the stream has lost its beginning while it was looked at")
 
-// mayHaveExpired reports whether messages of ours from next on, which are not there and
-// came after since, may have expired although the stream's beginning is not
-// above them. Messages expire in their order, from the beginning on
-// (nats-server's expireMsgs), but for one that never does (Nats-TTL: never): that
-// stays, and what is behind it goes. So one that is there, and can expire, proves that
-// nothing behind it has, however late the server is.
+// mayHaveExpired reports whether missing messages of the partition, stored after since and from
+// next on, may have expired although the stream begins no later than next. The server expires
+// messages in order, from the beginning on (nats-server's expireMsgs). It keeps a message that
+// never expires (Nats-TTL: never) and expires the messages behind it. So a first message that can
+// expire proves that no later message has expired, however late the server is.
 func (r *reader) mayHaveExpired(ctx context.Context, info *jetstream.StreamInfo, next uint64, since time.Time) (bool, error) {
 	if !info.Config.AllowMsgTTL || !aged(info, since) || r.fresh && next == r.at {
 		return false, nil
@@ -56,7 +52,7 @@ func (r *reader) mayHaveExpired(ctx context.Context, info *jetstream.StreamInfo,
 	case !neverExpires(first):
 		return false, nil
 	}
-	// Whoever has the place where the gap begins came before all that is missing.
+	// The message at next is older than every missing message.
 	at, err := r.stored(ctx, seqRequest{Seq: next, NoHeaders: true})
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return true, nil
@@ -72,8 +68,8 @@ func neverExpires(m storedMessage) bool {
 	return err != nil || strings.EqualFold(h.Get(jetstream.MsgTTLHeader), "never")
 }
 
-// upTo is when what the stream does not hold yet is stored at the earliest: now,
-// but for what is on its way. A mirror keeps the times of its origin.
+// upTo returns the earliest time of a message that the stream does not hold yet: now, less a margin
+// for messages on their way. A mirror keeps the times of its origin.
 func upTo(info *jetstream.StreamInfo) time.Time {
 	if info.Config.Mirror != nil {
 		return time.Time{}
@@ -81,13 +77,13 @@ func upTo(info *jetstream.StreamInfo) time.Time {
 	return info.TimeStamp.Add(-min(askTimeout, info.Config.MaxAge/2))
 }
 
-// expiredInside looks for the first gap between the messages that may be of such as have
-// expired, and returns how many messages come before it.
+// expiredInside looks for the first gap in which messages of ours may have expired. It returns the
+// number of messages before that gap.
 func (r *reader) expiredInside(ctx context.Context, info *jetstream.StreamInfo, ms []consumer.Message) (int, error) {
 	next, since := r.at, r.since
 	for i, m := range ms {
 		if uint64(m.Offset) < r.at {
-			continue // the stream has been found to begin above
+			continue // the stream was found to begin above it
 		}
 		if uint64(m.Offset) != next {
 			lost, err := r.mayHaveExpired(ctx, info, next, since)
@@ -103,8 +99,7 @@ func (r *reader) expiredInside(ctx context.Context, info *jetstream.StreamInfo, 
 	return len(ms), nil
 }
 
-// mayBeAhead reports whether one of the gaps between the messages may be of
-// messages that have expired at the consumer's server only.
+// mayBeAhead reports whether messages in a gap may have expired on the consumer's server only.
 func (r *reader) mayBeAhead(info *jetstream.StreamInfo, ms []consumer.Message) bool {
 	next, since := r.at, r.since
 	for _, m := range ms {
@@ -116,8 +111,8 @@ func (r *reader) mayBeAhead(info *jetstream.StreamInfo, ms []consumer.Message) b
 	return false
 }
 
-// compare asks the leader what it has in each such gap. It returns how many
-// messages come before the first where that is a message of ours.
+// compare asks the leader about each such gap. It returns the number of messages before the first
+// gap in which the leader has a message of ours.
 func (r *reader) compare(ctx context.Context, info *jetstream.StreamInfo, ms []consumer.Message) (int, error) {
 	next, since := r.at, r.since
 	for i, m := range ms {

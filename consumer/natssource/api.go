@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// apiPrefix is what requests to js begin with, ending in a dot.
 func apiPrefix(js jetstream.JetStream) string {
 	o := js.Options()
 	switch {
@@ -24,14 +23,13 @@ func apiPrefix(js jetstream.JetStream) string {
 	return jetstream.DefaultAPIPrefix
 }
 
-// ask makes a request of the JetStream API that nats.go has no call for, or
-// whose call may be answered by a replica that lags behind. Only the leader of
-// the stream answers these.
+// ask sends a JetStream API request for which nats.go has no call, or only a call that a lagging
+// replica may answer. Only the stream's leader answers these requests.
 func ask(ctx context.Context, js jetstream.JetStream, subject string, request, response any) error {
 	return askAt(ctx, js.Conn(), apiPrefix(js)+subject, request, response)
 }
 
-// askAt is ask with the whole subject, which may be that of another domain.
+// askAt is ask with the whole subject, which may belong to another domain.
 func askAt(ctx context.Context, conn *nats.Conn, subject string, request, response any) error {
 	data, err := json.Marshal(request)
 	if err != nil {
@@ -53,7 +51,6 @@ func askAt(ctx context.Context, conn *nats.Conn, subject string, request, respon
 	return json.Unmarshal(m.Data, response)
 }
 
-// storedMessage is a message as the leader of its stream holds it.
 type storedMessage struct {
 	Subject  string    `json:"subject"`
 	Sequence uint64    `json:"seq"`
@@ -62,8 +59,8 @@ type storedMessage struct {
 	Time     time.Time `json:"time"`
 }
 
-// stored asks the leader of a stream for a message. The request is the server's
-// JSApiMsgGetRequest. The error is [jetstream.ErrMsgNotFound] if there is none.
+// stored asks a stream's leader for a message. The request is the server's JSApiMsgGetRequest. It
+// returns [jetstream.ErrMsgNotFound] if there is no such message.
 func stored(ctx context.Context, js jetstream.JetStream, stream string, request any) (storedMessage, error) {
 	var response struct {
 		Message *storedMessage `json:"message"`
@@ -95,13 +92,11 @@ func hasCode(err error, codes ...jetstream.ErrorCode) bool {
 	return false
 }
 
-// codeNoPeers is nats-server's JSClusterNoPeersErr, which nats.go has no name for:
-// whoever leads JetStream does not know servers enough for what is to be created.
-// One that has just begun to lead waits to hear from the others.
+// codeNoPeers is nats-server's JSClusterNoPeersErr: the JetStream leader knows too few servers to
+// create something. A new leader has to hear from the other servers first.
 const codeNoPeers jetstream.ErrorCode = 10005
 
-// passing reports whether a request failed for a reason that may pass by
-// itself: nobody answered, or JetStream was not ready.
+// passing reports whether a request failed for a reason that may pass by itself.
 func passing(err error) bool {
 	for _, e := range []error{
 		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionReconnecting,
@@ -115,12 +110,12 @@ func passing(err error) bool {
 	return errors.As(err, &api) && (api.Code == 503 || api.Code == 500 || api.ErrorCode == codeNoPeers)
 }
 
-// PermissionError says that the user of the connection may not do what the
-// source needs to do. It is found out by the way in which the server refuses
-// it, so a request that was not answered may have been refused all the same.
+// PermissionError is returned when the connection's user lacks a permission that the source needs.
+// The server reports a refusal to the connection and not to the request, so a request that failed
+// with a timeout may have been refused too.
 type PermissionError struct {
-	Subject string // on which it may not publish or to which it may not subscribe
-	Err     error  // of the server
+	Subject string // the subject that the user may not publish or subscribe to
+	Err     error
 }
 
 func (e *PermissionError) Error() string {
@@ -130,10 +125,9 @@ func (e *PermissionError) Error() string {
 // Unwrap returns the server's error, which is [nats.ErrPermissionViolation].
 func (e *PermissionError) Unwrap() error { return e.Err }
 
-// denied explains a request that was not answered in time: the server tells a
-// refused one to the connection, not to whoever waits for the answer. begins is
-// how the request's subject begins. A refused inbox, where no answer arrives, is
-// told too.
+// denied returns a [PermissionError] if the server refused a request that was not answered in time.
+// begins is the beginning of the request's subject. A refused subscription to the inbox, where no
+// answer can arrive, counts too.
 func denied(nc *nats.Conn, begins string, err error) error {
 	if err == nil || !passing(err) {
 		return err

@@ -11,36 +11,34 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
-// slot is a partition that this process serves. At most one goroutine spends a
-// tenure of it at a time: it is busy from before the lease is asked for until
-// after it was given back.
+// slot is a partition that this process serves. At most one goroutine runs a tenure of it at a
+// time: busy is true from before the lease is requested until after it was given back.
 type slot struct {
 	streamPartition
 	log *streamLog
 
 	// Guarded by Source.mu.
 	busy     bool
-	tenure   *tenure   // while it runs
-	strange  bool      // it was said that its key holds no lease
-	declined bool      // own has returned early; others may have it
-	hung     bool      // a handler of it does not return: it stays declined until it has
-	notUntil time.Time // after a failure
-	free     time.Time // when we first saw that nobody holds it; zero while somebody does
+	tenure   *tenure
+	strange  bool      // a log line says that its key holds no lease
+	declined bool      // own returned early; other members may take the partition
+	hung     bool      // a handler does not return; declined stays true until it has
+	notUntil time.Time // no attempt before this time, after a failure
+	free     time.Time // when this member first saw that nobody holds it; zero while somebody does
 }
 
-// handoff is a partition that we have given back because others are to have it.
+// handoff is a partition that this member gave back so that another member can take it.
 type handoff struct {
 	streamPartition
-	tenure *tenure // that has ended with it
+	tenure *tenure
 	since  time.Time
 }
 
-// balance looks at the group and does what is due: take what is free, give
-// back what is too much, let go of what we hold without knowing.
+// balance takes free partitions, gives surplus ones back, and releases leases without a tenure.
 func (s *Source) balance() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.view.snapshot() // in which tenures that are there have been seen to begin
+	now := s.view.snapshot() // under s.mu, so that it has the leases of all running tenures
 	if s.closing {
 		return
 	}
@@ -48,7 +46,7 @@ func (s *Source) balance() {
 	g := s.group(now)
 	me := s.registration
 	if me.err() != nil {
-		return // until there is another
+		return
 	}
 	next := g.plan(me.id)
 	for _, p := range next.take {
@@ -57,7 +55,7 @@ func (s *Source) balance() {
 		}
 	}
 	if now.gone[me.id] > 0 {
-		notify(s.changed) // somebody has taken it away, if the bucket says so too
+		notify(s.changed) // somebody may have removed our registration; a renewal asks the leader
 	}
 	s.buryDead(now)
 	s.forgetDisbelieved(now)
@@ -67,7 +65,6 @@ func (s *Source) balance() {
 	s.handOff(now, next.give)
 }
 
-// group is what balance decides upon.
 func (s *Source) group(now *picture) *group {
 	me := s.registration.id
 	g := &group{
@@ -76,7 +73,7 @@ func (s *Source) group(now *picture) *group {
 		grace: min(time.Second, s.LeaseTTL/3), idle: 2 * s.LeaseTTL,
 	}
 	for id, m := range now.members {
-		if !s.isMine(id) { // what we were before takes no part
+		if !s.isMine(id) { // earlier registrations of this process do not count
 			g.members[id] = s.believed(id, m.memberRecord)
 		}
 	}
@@ -110,8 +107,7 @@ func (s *Source) group(now *picture) *group {
 	return g
 }
 
-// resetDeclined begins anew when the members of the group have changed: with
-// partitions that we declined, and with giving back what nobody took.
+// resetDeclined retries declined partitions and handoffs after the members have changed.
 func (s *Source) resetDeclined(now *picture) {
 	was := s.seen
 	s.seen = now
@@ -129,8 +125,8 @@ func (s *Source) resetDeclined(now *picture) {
 	}
 }
 
-// verifyHeld finds out about leases of ours that are somebody else's, or nobody's, as far as we
-// have heard: they are not renewed, so that nothing else would tell us before the next claim.
+// verifyHeld checks our leases whose key has another value, or none, in the view. Leases are not
+// renewed, so nothing else would notice before the next claim.
 func (s *Source) verifyHeld(now *picture) {
 	for p, sl := range s.slots {
 		t := sl.tenure
@@ -146,8 +142,8 @@ func (s *Source) verifyHeld(now *picture) {
 	}
 }
 
-// releaseOrphans releases the leases that the bucket says are ours and that no tenure
-// holds: of a tenure that lost contact, or of a request that landed late.
+// releaseOrphans releases leases that name this process and that no tenure holds. They are left by
+// a tenure that lost contact or by a write that landed late.
 func (s *Source) releaseOrphans(now *picture) {
 	for p, h := range now.leases {
 		sl := s.slots[p]
@@ -168,7 +164,8 @@ func (s *Source) releaseOrphans(now *picture) {
 	}
 }
 
-// releaseUnserved releases the leases that name us, of partitions that we do not serve: nobody else could.
+// releaseUnserved releases leases that name this process, of partitions that it does not serve.
+// Nobody else could release them.
 func (s *Source) releaseUnserved(now *picture) {
 	for p, h := range now.leases {
 		if s.slots[p] != nil || !h.live || !s.isMine(h.member) || s.releasing[p] {
@@ -191,9 +188,9 @@ func (s *Source) releaseUnserved(now *picture) {
 	}
 }
 
-// handOff gives one partition back, and the next only when somebody has taken
-// it. What nobody takes within a TTL is the last: another one would only be idle,
-// too, until the members change.
+// handOff gives one partition back, and the next one only after another member has taken it. If
+// nobody takes it within LeaseTTL, handOff waits until the members change: another partition would
+// only be idle, too.
 func (s *Source) handOff(now *picture, give *streamPartition) {
 	if h := s.handing; h != nil {
 		at := now.leases[h.streamPartition]
@@ -201,7 +198,7 @@ func (s *Source) handOff(now *picture, give *streamPartition) {
 		case now.isHeld(at) && !s.isMine(at.member):
 			s.handing, s.refused = nil, false
 		case !s.refused && s.isOursAgain(h):
-			s.handing = nil // whoever was to have it is gone, and there may be others
+			s.handing = nil // the member that was to take it is gone, and there may be others
 		case time.Since(h.since) < s.LeaseTTL:
 			return
 		case !s.refused:
@@ -221,19 +218,17 @@ func (s *Source) handOff(now *picture, give *streamPartition) {
 	sl.tenure.drain()
 }
 
-// isOursAgain reports whether we have taken a partition again that was given back.
 func (s *Source) isOursAgain(h *handoff) bool {
 	sl := s.slots[h.streamPartition]
 	return sl != nil && sl.tenure != nil && sl.tenure != h.tenure
 }
 
-// markBusy runs f, which ends with markFree, on a goroutine of its own.
+// markBusy runs f on its own goroutine. f must end with markFree.
 func (s *Source) markBusy(sl *slot, f func()) {
 	sl.busy = true
 	s.workers.Go(f)
 }
 
-// markFree ends what markBusy began.
 func (s *Source) markFree(sl *slot, failed bool) {
 	s.mu.Lock()
 	sl.busy, sl.tenure = false, nil
@@ -244,8 +239,6 @@ func (s *Source) markFree(sl *slot, failed bool) {
 	notify(s.wake)
 }
 
-// runTenure takes the lease of a partition, runs a tenure under it, and gives it
-// back.
 func (s *Source) runTenure(sl *slot, last holder, me *registration) {
 	l, again := s.acquire(sl.streamPartition, last, me)
 	if l == nil {
@@ -268,13 +261,13 @@ func (s *Source) runTenure(sl *slot, last holder, me *registration) {
 	s.markFree(sl, err != nil)
 }
 
-// acquire takes a lease that was seen to be free, or to be ours without a tenure. If it cannot, it says whether there is any point in
-// trying again at once.
+// acquire takes a lease that the view shows as free, or as ours without a tenure. If it cannot,
+// again reports whether to retry at once.
 func (s *Source) acquire(p streamPartition, last holder, me *registration) (l *heldKey, again bool) {
 	ctx, cancel := context.WithTimeout(me.held, min(readLimit, s.LeaseTTL/2))
 	defer cancel()
-	// It was not given back. What names us is our own, of an acquisition whose answer was
-	// lost or of a release that failed, and nothing of ours spends it: the slot was free.
+	// The lease was not released. If it names this member, an acquisition lost its answer or a
+	// release failed, and no tenure uses the lease: the slot was free.
 	if last.live && last.member != me.id && !s.isAbandoned(last) {
 		gone, err := s.isGone(ctx, last.member)
 		if err != nil {
@@ -299,22 +292,21 @@ func (s *Source) acquire(p streamPartition, last holder, me *registration) (l *h
 		return l, false
 	case errors.Is(err, errSwapped):
 		s.bucket.troubles.Well(p.String())
-		return nil, s.view.learn(p, now) // we heard late of somebody else's turn, or of the end of it
+		return nil, s.view.learn(p, now) // the view was late
 	}
 	s.bucket.trouble(p.String(), "cannot take the lease yet", err, "stream", p.stream, "partition", p.number)
 	s.view.refresh()
 	return nil, false
 }
 
-// lookAgain asks the leader what is under a lease's key.
 func (s *Source) lookAgain(ctx context.Context, p streamPartition) {
 	if now, err := s.bucket.get(ctx, s.keys.lease(p)); err == nil {
 		s.view.learn(p, now)
 	}
 }
 
-// decline notes that own does not want the partition, or not before until is closed, if
-// that is not nil.
+// decline leaves the partition to other members. If until is not nil, this member may take it again
+// once until is closed.
 func (s *Source) decline(sl *slot, until <-chan struct{}) {
 	s.mu.Lock()
 	sl.declined, sl.hung = true, until != nil
@@ -328,7 +320,6 @@ func (s *Source) decline(sl *slot, until <-chan struct{}) {
 	s.log.Info("a partition was given up before it was revoked; it is left to others, or idle until a member joins or leaves", "stream", sl.stream, "partition", sl.number)
 }
 
-// untilReturned ends what decline began.
 func (s *Source) untilReturned(sl *slot, until <-chan struct{}) {
 	select {
 	case <-until:
@@ -342,7 +333,7 @@ func (s *Source) untilReturned(sl *slot, until <-chan struct{}) {
 	notify(s.wake)
 }
 
-// run calls own. It reports whether own gave the partition up by itself.
+// run calls own. It reports whether own returned before the partition was revoked or lost.
 func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
 	defer t.OnceLost(t.abandon)()
 	t.Run(func(ctx context.Context) {
@@ -354,8 +345,7 @@ func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
 	return early
 }
 
-// abandon lets others have the partition of a tenure that was lost, and whose own does not
-// return.
+// abandon releases the lease of a lost tenure if own does not return within LeaseTTL.
 func (t *tenure) abandon() {
 	select {
 	case <-t.Over():
@@ -374,7 +364,6 @@ func (t *tenure) abandon() {
 	}
 }
 
-// giveBack publishes the last position and releases the lease.
 func (t *tenure) giveBack() error {
 	defer t.Lose(tenures.ErrEnded)
 	ctx, cancel := context.WithTimeout(t.s.base, t.s.goodbyeLimit())
@@ -399,7 +388,6 @@ func (t *tenure) giveBack() error {
 	return err
 }
 
-// streamRenewed ends the tenures that are of a stream that was recreated since.
 func (s *Source) streamRenewed(log *streamLog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -411,7 +399,6 @@ func (s *Source) streamRenewed(log *streamLog) {
 	}
 }
 
-// running returns the tenures that there are.
 func (s *Source) running() []*tenure {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,37 +18,36 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// markerTTL is how long the bucket remembers that a key expired or a member
-// left, so that watchers hear of it.
+// markerTTL is how long the bucket keeps the marker of a key that expired or of a member that left,
+// so that watchers see it.
 const markerTTL = time.Minute
 
-// bucket is the key-value bucket of the leases. It is spoken to as the stream
-// that it is: [jetstream.KeyValue.Update] drops a key's TTL, and its Get may be
-// answered by a replica that lags behind.
+// bucket is the key-value bucket of the leases. It uses the bucket's stream, because
+// [jetstream.KeyValue.Update] drops a key's TTL and a lagging replica may answer Get.
 type bucket struct {
 	js     jetstream.JetStream
 	name   string
 	stream string
-	stored string // what the subjects of stored keys begin with
-	put    string // what the subjects of published keys begin with
+	stored string // subject prefix of stored keys
+	put    string // subject prefix of published keys
 	ttl    time.Duration
-	needs  needs // of this group
+	needs  needs
 	log    *slog.Logger
 
-	troubles *troubles.Log[string] // by who has them: see [bucket.trouble]
+	troubles *troubles.Log[string]
 }
 
 func newBucket(js jetstream.JetStream, name string, ttl time.Duration, log *slog.Logger) *bucket {
 	b := &bucket{js: js, name: name, stream: "KV_" + name, stored: "$KV." + name + ".", ttl: ttl, log: log, troubles: troubles.New[string](log, "concerned")}
 	b.put = b.stored
 	if p := apiPrefix(js); p != jetstream.DefaultAPIPrefix {
-		b.put = p + b.stored // as jetstream's own key-value store does for domains
+		b.put = p + b.stored // as nats.go's key-value store does for domains
 	}
 	return b
 }
 
-// source names the bucket in fences: not its creation, so that a bucket that
-// was created again leases the same partitions, and the sink counts on.
+// source names the bucket in fences. The name does not include the time of creation: a bucket that
+// was created again leases the same partitions, and the sink continues its epochs.
 func (b *bucket) source() string {
 	if p := apiPrefix(b.js); p != jetstream.DefaultAPIPrefix {
 		return "nats-kv:" + b.name + "@" + strings.TrimSuffix(p, ".")
@@ -56,7 +55,6 @@ func (b *bucket) source() string {
 	return "nats-kv:" + b.name
 }
 
-// ensure creates the bucket if it is missing, and checks it otherwise.
 func (b *bucket) ensure(ctx context.Context, replicas int) error {
 	nc := b.js.Conn()
 	st, err := b.js.Stream(ctx, b.stream)
@@ -75,7 +73,7 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 		}
 		st, err = b.js.Stream(ctx, b.stream)
 		for errors.Is(err, jetstream.ErrStreamNotFound) && backoff.Sleep(ctx, 50*time.Millisecond) {
-			st, err = b.js.Stream(ctx, b.stream) // a cluster may take a moment to know what it has created
+			st, err = b.js.Stream(ctx, b.stream) // a cluster may not know its new stream at once
 		}
 	}
 	if err != nil {
@@ -87,20 +85,19 @@ func (b *bucket) ensure(ctx context.Context, replicas int) error {
 	return nil
 }
 
-// check refuses settings with which the bucket cannot hold our leases.
 func (b *bucket) check(config jetstream.StreamConfig) error {
 	return cmp.Or(checkBucket(config, b.ttl), b.needs.check(config))
 }
 
-// life is what changes when a bucket may have become another one: it was deleted and created again, or
-// restored, or its server was.
+// life changes when the bucket may have become another one: the bucket, or its server, was created
+// again or restored.
 type life struct {
 	incarnation
-	reconnects uint64 // of our connection
+	reconnects uint64
 }
 
-// life is that of the bucket now. Somebody may have changed its settings under us, which are not ours to
-// change back: that is said.
+// life returns the bucket's current life. It logs unsuitable settings that somebody made, and does
+// not change them back.
 func (b *bucket) life(ctx context.Context) (life, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -122,7 +119,6 @@ func (b *bucket) life(ctx context.Context) (life, error) {
 	return life{incarnationOf(info), over}, nil
 }
 
-// checkBucket refuses a bucket that would lose leases, or keep them too long.
 func checkBucket(c jetstream.StreamConfig, ttl time.Duration) error {
 	edit := func(flags string) string { return "nats stream edit " + c.Name + " " + flags }
 	switch {
@@ -145,30 +141,26 @@ func checkBucket(c jetstream.StreamConfig, ttl time.Duration) error {
 	return nil
 }
 
-// revision is the number of a key's last message; 0 is that of a key which is
-// not there, whose first message a swap may write.
+// revision is the sequence of a key's last message. It is 0 for a key that does not exist: a swap
+// at 0 creates the key.
 type revision = uint64
 
-// entry is what the leader has under a key.
 type entry struct {
 	rev     revision
-	live    bool // it has a value; otherwise a delete marker, or nothing if rev is 0
-	expired bool // the marker was left by the server when the TTL ran out
+	live    bool // the key has a value; otherwise it has a delete marker, or nothing if rev is 0
+	expired bool // the server left the marker when the TTL ran out
 	value   []byte
 }
 
-// errSwapped: the key is no longer at the revision that a swap expected.
 var errSwapped = errors.New("the key has changed meanwhile")
 
-// errNoBucket: the bucket was deleted.
 var errNoBucket = errors.New("the bucket does not exist")
 
-// swap writes a value, if the key still is at last. It expires after the TTL, or never if that is
-// zero. Any error other than errSwapped says nothing about whether it was written,
-// now or later.
+// swap writes a value if the key is still at last. The key expires after ttl, or never if ttl is
+// zero. After any error other than errSwapped, the value may have been written, or may be written
+// later.
 func (b *bucket) swap(ctx context.Context, key string, value []byte, last revision, ttl time.Duration) (revision, error) {
-	// The number in the header is made up for, so that its length makes no
-	// renewal larger than the one before.
+	// The padding keeps renewals at one size although the length of last in the header varies.
 	m := b.message(key, pad(value, len(value)+len(strconv.FormatUint(math.MaxUint64, 10))-len(strconv.FormatUint(last, 10))))
 	if ttl > 0 {
 		m.Header.Set(jetstream.MsgTTLHeader, seconds(ttl))
@@ -177,15 +169,14 @@ func (b *bucket) swap(ctx context.Context, key string, value []byte, last revisi
 	return b.publish(ctx, m)
 }
 
-// bury leaves a marker in a key that still is at last, and refuses with errSwapped where there is
-// anything else. It goes after a while.
+// bury writes a marker, which expires after markerTTL, if the key is still at last. Otherwise it
+// returns errSwapped.
 func (b *bucket) bury(ctx context.Context, key string, last revision) (revision, error) {
 	m := b.marker(key)
 	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	return b.publish(ctx, m)
 }
 
-// release writes a delete marker, if the key still is at last.
 func (b *bucket) release(ctx context.Context, key string, last revision) (revision, error) {
 	m := b.message(key, nil)
 	m.Header.Set("KV-Operation", "DEL")
@@ -193,12 +184,11 @@ func (b *bucket) release(ctx context.Context, key string, last revision) (revisi
 	return b.publish(ctx, m)
 }
 
-// write puts a value, whatever was there.
 func (b *bucket) write(ctx context.Context, key string, value []byte) (revision, error) {
 	return b.publish(ctx, b.message(key, value))
 }
 
-// remove replaces a key by a marker that goes, too, after a while.
+// remove replaces a key at any revision by a marker that expires after markerTTL.
 func (b *bucket) remove(ctx context.Context, key string) (revision, error) {
 	m := b.marker(key)
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
@@ -221,7 +211,7 @@ func (b *bucket) message(key string, value []byte) *nats.Msg {
 func (b *bucket) publish(ctx context.Context, m *nats.Msg) (revision, error) {
 	nc := b.js.Conn()
 	if !nc.IsConnected() {
-		// nats.go would keep it and send it who knows when.
+		// nats.go would buffer the message and send it at an unknown time.
 		if nc.IsClosed() {
 			return 0, nats.ErrConnectionClosed
 		}
@@ -237,7 +227,7 @@ func (b *bucket) publish(ctx context.Context, m *nats.Msg) (revision, error) {
 	return ack.Sequence, nil
 }
 
-// get asks the leader of the bucket what is under a key.
+// get asks the bucket's leader for a key.
 func (b *bucket) get(ctx context.Context, key string) (entry, error) {
 	m, err := stored(ctx, b.js, b.stream, map[string]string{"last_by_subj": b.stored + key})
 	switch {

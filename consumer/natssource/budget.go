@@ -3,19 +3,18 @@ package natssource
 import "sync"
 
 const (
-	// leastWindow is what a partition may always ask for, so that none waits
-	// for another.
+	// leastWindow is what a partition may always request, so that none waits for another.
 	leastWindow = 32 << 10
 
-	// overhead is what a message takes in memory beside its bytes.
+	// overhead is the memory of a message beside its content, in bytes.
 	overhead = 512
 
-	// mostMessages bounds one request. The server has nothing to do between two of them:
-	// with 1000, bench's row nats/read had 0.75 and not 0.94.
+	// mostMessages limits one request. The server is idle between two requests: with 1000, bench's
+	// row nats/read was 0.75 instead of 0.94.
 	mostMessages = 4000
 )
 
-// budget bounds what all partitions of a source read ahead together, in bytes.
+// budget limits the bytes that all partitions of a stream read ahead together.
 type budget struct {
 	limit int
 
@@ -26,7 +25,6 @@ type budget struct {
 
 func newBudget(limit int) *budget { return &budget{limit: limit} }
 
-// join counts a partition that is being read, until leave is called.
 func (b *budget) join() (leave func()) {
 	b.add(1)
 	return func() { b.add(-1) }
@@ -38,8 +36,7 @@ func (b *budget) add(readers int) {
 	b.readers += readers
 }
 
-// window takes bytes for one request of a partition that holds so many already;
-// zero, if it has its share.
+// window reserves bytes for a request. It returns zero if the partition holds its share.
 func (b *budget) window(held int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,11 +49,10 @@ func (b *budget) window(held int) int {
 	return w
 }
 
-// half is half of a partition's share. The mutex is held.
+// half returns half of a partition's share. b.mu is held.
 func (b *budget) half() int { return b.limit / max(b.readers, 1) / 2 }
 
-// slice is what the messages of a slice may take together: half of the largest
-// window, so that more is read while they are applied.
+// slice is half of the largest window, so that reading continues while a slice is applied.
 func (b *budget) slice() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,6 +66,5 @@ func (b *budget) give(bytes int) {
 	b.held -= bytes
 }
 
-// messagesIn is how many messages are asked for with a window: no more than
-// would fill it if they were empty.
+// messagesIn returns how many empty messages would fill a window, up to mostMessages.
 func messagesIn(window int) int { return min(max(window/overhead, 1), mostMessages) }

@@ -18,18 +18,19 @@ import (
 // mirror is the value of a position's key.
 type mirror struct {
 	Next  epoch.Offset `json:"next"`
-	Print *epoch.Mark  `json:"print,omitempty"` // of the message before Next; see [fingerprint]
+	Print *epoch.Mark  `json:"print,omitempty"` // fingerprint of the message before Next
 	Epoch epoch.Epoch  `json:"epoch,omitempty"`
-	Owner string       `json:"owner,omitempty"` // of the process that wrote it; others leave it out
-	Log   string       `json:"log,omitempty"`   // of which it is; one that somebody wrote by hand need not say so
-	Lag   int64        `json:"lag,omitempty"`   // messages that were waiting
+	Owner string       `json:"owner,omitempty"` // the process that wrote the position; other writers leave it out
+	Log   string       `json:"log,omitempty"`   // the log of the position; an operator may leave it out
+	Lag   int64        `json:"lag,omitempty"`
 }
 
-// ours reports whether one of us wrote it.
+// ours reports whether a process of ours wrote the position.
 func (m mirror) ours() bool { return m.Owner != "" }
 
-// Committed implements [consumer.Tenure]: the position's key, or else how far a
-// durable consumer has got that did this work before.
+// Committed implements [consumer.Tenure]. It returns the position that somebody else wrote into the
+// partition's key. If there is none, it returns the position after the ack floor of the durable
+// consumer that did this work before.
 func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 	at, ok, err := t.committed(ctx)
 	if over := t.err(); over != nil {
@@ -49,8 +50,8 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 	at := epoch.Position{Offset: m.Next, Mark: epoch.NoMark}
 	switch {
 	case !ok || m.ours():
-		// Ours is not from before the fence, but from another sink, or from this
-		// one before it was put back: what was applied went with it (R9).
+		// A position of ours comes from another sink, or from this sink before it was restored. The
+		// effects before that position are not in this sink (R9).
 		acked, err := t.log.acked(ctx, t.incarnation, t.number)
 		if err != nil || acked == 0 {
 			return epoch.Position{}, false, err
@@ -64,7 +65,6 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 	return at, true, err
 }
 
-// brokenPositionError: the key of a position holds something else.
 type brokenPositionError struct {
 	key    string
 	bucket *bucket
@@ -78,7 +78,6 @@ func (e *brokenPositionError) Error() string {
 
 func (e *brokenPositionError) Unwrap() error { return e.err }
 
-// mirrored reads the position's key. One of another log is none.
 func (t *tenure) mirrored(ctx context.Context) (mirror, bool, error) {
 	m, ok, err := t.s.mirrored(ctx, t.streamPartition)
 	if m.Log != "" && m.Log != t.origin.Log {
@@ -87,7 +86,6 @@ func (t *tenure) mirrored(ctx context.Context) (mirror, bool, error) {
 	return m, ok, err
 }
 
-// mirrored reads a position's key.
 func (s *Source) mirrored(ctx context.Context, p streamPartition) (mirror, bool, error) {
 	e, err := s.bucket.get(ctx, s.keys.position(p))
 	if err != nil || !e.live {
@@ -100,11 +98,11 @@ func (s *Source) mirrored(ctx context.Context, p streamPartition) (mirror, bool,
 	return m, true, nil
 }
 
-// publish writes the position where operators look, if it is a new one, or more messages wait behind it. Nothing is
-// decided by it, so that a write that fails is made up for by the next.
+// publish writes the position into its key, for operators, if the position or the lag has changed.
+// Nothing is decided by the key, so publish does not retry a failed write.
 func (t *tenure) publish(ctx context.Context) {
-	// One at a time: of two whose writes and answers cross, the older position would
-	// stay for as long as the partition is quiet.
+	// One write at a time: if two writes crossed, the older position could stay for as long as the
+	// partition is quiet.
 	select {
 	case t.writing <- struct{}{}:
 		defer func() { <-t.writing }()
@@ -139,9 +137,9 @@ func (t *tenure) write(ctx context.Context, m mirror) error {
 	return err
 }
 
-// learn finds out what others had published for the group when the tenure began,
-// if that is not known yet. Where they have left something that is no position, ours takes its
-// place once the partition was claimed: then nobody begins there.
+// learn reads, once, what others had committed for the group when the tenure began. If the key
+// holds no valid position, ours replaces it once the partition was claimed, because no claim begins
+// there any more.
 func (t *tenure) learn(ctx context.Context, at epoch.Fence) error {
 	return t.Learn(func() (epoch.Offset, bool, error) {
 		m, ok, err := t.mirrored(ctx)
@@ -154,8 +152,7 @@ func (t *tenure) learn(ctx context.Context, at epoch.Fence) error {
 	})
 }
 
-// mayPublish reports whether a position may take the place of what the group
-// had published through others (R8).
+// mayPublish reports whether our position may replace the one that others have committed (R8).
 func (t *tenure) mayPublish(at epoch.Fence) bool {
 	if theirs, say := t.ToSay(at); say {
 		t.s.log.Warn(tenures.NotHeeded, "stream", t.stream, "partition", t.number, "committed", theirs, "next", at.Next, "remedy", tenures.Remedy)
@@ -164,9 +161,9 @@ func (t *tenure) mayPublish(at epoch.Fence) bool {
 	return !stays
 }
 
-// acked is how far a durable consumer has got with a partition that did this work
-// before; zero if there is none. One that is named in the options, and was not to deliver all
-// of the partition, is an error.
+// acked returns the position after the ack floor of the durable consumer that did this work before,
+// or zero if there is none. It returns an error if Stream.Durable names a consumer that does not
+// exist or does not deliver the whole partition.
 func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.Offset, error) {
 	info, err := l.look(ctx)
 	if err == nil && incarnationOf(info) != in {
@@ -200,7 +197,7 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 		return 0, fmt.Errorf("the position of consumer %q: %w", name, denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.INFO.", err))
 	case c.Cluster == nil && info.Cluster != nil && info.Cluster.Name != "",
 		c.Cluster != nil && !leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
-		return 0, errNoLeader // a server of a cluster that has only heard of the consumer may answer, too
+		return 0, errNoLeader // a server that has only heard of the consumer may answer, too
 	}
 	filters := c.Config.Filters
 	if c.Config.Filter != "" {
@@ -219,11 +216,9 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 	return epoch.Offset(c.AckFloor.Stream + 1), nil
 }
 
-// covers reports whether a consumer with such filters delivers everything that
-// matches a partition's; an empty filter matches everything.
+// covers reports whether a consumer with these filters delivers the whole partition.
 func covers(filters []string, partition string) bool {
 	return len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool { return contains(f, cmp.Or(partition, everything)) })
 }
 
-// consumerName is what a durable consumer can be called.
 var consumerName = regexp.MustCompile(`^[^.*>\s/\\]+$`)

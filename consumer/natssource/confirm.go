@@ -7,10 +7,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Confirm implements [consumer.Tenure]. It writes the lease anew: the leader
-// of the bucket takes that only if the key is as our last write left it, and so nobody has taken
-// it since. After the answer it looks again whether the tenure still runs, as the answer may
-// have come when our registration had run out on our clock.
+// Confirm implements [consumer.Tenure]. It renews the lease. The bucket's leader accepts that only
+// if the key is as our last write left it, so nobody has taken the lease since. Confirm then checks
+// the tenure again, because the answer may have arrived after our registration expired on our own
+// clock.
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 	rev, err := t.confirm(ctx, seen)
 	if over := t.err(); over != nil {

@@ -46,27 +46,28 @@
 // In group and stream, bytes other than letters, digits, '-' and '_' are written as '=' and two
 // hexadecimal digits.
 //
-// All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL,
-// which is their Term. A partition that is to be given back is drained within Term. A member
-// that was killed is missed after LeaseTTL and up to 1 s.
+// All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL, which
+// is their Term. A partition that is to be given back is drained within Term. The group notices a
+// killed member after LeaseTTL and up to 1 s.
 //
 // # Reading
 //
 // Reading starts at the sink's position. Nothing is acknowledged to the server, so the stream
 // must have limits retention: work-queue and interest streams are refused with [ErrRetention].
 //
-// A position that retention or a purge has passed is [consumer.ErrOffsetExpired]. This includes
-// a partition that may have lost nothing, if nobody can tell, as when the group was away for
-// longer than the stream keeps messages. A position above the stream's end, or in a stream that
-// lost its tail, is [consumer.ErrTruncated]. A subject transform that changes ends reading with
-// a [*TransformError]. Messages that were deleted from inside the stream are passed over, as in
-// a compacted log. Headers that cannot be parsed are left out.
+// Reading fails with [consumer.ErrOffsetExpired] if retention or a purge has passed the position.
+// It fails with the same error if the source cannot tell whether the partition lost messages, for
+// example after the group was away for longer than the stream keeps messages. It fails with
+// [consumer.ErrTruncated] if the position is above the stream's end, or if the stream lost its
+// tail. It ends with a [*TransformError] if the subject transform changes. Messages that were
+// deleted from inside the stream are passed over, as in a compacted log. Headers that cannot be
+// parsed are left out.
 //
-// A mirror lacks what its origin had already removed when the mirror read it. A gap in which
-// sequences are missing passes if the origin still begins no later than the gap. Otherwise the
-// partition halts with [consumer.ErrOffsetExpired]. A group that reads a mirror with a filter,
-// or of an origin from which messages are deleted, should not be further behind than the origin
-// keeps messages. A stream with sources shows no gap where it missed messages of a source.
+// A mirror lacks the messages that its origin had removed before the mirror read them. The source
+// passes a gap in a mirror's sequences if the origin still begins no later than the gap. Otherwise
+// the partition halts with [consumer.ErrOffsetExpired]. A group should not be further behind than
+// the origin keeps messages if it reads a mirror with a filter, or if messages are deleted from the
+// origin. A stream with sources shows no gap where it missed messages of a source.
 //
 // If a stream has a maximum age and several replicas, the servers' clocks must not be further
 // apart than half that age.
@@ -79,10 +80,10 @@
 // counts the bytes of messages and 512 for each message. A message larger than its partition's
 // part is delivered all the same.
 //
-// Answers to renewals come by the same connection as messages, after those that were requested
-// before. So all partitions together request only as much as the link carries in a twelfth of
-// LeaseTTL, or in 1 s if that is less, at the measured rate. A message that takes a third of
-// LeaseTTL to arrive is logged as an error, once: raise LeaseTTL.
+// Answers to renewals arrive on the same connection as messages, behind the messages that were
+// requested before. So all partitions together request only as much as the link carries in a
+// twelfth of LeaseTTL, or in 1 s if that is less, at the measured rate. A message that takes a
+// third of LeaseTTL to arrive is logged as an error, once: raise LeaseTTL.
 //
 // # Positions
 //
@@ -106,10 +107,10 @@
 //
 // # Durability of the bucket
 //
-// A bucket that forgets costs no message and no effect: the sink continues its epochs, and
-// members acquire leases again. It costs the transactions under way. Use three replicas if
-// a server may fail; the bucket is created with the replicas of the first stream. Use
-// sync_interval: always if all servers may lose power at once. A bucket in memory works.
+// A bucket that loses its keys costs no message and no effect: the sink continues its epochs, and
+// members acquire leases again. It costs the transactions under way. Use three replicas if a server
+// may fail; the bucket is created with the replicas of the first stream. Use sync_interval: always
+// if all servers may lose power at once. A bucket in memory works.
 //
 // The bucket's name and domain are in each fence: a group that moves to another bucket is
 // refused with an [*epoch.ForeignLeaseError].
@@ -126,8 +127,8 @@
 //
 // # Permissions
 //
-// For each stream, the bucket and the group; in a domain with its prefix in the place of
-// $JS.API, and before $KV:
+// The user needs these permissions for each stream, the bucket and the group. In a domain, the
+// domain's prefix replaces $JS.API and precedes $KV:
 //
 //	publish    $JS.API.STREAM.INFO.STREAM_NAME
 //	publish    $JS.API.STREAM.MSG.GET.STREAM_NAME

@@ -7,7 +7,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// feed holds what was read for a partition and not yet taken.
+// feed holds the batches that were read for a partition and not yet taken.
 type feed struct {
 	budget *budget
 	leave  func()
@@ -22,13 +22,12 @@ type feed struct {
 	closed bool
 }
 
-// slice is a batch, and what it costs.
+// slice is a batch and the bytes that it takes of the budget.
 type slice struct {
 	consumer.Batch
 	bytes int
 }
 
-// sliceOf returns an empty slice with room for n messages.
 func sliceOf(n int) (s slice) {
 	s.Messages, s.Marks = make([]consumer.Message, 0, n), make([]epoch.Mark, 0, n)
 	return s
@@ -40,7 +39,7 @@ func (s *slice) add(m consumer.Message, bytes int) {
 	s.bytes += bytes
 }
 
-// keep leaves the messages from the index first to end.
+// keep reduces the slice to the messages in [first, end).
 func (s *slice) keep(first, end int) {
 	s.Messages, s.Marks = s.Messages[first:end], s.Marks[first:end]
 	if n := len(s.Messages); n > 0 {
@@ -52,7 +51,7 @@ func newFeed(b *budget) *feed {
 	return &feed{budget: b, leave: b.join(), ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// window takes bytes from the budget for a request, zero if enough is held.
+// window reserves bytes for a request. It returns zero if the feed holds enough.
 func (f *feed) window() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,11 +63,10 @@ func (f *feed) window() int {
 	return w
 }
 
-// done gives a window back.
 func (f *feed) done(window int) { f.hold(-window) }
 
-// put queues a slice. What arrives message by message while those before it are
-// being applied becomes one slice, and so one transaction.
+// put queues a slice. Messages that arrive one by one while earlier messages are being applied
+// become one slice, and so one transaction.
 func (f *feed) put(s slice) {
 	f.hold(s.bytes)
 	most := f.budget.slice()
@@ -84,12 +82,11 @@ func (f *feed) put(s slice) {
 	signal(f.ready)
 }
 
-// takes reports whether next may be appended.
 func (s slice) takes(next slice, most int) bool {
 	return len(s.Messages)+len(next.Messages) <= mostSlice && s.bytes+next.bytes <= most
 }
 
-// fail ends the feed, behind what is queued.
+// fail ends the feed with an error, behind the queued slices.
 func (f *feed) fail(err error) {
 	f.mu.Lock()
 	f.err = err
@@ -97,8 +94,8 @@ func (f *feed) fail(err error) {
 	signal(f.ready)
 }
 
-// take returns the next slice, or the error behind the last. The one that was
-// taken before is no longer held.
+// take returns the next slice, or the error behind the last one. It releases the bytes of the slice
+// that was taken before.
 func (f *feed) take() (*consumer.Batch, error) {
 	f.mu.Lock()
 	before := f.taken
@@ -133,7 +130,6 @@ func (f *feed) hold(bytes int) {
 	f.budget.give(-bytes)
 }
 
-// close gives everything back.
 func (f *feed) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,83 +8,83 @@ import (
 )
 
 const (
-	// beginFlight is how much may be in flight before the rate was measured, and after it was not for
-	// a while. On a fast link that costs one request.
+	// beginFlight limits the bytes in flight before the rate was measured, and after it was not
+	// measured for a while. On a fast link this costs one request.
 	beginFlight = 128 << 10
 
-	// mostFlight is what no link needs.
+	// mostFlight is more than any link needs, in bytes.
 	mostFlight = 1 << 30
 
-	// leastQuiet is what a partition may request at least, however slow the link is.
+	// leastQuiet is what a partition may always request, however slow the link is.
 	leastQuiet = 1 << 10
 
-	// mostQuiet, or quietEach for each, is what all partitions together may request for what is not
-	// known to wait, if the link carries that: it may have become slow since it was measured.
+	// mostQuiet, or quietEach for each partition if that is more, limits the bytes that all
+	// partitions together request without knowing that messages wait. The link may have become slow
+	// since its rate was measured.
 	mostQuiet = 4 << 20
 	quietEach = 256 << 10
 
-	// mostQueue is the longest that an answer may have to wait for what was requested before it.
+	// mostQueue limits the time that an answer waits for bytes that were requested before it.
 	mostQueue = time.Second
 
-	// rateLasts is how long a measured rate is relied upon.
+	// rateLasts is how long a measured rate is used.
 	rateLasts = 10 * time.Second
 
-	// leastCeiling is the least that a lost connection leaves, and ceilingLasts how long it
-	// takes until twice as much is tried.
+	// leastCeiling is the lowest ceiling, in bytes, that a lost connection sets. The ceiling
+	// doubles every ceilingLasts.
 	leastCeiling = 1 << 20
 	ceilingLasts = 10 * time.Minute
 )
 
-// flight bounds the bytes of messages that a source has requested and that have not arrived.
-// They come by the connection by which the answers come that the lease depends on, and those wait
-// until everything before them has arrived: in the server, in sockets, in the network. So no
-// more is requested than the link carries in a fraction of LeaseTTL, at the rate that was
-// measured.
+// flight limits the bytes of messages that a source has requested and that have not arrived. The
+// answers that the lease depends on use the same connection and arrive behind those bytes, which
+// wait in the server, in sockets and in the network. So flight allows only as many bytes as the
+// link carries in a fraction of LeaseTTL, at the measured rate.
 //
-// Readers take turns. What is requested where nothing is known to wait needs no turn: it is small.
+// Readers take turns. A reader that does not know of waiting messages makes a small request, which
+// needs no turn.
 type flight struct {
-	queue time.Duration // how long what is in flight may take to arrive
-	over  func() uint64 // how often the connection has been made again
+	queue time.Duration // how long bytes in flight may take to arrive
+	over  func() uint64 // reconnects of the connection
 
 	mu       sync.Mutex
-	made     uint64        // what over said last
-	rate     float64       // bytes a second; 0: not known
-	fits     int           // bytes that may be in flight, as it was measured
-	measured time.Time     // when that was
-	nearest  time.Duration // the shortest time that an answer has taken; 0: not known
-	ceiling  int           // what may be in flight at most, whatever the rate; 0: any
-	lowered  time.Time     // when that was set
-	arrived  int64         // bytes, of all requests
-	used     int           // bytes of the turns that are taken
-	taken    int           // turns
+	made     uint64  // the last value of over
+	rate     float64 // bytes per second; 0: not known
+	fits     int     // bytes that may be in flight, by the last measurement
+	measured time.Time
+	nearest  time.Duration // the shortest answer time; 0: not known
+	ceiling  int           // limit of the bytes in flight, whatever the rate; 0: none
+	lowered  time.Time
+	arrived  int64 // bytes, of all requests
+	used     int   // bytes of the granted turns
+	taken    int   // granted turns
 	waiting  []*turn
 	readers  int
-	body     int // bytes of the largest message of late
+	body     int // bytes of the largest recent message
 }
 
-// turn is a reader's leave to request bytes.
+// turn is a reader's permission to request bytes.
 type turn struct {
 	need, want int
-	granted    chan struct{} // closed when it is the reader's
+	granted    chan struct{}
 
-	made  uint64    // what it was granted for: one life of the connection
-	bytes int       // that may be requested, and then those that have not arrived; the rest is the flight's
-	since time.Time // when it was granted
-	had   int64     // what had arrived then
-	last  time.Time // when bytes of it have arrived last
-	has   int64     // what had arrived then
+	made  uint64 // flight.made when granted: a turn ends with its connection
+	bytes int    // granted bytes that have not arrived
+	since time.Time
+	had   int64     // flight.arrived at since
+	last  time.Time // when bytes of the turn last arrived
+	has   int64     // flight.arrived at last
 	short bool      // it got less than it wanted
 }
 
 func newFlight(ttl time.Duration, over func() uint64) *flight {
 	f := &flight{queue: mostQueue, over: over, made: over()}
 	if ttl > 0 {
-		f.queue = min(ttl/12, mostQueue) // half of what a renewal waits for its answer
+		f.queue = min(ttl/12, mostQueue) // half of the time that a renewal waits for its answer
 	}
 	return f
 }
 
-// join counts a reader, until leave is called.
 func (f *flight) join() (leave func()) {
 	f.add(1)
 	return func() { f.add(-1) }
@@ -96,7 +96,6 @@ func (f *flight) add(readers int) {
 	f.readers += readers
 }
 
-// answered notes how long a small request took.
 func (f *flight) answered(took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,7 +104,7 @@ func (f *flight) answered(took time.Duration) {
 	}
 }
 
-// quiet is how many bytes a reader may request without a turn.
+// quiet returns how many bytes a reader may request without a turn.
 func (f *flight) quiet() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,8 +115,7 @@ func (f *flight) quiet() int {
 	return max(min(all, f.highest())/n, leastQuiet)
 }
 
-// ask queues for a turn, for at least need bytes and at most want. end gives it back, whether it
-// was granted or not.
+// ask queues for a turn of need to want bytes. The caller gives it back with end, granted or not.
 func (f *flight) ask(need, want int) *turn {
 	t := &turn{need: need, want: max(need, want), granted: make(chan struct{})}
 	f.mu.Lock()
@@ -128,8 +126,8 @@ func (f *flight) ask(need, want int) *turn {
 	return t
 }
 
-// admit grants turns in the order in which they were asked for. One for more than the bound is
-// granted alone: what it is for must arrive some time.
+// admit grants turns in the order of the requests. A turn that needs more than the bound is granted
+// alone, because its message must arrive at some time.
 func (f *flight) admit() {
 	for len(f.waiting) > 0 {
 		t, bound := f.waiting[0], f.bound()
@@ -146,8 +144,7 @@ func (f *flight) admit() {
 	}
 }
 
-// came notes that bytes have arrived, of the turn t if it is not nil, in messages of which the largest has
-// so many.
+// came records that bytes have arrived, of the turn t if it is not nil.
 func (f *flight) came(t *turn, bytes, largest int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,8 +159,8 @@ func (f *flight) came(t *turn, bytes, largest int) {
 	f.admit()
 }
 
-// end gives a turn back. Full says that everything that was requested has come, and that it was
-// there when it was requested.
+// end gives a turn back. full says that everything requested has arrived and was in the stream when
+// it was requested.
 func (f *flight) end(t *turn, full bool) {
 	if t == nil {
 		return
@@ -185,11 +182,11 @@ func (f *flight) end(t *turn, full bool) {
 	f.admit()
 }
 
-// measure takes the rate from a turn. What has waited on the way comes faster than the link
-// carries, and so the rate counts for no more than twice what it was measured by. Where time is
-// lost elsewhere than on the link, as on the way there and back, what is in flight grows although
-// the rate does not tell: while as much as the bound arrives well in time, and somebody wants more.
-// A turn for a message of unknown size has most of its bytes for nothing, which proves nothing.
+// measure takes the rate from a turn. Bytes that were queued on the way arrive faster than the link
+// carries, so fits grows to at most twice the bytes that arrived. The rate is too low if time is
+// lost elsewhere than on the link, for example on the round trip. So fits also grows if about as
+// many bytes as the bound arrived well in time and a reader wants more. A turn for a message of
+// unknown size leaves most of its bytes unused, which proves nothing.
 func (f *flight) measure(t *turn) {
 	took, before, came := max(t.last.Sub(t.since), time.Microsecond), f.bound(), t.has-t.had
 	f.rate, f.measured = float64(came)/took.Seconds(), time.Now()
@@ -200,7 +197,6 @@ func (f *flight) measure(t *turn) {
 	}
 }
 
-// bound is how many bytes may be in flight.
 func (f *flight) bound() int {
 	bound := beginFlight
 	if f.rate > 0 {
@@ -211,13 +207,12 @@ func (f *flight) bound() int {
 	return min(bound, f.highest())
 }
 
-// carries is what a link carries at a rate in the time that an answer may wait. What was measured
-// includes the way there and back, on which nothing waits.
+// carries returns the bytes that a link carries at a rate while an answer may wait. The measured
+// time includes the round trip, on which nothing waits.
 func (f *flight) carries(rate float64) int {
 	return int(min(rate*(f.queue+f.nearest).Seconds(), mostFlight))
 }
 
-// highest is what may be in flight whatever the rate.
 func (f *flight) highest() int {
 	if f.ceiling == 0 {
 		return mostFlight
@@ -225,8 +220,8 @@ func (f *flight) highest() int {
 	return int(min(int64(f.ceiling)<<min(time.Since(f.lowered)/ceilingLasts, 10), mostFlight))
 }
 
-// lookForLoss begins anew where the connection was made again: nothing is in flight any more. A server
-// drops a connection that has more waiting for it than max_pending, and does not say why.
+// lookForLoss starts over after a reconnect: nothing is in flight any more. A server drops a
+// connection for which more than max_pending bytes wait, and does not say why.
 func (f *flight) lookForLoss() {
 	now := f.over()
 	if now == f.made {
@@ -238,7 +233,7 @@ func (f *flight) lookForLoss() {
 	f.made, f.rate, f.nearest, f.used, f.taken = now, 0, 0, 0, 0
 }
 
-// delay is how long what is in flight may take to arrive.
+// delay returns how long bytes in flight may take to arrive.
 func (f *flight) delay() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -250,8 +245,8 @@ func (f *flight) delay() time.Duration {
 	return time.Duration(min(2*float64(f.used)/rate, time.Minute.Seconds()) * float64(time.Second))
 }
 
-// pace is how far apart readers must each ask a leader for a message, for all of them together to take
-// a tenth of what the link carries: each may ask for two.
+// pace returns the interval at which each reader may ask a leader for messages, so that all readers
+// together use a tenth of the link. A reader may ask for two messages each time.
 func (f *flight) pace() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,7 +256,6 @@ func (f *flight) pace() time.Duration {
 	return time.Duration(min(20*float64(f.readers)*float64(answerWith(f.body))/f.rate, time.Hour.Seconds()) * float64(time.Second))
 }
 
-// brought notes the size of a message that a leader has answered with.
 func (f *flight) brought(bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -269,14 +263,13 @@ func (f *flight) brought(bytes int) {
 	f.arrived += int64(answerWith(bytes))
 }
 
-// usual is how large a leader's answer may be; 0: no message has come.
+// usual returns how large a leader's answer may be; 0 if no message has come.
 func (f *flight) usual() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return answerWith(f.body)
 }
 
-// answerWith is the size of a leader's answer with a message of so many bytes; 0 for none.
 func answerWith(bytes int) int {
 	if bytes == 0 {
 		return 0
@@ -284,7 +277,6 @@ func answerWith(bytes int) int {
 	return base64.StdEncoding.EncodedLen(bytes) + overhead
 }
 
-// carried is the rate that was measured last, in bytes a second; 0 if it is not known.
 func (f *flight) carried() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,19 +7,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// inquiry shares answers about a stream among those who ask at the same time.
-// Nobody gets an answer to a request that was sent before they asked.
+// inquiry shares answers about a stream among concurrent callers. No caller gets an answer to a
+// request that was sent before its call.
 type inquiry struct {
 	ask func(context.Context) (*jetstream.StreamInfo, error)
 
 	mu   sync.Mutex
-	busy bool // a request is under way
+	busy bool
 	next *inquired
 }
 
 type inquired struct {
 	done chan struct{}
-	info *jetstream.StreamInfo // not to be changed
+	info *jetstream.StreamInfo // read-only
 	err  error
 }
 
@@ -44,7 +44,6 @@ func (q *inquiry) answer(ctx context.Context) (*jetstream.StreamInfo, error) {
 	}
 }
 
-// run makes requests until nobody waits for one.
 func (q *inquiry) run(a *inquired) {
 	for a != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)

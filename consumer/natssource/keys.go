@@ -6,7 +6,6 @@ import (
 	"strings"
 )
 
-// streamPartition is a partition without its group.
 type streamPartition struct {
 	stream string
 	number int32
@@ -14,7 +13,7 @@ type streamPartition struct {
 
 func (p streamPartition) String() string { return p.stream + "/" + strconv.Itoa(int(p.number)) }
 
-// keys are those of one group:
+// keys builds the keys of one group:
 //
 //	<group>.member.<id>
 //	<group>.lease.<stream>.<number>
@@ -31,7 +30,6 @@ func (k keys) position(p streamPartition) string { return k.prefix + "position."
 
 func (keys) of(p streamPartition) string { return escape(p.stream) + "." + strconv.Itoa(int(p.number)) }
 
-// parseLease returns whose lease a key is.
 func (k keys) parseLease(key string) (streamPartition, bool) {
 	rest, ok := strings.CutPrefix(key, k.prefix+"lease.")
 	if !ok {
@@ -47,14 +45,14 @@ func (k keys) parseLease(key string) (streamPartition, bool) {
 	}
 	name, err := unescape(stream)
 	p := streamPartition{name, int32(n)}
-	return p, err == nil && k.lease(p) == key // no other way to write it
+	return p, err == nil && k.lease(p) == key // no other spelling of it
 }
 
 func (k keys) parseMember(key string) (id string, ok bool) {
 	return strings.CutPrefix(key, k.prefix+"member.")
 }
 
-// escape makes any name one token of a key. Different names stay different.
+// escape turns any name into one token of a key. Different names give different tokens.
 func escape(name string) string {
 	var b strings.Builder
 	for i := range len(name) {

@@ -12,8 +12,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Lag implements [consumer.Tenure]. Unless the stream ends below the position, it makes a consumer
-// there: the server counts the partition's messages for it. The consumer is removed at once.
+// Lag implements [consumer.Tenure]. If the stream continues behind the position, Lag creates a
+// consumer there and deletes it at once, because the server counts the partition's messages for it.
 func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
 	err := t.fits(&from)
 	if err != nil {
@@ -46,6 +46,6 @@ func (l *streamLog) behind(ctx context.Context, in incarnation, p epoch.Partitio
 	if err != nil {
 		return 0, fmt.Errorf("make a consumer: %w", denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.CREATE.", l.explainLimit(err)))
 	}
-	_ = l.js.DeleteConsumer(ctx, l.stream.Name, c.CachedInfo().Name) // or it ends by itself
+	_ = l.js.DeleteConsumer(ctx, l.stream.Name, c.CachedInfo().Name) // otherwise InactiveThreshold ends it
 	return int64(c.CachedInfo().NumPending), nil
 }

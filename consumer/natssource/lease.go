@@ -12,27 +12,26 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
-// record is the value of a lease's key. Member and Nonce are compared, the owner is for
-// operators.
+// record is the value of a lease's key. Member and Nonce are compared; Owner is for operators.
 type record struct {
 	Owner  string `json:"owner"`
-	Member string `json:"member"` // whose registration says for how long
+	Member string `json:"member"` // the registration on which the lease depends
 	Nonce  string `json:"nonce"`  // of the tenure
 }
 
-// heldKey is a key of the bucket that we hold: a lease, whose revision is its generation, or the
-// registration that our leases name. Every renewal gives it another revision.
+// heldKey is a key of the bucket that this process holds: a lease, whose revision is its
+// generation, or the registration that its leases name. Each renewal changes the revision.
 type heldKey struct {
 	bucket *bucket
 	key    string
 	nonce  string
-	ttl    time.Duration // after which the bucket lets it go; 0: it does not
+	ttl    time.Duration // after which the bucket drops the key; 0: never
 	turn   chan struct{} // holds a token while a request is under way
 
 	// Guarded by turn.
 	rev     revision
-	inDoubt bool // what the last request did is not known
-	adopted int  // how often the bucket was found to have another revision of ours
+	inDoubt bool // the outcome of the last request is not known
+	adopted int  // how often the bucket had another revision of ours
 
 	mu       sync.Mutex
 	deadline time.Time // on our monotonic clock
@@ -42,9 +41,8 @@ func newHeldKey(b *bucket, key string, ttl time.Duration) *heldKey {
 	return &heldKey{bucket: b, key: key, nonce: rand.Text(), ttl: ttl, turn: make(chan struct{}, 1)}
 }
 
-// acquire takes a key over that is at the revision last, where nobody holds it, or we do and no tenure
-// of ours knows. On [errSwapped] what the leader has
-// instead is returned with it.
+// acquire takes a key that is at the revision last, where nobody holds it, or this process does
+// without a tenure. With [errSwapped] it returns the leader's entry.
 func (l *heldKey) acquire(ctx context.Context, last revision, value []byte) (entry, error) {
 	sent := time.Now()
 	first, cancel := l.soon(ctx)
@@ -62,15 +60,15 @@ func (l *heldKey) acquire(ctx context.Context, last revision, value []byte) (ent
 	if !l.isOurs(now) {
 		return now, err
 	}
-	// The request had been carried out, though its answer is lost or it was
-	// sent twice. When that was is not known: only a renewal starts the clock.
+	// The write succeeded, but its answer was lost or it was sent twice. Its time is not known, so
+	// only a renewal starts the clock.
 	l.rev = now.rev
 	_, err = l.renew(ctx, func() []byte { return value })
 	return now, err
 }
 
-// renew writes the value anew, which extends a key with a TTL. The error is [consumer.ErrLost] if it is known to be
-// gone; after any other, ask again.
+// renew writes the value again, which extends a key with a TTL. It returns [consumer.ErrLost] if
+// the key is known to be lost. After any other error, the caller may call it again.
 func (l *heldKey) renew(ctx context.Context, value func() []byte) (revision, error) {
 	if err := l.enter(ctx); err != nil {
 		return 0, err
@@ -91,8 +89,7 @@ func (l *heldKey) renew(ctx context.Context, value func() []byte) (revision, err
 		if !errors.Is(err, errSwapped) {
 			return 0, err
 		}
-		// Either somebody else has it, or an earlier request of ours landed
-		// late. The leader tells.
+		// Somebody else has the key, or an earlier request landed late. The leader knows.
 	}
 }
 
@@ -102,14 +99,12 @@ func (l *heldKey) swap(ctx context.Context, value []byte) (revision, error) {
 	return l.bucket.swap(ctx, l.key, value, l.rev, l.ttl)
 }
 
-// soon bounds one request, so that one whose answer is lost leaves time for
-// others.
+// soon limits one request, so that a lost answer leaves time for other requests.
 func (l *heldKey) soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	ttl := l.bucket.ttl
 	return context.WithTimeout(ctx, min(max(ttl/6, 500*time.Millisecond), ttl/3))
 }
 
-// release gives the key back, if it is ours still.
 func (l *heldKey) release(ctx context.Context) (revision, error) {
 	if err := l.enter(ctx); err != nil {
 		return 0, err
@@ -130,9 +125,8 @@ func (l *heldKey) release(ctx context.Context) (revision, error) {
 	}
 }
 
-// resolve finds out, where the outcome of a request is not known, what became of
-// it. A revision that is adopted does not move the deadline: the bucket may
-// have written it at any time since.
+// resolve asks the leader for the outcome of a request in doubt. An adopted revision does not move
+// the deadline, because the bucket may have written it at any time since the request.
 func (l *heldKey) resolve(ctx context.Context) error {
 	if !l.inDoubt {
 		return nil
@@ -160,7 +154,6 @@ func (l *heldKey) isOurs(e entry) bool {
 	return e.live && json.Unmarshal(e.value, &r) == nil && r.Nonce == l.nonce
 }
 
-// taken says what is in the key's place.
 func taken(now entry) error {
 	var r record
 	switch {
@@ -187,21 +180,21 @@ func (l *heldKey) enter(ctx context.Context) error {
 
 func (l *heldKey) leave() { <-l.turn }
 
-// extend notes that a renewal sent at that time was acknowledged. The bucket
-// counts the TTL from when it wrote it, which is later.
+// extend records that a renewal sent at that time was acknowledged. The bucket counts the TTL from
+// when it stored the renewal, which is later.
 func (l *heldKey) extend(sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.deadline = sent.Add(term(l.bucket.ttl))
 }
 
-// left is how much of the TTL is certain to remain.
+// left returns how much of the TTL is certain to remain.
 func (l *heldKey) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.deadline)
 }
 
-// term is how long a registration outlives the last renewal on our own clock: short of
-// the TTL, so that tenures are over before the bucket lets anybody else in.
+// term returns how long a registration outlives its last renewal on our own clock. It is shorter
+// than the TTL, so that tenures end before the bucket lets anybody else in.
 func term(ttl time.Duration) time.Duration { return ttl * 9 / 10 }

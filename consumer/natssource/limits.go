@@ -8,16 +8,15 @@ import (
 )
 
 const (
-	// forgotten is how long the server keeps a consumer that asks for nothing: one
-	// whose process has died, or whose handler is slow and finds a new one.
+	// forgotten is how long the server keeps a consumer that requests nothing, because its process
+	// has died or its handler is slow. A slow handler then gets a new consumer.
 	forgotten = time.Minute
 
-	// soonForgotten is the least with which one can work: it outlasts a lost request, and
-	// the time between two where handlers are quick. A slow one finds a new consumer.
+	// soonForgotten is the least useful value of forgotten: it outlasts a lost request, and the
+	// time between two requests if handlers are quick.
 	soonForgotten = 5 * time.Second
 )
 
-// note takes over what the stream allows its consumers.
 func (l *streamLog) note(info *jetstream.StreamInfo) {
 	keeps := forgotten
 	if limit := info.Config.ConsumerLimits.InactiveThreshold; limit > 0 {
@@ -26,17 +25,16 @@ func (l *streamLog) note(info *jetstream.StreamInfo) {
 	l.keeps.Store(int64(keeps))
 }
 
-// kept is for how long the server is to keep a consumer that asks for nothing.
 func (l *streamLog) kept() time.Duration { return time.Duration(l.keeps.Load()) }
 
-// checkLimits refuses a stream on which readers of that many partitions would
-// work for a while only, or now and then.
+// checkLimits refuses a stream whose limits let readers of that many partitions work only for a
+// while, or only now and then.
 func checkLimits(c jetstream.StreamConfig, partitions int) error {
 	if limit := c.ConsumerLimits.InactiveThreshold; limit > 0 && limit < soonForgotten {
 		return fmt.Errorf("its ConsumerLimits have consumers forgotten that ask for nothing for %v, which is too soon for a reader: "+
 			"update the stream with an InactiveThreshold of %v or more, or without one", limit, soonForgotten)
 	}
-	// The consumers of a member that was killed are there until they are forgotten.
+	// The consumers of a killed member count until the server forgets them.
 	if most, need := c.MaxConsumers, 2*partitions; most > 0 && most < need {
 		return fmt.Errorf("it allows %d consumers, and its %d partitions need up to %d: one each, and as many of members that were killed, until they are forgotten; "+
 			"update the stream with MaxConsumers of %d or more, and what others need beside (a server that cannot change it needs a new stream)", most, partitions, need, need)
@@ -44,8 +42,6 @@ func checkLimits(c jetstream.StreamConfig, partitions int) error {
 	return nil
 }
 
-// explainLimit adds to an error of a consumer that was not made what to do about
-// it.
 func (l *streamLog) explainLimit(err error) error {
 	if hasCode(err, jetstream.JSErrCodeMaximumConsumersLimit) {
 		return fmt.Errorf("the stream or the account allows no more consumers (MaxConsumers); those of members that were killed go after %v: %w", l.kept(), err)

@@ -14,20 +14,16 @@ import (
 )
 
 const (
-	// skipEvery is how often a partition that has nothing to deliver is
-	// looked after; see [reader.skip].
+	// skipEvery is how often [reader.skip] runs for a partition that has nothing to deliver.
 	skipEvery = 10 * time.Second
 
-	// watchEvery is how often the stream is looked at, whoever reads.
 	watchEvery = 5 * time.Second
 
-	// askTimeout bounds one request.
 	askTimeout = 5 * time.Second
 )
 
-// ErrRetention refuses a stream that deletes messages once somebody has
-// acknowledged them: the position is the sink's to keep, and it may need
-// them again.
+// ErrRetention is returned for a stream that deletes messages once they are acknowledged. The sink
+// keeps the position, and may need those messages again.
 var ErrRetention = errors.New("the stream deletes what was acknowledged; give it limits retention (`nats stream edit --retention limits`, or a new stream that sources this one)")
 
 // incarnation is one life of a stream, from its creation to its deletion.
@@ -37,13 +33,12 @@ func incarnationOf(info *jetstream.StreamInfo) incarnation {
 	return incarnation{info.Created.UnixNano()}
 }
 
-// streamLog is one stream, as its partitions read it. Its methods are safe for
-// concurrent use.
+// streamLog is a stream whose partitions are read. Its methods are safe for concurrent use.
 type streamLog struct {
 	js      jetstream.JetStream
 	group   string
 	stream  Stream
-	filters []string // of each partition; one that is empty is the whole stream
+	filters []string // by partition; an empty filter matches the whole stream
 	budget  *budget
 	flight  *flight
 	log     *slog.Logger
@@ -51,24 +46,24 @@ type streamLog struct {
 	asking  inquiry
 	mirror  mirrorGaps
 	lags    []atomic.Int64
-	large   []atomic.Uint64 // the position of each partition before the message that was last said to be too large
-	keeps   atomic.Int64    // for how long the server is to keep a consumer that asks for nothing, in nanoseconds
+	large   []atomic.Uint64 // by partition: the position at which a large message was last logged
+	keeps   atomic.Int64    // how long the server is to keep a consumer that requests nothing, in nanoseconds
 
 	skipEvery time.Duration
-	renewed   func() // called when the stream was seen to be another one; set before anything else
+	renewed   func() // called when the stream was created again; set before anything else
 
-	first incarnation // that was seen
+	first incarnation
 
 	mu     sync.Mutex
-	latest incarnation // that was seen last
+	latest incarnation
 	maxAge time.Duration
 	last   sighting
 }
 
-// sighting is what the stream's leader has said that the stream is.
+// sighting is the state of a stream as its leader reported it.
 type sighting struct {
-	info  *jetstream.StreamInfo // not to be changed
-	asked time.Time             // what it says is no older
+	info  *jetstream.StreamInfo // read-only
+	asked time.Time             // info is no older
 }
 
 // openLog checks the stream. All streams of a source share one flight.
@@ -111,7 +106,6 @@ func (l *streamLog) open(ctx context.Context) error {
 	return checkStream(info, l.stream)
 }
 
-// checkStream refuses a stream that cannot be read as it was asked to be.
 func checkStream(info *jetstream.StreamInfo, s Stream) error {
 	c := info.Config
 	if c.Retention != jetstream.LimitsPolicy {
@@ -126,8 +120,7 @@ func checkStream(info *jetstream.StreamInfo, s Stream) error {
 	return checkFilters(s.Filters, storedSubjects(c))
 }
 
-// storedSubjects are patterns of the subjects that a stream may hold, nil if
-// they are not known from its configuration.
+// storedSubjects returns patterns of the subjects that a stream may hold; nil: not known.
 func storedSubjects(c jetstream.StreamConfig) []string {
 	if c.Mirror != nil || len(c.Sources) > 0 {
 		return nil
@@ -138,33 +131,29 @@ func storedSubjects(c jetstream.StreamConfig) []string {
 		if err != nil {
 			return nil
 		}
-		stored = append(filters, stored...) // what the source does not match stays as it is
+		stored = append(filters, stored...) // subjects that the source does not match stay as they are
 	}
 	return stored
 }
 
 func (l *streamLog) partitions() int32 { return int32(len(l.filters)) }
 
-// incarnation is that of the stream as it was last seen.
 func (l *streamLog) incarnation() incarnation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.latest
 }
 
-// logID names the log that a partition's offsets count. They mean something
-// else in a recreated stream, and another filter finds other messages
-// under the same offsets.
+// logID names the log that a partition's offsets count. In a stream that was created again, or with
+// another filter, the same offsets mean other messages.
 func (l *streamLog) logID(in incarnation, n int32) string {
 	return fmt.Sprintf("%s@%d/%d/%d/%s", l.stream.Name, in.created, n, len(l.filters), l.filters[n])
 }
 
-// lag is how many messages of the partition were waiting when it was last heard
-// of. It is for operators: a server that lags behind may have said it.
+// lag is for operators: a lagging replica may have reported it.
 func (l *streamLog) lag(n int32) int64 { return l.lags[n].Load() }
 
-// look asks the stream's leader what the stream is now. The request is sent
-// after look was called.
+// look asks the stream's leader for the stream's state, with a request that is sent after the call.
 func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 	asked := time.Now()
 	info, err := l.asking.answer(ctx)
@@ -185,7 +174,7 @@ func (l *streamLog) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return info, nil
 }
 
-// seen is look, or what that has said to somebody who asked within that time.
+// seen returns the last answer to look if it is recent enough, and calls look otherwise.
 func (l *streamLog) seen(ctx context.Context, within time.Duration) (sighting, error) {
 	l.mu.Lock()
 	s := l.last
@@ -198,11 +187,10 @@ func (l *streamLog) seen(ctx context.Context, within time.Duration) (sighting, e
 	return sighting{info, asked}, err
 }
 
-// leastSkipPause bounds how often a partition skips.
 const leastSkipPause = 100 * time.Millisecond
 
-// skipPause is how long a partition that has nothing to deliver may stay as it
-// is: several times in a maximum age, so that the stream's beginning does not pass it.
+// skipPause returns the time between two skips of a partition that has nothing to deliver. It is a
+// fraction of the maximum age, so that the stream's beginning does not pass the position.
 func (l *streamLog) skipPause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,8 +201,7 @@ func (l *streamLog) skipPause() time.Duration {
 	return min(every, max(l.maxAge/5, leastSkipPause))
 }
 
-// watch looks at the stream now and then until ctx ends, so that one that was
-// created again is noticed while nobody reads.
+// watch polls the stream, so that a recreated stream is noticed even while nobody reads.
 func (l *streamLog) watch(ctx context.Context) {
 	tick := time.NewTicker(min(watchEvery, l.skipEvery))
 	defer tick.Stop()
@@ -224,8 +211,8 @@ func (l *streamLog) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 			if info, err := l.look(ctx); err == nil && info.Config.Mirror != nil && !whole(info.State) {
-				_ = l.askOrigin(ctx, info) // while its origin still has the place of the gaps
-			} // else the next one may be answered
+				_ = l.askOrigin(ctx, info) // while the origin still begins below the gaps
+			} // after an error, the next tick asks again
 			if l.incarnation() != l.first {
 				l.renewed() // again, for a tenure that was just beginning then
 			}
@@ -233,8 +220,8 @@ func (l *streamLog) watch(ctx context.Context) {
 	}
 }
 
-// request asks for the stream's state, and takes no other answer than its
-// leader's: whoever asks may halt a partition for what it says, or begin one there.
+// request asks for the stream's state. It accepts only the leader's answer, because callers halt a
+// partition, or begin one, because of it.
 func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) {
 	asked := time.Now()
 	s, err := l.js.Stream(ctx, l.stream.Name)
@@ -249,13 +236,12 @@ func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) 
 	return info, nil
 }
 
-// errNoLeader: a server has answered that may have lost what it had.
 var errNoLeader = errors.New("the answer came from a server that does not lead the stream, or not yet")
 
-// leads reports whether the server that describes a group so is its leader. While
-// there is none, or a server was just started, others answer too, with what they
-// happen to have (nats-server's jsStreamInfoRequest): they name no leader, or
-// one among the others, or themselves before they have joined the group.
+// leads reports whether the server that sent this info is the leader. While there is no leader, or
+// after a server was started, other servers answer too, with what they happen to have
+// (nats-server's jsStreamInfoRequest). They name no leader, or another server, or themselves before
+// they have joined the group.
 func leads(c *jetstream.ClusterInfo, replicas int) bool {
 	if c == nil {
 		return replicas < 2

@@ -17,29 +17,28 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// memberRecord is the value of a member's key, its registration. It expires.
+// memberRecord is the value of a member's key, its registration. The key expires.
 type memberRecord struct {
 	Name     string           `json:"name"`
-	Streams  map[string]int32 `json:"streams"`            // the number of partitions of each that it serves; none when it leaves
-	Declined []string         `json:"declined,omitempty"` // partitions that own has returned from early
-	TTL      int              `json:"ttl,omitempty"`      // seconds after which it is over unless it was renewed
-	Nonce    string           `json:"nonce,omitempty"`    // by which the member knows its own
+	Streams  map[string]int32 `json:"streams"`            // number of partitions by stream; none when the member leaves
+	Declined []string         `json:"declined,omitempty"` // partitions from which own returned early
+	TTL      int              `json:"ttl,omitempty"`      // seconds that the registration lasts after a renewal
+	Nonce    string           `json:"nonce,omitempty"`    // by which the member recognises its own record
 }
 
 func (r memberRecord) equal(other memberRecord) bool {
 	return maps.Equal(r.Streams, other.Streams) && slices.Equal(r.Declined, other.Declined)
 }
 
-// newMemberID is short enough to be read, and random.
 func newMemberID() string { return rand.Text()[:16] }
 
-// registration is a member's time in the group, on which all of its leases depend: each names
-// its id, and lasts as long as it does. An id is registered once. So a registration
-// that is gone stays gone, and whoever has seen that may take what names it.
+// registration is a member's time in the group. Each lease of the member names its id and lasts as
+// long as the registration. An id is registered once, so a registration that is gone stays gone,
+// and a member that has seen this may take its leases.
 type registration struct {
 	id   string
 	key  *heldKey
-	fits []byte // what the bucket took last
+	fits []byte // the last value that the bucket accepted
 
 	held context.Context // ends with the registration
 	lose context.CancelCauseFunc
@@ -58,7 +57,7 @@ func (s *Source) newRegistration() *registration {
 	return r
 }
 
-// isMine reports whether a registration is or was one of this process.
+// isMine reports whether the id is that of a registration of this process.
 func (s *Source) isMine(id string) bool {
 	return id == s.member || strings.HasPrefix(id, s.member+"-")
 }
@@ -66,9 +65,8 @@ func (s *Source) isMine(id string) bool {
 // over ends the registration, and so all tenures under it.
 func (r *registration) over(why error) { r.lose(tenures.Lost(why)) }
 
-// err returns why the registration is over, or nil. It does not wait for a timer to
-// notice that it ran out: a process that was stopped finds the timer due, and may get here
-// first.
+// err returns why the registration is over, or nil. It checks the clock and does not wait for a
+// timer, because a process that was suspended may get here before its timer runs.
 func (r *registration) err() error {
 	if r.held.Err() == nil && r.key.left() <= 0 {
 		r.over(errRanOut)
@@ -79,8 +77,7 @@ func (r *registration) err() error {
 	return nil
 }
 
-// register makes this process a member, under an id that never was one. It may be called again
-// after an error.
+// register makes this process a member, under a new id. It may be called again after an error.
 func (s *Source) register(ctx context.Context) error {
 	for {
 		if s.joining == nil {
@@ -99,7 +96,7 @@ func (s *Source) register(ctx context.Context) error {
 		if !errors.Is(err, errSwapped) && !errors.Is(err, consumer.ErrLost) {
 			return fmt.Errorf("natssource: register in bucket %q: %w", s.bucket.name, err)
 		}
-		s.joining = nil // it had been written, and has run out since: its id is used up
+		s.joining = nil // it was written and has expired since: its id is used up
 	}
 }
 
@@ -110,8 +107,9 @@ func (s *Source) registrationValue(r *registration) []byte {
 	return data
 }
 
-// renewRegistration extends the registration, with what others are to know of us now. A full
-// bucket may have no room for more than it has: then they are told later.
+// renewRegistration extends the registration and updates its value. If a full bucket has no room
+// for a larger value, it writes the last accepted value, and the other members learn of the change
+// later.
 func (s *Source) renewRegistration(ctx context.Context, r *registration) error {
 	value, adopted := s.registrationValue(r), r.key.adopted
 	_, err := r.key.renew(ctx, func() []byte { return value })
@@ -133,8 +131,8 @@ func (s *Source) renewRegistration(ctx context.Context, r *registration) error {
 	return err
 }
 
-// stayRegistered renews our registration until ctx ends, at once when there is something to tell the
-// others, and registers anew when it is over. Then it takes it away.
+// stayRegistered renews the registration until ctx ends, at once when its value has changed, and
+// registers again when it is over. At the end it removes the registration.
 func (s *Source) stayRegistered(ctx context.Context) {
 	every := s.LeaseTTL / 3
 	for pause := jitter(every); ; {
@@ -164,13 +162,12 @@ func (s *Source) stayRegistered(ctx context.Context) {
 			s.bucket.trouble(asMember, "membership not renewed, trying again", err, "left", max(r.key.left(), 0).Round(time.Millisecond))
 			pause = jitter(every / 8)
 			if r.held.Err() != nil {
-				backoff.Sleep(ctx, pause) // or its end is there at once
+				backoff.Sleep(ctx, pause) // r.held has ended, so select does not wait
 			}
 		}
 	}
 }
 
-// remain renews the registration, or makes another if it is over.
 func (s *Source) remain(ctx context.Context, r *registration) error {
 	if r.err() == nil {
 		err := s.renewRegistration(ctx, r)
@@ -186,27 +183,26 @@ func (s *Source) remain(ctx context.Context, r *registration) error {
 	return nil
 }
 
-// watchClock ends the registration when it has run out on our own clock, whatever
-// the connection does. A lost connection alone ends nothing.
+// watchClock ends the registration when it expires on our own clock. A lost connection alone does
+// not end it.
 func (s *Source) watchClock(ctx context.Context) {
 	for ctx.Err() == nil {
 		r := s.current()
 		for r.err() == nil && backoff.Sleep(ctx, r.key.left()) {
 		}
-		s.isSilent(s.LeaseTTL/2, errRanOut) // or it was something else, and we are back soon
+		s.isSilent(s.LeaseTTL/2, errRanOut) // or it ended otherwise, and we register again soon
 		for s.current() == r && backoff.Sleep(ctx, s.LeaseTTL/20) {
 		}
 	}
 }
 
-// current is our registration, which may be over.
 func (s *Source) current() *registration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.registration
 }
 
-// isMember notes that our registration was renewed, by a request of that time.
+// isMember reports that we are a member, because of a renewal that was sent at asked.
 func (s *Source) isMember(asked time.Time) {
 	s.membership.Lock()
 	defer s.membership.Unlock()
@@ -214,8 +210,7 @@ func (s *Source) isMember(asked time.Time) {
 	s.in(nil)
 }
 
-// isSilent says that we are no member any more as far as we know, unless our registration was
-// renewed within that time.
+// isSilent reports that we are no member any more, unless renewed within that time.
 func (s *Source) isSilent(within time.Duration, why error) {
 	s.membership.Lock()
 	defer s.membership.Unlock()
@@ -224,7 +219,7 @@ func (s *Source) isSilent(within time.Duration, why error) {
 	}
 }
 
-// deregister takes our registration away. What is leased under it still is free then.
+// deregister removes the registration. Leases that still name it become free.
 func (s *Source) deregister(r *registration) {
 	ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
 	defer cancel()
@@ -233,16 +228,15 @@ func (s *Source) deregister(r *registration) {
 	}
 }
 
-// goodbyeLimit bounds each of the last requests. What is not given back by then
-// expires.
+// goodbyeLimit limits each of the last requests. A key that is not given back by then expires.
 func (s *Source) goodbyeLimit() time.Duration { return min(2*time.Second, s.LeaseTTL/2) }
 
-// isGone reports whether a registration is known to be over. That it is missing from the view does not
-// suffice: that may be late, or come from a replica. A marker in its key does, whoever shows it, as an
-// id is registered once. Where there is none any more, or none yet, we leave one, by a swap that the
-// leader takes only if the key is not there.
+// isGone reports whether a registration is known to be over. Its absence from the view does not
+// suffice, because the view may be late or come from a replica. A marker in its key suffices, from
+// any server, because an id is registered once. If the key does not exist, isGone writes a marker
+// with a swap that the leader accepts only in that case.
 func (s *Source) isGone(ctx context.Context, id string) (bool, error) {
-	s.asking.Lock() // one asks for all partitions
+	s.asking.Lock() // one request serves all partitions
 	defer s.asking.Unlock()
 	if s.view.snapshot().gone[id] > 0 {
 		return true, nil
@@ -251,7 +245,7 @@ func (s *Source) isGone(ctx context.Context, id string) (bool, error) {
 	if err == nil && now.rev == 0 {
 		now.rev, err = s.bucket.bury(ctx, s.keys.member(id), 0)
 		if errors.Is(err, errSwapped) {
-			return false, nil // it is there after all, or somebody else was faster
+			return false, nil // it exists after all, or another member wrote the marker
 		}
 	}
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// message is a JetStream message as handlers see it. Its value is not copied.
+// message converts a JetStream message. It does not copy the value.
 func (r *reader) message(m *nats.Msg, meta *nats.MsgMetadata) consumer.Message {
 	return consumer.Message{
 		Partition: r.p, Offset: epoch.Offset(meta.Sequence.Stream),
@@ -17,9 +17,8 @@ func (r *reader) message(m *nats.Msg, meta *nats.MsgMetadata) consumer.Message {
 	}
 }
 
-// headers puts a message's headers in order: by key, and under one key as they
-// were sent. nats.go keeps no order among keys, and has none of a block that it
-// cannot parse.
+// headers sorts headers by key and keeps the order of the values of a key. nats.go does not keep
+// the order of keys, and has no headers of a block that it cannot parse.
 func headers(sent nats.Header) []consumer.Header {
 	var hs []consumer.Header
 	for key, values := range sent {
@@ -39,7 +38,6 @@ func headers(sent nats.Header) []consumer.Header {
 	return hs
 }
 
-// size is how many bytes a message was sent with.
 func size(m consumer.Message) int {
 	n := len(m.Key) + len(m.Value)
 	for _, h := range m.Headers {

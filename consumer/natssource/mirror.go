@@ -13,23 +13,19 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// span is some sequences, the first and the last included. An empty one ends
-// before it begins.
+// span is a range of sequences, including both ends. An empty span ends before it begins.
 type span struct{ first, last uint64 }
 
 func (s span) holds(other span) bool { return s.first <= other.first && other.last <= s.last }
 
-// lost reports whether messages of a span of the stream may have been lost before
-// the stream got them.
+// lost reports whether messages in a span may have been lost before the stream got them. info is
+// from after the stream has passed the span.
 //
-// A mirror has the sequences of its origin, and leaves out what the origin did not have
-// when it asked: what was deleted from inside, which is no loss, and what the origin's
-// retention had dropped while the mirror was behind, which is one. Both look the same in
-// the mirror. The origin knows: what is not below its beginning after the mirror has
-// gone past was never dropped. Where the origin's beginning has moved on nobody knows, and what
-// is missing may have been lost.
-//
-// Info is of a stream that has gone past the span.
+// A mirror has the sequences of its origin. It lacks messages that were deleted from inside the
+// origin, which is no loss, and messages that the origin's retention dropped while the mirror was
+// behind, which is a loss. Both look the same in the mirror, so lost asks the origin: if the origin
+// still begins no later than the span after the mirror has passed it, retention has dropped nothing
+// there. Otherwise nobody knows, and missing messages may have been lost.
 func (l *streamLog) lost(ctx context.Context, info *jetstream.StreamInfo, s span) (bool, error) {
 	if s.last < s.first || info.Config.Mirror == nil || whole(info.State) || l.mirror.explains(info, s) {
 		return false, nil
@@ -40,15 +36,14 @@ func (l *streamLog) lost(ctx context.Context, info *jetstream.StreamInfo, s span
 	return l.lacks(ctx, s)
 }
 
-// whole reports whether every sequence from the stream's first to its last is there.
+// whole reports whether the stream holds all sequences from its first to its last.
 func whole(s jetstream.StreamState) bool { return s.Msgs == 0 || s.LastSeq-s.FirstSeq+1 == s.Msgs }
 
-// mirrorGaps is what is known of the gaps of a mirror.
 type mirrorGaps struct {
 	mu        sync.Mutex
 	of        incarnation
-	explained span     // what is missing here was deleted from inside the origin
-	missing   []uint64 // in order, up to the sequence
+	explained span     // messages that are missing here were deleted from inside the origin
+	missing   []uint64 // sorted; complete up to upTo
 	upTo      uint64
 }
 
@@ -70,8 +65,8 @@ func (g *mirrorGaps) explain(info *jetstream.StreamInfo, now span) {
 	g.explained = now
 }
 
-// askOrigin asks the origin of a mirror where it begins, and notes what that says of the gaps
-// up to where the mirror had got before.
+// askOrigin asks the origin of a mirror where it begins. Gaps from there to the mirror's last
+// sequence in info are explained.
 func (l *streamLog) askOrigin(ctx context.Context, info *jetstream.StreamInfo) error {
 	begin, err := l.originBegins(ctx, info)
 	if err != nil {
@@ -81,7 +76,6 @@ func (l *streamLog) askOrigin(ctx context.Context, info *jetstream.StreamInfo) e
 	return nil
 }
 
-// mostMirrors bounds a chain of mirrors.
 const mostMirrors = 8
 
 var (
@@ -89,8 +83,7 @@ var (
 	errNoOrigin    = errors.New("there is no such stream")
 )
 
-// originBegins returns the first sequence of the origin of a mirror, or that of a
-// mirror in between that begins later.
+// originBegins returns where the origin begins, or a mirror in between if it begins later.
 func (l *streamLog) originBegins(ctx context.Context, info *jetstream.StreamInfo) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -120,7 +113,6 @@ func (l *streamLog) originBegins(ctx context.Context, info *jetstream.StreamInfo
 	return begin, nil
 }
 
-// lacks reports whether the stream does not hold every sequence of a span.
 func (l *streamLog) lacks(ctx context.Context, s span) (bool, error) {
 	g := &l.mirror
 	g.mu.Lock()
@@ -145,8 +137,8 @@ func (l *streamLog) lacks(ctx context.Context, s span) (bool, error) {
 	return at < len(g.missing) && g.missing[at] <= s.last, nil
 }
 
-// lostByOrigin looks for the first gap between the messages that may be of such as the
-// origin of a mirror has dropped, and returns how many messages come before it.
+// lostByOrigin looks for the first gap whose messages the origin of a mirror may have dropped. It
+// returns the number of messages before that gap.
 func (r *reader) lostByOrigin(ctx context.Context, info *jetstream.StreamInfo, ms []consumer.Message) (int, error) {
 	next := r.at
 	for i, m := range ms {

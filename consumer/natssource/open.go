@@ -12,14 +12,12 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// errBehind: a server that may have been cut off from the others does not have
-// what we have read.
 var errBehind = errors.New("the stream's leader does not have what was read before, and has not heard from the other servers")
 
-// open makes a consumer that delivers from the position on, and then makes sure
-// that the stream it belongs to is the one that the position is about. The
-// order matters: a consumer that was made before the stream was seen to be
-// ours belongs to ours, and dies with it; its name is not used again.
+// open creates a consumer that delivers from the position on, and then checks that its stream is
+// the one that the position is about. The order matters: a consumer that was created before the
+// stream was seen to be ours belongs to our stream and is deleted with it. Its name is not used
+// again.
 func (r *reader) open(ctx context.Context) error {
 	ask, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -37,7 +35,7 @@ func (r *reader) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a consumer: %w", denied(r.l.js.Conn(), apiPrefix(r.l.js)+"CONSUMER.CREATE.", r.l.explainLimit(err)))
 	}
-	name, most := c.CachedInfo().Name, c.CachedInfo().Config.MaxRequestBatch // which may be the server's, for all of them
+	name, most := c.CachedInfo().Name, c.CachedInfo().Config.MaxRequestBatch // may be the server's limit
 	r.delivered, r.backlog, r.largest = 0, int(c.CachedInfo().NumPending), 0
 	if r.pull, err = newPull(r.l.js, r.l.stream.Name, name, most); err != nil {
 		r.discard()
@@ -53,8 +51,6 @@ func (r *reader) open(ctx context.Context) error {
 	return nil
 }
 
-// check makes sure that the stream is the one that the position is about, and
-// holds it.
 func (r *reader) check(ctx context.Context) error {
 	info, err := r.lookAgain(ctx)
 	if err != nil {
@@ -68,7 +64,7 @@ func (r *reader) check(ctx context.Context) error {
 	return nil
 }
 
-// fits makes sure that the stream, as it was just seen, holds the position.
+// fits verifies that the stream in info holds the position.
 func (r *reader) fits(ctx context.Context, info *jetstream.StreamInfo) error {
 	if info.State.FirstSeq > r.at {
 		if err := r.passed(r.at, info.State.FirstSeq); err != nil {
@@ -87,9 +83,8 @@ func (r *reader) fits(ctx context.Context, info *jetstream.StreamInfo) error {
 	return r.recognise(ctx)
 }
 
-// passed is what it means that the stream begins above a position: nothing, if
-// nothing was put into the feed or applied before, and then the partition begins
-// there, too.
+// passed handles a stream that begins above a position. That is an error, unless no message was
+// applied or put into the feed before: then the partition begins at begin, too.
 func (r *reader) passed(at, begin uint64) error {
 	if !r.fresh {
 		return r.misfit(consumer.ErrOffsetExpired, at, begin)
@@ -98,9 +93,9 @@ func (r *reader) passed(at, begin uint64) error {
 	return nil
 }
 
-// recognise compares the last message that was read with what the stream holds
-// in its place now. A stream that lost its end, or was restored from a backup,
-// and has grown since then, gives the same sequences to other messages.
+// recognise compares the last message that was read with the message that has its sequence now. A
+// stream that lost its end or was restored from a backup, and has grown since, gives the same
+// sequences to other messages.
 func (r *reader) recognise(ctx context.Context) error {
 	if r.print < 0 || r.at < 2 {
 		return nil
@@ -120,15 +115,14 @@ func (r *reader) recognise(ctx context.Context) error {
 	return nil
 }
 
-// seqRequest asks for a message by its sequence, or for the first from there on
-// that matches a subject.
+// seqRequest asks for the message at Seq, or for the first one from there on that matches NextFor.
 type seqRequest struct {
 	Seq       uint64 `json:"seq"`
 	NextFor   string `json:"next_by_subj,omitempty"`
 	NoHeaders bool   `json:"no_hdr,omitempty"`
 }
 
-// stored asks the stream's leader for a message. The whole of it comes, and so it takes a turn.
+// stored asks the leader for a message, which is sent whole, so the request takes a turn.
 func (l *streamLog) stored(ctx context.Context, request seqRequest) (storedMessage, error) {
 	need := l.flight.usual()
 	if need == 0 {
@@ -154,13 +148,11 @@ func (l *streamLog) storedNow(ctx context.Context, request seqRequest) (storedMe
 	return m, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.MSG.GET.", err)
 }
 
-// stillLeading is how recently a leader must have heard from most servers for
-// there to be no other one: they wait at least 4 s before they elect one, and
-// hear from it every second.
+// stillLeading is how recently a leader must have heard from most servers to be the only leader.
+// Servers wait at least 4 s before they elect another one, and hear from the leader every second.
 const stillLeading = 3 * time.Second
 
-// heardFromMost reports whether the leader that said this has been in touch
-// with most of the stream's servers, or is the only one.
+// heardFromMost reports whether the leader is in touch with most of the stream's servers.
 func heardFromMost(c *jetstream.ClusterInfo) bool {
 	if c == nil {
 		return true
@@ -174,10 +166,10 @@ func heardFromMost(c *jetstream.ClusterInfo) bool {
 	return heard > (len(c.Replicas)+1)/2
 }
 
-// discard lets the consumer go. Where that fails the server forgets it in time.
+// discard deletes the consumer. If that fails, the server forgets the consumer in time.
 //
-// What was requested and has not arrived still comes, before the answer to that, and so the turn is
-// given back after it.
+// Requested messages that are on their way arrive before the answer to the deletion, so the turn is
+// given back after that answer.
 func (r *reader) discard() {
 	turn := r.turn
 	r.turn = nil

@@ -38,8 +38,8 @@ type Options struct {
 	Bucket string
 
 	// LeaseTTL is the time that a lease lasts after the last sign of life of its holder, in whole
-	// seconds from 1 s to 1 h. All processes of a group should use the same value. Defaults to 15
-	// s.
+	// seconds from 1 s to 1 h. All processes of a group should use the same value. Defaults to
+	// 15 s.
 	LeaseTTL time.Duration
 
 	// BufferBytes limits the messages that are read and not yet applied, over all partitions, in
@@ -103,7 +103,6 @@ const (
 
 var bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
 
-// withDefaults checks what can be checked without a server.
 func (o Options) withDefaults() (Options, error) {
 	if o.Bucket == "" {
 		o.Bucket = defaultBucket

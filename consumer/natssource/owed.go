@@ -7,40 +7,36 @@ import (
 )
 
 const (
-	// lookEvery is how often a reader that waits for messages sees whether the stream has
-	// grown. All readers of a stream share what its leader says.
+	// lookEvery is how often a waiting reader checks whether the stream has grown. All readers of a
+	// stream share the leader's answer.
 	lookEvery = 2 * time.Second
 
-	// askEvery is how often, at most, it then asks for the first message of its partition.
+	// askEvery is the least time between two requests for the first message of a partition.
 	askEvery = 5 * time.Second
 
-	// onItsWay is how long a message that the stream has may take to arrive, at first.
+	// onItsWay is how long a message may be on its way, at first.
 	onItsWay = time.Second
 )
 
 var (
-	// errSilent: a request should have ended, or brought something.
 	errSilent = errors.New("nothing was heard from the consumer")
 
-	// errStalled: the stream holds a message for us that does not come.
 	errStalled = errors.New("the consumer does not deliver a message that the stream has")
 
-	// errForgotten: requests are forgotten with the connection that they came by.
 	errForgotten = errors.New("the connection was made again, and the server may have forgotten the request for messages")
 )
 
-// owed is what is known of messages that a stream holds for its reader and that do not come. A
-// consumer that goes with its server, or was asked over a connection that is gone, does not say so, and one
-// that is alive may not deliver.
+// owed is what a reader knows about messages that its stream holds and its consumer does not
+// deliver. A consumer that went with its server, or was asked over a lost connection, reports no
+// error, and a live consumer may fail to deliver.
 type owed struct {
-	looked  time.Time // when the stream was looked at last
-	asked   time.Time // when its leader was asked last
-	none    uint64    // it had nothing of ours up to there
-	first   uint64    // a message that it has and that has not come; 0: there is none
-	noticed time.Time // when that was
+	looked  time.Time // last check of the stream's end
+	asked   time.Time // last request for the first message of ours
+	none    uint64    // the leader had nothing of ours up to here
+	first   uint64    // a message that the leader has and that has not come; 0: none
+	noticed time.Time
 }
 
-// due is when to look, or to look again for a message that has not come.
 func (o owed) due(patience time.Duration) time.Time {
 	if o.first > 0 {
 		return o.noticed.Add(patience)
@@ -48,11 +44,11 @@ func (o owed) due(patience time.Duration) time.Time {
 	return o.looked.Add(lookEvery)
 }
 
-// patience is how long a message may be on its way: longer each time that another consumer did
-// not deliver it either, as it may take them long to find it.
+// patience returns how long a message may be on its way. It doubles each time that a new consumer
+// did not deliver the message either, because consumers may take long to find it.
 func (r *reader) patience() time.Duration { return onItsWay << min(r.stalls, 4) }
 
-// lookForOwed looks, if that is due, whether a message is owed to us while a request is under way.
+// lookForOwed checks, if that is due, whether a message is owed to the request under way.
 func (r *reader) lookForOwed(ctx context.Context) error {
 	o := &r.owed
 	switch {
@@ -83,8 +79,8 @@ func (r *reader) lookForOwed(ctx context.Context) error {
 	return nil
 }
 
-// suspect notes that the stream holds a message for us, and says so if it had the time to
-// arrive. To ask may have taken longer than that, if the message is a large one.
+// suspect records that the stream holds a message for us, and returns errStalled if it had time to
+// arrive. Asking the leader for a large message may have taken longer than that.
 func (r *reader) suspect(ours uint64) error {
 	if r.owed.first != ours {
 		r.owed.first, r.owed.noticed = ours, time.Now()

@@ -9,10 +9,9 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// publishAtOnce is how many positions are written at a time.
 const publishAtOnce = 8
 
-// publishPositions writes the positions that have moved, now and then until ctx ends.
+// publishPositions writes changed positions every third of LeaseTTL until ctx ends.
 func (s *Source) publishPositions(ctx context.Context) {
 	for backoff.Sleep(ctx, jitter(s.LeaseTTL/3)) {
 		due := make(chan *tenure)
@@ -36,7 +35,7 @@ func (s *Source) publishPositions(ctx context.Context) {
 	}
 }
 
-// jitter is d, less up to a fifth, so that what many members do spreads.
+// jitter returns d less up to a fifth, so that requests of many members spread out.
 func jitter(d time.Duration) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/5+1))
 }

@@ -12,43 +12,42 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// pull asks a consumer for messages, one request at a time. It belongs to one
-// goroutine.
+// pull requests messages from a consumer, one request at a time. It belongs to one goroutine.
 //
-// What the server says about a request arrives where the messages do, and users
-// may store messages that look the same: no body, and a header "Status". A
-// message is therefore told by its reply subject, which names the consumer and is the
-// server's to make, and not by its looks, by which the Fetch of nats.go goes.
+// The server's status replies arrive with the messages, and users may store messages that look the
+// same: no body, and a header "Status". So pull recognises a message by its reply subject, which
+// names the consumer and which only the server makes. The Fetch of nats.go goes by body and header.
 type pull struct {
 	conn     *nats.Conn
 	stream   string
 	consumer string
-	requests string // the subject for requests
-	most     int    // that the server lets one ask for; 0 for any number
-	inbox    string // what the server says is said to a subject of its own for each request, below this one
+	requests string
+	most     int    // the most messages that the server allows in a request; 0: any number
+	inbox    string // each request has its own reply subject below this one
 	sub      *nats.Subscription
 	arrived  chan *nats.Msg
-	heard    bool // something has come from the consumer
-	brought  int  // messages of the request that ended last
+	heard    bool // the consumer has sent something
+	brought  int  // messages of the last request
 	largest  int  // bytes of the largest of them
 
 	// The request under way.
 	number   int
 	asked    time.Time
-	ends     time.Time // when the server is to have ended it
-	over     uint64    // the connection that it was sent over: how often that had been made again
-	answers  string    // its subject
-	messages int       // that it may still bring
-	bytes    int       // the same, if limited
+	ends     time.Time // when the server is to end it
+	over     uint64    // reconnects of the connection when it was sent
+	answers  string
+	messages int // that it may still bring
+	bytes    int // that it may still bring, if limited
 	limited  bool
 	ended    bool
-	expired  bool  // it has ended without having brought everything
-	tooLarge bool  // it has ended because the next message is larger than what it may bring
-	err      error // why it has ended, if that is no ordinary end
+	expired  bool  // it ended before it brought everything
+	tooLarge bool  // it ended because the next message is larger than its bytes
+	err      error // why it ended, unless it ended as it should
 }
 
-// pullRequest is the server's JSApiConsumerGetNextRequest. It asks for no heartbeats: the
-// end of a request shows that the consumer is alive, and [reader.owed] sees what it does not deliver.
+// pullRequest is the server's JSApiConsumerGetNextRequest. It asks for no heartbeats: the end of a
+// request shows that the consumer is alive, and [reader.owed] finds messages that it does not
+// deliver.
 type pullRequest struct {
 	Expires  time.Duration `json:"expires"`
 	Batch    int           `json:"batch"`
@@ -56,29 +55,28 @@ type pullRequest struct {
 }
 
 const (
-	// firstExpires is how long the server keeps the first request to a consumer. That one
-	// shows that requests get there, and back what is said about them.
+	// firstExpires is how long the server keeps the first request to a consumer. The end of that
+	// request shows that requests and replies arrive.
 	firstExpires = time.Second
 
-	// laterExpires is how long it keeps those after it.
+	// laterExpires is how long the server keeps later requests.
 	laterExpires = time.Minute
 
-	// turnExpires is how long it keeps one for what is known to wait, if that is not there after all:
-	// others want the turn.
+	// turnExpires is how long the server keeps a request for messages that are known to wait. If
+	// they are gone after all, other readers want the turn.
 	turnExpires = 5 * time.Second
 
-	// ending is how much later a request may be heard to have ended.
+	// ending is how late the end of a request may arrive.
 	ending = time.Second
 
-	// fewMessages are asked for where the last request has brought none: what waits for
-	// many takes up 8 bytes for each.
+	// fewMessages is the size of a request after one that brought no messages: the channel for a
+	// request takes 8 bytes for each message.
 	fewMessages = 32
 
-	// remarks is room for what the server says about requests, where the messages arrive.
+	// remarks is the room for status replies in the channel of messages.
 	remarks = 32
 )
 
-// newPull asks that consumer for at most so many messages at once, if most is not 0.
 func newPull(js jetstream.JetStream, stream, consumer string, most int) (*pull, error) {
 	p := &pull{
 		conn: js.Conn(), stream: stream, consumer: consumer, most: most,
@@ -87,8 +85,7 @@ func newPull(js jetstream.JetStream, stream, consumer string, most int) (*pull, 
 	return p, p.subscribe(fewMessages)
 }
 
-// subscribe makes room for what a request for so many messages may bring, and for what is said
-// about it and those before. No request is under way.
+// subscribe makes room for a request's messages and for status replies. No request is under way.
 func (p *pull) subscribe(messages int) error {
 	if p.sub != nil {
 		p.close()
@@ -101,10 +98,9 @@ func (p *pull) subscribe(messages int) error {
 
 func (p *pull) close() { _ = p.sub.Unsubscribe() } // the connection may be closed
 
-// room is for how many messages a request may ask.
 func (p *pull) room() int { return cap(p.arrived) - remarks }
 
-// request asks for messages, for any number of bytes if that is zero; the server keeps it for as long as expires.
+// request asks for messages, of any size if bytes is 0. The server keeps it for expires.
 func (p *pull) request(messages, bytes int, expires time.Duration) error {
 	if p.most > 0 {
 		messages = min(messages, p.most)
@@ -134,17 +130,14 @@ func (p *pull) request(messages, bytes int, expires time.Duration) error {
 	return p.conn.PublishRequest(p.requests, p.answers, data)
 }
 
-// silent reports whether the request under way should have ended.
 func (p *pull) silent() bool { return time.Since(p.ends) >= ending && !p.hasMore() }
 
-// hasMore reports whether something has arrived that nobody has looked at.
 func (p *pull) hasMore() bool { return p != nil && len(p.arrived) > 0 }
 
-// forgotten reports whether the server may have forgotten the request under way.
+// forgotten reports whether a reconnect may have made the server forget the request.
 func (p *pull) forgotten() bool { return p.conn.Stats().Reconnects != p.over }
 
-// delivery returns what the consumer says of a message of the stream, or nil if
-// the server speaks for itself.
+// delivery returns the metadata of a message, or nil for a status reply.
 func (p *pull) delivery(m *nats.Msg) *nats.MsgMetadata {
 	meta, err := m.Metadata()
 	if err != nil || meta.Stream != p.stream || meta.Consumer != p.consumer {
@@ -162,10 +155,9 @@ func (p *pull) delivery(m *nats.Msg) *nats.MsgMetadata {
 	return meta
 }
 
-// note takes note of what the server says about the request under way.
 func (p *pull) note(m *nats.Msg) {
 	if m.Subject != p.answers {
-		return // it is about one that has ended
+		return // about an earlier request
 	}
 	p.heard = true
 	status, said := m.Header.Get("Status"), m.Header.Get("Description")
@@ -184,6 +176,6 @@ func (p *pull) note(m *nats.Msg) {
 	}
 }
 
-// errRequestEnded: the consumer was deleted, its server shuts down or no longer leads,
-// or does not like the request.
+// errRequestEnded is returned when the consumer was deleted, its server shuts down or no longer
+// leads, or the server refuses the request.
 var errRequestEnded = errors.New("the server has ended the request for messages")

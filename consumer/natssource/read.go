@@ -17,34 +17,30 @@ import (
 )
 
 const (
-	// longSilence is how long a read continues trying without having got anywhere
-	// before it says so.
+	// longSilence is how long a read retries without progress before it returns the error.
 	longSilence = 20 * time.Second
 
-	// absence is how long the stream may be missing before that is said.
+	// absence is the same if the stream is missing.
 	absence = 3 * time.Second
 
-	// lasting is how long a consumer must have lasted for it to have worked.
+	// lasting is how long a consumer must last to count as progress.
 	lasting = 3 * time.Second
 
-	// leastWait and mostRetryWait bound the wait between two attempts.
 	leastWait     = 50 * time.Millisecond
 	mostRetryWait = time.Second
 
-	// mostSlice bounds the messages of one slice. With 500, bench's row nats/partitions=8
-	// had 1.2 of a consumer by hand and not 1.4.
+	// mostSlice limits the messages of one slice. With 500, bench's row nats/partitions=8 was 1.2
+	// of a consumer by hand instead of 1.4.
 	mostSlice = 2000
 )
 
 var (
 	errBadPosition = errors.New("the fence's position is negative")
 
-	// errSequence: a message that was delivered did not arrive.
 	errSequence = errors.New("a message from the consumer was lost on the way")
 )
 
-// read yields the messages of a partition from the fence's position on. It ends
-// without an error when ctx ends.
+// read yields messages from the fence's position on. It ends without an error when ctx ends.
 func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition, from *epoch.Fence) iter.Seq2[consumer.Batch, error] {
 	return func(yield func(consumer.Batch, error) bool) {
 		if from.Next < 0 {
@@ -69,8 +65,8 @@ func (l *streamLog) read(ctx context.Context, in incarnation, p epoch.Partition,
 	}
 }
 
-// newReader returns a reader at a fence's position. It is made here, and handOn is a function of its
-// own, as a partition that is idle keeps the stack it waits on.
+// newReader returns a reader at a fence's position. newReader and handOn are separate functions
+// because an idle partition keeps the stack on which it waits.
 func (l *streamLog) newReader(in incarnation, p epoch.Partition, from *epoch.Fence) *reader {
 	return &reader{
 		l: l, in: in, p: p, fence: from, filter: l.filters[p.Number], feed: newFeed(l.budget), leave: l.flight.join(),
@@ -79,7 +75,6 @@ func (l *streamLog) newReader(in incarnation, p epoch.Partition, from *epoch.Fen
 	}
 }
 
-// handOn yields what is in the feed until ctx ends, or something must be said.
 func (r *reader) handOn(ctx context.Context, yield func(consumer.Batch, error) bool) {
 	for {
 		batch, err := r.feed.take()
@@ -104,10 +99,9 @@ func (r *reader) handOn(ctx context.Context, yield func(consumer.Batch, error) b
 
 // reader fetches one partition into its feed. It belongs to one goroutine.
 //
-// The subscription of an ordered consumer, as nats.go has it, is not used: it
-// replaces its consumer without saying so, and whether the new one reads the
-// same stream is to be known before anything it delivers is believed. Nor is its
-// Fetch; see [pull].
+// It does not use the ordered consumer of nats.go, which replaces its consumer silently. The reader
+// has to know whether a new consumer reads the same stream before it uses its messages. See [pull]
+// for why it does not use Fetch.
 type reader struct {
 	l      *streamLog
 	in     incarnation
@@ -115,35 +109,34 @@ type reader struct {
 	fence  *epoch.Fence // where it began
 	filter string
 	feed   *feed
-	leave  func() // the flight
+	leave  func()
 
-	turn    *turn // that is taken or waited for
-	backlog int   // messages that are known to wait
-	largest int   // bytes of the largest of those that came last; 0: not known
+	turn    *turn
+	backlog int // messages that are known to wait
+	largest int // bytes of the largest message that came last; 0: not known
 
-	at    uint64     // the next sequence: everything below has been put into the feed
+	at    uint64     // the next sequence: everything below was put into the feed
 	print epoch.Mark // fingerprint of the message at-1; -1 if it is not known
-	fresh bool       // nothing was applied yet, or put into the feed
+	fresh bool       // no message was applied or put into the feed
 
-	// since is when the server stored the message at-1, or one before it; zero
-	// if it is not known. What comes later is not older.
+	// since is when the server stored the message at-1, or an earlier one; zero if it is not known.
+	// Later messages are not older.
 	since time.Time
 
 	pull      *pull
 	opened    time.Time
-	moved     time.Time // at is what it is since then
-	delivered uint64    // the consumer's count of the message that came last
+	moved     time.Time // when at last changed
+	delivered uint64    // the consumer's sequence of its last message
 	owed      owed
-	stalls    int // consumers that did not deliver what is owed
+	stalls    int // consumers that did not deliver the owed message
 	lastSkip  time.Time
-	pause     time.Duration // until it skips again
-	pressed   bool          // as the stream's beginning comes near
-	begins    uint64        // where the stream began when it was looked at last
-	looked    time.Time     // at which time
-	alarm     *time.Timer   // for what is due next
+	pause     time.Duration // until the next skip
+	pressed   bool          // pause is short because the stream's beginning comes near
+	begins    uint64        // the stream's first sequence at looked
+	looked    time.Time
+	alarm     *time.Timer
 }
 
-// run reads until ctx ends, or something must be said.
 func (r *reader) run(ctx context.Context) error {
 	var failing time.Time // since when nothing has worked
 	var wait *backoff.Backoff
@@ -168,7 +161,6 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// once reads with one consumer, for as long as nothing goes wrong.
 func (r *reader) once(ctx context.Context) error {
 	if err := r.open(ctx); err != nil {
 		return err
@@ -181,7 +173,7 @@ func (r *reader) once(ctx context.Context) error {
 	}
 }
 
-// final reports whether trying again cannot help.
+// final reports whether a retry cannot help.
 func final(err error) bool {
 	var (
 		misfit  *consumer.PositionError
@@ -217,15 +209,13 @@ func (r *reader) explain(err error) error {
 	return fmt.Errorf("natssource: read %s at offset %d: %w", r.p, r.at, err)
 }
 
-// misfit is what to say when the log and the position do not fit together.
 func (r *reader) misfit(kind error, position, found uint64) error {
 	if position == max(uint64(r.fence.Next), 1) {
-		position = uint64(r.fence.Next) // zero is said as it is
+		position = uint64(r.fence.Next) // report zero as zero
 	}
 	return &consumer.PositionError{Partition: r.p, Kind: kind, Position: epoch.Offset(position), Found: epoch.Offset(found)}
 }
 
-// sameLife checks that an answer is about the stream that the fence is about.
 func (r *reader) sameIncarnation(info *jetstream.StreamInfo) error {
 	if now := incarnationOf(info); now != r.in {
 		return &epoch.LogChangedError{
@@ -235,8 +225,7 @@ func (r *reader) sameIncarnation(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// fetch makes one request and puts what it brings into the feed. It returns nil
-// when the request has ended as it should.
+// fetch requests messages and puts them into the feed.
 func (r *reader) fetch(ctx context.Context) error {
 	window, err := r.window(ctx)
 	if err != nil {
@@ -253,8 +242,8 @@ func (r *reader) fetch(ctx context.Context) error {
 	return nil
 }
 
-// window waits until there is room for more. Meanwhile it skips, so that what
-// the log loses at its beginning is known not to be ours.
+// window waits for room in the budget. Meanwhile it skips, so that messages that the stream drops
+// at its beginning are known not to be ours.
 func (r *reader) window(ctx context.Context) (int, error) {
 	for {
 		if w := r.feed.window(); w > 0 {
@@ -273,13 +262,12 @@ func (r *reader) window(ctx context.Context) (int, error) {
 	}
 }
 
-// receive makes one request and puts what it brings into the feed, in slices of
-// what is there.
+// receive makes one request. Messages that have arrived together become one slice.
 func (r *reader) receive(ctx context.Context, messages, bytes, window int, expires time.Duration) error {
 	if err := r.pull.request(messages, bytes, expires); err != nil {
 		return err
 	}
-	r.owed.first = 0 // it has not been asked for until now
+	r.owed.first = 0 // no consumer was asked for it until now
 	r.alarm.Reset(r.due())
 	for !r.pull.ended {
 		select {
@@ -302,7 +290,6 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int, expir
 	return r.pull.err
 }
 
-// arrived puts what has arrived into the feed, beginning with m.
 func (r *reader) arrived(ctx context.Context, m *nats.Msg, window int) error {
 	s, err := r.slice(m, window)
 	if err != nil {
@@ -310,7 +297,7 @@ func (r *reader) arrived(ctx context.Context, m *nats.Msg, window int) error {
 	}
 	good, err := r.verify(ctx, s.Messages)
 	first := 0
-	if r.fresh { // the stream may begin in the middle of them
+	if r.fresh { // the stream may begin among these messages
 		first = sort.Search(good, func(i int) bool { return uint64(s.Messages[i].Offset) >= r.at })
 	}
 	s.keep(first, good)
@@ -318,7 +305,6 @@ func (r *reader) arrived(ctx context.Context, m *nats.Msg, window int) error {
 	return err
 }
 
-// due is when a reader that waits for messages has something to do.
 func (r *reader) due() time.Duration {
 	at := r.nextSkip()
 	for _, t := range []time.Time{r.pull.ends.Add(ending), r.owed.due(r.patience())} {
@@ -335,10 +321,9 @@ func (r *reader) due() time.Duration {
 	return time.Until(at)
 }
 
-// wake does what is due while a request is under way.
 func (r *reader) wake(ctx context.Context) error {
 	if r.pull.hasMore() {
-		return nil // that comes first
+		return nil // read it first
 	}
 	r.sayLarge()
 	if r.onTheWay() {
@@ -353,7 +338,6 @@ func (r *reader) wake(ctx context.Context) error {
 	return r.skipIfDue(ctx, true)
 }
 
-// skipIfDue skips if that is due.
 func (r *reader) skipIfDue(ctx context.Context, idle bool) error {
 	if time.Now().Before(r.nextSkip()) || r.isAtEnd(ctx) {
 		return nil
@@ -373,9 +357,8 @@ func (r *reader) put(s slice) {
 	r.feed.put(s)
 }
 
-// slice takes what has arrived, beginning with m, and leaves out what is below
-// the position: messages that the stream's leader had deleted before the
-// consumer's server did.
+// slice takes m and what has arrived behind it. It leaves out messages below the position: the
+// stream's leader had deleted them before the consumer's server did.
 func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 	s := sliceOf(min(len(r.pull.arrived)+1, mostSlice))
 	came, largest := 0, 0
@@ -406,10 +389,9 @@ func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 	return s, nil
 }
 
-// verify makes sure that what is missing between the messages was never ours to
-// apply, or was deleted from inside the stream: after the last message had
-// arrived, the stream's beginning was not above the first gap. It returns how
-// many messages it answers for.
+// verify checks the gaps between the messages: after the last message had arrived, the stream began
+// no later than the first gap. So missing messages were not ours, or were deleted from inside the
+// stream. It returns the number of messages that it has verified.
 func (r *reader) verify(ctx context.Context, ms []consumer.Message) (int, error) {
 	next := r.at
 	for i, m := range ms {
@@ -422,9 +404,9 @@ func (r *reader) verify(ctx context.Context, ms []consumer.Message) (int, error)
 	return len(ms), nil
 }
 
-// lookBehind is lookAgain by a leader that has stored last. A replica may be
-// ahead of its leader for a moment, and have deleted for a limit what the leader
-// will only delete when it gets there.
+// lookBehind is lookAgain with an answer from a leader that has stored last. A replica may be ahead
+// of its leader for a moment. It may then have deleted messages for a limit that the leader has not
+// reached yet.
 func (r *reader) lookBehind(ctx context.Context, last uint64) (*jetstream.StreamInfo, error) {
 	began := time.Now()
 	for pause := backoff.New(time.Millisecond, time.Second); ; {

@@ -12,8 +12,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// fullError says that the bucket has no room for a write. That alone costs no
-// lease: its TTL decides.
+// fullError is returned when the bucket has no room for a write. That alone loses no lease, because
+// the TTL decides.
 type fullError struct {
 	stream string
 	err    error
@@ -26,7 +26,7 @@ func (e *fullError) Error() string {
 
 func (e *fullError) Unwrap() error { return e.err }
 
-// Codes of nats-server that nats.go has no names for.
+// Codes of nats-server that nats.go does not name.
 const (
 	codeAccountExceeded jetstream.ErrorCode = 10002
 	codeNoResources     jetstream.ErrorCode = 10023
@@ -35,7 +35,6 @@ const (
 	codeStoreFailed     jetstream.ErrorCode = 10077
 )
 
-// full tells a write that was refused for lack of room from others.
 func (b *bucket) full(err error) error {
 	switch {
 	case hasCode(err, jetstream.JSErrCodeStreamMessageExceedsMaximum, codeAccountExceeded, codeNoResources, codeNoMemory, codeNoStorage),
@@ -45,16 +44,15 @@ func (b *bucket) full(err error) error {
 	return err
 }
 
-// needs is the least that a bucket must have room for.
 type needs struct{ message, messages, bytes int }
 
 const (
 	beside     = 200 // bytes of a message beside its value: subject, headers, and what the server adds
-	fewMembers = 4   // that a group may well have, or had a moment ago
+	fewMembers = 4   // members that a group may have now or had a moment ago
 )
 
-// needs is what the keys of this group take up: a lease and a position for each
-// partition, and some members.
+// needs returns the room for the keys of this group: a lease and a position for each partition, and
+// fewMembers members.
 func (s *Source) needs() needs {
 	most := len(s.newRecord(newMemberID(), rand.Text()).json())
 	r := s.memberRecord()
@@ -77,7 +75,6 @@ func (s *Source) needs() needs {
 	return n
 }
 
-// check refuses a bucket that is too small in any case.
 func (n needs) check(c jetstream.StreamConfig) error {
 	for _, limit := range []struct {
 		has       int64

@@ -10,37 +10,33 @@ import (
 	"github.com/epochfence/epochfence/internal/shares"
 )
 
-// Each member computes by itself what every member of its group is to have, from
-// what it knows of the group: who serves which partitions, and who holds them.
-// Package shares says how. Then it takes what is free and meant for it, and gives
-// back what it has too much: one partition at a time, as long as others take
-// them. Members that know the same want the same. One that has heard less may
-// want something else; then a swap is refused, or a partition moves once more.
+// Each member computes the shares of all members from what it knows of the group: who serves which
+// partitions, and who holds them. Package shares has the algorithm. The member takes the free
+// partitions of its share and gives surplus partitions back, one at a time, as long as other
+// members take them. Members that know the same compute the same shares. A member that knows less
+// may compute others; then a swap is refused, or a partition moves once more.
 
-// group is what a member knows of its group when it decides what to do.
 type group struct {
-	members map[string]memberRecord           // those that live, this one among them
+	members map[string]memberRecord           // the live members, including this one
 	held    map[streamPartition]string        // the member behind each live lease, of this group or not
-	free    map[streamPartition]time.Duration // partitions of ours without a live lease: for how long, as far as we saw
-	busy    map[streamPartition]bool          // of ours: those that are being taken or given back
-	grace   time.Duration                     // after which another may take what was meant for one
-	idle    time.Duration                     // after which anyone may take what nobody took
+	free    map[streamPartition]time.Duration // for how long we saw a partition of ours without a live lease
+	busy    map[streamPartition]bool          // partitions of ours that are being taken or given back
+	grace   time.Duration                     // after which a member may take a free partition of another's share
+	idle    time.Duration                     // after which anyone may take a free partition
 }
 
-// decision is what a member does next.
 type decision struct {
-	take []streamPartition // in order
-	give *streamPartition  // one that others are to have, if there is such
+	take []streamPartition // sorted
+	give *streamPartition  // to another member; nil: none
 }
 
-// kind is the partitions that the same members serve.
+// kind is a set of partitions that the same members serve.
 type kind struct {
-	places []streamPartition // in order
+	places []streamPartition // sorted
 	serves []bool            // by member
-	lacks  []int             // by member: how many more it is to have, or, below zero, fewer
+	lacks  []int             // by member: how many more it should have; negative: fewer
 }
 
-// plan says what the member me does next.
 func (g *group) plan(me string) decision {
 	ids := slices.Sorted(maps.Keys(g.members))
 	kinds := g.kinds(ids)
@@ -49,7 +45,6 @@ func (g *group) plan(me string) decision {
 	return decision{take: g.take(ids, kinds, at), give: g.give(ids, kinds, at)}
 }
 
-// serves lists the partitions that the member takes if it may.
 func (r memberRecord) serves() map[streamPartition]bool {
 	declined := map[string]bool{}
 	for _, p := range r.Declined {
@@ -66,11 +61,11 @@ func (r memberRecord) serves() map[streamPartition]bool {
 	return all
 }
 
-// kinds sorts the partitions that anybody serves by who does. Members that serve the same
-// are looked at once: in a large group they nearly all do.
+// kinds groups the partitions by the members that serve them. Equal records are handled once,
+// because in a large group nearly all are equal.
 func (g *group) kinds(ids []string) []*kind {
 	var alike []memberRecord
-	of := make([]int, len(ids)) // by member: the place of its like
+	of := make([]int, len(ids)) // by member: index in alike
 	for m, id := range ids {
 		r := g.members[id]
 		if of[m] = slices.IndexFunc(alike, r.equal); of[m] < 0 {
@@ -78,7 +73,7 @@ func (g *group) kinds(ids []string) []*kind {
 			alike = append(alike, r)
 		}
 	}
-	served := map[streamPartition][]bool{} // by place in alike
+	served := map[streamPartition][]bool{} // by index in alike
 	for i, r := range alike {
 		for p := range r.serves() {
 			if served[p] == nil {
@@ -102,8 +97,8 @@ func (g *group) kinds(ids []string) []*kind {
 	return kinds
 }
 
-// shareOut computes what each member lacks. What is held by one that is gone, or
-// that is not to have it, is to be had by others as soon as it is free.
+// shareOut computes what each member lacks. A partition whose holder is gone or should not have it
+// counts for nobody, so that others get it once it is free.
 func (g *group) shareOut(ids []string, kinds []*kind) {
 	var all []shares.Kind
 	for _, k := range kinds {
@@ -124,7 +119,7 @@ func (g *group) shareOut(ids []string, kinds []*kind) {
 	}
 }
 
-// take lists the free partitions that are for me, which is its place in ids.
+// take returns the free partitions for the member with index me.
 func (g *group) take(ids []string, kinds []*kind, me int) []streamPartition {
 	var mine, others []streamPartition
 	room := 0
@@ -144,7 +139,7 @@ func (g *group) take(ids []string, kinds []*kind, me int) []streamPartition {
 					to, best = m, s
 				}
 			}
-			left[to]-- // there is one: what is free adds to what they lack
+			left[to]-- // to is set: each free partition adds to what members lack
 			if _, ours := g.free[p]; ours && to == me {
 				mine = append(mine, p)
 			} else if ours && k.serves[me] {
@@ -162,7 +157,7 @@ func (g *group) take(ids []string, kinds []*kind, me int) []streamPartition {
 	return mine
 }
 
-// give picks the partition that me has too much and another member lacks.
+// give returns a surplus partition of the member with index me that another member lacks.
 func (g *group) give(ids []string, kinds []*kind, me int) *streamPartition {
 	var given *streamPartition
 	best := uint64(0)
@@ -192,15 +187,15 @@ func (p streamPartition) compare(q streamPartition) int {
 	return cmp.Or(cmp.Compare(p.stream, q.stream), cmp.Compare(p.number, q.number))
 }
 
-// score says who of several members is to have a partition: the one with the highest, and of
-// those the first. It is rendezvous hashing, so that members that take partitions at the
-// same time seldom try for the same one.
+// score ranks members for a partition: the member with the highest score gets it, and of equal
+// members the first. This is rendezvous hashing, so members that take partitions at the same time
+// seldom try the same one.
 func score(partition, id string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(partition))
 	_, _ = h.Write([]byte{0})
 	_, _ = h.Write([]byte(id))
-	x := h.Sum64() // whose high bits say little of the last bytes: mix them, as splitmix64 does
+	x := h.Sum64() // its high bits depend little on the last bytes: mix them, as splitmix64 does
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

@@ -12,15 +12,13 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// skip moves the position over what the stream holds nothing of the partition in, so that
-// the position of a quiet or a slow one does not fall behind the stream's
-// beginning for nothing.
+// skip moves the position over sequences in which the stream holds nothing of the partition, so
+// that the stream's beginning does not pass the position of a quiet or slow partition.
 //
-// Only the stream's leader is asked: what a consumer says is what its own server
-// has, and that may lag behind. The leader says where the stream ends, then
-// which message of ours comes first, then that it still leads the same stream,
-// which has lost nothing above the position meanwhile. Idle says that the
-// consumer has been asked for messages all the time.
+// skip asks only the stream's leader, because the consumer's server may lag behind. The leader says
+// where the stream ends, then which message of ours comes first, then that it still leads the same
+// stream, which has lost nothing above the position meanwhile. idle says that a request for
+// messages was under way all the time.
 func (r *reader) skip(ctx context.Context, idle bool) error {
 	r.lastSkip = time.Now()
 	before, err := r.lookAgain(ctx)
@@ -81,14 +79,13 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 	return nil
 }
 
-// scheduleSkip notes where the stream begins, and says when to skip again: as rarely as may be, and
-// several times before the beginning gets to the position, if it
-// continues as it went since the last look. A stream that is limited in messages or bytes
-// loses its beginning as fast as it is written to.
+// scheduleSkip records where the stream begins and schedules the next skip: as late as possible,
+// and several times before the beginning reaches the position at its current speed. A stream that
+// is limited in messages or bytes loses its beginning as fast as it is written to.
 func (r *reader) scheduleSkip(begins uint64, now time.Time) {
 	r.pause, r.pressed, begins = r.l.skipPause(), false, max(begins, 1)
 	if r.looked.IsZero() {
-		r.pause = min(r.pause, max(r.pause/10, time.Second)) // to see how it moves
+		r.pause = min(r.pause, max(r.pause/10, time.Second)) // to measure the speed
 	} else if r.begins < begins {
 		each := float64(now.Sub(r.looked)) / float64(begins-r.begins)
 		left := each * float64(max(r.at, begins)-begins)
@@ -98,7 +95,7 @@ func (r *reader) scheduleSkip(begins uint64, now time.Time) {
 	r.begins, r.looked = begins, now
 }
 
-// nextSkip is when to skip: on a slow link later than was scheduled, unless the stream's beginning comes near.
+// nextSkip returns when to skip: later on a slow link, unless the beginning comes near.
 func (r *reader) nextSkip() time.Time {
 	pause := r.pause
 	if !r.pressed {
@@ -107,15 +104,14 @@ func (r *reader) nextSkip() time.Time {
 	return r.lastSkip.Add(pause)
 }
 
-// pass moves the position over sequences that hold nothing of ours.
 func (r *reader) pass(over uint64, last epoch.Mark) {
 	r.at, r.print, r.fresh, r.moved = over+1, last, false, time.Now()
 	end := epoch.Offset(r.at + uint64(r.l.lag(r.p.Number)))
 	r.feed.put(slice{consumer.Batch{Next: epoch.Offset(r.at), Mark: last, End: end}, overhead})
 }
 
-// isAtEnd reports whether the stream was seen, since we got where we are, to end there: then there
-// is nothing to skip, and nothing to ask its leader for.
+// isAtEnd reports whether the stream was seen to end at the position after the reader got there.
+// Then there is nothing to skip, and no need to ask the leader.
 func (r *reader) isAtEnd(ctx context.Context) bool {
 	now, err := r.l.seen(ctx, min(lookEvery/2, r.pause))
 	if err != nil || !now.asked.After(r.moved) || r.isOurs(now.info) != nil {
@@ -133,7 +129,6 @@ func (r *reader) isAtEnd(ctx context.Context) bool {
 	return true
 }
 
-// lookAgain asks what the stream is now, and makes sure that it is still ours.
 func (r *reader) lookAgain(ctx context.Context) (*jetstream.StreamInfo, error) {
 	info, err := r.l.look(ctx)
 	if err == nil {
@@ -142,7 +137,6 @@ func (r *reader) lookAgain(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return info, err
 }
 
-// isOurs checks that the stream is the one that the fence is about, with its partitions.
 func (r *reader) isOurs(info *jetstream.StreamInfo) error {
 	if err := r.sameIncarnation(info); err != nil {
 		return err
@@ -155,8 +149,7 @@ func (r *reader) isOurs(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// firstOfOurs asks the leader for the first message of the partition from a
-// sequence on. Zero is none.
+// firstOfOurs asks the leader for the first message of ours from a sequence on; 0: none.
 func (r *reader) firstOfOurs(ctx context.Context, from uint64) (uint64, error) {
 	filter := r.filter
 	if filter == "" {
@@ -169,7 +162,7 @@ func (r *reader) firstOfOurs(ctx context.Context, from uint64) (uint64, error) {
 	return m.Sequence, err
 }
 
-// printOf is the fingerprint of a message, whose ever it is; -1 if it is gone.
+// printOf returns the fingerprint of a message of any partition; -1 if it is gone.
 func printOf(ctx context.Context, stored func(context.Context, seqRequest) (storedMessage, error), seq uint64) (epoch.Mark, error) {
 	if seq == 0 {
 		return -1, nil

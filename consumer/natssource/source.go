@@ -20,50 +20,49 @@ import (
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
-// Source is a [consumer.Source] that leases partitions through a key-value
-// bucket and reads them from JetStream. Make one with [New]. It is good for one
-// Run.
+// Source is a [consumer.Source] that leases partitions through a key-value bucket and reads them
+// from JetStream. Make one with [New]. A Source serves one Run.
 type Source struct {
 	Options
 	started atomic.Bool
 
 	log     *slog.Logger
-	member  string // a random id, new in each process, with which those of its registrations begin
+	member  string // random id of this process; the ids of its registrations begin with it
 	keys    keys
 	bucket  *bucket
 	view    *view
-	wake    chan struct{} // something has changed: balance
-	changed chan struct{} // our record has changed: register
+	wake    chan struct{} // asks lead to balance
+	changed chan struct{} // asks stayRegistered to renew, because our record has changed
 	flight  *flight
 
 	own  func(context.Context, consumer.Tenure)
-	in   func(err error) // what Run calls joined
-	base context.Context // outlives the context of Run, until all has been given back
+	in   func(err error) // Run's joined
+	base context.Context // outlives Run's ctx until everything was given back
 
-	joining    *registration // one that may have been written; of whoever registers
+	joining    *registration // may have been written; belongs to the goroutine that registers
 	membership sync.Mutex
-	renewed    time.Time // when our registration was last renewed
+	renewed    time.Time
 
-	asking  sync.Mutex // whether a registration is gone
+	asking  sync.Mutex
 	logs    []*streamLog
-	workers sync.WaitGroup // one for each busy slot
+	workers sync.WaitGroup
 
 	mu           sync.Mutex
 	registration *registration // the latest
-	registered   int           // how many there have been
+	registered   int
 	slots        map[streamPartition]*slot
 	handing      *handoff
-	refused      bool                     // nobody took what we handed over
-	seen         *picture                 // at the last balance
-	disbelieved  map[string]bool          // registrations, by id
-	burying      map[string]bool          // registrations, by id
-	releasing    map[streamPartition]bool // leases that name us, of partitions that we do not serve
+	refused      bool            // nobody took the partition that we gave back
+	seen         *picture        // at the last balance
+	disbelieved  map[string]bool // by registration id
+	burying      map[string]bool // by registration id
+	releasing    map[streamPartition]bool
 	closing      bool
 }
 
 var _ consumer.Source = (*Source)(nil)
 
-// New checks the options and returns a source that has not done anything yet.
+// New checks the options and returns a Source that has done nothing yet.
 func New(o Options) (*Source, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -81,10 +80,10 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Run implements [consumer.Source]. It returns nil when ctx has ended and
-// everything was given back. It returns an error when JetStream was not reached
-// within StartTimeout, when a stream, the bucket or a permission is not as it
-// must be, and when the connection is closed: [nats.ErrConnectionClosed].
+// Run implements [consumer.Source]. It returns nil after ctx has ended and everything was given
+// back. It returns an error if JetStream was not reached within StartTimeout, if a stream, the
+// bucket or a permission is not as it must be, or if the connection is closed
+// ([nats.ErrConnectionClosed]).
 func (s *Source) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	if s.started.Swap(true) {
 		return errors.New("natssource: Run was called before; make a new Source")
@@ -107,7 +106,6 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 	return s.join(ctx, closed)
 }
 
-// join is Run from where everything was found to be in order.
 func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	working, rest := context.WithCancel(s.base)
 	var workers sync.WaitGroup
@@ -136,18 +134,17 @@ func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
-	notify(s.changed) // the others share out without us, and our leases last until they are given back
+	notify(s.changed) // the others assign without us; our leases last until they are released
 	s.drainAll()
 	leave()
 	<-gone
 	return err
 }
 
-// lead balances until ctx ends or the connection is closed.
 func (s *Source) lead(ctx context.Context, closed <-chan nats.Status) error {
 	if s.isFirst() {
-		// Others may be starting at the same moment. Whoever comes first
-		// would take everything, to give most of it back at once.
+		// Other members may be starting, too. The first one would take everything and give most of
+		// it back at once.
 		backoff.Sleep(ctx, min(time.Second, s.LeaseTTL/10))
 	}
 	tick := time.NewTicker(min(time.Second, s.LeaseTTL/10))
@@ -170,7 +167,6 @@ func (s *Source) lead(ctx context.Context, closed <-chan nats.Status) error {
 	}
 }
 
-// isFirst reports whether the group has no live lease at all.
 func (s *Source) isFirst() bool {
 	now := s.view.snapshot()
 	for _, h := range now.leases {
@@ -181,8 +177,7 @@ func (s *Source) isFirst() bool {
 	return true
 }
 
-// start checks streams and bucket, registers, and reads what there is of the
-// group. It tries again what may pass, within StartTimeout.
+// start retries passing errors for StartTimeout.
 func (s *Source) start(ctx context.Context) error {
 	at := strings.Join(s.JetStream.Conn().Servers(), ", ")
 	server := reach.Server{Name: "NATS at " + at, Timeout: s.StartTimeout, Log: s.log, Patience: s.patience}
@@ -205,7 +200,6 @@ func (s *Source) start(ctx context.Context) error {
 	return fmt.Errorf("natssource: JetStream at %s was not reached within %v; does NATS run there, with JetStream, and is the address right? %w", at, after, err)
 }
 
-// patience is how long a start continues after an error.
 func (s *Source) patience(err error) time.Duration {
 	var (
 		denied *PermissionError
@@ -222,8 +216,6 @@ func isCredentials(err error) bool {
 		errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
-// connected says what is wrong with a connection without which there is nothing
-// to try.
 func (s *Source) connected() error {
 	nc := s.JetStream.Conn()
 	var err error
@@ -241,8 +233,7 @@ func (s *Source) connected() error {
 	return err
 }
 
-// attemptLimit bounds one request of a start, so that one that was lost is made
-// again.
+// attemptLimit limits one request of a start, so that a lost request is repeated.
 const attemptLimit = 5 * time.Second
 
 func (s *Source) tryStart(ctx context.Context) error {
@@ -267,13 +258,12 @@ func (s *Source) tryStart(ctx context.Context) error {
 		return fmt.Errorf("natssource: watch bucket %q: %w", s.bucket.name, err)
 	}
 	w.stop()
-	// Last: whoever registers is given partitions by others.
+	// Last, because the others give partitions to a registered member.
 	limited, cancel = context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
 	return s.register(limited)
 }
 
-// openNext opens the next stream.
 func (s *Source) openNext(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
@@ -295,8 +285,6 @@ func (s *Source) openNext(ctx context.Context) error {
 	return nil
 }
 
-// ensureBucket creates the bucket, with the replicas of the first stream, or
-// checks the one that is there.
 func (s *Source) ensureBucket(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
@@ -308,14 +296,12 @@ func (s *Source) ensureBucket(ctx context.Context) error {
 	return s.bucket.ensure(ctx, first.CachedInfo().Config.Replicas)
 }
 
-// lingerLimit bounds how long Run waits for a handler that does not return when its
-// context is cancelled.
+// lingerLimit limits how long Run waits for a handler whose context was cancelled.
 const lingerLimit = 5 * time.Second
 
-// drainAll revokes every partition, and cancels what takes too long.
 func (s *Source) drainAll() {
 	for _, t := range s.running() {
-		t.drain() // which is cut off after the term
+		t.drain() // which ends the tenure after the term
 	}
 	done := make(chan struct{})
 	go func() {
@@ -334,7 +320,6 @@ func (s *Source) drainAll() {
 // Identity implements [consumer.Source].
 func (s *Source) Identity() (group, name string) { return s.Group, s.Name }
 
-// owner names this process in leases and fences.
 func (s *Source) owner() string { return s.Name + "/" + s.member }
 
 func (s *Source) newRecord(registration, nonce string) record {
@@ -346,12 +331,10 @@ func (r record) json() []byte {
 	return data
 }
 
-// pad adds spaces to a value in JSON.
 func pad(value []byte, to int) []byte {
 	return append(value, bytes.Repeat([]byte{' '}, max(0, to-len(value)))...)
 }
 
-// memberRecord is what others are to know of us.
 func (s *Source) memberRecord() memberRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// starts says where each partition begins.
 func (l *streamLog) starts(ctx context.Context, in incarnation, origin func(n int32) epoch.Origin, policy consumer.StartPolicy) ([]epoch.Start, error) {
 	starts, err := l.listStarts(ctx, in, origin, policy)
 	if err != nil {
@@ -26,7 +25,7 @@ func (l *streamLog) listStarts(ctx context.Context, in incarnation, origin func(
 	if incarnationOf(info) != in {
 		return nil, tenures.Lost(errOtherStream)
 	}
-	// Nothing is left of what was before the first message to recognise it by.
+	// The message before the first one is gone, so there is no mark of it.
 	earliest := epoch.Position{Offset: epoch.Offset(max(info.State.FirstSeq, 1)), Mark: epoch.NoMark}
 	next := earliest
 	switch policy {

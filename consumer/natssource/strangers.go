@@ -10,26 +10,27 @@ import (
 	"time"
 )
 
-// Anybody who may write to the bucket can put into our keys what is none of ours. Nothing there is believed
-// beyond what a member can have written, and what nobody has written anew for a whole term is nobody's: a swap at the
-// revision that stood there for that long replaces it. It is refused if somebody is alive after all.
+// Anybody who may write to the bucket can put foreign values into our keys. Members believe a value
+// only as far as a member can have written it. A foreign value that was not rewritten for a whole
+// term belongs to nobody: a member replaces it with a swap at the revision that stood there. The
+// swap is refused if its writer is alive after all.
 
 const (
-	// mostRecord is more than any lease or position takes.
+	// mostRecord is more than any lease or position takes, in bytes.
 	mostRecord = 16 << 10
 
-	// mostServed is how many partitions a registration may claim, or more where this
-	// member serves many itself. Shares are worked out over all of them.
+	// mostServed limits the partitions that a registration may claim, because each member computes
+	// shares over all of them. The limit is higher if this member serves many partitions itself.
 	mostServed = 1 << 14
 
-	// mostMember bounds the bytes of a registration: one that declines that many partitions fits.
+	// mostMember limits the bytes of a registration. A registration that declines mostServed
+	// partitions fits.
 	mostMember = 8 << 20
 )
 
-// memberID is what can be a registration's id: one token of a key.
+// memberID matches the ids of registrations: one token of a key.
 var memberID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// leaseOf reads the value of a lease's key. It reports whether it is a lease.
 func leaseOf(value []byte) (record, bool) {
 	var r record
 	if len(value) > mostRecord || json.Unmarshal(value, &r) != nil || !memberID.MatchString(r.Member) {
@@ -38,7 +39,7 @@ func leaseOf(value []byte) (record, bool) {
 	return r, true
 }
 
-// registrationOf reads the value of a member's key. What is none serves nothing.
+// registrationOf parses the value of a member's key. An invalid value serves nothing.
 func registrationOf(value []byte) memberRecord {
 	var r memberRecord
 	if len(value) > mostMember || json.Unmarshal(value, &r) != nil {
@@ -47,7 +48,6 @@ func registrationOf(value []byte) memberRecord {
 	return r
 }
 
-// positionOf reads the value of a position's key.
 func positionOf(value []byte) (mirror, error) {
 	m := mirror{Next: -1}
 	if len(value) > mostRecord {
@@ -63,15 +63,13 @@ func positionOf(value []byte) (mirror, error) {
 // isStrange reports whether the key holds something that is no lease.
 func (h holder) isStrange() bool { return h.live && h.member == "" }
 
-// stoodFor is how long the key has been as it is, as far as we saw.
 func (h holder) stoodFor() time.Duration { return time.Since(h.since) }
 
-// isAbandoned reports whether the key of a lease holds something that is none and that nobody has
-// written anew for a lease's term.
+// isAbandoned reports whether something that is no lease has stood in the key for LeaseTTL.
 func (s *Source) isAbandoned(h holder) bool { return h.isStrange() && h.stoodFor() >= s.LeaseTTL }
 
-// reportStrange says what stands in the place of a lease for so long that it should have been
-// taken: somebody writes it anew.
+// reportStrange logs that somebody keeps rewriting a lease's key with something that is no lease.
+// Otherwise the lease would have been taken by now.
 func (s *Source) reportStrange(sl *slot, h holder) {
 	p, key := sl.streamPartition, s.keys.lease(sl.streamPartition)
 	switch {
@@ -85,11 +83,10 @@ func (s *Source) reportStrange(sl *slot, h holder) {
 	}
 }
 
-// removal is the command that removes a key.
 func (b *bucket) removal(key string) string { return fmt.Sprintf("nats kv del %s %s", b.name, key) }
 
-// believed is what a registration says, as far as a member can have written it. What claims more partitions than
-// there can be serves none here.
+// believed returns the part of a registration that a member can have written. A registration that
+// claims more partitions than there can be serves none here.
 func (s *Source) believed(id string, r memberRecord) memberRecord {
 	key, sum, most := s.keys.member(id), int64(0), max(mostServed, 16*int64(len(s.slots)))
 	for _, n := range r.Streams {
@@ -108,7 +105,7 @@ func (s *Source) believed(id string, r memberRecord) memberRecord {
 	return memberRecord{Name: r.Name}
 }
 
-// forgetDisbelieved ends the lines about registrations that are not there any more.
+// forgetDisbelieved ends the log lines about registrations that are gone.
 func (s *Source) forgetDisbelieved(now *picture) {
 	for id := range s.disbelieved {
 		if _, there := now.members[id]; !there {
@@ -118,20 +115,21 @@ func (s *Source) forgetDisbelieved(now *picture) {
 	}
 }
 
-// termOf is how long after a renewal a registration is over, whatever the bucket does.
+// termOf returns how long after a renewal a registration is over, whatever the bucket does.
 func (s *Source) termOf(r memberRecord) time.Duration {
 	ttl := s.LeaseTTL
 	if r.TTL > 0 && r.TTL <= int(mostWait/time.Second) {
 		ttl = max(ttl, time.Duration(r.TTL)*time.Second)
 	}
-	return ttl + max(ttl/4, time.Second) // for the bucket to do it first
+	return ttl + max(ttl/4, time.Second) // so that the bucket can expire it first
 }
 
-// buryDead takes registrations away that nobody renews and that the bucket keeps: somebody wrote them without a TTL, or
-// the bucket's settings have it keep them longer. Whoever it is has seen its own term pass.
+// buryDead removes registrations that nobody renews and that the bucket keeps, because they were
+// written without a TTL or the bucket's settings keep them longer. Their members have seen their
+// own terms pass.
 func (s *Source) buryDead(now *picture) {
 	if nc := s.JetStream.Conn(); !nc.IsConnected() || nc.Stats().Reconnects != now.over {
-		return // what we saw is from before the connection was lost
+		return // the picture is from before a reconnect
 	}
 	for id, m := range now.members {
 		if id == s.registration.id || time.Since(m.since) < s.termOf(m.memberRecord) || s.burying[id] {
@@ -147,7 +145,6 @@ func (s *Source) buryDead(now *picture) {
 	}
 }
 
-// bury replaces a registration by a marker, if it is as we saw it for its term.
 func (s *Source) bury(id string, m member) {
 	ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
 	defer cancel()
@@ -167,6 +164,6 @@ func (s *Source) bury(id string, m member) {
 		}
 	default:
 		s.bucket.trouble(key, "cannot take away a registration that nobody renews yet", err, "key", key)
-		s.bucket.troubles.Left(key) // if it still stands, it is tried again
+		s.bucket.troubles.Left(key) // the next balance tries again
 	}
 }

@@ -6,10 +6,8 @@ import (
 	"strings"
 )
 
-// everything matches every subject.
 const everything = ">"
 
-// checkSubject checks a subject that may hold wildcards.
 func checkSubject(s string) error {
 	tokens := strings.Split(s, ".")
 	for i, token := range tokens {
@@ -25,8 +23,7 @@ func checkSubject(s string) error {
 	return nil
 }
 
-// overlap reports whether there is a subject that both match. Subjects are
-// matched token by token; '*' is any token, '>' is one or more to the end.
+// overlap reports whether some subject matches both. '>' matches one or more tokens.
 func overlap(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range min(len(as), len(bs)) {
@@ -40,7 +37,7 @@ func overlap(a, b string) bool {
 	return len(as) == len(bs)
 }
 
-// contains reports whether all that b matches is matched by a.
+// contains reports whether a matches every subject that b matches.
 func contains(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i, token := range as {
@@ -54,8 +51,7 @@ func contains(a, b string) bool {
 	return len(as) == len(bs)
 }
 
-// checkFilters checks the filters that make the partitions of a stream. stored
-// are patterns of the subjects that it may hold; nil if that is not known.
+// checkFilters checks a stream's filters. stored are patterns of its subjects; nil: not known.
 func checkFilters(filters, stored []string) error {
 	for i, f := range filters {
 		if err := checkSubject(f); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// tenure is one time with one partition, under one lease.
+// tenure is this process's time with one partition, under one lease.
 type tenure struct {
 	streamPartition
 	*tenures.State
@@ -25,13 +25,12 @@ type tenure struct {
 	lease       *heldKey
 	under       *registration
 	writing     chan struct{} // holds a token while the position is being published
-	lag         int64         // that was published last
+	lag         int64         // the last published lag
 	verifying   atomic.Bool
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
 
-// newTenure begins one, which ends with the registration that its lease names.
 func (s *Source) newTenure(p streamPartition, log *streamLog, l *heldKey, under *registration) *tenure {
 	t := &tenure{
 		streamPartition: p, State: tenures.NewState(under.held, nil), s: s, log: log, incarnation: log.incarnation(), lease: l, under: under,
@@ -82,24 +81,20 @@ func (t *tenure) fits(from *epoch.Fence) error {
 	return nil
 }
 
-// drain revokes the partition. A drain that takes longer than the term costs the
-// tenure.
+// drain revokes the partition. The tenure is lost if it takes longer than Term to end.
 func (t *tenure) drain() {
 	t.RevokeWithin(t.Term(), func() {
 		t.s.log.Error("the partition was not given back in time; its transaction is cancelled", "stream", t.stream, "partition", t.number)
 	})
 }
 
-// err returns why the tenure no longer holds, or nil.
 func (t *tenure) err() error {
-	_ = t.under.err() // which ends the tenure with it
+	_ = t.under.err() // it may end the registration, and the tenure with it
 	return t.State.Err()
 }
 
-// value is what the lease's key holds.
 func (t *tenure) value() []byte { return t.s.newRecord(t.under.id, t.lease.nonce).json() }
 
-// renew writes the lease anew, and ends the tenure if the lease is gone.
 func (t *tenure) renew(ctx context.Context) (revision, error) {
 	rev, err := t.lease.renew(ctx, t.value)
 	if errors.Is(err, consumer.ErrLost) {
@@ -109,7 +104,7 @@ func (t *tenure) renew(ctx context.Context) (revision, error) {
 	return rev, err
 }
 
-// verify finds out whether the lease is ours, where the view has something else in its place.
+// verify renews the lease because the view has something else in its key.
 func (t *tenure) verify(ctx context.Context) {
 	defer t.verifying.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, t.s.LeaseTTL/3)

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TransformError says that a stream's subject transform is not the one that the
-// partitions were to come from.
+// TransformError is returned when a stream's subject transform is not the one that the partitions
+// come from.
 type TransformError struct {
 	Stream string
 	Want   Transform
@@ -36,11 +36,10 @@ func (e *TransformError) Error() string {
 	return fmt.Sprintf("stream %q %s, want one from %q to %q: %s", e.Stream, have, e.Want.Source, e.Want.Destination, advice)
 }
 
-// EnsureTransform sets the subject transform of a stream that has never held a
-// message, or checks that it is t already. It returns a [*TransformError] if
-// the stream has another transform, or none, and has taken messages: these
-// would stay where the old one put them. Call it where streams are made; a
-// [Source] only checks.
+// EnsureTransform sets the subject transform of a stream that has never held a message, or checks
+// that the stream has the transform t. It returns a [*TransformError] if the stream has another
+// transform, or none, and has taken messages: they keep the subjects that they have. Call it where
+// streams are created; a [Source] only checks.
 func EnsureTransform(ctx context.Context, js jetstream.JetStream, stream string, t Transform) error {
 	if _, err := t.filters(); err != nil {
 		return fmt.Errorf("natssource: transform of stream %q: %w", stream, err)
@@ -62,7 +61,7 @@ func EnsureTransform(ctx context.Context, js jetstream.JetStream, stream string,
 	if _, err := js.UpdateStream(ctx, config); err != nil {
 		return fmt.Errorf("natssource: set the subject transform of stream %q: %w", stream, denied(js.Conn(), apiPrefix(js), err))
 	}
-	// A message that came between the two requests has the subject it came with.
+	// A message that came between the two requests keeps its subject.
 	s, err = js.Stream(ctx, stream)
 	if err != nil {
 		return fmt.Errorf("natssource: transform of stream %q, once it is set: %w", stream, denied(js.Conn(), apiPrefix(js), err))
@@ -86,15 +85,14 @@ func (t Transform) differs(info *jetstream.StreamInfo) *TransformError {
 }
 
 var (
-	// The server writes functions in either case of the first letter.
+	// The server accepts the first letter of a function in either case.
 	partitionFunction = regexp.MustCompile(`^{{\s*[pP]artition\s*\((.*)\)\s*}}$`)
 	wildcardFunction  = regexp.MustCompile(`^{{\s*[wW]ildcard\s*\((.*)\)\s*}}$`)
 	oldWildcard       = regexp.MustCompile(`^\$[0-9]+$`)
 	spaces            = regexp.MustCompile(`\s+`)
 )
 
-// canonical returns the transform as it is compared: functions in lower case,
-// without white space.
+// canonical returns a form for comparison: functions in lower case, without white space.
 func (t Transform) canonical() Transform {
 	if t.Source == "" {
 		t.Source = everything
@@ -109,12 +107,10 @@ func (t Transform) canonical() Transform {
 	return t
 }
 
-// maxPartitions bounds what one destination makes: each partition is a lease
-// and a reader of its own.
+// maxPartitions limits the partitions of a destination, each of which has a lease and a reader.
 const maxPartitions = 10_000
 
-// filters returns a filter for each partition: the destination with the
-// partition's number in place of the function that makes it.
+// filters returns the destination for each partition, with the partition's number in it.
 func (t Transform) filters() ([]string, error) {
 	if t.Source != "" {
 		if err := checkSubject(t.Source); err != nil {
@@ -158,8 +154,7 @@ func (t Transform) filters() ([]string, error) {
 	return filters, nil
 }
 
-// placeholder reports whether a token of a destination stands for one token that
-// the source's subject decides.
+// placeholder reports whether a token stands for one that the source's subject decides.
 func placeholder(token string) (bool, error) {
 	switch {
 	case oldWildcard.MatchString(token), wildcardFunction.MatchString(token):

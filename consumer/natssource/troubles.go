@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// trouble notes that a request to the bucket has failed, for whoever made it. Those of a bucket that does not
-// answer, or is full, fail all of them, and share the lines.
+// trouble logs that a request to the bucket has failed for who. If the bucket does not answer or is
+// full, everybody's requests fail and share the log lines.
 func (b *bucket) trouble(who, what string, err error, attrs ...any) {
 	level, key := slog.LevelWarn, what
 	var full *fullError
@@ -25,13 +25,13 @@ func (b *bucket) trouble(who, what string, err error, attrs ...any) {
 	b.troubles.Add(b.log, level, who, key, what, append(attrs, "bucket", b.name, "err", err)...)
 }
 
-// isOutage reports whether nobody has answered, or nobody who could, for a reason that is not this member's.
+// isOutage reports whether no server answered that could, for a reason outside this member.
 func isOutage(err error) bool {
 	var refused *PermissionError
 	return !errors.As(err, &refused) && (passing(err) || errors.Is(err, nats.ErrConnectionClosed))
 }
 
-// Those who make requests to the bucket, beside the partitions.
+// Values of who that are not partitions.
 const (
 	asMember = "membership"
 	asView   = "view"

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// receiveSome requests what there is room for, and puts what that brings into the feed. What is
-// known to wait for this reader, and is more than little, takes a turn.
+// receiveSome makes a request and puts its messages into the feed. It takes a turn if messages are
+// known to wait for this reader and may be larger than a request without a turn.
 func (r *reader) receiveSome(ctx context.Context, window int) error {
 	messages, quiet := messagesIn(window), r.l.flight.quiet()
 	if r.backlog == 0 || r.largest > 0 && int64(r.backlog)*int64(r.largest) <= int64(quiet) {
@@ -18,8 +18,7 @@ func (r *reader) receiveSome(ctx context.Context, window int) error {
 	return r.receive(ctx, min(messages, r.backlog), r.turn.bytes, window, turnExpires)
 }
 
-// receiveLarge requests a single message that is larger than what was requested. It may have any
-// size that the server allows.
+// receiveLarge requests one message, of any size that the server allows.
 func (r *reader) receiveLarge(ctx context.Context, window int) error {
 	most := int(r.pull.conn.MaxPayload())
 	if err := r.takeTurn(ctx, most, most); err != nil {
@@ -57,20 +56,18 @@ func (r *reader) awaitTurn(ctx context.Context) error {
 	}
 }
 
-// endTurn takes note of a request that has ended, and gives its turn back, if it had one.
 func (r *reader) endTurn() {
 	if r.pull.brought > 0 {
 		r.largest = r.pull.largest
 	}
 	if r.pull.expired {
-		r.backlog = 0 // what had been waiting is there no more
+		r.backlog = 0 // the messages that waited are gone
 	}
 	r.l.flight.end(r.turn, r.pull.brought > 0 && !r.pull.expired)
 	r.turn = nil
 }
 
-// stored asks the stream's leader for a message, under the turn that this reader has or waits for, if
-// there is one.
+// stored asks the leader for a message, under the turn that this reader has or waits for.
 func (r *reader) stored(ctx context.Context, request seqRequest) (storedMessage, error) {
 	if r.turn != nil {
 		return r.l.storedNow(ctx, request)
@@ -78,21 +75,21 @@ func (r *reader) stored(ctx context.Context, request seqRequest) (storedMessage,
 	return r.l.stored(ctx, request)
 }
 
-// onTheWay reports whether what was requested may just take long to arrive.
+// onTheWay reports whether requested messages may still be on their way.
 func (r *reader) onTheWay() bool {
 	return time.Since(r.pull.asked) < r.l.flight.delay() && !r.pull.forgotten()
 }
 
-// tooSlow is how long a message may take to arrive before that is said: a lease that is due for
-// its renewal all that time has as long again.
+// tooSlow returns how long a message may take to arrive before sayLarge logs it. A lease that was
+// due for renewal all that time has as long again.
 func (r *reader) tooSlow() time.Duration { return r.l.ttl / 3 }
 
-// isLarge reports whether a message that comes alone is under way, of which nothing was said yet.
+// isLarge reports whether a message that was requested alone is under way and was not logged yet.
 func (r *reader) isLarge() bool {
 	return !r.pull.limited && r.l.ttl > 0 && r.l.large[r.p.Number].Load() != r.at
 }
 
-// sayLarge says once that a message takes so long that the lease may be lost before it has arrived.
+// sayLarge logs, once, a message that takes so long that the lease may be lost before it arrives.
 func (r *reader) sayLarge() {
 	took := time.Since(r.pull.asked)
 	if !r.isLarge() || took < r.tooSlow() {

@@ -15,40 +15,38 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// view is what the bucket holds of the group, as far as we have heard. It comes
-// from a watcher, may be late or out of date, and decides nothing: whoever acts
-// on it does so by a swap that the leader of the bucket judges.
+// view is what we know of the group's keys in the bucket. It comes from a watcher, may be late or
+// out of date, and decides nothing: actions on it are swaps, which the bucket's leader accepts or
+// refuses.
 type view struct {
 	bucket *bucket
 	keys   keys
 	log    *slog.Logger
-	wake   chan<- struct{} // told of every change that matters
+	wake   chan<- struct{} // notified of every change that matters
 	again  chan struct{}   // asks for a full read
 
 	mu  sync.Mutex
 	now *picture
 }
 
-// picture is the state of the keys of a group.
 type picture struct {
 	leases  map[streamPartition]holder
 	members map[string]member
-	gone    map[string]revision // registrations that have left a marker, which is at that
+	gone    map[string]revision // registrations that have a marker, and its revision
 	over    uint64              // reconnects of our connection when it was read
 }
 
-// holder is what is under a lease's key.
+// holder is the state of a lease's key.
 type holder struct {
 	rev    revision
-	live   bool   // there is a value
-	member string // the registration that it names; empty if it is not one of ours
+	live   bool
+	member string // the registration that it names; empty if the value is no lease
 	nonce  string // of the tenure
 
 	since   time.Time // when we first saw this revision
-	strange time.Time // since when there has been nothing but what is no lease
+	strange time.Time // since when the key has held only values that are no lease
 }
 
-// member is the registration of a member of the group.
 type member struct {
 	rev   revision
 	since time.Time // when we first saw this revision
@@ -63,8 +61,8 @@ func (p *picture) clone() *picture {
 	return &picture{leases: maps.Clone(p.leases), members: maps.Clone(p.members), gone: maps.Clone(p.gone), over: p.over}
 }
 
-// keepTimes takes over when we first saw what is as it was. While our connection was lost, nobody may have been
-// able to write: that time does not count.
+// keepTimes takes over when unchanged keys were first seen, unless the connection was lost since:
+// while it was lost, nobody may have been able to write.
 func (p *picture) keepTimes(was *picture) {
 	if p.over != was.over {
 		return
@@ -87,15 +85,14 @@ func (p *picture) keepTimes(was *picture) {
 	}
 }
 
-// isHeld reports whether somebody has a lease, as far as is known: it is free when it
-// was released, or when the registration that it names is not there.
+// isHeld reports whether somebody has a lease, as far as is known. A lease is free after it was
+// released, or if the registration that it names is missing.
 func (p *picture) isHeld(h holder) bool {
 	_, registered := p.members[h.member]
 	return h.live && (h.member == "" || registered)
 }
 
-// membersChangedSince reports whether a member has joined or left since, also one that did both
-// before we heard of it.
+// membersChangedSince also notices a member that joined and left before we heard of it.
 func (p *picture) membersChangedSince(was *picture) bool {
 	same := maps.EqualFunc(p.members, was.members, func(member, member) bool { return true })
 	for id := range p.gone {
@@ -108,14 +105,12 @@ func newView(b *bucket, k keys, log *slog.Logger, wake chan<- struct{}) *view {
 	return &view{bucket: b, keys: k, log: log, wake: wake, again: make(chan struct{}, 1), now: newPicture()}
 }
 
-// snapshot returns the view as it is now.
 func (v *view) snapshot() *picture {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.now.clone()
 }
 
-// refresh asks for a full read, soon.
 func (v *view) refresh() {
 	select {
 	case v.again <- struct{}{}:
@@ -123,9 +118,8 @@ func (v *view) refresh() {
 	}
 }
 
-// learn takes over what the leader has said about a lease. If that is older than
-// what we have seen, the watcher was faster, or the bucket is another one.
-// It reports whether it was any news.
+// learn records the leader's answer about a lease and reports whether it is news. If the answer is
+// older than the view, the watcher was faster or the bucket is another one.
 func (v *view) learn(p streamPartition, e entry) (news bool) {
 	v.mu.Lock()
 	was := v.now.leases[p].rev
@@ -140,7 +134,6 @@ func (v *view) learn(p streamPartition, e entry) (news bool) {
 	return e.rev > was
 }
 
-// learnMember takes over what the leader has said about a registration.
 func (v *view) learnMember(id string, e entry) {
 	v.mu.Lock()
 	changed := v.now.setMember(id, e)
@@ -157,12 +150,13 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// fullReads is how many TTLs pass between two full reads.
+// fullReads is the number of TTLs between two full reads.
 const fullReads = 4
 
-// run follows the bucket until ctx ends. A watcher does not say that the bucket was deleted and created
-// again, or restored from a backup: it continues with whatever is there. So once a TTL the bucket is looked at,
-// and everything is read anew if it is another one; now and then in any case.
+// run follows the bucket until ctx ends. A watcher does not report that the bucket was deleted and
+// created again, or restored from a backup: it continues with whatever is there. So run checks the
+// bucket once a TTL and reads everything again if it is another one, and every fullReads TTLs in
+// any case.
 func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 	for ctx.Err() == nil {
 		err := v.follow(ctx)
@@ -178,8 +172,7 @@ func (v *view) run(ctx context.Context, ensure func(context.Context) error) {
 	}
 }
 
-// follow reads everything, and then what changes, until the next full read is
-// due.
+// follow reads everything and then applies changes until the next full read is due.
 func (v *view) follow(ctx context.Context) error {
 	before, err := v.bucket.life(ctx)
 	if err != nil {
@@ -207,7 +200,7 @@ func (v *view) follow(ctx context.Context) error {
 		case <-look.C:
 			if now, err := v.bucket.life(ctx); err == nil && now != before || errors.Is(err, jetstream.ErrBucketNotFound) {
 				return err
-			} // else the next one may be answered
+			} // after another error, the next tick asks again
 		case <-due.C:
 			return nil
 		case <-v.again:
@@ -218,10 +211,9 @@ func (v *view) follow(ctx context.Context) error {
 	}
 }
 
-// readLimit bounds a full read.
 const readLimit = 5 * time.Second
 
-// read opens a watcher and replaces the view by what it shows first.
+// read opens a watcher and replaces the view by what the watcher shows first.
 func (v *view) read(ctx context.Context) (*watcher, error) {
 	started, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -255,7 +247,7 @@ func (v *view) watch(starting, ctx context.Context) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The watcher lives as long as its context; nobody else bounds its start.
+	// The watcher lives as long as its context, and nothing else limits its start.
 	ctx, cancel := context.WithCancel(ctx)
 	bounded := context.AfterFunc(starting, cancel)
 	defer bounded()
@@ -270,8 +262,8 @@ func (v *view) watch(starting, ctx context.Context) (*watcher, error) {
 	return &watcher{w, cancel}, nil
 }
 
-// ofJetStream is an error of nats.go's older package, which makes the watches of
-// package jetstream too, as that of package jetstream.
+// ofJetStream converts an error of nats.go's older package, which also makes the watchers of
+// package jetstream, to one of package jetstream.
 func ofJetStream(err error) error {
 	var old *nats.APIError
 	if !errors.As(err, &old) {
@@ -295,8 +287,8 @@ func (w *watcher) stop() {
 	w.cancel()
 }
 
-// replace takes over a full read. Revisions are not compared: the bucket may be
-// another one, and if the replica that answered lags behind, the leader will say so.
+// replace installs a full read. It does not compare revisions: the bucket may be another one, and
+// if a lagging replica has answered, the leader will say so.
 func (v *view) replace(fresh *picture) {
 	v.mu.Lock()
 	fresh.keepTimes(v.now)
@@ -314,8 +306,7 @@ func (v *view) apply(e jetstream.KeyValueEntry) {
 	}
 }
 
-// apply takes over what a watcher said. It reports whether that can matter to
-// anybody.
+// apply records a watcher's entry and reports whether the change matters to anybody.
 func (p *picture) apply(k keys, e jetstream.KeyValueEntry) bool {
 	said := entry{rev: e.Revision(), live: e.Operation() == jetstream.KeyValuePut, value: e.Value()}
 	if id, ok := k.parseMember(e.Key()); ok {
@@ -327,7 +318,6 @@ func (p *picture) apply(k keys, e jetstream.KeyValueEntry) bool {
 	return false
 }
 
-// setMember notes what is under a member's key.
 func (p *picture) setMember(id string, e entry) bool {
 	was, known := p.members[id]
 	if known && e.rev <= was.rev || e.rev <= p.gone[id] {
@@ -344,7 +334,6 @@ func (p *picture) setMember(id string, e entry) bool {
 	return !known || !now.equal(was.memberRecord)
 }
 
-// setLease notes what is under a lease's key.
 func (p *picture) setLease(at streamPartition, e entry) bool {
 	was, known := p.leases[at]
 	if known && e.rev <= was.rev {
@@ -352,7 +341,7 @@ func (p *picture) setLease(at streamPartition, e entry) bool {
 	}
 	now := holder{rev: e.rev, live: e.live, since: time.Now()}
 	if e.live {
-		r, _ := leaseOf(e.value) // whatever it is, it is not free
+		r, _ := leaseOf(e.value) // even a value that is no lease is not free
 		now.member, now.nonce = r.Member, r.Nonce
 	}
 	if now.isStrange() {

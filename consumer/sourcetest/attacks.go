@@ -9,9 +9,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// takenOver is how most attacks go: a is frozen at the stall, source and all; b
-// takes the partition over and applies what there is; a thaws and finds out. The
-// caller has started a. It returns when b has applied the values.
+// takenOver freezes a at the stall, source and all, and starts b, which takes the partition over.
+// It returns when b has applied the values. The caller has started a, and thaws it later.
 func (w *world) takenOver(a *system, s *stall, db *memsink.Sink, topic string, values ...string) (b *system) {
 	s.wait(a.name + " is where it is to be frozen")
 	a.freeze()
@@ -20,8 +19,7 @@ func (w *world) takenOver(a *system, s *stall, db *memsink.Sink, topic string, v
 	return b
 }
 
-// undisturbed checks that b holds the partition as if nothing had happened, and
-// applies what comes.
+// undisturbed checks that b still holds the partition under its claim, and applies what comes.
 func (w *world) undisturbed(b *system, db *memsink.Sink, claim epoch.ClaimID, topic string, all, more []string) {
 	w.produce(topic, 0, more...)
 	w.applied(db, topic, 0, append(all, more...)...)
@@ -53,7 +51,7 @@ var attacks = []history{{
 		b := w.takenOver(a, s, db, topic, all...)
 		claim := w.fence(db, group, topic, 0).Claim
 		s.goOn()
-		// It finds out from the fence, before its source has heard anything.
+		// a finds out from the fence, before its source has heard anything.
 		saw(a, func(e consumer.Stale) bool { return e.Held.Claim == claim })
 		w.undisturbed(b, db, claim, topic, all, numbered(1, 0, 10))
 		b.leave()
@@ -108,10 +106,9 @@ var attacks = []history{{
 		}}, topic)
 		b := w.takenOver(a, s, db, topic, all...)
 		claim := w.fence(db, group, topic, 0).Claim
-		// Now a reads a fence that is up to date. Only the confirmation it has
-		// not got yet keeps it from throwing b out, and it must not get one,
-		// neither now nor when the source can be reached again. A source may
-		// have given the tenure up by itself, as it heard of nobody for a term.
+		// Now a reads a fence that is up to date. Only the missing confirmation keeps it from
+		// throwing b out. It must not get one, neither now nor when the source can be reached
+		// again. A source that heard of nobody for a term may have given the tenure up by itself.
 		late := w.grantsOf(a.process)[0]
 		s.goOn()
 		<-moment(late)
@@ -197,7 +194,7 @@ var attacks = []history{{
 	story: func(w *world) {
 		topic, db := w.newTopic(1), memsink.New()
 		all := numbered(0, 0, 40)
-		// A few generations first, so that they go down afterwards.
+		// A few generations first, so that the deleted group starts again below them.
 		for i := range 3 {
 			w.produce(topic, 0, all[10*i:10*i+10]...)
 			s := w.run("early", db, memsink.Hooks{}, topic)

@@ -9,7 +9,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// carried is a message of partition 0 as it has to come out of the log.
+// carried returns m as it has to come out of partition 0.
 func (w *world) carried(topic string, m consumer.Message) consumer.Message {
 	m.Partition.Topic = topic
 	m.Time = m.Time.Truncate(time.Millisecond)
@@ -114,7 +114,6 @@ var carrying = []history{{
 	},
 }}
 
-// same compares what a producer decides about.
 func same(got, want consumer.Message) error {
 	switch {
 	case !equal(got.Key, want.Key):
@@ -134,5 +133,5 @@ func same(got, want consumer.Message) error {
 	return nil
 }
 
-// equal tells nil from empty.
+// equal distinguishes nil from empty.
 func equal(a, b []byte) bool { return reflect.DeepEqual(a, b) }

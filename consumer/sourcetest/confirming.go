@@ -13,8 +13,7 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// confirm asks until the answer is yes: an answer that is neither yes nor
-// ErrLost means "ask again".
+// confirm calls Confirm until it succeeds. An error other than ErrLost means "ask again".
 func (g *grant) confirm(seen epoch.Fence) epoch.Lease {
 	var lease epoch.Lease
 	g.poll("Confirm of "+g.name()+" is a yes", func() bool {
@@ -34,7 +33,7 @@ func (g *grant) tryConfirm(seen epoch.Fence) (epoch.Lease, error) {
 	return g.Confirm(ctx, seen)
 }
 
-// wantLost checks that Confirm, asked outside own's context, says ErrLost.
+// wantLost checks that Confirm, called outside own's context, returns ErrLost.
 func (g *grant) wantLost(seen epoch.Fence) {
 	lease, err := g.Confirm(g.p.w.ctx, seen)
 	if !errors.Is(err, consumer.ErrLost) {
@@ -54,7 +53,7 @@ var confirming = []history{{
 		g.give()
 		w.await("own has returned", func() bool { return g.over })
 		w.poll("Confirm says ErrLost", func() bool {
-			// The source hears that own has returned a moment later.
+			// The source hears a moment later that own has returned.
 			_, err := g.Confirm(w.ctx, from)
 			return errors.Is(err, consumer.ErrLost)
 		})
@@ -134,14 +133,13 @@ var confirming = []history{{
 	},
 }}
 
-// ledger is where processes note every yes they got.
 type ledger struct {
 	mu    sync.Mutex
 	clock int
 	yes   []yes
 }
 
-// yes is one confirmation: valid at some moment between the two.
+// yes is one confirmation, which was valid at some moment between sent and answered.
 type yes struct {
 	of             *grant
 	sent, answered int
@@ -160,7 +158,6 @@ func (l *ledger) length() int {
 	return len(l.yes)
 }
 
-// confirmer is an own that confirms all the time.
 func (l *ledger) confirmer(p *process) func(context.Context, consumer.Tenure) {
 	return func(ctx context.Context, t consumer.Tenure) {
 		p.record(ctx, t, func(g *grant) {
@@ -181,7 +178,7 @@ func (l *ledger) confirmer(p *process) func(context.Context, consumer.Tenure) {
 	}
 }
 
-// pause lets a moment pass, and returns false when the tenure is over.
+// pause waits a moment, and returns false when the tenure is over.
 func pause(g *grant) bool {
 	timer := time.NewTimer(time.Millisecond)
 	defer timer.Stop()
@@ -194,8 +191,7 @@ func pause(g *grant) bool {
 	return false
 }
 
-// judge looks for a tenure that was confirmed both before and after another one
-// of its partition.
+// judge looks for a tenure that was confirmed before and after another tenure of its partition.
 func (l *ledger) judge() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

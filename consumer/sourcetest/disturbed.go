@@ -11,24 +11,21 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// attempts is how often a history is played whose machine stands still.
+// attempts limits how often a history is played if its machine stands still.
 const attempts = 4
 
-// lostError is a story that could not be told to its end, as a tenure ended in the
-// middle of it, or that was too slow for one.
+// lostError is a story that ended early because a tenure ended, or that was too slow for one.
 type lostError struct {
 	error
 	term time.Duration // of the tenure
 }
 
-// interrupted ends the story, as the tenure has ended.
 func (g *grant) interrupted(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	panic(failure{&lostError{fmt.Errorf("%w\n%s had ended: %w", err, g.name(), context.Cause(g.ctx)), g.Term()}})
 }
 
-// isLost reports whether the tenure was lost, which says nothing about whether the
-// story meant it to be.
+// isLost reports whether the tenure was lost. The story may have meant it to be.
 func (g *grant) isLost() bool {
 	return g.ctx.Err() != nil && errors.Is(context.Cause(g.ctx), consumer.ErrLost) && !g.asked()
 }
@@ -47,8 +44,7 @@ func (g *grant) check(err error, what string, args ...any) {
 	}
 }
 
-// poll is the world's, for what only this tenure can make happen: it ends when the
-// tenure is lost, or the process has ended.
+// poll is [world.poll] for what needs this tenure: it ends with the tenure or the process.
 func (g *grant) poll(what string, cond func() bool) {
 	g.p.w.poll(what, func() bool {
 		over := g.isLost()
@@ -67,9 +63,8 @@ func (g *grant) poll(what string, cond func() bool) {
 	})
 }
 
-// playAgain plays the history until it tells something about the source. A story
-// that ended early because a tenure was lost tells nothing if the harness says that
-// the machine stood still. Everything else is what it is.
+// playAgain plays the history until the result says something about the source. A result says
+// nothing if a tenure was lost while, as the harness reports, the machine stood still.
 func (h history) playAgain(t testing.TB, create func(t testing.TB) Harness, patience time.Duration) error {
 	for n := 1; ; n++ {
 		harness := create(t)
@@ -87,7 +82,6 @@ func (h history) playAgain(t testing.TB, create func(t testing.TB) Harness, pati
 	}
 }
 
-// lost lists the tenures that were lost although their process was not cut off.
 func (w *world) lost() []*grant {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,8 +92,7 @@ func (w *world) lost() []*grant {
 	return lost
 }
 
-// because is a story that failed, with the tenures that were lost meanwhile, for which it may
-// have failed.
+// because adds to a failed story the tenures that were lost meanwhile, which may be why it failed.
 func because(err error, lost []*grant) error {
 	var already *lostError
 	if len(lost) == 0 || errors.As(err, &already) {

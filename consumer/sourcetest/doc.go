@@ -1,32 +1,30 @@
-// Package sourcetest is the suite that every [consumer.Source] must pass. A
-// source's test calls [Run] with a function that makes a [Harness]:
+// Package sourcetest is the suite that every [consumer.Source] must pass. A source's test calls
+// [Run] with a function that makes a [Harness]:
 //
 //	func TestSource(t *testing.T) {
 //		sourcetest.Run(t, func(t testing.TB) sourcetest.Harness { return newHarness(t) })
 //	}
 //
-// Each subtest is a claim about sources in words, proved by a small history:
-// processes with names join, are granted partitions, confirm, read, freeze and
-// leave. The histories come in two kinds. Most hold tenures by hand and look at
-// the contract of [consumer.Tenure] itself. The others let whole processes run,
-// through [consumer.Run] into a sink in memory, while members come, go, freeze
-// and die, and then look at the effects: every message applied once, in order,
-// none lost. Among those are the attacks of the design that begin at a source.
+// Each subtest is a claim about sources in words, proved by a small history: processes with names
+// join, are granted partitions, confirm, read, freeze and leave. There are two kinds of histories.
+// Most hold tenures by hand and check the contract of [consumer.Tenure] itself. The others run
+// whole processes, through [consumer.Run] into a sink in memory, while members come, go, freeze and
+// die. Then they check the effects: every message applied once, in order, none lost. Among those
+// are the attacks of the design that begin at a source.
 //
-// A Harness has three methods. What else a history needs to do to the world, such
-// as freezing a process or deleting records, is an interface of one method which
-// the harness may have too: [Freezer], [Trimmer] and so on. Histories that need
-// one which is missing are not played, and named in the log.
+// A Harness has three methods. Anything else that a history does to the world, such as freezing a
+// process or deleting records, has an interface with one method, which the harness may implement:
+// [Freezer], [Trimmer] and so on. Histories whose interface is missing are not played, and named in
+// the log.
 //
-// In every history, whatever it is about, the suite watches that no partition is
-// granted while another live process still holds it, and that every Run ends
-// when it is told to.
+// In every history the suite checks that no partition is granted while another live process still
+// holds it, and that every Run ends when it is told to.
 //
-// A source whose leases run out on the machine's own clock loses some of them when the
-// machine stands still. Its harness says so ([Stalling]), and a history that was in the
-// middle of such a tenure is played again.
+// A source whose leases run out on the machine's own clock loses some of them when the machine
+// stands still. Its harness says so ([Stalling]), and a history that was in the middle of such a
+// tenure is played again.
 //
-// [RunParallel] plays the histories beside each other, for a source whose histories
-// mostly wait. [RunInBubble] plays the same histories in testing/synctest bubbles, each in
-// virtual time, for a source and a broker that work inside one.
+// [RunParallel] plays the histories in parallel, for a source whose histories mostly wait.
+// [RunInBubble] plays them in testing/synctest bubbles, each in virtual time, for a source and a
+// broker that work inside one.
 package sourcetest

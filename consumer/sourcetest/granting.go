@@ -108,8 +108,7 @@ var granting = []history{{
 		a.granted(topic, 0)
 		a.granted(topic, 1)
 		b := w.start("b", topic)
-		// The suite watches that b is not granted what a holds. A source that
-		// takes everything back when somebody joins asks for both.
+		// The suite checks that b is not granted what a holds. A source may ask a for both.
 		var asked []*grant
 		w.poll("a is asked for a partition", func() bool {
 			w.mu.Lock()
@@ -290,7 +289,6 @@ var granting = []history{{
 	},
 }}
 
-// grantsOf returns all grants that p has had.
 func (w *world) grantsOf(p *process) []*grant {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -160,8 +160,7 @@ var losing = []history{{
 	},
 }}
 
-// static returns a process with the identity of a static member, the same for
-// all of a topic.
+// static returns a process with the identity of a static member, the same one for each topic.
 func (w *world) static(name, topic string) *process {
 	p := &process{name: name, group: group}
 	p.source = w.Harness.(StaticMembers).NewStatic(w.t, groupOf(group, []string{topic}), []string{topic}, "one")

@@ -7,7 +7,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// wantMisfit checks that Read refuses the position and says both numbers.
 func (g *grant) wantMisfit(from epoch.Fence, kind error, found epoch.Offset) {
 	err := g.readError(from)
 	var misfit *consumer.PositionError
@@ -136,8 +135,7 @@ var misfits = []history{{
 		old.want(old.earliest(), "old", "older")
 		w.Harness.(Recreator).RecreateTopic(w.t, topic, 1)
 		w.produce(topic, 0, "new")
-		// Whether the process has to start again to see it is the source's
-		// business, as long as no tenure of the old log reads the new one.
+		// The process may have to start again to see the new log, which no old tenure may read.
 		old.waitLost()
 		a.leave()
 		now := w.start("b", topic).granted(topic, 0)

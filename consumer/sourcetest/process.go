@@ -9,27 +9,25 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// groupOf makes a group's name unique.
 func groupOf(group string, topics []string) string { return group + "-of-" + topics[0] }
 
-// process is one member of a group, with its Run.
 type process struct {
 	w       *world
 	name    string
 	group   string
 	source  consumer.Source
 	stop    context.CancelFunc
-	ended   chan struct{} // closed when Run has returned err
+	ended   chan struct{}
 	err     error
-	mayFail bool // Run may return an error
+	mayFail bool
 
 	byHand bool // a tenure is held until give; otherwise until it is drained or lost
 
 	// The world's lock guards the rest.
 	grants []*grant // all there were, the latest last
 	frozen func()   // thaws; nil unless frozen
-	in     bool     // a member, by what it said last
-	outs   int      // how often it was one no more
+	in     bool     // it was a member at its last report
+	outs   int      // how often it ceased to be a member
 	cut    bool     // frozen, or replaced: it may not hear of what it loses
 }
 
@@ -37,23 +35,22 @@ type process struct {
 type grant struct {
 	consumer.Tenure
 	p    *process
-	ctx  context.Context // of own
+	ctx  context.Context
 	once sync.Once
-	back chan struct{} // closed by give
+	back chan struct{}
 	done chan struct{} // closed when own has returned
 
 	// The world's lock guards the rest.
-	over    bool // own has returned
+	over    bool
 	excused bool // the process was cut off during the tenure
 }
 
-// start runs a process which holds what it is granted until that is drained or
-// lost.
+// start runs a process that holds its grants until they are drained or lost.
 func (w *world) start(name string, topics ...string) *process {
 	return w.startAs(&process{name: name, group: group}, topics)
 }
 
-// startByHand runs a process which holds what it is granted until it gives it.
+// startByHand runs a process that holds its grants until it gives them.
 func (w *world) startByHand(topics ...string) *process {
 	return w.startAs(&process{name: "a", group: group, byHand: true}, topics)
 }
@@ -90,7 +87,6 @@ func (p *process) run(run func(ctx context.Context) error) {
 	}()
 }
 
-// member notes what the source says of its membership.
 func (p *process) member(err error) {
 	p.w.note(func() {
 		if p.in && err != nil {
@@ -100,7 +96,6 @@ func (p *process) member(err error) {
 	})
 }
 
-// hold is own for histories that look at tenures.
 func (p *process) hold(ctx context.Context, t consumer.Tenure) {
 	p.record(ctx, t, func(g *grant) {
 		p.w.mu.Lock()
@@ -118,7 +113,6 @@ func (p *process) hold(ctx context.Context, t consumer.Tenure) {
 	})
 }
 
-// record notes a tenure while it is spent.
 func (p *process) record(ctx context.Context, t consumer.Tenure, spend func(g *grant)) {
 	g := &grant{Tenure: t, p: p, ctx: ctx, back: make(chan struct{}), done: make(chan struct{})}
 	p.w.note(func() {
@@ -133,9 +127,8 @@ func (p *process) record(ctx context.Context, t consumer.Tenure, spend func(g *g
 	spend(g)
 }
 
-// watch notes it if a partition is granted that somebody still holds: what must
-// never be in any history. A tenure during which the process was cut off is
-// excused, as its loss may not have been heard of.
+// watch records a violation if a partition is granted while a process holds it, which must never
+// happen. A tenure is excused if its process was cut off: it may not have heard of the loss.
 func (w *world) watch(g *grant) {
 	at := g.Origin().Partition
 	for _, p := range w.processes {
@@ -154,8 +147,7 @@ func (w *world) watch(g *grant) {
 	}
 }
 
-// holding returns the grants of a process that are neither over nor being
-// taken back. The lock is held.
+// holding returns the grants that are neither over, revoked nor lost. The lock is held.
 func (p *process) holding() []*grant {
 	var held []*grant
 	for _, g := range p.grants {
@@ -166,7 +158,6 @@ func (p *process) holding() []*grant {
 	return held
 }
 
-// granted waits until the process holds the partition and is not asked for it.
 func (p *process) granted(topic string, n int32) *grant {
 	var found *grant
 	p.w.await(fmt.Sprintf("%s is granted %s/%d", p.name, topic, n), func() bool {
@@ -180,7 +171,7 @@ func (p *process) granted(topic string, n int32) *grant {
 	return found
 }
 
-// cutOff notes that the process may not hear of what it loses from now on.
+// cutOff records that from now on the process may not hear of what it loses.
 func (p *process) cutOff() {
 	p.w.note(func() {
 		p.cut = true
@@ -190,14 +181,12 @@ func (p *process) cutOff() {
 	})
 }
 
-// freeze cuts the process off.
 func (p *process) freeze() {
 	p.cutOff()
 	thaw := p.w.Harness.(Freezer).Freeze(p.w.t, p.source)
 	p.w.note(func() { p.frozen = thaw })
 }
 
-// thaw ends the freeze, if there is one.
 func (p *process) thaw() {
 	var thaw func()
 	p.w.note(func() { thaw, p.frozen = p.frozen, nil })
@@ -207,7 +196,6 @@ func (p *process) thaw() {
 	}
 }
 
-// leave tells the process to end, and waits for it.
 func (p *process) leave() {
 	p.stop()
 	p.follow()
@@ -224,8 +212,7 @@ func (p *process) leave() {
 	}
 }
 
-// follow gives back what is held by hand, and what will be, as soon as it is
-// revoked or lost.
+// follow gives back what is or will be held by hand, as soon as it is revoked or lost.
 func (p *process) follow() {
 	p.w.mu.Lock()
 	p.byHand = false
@@ -243,7 +230,6 @@ func (p *process) follow() {
 	}
 }
 
-// giveAll gives back everything, asked or not.
 func (p *process) giveAll() {
 	p.follow()
 	p.w.mu.Lock()
@@ -254,10 +240,8 @@ func (p *process) giveAll() {
 	}
 }
 
-// give makes own return.
 func (g *grant) give() { g.once.Do(func() { close(g.back) }) }
 
-// asked reports whether the partition is revoked.
 func (g *grant) asked() bool {
 	select {
 	case <-g.Draining():
@@ -267,20 +251,17 @@ func (g *grant) asked() bool {
 	}
 }
 
-// ending reports whether the partition is revoked or lost.
 func (g *grant) ending() bool { return g.asked() || g.ctx.Err() != nil }
 
-// name is how messages call the grant.
 func (g *grant) name() string { return fmt.Sprintf("%s of %s", g.Origin().Partition, g.p.name) }
 
-// bound returns a context that ends with own's and with patience.
+// bound returns a context that ends with own's context and with patience.
 func (g *grant) bound() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	stop := context.AfterFunc(g.p.w.ctx, func() { cancel(errors.New("patience ended")) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// waitDraining waits until the partition is revoked.
 func (g *grant) waitDraining() {
 	select {
 	case <-g.Draining():
@@ -291,7 +272,6 @@ func (g *grant) waitDraining() {
 	}
 }
 
-// waitLost waits until the context of own has ended, and checks the cause.
 func (g *grant) waitLost() {
 	select {
 	case <-g.ctx.Done():

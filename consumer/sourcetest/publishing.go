@@ -2,7 +2,6 @@ package sourcetest
 
 import "github.com/epochfence/epochfence/epoch"
 
-// published reports whether the group's position is there.
 func (g *grant) published(at epoch.Offset) func() bool {
 	w, o := g.p.w, g.Origin()
 	return func() bool {

@@ -11,14 +11,14 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// starts asks where the partitions of the grant's topic begin, by number.
+// starts returns where the partitions of the grant's topic begin, by number.
 func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
 	ctx, done := g.bound()
 	defer done()
 	starts, err := g.Starts(ctx, policy)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	// As a consumer does, it asks again: a broker may not know a new partition yet.
+	// It asks again like a consumer: a broker may not know a new partition yet.
 	for err != nil && !errors.Is(err, consumer.ErrLost) && ctx.Err() == nil {
 		last := err
 		select {
@@ -44,8 +44,7 @@ func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
 	return byNumber
 }
 
-// at returns a fence of the partition, claimed once, under which what is below
-// next was applied.
+// at returns a fence that was claimed once, and under which everything below next was applied.
 func (g *grant) at(next epoch.Offset) epoch.Fence {
 	return epoch.Fence{Origin: g.Origin(), Epoch: 1, Next: next, Mark: epoch.NoMark, Applied: true}
 }
@@ -55,7 +54,7 @@ func (g *grant) fresh(at epoch.Position) epoch.Fence {
 	return epoch.Fence{Origin: g.Origin(), Next: at.Offset, Mark: at.Mark}
 }
 
-// earliest and latest return fences that stand where the policies say.
+// earliest and latest return fences at the positions of the start policies.
 func (g *grant) earliest() epoch.Fence {
 	return g.fresh(g.starts(consumer.StartEarliest)[g.Origin().Partition.Number].Next)
 }
@@ -64,7 +63,6 @@ func (g *grant) latest() epoch.Fence {
 	return g.fresh(g.starts(consumer.StartLatest)[g.Origin().Partition.Number].Next)
 }
 
-// entry is a message as it was read, and the position after it.
 type entry struct {
 	consumer.Message
 	after epoch.Position
@@ -78,14 +76,13 @@ func entriesOf(b consumer.Batch) []entry {
 	return es
 }
 
-// after returns the fence once e and what precedes it were applied.
+// after returns the fence once everything up to e was applied.
 func after(f epoch.Fence, e entry) epoch.Fence {
 	f.Epoch, f.Next, f.Mark, f.Applied = max(f.Epoch, 1), e.after.Offset, e.after.Mark, true
 	return f
 }
 
-// read returns n messages from the fence's position on, and checks what holds
-// of every Read.
+// read returns n messages from the fence's position on, and checks what every Read must keep.
 func (g *grant) read(from epoch.Fence, n int) []entry {
 	ctx, done := g.bound()
 	defer done()
@@ -103,8 +100,7 @@ func (g *grant) read(from epoch.Fence, n int) []entry {
 	return nil
 }
 
-// orderly fails the story if a batch does not continue from the position, or is of
-// another partition.
+// orderly fails the story if a batch does not continue from next, or is of another partition.
 func (g *grant) orderly(next epoch.Offset, b consumer.Batch) {
 	begin := next
 	for _, m := range b.Messages {
@@ -124,7 +120,7 @@ func (g *grant) orderly(next epoch.Offset, b consumer.Batch) {
 	}
 }
 
-// wantLag asks for the lag until it is n: an answer may be a moment old.
+// wantLag polls Lag until it is n: an answer may be a moment old.
 func (g *grant) wantLag(from epoch.Fence, n int64) {
 	ctx, done := g.bound()
 	defer done()
@@ -144,7 +140,6 @@ func (g *grant) wantLag(from epoch.Fence, n int64) {
 	}
 }
 
-// readError returns the error that Read ends with.
 func (g *grant) readError(from epoch.Fence) error {
 	ctx, done := g.bound()
 	defer done()
@@ -159,7 +154,6 @@ func (g *grant) readError(from epoch.Fence) error {
 	return nil
 }
 
-// want reads from the fence's position and checks that the values come next.
 func (g *grant) want(from epoch.Fence, values ...string) []entry {
 	es := g.read(from, len(values))
 	var got []string
@@ -180,7 +174,6 @@ func valuesOf(b consumer.Batch) []string {
 	return vs
 }
 
-// difference says where got first differs from want.
 func difference(got, want []string) string {
 	for i := range max(len(got), len(want)) {
 		switch {
@@ -408,7 +401,6 @@ var reading = []history{{
 	},
 }}
 
-// awaitClosed waits for something that a goroutine of the story does.
 func (w *world) awaitClosed(what string, c <-chan struct{}) {
 	select {
 	case <-c:

@@ -10,8 +10,8 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// brokerHeap is what a broker in this process may take while it is read from: a
-// nats-server has two blocks of 8 MiB in memory, and what it sends.
+// brokerHeap is what a broker in this process may take while it is read from: a nats-server has two
+// blocks of 8 MiB in memory, and what it sends.
 const brokerHeap = 24 << 20
 
 var resources = []history{{
@@ -90,7 +90,6 @@ var resources = []history{{
 	},
 }}
 
-// heapFor watches the heap and returns the most that was in use at a time.
 func heapFor(d time.Duration) int {
 	ticker, end := time.NewTicker(d/10), time.NewTimer(d)
 	defer ticker.Stop()
@@ -115,7 +114,6 @@ func heap() int {
 
 var goroutineHead = regexp.MustCompile(`^goroutine (\d+) `)
 
-// goroutines returns the stacks of all goroutines, by id.
 func goroutines() map[string]string {
 	buf := make([]byte, 1<<20)
 	for {
@@ -135,8 +133,7 @@ func goroutines() map[string]string {
 	return stacks
 }
 
-// within reports whether a goroutine is in, or was created by, the package that
-// the source's type is from.
+// within reports whether a goroutine is in, or was created by, the package of the source's type.
 func within(stack string, s consumer.Source) bool {
 	t := reflect.TypeOf(s)
 	if t.Kind() == reflect.Pointer {

@@ -15,16 +15,15 @@ import (
 // patience is how long a history waits for anything that has to happen.
 const patience = 2 * time.Minute
 
-// Run plays every history that the harness allows. create is called once to see
-// what it can do, and then once for each history.
+// Run plays every history that the harness allows. It calls create once to see what the harness can
+// do, and then once for each history.
 func Run(t *testing.T, create func(t testing.TB) Harness) {
 	playAll(t, create(t), func(t *testing.T, h history) { h.playOn(t, create) })
 }
 
-// RunParallel is [Run] with the histories beside each other, as many as tests run in
-// parallel; but for those that look at the whole process, which come first and by
-// themselves. What create returns must have a broker of its own, or the groups of
-// one.
+// RunParallel is [Run] with the histories beside each other, as many as tests run in parallel.
+// Histories that look at the whole process come first, one at a time. What create returns must have
+// a broker of its own, or groups of its own on a shared broker.
 func RunParallel(t *testing.T, create func(t testing.TB) Harness) {
 	playAll(t, create(t), func(t *testing.T, h history) {
 		if !h.alone {
@@ -34,8 +33,7 @@ func RunParallel(t *testing.T, create func(t testing.TB) Harness) {
 	})
 }
 
-// RunInBubble is [Run] with every history in a testing/synctest bubble. create
-// is called inside it.
+// RunInBubble is [Run] with every history in a testing/synctest bubble. It calls create inside.
 func RunInBubble(t *testing.T, create func(t testing.TB) Harness) {
 	var probe Harness
 	bubble.Test(t, func(t *testing.T) { probe = create(t) })
@@ -56,7 +54,7 @@ func playAll(t *testing.T, probe Harness, play func(t *testing.T, h history)) {
 
 // history is one claim about sources and the story that shows it.
 type history struct {
-	claim string // in words
+	claim string
 	rules string // of the design that it bears on
 	needs []need
 	alone bool // it looks at the heap or the goroutines of the process
@@ -71,7 +69,6 @@ func histories() []history {
 	return all
 }
 
-// need is an interface that the harness must have.
 type need struct {
 	name string
 	met  func(Harness) bool
@@ -96,12 +93,10 @@ func (h history) playOn(t *testing.T, create func(t testing.TB) Harness) {
 	}
 }
 
-// failure is how a story ends early. It is an error, not a failed test, so that
-// the suite can be tried on sources that are broken.
+// failure ends a story. It is no failed test, so that the suite can be tried on broken sources.
 type failure struct{ err error }
 
-// play tells the story and reports what was wrong. Harnesses report their own
-// trouble through t.
+// play tells the story and returns what was wrong. Harnesses report their own problems through t.
 func (h history) play(t testing.TB, harness Harness, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -14,9 +14,8 @@ func (w *world) newStall() *stall {
 	return &stall{w: w, reached: make(chan struct{}), on: make(chan struct{})}
 }
 
-// stop is called by the process. It does not look at any context: the process
-// is frozen. Whoever comes meanwhile waits, too, but not for the lock of once: in
-// a synctest bubble no time passes while a goroutine waits for a lock.
+// stop ignores contexts, because its process is frozen. Later callers wait, too, and not for the
+// lock of once: in a synctest bubble no time passes while a goroutine waits for a lock.
 func (s *stall) stop() {
 	s.once.Do(func() { close(s.reached) })
 	select {
@@ -25,8 +24,6 @@ func (s *stall) stop() {
 	}
 }
 
-// wait waits until the process has got there.
 func (s *stall) wait(what string) { s.w.awaitClosed(what, s.reached) }
 
-// goOn lets the process continue.
 func (s *stall) goOn() { close(s.on) }

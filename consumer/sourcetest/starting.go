@@ -160,8 +160,6 @@ var starting = []history{{
 	},
 }}
 
-// scouted produces messages to partition 0 and returns them as another group
-// reads them.
 func (w *world) scouted(topic string, values []string) []entry {
 	w.produce(topic, 0, values...)
 	scout := w.startAs(&process{name: "scout", group: "other"}, []string{topic})

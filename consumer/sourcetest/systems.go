@@ -19,16 +19,14 @@ type (
 	options = consumer.Options
 )
 
-// system is one process that runs consumer.Run, with a connection of its own
-// to the database in memory.
+// system is one process that runs consumer.Run, with its own connection to the database in memory.
 type system struct {
 	*process
 	sink   *memsink.Sink
 	events []consumer.Event // the world's lock guards them
 }
 
-// run starts a process that applies messages to the database. Its hooks are the
-// faults of its own connection.
+// run starts a process that applies messages to db. hooks are the faults of its connection.
 func (w *world) run(name string, db *memsink.Sink, hooks memsink.Hooks, topics ...string) *system {
 	return w.runAs(&process{name: name, group: group}, db, hooks, options{}, topics...)
 }
@@ -37,7 +35,7 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 	s := &system{process: p, sink: db.Open()}
 	s.sink.Script(hooks)
 	w.add(p, topics)
-	// Faults are not what these histories wait for.
+	// These histories must not wait for retries.
 	o.RetryMin, o.RetryMax = time.Millisecond, 20*time.Millisecond
 	o.HaltMin, o.HaltMax = 10*time.Millisecond, 100*time.Millisecond
 	o.HangTimeout = time.Hour // histories freeze a process by what holds up its handler or its sink
@@ -49,7 +47,6 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 	return s
 }
 
-// apply is the handler: it writes the message down under its partition.
 func apply(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch) error {
 	tx.Append(effects(m.Partition.Topic, m.Partition.Number), string(m.Value))
 	return nil
@@ -57,7 +54,7 @@ func apply(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch) error {
 
 func effects(topic string, n int32) string { return fmt.Sprintf("%s/%d", topic, n) }
 
-// watched is a process's source with the suite looking on.
+// watched records the tenures of a process's source.
 type watched struct{ s *system }
 
 func (v watched) Identity() (group, name string) { return v.s.source.Identity() }
@@ -68,7 +65,7 @@ func (v watched) Run(ctx context.Context, joined func(error), own func(context.C
 	})
 }
 
-// watchedTenure notes what a Read must not yield, which consumer.Run halts for.
+// watchedTenure records batches that a Read must not yield, for which consumer.Run halts.
 type watchedTenure struct {
 	consumer.Tenure
 	g *grant
@@ -93,12 +90,10 @@ func (v watchedTenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[con
 	}
 }
 
-// Observe notes what happens.
 func (s *system) Observe(e consumer.Event) {
 	s.w.note(func() { s.events = append(s.events, e) })
 }
 
-// saw waits for an event of type E.
 func saw[E consumer.Event](s *system, such func(E) bool) E {
 	var found E
 	s.w.await(fmt.Sprintf("%s observes such a %T", s.name, found), func() bool {
@@ -113,8 +108,7 @@ func saw[E consumer.Event](s *system, such func(E) bool) E {
 	return found
 }
 
-// applied waits until there are as many effects of a partition as there are
-// values, and checks that they are those values, in order.
+// applied waits until a partition has as many effects as there are values, and compares them.
 func (w *world) applied(db *memsink.Sink, topic string, n int32, values ...string) {
 	list := effects(topic, n)
 	w.poll(fmt.Sprintf("%d messages of %s are applied", len(values), list), func() bool {
@@ -125,7 +119,6 @@ func (w *world) applied(db *memsink.Sink, topic string, n int32, values ...strin
 	}
 }
 
-// fence returns the fence of a partition, as committed.
 func (w *world) fence(db *memsink.Sink, g, topic string, n int32) epoch.Fence {
 	return db.Fences()[epoch.Partition{Group: groupOf(g, []string{topic}), Topic: topic, Number: n}]
 }
@@ -214,7 +207,6 @@ var systems = []history{
 	},
 }
 
-// churn is the history in which everything happens at once.
 func churn(seed uint64) history {
 	return history{
 		claim: fmt.Sprintf("members join, leave and die while messages flow: every effect once, in order, none lost (seed %d)", seed),

@@ -11,11 +11,9 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// group is the one that a history's processes are in unless it says otherwise.
-// Topics are never used twice, and names are made unique by them.
+// group is the default group of a history's processes. Topics are new, and make its name unique.
 const group = "g"
 
-// world is what one history happens in.
 type world struct {
 	Harness
 	t        testing.TB
@@ -25,11 +23,10 @@ type world struct {
 	mu         sync.Mutex
 	processes  []*process
 	violations []error // of what holds in every history
-	clock      int     // counts what was noted
+	clock      int
 	changed    chan struct{}
 }
 
-// fail ends the story.
 func (w *world) fail(format string, args ...any) {
 	panic(failure{fmt.Errorf(format, args...)})
 }
@@ -40,7 +37,7 @@ func (w *world) check(err error, what string, args ...any) {
 	}
 }
 
-// note changes something under the lock and wakes those who await.
+// note changes something under the lock and wakes all who await.
 func (w *world) note(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,9 +49,8 @@ func (w *world) note(f func()) {
 	}
 }
 
-// await waits until cond, which is called under the lock, is true of what was
-// noted. It fails the story when patience ends, or when something was noted
-// that must never be.
+// await waits until cond is true. It calls cond under the lock, after each note. It fails the story
+// when patience ends, or when there is a violation.
 func (w *world) await(what string, cond func() bool) {
 	for {
 		w.mu.Lock()
@@ -77,7 +73,7 @@ func (w *world) await(what string, cond func() bool) {
 	}
 }
 
-// poll is await for what nobody notes: it looks again from time to time.
+// poll is await for what nobody notes: it calls cond from time to time.
 func (w *world) poll(what string, cond func() bool) {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
@@ -90,13 +86,11 @@ func (w *world) poll(what string, cond func() bool) {
 	}
 }
 
-// moment passes soon: it is for what must not happen, as nothing tells that it
-// will not. It is shorter than a drain of g may take.
+// moment is how long to wait for what must not happen. It is shorter than a drain of g may take.
 func moment(g *grant) <-chan time.Time {
 	return time.After(min(200*time.Millisecond, g.Term()/4))
 }
 
-// never waits a moment for what must not happen.
 func (w *world) never(g *grant, what string, happened <-chan struct{}) {
 	select {
 	case <-happened:
@@ -105,7 +99,6 @@ func (w *world) never(g *grant, what string, happened <-chan struct{}) {
 	}
 }
 
-// end stops what still runs and reports what was wrong at any time.
 func (w *world) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.patience)
 	defer cancel()
@@ -136,7 +129,6 @@ func (w *world) end() error {
 	return errors.Join(append(w.violations, errs...)...)
 }
 
-// leaveNothing lets every own return that a broken source has left running.
 func (w *world) leaveNothing(ctx context.Context, processes []*process) {
 	for _, p := range processes {
 		p.giveAll()
@@ -151,7 +143,6 @@ func (w *world) leaveNothing(ctx context.Context, processes []*process) {
 
 func (w *world) newTopic(partitions int32) string { return w.NewTopic(w.t, partitions) }
 
-// produce appends messages with the values given.
 func (w *world) produce(topic string, n int32, values ...string) {
 	ms := make([]consumer.Message, len(values))
 	for i, v := range values {
@@ -160,7 +151,7 @@ func (w *world) produce(topic string, n int32, values ...string) {
 	w.Produce(w.t, topic, n, ms...)
 }
 
-// numbered returns values that tell where they belong.
+// numbered returns values that name their partition and index.
 func numbered(n int32, from, to int) []string {
 	var vs []string
 	for i := from; i < to; i++ {

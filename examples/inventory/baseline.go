@@ -16,14 +16,12 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// baselineBatch limits the messages of a poll, to what the fenced column takes
-// of a partition.
+// baselineBatch limits the messages of a poll. The fenced column takes as many of a partition.
 const baselineBatch = 256
 
-// consumeAsUsual is the careful form of the code that most services run: poll,
-// apply the batch in one database transaction, commit its offsets once that has
-// committed, and let the group rebalance only in between. Its cue is where the
-// show strikes; apply calls it around the handler.
+// consumeAsUsual is a careful form of the code that most services run. It polls, applies the batch
+// in one database transaction, then commits the offsets, and lets the group rebalance only in
+// between. Incidents strike at its cue, which apply puts around the handler.
 func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func(context.Context, []*kgo.Record, *show.Cue) error) error {
 	client, err := joinAsUsual(c, stage.Holds)
 	if err != nil {
@@ -46,8 +44,8 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 			if err != nil {
 				return fmt.Errorf("inventory: baseline: %w", err)
 			}
-			// The effects are in. If the process ends here, or this fails, they
-			// will be applied again by whoever reads the messages again.
+			// The effects are committed. If the process ends here, or commitOffsets fails, the next
+			// reader applies these messages again.
 			if err := commitOffsets(ctx, client, c.Session); err != nil {
 				slog.Warn("commit offsets", "err", err)
 				stage.Late(err)
@@ -58,10 +56,9 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 	return nil
 }
 
-// joinAsUsual returns a member of the group, which calls holds for every partition
-// that it has after each rebalance. It is not enough to do so for those that
-// are new to it: the group may have given a partition to another meanwhile,
-// and back, without this member having noticed.
+// joinAsUsual returns a member of the group. After each rebalance it calls holds for every
+// partition of the member, not only for new ones: the group may have given a partition to another
+// member and back unnoticed.
 func joinAsUsual(c config, holds func(partition int32, number int64)) (*kgo.Client, error) {
 	held := map[int32]bool{}
 	gone := func(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
@@ -75,7 +72,7 @@ func joinAsUsual(c config, holds func(partition int32, number int64)) (*kgo.Clie
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
-		// The client calls these one at a time.
+		// The client never calls these concurrently.
 		kgo.OnPartitionsAssigned(func(_ context.Context, client *kgo.Client, added map[string][]int32) {
 			for _, p := range added[c.Topic] {
 				held[p] = true
@@ -96,7 +93,6 @@ func commitOffsets(ctx context.Context, client *kgo.Client, limit time.Duration)
 	return client.CommitUncommittedOffsets(ctx)
 }
 
-// retry tries a transaction again that the database refused, as deadlocks are.
 func retry(ctx context.Context, f func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := f()
@@ -111,8 +107,6 @@ func retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// baselineSQLite applies each batch in a transaction of database/sql, with the
-// handler of the fenced column.
 func baselineSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	db, err := show.OpenSQLite(c.Database)
 	if err != nil {
@@ -135,7 +129,6 @@ func baselineSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	})
 }
 
-// baselinePostgres does the same with pgx.
 func baselinePostgres(ctx context.Context, c config, stage *show.Stage) error {
 	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
 	if err != nil {
@@ -159,7 +152,6 @@ func baselinePostgres(ctx context.Context, c config, stage *show.Stage) error {
 	})
 }
 
-// noEpoch is what the handler records here: the baseline has none.
 const noEpoch epoch.Epoch = 0
 
 func message(r *kgo.Record) consumer.Message {

@@ -12,11 +12,10 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// database is the parent's view of one column's tables.
 type database struct{ *show.Database }
 
-// newDatabase creates the tables of a column, with so many items in stock. The
-// schema is for PostgreSQL.
+// newDatabase creates the tables of a column with so many items in stock. The schema is for
+// PostgreSQL.
 func newDatabase(ctx context.Context, path, schema string, items int) (*database, error) {
 	d, err := show.NewDatabase(ctx, path, schema, func(ctx context.Context, d *show.Database) error {
 		tables, migrate := sqliteTables, func() error { return sqlsink.Migrate(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{}) }
@@ -37,7 +36,6 @@ func newDatabase(ctx context.Context, path, schema string, items int) (*database
 	return &database{d}, nil
 }
 
-// operator operates the fences of the column.
 func (d *database) operator(ctx context.Context) (operate.Operator, error) {
 	if d.Pool != nil {
 		return pgsink.OpenOperator(ctx, d.Pool, pgsink.Options{Schema: d.Schema})
@@ -45,7 +43,6 @@ func (d *database) operator(ctx context.Context) (operate.Operator, error) {
 	return sqlsink.OpenOperator(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{})
 }
 
-// stockUp puts the initial stock in.
 func stockUp(ctx context.Context, db *sql.DB, items int) error {
 	var b strings.Builder
 	for n := range items {
@@ -60,7 +57,7 @@ func stockUp(ctx context.Context, db *sql.DB, items int) error {
 	return nil
 }
 
-// ledger calls each for every line, in the order in which they were written.
+// ledger calls each for every line of the ledger, in the order of the writes.
 func (d *database) ledger(ctx context.Context, each func(entry)) error {
 	rows, err := d.QueryContext(ctx,
 		`SELECT reservation, item, quantity, kafka_partition, kafka_offset, epoch, worker FROM ledger ORDER BY seq`)
@@ -78,7 +75,6 @@ func (d *database) ledger(ctx context.Context, each func(entry)) error {
 	return rows.Err()
 }
 
-// stock returns how much of each item is there.
 func (d *database) stock(ctx context.Context) (map[string]int64, error) {
 	rows, err := d.QueryContext(ctx, `SELECT item, present FROM stock`)
 	if err != nil {

@@ -12,19 +12,16 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// settings are the flags.
 type settings struct {
 	show.Settings
 	brokers []string // none means a fake one
 
-	session time.Duration // of the group's members
+	session time.Duration // the session timeout of the group's members
 }
 
-// kafkaMinSession is what a Kafka broker allows unless told otherwise
-// (group.min.session.timeout.ms).
+// kafkaMinSession is Kafka's default of group.min.session.timeout.ms.
 const kafkaMinSession = 6 * time.Second
 
-// rate is how many messages a second a load has by default.
 const rate = 8000
 
 func parseFlags(args []string, out io.Writer) (settings, error) {

@@ -16,8 +16,7 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// fakeBroker starts a broker in this process. It allows sessions as short as
-// the settings want them.
+// fakeBroker starts a broker in this process. It allows sessions as short as the settings need.
 func fakeBroker(session time.Duration) (addrs []string, stop func(), err error) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(min(session, kafkaMinSession)))
 	if err != nil {
@@ -26,7 +25,6 @@ func fakeBroker(session time.Duration) (addrs []string, stop func(), err error) 
 	return cluster.ListenAddrs(), cluster.Close, nil
 }
 
-// kafka is the parent's client: it makes topics and sends messages.
 type kafka struct {
 	client *kgo.Client
 	admin  *kadm.Client
@@ -64,7 +62,6 @@ func (k *kafka) createTopic(ctx context.Context, topic string, partitions int) e
 	return nil
 }
 
-// remove deletes what a column left in Kafka.
 func (k *kafka) remove(topic, group string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), show.Preparing)
 	defer cancel()
@@ -79,8 +76,8 @@ func (k *kafka) remove(topic, group string) error {
 	return nil
 }
 
-// send produces the reservations of seed to topic, as pace allows, keyed by
-// item. It returns where the broker put each, once all are acknowledged.
+// send produces the reservations of seed to topic at the pace of pace, keyed by item. It returns
+// their places once the broker has acknowledged all.
 func (k *kafka) send(ctx context.Context, topic string, seed uint64, items, messages int, pace *show.Pace) ([]show.Place, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -1,19 +1,18 @@
-// Command inventory shows epochfence at work: reservations come in on a Kafka
-// topic, workers take stock for them in SQL, and workers are frozen and killed
-// while they do. Beside it runs the baseline, struck alike.
+// Command inventory shows epochfence at work: reservations arrive on a Kafka topic, and workers
+// deduct them from a stock in SQL while incidents freeze and kill the workers. A baseline runs
+// beside it, with the same incidents.
 //
 //	go run ./examples/inventory # compiles first, silently: about a minute on two cores, from then on less than a second
 //
-// needs nothing but Go: the broker is a fake one in this process, the database
-// a SQLite file in a temporary directory. With -brokers and -database it runs
-// on real services. The exit status is 0 only if the fenced column is exact.
+// needs only Go: the broker is a fake one in this process, and the database is a SQLite file in a
+// temporary directory. With -brokers and -database it runs on real services. The exit code is 0
+// only if the fenced column is exact.
 //
-// A process that was frozen usually finds its deadlines passed when it continues,
-// and gives up by itself. Here those of the transaction in hand are switched
-// off, so that nothing but the fence stands between a zombie and the database.
+// A frozen process usually finds its deadlines passed when it continues, and gives up. This show
+// disables the deadlines of the transaction in hand, so that only the fence protects the database
+// from a zombie.
 //
-// What a reader would copy is in sqlite.go, and in postgres.go for PostgreSQL:
-// the handler and its wiring.
+// The code to copy is the handler and its wiring, in sqlite.go, and in postgres.go for PostgreSQL.
 package main
 
 import (

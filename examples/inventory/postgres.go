@@ -13,8 +13,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// reserveAll takes stock for consecutive reservations of a partition, in one
-// round trip, and records who did, under which epoch.
+// reserveAll deducts consecutive reservations of a partition from the stock in one round trip, and
+// records the worker and the epoch.
 func reserveAll(worker string) consumer.BatchHandler[pgsink.Tx] {
 	const statement = `
 		WITH taken AS (UPDATE stock SET present = present - $3 WHERE item = $2 RETURNING item)
@@ -39,8 +39,8 @@ func reserveAll(worker string) consumer.BatchHandler[pgsink.Tx] {
 	}
 }
 
-// consumePostgres runs the handler on what the group leases to this process,
-// into PostgreSQL. Without the show, the lines with stage in them go.
+// consumePostgres runs the handler on this process's partitions, into PostgreSQL. To copy it,
+// delete the lines with stage.
 func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
 	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
 	if err != nil {

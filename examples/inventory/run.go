@@ -10,7 +10,6 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// run is the parent: it parses args, plays the columns and shows them.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var s settings
 	parse := func() (err error) {
@@ -22,7 +21,6 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}, writeTable)
 }
 
-// play sets up, plays all columns at the same time, and cleans up.
 func play(ctx context.Context, s settings, b *show.Board) ([]*show.Column, error) {
 	where := strings.Join(s.brokers, ",")
 	if len(s.brokers) == 0 {
@@ -72,7 +70,6 @@ func play(ctx context.Context, s settings, b *show.Board) ([]*show.Column, error
 	return cs, s.Stage(ctx, b, cs)
 }
 
-// introduce says what is about to be seen.
 func introduce(b *show.Board, s settings, broker, database string) {
 	frozenWhere := "before their SQL"
 	if show.IsPostgres(s.Database) {

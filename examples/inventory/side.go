@@ -12,26 +12,25 @@ import (
 	"github.com/epochfence/epochfence/ops/statusz"
 )
 
-// side is what is played in one column.
 type side struct {
 	settings
 	kafka  *kafka
 	name   string
 	topic  string // and group
-	schema string // in its database, where that is PostgreSQL
+	schema string // in its database, for PostgreSQL
 	items  int
 	crew   *show.Crew
 	pace   *show.Pace
-	window *show.Window // nil unless it is shown in a browser
+	window *show.Window // nil without -http
 	db     *database    // nil until created
-	made   bool         // the topic
+	made   bool         // the topic exists
 
-	sent    []show.Place // where each message was put, once all are
+	sent    []show.Place // each message's place, once all are sent
 	verdict verdict
 }
 
-// incidentEvery is how far apart freezes and kills are in a long load. Each
-// takes as long as the group needs to notice, somewhat more than a session.
+// incidentEvery is the time between freezes and kills in a long load. Each incident takes somewhat
+// longer than a session, because the group has to notice it.
 const incidentEvery = 8 * time.Second
 
 func newSide(s settings, k *kafka, name, id string) *side {
@@ -51,7 +50,7 @@ func newSide(s settings, k *kafka, name, id string) *side {
 }
 
 func (sd *side) column() *show.Column {
-	freezes := []show.Point{show.Unlocked} // nobody can take SQLite's write lock from a frozen process
+	freezes := []show.Point{show.Unlocked} // a process frozen with SQLite's write lock would block all others
 	if show.IsPostgres(sd.Database) {
 		freezes = []show.Point{show.AfterWrites, show.InHand, show.BeforeWrites}
 	}
@@ -76,7 +75,6 @@ func (sd *side) Prepare(ctx context.Context) (err error) {
 	return sd.window.Show(statusz.Options{Title: "inventory", Operator: op, Logs: sd.logs})
 }
 
-// logs is what Kafka knows of the topic's partitions.
 func (sd *side) logs(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
 	begins, err := sd.kafka.admin.ListStartOffsets(ctx, sd.topic)
 	if err != nil {

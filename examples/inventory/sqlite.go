@@ -11,15 +11,13 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// execer is a transaction of database/sql: *sqlsink.Tx, *sql.Tx, and whatever
-// sqlc calls DBTX.
+// execer is a transaction of database/sql: *sqlsink.Tx, *sql.Tx, or sqlc's DBTX.
 type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// reserve takes stock for one reservation and records who did, under which
-// epoch. It knows nothing of fences: what it writes commits with the message's
-// position, or not at all.
+// reserve deducts one reservation from the stock, and records the worker and the epoch. It knows
+// nothing of fences: its writes commit together with the message's position, or not at all.
 func reserve[TX execer](worker string) consumer.Handler[TX] {
 	return func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
 		r, err := parse(m)
@@ -40,9 +38,8 @@ func reserve[TX execer](worker string) consumer.Handler[TX] {
 	}
 }
 
-// consumeSQLite runs the handler on what the group leases to this process, into
-// SQLite. Without the show, the lines with stage in them go, and a sql.Open takes
-// the place of show.OpenSQLite.
+// consumeSQLite runs the handler on this process's partitions, into SQLite. To copy it, delete the
+// lines with stage, and call sql.Open instead of show.OpenSQLite.
 func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	db, err := show.OpenSQLite(c.Database)
 	if err != nil {

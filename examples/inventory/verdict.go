@@ -7,7 +7,6 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// entry is a line of the ledger.
 type entry struct {
 	Reservation
 	show.Place
@@ -15,25 +14,22 @@ type entry struct {
 	Worker string
 }
 
-// books is what the database says afterwards: ledger and stock, in the order
-// in which they were written.
+// books is the final state of the database. ledger goes in the order of the writes.
 type books interface {
 	ledger(ctx context.Context, each func(entry)) error
 	stock(ctx context.Context) (map[string]int64, error)
 }
 
-// verdict is what is true of one column, by its database and by what was sent,
-// whatever the workers reported.
+// verdict is the result of one column, from its database and the sent messages alone.
 type verdict struct {
 	show.Findings
-	Units  int64 // of stock that are missing or too many, over all items
-	Unsung int   // items whose stock is not what the ledger makes it
+	Units  int64 // of stock, missing or too many, over all items
+	Unsung int   // items whose stock does not match the ledger
 }
 
-// exact reports whether each reservation took its stock exactly once.
 func (v verdict) exact() bool { return v.Exact() && v.Units == 0 && v.Unsung == 0 }
 
-// judge compares books with the messages of seed, which the broker put at sent.
+// judge compares books with the messages of seed, whose places are sent.
 func judge(ctx context.Context, b books, seed uint64, items int, sent []show.Place) (verdict, error) {
 	audit := show.NewAudit(sent)
 	deducted := make(map[string]int64, items)
@@ -41,7 +37,7 @@ func judge(ctx context.Context, b books, seed uint64, items int, sent []show.Pla
 		deducted[e.Item] += e.Quantity
 		effect := show.Effect{Message: int(e.ID), Place: e.Place, Epoch: e.Epoch}
 		if e.ID < 0 || e.ID >= int64(len(sent)) || e.Reservation != reservation(seed, int(e.ID), items) {
-			effect.Message = -1 // of no reservation that anyone sent
+			effect.Message = -1 // of no sent reservation
 		}
 		audit.Add(effect)
 	})
@@ -69,7 +65,6 @@ func judge(ctx context.Context, b books, seed uint64, items int, sent []show.Pla
 	return v, nil
 }
 
-// column is one column of the table.
 type column struct {
 	name  string
 	tally show.Tally

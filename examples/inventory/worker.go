@@ -10,7 +10,6 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// config is what the parent tells a worker.
 type config struct {
 	Side     string
 	Worker   string // its name in the ledger
@@ -19,10 +18,9 @@ type config struct {
 	Group    string
 	Database string        // a postgres:// URL or the path of a SQLite file
 	Schema   string        // in PostgreSQL
-	Session  time.Duration // after which the group gives a silent member's partitions away
+	Session  time.Duration // the session timeout of the group's members
 }
 
-// work is a worker process.
 func work(ctx context.Context, stage *show.Stage) error {
 	var c config
 	if err := stage.Config(&c); err != nil {
@@ -40,8 +38,8 @@ func work(ctx context.Context, stage *show.Stage) error {
 	}
 }
 
-// client is what both columns tell Kafka's client: the same broker, and the
-// same times after which a silent worker loses its partitions.
+// client returns the options of both columns' Kafka clients. They have the same timeouts, after
+// which a silent worker loses its partitions.
 func (c config) client() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...),

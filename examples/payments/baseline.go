@@ -18,30 +18,27 @@ import (
 )
 
 const (
-	// baselineBatch limits the messages of a fetch, and baselineAtOnce the number of fetches
-	// that are under way at a time.
+	// baselineBatch limits the messages of a fetch, and baselineAtOnce the number of concurrent
+	// fetches.
 	baselineBatch  = 64
 	baselineAtOnce = 8
 
-	// usualAttempts is how often a payment is tried before its message is given
-	// back.
+	// usualAttempts limits the attempts at a payment before its message is given back.
 	usualAttempts = 5
 )
 
-// recordFunc writes a charged payment into the ledger.
 type recordFunc func(ctx context.Context, p Payment, charge int64, partition string, sequence uint64) error
 
-// consumeAsUsual is the careful form of the code that most services run: a
-// durable consumer that all workers share, explicit acks, and for each message
-// charge, write the payment down, ack. What fails is tried again, and a message
-// whose ack does not come is delivered again, to any worker. Its cue is where the
-// show strikes.
+// consumeAsUsual is a careful form of the code that most services run: a durable consumer that all
+// workers share, and explicit acks. For each message it charges, writes the payment and acks. It
+// retries failures. A message without an ack is delivered again, to any worker. Incidents strike at
+// its cue.
 func consumeAsUsual(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage, record recordFunc) error {
 	messages, err := js.Consumer(ctx, c.Stream, c.Group)
 	if err != nil {
 		return fmt.Errorf("payments: baseline: %w", err)
 	}
-	stage.Holds(int32(c.Number), 0) // any worker gets any message: what it has is a part in it
+	stage.Holds(int32(c.Number), 0) // any worker gets any message, so that each has a part of the stream
 	u := &usualCode{config: c, stage: stage, record: record, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
 	for ctx.Err() == nil {
 		batch, err := messages.Fetch(baselineBatch, jetstream.FetchMaxWait(time.Second))
@@ -67,7 +64,6 @@ func consumeAsUsual(ctx context.Context, c config, js jetstream.JetStream, stage
 	return nil
 }
 
-// usualCode is what a worker has for each message.
 type usualCode struct {
 	config
 	stage  *show.Stage
@@ -75,7 +71,6 @@ type usualCode struct {
 	client *http.Client
 }
 
-// apply does all that a message asks for, then acks it.
 func (u *usualCode) apply(ctx context.Context, m jetstream.Msg) {
 	p, err := parse(m.Data())
 	if err != nil {
@@ -106,14 +101,13 @@ func (u *usualCode) apply(ctx context.Context, m jetstream.Msg) {
 		_ = m.Nak()
 		return
 	}
-	// The effects are done. If the process ends here, or the ack is lost, whoever
-	// gets the message does them again.
+	// The effects are done. If the process ends here, or the ack is lost, the next worker that gets
+	// the message repeats them.
 	if err := m.Ack(); err != nil {
 		slog.Warn("ack", "payment", p.ID, "err", err)
 	}
 }
 
-// charge asks the gateway to charge a payment.
 func (u *usualCode) charge(ctx context.Context, p Payment) (Receipt, error) {
 	body, err := json.Marshal(p)
 	if err != nil {
@@ -139,7 +133,6 @@ func (u *usualCode) charge(ctx context.Context, p Payment) (Receipt, error) {
 	return receipt(body, p.name())
 }
 
-// again tries f until it succeeds, a few times.
 func again[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	for attempt := 1; ; attempt++ {
 		v, err := f()
@@ -158,14 +151,13 @@ func wait(ctx context.Context) {
 	}
 }
 
-// baselineSQLite writes the ledger in SQLite.
 func baselineSQLite(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
 	db, err := show.OpenSQLite(c.Database)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // there is one write lock in any case
+	db.SetMaxOpenConns(1) // SQLite has one write lock in any case
 	return consumeAsUsual(ctx, c, js, stage, func(ctx context.Context, p Payment, charge int64, partition string, sequence uint64) error {
 		_, err := db.ExecContext(ctx,
 			`INSERT INTO payments (payment, account, cents, charge, stream_partition, stream_sequence, epoch, worker) VALUES (?, ?, ?, ?, ?, ?, 0, ?)`,
@@ -174,7 +166,6 @@ func baselineSQLite(ctx context.Context, c config, js jetstream.JetStream, stage
 	})
 }
 
-// baselinePostgres writes it in PostgreSQL.
 func baselinePostgres(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
 	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
 	if err != nil {

@@ -11,22 +11,19 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// settings are the flags.
 type settings struct {
 	show.Settings
 	nats     string // empty means a server in this process
 	replicas int
 
-	lease time.Duration // after which others get what a silent worker has
-	// timeout is after how long a request to the gateway is given up. All that
-	// are under way may queue there, on a machine that does something else too.
+	lease time.Duration // after which other workers get a silent worker's messages
+	// timeout is the timeout of a request to the gateway. All concurrent requests may queue there,
+	// on a busy machine.
 	timeout time.Duration
 }
 
-// rate is how many payments a second a load has by default.
 const rate = 1500
 
-// mostReplicas is what JetStream allows.
 const mostReplicas = 5
 
 func parseFlags(args []string, out io.Writer) (settings, error) {
@@ -56,8 +53,7 @@ func (s *settings) check() error {
 	return nil
 }
 
-// checkNATS repeats no more of a URL than its host: there may be a password
-// before it.
+// checkNATS repeats only the host of a URL in its errors, because a password may be before it.
 func checkNATS(s string) error {
 	u, err := url.Parse(s)
 	switch {
@@ -69,6 +65,5 @@ func checkNATS(s string) error {
 	return nil
 }
 
-// silentEvery makes about twenty payments of a show ones that the gateway does
-// not answer at first.
+// silentEvery makes the gateway not answer about twenty payments of a show at first.
 func (s settings) silentEvery() int { return max(1, s.Messages/20) }

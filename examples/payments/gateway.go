@@ -16,18 +16,16 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// gateway is the payment gateway: it charges accounts, in a database of its own.
 type gateway struct {
 	db     *sql.DB
 	fenced bool
 	silent int
 
 	mu       sync.Mutex
-	unheard  map[int64]bool // payments whose charge was not answered, once
-	failures error          // to keep notes
+	unheard  map[int64]bool // payments whose charge once had no answer
+	failures error          // of writes to notes
 }
 
-// serveGateway is the gateway's process. It serves until ctx ends.
 func serveGateway(ctx context.Context, c config, stage *show.Stage) error {
 	db, err := openGateway(c.Database)
 	if err != nil {
@@ -66,11 +64,11 @@ func serveGateway(ctx context.Context, c config, stage *show.Stage) error {
 	return g.failures
 }
 
-// gatewayGrace is how long the gateway waits for those it serves: longer than
-// they wait for it.
+// gatewayGrace is how long the gateway waits for running requests. It is longer than the clients'
+// timeout.
 const gatewayGrace = 10 * time.Second
 
-// handler charges. Fenced, it lets each payment be charged once, and never by a
+// handler returns the handler for charges. If fenced, it charges each payment once, and never for a
 // worker whose epoch is over.
 func (g *gateway) handler(ctx context.Context) (http.Handler, error) {
 	var h http.Handler = http.HandlerFunc(g.charge)
@@ -89,8 +87,7 @@ func (g *gateway) handler(ctx context.Context) (http.Handler, error) {
 	return mux, nil
 }
 
-// charge takes the money. Behind the fence it does so in the transaction that
-// keeps the answer.
+// charge takes the money. Behind the fence it does so in the transaction that stores the answer.
 func (g *gateway) charge(w http.ResponseWriter, r *http.Request) {
 	var p Payment
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<10)).Decode(&p); err != nil || p.Cents <= 0 || p.Account == "" {
@@ -99,7 +96,7 @@ func (g *gateway) charge(w http.ResponseWriter, r *http.Request) {
 	}
 	var (
 		db    execer = g.db
-		epoch any    // NULL where nobody sends one
+		epoch any    // NULL without an epoch
 	)
 	if c, ok := httpfence.CallOf(r.Context()); ok {
 		db, epoch = httpfence.Tx(r.Context()), int64(c.Epoch)
@@ -123,8 +120,8 @@ func (g *gateway) charge(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(Receipt{Charge: charge, Payment: p.ID})
 }
 
-// unreliable makes the gateway one that times out after charging, now and then:
-// what it has done is done, and whoever asked does not hear of it.
+// unreliable makes the gateway time out after some charges: it has made the charge, but the client
+// does not learn of it.
 func (g *gateway) unreliable(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var s silence
@@ -141,12 +138,12 @@ func (g *gateway) unreliable(next http.Handler) http.Handler {
 	})
 }
 
-// silence is kept about a payment, or not.
+// silence is the payment that gets no answer, or nil.
 type silence struct{ about *Payment }
 
 type silenceKey struct{}
 
-// mayStaySilent decides that, once for a payment.
+// mayStaySilent decides whether a payment gets no answer, at most once for each payment.
 func (g *gateway) mayStaySilent(ctx context.Context, p Payment) {
 	s, ok := ctx.Value(silenceKey{}).(*silence)
 	if !ok || g.silent == 0 || p.ID%int64(g.silent) != int64(g.silent)/2 {
@@ -160,7 +157,7 @@ func (g *gateway) mayStaySilent(ctx context.Context, p Payment) {
 	}
 }
 
-// silenced drops what is not to be heard.
+// silenced drops the answer to a payment that gets none.
 type silenced struct {
 	http.ResponseWriter
 	silence *silence
@@ -179,7 +176,6 @@ func (w *silenced) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// observe keeps a note of what the fence did.
 func (g *gateway) observe(e httpfence.Event) {
 	switch e.Outcome {
 	case httpfence.Stale, httpfence.Replayed:
@@ -187,7 +183,7 @@ func (g *gateway) observe(e httpfence.Event) {
 	}
 }
 
-// notAnswered is a note of the gateway's own, beside the fence's outcomes.
+// notAnswered is the note for a charge without an answer, beside the fence's outcomes.
 const notAnswered = "not answered"
 
 func (g *gateway) note(account, key string, epoch int64, what string) {
@@ -199,16 +195,15 @@ func (g *gateway) note(account, key string, epoch int64, what string) {
 	}
 }
 
-// openGateway opens the gateway's database for one process. It writes one
-// transaction at a time in any case, and waits for its turn better than SQLite
-// does.
+// openGateway opens the gateway's database for one process. It uses one connection, because writers
+// queue for it better than for SQLite's write lock.
 func openGateway(path string) (*sql.DB, error) {
 	db, err := show.OpenSQLite(path)
 	if err != nil {
 		return nil, fmt.Errorf("payments: gateway: %w", err)
 	}
 	db.SetMaxOpenConns(1)
-	if _, err := db.Exec(`PRAGMA wal_autocheckpoint = 16384`); err != nil { // pages: rarely
+	if _, err := db.Exec(`PRAGMA wal_autocheckpoint = 16384`); err != nil { // in pages: rarely
 		return nil, errors.Join(fmt.Errorf("payments: gateway: %w", err), db.Close())
 	}
 	return db, nil

@@ -20,8 +20,7 @@ import (
 	"github.com/epochfence/epochfence/ops/statusz"
 )
 
-// embeddedServer starts a nats-server in this process, with its streams below
-// dir.
+// embeddedServer starts a nats-server in this process, with its streams below dir.
 func embeddedServer(dir string) (url string, stop func(), err error) {
 	s, err := server.NewServer(&server.Options{
 		ServerName: "payments", Host: "127.0.0.1", Port: server.RANDOM_PORT,
@@ -39,7 +38,6 @@ func embeddedServer(dir string) (url string, stop func(), err error) {
 	return s.ClientURL(), func() { s.Shutdown(); s.WaitForShutdown() }, nil
 }
 
-// connect returns a connection that finds its way back for as long as it takes.
 func connect(urls, name string) (*nats.Conn, error) {
 	conn, err := nats.Connect(urls, nats.Name(name), nats.Timeout(show.Reachable),
 		nats.MaxReconnects(-1), nats.ReconnectWait(200*time.Millisecond))
@@ -49,7 +47,6 @@ func connect(urls, name string) (*nats.Conn, error) {
 	return conn, nil
 }
 
-// broker is the parent's client: it makes streams and sends messages.
 type broker struct {
 	conn     *nats.Conn
 	js       jetstream.JetStream
@@ -74,7 +71,7 @@ func connectBroker(ctx context.Context, urls string, replicas int) (*broker, err
 	return &broker{conn: conn, js: js, replicas: replicas}, nil
 }
 
-// transform puts the payments of an account into the partition of its name.
+// transform moves the payments of an account into the account's partition.
 func transform(stream string, partitions int) natssource.Transform {
 	return natssource.Transform{
 		Source:      stream + ".*",
@@ -82,15 +79,15 @@ func transform(stream string, partitions int) natssource.Transform {
 	}
 }
 
-// partitionOf is what the server's partition(N, ...) makes of an account.
+// partitionOf computes the server's partition(N, …) of an account.
 func partitionOf(account string, partitions int) int32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(account))
 	return int32(h.Sum32() % uint32(partitions))
 }
 
-// patiently makes a request that may be made again: one that a node has in hand
-// which is killed is never answered.
+// patiently retries an idempotent request: a node that is killed never answers the requests it has
+// received.
 func patiently(ctx context.Context, request func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
@@ -112,8 +109,8 @@ func patiently(ctx context.Context, request func(ctx context.Context) error) err
 }
 
 const (
-	unavailable = 503   // the code of an answer that will be another once there is a leader,
-	noPeers     = 10005 // and the error code of one from a leader that has not heard from all servers yet
+	unavailable = 503   // the code of an answer that will change once there is a leader,
+	noPeers     = 10005 // and the error code of a leader that has not yet heard from all servers
 )
 
 func (b *broker) createStream(ctx context.Context, stream string, partitions int) error {
@@ -131,7 +128,6 @@ func (b *broker) createStream(ctx context.Context, stream string, partitions int
 	})
 }
 
-// createConsumer makes the durable consumer that the baseline's workers share.
 func (b *broker) createConsumer(ctx context.Context, stream, name string, ackWait time.Duration) error {
 	err := patiently(ctx, func(ctx context.Context) error {
 		_, err := b.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
@@ -145,8 +141,7 @@ func (b *broker) createConsumer(ctx context.Context, stream, name string, ackWai
 	return nil
 }
 
-// unacked is how many messages a consumer has still to deliver, or to be told
-// that they are done.
+// unacked returns the number of undelivered and unacknowledged messages of a consumer.
 func (b *broker) unacked(ctx context.Context, stream, name string) (int, error) {
 	var c jetstream.Consumer
 	err := patiently(ctx, func(ctx context.Context) (err error) {
@@ -160,8 +155,8 @@ func (b *broker) unacked(ctx context.Context, stream, name string) (int, error) 
 	return int(info.NumPending) + info.NumAckPending, nil
 }
 
-// logs is what JetStream knows of the partitions of a stream. A consumer that starts at the
-// fence's position, and is deleted at once, counts what is still to be applied.
+// logs returns JetStream's view of a stream's partitions. To count the remaining messages, it makes
+// a consumer at the fence's position and deletes it at once.
 func (b *broker) logs(ctx context.Context, stream string, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
 	s, err := b.js.Stream(ctx, stream)
 	if err != nil {
@@ -181,14 +176,13 @@ func (b *broker) logs(ctx context.Context, stream string, fences []epoch.Fence) 
 				return nil, fmt.Errorf("consumer of stream %s: %w", stream, err)
 			}
 			log.Lag = int64(c.CachedInfo().NumPending)
-			_ = s.DeleteConsumer(ctx, c.CachedInfo().Name) // or it goes by itself
+			_ = s.DeleteConsumer(ctx, c.CachedInfo().Name) // after an error the server deletes it by itself
 		}
 		logs[f.Partition] = log
 	}
 	return logs, nil
 }
 
-// remove deletes what a column left in JetStream.
 func (b *broker) remove(stream, bucket string) error {
 	var errs []error
 	for name, remove := range map[string]func(context.Context) error{
@@ -203,8 +197,8 @@ func (b *broker) remove(stream, bucket string) error {
 	return errors.Join(errs...)
 }
 
-// send publishes the payments of seed to stream, as pace allows, by account. It
-// returns where the stream put each, once all are acknowledged.
+// send publishes the payments of seed to stream at the pace of pace, by account. It returns their
+// places once the stream has acknowledged all.
 func (b *broker) send(ctx context.Context, stream string, seed uint64, accounts, partitions, messages int, pace *show.Pace) ([]show.Place, error) {
 	sent := make([]show.Place, 0, messages)
 	for {
@@ -231,7 +225,6 @@ func (b *broker) send(ctx context.Context, stream string, seed uint64, accounts,
 	}
 }
 
-// sendSome publishes some payments, and returns the sequences that they got.
 func (b *broker) sendSome(ctx context.Context, stream string, some []Payment) ([]int64, error) {
 	acks := make([]jetstream.PubAckFuture, len(some))
 	for i, p := range some {
@@ -253,8 +246,7 @@ func (b *broker) sendSome(ctx context.Context, stream string, some []Payment) ([
 	return offsets, nil
 }
 
-// message has the payment as its id, for the stream to recognise it by when it
-// has to be sent again.
+// message has the payment as its Nats-Msg-Id, so that the stream recognises a repeated message.
 func message(stream string, p Payment) (*nats.Msg, error) {
 	value, err := json.Marshal(p)
 	m := nats.NewMsg(stream + "." + p.Account)
@@ -264,18 +256,17 @@ func message(stream string, p Payment) (*nats.Msg, error) {
 }
 
 const (
-	// atOnce is how many messages may be without an acknowledgement.
+	// atOnce limits the messages without an acknowledgement.
 	atOnce = 512
 
-	// ackWait is how long a stream may take to acknowledge a message before it is
-	// sent again, and sending how long in all: while a node is down, the others
-	// choose a leader first.
+	// ackWait is how long a stream may take to acknowledge a message before it is sent again.
+	// sending limits all attempts together: while a node is down, the other nodes first elect a
+	// leader.
 	ackWait = 5 * time.Second
 	sending = time.Minute
 )
 
-// acknowledged waits for where a message was put, and sends it again until that
-// is known.
+// acknowledged waits for a message's sequence, and sends the message again until it is known.
 func (b *broker) acknowledged(ctx context.Context, ack jetstream.PubAckFuture) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, sending)
 	defer cancel()
@@ -304,7 +295,6 @@ func (b *broker) acknowledged(ctx context.Context, ack jetstream.PubAckFuture) (
 	}
 }
 
-// partitionIn reads the partition from a stored subject.
 func partitionIn(subject string) string {
 	parts := strings.Split(subject, ".")
 	if len(parts) != 3 {

@@ -16,14 +16,13 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// execer is a transaction of database/sql: *sqlsink.Tx, *sql.Tx, and whatever
-// sqlc calls DBTX.
+// execer is a transaction of database/sql: *sqlsink.Tx, *sql.Tx, or sqlc's DBTX.
 type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// pay writes a payment into the ledger, and the request that charges it into the
-// outbox. Both commit with the message's position, or not at all.
+// pay writes a payment into the ledger, and the request that charges it into the outbox. Both
+// commit together with the message's position, or not at all.
 func pay(box *outbox.Box[*sqlsink.Tx], c config) consumer.Handler[*sqlsink.Tx] {
 	return func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, e epoch.Epoch) error {
 		p, err := parse(m.Value)
@@ -44,8 +43,8 @@ func pay(box *outbox.Box[*sqlsink.Tx], c config) consumer.Handler[*sqlsink.Tx] {
 	}
 }
 
-// charged writes the number of a charge to its payment, in the transaction that
-// takes the request out of the outbox.
+// charged writes the number of a charge to its payment, in the transaction that removes the request
+// from the outbox.
 func charged(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer) error {
 	r, err := receipt(a.Body, e.IdempotencyKey)
 	if err != nil {
@@ -55,16 +54,15 @@ func charged(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer
 	return err
 }
 
-// The relay's transactions run beside those of the messages. On SQLite both wait for
-// the write lock: the larger those of the one, the longer those of the other wait.
+// The relay's transactions run concurrently with the messages' transactions. On SQLite both need
+// the write lock: large transactions of one delay the other.
 const (
 	maxBatch = 256 // messages in a transaction
-	requests = 64  // under way for a partition
+	requests = 64  // concurrent, of a partition
 )
 
-// paySQLite runs the handler on the partitions leased to this process, into
-// SQLite, and relays what it leaves in the outbox. Without the show, what has
-// stage in it goes, and a sql.Open takes the place of show.OpenSQLite.
+// paySQLite runs the handler on this process's partitions, into SQLite, and relays the outbox. To
+// copy it, delete the parts with stage, and call sql.Open instead of show.OpenSQLite.
 func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
 	db, err := show.OpenSQLite(c.Database)
 	if err != nil {

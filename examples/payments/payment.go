@@ -13,15 +13,14 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// Payment is what a message asks for: so many cents from an account. It is the
-// body of the request to the gateway, too.
+// Payment is the value of a message, and the body of the request to the gateway.
 type Payment struct {
 	ID      int64  `json:"payment"`
 	Account string `json:"account"`
 	Cents   int64  `json:"cents"`
 }
 
-// Receipt is what the gateway answers.
+// Receipt is the gateway's answer.
 type Receipt struct {
 	Charge  int64 `json:"charge"` // its number
 	Payment int64 `json:"payment"`
@@ -29,7 +28,7 @@ type Receipt struct {
 
 func parse(value []byte) (p Payment, err error) {
 	if err := json.Unmarshal(value, &p); err != nil {
-		return p, consumer.Permanent(fmt.Errorf("payment: %w", err)) // no retry makes it JSON
+		return p, consumer.Permanent(fmt.Errorf("payment: %w", err)) // a retry cannot help
 	}
 	if p.Account == "" || p.Cents <= 0 {
 		return p, consumer.Permanent(fmt.Errorf("payment %d: %d cents from account %q", p.ID, p.Cents, p.Account))
@@ -37,8 +36,8 @@ func parse(value []byte) (p Payment, err error) {
 	return p, nil
 }
 
-// charge is the request for a payment. The account is the resource: its
-// payments come from one partition, so that epochs of one account compare.
+// charge returns the request for a payment. Its scope is the account: the payments of an account
+// come from one partition, so that their epochs compare.
 func (p Payment) charge(gateway string) (outbox.Entry, error) {
 	body, err := json.Marshal(p)
 	return outbox.Entry{
@@ -49,7 +48,6 @@ func (p Payment) charge(gateway string) (outbox.Entry, error) {
 
 const chargesPath = "/charges"
 
-// receipt reads the gateway's answer to the request of a payment.
 func receipt(body []byte, p string) (r Receipt, err error) {
 	if err := json.Unmarshal(body, &r); err != nil {
 		return r, fmt.Errorf("receipt of %s: %w", p, err)
@@ -60,7 +58,6 @@ func receipt(body []byte, p string) (r Receipt, err error) {
 	return r, nil
 }
 
-// name is the payment's idempotency key.
 func (p Payment) name() string { return paymentName(p.ID) }
 
 func paymentName(id int64) string { return "payment-" + strconv.FormatInt(id, 10) }
@@ -69,13 +66,12 @@ func paymentNumber(name string) (int64, error) {
 	return strconv.ParseInt(strings.TrimPrefix(name, "payment-"), 10, 64)
 }
 
-// accounts is how many there are: enough for each partition to have some, which
-// are charged at the same time, and few enough for each to be charged often.
+// accounts returns the number of accounts: enough for each partition to have some, which are
+// charged concurrently, and few enough for each to be charged often.
 func accounts(s show.Settings) int { return max(400, 40*s.Partitions, s.Messages/100) }
 
 func accountName(n int) string { return fmt.Sprintf("account-%05d", n) }
 
-// payment is the i-th of those that seed stands for.
 func payment(seed uint64, i, accounts int) Payment {
 	r := rand.New(rand.NewPCG(seed, uint64(i)))
 	return Payment{ID: int64(i), Account: accountName(r.IntN(accounts)), Cents: 1 + r.Int64N(50_000)}

@@ -16,8 +16,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// payAll is pay for PostgreSQL, and for consecutive messages of a partition: the
-// ledger takes them in one round trip.
+// payAll is pay for PostgreSQL, and for consecutive messages of a partition, which it writes to the
+// ledger in one round trip.
 func payAll(box *outbox.Box[pgsink.Tx], c config) consumer.BatchHandler[pgsink.Tx] {
 	const statement = `
 		INSERT INTO payments (payment, account, cents, stream_partition, stream_sequence, epoch, worker)
@@ -42,7 +42,6 @@ func payAll(box *outbox.Box[pgsink.Tx], c config) consumer.BatchHandler[pgsink.T
 	}
 }
 
-// chargedInPostgres is charged for PostgreSQL.
 func chargedInPostgres(ctx context.Context, tx pgsink.Tx, e outbox.Sent, a outbox.Answer) error {
 	r, err := receipt(a.Body, e.IdempotencyKey)
 	if err != nil {
@@ -52,7 +51,6 @@ func chargedInPostgres(ctx context.Context, tx pgsink.Tx, e outbox.Sent, a outbo
 	return err
 }
 
-// payPostgres is paySQLite for PostgreSQL.
 func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
 	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
 	if err != nil {

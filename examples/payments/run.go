@@ -9,7 +9,6 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// run is the parent: it parses args, plays the columns and shows them.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var s settings
 	parse := func() (err error) {
@@ -21,7 +20,6 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}, writeTable)
 }
 
-// play sets up, plays all columns at the same time, and cleans up.
 func play(ctx context.Context, s settings, b *show.Board) ([]*show.Column, error) {
 	if show.IsPostgres(s.Database) {
 		if err := show.PingPostgres(ctx, s.Database); err != nil {
@@ -70,7 +68,6 @@ func play(ctx context.Context, s settings, b *show.Board) ([]*show.Column, error
 	return cs, s.Stage(ctx, b, cs)
 }
 
-// introduce says what is about to be seen.
 func introduce(b *show.Board, s settings, server, ledger string) {
 	b.Print(fmt.Sprintf("%s payments from %s accounts, on %d partitions, for %d workers; seed %d",
 		show.Thousands(s.Messages), show.Thousands(accounts(s.Settings)), s.Partitions, s.Workers, s.Seed))

@@ -13,29 +13,27 @@ import (
 	"github.com/epochfence/epochfence/ops/statusz"
 )
 
-// side is what is played in one column.
 type side struct {
 	settings
 	broker  *broker
 	name    string
 	stream  string // and group, and bucket or consumer
-	schema  string // of its ledger, where that is in PostgreSQL
+	schema  string // of its ledger in PostgreSQL
 	charges string // the gateway's database
 	crew    *show.Crew
 	pace    *show.Pace
-	window  *show.Window // nil unless it is shown in a browser
+	window  *show.Window // nil without -http
 
 	db      *ledgerDB    // nil until created
-	gateway *show.Helper // nil until started, and when it has ended
-	made    bool         // the stream
+	gateway *show.Helper // nil until started, and after its end
+	made    bool         // the stream exists
 
-	sent    []show.Place // where each message was put, once all are
+	sent    []show.Place // each message's place, once all are sent
 	verdict verdict
 }
 
-// incidents is how many freezes and kills there are: as many as there is time
-// for, each as long as a lease and somewhat more; or fewer, where the load is long
-// and is to get on.
+// incidents returns the number of freezes and kills: as many as there is time for, because each
+// takes somewhat longer than a lease. A long load has fewer, so that it makes progress.
 func (s settings) incidents() int {
 	every := 4 * time.Second
 	if s.Duration > time.Minute {
@@ -59,7 +57,6 @@ func newSide(s settings, b *broker, name, id, dir string) *side {
 	return sd
 }
 
-// config is what the n-th worker is told.
 func (sd *side) config(n int) config {
 	return config{
 		Role: sd.name, Number: n, Worker: "worker " + strconv.Itoa(n),

@@ -12,7 +12,6 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// ledgerDB is the parent's view of one column's ledger.
 type ledgerDB struct{ *show.Database }
 
 // newLedger creates the tables of a column. The schema is for PostgreSQL.
@@ -41,7 +40,6 @@ func newLedger(ctx context.Context, path, schema string) (*ledgerDB, error) {
 	return &ledgerDB{d}, nil
 }
 
-// operator operates the fences of the column.
 func (d *ledgerDB) operator(ctx context.Context) (operate.Operator, error) {
 	if d.Pool != nil {
 		return pgsink.OpenOperator(ctx, d.Pool, pgsink.Options{Schema: d.Schema})
@@ -49,7 +47,6 @@ func (d *ledgerDB) operator(ctx context.Context) (operate.Operator, error) {
 	return sqlsink.OpenOperator(ctx, d.DB, sqlsink.SQLite, sqlsink.Options{})
 }
 
-// outboxOperator operates the outbox of the column.
 func (d *ledgerDB) outboxOperator(ctx context.Context) (operate.Outbox, error) {
 	if d.Pool != nil {
 		return pgoutbox.OpenOperator(ctx, d.Pool, pgoutbox.Options{Schema: d.Schema})
@@ -57,7 +54,6 @@ func (d *ledgerDB) outboxOperator(ctx context.Context) (operate.Outbox, error) {
 	return sqloutbox.OpenOperator(ctx, d.DB, sqloutbox.SQLite, sqloutbox.Options{})
 }
 
-// lines calls each for every line, in the order in which they were written.
 func (d *ledgerDB) lines(ctx context.Context, each func(line)) error {
 	rows, err := d.QueryContext(ctx,
 		`SELECT payment, account, cents, COALESCE(charge, 0), stream_partition, stream_sequence, epoch FROM payments ORDER BY seq`)
@@ -75,13 +71,11 @@ func (d *ledgerDB) lines(ctx context.Context, each func(line)) error {
 	return rows.Err()
 }
 
-// uncharged is how many lines wait for the gateway.
 func (d *ledgerDB) uncharged(ctx context.Context) (n int, err error) {
 	err = d.QueryRowContext(ctx, `SELECT count(*) FROM payments WHERE charge IS NULL`).Scan(&n)
 	return n, err
 }
 
-// settled reports whether a payment is in the ledger with its charge.
 func (d *ledgerDB) settled(ctx context.Context, name string) (bool, error) {
 	id, err := paymentNumber(name)
 	if err != nil {
@@ -92,10 +86,8 @@ func (d *ledgerDB) settled(ctx context.Context, name string) (bool, error) {
 	return n > 0, err
 }
 
-// gatewayDB is the parent's view of a gateway's database, once that has ended.
 type gatewayDB struct{ path string }
 
-// charges calls each for every charge, in the order in which they were made.
 func (d gatewayDB) charges(ctx context.Context, each func(charge)) error {
 	db, err := openGateway(d.path)
 	if err != nil {
@@ -117,7 +109,6 @@ func (d gatewayDB) charges(ctx context.Context, each func(charge)) error {
 	return rows.Err()
 }
 
-// notes counts what the gateway has noted.
 func (d gatewayDB) notes(ctx context.Context) (map[string]int, error) {
 	db, err := openGateway(d.path)
 	if err != nil {

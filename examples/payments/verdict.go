@@ -8,50 +8,45 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// line is one of the ledger.
 type line struct {
 	Payment
 	show.Place
-	Charge int64 // the gateway's number of it, 0 if the ledger has none
+	Charge int64 // its number at the gateway; 0 if the ledger has none
 	Epoch  int64
 }
 
-// charge is one of the gateway's.
 type charge struct {
 	Payment
 	Number int64
-	Epoch  int64 // 0 where nobody sends one
+	Epoch  int64 // 0 without an epoch
 }
 
-// ledger is what the workers' database says afterwards.
 type ledger interface {
 	lines(ctx context.Context, each func(line)) error
 }
 
-// account is what the gateway's database says afterwards.
 type account interface {
 	charges(ctx context.Context, each func(charge)) error
 	notes(ctx context.Context) (map[string]int, error)
 }
 
-// verdict is what is true of one column, by its ledger, its gateway and what was
-// sent, whatever the workers reported.
+// verdict is the result of one column, from its ledger, its gateway and the sent messages alone.
 type verdict struct {
 	Ledger  show.Findings // in the order of each partition
 	Charges show.Findings // in the order of each account
 
-	Unequal  int   // accounts whose requests, ledger and charges do not add up to the same
-	Overpaid int64 // cents that accounts were charged beyond what was asked
-	Unpaid   int64 // cents that were asked and not charged
-	Crossed  int   // lines that name no charge of theirs
+	Unequal  int   // accounts whose requests, ledger and charges have different sums
+	Overpaid int64 // cents charged beyond the requests
+	Unpaid   int64 // cents requested and not charged
+	Crossed  int   // lines without a matching charge
 
-	Refused    int // requests whose epoch was stale, by the gateway's notes
-	Replayed   int // requests answered from memory
-	Unanswered int // charges that nobody heard of at first
+	Refused    int // requests with a stale epoch, by the gateway's notes
+	Replayed   int // requests answered from the stored answer
+	Unanswered int // charges that got no answer at first
 }
 
-// exact reports whether each payment was written and charged exactly once, to
-// the cent; and in order, under epochs that never fall, where that is promised.
+// exact reports whether each payment was written and charged exactly once, to the cent. If ordered,
+// it also requires order, and epochs that never fall.
 func (v verdict) exact(ordered bool) bool {
 	for _, f := range []show.Findings{v.Ledger, v.Charges} {
 		if f.Doubled+f.Lost+f.Alien > 0 || ordered && !f.Exact() {
@@ -61,13 +56,12 @@ func (v verdict) exact(ordered bool) bool {
 	return v.Unequal == 0 && v.Crossed == 0
 }
 
-// sums are the cents of one account.
 type sums struct{ asked, written, charged int64 }
 
-// judge compares ledger and gateway with the payments of seed, which the stream
-// put at sent, and with each other.
+// judge compares ledger and gateway with the payments of seed, whose places are sent, and with each
+// other.
 func judge(ctx context.Context, l ledger, g account, seed uint64, accounts int, sent []show.Place) (v verdict, err error) {
-	byAccount := make([]show.Place, len(sent)) // where a charge has its place
+	byAccount := make([]show.Place, len(sent)) // the place that a charge should have
 	number := make(map[string]int32, accounts)
 	total := make(map[string]*sums, accounts)
 	of := func(name string) *sums {
@@ -84,7 +78,6 @@ func judge(ctx context.Context, l ledger, g account, seed uint64, accounts int, 
 		byAccount[i] = show.Place{Partition: number[p.Account], Offset: sent[i].Offset}
 		of(p.Account).asked += p.Cents
 	}
-	// known is the number of a payment as it was asked for, -1 of any other.
 	known := func(p Payment) int {
 		if p.ID < 0 || p.ID >= int64(len(sent)) || p != payment(seed, int(p.ID), accounts) {
 			return -1
@@ -132,7 +125,6 @@ func judge(ctx context.Context, l ledger, g account, seed uint64, accounts int, 
 	return v, nil
 }
 
-// column is one column of the table.
 type column struct {
 	name  string
 	tally show.Tally
@@ -145,7 +137,7 @@ func writeTable(b *show.Board, columns []*show.Column) {
 		cs = append(cs, column{c.Name, c.Crew.Tally(), c.Play.(*side).verdict})
 	}
 	row := func(label string, cell func(column) show.Cell) show.Row { return show.RowOf(label, cs, cell) }
-	// Nobody promises order, or has epochs, in the baseline.
+	// The baseline promises no order and has no epochs.
 	ours := func(cell func(column) show.Cell) func(column) show.Cell {
 		return func(c column) show.Cell {
 			if c.name == show.Baseline {
@@ -185,7 +177,7 @@ func writeTable(b *show.Board, columns []*show.Column) {
 	b.Print("Judged from the tables of ledger and gateway alone, after all had ended.")
 }
 
-// money is what should be none.
+// money is a cell for an amount that should be zero.
 func money(cents int64) show.Cell {
 	c := show.Cell{Text: fmt.Sprintf("$%s.%02d", show.Thousands(int(cents/100)), cents%100), Mood: show.Good}
 	if cents != 0 {

@@ -12,30 +12,28 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-// config is what the parent tells a process that it starts.
 type config struct {
 	Role   string // baseline, fenced or gateway
 	Worker string // its name in the ledger
-	Number int    // and its number, from 1
+	Number int    // the number of the worker, from 1
 
 	NATS      string
 	Stream    string
 	Transform natssource.Transform
 	Group     string        // and bucket of the leases, or durable consumer
-	Lease     time.Duration // after which a silent worker's partitions, or messages, are given away
+	Lease     time.Duration // after which a silent worker's partitions or messages go to others
 
 	Database string // a postgres:// URL or the path of a SQLite file
 	Schema   string // in PostgreSQL
 
 	Gateway string        // its URL, for workers
-	Timeout time.Duration // after which a request to it is given up
-	Silent  int           // one of so many charges is not answered
-	Fenced  bool          // for the gateway: it asks for epochs and idempotency keys
+	Timeout time.Duration // of a request to the gateway
+	Silent  int           // one of so many charges gets no answer
+	Fenced  bool          // for the gateway: it requires epochs and idempotency keys
 }
 
 const roleGateway = "gateway"
 
-// work is every process but the parent.
 func work(ctx context.Context, stage *show.Stage) error {
 	var c config
 	if err := stage.Config(&c); err != nil {
@@ -65,15 +63,15 @@ func work(ctx context.Context, stage *show.Stage) error {
 	}
 }
 
-// client is the outbox's, with the points in it where the show strikes.
+// client returns the outbox's client, with the points at which incidents strike.
 func (c config) client(stage *show.Stage) *http.Client {
 	return &http.Client{Transport: show.Sending(transport(), stage)}
 }
 
-// transport keeps enough connections to the one gateway.
+// transport returns a transport that keeps enough connections to the one gateway.
 func transport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost, t.MaxIdleConns = 256, 256
-	t.Proxy = nil // it is on this machine
+	t.Proxy = nil // the gateway is on this machine
 	return t
 }

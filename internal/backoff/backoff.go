@@ -1,5 +1,4 @@
-// Package backoff is how this module waits before it tries something again: for
-// times that double, with jitter, and no longer than a context lives.
+// Package backoff waits between tries: exponential backoff with jitter, until a context ends.
 package backoff
 
 import (
@@ -9,18 +8,17 @@ import (
 	cenkalti "github.com/cenkalti/backoff/v4"
 )
 
-// Backoff says how long to wait before the next try: about twice as long as the
-// time before, never less than least nor more than most. It never gives up. It is
-// not safe for concurrent use.
+// Backoff returns waits between least and most, each about twice as long as the last. It has no
+// limit for the number of waits. It is not safe for concurrent use.
 type Backoff struct {
 	least, most time.Duration
-	next        cenkalti.BackOff // nil at the beginning: many are never waited for
+	next        cenkalti.BackOff // created by the first Next, because most Backoffs never need one
 }
 
-// New returns one that begins with the wait least.
+// New returns a Backoff whose first wait is about least.
 func New(least, most time.Duration) *Backoff { return &Backoff{least: least, most: most} }
 
-// Next is the next wait.
+// Next returns the next wait.
 func (b *Backoff) Next() time.Duration {
 	if b.next == nil {
 		b.next = cenkalti.NewExponentialBackOff(
@@ -30,10 +28,10 @@ func (b *Backoff) Next() time.Duration {
 	return min(max(b.next.NextBackOff(), b.least), b.most)
 }
 
-// Reset begins again with the least wait.
+// Reset starts again with the shortest wait.
 func (b *Backoff) Reset() { b.next = nil }
 
-// Sleep returns true after d, and false when ctx has ended.
+// Sleep returns true after d, or false as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

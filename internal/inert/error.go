@@ -12,16 +12,14 @@ import (
 	"slices"
 )
 
-// maxLinks limits the errors that are taken of one chain, which may be a cycle or a tree.
+// maxLinks limits the errors taken from one chain, which may be a cycle or a tree.
 const maxLinks = 1000
 
-// Mark is the argument of the method by which an error of this module says that its
-// methods call no user's code, so that [Error] leaves the error as it is. No other module
-// can name the type.
+// Mark is the argument of a method Inert, which says that an error's methods call no user's code.
+// [Error] leaves such an error as it is. No other module can name the type.
 type Mark struct{}
 
-// taken is one error of a chain. [errors.Is] and [errors.As] find the error that it
-// stands for, unless that is not safe to have.
+// taken is one error of a chain. [errors.Is] and [errors.As] find the error of, if that is safe.
 type taken struct {
 	text   string
 	of     error // nil if it is not safe
@@ -33,7 +31,7 @@ type taken struct {
 // panic. A typed nil, and an error whose methods Error or Unwrap panic, is in the chain as
 // a text that names its type. Nil stays nil.
 //
-// It calls methods of err. If one ends the goroutine, so be it.
+// It calls methods of err, which may end the goroutine.
 func Error(err error) error {
 	if err == nil {
 		return nil
@@ -83,7 +81,7 @@ func (k *taking) take(err error) error {
 	return t
 }
 
-// flawed is what stands for an error that is not safe to have.
+// flawed stands for an error that is not safe to have.
 func (k *taking) flawed(format string, args ...any) *taken {
 	t := &taken{text: fmt.Sprintf(format, args...)}
 	if k.flaw == "" {
@@ -149,8 +147,8 @@ func As[E error](err error) (found E, ok bool) {
 	return found, ok
 }
 
-// Find returns the first error in err's chain that is says it is, or nil. It asks for none
-// that is not safe to have.
+// Find returns the first error in err's chain for which is returns true, or nil. It skips errors
+// that are not safe to have.
 func Find(err error, is func(error) bool) error {
 	var found error
 	visit(Error(err), func(e error) bool {
@@ -165,20 +163,19 @@ func Find(err error, is func(error) bool) error {
 	return found
 }
 
-// visit calls f for the errors of a chain of which nothing panics, until it returns true.
+// visit calls f for the errors of an inert chain, until f returns true.
 func visit(err error, f func(error) bool) bool {
 	return f(err) || slices.ContainsFunc(unwrap(err), func(cause error) bool { return cause != nil && visit(cause, f) })
 }
 
-// Try calls f, a method of a user's value, and returns what it returns, or the zero value
-// if it panics.
+// Try calls f, a method of a user's value, and returns its result, or the zero value if f panics.
 func Try[T any](f func() T) T {
 	v, _ := try(f)
 	return v
 }
 
-// Text returns the text of a panic's value. Package fmt catches what its methods panic
-// with, unless that panics too when it is printed.
+// Text returns the text of a panic's value. Package fmt recovers a panic of its methods, unless the
+// value of that panic panics too when it is printed.
 func Text(value any) string {
 	text, panicked := try(func() string { return fmt.Sprint(value) })
 	if panicked != nil {
@@ -192,7 +189,7 @@ func try[T any](f func() T) (v T, panicked any) {
 	return f(), nil
 }
 
-// apart asks f on a goroutine that it may end.
+// apart calls f on another goroutine, which f may end.
 func apart(f func() bool) bool {
 	answer := make(chan bool, 1)
 	go func() {

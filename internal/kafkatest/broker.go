@@ -15,20 +15,20 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// stopLimit bounds a clean shutdown, which takes about two seconds.
+// stopLimit limits a clean shutdown, which takes about two seconds.
 const stopLimit = 30 * time.Second
 
-// Broker is one Apache Kafka in a process of its own, which this process's
-// death takes along on Linux. Its methods are not safe for concurrent use.
+// Broker is one Apache Kafka in a process of its own. On Linux it dies with this process. Its
+// methods are not safe for concurrent use.
 type Broker struct {
-	// Addr is the bootstrap address of the listener that asks for no login.
+	// Addr is the bootstrap address of the listener without a login.
 	Addr string
 
-	// SASLAddr is that of the listener for [Config.Users], empty without them.
+	// SASLAddr is the address of the listener for [Config.Users]. It is empty without Users.
 	SASLAddr string
 
-	// DataDir holds one directory for each partition, named topic-number.
-	// Change its files only while the broker is stopped.
+	// DataDir has one directory for each partition, named topic-number. Change its files only while
+	// the broker is stopped.
 	DataDir string
 
 	dir  string
@@ -36,10 +36,9 @@ type Broker struct {
 	proc *process // nil while stopped
 }
 
-// New starts a broker from the jars in libs and returns when it serves clients.
-// Everything it writes goes to dir, which must exist. The caller ends it with
-// [Broker.Stop] or [Broker.Kill], and removes dir. ctx bounds the start alone; the
-// error of one that fails has the end of the broker's log.
+// New starts a broker from the jars in libs and returns when it serves clients. The broker writes
+// only below dir, which must exist. End it with [Broker.Stop] or [Broker.Kill], and remove dir. ctx
+// limits the start alone. The error of a failed start includes the end of the broker's log.
 func New(ctx context.Context, libs, dir string, c Config) (*Broker, error) {
 	addrs, err := freeAddrs(3)
 	if err != nil {
@@ -73,8 +72,8 @@ func New(ctx context.Context, libs, dir string, c Config) (*Broker, error) {
 	return b, nil
 }
 
-// Restart starts the broker again on the same addresses and data, after a
-// clean stop if it was running.
+// Restart starts the broker again on the same addresses and data. It first stops a running broker
+// cleanly.
 func (b *Broker) Restart(ctx context.Context) error {
 	if err := b.Stop(); err != nil {
 		return err
@@ -91,13 +90,12 @@ func (b *Broker) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Stop shuts the broker down cleanly. It does nothing if the broker is not
-// running.
+// Stop shuts the broker down cleanly. It does nothing if the broker is not running.
 func (b *Broker) Stop() error {
 	if b.proc == nil {
 		return nil
 	}
-	_ = b.proc.cmd.Process.Signal(syscall.SIGTERM) // fails only if it is gone already
+	_ = b.proc.cmd.Process.Signal(syscall.SIGTERM) // fails only if the process has ended
 	select {
 	case <-b.proc.done:
 		b.proc = nil
@@ -108,7 +106,7 @@ func (b *Broker) Stop() error {
 	}
 }
 
-// Kill ends the broker at once, as a crash would.
+// Kill ends the broker at once, like a crash.
 func (b *Broker) Kill() {
 	if b.proc != nil {
 		b.proc.kill()
@@ -116,7 +114,7 @@ func (b *Broker) Kill() {
 	}
 }
 
-// LogTail is the end of what the broker has logged, for operators.
+// LogTail returns the end of the broker's log.
 func (b *Broker) LogTail() string {
 	const most = 8 << 10
 	f, err := os.Open(b.log())
@@ -138,8 +136,8 @@ func (b *Broker) LogTail() string {
 func (b *Broker) properties() string { return filepath.Join(b.dir, "server.properties") }
 func (b *Broker) log() string        { return filepath.Join(b.dir, "kafka.log") }
 
-// awaitReady returns when the broker is registered and answers. It accepts
-// connections a moment before that.
+// awaitReady returns when the broker is registered and answers. It accepts connections a moment
+// earlier.
 func (b *Broker) awaitReady(ctx context.Context, proc *process) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(b.Addr))
 	if err != nil {
@@ -165,7 +163,6 @@ func (b *Broker) awaitReady(ctx context.Context, proc *process) error {
 	}
 }
 
-// java starts a class of the jars with its output added to the log.
 func (b *Broker) java(class string, args ...string) (*process, error) {
 	log, err := os.OpenFile(b.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -193,15 +190,14 @@ func (b *Broker) java(class string, args ...string) (*process, error) {
 	return proc, nil
 }
 
-// process is a child that somebody waits for.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
-	err  error         // how, once done is closed
+	err  error         // how it ended; read after done
 }
 
-// start starts cmd from a thread that lives as long as the child does: the
-// kernel takes the death of the thread that forked for the parent's death.
+// start starts cmd from a thread that lives as long as the child. Linux sends the death signal when
+// the thread that forked ends, not when the process ends.
 func start(cmd *exec.Cmd) (*process, error) {
 	dieWithParent(cmd)
 	p := &process{cmd: cmd, done: make(chan struct{})}
@@ -220,6 +216,6 @@ func start(cmd *exec.Cmd) (*process, error) {
 }
 
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // fails only if it is gone already
+	_ = p.cmd.Process.Kill() // fails only if the process has ended
 	<-p.done
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/epochfence/epochfence/internal/freeport"
 )
 
-// Config says how a broker differs from the default one: a single node, no
-// automatic topics, no rebalance delay, sessions that may be short, KIP-848
-// groups with a session of 6 s and a heartbeat every 300 ms, small buffers.
+// Config changes a broker's defaults: a single node, no automatic topics, no rebalance delay, short
+// sessions allowed, KIP-848 groups with a session of 6 s and a heartbeat every 300 ms, small
+// buffers.
 type Config struct {
-	// Properties are added to server.properties and win over the defaults.
+	// Properties are added to server.properties and override the defaults.
 	Properties map[string]string
 
-	// Users adds a listener, [Broker.SASLAddr], where these users log in with
-	// SASL/PLAIN and their passwords.
+	// Users adds a listener, [Broker.SASLAddr], where these users log in with SASL/PLAIN and their
+	// passwords.
 	Users map[string]string
 
-	// Keystore is a file in PEM with the key and the certificate of that
-	// listener, which then speaks TLS. It is read at each start.
+	// Keystore is a PEM file with the key and the certificate of that listener, which then uses
+	// TLS. The broker reads it at each start.
 	Keystore string
 
-	// ACLs makes the broker ask for permissions. Clients of [Broker.Addr] may
-	// do everything, Users what an ACL allows them.
+	// ACLs makes the broker check permissions. Clients of [Broker.Addr] may do everything; Users
+	// need an ACL.
 	ACLs bool
 }
 
@@ -61,9 +61,9 @@ func (c Config) serverProperties(dataDir string, client, controller, sasl string
 		"share.coordinator.state.topic.num.partitions":     "1",
 		"share.coordinator.state.topic.replication.factor": "1",
 		"share.coordinator.state.topic.min.isr":            "1",
-		"broker.session.timeout.ms":                        "3000", // how long a killed broker's registration keeps a restart waiting
+		"broker.session.timeout.ms":                        "3000", // a restart waits until a killed broker's registration expires
 		"broker.heartbeat.interval.ms":                     "500",
-		"log.cleaner.dedupe.buffer.size":                   "4194304", // 128 MiB by default
+		"log.cleaner.dedupe.buffer.size":                   "4194304", // Kafka's default is 128 MiB
 	}
 	if sasl != "" {
 		var users strings.Builder
@@ -92,9 +92,8 @@ func (c Config) serverProperties(dataDir string, client, controller, sasl string
 	return file.String()
 }
 
-// newClusterID returns a random id in Kafka's form: 16 bytes in URL-safe
-// base64. It does not begin with a hyphen, which the command that takes it
-// would read as an option.
+// newClusterID returns a random ID in Kafka's form: 16 bytes in URL-safe base64. It does not begin
+// with a hyphen, because the command that takes it would read an option.
 func newClusterID() string {
 	for {
 		var b [16]byte
@@ -105,7 +104,6 @@ func newClusterID() string {
 	}
 }
 
-// freeAddrs returns n loopback addresses on which nothing listens.
 func freeAddrs(n int) ([]string, error) {
 	ports, err := freeport.Take(n)
 	if err != nil {

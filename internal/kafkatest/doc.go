@@ -1,15 +1,15 @@
-// Package kafkatest runs the real Apache Kafka, a JVM in KRaft mode, for tests
-// and examples that a fake broker cannot serve.
+// Package kafkatest runs the real Apache Kafka, a JVM in KRaft mode, for tests and examples that
+// need more than a fake broker.
 //
 // Two environment variables say where Kafka comes from:
 //
-//   - EPOCHFENCE_KAFKA_LIBS is a directory with the broker's jars, as fetched
-//     by `make kafka`. Every broker is then started here, on free loopback
-//     ports, and is gone when its test ends or the test binary dies.
-//   - EPOCHFENCE_TEST_KAFKA is the bootstrap address of a running broker. It serves
-//     the tests that need no control over the broker ([Shared]), which make topics and groups there. The command's own variable is another
-//     one: whoever has set that does not want tests on it.
+//   - EPOCHFENCE_KAFKA_LIBS is a directory with the broker's jars, as fetched by `make kafka`.
+//     Tests then start brokers on free loopback ports. A broker ends with its test or with the test
+//     binary.
+//   - EPOCHFENCE_TEST_KAFKA is the bootstrap address of a running broker, for tests that need no
+//     control over the broker ([Shared]). They make topics and groups there. The command's variable
+//     has another name, so that tests do not run on an operator's broker.
 //
-// With neither, tests that need Kafka skip, and fail where CI=true. Brokers
-// need a Java 17 or later, from JAVA_HOME or PATH.
+// With neither, tests that need Kafka skip, or fail if CI=true. Brokers need Java 17 or later, from
+// JAVA_HOME or PATH.
 package kafkatest

@@ -12,13 +12,11 @@ const (
 	libsEnv = "EPOCHFENCE_KAFKA_LIBS"
 	addrEnv = "EPOCHFENCE_TEST_KAFKA"
 
-	// startLimit bounds one start. It takes about three seconds on an idle
-	// machine.
+	// startLimit limits one start, which takes about three seconds on an idle machine.
 	startLimit = 90 * time.Second
 )
 
-// Libs returns the directory of the broker's jars. Where there is none, t is
-// skipped, or fails if CI=true.
+// Libs returns the directory of the broker's jars. Without one it skips t, or fails t if CI=true.
 func Libs(t testing.TB) string {
 	t.Helper()
 	notInShort(t)
@@ -29,8 +27,8 @@ func Libs(t testing.TB) string {
 	return libs
 }
 
-// Start starts a broker for t alone, and ends it with t. It needs [Libs]. If t has
-// failed by the end, the tail of the broker's log is added to its output.
+// Start starts a broker for t alone, and ends it with t. It needs [Libs]. If t has failed by then,
+// Start adds the end of the broker's log to t's output.
 func Start(t testing.TB, c Config) *Broker {
 	t.Helper()
 	libs := Libs(t)
@@ -49,10 +47,9 @@ func Start(t testing.TB, c Config) *Broker {
 	return b
 }
 
-// Shared returns the bootstrap address of a broker that all tests of this
-// binary share: the one that EPOCHFENCE_TEST_KAFKA names, or else one that is
-// started by the first call. A package that calls Shared needs a TestMain that
-// calls [Main]. Tests must use topics and groups of their own.
+// Shared returns the bootstrap address of a broker that all tests of this binary share: the broker
+// in EPOCHFENCE_TEST_KAFKA, or else one that the first call starts. A package that calls Shared
+// needs a TestMain that calls [Main]. Tests must use topics and groups of their own.
 func Shared(t testing.TB) string {
 	t.Helper()
 	notInShort(t)
@@ -74,8 +71,7 @@ func Shared(t testing.TB) string {
 	return b.Addr
 }
 
-// Main runs the tests of a package, ends the shared broker and returns the
-// exit status:
+// Main runs the tests of a package, ends the shared broker and returns the exit code:
 //
 //	func TestMain(m *testing.M) { os.Exit(kafkatest.Main(m)) }
 func Main(m *testing.M) int {
@@ -127,8 +123,6 @@ func absent(t testing.TB, remedy string) {
 	t.Skip(what + remedy)
 }
 
-// notInShort skips tests of the real Kafka under go test -short, which is for
-// what needs no server.
 func notInShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// dieWithParent has the kernel kill the child when the thread that starts it
-// ends (prctl(2), PR_SET_PDEATHSIG).
+// dieWithParent makes the kernel kill the child when the thread that starts it ends (prctl(2),
+// PR_SET_PDEATHSIG).
 func dieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

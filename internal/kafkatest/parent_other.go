@@ -4,6 +4,6 @@ package kafkatest
 
 import "os/exec"
 
-// dieWithParent does nothing where the system has no such thing. A test binary
-// that is killed then leaves its broker running.
+// dieWithParent does nothing on systems without a death signal. If the test binary is killed there,
+// its broker keeps running.
 func dieWithParent(*exec.Cmd) {}

@@ -10,15 +10,15 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Backup is a stream as it was once, as `nats stream backup` takes it. A bucket
-// is a stream too, called "KV_" and its name.
+// Backup is a copy of a stream, as `nats stream backup` makes it. A bucket is a stream with the
+// name "KV_" and the bucket's name.
 type Backup struct {
 	config server.StreamConfig
 	state  server.StreamState
 	chunks [][]byte
 }
 
-// TakeBackup copies a stream, without its consumers.
+// TakeBackup copies a stream without its consumers.
 func TakeBackup(ctx context.Context, nc *nats.Conn, stream string) (*Backup, error) {
 	b, err := takeBackup(ctx, nc, stream)
 	if err != nil {
@@ -62,8 +62,8 @@ func takeBackup(ctx context.Context, nc *nats.Conn, stream string) (*Backup, err
 	}
 }
 
-// Restore makes the stream as it was, with its sequences and times; but it was
-// created now. The one that it replaces must have been deleted.
+// Restore makes the stream again, with its sequences and times. Only its creation time is new. The
+// stream that it replaces must have been deleted.
 func (b *Backup) Restore(ctx context.Context, nc *nats.Conn) error {
 	if err := b.restore(ctx, nc); err != nil {
 		return fmt.Errorf("natstest: restore stream %q: %w", b.config.Name, err)

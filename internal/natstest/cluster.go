@@ -13,26 +13,25 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// account is the one that connections without credentials are in.
+// account is the account of connections without credentials.
 const account = "$G"
 
-// Cluster is some servers that form one, each in front of the others and of its
-// clients behind a connection that can be cut. Its methods are for one
-// goroutine at a time.
+// Cluster is several servers that form a cluster. Proxies that can cut connections stand between
+// the servers, and between each server and its clients. Its methods are not safe for concurrent
+// use.
 type Cluster struct {
 	nodes   []*Server
 	clients []*proxy // to each node
 	routes  []route
 }
 
-// route is the connection of two nodes.
 type route struct {
 	from, to int
 	*proxy
 }
 
-// NewCluster starts a cluster whose data is below dir, which must exist, and
-// returns once all nodes are part of it. It ends with Close.
+// NewCluster starts a cluster whose data is below dir, which must exist, and returns once all nodes
+// have joined. End it with Close.
 func NewCluster(ctx context.Context, dir string, nodes int, configure ...Configure) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.start(ctx, dir, nodes, configure); err != nil {
@@ -47,7 +46,7 @@ func (c *Cluster) start(ctx context.Context, dir string, nodes int, configure []
 		o := NodeOptions(name, filepath.Join(dir, name))
 		o.Cluster = server.ClusterOpts{
 			Name: "natstest", Host: "127.0.0.1", Port: anyPort, NoAdvertise: true,
-			// Nodes must not learn how to reach each other past the proxies.
+			// Nodes must not learn addresses that bypass the proxies.
 			Advertise: "127.0.0.1:1",
 		}
 		for _, f := range configure {
@@ -98,11 +97,11 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// Nodes are the servers. Clients that are to be cut off with them connect to
-// [Cluster.URLs] instead of theirs.
+// Nodes returns the servers. Clients that [Cluster.Cut] should cut off must connect to
+// [Cluster.URLs] instead of the servers' URLs.
 func (c *Cluster) Nodes() []*Server { return c.nodes }
 
-// URLs are where clients connect: one for each node. They stay the same.
+// URLs returns the URLs for clients, one for each node. They never change.
 func (c *Cluster) URLs() []string {
 	var urls []string
 	for _, p := range c.clients {
@@ -111,19 +110,19 @@ func (c *Cluster) URLs() []string {
 	return urls
 }
 
-// Stop stops a node, and Start starts it again.
+// Stop stops a node.
 func (c *Cluster) Stop(node int) error { return c.nodes[node].Stop() }
 
-// Start starts a node that was stopped, with its data.
+// Start starts a stopped node with its data.
 func (c *Cluster) Start(node int) error { return c.nodes[node].Start() }
 
-// Cut cuts a node off from the others and from its clients.
+// Cut cuts a node off from the other nodes and from its clients.
 func (c *Cluster) Cut(node int) {
 	c.Isolate(node)
 	c.clients[node].set(true)
 }
 
-// Isolate cuts a node off from the others. Its clients stay with it.
+// Isolate cuts a node off from the other nodes, but not from its clients.
 func (c *Cluster) Isolate(node int) { c.setRoutes(node, true) }
 
 // Heal undoes [Cluster.Cut] and [Cluster.Isolate].
@@ -140,8 +139,7 @@ func (c *Cluster) setRoutes(node int, cut bool) {
 	}
 }
 
-// Await waits until every node that is not stopped is part of the cluster and
-// knows what the others know.
+// Await waits until every running node has joined the cluster and has the same state as the others.
 func (c *Cluster) Await(ctx context.Context) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -175,10 +173,10 @@ func (c *Cluster) whole() bool {
 	return leaders == 1
 }
 
-// AwaitStream waits until every node that is not stopped has what the stream's leader
-// has, at least something. The vote of a node that has nothing does not count towards a
-// majority (nats-server 2.15.2, raft.runAsCandidate): where such a one and another are
-// left of three, nobody leads the stream until the third one is back.
+// AwaitStream waits until every running node has everything that the stream's leader has, and a log
+// that is not empty. The vote of a node with an empty log does not count towards a majority
+// (nats-server 2.15.2, raft.runAsCandidate). If such a node and another one are left of three, the
+// stream has no leader until the third one is back.
 func (c *Cluster) AwaitStream(ctx context.Context, stream string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -196,8 +194,8 @@ func (c *Cluster) AwaitStream(ctx context.Context, stream string) error {
 	return nil
 }
 
-// Leader returns the node that leads a stream, -1 if none does. The one that
-// was cut off last may still think that it does, and is not asked.
+// Leader returns the first node that considers itself the leader of a stream, or -1. A node that
+// was cut off may still do so.
 func (c *Cluster) Leader(stream string) int {
 	return slices.IndexFunc(c.nodes, func(s *Server) bool {
 		ns := s.Embedded()
@@ -205,7 +203,7 @@ func (c *Cluster) Leader(stream string) int {
 	})
 }
 
-// StepDown makes the leader of a stream leave that to another node.
+// StepDown makes the leader of a stream give up leadership to another node.
 func (c *Cluster) StepDown(stream string) error {
 	n := c.Leader(stream)
 	if n < 0 {
@@ -218,7 +216,7 @@ func (c *Cluster) StepDown(stream string) error {
 	return ns.JetStreamStepdownStream(account, stream)
 }
 
-// LogTail is the end of what each node has logged: warnings and errors.
+// LogTail returns the last warnings and errors of each node.
 func (c *Cluster) LogTail() string {
 	var b strings.Builder
 	for n, s := range c.nodes {
@@ -227,7 +225,6 @@ func (c *Cluster) LogTail() string {
 	return b.String()
 }
 
-// routeAddress is where other nodes connect.
 func (s *Server) routeAddress() (string, bool) {
 	ns := s.Embedded()
 	if ns == nil || ns.ClusterAddr() == nil {

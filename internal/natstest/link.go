@@ -6,33 +6,31 @@ import (
 	"time"
 )
 
-// Link is the network between one process and its server. What is held in a
-// direction arrives later, in order, unless the link is cut.
+// Link is the network between one process and its server. Held data arrives later, in order, unless
+// the link is cut.
 type Link struct {
 	mu       sync.Mutex
 	changed  *sync.Cond
-	requests bool // held
+	requests bool // whether they are held
 	answers  bool
-	rate     int          // bytes a second in each direction; 0: any number
-	free     [2]time.Time // when each direction has carried what it was given
+	rate     int          // bytes per second in each direction; 0: no limit
+	free     [2]time.Time // when each direction will have carried its data
 	wires    map[*wire]bool
 }
 
-// The directions of a link.
 const (
 	sent = iota
 	received
 )
 
-// NewLink returns a link that lets everything through. It is given to
-// nats.SetCustomDialer.
+// NewLink returns an open link, for nats.SetCustomDialer.
 func NewLink() *Link {
 	l := &Link{wires: map[*wire]bool{}}
 	l.changed = sync.NewCond(&l.mu)
 	return l
 }
 
-// Hold says what does not get through from now on.
+// Hold holds requests, answers or both from now on, and lets the rest through.
 func (l *Link) Hold(requests, answers bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,8 +43,8 @@ func (l *Link) Hold(requests, answers bool) {
 	l.changed.Broadcast()
 }
 
-// Limit sets how many bytes a second all connections that are made from now on carry together, in each
-// direction. What waits for its turn is in the buffers of the operating system, as on a slow network.
+// Limit limits the bytes per second, in each direction, of all connections made from now on
+// together. Waiting data is in the buffers of the operating system, as on a slow network.
 func (l *Link) Limit(bytesPerSecond int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,13 +52,12 @@ func (l *Link) Limit(bytesPerSecond int) {
 }
 
 const (
-	chunk = 4 << 10                // what a limited link carries at once
-	late  = 100 * time.Millisecond // that it makes up for, as timers are not exact
+	chunk = 4 << 10                // the unit in which a limited link carries data
+	late  = 100 * time.Millisecond // the delay that a limited link makes up for, because timers are inexact
 
-	slowBuffer = 64 << 10 // of the system, at the receiving end of a limited link
+	slowBuffer = 64 << 10 // the system's read buffer on a limited link
 )
 
-// piece is how many of so many bytes the link takes at once.
 func (l *Link) piece(n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +67,7 @@ func (l *Link) piece(n int) int {
 	return n
 }
 
-// carry returns when the link has carried so many bytes, after those before them.
+// carry returns when the link has carried n more bytes, after all earlier ones.
 func (l *Link) carry(direction, n int) {
 	l.mu.Lock()
 	var wait time.Duration
@@ -86,7 +83,7 @@ func (l *Link) carry(direction, n int) {
 	time.Sleep(wait)
 }
 
-// Cut ends all connections. What was held is lost.
+// Cut ends all connections. Held data is lost.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +95,7 @@ func (l *Link) Cut() {
 	l.changed.Broadcast()
 }
 
-// Dial is nats.CustomDialer's.
+// Dial implements nats.CustomDialer.
 func (l *Link) Dial(network, address string) (net.Conn, error) {
 	c, err := net.Dial(network, address)
 	if err != nil {
@@ -107,7 +104,7 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if tcp, ok := c.(*net.TCPConn); ok && l.rate > 0 {
-		_ = tcp.SetReadBuffer(slowBuffer) // or megabytes have arrived that the link has not carried
+		_ = tcp.SetReadBuffer(slowBuffer) // otherwise the system receives megabytes that the link has not carried
 	}
 	w := &wire{Conn: c, link: l}
 	l.wires[w] = true
@@ -144,7 +141,7 @@ func (w *wire) Write(p []byte) (int, error) {
 }
 
 func (w *wire) flush() {
-	_, _ = w.Conn.Write(w.held) // a connection that is gone loses what was sent
+	_, _ = w.Conn.Write(w.held) // a closed connection loses sent data
 	w.held = nil
 }
 

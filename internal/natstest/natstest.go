@@ -10,11 +10,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// reconnectWait is short: it is a wait on loopback.
+// reconnectWait is short because the server is on loopback.
 const reconnectWait = 50 * time.Millisecond
 
-// Start starts a server for t alone, and ends it with t. If t has failed by
-// then, the tail of the server's log is added to its output.
+// Start starts a server for t alone, and ends it with t. If t has failed by then, Start adds the
+// end of the server's log to t's output.
 func Start(t testing.TB, configure ...Configure) *Server {
 	t.Helper()
 	notInShort(t)
@@ -33,14 +33,13 @@ func Start(t testing.TB, configure ...Configure) *Server {
 	return s
 }
 
-// Connect returns a connection that is closed when t ends. It reconnects for
-// as long as it takes.
+// Connect returns a connection that closes when t ends. It reconnects without a limit.
 func (s *Server) Connect(t testing.TB, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	return connect(t, s.URL(), options)
 }
 
-// JetStream is [Server.Connect] with the JetStream of the connection.
+// JetStream returns the JetStream of a new connection, as [Server.Connect] makes it.
 func (s *Server) JetStream(t testing.TB, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(s.Connect(t, options...))
@@ -50,8 +49,8 @@ func (s *Server) JetStream(t testing.TB, options ...nats.Option) jetstream.JetSt
 	return js
 }
 
-// StartCluster starts a cluster for t alone, and ends it with t. If t has failed
-// by then, the tails of the nodes' logs are added to its output.
+// StartCluster starts a cluster for t alone, and ends it with t. If t has failed by then,
+// StartCluster adds the ends of the nodes' logs to t's output.
 func StartCluster(t testing.TB, nodes int, configure ...Configure) *Cluster {
 	t.Helper()
 	notInShort(t)
@@ -72,8 +71,8 @@ func StartCluster(t testing.TB, nodes int, configure ...Configure) *Cluster {
 	return c
 }
 
-// Connect returns a connection to any node, that goes to another when its own
-// is gone, and is closed when t ends.
+// Connect returns a connection to any node, which closes when t ends. It reconnects to another node
+// if its own ends.
 func (c *Cluster) Connect(t testing.TB, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	return connect(t, strings.Join(c.URLs(), ","), options)
@@ -85,7 +84,7 @@ func (c *Cluster) ConnectTo(t testing.TB, node int, options ...nats.Option) *nat
 	return connect(t, c.URLs()[node], options)
 }
 
-// JetStream is [Cluster.Connect] with the JetStream of the connection.
+// JetStream returns the JetStream of a new connection, as [Cluster.Connect] makes it.
 func (c *Cluster) JetStream(t testing.TB, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(c.Connect(t, options...))
@@ -107,8 +106,6 @@ func connect(t testing.TB, urls string, options []nats.Option) *nats.Conn {
 	return nc
 }
 
-// notInShort skips tests of nats-server under go test -short, which is for what
-// needs no server.
 func notInShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// proxy stands before a listener, so that those who connect to it can be cut
-// off. Its methods are safe for concurrent use.
+// proxy stands in front of a listener and can cut its clients off. Its methods are safe for
+// concurrent use.
 type proxy struct {
 	listener net.Listener
 	target   func() (address string, ok bool)
@@ -72,7 +72,7 @@ func (p *proxy) serve(from net.Conn) {
 	both.Wait()
 }
 
-// keep notes a connection, unless there are to be none.
+// keep notes a connection, unless the proxy is cut.
 func (p *proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +88,7 @@ func (p *proxy) drop(c net.Conn) {
 	delete(p.conns, c)
 }
 
-// set ends all connections and lets no new one through, or does so again.
+// set cuts the proxy, which ends all connections and refuses new ones, or heals it.
 func (p *proxy) set(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

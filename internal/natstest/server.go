@@ -15,33 +15,29 @@ import (
 )
 
 const (
-	// startLimit bounds one start. It takes some milliseconds on an idle
-	// machine.
+	// startLimit limits one start, which takes some milliseconds on an idle machine.
 	startLimit = 30 * time.Second
 
-	// stopLimit bounds one stop.
 	stopLimit = 30 * time.Second
 
-	// anyPort is a free one that is chosen at the first start.
+	// anyPort is a free port, chosen at the first start.
 	anyPort = server.RANDOM_PORT
 )
 
-// Server is one nats-server with JetStream. Its methods are safe for
-// concurrent use.
+// Server is one nats-server with JetStream. Its methods are safe for concurrent use.
 type Server struct {
 	log *tail
 
 	mu      sync.Mutex
-	options *server.Options // with the port, once it is known
+	options *server.Options // with the port after the first start
 	running *server.Server  // nil while stopped
 }
 
-// Configure changes a server's options before it starts. What natstest needs
-// itself (addresses, the data directory) must be left alone.
+// Configure changes a server's options before it starts. It must not change addresses and the data
+// directory, which natstest sets.
 type Configure func(*server.Options)
 
-// New starts a server whose data is below dir, which must exist. It ends with
-// Stop.
+// New starts a server whose data is below dir, which must exist. End it with Stop.
 func New(dir string, configure ...Configure) (*Server, error) {
 	s := &Server{log: &tail{}, options: NodeOptions("natstest", dir)}
 	for _, c := range configure {
@@ -53,8 +49,8 @@ func New(dir string, configure ...Configure) (*Server, error) {
 	return s, nil
 }
 
-// NodeOptions are the options of a server on a free loopback port with its
-// data below dir. They are the caller's to change.
+// NodeOptions returns the options of a server on a free loopback port with its data below dir. The
+// caller may change them.
 func NodeOptions(name, dir string) *server.Options {
 	return &server.Options{
 		ServerName:         name,
@@ -64,9 +60,9 @@ func NodeOptions(name, dir string) *server.Options {
 		StoreDir:           dir,
 		JetStreamMaxMemory: 256 << 20,
 		JetStreamMaxStore:  8 << 30,
-		NoSigs:             true, // signals are the program's own
+		NoSigs:             true, // the program handles its signals itself
 		NoLog:              true,
-		// Nothing here outlives a power cut.
+		// Test data need not survive a power failure.
 		SyncInterval: time.Minute,
 	}
 }
@@ -89,12 +85,10 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// keepStreamsDir makes the directory where a server keeps the streams of an
-// account, and something in it that is no stream. When the last stream of an
-// account is deleted, nats-server (2.15.2, stream.stop) removes that directory
-// if it is empty, but in a goroutine of its own, after it has answered: the
-// creation of the next stream then fails now and then with "error creating
-// store for stream" (10049).
+// keepStreamsDir puts a directory that is no stream into a server's directory of streams. When the
+// last stream of an account is deleted, nats-server (2.15.2, stream.stop) removes that directory if
+// it is empty. It does so in a goroutine after it has answered, so that the creation of the next
+// stream sometimes fails with "error creating store for stream" (10049).
 func keepStreamsDir(store string) error {
 	return os.MkdirAll(filepath.Join(store, server.JetStreamStoreDir, account, "streams", "no-stream"), 0o700)
 }
@@ -107,7 +101,7 @@ func (s *Server) launch() (*server.Server, error) {
 		}
 		s.options.Port = ports[0]
 	}
-	// The server takes the options over.
+	// The server modifies its options.
 	ns, err := server.NewServer(s.options.Clone())
 	if err != nil {
 		return nil, fmt.Errorf("natstest: start: %w", err)
@@ -121,7 +115,7 @@ func (s *Server) launch() (*server.Server, error) {
 	return ns, nil
 }
 
-// Stop stops the server and returns when it is gone. Its data stays.
+// Stop stops the server and returns when it has ended. Its data stays.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,28 +137,27 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// URL is where clients connect. It stays the same across restarts.
+// URL returns the URL for clients. It stays the same across restarts.
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return fmt.Sprintf("nats://127.0.0.1:%d", s.options.Port)
 }
 
-// Dir is where the server keeps its data. It may be copied, and replaced, while
-// the server is stopped.
+// Dir returns the server's data directory. It may be copied and replaced while the server is
+// stopped.
 func (s *Server) Dir() string { return s.options.StoreDir }
 
-// Embedded is the server itself, nil while it is stopped.
+// Embedded returns the server itself, or nil while it is stopped.
 func (s *Server) Embedded() *server.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.running
 }
 
-// LogTail is the end of what the server has logged: warnings and errors.
+// LogTail returns the server's last warnings and errors.
 func (s *Server) LogTail() string { return s.log.String() }
 
-// tail keeps the last lines of a log.
 type tail struct {
 	mu    sync.Mutex
 	lines []string

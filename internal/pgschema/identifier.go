@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxIdentifier is how many bytes of an identifier PostgreSQL keeps. It cuts
-// off the rest without an error.
+// maxIdentifier is the number of bytes that PostgreSQL keeps of an identifier. It cuts off the rest
+// without an error.
 const maxIdentifier = 63
 
-// CheckIdentifier refuses what cannot be the name of a schema or a role. Option is
-// what the user knows it by.
+// CheckIdentifier returns an error unless name can be the name of a schema or a role. option is the
+// user's name for it.
 func CheckIdentifier(option, name string) error {
 	switch {
 	case name == "":

@@ -1,6 +1,6 @@
-// Package pgschema keeps the versions of a package's tables and functions in a schema of
-// PostgreSQL's, through pgx: it migrates under a lock, checks the version, makes
-// names fit for SQL, and waits for a server that cannot be reached yet.
+// Package pgschema versions a package's tables and functions in a PostgreSQL schema, through pgx.
+// It migrates under a lock, checks the version, quotes names, and waits for a server that cannot be
+// reached yet.
 package pgschema
 
 import (
@@ -20,21 +20,20 @@ type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// ReadCommitted is the isolation that statements after a lock rely on, whatever
-// the default of the database: they see what the holder before us did.
+// ReadCommitted is the isolation that statements after a lock need, whatever the database's default
+// is: they see what the lock's holder before us did.
 var ReadCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
-// Schema is what one package keeps in a schema, beside which there may be others'.
+// Schema is one package's share of a schema, in which other packages may have theirs.
 type Schema struct {
-	Of      string                 // the package, whose name begins errors
+	Of      string                 // the package's name, with which errors begin
 	Name    string                 // of the schema in the database
 	Table   string                 // holds a row for each version
-	Scripts []migrations.Migration // name the schema as they were read, and record their version
+	Scripts []migrations.Migration // with the schema's name filled in; each records its version
 	Remedy  sqlschema.Remedy
 }
 
-// Read reads the scripts of a package, from a directory in which the schema's name is that of
-// written, in quotes, and returns them for the schema named name.
+// Read reads a package's scripts, and replaces the schema name written, in quotes, by name.
 func Read(files fs.FS, dir, of, written, name string) []migrations.Migration {
 	all := sqlschema.Read(files, dir, of)
 	for i, m := range all {
@@ -43,16 +42,15 @@ func Read(files fs.FS, dir, of, written, name string) []migrations.Migration {
 	return all
 }
 
-// Migrations are the scripts for a migration tool of the user's. The first creates the
-// schema unless it exists.
+// Migrations returns the scripts for the user's migration tool. The first one creates the schema if
+// it does not exist.
 func (s Schema) Migrations() []migrations.Migration {
 	all := append([]migrations.Migration(nil), s.Scripts...)
 	all[0].SQL = "create schema if not exists " + Quote(s.Name) + ";\n\n" + all[0].SQL
 	return all
 }
 
-// Migrate brings the schema up to date in one transaction. Of concurrent calls one does it
-// and the others wait.
+// Migrate brings the schema up to date in one transaction. Concurrent calls wait for each other.
 func (s Schema) Migrate(ctx context.Context, db DB, w Wait) error {
 	if err := w.InTx(ctx, db, func(tx pgx.Tx) error { return s.migrate(ctx, tx) }); err != nil {
 		return fmt.Errorf("%s: migrate schema %s: %w", s.Of, Quote(s.Name), err)
@@ -73,7 +71,7 @@ func (s Schema) Grant(ctx context.Context, db DB, w Wait, role, sql string) erro
 }
 
 func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
-	// One lock for all that is in the schema, which may have to be created.
+	// One lock covers all packages in the schema, which may not exist yet.
 	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(hashtextextended($1::text, 0))", "epochfence migrate "+s.Name); err != nil {
 		return err
 	}
@@ -81,7 +79,7 @@ func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.QueryRow(ctx, "select exists (select from pg_catalog.pg_namespace where nspname = $1::text)", s.Name).Scan(&exists); err != nil {
 		return err
 	}
-	if !exists { // "if not exists" would ask for the right to create it all the same
+	if !exists { // with "if not exists" the server would still require the privilege to create it
 		if _, err := tx.Exec(ctx, "create schema "+Quote(s.Name)); err != nil {
 			return err
 		}
@@ -96,11 +94,11 @@ func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	})
 }
 
-// Version is the schema's, or 0 where there is none.
+// Version returns the schema's version, or 0 if there is none.
 func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 	var there bool
-	// to_regclass would not do: it can continue answering what it did before another
-	// migration, from a cache that nothing has brought up to date.
+	// to_regclass would not do: within a transaction, its stale cache can return the answer from
+	// before another migration.
 	err = tx.QueryRow(ctx, `select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 		where n.nspname = $1::text and c.relname = $2::text)`, s.Name, s.Table).Scan(&there)
 	if err == nil && there {
@@ -112,5 +110,5 @@ func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 	return v, nil
 }
 
-// Check refuses a schema of another version than the program's.
+// Check returns an error unless the schema has the program's version.
 func (s Schema) Check(have int) error { return s.Remedy.Check(have, len(s.Scripts)) }

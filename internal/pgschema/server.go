@@ -28,13 +28,13 @@ var notYet = []string{
 	"53300", // too_many_connections
 }
 
-// Wait says how a server is waited for that cannot be reached yet.
+// Wait configures the wait for a server that cannot be reached yet.
 type Wait struct {
 	Timeout time.Duration
 	Log     *slog.Logger
 }
 
-// InTx runs f in a transaction that is [ReadCommitted]. It waits for the server.
+// InTx runs f in a [ReadCommitted] transaction. It waits for the server.
 func (w Wait) InTx(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 	var tx pgx.Tx
 	err := w.Reach(ctx, db, func(ctx context.Context) (err error) {
@@ -51,7 +51,7 @@ func (w Wait) InTx(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 	return Explain(tx.Commit(ctx))
 }
 
-// Reach waits for the server of db, by trying what is to be done first.
+// Reach repeats try, the first step to be done, until the server of db can be reached.
 func (w Wait) Reach(ctx context.Context, db DB, try func(context.Context) error) error {
 	server := reach.Server{Name: "PostgreSQL" + at(db), Timeout: w.Timeout, Log: w.Log, Patience: func(err error) time.Duration {
 		if unreached(err) {
@@ -73,8 +73,8 @@ func (w Wait) Reach(ctx context.Context, db DB, try func(context.Context) error)
 	return err
 }
 
-// unreached reports whether err is that of a server that cannot be spoken to now,
-// and not of one that refuses us.
+// unreached reports whether err means that the server cannot be reached now, and not that it
+// refuses us.
 func unreached(err error) bool {
 	var (
 		pg   *pgconn.PgError
@@ -96,7 +96,6 @@ func unreached(err error) bool {
 	return false
 }
 
-// at says where the servers of a pool are.
 func at(db DB) string {
 	pool, ok := db.(*pgxpool.Pool)
 	if !ok {
@@ -116,7 +115,7 @@ func address(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// Explain adds to an error what to do about it, where that is known.
+// Explain adds to an error what to do about it, if known.
 func Explain(err error) error {
 	if reach.IsTLS(err) {
 		return fmt.Errorf("TLS with the server fails; is it the right certificate authority (sslrootcert)? %w", err)

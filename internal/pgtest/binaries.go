@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// fetchable are the versions of PostgreSQL that can be fetched, by the word in
-// Env that asks for each: the newest, and the oldest that the sinks support.
+// fetchable has the versions of PostgreSQL that can be fetched, by the value of Env: the newest,
+// and the oldest that the sinks support.
 var fetchable = map[string]string{
 	"embedded":    "18.3.0",
 	"embedded:18": "18.3.0",
@@ -19,8 +19,6 @@ var fetchable = map[string]string{
 	"embedded:14": "14.18.0",
 }
 
-// binaries returns the directory of initdb and postgres, fetching them if it
-// must.
 func binaries() (string, error) {
 	version, asked := fetchable[os.Getenv(Env)]
 	if !asked {
@@ -32,7 +30,7 @@ func binaries() (string, error) {
 	return fetched(version)
 }
 
-// installed looks on PATH and where Debian puts them, newest first.
+// installed looks on PATH and in Debian's directories, newest first.
 func installed() (string, bool) {
 	var dirs []string
 	if path, err := exec.LookPath("initdb"); err == nil {
@@ -62,14 +60,13 @@ func complete(dir string) bool {
 	return true
 }
 
-// fetched returns the embedded binaries, which it downloads and extracts at
-// the first call on a machine.
+// fetched returns the embedded binaries. The first call on a machine downloads and extracts them.
 func fetched(version string) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
 	}
-	release, err := lockFile(filepath.Join(cache, "lock")) // go test runs packages side by side
+	release, err := lockFile(filepath.Join(cache, "lock")) // go test runs packages in parallel
 	if err != nil {
 		return "", fmt.Errorf("pgtest: fetch PostgreSQL: %w", err)
 	}
@@ -95,14 +92,13 @@ func fetched(version string) (string, error) {
 	return bin, nil
 }
 
-// fetchDir is the source of the command that fetches, a module beside this file.
 func fetchDir() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "fetch")
 }
 
-// cacheDir is where fetched binaries stay. Root's home is closed to the user
-// that the server runs as, so root keeps them in the temporary directory.
+// cacheDir returns the directory of fetched binaries. For root it is in the temporary directory,
+// because the user that the server runs as cannot read root's home.
 func cacheDir() (string, error) {
 	dir := filepath.Join(os.TempDir(), "epochfence-postgres")
 	if _, _, switched := serverUser(); !switched {

@@ -16,18 +16,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// EnvBouncer is the environment variable that demands PgBouncer where CI=true:
-// its absence is then a failure and not a skip.
+// EnvBouncer is the environment variable that makes a missing PgBouncer a failure instead of a skip
+// if CI=true.
 const EnvBouncer = "EPOCHFENCE_PGBOUNCER"
 
 // Bouncer is a PgBouncer in transaction pooling, in front of one database.
 type Bouncer struct {
-	// URL is how the role connects through it.
+	// URL connects the role through PgBouncer.
 	URL string
 }
 
-// bouncerConfig has few connections for many clients. The startup parameters
-// that it does not track are those that pools of the tests set.
+// bouncerConfig has few connections for many clients. Its ignored startup parameters are set by the
+// tests' pools, and PgBouncer does not track them.
 const bouncerConfig = `[databases]
 %[1]s = host=%[2]s port=%[3]s dbname=%[1]s user=%[4]s password=%[5]s
 [pgbouncer]
@@ -44,8 +44,8 @@ server_idle_timeout = 5
 logfile =
 `
 
-// StartBouncer puts a PgBouncer in front of the database and role of a URL, and
-// skips the test where none is installed.
+// StartBouncer starts a PgBouncer in front of the database and role of a URL. It skips the test if
+// none is installed.
 func StartBouncer(t testing.TB, database string) Bouncer {
 	t.Helper()
 	bin, err := exec.LookPath("pgbouncer")
@@ -93,7 +93,7 @@ func startBouncer(ctx context.Context, bin, database string) (b Bouncer, stop fu
 				return errors.Join(fmt.Errorf("pgtest: PgBouncer ended by itself :\n%s", lastLines(said)), g.close())
 			default:
 			}
-			_ = p.signal(sigImmediate) // which is PgBouncer's word for it, too
+			_ = p.signal(sigImmediate) // PgBouncer too shuts down immediately on this signal
 			select {
 			case <-p.exited:
 			case <-time.After(stopTimeout):
@@ -107,7 +107,7 @@ func startBouncer(ctx context.Context, bin, database string) (b Bouncer, stop fu
 	text := fmt.Sprintf(bouncerConfig, u.Path[1:], u.Hostname(), u.Port(), u.User.Username(), password, port, users)
 	err = errors.Join(
 		os.WriteFile(users, []byte(strconv.Quote(u.User.Username())+" "+strconv.Quote(password)+"\n"), 0o644),
-		os.WriteFile(config, []byte(text), 0o644)) // their directory is the server user's alone
+		os.WriteFile(config, []byte(text), 0o644)) // only the server's user can open the directory
 	if err != nil {
 		return b, nil, errors.Join(err, stop())
 	}

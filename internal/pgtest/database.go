@@ -15,16 +15,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Env is the environment variable that may hold the URL of a server to use, or
-// "embedded" for one from fetched binaries, whatever is installed: the newest,
-// or "embedded:17" or "embedded:14" for those versions.
+// Env is the environment variable that may hold the URL of a running server. Its value "embedded"
+// asks for fetched binaries of the newest version, even if others are installed; "embedded:17" and
+// "embedded:14" ask for these versions.
 const Env = "EPOCHFENCE_TEST_POSTGRES"
 
 const cleanupTimeout = 30 * time.Second
 
 // Database is an empty database of one test.
 type Database struct {
-	// URL is how the superuser connects to it.
+	// URL connects the superuser.
 	URL string
 
 	// Name is random.
@@ -51,8 +51,8 @@ var shared = sync.OnceValues(func() (string, error) {
 	return s.URL("postgres"), nil
 })
 
-// Start gives the test a database of its own on the shared server. It skips
-// the test where there is no PostgreSQL, and fails it if CI=true.
+// Start returns a database of t's own on the shared server. Without PostgreSQL it skips t, or fails
+// t if CI=true.
 func Start(t testing.TB) *Database {
 	t.Helper()
 	notInShort(t)
@@ -63,8 +63,8 @@ func Start(t testing.TB) *Database {
 	return create(t, server)
 }
 
-// StartServer gives the test a server of its own, whatever the environment
-// says, so that it can stop it. Like [Start] it may skip the test.
+// StartServer starts a server of t's own, which t may stop, whatever the environment says. Like
+// [Start] it may skip t.
 func StartServer(t testing.TB, o Options) *Server {
 	t.Helper()
 	notInShort(t)
@@ -80,8 +80,6 @@ func StartServer(t testing.TB, o Options) *Server {
 	return s
 }
 
-// notInShort skips tests of PostgreSQL under go test -short, which is for what
-// needs no server.
 func notInShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -97,8 +95,8 @@ func absent(t testing.TB, err error) {
 	t.Skipf("no PostgreSQL: give the URL of one in %s, or install it: %v", Env, err)
 }
 
-// Database creates a database on the server, dropped when the test ends if
-// the server still runs.
+// Database creates a database on the server. It is dropped when the test ends if the server still
+// runs.
 func (s *Server) Database(t testing.TB) *Database {
 	t.Helper()
 	return create(t, s.URL("postgres"))
@@ -131,12 +129,11 @@ func (d *Database) drop() error {
 	err := d.admin(ctx, statements...)
 	var gone *unreachableError
 	if errors.As(err, &gone) {
-		return nil // the test stopped the server, and its data goes with it
+		return nil // the test has stopped the server; its data is deleted with it
 	}
 	return err
 }
 
-// admin runs statements outside of the database.
 func (d *Database) admin(ctx context.Context, statements ...string) error {
 	conn, err := pgx.Connect(ctx, d.serverURL)
 	if err != nil {
@@ -168,7 +165,7 @@ func (d *Database) url(user *url.Userinfo) string {
 	return u.String()
 }
 
-// Superuser opens a connection as the superuser, closed when the test ends.
+// Superuser opens a connection as the superuser. It closes when the test ends.
 func (d *Database) Superuser(t testing.TB) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), d.URL)
@@ -183,8 +180,8 @@ func (d *Database) Superuser(t testing.TB) *pgx.Conn {
 	return conn
 }
 
-// Role creates a role that may log in and has no other right. It returns its
-// name and how it connects to the database. The role is dropped with it.
+// Role creates a role with the login privilege only. It returns its name and a URL that connects
+// the role to the database. The role is dropped with the database.
 func (d *Database) Role(t testing.TB) (name, roleURL string) {
 	t.Helper()
 	name, password := randomName(), randomName()

@@ -8,8 +8,7 @@ import (
 	"os/exec"
 )
 
-// Where there is neither a uid nor a signal, only a server given by
-// EPOCHFENCE_TEST_POSTGRES is used.
+// Without uids and signals, pgtest can only use a server given by EPOCHFENCE_TEST_POSTGRES.
 var errNotHere = errors.New("pgtest: starting PostgreSQL is not supported on this system: give the URL of one in EPOCHFENCE_TEST_POSTGRES")
 
 const (

@@ -14,10 +14,9 @@ import (
 	"syscall"
 )
 
-// guardScript reads the id of the process to guard, a line each time it
-// changes and 0 when there is none. Its standard input ends when the process
-// that started it ends, in whatever way; then it stops what it guards and
-// removes the directory.
+// guardScript reads the ID of the process to guard: a line for each change, 0 for none. Its
+// standard input ends when the process that started it ends, for any reason. Then it stops the
+// guarded process and removes the directory.
 const guardScript = `
 pid=0
 while read -r line; do pid=$line; done
@@ -30,17 +29,16 @@ fi
 rm -rf -- "$1"
 `
 
-// guard outlives this process for as long as it takes to clean up after it.
+// guard is a process that outlives this one and cleans up after it.
 type guard struct {
 	cmd   *exec.Cmd
 	mu    sync.Mutex
 	stdin io.WriteCloser
 }
 
-// newGuard guards dir, which it removes in the end.
 func newGuard(dir string) (*guard, error) {
 	cmd := exec.Command("/bin/sh", "-c", guardScript, "pgtest-guard", dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not in the group that a Ctrl-C ends
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not in the process group that Ctrl-C ends
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("pgtest: guard: %w", err)
@@ -58,7 +56,6 @@ func (g *guard) watch(pid int) error {
 	return err
 }
 
-// close has the guard do its work now.
 func (g *guard) close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,13 +63,12 @@ func (g *guard) close() error {
 	return g.cmd.Wait()
 }
 
-// process is a server of ours that runs.
 type process struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when it has
+	exited chan struct{} // closed when it has ended
 }
 
-// start runs a server as the unprivileged user, its output appended to log.
+// start runs a server as the unprivileged user and appends its output to log.
 func (g *guard) start(log *os.File, name string, args ...string) (*process, error) {
 	cmd := unprivileged(exec.Command(name, args...))
 	cmd.Stdout, cmd.Stderr = log, log
@@ -87,7 +83,7 @@ func (g *guard) start(log *os.File, name string, args ...string) (*process, erro
 	}
 	go func() {
 		_ = cmd.Wait()
-		_ = g.watch(0) // the id may soon be another process's
+		_ = g.watch(0) // the system may soon reuse the ID
 		close(p.exited)
 	}()
 	return p, nil
@@ -97,11 +93,11 @@ func (p *process) signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
 const (
 	sigFast      = syscall.SIGINT  // PostgreSQL's fast shutdown
-	sigImmediate = syscall.SIGQUIT // and its immediate one
+	sigImmediate = syscall.SIGQUIT // PostgreSQL's immediate shutdown
 )
 
-// unprivileged makes cmd run as the user nobody if this process is root, in a
-// process group of its own, in the root directory.
+// unprivileged makes cmd run in a process group of its own and in the root directory. If this
+// process is root, cmd runs as the user nobody.
 func unprivileged(cmd *exec.Cmd) *exec.Cmd {
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -111,7 +107,7 @@ func unprivileged(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// serverUser is who servers run as, ok only if that is not the user we are.
+// serverUser returns the user that servers run as. ok is false if it is this process's user.
 func serverUser() (uid, gid uint32, ok bool) {
 	if os.Geteuid() != 0 {
 		return 0, 0, false
@@ -128,7 +124,6 @@ func serverUser() (uid, gid uint32, ok bool) {
 	return uid, gid, true
 }
 
-// serverDir makes a directory in parent that the server's user owns.
 func serverDir(parent, pattern string) (string, error) {
 	dir, err := os.MkdirTemp(parent, pattern)
 	if err != nil {
@@ -141,7 +136,6 @@ func serverDir(parent, pattern string) (string, error) {
 	return dir, nil
 }
 
-// ownByServer gives a file or directory to the user that the server runs as.
 func ownByServer(name string) error {
 	uid, gid, ok := serverUser()
 	if !ok {
@@ -150,7 +144,6 @@ func ownByServer(name string) error {
 	return os.Chown(name, int(uid), int(gid))
 }
 
-// lockFile holds an exclusive lock on a file until release is called.
 func lockFile(path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -169,7 +162,7 @@ func lockFile(path string) (release func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// ownedByUs reports whether nobody but us can have written to dir.
+// ownedByUs reports whether only this user can have written to dir.
 func ownedByUs(dir string) bool {
 	info, err := os.Lstat(dir)
 	if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {

@@ -2,11 +2,10 @@ package pgtest
 
 import "syscall"
 
-// memoryDir is where a server that need not survive the machine keeps its data:
-// in memory, where there is room for it. What hundreds of databases' files cost
-// that are created and dropped is otherwise most of a test's time: ext4 looks
-// through every inode that was freed in the last minutes before it takes one.
-// It is "", os.MkdirTemp's default, elsewhere.
+// memoryDir returns a directory in memory for a server that need not survive the machine, or "",
+// os.MkdirTemp's default, if memory has too little room. On disk, creating and dropping hundreds of
+// databases takes most of a test's time: before ext4 takes an inode, it searches all inodes that
+// were freed in the last minutes.
 func memoryDir() string {
 	const (
 		dir  = "/dev/shm"

@@ -28,23 +28,21 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// Options say how a server runs. The zero Options are PostgreSQL's defaults,
-// with little memory.
+// Options configure a server. The zero Options are PostgreSQL's defaults with little memory.
 type Options struct {
-	// NoFsync trades durability for speed: a crash of the machine, not of the
-	// server, may then lose what was committed. The data is in memory where
-	// there is room for it.
+	// NoFsync trades durability for speed: a crash of the machine, but not of the server, may lose
+	// committed data. The data is in memory if there is enough.
 	NoFsync bool
 
-	// TLS is the server's certificate. Clients may do without TLS all the same.
+	// TLS is the server's certificate. Clients may still connect without TLS.
 	TLS *tlstest.Certificate
 
-	// Settings are further parameters as in postgresql.conf.
+	// Settings are more parameters, as in postgresql.conf.
 	Settings map[string]string
 }
 
-// Server is a PostgreSQL server of our own. Its methods are not safe for
-// concurrent use, except URL.
+// Server is a PostgreSQL server that pgtest has started. Its methods are not safe for concurrent
+// use, except URL.
 type Server struct {
 	bin, dir, password string
 	port               uint32
@@ -56,8 +54,7 @@ type Server struct {
 	closeErr  error
 }
 
-// Launch initialises and starts a server. It ends with Close, or with this
-// process.
+// Launch initialises and starts a server. It ends with Close, or with this process.
 func Launch(ctx context.Context, o Options) (*Server, error) {
 	bin, err := binaries()
 	if err != nil {
@@ -80,8 +77,8 @@ func Launch(ctx context.Context, o Options) (*Server, error) {
 	if err := s.initialise(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// Another process may take the port between our choice and the server's
-	// bind: then the server exits at once, and we choose again.
+	// If another process takes the port before the server binds it, the server exits at once.
+	// Launch then chooses another port.
 	for range 5 {
 		if s.port, err = freePort(); err != nil {
 			break
@@ -100,7 +97,7 @@ func (s *Server) initialise(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	pwfile := filepath.Join(s.dir, "password")
-	if err := os.WriteFile(pwfile, []byte(s.password), 0o644); err != nil { // its directory is the server user's alone
+	if err := os.WriteFile(pwfile, []byte(s.password), 0o644); err != nil { // only the server's user can open the directory
 		return fmt.Errorf("pgtest: %w", err)
 	}
 	defer func() { _ = os.Remove(pwfile) }()
@@ -117,7 +114,6 @@ func (s *Server) initialise(ctx context.Context) error {
 	return errors.Join(s.write("server.crt", s.options.TLS.Cert), s.write("server.key", s.options.TLS.Key))
 }
 
-// write puts a file into the data directory, for the server's user alone.
 func (s *Server) write(name string, data []byte) error {
 	name = filepath.Join(s.data(), name)
 	if err := os.WriteFile(name, data, 0o600); err != nil {
@@ -129,8 +125,8 @@ func (s *Server) write(name string, data []byte) error {
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 func (s *Server) log() string  { return filepath.Join(s.dir, "log") }
 
-// Start starts the server again after Stop, on the same port, and returns
-// when it accepts connections.
+// Start starts the server again after Stop, on the same port, and returns when it accepts
+// connections.
 func (s *Server) Start(ctx context.Context) error {
 	if s.process != nil {
 		return errors.New("pgtest: start: the server is running")
@@ -170,7 +166,6 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// await returns when the server accepts connections, or has ended.
 func (s *Server) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -191,7 +186,6 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// tail is the end of the server's log.
 func (s *Server) tail() []byte {
 	log, _ := os.ReadFile(s.log())
 	return lastLines(log)
@@ -206,16 +200,14 @@ func lastLines(log []byte) []byte {
 type Mode int
 
 const (
-	// Fast rolls open transactions back, closes connections and writes a
-	// checkpoint.
+	// Fast rolls back open transactions, closes connections and writes a checkpoint.
 	Fast Mode = iota
 
-	// Immediate is a crash: nothing is written or said, and the next start
-	// recovers.
+	// Immediate is a crash: the server writes and sends nothing, and the next start recovers.
 	Immediate
 )
 
-// Stop stops the server and returns when it is gone. Its data stays.
+// Stop stops the server and returns when it has ended. Its data stays.
 func (s *Server) Stop(m Mode) error {
 	if s.process == nil {
 		return nil
@@ -245,8 +237,7 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
-// URL is how the superuser connects to a database. A fresh server has one
-// named postgres.
+// URL connects the superuser to a database. A new server has a database named postgres.
 func (s *Server) URL(database string) string {
 	u := url.URL{
 		Scheme:   "postgres",
@@ -266,7 +257,6 @@ func freePort() (uint32, error) {
 	return uint32(ports[0]), nil
 }
 
-// randomName is fit for a database, a role and a password.
 func randomName() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// StartStandby gives the test an asynchronous standby of the server, from a copy
-// of its data for which the server is stopped and started again.
+// StartStandby starts an asynchronous standby of the server for t. To copy the data, it stops the
+// server and starts it again.
 func (s *Server) StartStandby(t testing.TB) *Server {
 	t.Helper()
 	standby, err := s.standby(t.Context())
@@ -45,7 +45,7 @@ func (s *Server) standby(ctx context.Context) (*Server, error) {
 	if err := s.Stop(Fast); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	// Not from the command line, so that Disconnect can change it.
+	// A setting in the file, unlike one on the command line, can be changed by Disconnect.
 	follow := fmt.Sprintf("echo \"primary_conninfo = 'host=127.0.0.1 port=%d user=%s password=%s'\" >>\"$2\"/postgresql.auto.conf", s.port, superuser, s.password)
 	cmd := unprivileged(exec.CommandContext(ctx, "/bin/sh", "-ec", `cp -R "$1" "$2"; touch "$2"/standby.signal; `+follow, "sh", s.data(), c.data()))
 	out, err := cmd.CombinedOutput()
@@ -63,10 +63,10 @@ func (s *Server) standby(ctx context.Context) (*Server, error) {
 	return c, nil
 }
 
-// Addr is where the server listens.
+// Addr returns the server's address.
 func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
-// CatchUp waits until the standby has replayed what the primary has written.
+// CatchUp waits until the standby has replayed everything that the primary has written.
 func (s *Server) CatchUp(t testing.TB, primary *Server) {
 	t.Helper()
 	var lsn string
@@ -74,8 +74,7 @@ func (s *Server) CatchUp(t testing.TB, primary *Server) {
 	s.until(t, "select pg_last_wal_replay_lsn() >= '"+lsn+"'::pg_lsn")
 }
 
-// Disconnect has the standby follow nobody: what its primary commits from now on
-// it will not have.
+// Disconnect stops replication: the standby will not have later commits of its primary.
 func (s *Server) Disconnect(t testing.TB) {
 	t.Helper()
 	var done string
@@ -110,7 +109,7 @@ func (s *Server) until(t testing.TB, question string) {
 	}
 }
 
-// ask runs one statement as the superuser, which has an answer unless it is nil.
+// ask runs one statement as the superuser. If answer is not nil, the statement returns one value.
 func (s *Server) ask(t testing.TB, sql string, answer any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout+stopTimeout)

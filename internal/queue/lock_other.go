@@ -5,7 +5,7 @@ package queue
 // Shared reports whether processes know of each other on this system.
 const Shared = false
 
-// Elsewhere processes compete for the lock as SQLite has them.
+// Processes compete for SQLite's lock without a queue.
 
 func share(string) (release func()) { return func() {} }
 

@@ -12,7 +12,7 @@ import (
 // Shared reports whether processes know of each other on this system.
 const Shared = true
 
-// open opens the file to lock, with the rights of the database.
+// open opens the file to lock. It creates the file with the permissions of the database.
 func open(path string) (*os.File, error) {
 	mode := os.FileMode(0o600)
 	if info, err := os.Stat(strings.TrimSuffix(path, "-queue")); err == nil {
@@ -21,18 +21,19 @@ func open(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_RDONLY, mode)
 }
 
-// share takes a shared lock on the file, if it can, until release is called.
+// share tries to take a shared lock on the file, until release is called.
 func share(path string) (release func()) {
 	f, err := open(path)
 	if err != nil {
 		return func() {}
 	}
-	// One who looks has it for a moment; whoever waits does so for longer, and asks again.
+	// This fails if another process has the exclusive lock of shared for a moment. Then only the
+	// next call of share can succeed.
 	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
 	return func() { _ = f.Close() }
 }
 
-// shared reports whether anybody holds a shared lock on the file.
+// shared reports whether any process has a shared lock on the file.
 func shared(path string) bool {
 	f, err := open(path)
 	if err != nil {

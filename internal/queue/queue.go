@@ -1,12 +1,11 @@
-// Package queue lets the processes that write to one SQLite file share its write
-// lock. SQLite has no queue for it: who waits polls, and next to a process that
-// takes the lock again as soon as it has let go, hardly ever meets it free.
+// Package queue lets the processes that write to one SQLite file share its write lock. SQLite has
+// no queue for it: a waiting process polls. If another process takes the lock again as soon as it
+// has released it, a poll hardly ever finds the lock free.
 //
-// Who waits says so, by a shared lock on a file beside the database, and who has
-// had the write lock for a while and is told that others wait lets them go first.
-// It is a courtesy among processes and nothing rests on it: where the file
-// cannot be made or locked, they compete as before, and one that is frozen while it
-// waits costs the others a short rest now and then.
+// A waiting process takes a shared lock on a file next to the database. A process that has had the
+// write lock for a while pauses if another process has that shared lock. Correctness does not
+// depend on it: if the file cannot be created or locked, the processes compete as without a queue.
+// A process that is frozen while it waits only makes the others pause now and then.
 package queue
 
 import (
@@ -18,28 +17,29 @@ import (
 )
 
 const (
-	// Poll is how often who waits asks for the write lock.
+	// Poll is the average wait between two tries for the write lock.
 	Poll = 4 * time.Millisecond
 
-	// hold is how long a process may continue while others wait.
+	// hold limits the time for which a process has the write lock while others wait.
 	hold = 50 * time.Millisecond
 
-	// rest is how long it then leaves the lock to them: longer than a poll.
+	// rest is the pause after that. It is longer than a poll, so that a waiting process gets the
+	// lock.
 	rest = 2 * Poll
 )
 
-// Queue is one process's place among those that write to a file. The zero Queue
-// is that of a database without one. It is safe for concurrent use, and meant
-// for those who take turns by themselves within the process.
+// Queue is one process's place among the processes that write to a file. The zero Queue is for a
+// database without a file. It is safe for concurrent use. It does not order the goroutines of the
+// process.
 type Queue struct {
 	path string // of the file to lock; empty for none
 
 	mu    sync.Mutex
 	held  time.Duration
-	rests <-chan time.Time // ends the rest that is due, if one is
+	rests <-chan time.Time // ends the rest that is due; nil if none is due
 }
 
-// Open returns the queue of a database, which is asked for the name of its file.
+// Open returns the queue of a database. It queries the name of the database's file.
 func Open(ctx context.Context, db interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }) (*Queue, error) {
@@ -53,11 +53,11 @@ func Open(ctx context.Context, db interface {
 	return &Queue{path: file + "-queue"}, nil
 }
 
-// Pause is how long to wait before asking for the lock again. Jitter keeps two
-// who wait from meeting again and again.
+// Pause returns the time to wait before the next try for the lock. Its jitter keeps two processes
+// from trying in step.
 func Pause() time.Duration { return Poll/2 + rand.N(Poll) }
 
-// Wait says that this process waits for the write lock, until done is called.
+// Wait tells the other processes that this process waits for the write lock, until done is called.
 func (q *Queue) Wait() (done func()) {
 	if q.path == "" {
 		return func() {}
@@ -65,7 +65,7 @@ func (q *Queue) Wait() (done func()) {
 	return share(q.path)
 }
 
-// Turn returns after the rest that is due, if one is, or when ctx ends.
+// Turn waits for the end of the rest that is due, if any, or of ctx.
 func (q *Queue) Turn(ctx context.Context) {
 	q.mu.Lock()
 	rests := q.rests
@@ -80,8 +80,8 @@ func (q *Queue) Turn(ctx context.Context) {
 	}
 }
 
-// Held notes for how long the write lock was held, and has the process rest before
-// it takes it again if it has had it for a while and others wait.
+// Held records that the process has had the write lock for d. If it has had the lock for a while
+// and others wait, the next Turn rests.
 func (q *Queue) Held(d time.Duration) {
 	if q.path == "" {
 		return

@@ -1,7 +1,6 @@
-// Package reach waits for a server that does not answer yet when a program
-// starts. Sources and sinks do it alike: they try again for a while, say what they
-// wait for after a second and then every ten, and give up at once where only a
-// person can help.
+// Package reach waits at the start of a program for a server that does not answer yet. Sources and
+// sinks share it. It logs what it waits for after 1 second and then every 10 seconds. It gives up
+// at once on an error that does not pass by itself.
 package reach
 
 import (
@@ -15,35 +14,35 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// Timeout is how long a start waits unless it is told otherwise.
+// Timeout is the default of [Server].Timeout.
 const Timeout = 30 * time.Second
 
-// How long to wait before the next try.
+// Pauses between tries.
 const (
 	leastPause = 100 * time.Millisecond
 	mostPause  = 2 * time.Second
 )
 
-// When it is said what is waited for.
+// Waits before the first and between later log lines.
 const (
 	firstWord = time.Second
 	nextWord  = 10 * time.Second
 )
 
-// Server is what a program wants to reach.
+// Server is a server to reach.
 type Server struct {
-	Name    string        // what is waited for, with its address, for the log
-	Timeout time.Duration // how long in all
+	Name    string        // for the log, with the address
+	Timeout time.Duration // for all tries together
 	Log     *slog.Logger
 
-	// Patience is how long it makes sense to wait on an error, up to Timeout:
-	// zero for one that does not pass by itself.
+	// Patience returns how long to keep trying after an error, counted from the first try. It
+	// returns zero for an error that does not pass by itself. Timeout limits it.
 	Patience func(error) time.Duration
 }
 
-// Wait calls try until it succeeds, ctx ends, or it makes no more sense. It
-// returns the last error that says more than that time is up, and for how long it
-// has tried, which is no more than Timeout. The context of try ends with Timeout.
+// Wait calls try until it succeeds, ctx or Timeout ends, or Patience is used up. It returns the
+// last error that does not only say that a context ended, and the time that it has tried. The
+// context of try ends after Timeout.
 func (s Server) Wait(ctx context.Context, try func(context.Context) error) (tried time.Duration, err error) {
 	began := time.Now()
 	spent := func() time.Duration { return min(time.Since(began).Round(100*time.Millisecond), s.Timeout) }
@@ -71,21 +70,21 @@ func (s Server) Wait(ctx context.Context, try func(context.Context) error) (trie
 		if over() || left <= 0 {
 			return spent(), last.get()
 		}
-		if !backoff.Sleep(ctx, min(pause.Next(), left)) { // to try once more at the end
+		if !backoff.Sleep(ctx, min(pause.Next(), left)) { // min: so that the last try is at the end
 			return spent(), last.get()
 		}
 	}
 }
 
-// isEnd reports whether err says only that a context has ended. A dial that is cut
-// off by one says that it timed out.
+// isEnd reports whether err says only that a context ended. A dial that a context has ended returns
+// a timeout error.
 func isEnd(err error) bool {
 	var cut net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &cut) && cut.Timeout()
 }
 
-// announce says now and then that the server is waited for, until stop is called:
-// also while a try continues that gets no answer.
+// announce logs that Wait is waiting, until stop is called. It has its own goroutine because one
+// try can hang for long.
 func (s Server) announce(last *lastError, spent func() time.Duration) (stop func()) {
 	done := make(chan struct{})
 	var running sync.WaitGroup
@@ -109,7 +108,6 @@ func (s Server) announce(last *lastError, spent func() time.Duration) (stop func
 	return func() { close(done); running.Wait() }
 }
 
-// lastError is of the last try that says anything.
 type lastError struct {
 	mu  sync.Mutex
 	err error

@@ -7,8 +7,8 @@ import (
 	"net"
 )
 
-// IsTLS reports whether err is that of a TLS handshake which cannot succeed: the other
-// side speaks no TLS, or one side does not accept the certificate of the other.
+// IsTLS reports whether err comes from a TLS handshake that cannot succeed: the other side does not
+// speak TLS, or one side does not accept the certificate of the other.
 func IsTLS(err error) bool {
 	var (
 		record *tls.RecordHeaderError
@@ -22,5 +22,5 @@ func IsTLS(err error) bool {
 	)
 	return errors.As(err, &record) || errors.As(err, &value) || errors.As(err, &verify) || errors.As(err, &alert) ||
 		errors.As(err, &signer) || errors.As(err, &host) || errors.As(err, &bad) ||
-		errors.As(err, &remote) && remote.Op == "remote error" // an alert of the other side's, in crypto/tls
+		errors.As(err, &remote) && remote.Op == "remote error" // crypto/tls: an alert from the other side
 }

@@ -8,12 +8,10 @@ import (
 	"strings"
 )
 
-// span is a half-open range of a file's bytes.
 type span struct{ from, to int }
 
-// locate returns the one place of a file that has the tokens of text. Comments and
-// white space do not count, neither the file's nor those of text. A text that is part
-// of a Go string literal is found there, byte by byte.
+// locate returns the one place in a file that has the tokens of text. It ignores comments and white
+// space in both. It finds a text that is part of a Go string literal in that literal, byte by byte.
 func locate(file, src, text string) (span, error) {
 	found := inTokens(file, src, text)
 	if len(found) == 0 && path.Ext(file) == ".go" {
@@ -25,7 +23,6 @@ func locate(file, src, text string) (span, error) {
 	return found[0], nil
 }
 
-// lexeme is one token of a file, and where it is.
 type lexeme struct {
 	span
 	text string
@@ -61,7 +58,6 @@ func begins(have, want []lexeme) bool {
 	return true
 }
 
-// inLiterals finds a text in the string literals of a Go file.
 func inLiterals(src, text string) (found []span) {
 	all, _ := goTokens(src)
 	for _, t := range all {

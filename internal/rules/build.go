@@ -18,15 +18,13 @@ import (
 	"github.com/epochfence/epochfence/internal/pgtest"
 )
 
-// builder builds the binaries of tests, into a directory that is removed in the end.
 type builder struct {
 	module, temp string
-	needs        map[string][]string // of each package: what its tests are built from
+	needs        map[string][]string // the dependencies of each package's tests
 
-	one sync.Mutex // build at a time: each uses all cores
+	one sync.Mutex // one build at a time, because a build uses all cores
 }
 
-// build builds the tests of all packages, with switches.
 func (b *builder) build(ctx context.Context, p *plan) error {
 	if err := b.look(ctx, p.packages()); err != nil {
 		return err
@@ -48,7 +46,6 @@ func (b *builder) build(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// binary is where that of a package's tests is.
 func (b *builder) binary(pkg string) string {
 	dir := filepath.Join(b.temp, "tests") + string(filepath.Separator)
 	if pkg == "" {
@@ -57,7 +54,6 @@ func (b *builder) binary(pkg string) string {
 	return dir + filepath.Base(pkg) + ".test"
 }
 
-// alone builds the tests of one guard without it.
 func (b *builder) alone(ctx context.Context, m mutant) (binary string, err error) {
 	files, err := b.changed(m, ".go")
 	if err != nil {
@@ -84,7 +80,7 @@ func (b *builder) compile(ctx context.Context, overlay, to string, packages ...s
 	return nil
 }
 
-// changed are a mutant's files of one kind, or of any, as they are without the guard.
+// changed returns a mutant's files with the extension ext, or all of them, without the guard.
 func (b *builder) changed(m mutant, ext string) (map[string]string, error) {
 	files := map[string]string{}
 	for name, cs := range m.changes {
@@ -100,11 +96,11 @@ func (b *builder) changed(m mutant, ext string) (map[string]string, error) {
 	return files, nil
 }
 
-// overlay writes files, and what the go command wants to know of them, below a directory. It
-// returns the path of the latter.
+// overlay writes files and the go command's overlay file below a directory. It returns the path of
+// the overlay file.
 func (b *builder) overlay(dir string, files map[string]string) (string, error) {
 	dir = filepath.Join(b.temp, "overlay-"+dir)
-	replace := map[string]string{} // the module's file -> ours
+	replace := map[string]string{} // the module's file -> the replacement
 	for i, name := range slices.Sorted(maps.Keys(files)) {
 		to := filepath.Join(dir, strconv.Itoa(i)+filepath.Ext(name))
 		replace[filepath.Join(b.module, filepath.FromSlash(name))] = to
@@ -115,7 +111,7 @@ func (b *builder) overlay(dir string, files map[string]string) (string, error) {
 	return writeJSON(filepath.Join(dir, "overlay.json"), map[string]any{"Replace": replace})
 }
 
-// scripts writes which SQL is to be replaced for a mutant, and returns the file's path, or nothing.
+// scripts writes the SQL that a mutant replaces, and returns the file's path, or "".
 func (b *builder) scripts(m mutant) (string, error) {
 	after, err := b.changed(m, ".sql")
 	if len(after) == 0 || err != nil {
@@ -147,8 +143,8 @@ func write(to, text string) error {
 	return os.WriteFile(to, []byte(text), 0o644)
 }
 
-// postgres starts a server for all tests, unless they need none or the environment names
-// one. It returns what [pgtest.Env] is to be.
+// postgres starts a server for all tests, unless they need none or the environment names one. It
+// returns the value for [pgtest.Env].
 func (b *builder) postgres(ctx context.Context) (given string, stop func() error, err error) {
 	given, stop = os.Getenv(pgtest.Env), func() error { return nil }
 	if u, err := url.Parse(given); err == nil && u.Host != "" {
@@ -165,13 +161,13 @@ func (b *builder) postgres(ctx context.Context) (given string, stop func() error
 	return s.URL("postgres"), s.Close, nil
 }
 
-// Packages by which tests are told.
+// Dependencies that classify tests.
 const (
 	usesPostgres = "github.com/epochfence/epochfence/internal/pgtest"
 	usesRapid    = "pgregory.net/rapid"
 )
 
-// look finds out what the tests of packages are built from.
+// look finds out the dependencies of the packages' tests.
 func (b *builder) look(ctx context.Context, packages []string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-test", "-f", `{{.ImportPath}} {{join .Deps " "}}`}, paths(packages)...)...)
 	cmd.Dir = b.module
@@ -188,7 +184,6 @@ func (b *builder) look(ctx context.Context, packages []string) error {
 	return nil
 }
 
-// paths are what the go command calls packages of the module.
 func paths(packages []string) (all []string) {
 	for _, pkg := range packages {
 		all = append(all, "./"+pkg)

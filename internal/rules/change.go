@@ -8,13 +8,11 @@ import (
 	"strings"
 )
 
-// change replaces a part of a file.
 type change struct {
 	span
 	text string
 }
 
-// changes are a guard's edits, by file, in the files of the module as they are now.
 func (g guard) changes(module fs.FS) (map[string][]change, error) {
 	all := map[string][]change{}
 	for _, e := range g.edits {
@@ -39,7 +37,7 @@ func (g guard) changes(module fs.FS) (map[string][]change, error) {
 	return all, nil
 }
 
-// changed returns the part of a text in which all of the changes are, with them made.
+// changed returns a part of a text with the changes made. All changes must be in that part.
 func changed(src string, part span, cs []change) string {
 	var b strings.Builder
 	at := part.from

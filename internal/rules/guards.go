@@ -2,38 +2,37 @@ package main
 
 import "slices"
 
-// How a guard is written:
+// A guard is written like this:
 //
 //	{"R1", "the position is not compared", []edit{
 //		{"epoch/fence.go", "if f.Next != a.From {", "if false {"},
 //	}, "epoch", "TestAdvanced"},
 //
-// It is the rule; what the module does without the guard; the
-// edits that take it away; and the package and the name of a test that fails then.
+// It consists of the rule, the module's behaviour without the guard, the edits that take the guard
+// away, and the package and name of a test that then fails.
 //
-//   - An edit's old text is found by its tokens, which the file must have in this order
-//     exactly once. Comments and white space do not count, neither there nor in the text, so
-//     guards name none. Text that is only a part of a string literal is found in that literal,
-//     byte by byte.
-//   - The new text takes the place from the first of those tokens to the last one.
-//     The compiler must accept the function with it: false instead of a condition, or
-//     _ = x for what nothing else uses.
-//   - All edits of a guard are found in the files as they are, and do not overlap.
-//   - In the body of a function or in a script of SQL an edit costs nothing. Anywhere else
-//     (constants, types, signatures), or in a function that calls recover itself, it costs
-//     a build of its own, of seconds.
+//   - The file must have the tokens of an edit's old text, in this order, exactly once. Comments
+//     and white space do not count, neither in the file nor in the text, so guards contain no
+//     comments. A text that is only a part of a string literal is found in that literal, byte by
+//     byte.
+//   - The new text replaces the range from the first of those tokens to the last. The function must
+//     still compile: use false instead of a condition, or _ = x for an otherwise unused variable.
+//   - All edits of a guard are found in the original files, and do not overlap.
+//   - An edit in the body of a function or in an SQL script costs nothing. An edit elsewhere
+//     (constants, types, signatures), or in a function that itself calls recover, costs a build of
+//     several seconds.
 //
-// After that: go run ./internal/rules -table >docs/RULES.md, and go run ./internal/rules
-// "the position is not compared" to see it caught. Where a guard has moved, the tests
-// of this package say so within a second.
+// Afterwards run go run ./internal/rules -table >docs/RULES.md, and go run ./internal/rules "the
+// position is not compared" to see that the test catches it. If a guard's text is no longer found,
+// the tests of this package say so within a second.
 
-// guard is one thing that keeps a rule, and the test that fails without it.
+// guard is a piece of code that keeps a rule, and the test that fails without it.
 type guard struct {
 	rule  string
-	taken string // what the module does without it
-	edits []edit // which take it away
+	taken string // the module's behaviour without it
+	edits []edit // the edits that take it away
 	pkg   string
-	test  string // by its name, or that of a subtest, with blanks
+	test  string // the name of a test or subtest, with blanks
 }
 
 // edit replaces a text whose tokens the file has exactly once.
@@ -63,18 +62,17 @@ const (
 	tenures   = "consumer/internal/tenures/state.go"
 	positions = "consumer/internal/tenures/position.go"
 
-	// What advance and hold begin with.
+	// The beginning of advance and hold.
 	unlessEntered = "    if not entered(xid, lock) then\n        raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;\n    end if;\n"
 
-	// The suite of sinks, as the databases of this module play it.
+	// The suite of sinks, as this module's databases run it.
 	onPostgres = "TestSuite/cache_statement/queries/"
 	onSQLite   = "TestSuite/"
 
-	// The suite of sources, as kafkasource plays it.
+	// The suite of sources, as kafkasource runs it.
 	onKafka = "TestSuite/cooperative-sticky/"
 )
 
-// guards are all there are.
 var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers, guardsOfBlame, guardsOfSQLite, guardsOfHangs, guardsOfSight)
 
 var guardsOfTheRest = []guard{

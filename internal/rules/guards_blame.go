@@ -1,7 +1,5 @@
 package main
 
-// guardsOfBlame are those by which what a user's code does costs its message, and nothing
-// but what it does.
 var guardsOfBlame = []guard{
 	{"blame", "the methods of a handler's error are called wherever it comes to", []edit{
 		{"consumer/guard.go", "return inert.Error(f())", "return f()"},

@@ -9,7 +9,6 @@ const (
 	byPgx     = "TestAHandleMeansWhatItMeansToPgxAsFarAsItsCallIsConcerned"
 )
 
-// guardsOfHandlers are those against what a handler does to its transaction and session.
 var guardsOfHandlers = []guard{
 	{"R3", "a text that ends the transaction is sent", []edit{
 		{statementText, "case c.has(controls):", "case false:"},

@@ -6,10 +6,9 @@ const (
 	hungKafka = "consumer/kafkasource/hung.go"
 )
 
-// forgiving is the history of hangs that do not count any more.
+// forgiving is a test about old hangs that no longer count.
 const forgiving = "what hangs is read by the next owner: the newest first, and nothing from before an operator let the partition continue"
 
-// guardsOfHangs are those of calls that do not return.
 var guardsOfHangs = []guard{
 	{"R12", "a call that hangs holds its lane", []edit{
 		{"consumer/transaction.go", "l.send(late[TX]{t, stack})", "_ = stack"},

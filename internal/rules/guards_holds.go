@@ -1,6 +1,5 @@
 package main
 
-// guardsOfHolds are those of transactions that hold a claim and move no position.
 var guardsOfHolds = []guard{
 	{"R1", "a held claim is any claim of the fence's", []edit{
 		{holds, "\treturn f.Holds(h)\n", "\th.Claim = f.Claim\n\treturn f.Holds(h)\n"},

@@ -2,7 +2,6 @@ package main
 
 const nats = "consumer/natssource"
 
-// guardsOfNATS are those of leases in a key-value bucket, and of reading streams.
 var guardsOfNATS = []guard{
 	{"R2", "a confirmation is not asked of the bucket", []edit{
 		{nats + "/confirm.go", "rev, err := t.renew(ctx)", "rev, err := t.lease.rev, error(nil)"},

@@ -13,13 +13,12 @@ const (
 	pgActs     = "sinks/pgsink/operator.go"
 	sqlActs    = "sinks/sqlsink/operator.go"
 
-	// The suite of operators' acts.
+	// The suite of operator actions.
 	actsOnPostgres = "TestSuite/cache_statement/queries, operated/"
 	actsOnSQLite   = "TestSuiteOperated/"
 	actsInMemory   = "TestSuiteOperated/"
 )
 
-// guardsOfActs are those of what operators do with partitions and dead letters.
 var guardsOfActs = []guard{
 	{"R1", "an act leaves the epoch as it is", []edit{{acts, "\tf.Epoch++\n", ""}},
 		"sinks/memsink", actsInMemory + "an act takes the next epoch, keeps the lease's generation, and names the person"},

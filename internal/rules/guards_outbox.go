@@ -7,8 +7,6 @@ const (
 	settling = "outbox/settlement.go"
 )
 
-// guardsOfTheOutbox are those of what sends effects to other services, and of who
-// receives them.
 var guardsOfTheOutbox = []guard{
 	{"R1", "the receiver admits a lower epoch", []edit{
 		{receiver, "if highest > c.Epoch {", "if false {"},

@@ -5,7 +5,6 @@ const (
 	shardClaim = "sinks/shardsink/claim.go"
 )
 
-// guardsOfShards are those of several databases as one sink.
 var guardsOfShards = []guard{
 	{"R1", "the first claim of a partition looks into no other database", []edit{
 		{shardClaim, "if err == nil && seen.Generation == 0 {", "if false {"},

@@ -7,8 +7,6 @@ const (
 	signsStop = "a process whose signs stop is not alive, and is listed until another one is in its place"
 )
 
-// guardsOfSight are those of what operators see of partitions that do not move, and of processes
-// that are gone.
 var guardsOfSight = []guard{
 	{"blame", "the lag of a halted partition is what it was when it halted", []edit{
 		{reports, "p.run.lags.halted(p.tenure, at)", "_ = at"},

@@ -8,8 +8,6 @@ const (
 	savepoints   = "internal/txdb/txdb.go"
 )
 
-// guardsOfSQLite are those against what a handler does to its transaction and connection in
-// SQLite, and behind httpfence's stores.
 var guardsOfSQLite = []guard{
 	{"R3", "a text that ends the transaction is sent to SQLite", []edit{
 		{"internal/sqltx/effect.go", "case e.has(Controls):", "case false:"},

@@ -1,9 +1,8 @@
-// Command rules takes the guards away that keep the rules in docs/RULES.md,
-// one at a time, and runs the test that is named for each. A guard is caught if
-// its test fails without it. It exits with 1 if one is not, or is no longer
-// where guards.go says. No file of the module changes: the compiler is given
-// others by -overlay. They are built once for each package, with all of its guards
-// behind a switch (switch.go), and SQL is replaced as it is read (scripts.go).
+// Command rules runs mutation tests: it takes away, one at a time, the guards that keep the rules
+// in docs/RULES.md, and runs the test named for each. A guard is caught if its test fails without
+// it. The exit code is 1 if a guard is not caught, or is no longer where guards.go says. No file of
+// the module changes: the compiler gets other files by -overlay. Each package is built once, with
+// all of its guards behind a switch (switch.go). SQL is replaced as it is read (scripts.go).
 //
 //	go run ./internal/rules             # all of them, a few minutes
 //	go run ./internal/rules R2 R9       # some rules only
@@ -62,15 +61,13 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 	return takeAway(ctx, module, jobs, p)
 }
 
-// answersTo reports whether word is the guard's rule, the package of its test, or
-// part of its text or of a file that it is in.
+// answersTo reports whether word is the guard's rule, the package of its test, or part of its text
+// or of a file that it is in.
 func (g guard) answersTo(word string) bool {
 	return word == g.rule || word == g.pkg || strings.Contains(g.taken, word) ||
 		slices.ContainsFunc(g.edits, func(e edit) bool { return strings.Contains(e.file, word) })
 }
 
-// takeAway builds the tests, sees them pass, and takes one guard after the other away,
-// so many at a time.
 func takeAway(ctx context.Context, module string, jobs int, p *plan) (err error) {
 	temp, err := os.MkdirTemp("", "epochfence-rules-")
 	if err != nil {
@@ -93,8 +90,8 @@ func takeAway(ctx context.Context, module string, jobs int, p *plan) (err error)
 	return t.failWithout(ctx, p)
 }
 
-// passUnmutated runs all the tests once before anything is taken away. Those of a
-// package that fail beside the others are run once more by themselves, and that is said.
+// passUnmutated runs all tests once with all guards. It runs failed tests of a package once more
+// without others running, and prints that.
 func (t *trials) passUnmutated(ctx context.Context, p *plan) error {
 	var (
 		running sync.WaitGroup
@@ -124,7 +121,6 @@ func (t *trials) passUnmutated(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// failWithout runs each guard's test without it.
 func (t *trials) failWithout(ctx context.Context, p *plan) error {
 	var (
 		running            sync.WaitGroup

@@ -7,14 +7,13 @@ import (
 	"slices"
 )
 
-// way is how a guard is taken away.
 type way int
 
 const (
-	switched way = iota // functions without it are in the tests' binary, and asked for by its number
-	replaced            // SQL is replaced when the binary reads its scripts
-	shown               // its test reads source files, and is given another
-	alone               // the tests' binary is built without it
+	switched way = iota // the test binary has functions without it, which its number selects
+	replaced            // the binary replaces SQL when it reads its scripts
+	shown               // its test reads source files, and gets another file
+	alone               // the test binary is built without it
 )
 
 func (w way) String() string {
@@ -26,7 +25,7 @@ func (w way) String() string {
 	}[w]
 }
 
-// mutant is a guard, and what is to be done so that it is not there.
+// mutant is a guard and its removal.
 type mutant struct {
 	guard
 	number  int // from 1
@@ -34,10 +33,9 @@ type mutant struct {
 	changes map[string][]change // by file
 }
 
-// title is unlike those of other mutants, in one line.
+// title is unique among mutants, and one line.
 func (m mutant) title() string { return fmt.Sprintf("guard %d, %s %s", m.number, m.rule, m.taken) }
 
-// files are those that are changed, sorted.
 func (m mutant) files(ext string) (all []string) {
 	for file := range m.changes {
 		if path.Ext(file) == ext {
@@ -48,14 +46,12 @@ func (m mutant) files(ext string) (all []string) {
 	return all
 }
 
-// plan is for all guards of one run.
 type plan struct {
 	module  fs.FS
 	mutants []mutant
-	goFiles map[string]*goFile // those with guards
+	goFiles map[string]*goFile // the files with guards
 }
 
-// newPlan finds the guards that are asked for.
 func newPlan(module fs.FS, all []guard, wanted func(guard) bool) (*plan, error) {
 	p := &plan{module: module, goFiles: map[string]*goFile{}}
 	for i, g := range all {
@@ -113,7 +109,6 @@ func (p *plan) goFile(name string) (*goFile, error) {
 	return f, nil
 }
 
-// packages are those with tests of guards, sorted.
 func (p *plan) packages() (all []string) {
 	for _, m := range p.mutants {
 		all = append(all, m.pkg)
@@ -122,12 +117,11 @@ func (p *plan) packages() (all []string) {
 	return slices.Compact(all)
 }
 
-// of are the mutants of a package's tests.
 func (p *plan) of(pkg string) []mutant {
 	return slices.DeleteFunc(slices.Clone(p.mutants), func(m mutant) bool { return m.pkg != pkg })
 }
 
-// String counts the ways.
+// String counts the guards by way.
 func (p *plan) String() string {
 	count := map[way]int{}
 	for _, m := range p.mutants {
@@ -144,8 +138,8 @@ func (p *plan) String() string {
 	return text
 }
 
-// switches are files that the tests' binaries are built from in place of the module's, or
-// beside them, so that guards can be taken away: all but those that are alone.
+// switches returns the files that replace or extend the module's files in the test binaries, so
+// that guards can be switched off. It leaves out the guards that are built alone.
 func (p *plan) switches() (map[string]string, error) {
 	files, err := scriptSwitch(p.module)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"path"
 )
 
-// scriptsVar is the environment variable that names a JSON file with the SQL scripts that
-// are replaced: the text of each, and what is read in its place.
+// scriptsVar is the environment variable that names a JSON file of replaced SQL scripts: the text
+// of each, and its replacement.
 const scriptsVar = "EPOCHFENCE_RULES_SCRIPTS"
 
 // All packages read their scripts with this function.
@@ -17,7 +17,6 @@ const (
 	scriptsRead = "Read"
 )
 
-// scriptSwitch has scripts replaced as they are read.
 func scriptSwitch(module fs.FS) (map[string]string, error) {
 	src, err := fs.ReadFile(module, scriptsFile)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// switchVar is the environment variable that holds the number of the guard that is
-// taken away. A package with guards reads it once, into switchName.
+// switchVar is the environment variable with the number of the guard that is off. A package with
+// guards reads it once, into switchName.
 const (
 	switchVar  = "EPOCHFENCE_RULES_WITHOUT"
 	switchName = "withoutGuard"
 )
 
-// switchFile is the Go file that a package with guards gets, for its name.
+// switchFile returns the Go file that is added to a package with guards.
 func switchFile(pkg string) string {
 	return fmt.Sprintf(`package %s
 
@@ -49,7 +49,6 @@ func (f *goFile) span(n ast.Node) span {
 	return span{f.set.Position(n.Pos()).Offset, f.set.Position(n.End()).Offset}
 }
 
-// enclosing returns the function in whose body a part of the file is, or nil.
 func (f *goFile) enclosing(part span) *ast.FuncDecl {
 	for _, d := range f.tree.Decls {
 		if d, ok := d.(*ast.FuncDecl); ok && d.Body != nil && f.span(d.Body).contains(part) {
@@ -59,13 +58,13 @@ func (f *goFile) enclosing(part span) *ast.FuncDecl {
 	return nil
 }
 
-// canBeSwitched reports whether a function does the same when another one calls it in
-// its place: it does not if it recovers a panic of its caller's, or looks at who called.
+// canBeSwitched reports whether a function behaves the same when another function calls it in its
+// place. It does not if it recovers its caller's panic or inspects its caller.
 func canBeSwitched(d *ast.FuncDecl) bool {
 	can := true
 	ast.Inspect(d.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
-		case *ast.FuncLit: // recovers its own caller's
+		case *ast.FuncLit: // a recover in it recovers the panic of its own caller
 			ast.Inspect(n, func(n ast.Node) bool { can = can && !looksAtItsCaller(n); return can })
 			return false
 		case *ast.CallExpr:
@@ -88,8 +87,8 @@ func looksAtItsCaller(n ast.Node) bool {
 	return ok && x.Name == "runtime" && (s.Sel.Name == "Caller" || s.Sel.Name == "Callers")
 }
 
-// switched returns the file with functions that ask the switch. Each function stays where it is,
-// under another name. What takes its place, and its copies without guards, come last.
+// switched returns the file with functions that check the switch. Each function stays in its place
+// under another name. Its replacement and its copies without guards are at the end.
 func (f *goFile) switched(ms []mutant) string {
 	var (
 		names []change
@@ -107,14 +106,13 @@ func (f *goFile) switched(ms []mutant) string {
 		names = append(names, change{f.span(d.Name), asWritten(d)})
 		f.writeSwitch(&last, d, here)
 		for _, m := range here {
-			// A compiler's error then names the guard.
+			// A compiler error then names the guard.
 			fmt.Fprintf(&last, "\n//line %s:1\n%s\n", m.title(), f.without(d, m))
 		}
 	}
 	return changed(f.src, whole(f.src), names) + "\n" + last.String()
 }
 
-// in are the changes of a mutant in a function.
 func (f *goFile) in(d *ast.FuncDecl, m mutant) []change {
 	body := f.span(d.Body)
 	return slices.DeleteFunc(slices.Clone(m.changes[f.name]), func(c change) bool { return !body.contains(c.span) })
@@ -126,13 +124,12 @@ func withoutName(d *ast.FuncDecl, number int) string {
 	return fmt.Sprintf("without%d_%s", number, d.Name.Name)
 }
 
-// without is the copy of a function that lacks a guard.
 func (f *goFile) without(d *ast.FuncDecl, m mutant) string {
 	function := span{f.set.Position(d.Type.Func).Offset, f.span(d).to}
 	return changed(f.src, function, append([]change{{f.span(d.Name), withoutName(d, m.number)}}, f.in(d, m)...))
 }
 
-// writeSwitch writes the function that calls the copies of another, or itself.
+// writeSwitch writes a function that calls the copies of d, or d itself.
 func (f *goFile) writeSwitch(b *strings.Builder, d *ast.FuncDecl, ms []mutant) {
 	var on, instance string
 	fmt.Fprintf(b, "\n//line the switch of %s:1\nfunc ", d.Name.Name)
@@ -162,7 +159,8 @@ func (f *goFile) writeSwitch(b *strings.Builder, d *ast.FuncDecl, ms []mutant) {
 	fmt.Fprintf(b, "\t}\n\t%s\n}\n", call(asWritten(d)))
 }
 
-// parameters are those of a function, each with a name, and what passes them on.
+// parameters returns a function's parameters, each with a name, and the arguments that pass them
+// on.
 func (f *goFile) parameters(list *ast.FieldList, unnamed string) (declared, passed string) {
 	var all, names []string
 	for _, field := range list.List {
@@ -199,7 +197,7 @@ func (f *goFile) results(d *ast.FuncDecl) string {
 func (f *goFile) text(n ast.Node) string {
 	var b strings.Builder
 	if err := printer.Fprint(&b, f.set, n); err != nil {
-		panic(err) // a builder takes all, and the tree is the parser's
+		panic(err) // a builder's Write never fails, and the tree comes from the parser
 	}
 	return b.String()
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// rules are those of the design, in short.
 var rules = []struct{ name, text string }{
 	{"R1", "A claim and a position, both compared, in one transaction"},
 	{"R2", "No swap without a confirmation that came after the read"},
@@ -27,7 +26,6 @@ var rules = []struct{ name, text string }{
 	{"blame", "Blame only the message at fault; hold up nobody else"},
 }
 
-// page is what docs/RULES.md says before the table.
 const page = `# The rules, and the tests that fail without them
 
 Each row is one guard. ` + "`make rules`" + ` takes them away, one at a time, and wants the test
@@ -35,7 +33,6 @@ named to fail. This page is what ` + "`go run ./internal/rules -table`" + ` prin
 
 `
 
-// markdown is docs/RULES.md: a table with a row for each guard.
 func markdown(module fs.FS) (string, error) {
 	var b strings.Builder
 	b.WriteString(page)
@@ -57,7 +54,7 @@ func markdown(module fs.FS) (string, error) {
 	return b.String(), nil
 }
 
-// place names the files of a guard, and what is defined where it is.
+// place names the files of a guard, and the definitions that contain it.
 func (g guard) place(module fs.FS) (string, error) {
 	var in []string
 	for _, e := range g.edits {
@@ -78,10 +75,9 @@ func (g guard) place(module fs.FS) (string, error) {
 	return strings.Join(in, " and "), nil
 }
 
-// created is what a script of SQL creates.
 var created = regexp.MustCompile(`(?m)^create function "epochfence"\.(\w+)`)
 
-// definition names the function, or else the constant or variable, that a part of a file is in.
+// definition names the function, or else the constant or variable, that contains a part of a file.
 func definition(file, src string, part span) (name string, err error) {
 	if path.Ext(file) != ".go" {
 		for _, m := range created.FindAllStringSubmatch(src[:part.from], -1) {

@@ -18,35 +18,33 @@ import (
 )
 
 const (
-	// runs is how often a test may pass without its guard before that counts as not
-	// caught: what some schedules do not show is asked for again, and said. A
-	// test that is brief is asked more often, for as long as brief is.
+	// runs limits how often a test may pass without its guard before the guard counts as not
+	// caught. Some schedules do not show the failure, so such a test runs again, and the report
+	// says so. A brief test gets runsBrief runs, for at most brief in all.
 	runs      = 4
 	runsBrief = 20
 	brief     = 5 * time.Second
 
-	// hang is how long a test may take without its guard, or three times as long as with it: if
-	// it hangs, it has failed as well, provided that it does not with it, right afterwards.
+	// hang is how long a test may take without its guard, or three times as long as with it. A test
+	// that hangs has failed too, unless it hangs with the guard right afterwards.
 	hang = 30 * time.Second
 
-	// whole packages take longer, beside each other.
+	// baselineTimeout is longer, because whole packages run in parallel.
 	baselineTimeout = 5 * time.Minute
 )
 
-// timedOut is what a test binary says whose time is up.
 const timedOut = "panic: test timed out"
 
-// trials run the binaries of tests, so many at a time.
+// trials run test binaries, a limited number at a time.
 type trials struct {
 	*builder
 	postgres string
 	free     chan struct{}
 
 	mu   sync.Mutex
-	took map[string]time.Duration // by the tests of guards that are in their places
+	took map[string]time.Duration // by test, with all guards
 }
 
-// baseline runs the tests of a package's guards, with all of them in their places.
 func (t *trials) baseline(ctx context.Context, pkg string, ms []mutant) (took time.Duration, out string, err error) {
 	t.free <- struct{}{}
 	defer func() { <-t.free }()
@@ -61,10 +59,8 @@ func (t *trials) baseline(ctx context.Context, pkg string, ms []mutant) (took ti
 	return time.Since(began), out, err
 }
 
-// passed is what a test binary says of a test.
 var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\S+) \((\S+)\)$`)
 
-// learn notes how long tests took.
 func (t *trials) learn(pkg, out string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,8 +71,8 @@ func (t *trials) learn(pkg, out string) {
 	}
 }
 
-// without runs the test of one guard without it until it fails, and returns in
-// which run it did and how long all took, or an error if it does not.
+// without runs the test of one guard without the guard until it fails. It returns the number of the
+// failed run and the total time, or an error if the test does not fail.
 func (t *trials) without(ctx context.Context, m mutant) (run int, took time.Duration, err error) {
 	binary, env, err := t.prepare(ctx, m)
 	if err != nil {
@@ -108,15 +104,14 @@ func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env 
 	return 0, fmt.Errorf("%s %s passes without it, %d times", m.pkg, m.test, run-1)
 }
 
-// limit is how long the test of a guard may take without it.
 func (t *trials) limit(m mutant) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return max(hang, 3*t.took[m.pkg+" "+strings.ReplaceAll(m.test, " ", "_")])
 }
 
-// passesWith runs the test of a guard that is in its place, after it hung without: it may
-// have been for what runs beside it.
+// passesWith runs the test with its guard after it hung without it: other running tests may have
+// caused the hang.
 func (t *trials) passesWith(ctx context.Context, m mutant, limit time.Duration) error {
 	if out, err := t.test(ctx, t.binary(m.pkg), m.pkg, pattern(m.test), limit); err != nil {
 		return fmt.Errorf("%s %s hangs without it, and with it: %w\n%s", m.pkg, m.test, err, out)
@@ -124,8 +119,8 @@ func (t *trials) passesWith(ctx context.Context, m mutant, limit time.Duration) 
 	return nil
 }
 
-// prepare returns the binary that runs the test of a guard, and the environment in which
-// it does so without it.
+// prepare returns the binary for the test of a guard, and the environment that takes the guard
+// away.
 func (t *trials) prepare(ctx context.Context, m mutant) (binary string, env []string, err error) {
 	binary = t.binary(m.pkg)
 	switch m.way {
@@ -147,16 +142,15 @@ func (t *trials) prepare(ctx context.Context, m mutant) (binary string, env []st
 	return binary, append(env, scriptsVar+"="+scripts), err
 }
 
-// overlayVar tells tests that read the module's source files which of them are
-// replaced.
+// overlayVar tells tests that read the module's source files which files are replaced.
 const overlayVar = "EPOCHFENCE_RULES_OVERLAY"
 
-// test runs tests of one package. A service that is not there is a failure.
+// test runs tests of one package. A missing service is a failure.
 func (t *trials) test(ctx context.Context, binary, pkg, run string, timeout time.Duration, env ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout+hang) // if it cannot even say that it hangs
+	ctx, cancel := context.WithTimeout(ctx, timeout+hang) // in case it cannot report its own timeout
 	defer cancel()
 	args := []string{"-test.v", "-test.timeout=" + timeout.String(), "-test.run=" + run}
-	if slices.Contains(t.needs[pkg], usesRapid) { // a failure is wanted, not its smallest form, and none is to come back
+	if slices.Contains(t.needs[pkg], usesRapid) { // neither a smaller failure nor a stored one is wanted
 		args = append(args, "-rapid.nofailfile", "-rapid.shrinktime=10ms")
 	}
 	cmd := exec.CommandContext(ctx, binary, args...)
@@ -170,7 +164,6 @@ func (t *trials) test(ctx context.Context, binary, pkg, run string, timeout time
 	return string(out), err
 }
 
-// pattern is what -test.run takes for one test or subtest.
 func pattern(test string) string {
 	parts := strings.Split(strings.ReplaceAll(test, " ", "_"), "/")
 	for i, p := range parts {

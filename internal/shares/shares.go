@@ -1,36 +1,31 @@
-// Package shares says how many partitions each member of a group is to have,
-// where not every member can take every partition.
+// Package shares computes how many partitions each member of a group should have when not every
+// member can take every partition.
 //
-// The shares are as equal as can be: no member could have one more if not
-// another, that has as few or fewer, had one less. So the member that has least
-// has as much as possible, then the one that has second least, and so on. Of all
-// ways to reach that, the one that is chosen moves the fewest partitions away
-// from those who hold them; and what is still open after that is decided by
-// names. Whoever sees the same computes the same.
+// The shares are as equal as possible (max-min fair): a member can get one more only if a member
+// with as few or fewer loses one. Among all such shares, Fair chooses the shares that move the
+// fewest partitions away from their holders. Names decide the remaining ties. So all members that
+// see the same input compute the same shares.
 //
 // # How
 //
-// Partitions that the same members can take are one [Kind]: only how many of
-// them a member has matters. The counts are a flow, from kinds to members and
-// from members into a pool:
+// Partitions that the same members can take are one [Kind]. Only the number of partitions of a kind
+// matters. The counts are a flow from kinds to members and from members into a pool:
 //
 //	kind ──▶ member ──▶ pool
 //
-// A member's n-th partition costs 2n-1, so that n of them cost n²: the sum of
-// squares is least where no partition can be moved, be it through a chain of
-// members, from one to another that has two fewer (Harvey, Ladner, Lovász and
-// Tamir, Semi-matchings for bipartite graphs and load balancing, 2006). Among
-// those that cost the same, a partition costs one if the member does not hold
-// it, and among those, a number that is made of the names of kind and member.
+// A member's n-th partition costs 2n-1, so n partitions cost n². The sum of squares is minimal when
+// no partition can be moved, directly or through a chain of members, from one member to another
+// that has two fewer (Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and
+// load balancing, 2006). The first tie-break is the number of partitions that members get and do
+// not hold. The second is a number computed from the names of kind and member.
 //
-// [Fair] begins with what is held, gives each free partition to a member that
-// has fewest, and then, as long as there is one, takes a round trip through the
-// flow that lowers the cost: it moves one partition along each of its edges. A
-// flow is the cheapest exactly when there is no such trip.
+// [Fair] begins with the partitions as held and gives each free partition to a member that has
+// fewest. Then it looks for a cycle in the flow that lowers the cost and moves one partition along
+// each of its edges, until there is no such cycle. A flow is cheapest exactly when it has no such
+// cycle.
 //
-// Moving one partition to where it is to go leaves the cheapest flow the
-// cheapest. So the shares do not change while members take what is free and
-// give back what they have too much.
+// Moving one partition to its target leaves the cheapest flow cheapest. So the shares do not change
+// while members take free partitions and give back surplus ones.
 package shares
 
 import (
@@ -38,17 +33,16 @@ import (
 	"hash/fnv"
 )
 
-// Kind is a number of partitions which the same members can take.
+// Kind is a number of partitions that the same members can take.
 type Kind struct {
-	Name  string // decides what costs the same; different for each kind
+	Name  string // breaks ties; different for each kind
 	Size  int
 	Takes []bool // by member: whether it can take them
-	Holds []int  // by member: how many it holds now; Size at most in all, none where it cannot take them
+	Holds []int  // by member: how many it holds now; at most Size in sum, 0 if it cannot take them
 }
 
-// Fair returns how many of each kind each member is to have, by kind and member.
-// They add up to the size of each kind that some member can take. members are
-// the members' names, all different.
+// Fair returns the shares, by kind and member. The shares of a kind add up to its size if any
+// member can take it. members are the members' names, all different.
 func Fair(members []string, kinds []Kind) [][]int {
 	f := newFlow(members, kinds)
 	for f.improve() {
@@ -56,15 +50,15 @@ func Fair(members []string, kinds []Kind) [][]int {
 	return f.has
 }
 
-// flow is a way to share out. Its nodes are the members, the kinds, and the pool.
+// flow is one assignment. Its nodes are the members, the kinds, and the pool.
 type flow struct {
 	kinds  []Kind
 	has    [][]int   // by kind and member
 	load   []int     // by member
-	prefer [][]int64 // by kind and member: what a partition costs beside
+	prefer [][]int64 // by kind and member: the tie-break cost of a partition
 
-	dist []cost // by node: the cheapest way there that was found
-	from []int  // by node: the one before it on that way
+	dist []cost // by node: cost of the cheapest path found to it
+	from []int  // by node: its predecessor on that path
 }
 
 func newFlow(members []string, kinds []Kind) *flow {
@@ -111,9 +105,8 @@ func (c cost) less(d cost) bool {
 
 func (f *flow) pool() int { return len(f.dist) - 1 }
 
-// improve takes one round trip that lowers the cost, if there is one. It finds
-// it as Bellman and Ford do: ways are made cheaper edge by edge, from no cost at
-// all at each node, until that is over or one of them leads back to itself.
+// improve applies one negative cycle and reports whether there was one. It uses the Bellman-Ford
+// algorithm, with distance zero at each node at the beginning.
 func (f *flow) improve() bool {
 	clear(f.dist)
 	for n := range f.from {
@@ -134,10 +127,9 @@ func (f *flow) improve() bool {
 	return false
 }
 
-// edges calls edge for each move of one partition that can be made now: from a
-// kind to a member that is to have one more of it, from a member that is to have
-// one less back to the kind, and between members and the pool as their loads
-// grow and shrink by it.
+// edges calls edge for each edge of the residual graph: kind to member for one partition more of
+// the kind, member to kind for one less, and between members and the pool for a load that grows or
+// shrinks by one.
 func (f *flow) edges(edge func(from, to int, c cost)) {
 	members := len(f.load)
 	for k, kind := range f.kinds {
@@ -160,7 +152,7 @@ func (f *flow) edges(edge func(from, to int, c cost)) {
 	}
 }
 
-// beyond is 1 if the n-th partition is more than what is held.
+// beyond returns 1 if the member does not hold its n-th partition, and otherwise 0.
 func beyond(n, held int) int64 {
 	if n > held {
 		return 1
@@ -168,9 +160,9 @@ func beyond(n, held int) int64 {
 	return 0
 }
 
-// roundTrip returns a node whose cheapest way leads back to itself, or -1.
+// roundTrip returns a node on a cycle of predecessors, or -1.
 func (f *flow) roundTrip() int {
-	seen := make([]int, len(f.from)) // by which walk
+	seen := make([]int, len(f.from)) // by node: the number of the walk that reached it
 	for n := range f.from {
 		at := n
 		for at >= 0 && seen[at] == 0 {
@@ -184,7 +176,7 @@ func (f *flow) roundTrip() int {
 	return -1
 }
 
-// take moves one partition along each edge of the round trip through a node.
+// take moves one partition along each edge of the cycle through node.
 func (f *flow) take(node int) {
 	members := len(f.load)
 	for to := node; ; {
@@ -205,15 +197,14 @@ func (f *flow) take(node int) {
 	}
 }
 
-// weigh is what a partition of a kind costs with a member where nothing else
-// tells ways to share out apart: about as good as drawn by lot, so that hardly
-// ever two ways cost the same.
+// weigh returns the tie-break cost of a partition of a kind with a member. It is a hash, so two
+// assignments hardly ever cost the same.
 func weigh(kind, member string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(kind))
 	_, _ = h.Write([]byte{0})
 	_, _ = h.Write([]byte(member))
-	x := h.Sum64() // whose high bits say little of the last bytes: mix them, as splitmix64 does
+	x := h.Sum64() // FNV's high bits depend little on the last bytes: mix as splitmix64 does
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return int64((x ^ x>>31) >> 32)

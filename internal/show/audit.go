@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// Place is where the source put a message.
+// Place is a message's partition and offset.
 type Place struct {
 	Partition int32
 	Offset    int64
 }
 
-// Effect is one effect as the database has it.
+// Effect is one effect in the database.
 type Effect struct {
 	Message int // its number, from 0
 	Place
-	Epoch int64 // under which it was applied, 0 where there is no such thing
+	Epoch int64 // of the claim that applied it; 0 in the baseline
 }
 
-// Audit compares what was sent with what the database has. Add the effects in
-// the order in which they were applied.
+// Audit compares the sent messages with the database. Add the effects in the order in which the
+// workers applied them.
 type Audit struct {
 	sent   []Place
 	times  []int32
@@ -28,8 +28,7 @@ type Audit struct {
 	f      Findings
 }
 
-// NewAudit begins an audit of messages numbered from 0, each of which the
-// source put where sent says.
+// NewAudit begins an audit of messages numbered from 0. sent has the place of each.
 func NewAudit(sent []Place) *Audit {
 	return &Audit{
 		sent: sent, times: make([]int32, len(sent)), epochs: make([]int64, len(sent)),
@@ -43,18 +42,17 @@ type Findings struct {
 	Effects   int // of any kind
 	Doubled   int // effects beyond a message's first
 	Lost      int // messages without an effect
-	Alien     int // effects of no message that was sent, or not where it was put
-	Disorder  int // effects that came after one of a later message of their partition
-	Regressed int // messages applied under a lower epoch than the one before them in their partition
+	Alien     int // effects of unknown messages, or with a wrong place
+	Disorder  int // effects after one of a later message of their partition
+	Regressed int // messages with a lower epoch than the message before them in their partition
 }
 
-// Exact reports whether each message had its effect exactly once, in order,
-// under epochs that never fall.
+// Exact reports whether each message had exactly one effect, in order, and epochs never fell.
 func (f Findings) Exact() bool {
 	return f.Sent == f.Effects && f.Doubled+f.Lost+f.Alien+f.Disorder+f.Regressed == 0
 }
 
-// Add takes the next effect.
+// Add adds the next effect.
 func (a *Audit) Add(e Effect) {
 	a.f.Effects++
 	if e.Message < 0 || e.Message >= len(a.sent) || a.sent[e.Message] != e.Place {

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// columns is the width that everything is written for.
+// columns is the width of all output.
 const columns = 80
 
-// Board is where a show is seen: lines that stay and, on a terminal, a block of
-// lines below them that is kept up to date. It is safe for concurrent use.
+// Board displays a show: permanent lines and, on a terminal, a live block of lines below them. It
+// is safe for concurrent use.
 type Board struct {
 	w     io.Writer
 	live  bool
@@ -26,14 +26,14 @@ type Board struct {
 	drawn  int // lines of the block on the screen
 }
 
-// NewBoard writes to w. The live block and colours appear only if that is a
-// terminal, colours only if NO_COLOR is not set.
+// NewBoard returns a board that writes to w. The live block and colours need a terminal; colours
+// also need NO_COLOR to be unset.
 func NewBoard(w io.Writer) *Board {
 	live := isTerminal(w) && os.Getenv("TERM") != "dumb"
 	return &Board{w: w, live: live, color: live && os.Getenv("NO_COLOR") == "", begin: time.Now()}
 }
 
-// isTerminal is also true of /dev/null, where nobody sees the block.
+// isTerminal is also true of /dev/null, which does no harm.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -43,7 +43,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// Print writes a line that stays.
+// Print writes a permanent line.
 func (b *Board) Print(line string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,14 +52,13 @@ func (b *Board) Print(line string) {
 	b.draw()
 }
 
-// Event writes a line that stays, with the time since the board was made and
-// the column it is about.
+// Event writes a permanent line with the time since the board was made, and the column's name.
 func (b *Board) Event(column, line string) {
 	head := fmt.Sprintf("%5.1f s  %-10s  ", time.Since(b.begin).Seconds(), column)
 	b.Print(head + wrap(line, len(head)))
 }
 
-// Table writes a table that stays, columns right-aligned.
+// Table writes a permanent table, with right-aligned columns.
 func (b *Board) Table(heads []string, rows []Row) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,7 +67,7 @@ func (b *Board) Table(heads []string, rows []Row) {
 	b.draw()
 }
 
-// Columns writes a table of columns.
+// Columns writes a permanent table with a column for each of cs.
 func (b *Board) Columns(cs []*Column, rows []Row) {
 	heads := make([]string, len(cs))
 	for i, c := range cs {
@@ -77,7 +76,6 @@ func (b *Board) Columns(cs []*Column, rows []Row) {
 	b.Table(heads, rows)
 }
 
-// wrap breaks line between words so that it fits after an indent.
 func wrap(line string, indent int) string {
 	var b strings.Builder
 	at := indent
@@ -97,8 +95,8 @@ func wrap(line string, indent int) string {
 	return b.String()
 }
 
-// Watch keeps a block of lines up to date until ctx ends, and then removes it.
-// It does nothing where there is no terminal.
+// Watch updates the live block until ctx ends, and then removes it. Without a terminal it does
+// nothing.
 func (b *Board) Watch(ctx context.Context, status func() []string) {
 	if !b.live {
 		return
@@ -144,5 +142,5 @@ func (b *Board) draw() {
 	}
 }
 
-// Elapsed is the time since the board was made.
+// Elapsed returns the time since the board was made.
 func (b *Board) Elapsed() time.Duration { return time.Since(b.begin) }

@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// The names of the columns.
 const (
 	Fence    = "fenced"
 	Baseline = "baseline"
 )
 
-// Limits of what a column waits for. Each is many times what it takes.
+// Limits on waiting. Each is many times the usual duration.
 const (
 	startLimit = time.Minute
 	stopGrace  = 20 * time.Second
@@ -25,22 +24,21 @@ const (
 	Patience = time.Minute
 )
 
-// Play is what a show does in one of its columns.
+// Play is the part of a column that differs between shows.
 type Play interface {
 	// Prepare makes what the workers use: tables, topics, other processes.
 	Prepare(ctx context.Context) error
-	// Send sends all messages, as the column's pace allows. Unless it returns
-	// nil there is nothing to judge.
+	// Send sends all messages at the column's pace. After an error there is nothing to judge.
 	Send(ctx context.Context) error
-	// Settle returns once all that was sent has been applied.
+	// Settle returns once the workers have applied all sent messages.
 	Settle(ctx context.Context) error
-	// Judge says, after all workers have ended, whether what they left is exact.
+	// Judge reports whether the workers' result is exact. The workers have ended by then.
 	Judge(ctx context.Context) (exact bool, err error)
-	// Close removes what the column made, or leaves it and says where.
+	// Close removes everything that the column made. If keep is true, it leaves it and says where.
 	Close(keep bool) (kept string, err error)
 }
 
-// Column is one column of a show while it is played.
+// Column is a running column of a show.
 type Column struct {
 	Name  string // Fence or Baseline
 	Play  Play
@@ -52,12 +50,12 @@ type Column struct {
 	s     Settings
 
 	Judged bool // the tables could be read
-	Exact  bool // and are so
+	Exact  bool // and are exact
 	Err    error
 	kept   string
 }
 
-// Names are the columns that s asks for.
+// Names returns the names of the columns.
 func (s Settings) Names() []string {
 	if s.Naive {
 		return []string{Fence, Baseline}
@@ -65,16 +63,15 @@ func (s Settings) Names() []string {
 	return []string{Fence}
 }
 
-// ID is fit for what a column makes on services that others use too.
+// ID returns a random suffix for names on shared services.
 func (s Settings) ID() string {
 	b := make([]byte, 4)
 	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
 
-// Stage plays all columns at the same time, with so many workers and messages
-// each, and shows how far they are. They are closed when it returns. Their own
-// errors are in the columns.
+// Stage plays all columns at the same time, shows their progress and closes them. A column's own
+// error is in its Err.
 func (s Settings) Stage(ctx context.Context, b *Board, cs []*Column) (err error) {
 	watch, unwatch := context.WithCancel(ctx)
 	var watching, playing sync.WaitGroup
@@ -95,7 +92,6 @@ func (s Settings) Stage(ctx context.Context, b *Board, cs []*Column) (err error)
 	return err
 }
 
-// play plays the column and judges it.
 func (c *Column) play(ctx context.Context) error {
 	if err := c.Play.Prepare(ctx); err != nil {
 		return err
@@ -105,7 +101,7 @@ func (c *Column) play(ctx context.Context) error {
 		err = fmt.Errorf("%w\n%s", err, c.Crew.Logs())
 	}
 	if ctx.Err() != nil {
-		c.Crew.Stop(0) // interrupted: nobody will look at what they did
+		c.Crew.Stop(0) // interrupted: no one reads their result
 	}
 	if killed := c.Crew.Stop(stopGrace); killed > 0 && err == nil {
 		err = fmt.Errorf("%d workers did not end within %v of being asked to, and were killed", killed, stopGrace)
@@ -118,7 +114,6 @@ func (c *Column) play(ctx context.Context) error {
 	return errors.Join(err, judging)
 }
 
-// consume runs workers, load and schedule until everything is applied.
 func (c *Column) consume(ctx context.Context) (sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -155,7 +150,6 @@ func (c *Column) consume(ctx context.Context) (sent bool, err error) {
 	return sent, c.Play.Settle(ctx)
 }
 
-// status is the block that is kept up to date.
 func status(b *Board, cs []*Column) []string {
 	line := func(label string, f func(*Column, Tally) string) string {
 		l := fmt.Sprintf("  %-22s", label)

@@ -13,57 +13,54 @@ import (
 	"time"
 )
 
-// Crew is the worker processes of one column and what they have reported. It is
-// safe for concurrent use.
+// Crew is the worker processes of one column and their reports. It is safe for concurrent use.
 type Crew struct {
-	// Elsewhere reports whether what a worker's request was about has been done
-	// and recorded, by whomever. It is needed where incidents strike workers at a
-	// request, and asks the database.
+	// Elsewhere reports whether a request has been done and recorded, by any worker. It queries the
+	// database. It is required if incidents strike workers at a request.
 	Elsewhere func(ctx context.Context, subject string) (bool, error)
 
-	// Progress is how much of the load is done. Nil means what is applied.
+	// Progress returns how much of the load is done. Defaults to the applied messages.
 	Progress func(Tally) int
 
-	// Serving has each worker serve a status page of its own.
+	// Serving makes each worker serve a status page of its own.
 	Serving bool
 
 	config func(n int) any
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced whenever something below changes
+	changed  chan struct{} // closed and replaced whenever a field below changes
 	started  int
-	workers  map[int]*process // those that live
-	holder   map[int32]int    // the worker that holds a partition, by what was reported
-	number   map[int32]int64  // the number that it reported with it
-	position map[int32]int64  // after the last effect that was reported
+	workers  map[int]*process // living workers
+	holder   map[int32]int    // the worker that last reported a partition
+	number   map[int32]int64  // the number in that report
+	position map[int32]int64  // the offset after the last reported effect
 	vacant   map[int32]vacancy
 	tally    Tally
 	failure  error // of a worker that ended by itself
 }
 
-// vacancy is a partition whose owner was frozen or killed.
 type vacancy struct {
 	owner int
 	since time.Time
 }
 
-// Tally is what a crew has reported so far, to be watched.
+// Tally counts the reports of a crew.
 type Tally struct {
-	Applied   int             // effects, by what workers say
-	Answered  int             // requests, of which some are sent again
+	Applied   int             // reported effects
+	Answered  int             // requests, including repeated ones
 	Done      int             // of the load, by Crew.Progress
 	Stale     int             // transactions refused because their claim was stale
 	Refused   int             // requests refused because their epoch was stale
-	Late      int             // offsets refused by the source, their effects already committed
-	Ended     int             // transactions that a frozen worker found ended when it was thawed
+	Late      int             // offsets or acks refused by the source after the effects were committed
+	Ended     int             // transactions whose connection had ended when a frozen worker was thawed
 	Failed    int             // transactions given up for other reasons
-	Takeovers []time.Duration // from a freeze or kill to the next owner, each partition
-	Workers   int             // that live
+	Takeovers []time.Duration // from a freeze or kill to the next owner, for each partition
+	Workers   int             // living ones
 	Frozen    int             // of those
 }
 
-// NewCrew returns a crew without workers. config says what the n-th worker,
-// from 1, is configured with; it is passed on as JSON.
+// NewCrew returns a crew without workers. config returns the configuration of the n-th worker, from
+// 1, which is passed on as JSON.
 func NewCrew(config func(n int) any) *Crew {
 	return &Crew{
 		config: config, changed: make(chan struct{}), workers: map[int]*process{},
@@ -71,8 +68,7 @@ func NewCrew(config func(n int) any) *Crew {
 	}
 }
 
-// Start adds a worker. It lives until it is killed, [Crew.Stop], or the end of
-// this process.
+// Start adds a worker. It lives until it is killed, [Crew.Stop], or the end of this process.
 func (c *Crew) Start() (n int, err error) {
 	c.mu.Lock()
 	c.started++
@@ -107,7 +103,7 @@ func (c *Crew) Start() (n int, err error) {
 	return n, nil
 }
 
-// progress is how much of the load is done. The mutex is held.
+// progress requires the mutex.
 func (c *Crew) progress() int {
 	if c.Progress == nil {
 		return c.tally.Applied
@@ -115,7 +111,7 @@ func (c *Crew) progress() int {
 	return c.Progress(c.tally)
 }
 
-// Tally returns what has been reported so far.
+// Tally returns the present counts.
 func (c *Crew) Tally() Tally {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +121,6 @@ func (c *Crew) Tally() Tally {
 	return t
 }
 
-// handle takes a worker's report.
 func (c *Crew) handle(p *process, r report) {
 	now := time.Now()
 	c.mu.Lock()
@@ -134,7 +129,7 @@ func (c *Crew) handle(p *process, r report) {
 	switch r.Kind {
 	case reportHolds:
 		if r.Number < c.number[r.Partition] {
-			return // somebody has had it since
+			return // another worker has had it since
 		}
 		c.holder[r.Partition], c.number[r.Partition] = p.n, r.Number
 		v, ok := c.vacant[r.Partition]
@@ -181,8 +176,7 @@ func (c *Crew) handle(p *process, r report) {
 	}
 }
 
-// settle notes what became of a transaction, and reports whether it is the one
-// that p was stopped in.
+// settle notes the outcome of a transaction, and reports whether p was stopped in that transaction.
 func (p *process) settle(r report) bool {
 	mine := p.reached != nil && p.outcome == nil && slices.Equal(p.reached.Work, r.Work) && p.reached.Subject == r.Subject
 	if mine {
@@ -191,18 +185,16 @@ func (p *process) settle(r report) bool {
 	return mine
 }
 
-// notify wakes those in await. The mutex is held.
+// notify wakes the callers of await. It requires the mutex.
 func (c *Crew) notify() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// errTimeout is the cause when await took too long.
 var errTimeout = errors.New("took too long")
 
-// await returns once done does, which is called with the mutex held whenever
-// something has changed. It fails when ctx ends, a worker has ended by itself,
-// or nothing made done true for so long.
+// await returns once done returns true. It calls done with the mutex held, whenever something has
+// changed. It fails when ctx ends, when a worker has ended by itself, or after limit.
 func (c *Crew) await(ctx context.Context, limit time.Duration, done func() bool) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -226,7 +218,7 @@ func (c *Crew) await(ctx context.Context, limit time.Duration, done func() bool)
 	}
 }
 
-// AwaitHeld returns once each of so many partitions, from 0, has an owner.
+// AwaitHeld returns once each partition below partitions has an owner.
 func (c *Crew) AwaitHeld(ctx context.Context, partitions int, limit time.Duration) error {
 	held := 0
 	err := c.await(ctx, limit, func() bool {
@@ -239,9 +231,8 @@ func (c *Crew) AwaitHeld(ctx context.Context, partitions int, limit time.Duratio
 	return err
 }
 
-// AwaitPositions returns once effects have been reported up to ends, each the
-// offset after a partition's last message. It fails when there was no progress
-// for as long as patience.
+// AwaitPositions returns once workers have reported effects up to ends: the offset after each
+// partition's last message. It fails after patience without progress.
 func (c *Crew) AwaitPositions(ctx context.Context, ends map[int32]int64, patience time.Duration) error {
 	for last := int64(math.MaxInt64); ; {
 		var left int64
@@ -264,8 +255,7 @@ func (c *Crew) AwaitPositions(ctx context.Context, ends map[int32]int64, patienc
 	}
 }
 
-// AwaitNone asks left, from time to time, until that is zero. It fails when it
-// has not become less for as long as patience.
+// AwaitNone polls left until it returns zero. It fails if left has not fallen for patience.
 func (c *Crew) AwaitNone(ctx context.Context, left func(context.Context) (int, error), patience time.Duration) error {
 	least, since := math.MaxInt, time.Now()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -288,7 +278,7 @@ func (c *Crew) AwaitNone(ctx context.Context, left func(context.Context) (int, e
 	}
 }
 
-// Logs is the last lines that each living worker wrote to standard error.
+// Logs returns the last lines that each living worker wrote to standard error.
 func (c *Crew) Logs() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -299,8 +289,8 @@ func (c *Crew) Logs() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// Stop asks all workers to end and kills those that have not after grace. It
-// returns once all are gone.
+// Stop asks all workers to end, and kills those still running after grace. It returns once all have
+// ended.
 func (c *Crew) Stop(grace time.Duration) (killed int) {
 	c.mu.Lock()
 	ps := slices.Collect(maps.Values(c.workers))

@@ -13,18 +13,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite" // what OpenSQLite opens
+	_ "modernc.org/sqlite" // for OpenSQLite
 )
 
 const (
-	// Reachable is how long a service may take to answer at the start.
+	// Reachable limits how long a service may take to answer at the start.
 	Reachable = 5 * time.Second
 
-	// Preparing is how long making topics and tables, or removing them, may take.
+	// Preparing limits how long making or removing topics and tables may take.
 	Preparing = 30 * time.Second
 )
 
-// Database is the parent's view of one column's tables.
+// Database is the parent's access to one column's tables.
 type Database struct {
 	*sql.DB
 	Pool   *pgxpool.Pool // nil in SQLite
@@ -32,8 +32,8 @@ type Database struct {
 	Schema string        // in PostgreSQL, "" in SQLite
 }
 
-// NewDatabase opens a new SQLite file, or creates a schema in PostgreSQL, and
-// has tables put into it. Nothing is left of it after an error.
+// NewDatabase opens a new SQLite file, or creates a schema in PostgreSQL, and calls tables to fill
+// it. After an error it leaves nothing behind.
 func NewDatabase(ctx context.Context, path, schema string, tables func(context.Context, *Database) error) (*Database, error) {
 	ctx, cancel := context.WithTimeout(ctx, Preparing)
 	defer cancel()
@@ -65,7 +65,7 @@ func (d *Database) createSchema(ctx context.Context, schema string) (err error) 
 	return nil
 }
 
-// permission says what to do about a refusal that a grant would resolve.
+// permission names the privilege that is missing.
 func permission(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42501" {
@@ -74,7 +74,7 @@ func permission(err error) string {
 	return ""
 }
 
-// Drop removes the schema, in PostgreSQL, and closes. A SQLite file stays.
+// Drop drops the schema in PostgreSQL, and closes. A SQLite file stays.
 func (d *Database) Drop() error {
 	defer d.Close()
 	if d.Schema == "" {
@@ -88,7 +88,7 @@ func (d *Database) Drop() error {
 	return nil
 }
 
-// Close leaves the tables.
+// Close closes the connections and leaves the tables.
 func (d *Database) Close() {
 	_ = d.DB.Close()
 	if d.Pool != nil {
@@ -104,13 +104,13 @@ func (d *Database) String() string {
 	return d.Path
 }
 
-// IsPostgres reports whether database is a URL of PostgreSQL's.
+// IsPostgres reports whether database is a PostgreSQL URL.
 func IsPostgres(database string) bool {
 	return strings.HasPrefix(database, "postgres://") || strings.HasPrefix(database, "postgresql://")
 }
 
-// OpenSQLite opens a file that several processes share: they wait for each
-// other's write lock, which a transaction takes when it begins.
+// OpenSQLite opens a file that several processes share. A transaction takes the write lock at its
+// beginning, and waits for other processes' locks.
 func OpenSQLite(path string) (*sql.DB, error) {
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+
 		"?_txlock=immediate&_pragma=busy_timeout(30000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
@@ -120,7 +120,7 @@ func OpenSQLite(path string) (*sql.DB, error) {
 	return db, nil
 }
 
-// OpenPostgres returns a pool whose connections find their tables in schema.
+// OpenPostgres returns a pool with schema as its search path.
 func OpenPostgres(ctx context.Context, url, schema string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -134,7 +134,7 @@ func OpenPostgres(ctx context.Context, url, schema string) (*pgxpool.Pool, error
 	return pool, nil
 }
 
-// PingPostgres makes sure that somebody answers, and lets us in.
+// PingPostgres checks that the server answers and accepts the login.
 func PingPostgres(ctx context.Context, url string) error {
 	pool, err := OpenPostgres(ctx, url, "public")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// roleVariable tells a process that the show started what it is.
+// roleVariable names the role of a process that the show started.
 const roleVariable = "EPOCHFENCE_SHOW_ROLE"
 
 const (
@@ -19,9 +19,9 @@ const (
 	roleSweeper = "sweeper"
 )
 
-// Enter must be called first in main. In the process that an operator started it
-// returns at once. In a worker it runs work, whose context ends with SIGTERM,
-// and exits; work's error goes to standard error.
+// Enter must be the first call in main. In the process that the operator started, it returns at
+// once. In a worker it runs work and exits. The context of work ends with SIGTERM; work's error
+// goes to standard error.
 func Enter(work func(ctx context.Context, stage *Stage) error) {
 	switch os.Getenv(roleVariable) {
 	case roleWorker:
@@ -34,10 +34,9 @@ func Enter(work func(ctx context.Context, stage *Stage) error) {
 func worker(work func(context.Context, *Stage) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	// Without its parent a worker is of no use to anyone, and ending like a
-	// crash is safe.
+	// A worker without its parent is useless, and may end like a crash.
 	reports := os.Stdout
-	os.Stdout = os.Stderr // a library that prints, as River's logger does, must not spoil the reports
+	os.Stdout = os.Stderr // libraries that print, such as River's logger, must not mix with the reports
 	stage, err := newStage(os.Stdin, reports, func() { os.Exit(1) })
 	if err == nil {
 		err = work(ctx, stage)
@@ -49,9 +48,9 @@ func worker(work func(context.Context, *Stage) error) int {
 	return 0
 }
 
-// sweep removes the directory named on the first line of standard input once
-// that ends, which it does with the parent. Workers that end at the same moment
-// may still create a file, so it makes sure.
+// sweep removes the directory named on the first line of standard input once the input ends,
+// together with the parent. It removes it repeatedly, because workers that end at the same moment
+// may still create files.
 func sweep() int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	in := bufio.NewReader(os.Stdin)

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Helper is a process beside the workers that nothing happens to, such as the
-// receiver of their requests. Like a worker it ends with its parent.
+// Helper is a process that incidents do not strike, such as the receiver of requests. Like a worker
+// it ends with its parent.
 type Helper struct {
-	// Address is what it said by [Stage.Ready].
+	// Address is the address from [Stage.Ready].
 	Address string
 
 	p *process
 }
 
-// StartHelper starts this program in the role of a worker, with a configuration
-// from which it can tell that it is a helper, and waits until it is ready.
+// StartHelper starts this program in the role of a worker, and waits until it is ready. Its
+// configuration must identify it as a helper.
 func StartHelper(ctx context.Context, config any) (*Helper, error) {
 	ready := make(chan string, 1)
 	var once sync.Once
@@ -46,7 +46,7 @@ func StartHelper(ctx context.Context, config any) (*Helper, error) {
 	return nil, err
 }
 
-// Stop asks it to end, and kills it if it has not after grace.
+// Stop asks the process to end, and kills it after grace.
 func (h *Helper) Stop(grace time.Duration) error {
 	_ = h.p.cmd.Process.Signal(syscall.SIGTERM)
 	timer := time.NewTimer(grace)

@@ -9,22 +9,20 @@ import (
 	"time"
 )
 
-// Limits says how long an incident waits for what it needs.
+// Limits are the timeouts of an incident.
 type Limits struct {
-	Strike time.Duration // for the victim to come to the chosen point
-	Move   time.Duration // for the partitions to have another owner
-	Settle time.Duration // for a thawed worker to finish or give up what it had in hand
+	Strike time.Duration // for the victim to reach the chosen point
+	Move   time.Duration // for the partitions to get another owner
+	Settle time.Duration // for a thawed worker to finish or give up its transaction
 }
 
-// Freeze stops a worker at a point of its next transaction (SIGSTOP), waits
-// until the partitions it had in hand have moved on, thaws it (SIGCONT) and lets
-// it continue. release is called once the worker waits for a message to be stopped
-// at. Freeze returns a line that says what happened.
+// Freeze stops a worker (SIGSTOP) at a point of its next transaction, waits until its work has
+// moved on, and lets it continue (SIGCONT). It calls release once the worker waits for the message
+// at which it will stop. Freeze returns a line that describes the incident.
 //
-// Moved on means that another worker has committed effects of them; or, where
-// the frozen transaction's locks hold that one up, that it has had them for a
-// few seconds. If the worker has a request in hand, it means that what it is
-// about was done elsewhere.
+// Partitions have moved on when another worker has committed effects of them. If the frozen
+// transaction's locks block the other worker, it is enough that it has had the partitions for a few
+// seconds. A request has moved on when another worker has done it.
 func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(), l Limits) (string, error) {
 	p, r, err := c.strike(ctx, worker, at, release, l)
 	if err != nil {
@@ -52,10 +50,10 @@ func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(),
 	return fmt.Sprintf("worker %d frozen %s at %s%s, then %s", p.n, Seconds(frozen), r.inHand(), at.phrase(), end), err
 }
 
-// Kill ends a worker (SIGKILL) at a point of its next transaction, as a rule
-// after that has committed and before the source knows, and starts another.
-// release is as in [Crew.Freeze]. It returns a line that says what happened once
-// all partitions have an owner again, and what it had in hand was done elsewhere.
+// Kill ends a worker (SIGKILL) at a point of its next transaction, and starts another. The usual
+// point is after the commit and before the source knows. release is as in [Crew.Freeze]. Kill
+// returns a line that describes the incident, once all partitions have an owner again and another
+// worker has done the killed worker's request.
 func (c *Crew) Kill(ctx context.Context, worker int, at Point, release func(), l Limits) (string, error) {
 	p, r, err := c.strike(ctx, worker, at, release, l)
 	if err != nil {
@@ -87,9 +85,9 @@ func (c *Crew) Kill(ctx context.Context, worker int, at Point, release func(), l
 	return fmt.Sprintf("worker %d killed at %s%s, %sworker %d joined", p.n, r.inHand(), at.phrase(), after, n), err
 }
 
-// strike tells a worker that holds partitions, the given one if it does, to stop
-// at the point, releases messages for it to be struck at, and waits until it
-// stands there. If it loses its partitions before, another one is told.
+// strike orders a worker with partitions to stop at a point, calls release, and waits until the
+// worker has stopped there. It prefers the given worker. If the worker loses its partitions first,
+// strike chooses another one.
 func (c *Crew) strike(ctx context.Context, worker int, at Point, release func(), l Limits) (*process, report, error) {
 	for {
 		c.mu.Lock()
@@ -135,15 +133,15 @@ func (c *Crew) strike(ctx context.Context, worker int, at Point, release func(),
 		c.mu.Lock()
 		r = p.reached
 		c.mu.Unlock()
-		if r != nil { // just before it took that order
+		if r != nil { // it stopped just before it took that order
 			return p, *r, nil
 		}
 		worker = p.n + 1
 	}
 }
 
-// isRepetition reports whether p stands at a request that has been done before:
-// where partitions have no owner, nobody need do it again.
+// isRepetition reports whether p has stopped at a request that is already done. Without owners of
+// partitions, nobody would have to do it again.
 func (c *Crew) isRepetition(ctx context.Context, r report) (bool, error) {
 	if r.Subject == "" || len(r.Work) > 0 || r.Point == AfterCommit {
 		return false, nil
@@ -151,7 +149,6 @@ func (c *Crew) isRepetition(ctx context.Context, r report) (bool, error) {
 	return c.Elsewhere(ctx, r.Subject)
 }
 
-// arm orders p to stop at a point and waits until it has taken the order.
 func (c *Crew) arm(ctx context.Context, p *process, at Point, limit time.Duration) error {
 	c.mu.Lock()
 	p.armed = "unknown"
@@ -166,8 +163,7 @@ func (c *Crew) arm(ctx context.Context, p *process, at Point, limit time.Duratio
 	return err
 }
 
-// holds reports whether p was the last to report some partition. The mutex is
-// held.
+// holds reports whether p was the last to report some partition. It requires the mutex.
 func (c *Crew) holds(p *process) bool {
 	for _, n := range c.holder {
 		if n == p.n {
@@ -177,8 +173,8 @@ func (c *Crew) holds(p *process) bool {
 	return false
 }
 
-// victim is the given worker if it lives and holds partitions, and the next one
-// that does otherwise. The mutex is held.
+// victim returns the given worker if it lives and holds partitions, and otherwise the next such
+// worker. It requires the mutex.
 func (c *Crew) victim(worker int) *process {
 	var holding []int
 	for _, n := range c.holder {
@@ -194,7 +190,6 @@ func (c *Crew) victim(worker int) *process {
 	return c.workers[holding[i%len(holding)]]
 }
 
-// vacate notes that p's partitions have lost their owner now.
 func (c *Crew) vacate(p *process) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,8 +203,7 @@ func (c *Crew) vacate(p *process) time.Time {
 	return now
 }
 
-// missed reports whether a partition of p's has no other owner yet. The mutex is
-// held.
+// missed reports whether a partition of p still has no other owner. It requires the mutex.
 func (c *Crew) missed(p *process) bool {
 	for _, v := range c.vacant {
 		if v.owner == p.n {
@@ -219,16 +213,16 @@ func (c *Crew) missed(p *process) bool {
 	return false
 }
 
-// forgive forgets that p was away: a partition that nobody took over from it
-// until now is its own, and moves for other reasons later.
+// forgive forgets that p was away. A partition that no other worker has taken yet stays p's, and
+// moves for other reasons later.
 func (c *Crew) forgive(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.vacant, func(_ int32, v vacancy) bool { return v.owner == p.n })
 }
 
-// lockedFor is how long a next owner may be held up before the frozen one is
-// thawed: longer than a healthy transaction takes.
+// lockedFor is how long the next owner may be blocked before the frozen one is thawed. It is longer
+// than a healthy transaction takes.
 const lockedFor = 3 * time.Second
 
 func (c *Crew) awaitMoved(ctx context.Context, p *process, r report, limit time.Duration) error {
@@ -264,8 +258,8 @@ func (c *Crew) awaitMoved(ctx context.Context, p *process, r report, limit time.
 	return err
 }
 
-// awaitElsewhere returns once what r's request is about was done. Where no
-// partition was taken over, that is what counts as one.
+// awaitElsewhere returns once r's request is done and recorded. If no partition was taken over, the
+// request counts as the takeover.
 func (c *Crew) awaitElsewhere(ctx context.Context, r report, began time.Time, limit time.Duration) error {
 	left := func(ctx context.Context) (int, error) {
 		done, err := c.Elsewhere(ctx, r.Subject)
@@ -285,7 +279,6 @@ func (c *Crew) awaitElsewhere(ctx context.Context, r report, began time.Time, li
 	return nil
 }
 
-// awaitOutcome waits for what becomes of the transaction that p was frozen in.
 func (c *Crew) awaitOutcome(ctx context.Context, p *process, limit time.Duration) (string, error) {
 	err := c.await(ctx, limit, func() bool { return p.outcome != nil })
 	if errors.Is(err, errTimeout) {

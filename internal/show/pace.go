@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Pace spreads a load evenly over a time, and holds back a share of it for each
-// incident that is still to come: an incident strikes a worker at a message, so
-// there has to be one. It is safe for concurrent use.
+// Pace spreads a load evenly over a time. It holds back a share for each coming incident, because
+// an incident needs a message to strike at. It is safe for concurrent use.
 type Pace struct {
 	total int
 	over  time.Duration
@@ -21,8 +20,7 @@ type Pace struct {
 	released chan struct{} // closed and replaced by Release
 }
 
-// NewPace spreads total messages over a time, from the first [Pace.Wait] on, in
-// bursts of a fifth of a second.
+// NewPace spreads total messages over a time, beginning with the first [Pace.Wait].
 func NewPace(total int, over time.Duration, incidents int) *Pace {
 	return &Pace{
 		total: total, over: over, share: total / (4 * (incidents + 1)),
@@ -30,12 +28,12 @@ func NewPace(total int, over time.Duration, incidents int) *Pace {
 	}
 }
 
-// burst is how often messages are sent: load comes in bursts, and workers have
-// more than one message in hand.
+// burst is the time between two sends. Load comes in bursts, so that workers have more than one
+// message in hand.
 const burst = 200 * time.Millisecond
 
-// Wait returns how many messages may be sent now, at least one, once that is so,
-// and counts them as sent. It returns zero when all have been.
+// Wait waits until messages may be sent, and returns their number. It counts them as sent. It
+// returns zero when all have been sent.
 func (p *Pace) Wait(ctx context.Context) (int, error) {
 	for {
 		n, released := p.take()
@@ -74,14 +72,14 @@ func (p *Pace) take() (n int, released <-chan struct{}) {
 	return n, p.released
 }
 
-// Sent is how many messages have been given out to send.
+// Sent returns the number of messages that [Pace.Wait] has let through.
 func (p *Pace) Sent() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.sent
 }
 
-// Release lets go of the messages held back for one incident.
+// Release releases the messages held back for one incident.
 func (p *Pace) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,6 +5,6 @@ import (
 	"syscall"
 )
 
-// followParent has the kernel kill cmd when its parent ends. That reaches a
-// frozen worker too, which the end of its standard input does not.
+// followParent makes the kernel kill cmd when its parent ends. That also ends a frozen worker,
+// which does not notice the end of its standard input.
 func followParent(cmd *exec.Cmd) { cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL }

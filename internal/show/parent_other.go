@@ -4,5 +4,5 @@ package show
 
 import "os/exec"
 
-// followParent does nothing: only Linux can.
+// followParent does nothing: only Linux has a death signal.
 func followParent(*exec.Cmd) {}

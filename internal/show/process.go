@@ -13,9 +13,8 @@ import (
 	"syscall"
 )
 
-// process is the parent's end of one worker.
 type process struct {
-	n      int // its name: the n-th worker of its crew, from 1
+	n      int // the n-th worker of its crew, from 1; 0 for a helper
 	cmd    *exec.Cmd
 	orders *json.Encoder
 	stdin  io.Closer
@@ -25,15 +24,15 @@ type process struct {
 	err    error         // how it ended; read after exited
 
 	// Guarded by the crew's mutex.
-	stopping bool    // it was told to end
-	armed    Point   // the last order to stop that it has taken
-	reached  *report // where it stands, waiting
-	outcome  *report // what became of the transaction it was stopped in
+	stopping bool    // it has been told to end
+	armed    Point   // the last stop order that it has taken
+	reached  *report // where it has stopped, waiting
+	outcome  *report // of the transaction in which it was stopped
 	frozen   bool
-	address  string // of its status page, "" if it has none
+	address  string // of its status page, or ""
 }
 
-// startProcess starts a worker and hands its reports to on, one at a time.
+// startProcess starts a worker and passes its reports to on, one at a time.
 func startProcess(n int, config any, on func(*process, report)) (*process, error) {
 	cmd, err := self(roleWorker)
 	if err != nil {
@@ -73,7 +72,6 @@ func startProcess(n int, config any, on func(*process, report)) (*process, error
 	return p, nil
 }
 
-// read hands the reports to on until there are no more.
 func (p *process) read(out io.Reader, on func(*process, report)) error {
 	for reports := json.NewDecoder(out); ; {
 		var r report
@@ -88,14 +86,12 @@ func (p *process) read(out io.Reader, on func(*process, report)) error {
 	}
 }
 
-// kill ends it at once, frozen or not, and waits for that.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.exited
 	_ = p.stdin.Close()
 }
 
-// failure describes an end that nobody asked for.
 func (p *process) failure() error {
 	how := "ended by itself"
 	if p.err != nil {
@@ -104,9 +100,8 @@ func (p *process) failure() error {
 	return fmt.Errorf("%s %s\n%s", p.name(), how, p.log.last(tailBytes))
 }
 
-// onSpawner runs f on the one thread that starts all processes. Linux ties a
-// child's death signal to the thread that started it, so that thread has to
-// stay.
+// onSpawner runs f on the one thread that starts all processes. Linux sends a child's death signal
+// when the thread that started it ends, so that thread must live on.
 func onSpawner(f func() error) error {
 	spawner.once.Do(func() {
 		spawner.work = make(chan func())
@@ -127,7 +122,6 @@ var spawner struct {
 	work chan func()
 }
 
-// tail keeps the last lines written to it.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
@@ -148,7 +142,6 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// last is the last n lines, indented.
 func (t *tail) last(n int) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,7 +149,6 @@ func (t *tail) last(n int) string {
 	return "  " + strings.Join(lines[max(0, len(lines)-n):], "\n  ")
 }
 
-// name is what it is called: worker 3.
 func (p *process) name() string {
 	if p.n == 0 {
 		return "the helper process"

@@ -9,8 +9,8 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// Relaying returns relay with the points of stage in its requests, which
-// [Sending] has put around the client. It is for consumer.Handlers.Background.
+// Relaying returns relay with the points of stage in its requests, for
+// consumer.Handlers.Background. [Sending] must wrap the client.
 func Relaying[TX any](relay func(context.Context, consumer.Background[TX])) func(context.Context, consumer.Background[TX]) {
 	return func(ctx context.Context, b consumer.Background[TX]) {
 		relay(context.WithValue(ctx, partitionKey{}, b.Partition().Number), b)
@@ -19,10 +19,9 @@ func Relaying[TX any](relay func(context.Context, consumer.Background[TX])) func
 
 type partitionKey struct{}
 
-// Sending returns base with the point [BeforeSend] in it. A request that is
-// stopped there leaves whatever has become of its context meanwhile, so that the
-// receiver gets it, and nothing else stands in its way. What it is about is its
-// idempotency key.
+// Sending returns base with the point [BeforeSend] in it. A request that was stopped there is sent
+// even if its context has ended meanwhile, so that only the receiver can refuse it. Its subject is
+// its idempotency key.
 func Sending(base http.RoundTripper, stage *Stage) http.RoundTripper {
 	return &sending{base, stage}
 }
@@ -54,8 +53,7 @@ func (s *sending) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// sent reports what became of a request, if it is one that was stopped, or
-// refused.
+// sent reports the outcome of a request that was stopped or refused.
 func (c *Cue) sent(kind string) {
 	if c.stopped || kind == reportRefused {
 		c.tell(report{Kind: kind})
@@ -63,22 +61,19 @@ func (c *Cue) sent(kind string) {
 	c.keep()
 }
 
-// answered notes that a request of the partition was answered. The next
-// transaction beside its messages is to record that.
+// answered notes an answer to a request of the partition. The next transaction of the relay records
+// the answer.
 func (s *Stage) answered(partition int32, subject string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers[partition] = answers{subject, s.answers[partition].n + 1}
 }
 
-// answers are those of one partition that no transaction beside its messages has
-// been begun for.
 type answers struct {
-	last string // what the last one is about
+	last string // the subject of the last one
 	n    int
 }
 
-// takeAnswers takes them.
 func (s *Stage) takeAnswers(w Work) (taken answers) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,18 +9,17 @@ import (
 	"strings"
 )
 
-// Exit statuses of a show.
+// Exit codes of a show.
 const (
 	StatusExact  = 0 // the fenced column is exact
-	StatusNot    = 1 // it is not, or could not be played
+	StatusNot    = 1 // it is not exact, or could not be played
 	StatusUsage  = 2
 	StatusHalted = 130 // interrupted
 )
 
-// Run is a show's parent, from the flags, which parse reads, to the exit
-// status. play sets up, plays the columns and cleans up; where it returns
-// columns with an error, they were played, and something is left over. table shows
-// what it found of those that were judged.
+// Run is the parent process of a show and returns its exit code. parse reads the flags. play sets
+// up, plays the columns and cleans up; if it returns columns with an error, they were played and
+// something was not cleaned up. table prints the results of the judged columns.
 func Run(ctx context.Context, name string, out, errOut io.Writer,
 	parse func() error, play func(context.Context, *Board) ([]*Column, error), table func(*Board, []*Column),
 ) int {
@@ -48,13 +47,12 @@ func Run(ctx context.Context, name string, out, errOut io.Writer,
 	return Conclude(b, cs, table)
 }
 
-// complain says an error under the program's name, which some begin with: those of
-// workers, who say them alone.
+// complain prints an error after the program's name. Errors of workers already begin with the name.
 func complain(out io.Writer, name string, err error) {
 	fmt.Fprintf(out, "%s: %s\n", name, strings.TrimPrefix(err.Error(), name+": "))
 }
 
-// Conclude shows the table and says what it means.
+// Conclude prints the table and what it means.
 func Conclude(b *Board, cs []*Column, table func(*Board, []*Column)) int {
 	var judged []*Column
 	for _, c := range cs {

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Incident is one freeze or kill of a [Schedule].
+// Incident is one freeze or kill of a schedule.
 type Incident struct {
 	After  float64 // the fraction of the load that is done when it begins
-	Worker int     // whom it strikes: the n-th ever started, or the next one that holds a partition
+	Worker int     // the victim: the n-th worker ever started, or the next one that holds a partition
 	Kill   bool    // SIGKILL; otherwise SIGSTOP
 	At     Point   // where it strikes
 }
 
-// NewSchedule draws n incidents from seed, freezes and kills in turn, for a crew
-// that starts with so many workers. They strike at each of their points in turn.
+// NewSchedule draws n incidents from seed, alternating freezes and kills, for a crew that starts
+// with so many workers. Each kind goes through its points in turn.
 func NewSchedule(seed uint64, n, workers int, freezes, kills []Point) []Incident {
 	r := rand.New(rand.NewPCG(seed, 0x5ced))
 	is := make([]Incident, n)
@@ -28,7 +28,7 @@ func NewSchedule(seed uint64, n, workers int, freezes, kills []Point) []Incident
 		}
 		is[i] = Incident{
 			After: (float64(i) + 0.4 + 0.3*r.Float64()) / float64(n+1),
-			// Whoever was killed has been replaced by the next number.
+			// A killed worker has been replaced by the next number.
 			Worker: i/2 + 1 + r.IntN(workers),
 			Kill:   i%2 == 1,
 			At:     points[i/2%len(points)],
@@ -37,9 +37,8 @@ func NewSchedule(seed uint64, n, workers int, freezes, kills []Point) []Incident
 	return is
 }
 
-// Play plays the incidents one after the other, each once its share of total
-// messages is done, and releases the messages that pace holds back for it.
-// say gets a line for each.
+// Play plays the incidents one after the other, each once its share of total messages is done, and
+// releases the messages that pace holds back for it. It calls say with a line for each.
 func (c *Crew) Play(ctx context.Context, is []Incident, total int, pace *Pace, l Limits, say func(string)) error {
 	for i, in := range is {
 		due := int(in.After * float64(total))
@@ -52,7 +51,7 @@ func (c *Crew) Play(ctx context.Context, is []Incident, total int, pace *Pace, l
 			if err != nil && !errors.Is(err, errTimeout) {
 				return err
 			}
-			if done >= due || err != nil && pace.Sent() >= due { // a backlog that does not move: strike anyway
+			if done >= due || err != nil && pace.Sent() >= due { // strike even if a backlog does not move
 				break
 			}
 		}
@@ -73,8 +72,8 @@ func (c *Crew) Play(ctx context.Context, is []Incident, total int, pace *Pace, l
 	return nil
 }
 
-// Count is how many incidents suit a load that takes so long: one for every so
-// often, a freeze and a kill at least.
+// Count returns the number of incidents for a load of that duration: one for each period of length
+// every, and at least a freeze and a kill.
 func Count(load, every time.Duration) int {
 	return max(2, int(load/every))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/epochfence/epochfence/ops/statusz"
 )
 
-// serve serves a page of what this process knows, and its metrics, until the process
-// ends, and says where.
+// serve serves a status page and metrics of this process until the process ends, and reports the
+// address.
 func (s *Stage) serve() {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Settings are the flags that every show has.
+// Settings are the flags of every show.
 type Settings struct {
 	Database   string // a postgres:// URL or the path of a new SQLite file; "" means a temporary one
 	Workers    int
@@ -24,30 +24,28 @@ type Settings struct {
 	HTTP       string // host:port of the status page; "" means none
 }
 
-// The limits keep a mistyped flag from taking the machine down.
+// The limits protect the machine from a mistyped flag.
 const (
 	maxWorkers    = 64
 	maxPartitions = 1000
 	maxMessages   = 20_000_000
 	maxDuration   = 24 * time.Hour
 
-	// perPartition messages at least, so that whoever is to be struck at a
-	// message gets one.
+	// perPartition is the minimum of messages, so that each victim gets a message.
 	perPartition = 25
 
-	// shortest is what a load takes unless told otherwise: time for a freeze, a
-	// kill and another freeze.
+	// shortest is the default minimum duration of a load: enough for a freeze, a kill and another
+	// freeze.
 	shortest = 24 * time.Second
 )
 
-// ErrUsage says that the flags are wrong and that this was reported.
+// ErrUsage is returned when the flags are wrong. The mistake has been printed.
 var ErrUsage = errors.New("usage")
 
-// ParseFlags parses args into fs, to which it adds the flags of s, whose
-// Messages is their default. Unless -duration says otherwise, the load is spread
-// over the time that it takes at rate messages a second. check looks at the flags
-// that the show itself has put into fs. ParseFlags returns [flag.ErrHelp] or
-// [ErrUsage] after writing to out what is to be said.
+// ParseFlags adds the flags of s to fs and parses args. Messages is the default of its flag. The
+// load's default duration is Messages at rate messages per second. check checks the show's own
+// flags in fs. ParseFlags returns [flag.ErrHelp] or [ErrUsage] after writing the help or the
+// mistake to out.
 func (s *Settings) ParseFlags(fs *flag.FlagSet, args []string, out io.Writer, rate int, check func() error) error {
 	fs.SetOutput(out)
 	fs.StringVar(&s.Database, "database", "", "postgres://… `URL`, or the path of a new SQLite file; empty: SQLite in a temporary directory")
@@ -135,8 +133,8 @@ func (s *Settings) checkDatabase() error {
 	return nil
 }
 
-// DatabaseOf is where a column has its tables: in PostgreSQL a schema of its
-// own, in SQLite the file named or one beside it.
+// DatabaseOf returns the database of a column: in PostgreSQL the same URL (each column has its own
+// schema), in SQLite the named file or one beside it.
 func (s *Settings) DatabaseOf(column string) string {
 	if column == Baseline && !IsPostgres(s.Database) {
 		return s.Database + ".baseline"

@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// detach keeps the signals that a terminal sends to its foreground processes
-// from cmd: the parent decides when it ends.
+// detach keeps the terminal's signals from cmd, because the parent decides when cmd ends.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }

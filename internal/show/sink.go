@@ -8,8 +8,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Fenced returns sink with the points of stage in its transactions. They are
-// around the handler, so that the handler is the one a reader would copy.
+// Fenced returns sink with the points of stage in its transactions. The points are around the
+// handler, so that readers can copy the handler unchanged.
 func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
 	staged := &stagedSink[TX]{Sink: sink, stage: stage}
 	if o, ok := epoch.As[operate.Operable[TX]](sink); ok {
@@ -18,7 +18,6 @@ func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
 	return staged
 }
 
-// stagedOperable is a stagedSink that operators can work with.
 type stagedOperable[TX any] struct {
 	*stagedSink[TX]
 	operate.Operable[TX]
@@ -78,11 +77,11 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls .
 	}
 	var err error
 	if cue.point == Unlocked {
-		err = commit() // it waits until nobody else writes
+		err = commit() // Reach waits until nothing else writes
 	} else {
 		err = s.stage.Writing(commit)
 	}
-	cue.Done(0, err) // Reporting counts the messages: not every offset has one
+	cue.Done(0, err) // Reporting counts the messages, because not every offset has one
 	return err
 }
 
@@ -91,8 +90,8 @@ func (s *stagedSink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply fun
 	return s.held(ctx, work, func(ctx context.Context) error { return epoch.CommitHeld(ctx, s.Sink, h, apply) })
 }
 
-// held commits a transaction that moves no position: a relay's. Its point is
-// Answered, if requests were since the last one.
+// held commits a transaction of a relay, which moves no position. It has the point Answered if
+// requests were answered since the last such transaction.
 func (s *stagedSink[TX]) held(ctx context.Context, work Work, commit func(context.Context) error) error {
 	cue := &Cue{stage: s.stage, work: work}
 	if a := s.stage.takeAnswers(work); a.n > 0 {
@@ -106,8 +105,8 @@ func (s *stagedSink[TX]) held(ctx context.Context, work Work, commit func(contex
 	return err
 }
 
-// Reporting returns what reports to stage which partitions are claimed,
-// and how many messages were applied; the stage's Stats hear of everything.
+// Reporting returns an observer that reports claimed partitions and applied messages to stage, and
+// passes every event to the stage's Stats.
 func Reporting(stage *Stage) func(consumer.Event) {
 	return func(e consumer.Event) {
 		stage.Stats.Observe(e)

@@ -15,26 +15,22 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// Stage is a worker's end of the pipes to its parent. It is safe for
-// concurrent use.
+// Stage is a worker's connection to its parent. It is safe for concurrent use.
 type Stage struct {
 	config json.RawMessage
 	resume chan struct{}
 
-	writing sync.RWMutex // read-locked by what writes to the database
+	writing sync.RWMutex // read-locked by writers to the database
 
-	// Stats are those of this process: [Reporting] tells them what the consumer
-	// observes.
+	// Stats are the statistics of this process, from [Reporting].
 	Stats *stats.Stats
 
 	mu      sync.Mutex
 	out     *json.Encoder
-	armed   Point // where the next transaction is to stop, "" for nowhere
+	armed   Point // where the next transaction is to stop, or ""
 	answers map[int32]answers
 }
 
-// newStage reads the configuration and then, on a goroutine of its own, orders
-// until in ends, when it calls gone.
 func newStage(in io.Reader, out io.Writer, gone func()) (*Stage, error) {
 	lines := bufio.NewReader(in)
 	config, err := lines.ReadBytes('\n')
@@ -69,33 +65,30 @@ func (s *Stage) obey(o order) {
 	}
 }
 
-// Config decodes what the parent passed to [Crew.Start] into v.
+// Config decodes the configuration from [Crew.Start] into v.
 func (s *Stage) Config(v any) error { return json.Unmarshal(s.config, v) }
 
-// Holds reports that this worker has the partition from now on. Reports of several
-// workers may arrive in another order than the one in which they got it: number
-// grows from owner to owner, as epochs and generations do, and is 0 where nothing
-// counts them.
+// Holds reports that this worker has the partition from now on. number orders the reports of
+// several workers, which may arrive out of order: it grows from owner to owner, as epochs and
+// generations do. It is 0 if nothing counts owners.
 func (s *Stage) Holds(partition int32, number int64) {
 	s.tell(report{Kind: reportHolds, Partition: partition, Number: number})
 }
 
-// Ready reports that this process, started by [StartHelper], can be reached.
+// Ready reports the address of this process, which [StartHelper] has started.
 func (s *Stage) Ready(address string) {
 	s.tell(report{Kind: reportReady, Text: address})
 }
 
-// Writing runs f, which writes to the database. While it runs the process is not
-// stopped at [Unlocked], [BeforeSend] or [Answered]: with SQLite's write lock in a
-// frozen process, nobody could continue.
+// Writing runs f, which writes to the database. Meanwhile the process does not stop at [Unlocked],
+// [BeforeSend] or [Answered]: a process frozen with SQLite's write lock would block all others.
 func (s *Stage) Writing(f func() error) error {
 	s.writing.RLock()
 	defer s.writing.RUnlock()
 	return f()
 }
 
-// Late reports that the source refused the offset, or the ack, of effects which
-// are committed already.
+// Late reports that the source refused an offset or ack after its effects were committed.
 func (s *Stage) Late(err error) {
 	s.tell(report{Kind: reportLate, Text: err.Error()})
 }
@@ -104,23 +97,22 @@ func (s *Stage) tell(r report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.out.Encode(r); err != nil {
-		os.Exit(1) // the parent is gone
+		os.Exit(1) // the parent has ended
 	}
 }
 
-// Cue is what the parent has in mind for one transaction. Its zero value is
-// nothing.
+// Cue is the parent's order for one transaction. The zero value has no order.
 type Cue struct {
 	stage   *Stage
 	point   Point
 	work    Work
 	subject string
-	answers int  // to requests, that are to be recorded
+	answers int  // to requests, to be recorded
 	stopped bool // at its point
 }
 
-// Cue takes the order that is waiting, if there is one and it is for one of
-// these points, for a transaction which is about to begin with work in hand.
+// Cue takes the pending order, if it is for one of these points, for a transaction that is about to
+// begin.
 func (s *Stage) Cue(work Work, points ...Point) *Cue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,17 +123,15 @@ func (s *Stage) Cue(work Work, points ...Point) *Cue {
 	return c
 }
 
-// About says what the request in hand is about, in the words that [Crew.Elsewhere]
-// understands.
+// About sets the subject of the request in hand, which [Crew.Elsewhere] understands.
 func (c *Cue) About(subject string) *Cue {
 	c.subject = subject
 	return c
 }
 
-// Context is ctx without its deadline and cancellation if the transaction is to
-// be frozen. A frozen process usually wakes up with its deadlines passed and
-// gives up by itself; with this, nothing is left between it and the database
-// but the fence.
+// Context returns ctx without its deadline and cancellation if the transaction is to be frozen. A
+// frozen process usually wakes up after its deadlines and gives up. Without them, only the fence
+// protects the database.
 func (c *Cue) Context(ctx context.Context) context.Context {
 	switch c.point {
 	case InHand, Unlocked, BeforeWrites, AfterWrites, BeforeSend, Answered:
@@ -151,8 +141,7 @@ func (c *Cue) Context(ctx context.Context) context.Context {
 	}
 }
 
-// Reach blocks if this is the point the transaction was told to stop at, until
-// the parent says continue.
+// Reach blocks until the parent says continue, if the transaction was told to stop at p.
 func (c *Cue) Reach(p Point) {
 	if c.point != p {
 		return
@@ -172,10 +161,9 @@ func (c *Cue) tell(r report) {
 	c.stage.tell(r)
 }
 
-// Done reports what became of the transaction: nil, and it committed with this
-// many messages; [epoch.ErrStale] and [epoch.ErrInDoubt] are told from other
-// errors. An order that the transaction did not come to is kept for the next
-// one.
+// Done reports the outcome of the transaction. A nil err means that it committed with this many
+// messages. Done distinguishes [epoch.ErrStale] and [epoch.ErrInDoubt] from other errors. An order
+// whose point was not reached is kept for the next transaction.
 func (c *Cue) Done(messages int, err error) {
 	r := report{Kind: reportApplied, Messages: messages, Answers: c.answers}
 	if err != nil {
@@ -194,7 +182,6 @@ func (c *Cue) Done(messages int, err error) {
 	c.keep()
 }
 
-// keep leaves an order that was not come to for the next one.
 func (c *Cue) keep() {
 	c.stage.mu.Lock()
 	defer c.stage.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Mood says whether a cell is as it should be.
+// Mood is the verdict on a cell.
 type Mood int
 
-// The moods. Only Good and Bad are coloured, and only on a terminal.
+// Only Good and Bad are coloured, and only on a terminal.
 const (
 	Plain Mood = iota
 	Good
@@ -31,7 +31,7 @@ type Row struct {
 	Cells []Cell
 }
 
-// None is a count that should be zero.
+// None is a cell for a count that should be zero.
 func None(n int) Cell {
 	if n == 0 {
 		return Cell{"0", Good}
@@ -39,10 +39,10 @@ func None(n int) Cell {
 	return Cell{Thousands(n), Bad}
 }
 
-// Number is a count that is what it is.
+// Number is a cell for a count without a verdict.
 func Number(n int) Cell { return Cell{Text: Thousands(n)} }
 
-// Yes is a condition that should hold, and otherwise what is to be said.
+// Yes is a cell for a condition that should hold. It has the text otherwise if the condition fails.
 func Yes(ok bool, otherwise string) Cell {
 	if ok {
 		return Cell{"yes", Good}
@@ -50,7 +50,7 @@ func Yes(ok bool, otherwise string) Cell {
 	return Cell{otherwise, Bad}
 }
 
-// Spread is the median and the most of some durations.
+// Spread is a cell with the median and the maximum of some durations.
 func Spread(ds []time.Duration) Cell {
 	if len(ds) == 0 {
 		return Cell{Text: "-"}
@@ -59,7 +59,7 @@ func Spread(ds []time.Duration) Cell {
 	return Cell{Text: Seconds(ds[len(ds)/2]) + ", " + Seconds(ds[len(ds)-1])}
 }
 
-// RowOf is a line with a cell for each of cs.
+// RowOf returns a row with a cell for each of cs.
 func RowOf[T any](label string, cs []T, cell func(T) Cell) Row {
 	r := Row{Label: label}
 	for _, c := range cs {
@@ -109,7 +109,7 @@ func paint(color bool, m Mood, s string) string {
 	}
 }
 
-// Thousands is n with commas, as people write it.
+// Thousands formats n with commas.
 func Thousands(n int) string {
 	s := strconv.Itoa(n)
 	digits := strings.TrimPrefix(s, "-")
@@ -124,5 +124,5 @@ func Thousands(n int) string {
 	return b.String()
 }
 
-// Seconds is d as "6.4 s".
+// Seconds formats d as "6.4 s".
 func Seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

@@ -7,9 +7,8 @@ import (
 	"os/exec"
 )
 
-// TempDir makes a directory that is removed by the function returned, and by a
-// process of its own if this one ends before it could call it. If keep is true,
-// neither removes it.
+// TempDir makes a directory. remove removes it; if this process ends before it calls remove, a
+// sweeper process removes it. If keep is true, neither does.
 func TempDir(pattern string, keep bool) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", pattern)
 	if err != nil {
@@ -36,12 +35,11 @@ func TempDir(pattern string, keep bool) (dir string, remove func(), err error) {
 	}
 	return dir, func() {
 		_ = os.RemoveAll(dir)
-		_ = cmd.Process.Kill() // nothing is left for it to do
+		_ = cmd.Process.Kill() // it has nothing left to do
 		_ = cmd.Wait()
 	}, nil
 }
 
-// self is this program in another role.
 func self(role string) (*exec.Cmd, error) {
 	path, err := os.Executable()
 	if err != nil {

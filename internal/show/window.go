@@ -22,9 +22,8 @@ import (
 	"github.com/epochfence/epochfence/ops/statusz"
 )
 
-// Window is where the fenced column is seen in a browser: a status page of its group, by
-// what its database says, and behind it those of its workers, by what each knows itself.
-// One that is frozen does not answer, as it would not anywhere else.
+// Window shows the fenced column in a browser: the status page of its group, from its database, and
+// the status pages of its workers. A frozen worker does not answer.
 type Window struct {
 	crew   *Crew
 	page   atomic.Pointer[statusz.Handler] // nil until there is a database
@@ -35,8 +34,9 @@ type Window struct {
 // answerLimit is how long a worker may take to answer. A frozen one takes longer.
 const answerLimit = time.Second
 
-// OpenWindow serves the status page of a column at s.HTTP, and says where. It has its
-// workers serve theirs. Without an address it returns nil, which is a window that shows nothing.
+// OpenWindow serves the status page of a column at s.HTTP, prints the address, and makes the
+// column's workers serve theirs. Without an address it returns nil, which is a valid window that
+// shows nothing.
 func (s Settings) OpenWindow(b *Board, c *Crew) (*Window, error) {
 	if s.HTTP == "" {
 		return nil, nil
@@ -59,7 +59,7 @@ func (s Settings) OpenWindow(b *Board, c *Crew) (*Window, error) {
 	return w, nil
 }
 
-// reachable is an address that a browser on this machine takes.
+// reachable returns an address that a browser on this machine can open.
 func reachable(a net.Addr) string {
 	host, port, err := net.SplitHostPort(a.String())
 	if err != nil {
@@ -71,7 +71,7 @@ func reachable(a net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// Show has the page show what o says, and of each owner whether its process is frozen.
+// Show makes the page show o, and whether the process of each owner is frozen.
 func (w *Window) Show(o statusz.Options) error {
 	if w == nil {
 		return nil
@@ -102,8 +102,7 @@ func (w *Window) group(rw http.ResponseWriter, r *http.Request) {
 	page.ServeHTTP(rw, r)
 }
 
-// worded finds the number of a worker in the owner of a fence, which has its name in
-// it.
+// worded finds the worker's number in the owner of a fence, which contains the worker's name.
 var worded = regexp.MustCompile(`worker (\d+)`)
 
 func (w *Window) owner(name string) statusz.Owner {
@@ -128,7 +127,6 @@ func (w *Window) owner(name string) statusz.Owner {
 	}
 }
 
-// addresses are those of living workers' pages, by their numbers.
 func (w *Window) addresses() map[int]string {
 	w.crew.mu.Lock()
 	defer w.crew.mu.Unlock()
@@ -166,8 +164,8 @@ func (w *Window) worker(rw http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(rw, r)
 }
 
-// metrics are those of all workers that answer, each with its number as a label. Prometheus
-// would ask each worker itself, and give its series an instance.
+// metrics serves the metrics of all workers that answer, each with its number as a label. In
+// production Prometheus would scrape each worker itself, and add an instance label.
 func (w *Window) metrics(rw http.ResponseWriter, r *http.Request) {
 	addresses := w.addresses()
 	var (
@@ -207,8 +205,8 @@ func (w *Window) get(ctx context.Context, address string) (body []byte, err erro
 	return io.ReadAll(answer.Body)
 }
 
-// joined is one exposition of several workers'. All have the same metrics, in the same
-// order, each with its HELP first.
+// joined merges the expositions of several workers. All have the same metrics in the same order,
+// each with its HELP first.
 func joined(texts map[int][]byte) []byte {
 	var order []string // of the metrics
 	heads, series := map[string]string{}, map[string][]string{}
@@ -241,7 +239,6 @@ func joined(texts map[int][]byte) []byte {
 	return b.Bytes()
 }
 
-// labelled is the line of a series with the number of its worker.
 func labelled(line string, worker int) string {
 	label := fmt.Sprintf(`worker="%d"`, worker)
 	at := strings.IndexAny(line, "{ ")

@@ -1,8 +1,7 @@
-// Package sqlschema keeps the versions of a package's tables in the user's
-// database: a migration for each version, in scripts that a foreign migration tool
-// can run as well because they record their version themselves, and the errors that say
-// which of program and tables is behind. Packages of database/sql name their tables with a
-// prefix; those of pgx have a schema of PostgreSQL's, for which package pgschema adds the rest.
+// Package sqlschema versions a package's tables in the user's database. Each version has a script
+// that also records the version, so that other migration tools can run it. The package's errors say
+// whether the program or the tables are behind. Packages on database/sql give their table names a
+// prefix. Packages on pgx have a PostgreSQL schema, for which package pgschema adds the rest.
 package sqlschema
 
 import (
@@ -37,8 +36,8 @@ func (r Remedy) Check(have, want int) error {
 	}
 }
 
-// Upgrade runs the scripts of all that come after version have, in the caller's transaction,
-// which must exclude other upgrades. It refuses a version that all does not have.
+// Upgrade runs the scripts of all after version have, in the caller's transaction, which must
+// exclude other upgrades. It refuses a version that all does not have.
 func (r Remedy) Upgrade(have int, all []migrations.Migration, exec func(script string) error) error {
 	if have > len(all) {
 		return r.Check(have, len(all))
@@ -51,7 +50,7 @@ func (r Remedy) Upgrade(have int, all []migrations.Migration, exec func(script s
 	return nil
 }
 
-// Read reads the scripts of a package from dir, which are named like 0001_name.sql, version 1 first.
+// Read reads a package's scripts from dir. Their names are like 0001_name.sql, from version 1 on.
 func Read(files fs.FS, dir, of string) []migrations.Migration {
 	names, err := fs.Glob(files, dir+"/*.sql") // sorted
 	if err != nil {
@@ -72,14 +71,14 @@ func Read(files fs.FS, dir, of string) []migrations.Migration {
 	return all
 }
 
-// Prefixed are the tables of one package whose names begin with a prefix.
+// Prefixed are the tables of one package, whose names have a prefix.
 type Prefixed struct {
 	Prefix  string
 	Scripts []migrations.Migration // with {{prefix}}
 	Remedy  Remedy
 }
 
-// Table holds a row for each version.
+// Table returns the name of the table with a row for each version.
 func (s Prefixed) Table() string { return s.Prefix + "migration" }
 
 // Migrations returns the scripts with the names filled in.
@@ -93,12 +92,12 @@ func (s Prefixed) Migrations() []migrations.Migration {
 	return ms
 }
 
-// Upgrade runs what is missing above version have. See [Remedy.Upgrade].
+// Upgrade runs the scripts after version have. See [Remedy.Upgrade].
 func (s Prefixed) Upgrade(have int, exec func(script string) error) error {
 	return s.where(s.Remedy.Upgrade(have, s.Migrations(), exec))
 }
 
-// Check refuses tables of another version than the program's.
+// Check returns an error unless the tables have the program's version.
 func (s Prefixed) Check(have int) error { return s.where(s.Remedy.Check(have, len(s.Scripts))) }
 
 func (s Prefixed) where(err error) error {
@@ -108,11 +107,11 @@ func (s Prefixed) where(err error) error {
 	return fmt.Errorf("tables %s*: %w", s.Prefix, err)
 }
 
-// prefixes are what may begin a table name and needs no quotes. MySQL's names
-// have at most 64 characters; ours add up to 20.
+// prefixes are valid in a table name without quotes. MySQL's names have at most 64 characters; ours
+// add up to 20.
 var prefixes = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,31}$`)
 
-// CheckPrefix refuses what cannot be a [Prefixed.Prefix]. Option is its name, for
+// CheckPrefix returns an error unless prefix may be a [Prefixed.Prefix]. option is its name, for
 // the error.
 func CheckPrefix(option, prefix string) error {
 	if !prefixes.MatchString(prefix) {

@@ -10,10 +10,9 @@ import (
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
-// Call is what one call of a handler gets of a transaction: the methods of sqlc's DBTX
-// for database/sql. It is of no use once the handler has returned, and neither is what
-// came from it: rows, prepared statements, transactions of [Call.OpenDB]. It is safe for
-// concurrent use.
+// Call lends a transaction to one call of a handler. It has the methods of sqlc's DBTX for
+// database/sql. Once the handler has returned, it refuses everything, and so do rows, prepared
+// statements and transactions of [Call.OpenDB] that came from it. It is safe for concurrent use.
 type Call struct {
 	g      *Guard
 	ctx    context.Context // ends when the handler has returned
@@ -21,17 +20,17 @@ type Call struct {
 
 	// Under the lock of the Guard.
 	ended  bool
-	refuse error // why it is refused everything: a statement that was not sent
+	refuse error // why everything is refused: a statement that was not sent
 	rows   map[*callRows]struct{}
 	stmts  map[string]*sql.Stmt // by their text
 	dbs    []*sql.DB
-	front  *sql.DB // which makes rows and statements that are ours; nil before the first
+	front  *sql.DB // makes our rows and statements; nil before the first
 
 	savepoints txdb.Savepoints
-	left       error // of savepoints, when c was closed
+	left       error // what savepoints.Err was when c was closed
 }
 
-// Call lends the transaction to the next call, until ctx ends or it is closed.
+// Call lends the transaction to the next call, until ctx ends or the Call is closed.
 func (g *Guard) Call(ctx context.Context) *Call {
 	c := &Call{g: g}
 	c.ctx, c.cancel = context.WithCancel(ctx)
@@ -42,7 +41,7 @@ func (g *Guard) Call(ctx context.Context) *Call {
 // Context ends with the handler's use of c.
 func (c *Call) Context() context.Context { return c.ctx }
 
-// ExecContext is [sql.Tx]'s, and so are the others.
+// ExecContext runs a statement. See [sql.Tx.ExecContext].
 func (c *Call) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()
@@ -58,8 +57,8 @@ func (c *Call) ExecContext(ctx context.Context, query string, args ...any) (sql.
 	return r, err
 }
 
-// prepared returns the statement that was prepared from query, if it is not in use: each
-// driver's has one set of rows at a time.
+// prepared returns the statement that was prepared from query, unless it is in use: a driver's
+// statement has one set of rows at a time.
 func (c *Call) prepared(query string) *sql.Stmt {
 	for r := range c.rows {
 		if r.text == query {
@@ -69,7 +68,7 @@ func (c *Call) prepared(query string) *sql.Stmt {
 	return c.stmts[query]
 }
 
-// PrepareContext prepares a statement, each use of which is one of c.
+// PrepareContext prepares a statement. Each use of it is a use of c.
 func (c *Call) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	db, err := c.prepare(ctx, query)
 	if err != nil {
@@ -98,7 +97,7 @@ func (c *Call) prepare(ctx context.Context, query string) (*sql.DB, error) {
 	return c.ours(), err
 }
 
-// QueryContext returns rows that are closed with c.
+// QueryContext returns rows, which are closed with c.
 func (c *Call) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	db, err := c.querying()
 	if err != nil {
@@ -107,18 +106,16 @@ func (c *Call) QueryContext(ctx context.Context, query string, args ...any) (*sq
 	return db.QueryContext(ctx, query, args...)
 }
 
-// QueryRowContext returns a row whose Scan says what was wrong.
+// QueryRowContext returns a row. Its Scan returns any error.
 func (c *Call) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	db, err := c.querying()
 	if err != nil {
-		// A Row cannot be made with an error of our own, but it takes that of
-		// its context.
+		// A Row cannot be made with an error of our own, but it returns the error of its context.
 		return c.g.b.db.QueryRowContext(failed{ctx, err}, query)
 	}
 	return db.QueryRowContext(ctx, query, args...)
 }
 
-// failed is a context that has ended with an error of our choice.
 type failed struct {
 	context.Context
 	err error
@@ -129,7 +126,7 @@ var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c 
 func (f failed) Done() <-chan struct{} { return ended }
 func (f failed) Err() error            { return f.err }
 
-// OpenDB returns a DB whose connections all are c. It is closed with c.
+// OpenDB returns a DB whose connections are all c. It is closed with c.
 func (c *Call) OpenDB() *sql.DB {
 	db := c.open()
 	c.g.mu.Lock()
@@ -160,7 +157,6 @@ func (c *Call) ours() *sql.DB {
 	return c.front
 }
 
-// usable says whether anything may still be sent.
 func (c *Call) usable() error {
 	switch {
 	case c.g.Abandoned():
@@ -178,7 +174,6 @@ func (c *Call) usable() error {
 	return nil
 }
 
-// send runs a statement of the handler's, if its text may be sent.
 func (c *Call) send(ctx context.Context, text string, run func(ctx context.Context) error) error {
 	if err := c.usable(); err != nil {
 		return err
@@ -205,12 +200,12 @@ func (c *Call) send(ctx context.Context, text string, run func(ctx context.Conte
 	})
 }
 
-// run does something in the transaction. The context that it gets ends with the handler,
-// whichever one the handler gave.
+// run calls do in the transaction, which it begins if needed. The context of do ends with the
+// handler, whatever ctx is.
 func (c *Call) run(ctx context.Context, text string, do func(ctx context.Context) error) error {
 	if err := ctx.Err(); err != nil {
-		// Not left to the driver: what it has not run has not ended the
-		// transaction, whatever judge would find.
+		// The driver must not see an ended context: a statement that it has not run has not ended
+		// the transaction, whatever judge would find.
 		return err
 	}
 	if err := c.g.begun(c.ctx); err != nil {
@@ -224,22 +219,22 @@ func (c *Call) run(ctx context.Context, text string, do func(ctx context.Context
 	return c.g.judge(text, do(ctx))
 }
 
-// Refused returns why the call has failed whatever the handler returns: it sent what is
-// not sent. It is for after Close.
+// Refused returns the error of a statement that was not sent. The call fails with it, whatever the
+// handler returns. It is for after Close.
 func (c *Call) Refused() error { return c.refuse }
 
-// Left returns why nothing of the call may be committed although all its statements are
-// done: a transaction of [Call.OpenDB]'s that was not ended. It is for after Close.
+// Left returns why nothing of the call may be committed although its statements succeeded: a
+// transaction of [Call.OpenDB] was not ended. It is for after Close.
 func (c *Call) Left() error { return c.left }
 
 // Close ends the handler's use of c. It may be called again.
 func (c *Call) Close() { c.close(true) }
 
-// close is Close. While the handler runs, as c is abandoned, the databases of [Call.OpenDB]
-// stay open: they say why they refuse.
+// close is Close if the handler has returned. If not, c is abandoned: the databases of
+// [Call.OpenDB] stay open, to say why they refuse.
 func (c *Call) close(returned bool) {
 	if !c.g.mu.TryLock() {
-		c.cancel() // a goroutine of the handler's still runs a statement
+		c.cancel() // a goroutine of the handler's runs a statement
 		c.g.mu.Lock()
 	}
 	defer c.g.mu.Unlock()
@@ -255,8 +250,8 @@ func (c *Call) close(returned bool) {
 }
 
 func (c *Call) end() {
-	// First what is open, and then the context: a driver that is told of the context's
-	// end while rows are open may interrupt the statements of whoever comes next.
+	// Close what is open before the context ends: a driver that sees the context end while rows are
+	// open may interrupt the statements of the next user.
 	c.ended = true
 	for r := range c.rows {
 		_ = r.close()
@@ -269,7 +264,6 @@ func (c *Call) end() {
 	c.cancel()
 }
 
-// throughDB is a Call as the transaction of a [sql.DB].
 type throughDB struct{ *Call }
 
 func (c throughDB) Exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
@@ -309,7 +303,7 @@ func (c throughDB) RollbackTo(name string) error {
 	return c.own(context.Background(), `ROLLBACK TO SAVEPOINT `+name+`; RELEASE SAVEPOINT `+name)
 }
 
-// own runs a statement about a savepoint, for a handler that did not send it as a text.
+// own runs a statement about a savepoint, which the handler did not send as text.
 func (c throughDB) own(ctx context.Context, text string) error {
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()

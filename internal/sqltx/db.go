@@ -12,30 +12,28 @@ import (
 	"github.com/epochfence/epochfence/internal/sqlschema"
 )
 
-// Limits bound the waiting in transactions.
+// Limits are the limits of a transaction's waits.
 type Limits struct {
-	// Wait bounds the wait for a lock, and for a connection, beside the context
-	// of each call.
+	// Wait limits each wait for a lock and for a connection, beside the context of each call.
 	Wait time.Duration
 
-	// Idle is after what pause between two statements the database ends the
-	// transaction, if it does such things.
+	// Idle is the pause between two statements after which the database ends the transaction, if
+	// the database can do so.
 	Idle time.Duration
 }
 
-// DB begins transactions on a user's [sql.DB]. It is safe for concurrent use, holds
-// no connection between calls, and needs no closing.
+// DB begins transactions on a user's [sql.DB]. It is safe for concurrent use, holds no connection
+// between calls, and needs no Close.
 type DB struct {
 	db     *sql.DB
 	d      Dialect
 	limits Limits
-	turns  chan struct{} // holds one while a transaction has its turn to write
-	queue  *queue.Queue  // among the processes that write; nil where any number may
+	turns  chan struct{} // has an element while a transaction has the turn to write
+	queue  *queue.Queue  // among the processes that write; nil if any number may write at once
 }
 
-// Open looks at the database's settings and at the version of the tables, and changes
-// nothing. A file that is locked is waited for; one that cannot be opened, or is no
-// database, is an error at once.
+// Open checks the database's settings and the version of the tables, and changes nothing. It waits
+// for a locked file. A file that cannot be opened, or is no database, is an error at once.
 func Open(ctx context.Context, db *sql.DB, d Dialect, s sqlschema.Prefixed, l Limits) (*DB, error) {
 	b := newDB(db, d, l)
 	err := b.Patiently(ctx, func(ctx context.Context) error {
@@ -57,8 +55,7 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, s sqlschema.Prefixed, l Li
 	return b, nil
 }
 
-// Migrate creates the tables of s, or brings them up to date. Of concurrent calls one
-// does it and the others wait.
+// Migrate creates the tables of s, or brings them up to date. Concurrent calls wait for each other.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, s sqlschema.Prefixed, l Limits) error {
 	b := newDB(db, d, l)
 	if err := b.Patiently(ctx, b.join); err != nil {
@@ -92,7 +89,6 @@ func newDB(db *sql.DB, d Dialect, l Limits) *DB {
 	return &DB{db: db, d: d, limits: l, turns: make(chan struct{}, 1)}
 }
 
-// join takes the process's place among those that wait for the write lock.
 func (b *DB) join(ctx context.Context) (err error) {
 	b.queue, err = b.d.Queue(ctx, b.db)
 	return err
@@ -106,8 +102,8 @@ func (b *DB) version(ctx context.Context, q Querier, s sqlschema.Prefixed) (int,
 	return v, nil
 }
 
-// Rows reads the rows of a query, each with scan. begin comes before the first, and again
-// where the query is, after another transaction was in the way.
+// Rows calls scan for each row of a query. It calls begin before the query, and again before each
+// repetition, which follows if another transaction was in the way.
 func (b *DB) Rows(ctx context.Context, begin func(), query string, args []any, scan func(*sql.Rows) error) error {
 	return b.Patiently(ctx, func(ctx context.Context) error {
 		begin()
@@ -125,11 +121,10 @@ func (b *DB) Rows(ctx context.Context, begin func(), query string, args []any, s
 	})
 }
 
-// Patiently does what another transaction may be in the way of, until it is not
-// or the time is up. It does not rely on the driver's own patience, which SQLite's
-// has none of unless busy_timeout is set.
+// Patiently repeats do while another transaction is in the way, until the time is up. It does not
+// rely on the driver: a driver of SQLite waits only if busy_timeout is set.
 func (b *DB) Patiently(ctx context.Context, do func(ctx context.Context) error) error {
-	if err := ctx.Err(); err != nil { // nobody is in the way of what comes too late
+	if err := ctx.Err(); err != nil { // no transaction is to blame for a call that comes too late
 		return err
 	}
 	waited, cancel := context.WithTimeout(ctx, b.limits.Wait)
@@ -164,9 +159,7 @@ func (b *DB) Patiently(ctx context.Context, do func(ctx context.Context) error) 
 }
 
 var (
-	// errInLine: the process's own transactions before this one have not ended in time.
 	errInLine = errors.New("transactions of this process are before it")
 
-	// errNoConn: the pool had no connection in time.
 	errNoConn = errors.New("no connection was free")
 )

@@ -7,57 +7,54 @@ import (
 	"github.com/epochfence/epochfence/internal/queue"
 )
 
-// Dialect is what differs between databases for whoever runs transactions.
-// SAVEPOINT, RELEASE SAVEPOINT, COMMIT and ROLLBACK are everybody's.
+// Dialect has the differences between databases in running transactions. SAVEPOINT, RELEASE
+// SAVEPOINT, COMMIT and ROLLBACK are the same in all.
 type Dialect interface {
-	// String is the name of the database, for errors.
 	String() string
 
-	// Settings refuses a database whose settings do not fit.
+	// Settings returns an error if the database's settings do not fit.
 	Settings(ctx context.Context, q Querier) error
 
-	// Version is the newest in the table of versions, or 0 where there is no such
-	// table.
+	// Version returns the newest version in table, or 0 if there is no such table.
 	Version(ctx context.Context, q Querier, table string) (int, error)
 
-	// LockMigrations is run first in the transaction of a migration and makes
-	// others wait for its end. Empty where Begin does.
+	// LockMigrations returns the first statement of a migration's transaction, which makes other
+	// migrations wait for its end. It is empty if Begin does so.
 	LockMigrations() string
 
-	// Begin opens a transaction that may write, with these limits as far as the
-	// database knows such. A refusal that Classify calls Busy is tried again.
+	// Begin returns the statement that opens a transaction that may write, with the limits that the
+	// database knows. If Classify returns Busy for its error, it is tried again.
 	Begin(l Limits) string
 
-	// Unwait has conn's Begin answer at once where Queue is not nil and another process
-	// is in the way, until the statement that it returns has been run there; empty if it
-	// would have done so anyway. A driver that waits by itself waits outside the line.
+	// Unwait makes conn's Begin return at once if another process is in the way, because a driver
+	// that waits by itself does not wait in the Queue. It returns the statement that undoes this,
+	// or "" if there is nothing to undo. It matters only if Queue is not nil.
 	Unwait(ctx context.Context, conn *sql.Conn) (undo string, err error)
 
-	// Queue is the process's place among those that write, where Begin takes the
-	// only write lock there is: transactions of one process then wait for each
-	// other in line. Nil where transactions may run beside each other.
+	// Queue returns the process's place among the processes that write, if Begin takes the only
+	// write lock there is. Transactions of one process then wait for each other in line. It returns
+	// nil if transactions may run beside each other.
 	Queue(ctx context.Context, q Querier) (*queue.Queue, error)
 
-	// Written is a query for a number that is another one when other connections
-	// have committed since it was last asked on this one. It is asked only where
-	// Queue is not nil.
+	// Written returns a query for a number. The number changes when other connections have
+	// committed since the last query on this one. It matters only if Queue is not nil.
 	Written() string
 
 	// InTransaction reports whether a transaction is open on conn, so that the next
 	// statement is not committed by itself. It must leave an open one as it is.
 	InTransaction(ctx context.Context, conn *sql.Conn) (bool, error)
 
-	// Classify says what an error means for the transaction it came from.
+	// Classify returns what an error means for its transaction.
 	Classify(err error) Class
 
-	// Fault returns [epoch.ErrTransient] or [epoch.ErrUnhealthy], with what is the
-	// matter, for an error that is no message's fault, and otherwise nil.
+	// Fault returns [epoch.ErrTransient] or [epoch.ErrUnhealthy], with an explanation, for an error
+	// that is no message's fault, and otherwise nil.
 	Fault(err error) error
 
 	// ReadOnly reports whether err says that the connection may not write.
 	ReadOnly(err error) bool
 
-	// Effect says what a handler's text does beside what it reads and writes.
+	// Effect returns what a handler's text does beside reading and writing.
 	Effect(text string) Effect
 }
 
@@ -70,10 +67,10 @@ type Querier interface {
 type Class int
 
 const (
-	// Refused: the statement was refused, and nothing else is the matter.
+	// Refused: the statement failed, and nothing else.
 	Refused Class = iota
 
-	// Busy: another transaction is in the way; try again.
+	// Busy: another transaction is in the way. Try again.
 	Busy
 
 	// Aborted: the database may have rolled the transaction back by itself.

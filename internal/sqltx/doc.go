@@ -1,9 +1,8 @@
-// Package sqltx runs the transactions of stores that work through database/sql: it
-// waits for locks and for a connection, begins, lends the transaction to a handler
-// and keeps the handler inside, says what errors mean, and commits. Package
-// database/sql has a Tx of its own, but that knows no BEGIN IMMEDIATE, cannot be begun late,
-// and ends with a context.
+// Package sqltx runs the transactions of stores that work through database/sql. It waits for locks
+// and for a connection, begins, lends the transaction to a handler and keeps the handler inside,
+// classifies errors, and commits. [sql.Tx] does not suffice: it has no BEGIN IMMEDIATE, cannot
+// begin late, and ends with a context.
 //
-// What differs between databases is a [Dialect]. Errors are in the words of package
-// epoch: ErrTransient, ErrUnhealthy, ErrInDoubt and ErrTxEndedByHandler.
+// A [Dialect] has the differences between databases. Errors match those of package epoch:
+// ErrTransient, ErrUnhealthy, ErrInDoubt and ErrTxEndedByHandler.
 package sqltx

@@ -8,19 +8,18 @@ import (
 	"github.com/epochfence/epochfence/internal/sqltext"
 )
 
-// Effect is what a statement does beside what it reads and writes, as its text shows.
+// Effect is a set of what a statement does beside reading and writing, judging by its text.
 type Effect uint8
 
 const (
-	// Apart: it changes the transaction or the connection for those who share it, and
-	// is sent only by a call that has its transaction to itself.
+	// Apart: it changes the transaction or the connection for the others that share it. It is sent
+	// only by a call that has its transaction to itself.
 	Apart Effect = 1 << iota
 
-	// Lasting: what it changes stays when the transaction has ended. The connection is
-	// closed behind it.
+	// Lasting: its change outlives the transaction. The connection is closed afterwards.
 	Lasting
 
-	// Controls: it begins or ends transactions, and is never sent.
+	// Controls: it begins or ends a transaction. It is never sent.
 	Controls
 
 	// Unsure: it may do any of that.
@@ -29,7 +28,6 @@ const (
 
 func (e Effect) has(what Effect) bool { return e&what != 0 }
 
-// refusal returns why a text is not sent, or nil.
 func (e Effect) refusal(text string, alone bool) error {
 	switch {
 	case e.has(Controls):
@@ -40,7 +38,6 @@ func (e Effect) refusal(text string, alone bool) error {
 	return nil
 }
 
-// excerpt is as much of a statement as an error tells.
 func excerpt(text string) string {
 	const most = 200
 	if len(text) <= most {
@@ -53,14 +50,13 @@ func excerpt(text string) string {
 	return text[:n] + "…"
 }
 
-// statement takes in the tokens of one statement and says what it does.
 type statement interface {
 	add(kind sqltext.Kind, word []byte, symbol byte)
-	ends() bool // at a semicolon
+	ends() bool // reports whether a semicolon ends it
 	effect() Effect
 }
 
-// effectOf adds up what the statements of a text do. begin returns an empty one.
+// effectOf combines the effects of a text's statements. begin returns an empty statement.
 func effectOf(text string, d sqltext.Dialect, begin func() statement) (all Effect) {
 	s := sqltext.New(text, d)
 	one := begin()

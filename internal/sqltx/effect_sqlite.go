@@ -11,7 +11,7 @@ type sqliteStatement struct {
 	tokens int
 	first  string // the keyword that says what it is, after EXPLAIN
 	to     int    // the token TO of a ROLLBACK TO
-	made   int    // how many words have come after CREATE
+	made   int    // the number of words after CREATE
 	schema bool   // the last token is the name of the schema of temporary objects
 	temp   bool   // it names that schema
 
@@ -56,14 +56,14 @@ func (s *sqliteStatement) keyword(w string) {
 	}
 }
 
-// ends is false within a trigger, whose statements have semicolons of their own: it ends
-// with an END after one. SQLite runs nothing that follows a trigger which is none.
+// ends is false within a trigger, whose statements have semicolons of their own. A trigger ends
+// with an END after a semicolon. If the text is not really a trigger, SQLite runs nothing that
+// follows it.
 func (s *sqliteStatement) ends() bool {
 	s.semicolon = true
 	return !s.trigger
 }
 
-// sqliteKeyword is a keyword that a statement may begin with, or "?".
 func sqliteKeyword(w string) string {
 	switch w {
 	case "explain", "rollback", "create",

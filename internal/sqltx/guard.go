@@ -11,24 +11,24 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// GuardConfig says what a [Guard] lends.
+// GuardConfig configures a [Guard].
 type GuardConfig struct {
-	// Package is the store's name, which begins the errors.
+	// Package is the store's name, with which errors begin.
 	Package string
 
-	// Begin begins the transaction, at the first use. Its error is the end of it.
+	// Begin begins the transaction, at its first use. If it fails, nothing more is sent.
 	Begin func(ctx context.Context) (*Tx, error)
 
-	// Explain is what the handler sees of the error of a statement.
+	// Explain returns what the handler sees of a statement's error.
 	Explain func(err error) error
 
-	// Alone says that the transaction is that of a single call.
+	// Alone means that the transaction has a single call.
 	Alone bool
 }
 
-// Guard lends one transaction to calls of handlers, one after the other, and keeps what
-// they write inside: nothing is sent any more once the database has rolled back by itself,
-// where the next statement would be committed on its own.
+// Guard lends one transaction to calls of handlers, in order, and keeps their writes inside. Once
+// the database has rolled back by itself, it sends nothing more, because the next statement would
+// be committed on its own.
 type Guard struct {
 	b *DB
 	c GuardConfig
@@ -37,16 +37,16 @@ type Guard struct {
 	tx   *Tx         // nil before the first use
 	gone error       // why there is no transaction
 	left atomic.Bool // abandoned
-	told []error     // of statements, as the database gave them, the last few
+	told []error     // the last few errors of statements, as the database gave them
 
-	effects map[string]Effect    // of the texts of this transaction, some of them
-	call    atomic.Pointer[Call] // the last one
+	effects map[string]Effect    // by text; of some texts of this transaction
+	call    atomic.Pointer[Call] // the latest
 }
 
-// Abandon ends the transaction while a call of a handler, which may never return, has it.
-// It waits for a statement that is under way, which it cancels.
+// Abandon ends the transaction while a call of a handler, which may never return, is using it. It
+// cancels a statement under way and waits for its end.
 func (g *Guard) Abandon() {
-	g.left.Store(true) // before anything fails for it
+	g.left.Store(true) // before anything fails because of it
 	c := g.call.Load()
 	if c != nil {
 		c.cancel()
@@ -65,14 +65,13 @@ func (g *Guard) Abandon() {
 // Abandoned reports whether the transaction was abandoned.
 func (g *Guard) Abandoned() bool { return g.left.Load() }
 
-// Guard lends a transaction.
+// Guard returns a Guard of one transaction.
 func (b *DB) Guard(c GuardConfig) *Guard { return &Guard{b: b, c: c} }
 
-// Tx is the transaction, or nil if no call has used it. It is for when none runs.
+// Tx returns the transaction, or nil if no call has used it. No call may be running.
 func (g *Guard) Tx() *Tx { return g.tx }
 
-// Gone returns why there is no transaction any more. It is nil while there is one, and
-// before the first use.
+// Gone returns why there is no transaction any more, or nil if there is one, or if none has begun.
 func (g *Guard) Gone() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -84,7 +83,6 @@ func (g *Guard) Told(err error) bool {
 	return slices.ContainsFunc(g.told, func(e error) bool { return errors.Is(err, e) })
 }
 
-// maxTold is how many are remembered.
 const maxTold = 16
 
 func (g *Guard) tell(err error) {
@@ -93,7 +91,6 @@ func (g *Guard) tell(err error) {
 	}
 }
 
-// maxEffects is how many are remembered.
 const maxEffects = 64
 
 // effect remembers texts, because the messages of a transaction mostly send the same ones.
@@ -110,7 +107,6 @@ func (g *Guard) effect(text string) Effect {
 	return e
 }
 
-// begun begins the transaction if this is its first use.
 func (g *Guard) begun(ctx context.Context) error {
 	if g.tx != nil {
 		return nil
@@ -118,16 +114,15 @@ func (g *Guard) begun(ctx context.Context) error {
 	tx, err := g.c.Begin(ctx)
 	if err != nil {
 		g.tell(err)
-		g.gone = err // for good: a handler must not continue as if nothing was
+		g.gone = err // for good: a handler must not continue as if nothing had happened
 		return fmt.Errorf("%s: %w", g.c.Package, err)
 	}
 	g.tx = tx
 	return nil
 }
 
-// judge looks, after the error of a statement, whether the transaction is still there,
-// and returns what the handler sees of the error. The handler's next statement would be
-// committed at once if it is not.
+// judge returns what the handler sees of a statement's error. It checks whether the transaction is
+// still there: if not, the handler's next statement would be committed at once.
 func (g *Guard) judge(text string, err error) error {
 	if err == nil {
 		return nil
@@ -144,8 +139,8 @@ func (g *Guard) judge(text string, err error) error {
 	return seen
 }
 
-// prove looks whether the transaction is the one in which the savepoint was set, after a
-// text of which it is not known what it does.
+// prove checks, after a text with an unknown effect, that the transaction is still the one in which
+// the savepoint was set.
 func (g *Guard) prove(savepoint, text string) {
 	if _, err := g.tx.Conn.ExecContext(context.Background(), `RELEASE SAVEPOINT `+savepoint); err != nil {
 		g.gone = fmt.Errorf("%w, or it cannot be told, by %q: %w", epoch.ErrTxEndedByHandler, excerpt(text), err)

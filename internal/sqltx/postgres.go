@@ -13,9 +13,9 @@ import (
 	"github.com/epochfence/epochfence/internal/queue"
 )
 
-// PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. A
-// driver whose errors have a method SQLState() string, and which takes several
-// statements in one Exec without parameters, will do as well.
+// PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. Other drivers work
+// if their errors have a method SQLState() string, and if one Exec without parameters takes several
+// statements.
 var PostgreSQL Dialect = postgres{}
 
 type postgres struct{}
@@ -24,9 +24,8 @@ func (postgres) String() string { return "PostgreSQL" }
 
 func (postgres) Settings(context.Context, Querier) error { return nil }
 
-// Version does not ask to_regclass: within a transaction it can continue answering
-// what it did before another migration, from a cache that nothing has brought up to
-// date. Names without quotes are folded to lower case.
+// Version does not use to_regclass: within a transaction, its stale cache can return the answer
+// from before another migration. PostgreSQL folds names without quotes to lower case.
 func (postgres) Version(ctx context.Context, q Querier, table string) (v int, err error) {
 	var there bool
 	err = q.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = lower($1) AND pg_catalog.pg_table_is_visible(oid))`, table).Scan(&there)
@@ -37,32 +36,31 @@ func (postgres) Version(ctx context.Context, q Querier, table string) (v int, er
 	return v, err
 }
 
-// Unwait does nothing: there is no line.
+// Unwait does nothing, because there is no Queue.
 func (postgres) Unwait(context.Context, *sql.Conn) (undo string, err error) { return "", nil }
 
 func (postgres) LockMigrations() string {
 	return `SELECT pg_advisory_xact_lock(7308895159)` // any number of our own
 }
 
-// Begin asks for READ COMMITTED, whatever the default: a statement that has
-// waited for a lock, and those after it, must see what its holder did.
+// Begin asks for READ COMMITTED, whatever the default is: a statement that has waited for a lock,
+// and the statements after it, must see what the lock's holder did.
 func (postgres) Begin(l Limits) string {
 	return fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s; SET LOCAL idle_in_transaction_session_timeout = %d`,
 		LockTimeout(l.Wait), l.Idle.Milliseconds())
 }
 
-// LockTimeout is the statement that bounds PostgreSQL's waits for locks in a
-// transaction.
+// LockTimeout returns the statement that limits PostgreSQL's waits for locks in a transaction.
 func LockTimeout(wait time.Duration) string {
 	return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, max(wait.Milliseconds(), 1))
 }
 
-// Queue is nil: PostgreSQL's locks are granted in order.
+// Queue returns nil, because PostgreSQL grants locks in order.
 func (postgres) Queue(context.Context, Querier) (*queue.Queue, error) { return nil, nil }
 
 func (postgres) Written() string { return `` }
 
-// InTransaction is true: after an error a transaction stays open and refuses everything.
+// InTransaction returns true: after an error a transaction stays open and refuses everything.
 func (postgres) InTransaction(context.Context, *sql.Conn) (bool, error) { return true, nil }
 
 func (postgres) Classify(err error) Class {

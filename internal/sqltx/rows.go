@@ -7,8 +7,8 @@ import (
 	"reflect"
 )
 
-// callRows are rows of a call, as a driver has them: an error of theirs is seen, and
-// they are closed with the call.
+// callRows are the rows of a call. Guard.judge sees their errors, and they are closed with the
+// call.
 type callRows struct {
 	c     *Call
 	text  string
@@ -19,7 +19,6 @@ type callRows struct {
 	row, into []any // the values of a row, and pointers to them
 }
 
-// open adds r to the rows of its call.
 func (r *callRows) open() (err error) {
 	if r.names, err = r.inner.Columns(); err != nil {
 		_ = r.inner.Close()
@@ -32,7 +31,7 @@ func (r *callRows) open() (err error) {
 	return nil
 }
 
-// close is Close under the lock.
+// close is Close with the lock held.
 func (r *callRows) close() error {
 	delete(r.c.rows, r)
 	return r.c.g.judge(r.text, r.inner.Close())
@@ -74,7 +73,6 @@ func (r *callRows) Next(dest []driver.Value) error {
 	return r.c.g.judge(r.text, err)
 }
 
-// column is what [sql.ColumnType] has of a column, if the database tells.
 func (r *callRows) column(i int) *sql.ColumnType {
 	if r.types == nil {
 		r.types, _ = r.inner.ColumnTypes()

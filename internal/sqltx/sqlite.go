@@ -13,10 +13,10 @@ import (
 	"github.com/epochfence/epochfence/internal/queue"
 )
 
-// SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
-// driver whose errors have a method Code() int that returns SQLite's result
-// code will do as well, such as github.com/glebarez/go-sqlite, and so will
-// github.com/mattn/go-sqlite3 and github.com/ncruces/go-sqlite3; others are refused.
+// SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. Other drivers work if
+// their errors have a method Code() int that returns SQLite's result code, as those of
+// github.com/glebarez/go-sqlite. So do github.com/mattn/go-sqlite3 and
+// github.com/ncruces/go-sqlite3. Settings refuses all others.
 var SQLite Dialect = sqlite{}
 
 type sqlite struct{}
@@ -33,9 +33,9 @@ func (sqlite) Version(ctx context.Context, q Querier, table string) (v int, err 
 	return v, err
 }
 
-// Settings insists on WAL. In the other modes a reader keeps a writer from
-// committing and a writer keeps readers out, so that COMMIT itself would have to
-// wait, and a frozen reader of the user's would stop every process.
+// Settings requires WAL. In the other modes a reader keeps a writer from committing and a writer
+// keeps readers out. COMMIT itself would have to wait, and a frozen reader of the user's would stop
+// every process.
 func (sqlite) Settings(ctx context.Context, q Querier) error {
 	var mode string
 	if err := q.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
@@ -45,7 +45,7 @@ func (sqlite) Settings(ctx context.Context, q Querier) error {
 		return fmt.Errorf("the file's journal mode is %q; several processes need WAL: "+
 			"add _pragma=journal_mode(WAL) to the data source name, on a local disk", mode)
 	}
-	// What an error means decides whether anything is committed.
+	// The result code of an error decides whether anything is committed.
 	err := q.QueryRowContext(ctx, `SELECT epochfence_no_such_function()`).Scan(&mode)
 	code, of := resultCode(err)
 	switch {
@@ -58,14 +58,14 @@ func (sqlite) Settings(ctx context.Context, q Querier) error {
 		"use modernc.org/sqlite, or glebarez/go-sqlite, mattn/go-sqlite3 or ncruces/go-sqlite3 of github.com", err)
 }
 
-// Begin takes the file's write lock at once. A deferred transaction would take it
-// at its first write and could fail there, after reading, with
-// SQLITE_BUSY_SNAPSHOT. https://www.sqlite.org/lang_transaction.html
+// Begin takes the file's write lock at once. A deferred transaction would take it at its first
+// write, where it could fail after reading, with SQLITE_BUSY_SNAPSHOT.
+// https://www.sqlite.org/lang_transaction.html
 func (sqlite) Begin(Limits) string { return `BEGIN IMMEDIATE` }
 
-// Unwait turns off the busy handler that a data source name often asks for. It asks
-// for the lock ten times a second, and while other processes write without a pause, it
-// hardly ever meets it free.
+// Unwait turns off the busy handler, which a data source name often asks for. The busy handler
+// tries the lock ten times a second, and hardly ever finds it free while other processes write
+// without a pause.
 func (sqlite) Unwait(ctx context.Context, conn *sql.Conn) (undo string, err error) {
 	var ms int
 	if err := conn.QueryRowContext(ctx, `PRAGMA busy_timeout`).Scan(&ms); err != nil || ms == 0 {
@@ -81,8 +81,7 @@ func (sqlite) Queue(ctx context.Context, q Querier) (*queue.Queue, error) { retu
 
 func (sqlite) Written() string { return `PRAGMA data_version` }
 
-// InTransaction tries to begin one, which SQLite refuses within a transaction and
-// without touching it.
+// InTransaction tries to begin a transaction. Within one, SQLite refuses that without touching it.
 func (sqlite) InTransaction(ctx context.Context, conn *sql.Conn) (bool, error) {
 	_, err := conn.ExecContext(ctx, `BEGIN`)
 	if code, of := resultCode(err); of != nil && code == sqliteError {
@@ -113,11 +112,10 @@ const (
 	sqliteNotADB    = 26
 )
 
-// Classify follows https://www.sqlite.org/lang_transaction.html, "Response To
-// Errors Within A Transaction": after full, I/O error, out of memory, busy and
-// interrupt the transaction may have been rolled back. A COMMIT that fails with
-// an I/O error may have been written and not synced, and a crash may bring it
-// to light; all others are definite.
+// Classify follows https://www.sqlite.org/lang_transaction.html, "Response To Errors Within A
+// Transaction": after full, I/O error, out of memory, busy and interrupt, the transaction may have
+// been rolled back. A COMMIT that fails with an I/O error may have been written and not synced, and
+// a crash may bring it to light. All other errors are definite.
 func (sqlite) Classify(err error) Class {
 	err = inert.Error(err)
 	code, of := resultCode(err)
@@ -146,9 +144,9 @@ func (sqlite) ReadOnly(err error) bool {
 	return e != nil && code&0xff == sqliteReadOnly
 }
 
-// schemaDiffers begins what SQLite says of a statement that asks for another
-// schema than the file has; the code is that of every mistake in SQL. A deploy
-// that came before its migration says so for every message.
+// schemaDiffers are parts of SQLite's messages for a statement that expects another schema than the
+// file has. The messages have the code of every mistake in SQL. After a deploy without its
+// migration, every message of the source fails with one.
 var schemaDiffers = []string{
 	"no such table", "no such column", "no such view", "no such function", "has no column named", "values were supplied",
 }

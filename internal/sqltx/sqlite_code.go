@@ -7,10 +7,10 @@ import (
 	"github.com/epochfence/epochfence/internal/inert"
 )
 
-// resultCode finds the error of a driver of SQLite's in err, and SQLite's result code
-// for it: https://www.sqlite.org/rescode.html. It is nil if there is none.
+// resultCode finds an SQLite driver's error in err, and its result code:
+// https://www.sqlite.org/rescode.html. of is nil if there is none.
 func resultCode(err error) (code int, of error) {
-	err = inert.Error(err) // a method of an argument's, or the handler, may have returned it
+	err = inert.Error(err) // an argument's method or the handler may have returned it
 	var e interface {
 		error
 		Code() int
@@ -21,8 +21,8 @@ func resultCode(err error) (code int, of error) {
 	return codeInside(err)
 }
 
-// codeInside knows the errors of drivers that have the code elsewhere. To name their types
-// would make every user of this package build the drivers.
+// codeInside reads the code of drivers that have it elsewhere. It does not name their types,
+// because every user of this package would then build the drivers.
 func codeInside(err error) (code int, of error) {
 	of = inert.Find(err, func(err error) (found bool) {
 		v := reflect.ValueOf(err)

@@ -11,21 +11,20 @@ import (
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
-// Tx is a transaction that is run by hand on a connection of its own.
+// Tx is a transaction that is run by statements on a connection of its own.
 type Tx struct {
 	b       *DB
-	Conn    *sql.Conn // for the store's own statements; nil once it was given back
-	turn    bool      // it is this one's, of those of the process
-	open    bool      // a transaction has been begun, perhaps
-	spoiled string    // the first statement that has changed the connection for whoever comes next
-	wait    string    // what has Conn wait again as its user wants it to; empty if it does
+	Conn    *sql.Conn // for the store's own statements; nil after giveBack
+	turn    bool      // it has the turn of its process
+	open    bool      // a transaction may have begun
+	spoiled string    // the first statement that changed the connection for its next user
+	wait    string    // the statement that restores how Conn waits; empty if it need not
 
-	began time.Time // when it had the write lock; zero before
+	began time.Time // when it got the write lock; zero before
 }
 
-// Begin takes a connection and opens a transaction that may write, waiting for
-// whoever is in the way as long as ctx and [Limits.Wait] allow. Whoever gets no error
-// must call [Tx.End].
+// Begin takes a connection and opens a transaction that may write. It waits for other transactions
+// as long as ctx and [Limits.Wait] allow. After a nil error the caller must call [Tx.End].
 func (b *DB) Begin(ctx context.Context) (*Tx, error) {
 	t := &Tx{b: b}
 	if err := t.begin(ctx); err != nil {
@@ -35,8 +34,8 @@ func (b *DB) Begin(ctx context.Context) (*Tx, error) {
 	return t, nil
 }
 
-// Restart rolls back what is open and begins again, on another connection, and before
-// the transactions of the process that wait for their turn.
+// Restart rolls back and begins again, on another connection, before the transactions of the
+// process that wait for their turn.
 func (t *Tx) Restart(ctx context.Context) error {
 	t.giveBack()
 	return t.begin(ctx)
@@ -57,7 +56,7 @@ func (t *Tx) begin(ctx context.Context) error {
 			return err
 		}
 		if t.Conn == nil {
-			conn, err := t.b.db.Conn(ctx) // its PRAGMAs may be in someone's way
+			conn, err := t.b.db.Conn(ctx) // its PRAGMAs may meet a lock
 			if err != nil && ctx.Err() != nil {
 				return fmt.Errorf("%w: %w", errNoConn, err)
 			}
@@ -69,13 +68,13 @@ func (t *Tx) begin(ctx context.Context) error {
 				return err
 			}
 		}
-		// Whatever the answer: the driver may report the end of the context
-		// although BEGIN took effect.
+		// This holds whatever the answer is: the driver may report the end of the context although
+		// BEGIN took effect.
 		t.open = true
 		deadline, _ := ctx.Deadline() // Patiently's at the latest
 		_, err := t.Conn.ExecContext(ctx, t.b.d.Begin(Limits{Wait: time.Until(deadline), Idle: t.b.limits.Idle}))
 		if err != nil && leave == nil && t.b.queue != nil && t.b.d.Classify(err) == Busy {
-			leave = t.b.queue.Wait() // the other processes are told
+			leave = t.b.queue.Wait() // tells the other processes
 			before = t.written()
 		}
 		if err != nil {
@@ -96,7 +95,6 @@ func (t *Tx) begin(ctx context.Context) error {
 	}
 }
 
-// restore has the connection wait again as its user wants it to.
 func (t *Tx) restore() error {
 	if t.wait == "" {
 		return nil
@@ -108,15 +106,14 @@ func (t *Tx) restore() error {
 	return err
 }
 
-// written changes when others have written to the database.
+// written returns a number that changes when others have written to the database.
 func (t *Tx) written() (n int64) {
 	_ = t.Conn.QueryRowContext(context.Background(), t.b.d.Written()).Scan(&n) // it is for an error's text
 	return n
 }
 
-// line waits for the transactions of the process that came before, where only one can
-// write at a time. Those who poll for a lock get it by luck, and next to one who
-// takes it again at once, hardly ever.
+// line waits for the process's earlier transactions, if only one can write at a time. Polling for
+// the lock would hardly ever succeed while another transaction takes it again at once.
 func (t *Tx) line(ctx context.Context) error {
 	if t.turn || t.b.queue == nil {
 		return nil
@@ -134,17 +131,17 @@ func (t *Tx) line(ctx context.Context) error {
 // Commit commits. An error that is not [epoch.ErrInDoubt] means that nothing
 // is committed, now or later.
 func (t *Tx) Commit(ctx context.Context) error {
-	// The last moment at which the context counts. A COMMIT that was cut off
-	// by it would have an unknown outcome; in SQLite's WAL mode it waits for nobody.
+	// The context no longer counts after this. A COMMIT that it cut off would have an unknown
+	// outcome. In SQLite's WAL mode COMMIT waits for nobody.
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	return t.Finish(context.WithoutCancel(ctx), `COMMIT`)
 }
 
-// Finish runs a script that ends with COMMIT, and does not come there if a statement
-// before it fails. Its errors are those of [Tx.Commit], except that ctx may end it: then
-// it is not known whether it is committed.
+// Finish runs a script that ends with COMMIT, and stops at the first statement that fails. Its
+// errors are those of [Tx.Commit], except that ctx may end it: then it is unknown whether it is
+// committed.
 func (t *Tx) Finish(ctx context.Context, script string) error {
 	_, err := t.Conn.ExecContext(ctx, script)
 	if err == nil {
@@ -157,8 +154,8 @@ func (t *Tx) Finish(ctx context.Context, script string) error {
 	return fmt.Errorf("COMMIT: %w", err)
 }
 
-// End gives the connection back, after rolling back what is still open. It must
-// be called whatever happened, and may be called again.
+// End rolls back what is open and gives the connection back. It must always be called, and may be
+// called again.
 func (t *Tx) End() {
 	t.giveBack()
 	if t.turn {
@@ -167,7 +164,7 @@ func (t *Tx) End() {
 	}
 }
 
-// endTimeout bounds a rollback: it is for a database that is no longer there.
+// endTimeout limits a rollback, for a database that is no longer there.
 const endTimeout = 30 * time.Second
 
 func (t *Tx) giveBack() {
@@ -190,12 +187,11 @@ func (t *Tx) giveBack() {
 	_ = t.Conn.Close()
 	t.Conn, t.open, t.wait, t.spoiled = nil, false, "", ""
 	if t.b.queue != nil && !t.began.IsZero() {
-		t.b.queue.Held(time.Since(t.began)) // now that it is free again
+		t.b.queue.Held(time.Since(t.began)) // the lock is free again
 	}
 	t.began = time.Time{}
 }
 
-// spoil notes that a statement changes the connection, which is closed behind it.
 func (t *Tx) spoil(text string) {
 	if t.spoiled == "" {
 		t.spoiled = excerpt(text)
@@ -205,11 +201,9 @@ func (t *Tx) spoil(text string) {
 // SavepointName returns a name that nobody can guess.
 func SavepointName() string { return txdb.Name() }
 
-// Spoiled returns the first statement of the handler's that has changed the connection
-// itself, or is empty.
+// Spoiled returns the handler's first statement that changed the connection itself, or "".
 func (t *Tx) Spoiled() string { return t.spoiled }
 
-// discard has the pool throw the connection away, which must not be anyone's again.
 func (t *Tx) discard() {
 	_ = t.Conn.Raw(func(any) error { return driver.ErrBadConn })
 }

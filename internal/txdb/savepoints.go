@@ -9,12 +9,11 @@ import (
 	"sync"
 )
 
-// Savepoints are the savepoints that one message has set through handles with a Commit
-// and a Rollback, whoever gave it the handles. The zero Savepoints are none. They are
-// safe for concurrent use.
+// Savepoints are the savepoints that one message has set through any handles with a Commit and a
+// Rollback. The zero value is empty. They are safe for concurrent use.
 //
-// A handle decides only its own message. A message whose handle was left open, or
-// could not be ended as its user asked, is rolled back as a whole.
+// A handle decides only about its own message. If a handle was left open, or could not be ended as
+// its user asked, the whole message is rolled back.
 type Savepoints struct {
 	mu     sync.Mutex
 	open   []string // the outermost first
@@ -22,12 +21,12 @@ type Savepoints struct {
 }
 
 var (
-	// ErrLeft is returned for a message that has left a handle open.
+	// ErrLeft is returned if a message has left a handle open.
 	ErrLeft = errors.New("a transaction begun by Begin was neither committed nor rolled back when the handler returned: " +
 		"call its Commit or Rollback, and leave it to no context")
 
-	// ErrLate is returned for a message whose handle was rolled back after the end of
-	// the context that it was begun with. Database/sql does that by itself.
+	// ErrLate is returned if a handle was rolled back after the end of the context that it was
+	// begun with. Package database/sql does that by itself.
 	ErrLate = errors.New("a transaction begun by BeginTx was rolled back because its context had ended: " +
 		"call its Commit or Rollback before the context ends")
 )
@@ -44,8 +43,8 @@ func (s *Savepoints) Open() (name string) {
 	return name
 }
 
-// Use returns [sql.ErrTxDone] unless the savepoint is open. It ends with each one that it
-// was set in.
+// Use returns [sql.ErrTxDone] unless the savepoint is open. A savepoint ends with any savepoint in
+// which it was set.
 func (s *Savepoints) Use(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +54,7 @@ func (s *Savepoints) Use(name string) error {
 	return nil
 }
 
-// End takes the savepoint away, and those that were set within it.
+// End removes the savepoint, and those that were set within it.
 func (s *Savepoints) End(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,16 +72,16 @@ func (s *Savepoints) Fail(why error) {
 	}
 }
 
-// Failed returns why the message cannot be committed any more, so that the rest of it
-// need not run. A savepoint that is open may still be ended.
+// Failed returns why the message cannot be committed any more, so that the rest of it need not run.
+// Open savepoints may still be ended.
 func (s *Savepoints) Failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed
 }
 
-// Err returns why the message cannot be committed, once its handler has returned and
-// nothing is sent for it any more.
+// Err returns why the message cannot be committed. It is for when the handler has returned and
+// nothing more is sent.
 func (s *Savepoints) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

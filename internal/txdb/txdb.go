@@ -1,6 +1,5 @@
-// Package txdb makes a [sql.DB] of a transaction that a handler was lent, for ORMs and
-// others that take nothing less. What such a DB writes is in the transaction; its own
-// transactions are savepoints.
+// Package txdb makes a [sql.DB] of a transaction that was lent to a handler, for ORMs and others
+// that need one. The DB writes in the transaction. Its own transactions are savepoints.
 package txdb
 
 import (
@@ -16,17 +15,16 @@ type Tx interface {
 	Exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error)
 	Query(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error)
 
-	// Savepoint sets a savepoint, Release ends it, and RollbackTo undoes what was
-	// written since and ends it too. They are the transaction's own statements, and
-	// refused like any other once the message is over.
+	// Savepoint sets a savepoint, Release ends it, and RollbackTo undoes the writes since and ends
+	// it too. Like other statements, they are refused once the message is over.
 	Savepoint(ctx context.Context, name string) error
 	Release(name string) error
 	RollbackTo(name string) error
 }
 
-// Open returns a DB whose connections all are tx. Arguments go to tx as they are. Begin
-// sets a savepoint and adds it to s, which are those of the same message: tx asks
-// [Savepoints.Failed] before a statement, and [Savepoints.Err] when the handler has returned.
+// Open returns a DB whose connections are all tx. Arguments go to tx as they are. Begin sets a
+// savepoint and adds it to s, the Savepoints of the message: tx must check [Savepoints.Failed]
+// before a statement, and [Savepoints.Err] when the handler has returned.
 func Open(tx Tx, s *Savepoints) *sql.DB { return sql.OpenDB(&connector{tx: tx, savepoints: s}) }
 
 type connector struct {
@@ -37,14 +35,12 @@ type connector struct {
 func (c *connector) Connect(context.Context) (driver.Conn, error) { return &conn{connector: c}, nil }
 func (c *connector) Driver() driver.Driver                        { return fenced{} }
 
-// fenced is a driver by which nothing can be opened.
 type fenced struct{}
 
 func (fenced) Open(string) (driver.Conn, error) {
 	return nil, errors.New("a handler's transaction cannot be opened again")
 }
 
-// conn is a view of the transaction.
 type conn struct {
 	*connector
 	within *savepoint // nil outside one
@@ -68,7 +64,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return c.tx.Query(ctx, query, args)
 }
 
-// use refuses what comes through a handle whose savepoint has ended with an outer one.
+// use returns an error if the savepoint of c has ended with an outer one.
 func (c *conn) use() error {
 	if c.within == nil {
 		return nil
@@ -80,7 +76,6 @@ func (c *conn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }
 
-// BeginTx sets a savepoint.
 func (c *conn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
 	if o.ReadOnly || sql.IsolationLevel(o.Isolation) != sql.LevelDefault {
 		return nil, fmt.Errorf("begin within a handler's transaction: %w: it is a savepoint, which has neither an isolation level nor an access mode of its own", errors.ErrUnsupported)
@@ -94,7 +89,7 @@ func (c *conn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, erro
 	return s, nil
 }
 
-// stmt is a statement that is not prepared: the transaction does that if it is any use.
+// stmt is not prepared. The transaction prepares it if that is useful.
 type stmt struct {
 	c     *conn
 	query string
@@ -127,17 +122,16 @@ func numbered(args []driver.Value) []driver.NamedValue {
 	return named
 }
 
-// savepoint is a transaction within the transaction.
 type savepoint struct {
 	c    *conn
 	name string
-	ctx  context.Context // that it was begun with, after which database/sql rolls back
+	ctx  context.Context // of BeginTx; database/sql rolls back when it ends
 }
 
 func (s *savepoint) Commit() error { return s.end(s.c.tx.Release) }
 
-// Rollback undoes nothing once the context has ended. Database/sql calls it from
-// another goroutine then, and others may have written since.
+// Rollback undoes nothing once the context has ended. Then database/sql calls it from another
+// goroutine, and others may have written since.
 func (s *savepoint) Rollback() error {
 	if s.ctx.Err() != nil {
 		s.c.savepoints.Fail(ErrLate)

@@ -1,9 +1,8 @@
-// Command dashboard writes a dashboard for Grafana, made of the table of metrics in package
-// ops/stats:
+// Command dashboard writes a Grafana dashboard from the table of metrics in package ops/stats:
 //
 //	go run github.com/epochfence/epochfence/ops/dashboard >epochfence.json
 //
-// The one in this directory is what it writes.
+// The epochfence.json in this directory is its output.
 package main
 
 import (
@@ -30,7 +29,6 @@ func write(to io.Writer) error {
 	return out.Encode(dashboard())
 }
 
-// section is a heading and what stands under it, in this order.
 type section struct {
 	title   string
 	metrics []string
@@ -55,13 +53,10 @@ var sections = []section{
 	}},
 }
 
-// filter chooses what the variables say.
 const filter = `job=~"$job", instance=~"$instance"`
 
-// query is one line of a panel.
 type query struct{ expression, legend string }
 
-// queries are what is worth seeing of a metric.
 func queries(m *stats.Metric) []query {
 	chosen := m.Name + "{" + filter + "}"
 	by := strings.Join(m.Labels, ", ")
@@ -88,7 +83,6 @@ func queries(m *stats.Metric) []query {
 	}
 }
 
-// unit is what Grafana calls that of a panel.
 func unit(m *stats.Metric) string {
 	switch {
 	case m.Unit == "s":
@@ -133,7 +127,7 @@ func dashboard() map[string]any {
 	}
 }
 
-// position is in units of the grid, which is 24 wide.
+// position is in units of Grafana's grid, which is 24 wide.
 type position struct {
 	H int `json:"h"`
 	W int `json:"w"`

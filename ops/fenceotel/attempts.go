@@ -8,8 +8,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// attempts are those to claim partitions, as far as their spans need them: when the one
-// at hand began, and how many have failed before it. The zero value has none.
+// attempts keeps, for the spans of claims, when each partition's current attempt began and how many
+// attempts have failed before it. The zero value is empty.
 type attempts struct {
 	mu  sync.Mutex
 	all map[epoch.Partition]attempt
@@ -20,13 +20,12 @@ type attempt struct {
 	failed int
 }
 
-// reads: an attempt begins with a read of the fence. So do other things, which is no harm:
-// of an attempt it is the last read that counts.
+// reads notes the start of an attempt, which begins with a read of the fence. Other reads of the
+// fence do no harm, because the last read before the claim counts.
 func (as *attempts) reads(p epoch.Partition) {
 	as.change(p, func(a *attempt) { a.began = time.Now() })
 }
 
-// of is when the attempt at hand began, and the how-many-eth it is.
 func (as *attempts) of(p epoch.Partition) (began time.Time, number int) {
 	as.mu.Lock()
 	defer as.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package fenceotel hands the statistics of a consumer to OpenTelemetry, and puts spans
-// around what it does. It is a module of its own, and needs OpenTelemetry's API alone:
-// which SDK there is, and where it sends to, is the application's.
+// Package fenceotel exports the statistics of a consumer to OpenTelemetry, and puts spans around
+// its operations. It is a separate module and needs only OpenTelemetry's API: the application
+// chooses the SDK and the exporter.
 //
 //	s := stats.New()
 //	err := fenceotel.Register(otel.Meter("billing"), s)
@@ -12,16 +12,16 @@
 // # Spans
 //
 //	claim orders     an attempt to claim a partition
-//	commit orders    a transaction, from begin to commit: what the database's own
-//	                 instrumentation has of it is within
+//	commit orders    a transaction, from begin to commit; the spans of the database's
+//	                 own instrumentation are its children
 //	process orders   the handler of a message, or of several, with a link to the span
 //	                 that each message came with
 //	send             a request of the outbox, and the trace that continues at the receiver
 //
-// A transaction takes messages of many traces, so their process spans are in the commit's
-// trace, and lead to the messages' by links. With [Options].Parent each process span is in
-// its message's trace instead, and has a link to the commit's.
+// A transaction takes messages of many traces. Their process spans are therefore in the commit's
+// trace, and link to the spans of the messages. With [Options].Parent each process span is in its
+// message's trace instead, and links to the commit's span.
 //
-// The audit log has the trace of each claim, and of the transaction because of which a
-// partition was given up, or halted.
+// The audit log records the trace of each claim, and of each transaction that made a partition halt
+// or be given up.
 package fenceotel

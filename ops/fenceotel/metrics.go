@@ -10,8 +10,8 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// Register has meter expose s. Call it before [consumer.Run], as a histogram has what it
-// was told since then, and once for one s.
+// Register makes meter expose s. Call it before [consumer.Run], because a histogram has only the
+// observations since Register. Call it once for each s.
 //
 // [consumer.Run]: https://pkg.go.dev/github.com/epochfence/epochfence/consumer#Run
 func Register(meter metric.Meter, s *stats.Stats) error {

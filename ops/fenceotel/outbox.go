@@ -13,8 +13,8 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// Entry returns e with the trace context of ctx among its headers, so that its request, sent
-// later and perhaps by another process, continues with that trace:
+// Entry returns e with the trace context of ctx in its headers. The entry's request, sent later and
+// perhaps by another process, then continues that trace:
 //
 //	err := box.Add(ctx, tx, m, tr.Entry(ctx, e))
 func (t *Tracing) Entry(ctx context.Context, e outbox.Entry) outbox.Entry {
@@ -26,11 +26,11 @@ func (t *Tracing) Entry(ctx context.Context, e outbox.Entry) outbox.Entry {
 	return e
 }
 
-// Transport returns base with a span around each request, which is in the trace of the
-// handler that added the entry, and which the receiver is told of. It is for the client of
-// [outbox.Options]; nil means [http.DefaultTransport], which keeps two connections to a
-// host: give one that keeps as many as [outbox.Options].Concurrency needs where they are many.
-// The path and the query of a URL are in no span, as they may be secret.
+// Transport returns base with a span around each request, for the client of [outbox.Options]. The
+// span is in the trace of the handler that added the entry, and the request carries that trace to
+// the receiver. A nil base means [http.DefaultTransport], which keeps only two idle connections to
+// a host: where [outbox.Options].Concurrency is higher, pass a transport that keeps as many. Spans
+// leave out the path and the query of the URL, which may be secret.
 func (t *Tracing) Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -55,7 +55,7 @@ func (r transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r.t.o.Propagator.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	res, err := r.base.RoundTrip(req)
 	if err != nil {
-		span.SetStatus(codes.Error, "the request failed") // the error's text has the URL
+		span.SetStatus(codes.Error, "the request failed") // no err.Error(): it has the URL
 		span.SetAttributes(semconv.ErrorTypeKey.String(errorType(err)))
 		return nil, err
 	}

@@ -16,8 +16,8 @@ import (
 
 func partitionID(p epoch.Partition) string { return strconv.Itoa(int(p.Number)) }
 
-// Each returns handle with a span around it, whose context has what the message came
-// with: for [consumer.Each].
+// Each returns handle with a span around it, for [consumer.Each]. The handler's context carries the
+// trace context and baggage of the message.
 func Each[TX any](t *Tracing, handle consumer.Handler[TX]) consumer.Handler[TX] {
 	return func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
 		ctx, from := t.carried(ctx, m)
@@ -26,9 +26,9 @@ func Each[TX any](t *Tracing, handle consumer.Handler[TX]) consumer.Handler[TX] 
 	}
 }
 
-// Batches returns handle with a span around it, with a link to what each message came
-// with: for [consumer.Batches]. What is carried beside a span, such as baggage, is not in its
-// context, as it is of one message. Parent makes the first message's span the parent.
+// Batches returns handle with a span around it, for [consumer.Batches]. The span links to the span
+// that each message came with; Parent makes the first message's span its parent. The context
+// carries no baggage, because baggage belongs to a single message.
 func Batches[TX any](t *Tracing, handle consumer.BatchHandler[TX]) consumer.BatchHandler[TX] {
 	return func(ctx context.Context, tx TX, ms []consumer.Message, e epoch.Epoch) error {
 		from := make([]trace.SpanContext, len(ms))
@@ -40,10 +40,9 @@ func Batches[TX any](t *Tracing, handle consumer.BatchHandler[TX]) consumer.Batc
 	}
 }
 
-// maxLinks is how many links a span has at most. SDKs drop what is above 128.
+// maxLinks limits the links of a span. SDKs drop links above 128.
 const maxLinks = 128
 
-// process starts the span of a handler of these messages, which came with these spans.
 func (t *Tracing) process(ctx context.Context, ms []consumer.Message, from []trace.SpanContext, e epoch.Epoch) (context.Context, trace.Span) {
 	p := ms[0].Partition
 	about := append(t.about("process", p), semconv.MessagingOperationTypeProcess, epochKey.Int64(int64(e)))
@@ -67,7 +66,8 @@ func (t *Tracing) process(ctx context.Context, ms []consumer.Message, from []tra
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(about...), trace.WithLinks(links...))
 }
 
-// offset is a message's, under the name that the conventions have for it in Kafka.
+// offset returns the attribute of a message's offset. The semantic conventions have a name for
+// Kafka's only.
 func offset(system string, at epoch.Offset) attribute.KeyValue {
 	if system == "kafka" {
 		return semconv.MessagingKafkaOffsetKey.Int64(int64(at))
@@ -75,7 +75,7 @@ func offset(system string, at epoch.Offset) attribute.KeyValue {
 	return offsetKey.Int64(int64(at))
 }
 
-// within runs f and ends the span with what became of it, also if f panics.
+// within runs f and ends the span with f's outcome, also if f panics.
 func within(span trace.Span, f func() error) (err error) {
 	err = errDidNotReturn
 	defer func() {
@@ -88,5 +88,5 @@ func within(span trace.Span, f func() error) (err error) {
 	return f()
 }
 
-// errorType is the type of an error: few, whatever the error says.
+// errorType returns the error's Go type, of which there are few, unlike texts of errors.
 func errorType(err error) string { return fmt.Sprintf("%T", err) }

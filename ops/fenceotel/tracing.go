@@ -17,19 +17,19 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Options say how [Tracing] works. The zero Options work.
+// Options configure [Tracing]. The zero Options work.
 type Options struct {
-	// Provider and Propagator are otel's global ones if they are nil.
+	// Provider and Propagator default to otel's global ones.
 	Provider   trace.TracerProvider
 	Propagator propagation.TextMapPropagator
 
-	// System is the attribute messaging.system of the spans, such as "kafka" or "nats".
-	// Empty leaves it out.
+	// System is the attribute messaging.system of the spans, such as "kafka" or "nats". If it is
+	// empty, spans do not have the attribute.
 	System string
 
-	// Parent has the span of a message be a child of the one that it came with, in whose
-	// trace it then is, and so is the commit of a transaction in that of its first
-	// message. See the package's documentation.
+	// Parent makes the span of a message a child of the span that the message came with, in the
+	// same trace. The commit of a transaction is then in the trace of its first message. See the
+	// package's documentation.
 	Parent bool
 }
 
@@ -40,7 +40,7 @@ type Tracing struct {
 	attempts attempts
 }
 
-// NewTracing returns one.
+// NewTracing returns a Tracing.
 func NewTracing(o Options) *Tracing {
 	if o.Provider == nil {
 		o.Provider = otel.GetTracerProvider()
@@ -51,7 +51,6 @@ func NewTracing(o Options) *Tracing {
 	return &Tracing{o: o, tracer: o.Provider.Tracer("github.com/epochfence/epochfence/ops/fenceotel", trace.WithSchemaURL(semconv.SchemaURL))}
 }
 
-// Attributes of our own.
 const (
 	epochKey    = attribute.Key("epochfence.epoch")
 	offsetKey   = attribute.Key("epochfence.offset")
@@ -61,7 +60,6 @@ const (
 	scopeKey    = attribute.Key("epochfence.scope")
 )
 
-// about are the attributes of an operation on a partition.
 func (t *Tracing) about(operation string, p epoch.Partition) []attribute.KeyValue {
 	as := []attribute.KeyValue{
 		semconv.MessagingOperationName(operation),
@@ -75,9 +73,9 @@ func (t *Tracing) about(operation string, p epoch.Partition) []attribute.KeyValu
 	return as
 }
 
-// Observe makes the spans of attempts to claim a partition that did not come as far as the
-// [Sink]: have [consumer.Options].Observe call it. Such a span is made when the attempt is
-// over, with the times that it had.
+// Observe makes the spans of attempts to claim a partition that did not reach the [Sink]. Call it
+// from [consumer.Options].Observe. It makes such a span after the attempt, with the attempt's
+// times.
 func (t *Tracing) Observe(e consumer.Event) {
 	if e, ok := e.(consumer.NotClaimed); ok && operate.TraceOf(e.Err) == "" {
 		now := time.Now()
@@ -93,8 +91,8 @@ func (t *Tracing) claim(ctx context.Context, p epoch.Partition, began time.Time,
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(append(t.about("claim", p), more...)...))
 }
 
-// carried returns ctx with what a message came with: the span that the source's client
-// has put on it, or the trace context and baggage in its headers.
+// carried returns ctx with the trace context of a message: the span that the source's client has
+// put on the message, or else the trace context and baggage in its headers.
 func (t *Tracing) carried(ctx context.Context, m consumer.Message) (context.Context, trace.SpanContext) {
 	if m.Context != nil {
 		if span := trace.SpanContextFromContext(m.Context); span.IsValid() {
@@ -105,10 +103,10 @@ func (t *Tracing) carried(ctx context.Context, m consumer.Message) (context.Cont
 	return ctx, trace.SpanContextFromContext(ctx)
 }
 
-// headers are a message's, for a propagator.
+// headers is a carrier for a propagator.
 type headers []consumer.Header
 
-// Get returns the first header of that name, in whatever case.
+// Get returns the first header of that name, ignoring case.
 func (hs headers) Get(key string) string {
 	for _, h := range hs {
 		if strings.EqualFold(h.Key, key) {
@@ -118,10 +116,10 @@ func (hs headers) Get(key string) string {
 	return ""
 }
 
-// Set does nothing: a message that was read is not changed.
+// Set does nothing, because a received message does not change.
 func (headers) Set(string, string) {}
 
-// Keys returns the names.
+// Keys returns the names of the headers.
 func (hs headers) Keys() []string {
 	var keys []string
 	for _, h := range hs {

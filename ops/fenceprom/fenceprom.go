@@ -1,12 +1,12 @@
-// Package fenceprom hands the statistics of a consumer to Prometheus. It is a module of
-// its own, so that epochfence does not need the client library.
+// Package fenceprom exports the statistics of a consumer to Prometheus. It is a separate module, so
+// that epochfence does not depend on the client library.
 //
 //	s := stats.New()
 //	prometheus.MustRegister(fenceprom.New(s))
 //	err := consumer.Run(ctx, source, sink, handlers, consumer.Options{Observe: s.Observe})
 //
-// Which metrics there are is in [stats.Metrics]. A process that has several consumers has
-// stats for each, and tells them apart by a label of its own:
+// [stats.Metrics] lists the metrics. A process with several consumers has one Stats for each, and
+// distinguishes them by a label of its own:
 //
 //	prometheus.WrapRegistererWith(prometheus.Labels{"consumer": "billing"}, registry).MustRegister(fenceprom.New(billing))
 package fenceprom
@@ -17,8 +17,7 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// New returns a collector that reads s whenever it is scraped. It is safe for concurrent
-// use.
+// New returns a collector that reads s at each scrape. It is safe for concurrent use.
 func New(s *stats.Stats) prometheus.Collector {
 	c := &collector{stats: s, descs: map[string]*prometheus.Desc{}}
 	for _, m := range stats.Metrics() {

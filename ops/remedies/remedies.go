@@ -1,6 +1,6 @@
-// Package remedies has a text for each reason for which a partition halts or is lost: what
-// it means, what to do, and how to see that it worked. The status page and the command line
-// show these texts, and docs/halts.md consists of them.
+// Package remedies has a text for each reason why a partition halts or is lost: what it means, what
+// to do, and how to see that it worked. The status page and the command line show these texts, and
+// docs/halts.md consists of them.
 package remedies
 
 import (
@@ -20,14 +20,13 @@ type Remedy struct {
 	Commands []Command
 }
 
-// Command is one of epochfence's. Those that write are a dry run until they are
-// given --execute.
+// Command is an epochfence command. Commands that write are a dry run without --execute.
 type Command struct {
 	Line string // with PARTITION for the partition
 	For  string // what it is for
 }
 
-// Of returns the remedy for a reason; false if there is none, as for
+// Of returns the remedy for a reason. It returns false if there is none, as for
 // [consumer.ReasonNone].
 func Of(r consumer.Reason) (Remedy, bool) {
 	for _, remedy := range all {
@@ -38,8 +37,8 @@ func Of(r consumer.Reason) (Remedy, bool) {
 	return Remedy{}, false
 }
 
-// For returns the remedy for a halt, by what the audit log says of it: a reason, a colon
-// and the error. False where another version has written something else.
+// For returns the remedy for a halt as the audit log records it: a reason, a colon and the error.
+// It returns false for a text that another version has written.
 func For(halt string) (Remedy, bool) {
 	word, _, _ := strings.Cut(halt, ":")
 	for _, r := range all {
@@ -50,14 +49,14 @@ func For(halt string) (Remedy, bool) {
 	return Remedy{}, false
 }
 
-// All returns the remedies for all reasons, in their order. It must not be changed.
+// All returns the remedies in the order of their reasons. Callers must not change it.
 func All() []Remedy { return all }
 
-// plain is what a shell takes as it stands.
+// plain matches a name that a shell takes without quotes.
 var plain = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
 
-// On is the command for p. A name that a shell would not take as it stands is left to
-// whoever types it: a message's topic or a group may be named by anybody.
+// On returns the command for p. It leaves PARTITION in place if a shell would not take p's name
+// without quotes, because anybody may have chosen the name of a topic or group.
 func (c Command) On(p epoch.Partition) string {
 	if s := p.String(); plain.MatchString(s) && !strings.HasPrefix(s, "-") {
 		return strings.ReplaceAll(c.Line, "PARTITION", s)
@@ -65,7 +64,7 @@ func (c Command) On(p epoch.Partition) string {
 	return c.Line
 }
 
-// Text says what to do about p, and with which commands, for a terminal.
+// Text returns, for a terminal, what to do about p and the commands for it.
 func (r Remedy) Text(p epoch.Partition) string {
 	var b strings.Builder
 	b.WriteString(wrap(r.Do) + "\n" + wrap("It worked when: "+r.Check) + "\n")
@@ -75,7 +74,7 @@ func (r Remedy) Text(p epoch.Partition) string {
 	return b.String()
 }
 
-// Markdown is the remedy as a section of docs/halts.md.
+// Markdown returns the remedy as a section of docs/halts.md.
 func (r Remedy) Markdown() string {
 	var b strings.Builder
 	b.WriteString("## " + r.Reason.String() + "\n\n" + wrap(r.Means) + "\n\n**What to do.** " + wrap(r.Do) + "\n\n**It worked when:** " + wrap(r.Check) + "\n")
@@ -88,7 +87,7 @@ func (r Remedy) Markdown() string {
 	return b.String()
 }
 
-// wrap is for people who read the file and not the page.
+// wrap breaks lines for readers of the Markdown source.
 func wrap(s string) string {
 	var b strings.Builder
 	at := 0

@@ -1,22 +1,19 @@
-// Package stats makes of the events of a consumer, an outbox and a receiver what
-// operators look at: counters, histograms, the state of each partition that this process
-// holds, how fast it goes, and what has happened lately. It needs the standard library
-// alone. Packages ops/fenceprom and ops/fenceotel, modules of their own, hand it to
-// Prometheus and OpenTelemetry.
+// Package stats turns the events of a consumer, an outbox and a receiver into statistics for
+// operators: counters, histograms, rates, recent events, and the state of each partition that this
+// process holds. It needs the standard library alone. Packages ops/fenceprom and ops/fenceotel,
+// separate modules, export the statistics to Prometheus and OpenTelemetry.
 //
 //	s := stats.New()
 //	err := consumer.Run(ctx, source, sink, handlers, consumer.Options{Observe: s.Observe})
 //
-// [Metrics] is the one table of what is counted and measured: whatever is exposed
-// anywhere comes from it.
+// [Metrics] is the only table of metrics: every exporter reads it.
 //
-// # How many series there are
+// # Number of series
 //
-// No label holds the name of an owner, a claim, a key, or the text of an error. Counters
-// and histograms have labels of which all values are known, and begin at zero. The group, topic
-// and number of a partition are on gauges of partitions that this process holds, and go
-// when it does not hold them any more. A process that holds so many that there would be
-// more than [MaxSeries] gives those gauges for some of them, those that have halted first
-// and then in the order of their names, and says how many it left out
-// (epochfence_partitions_unlisted). Sums over all of them are complete.
+// No label holds the name of an owner, a claim, a key or the text of an error. The values of the
+// labels of counters and histograms are known beforehand, and these series begin at zero. Only
+// gauges of partitions have the group, topic and number as labels, and only for partitions that
+// this process holds. If all these gauges would exceed [MaxSeries], the process exposes them for
+// some partitions only, halted partitions first and then in the order of their names, and counts
+// the rest in epochfence_partitions_unlisted. Sums over all partitions stay complete.
 package stats

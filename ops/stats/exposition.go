@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Exposition serves all metrics in the text format of Prometheus, version 0.0.4, for
-// programs that do not have its client. One that has takes ops/fenceprom, for the same metrics
-// beside its own.
+// Exposition serves all metrics in Prometheus's text format, version 0.0.4, for programs without
+// Prometheus's client. A program with the client uses ops/fenceprom, which adds the same metrics to
+// the program's own.
 func (s *Stats) Exposition() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// Kind is what may happen to the value of a metric.
+// Kind is the kind of a metric.
 type Kind int
 
-// The kinds.
 const (
 	Counter   Kind = iota // goes up, from zero
 	Gauge                 // goes up and down
@@ -28,35 +27,34 @@ func (k Kind) String() string {
 	}
 }
 
-// Metric says what is counted or measured.
+// Metric describes a metric.
 type Metric struct {
-	// Name is as Prometheus has it: epochfence_, what it is, the base unit, and
-	// _total for a counter.
+	// Name follows Prometheus's conventions: epochfence_, the subject, the base unit, and _total
+	// for a counter.
 	Name string
 
 	Kind Kind
 
-	// Unit is in the notation of UCUM, as OpenTelemetry wants it: s, By, or what is
-	// counted in braces.
+	// Unit is in the notation of UCUM, as OpenTelemetry requires: s, By, or the counted thing in
+	// braces.
 	Unit string
 
-	// Help says what it is, in one line.
+	// Help describes the metric in one line.
 	Help string
 
-	// KnownAs is what the field calls it, where it has a name for it.
+	// KnownAs is the metric's usual name elsewhere, if it has one.
 	KnownAs string
 
-	// Labels are the names of its labels. Series are the combinations of their values
-	// that there are; nil for a gauge of partitions, which has one for each of them.
+	// Labels are the names of the metric's labels. Series are the existing combinations of their
+	// values; nil for a gauge of partitions, which has one series for each partition.
 	Labels []string
 	Series [][]string
 
-	// Buckets are the upper bounds of a histogram's, rising. There is one more
-	// without a bound.
+	// Buckets are the upper bounds of a histogram's buckets, rising. One more bucket has no bound.
 	Buckets []float64
 }
 
-// Text is the help with the name that the field knows the metric by.
+// Text returns the help and the metric's usual name elsewhere.
 func (m *Metric) Text() string {
 	if m.KnownAs == "" {
 		return m.Help
@@ -64,8 +62,8 @@ func (m *Metric) Text() string {
 	return m.Help + " Known as " + m.KnownAs + "."
 }
 
-// OpenTelemetry is the name of the metric by the conventions of OpenTelemetry: without
-// its unit and _total, which an exporter to Prometheus adds again.
+// OpenTelemetry returns the metric's name by OpenTelemetry's conventions: without the unit and
+// _total, which an exporter to Prometheus adds again.
 func (m *Metric) OpenTelemetry() string {
 	name := strings.TrimSuffix(m.Name, "_total")
 	switch m.Unit {
@@ -77,8 +75,7 @@ func (m *Metric) OpenTelemetry() string {
 	return strings.Replace(name, "_", ".", 1)
 }
 
-// perPartition reports whether the metric is a gauge of each partition that is held.
 func (m *Metric) perPartition() bool { return m.Series == nil }
 
-// Metrics returns the table of all metrics. It must not be changed.
+// Metrics returns the table of all metrics. Callers must not change it.
 func Metrics() []Metric { return table[:] }

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// rateTime is over how long rates are smoothed: what came so long ago counts a third.
+// rateTime is the time constant of the smoothing: what happened rateTime ago counts 1/e.
 const rateTime = 10 * time.Second
 
-// rate is how much there is in a second, lately. The zero value is none.
+// rate is an exponentially smoothed amount per second. The zero value is zero.
 type rate struct {
 	at    time.Time
-	value float64 // in a second, then
+	value float64 // per second, at that time
 }
 
 func (r *rate) add(now time.Time, n float64) {

@@ -15,8 +15,8 @@ type Sample struct {
 	Labels []string // the values of the metric's Labels
 	Value  float64  // of a counter or a gauge
 
-	// Of a histogram: how many observations there were, their sum, and how many were at
-	// most as large as each of the metric's Buckets.
+	// For a histogram: the number of observations, their sum, and how many were less than or equal
+	// to each of the metric's Buckets.
 	Count   uint64
 	Sum     float64
 	Buckets []uint64
@@ -28,7 +28,7 @@ type Family struct {
 	Samples []Sample
 }
 
-// Read returns all metrics as they are now, in the order of [Metrics].
+// Read returns the present values of all metrics, in the order of [Metrics].
 func (s *Stats) Read() []Family {
 	held := s.status.Partitions()
 	joined, _ := s.status.Joined()
@@ -138,8 +138,8 @@ func (s *Stats) readOutbox(now time.Time, set func(metric int, value float64, la
 	set(outboxOldest, age.Seconds())
 }
 
-// mostListed is of how many partitions there are series, so that there are no more
-// than [MaxSeries] in all.
+// mostListed limits the partitions that have their own series, so that a process has no more than
+// [MaxSeries] series.
 var mostListed = func() int {
 	series, each := 0, 0
 	for _, m := range table {
@@ -155,7 +155,7 @@ var mostListed = func() int {
 	return (MaxSeries - series) / each
 }()
 
-// Partition is what this process knows of a partition that it holds.
+// Partition is the state of a partition that this process holds.
 type Partition struct {
 	consumer.PartitionStatus
 	MessagesPerSecond float64 // over about the last 10 s
@@ -163,7 +163,7 @@ type Partition struct {
 	Outbox            outbox.Backlog // zero if it is not known
 }
 
-// Partitions returns what this process holds, by group, topic and number.
+// Partitions returns the partitions that this process holds, by group, topic and number.
 func (s *Stats) Partitions() []Partition {
 	held := s.status.Partitions()
 	s.mu.Lock()
@@ -179,8 +179,8 @@ func (s *Stats) Partitions() []Partition {
 	return ps
 }
 
-// Rates returns how many messages this process applies in a second, and how many bytes they
-// have, over about the last 10 s.
+// Rates returns the messages and bytes that this process applies per second, over about the last 10
+// s.
 func (s *Stats) Rates() (messages, bytes float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

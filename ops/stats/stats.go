@@ -10,25 +10,24 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// Stats are those of one [consumer.Run], with its outbox and a receiver if the process has
+// Stats are the statistics of one [consumer.Run], with its outbox and a receiver if the process has
 // them. [New] makes them. Methods are safe for concurrent use, and do not block.
 type Stats struct {
-	status consumer.Status // all that is so now of partitions
+	status consumer.Status // the present state of partitions
 
 	mu       sync.Mutex
 	values   values
 	timeline timeline
 	total    speed
-	speeds   map[epoch.Partition]*speed          // of those that are held
-	backlogs map[epoch.Partition]outbox.Backlog  // likewise
+	speeds   map[epoch.Partition]*speed          // of held partitions only
+	backlogs map[epoch.Partition]outbox.Backlog  // of held partitions only
 	changed  chan struct{}                       // closed at the next change; nil while nobody waits
 	feeds    []func(m *Metric, observed float64) // see Feed
 }
 
-// speed is how fast messages are applied.
 type speed struct{ messages, bytes rate }
 
-// New returns stats of which everything is zero.
+// New returns Stats in which everything is zero.
 func New() *Stats {
 	return &Stats{values: newValues(), speeds: map[epoch.Partition]*speed{}, backlogs: map[epoch.Partition]outbox.Backlog{}}
 }
@@ -36,17 +35,16 @@ func New() *Stats {
 // Status returns the present state, for readiness probes and operators.
 func (s *Stats) Status() *consumer.Status { return &s.status }
 
-// Feed has f called with each observation of a histogram from now on, for a library that
-// keeps histograms itself. f must not block, nor call methods of s.
+// Feed makes Stats call f with each later observation of a histogram, for a library that keeps
+// histograms itself. f must not block or call methods of s.
 func (s *Stats) Feed(f func(m *Metric, observed float64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.feeds = append(s.feeds, f)
 }
 
-// Changed returns a channel that is closed at the next event. Ask for it before
-// looking, so that no change is missed; and look no more often than anybody can
-// read, as there may be thousands of events in a second.
+// Changed returns a channel that is closed at the next event. Call it before reading the state, so
+// that no change is missed. Limit how often you read: there may be thousands of events per second.
 func (s *Stats) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,14 +54,13 @@ func (s *Stats) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// Timeline returns what has happened lately, the newest first: the last 1,000 moments.
+// Timeline returns the last 1,000 moments, newest first.
 func (s *Stats) Timeline() []Moment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.timeline.list()
 }
 
-// update has f change s, and tells those who wait for changes.
 func (s *Stats) update(f func(now time.Time)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +71,7 @@ func (s *Stats) update(f func(now time.Time)) {
 	}
 }
 
-// Observe is for [consumer.Options.Observe].
+// Observe counts an event of the consumer. Set it as [consumer.Options.Observe].
 func (s *Stats) Observe(e consumer.Event) {
 	s.status.Observe(e)
 	s.update(func(now time.Time) {
@@ -150,13 +147,11 @@ func (s *Stats) transacted(e consumer.Transacted) {
 	}
 }
 
-// over: the tenure of a partition is.
 func (s *Stats) over(p epoch.Partition) {
 	delete(s.speeds, p)
 	delete(s.backlogs, p)
 }
 
-// gap notes by how much what was refused is behind.
 func (s *Stats) gap(ours, held epoch.Epoch) {
 	if held > ours {
 		s.observe(tokenGap, float64(held-ours))
@@ -170,7 +165,7 @@ func (s *Stats) observe(metric int, x float64) {
 	}
 }
 
-// ObserveOutbox is for [outbox.Options.Observe].
+// ObserveOutbox counts an event of the outbox. Set it as [outbox.Options.Observe].
 func (s *Stats) ObserveOutbox(e outbox.Event) {
 	s.update(func(now time.Time) {
 		s.values.add(outboxDeliveries, 1, e.Kind.String())
@@ -186,7 +181,7 @@ func (s *Stats) ObserveOutbox(e outbox.Event) {
 	})
 }
 
-// ObserveBacklog is for [outbox.Options.ObserveBacklog].
+// ObserveBacklog notes a backlog of the outbox. Set it as [outbox.Options.ObserveBacklog].
 func (s *Stats) ObserveBacklog(b outbox.Backlog) {
 	s.update(func(time.Time) {
 		if s.speeds[b.Partition] != nil { // held
@@ -195,7 +190,7 @@ func (s *Stats) ObserveBacklog(b outbox.Backlog) {
 	})
 }
 
-// ObserveReceiver is for [httpfence.Options.Observe].
+// ObserveReceiver counts an event of a receiver. Set it as [httpfence.Options.Observe].
 func (s *Stats) ObserveReceiver(e httpfence.Event) {
 	s.update(func(time.Time) {
 		s.values.add(receiverRequests, 1, receiverOutcome(e.Outcome))

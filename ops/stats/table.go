@@ -8,7 +8,6 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// The rows of the table.
 const (
 	claims = iota
 	claimDuration
@@ -46,8 +45,7 @@ const (
 	rows
 )
 
-// MaxSeries is how many series a process has at most, the buckets, sums and counts of
-// histograms among them.
+// MaxSeries limits the series of a process, counting the buckets, sums and counts of histograms.
 const MaxSeries = 1000
 
 var (
@@ -225,7 +223,6 @@ var table = [rows]Metric{
 	},
 }
 
-// The outcomes of an attempt to claim.
 const (
 	claimed      = "claimed"
 	raced        = "raced"
@@ -236,7 +233,6 @@ const (
 
 var claimOutcomes = []string{claimed, raced, notConfirmed, refused, failed}
 
-// claimOutcome is that of an attempt which failed for a reason.
 func claimOutcome(r consumer.Reason) string {
 	switch {
 	case r == consumer.ReasonStale:
@@ -250,7 +246,6 @@ func claimOutcome(r consumer.Reason) string {
 	}
 }
 
-// receiverOutcome is an outcome as a label has it.
 func receiverOutcome(o httpfence.Outcome) string {
 	if o == httpfence.KeyReused {
 		return "key_reused"
@@ -272,7 +267,6 @@ func reasons() (series [][]string) {
 	return series
 }
 
-// each is a series for each value of the only label.
 func each(values ...string) (series [][]string) {
 	for _, v := range values {
 		series = append(series, []string{v})
@@ -280,7 +274,7 @@ func each(values ...string) (series [][]string) {
 	return series
 }
 
-// words are the values of a type from one to another, as strings.
+// words returns a series for each value in [from, to].
 func words[T interface {
 	~uint8
 	fmt.Stringer

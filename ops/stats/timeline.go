@@ -8,7 +8,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Moment is something that has happened, as an operator would want to read it afterwards.
+// Moment is an event that an operator may want to read about later.
 type Moment struct {
 	At        time.Time
 	Kind      MomentKind
@@ -16,29 +16,29 @@ type Moment struct {
 	Epoch     epoch.Epoch     // of our claim; 0 without one
 	Next      epoch.Offset    // our position; -1 if there is none
 
-	// OtherEpoch is that of the claim which we replaced, or that holds the partition
-	// now, or the highest that the receiver knows; OtherOwner is whose claim it is.
+	// OtherEpoch is the epoch of the claim that we replaced, or of the claim that holds the
+	// partition now, or the highest epoch that the receiver knows. OtherOwner is the owner of that
+	// claim.
 	OtherEpoch epoch.Epoch
 	OtherOwner string
 
 	Reason consumer.Reason
-	Text   string // at length: an error, at most 500 characters of it
+	Text   string // details: an error, cut to 500 characters
 }
 
-// MomentKind is what has happened.
+// MomentKind is the kind of a moment.
 type MomentKind int
 
-// The kinds.
 const (
 	Joined          MomentKind = iota // this process is a member of its group
 	Left                              // it is not any more
 	Takeover                          // we claimed a partition that another process had
 	Refused                           // the fence refused us: the partition belongs to a later claim
 	ReceiverRefused                   // a receiver refused an entry of the outbox: it knows a higher epoch
-	Halted                            // a partition has halted; not told again until it continues, or halts for another reason
-	GoesOn                            // one that had halted does
+	Halted                            // a partition has halted; not repeated until it continues, or halts for another reason
+	GoesOn                            // a halted partition continues
 	Lost                              // a partition was taken away, not given back
-	WentBack                          // the sink has forgotten what it had committed
+	WentBack                          // the sink has lost commits
 	Overdue                           // a handler does not return
 )
 
@@ -51,19 +51,17 @@ func (k MomentKind) String() string {
 }
 
 const (
-	// maxMoments is how many are kept.
 	maxMoments = 1000
 
 	maxText = 500
 )
 
-// timeline is what has happened lately. The caller holds the lock.
+// timeline holds the last moments. The caller holds the lock.
 type timeline struct {
-	moments []Moment // a ring once it is full
-	next    int      // the place of the next one, then
+	moments []Moment // a ring buffer once it is full
+	next    int      // the index of the next moment in a full ring buffer
 
-	// halted are the partitions whose last moment of the two kinds says that they
-	// have halted, and why.
+	// halted are the partitions whose last Halted or GoesOn moment is Halted, and why they halted.
 	halted map[epoch.Partition]consumer.Reason
 }
 
@@ -76,7 +74,6 @@ func (t *timeline) add(m Moment) {
 	t.next = (t.next + 1) % maxMoments
 }
 
-// list is the newest first.
 func (t *timeline) list() []Moment {
 	ms := make([]Moment, 0, len(t.moments))
 	for i := range t.moments {
@@ -85,7 +82,6 @@ func (t *timeline) list() []Moment {
 	return ms
 }
 
-// note adds what an event tells, if it is worth it.
 func (t *timeline) note(now time.Time, e consumer.Event) {
 	switch e := e.(type) {
 	case consumer.Joined:

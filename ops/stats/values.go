@@ -2,7 +2,7 @@ package stats
 
 import "slices"
 
-// values are those of the counters and histograms. The caller holds the lock.
+// values are the values of the counters and histograms. The caller holds the lock.
 type values struct {
 	counts     [rows][]float64 // by series
 	histograms [rows]histogram
@@ -26,8 +26,8 @@ func newValues() (v values) {
 	return v
 }
 
-// add adds to the series with these labels. Nothing is counted for a combination that the
-// table does not have, as for the reason of a claim that failed where no fence refused it.
+// add adds n to the series with these labels. It ignores a combination that the table does not
+// have, such as the reason of a failed claim that no fence refused.
 func (v *values) add(metric int, n float64, labels ...string) {
 	for i, s := range table[metric].Series {
 		if slices.Equal(s, labels) {

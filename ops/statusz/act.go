@@ -15,17 +15,15 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// An act takes two requests: GET act shows what it would do and changes nothing, and its
-// form is a POST that does it if what was seen is still there.
+// An action takes two requests. GET act previews the action and changes nothing. The form in that
+// preview is a POST, which acts only if the state is still the one that the preview showed.
 
-// maxForm bounds the body of a POST, in bytes.
 const maxForm = 1 << 20
 
-// doing is an act that somebody is about to do.
 type doing struct {
 	Title, At, Back string
 	Kind, Name      string
-	Refused         string // why it would not be done
+	Refused         string // why the action would be refused
 	Changes         []change
 	Says            []string
 	By, Reason      string
@@ -39,7 +37,6 @@ type change struct{ Name, Now, Then string }
 
 type field struct{ Name, Value string }
 
-// errForm is a form that makes no sense.
 var errForm = errors.New("the form is not complete")
 
 func (h *Handler) preview(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +64,7 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, http.StatusBadRequest, "Not understood", err.Error())
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), readTimeout) // a browser that goes away has asked for it all the same
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), readTimeout) // a browser that goes away has still asked for the action
 	defer cancel()
 	d, err := h.prepare(ctx, r.PostForm, by)
 	if err != nil {
@@ -88,7 +85,6 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// prepare makes of a form what is to be done, from what is there now.
 func (h *Handler) prepare(ctx context.Context, form url.Values, by string) (*doing, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -127,9 +123,9 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 			return err
 		}
 		a.To = &epoch.Position{Offset: n, Mark: epoch.NoMark}
-		to = strconv.FormatInt(int64(n), 10) // what is shown is what is done
+		to = strconv.FormatInt(int64(n), 10) // the POST does what the preview shows
 	}
-	if form.Has("claim") { // what the preview has shown
+	if form.Has("claim") { // from the preview
 		if err := seen(&a, form); err != nil {
 			return err
 		}
@@ -156,7 +152,6 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	return nil
 }
 
-// offset is where somebody wants a partition to continue.
 func (h *Handler) offset(ctx context.Context, f epoch.Fence, to string) (epoch.Offset, error) {
 	if to == "start" || to == "end" {
 		if h.Logs == nil {
@@ -179,13 +174,13 @@ func (h *Handler) offset(ctx context.Context, f epoch.Fence, to string) (epoch.O
 	if err != nil {
 		return 0, fmt.Errorf("%w: %q is neither an offset nor start or end", errForm, to)
 	}
-	if strings.ContainsAny(to, "+-") { // so many further on, or back
+	if strings.ContainsAny(to, "+-") { // relative to the present position
 		return max(f.Next+epoch.Offset(n), 0), nil
 	}
 	return epoch.Offset(n), nil
 }
 
-// seen has a compare with what a form says was seen.
+// seen makes a compare with the state that the preview showed.
 func seen(a *operate.Act, form url.Values) (err error) {
 	numbers := [2]int64{}
 	for i, name := range []string{"seen-epoch", "seen-next"} {
@@ -203,7 +198,6 @@ func seen(a *operate.Act, form url.Values) (err error) {
 	return nil
 }
 
-// changes are the fields of a fence that an act changes.
 func changes(now, then epoch.Fence) (cs []change) {
 	mode := func(f epoch.Fence) string {
 		if f.Pause.Mode == epoch.Running {
@@ -237,7 +231,7 @@ func (h *Handler) prepareDeadLetter(ctx context.Context, d *doing, form url.Valu
 	}
 	d.Name, d.AskReason = fmt.Sprintf("dead letter %d of %s", id, visible(now.Message.Partition.String())), true
 	a := operate.DeadLetterAct{Kind: operate.DeadLetterKind(d.Kind), Seen: now, By: d.By, Reason: d.Reason}
-	if form.Has("seen-request") { // what the preview has shown
+	if form.Has("seen-request") { // from the preview
 		if a.Seen.Request, err = strconv.ParseInt(form.Get("seen-request"), 10, 64); err != nil {
 			return fmt.Errorf("%w: seen-request", errForm)
 		}
@@ -279,7 +273,7 @@ func (h *Handler) prepareOutbox(ctx context.Context, d *doing, form url.Values) 
 	}
 	d.Name, d.AskReason = fmt.Sprintf("entry %d of the outbox", id), true
 	a := operate.OutboxAct{Kind: operate.OutboxKind(d.Kind), Seen: now, By: d.By, Reason: d.Reason}
-	// The key itself may be long, or no text that a browser sends back as it is.
+	// A key may be long, or not be text that a browser sends back unchanged.
 	key := fmt.Sprintf("%x", sha256.Sum256([]byte(now.IdempotencyKey)))
 	if form.Has("seen-key") && form.Get("seen-key") != key {
 		return operate.ErrNoOutboxEntry
@@ -318,7 +312,6 @@ func linkTo(p epoch.Partition) string {
 	return "partition?" + url.Values{"group": {p.Group}, "topic": {p.Topic}, "number": {strconv.Itoa(int(p.Number))}}.Encode()
 }
 
-// fail answers with what an error means.
 func (h *Handler) fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrMoved), errors.Is(err, operate.ErrDeadLetterChanged):

@@ -1,6 +1,6 @@
-// Package statusz is a page that shows how the consumers of a sink are doing, for operators:
-// partitions, owners, epochs, lag and rates, what has halted and what to do about it,
-// takeovers and refusals, dead letters and the outbox. It is a handler to mount:
+// Package statusz serves a status page for operators. The page shows the consumers of a sink:
+// partitions, owners, epochs, lag and rates, halts and what to do about them, takeovers and
+// refusals, dead letters and the outbox. It is an http.Handler to mount:
 //
 //	s := stats.New() // the observer in consumer.Options
 //	op, err := pgsink.OpenOperator(ctx, pool, pgsink.Options{})
@@ -11,31 +11,28 @@
 //	mux.HandleFunc("/livez", statusz.Livez)
 //	mux.Handle("/readyz", statusz.Readyz(s))
 //
-// What it knows of this process comes from package ops/stats; what it knows of all
-// processes of the group, from the sink, by an [operate.Operator]. However many operators look
-// at the overview, the sink is read once a second at most, and not at all while nobody
-// looks; the page of a partition and the preview of an act read it each time. Every page
-// says when it was read.
+// The state of this process comes from package ops/stats. The state of all processes of the group
+// comes from the sink, by an [operate.Operator]. However many operators look at the overview, it
+// reads the sink at most once a second, and not at all while nobody looks. The page of a partition
+// and the preview of an action read the sink each time. Every page shows when it was read.
 //
-// The page is HTML that works without script. With it, the page keeps itself up to date
-// by server-sent events. It holds no contents of messages, dead letters and requests.
+// The page is HTML that works without script. With script, server-sent events keep the page up to
+// date. It shows no contents of messages, dead letters and requests.
 //
-// # Who may look, and who may act
+// # Access
 //
-// The handler lets in whoever reaches it: put it behind the authentication that the
-// application has, or on a port that only operators reach. It shows no forms and takes no
-// POST unless [Options.MayAct] says who acts. Requests that another site makes a
-// browser send are refused ([http.CrossOriginProtection]), and scripts and styles come from the
-// handler alone, by its Content-Security-Policy.
+// The handler lets in every request that reaches it. Put it behind the application's
+// authentication, or on a port that only operators reach. It shows no forms and takes no POST
+// unless [Options.MayAct] names who acts. It refuses requests that another site makes a browser
+// send ([http.CrossOriginProtection]), and its Content-Security-Policy allows scripts and styles
+// from the handler alone.
 //
 // # Probes
 //
-// [Livez] says that this process serves requests, and looks at nothing else: a broker
-// or a database that is away, a partition that has halted or is behind are not fixed by a
-// restart, which only makes others take partitions over. A program ends when
-// consumer.Run does; that is what has it restarted.
+// [Livez] reports that this process serves requests, and checks nothing else. A restart does not
+// fix an unavailable broker or database, a halted partition or a lag; it only makes other processes
+// take partitions over. The program ends when consumer.Run returns, and is restarted then.
 //
-// [Readyz] says that this process is a member of the group and has claimed each
-// partition that it holds. It is for a rolling deployment to wait for; it never looks at how far
-// behind they are.
+// [Readyz] reports that this process is a member of the group and has claimed each partition that
+// it holds. A rolling deployment waits for it. It never checks lag.
 package statusz

@@ -10,30 +10,29 @@ import (
 )
 
 const (
-	// readEvery is how old a reading of the sink may be, and readTimeout how long one may
-	// take.
+	// readEvery is the minimum time between two reads of the sink, and readTimeout the maximum
+	// duration of a read.
 	readEvery   = time.Second
 	readTimeout = 5 * time.Second
 
-	// rateOver is over how long the speed of a partition is taken.
+	// rateOver is the period over which a partition's rate is measured.
 	rateOver = 10 * time.Second
 
-	// listed is how many decisions, dead letters and entries of the outbox are listed.
 	listed = 50
 )
 
-// group reads the sink for all who look.
+// group reads the sink for all requests.
 type group struct {
 	Options
-	turn chan struct{} // holds a value while nobody reads
+	turn chan struct{} // holds a value while no read is running
 	last *groupReading // nil before the first; guarded by turn
-	past []sample      // of the last rateOver, oldest first; likewise
+	past []sample      // of the last rateOver, oldest first; guarded by turn
 }
 
-// groupReading is what the sink said. It is not changed once it is made.
+// groupReading is the result of a read. It is immutable.
 type groupReading struct {
-	tried, at  time.Time // by this process's clock; at is zero if it never could be read
-	err        error     // why the last attempt failed, with what was read before it
+	tried, at  time.Time // by this process's clock; at is zero if no read has succeeded
+	err        error     // of the last attempt; the rest is then from the read before it
 	partitions []operate.Partition
 	lives      operate.Lives
 	rates      map[epoch.Partition]float64 // messages a second; nil before there are two readings
@@ -45,7 +44,6 @@ type groupReading struct {
 	entries    []operate.OutboxEntry
 }
 
-// sample is where partitions were.
 type sample struct {
 	at   time.Time
 	next map[epoch.Partition]epoch.Offset
@@ -57,8 +55,8 @@ func newGroup(o Options) *group {
 	return g
 }
 
-// read returns a reading that is not older than readEvery, or says why there is none. Those
-// who come while somebody reads wait for that.
+// read returns a reading that is not older than readEvery. Concurrent callers wait for a running
+// read.
 func (g *group) read(ctx context.Context) (*groupReading, error) {
 	select {
 	case <-g.turn:
@@ -69,7 +67,7 @@ func (g *group) read(ctx context.Context) (*groupReading, error) {
 	if g.last != nil && time.Since(g.last.tried) < readEvery {
 		return g.last, nil
 	}
-	// Of nobody in particular: one who goes away leaves it to the others.
+	// The read is not tied to this request: a client that leaves does not abort it for the others.
 	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 	defer cancel()
 	now := &groupReading{tried: time.Now()}
@@ -122,7 +120,6 @@ func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
 	return nil
 }
 
-// measure makes rates from where partitions were before.
 func (g *group) measure(r *groupReading) {
 	now := sample{at: r.at, next: make(map[epoch.Partition]epoch.Offset, len(r.partitions))}
 	for _, p := range r.partitions {
@@ -146,7 +143,6 @@ func (g *group) measure(r *groupReading) {
 	}
 }
 
-// gone reports whether an error means that what was asked for is not there.
 func gone(err error) bool {
 	return errors.Is(err, epoch.ErrMissing) || errors.Is(err, operate.ErrNoDeadLetter) || errors.Is(err, operate.ErrNoOutboxEntry)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// halt is why partitions of this process are halted, and what to do.
 type halt struct {
 	Word       string
 	Operator   bool
@@ -25,7 +24,7 @@ type command struct{ Line, For string }
 
 type halted struct{ Partition, Next, Since, Retry, Error string }
 
-// halts gathers halted partitions by reason, those that need an operator first.
+// halts groups halted partitions by reason. Reasons that need an operator come first.
 func halts(held []stats.Partition, now time.Time) []halt {
 	var hs []halt
 	at := map[consumer.Reason]int{}
@@ -85,7 +84,6 @@ func offset(o epoch.Offset) string {
 	return thousands(int64(o))
 }
 
-// hung tells of calls that do not return.
 func hung(calls []consumer.Overdue, now time.Time) []halt {
 	if len(calls) == 0 {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// orphaned reports whether the process that has claimed a partition is not alive, and what is
-// known of it.
+// orphaned reports whether the process that has claimed a partition is dead, and describes that
+// process.
 func (g *groupReading) orphaned(p operate.Partition) (yes bool, sign string) {
 	owner, known := g.lives.Owner(p.Fence)
 	switch {
@@ -22,7 +22,8 @@ func (g *groupReading) orphaned(p operate.Partition) (yes bool, sign string) {
 	}
 }
 
-// deserted says of which groups no process is alive. This one is, where it holds a partition.
+// deserted describes the groups without a live process. A group of which this process holds a
+// partition has one.
 func (g *groupReading) deserted(held []stats.Partition) (said []string) {
 	seen := map[string]bool{}
 	for _, p := range held {
@@ -46,7 +47,7 @@ func (g *groupReading) deserted(held []stats.Partition) (said []string) {
 	return said
 }
 
-// processes is how many are alive, and how many are not, which have not ended in good order.
+// processes returns the number of live processes, and of dead ones that did not end in good order.
 func (g *groupReading) processes() figure {
 	alive := 0
 	for _, p := range g.lives {
@@ -61,7 +62,6 @@ func (g *groupReading) processes() figure {
 	return f
 }
 
-// nobody is the verdict on groups that have no process.
 func nobody(deserted []string) verdict {
 	return verdict{"halted", "Nobody is there", strings.Join(deserted[:min(len(deserted), 3)], " ") + " Start one."}
 }

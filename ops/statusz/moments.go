@@ -57,7 +57,7 @@ func classOf(k stats.MomentKind) string {
 	}
 }
 
-// decisions are those of the sink's log, of the partitions that the page shows.
+// decisions returns the decisions of the sink's audit log about the partitions that the page shows.
 func (h *Handler) decisions(ds []operate.Decision, now time.Time) (shown []moment) {
 	for i, d := range ds {
 		if len(shown) == listed {
@@ -107,7 +107,6 @@ func (h *Handler) decisions(ds []operate.Decision, now time.Time) (shown []momen
 	return shown
 }
 
-// hungOn is where a hang is, if it is known.
 func hungOn(d operate.Decision) string {
 	switch {
 	case d.From < 0:
@@ -119,8 +118,8 @@ func hungOn(d operate.Decision) string {
 	}
 }
 
-// before is the decision before d that swapped in a claim of its partition, among older
-// ones, newest first; zero if it is not among them.
+// before returns the decision before d that swapped in a claim of its partition, among older
+// decisions, newest first. It returns the zero decision if there is none.
 func before(older []operate.Decision, d operate.Decision) operate.Decision {
 	for _, o := range older {
 		if o.Partition == d.Partition && o.Kind.Swaps() {
@@ -130,7 +129,7 @@ func before(older []operate.Decision, d operate.Decision) operate.Decision {
 	return operate.Decision{}
 }
 
-// claimed tells of a claim and the one before it, which may not be known.
+// claimed describes a claim and the claim before it, which may be unknown.
 func (h *Handler) claimed(d, before operate.Decision) (kind, text string) {
 	at := ", continues at " + offset(d.To)
 	switch {

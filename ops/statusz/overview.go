@@ -8,14 +8,13 @@ import (
 )
 
 const (
-	// streamEvery is how often a browser that keeps itself up to date is sent the page,
-	// and streamPace how many bytes of it in a second: a page of many partitions is sent
-	// less often.
+	// streamEvery is the time between two updates of a live page, and streamPace limits its bytes
+	// per second: a page of many partitions is sent less often.
 	streamEvery = time.Second
 	streamPace  = 128 << 10
 
-	// streamFor is how long a stream lasts before the browser opens another one, so
-	// that a server that shuts down in good order does not wait long.
+	// streamFor limits the duration of a stream, so that a graceful shutdown of the server does not
+	// wait long. The browser then opens another stream.
 	streamFor = 10 * time.Second
 
 	maxStreams   = 64
@@ -34,7 +33,7 @@ func (h *Handler) read(ctx context.Context, mayAct bool) *view {
 	return h.look(group, err, mayAct)
 }
 
-// write writes a page whole, or none.
+// write writes the whole page or nothing.
 func (h *Handler) write(w http.ResponseWriter, status int, name string, page any) {
 	var b bytes.Buffer
 	if err := templates.ExecuteTemplate(&b, name, page); err != nil {
@@ -47,7 +46,6 @@ func (h *Handler) write(w http.ResponseWriter, status int, name string, page any
 	_, _ = w.Write(b.Bytes())
 }
 
-// events sends what is live of the overview, as server-sent events.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case h.streams <- struct{}{}:
@@ -57,7 +55,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // a proxy is not to hold it back
+	w.Header().Set("X-Accel-Buffering", "no") // nginx must not buffer the stream
 	mayAct := h.mayAct(r) != ""
 	control := http.NewResponseController(w)
 	over := time.NewTimer(streamFor)
@@ -92,8 +90,8 @@ func (h *Handler) send(w http.ResponseWriter, control *http.ResponseController, 
 		e.WriteByte('\n')
 	}
 	e.WriteByte('\n')
-	// Servers bound how long an answer may take; this one takes longer. A writer that has
-	// no deadlines has none to move.
+	// A stream outlasts the server's WriteTimeout. A writer without deadlines returns an error,
+	// which does not matter.
 	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
 	if _, err := w.Write(e.Bytes()); err != nil {
 		return 0, err

@@ -9,7 +9,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// detail is the page of one partition.
 type detail struct {
 	Title, At, Name string
 	Done            operate.ActKind
@@ -63,8 +62,8 @@ func (h *Handler) partition(w http.ResponseWriter, r *http.Request) {
 	h.write(w, http.StatusOK, "partition.html", d)
 }
 
-// doneOf is the act that a POST has done before it sent the browser here. Anybody can make
-// a link, so that it says no more.
+// doneOf returns the kind of action after which a POST has redirected the browser here. It returns
+// no more than the kind, because anybody can make such a link.
 func doneOf(s string) operate.ActKind {
 	for _, k := range kinds {
 		if s == string(k.Kind) {

@@ -7,16 +7,15 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// Livez answers that this process serves requests. It looks at nothing else; the package's
+// Livez answers 200 while this process serves requests. It checks nothing else; the package's
 // documentation says why.
 func Livez(w http.ResponseWriter, _ *http.Request) {
 	plainText(w)
 	fmt.Fprintln(w, "live: this process serves requests; no broker, database or partition was looked at")
 }
 
-// Readyz answers 200 when this process is a member of its group and has claimed each
-// partition that it holds, and otherwise 503 with a line for each reason. It is
-// [consumer.Status.Ready] of s.
+// Readyz answers 200 when this process is a member of its group and has claimed each partition that
+// it holds, and otherwise 503 with a line for each reason. It reports [consumer.Status.Ready] of s.
 func Readyz(s *stats.Stats) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		plainText(w)

@@ -12,7 +12,6 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// row is a partition.
 type row struct {
 	Partition               string
 	Group, Topic            string // for links
@@ -24,11 +23,10 @@ type row struct {
 	Epoch, Next, Lag, Speed string
 	Advanced                string
 	Dead                    string
-	orphaned                bool // the owner is not alive, as the sink has it
-	trouble                 int  // rows with more of it come first where not all are listed
+	orphaned                bool // the owner is dead, as the sink records it
+	trouble                 int  // if there are too many rows, higher numbers are listed first
 }
 
-// rows has a row for each partition that this process or the sink knows.
 func (h *Handler) rows(v *view, held []stats.Partition, g *groupReading, now time.Time) {
 	here := map[epoch.Partition]stats.Partition{}
 	for _, p := range held {
@@ -63,7 +61,6 @@ func named(p epoch.Partition) row {
 	}
 }
 
-// groupRow is what the sink knows of a partition.
 func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	r := named(p.Fence.Partition)
 	r.Next = offset(p.Next)
@@ -115,8 +112,8 @@ func (r *row) state(class, word, note string, trouble int) {
 	r.Class, r.State, r.Note, r.trouble = class, word, note, trouble
 }
 
-// add adds what this process knows of a partition that it holds. It knows better whether it
-// has halted.
+// add adds the state of a partition that this process holds. It overrides the sink's on whether the
+// partition has halted.
 func (r *row) add(p stats.Partition, now time.Time) {
 	r.Here = true
 	if p.Lag >= 0 && r.Lag == "–" {
@@ -141,7 +138,7 @@ func (r *row) add(p stats.Partition, now time.Time) {
 			note += ": " + show(p.Err.Error())
 		}
 		r.state("waiting", "not claimed", note, 2)
-	case r.State == "", r.orphaned && p.State == consumer.StateClaimed: // by this process, which is
+	case r.State == "", r.orphaned && p.State == consumer.StateClaimed: // this process holds it, and is alive
 		r.state("well", "claimed", "", 0)
 		if p.Lag == 0 {
 			r.State = "caught up"

@@ -14,53 +14,52 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// Options say what a page shows. Stats or Operator is required.
+// Options configure a page. Stats or Operator is required.
 type Options struct {
 	// Title heads the page; empty means epochfence.
 	Title string
 
-	// Stats are those of this process; nil shows nothing of it.
+	// Stats are the statistics of this process. If nil, the page shows nothing of this process.
 	Stats *stats.Stats
 
-	// Operator and Outbox are those of the sink, for what concerns the whole group; nil
-	// shows nothing of it. Filter selects the partitions, decisions, dead letters and
-	// entries of the outbox that the overview lists. It is no access control: the pages of
-	// partitions, and acts, take any partition of the sink.
+	// Operator and Outbox are the sink's, and cover the whole group. If nil, the page shows nothing
+	// of the group. Filter selects the partitions, decisions, dead letters and outbox entries that
+	// the overview lists. Filter is no access control: the pages of partitions, and actions, take
+	// any partition of the sink.
 	Operator operate.Operator
 	Outbox   operate.Outbox
 	Filter   operate.Filter
 
-	// Logs returns what the broker knows of the logs of these fences, which a sink does not:
-	// the page then says how far behind partitions of other processes are, and a rewind may
-	// go to the start or the end. It is called with each reading of the sink, and has the
-	// same 5 s for its answer. What it leaves out is not known. It may be nil.
+	// Logs returns the broker's view of the logs of these fences, which a sink does not know. With
+	// Logs, the page shows the lag of partitions of other processes, and a rewind may go to the
+	// start or the end. The page calls Logs at each read of the sink, within the same 5 s. A log
+	// that Logs leaves out is unknown. Logs may be nil.
 	Logs func(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]Log, error)
 
-	// Owner returns the name by which operators know an owner, which the fence names as the source
-	// does. It may be nil, and must not block.
+	// Owner returns the name by which operators know an owner. Its argument is the owner in the
+	// fence, which the source has named. Owner may be nil, and must not block.
 	Owner func(owner string) Owner
 
-	// MayAct says whether a request comes from somebody who may act, and who that is:
-	// the name is what the audit log keeps. The application has authenticated
-	// the request, or does it here. Nil: nobody may, and the page is read-only.
+	// MayAct reports whether a request comes from an operator who may act, and the name for the
+	// audit log. The application has authenticated the request, or MayAct does it. If MayAct is
+	// nil, the page is read-only.
 	MayAct func(r *http.Request) (by string, ok bool)
 
-	// Logger hears of what could not be read, and of each act. Nil means
-	// [slog.Default].
+	// Logger logs failed reads and each action. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-// Log is the log of a partition, as its broker has it.
+// Log is the broker's view of a partition's log.
 type Log struct {
-	Begin, End epoch.Offset // of its first message, and of the next one that is written
-	Lag        int64        // messages from the fence's position on
+	Begin, End epoch.Offset // the offsets of the first message, and of the next one to be written
+	Lag        int64        // messages from the fence's position to the end
 }
 
 // Owner describes an owner. Each field may be empty.
 type Owner struct {
-	Name string // instead of what the fence has
-	URL  string // of its own page
-	Note string // a word about its process
+	Name string // replaces the name in the fence
+	URL  string // of the owner's own page
+	Note string // a short note about its process
 }
 
 // Handler serves the page. [New] makes one. It is safe for concurrent use.
@@ -76,7 +75,7 @@ var files embed.FS
 
 var templates = template.Must(template.ParseFS(files, "page/*.html"))
 
-// New returns a handler for the root of a mux, or for a path that ends in a slash behind
+// New returns a handler to mount at the root of a mux, or at a path that ends in a slash, behind
 // [http.StripPrefix].
 func New(o Options) (*Handler, error) {
 	switch {
@@ -115,7 +114,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Content-Security-Policy",
 		"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	head.Set("X-Content-Type-Options", "nosniff")
-	// Not no-referrer, which has browsers send a form's origin as null.
+	// With no-referrer, browsers send a form's Origin as null.
 	head.Set("Referrer-Policy", "same-origin")
 	head.Set("Cache-Control", "no-store")
 	h.serve.ServeHTTP(w, r)
@@ -133,7 +132,6 @@ func asset(name, contentType string) http.HandlerFunc {
 	}
 }
 
-// owner is the name by which operators know the owner of a fence, or of a decision,.
 func (h *Handler) owner(name string) Owner {
 	o := Owner{Name: name}
 	if h.Owner != nil {
@@ -145,7 +143,6 @@ func (h *Handler) owner(name string) Owner {
 	return o
 }
 
-// mayAct is who acts by r, or the empty string.
 func (h *Handler) mayAct(r *http.Request) string {
 	if h.MayAct == nil {
 		return ""

@@ -9,12 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// most is how many characters of a name or an error a table shows.
 const most = 200
 
-// show is a text of somebody else's as a table shows it: what changes the
-// direction of what follows, or cannot be seen, is spelled out, and what is too long is cut.
-// The templates escape it for HTML.
+// show prepares an untrusted text for a table. It escapes invisible characters and those that
+// change the direction of the text, and cuts a long text to 200 characters. The templates escape it
+// for HTML.
 func show(s string) string {
 	n := utf8.RuneCountInString(s)
 	if n <= most {
@@ -28,8 +27,8 @@ func show(s string) string {
 	return visible(s[:cut]) + "… (" + thousands(int64(n)) + " characters)"
 }
 
-// visible spells out what cannot be seen: controls, and formats such as
-// right-to-left overrides, as Go does.
+// visible escapes invisible characters as Go does: control characters, and format characters such
+// as right-to-left overrides.
 func visible(s string) string {
 	odd := func(r rune) bool {
 		return r == utf8.RuneError || r != ' ' && !unicode.IsGraphic(r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r)
@@ -44,7 +43,7 @@ func visible(s string) string {
 		case r == utf8.RuneError && size == 1: // not UTF-8
 			fmt.Fprintf(&b, `\x%02x`, s[0])
 		case r == '\n':
-			b.WriteString("; ") // errors that were joined
+			b.WriteString("; ") // joined errors
 		case odd(r) && r != utf8.RuneError:
 			quoted := strconv.QuoteRuneToASCII(r)
 			b.WriteString(quoted[1 : len(quoted)-1])
@@ -67,7 +66,6 @@ func thousands(n int64) string {
 	return s
 }
 
-// perSecond is a rate; below 10 it has a decimal.
 func perSecond(x float64) string {
 	switch {
 	case x < 0.05:
@@ -79,7 +77,7 @@ func perSecond(x float64) string {
 	}
 }
 
-// bytesPerSecond has units of 1024.
+// bytesPerSecond uses units of 1024.
 func bytesPerSecond(x float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB"} {
 		if x < 1000 {
@@ -90,7 +88,7 @@ func bytesPerSecond(x float64) string {
 	return perSecond(x) + " GiB"
 }
 
-// clock is a time of day in UTC; with the date if that is not today's.
+// clock formats a time of day in UTC, with the date if it is not today's.
 func clock(at, now time.Time) string {
 	if at.IsZero() {
 		return "–"
@@ -102,7 +100,6 @@ func clock(at, now time.Time) string {
 	return at.Format(time.DateTime)
 }
 
-// age is how long something is ago, or takes, in its largest unit.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -118,7 +115,6 @@ func age(d time.Duration) string {
 	}
 }
 
-// plural is a number with what it counts.
 func plural[N int | int64](n N, one, more string) string {
 	if n == 1 {
 		return "1 " + one

@@ -6,10 +6,9 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// verdict is the state of everything in a word.
 type verdict struct{ Class, Word, Text string }
 
-// judge is what is read first.
+// judge returns the line at the top of the page.
 func judge(v *view, s *stats.Stats) verdict {
 	count := map[string]int{}
 	for _, r := range v.Rows {

@@ -9,16 +9,16 @@ import (
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-// What the templates are given: texts, ready to be escaped.
+// The templates get finished texts and only escape them.
 
 type view struct {
 	Title, At string
 	Verdict   verdict
-	Failed    []string // what could not be read
+	Failed    []string // reads that failed
 	Figures   []figure
 	Halts     []halt
 
-	Process, Group bool // which of the two is shown
+	Process, Group bool // which of the two the page shows
 	Rows           []row
 	Unlisted       int
 
@@ -34,14 +34,12 @@ type view struct {
 
 type figure struct{ Name, Value, Note string }
 
-// maxRows is how many partitions a page lists.
 const maxRows = 1000
 
-// stillAfter is for how long a partition with messages to apply may not move before the
-// page calls that so.
+// stillAfter is how long a partition with messages to apply may stay at its position before the
+// page reports it.
 const stillAfter = 3 * time.Second
 
-// look reads what there is to show.
 func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
 	now := time.Now()
 	v := &view{Title: h.Title, At: now.UTC().Format(time.DateTime) + " UTC", Process: h.Stats != nil, Group: h.Operator != nil, MayAct: mayAct}
@@ -140,7 +138,6 @@ func (h *Handler) groupFigures(v *view, g *groupReading) {
 	v.Figures = append(v.Figures, figure{Name: "Dead letters", Value: thousands(dead)})
 }
 
-// sum adds what is known, and counts what is not.
 type sum struct {
 	of             int64
 	known, unknown int

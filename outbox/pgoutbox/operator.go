@@ -14,8 +14,8 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// Operator operates the entries of a schema. It is safe for
-// concurrent use if its DB is, as a pool is.
+// Operator operates the entries of a schema. It is safe for concurrent use if its DB is, such as a
+// pool.
 type Operator struct {
 	db                                         DB
 	list, show, retry, discard, record, listed string
@@ -23,8 +23,9 @@ type Operator struct {
 
 var _ operate.Outbox = (*Operator)(nil)
 
-// OpenOperator returns an operator of the outbox, after the checks of [Open]. The
-// role needs what [GrantReaderSQL] gives to list, and [GrantOperatorSQL] for the rest.
+// OpenOperator returns an operator of the outbox, after the checks of [Open]. To list entries, the
+// role needs the privileges of [GrantReaderSQL]. For other actions it needs those of
+// [GrantOperatorSQL].
 func OpenOperator(ctx context.Context, db DB, o Options) (*Operator, error) {
 	o, err := checked(ctx, db, o)
 	if err != nil {
@@ -48,7 +49,7 @@ func OpenOperator(ctx context.Context, db DB, o Options) (*Operator, error) {
 	}, nil
 }
 
-// in runs do in a transaction. What it says of the COMMIT is that of [epoch.ErrInDoubt].
+// in runs do in a transaction. If COMMIT fails, it returns [epoch.ErrInDoubt].
 func (o *Operator) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 	tx, err := o.db.BeginTx(ctx, pgschema.ReadCommitted)
 	if err != nil {
@@ -64,7 +65,7 @@ func (o *Operator) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return nil
 }
 
-// into are the columns of head.
+// into returns the targets for the columns of head.
 func into(e *operate.OutboxEntry) []any {
 	p := &e.Partition
 	return []any{&e.ID, &p.Group, &p.Topic, &p.Number, &e.Key, &e.Scope, &e.IdempotencyKey, &e.Method, &e.AddedAt, &e.RetryRequested}
@@ -154,14 +155,14 @@ func (o *Operator) OutboxHistory(ctx context.Context, most int) (found []operate
 	return found, nil
 }
 
-// GrantReaderSQL is SQL that lets role list entries, without what may be secret, and what
-// people did. It needs the schema's owner.
+// GrantReaderSQL returns the SQL that lets role list entries, without their secrets, and the
+// records of operator actions. Run it as the schema's owner.
 func GrantReaderSQL(role string, o Options) (string, error) {
 	return grants(role, o, "grant usage on schema %[1]s to %[2]s;\n"+
 		"grant select on %[1]s.outbox_migration, %[1]s.outbox_listing, %[1]s.outbox_act to %[2]s;\n")
 }
 
-// GrantOperatorSQL is SQL that lets role do all that [OpenOperator] offers. It needs the
+// GrantOperatorSQL returns the SQL that lets role call all methods of [Operator]. Run it as the
 // schema's owner.
 func GrantOperatorSQL(role string, o Options) (string, error) {
 	return grants(role, o, "grant usage on schema %[1]s to %[2]s;\n"+

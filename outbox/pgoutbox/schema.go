@@ -27,10 +27,10 @@ type Options struct {
 	Schema string
 
 	// StartTimeout limits how long Open, Migrate and Grant wait for a server that cannot be
-	// reached. The wait is logged after 1 s and then every 10 s. Defaults to 30 s.
+	// reached. They log the wait after 1 s and then every 10 s. Defaults to 30 s.
 	StartTimeout time.Duration
 
-	// Logger receives lines about a server that is waited for. Defaults to [slog.Default].
+	// Logger receives these lines. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -54,7 +54,6 @@ var migrationFiles embed.FS
 
 const remedy = sqlschema.Remedy("pgoutbox.Migrate, epochfence migrate up --outbox, or the SQL of pgoutbox.Migrations")
 
-// schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {
 	return pgschema.Schema{
 		Of: "pgoutbox", Name: o.Schema, Table: "outbox_migration",
@@ -63,9 +62,8 @@ func schema(o Options) pgschema.Schema {
 	}
 }
 
-// Migrations returns the schema as SQL for a migration tool of your own: see package
-// migrations. The first
-// script creates the schema unless it exists.
+// Migrations returns the schema as SQL for your own migration tool: see package migrations. The
+// first script creates the schema unless it exists.
 func Migrations(o Options) ([]migrations.Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -81,14 +79,12 @@ type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Migrate creates the schema, or brings it up to date, in one transaction. Of
-// concurrent calls one does it and the others wait. A schema that is up to date is
-// left alone; one that is newer than this program is [migrations.ErrNewer].
+// Migrate creates the schema or updates it, in one transaction. It does not change a schema that is
+// up to date, and returns [migrations.ErrNewer] for a schema that is newer than this program.
+// Concurrent calls wait for each other.
 //
-// The role it runs as will own the tables. It needs CREATE on the database unless
-// the schema exists, and CREATE on the schema. Give the role that the application
-// uses access with [Grant]. Like [Open], both wait for a server that cannot be
-// reached, up to [Options.StartTimeout].
+// The current role becomes the owner of the tables. It needs CREATE on the schema, and CREATE on
+// the database if the schema does not exist. Use [Grant] to give access to the application's role.
 func Migrate(ctx context.Context, db DB, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -97,9 +93,8 @@ func Migrate(ctx context.Context, db DB, o Options) error {
 	return schema(o).Migrate(ctx, db, o.wait())
 }
 
-// Grant lets role use the outbox as an application does: to select, insert and
-// delete entries, and to note that one is tried again. It is repeated after a migration,
-// and needs the schema's owner.
+// Grant gives role the privileges that an application needs: to select, insert and delete entries,
+// and to clear requests to retry. Run it as the schema's owner, and again after each migration.
 func Grant(ctx context.Context, db DB, role string, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -112,7 +107,7 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 	return schema(o).Grant(ctx, db, o.wait(), role, sql)
 }
 
-// GrantSQL returns the SQL that [Grant] runs, for a migration tool of your own.
+// GrantSQL returns the SQL that [Grant] runs, for your own migration tool.
 func GrantSQL(role string, o Options) (string, error) {
 	return grants(role, o, "grant usage on schema %[1]s to %[2]s;\n"+
 		"grant select on %[1]s.outbox_migration to %[2]s;\n"+

@@ -11,16 +11,15 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// snapshot is what tells which transactions had not ended when entries were read:
-// those from end on, and those that are open. It is the Seen of a cursor, in the text
-// form of PostgreSQL's pg_snapshot.
+// snapshot identifies the transactions that had not ended when entries were read. A cursor's Seen
+// is its text, in the format of PostgreSQL's pg_snapshot.
 type snapshot struct {
-	end  int64
-	open []int64
+	end  int64   // this and all later transactions
+	open []int64 // these earlier transactions
 }
 
-// parseSnapshot takes an empty text for one after everything: then nothing was read
-// yet that another transaction could have been too late for.
+// parseSnapshot parses a cursor's Seen. An empty text is a snapshot after all transactions: nothing
+// was read yet, so no transaction can be late.
 func parseSnapshot(text string) (snapshot, error) {
 	s := snapshot{end: math.MaxInt64, open: []int64{}}
 	if text == "" {
@@ -48,19 +47,18 @@ func parseSnapshot(text string) (snapshot, error) {
 	return s, nil
 }
 
-// newest is where the transactions end that this statement sees. Entries that say
-// they are of a later one are of this transaction, or of another server, from which
-// they were restored: those are seen like any old entry.
+// newest is the end of the transactions that the statement sees. An entry with a higher added_by
+// was added by the statement's own transaction, or on another server from which it was restored.
+// Such a restored entry is treated as an old one.
 const newest = `(select pg_snapshot_xmax(pg_current_snapshot())::text::bigint)`
 
-// lateStep is how many entries are looked at a time of those that transactions
-// have added that were not there when the cursor's entries were read.
+// lateStep is the number of entries that one step of committedLate reads.
 const lateStep = 64
 
-// committedLate are expressions of a WITH RECURSIVE that end in late: the lowest id,
-// up to $4, of an entry whose transaction had not ended when the entries up to $4 were
-// read. Those are in $6, or from $5 on. All of it goes by the index on added_by, a few
-// entries at a time, whatever PostgreSQL knows about the table.
+// committedLate returns the expressions of a WITH RECURSIVE for late: the lowest id, up to $4, of
+// an entry whose transaction had not ended when the entries up to $4 were read. These transactions
+// are those in $6 and all from $5 on. It reads the index on added_by in small steps, whatever
+// PostgreSQL's statistics say.
 func committedLate(entries string) string {
 	return `
 			began (looked, low, added_by) as (
@@ -83,8 +81,8 @@ func committedLate(entries string) string {
 			)`
 }
 
-// seenRow is a row of a scan, with the snapshot that it was read in. Of an empty one
-// there is a single row, without an entry.
+// seenRow is a row of a scan, with the snapshot of the scan. A scan without entries has one row,
+// with there false.
 type seenRow struct {
 	outbox.Row
 	there bool

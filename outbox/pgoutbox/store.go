@@ -14,7 +14,7 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// DBTX is a transaction to work in, such as [pgsink.Tx].
+// DBTX is a transaction, such as [pgsink.Tx].
 //
 // [pgsink.Tx]: https://pkg.go.dev/github.com/epochfence/epochfence/sinks/pgsink#Tx
 type DBTX interface {
@@ -25,20 +25,21 @@ type DBTX interface {
 // Store is an [outbox.Store] for the transactions TX of the application, such as
 // pgsink.Tx. It is safe for concurrent use.
 //
-// What its queries read is bounded by what they are asked for, however long the
-// backlog is and whatever PostgreSQL knows about the table: the table is empty most
-// of the time, and a plan that is made then reads all of it when there is a
-// backlog. So each query fits one index only, and is planned each time it is run.
+// The cost of its queries does not depend on the length of the backlog or on PostgreSQL's
+// statistics. The table is empty most of the time, and a plan made for an empty table reads the
+// whole table when there is a backlog. So each query fits one index only, and is planned each time
+// it is run.
 type Store[TX DBTX] struct {
 	add, scan, next, load, remove, count, retries string
 }
 
-// Open returns a store on the tables that [Migrate] made, after it has checked that
-// they are of this version. Its errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and
-// [migrations.ErrNewer]. Entries that are ahead of their table's identity, as after logical
-// replication, are [epoch.ErrUnhealthy], with the statement that fixes it; a new one would
-// overtake them. The table refuses new entries likewise, on whatever server it is; in
-// SERIALIZABLE transactions once for each connection.
+// Open returns a store on the tables that [Migrate] made, and checks their version. Its errors
+// match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
+//
+// After logical replication, which copies no sequences, the identity of the table can be behind its
+// entries, so new entries would overtake them. Open then returns an [epoch.ErrUnhealthy] with the
+// statement that fixes it. A trigger refuses such new entries too, on any server. In SERIALIZABLE
+// transactions it checks only once for each connection.
 func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	o, err := checked(ctx, db, o, follows)
 	if err != nil {
@@ -46,10 +47,9 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	}
 	const (
 		row = `id, order_key, scope, idempotency_key, method, url, header, body`
-		// The partition is asked about outside of a subquery with a LIMIT, where the
-		// planner cannot choose an index for it. An upper bound inside of
-		// it would not do: in PostgreSQL 14 and 15, not in 18, a scan continues after the bound
-		// to the end of the group (seen).
+		// This condition is outside of the subquery with the LIMIT, where the planner cannot choose
+		// an index for it. An upper bound inside of the subquery is no substitute: in PostgreSQL 14
+		// and 15, not in 18, a scan continues after the bound to the end of the group (observed).
 		inPartition = ` where (found.group_name, found.topic, found.partition) = ($1, $2, $3)`
 	)
 	entries := pgschema.Quote(o.Schema) + `.outbox_entry`
@@ -76,7 +76,7 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	}, nil
 }
 
-// follows returns an error if new entries would overtake those that are there.
+// follows returns an error if new entries would overtake stored ones.
 func follows(ctx context.Context, tx pgx.Tx, o Options) error {
 	var behind *string
 	err := tx.QueryRow(ctx, "select "+pgschema.Quote(o.Schema)+".outbox_identity_behind()").Scan(&behind)
@@ -86,8 +86,8 @@ func follows(ctx context.Context, tx pgx.Tx, o Options) error {
 	return err
 }
 
-// checked returns o with its defaults if the tables are of this version, and further checks
-// hold.
+// checked returns o with its defaults, after it has checked the version of the tables and run
+// further.
 func checked(ctx context.Context, db DB, o Options, further ...func(context.Context, pgx.Tx, Options) error) (Options, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -114,7 +114,7 @@ func checked(ctx context.Context, db DB, o Options, further ...func(context.Cont
 	return o, nil
 }
 
-// Add is [outbox.Store]'s, and so are the others.
+// Add implements [outbox.Store].
 func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.Entry) error {
 	header, err := outbox.MarshalHeader(e.Header)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.
 	return nil
 }
 
-// Scan is [outbox.Store]'s.
+// Scan implements [outbox.Store].
 func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
 	before, err := parseSnapshot(from.Seen)
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	if err != nil {
 		return nil, from, err
 	}
-	at := outbox.Cursor{ID: from.ID, Seen: found[0].seen} // the query has one row at least
+	at := outbox.Cursor{ID: from.ID, Seen: found[0].seen} // the query returns at least one row
 	if !found[0].there {
 		return nil, at, nil
 	}
@@ -154,12 +154,12 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	return rows, at, nil
 }
 
-// Load is [outbox.Store]'s.
+// Load implements [outbox.Store].
 func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]outbox.Row, error) {
 	return all(ctx, tx, p, readRow, s.load, p.Group, p.Topic, p.Number, ids)
 }
 
-// Next is [outbox.Store]'s.
+// Next implements [outbox.Store].
 func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, at outbox.Cursor, after []outbox.Place) ([]outbox.Row, error) {
 	read, err := parseSnapshot(at.Seen)
 	if err != nil {
@@ -172,12 +172,12 @@ func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, at outbo
 	return all(ctx, tx, p, readRow, s.next, p.Group, p.Topic, p.Number, keys, ids, read.end, read.open)
 }
 
-// Delete is [outbox.Store]'s.
+// Delete implements [outbox.Store].
 func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error) {
 	return all(ctx, tx, p, pgx.RowTo[int64], s.remove, p.Group, p.Topic, p.Number, ids)
 }
 
-// Count is [outbox.Store]'s.
+// Count implements [outbox.Store].
 func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error) {
 	type counted struct {
 		Entries int

@@ -8,27 +8,26 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// Dialect is what differs between databases. [SQLite] is the one there is.
+// Dialect is the dialect of a database. The only one is [SQLite].
 type Dialect interface {
-	// String is the name of the database, for errors.
+	// String returns the name of the database, for errors.
 	String() string
 
-	// transactions are how the database runs them.
 	transactions() sqltx.Dialect
 
-	// schema is what the names of the tables begin with, so that no temporary table or
-	// view of a handler's takes their place.
+	// schema returns the qualifier of table names, so that no temporary table or view of a handler
+	// can take their place.
 	schema() string
 
-	// migrations are the schema's versions, 1 first, with {{prefix}} where
-	// table names begin.
+	// migrations returns the versions of the schema, 1 first, with {{prefix}} for the prefix of
+	// table names.
 	migrations() []migrations.Migration
 }
 
-// SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
-// driver whose errors have a method Code() int that returns SQLite's result
-// code will do as well, such as github.com/glebarez/go-sqlite, and so will
-// github.com/mattn/go-sqlite3 and github.com/ncruces/go-sqlite3; others are refused.
+// SQLite is SQLite 3.37 or newer in WAL mode, through modernc.org/sqlite. These drivers work too:
+// github.com/mattn/go-sqlite3, github.com/ncruces/go-sqlite3, and drivers whose errors have a
+// method Code() int that returns SQLite's result code, such as github.com/glebarez/go-sqlite. Other
+// drivers are refused.
 var SQLite Dialect = sqlite{}
 
 //go:embed migrations/sqlite/*.sql

@@ -6,7 +6,7 @@
 //	…
 //	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 //
-// It works in the transactions that it is given and holds no connection.
+// It works in the caller's transactions and holds no connection.
 //
 // [outbox]: https://pkg.go.dev/github.com/epochfence/epochfence/outbox
 package sqloutbox

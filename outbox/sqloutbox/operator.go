@@ -13,8 +13,7 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// Operator operates the entries of a database. It is safe for
-// concurrent use.
+// Operator operates the entries of a database. It is safe for concurrent use.
 type Operator struct {
 	transactions                               *sqltx.DB
 	list, show, retry, discard, record, listed string
@@ -22,8 +21,7 @@ type Operator struct {
 
 var _ operate.Outbox = (*Operator)(nil)
 
-// OpenOperator returns an operator of the outbox in db, after the checks of
-// [Open].
+// OpenOperator returns an operator of the outbox in db, after the checks of [Open].
 func OpenOperator(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Operator, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -60,7 +58,7 @@ func scanEntry(row *sql.Rows, e *operate.OutboxEntry, more ...any) error {
 	return err
 }
 
-// stamp reads a time that the database has written.
+// stamp parses a time of the database.
 func stamp(s string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, s)
 	return t
@@ -82,7 +80,7 @@ func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) (found []
 	return found, nil
 }
 
-// receiver is what of a URL is not secret.
+// receiver returns the parts of a URL that are not secret.
 func receiver(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -129,7 +127,7 @@ func (o *Operator) do(ctx context.Context, a operate.OutboxAct) error {
 		return err
 	}
 	defer t.End()
-	within := context.WithoutCancel(ctx) // the commit looks at ctx again
+	within := context.WithoutCancel(ctx) // Commit checks ctx
 	e, p := a.Seen, a.Seen.Partition
 	query := map[operate.OutboxKind]string{operate.OutboxRetry: o.retry, operate.OutboxDiscard: o.discard}[a.Kind]
 	var scope string

@@ -12,10 +12,10 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// Options say how a [Store] works. The zero Options work.
+// Options configure a [Store]. The zero value works.
 type Options struct {
-	// TablePrefix begins the names of the tables: letters, digits and
-	// underscores, at most 32. Empty means "epochfence_outbox_".
+	// TablePrefix is the prefix of the table names: letters, digits and underscores, at most 32.
+	// Defaults to "epochfence_outbox_".
 	TablePrefix string
 }
 
@@ -34,8 +34,7 @@ func schema(d Dialect, o Options) sqlschema.Prefixed {
 	}
 }
 
-// Migrations returns the schema as SQL for a migration tool of your own: see package
-// migrations.
+// Migrations returns the schema as SQL for your own migration tool: see package migrations.
 func Migrations(d Dialect, o Options) ([]migrations.Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -44,13 +43,12 @@ func Migrations(d Dialect, o Options) ([]migrations.Migration, error) {
 	return schema(d, o).Migrations(), nil
 }
 
-// limits bound the wait of Open and Migrate for a lock, beside their contexts.
+// limits limit the lock waits of Open and Migrate, in addition to their contexts.
 var limits = sqltx.Limits{Wait: 30 * time.Second}
 
-// Migrate creates the tables, or brings them up to date, in one transaction. Of
-// concurrent calls one does it and the others wait. Tables that are up to date are
-// left alone; those that are newer than this program are [migrations.ErrNewer]. It needs
-// the right to create tables.
+// Migrate creates the tables or updates them, in one transaction. It does not change tables that
+// are up to date, and returns [migrations.ErrNewer] for tables that are newer than this program.
+// Concurrent calls wait for each other. Migrate needs the privilege to create tables.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// DBTX is a transaction to work in, such as [*sqlsink.Tx].
+// DBTX is a transaction, such as [*sqlsink.Tx].
 //
 // [*sqlsink.Tx]: https://pkg.go.dev/github.com/epochfence/epochfence/sinks/sqlsink#Tx
 type DBTX interface {
@@ -27,9 +27,8 @@ type Store[TX DBTX] struct {
 	add, scan, next, load, remove, count, retries string
 }
 
-// Open returns a store on the tables that [Migrate] made in db, after it has checked
-// that they are of this version. Its errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and
-// [migrations.ErrNewer].
+// Open returns a store on the tables that [Migrate] made in db, and checks their version. Its
+// errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
 func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Store[TX], error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -43,8 +42,7 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 		row       = `SELECT id, order_key, scope, idempotency_key, method, url, header, body FROM `
 	)
 	entries, indexes := d.schema()+o.TablePrefix+`entry`, o.TablePrefix+`entry`
-	// Left to itself, SQLite follows what the last ANALYZE has seen, when the backlog
-	// was another one.
+	// INDEXED BY, because SQLite would plan by the last ANALYZE, when the backlog was different.
 	return &Store[TX]{
 		add: `INSERT INTO ` + entries + ` (group_name, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
@@ -58,7 +56,7 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 	}, nil
 }
 
-// Add is [outbox.Store]'s, and so are the others.
+// Add implements [outbox.Store].
 func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.Entry) error {
 	header, err := outbox.MarshalHeader(e.Header)
 	if err != nil {
@@ -76,8 +74,8 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.
 	return nil
 }
 
-// Scan is [outbox.Store]'s. SQLite has one write lock, so that transactions which add
-// entries commit in the order of their IDs.
+// Scan implements [outbox.Store]. SQLite has one write lock, so transactions that add entries
+// commit in the order of the entries' IDs.
 func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
 	rows, err := tx.QueryContext(ctx, s.scan, p.Group, p.Topic, p.Number, from.ID, limit)
 	if err != nil {
@@ -100,7 +98,7 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	return all, at, nil
 }
 
-// Load is [outbox.Store]'s.
+// Load implements [outbox.Store].
 func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) (all []outbox.Row, err error) {
 	for _, id := range ids {
 		if all, err = one(all, p, tx.QueryRowContext(ctx, s.load, p.Group, p.Topic, p.Number, id)); err != nil {
@@ -110,7 +108,7 @@ func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, ids []in
 	return all, nil
 }
 
-// Next is [outbox.Store]'s.
+// Next implements [outbox.Store].
 func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, _ outbox.Cursor, after []outbox.Place) (all []outbox.Row, err error) {
 	for _, a := range after {
 		if all, err = one(all, p, tx.QueryRowContext(ctx, s.next, p.Group, p.Topic, p.Number, a.Key, a.ID)); err != nil {
@@ -144,7 +142,7 @@ func read(row interface{ Scan(...any) error }) (r outbox.Row, err error) {
 	return r, nil
 }
 
-// Count is [outbox.Store]'s.
+// Count implements [outbox.Store].
 func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error) {
 	var at sql.NullString
 	err = tx.QueryRowContext(ctx, s.count, p.Group, p.Topic, p.Number, limit).Scan(&entries, &at)
@@ -157,7 +155,7 @@ func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit i
 	return entries, oldest, nil
 }
 
-// Delete is [outbox.Store]'s.
+// Delete implements [outbox.Store].
 func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []int64) (there []int64, err error) {
 	for _, id := range ids {
 		r, err := tx.ExecContext(ctx, s.remove, p.Group, p.Topic, p.Number, id)

@@ -1,5 +1,5 @@
-// Package memsink is an [epoch.Sink] in memory: for unit tests of handlers and
-// of whatever is built around them, with scripted faults.
+// Package memsink is an [epoch.Sink] in memory, with scripted faults, for unit tests of handlers
+// and of the code around them.
 //
 // A handler writes through a [Tx]: strings under keys, and strings appended to
 // named lists. The test reads them back from the [Sink].
@@ -11,12 +11,10 @@
 //	}).OnFailure(sink.DeadLetter), consumer.Options{})
 //	got := sink.List("seen")
 //
-// [Sink.Open] gives another process's view of the same database, and [Hooks]
-// script what goes wrong between a process and its database: a frozen process,
-// a lost acknowledgement, a refusal. [Sink.Snapshot] and [Sink.Restore] play a
-// restore from backup.
+// [Sink.Open] returns another process's view of the same database. [Hooks] script what goes wrong
+// between a process and its database: a frozen process, a lost acknowledgement, a refusal.
+// [Sink.Snapshot] and [Sink.Restore] play a restore from backup.
 //
-// There are no goroutines and no clocks in here, and every wait is the test's
-// own, so all of it works inside a testing/synctest bubble. Nothing is kept
-// when the process ends.
+// The package starts no goroutines, and all waits are the test's own, so it works inside a
+// testing/synctest bubble. Nothing is kept when the process ends.
 package memsink

@@ -9,8 +9,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Hook stands between a process and one step in its database. It is given what
-// the step is about and the step itself, and answers in the step's place:
+// Hook stands between a process and one step in its database. It gets the subject of the step and
+// the step itself, and returns in the step's place:
 //
 //	return do()                          // nothing wrong
 //	<-thawed; return do()                // the process is frozen before the step
@@ -21,21 +21,19 @@ import (
 //	return epoch.ErrTransient            // refused, for a reason that passes
 //	return epoch.ErrUnhealthy            // refused, for a reason that somebody has to fix
 //
-// The step is taken at most once, on the goroutine that calls do; a second call
-// is an error. A hook that returns nil without it is one too. The context is
-// the caller's, and is looked at before the hook is called: what a hook holds
-// back counts as sent, and takes effect even after the context has ended. Hooks
-// are called from several goroutines at a time.
+// The step runs at most once, on the goroutine that calls do. A second call of do is an error, and
+// so is a hook that returns nil without a call. ctx is the caller's, and is checked before the hook
+// is called: a step that a hook holds back counts as sent, and takes effect even after ctx has
+// ended. Several goroutines may call a hook at a time.
 type Hook[T any] func(ctx context.Context, about T, do func() error) error
 
-// Hooks are the faults of one sink. A nil hook takes the step.
+// Hooks are the faults of one sink. A nil hook runs the step.
 type Hooks struct {
-	// Fence and Seed stand before those reads and writes.
 	Fence Hook[epoch.Partition]
 	Seed  Hook[[]epoch.Start]
 
-	// Look stands before the reads by which a consumer sees to partitions that
-	// have nothing to commit.
+	// Look stands before the reads with which a consumer watches partitions that have nothing to
+	// commit.
 	Look Hook[[]epoch.Partition]
 
 	// Claim stands before the swap: a process frozen here has confirmed.
@@ -45,21 +43,20 @@ type Hooks struct {
 	// has its transaction open.
 	Commit Hook[[]epoch.Advance]
 
-	// CommitHeld stands there in a transaction that moves no position.
+	// CommitHeld is Commit for a transaction that moves no position.
 	CommitHeld Hook[epoch.Hold]
 
-	// Record stands before what a consumer writes to the audit log, Hangs before its
-	// reads of what hung, and Requests before its looks for what operators ask of it.
+	// Record stands before a consumer's writes to the audit log, Hangs before its reads of what
+	// hung, and Requests before its polls for the requests of operators.
 	Record   Hook[[]operate.Decision]
 	Hangs    Hook[epoch.Partition]
 	Requests Hook[[]epoch.Partition]
 
-	// Alive stands before the signs of life that a consumer gives.
 	Alive Hook[operate.Process]
 }
 
-// Script sets the hooks of this sink, in place of those it had. Other sinks on
-// the same database keep theirs. Steps already begun are not affected.
+// Script replaces the hooks of this sink, for steps that begin from now on. Other sinks on the same
+// database keep theirs.
 func (s *Sink) Script(h Hooks) { s.hooks.Store(&h) }
 
 func (s *Sink) hook() Hooks {
@@ -69,9 +66,8 @@ func (s *Sink) hook() Hooks {
 	return Hooks{}
 }
 
-// run takes a step through its hook. The context is looked at before the hook:
-// what a hook holds back counts as sent, so that a process frozen beyond its
-// deadline does its worst when it thaws.
+// run checks ctx before the hook only, so that a process frozen beyond its deadline does its worst
+// when it thaws.
 func run[T any](ctx context.Context, hook Hook[T], about T, step func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -12,10 +12,9 @@ import (
 
 var _ operate.Operable[*Tx] = (*Sink)(nil)
 
-// keptDecisions bounds the audit log.
 const keptDecisions = 10_000
 
-// decide adds to the audit log. The caller holds the lock of the database.
+// The caller of decide must hold the database's lock.
 func (st *state) decide(d operate.Decision) {
 	st.decided++
 	d.ID, d.At = st.decided, now()
@@ -99,15 +98,14 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (operate.Requ
 	return found, nil
 }
 
-// replay is a dead letter that a transaction has replayed.
 type replay struct {
 	operate.RequestedReplay
 	epoch epoch.Epoch
 	claim epoch.ClaimID
 }
 
-// Replayed implements [operate.Operable]. That the dead letter is not there as it was
-// requested shows at the commit.
+// Replayed implements [operate.Operable]. If the dead letter is not there as it was requested, the
+// commit fails.
 func (s *Sink) Replayed(_ context.Context, tx *Tx, r operate.RequestedReplay, e epoch.Epoch) error {
 	defer tx.use()()
 	i := slices.IndexFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == r.Message.Partition })
@@ -118,12 +116,10 @@ func (s *Sink) Replayed(_ context.Context, tx *Tx, r operate.RequestedReplay, e 
 	return nil
 }
 
-// find returns the place of a dead letter whose replay is requested so.
 func (st *state) find(r operate.RequestedReplay) int {
 	return slices.IndexFunc(st.dead, func(l operate.DeadLetter) bool { return l.ID == r.ID && l.Request == r.Request && l.Requested })
 }
 
-// missing is the error if one of rs is not there as it was requested.
 func (st *state) missing(rs []replay) error {
 	for _, r := range rs {
 		if st.find(r.RequestedReplay) < 0 {
@@ -133,7 +129,6 @@ func (st *state) missing(rs []replay) error {
 	return nil
 }
 
-// replayed takes dead letters away that are there.
 func (st *state) replayed(rs []replay) {
 	for _, r := range rs {
 		i := st.find(r.RequestedReplay)

@@ -9,8 +9,7 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Operator operates the fences of a database. It is safe for
-// concurrent use.
+// Operator operates the fences of a database. It is safe for concurrent use.
 type Operator struct{ sink *Sink }
 
 var _ operate.Operator = (*Operator)(nil)
@@ -18,7 +17,6 @@ var _ operate.Operator = (*Operator)(nil)
 // Operator returns an operator of the database of s. It has no hooks.
 func (s *Sink) Operator() *Operator { return &Operator{s} }
 
-// within runs do with the state of the database for itself.
 func (o *Operator) within(ctx context.Context, do func(st *state) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -125,7 +123,6 @@ func (o *Operator) DeadLetters(ctx context.Context, q operate.DeadLetterQuery) (
 	return found, nil
 }
 
-// letter is the place of a dead letter.
 func (st *state) letter(id int64) (int, error) {
 	i := slices.IndexFunc(st.dead, func(l operate.DeadLetter) bool { return l.ID == id })
 	if i < 0 {

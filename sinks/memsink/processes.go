@@ -9,7 +9,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// keptProcess is for how long a process is listed that is not alive any more.
 const keptProcess = 7 * 24 * time.Hour
 
 // Alive implements [operate.Operable].

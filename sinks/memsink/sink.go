@@ -13,13 +13,12 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// ErrConflict: another transaction committed a key or list that this one had
-// read. Nothing was committed; the same transaction may be tried again.
+// ErrConflict is returned when another transaction has changed a key or list that this one had
+// read. Nothing was committed. The same transaction may be tried again.
 var ErrConflict = errors.New("a value that the transaction read was changed by another transaction")
 
-// Sink is one process's view of a database in memory. Make one with [New]. It
-// is safe for concurrent use; any number of transactions may be open at a
-// time, and none waits for another.
+// Sink is one process's view of a database in memory. Make one with [New]. It is safe for
+// concurrent use. Any number of transactions may be open at a time, and none waits for another.
 type Sink struct {
 	db    *database
 	hooks atomic.Pointer[Hooks]
@@ -27,12 +26,11 @@ type Sink struct {
 
 var _ epoch.Sink[*Tx] = (*Sink)(nil)
 
-// database is what several sinks share. mu is held for a few lines at a time,
-// never while a handler or a hook runs.
+// database is shared by several sinks. mu is never held while a handler or a hook runs.
 type database struct {
 	mu    sync.Mutex
 	state state
-	lives map[string]operate.Process // by their Run; no part of a backup
+	lives map[string]operate.Process // by their Run; not part of a snapshot
 	life  int                        // counts restores: a transaction does not outlive one
 
 	replaced chan struct{} // closed by the next restore
@@ -69,11 +67,10 @@ func New() *Sink {
 	}}}
 }
 
-// Open returns another sink on the same database, without hooks: what another
-// process would have.
+// Open returns another process's sink on the same database, without hooks.
 func (s *Sink) Open() *Sink { return &Sink{db: s.db} }
 
-// Fence reads the fence of p, or returns [epoch.ErrMissing].
+// Fence implements [epoch.Sink].
 func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
 	var f epoch.Fence
 	err := run(ctx, s.hook().Fence, p, func() (err error) {
@@ -88,7 +85,7 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	return f, nil
 }
 
-// Look reads the fences of ps, those that are there.
+// Look implements [epoch.Sink].
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	found := epoch.Fences{}
 	err := run(ctx, s.hook().Look, ps, func() error {
@@ -114,10 +111,10 @@ func (s *Sink) Replaced() <-chan struct{} {
 	return s.db.replaced
 }
 
-// Guarantee is [epoch.Transactional].
+// Guarantee returns [epoch.Transactional].
 func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }
 
-// Seed adds the fences that are missing. See [epoch.Sink].
+// Seed implements [epoch.Sink].
 func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	err := run(ctx, s.hook().Seed, starts, func() error {
 		s.db.mu.Lock()
@@ -130,7 +127,7 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	return nil
 }
 
-// Claim swaps c in if the fence still is as seen. See [epoch.Sink].
+// Claim implements [epoch.Sink].
 func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	var f epoch.Fence
 	err := run(ctx, s.hook().Claim, c, func() (err error) {
@@ -149,9 +146,8 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	return f, nil
 }
 
-// Commit runs calls and commits what they wrote together with the advances. See
-// [epoch.Sink]. A transaction that read what another one has changed since is
-// refused with [ErrConflict].
+// Commit implements [epoch.Sink]. It returns [ErrConflict] if another transaction has changed what
+// this one read.
 func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("memsink: commit: no partition to advance; an unfenced transaction is Update's")
@@ -169,8 +165,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 	return nil
 }
 
-// CommitHeld runs apply and commits what it wrote if the fence still carries the
-// claim of h then. See [epoch.Sink].
+// CommitHeld implements [epoch.Sink].
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
 	err := transact(ctx, s.db, nil, s.hook().CommitHeld, h, func(fs epoch.Fences) error { return fs.Hold(h) }, apply)
 	if err != nil {
@@ -186,8 +181,8 @@ func andMore(as []epoch.Advance) string {
 	return fmt.Sprintf(" and %d more", len(as)-1)
 }
 
-// Update runs apply in a transaction of its own, without a fence and without
-// hooks: for what a test prepares before, or does beside, the consumer.
+// Update runs apply in a transaction of its own, without a fence and without hooks, for what a test
+// does before or beside the consumer.
 func (s *Sink) Update(ctx context.Context, apply func(ctx context.Context, tx *Tx) error) error {
 	if err := transact(ctx, s.db, nil, nil, struct{}{}, func(epoch.Fences) error { return nil }, apply); err != nil {
 		return fmt.Errorf("memsink: update: %w", err)
@@ -195,8 +190,8 @@ func (s *Sink) Update(ctx context.Context, apply func(ctx context.Context, tx *T
 	return nil
 }
 
-// transact runs a transaction, with hook between the calls and the commit. fenced
-// checks the fences, and moves those of as.
+// transact runs a transaction, with hook between the calls and the commit. fenced checks the
+// fences, and moves those of as.
 func transact[T any](ctx context.Context, db *database, as []epoch.Advance, hook Hook[T], about T, fenced func(epoch.Fences) error,
 	calls ...func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
@@ -215,8 +210,6 @@ func transact[T any](ctx context.Context, db *database, as []epoch.Advance, hook
 	return run(ctx, hook, about, func() error { return db.commit(tx, fenced) })
 }
 
-// commit is the one step in which a transaction becomes visible: fences and
-// writes together, under the lock.
 func (db *database) commit(tx *transaction, fenced func(epoch.Fences) error) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -295,9 +288,9 @@ func (s *Sink) Snapshot() Snapshot {
 	return Snapshot{s.db.state.clone()}
 }
 
-// Restore puts the database back to a snapshot, for every sink on it.
-// Transactions that are open meanwhile end with [epoch.ErrInDoubt], as if their
-// connection had gone with the old database. A snapshot may be restored often.
+// Restore puts the database back to a snapshot, for every sink on it. Transactions that are open
+// meanwhile end with [epoch.ErrInDoubt], as if they had lost their connection. A snapshot may be
+// restored repeatedly.
 func (s *Sink) Restore(from Snapshot) {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
@@ -320,8 +313,8 @@ func (st state) clone() state {
 	return st
 }
 
-// DeadLetters returns the messages that [Sink.DeadLetter] has put aside,
-// ordered by partition and, within one, as they were committed.
+// DeadLetters returns the dead letters of [Sink.DeadLetter], ordered by partition and then by
+// commit.
 func (s *Sink) DeadLetters() []DeadLetter {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()

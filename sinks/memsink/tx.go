@@ -10,16 +10,15 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Tx is a handler's view of a transaction. What it writes is seen by the transaction
-// at once and by others when that has committed, all together. It is safe for concurrent
-// use until the handler it was given to returns; after that its methods panic. So they do
-// once the transaction was abandoned, with an error that matches [epoch.ErrAbandoned].
+// Tx is a handler's view of a transaction. The transaction sees its writes at once, and others see
+// all of them after the commit. A Tx is safe for concurrent use until its handler returns. After
+// that, its methods panic. They also panic once the transaction was abandoned, with an error that
+// matches [epoch.ErrAbandoned].
 type Tx struct {
 	*transaction
 	ended bool // under mu
 }
 
-// transaction is what the handlers of one transaction write.
 type transaction struct {
 	db   *database
 	as   []epoch.Advance
@@ -27,7 +26,7 @@ type transaction struct {
 
 	mu        sync.Mutex
 	abandoned bool
-	read      map[name]int // what was read, and the commit that had last changed it
+	read      map[name]int // what was read, with the commit that had last changed it
 	values    map[string]value
 	lists     map[string][]string
 	dead      []operate.DeadLetter
@@ -51,7 +50,6 @@ func (db *database) begin(as []epoch.Advance) *transaction {
 	}
 }
 
-// callAll runs handlers one after the other, until one fails.
 func (t *transaction) callAll(ctx context.Context, calls []func(context.Context, *Tx) error) error {
 	for _, call := range calls {
 		if t.isAbandoned() {
@@ -70,14 +68,12 @@ func (t *transaction) isAbandoned() bool {
 	return t.abandoned
 }
 
-// call runs one handler with a Tx of its own.
 func (t *transaction) call(ctx context.Context, do func(context.Context, *Tx) error) error {
 	tx := &Tx{transaction: t}
 	defer tx.end() // also when do panics
 	return do(ctx, tx)
 }
 
-// abandon refuses everything that the handlers still write.
 func (t *transaction) abandon() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,8 +99,8 @@ func (tx *Tx) use() (done func()) {
 	return tx.mu.Unlock
 }
 
-// note remembers which version of n was read, once: if it changes before the
-// commit, even between two reads, the transaction is refused.
+// note remembers the version of n at its first read. If n changes before the commit, even between
+// two reads, the transaction is refused.
 func (tx *Tx) note(n name) {
 	if _, ok := tx.read[n]; !ok {
 		tx.read[n] = tx.db.state.changed[n]
@@ -136,14 +132,14 @@ func (tx *Tx) Delete(key string) {
 	tx.values[key] = value{deleted: true}
 }
 
-// Append adds values at the end of a list. Lists need not be made first, and
-// two transactions may append to one list without a conflict.
+// Append adds values at the end of a list, which need not exist. Two transactions may append to one
+// list without a conflict.
 func (tx *Tx) Append(list string, values ...string) {
 	defer tx.use()()
 	tx.lists[list] = append(tx.lists[list], values...)
 }
 
-// List returns the values of a list, those of this transaction last.
+// List returns the values of a list. The values of this transaction come last.
 func (tx *Tx) List(list string) []string {
 	defer tx.use()()
 	tx.db.mu.Lock()
@@ -152,15 +148,15 @@ func (tx *Tx) List(list string) []string {
 	return slices.Concat(tx.db.state.lists[list], tx.lists[list])
 }
 
-// DeadLetter is a message that was put aside.
+// DeadLetter is a message that was dead-lettered.
 type DeadLetter struct {
-	Epoch   epoch.Epoch // under which it was put aside
+	Epoch   epoch.Epoch // under which it was dead-lettered
 	Message epoch.Message
 	Cause   string
 }
 
-// DeadLetter puts m aside in the transaction tx: it is a function for
-// OnFailure of consumer.Handlers. [Sink.DeadLetters] returns what was put aside.
+// DeadLetter stores m as a dead letter in the transaction tx. Use it as OnFailure of
+// consumer.Handlers. [Sink.DeadLetters] returns the dead letters.
 func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	defer tx.use()()
 	if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == m.Partition }) {

@@ -7,8 +7,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// advances are those of one transaction, in key order, as the functions take
-// them; or, if held, the one claim that it needs without moving the position.
+// advances are the advances of one transaction in key order, as the SQL functions take them. If
+// held, it is the one claim that the transaction needs without moving the position.
 type advances struct {
 	list           []epoch.Advance
 	held           bool
@@ -43,7 +43,7 @@ func newAdvances(as []epoch.Advance) (*advances, error) {
 	return s, nil
 }
 
-// newHeld has no positions, which is how the functions know it.
+// newHeld sets no positions, which tells the SQL functions that it is held.
 func newHeld(h epoch.Hold) (*advances, error) {
 	s := &advances{list: []epoch.Advance{{Partition: h.Partition, Claim: h.Claim}}, held: true}
 	return s, s.add(h.Partition, h.Claim)
@@ -61,7 +61,6 @@ func (s *advances) add(p epoch.Partition, c epoch.ClaimID) error {
 	return nil
 }
 
-// of returns the advance of a partition.
 func (s *advances) of(p epoch.Partition) (epoch.Advance, bool) {
 	i, ok := slices.BinarySearchFunc(s.list, p, func(a epoch.Advance, p epoch.Partition) int { return a.Partition.Compare(p) })
 	if !ok {

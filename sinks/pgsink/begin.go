@@ -13,27 +13,22 @@ import (
 	"github.com/epochfence/epochfence/internal/inert"
 )
 
-// A transaction is begun before the handler is called, or late, together with the first
-// statement that the handler sends, which saves one of its three round trips.
-//
-// It may be late only right after this process has claimed or committed. Then the
-// claim holds as far as anybody knows, so that there is no early look to spare the handler its
-// work; and the server has answered just now, so that there is hardly a dead connection
-// to replace, which can be done only before the handler is called.
+// A transaction begins before the handler is called, or late, together with the handler's first
+// statement, which saves one of three round trips. It may begin late only right after this process
+// has claimed or committed. Then the claim holds as far as anybody knows, so that look_early is not
+// needed, and the connection is hardly dead. A dead connection can be replaced only before the
+// handler is called.
 
-// mayBeginLate reports whether the transaction may begin with the handler's first
-// statement. In pgx's other modes a text may be several statements, or takes a round trip
-// to describe.
+// mayBeginLate reports whether the transaction may begin with the handler's first statement. In
+// pgx's other query modes a text may be several statements, or takes a round trip to describe.
 func (t *fenced) mayBeginLate() bool {
 	return t.isProven() && !t.sink.unnamed.Load() && queryMode(t.conn) == pgx.QueryExecModeCacheStatement
 }
 
 func (t *fenced) isProven() bool { return time.Now().Before(t.proven) }
 
-// queueEnter begins the transaction, bounds it in time, marks it, takes a shared lock
-// by which a later claim finds it, and looks whether it would be refused already, unless
-// that is proven. The locks come before the look: a transaction that the look let through
-// is one that a later claim finds.
+// queueEnter begins the transaction. The locks, by which a later claim finds it, come before
+// look_early, so that the claim finds every transaction that look_early let through.
 func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
 	statement, idle, wait, whole := t.sink.options.bounds(t.ctx)
 	b.Queue(t.sink.sql.begin)
@@ -51,7 +46,7 @@ func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
 	t.entering = b.Len()
 }
 
-// entered reads the answers to what queueEnter has queued, but that to the BEGIN.
+// entered reads the answers to the statements of queueEnter, except to the BEGIN.
 func (t *fenced) entered(r pgx.BatchResults) error {
 	var xid, state, role string
 	if err := r.QueryRow().Scan(&xid, nil, nil, nil, nil, nil); err != nil {
@@ -107,9 +102,8 @@ func (t *fenced) begin(ctx context.Context) error {
 	return err
 }
 
-// begin begins the transaction unless it has begun. No statement of the handler's is
-// sent before that. Where first, the handler's, could be sent along, r has the answers
-// to it; otherwise r is nil, and it is to be sent as ever.
+// begin begins the transaction unless it has begun, before any statement of the handler's. If r is
+// not nil, first was sent along and r has the answers to it.
 func (t *handlerTx) begin(ctx context.Context, first ...*pgx.QueuedQuery) (r pgx.BatchResults, err error) {
 	switch {
 	case t.fenced.begun:
@@ -134,19 +128,19 @@ func (t *handlerTx) begin(ctx context.Context, first ...*pgx.QueuedQuery) (r pgx
 	return nil, err
 }
 
-// beginWith sends first together with what begins the transaction. It returns neither
-// results nor an error where nothing was executed and the connection is as it was: first could
-// not be prepared, say, which is to fail within the transaction as ever.
+// beginWith sends first together with the statements that begin the transaction. It returns neither
+// results nor an error if nothing was executed and the connection is unchanged: for example,
+// because first could not be prepared, which must fail within the transaction as usual.
 func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r pgx.BatchResults, err error) {
 	b := &pgx.Batch{}
-	t.fenced.queueEnter(b, true) // it was, a moment ago: a look that is refused here could not be told apart
-	for _, q := range first {    // a copy: should this come to nothing, the handler's own are sent as they were
+	t.fenced.queueEnter(b, true) // it was proven a moment ago; a refusal by look_early could not be told apart
+	for _, q := range first {    // a copy: if this comes to nothing, the originals are sent
 		along := *q
 		b.QueuedQueries = append(b.QueuedQueries, &along)
 	}
 	sent := false
 	defer func() {
-		if !sent { // a method of an argument's panicked, or ended the goroutine
+		if !sent { // an argument's method panicked, or ended the goroutine
 			closeNow(t.conn)
 			t.unbegun = notAlong(errors.New("an argument panicked"))
 		}
@@ -162,7 +156,7 @@ func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r 
 	_ = r.Close()
 	safe := inert.Error(err) // an argument's method may have returned it
 	switch closed := t.conn.IsClosed(); {
-	case closed && unencodable(safe): // for which pgx gives the connection up
+	case closed && unencodable(safe): // pgx closes the connection after it
 		t.unbegun = notAlong(safe)
 	case closed:
 	case t.conn.PgConn().TxStatus() == noTransaction:
@@ -173,15 +167,15 @@ func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r 
 	return nil, err
 }
 
-// notAlong is for what fails only, as far as is known, because the transaction was begun
-// late. The next one will not be: the proof is spent. So what is at fault shows then.
+// notAlong marks an error that is due to the late begin, as far as is known. The proof is spent, so
+// that the next transaction does not begin late and shows what is at fault.
 func notAlong(err error) error {
 	return fmt.Errorf("%w: the transaction could not be begun with the handler's first statement: %w", epoch.ErrTransient, err)
 }
 
-// along returns a statement that may be sent in a batch, or nothing: of options pgx knows
-// only one there, and a text without arguments, which Exec sends in the simple
-// protocol, may be several statements.
+// along returns a statement that may be sent in a batch, or nothing. In a batch, pgx knows only one
+// kind of option, the QueryRewriter. Exec sends a text without arguments in the simple protocol,
+// where it may be several statements.
 func along(sql string, args []any) []*pgx.QueuedQuery {
 	if len(args) == 0 {
 		return nil

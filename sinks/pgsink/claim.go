@@ -15,12 +15,11 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// claimTries is how often a claim evicts and then waits for the row of its
-// fence: the claim it replaces may have opened another transaction in between.
+// claimTries limits the tries: the replaced claim may open another transaction in between.
 const claimTries = 3
 
-// Claim implements [epoch.Sink]. It ends open transactions of the claim it
-// replaces, see [Sink.Commit], where the role may do so.
+// Claim implements [epoch.Sink]. If the role may do so, it ends open transactions of the claim that
+// it replaces: see [Sink.Commit].
 func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	if err := checkOrigin(c.Origin); err != nil {
 		return epoch.Fence{}, err
@@ -38,23 +37,22 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	return f, nil
 }
 
-// bid is a claim, and the fence that it is to replace.
 type bid struct {
 	seen    epoch.Fence
 	claim   epoch.Claim
 	traceID string
 }
 
-// maxTraceID is how much of a trace's id the audit log keeps, in bytes.
+// maxTraceID limits the bytes of a trace id in the audit log.
 const maxTraceID = 100
 
 func (s *Sink) claim(ctx context.Context, b bid) (f epoch.Fence, err error) {
 	var begun time.Time
 	for range claimTries {
 		begun = time.Now()
-		// Before the swap, because a transaction that is frozen between its
-		// advance and its commit holds the row. The source has confirmed our
-		// lease after we saw that claim, so its owner is a zombie, or us.
+		// Evict before the swap, because a transaction that is frozen between its advance and its
+		// commit holds the row. The source has confirmed our lease after we saw that claim, so its
+		// owner is a zombie, or this process.
 		s.evict(ctx, b.seen.Claim)
 		if f, err = s.swap(ctx, b); !isLockTimeout(err) {
 			break
@@ -70,15 +68,15 @@ func (s *Sink) claim(ctx context.Context, b bid) (f epoch.Fence, err error) {
 		return f, err
 	}
 	s.proofs.claimed(f, begun)
-	// And after it, for a transaction that began in between. From the swap on,
-	// a new one is refused as it begins, unless its process has advanced the fence
-	// within the last proofLife; that one is refused as it ends.
+	// Evict again, for a transaction that began in between. From the swap on, look_early refuses a
+	// new transaction at its beginning. A process that has advanced the fence within the last
+	// proofLife skips look_early, and the check at the end refuses its transaction.
 	s.evict(ctx, b.seen.Claim)
 	return f, nil
 }
 
-// claimMany makes claims of several partitions in one transaction. Where one of them is
-// refused, or finds its fence locked, each is made by itself, and so is judged by itself.
+// claimMany makes claims of several partitions in one transaction. If one of them is refused, or
+// finds its fence locked, each claim is made by itself.
 func (s *Sink) claimMany(ctx context.Context, bids []bid) ([]epoch.Fence, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -114,10 +112,10 @@ func (s *Sink) swap(ctx context.Context, b bid) (f epoch.Fence, err error) {
 	return f, err
 }
 
-// manyLockWait is how long a claim among others waits for the row of its fence.
+// manyLockWait limits how long a claim among others waits for the row of its fence.
 const manyLockWait = 50 * time.Millisecond
 
-// swapMany locks the fences in key order, as whoever advances several does.
+// swapMany locks the fences in key order, like every transaction that advances several.
 func (s *Sink) swapMany(ctx context.Context, bids []bid) ([]epoch.Fence, error) {
 	order := make([]int, len(bids))
 	for i := range order {
@@ -151,19 +149,19 @@ func (s *Sink) queueClaim(batch *pgx.Batch, b bid, lockWait time.Duration) {
 		int64(b.seen.Epoch), b.seen.Claim.String(), c.Log, c.Source, c.Generation, int64(c.Above), c.Owner, c.ID.String(), adopt, adoptMark, b.traceID)
 }
 
-// claimLock is the key of the advisory lock that transactions of a claim share
-// while they are open. Claim ids are random, so it is as good as unique.
+// claimLock returns the key of the advisory lock that transactions of a claim share while they are
+// open. Claim ids are random, so the key is as good as unique.
 func claimLock(id epoch.ClaimID) int64 {
 	return int64(binary.BigEndian.Uint64(id[:8]) ^ binary.BigEndian.Uint64(id[8:]))
 }
 
-// evictSQL ends the connections whose open transaction carries one of some claims. It is
-// no function of the schema, because it must run with the rights of the role
-// itself: a role may end its own connections.
+// evictSQL ends the connections whose open transaction belongs to one of the claims. It is not a
+// function of the schema, because it must run with the privileges of the caller's role: a role may
+// end its own connections.
 //
-// Between the look at pg_locks and the signal the transaction may end and
-// another begin on its connection. Then that one is lost: its owner sees a lost
-// connection, which it may see at any time.
+// Between the read of pg_locks and the signal, the transaction may end and another may begin on its
+// connection. Then the other transaction is ended: its owner sees a lost connection, which may
+// happen at any time.
 const evictSQL = `
 select count(pg_catalog.pg_terminate_backend(l.pid))
 from pg_catalog.pg_locks l
@@ -172,8 +170,7 @@ where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'Sha
 	and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database())
 	and l.pid <> pg_catalog.pg_backend_pid()`
 
-// evict ends the open transactions of claims. What it cannot do is left to the
-// timeouts of those transactions.
+// evict ends open transactions of claims, or leaves them to their timeouts.
 func (s *Sink) evict(ctx context.Context, ids ...epoch.ClaimID) {
 	var high, low []int64
 	for _, id := range ids {

@@ -8,31 +8,28 @@ import (
 )
 
 const (
-	// fewAlone is how many calls are made by themselves at a time.
 	fewAlone = 2
 
-	// gatherTime is how long a call waits for others at most, whatever becomes of those
-	// that are being made.
+	// gatherTime limits how long a call waits for others, whatever happens to the calls under way.
 	gatherTime = 10 * time.Millisecond
 
-	// maxCoalesced bounds the calls that are made as one.
 	maxCoalesced = 512
 )
 
-// coalescer lets calls that come at the same time share a statement or a transaction, as
-// those of a process do that is granted hundreds of partitions at once. The first ones
-// are made by themselves; what comes meanwhile is made as one. Nothing else changes: what is
-// asked for a call is asked after it has come, and answers none that came later.
+// coalescer lets simultaneous calls share a statement or a transaction, for example when a process
+// is granted hundreds of partitions at once. The first calls are made by themselves. Calls that
+// come meanwhile are made as one. Nothing else changes: the statement for a call is sent after the
+// call has come.
 type coalescer[Q, A any] struct {
 	many func(ctx context.Context, qs []Q) ([]A, error) // the answers in their order, or errEach
 
 	mu      sync.Mutex
-	alone   int // calls that are being made by themselves
+	alone   int
 	waiting []*call[Q, A]
-	timer   *time.Timer // while some are waiting
+	timer   *time.Timer
 }
 
-// errEach says that the calls are to be made one by one.
+// errEach means that each call must be made by itself.
 var errEach = errors.New("not together")
 
 type call[Q, A any] struct {
@@ -43,7 +40,7 @@ type call[Q, A any] struct {
 	answered chan struct{} // closed when a and err are there
 }
 
-// do makes a call together with others, or as one does it.
+// do makes a call together with others, or by itself with one.
 func (t *coalescer[Q, A]) do(ctx context.Context, q Q, one func() (A, error)) (A, error) {
 	c := t.join(ctx, q)
 	if c == nil {
@@ -62,7 +59,7 @@ func (t *coalescer[Q, A]) do(ctx context.Context, q Q, one func() (A, error)) (A
 	return c.a, c.err
 }
 
-// join returns nil for a call that is to be made by itself.
+// join returns nil for a call that must be made by itself.
 func (t *coalescer[Q, A]) join(ctx context.Context, q Q) *call[Q, A] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,7 +85,6 @@ func (t *coalescer[Q, A]) leave() {
 	}
 }
 
-// makeAll makes the calls that are waiting.
 func (t *coalescer[Q, A]) makeAll() {
 	t.mu.Lock()
 	all := t.waiting
@@ -109,7 +105,7 @@ func (t *coalescer[Q, A]) make(calls []*call[Q, A]) {
 	var live []*call[Q, A]
 	var qs []Q
 	for _, c := range calls {
-		if c.ctx.Err() == nil { // who has called may have gone
+		if c.ctx.Err() == nil { // the caller may have gone
 			live, qs = append(live, c), append(qs, c.q)
 		}
 	}

@@ -16,23 +16,23 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// rollbackTimeout is how long a rollback may take before the connection is
-// given up instead, which has the same effect.
+// rollbackTimeout limits a rollback. After it the connection is closed, which has the same effect.
 const rollbackTimeout = 2 * time.Second
 
-// Commit implements [epoch.Sink]. It takes two round trips to the server beside
-// those of calls: one begins the transaction, bounds it in time and looks
-// whether the advances would be refused already; the other moves the fences and
-// commits. Right after a claim or a commit of the same partitions there is no need to look,
-// and the first of the two goes with the first statement of a call: see begin.go.
+// Commit implements [epoch.Sink]. It takes two round trips beside those of calls. The first begins
+// the transaction, sets its timeouts and checks whether the advances would be refused already. The
+// second moves the fences and commits. Right after a claim or a commit of the same partitions, the
+// early check is skipped and the first round trip goes with the first statement of a call: see
+// begin.go.
 //
-// What a function changes of the session that a statement calls, such as its search_path
-// or role, or a temporary table, is seen at the end. If calls share the transaction it is then rolled back
-// ([epoch.ErrOwnTransaction]). A call that is alone commits, and the connection is closed.
+// If a function that a statement calls changes the session, such as its search_path or role, or
+// makes a temporary table, the check at the end finds it. If calls share the transaction, it is
+// then rolled back ([epoch.ErrOwnTransaction]). A call that is alone commits, and its connection is
+// closed.
 //
-// While the transaction is open it holds a shared advisory lock on a key that
-// derives from each claim, by which a later [Sink.Claim] finds and ends it. The
-// connection is then lost, which is [epoch.ErrInDoubt].
+// While the transaction is open, it holds a shared advisory lock on a key derived from each claim.
+// A later [Sink.Claim] finds the transaction by that lock and ends it. The connection is then lost,
+// which is [epoch.ErrInDoubt].
 func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx Tx) error) error {
 	set, err := newAdvances(as)
 	if err != nil {
@@ -44,10 +44,10 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 	return nil
 }
 
-// CommitHeld implements [epoch.Sink]. It is [Sink.Commit] with another check at the
-// end, which locks the fence FOR KEY SHARE: a Commit of the partition passes beside it,
-// from before the check until after the commit, and a Claim waits for the lock after it
-// has ended the transactions that it finds, this one too.
+// CommitHeld implements [epoch.Sink]. It is [Sink.Commit] with another check at the end, which
+// locks the fence FOR KEY SHARE. A Commit of the partition can run beside it, from before the check
+// until after the commit. A Claim ends the transactions that it finds, this one too, and then waits
+// for the lock.
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx Tx) error) error {
 	set, err := newHeld(h)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.C
 		if err := t.callAll(ctx, calls); err != nil {
 			return err
 		}
-		if !t.begun { // of one in which nothing was sent
+		if !t.begun { // no call has sent anything
 			last := &handlerTx{fenced: t, conn: conn, as: as}
 			if _, err := last.begin(ctx); err != nil {
 				return ended(ctx, err)
@@ -86,21 +86,19 @@ func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.C
 	})
 }
 
-// call runs one call. Where it returns an error, the transaction is rolled back.
 func (t *fenced) call(ctx context.Context, i int, call func(context.Context, Tx) error) error {
 	tx := &handlerTx{fenced: t, conn: t.conn, as: t.as, call: i}
 	err := tx.judge(tx.run(ctx, call))
 	switch {
 	case tx.unbegun != nil:
 		return ended(ctx, err)
-	case err != nil || t.conn.IsClosed(): // nor are the calls behind it of any use
+	case err != nil || t.conn.IsClosed(): // the calls behind it would be pointless too
 		return t.abandon(ctx, err)
 	}
 	return tx.undo(ctx)
 }
 
-// onCommit is on for a Commit, to which an unreachable server is a lost
-// connection, and no fault of the handler's.
+// onCommit is each for a Commit, to which an unreachable server is a lost connection.
 func (s *Sink) onCommit(ctx context.Context, f func(*pgx.Conn) error) error {
 	err := s.each(ctx, harmful, f)
 	if _, is := err.(unreachable); is && ctx.Err() == nil { //nolint:errorlint // outermost only: a handler's error may hold one
@@ -109,39 +107,37 @@ func (s *Sink) onCommit(ctx context.Context, f func(*pgx.Conn) error) error {
 	return err
 }
 
-// What PgConn.TxStatus says.
+// Results of PgConn.TxStatus.
 const (
 	noTransaction      = 'I'
 	inTransaction      = 'T'
 	abortedTransaction = 'E'
 )
 
-// fenced is a transaction.
 type fenced struct {
 	sink  *Sink
 	ctx   context.Context // of the Commit
 	as    *advances
 	conn  *pgx.Conn
 	alone bool   // there is one call, or none
-	nonce string // tells what the functions say from what a handler's statements do
-	xid   *int64 // nil until the server has told it
+	nonce string // distinguishes the functions' results and errors from those of a handler's statements
+	xid   *int64 // nil until the server has returned it
 
-	timeouts string  // of the transaction: see sessionState
-	expected *string // what the session is to be like at the end; nil if that was noted at the beginning
-	role     *string // the setting; nil if that was noted at the beginning
+	timeouts string  // statement_timeout and lock_timeout: see sessionState
+	expected *string // the session's state at the end; nil if the server noted it at the beginning
+	role     *string // the setting; nil if the server noted it at the beginning
 
-	proven   time.Time // until when as is known not to be refused; zero if it is not
-	entering int       // statements that begin the transaction
+	proven   time.Time // until when as is known not to be refused; zero if unknown
+	entering int       // the number of statements that begin the transaction
 	begun    bool      // the server has answered them
-	sent     time.Time // when the statements that end it were about to be sent
+	sent     time.Time // just before the statements that end it were sent
 
-	session class  // what statements have done to it
+	session class  // what statements have done to the session
 	altered string // the first statement that did
 
-	isCut atomic.Bool // see cut
+	isCut atomic.Bool
 }
 
-// callAll runs the calls, one after the other, until one fails or the transaction is abandoned.
 func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) error) error {
 	stop := epoch.AfterAbandoned(ctx, t.cut)
 	defer stop() // also when a call panics
@@ -161,15 +157,13 @@ func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) 
 	return err
 }
 
-// cut ends the transaction while a call of its handler continues, which may use the connection
-// at this moment. The server rolls back as it notices, at once unless a statement is under way,
-// which it has bounded.
+// cut ends the transaction while a call of its handler may be using the connection. The server
+// rolls back at once, or after the statement under way, which has a timeout.
 func (t *fenced) cut() {
 	t.isCut.Store(true)
 	_ = t.conn.PgConn().Conn().Close()
 }
 
-// uncut returns an error if the transaction was abandoned.
 func (t *fenced) uncut() error {
 	if t.isCut.Load() {
 		return fmt.Errorf("pgsink: %w", epoch.ErrAbandoned)
@@ -177,14 +171,12 @@ func (t *fenced) uncut() error {
 	return nil
 }
 
-// did notes what a statement does beside what it reads and writes.
 func (t *fenced) did(c class, sql string) {
 	if t.session |= c; c != 0 && t.altered == "" {
 		t.altered = excerpt(sql)
 	}
 }
 
-// discard closes a connection that is not as it was.
 func (t *fenced) discard() {
 	if t.altered != "" {
 		t.forget()
@@ -194,7 +186,7 @@ func (t *fenced) discard() {
 	}
 }
 
-// own marks an error of the connection's.
+// own marks an error that is no message's fault, and notes whether the connection must be closed.
 func (t *fenced) own(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && outlives(pg) {
@@ -207,7 +199,7 @@ func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances, alon
 	return &fenced{sink: s, ctx: ctx, as: as, conn: conn, alone: alone, nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
 }
 
-// last is the last statement before COMMIT, the check of the fences.
+// last returns the last statement before COMMIT, which checks the fences.
 func (t *fenced) last() (sql string, args []any) {
 	if t.as.held {
 		return t.sink.sql.hold, []any{t.as.groups[0], t.as.topics[0], t.as.numbers[0], t.as.claims[0], t.xid, t.as.locks[0], t.nonce, t.expected}
@@ -232,11 +224,10 @@ func (t *fenced) queueCommit(b *pgx.Batch) {
 	t.sent = time.Now()
 }
 
-// refused is what a refusal of the early look, advance or hold means, or nil if err is none.
 func (t *fenced) refused(err error) error { return refusedAdvance(err, t.as, t.nonce) }
 
-// commit moves the fences and commits. The two travel together: if advance
-// raises, the server skips the COMMIT behind it.
+// commit moves the fences and commits, in one round trip: if advance raises, the server skips the
+// COMMIT behind it.
 func (t *fenced) commit(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return t.abandon(ctx, nil)
@@ -258,12 +249,12 @@ func (t *fenced) commit(ctx context.Context) error {
 	}
 	t.changed(changed)
 	tag, err := r.Exec()
-	_ = r.Close() // whatever becomes of the connection after the answer
+	_ = r.Close() // the answer counts, whatever happens to the connection afterwards
 	return t.committed(ctx, tag, err)
 }
 
-// restoreRole puts the role back that the transaction began with, as another one may not
-// execute the sink's functions. It comes before they are prepared.
+// restoreRole sets the role that the transaction began with, because another role may not be
+// allowed to execute the sink's functions. It must come before pgx prepares them.
 func (t *fenced) restoreRole(ctx context.Context) error {
 	if t.altered == "" {
 		return nil
@@ -276,14 +267,13 @@ func (t *fenced) restoreRole(ctx context.Context) error {
 	return err
 }
 
-// commitUnnamed is commit without the prepared statements of the connection,
-// which the handler has deallocated.
+// commitUnnamed is commit without pgx's prepared statements, which the handler has deallocated.
 func (t *fenced) commitUnnamed(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return t.abandon(ctx, nil)
 	}
 	if t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
-		return t.commit(ctx) // which uses none, and what it goes through may know none
+		return t.commit(ctx) // it prepares nothing, and a pooler in between may not know prepared statements
 	}
 	sql, values := t.last()
 	var args pgx.ExtendedQueryBuilder
@@ -306,7 +296,6 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 	return t.committed(ctx, results[1].CommandTag, cmp.Or(results[1].Err, err))
 }
 
-// committed judges the answer to the COMMIT.
 func (t *fenced) committed(ctx context.Context, tag pgconn.CommandTag, err error) error {
 	switch {
 	case tag.String() == "COMMIT":
@@ -317,7 +306,7 @@ func (t *fenced) committed(ctx context.Context, tag pgconn.CommandTag, err error
 	case err != nil:
 		return inDoubt(ended(ctx, err))
 	default:
-		// The server answers an aborted transaction's COMMIT with ROLLBACK.
+		// The server answers the COMMIT of an aborted transaction with ROLLBACK.
 		return fmt.Errorf("the server answered COMMIT with %s: nothing was committed", tag)
 	}
 }
@@ -329,8 +318,7 @@ func (t *fenced) refusedCommit(err error) error {
 	return fmt.Errorf("the database refused the COMMIT: %w", t.own(err))
 }
 
-// failed judges an error that came before the answer to a COMMIT that may have
-// been sent.
+// failed interprets an error that came before the answer to COMMIT, when COMMIT may have been sent.
 func (t *fenced) failed(ctx context.Context, err error) error {
 	var unsent pgx.ErrPreprocessingBatch
 	switch {
@@ -338,13 +326,13 @@ func (t *fenced) failed(ctx context.Context, err error) error {
 		if refused := t.refused(err); refused != nil {
 			err = refused
 		}
-		if errors.Is(err, epoch.ErrOwnTransaction) { // nobody else says that here
+		if errors.Is(err, epoch.ErrOwnTransaction) { // only the check of the session returns it here
 			t.varied()
 		}
 		if vanished(err) {
 			t.sink.unnamed.Store(true)
 		}
-		if t.altered != "" && t.alone && t.refused(err) == nil { // by a role, or a read-only transaction
+		if t.altered != "" && t.alone && t.refused(err) == nil { // because of a role, or a read-only transaction
 			err = fmt.Errorf("after the handler's %q the position could not be moved: %s", t.altered, err) //nolint:errorlint // the text alone: the state of the database is not the reason
 			return t.abandon(ctx, &epoch.CallError{Err: err})
 		}
@@ -356,10 +344,9 @@ func (t *fenced) failed(ctx context.Context, err error) error {
 	}
 }
 
-// abandon rolls back, when no COMMIT of ours was executed, and returns err or
-// what explains it better.
+// abandon rolls back if no COMMIT of ours was executed. It returns err or a better explanation.
 func (t *fenced) abandon(ctx context.Context, err error) error {
-	over := ctx.Err() != nil // not because of us
+	over := ctx.Err() != nil // before we used up time
 	escaped := false
 	if !t.conn.IsClosed() && !t.conn.PgConn().IsBusy() {
 		escaped = rollback(ctx, t.conn, t.xid)
@@ -385,21 +372,18 @@ func (t *fenced) abandon(ctx context.Context, err error) error {
 	}
 }
 
-// closedByHandler reports whether err, of a transaction whose own context has
-// not ended, tells that the handler is why the connection was closed: a context
-// of its own ended within a statement, an argument could not be encoded, or a
-// goroutine of it went on. Nothing was committed, and to claim again would only
-// repeat it.
+// closedByHandler reports whether the handler is why the connection was closed, and not the end of
+// the transaction's context: a context of its own ended within a statement, an argument could not
+// be encoded, or a goroutine was still running. To claim again would only repeat the error.
 func closedByHandler(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, errLeaked) || unencodable(err)
 }
 
-// rollback ends the transaction xid, or whatever transaction there is if xid is
-// nil, and reports whether the handler had left it by itself: then there is
-// none, or another one, or xid was not aborted. It uses no parameters and no
-// cache, so that it works in an aborted transaction and in every mode, in one
-// round trip.
+// rollback ends the transaction xid, or any open transaction if xid is nil. It reports whether the
+// handler had already left xid: there is no transaction, or another one, or xid was not aborted.
+// rollback uses no parameters and no cache, so that it works in an aborted transaction and in every
+// query mode, in one round trip.
 func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
@@ -415,7 +399,7 @@ func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
 	if status != noTransaction {
 		sql = "rollback; " + sql
 	}
-	results, err := conn.PgConn().Exec(ctx, sql).ReadAll() // where this fails, the connection ends
+	results, err := conn.PgConn().Exec(ctx, sql).ReadAll() // if this fails, the connection is closed
 	if err != nil && status == noTransaction {
 		return true
 	}
@@ -425,8 +409,8 @@ func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
 	return escaped
 }
 
-// within reports whether conn, which is in a transaction, is in that of xid. It
-// says so too where it gets no answer: the connection is then closed.
+// within reports whether conn is in transaction xid, or true without an answer: conn is then
+// closed.
 func within(conn *pgx.Conn, xid int64) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 	defer cancel()
@@ -434,7 +418,6 @@ func within(conn *pgx.Conn, xid int64) bool {
 	return len(results) == 0 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != "t"
 }
 
-// leftSQL asks a transaction whether it is not xid.
 func leftSQL(xid int64) string {
 	return "select pg_catalog.pg_current_xact_id_if_assigned() is distinct from " + xid8(xid)
 }

@@ -14,14 +14,12 @@ import (
 	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
-// A connection of a pool may be dead before it is used: the server restarted,
-// or a claim ended it just after its transaction. So what was not executed is
-// tried on another one.
+// A connection of a pool may be dead before it is used: the server restarted, or a claim ended the
+// connection just after its transaction. So a transaction that was not executed is tried again on
+// another connection.
 
-// staleTries bounds how many connections are tried.
 const staleTries = 10
 
-// repeat says what it would mean to run something twice.
 type repeat bool
 
 const (
@@ -29,8 +27,8 @@ const (
 	harmful  repeat = false
 )
 
-// unexecuted marks an error, outermost, after which nothing was executed, and
-// unreachable one of a connection that could not be had.
+// unexecuted marks an error after which nothing was executed, and unreachable an error of getting a
+// connection. Both count only as the outermost error.
 type (
 	unexecuted  struct{ error }
 	unreachable struct{ error }
@@ -39,8 +37,7 @@ type (
 func (e unexecuted) Unwrap() error  { return e.error }
 func (e unreachable) Unwrap() error { return e.error }
 
-// queryMode is the query mode of a connection. It is asked for in each transaction, and
-// pgx copies the whole configuration to tell.
+// queryMode caches the query mode, because pgx copies its whole configuration to answer.
 func queryMode(conn *pgx.Conn) pgx.QueryExecMode {
 	const name = "epochfence: query mode"
 	kept := conn.PgConn().CustomData()
@@ -52,14 +49,13 @@ func queryMode(conn *pgx.Conn) pgx.QueryExecMode {
 	return mode
 }
 
-// vanished reports whether err is that a prepared statement, which pgx has in its
-// cache, is not there any more.
+// vanished reports whether the server no longer has a prepared statement of pgx's cache.
 func vanished(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeNoStatement
 }
 
-// closeNow closes a connection without a word to the server.
+// closeNow closes a connection without telling the server.
 func closeNow(conn *pgx.Conn) {
 	_ = conn.PgConn().Conn().Close()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -67,8 +63,8 @@ func closeNow(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// on is each for f that sends none but the sink's own statements: if they are
-// not there any more, they will be on another connection.
+// on is each for an f that sends only the sink's own statements. If a prepared one has vanished, f
+// runs again on another connection.
 func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) error {
 	return s.each(ctx, again, func(conn *pgx.Conn) error {
 		err := f(conn)
@@ -83,8 +79,8 @@ func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) er
 	})
 }
 
-// each runs f on a connection, and on another one if that was lost before it
-// executed anything, or whenever it was lost if a repetition is harmless.
+// each runs f on a connection. It runs f again on another one if the connection was lost before it
+// executed anything or, if a repetition is harmless, whenever it was lost.
 func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) error {
 	for try := 1; ; try++ {
 		conn, err := s.acquire(ctx)
@@ -94,7 +90,7 @@ func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) 
 		lost := false
 		err = func() error {
 			l := lent{conn: conn}
-			defer l.giveBack() // ends one that is still in a transaction, after a panic too
+			defer l.giveBack() // closes one that is still in a transaction, also after a panic
 			defer epoch.AfterAbandoned(ctx, l.takeOut)()
 			conn := conn.Conn()
 			err := f(conn)
@@ -113,15 +109,14 @@ func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) 
 	}
 }
 
-// lent is a connection of the pool's. Whoever uses it may never return, and the pool is to
-// have room for another one then.
+// lent is a connection of the pool. Its user may never return, so takeOut lets the pool open
+// another one.
 type lent struct {
 	mu   sync.Mutex
 	conn *pgxpool.Conn // nil once it was given back or taken out
-	out  *pgx.Conn     // that was taken out
+	out  *pgx.Conn
 }
 
-// takeOut takes the connection out of the pool, as what uses it is abandoned.
 func (l *lent) takeOut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +136,6 @@ func (l *lent) giveBack() {
 	l.conn = nil
 }
 
-// acquire takes a connection from the pool.
 func (s *Sink) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -150,13 +144,11 @@ func (s *Sink) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, nil
 }
 
-// neverRan reports whether err, of the first statement sent, means that the
-// server executed none: pgx could not send it, or the server answered it with
-// the end of the connection.
+// neverRan reports whether err, of the first statement sent, means that the server executed
+// nothing: pgx could not send it, or the server answered it with the end of the connection.
 func neverRan(err error) bool { return pgconn.SafeToRetry(err) || fatal(err) }
 
-// transact sends one statement as a READ COMMITTED transaction of its own, in
-// one round trip.
+// transact sends statements as a READ COMMITTED transaction of their own, in one round trip.
 func (s *Sink) transact(ctx context.Context, again repeat, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
 	return s.on(ctx, again, func(conn *pgx.Conn) error {
 		b := &pgx.Batch{}

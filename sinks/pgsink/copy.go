@@ -15,9 +15,9 @@ import (
 	"github.com/epochfence/epochfence/internal/inert"
 )
 
-// copyFrom is pgx's CopyFrom, which calls the source of the rows and encodes their values
-// on a goroutine of its own: a panic there, of any method of a value's, ends the process.
-// Here all of that is done on the goroutine of the handler. The other one only sends bytes.
+// copyFrom replaces pgx's CopyFrom, which calls the source of the rows and encodes their values on
+// another goroutine: a panic of a value's method would end the process there. copyFrom does both on
+// the handler's goroutine. The other goroutine only sends bytes.
 func copyFrom(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	tracer, traced := conn.Config().Tracer.(pgx.CopyFromTracer)
 	if traced {
@@ -47,7 +47,7 @@ func copyRows(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns
 	go func() {
 		defer close(sent)
 		tag, err = conn.PgConn().CopyFrom(ctx, r, "copy "+into+" ( "+list+" ) from stdin binary;")
-		_ = r.CloseWithError(io.ErrClosedPipe) // nobody reads any more
+		_ = r.CloseWithError(io.ErrClosedPipe)
 	}()
 	failed := errCopyAbandoned
 	func() {
@@ -66,11 +66,10 @@ func copyRows(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns
 	return tag, err
 }
 
-// copyBuffer is how much pgconn sends at a time.
+// copyBuffer is the number of bytes that pgconn sends at a time.
 const copyBuffer = 65536 - 5
 
-// encodeRows writes rows in the format that COPY calls binary. The error is that of the
-// rows, or of the pipe.
+// encodeRows writes rows in COPY's binary format. Its error is of the rows, or of the pipe.
 func encodeRows(w io.Writer, m *pgtype.Map, types []uint32, rows pgx.CopyFromSource) error {
 	buf := append(make([]byte, 0, copyBuffer), "PGCOPY\n\377\r\n\000\000\000\000\000\000\000\000\000"...)
 	longest := 0
@@ -104,8 +103,7 @@ func encodeRows(w io.Writer, m *pgtype.Map, types []uint32, rows pgx.CopyFromSou
 	return err
 }
 
-// encodeValue appends the length of v and v itself. As pgx does, it takes what has no
-// binary format by way of its text.
+// encodeValue appends v after its length. Like pgx, it goes by way of text if it has to.
 func encodeValue(m *pgtype.Map, buf []byte, oid uint32, v any) ([]byte, error) {
 	at := len(buf)
 	null := append(buf, 0xff, 0xff, 0xff, 0xff)
@@ -147,11 +145,9 @@ func encodeText(m *pgtype.Map, buf []byte, oid uint32, v any) ([]byte, error) {
 	return m.Encode(oid, pgtype.BinaryFormatCode, value, buf)
 }
 
-// maxColumnTypes limits how many queries are remembered on one connection.
 const maxColumnTypes = 128
 
-// columnTypes returns the types of the columns of a query. They are remembered on the
-// connection in the modes in which pgx does that too.
+// columnTypes caches a query's column types on the connection, in the modes in which pgx does.
 func columnTypes(ctx context.Context, conn *pgx.Conn, query string) ([]uint32, error) {
 	known, _ := conn.PgConn().CustomData()[columnTypesName].(map[string][]uint32)
 	if types, is := known[query]; is {
@@ -176,8 +172,7 @@ func columnTypes(ctx context.Context, conn *pgx.Conn, query string) ([]uint32, e
 	return types, nil
 }
 
-// columnTypesName is the key of what a connection remembers.
 const columnTypesName = "epochfence: types of columns for COPY"
 
-// forgetColumnTypes is for when a COPY has failed, which may be because a table has changed.
+// forgetColumnTypes follows a failed COPY, because a table may have changed.
 func forgetColumnTypes(conn *pgx.Conn) { delete(conn.PgConn().CustomData(), columnTypesName) }

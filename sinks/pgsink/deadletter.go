@@ -9,15 +9,13 @@ import (
 	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
-// maxErrorText is how much of an error's text a dead letter keeps, in bytes.
+// maxErrorText limits the bytes of an error's text in a dead letter.
 const maxErrorText = 64 << 10
 
-// DeadLetter stores a message that could not be applied in the table
-// dead_letter, through the transaction that moves past it. It is made to be
-// consumer.Handlers.OnFailure. tx must be the one that the sink gave. Keys,
-// values and headers are stored byte for byte; what PostgreSQL cannot hold in
-// text, in the error's text, is replaced, and a time that it cannot hold is
-// NULL.
+// DeadLetter stores a message that could not be applied in the table dead_letter, in the
+// transaction that moves past it. Use it as consumer.Handlers.OnFailure. tx must be the one that
+// the sink gave. Keys, values and headers are stored byte for byte. Bytes of the error's text that
+// PostgreSQL cannot store are replaced, and a time that it cannot store becomes NULL.
 func (s *Sink) DeadLetter(ctx context.Context, tx Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	t, ok := tx.(*handlerTx)
 	if !ok {
@@ -60,8 +58,7 @@ func deadLetter(as *advances, m epoch.Message, e epoch.Epoch, cause error) ([]an
 		m.Key, m.Value, keys, values, text}, nil
 }
 
-// storable is nil for a time that is not known, or that timestamptz in the
-// years of the common era does not hold.
+// storable returns nil for an unknown time, and for one outside the years 1 to 9999.
 func storable(t time.Time) *time.Time {
 	if t.IsZero() || t.Year() < 1 || t.Year() > 9999 {
 		return nil

@@ -58,8 +58,9 @@
 //
 // # Pools and poolers
 //
-// A Commit uses one connection and a Claim another, and a committer has up to two transactions
-// at a time: the pool needs one connection more than twice consumer.Options.Committers.
+// A committer (consumer.Options.Committers) has one transaction open, and up to three more: for a
+// partition that has just failed, for Handlers.Background, and for a replay. Claims use another
+// connection. A pool of 4 × Committers + 1 connections never waits. A smaller pool works, and waits.
 // Connections that died in the pool are replaced.
 //
 // Settings and locks are those of transactions, so PgBouncer's transaction pooling works. pgx

@@ -15,7 +15,7 @@ import (
 	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
-// The SQLSTATEs that the functions raise; migrations/0001_fence.sql lists them.
+// SQLSTATEs that the SQL functions raise, listed in migrations/0001_fence.sql.
 const (
 	codeStale      = "XF001"
 	codeMoved      = "XF002"
@@ -65,7 +65,7 @@ const (
 	codeNoMoreIDs        = "2200H" // sequence_generator_limit_exceeded
 )
 
-// fenceRow is a fence as row_to_json has it in an error's DETAIL.
+// fenceRow is a fence, also as row_to_json writes it to the DETAIL of an error.
 type fenceRow struct {
 	Group      string       `json:"group_name"`
 	Topic      string       `json:"topic"`
@@ -86,7 +86,7 @@ type fenceRow struct {
 	ModeAt     *time.Time   `json:"mode_at"`
 }
 
-// fenceColumns are the columns of a fence in the order that scan wants them.
+// fenceColumns are in the order of [fenceRow.into].
 const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_generation, owner, epoch, claim_id::text, next_offset, mark, applied, " +
 	"set_under, mode, mode_by, mode_reason, mode_at"
 
@@ -115,7 +115,6 @@ func (r *fenceRow) fence() (epoch.Fence, error) {
 	}, err
 }
 
-// inUTC is a time of the server's that may be NULL, for operators.
 func inUTC(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}
@@ -123,7 +122,7 @@ func inUTC(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// held reads the fence that a refusal carries.
+// held reads the fence from the DETAIL of a refusal.
 func held(e *pgconn.PgError) (epoch.Fence, error) {
 	var r fenceRow
 	if err := json.Unmarshal([]byte(e.Detail), &r); err != nil {
@@ -135,10 +134,10 @@ func held(e *pgconn.PgError) (epoch.Fence, error) {
 	return r.fence()
 }
 
-// blameless returns [epoch.ErrTransient] or [epoch.ErrUnhealthy] for an error that
-// is no message's fault, and otherwise nil. Of class 42 it takes those that a
-// schema gives cause for which is not the one that the statements expect; a handler
-// that composes its SQL from messages can say consumer.Permanent.
+// blameless returns [epoch.ErrTransient] or [epoch.ErrUnhealthy] for an error that is no message's
+// fault, and otherwise nil. Of class 42 it covers the codes that a schema causes which is not the
+// one that the statements expect. A handler that composes its SQL from messages can return
+// consumer.Permanent.
 func blameless(e *pgconn.PgError) error {
 	if as := passing(e); as != nil {
 		return as
@@ -149,16 +148,14 @@ func blameless(e *pgconn.PgError) error {
 	return lacking(e)
 }
 
-// raised is the routine of the server's that reports what PL/pgSQL's RAISE says. The text
-// of a user's own function or trigger chose the code, about the row at hand.
+// raised is the server's routine that reports PL/pgSQL's RAISE. A user's own function or trigger
+// then chose the code, about the row at hand.
 const raised = "exec_stmt_raise"
 
-// malformed reports whether the server refused the form of a message: a wrong count of
-// arguments, or a NUL byte in a text. The same code without a routine is a pooler's, about
-// its connection to the server.
+// malformed reports whether the server refused a message's form: the number of arguments, or a NUL
+// byte. Without a routine, the code is a pooler's and about its connection to the server.
 func malformed(e *pgconn.PgError) bool { return e.Code == codeProtocol && e.Routine != "" && !fatal(e) }
 
-// passing returns [epoch.ErrTransient] for an error that passes, and otherwise nil.
 func passing(e *pgconn.PgError) error {
 	switch e.Code {
 	case codeLockTimeout, codeNoStatement, codeSameStatement:
@@ -177,12 +174,10 @@ func passing(e *pgconn.PgError) error {
 	return nil
 }
 
-// lacking returns [epoch.ErrUnhealthy] for an error by which the database lacks something,
-// and otherwise nil.
 func lacking(e *pgconn.PgError) error {
 	switch e.Code {
 	case codePermission:
-		if e.Routine == "ExecWithCheckOptions" { // a policy of the table's is against this row
+		if e.Routine == "ExecWithCheckOptions" { // a policy of the table refuses this row
 			return nil
 		}
 		return epoch.ErrUnhealthy
@@ -197,8 +192,8 @@ func lacking(e *pgconn.PgError) error {
 	return nil
 }
 
-// refusedHandlers is blameless for an error of a handler's statement. Whose table, column or
-// right is missing is the first that an operator wants to know.
+// refusedHandlers is blameless for a handler's statement. It adds whose table or privilege is
+// missing.
 func refusedHandlers(e *pgconn.PgError) error {
 	as := blameless(e)
 	if as == nil {
@@ -212,7 +207,6 @@ func refusedHandlers(e *pgconn.PgError) error {
 	return as
 }
 
-// errLacks is an [epoch.ErrUnhealthy].
 var errLacks error = lacks{}
 
 type lacks struct{}
@@ -223,9 +217,8 @@ func (lacks) Error() string {
 
 func (lacks) Is(target error) bool { return target == epoch.ErrUnhealthy }
 
-// refusedOurs is blameless for an error of a statement that is not the handler's but the
-// sink's, or the outbox's. What its tables refuse is no message's fault, unless it is the
-// form of a value, or what a function of the user's raises about the row at hand.
+// refusedOurs is blameless for a statement of the sink's or the outbox's. A refusal by their tables
+// is no message's fault, unless it is about the form of a value, or a user's function raised it.
 func refusedOurs(e *pgconn.PgError) error {
 	switch as := blameless(e); {
 	case as != nil:
@@ -244,10 +237,9 @@ func refusedOurs(e *pgconn.PgError) error {
 	return nil
 }
 
-// outlives reports whether e may be met with on this connection again, and not on
-// another one: its prepared statements are not those of pgx's cache, its server
-// has become a standby, or a setting that a statement has left behind, such as search_path
-// or role, is why something is not found or not allowed.
+// outlives reports whether e may occur again on this connection, and not on another one: its
+// prepared statements are not those of pgx's cache, its server has become a standby, or a setting
+// that a statement left behind, such as search_path or role, hides or forbids something.
 func outlives(e *pgconn.PgError) bool {
 	switch e.Code {
 	case codeNoStatement, codeSameStatement, codeUnsupported, codeReadOnly,
@@ -257,7 +249,6 @@ func outlives(e *pgconn.PgError) bool {
 	return false
 }
 
-// ours marks an error of the sink's own statements that is no message's fault.
 func ours(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -266,9 +257,8 @@ func ours(err error) error {
 	return mark(err, refusedOurs(pg))
 }
 
-// passed is ours, for a statement that may be sent again as it is. Its backend may have been
-// terminated in the place of the transaction before it on that connection, which an evict
-// was meant for.
+// passed is ours for a repeatable statement. An evict may have terminated its backend too late,
+// after the transaction that it was meant for.
 func passed(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == codeTerminated {
@@ -277,8 +267,7 @@ func passed(err error) error {
 	return ours(err)
 }
 
-// faultless marks an error of a connection that is no message's fault, whosever the
-// statement is.
+// faultless marks an error that is no message's fault, whoever sent the statement.
 func faultless(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -294,8 +283,7 @@ func mark(err, as error) error {
 	return fmt.Errorf("%w: %w", as, err)
 }
 
-// refusedClaim is what the function claim's refusal means, or nil if err is
-// none.
+// refusedClaim returns the meaning of a refusal by the function claim, or nil if err is none.
 func refusedClaim(err error, c epoch.Claim) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -315,7 +303,7 @@ func refusedClaim(err error, c epoch.Claim) error {
 		return &epoch.MissingError{Partition: c.Partition}
 	case codeStale:
 		return &epoch.StaleError{Partition: c.Partition, Ours: c.ID, Held: f}
-	default: // the protocol has the words for the rest
+	default: // package epoch has the errors for the rest
 		if _, refused := f.Claimed(c); refused != nil {
 			return refused
 		}
@@ -323,9 +311,8 @@ func refusedClaim(err error, c epoch.Claim) error {
 	}
 }
 
-// refusedAdvance is what a refusal of the early look, advance or hold means, or nil if
-// err is none of a transaction with that nonce: statements of the handler's may raise what
-// they like.
+// refusedAdvance returns the meaning of a refusal by look_early, advance or hold, or nil if err is
+// none of a transaction with that nonce. A handler's statements may raise the same codes.
 func refusedAdvance(err error, as *advances, nonce string) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Hint != nonce {
@@ -358,35 +345,30 @@ func refusedAdvance(err error, as *advances, nonce string) error {
 	}
 }
 
-// fatal reports whether err is the server's word that the connection ends. It
-// tells nothing about a COMMIT that is on its way.
+// fatal reports whether the server ended the connection. A COMMIT under way may still succeed.
 func fatal(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.SeverityUnlocalized == "FATAL" || pg.SeverityUnlocalized == "PANIC")
 }
 
-// definite reports whether err is the server's word that a statement failed,
-// which aborts its transaction.
+// definite reports whether the server said that a statement failed, which aborts its transaction.
 func definite(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && !fatal(err)
 }
 
-// unencodable reports whether err is about an argument of a batch. pgx closes
-// the connection after it, before it has sent any of the batch, and does not
-// export the step at which it failed.
+// unencodable reports whether err is about an argument of a batch. pgx closes the connection after
+// it, before it has sent any of the batch. pgx does not export the step that failed.
 func unencodable(err error) bool {
 	var e pgx.ErrPreprocessingBatch
 	return errors.As(err, &e) && strings.HasPrefix(e.Error(), "error preprocessing batch (build)")
 }
 
-// inDoubt says that the connection is gone.
 func inDoubt(err error) error {
 	return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)
 }
 
-// ended adds the reason for which a context ended, if it did, to the error that
-// came of it.
+// ended adds the cause of ctx's end to err, if ctx has ended.
 func ended(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -399,7 +381,6 @@ func ended(ctx context.Context, err error) error {
 	}
 }
 
-// explain adds to an error of a call what to do about it, where that is known.
 func explain(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

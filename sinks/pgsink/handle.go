@@ -13,12 +13,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// control is what a handle asks of the transaction that it was made of, by [AsPgxTx] or
-// [OpenDB]. It travels in the context of an Exec, through whatever a program has wrapped a
-// Tx in.
+// control is a request of a handle from [AsPgxTx] or [OpenDB] to its transaction. It travels in the
+// context of an Exec, so that it passes through a Tx that a program has wrapped.
 type control struct {
 	what what
-	name string // of the savepoint
+	name string
 }
 
 type controlKey struct{}
@@ -26,8 +25,8 @@ type controlKey struct{}
 type what int
 
 const (
-	commitAll   what = iota // the handle of the transaction: the sink commits it
-	rollbackAll             // what the call has written is undone
+	commitAll   what = iota // of the handle of the transaction: the sink commits it
+	rollbackAll             // undoes what the call has written
 	begin                   // a savepoint
 	release
 	rollbackTo
@@ -48,16 +47,15 @@ func (w what) sql(name string) string {
 	}
 }
 
-// do asks tx for it. What is not the sink's Tx, nor passes the context on, gets it as SQL.
+// do sends c to tx. A Tx that is not the sink's and does not pass the context on gets c as SQL.
 func (c control) do(ctx context.Context, tx Tx) error {
 	_, err := tx.Exec(context.WithValue(ctx, controlKey{}, c), c.what.sql(c.name))
 	return err
 }
 
-// newSavepoint is a name that nobody guesses, and that no other handle has.
+// newSavepoint returns a unique name that nobody can guess.
 func newSavepoint() string { return "epochfence_" + strconv.FormatUint(rand.Uint64(), 36) }
 
-// control does what a handle asks for.
 func (t *handlerTx) control(ctx context.Context, c control) (err error) {
 	if err := t.use(); err != nil {
 		return err
@@ -81,7 +79,7 @@ func (t *handlerTx) control(ctx context.Context, c control) (err error) {
 	}
 	i := slices.Index(t.savepoints, c.name)
 	if i < 0 {
-		return pgx.ErrTxClosed // with one that it was begun in
+		return pgx.ErrTxClosed // ended with an outer savepoint
 	}
 	if _, err := t.exec(ctx, c.what.sql(c.name)); err != nil {
 		return err
@@ -90,8 +88,8 @@ func (t *handlerTx) control(ctx context.Context, c control) (err error) {
 	return nil
 }
 
-// undo undoes what the call has written, where its handle was rolled back and it is alone:
-// the transaction is rolled back, and one without effects takes its place.
+// undo undoes what the call has written, if its handle was rolled back and the call is alone. It
+// rolls the transaction back and begins an empty one in its place.
 func (t *handlerTx) undo(ctx context.Context) error {
 	if !t.undone || !t.sent {
 		return nil
@@ -103,7 +101,6 @@ func (t *handlerTx) undo(ctx context.Context) error {
 	return t.fenced.restart(ctx)
 }
 
-// restart rolls the transaction back and begins it again.
 func (t *fenced) restart(ctx context.Context) error {
 	if rollback(ctx, t.conn, t.xid) {
 		return epoch.ErrTxEndedByHandler

@@ -70,7 +70,6 @@ func (s *Sink) readHangs(ctx context.Context, ps []epoch.Partition) (found map[e
 	return found, err
 }
 
-// decisionColumns are those that scanDecision reads.
 const decisionColumns = "id, decided_at, role, kind, group_name, topic, partition, epoch, claim_id::text, owner, from_offset, to_offset, reason, operator, trace_id"
 
 func scanDecision(rows pgx.Rows) (d operate.Decision, err error) {

@@ -13,20 +13,18 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Within the time that a transaction has, it is looked looks times whether it
-// waits for a lock, and once in rarest at least: a handler may have timeouts of
-// its own. A look has lookTimeout, however little time the transaction has: a
-// server that is busy answers it as late as anything else.
+// lockWait checks looks times during a transaction, but at least once in rarest, because a handler
+// may have timeouts of its own. Each check may take lookTimeout, however little time the
+// transaction has: a busy server answers it as late as anything else.
 const (
 	looks       = 8
 	rarest      = 250 * time.Millisecond
 	lookTimeout = time.Second
 )
 
-// lockWait knows whether a transaction has waited for locks, for a judgement of
-// its end by a timeout: lock_timeout bounds each wait for itself, and not what is
-// left for the second one. It asks the server over another connection, and only
-// where a transaction takes long.
+// lockWait finds out whether a transaction has waited for locks, to classify its end by a timeout.
+// lock_timeout limits each wait by itself, and not by the time that is left for a second one.
+// lockWait asks the server over another connection, and only if the transaction takes long.
 type lockWait struct {
 	sink   *Sink
 	cancel context.CancelFunc
@@ -38,27 +36,26 @@ type lockWait struct {
 	timer    *time.Timer // nil when over
 	found    bool
 	began    time.Time
-	until    time.Time // the deadline of the transaction, if it has one: no look is made after it
-	due      time.Time // when the next look begins, or the last one should have
-	answered time.Time // when the last look that was answered began
-	open     bool      // a look was begun since, and not answered
+	until    time.Time // the transaction's deadline, if any: no check begins after it
+	due      time.Time // when the next check begins, or when the last one should have
+	answered time.Time // when the last check that was answered began
+	open     bool      // a check has begun since, and was not answered
 }
 
-// watchLocks watches the transaction of as on conn until stop is called.
 func (s *Sink) watchLocks(ctx context.Context, conn *pgx.Conn, as *advances) *lockWait {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &lockWait{sink: s, cancel: cancel, began: time.Now(), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
 	w.until, _ = ctx.Deadline()
 	w.every = max(min(min(s.options.StatementTimeout, s.options.left(ctx))/looks, rarest), time.Millisecond)
-	w.mu.Lock() // it may fire at once
+	w.mu.Lock() // the timer may fire at once
 	defer w.mu.Unlock()
 	w.due = w.began.Add(w.every)
 	w.timer = time.AfterFunc(w.every, func() { w.look(ctx) })
 	return w
 }
 
-// waitingSQL finds a backend that waits for a lock: by its process, and, as a
-// pooler makes that up, by a lock that it holds.
+// waitingSQL reports whether a backend waits for a lock. It finds the backend by its process id
+// and, because a pooler makes that up, by a lock that it holds.
 const waitingSQL = `
 select exists (
 	select from pg_catalog.pg_locks w
@@ -70,7 +67,7 @@ select exists (
 
 func (w *lockWait) look(ctx context.Context) {
 	if ctx.Err() != nil {
-		return // its time is up: whatever it waits for now is not why
+		return // the transaction's time is up; a wait that begins now is not the reason
 	}
 	ctx, done := context.WithTimeout(ctx, lookTimeout)
 	defer done()
@@ -79,7 +76,7 @@ func (w *lockWait) look(ctx context.Context) {
 	w.open = w.open || w.canAsk()
 	w.mu.Unlock()
 	var waits bool
-	// An error tells nothing, and is none of the transaction's.
+	// An error says nothing about the transaction.
 	err := w.sink.pool.QueryRow(ctx, waitingSQL, int64(w.pid), int64(w.key>>32), int64(w.key&0xffffffff)).Scan(&waits)
 	var refused *pgconn.PgError
 	w.mu.Lock()
@@ -93,17 +90,17 @@ func (w *lockWait) look(ctx context.Context) {
 	}
 }
 
-// canAsk: without a connection left in the pool nobody is asked, who could fail to answer.
+// canAsk reports whether the pool can send a check. If not, no answer is missing.
 func (w *lockWait) canAsk() bool {
 	pool := w.sink.pool.Stat()
 	return pool.AcquiredConns() < pool.MaxConns()
 }
 
-// stop reports whether the transaction has been found waiting, and whether that is known: it
-// is not if the server has left a look without an answer, and answered none that began in
-// the second half of the time. Then the time was up for the server, not for the handler. So
-// it is where this process did not run, and a look that was due was not begun. What
-// comes after the deadline does not count: a handler may return as late as it likes.
+// stop reports whether the transaction was found waiting, and whether that is known. It is unknown
+// if the server has left a check unanswered and answered none that began in the second half of the
+// time: the time was then up for the server, not for the handler. It is also unknown if this
+// process did not run and so missed a check that was due. Time after the deadline does not count,
+// because a handler may return as late as it likes.
 func (w *lockWait) stop() (waited, known bool) {
 	w.cancel()
 	w.mu.Lock()
@@ -119,16 +116,13 @@ func (w *lockWait) stop() (waited, known bool) {
 	return w.found, !open || w.answered.After(half)
 }
 
-// timedOut reports whether err came of a timeout: of the context, of one that the
-// handler derived from it, or of the server.
 func timedOut(ctx context.Context, err error) bool {
 	var pg *pgconn.PgError
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.As(err, &pg) && pg.Code == codeQueryCanceled
 }
 
-// judge adds to err, with which the transaction ended, that it ended for its
-// waits, or that nobody knows.
+// judge marks a timeout as [epoch.ErrTransient] after a wait for locks, or if nobody knows.
 func (w *lockWait) judge(ctx context.Context, err error) error {
 	waited, known := w.stop()
 	switch {

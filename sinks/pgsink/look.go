@@ -27,7 +27,6 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	return f.fence, nil
 }
 
-// lookedUp is a fence, if there is one.
 type lookedUp struct {
 	fence epoch.Fence
 	found bool
@@ -88,7 +87,7 @@ func (s *Sink) look(ctx context.Context, ps []epoch.Partition) (found epoch.Fenc
 	err = s.reading(ctx, func(b *pgx.Batch) {
 		b.Queue(s.sql.look, groups, topics, numbers)
 	}, func(r pgx.BatchResults) error {
-		found = epoch.Fences{} // a lost connection's answer is asked for again
+		found = epoch.Fences{} // this runs again after a lost connection
 		rows, err := r.Query()
 		if err != nil {
 			return err
@@ -107,8 +106,7 @@ func (s *Sink) look(ctx context.Context, ps []epoch.Partition) (found epoch.Fenc
 	return found, err
 }
 
-// reading asks which server this is and then, in the same round trip, what is
-// queued.
+// reading asks which server this is, and sends what queue adds in the same round trip.
 func (s *Sink) reading(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
 	return s.on(ctx, harmless, func(conn *pgx.Conn) error {
 		b := &pgx.Batch{}

@@ -19,7 +19,7 @@ var (
 	_ operate.Operable[*Queue] = Queued{}
 )
 
-// maxReason is how much of a reason the audit log keeps, in bytes.
+// maxReason limits the bytes of a reason in the audit log.
 const maxReason = 2000
 
 // Record implements [operate.Operable].
@@ -58,7 +58,7 @@ func execOne(r pgx.BatchResults) error {
 	return err
 }
 
-// How many replays are read at a time: of a partition, and in all.
+// The limits of the replays in one read: of a partition, and in total.
 const (
 	replaysEach = 8
 	replaysMost = 32
@@ -96,7 +96,7 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (operate.Requ
 	return found, nil
 }
 
-// requestRow is a row of the function requests. Without an ID it has the number of acts.
+// requestRow is a row of requests(). The row without an ID has acts, which each action changes.
 type requestRow struct {
 	acts                int64
 	id, request, offset *int64
@@ -123,7 +123,6 @@ func readRequests(rows pgx.Rows) (operate.Requests, error) {
 	return found, rows.Err()
 }
 
-// messageRow is what a dead letter keeps of its message.
 type messageRow struct {
 	time                     *time.Time
 	key, value               []byte
@@ -153,7 +152,7 @@ func (s *Sink) Replayed(ctx context.Context, tx Tx, r operate.RequestedReplay, e
 	return nil
 }
 
-// replayed takes the dead letter away, also where the handler has undone what it wrote.
+// replayed deletes the dead letter, also if the handler has undone its own writes.
 func (t *handlerTx) replayed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch) (err error) {
 	if err := t.undo(ctx); err != nil {
 		return err
@@ -178,7 +177,6 @@ func (s Queued) Replayed(ctx context.Context, q *Queue, r operate.RequestedRepla
 	return err
 }
 
-// explainReplay is what an error of a transaction means that takes a dead letter away.
 func explainReplay(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == codeGone {

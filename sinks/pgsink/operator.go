@@ -15,8 +15,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Operator operates the fences of a schema. It is safe for
-// concurrent use. It needs no Close: the pool is the caller's.
+// Operator operates the fences of a schema. It is safe for concurrent use. It needs no Close,
+// because the caller owns the pool.
 type Operator struct {
 	sink *Sink
 	sql  operatorStatements
@@ -30,9 +30,9 @@ type operatorStatements struct {
 	letters, letter, letterAct string
 }
 
-// OpenOperator returns an operator of the schema, after the checks of [Open].
-// The role needs what [GrantReaderSQL] gives to read, and [GrantOperatorSQL] to act. Of
-// the options only Schema, ClaimTimeout, CallTimeout, StartTimeout and Logger count.
+// OpenOperator returns an operator of the schema, after the checks of [Open]. The role needs the
+// privileges of [GrantReaderSQL] to read, and those of [GrantOperatorSQL] to act. Only the options
+// Schema, ClaimTimeout, CallTimeout, StartTimeout and Logger matter.
 func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator, error) {
 	s, err := open(ctx, pool, o, readerFunctions)
 	if err != nil {
@@ -58,7 +58,6 @@ func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator
 	}}, nil
 }
 
-// reading reads rows, each with scan.
 func (o *Operator) reading(ctx context.Context, sql string, scan func(pgx.Rows) error, args ...any) error {
 	ctx, cancel := o.sink.bounded(ctx)
 	defer cancel()
@@ -127,9 +126,8 @@ func orNil(s string) *string {
 	return &s
 }
 
-// Act implements [operate.Operator]. It ends open transactions of the claim that it
-// replaces, where its role may end the connections of the application's role: as a
-// member of that.
+// Act implements [operate.Operator]. It ends open transactions of the claim that it replaces, if
+// its role is a member of the application's role and so may end its connections.
 func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
 	if err := a.Check(); err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: %w", err)
@@ -151,8 +149,8 @@ func (o *Operator) act(ctx context.Context, a operate.Act) (f epoch.Fence, err e
 		if f, err = o.swap(ctx, a); !isLockTimeout(err) {
 			break
 		}
-		// A transaction is frozen with the row locked. One that is not is left alone
-		// until the act is done: it may be refused.
+		// A transaction that is frozen holds the row. Other transactions are left alone until the
+		// action is done, because it may be refused.
 		o.sink.evict(ctx, a.Seen.Claim)
 	}
 	var pg *pgconn.PgError
@@ -188,7 +186,7 @@ func (o *Operator) swap(ctx context.Context, a operate.Act) (f epoch.Fence, err 
 	return f, err
 }
 
-// refusedAct is what the function act's refusal means: the protocol has the words.
+// refusedAct returns the meaning of a refusal by the function act.
 func refusedAct(pg *pgconn.PgError, a operate.Act) error {
 	switch pg.Code {
 	case codeMissing:

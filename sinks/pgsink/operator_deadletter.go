@@ -12,14 +12,12 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// letterRow is a dead letter.
 type letterRow struct {
 	operate.DeadLetter
 	requestedAt, failedAt *time.Time
 	messageRow
 }
 
-// head are the columns of every dead letter, and whole has those of its message too.
 func (r *letterRow) head() []any {
 	p := &r.Message.Partition
 	return []any{&r.ID, &p.Group, &p.Topic, &p.Number, &r.Message.Offset, &r.Epoch, &r.time, &r.Error, &r.At,

@@ -54,12 +54,12 @@ type Options struct {
 	// ([epoch.ErrTransient]). Defaults to READ COMMITTED.
 	Isolation pgx.TxIsoLevel
 
-	// Logger receives lines about a server that is waited for, and, once, a line if the role may
+	// Logger receives lines while the sink waits for a server, and, once, a line if the role may
 	// not end the transaction of a replaced claim. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-// maxTimeout keeps a mistyped option from being no bound at all.
+// maxTimeout is the largest timeout, so that a mistyped option still limits something.
 const maxTimeout = 24 * time.Hour
 
 func (o Options) withDefaults() (Options, error) {
@@ -101,11 +101,11 @@ func (o Options) withDefaults() (Options, error) {
 
 func (o *Options) wait() pgschema.Wait { return pgschema.Wait{Timeout: o.StartTimeout, Log: o.Logger} }
 
-// grace is how long after the end of a context the server's own bounds fall, so
-// that a process that is alive sees its context end, and not a server's error.
+// grace is the time from the end of a context to the server's own timeouts, so that a live process
+// sees its context end and not an error of the server.
 const grace = time.Second
 
-// bounds are the server's bounds for a transaction of ctx, as its settings take them.
+// bounds returns the server's timeouts for a transaction of ctx, in the form of its settings.
 func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole string) {
 	left := o.left(ctx)
 	late := min(left+grace, maxTimeout)
@@ -116,7 +116,6 @@ func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole stri
 	return setting(min(o.StatementTimeout, late)), setting(min(o.IdleTimeout, late)), setting(wait), setting(late)
 }
 
-// left is how much time ctx leaves.
 func (o *Options) left(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return min(max(time.Until(deadline), 0), maxTimeout)
@@ -126,7 +125,7 @@ func (o *Options) left(ctx context.Context) time.Duration {
 
 func ms(d time.Duration) int32 { return int32(max(d.Milliseconds(), 1)) }
 
-// setting is d as the server shows it: in the largest unit that leaves no rest.
+// setting formats d as the server shows it: in the largest unit that leaves no remainder.
 func setting(d time.Duration) string {
 	n, unit := ms(d), "ms"
 	for _, larger := range []struct {

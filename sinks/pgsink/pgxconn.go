@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// closedConns are connections by their query mode, for functions that ask a [pgx.Tx] for
-// its Conn to learn the mode, as River does: its jobs are JSON, which is sent otherwise in
-// some. They are closed, lead nowhere, and know neither a server nor a password. pgx makes
-// none without connecting, so each has shaken hands with a server in memory.
+// closedConns are connections by their query mode, for functions that ask a [pgx.Tx] for its Conn
+// to learn the mode. River does, because its jobs are JSON, which is sent differently in some
+// modes. The connections are closed, and know neither a server nor a password. pgx makes no
+// connection without connecting, so each has shaken hands with a server in memory.
 var closedConns sync.Map // of *pgx.Conn
 
-// closedConn returns one, or nil if the environment keeps pgx from making one.
+// closedConn returns one, or nil if pgx cannot make one in this environment.
 func closedConn(mode pgx.QueryExecMode) *pgx.Conn {
 	if known, is := closedConns.Load(mode); is {
 		return known.(*pgx.Conn)
@@ -41,7 +41,6 @@ func closedConn(mode pgx.QueryExecMode) *pgx.Conn {
 	return kept.(*pgx.Conn)
 }
 
-// welcome answers a client's startup message, and hangs up when the client does.
 func welcome(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	server := pgproto3.NewBackend(conn, conn)

@@ -9,25 +9,25 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// AsPgxTx returns a handler's transaction as a [pgx.Tx], for functions that take no less:
-// River's InsertTx, [pgx.BeginFunc], a repository. What they write is committed with the
-// fence like everything else. Of a pgx.Tx that it has returned, or that Begin has, it
-// returns that.
+// AsPgxTx returns a handler's transaction as a [pgx.Tx], for functions that need one: River's
+// InsertTx, [pgx.BeginFunc], a repository. What they write is committed with the fence. If tx came
+// from AsPgxTx or from Begin, AsPgxTx returns it as it is.
 //
-// Commit and Rollback send nothing, as the sink ends the transaction. They mean what they
-// mean to pgx, as far as the call is concerned:
+// Commit and Rollback send nothing, because the sink ends the transaction. To the call, they mean
+// what they mean in pgx:
 //
 //   - Commit, and a Rollback deferred behind it: nothing. What the handler returns decides.
 //   - Rollback, and an error returned: the message fails, as with any error.
-//   - Rollback, and nil returned: what the call wrote is undone, and the message is passed.
+//   - Rollback, and nil returned: the call's writes are undone, and the message is passed.
 //   - a statement after Rollback: the statement is refused, and the message fails.
 //
-// Begin sets a savepoint; Commit and Rollback of what it returns release the savepoint or go
-// back to it. If that has not reached the server when the handler returns, the message fails.
+// Begin sets a savepoint. Commit and Rollback of its result release the savepoint or go back to it.
+// If neither has reached the server when the handler returns, the message fails.
 //
-// Conn returns a connection that is closed, since one leads around the fence: its Config has the
-// query mode, for functions that ask, and neither addresses nor passwords. Prepare is refused: pgx prepares
-// statements by itself. LargeObjects panics: use the functions in SQL, such as lo_from_bytea.
+// Conn returns a closed connection, because an open one would lead around the fence. Its Config has
+// the query mode, for functions that ask, and neither addresses nor passwords. Prepare is refused,
+// because pgx prepares statements by itself. LargeObjects panics: use the functions in SQL, such as
+// lo_from_bytea.
 func AsPgxTx(tx Tx) pgx.Tx {
 	if t, is := tx.(*pgxTx); is {
 		return t
@@ -45,7 +45,6 @@ type pgxTx struct {
 
 func (t *pgxTx) closed() bool { return t.ended || t.outer != nil && t.outer.closed() }
 
-// Begin sets a savepoint.
 func (t *pgxTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if t.closed() {
 		return nil, pgx.ErrTxClosed
@@ -57,10 +56,8 @@ func (t *pgxTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	return inner, nil
 }
 
-// Commit releases the savepoint.
 func (t *pgxTx) Commit(ctx context.Context) error { return t.end(ctx, commitAll, release) }
 
-// Rollback goes back to the savepoint.
 func (t *pgxTx) Rollback(ctx context.Context) error { return t.end(ctx, rollbackAll, rollbackTo) }
 
 func (t *pgxTx) end(ctx context.Context, all, savepoint what) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// maxProcessText is how much of each text of a process is kept, in bytes.
+// maxProcessText limits the bytes of each text of a process.
 const maxProcessText = 500
 
 // Alive implements [operate.Operable].

@@ -7,13 +7,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// proofLife is how long after a claim or an advance the fence is taken to be as that
-// has left it, so that the transaction that follows is spared the early look. All that
-// comes of a mistake is that the handler runs in vain: the check at the end refuses it.
+// proofLife is how long a claim or an advance is trusted, so that the next transaction skips
+// look_early. If the fence has changed since, the check at the end refuses the transaction.
 const proofLife = 100 * time.Millisecond
 
-// proofs are where claims and advances of this process have left fences. The zero value
-// is none.
+// proofs are the fences as claims and advances of this process have left them.
 type proofs struct {
 	mu   sync.Mutex
 	left map[epoch.Partition]proof
@@ -22,17 +20,15 @@ type proofs struct {
 type proof struct {
 	claim epoch.ClaimID
 	next  epoch.Offset
-	at    time.Time // before the statement was sent that has shown it
+	at    time.Time // just before the statement that proves it was sent
 }
 
-// claimed notes what a claim that was begun then has returned.
 func (p *proofs) claimed(f epoch.Fence, begun time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.put(f.Partition, proof{f.Claim, f.Next, begun})
 }
 
-// advanced notes advances that were committed, and sent then.
 func (p *proofs) advanced(as *advances, sent time.Time) {
 	if as.held {
 		return
@@ -51,8 +47,8 @@ func (p *proofs) put(of epoch.Partition, is proof) {
 	p.left[of] = is
 }
 
-// spend returns until when as is known not to be refused: the zero time, or one that has
-// passed, where it is not. The proofs are gone with it, and only a success brings new ones.
+// spend returns until when as is known not to be refused. If that is unknown, the time is zero or
+// has passed. spend also removes the proofs: only a success brings new ones.
 func (p *proofs) spend(as *advances) (until time.Time) {
 	if as.held {
 		return time.Time{}

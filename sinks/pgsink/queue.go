@@ -18,27 +18,25 @@ import (
 	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
-// Queued is a [Sink] for handlers that only queue statements. The beginning of
-// the transaction, the statements, the advances and the commit travel in one
-// round trip. The guarantees are the same.
+// Queued is the pipelined mode of a [Sink], for handlers that only queue statements. The beginning
+// of the transaction, the statements, the advances and the commit travel in one round trip. The
+// guarantees are the same.
 type Queued struct{ *Sink }
 
 var _ epoch.Sink[*Queue] = Queued{}
 
-// Queued returns the second form of s, on the same pool and fences.
+// Queued returns the pipelined mode of s, on the same pool and fences.
 func (s *Sink) Queued() Queued { return Queued{s} }
 
-// maxQueue bounds the statements of one transaction.
 const maxQueue = 1 << 16
 
-// Queue takes a handler's statements. They run in order, after the handler has
-// returned and before the commit; if one fails, the Commit fails with a
-// [*StatementError], and nothing is committed. A condition that the handler
-// would check in between must be part of the SQL: a constraint, or a function
-// that raises.
+// Queue takes a handler's statements. They run in order, after the handler has returned and before
+// the commit. If one fails, the Commit fails with a [*StatementError] and nothing is committed. A
+// condition that the handler would check in between must be part of the SQL: a constraint, or a
+// function that raises.
 //
-// It has the methods of sqlc's DBTX that :exec queries need. It belongs to one call of the
-// handler, and is for one goroutine at a time. What it refuses a [Tx] does too.
+// It has the methods of sqlc's DBTX that :exec queries need. It belongs to one call of the handler,
+// and only one goroutine may use it at a time. It refuses the same texts as a [Tx].
 type Queue struct {
 	*queue
 
@@ -47,25 +45,24 @@ type Queue struct {
 	refused error // why the call fails, whatever it returns
 }
 
-// queue is what the calls of one transaction have queued.
 type queue struct {
 	as      *advances
 	alone   bool
-	gone    atomic.Bool // abandoned
+	gone    atomic.Bool
 	items   []queuedStatement
-	replays bool // a dead letter is taken away
+	replays bool
 }
 
 type queuedStatement struct {
 	sql  string
 	args []any
-	ours bool // and not the handler's
+	ours bool // the sink's or the outbox's, not the handler's
 }
 
-// Exec queues a statement. The tag is empty: how many rows it affects is not
-// known yet. args must not be changed until the Commit has returned. The error
-// is [ErrTxClosed] after the handler has returned, or that 65,536 statements
-// are queued. ctx is not used: that of the Commit bounds them all.
+// Exec queues a statement. The tag is empty, because the number of affected rows is not known yet.
+// args must not be changed until the Commit has returned. Exec returns [ErrTxClosed] after the
+// handler has returned, and an error if 65,536 statements are queued. ctx does not limit the
+// statement: the context of the Commit limits all of them.
 func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,8 +87,6 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	return pgconn.CommandTag{}, nil
 }
 
-// callAll runs the calls, one after the other, until one fails or the transaction is
-// abandoned: then whatever a call still queues is refused.
 func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queue) error) error {
 	stop := epoch.AfterAbandoned(ctx, func() { q.gone.Store(true) })
 	defer stop() // also when a call panics
@@ -112,7 +107,6 @@ func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queu
 	return nil
 }
 
-// call runs one call with a Queue of its own.
 func (q *queue) call(ctx context.Context, i int, call func(context.Context, *Queue) error) error {
 	own := &Queue{queue: q}
 	defer own.close()
@@ -134,8 +128,7 @@ func (q *Queue) Query(context.Context, string, ...any) (pgx.Rows, error) {
 	return failedRows{errQueueReads}, errQueueReads
 }
 
-// QueryRow returns a row whose Scan returns an error: a queue has no results to
-// read.
+// QueryRow returns a row whose Scan returns an error: a queue has no results to read.
 func (q *Queue) QueryRow(context.Context, string, ...any) pgx.Row { return failedRow{errQueueReads} }
 
 func (q *Queue) close() {
@@ -146,9 +139,9 @@ func (q *Queue) close() {
 
 // StatementError is the failure of a queued statement.
 type StatementError struct {
-	Number int    // which one, from 1; 0 where several have this SQL, or nothing says which
-	Of     int    // how many there were
-	SQL    string // as it was queued, without its arguments; empty where nothing says which
+	Number int    // from 1; 0 if several statements have this SQL, or if the number is unknown
+	Of     int    // the number of queued statements
+	SQL    string // as it was queued, without arguments; empty if unknown
 	Err    error
 }
 
@@ -166,8 +159,8 @@ func (e *StatementError) Error() string {
 // Unwrap returns the database's own error.
 func (e *StatementError) Unwrap() error { return e.Err }
 
-// Commit implements [epoch.Sink]. apply runs before there is a transaction: its
-// error is returned, and nothing is sent.
+// Commit implements [epoch.Sink]. The calls run before there is a transaction: if one returns an
+// error, nothing is sent.
 func (s Queued) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, q *Queue) error) error {
 	set, err := newAdvances(as)
 	if err != nil {
@@ -179,8 +172,7 @@ func (s Queued) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ct
 	return nil
 }
 
-// CommitHeld implements [epoch.Sink] as [Queued.Commit] does, with the check of
-// [Sink.CommitHeld].
+// CommitHeld implements [epoch.Sink]. It is [Queued.Commit] with the check of [Sink.CommitHeld].
 func (s Queued) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, q *Queue) error) error {
 	set, err := newHeld(h)
 	if err != nil {
@@ -201,13 +193,13 @@ func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.
 		return err
 	}
 	err := s.sendWhole(ctx, q)
-	if q.replays { // whose refusal is not the handler's
+	if q.replays { // a refusal of theirs is not the handler's
 		err = explainReplay(err)
 	}
 	return err
 }
 
-// sendWhole sends the statements of a queue in one batch, if that can be.
+// sendWhole sends the statements of a queue in one batch, if possible.
 func (s Queued) sendWhole(ctx context.Context, q *queue) error {
 	items := q.items
 	if !s.apart(items) {
@@ -231,9 +223,8 @@ func (s Queued) sendWhole(ctx context.Context, q *queue) error {
 	})
 }
 
-// apart reports whether statements are to be sent one after the other: some deallocate those
-// that pgx has prepared for the rest of a batch, or the answer to a batch would not say whether
-// a statement has failed that is not the handler's.
+// apart reports whether the statements must be sent one by one: some deallocate what pgx has
+// prepared for a batch, or a batch's answer would not show that one of the sink's own has failed.
 func (s Queued) apart(items []queuedStatement) bool {
 	if slices.ContainsFunc(items, func(q queuedStatement) bool { return classify(q.sql).has(deallocates) }) {
 		return true
@@ -243,8 +234,7 @@ func (s Queued) apart(items []queuedStatement) bool {
 		s.pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
 }
 
-// vanishedError: a statement of the sink's own was not there any more, within a
-// batch. Nothing was committed.
+// vanishedError means that a prepared statement of ours was gone. Nothing was committed.
 type vanishedError struct{ error }
 
 func (e vanishedError) Unwrap() error { return e.error }
@@ -255,7 +245,7 @@ func (s Queued) sendAll(ctx context.Context, q *queue) error {
 		locks := s.watchLocks(ctx, conn, q.as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
-		defer epoch.AfterAbandoned(ctx, t.cut)() // methods of arguments are the handler's, and may hang
+		defer epoch.AfterAbandoned(ctx, t.cut)() // the arguments' methods are the handler's, and may hang
 		for _, item := range q.items {
 			t.did(classify(item.sql), item.sql)
 		}
@@ -263,7 +253,6 @@ func (s Queued) sendAll(ctx context.Context, q *queue) error {
 	})
 }
 
-// send runs the whole transaction as one batch.
 func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	b := &pgx.Batch{}
 	t.queueEnter(b, t.isProven())
@@ -289,8 +278,7 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	return t.answered(ctx, r, items)
 }
 
-// sendBatch sends b, whose arguments' methods are the handler's. If one panics, or
-// ends the goroutine, no COMMIT has been sent.
+// sendBatch sends b. If an argument's method panics or ends the goroutine, no COMMIT was sent.
 func (t *fenced) sendBatch(ctx context.Context, b *pgx.Batch) (r pgx.BatchResults, err error) {
 	returned := false
 	defer func() {
@@ -307,18 +295,16 @@ func (t *fenced) sendBatch(ctx context.Context, b *pgx.Batch) (r pgx.BatchResult
 	return r, nil
 }
 
-// answer is that to one statement.
 type answer struct {
 	tag  string
-	ours bool // of the check
+	ours bool // it is the check's
 
-	changed string // what that says of the session
+	changed string // what the check says of the session
 }
 
-// answered reads the rest of r, the answers to the handler's statements, the check
-// and COMMIT. In the simple protocol one text may hold several statements, or
-// none, so that the answer to the COMMIT is the last one, whichever it is: it is
-// taken for it if there was no error and that of the check comes before it.
+// answered reads the rest of r: the answers to the handler's statements, to the check and to
+// COMMIT. In the simple protocol one text may hold several statements, or none. So the last answer
+// is taken for COMMIT's if there was no error and the check's answer comes just before it.
 func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queuedStatement) error {
 	var last, before answer
 	n, commits := 0, 0
@@ -346,7 +332,7 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 	}
 	err := r.Close()
 	switch {
-	case last.tag == "COMMIT" && before.ours: // whatever becomes of the connection after the answer
+	case last.tag == "COMMIT" && before.ours: // whatever happens to the connection afterwards
 		t.changed(before.changed)
 		t.sink.proofs.advanced(t.as, t.sent)
 		return nil
@@ -365,7 +351,6 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 	}
 }
 
-// statement says of which statement err, the answer after n others, is.
 func (t *fenced) statement(err error, n int, items []queuedStatement) error {
 	switch {
 	case t.refused(err) != nil:
@@ -384,14 +369,13 @@ func (t *fenced) statement(err error, n int, items []queuedStatement) error {
 	}
 }
 
-// single reports whether sql is one statement for certain.
+// single reports whether sql is certainly one statement.
 func single(sql string) bool {
 	sql = strings.TrimSpace(sql)
 	return sql != "" && !strings.Contains(strings.TrimSuffix(sql, ";"), ";") && !strings.HasPrefix(sql, "--") && !strings.HasPrefix(sql, "/*")
 }
 
-// unsent judges an error that came before the first result: of preparing the
-// statements and their arguments, unless the connection is gone.
+// unsent interprets an error before the first result: of preparing, unless the connection is gone.
 func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement) error {
 	var failed pgx.ErrPreprocessingBatch
 	preparing := errors.As(err, &failed)
@@ -400,7 +384,7 @@ func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement)
 	}
 	switch {
 	case unencodable(err):
-		return err // for which pgx gives the connection up
+		return err // pgx closes the connection after it
 	case preparing && ctx.Err() != nil:
 		return ended(ctx, err)
 	case preparing && t.conn.IsClosed():
@@ -417,8 +401,7 @@ func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement)
 	}
 }
 
-// preprocessing finds the statement that could not be prepared, or one of whose
-// arguments could not be encoded.
+// preprocessing finds the statement that could not be prepared or encoded.
 func preprocessing(err pgx.ErrPreprocessingBatch, items []queuedStatement) error {
 	e := &StatementError{Of: len(items), SQL: err.SQL(), Err: inert.Error(err)}
 	same := 0

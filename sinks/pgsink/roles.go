@@ -7,24 +7,23 @@ import (
 	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
-// What each kind of role may execute. A reader sees fences, the audit log and which
-// dead letters there are; an operator sees their messages too, and acts.
+// The functions that each kind of role may execute. A reader sees fences, the audit log and a list
+// of the dead letters. An operator also sees the messages of dead letters, and acts.
 var (
 	readerFunctions   = []string{"schema_version", "server", "list_fences", "list_processes", "read_decisions", "list_dead_letters"}
 	operatorFunctions = append([]string{"act", "show_dead_letter", "act_on_dead_letter"}, readerFunctions...)
 )
 
-// GrantReaderSQL is SQL that lets role look at what [OpenOperator] shows, but for the
-// messages of dead letters, and do nothing. It is repeated after a migration that adds
-// functions, and needs the schema's owner.
+// GrantReaderSQL returns SQL that lets role read what [OpenOperator] shows, except the messages of
+// dead letters, and change nothing. Run it as the schema's owner, again after each migration that
+// adds functions.
 func GrantReaderSQL(role string, o Options) (string, error) {
 	return grantSQL(role, o, readerFunctions)
 }
 
-// GrantOperatorSQL is SQL that lets role do all that [OpenOperator] offers. To end open
-// transactions of an owner it has to be a member of the application's role besides: grant
-// that to it. It is repeated after a migration that adds functions, and needs the
-// schema's owner.
+// GrantOperatorSQL returns SQL that lets role do all that [OpenOperator] offers. To end the open
+// transactions of an owner, role must also be a member of the application's role: grant it that
+// role. Run the SQL as the schema's owner, again after each migration that adds functions.
 func GrantOperatorSQL(role string, o Options) (string, error) {
 	return grantSQL(role, o, operatorFunctions)
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// rows keeps the connection to itself and stops when the handler has returned.
+// rows locks the connection while it reads, and stops when the handler has returned.
 type rows struct {
 	tx    *handlerTx
 	inner pgx.Rows
-	batch pgx.BatchResults // ends with the rows, where they came with what began the transaction
-	err   error            // of that end
-	late  bool             // asked for after the handler has returned
+	batch pgx.BatchResults // closed with the rows, if they came with the statements that began the transaction
+	err   error            // of closing batch
+	late  bool             // Next was called after the handler had returned
 }
 
 func (r *rows) Next() bool {
@@ -63,11 +63,10 @@ func (r *rows) RawValues() [][]byte                          { return r.inner.Ra
 func (r *rows) Conn() *pgx.Conn                              { return nil }
 func (r *rows) TypeMap() *pgtype.Map                         { return r.inner.TypeMap() }
 
-// row is what QueryRow returns.
 type row struct {
 	tx    *handlerTx
 	inner pgx.Row
-	batch pgx.BatchResults // as that of rows
+	batch pgx.BatchResults
 }
 
 func (r *row) Scan(dest ...any) error {
@@ -84,12 +83,11 @@ func (r *row) Scan(dest ...any) error {
 	return err
 }
 
-// batchResults is what SendBatch returns.
 type batchResults struct {
 	tx        *handlerTx
 	inner     pgx.BatchResults
-	callbacks []func(pgx.BatchResults) error // of the queries, nil where there is none
-	next      int                            // of the queries
+	callbacks []func(pgx.BatchResults) error // by query; nil if a query has none
+	next      int
 }
 
 func (r *batchResults) Exec() (tag pgconn.CommandTag, err error) {
@@ -120,7 +118,7 @@ func (r *batchResults) QueryRow() pgx.Row {
 	return &row{tx: r.tx, inner: r.inner.QueryRow()}
 }
 
-// Close calls back for the results that were not read, as pgx does, and closes.
+// Close calls the callbacks of the results that were not read, as pgx does, and closes.
 func (r *batchResults) Close() (err error) {
 	for err == nil && r.next < len(r.callbacks) {
 		if call := r.callbacks[r.next]; call != nil {
@@ -137,10 +135,10 @@ func (r *batchResults) Close() (err error) {
 	return cmp.Or(err, closed)
 }
 
-// Tx is nil: the transaction is not the handler's to end.
+// Tx returns nil, because a handler must not end the transaction.
 func (r *batchResults) Tx() pgx.Tx { return nil }
 
-// failedRows and failedRow are results that were never asked for.
+// failedRows and failedRow are the results of a query that was not sent.
 type failedRows struct{ err error }
 
 func (r failedRows) Close()                                       {}

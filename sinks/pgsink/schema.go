@@ -18,14 +18,12 @@ const DefaultSchema = "epochfence"
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// appFunctions are what an application calls.
 var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim",
 	"look_early", "advance", "advance_one", "hold", "dead_letter",
 	"record_decisions", "hangs", "alive", "gone", "requests", "replayed", "replay_failed", "identity_behind"}
 
 const remedy = sqlschema.Remedy("pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
 
-// schema is that of o, which has its defaults.
 func schema(o Options) pgschema.Schema {
 	return pgschema.Schema{
 		Of: "pgsink", Name: o.Schema, Table: "migration",
@@ -34,8 +32,8 @@ func schema(o Options) pgschema.Schema {
 	}
 }
 
-// Migrations returns the schema as SQL for a migration tool of your own: see package
-// migrations. The first script creates the schema unless it exists.
+// Migrations returns the schema as SQL for your own migration tool: see package migrations. The
+// first script creates the schema if it does not exist.
 func Migrations(o Options) ([]migrations.Migration, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -51,15 +49,13 @@ type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Migrate creates the schema, or brings it up to date, in one transaction. Of
-// concurrent calls one does it and the others wait. A schema that is up to date is
-// left alone; one that is newer than this program is [migrations.ErrNewer].
+// Migrate creates the schema, or brings it up to date, in one transaction. Of concurrent calls, one
+// migrates and the others wait. A schema newer than this program is [migrations.ErrNewer].
 //
-// The role it runs as will own the schema and the functions, and they run with
-// its rights. It needs CREATE on the database unless the schema exists, and
-// CREATE on the schema. Give the role that the application uses access with
-// [Grant]. Like [Open], both wait for a server that cannot be reached, up to
-// [Options.StartTimeout].
+// The role that runs Migrate will own the schema and its functions, which run with its privileges.
+// It needs CREATE on the database if the schema does not exist, and CREATE on the schema. Then give
+// the application's role access with [Grant]. Like [Open], both wait for a server that cannot be
+// reached, up to [Options.StartTimeout].
 func Migrate(ctx context.Context, db DB, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -68,9 +64,9 @@ func Migrate(ctx context.Context, db DB, o Options) error {
 	return schema(o).Migrate(ctx, db, o.wait())
 }
 
-// Grant lets role use the schema: USAGE on it and EXECUTE on the functions that an
-// application calls, nothing on the tables. It is repeated after a migration that
-// adds functions, and needs the schema's owner.
+// Grant gives role USAGE on the schema and EXECUTE on the functions that an application calls, and
+// nothing on the tables. Run it as the schema's owner, again after each migration that adds
+// functions.
 func Grant(ctx context.Context, db DB, role string, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -83,7 +79,7 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 	return schema(o).Grant(ctx, db, o.wait(), role, sql)
 }
 
-// GrantSQL returns the SQL that [Grant] runs, for a migration tool of your own.
+// GrantSQL returns the SQL that [Grant] runs, for your own migration tool.
 func GrantSQL(role string, o Options) (string, error) { return grantSQL(role, o, appFunctions) }
 
 // ErrPermission is returned when the role may not use the schema or execute its functions. Run [Grant].

@@ -12,19 +12,18 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// server is what is known of the server behind the pool.
 type server struct {
 	logger *slog.Logger
 
 	mu       sync.Mutex
 	last     serverID
-	followed serverID      // whose identities were not behind their rows
-	replaced chan struct{} // closed when it is, or may be, another one
+	followed serverID      // the server whose identities were found not to be behind their rows
+	replaced chan struct{} // closed when the server is, or may be, another one
 }
 
-// serverID is what tells servers, and the lives of one, apart.
+// serverID distinguishes servers, and the restarts of one server.
 type serverID struct {
-	system, timeline int64 // zero where the server does not tell
+	system, timeline int64 // zero if the server does not tell
 	started          time.Time
 }
 
@@ -40,23 +39,21 @@ func newServer(l *slog.Logger) server {
 	return server{logger: l, replaced: make(chan struct{})}
 }
 
-// Replaced implements [epoch.Sink]. The channel is closed when a connection was
-// lost, as the next one may lead to another server, and when a server turns out
-// to be another one, be it behind a pooler that kept the connection.
+// Replaced implements [epoch.Sink]. The channel is closed when a connection is lost, because the
+// next one may lead to another server, and when another server answers, even behind a pooler that
+// kept the connection.
 func (s *Sink) Replaced() <-chan struct{} {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	return s.server.replaced
 }
 
-// lost notes the loss of a connection.
 func (v *server) lost() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.signal()
 }
 
-// answeredBy notes which server has answered.
 func (v *server) answeredBy(ctx context.Context, now serverID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -74,8 +71,8 @@ func (v *server) answeredBy(ctx context.Context, now serverID) {
 		"looking at all fences", "was_system", was.system, "was_timeline", was.timeline, "system", now.system, "timeline", now.timeline)
 }
 
-// follows returns an error while an identity of the server's is behind the rows of its table.
-// It asks a server once that it is not.
+// follows returns an error while an identity of the server is behind the rows of its table. Once a
+// server has answered that none is, it is not asked again.
 func (s *Sink) follows(ctx context.Context, conn *pgx.Conn, now serverID) error {
 	v := &s.server
 	v.mu.Lock()

@@ -16,17 +16,17 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Sink keeps fences in a schema of a PostgreSQL database. It is safe for
-// concurrent use. It needs no Close: the pool is the caller's.
+// Sink stores fences in a schema of a PostgreSQL database. It is safe for concurrent use. It needs
+// no Close, because the caller owns the pool.
 type Sink struct {
 	pool    *pgxpool.Pool
 	options Options
 	sql     statements
-	denied  sync.Once   // has been logged
-	undoing sync.Once   // has been logged
+	denied  sync.Once   // logs once that evict lacks a privilege
+	undoing sync.Once   // logs once that a handler rolled back and returned nil
 	unnamed atomic.Bool // handlers deallocate prepared statements: see [fenced.commitUnnamed]
-	varies  atomic.Bool // what sessions are like: see [Sink.expect]
-	numbers bool        // it adds to tables whose rows are numbered
+	varies  atomic.Bool // a session changed between two transactions: see [Sink.expect]
+	numbers bool        // the role adds rows to tables with identities: see [Sink.follows]
 	server  server
 	proofs  proofs
 	fences  coalescer[epoch.Partition, lookedUp]
@@ -36,8 +36,8 @@ type Sink struct {
 
 var _ epoch.Sink[Tx] = (*Sink)(nil)
 
-// statements are what the sink sends. The casts say each parameter's type, so
-// that no query mode of pgx has to ask or guess.
+// statements are the SQL texts that the sink sends. The casts give the type of each parameter, so
+// that pgx neither asks the server nor guesses in any query mode.
 type statements struct {
 	begin, enter, state, lock, lookEarly string // how a transaction begins
 	restore, hold                        string // how it ends, before COMMIT
@@ -48,8 +48,7 @@ type statements struct {
 	requests, replayed, replayFailed     string
 }
 
-// advanceStatements are for transactions that several calls share, or that one has alone.
-// Each returns the nonce, and whether the session was changed.
+// advanceStatements return the nonce, and whether the session was changed.
 type advanceStatements struct{ several, one string }
 
 func newStatements(o Options) statements {
@@ -101,23 +100,22 @@ func newStatements(o Options) statements {
 	}
 }
 
-// minServer is the oldest PostgreSQL that the tests are run on, 14.
+// minServer is PostgreSQL 14, the oldest version that the tests run on.
 const minServer = 140000
 
-// Open returns a sink on a pool, after it has checked that the schema is there,
-// is of this version and may be used. Its errors match [migrations.ErrNotMigrated],
-// [migrations.ErrOlder], [migrations.ErrNewer] and [ErrPermission]. A table whose identity is behind its
-// rows, as after logical replication, is [epoch.ErrUnhealthy], with the statement that fixes
-// it. It is looked for again when the server behind the pool is another one.
+// Open returns a sink on a pool. It checks that the schema exists and has this program's version,
+// and that the role may use it. Its errors match [migrations.ErrNotMigrated],
+// [migrations.ErrOlder], [migrations.ErrNewer] and [ErrPermission]. If the identity of a table is
+// behind its rows, as after logical replication, the error matches [epoch.ErrUnhealthy] and has the
+// statement that fixes it. The sink checks the identities again when another server is behind the
+// pool.
 //
-// A server that cannot be reached yet is waited for, up to
-// [Options.StartTimeout], and named in the log. Refused credentials, a database that
-// does not exist, and a server that cannot be used are errors at once.
+// If the server cannot be reached yet, Open waits up to [Options.StartTimeout] and logs the name of
+// the server. Refused credentials, a missing database and an unusable server are errors at once.
 func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 	return open(ctx, pool, o, appFunctions)
 }
 
-// open returns a sink whose role may execute some functions.
 func open(ctx context.Context, pool *pgxpool.Pool, o Options, functions []string) (*Sink, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -186,13 +184,12 @@ func (s *Sink) check(ctx context.Context, functions []string) error {
 	return s.reading(ctx, nil, nil)
 }
 
-// bounded bounds one call.
 func (s *Sink) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	d := s.options.CallTimeout
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("no answer within %v: %w", d, context.DeadlineExceeded))
 }
 
-// Guarantee is [epoch.Transactional].
+// Guarantee returns [epoch.Transactional].
 func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }
 
 // Seed implements [epoch.Sink].

@@ -16,17 +16,16 @@ import (
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
-// OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and
-// whatever else works through database/sql. What they write is committed with the fence.
-// Values are those of pgx/v5/stdlib. Begin sets a savepoint, and Commit and Rollback of what
-// it returns release it or go back to it. A [sql.Tx] that has not ended when the handler
-// returns, or whose context ended before it, fails the message.
+// OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and other
+// libraries on database/sql. What they write is committed with the fence. Values are those of
+// pgx/v5/stdlib. Begin sets a savepoint. Commit and Rollback of the [sql.Tx] release it or go back
+// to it. If a [sql.Tx] has not ended when the handler returns, or when the context of its Begin
+// ends, the message fails.
 //
-// Close it before the handler returns. It is for one goroutine at a time, and rows are read
-// to their end or closed before the next statement, since there is one connection behind it.
+// Close the DB before the handler returns. Only one goroutine may use it at a time. Read rows to
+// their end or close them before the next statement, because there is one connection behind the DB.
 func OpenDB(tx Tx) *sql.DB { return txdb.Open(sqlTx{tx}, new(txdb.Savepoints)) }
 
-// sqlTx answers in the values of database/sql.
 type sqlTx struct{ tx Tx }
 
 func (t sqlTx) Exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
@@ -50,8 +49,8 @@ func (t sqlTx) Query(ctx context.Context, query string, args []driver.NamedValue
 	if err != nil {
 		return nil, err
 	}
-	// An error of the statement shows here in the simple protocol, and elsewhere too
-	// where nobody may ask for a row.
+	// The first Next shows the statement's error, in the simple protocol and in others. The caller
+	// may never ask for a row.
 	more := r.Next()
 	if err := r.Err(); err != nil {
 		r.Close()
@@ -83,7 +82,7 @@ func positional(args []driver.NamedValue) ([]any, error) {
 	return values, nil
 }
 
-// resultFormats are the columns that come in binary; others come as text.
+// resultFormats are the types that come in binary. Other types come as text.
 var resultFormats = pgx.QueryResultFormatsByOID{
 	pgtype.BoolOID: pgx.BinaryFormatCode, pgtype.ByteaOID: pgx.BinaryFormatCode,
 	pgtype.Int2OID: pgx.BinaryFormatCode, pgtype.Int4OID: pgx.BinaryFormatCode, pgtype.Int8OID: pgx.BinaryFormatCode,
@@ -92,12 +91,11 @@ var resultFormats = pgx.QueryResultFormatsByOID{
 	pgtype.DateOID: pgx.BinaryFormatCode, pgtype.TimestampOID: pgx.BinaryFormatCode, pgtype.TimestamptzOID: pgx.BinaryFormatCode,
 }
 
-// sqlRows are rows in the values of database/sql.
 type sqlRows struct {
 	inner  pgx.Rows
-	ahead  bool // Next has been called on inner, and said more
+	ahead  bool // inner.Next was called, and returned more
 	more   bool
-	decode []func(raw []byte) (driver.Value, error) // by column; nil before the first row
+	decode []func(raw []byte) (driver.Value, error) // by column
 }
 
 func (r *sqlRows) Columns() []string {
@@ -142,7 +140,6 @@ func (r *sqlRows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// ColumnTypeDatabaseTypeName is for [sql.ColumnType].
 func (r *sqlRows) ColumnTypeDatabaseTypeName(i int) string {
 	f := r.inner.FieldDescriptions()[i]
 	if t, ok := r.inner.TypeMap().TypeForOID(f.DataTypeOID); ok {
@@ -181,7 +178,7 @@ func as[T any](m *pgtype.Map, f pgconn.FieldDescription) func([]byte) (driver.Va
 	}
 }
 
-// through is for what knows its value itself, infinity for one.
+// through returns what the type's own Value returns, which knows infinity.
 func through[T driver.Valuer](m *pgtype.Map, f pgconn.FieldDescription) func([]byte) (driver.Value, error) {
 	return func(raw []byte) (driver.Value, error) {
 		var v T

@@ -9,37 +9,35 @@ import (
 	"github.com/epochfence/epochfence/internal/sqltext"
 )
 
-// class says what a statement does beside what it reads and writes.
+// class is a set of the effects of a statement beside reading and writing.
 type class uint8
 
 const (
-	// apart: it changes the transaction or the session for those who share it, and is
-	// sent only by a call that has its transaction to itself.
+	// apart: it changes the transaction or the session for the others that share it. It is sent
+	// only by a call that has its transaction to itself.
 	apart class = 1 << iota
 
-	// lasting: what it changes stays when the transaction has ended. The connection
-	// is closed behind it.
+	// lasting: its change outlives the transaction. The connection is closed afterwards.
 	lasting
 
 	// deallocates: pgx's prepared statements are gone.
 	deallocates
 
-	// controls: it begins or ends transactions, and is never sent.
+	// controls: it begins or ends a transaction. It is never sent.
 	controls
 
-	// copies: it is a COPY that continues in another protocol, and is never sent.
+	// copies: it is a COPY that continues in another protocol. It is never sent.
 	copies
 
-	// encodes: it changes settings that pgx relies on, and is never sent.
+	// encodes: it changes settings that pgx relies on. It is never sent.
 	encodes
 
-	// unsure: it may do any of it, as its quotes may mean one thing or another.
+	// unsure: it may do any of this, because its quotes are ambiguous.
 	unsure
 )
 
 func (c class) has(what class) bool { return c&what != 0 }
 
-// refusal says why a text of this class is not sent, or is nil.
 func (c class) refusal(text string, alone bool) error {
 	switch {
 	case c.has(controls):
@@ -54,7 +52,6 @@ func (c class) refusal(text string, alone bool) error {
 	return nil
 }
 
-// excerpt is as much of a statement as an error tells.
 func excerpt(text string) string {
 	short := printable(text, 200)
 	if len(short) < len(text) {
@@ -63,8 +60,8 @@ func excerpt(text string) string {
 	return short
 }
 
-// classify says what the statements of a text do, by their words. What a function does
-// that a statement calls is not seen: see [Sink.Commit].
+// classify returns what the statements of a text do, by their words. It does not see what a
+// function does that a statement calls: see [Sink.Commit].
 func classify(text string) class {
 	s := sqltext.New(text, sqltext.PostgreSQL)
 	var (
@@ -89,24 +86,22 @@ func classify(text string) class {
 	}
 }
 
-// statementWords are what counts of a statement's words.
 type statementWords struct {
 	n             int
 	first, second string
-	last          string // the one just before, or empty after anything else
-	found         class  // by words further on
+	last          string // the word just before; empty after any other token
+	found         class  // by words at any place
 
 	back           bool // ROLLBACK … TO
-	temp, dropped  bool // it makes something temporary; ON COMMIT DROP
+	temp, dropped  bool // it creates a temporary object; ON COMMIT DROP
 	held           bool // WITH HOLD
 	client         bool // FROM STDIN, TO STDOUT
 	encoding       bool // it names a setting that pgx relies on
-	settings, ends int  // calls of set_config, and words TRUE, which its last argument must be
+	settings, ends int  // calls of set_config, and words TRUE, which must be its last argument
 }
 
 func (w *statementWords) other() { w.last = "" }
 
-// add takes in the next word.
 func (w *statementWords) add(word []byte) {
 	w.n++
 	before := w.last
@@ -139,8 +134,8 @@ func (w *statementWords) add(word []byte) {
 	}
 }
 
-// known returns the words that [statementWords] asks for. All functions that change the
-// session are "session", and so is the schema of temporary tables.
+// known returns the name by which [statementWords] knows a word. It is "session" for all functions
+// that change the session, and for a schema of temporary tables.
 func known(word []byte) string {
 	if w, is := knownWords[string(word)]; is {
 		return w
@@ -151,7 +146,6 @@ func known(word []byte) string {
 	return "other"
 }
 
-// knownWords are looked up for each word of each statement.
 var knownWords = func() map[string]string {
 	words := map[string]string{"temporary": "temp"}
 	for w := range strings.FieldsSeq("begin start commit end rollback abort prepare transaction to savepoint release set local " +
@@ -214,7 +208,7 @@ func (w *statementWords) class() class {
 		return c | apart | lasting | deallocates
 	case "reset", "listen", "unlisten", "load":
 		return c | apart | lasting
-	case "do": // whatever is in the block
+	case "do": // its block may do anything
 		return c | apart | lasting | deallocates
 	case "declare":
 		if w.held {

@@ -25,7 +25,7 @@ func checkText(s string) error {
 	}
 }
 
-// maxNames keeps group and topic within what a row of an index can hold.
+// maxNames limits group and topic to what an index row can hold.
 const maxNames = 2000
 
 func checkPartition(p epoch.Partition) error {
@@ -54,8 +54,7 @@ func checkOrigin(o epoch.Origin) error {
 	return nil
 }
 
-// printable makes any bytes storable as text, with the replacement character in
-// the place of what is not, and cuts it to limit bytes.
+// printable replaces in s what PostgreSQL cannot store in text, and cuts s to limit bytes.
 func printable(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	s = strings.ReplaceAll(s, "\x00", "\uFFFD")

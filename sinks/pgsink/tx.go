@@ -17,16 +17,16 @@ import (
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
-// Tx is what a handler writes through: the interface that sqlc calls DBTX, for
-// pgx/v5. It has no Commit and no Rollback. A text that begins or ends transactions is
-// not sent ([epoch.ErrTxControl]), and one that changes the transaction or the session is
-// sent only where the call has the transaction to itself ([epoch.ErrOwnTransaction]):
-// the consumer sees to that.
+// Tx is the transaction that a handler writes through. Its methods are those of the interface that
+// sqlc calls DBTX, for pgx/v5. It has no Commit and no Rollback. A text that begins or ends a
+// transaction is not sent ([epoch.ErrTxControl]). A text that changes the transaction or the
+// session is sent only if the call has the transaction to itself ([epoch.ErrOwnTransaction]); if
+// not, the consumer calls the handler again in a transaction of its own.
 //
-// A Tx belongs to one call of the handler. It is for one goroutine at a time, and an error
-// to everybody once the call has returned, or once the transaction was abandoned
-// ([epoch.ErrAbandoned]). A [pgx.QueryRewriter] is called without a
-// connection, and the Conn method of rows returns nil.
+// A Tx belongs to one call of the handler. Only one goroutine may use it at a time. Its methods
+// return an error once the call has returned, or once the transaction was abandoned
+// ([epoch.ErrAbandoned]). A [pgx.QueryRewriter] is called without a connection, and the Conn method
+// of rows returns nil.
 type Tx interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -36,8 +36,7 @@ type Tx interface {
 }
 
 var (
-	// ErrTxClosed is the error of a [Tx] or a [Queue] that is used after the
-	// handler has returned.
+	// ErrTxClosed is returned by a [Tx] or a [Queue] that is used after its handler has returned.
 	ErrTxClosed = errors.New("pgsink: the transaction is used after its handler returned")
 
 	errTxInUse = errors.New("pgsink: the transaction is used by two goroutines, or within a callback of its own")
@@ -50,7 +49,6 @@ var (
 	errCopyText = errors.New("a COPY from or to the client cannot be sent as text: use CopyFrom")
 )
 
-// handlerTx is the Tx of one call of a handler.
 type handlerTx struct {
 	fenced *fenced
 	as     *advances
@@ -59,39 +57,37 @@ type handlerTx struct {
 
 	mu        sync.Mutex // held while the connection is in use
 	closed    bool
-	ours      bool    // the statement that is being sent is not the handler's
+	ours      bool    // the statement being sent is the sink's or the outbox's, not the handler's
 	unbegun   error   // why the transaction could not be begun
 	failed    error   // the first error of a statement
-	last      fault   // the last one but for what only says that there was one
-	blameless []fault // those that are no message's, as far as they may matter
-	broke     error   // what the connection was closed with
+	last      fault   // the last error, except 25P02, which only repeats that there was one
+	blameless []fault // the last errors that are no message's fault
+	broke     error   // the error that closed the connection
 	leaked    bool
-	left      bool // the transaction was ended
-	unsure    bool // a text has been sent that may have ended it
+	left      bool // the handler ended the transaction
+	unsure    bool // a text was sent that may have ended it
 
-	refused    error    // why the call fails, whatever it returns
-	sent       bool     // statements of the call
-	savepoints []string // that handles have set, and not ended
-	undone     bool     // a handle was rolled back: so is what the call wrote
+	refused    error // why the call fails, whatever it returns
+	sent       bool
+	savepoints []string // set through handles, and still open
+	undone     bool     // a handle was rolled back, so the call's writes are too
 }
 
-// fault is an error of a statement, and [epoch.ErrTransient] or [epoch.ErrUnhealthy] where it
-// is no message's fault.
+// fault is a statement's error. as is its meaning if it is no message's fault, and otherwise nil.
 type fault struct {
 	err *pgconn.PgError
 	as  error
 }
 
-// run calls apply and closes t when it has returned, in whatever way.
 func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) error) error {
 	defer t.close()
 	return inert.Error(apply(ctx, t))
 }
 
-// judge says what is wrong with a call that has returned err, or nil if nothing is.
+// judge returns why the work of a call that returned err cannot be committed, or nil.
 func (t *handlerTx) judge(err error) error {
 	switch {
-	case t.unbegun != nil: // whatever the handler made of that
+	case t.unbegun != nil: // whatever the handler returned
 		return t.unbegun
 	case t.refused == nil && len(t.savepoints) > 0:
 		t.refused = txdb.ErrLeft
@@ -114,28 +110,24 @@ func (t *handlerTx) judge(err error) error {
 func (t *handlerTx) close() {
 	if !t.mu.TryLock() {
 		t.leaked = true
-		_ = t.conn.PgConn().Conn().Close() // which ends what the goroutine waits for
+		_ = t.conn.PgConn().Conn().Close() // ends the goroutine's wait
 		t.mu.Lock()
 	}
 	t.closed = true
 	t.mu.Unlock()
 }
 
-// ready reports whether the handler left the connection in an open transaction,
-// idle and in good health.
 func (t *handlerTx) ready() bool {
 	pg := t.conn.PgConn()
 	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && (pg.TxStatus() == inTransaction || !t.fenced.begun)
 }
 
-// blame is why the handler's work cannot be committed, where the handler
-// returned err or did not leave the transaction ready. It marks what is no
-// message's fault, if it has come from this transaction: from another database it
-// is the handler's to judge.
+// blame returns why the handler's work cannot be committed. It marks an error of this transaction
+// that is no message's fault. The handler classifies the errors of other databases.
 func (t *handlerTx) blame(err error) error { return mark(t.why(err), t.excuse(err)) }
 
-// excuse is what the error of this transaction's means that made the handler return err: the
-// one that err tells of, or else the one that has aborted the transaction.
+// excuse returns what the database error behind err means, if this transaction raised it: the error
+// that err wraps, or else the error that aborted the transaction.
 func (t *handlerTx) excuse(err error) error {
 	for _, f := range t.blameless {
 		if tells(err, f.err) {
@@ -148,7 +140,6 @@ func (t *handlerTx) excuse(err error) error {
 	return nil
 }
 
-// tells reports whether e is err or in what it wraps.
 func tells(err error, e *pgconn.PgError) bool { return errors.Is(err, e) }
 
 func (t *handlerTx) why(err error) error {
@@ -175,7 +166,7 @@ func (t *handlerTx) why(err error) error {
 	}
 }
 
-// use takes the connection. Whoever gets a nil error gives it back by done.
+// use takes the connection. After a nil error the caller must call done.
 func (t *handlerTx) use() error {
 	if err := t.fenced.uncut(); err != nil {
 		return err
@@ -190,7 +181,6 @@ func (t *handlerTx) use() error {
 	return err
 }
 
-// usable says why nothing is sent any more, if that is so.
 func (t *handlerTx) usable() error {
 	switch {
 	case t.closed:
@@ -200,7 +190,7 @@ func (t *handlerTx) usable() error {
 	case t.left:
 		return errLeft
 	case t.undone:
-		t.refused = errUndone // what the handler may mean to keep is not
+		t.refused = errUndone // the handler may expect to keep what it writes now
 		return errUndone
 	}
 	return context.Cause(t.fenced.ctx)
@@ -212,8 +202,8 @@ func (t *handlerTx) done(err error) {
 	t.mu.Unlock()
 }
 
-// allow says whether a text may be sent, and notes what it does. What may not be is the
-// end of the call, whatever the handler makes of the error.
+// allow returns an error if a text may not be sent, and otherwise records what the text does. A
+// refused text fails the call, whatever the handler does with the error.
 func (t *handlerTx) allow(sql string) error {
 	c := classify(sql)
 	if t.refused = c.refusal(sql, t.fenced.alone); t.refused != nil {
@@ -225,8 +215,7 @@ func (t *handlerTx) allow(sql string) error {
 	return nil
 }
 
-// follow looks, where the connection is idle, whether the handler has ended the
-// transaction in a way that allow has not seen.
+// follow finds out whether the handler has ended the transaction unseen by allow.
 func (t *handlerTx) follow() {
 	pg := t.conn.PgConn()
 	if t.left || !t.fenced.begun || pg.IsClosed() || pg.IsBusy() {
@@ -273,7 +262,7 @@ func (t *handlerTx) note(err error) {
 	}
 }
 
-// maxBlameless bounds what a handler that continues from savepoints makes us remember.
+// maxBlameless limits what is kept of a handler that continues from savepoints.
 const maxBlameless = 16
 
 func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
@@ -294,7 +283,6 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 	return t.exec(ctx, sql, args...)
 }
 
-// exec sends a statement for whoever has the connection.
 func (t *handlerTx) exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	switch r, err := t.begin(ctx, along(sql, args)...); {
 	case err != nil:
@@ -395,8 +383,7 @@ func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 	return copyFrom(ctx, t.conn, table, columns, rows)
 }
 
-// rewritten applies the [pgx.QueryRewriter] among args, if there is one, so that what is
-// sent is what [classify] sees.
+// rewritten applies the [pgx.QueryRewriter] in args, so that [classify] sees what is sent.
 func rewritten(ctx context.Context, sql string, args []any) (string, []any, error) {
 	for i, arg := range args {
 		switch arg := arg.(type) {

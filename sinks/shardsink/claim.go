@@ -7,12 +7,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Claim swaps c in, in the partition's shard. The first claim of a fence, which no
-// lease's generation was written to yet, looks into all shards before that, and is refused with
-// [epoch.ErrElsewhere] unless each of the others has a signpost to this one: the
-// package's documentation says why no two fences of a partition are ever claimed. The
-// refusal leaves the fence as it is, so whoever tries again is refused
-// again. The other claims need no other shard.
+// Claim implements [epoch.Sink] in the partition's shard. The first claim of a fence, which has no
+// lease generation yet, reads all shards before that. It is refused with [epoch.ErrElsewhere]
+// unless each other shard has a redirect row to this one: see the package's documentation. A
+// refusal leaves the fence as it is, so that another try is refused too. Later claims need no other
+// shard.
 func (s *Sink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	home, err := s.home(c.Partition)
 	if err == nil && seen.Generation == 0 { // an operator may have given it an epoch
@@ -24,9 +23,9 @@ func (s *Sink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (
 	return s.shards[home].Claim(ctx, seen, c)
 }
 
-// first returns nil if p may be claimed for the first time: its shard has its
-// fence, and all others have signposts. Those that are missing it puts up: Seed was cut
-// short, or the shard is new, or was one before there were shards.
+// first returns nil if p may be claimed for the first time: its shard has its fence, and all others
+// have redirect rows. It writes redirect rows that are missing, because a Seed was cut short, or
+// because the shard is new, or was in use before there were shards.
 func (s *Sink[TX]) first(ctx context.Context, p epoch.Partition, home int) error {
 	ps := []epoch.Partition{p}
 	rows, err := s.rows(ctx, ps)

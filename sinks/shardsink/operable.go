@@ -12,14 +12,13 @@ import (
 
 var _ operate.Operable[any] = (*Sink[any])(nil)
 
-// operable is what shard i has for operators; a shard that has nothing has no log and no
-// requests.
+// operable returns shard i for operators. A shard without it has no audit log and no requests.
 func (s *Sink[TX]) operable(i int) (operate.Operable[TX], bool) {
 	return epoch.As[operate.Operable[TX]](s.shards[i])
 }
 
-// Record implements [operate.Operable]: each decision is in the log of its partition's
-// shard, and no shard waits for another one.
+// Record implements [operate.Operable]. Each decision goes to the audit log of its partition's
+// shard. No shard waits for another one.
 func (s *Sink[TX]) Record(ctx context.Context, ds []operate.Decision) error {
 	of := make([][]operate.Decision, len(s.shards))
 	var failed error
@@ -35,7 +34,7 @@ func (s *Sink[TX]) Record(ctx context.Context, ds []operate.Decision) error {
 	var writing sync.WaitGroup
 	for i, ds := range of {
 		if o, ok := s.operable(i); ok && len(ds) > 0 {
-			writing.Go(func() { errs[i] = o.Record(ctx, ds) }) // whatever the others do
+			writing.Go(func() { errs[i] = o.Record(ctx, ds) })
 		}
 	}
 	writing.Wait()
@@ -43,7 +42,7 @@ func (s *Sink[TX]) Record(ctx context.Context, ds []operate.Decision) error {
 	return errors.Join(errs...)
 }
 
-// Hangs implements [operate.Operable]: what is in the log of the partition's shard.
+// Hangs implements [operate.Operable]. It reads the audit log of the partition's shard.
 func (s *Sink[TX]) Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision, error) {
 	home, err := s.home(p)
 	if err != nil {
@@ -56,8 +55,8 @@ func (s *Sink[TX]) Hangs(ctx context.Context, p epoch.Partition) ([]operate.Deci
 	return o.Hangs(ctx, p)
 }
 
-// Alive implements [operate.Operable]: the sign is in each shard, and no shard waits for another
-// one. Whoever looks at one of the databases sees who is alive.
+// Alive implements [operate.Operable]. Each shard gets the sign of life, so that any of the
+// databases shows who is alive. No shard waits for another one.
 func (s *Sink[TX]) Alive(ctx context.Context, p operate.Process) error {
 	return s.onEach(func(o operate.Operable[TX]) error { return o.Alive(ctx, p) })
 }
@@ -67,7 +66,6 @@ func (s *Sink[TX]) Gone(ctx context.Context, p operate.Process) error {
 	return s.onEach(func(o operate.Operable[TX]) error { return o.Gone(ctx, p) })
 }
 
-// onEach calls a function for each operable shard, all at the same time.
 func (s *Sink[TX]) onEach(do func(o operate.Operable[TX]) error) error {
 	errs := make([]error, len(s.shards))
 	var doing sync.WaitGroup
@@ -80,8 +78,8 @@ func (s *Sink[TX]) onEach(do func(o operate.Operable[TX]) error) error {
 	return errors.Join(errs...)
 }
 
-// Requests implements [operate.Operable]: those about ps, each from its shard. About a
-// partition that is routed to none, there are none.
+// Requests implements [operate.Operable]. It asks the shard of each partition, and ignores a
+// partition that is routed to none.
 func (s *Sink[TX]) Requests(ctx context.Context, ps []epoch.Partition) (operate.Requests, error) {
 	of := make([][]epoch.Partition, len(s.shards))
 	for _, p := range ps {

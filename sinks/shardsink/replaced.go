@@ -7,7 +7,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// replaced is what [Sink.Replaced] returns until it is closed.
 type replaced struct {
 	mu      sync.Mutex
 	channel chan struct{}
@@ -16,9 +15,9 @@ type replaced struct {
 // ReplacedIn implements [epoch.Sharded].
 func (s *Sink[TX]) ReplacedIn(shard int) <-chan struct{} { return epoch.Replaced(s.shards[shard]) }
 
-// Replaced returns a channel that is closed once that of any shard is, or nil if
-// all of theirs are. From the first call on the sink has a goroutine that waits for
-// them, one for all calls. consumer.Run asks [Sink.ReplacedIn] instead.
+// Replaced returns a channel that is closed when that of any shard is, or nil if no shard has one.
+// From the first call on, a single goroutine waits for the shards' channels. consumer.Run uses
+// [Sink.ReplacedIn] instead.
 func (s *Sink[TX]) Replaced() <-chan struct{} {
 	r := &s.replaced
 	r.mu.Lock()
@@ -41,7 +40,7 @@ func (s *Sink[TX]) Replaced() <-chan struct{} {
 		reflect.Select(of)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.channel = nil // whoever calls from now on waits for what comes next
+		r.channel = nil // later calls wait for the next replacement
 		close(channel)
 	}()
 	return channel

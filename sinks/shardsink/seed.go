@@ -8,12 +8,12 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Seed adds the fences that are missing, each in its shard, and signposts in the
-// others; see the package's documentation. Whatever it has come to, the next call goes
-// on from there. A partition that has its fence in another shard than the one it is
-// routed to gets none: [Sink.Fence] says so.
+// Seed adds the fences that are missing, each in its shard, and redirect rows in the others: see
+// the package's documentation. The next call continues from what a call has achieved. A partition
+// gets nothing if its fence is in another shard than the one it is routed to: [Sink.Fence] returns
+// that error.
 //
-// All shards have to answer before anything is written.
+// All shards must answer before anything is written.
 func (s *Sink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := s.seed(ctx, starts); err != nil {
 		return fmt.Errorf("shardsink: seed: %w", err)
@@ -38,7 +38,7 @@ func (s *Sink[TX]) seed(ctx context.Context, starts []epoch.Start) error {
 		known = known || len(found) > 0
 	}
 	var wrong error
-	var here []routed // and not elsewhere
+	var here []routed // not found in another shard
 	for _, start := range starts {
 		home, err := s.home(start.Partition)
 		if err != nil {
@@ -64,7 +64,7 @@ func (s *Sink[TX]) seed(ctx context.Context, starts []epoch.Start) error {
 		return errors.Join(fmt.Errorf("look into shard 0: %w", err), wrong)
 	}
 
-	// The others are told.
+	// The other shards copy that.
 	for i := 1; i < len(s.shards); i++ {
 		var there []epoch.Start
 		for _, r := range here {
@@ -79,13 +79,12 @@ func (s *Sink[TX]) seed(ctx context.Context, starts []epoch.Start) error {
 	return wrong
 }
 
-// routed is a start with the shard of its partition.
 type routed struct {
 	epoch.Start
 	home int
 }
 
-// placed is what a shard is given of a start: the fence, or a signpost to where it is.
+// placed returns the row that a shard gets for a start: the fence, or a redirect row to its shard.
 func placed(start epoch.Start, in, home int) epoch.Start {
 	if in != home {
 		start.Origin = signpost(start.Origin, home)
@@ -93,8 +92,8 @@ func placed(start epoch.Start, in, home int) epoch.Start {
 	return start
 }
 
-// as is a start like a row that there is in some shard, fence or signpost. The log is the
-// row's, too: should the topic have been recreated since, the fence says so.
+// as returns a start like a shard's row, fence or redirect row. Its log is the row's too: if the
+// topic was recreated since, the fence shows it.
 func as(row epoch.Fence, leases string) epoch.Start {
 	at := epoch.Position{Offset: row.Next, Mark: row.Mark}
 	return epoch.Start{Origin: epoch.Origin{Partition: row.Partition, Log: logOf(row), Source: leases}, Next: at, Earliest: at}

@@ -9,18 +9,18 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// pointing is what the log of a signpost begins with, before the shard's number.
-// The log of the messages is in its lease source.
+// pointing is the prefix of a redirect row's log id, before the shard's number. The row's lease
+// source is the log id of the messages.
 const pointing = epoch.SignpostLog
 
-// signpost is the origin of a row that says in which shard a partition is.
+// signpost returns the origin of a redirect row to shard home.
 func signpost(of epoch.Origin, home int) epoch.Origin {
 	return epoch.Origin{Partition: of.Partition, Log: pointing + strconv.Itoa(home), Source: of.Log}
 }
 
 func isSignpost(f epoch.Fence) bool { return strings.HasPrefix(f.Log, pointing) }
 
-// logOf is the log of the messages, be the row a fence or a signpost.
+// logOf returns the log id of the messages, from a fence or a redirect row.
 func logOf(row epoch.Fence) string {
 	if isSignpost(row) {
 		return row.Source
@@ -28,9 +28,8 @@ func logOf(row epoch.Fence) string {
 	return row.Log
 }
 
-// agrees returns nil if the row of a partition that is found in a shard is what it
-// has to be for a partition whose home is this one: the fence there, and a
-// signpost to it anywhere else.
+// agrees returns nil if the row in shard in fits a partition of shard home: the fence in home, and
+// a redirect row to home in any other shard.
 func agrees(row epoch.Fence, in, home int) error {
 	what := fmt.Sprintf("has its fence, at offset %d under epoch %d", row.Next, row.Epoch)
 	if isSignpost(row) {
@@ -46,7 +45,7 @@ func agrees(row epoch.Fence, in, home int) error {
 		"or differs between processes; route the partition back, or move its fence and its effects", epoch.ErrElsewhere, home, in, what)
 }
 
-// agree returns nil if all rows of p do that there are.
+// agree returns nil if all existing rows of p do.
 func agree(rows []epoch.Fences, p epoch.Partition, home int) error {
 	for in, found := range rows {
 		if row, ok := found[p]; ok {
@@ -58,7 +57,6 @@ func agree(rows []epoch.Fences, p epoch.Partition, home int) error {
 	return nil
 }
 
-// rows looks at ps in all shards.
 func (s *Sink[TX]) rows(ctx context.Context, ps []epoch.Partition) ([]epoch.Fences, error) {
 	rows := make([]epoch.Fences, len(s.shards))
 	for i, shard := range s.shards {

@@ -9,7 +9,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Sink is several sinks as one. Make it with [New]. It is safe for concurrent use.
+// Sink combines several sinks. Make it with [New]. It is safe for concurrent use.
 type Sink[TX any] struct {
 	route  func(p epoch.Partition, shards int) int
 	shards []epoch.Sink[TX]
@@ -22,9 +22,9 @@ var (
 	_ epoch.Sharded   = (*Sink[any])(nil)
 )
 
-// New returns a sink that keeps each partition in the shard which route says, by
-// its index, given how many there are. route is called often, from several goroutines, and
-// always says the same of the same partition. The shards are databases of their own.
+// New returns a sink that keeps each partition in the shard whose index route returns, given the
+// number of shards. Several goroutines call route often. It must always return the same index for
+// the same partition. Each shard must be a database of its own.
 func New[TX any](route func(p epoch.Partition, shards int) int, shards ...epoch.Sink[TX]) (*Sink[TX], error) {
 	if route == nil {
 		return nil, errors.New("shardsink: New needs a route; ByNumber is one")
@@ -40,15 +40,15 @@ func New[TX any](route func(p epoch.Partition, shards int) int, shards ...epoch.
 	return &Sink[TX]{route: route, shards: append([]epoch.Sink[TX](nil), shards...)}, nil
 }
 
-// ByNumber spreads each topic over all shards: partition n is in shard n modulo their
-// number. It routes most partitions elsewhere once there is another shard, which is
-// refused; see the package's documentation.
+// ByNumber spreads each topic over all shards: partition n is in shard n modulo their number. With
+// another shard it routes most partitions elsewhere, which is refused: see the package's
+// documentation.
 func ByNumber(p epoch.Partition, shards int) int { return int(p.Number) % shards }
 
 // Shards implements [epoch.Sharded].
 func (s *Sink[TX]) Shards() int { return len(s.shards) }
 
-// Shard implements [epoch.Sharded]. It is -1 where the route is wrong.
+// Shard implements [epoch.Sharded]. It returns -1 if the route is wrong.
 func (s *Sink[TX]) Shard(p epoch.Partition) int {
 	home, err := s.home(p)
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Sink[TX]) Shard(p epoch.Partition) int {
 	return home
 }
 
-// home asks the route, which is a user's code.
+// home calls the route, which is a user's code.
 func (s *Sink[TX]) home(p epoch.Partition) (shard int, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -71,7 +71,7 @@ func (s *Sink[TX]) home(p epoch.Partition) (shard int, err error) {
 	return shard, nil
 }
 
-// Guarantee is the least that a shard gives.
+// Guarantee returns the weakest guarantee of the shards.
 func (s *Sink[TX]) Guarantee() epoch.Guarantee {
 	least := s.shards[0].Guarantee()
 	for _, shard := range s.shards[1:] {
@@ -80,9 +80,8 @@ func (s *Sink[TX]) Guarantee() epoch.Guarantee {
 	return least
 }
 
-// Fence reads the fence of p in its shard. Where it has none there, another
-// shard may have it: then the error is [epoch.ErrElsewhere] and names both, and
-// otherwise [epoch.ErrMissing].
+// Fence reads the fence of p in its shard. If it is not there, the error is [epoch.ErrElsewhere]
+// and names both shards if another one has it, and [epoch.ErrMissing] otherwise.
 func (s *Sink[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
 	home, err := s.home(p)
 	if err != nil {
@@ -107,8 +106,7 @@ func (s *Sink[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, e
 	return f, nil
 }
 
-// Look reads the fences of ps, each in its shard. The error of one shard is that
-// of the call.
+// Look reads the fences of ps, each in its shard. It fails if any shard fails.
 func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	of := make([][]epoch.Partition, len(s.shards))
 	for _, p := range ps {
@@ -133,8 +131,8 @@ func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences
 	return found, nil
 }
 
-// Commit runs a transaction in the shard of the partitions that it advances. Where
-// they are in more than one it is refused before anything is called.
+// Commit runs a transaction in the shard of the partitions that it advances. If they are in several
+// shards, it fails before it calls anything.
 func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx TX) error) error {
 	shard := 0 // which refuses a transaction without partitions
 	for i, a := range as {

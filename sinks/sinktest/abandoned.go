@@ -9,25 +9,27 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// abandoned are the rules of transactions whose handler does not return.
 var abandoned = []history{
 	{"a handler that hangs is abandoned: the next owner claims and commits, and what it still writes is refused", "R12 L7", abandonedAfterWrites},
 	{"a handler that hangs before its first write is abandoned: what it writes then is refused", "R12 L7", abandonedBeforeWrites},
-	{"a transaction of two calls is abandoned in the first: the second does not run", "R12 L7", abandonedBetweenCalls},
 	{"a transaction that nobody abandons commits like any other", "R12", notAbandoned},
 }
 
-// hang is a transaction whose handler hangs.
+// calls are the rules of transactions of several messages.
+var calls = []history{
+	{"a transaction of two calls is abandoned in the first: the second does not run", "R12 L7", abandonedBetweenCalls},
+}
+
 type hang struct {
 	w         *world
 	abandon   context.CancelFunc
-	returns   chan struct{} // closed to have the handler continue
-	late      error         // of what the handler writes then
+	returns   chan struct{} // closed to let the handler continue
+	late      error         // of the handler's writes after that
 	committed chan error
 }
 
-// hangs runs a transaction whose handler writes its effects, if it is to, and then hangs. When
-// it continues it writes to a list, and returns nil.
+// hangs runs a transaction whose handler hangs. If writes is true, the handler first writes its
+// effects. When it continues, it writes to a list and returns nil.
 func (t *tenure) hangs(messages int, writes bool) *hang {
 	t.w.Helper()
 	w, a := t.w, t.advance(messages)
@@ -38,7 +40,7 @@ func (t *tenure) hangs(messages int, writes bool) *hang {
 	go func() {
 		var err error
 		defer func() {
-			hanging <- err // should the handler never be called
+			hanging <- err // in case the handler is never called
 			h.committed <- err
 		}()
 		err = t.runs(ctx, a, func(ctx context.Context, tx any) error {
@@ -60,13 +62,13 @@ func (t *tenure) hangs(messages int, writes bool) *hang {
 		w.Fatalf("%s begins: %v", t.name, err)
 	}
 	h.abandon = func() {
-		cancel() // its time is up, first
+		cancel() // its deadline comes first
 		abandon()
 	}
 	return h
 }
 
-// appends is Append, and returns a panic with an error as that error.
+// appends calls Append. It returns a panic as an error, and a panic with an error as that error.
 func (w *world) appends(ctx context.Context, tx any, list, value string) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -79,10 +81,10 @@ func (w *world) appends(ctx context.Context, tx any, list, value string) (err er
 	return w.db.Append(ctx, tx, list, value)
 }
 
-// appendsUntilRefused writes until that is refused, as a transaction is abandoned a moment
-// later. A write that was under way at that moment may fail in another way.
+// appendsUntilRefused writes until the write is refused, because a transaction is abandoned a
+// moment later. A write that is running at that moment may fail in another way.
 func (w *world) appendsUntilRefused(ctx context.Context, tx any) (err error) {
-	for failed := 0; failed < 1000 && w.ctx.Err() == nil && !errors.Is(err, epoch.ErrAbandoned); {
+	for failed, tries := 0, 0; failed < 1000 && tries < 5000 && w.ctx.Err() == nil && !errors.Is(err, epoch.ErrAbandoned); tries++ {
 		if err = w.appends(ctx, tx, "late", "a zombie's"); err != nil {
 			failed++
 		}
@@ -91,7 +93,7 @@ func (w *world) appendsUntilRefused(ctx context.Context, tx any) (err error) {
 	return err
 }
 
-// ends lets the handler continue, and checks that it came to nothing.
+// ends lets the handler continue, and checks that its transaction has no effect.
 func (h *hang) ends() {
 	h.w.Helper()
 	if len(h.committed) > 0 {
@@ -131,7 +133,7 @@ func abandonedBeforeWrites(w *world) {
 	ta := a.claims(orders0, 5)
 	h := ta.hangs(2, false)
 	h.abandon()
-	// A may continue with the partition at once: nothing of that transaction comes any more.
+	// A may continue with the partition at once: the abandoned transaction can no longer commit.
 	ta.applies(1)
 	h.ends()
 	ta.applies(2)

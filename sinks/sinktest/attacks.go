@@ -6,8 +6,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// attacks are the histories by which effects are doubled or lost elsewhere. The
-// part of each that a source plays is told in its lease generations.
+// attacks are histories that double or lose effects in other systems. The lease generations stand
+// for the source's part in each.
 var attacks = []history{
 	{"stale writer: whoever lost its claim commits nothing", "R1 R3", staleWriter},
 	{"late claimer: a claim from a fence read before another claim is refused", "R2", lateClaimer},
@@ -79,7 +79,7 @@ func claimAfterRelease(w *world) {
 
 func staticMemberSwap(w *world) {
 	w.seed(orders0)
-	// Both processes are group.instance.id "worker-1".
+	// Both processes have group.instance.id "worker-1".
 	a, b := w.process("worker-1"), w.process("worker-1")
 	ta := a.claims(orders0, 5)
 	ta.applies(2)
@@ -87,7 +87,7 @@ func staticMemberSwap(w *world) {
 	tb.wantEpoch(6)
 	ta.refused(epoch.ErrStale, 2)
 	tb.applies(2)
-	// The next generation is no higher than the epoch; the one after is.
+	// Generation 6 is not above the epoch; generation 8 is.
 	tc := a.claims(orders0, 6)
 	tc.wantEpoch(7)
 	tb.refused(epoch.ErrStale, 1)
@@ -130,8 +130,8 @@ func groupExpired(w *world) {
 	w.seed(orders0)
 	ta := w.process("A").claims(orders0, 9)
 	ta.applies(4)
-	// Nobody for a week. The group is forgotten by the source, not by the sink:
-	// a new process finds the fence, and seeding changes nothing.
+	// No member for a week: the source forgets the group, but the sink does not. A new process
+	// finds the fence, and seeding changes nothing.
 	w.seedAt(0, orders0)
 	b := w.process("B")
 	for generation, e := int64(1), epoch.Epoch(10); generation <= 3; generation, e = generation+1, e+1 {
@@ -152,7 +152,7 @@ func bucketRecreated(w *world) {
 	// The new bucket counts both partitions' revisions from 1, while A still runs.
 	tb0 := b.claims(orders0, 1)
 	tb0.wantEpoch(131)
-	ta1.applies(1) // nobody has claimed this one yet
+	ta1.applies(1) // nobody has claimed orders1 again yet
 	tb1 := b.claims(orders1, 2)
 	tb1.wantEpoch(132)
 	ta0.refused(epoch.ErrStale, 1)
@@ -169,7 +169,7 @@ func bucketRestored(w *world) {
 	a.claims(orders0, 6).applies(1)
 	tb := b.claims(orders0, 7)
 	tb.applies(1)
-	// The bucket comes back as it was at revision 6, and grants 7 again.
+	// The bucket is restored as of revision 6, and grants 7 again.
 	tc := c.claims(orders0, 7)
 	tc.wantEpoch(8)
 	tb.refused(epoch.ErrStale, 1)
@@ -187,7 +187,7 @@ func retained(w *world) {
 	kept, given := a.claims(orders0, 5), a.claims(orders1, 5)
 	kept.applies(1)
 	given.applies(1)
-	for generation := int64(6); generation <= 8; generation++ { // orders/0 is no part of them
+	for generation := int64(6); generation <= 8; generation++ { // orders/0 has none of these leases
 		tb := b.claims(orders1, generation)
 		tb.applies(1)
 		kept.applies(1)
@@ -199,7 +199,7 @@ func retained(w *world) {
 }
 
 func restoredFromBackup(w *world) {
-	// The receiver of fenced calls refuses lower epochs than it has seen.
+	// The receiver of fenced calls refuses epochs below the highest that it has seen.
 	var remembered epoch.Epoch
 	receives := func(t *tenure) {
 		w.Helper()
@@ -218,7 +218,7 @@ func restoredFromBackup(w *world) {
 	receives(tb)
 	tb.applies(4)
 
-	// The backup: the same fence as then.
+	// The restored backup has the fence of that time.
 	after := w.elsewhere()
 	after.seedAt(backup.Next, orders0)
 	restored := after.process("A")
@@ -229,7 +229,7 @@ func restoredFromBackup(w *world) {
 	tb.process = after.process("B")
 	tb.refused(epoch.ErrStale, 1)
 	ta.process = restored
-	ta.refused(epoch.ErrMoved, 1) // its claim is in the backup; its position is not
+	ta.refused(epoch.ErrMoved, 1) // the backup has its claim, but not its position
 	tc := after.process("C").claims(orders0, 10)
 	tc.wantEpoch(10)
 	receives(tc)
@@ -239,8 +239,7 @@ func restoredFromBackup(w *world) {
 	after.wantEffects(orders0, "2-3@10")
 }
 
-// wentBack is told by the other database, too, which stands where a standby
-// stood that lacked what was committed last.
+// wentBack uses a second database for a standby that lacked the last commits.
 func wentBack(w *world) {
 	w.seed(orders0, orders1)
 	a := w.process("A")
@@ -322,7 +321,7 @@ func twoGroups(w *world) {
 	tb.applies(1)
 	stolen := *ta
 	stolen.Claim = tb.Claim
-	stolen.refused(epoch.ErrStale, 1) // a claim is good for its own partition alone
+	stolen.refused(epoch.ErrStale, 1) // a claim is valid for its own partition alone
 	w.wantEffects(billing, "0-2@5")
 	w.wantEffects(shipping, "4-5@3 6@4")
 	ta.wantFence()

@@ -14,7 +14,7 @@ func rewound(w *world) {
 	zombie := w.process("A").claims(orders0, 5)
 	zombie.applies(2)
 
-	// Someone sets the position back to 8 by hand, and leaves the claim alone.
+	// An operator sets the position back to 8 by hand, and leaves the claim.
 	after := w.elsewhere()
 	after.seedAt(8, orders0)
 	b := after.process("B")
@@ -31,7 +31,7 @@ func rewound(w *world) {
 		w.Fatalf("B continues at offset %d, want %d", again.Next, byHand.Next)
 	}
 	again.applies(4)
-	zombie.refused(epoch.ErrStale, 2) // and now neither is, although the position would be
+	zombie.refused(epoch.ErrStale, 2) // now the claim is wrong, although the position would be right
 	after.wantEffects(orders0, "8-11@6")
 }
 
@@ -40,9 +40,9 @@ func ackLostLanded(w *world) {
 	a := w.process("A")
 	ta := a.claims(orders0, 5)
 	before := *ta
-	ta.applies(3) // A never hears of it
+	ta.applies(3) // A does not learn of it
 
-	before.refused(epoch.ErrMoved, 3) // sent again, as a client library might
+	before.refused(epoch.ErrMoved, 3) // sent again, as a client library might do
 
 	again := a.claims(orders0, 5)
 	if again.Next != 3 {
@@ -77,8 +77,8 @@ func ackLostNotLanded(w *world) {
 	w.wantEffects(orders0, "0-2@6")
 }
 
-// commitInFlight lets A's commit and B's claim meet anywhere, twenty times. Which
-// of them comes first is the database's affair; that one does is ours.
+// commitInFlight lets A's commit and B's claim meet at a random moment, twenty times. Either may
+// come first, but one must.
 func commitInFlight(w *world) {
 	w.seed(orders0)
 	a, b := w.process("A"), w.process("B")
@@ -93,7 +93,7 @@ func commitInFlight(w *world) {
 		go func() {
 			as := []epoch.Advance{ta.advance(1)}
 			once := sync.OnceFunc(func() { close(written) })
-			defer once() // should the handler never be called
+			defer once() // in case the handler is never called
 			committed <- a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
 				defer once()
 				return w.effects(ctx, tx, as[0], ta.Epoch)
@@ -130,7 +130,7 @@ func frozenBeforeWrites(w *world) {
 		// A is frozen here. Meanwhile:
 		tb = b.claims(orders0, 6)
 		tb.applies(3)
-		// A thaws, and knows nothing.
+		// A thaws without knowing.
 		return w.effects(ctx, tx, as[0], ta.Epoch)
 	})
 	w.wantRefused(err, "A thaws and commits")
@@ -143,8 +143,8 @@ func frozenBeforeSwap(w *world) {
 	w.seed(orders0)
 	a, b := w.process("A"), w.process("B")
 	a.claims(orders0, 5).applies(2)
-	// A claims again, in doubt. Its lease is confirmed once more, by a source
-	// that numbers without order, and then A is frozen.
+	// A claims again, in doubt. A source whose generations are not ordered confirms its lease
+	// again, and then A is frozen.
 	seen := a.reads(orders0)
 	tb := b.claims(orders0, 6)
 	tb.applies(2)
@@ -173,7 +173,7 @@ func markKept(w *world) {
 		ta.moves(as)
 		ta.wantFence()
 	}
-	ta.applies(0) // applies no message, so there is no later one
+	ta.applies(0) // applies no message, so that there is no later one
 	ta.wantFence()
 	tb := w.process("B").claims(orders0, 6)
 	if tb.Mark != math.MaxInt64 {
@@ -191,7 +191,7 @@ func poison(w *world) {
 	err := a.commit(as, func(ctx context.Context, tx any) error {
 		for i, one := range as {
 			if i == len(as)-1 {
-				one.To-- // the poison
+				one.To-- // the poison message
 			}
 			if err := w.effects(ctx, tx, one, t0.Epoch); err != nil {
 				return err
@@ -206,7 +206,7 @@ func poison(w *world) {
 	t1.wantFence()
 	w.wantEffects(orders0, "0@5")
 	w.wantEffects(orders1, "")
-	t0.applies(1) // the messages before the poison, alone
+	t0.applies(1) // the messages before the poison message
 	t1.applies(1)
 	w.wantEffects(orders0, "0-1@5")
 	w.wantEffects(orders1, "0@5")
@@ -235,12 +235,12 @@ func handlerCommits(w *world) {
 	} {
 		ta := a.claims(orders0, 5)
 		err := ta.runs(w.ctx, ta.advance(2), apply)
-		if errors.Is(err, epoch.ErrTxControl) { // it was not let
+		if errors.Is(err, epoch.ErrTxControl) { // the sink has refused to send it
 			w.wantList("escaped")
 		} else {
 			w.wantOnly(err, epoch.ErrTxEndedByHandler, "A's handler commits by itself %s", name)
 		}
 		ta.wantFence()
-		ta.applies(1) // the sink is none the worse
+		ta.applies(1) // the sink still works
 	}
 }

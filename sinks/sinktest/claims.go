@@ -11,7 +11,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// claims are the rules of reading and claiming.
 var claims = []history{
 	{"a partition without a fence is missing, to a reader and to a claim", "R3", missingFence},
 	{"a fence is read back as it was claimed, by every process", "R1", readBack},
@@ -355,8 +354,8 @@ func saysWhetherApplied(w *world) {
 	want(true, "claimed again,")
 }
 
-// together runs n processes at a time and waits for them. They report with
-// Errorf, not Fatalf.
+// together runs n processes concurrently and waits for them. do must report with Errorf, not
+// Fatalf.
 func (w *world) together(n int, do func(n int, a *process)) {
 	w.Helper()
 	var wg sync.WaitGroup

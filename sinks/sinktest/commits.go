@@ -8,7 +8,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// commits are the rules of transactions.
 var commits = []history{
 	{"the sink says that it is transactional, which is what all the others show", "guarantee", saysTransactional},
 	{"an advance from another offset than the fence's is moved, by the right claim too", "R1 R3", movedAdvance},
@@ -21,11 +20,38 @@ var commits = []history{
 	{"of two commits from one position, one is accepted", "R1", sameAdvanceTwice},
 }
 
-// together are the rules of transactions of several partitions.
 var together = []history{
-	{"several partitions commit together", "R1", severalPartitions},
+	{"several partitions commit together", "R1", partitionsTogether},
 	{"of several partitions one is refused: nothing of any commits, and the first refused in key order is named", "R1 R3", oneOfSeveralRefused},
 	{"transactions over the same partitions in opposite orders do not deadlock", "R4", oppositeOrders},
+}
+
+// bounded are the rules of sinks whose transactions are limited.
+var bounded = []history{
+	{"a transaction of more partitions than the sink's bound is refused before a call, and moves no fence", "R1", morePartitionsThanTheBound},
+}
+
+func morePartitionsThanTheBound(w *world) {
+	a := w.process("A")
+	var ts []*tenure
+	var as []epoch.Advance
+	for n := range epoch.BoundsOf(a.sink).Partitions + 1 {
+		p := epoch.Partition{Group: "billing", Topic: "orders", Number: int32(n)}
+		w.seed(p)
+		t := a.claims(p, 5)
+		ts, as = append(ts, t), append(as, t.advance(1))
+	}
+	err := a.commit(as, func(context.Context, any) error {
+		w.Error("a call ran")
+		return nil
+	})
+	if !errors.Is(err, epoch.ErrTooLarge) {
+		w.Errorf("err = %v, want ErrTooLarge", err)
+	}
+	for _, t := range ts {
+		t.wantFence()
+		t.applies(1) // alone, it fits
+	}
 }
 
 func saysTransactional(w *world) {
@@ -68,9 +94,9 @@ func staleBeforeMoved(w *world) {
 	}
 	never := *tb
 	never.Claim = epoch.ClaimID{}
-	never.refused(epoch.ErrStale, 1) // zero is nobody's claim
+	never.refused(epoch.ErrStale, 1) // the zero claim is never current
 
-	// Nor is it that of a fence which nobody has claimed.
+	// It is not the claim of an unclaimed fence either.
 	w.seed(orders1)
 	unclaimed := &tenure{process: ta.process, Fence: ta.process.reads(orders1)}
 	unclaimed.refused(epoch.ErrStale, 1)
@@ -140,8 +166,7 @@ func advancedTwice(w *world) {
 	w.wantEffects(orders0, "0@5")
 }
 
-// refusedUncalled commits as, which must be refused without a call of apply and
-// without a doubt.
+// refusedUncalled commits as. The sink must refuse it without calling apply and without doubt.
 func (t *tenure) refusedUncalled(as []epoch.Advance, what string) {
 	t.w.Helper()
 	err := t.commit(as, func(ctx context.Context, tx any) error {
@@ -174,8 +199,8 @@ func emptyAdvance(w *world) {
 	w.wantList("outbox", "relayed", "relayed")
 }
 
-// applyAll commits some messages for each of several tenures in one
-// transaction of the first one's process.
+// applyAll commits some messages for each of several tenures, in one transaction of the first
+// tenure's process.
 func applyAll(messages int, ts ...*tenure) error {
 	w := ts[0].w
 	w.Helper()
@@ -199,7 +224,7 @@ func applyAll(messages int, ts ...*tenure) error {
 	return err
 }
 
-func severalPartitions(w *world) {
+func partitionsTogether(w *world) {
 	w.seed(orders0, orders2)
 	w.seedAt(5, orders1)
 	a := w.process("A")
@@ -218,7 +243,7 @@ func severalPartitions(w *world) {
 }
 
 func oneOfSeveralRefused(w *world) {
-	// In key order these are B, _, a and é; many a collation differs.
+	// The key order is B, _, a, é; many collations differ.
 	var ps []epoch.Partition
 	for _, topic := range []string{"B", "_", "a", "é"} {
 		ps = append(ps, epoch.Partition{Group: "billing", Topic: topic})
@@ -263,7 +288,7 @@ func oneOfSeveralRefused(w *world) {
 	ts[0].Next = 4
 	refused(ps[0], epoch.ErrMoved, 0, 1, 3)
 	ts[0].Next = 0
-	if err := applyAll(1, ts[2], ts[0]); err != nil { // the rest is A's still
+	if err := applyAll(1, ts[2], ts[0]); err != nil { // A still holds the rest
 		w.Fatal(err)
 	}
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// manyAtATime has processes claim from each other whenever they like, under
-// generations that repeat and fall, and commit what they can. Each stops once every
-// partition is through.
+// manyAtATime lets processes claim from each other at any time, under generations that repeat and
+// fall, and commit. Each process stops once every partition is done.
 func manyAtATime(w *world) {
 	const each = 40 // messages of each partition
 	ps := []epoch.Partition{orders0, orders1, orders2}
@@ -76,9 +75,9 @@ func manyAtATime(w *world) {
 	}
 }
 
-// commitSome commits a few messages of some of the partitions held, as one
-// transaction, and lets go of those it has lost. In doubt it lets go of all: it
-// will claim again. False means an answer that no process may get.
+// commitSome commits a few messages of some held partitions in one transaction, and drops the
+// partitions that it has lost. In doubt it drops all, and will claim again. It returns false after
+// an answer that no sink may give.
 func (a *process) commitSome(r *rand.Rand, held map[epoch.Partition]*tenure, end epoch.Offset) bool {
 	var ts []*tenure
 	var as []epoch.Advance

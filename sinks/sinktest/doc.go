@@ -1,5 +1,5 @@
-// Package sinktest is the suite that every [epoch.Sink] must pass. A sink's
-// test calls [Run] with a function that makes an empty [Database]:
+// Package sinktest is the suite that every [epoch.Sink] must pass. A sink's test calls [Run] with a
+// function that makes an empty [Database]:
 //
 //	func TestSink(t *testing.T) {
 //		sinktest.Run(t, func(t testing.TB) sinktest.Database[*mysink.Tx] {
@@ -12,20 +12,19 @@
 //		})
 //	}
 //
-// Each subtest is a claim about sinks in words, proved by a small history:
-// processes with names read, claim and commit in an order that is written down,
-// and afterwards each message's effect must be there once. The histories are
-// the attacks of the design (a stale writer, a static member that swaps in at the
-// same generation, a lost acknowledgement, …), then the rules one by one, then
-// two that are played at random: one step by step against [epoch.Fences], which
-// says what each step must answer, and one by many processes at a time.
+// Each subtest states a property of sinks in words, and shows it with a small history. Named
+// processes read, claim and commit in a fixed order. Afterwards each message's effect must be there
+// once. First come the attacks of the design (a stale writer, a static member that swaps in at the
+// same generation, a lost acknowledgement, …), then the rules one by one. The last two histories
+// are random: one goes step by step against [epoch.Fences], which predicts each answer, and one has
+// many concurrent processes.
 //
-// A sink on a database where one open transaction does not lock out the rest
-// calls [RunUnblocked] too.
+// If an open transaction does not lock the whole database, the sink's test also calls
+// [RunUnblocked].
 //
-// [Idioms] plays what people write in handlers, through consumer.Run, in each way in which a
-// sink lets them send statements.
+// [Idioms] runs common handler code through consumer.Run, for each way in which a sink lets
+// handlers send statements.
 //
-// The histories at random are rapid's (pgregory.net/rapid): -rapid.checks sets
-// how many, and a failure prints the seed that plays it again.
+// The random histories use rapid (pgregory.net/rapid): -rapid.checks sets their number, and a
+// failure prints the seed that repeats it.
 package sinktest

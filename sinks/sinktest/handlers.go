@@ -9,7 +9,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// handlers are the rules of what a handler may meet with or do.
 var handlers = []history{
 	{"a handler's error is returned, and nothing is committed", "R1", handlerError},
 	{"a handler's error whose methods panic, or that is a typed nil, is an error as any other", "L6", hostileErrors},
@@ -150,7 +149,7 @@ func contextEndsWithin(w *world) {
 		if !errors.Is(err, context.Canceled) && !errors.Is(err, epoch.ErrInDoubt) {
 			w.Errorf("%s: err = %v, want the context's or %q", name, err, epoch.ErrInDoubt)
 		}
-		again := a.claims(orders0, 5) // whatever was in flight is refused from here on
+		again := a.claims(orders0, 5) // this claim refuses everything in flight
 		if again.Next != ta.Next {
 			w.Errorf("%s: the fence is at offset %d, want %d", name, again.Next, ta.Next)
 		}
@@ -161,20 +160,20 @@ func contextEndsWithin(w *world) {
 	w.wantEffects(orders0, "0@100")
 }
 
-// lateHandler waits for nobody's lock: nothing but itself is why it is late.
+// lateHandler waits for no lock, so that only the handler itself is late.
 func lateHandler(w *world) {
 	w.seed(orders0)
 	ta := w.process("A").claims(orders0, 5)
 	as := ta.advance(1)
-	ctx, cancel := context.WithTimeout(w.ctx, w.patience/450) // 400 ms, and little for a toy
+	ctx, cancel := context.WithTimeout(w.ctx, w.patience/450) // 400 ms, and short for a database in memory
 	defer cancel()
-	over := ctx.Done() // of the caller: what the handler is given is the sink's to choose
+	over := ctx.Done() // the caller's context: the sink chooses the handler's
 	err := ta.runs(ctx, as, func(ctx context.Context, tx any) error {
 		if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
 			return err
 		}
 		<-over
-		<-time.After(w.patience / 300) // longer than it had: the deadline is in the first half
+		<-time.After(w.patience / 300) // longer than its deadline, which is in the first half
 		return nil
 	})
 	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrUnhealthy) || len(class(err)) > 0 {
@@ -185,13 +184,13 @@ func lateHandler(w *world) {
 	w.wantEffects(orders0, "0@5")
 }
 
-// cutOffAnywhere ends the context of a commit a little later each time, from
-// before it begins until after it is done.
+// cutOffAnywhere cancels the context of a commit a little later each time, from before the commit
+// begins until after it ends.
 func cutOffAnywhere(w *world) {
 	w.seed(orders0)
 	a := w.process("A")
 	var story []string
-	var took time.Duration // by a commit that is let through
+	var took time.Duration // by an uncancelled commit
 	for round := range 50 {
 		ta := a.claims(orders0, 1)
 		cut := time.Duration(round) * took / 20
@@ -208,7 +207,7 @@ func cutOffAnywhere(w *world) {
 		if err == nil {
 			took = max(took, time.Since(began))
 		}
-		again := a.claims(orders0, 1) // whatever was in flight has landed, or never will
+		again := a.claims(orders0, 1) // everything in flight has committed, or never will
 		there, err2 := w.db.List(w.ctx, orders0.String())
 		if err2 != nil {
 			w.Fatal(err2)
@@ -228,8 +227,8 @@ func cutOffAnywhere(w *world) {
 	}
 }
 
-// lockedUntilTimeIsUp: the message is not at fault, and would be blamed for an
-// end of time.
+// lockedUntilTimeIsUp runs out of time because of a lock. The error must not look like a deadline,
+// for which the message would be blamed.
 func lockedUntilTimeIsUp(w *world) {
 	if w.db.Lock == nil {
 		w.Skip("nobody can be in the way of this sink's transactions")
@@ -238,13 +237,13 @@ func lockedUntilTimeIsUp(w *world) {
 	ta := w.process("A").claims(orders0, 5)
 	unlock := w.db.Lock(w)
 	as := ta.advance(1)
-	// A loaded machine too comes to the wait in this time.
+	// Long enough even for a loaded machine to reach the wait.
 	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 	defer cancel()
 	err := ta.runs(ctx, as, func(ctx context.Context, tx any) error {
 		return w.effects(ctx, tx, as, ta.Epoch)
 	})
-	// It is in doubt as well where this process did not run when the sink's own bound was over.
+	// It is also in doubt if this process did not run when the sink's own timeout fired.
 	if !errors.Is(err, epoch.ErrTransient) || len(class(err)) > 0 && !errors.Is(err, epoch.ErrInDoubt) {
 		w.Errorf("err = %v, want %q and no refusal", err, epoch.ErrTransient)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// held are the rules of transactions that hold a claim and move no position.
+// held are the histories of claim-only transactions.
 var held = []history{
 	{"a held claim commits what was written, and leaves the fence as it is", "R1", heldCommits},
 	{"a held claim commits wherever the position is, also where it moves meanwhile", "R1", heldWhileThePositionMoves},
@@ -21,7 +21,7 @@ var held = []history{
 	{"a held claim that the handler commits by itself is reported", "R3", underHeldClaim(handlerCommits)},
 }
 
-// underHeldClaims are histories of handlers once more.
+// underHeldClaims repeats histories of handlers in claim-only transactions.
 func underHeldClaims(hs []history) []history {
 	var all []history
 	for _, h := range hs {
@@ -62,7 +62,7 @@ func heldWhileThePositionMoves(w *world) {
 	ta := w.process("A").claims(orders0, 5)
 	for n := range 3 {
 		err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
-			ta.applies(n) // one of them moves nothing
+			ta.applies(n) // the first of these moves nothing
 			return w.db.Append(ctx, tx, "outbox", strconv.Itoa(n))
 		})
 		if err != nil {
@@ -126,7 +126,7 @@ func heldReplacedBeforeWrites(w *world) {
 	err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
 		// A is frozen here. Meanwhile:
 		tb = b.claims(orders0, 6)
-		// A thaws, and knows nothing.
+		// A thaws without knowing.
 		return w.db.Append(ctx, tx, "outbox", "a zombie's")
 	})
 	w.wantRefused(err, "A thaws and commits")
@@ -137,8 +137,8 @@ func heldReplacedBeforeWrites(w *world) {
 	w.wantList("outbox", "the owner's")
 }
 
-// heldInFlight lets the commit of A and the claim of B meet anywhere, twenty times.
-// What B finds once it has claimed is all that A will ever have committed.
+// heldInFlight lets A's commit and B's claim meet at a random moment, twenty times. After B has
+// claimed, A must commit nothing more than B then finds.
 func heldInFlight(w *world) {
 	w.seed(orders0)
 	a, b := w.process("A"), w.process("B")
@@ -148,7 +148,7 @@ func heldInFlight(w *world) {
 		written, committed := make(chan struct{}), make(chan error, 1)
 		go func() {
 			once := sync.OnceFunc(func() { close(written) })
-			defer once() // should the handler never be called
+			defer once() // in case the handler is never called
 			h := epoch.Hold{Partition: orders0, Claim: ta.Claim}
 			committed <- epoch.CommitHeld(w.ctx, a.sink, h, func(ctx context.Context, tx any) error {
 				defer once()

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 )
 
-// hostileError panics where one of its fields says so.
+// hostileError panics in the methods that its fields select.
 type hostileError struct{ inText, inIs, inAs, inUnwrap bool }
 
 func (e hostileError) panics(in bool, method string) {
@@ -36,15 +36,15 @@ func (e hostileError) Unwrap() error {
 	return nil
 }
 
-// codedError is a typed nil whose methods look like those of a driver's error.
+// codedError is a typed nil with the methods of a driver's error.
 type codedError struct{ code int }
 
 func (e *codedError) Error() string    { return fmt.Sprint("code ", e.code) }
 func (e *codedError) Code() int        { return e.code }
 func (e *codedError) SQLState() string { return fmt.Sprint(e.code) }
 
-// hostileErrors: the methods of an error are the code of the handler that returned it. A
-// sink that calls them, by errors.Is for instance, does so with care.
+// hostileErrors: the methods of an error are the handler's code. A sink that calls them, for
+// example through errors.Is, must survive their panics.
 func hostileErrors(w *world) {
 	w.seed(orders0)
 	ta := w.process("A").claims(orders0, 5)
@@ -79,7 +79,6 @@ func hostileErrors(w *world) {
 	w.wantEffects(orders0, "0-1@5")
 }
 
-// survives calls f, and fails the test if it panics.
 func (w *world) survives(what string, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -6,25 +6,23 @@ import (
 	"testing"
 )
 
-// Idiomatic is one mode of a sink: one way in which handlers send statements.
-// [Idioms] plays every idiom that the mode has a use for. The fields that a mode has
-// no use for are nil.
+// Idiomatic is one mode of a sink: one way in which handlers send statements. [Idioms] runs every
+// idiom that applies to the mode. A field that does not apply is nil.
 type Idiomatic[TX any] struct {
-	// Mode is the name of the mode. Column heads its column in the table of outcomes,
-	// which modes that differ little share; it is empty where that is the name.
+	// Mode is the name of the mode. Column is its column in the table of outcomes, which similar
+	// modes share. Defaults to Mode.
 	Mode, Column string
 
-	// Database returns a database for one play. Several plays may use one at the same
-	// time: each has a topic and lists of its own. Operator and DeadLetter are required.
-	// Where Speaks is set, so is Aside, Append writes to a table effects with the text
-	// columns list and value, and the tables of [Dialect.Setup] are there.
+	// Database returns a database for one play. Concurrent plays may share one, because each has a
+	// topic and lists of its own. Operator and DeadLetter are required. If Speaks is set, Aside is
+	// required, Append writes to a table effects with the text columns list and value, and the
+	// tables of [Dialect.Setup] must exist.
 	Database func(t testing.TB) Database[TX]
 
-	// Plays chooses what is played, of all that the mode has a use for, unless the flag
-	// -idioms.all is set.
+	// Plays selects the idioms to run. The flag -idioms.all runs all that apply to the mode.
 	Plays Choice
 
-	// Speaks is the SQL that Exec takes.
+	// Speaks is the SQL dialect of Exec.
 	Speaks *Dialect
 
 	// Exec sends a statement in the way of this mode.
@@ -45,27 +43,26 @@ type Idiomatic[TX any] struct {
 	// Virtual says that plays run in a bubble of testing/synctest.
 	Virtual bool
 
-	// Own are the idioms that only this sink's driver knows.
+	// Own are idioms of this sink's driver only.
 	Own []Idiom
 }
 
-// Choice is a choice of idioms.
+// Choice selects idioms.
 type Choice int
 
-// The choices.
 const (
 	Everything   Choice = iota
-	WireMatters         // those to which it matters how the driver sends a statement
+	WireMatters         // those that depend on how the driver sends a statement
 	HandlesAlone        // those of Handle, of DB, and the mode's own
 )
 
-// Rows are rows of a query that somebody may forget to close.
+// Rows are the rows of a query, which a handler may forget to close.
 type Rows interface {
 	Next() bool
 	Close()
 }
 
-// Handle is a transaction as drivers have it: that of a message, or a savepoint in it.
+// Handle is a transaction as drivers have it: a message's transaction, or a savepoint in it.
 type Handle interface {
 	Exec(ctx context.Context, query string, args ...any) error
 	Begin(ctx context.Context) (Handle, error)
@@ -73,80 +70,79 @@ type Handle interface {
 	Rollback(ctx context.Context) error
 }
 
-// Dialect is an SQL.
+// Dialect is a dialect of SQL.
 type Dialect struct {
 	Name string
 
-	// Setup makes the tables that the idioms use, beside effects.
+	// Setup makes the tables that the idioms use beside effects.
 	Setup string
 
 	idioms []Idiom
 }
 
-// Outcome is what becomes of a message whose handler does what an idiom says.
+// Outcome is the result for a guilty message, whose handler runs an idiom.
 type Outcome string
 
-// The outcomes. Whatever it is, the messages beside it are applied exactly once, in
-// order and without an attempt, and a restart changes nothing.
+// With every outcome, the other messages are applied exactly once, in order and without an attempt
+// that counts, and a restart changes nothing.
 const (
-	// Applied: it is applied exactly once, in the transaction that it shares with others.
+	// Applied: the message is applied exactly once, in a transaction that it shares with others.
 	Applied Outcome = "applied"
 
-	// Alone: it is applied exactly once, in a transaction of its own.
+	// Alone: the message is applied exactly once, in a transaction of its own.
 	Alone Outcome = "applied alone"
 
-	// Undone: it passes, and nothing of what it wrote is committed.
+	// Undone: the message passes, and none of its writes is committed.
 	Undone Outcome = "undone"
 
-	// Costs: it fails after its attempts and goes to OnFailure. Nothing of what it wrote
-	// is committed.
+	// Costs: the message fails after its attempts and goes to OnFailure. None of its writes is
+	// committed.
 	Costs Outcome = "costs the message"
 
-	// Halts: its partition stops in front of it, and only that one. The others, and a
-	// restart, are as above.
+	// Halts: the message's partition stops before it. The other partitions continue.
 	Halts Outcome = "halts"
 )
 
-// Idiom is something that people write in a handler.
+// Idiom is a piece of code that people write in a handler.
 type Idiom struct {
-	// Name is the row of the table of outcomes.
+	// Name is the row in the table of outcomes.
 	Name string
 
 	// Do is the handler of the guilty message.
 	Do func(c *Call) error
 
-	// Then, if it is set, is the handler of the message behind it, and ThenWant its
-	// outcome. The guilty message's is Want.
+	// Want is the outcome of the guilty message. Then, if set, is the handler of the message after
+	// it, and ThenWant its outcome.
 	Then           func(c *Call) error
 	Want, ThenWant Outcome
 
-	// But has the outcomes of modes that differ, by the names of the modes.
+	// But has different outcomes by mode.
 	But map[string]Outcome
 
-	// Says are what the error that observers are told contains, beside the offset.
+	// Says are texts that the observers' error must contain, beside the offset.
 	Says []string
 
-	// Everybody says that all messages do it, and that there are few of them.
+	// Everybody says that every message runs the idiom, and that there are few messages.
 	Everybody bool
 
-	// Impatient says that the handler outlives the time of its transaction, which is
-	// short for that.
+	// Impatient says that the handler outlives its transaction's timeout, which is short for that
+	// purpose.
 	Impatient bool
 
-	// Wire says that it matters to it how the driver sends a statement.
+	// Wire says that the outcome depends on how the driver sends a statement.
 	Wire bool
 
-	// Answers says that it asks the database something, so that it is not for [Idiomatic.Queued].
+	// Answers says that the idiom needs an answer from the database, which excludes
+	// [Idiomatic.Queued].
 	Answers bool
 
-	// Places says that it is also played in Batches and in OnFailure, and
-	// in a replay and in Background.
+	// Places says that the idiom also runs in Batches, in OnFailure, in a replay and in Background.
 	Places bool
 
-	handle bool // it is one of a Handle or a DB, or a mode's own
+	handle bool // it uses a Handle or a DB, or is a mode's own
 }
 
-// want is the outcome in a mode.
+// want returns the outcome in a mode.
 func (i *Idiom) want(mode string) Outcome {
 	if o, ok := i.But[mode]; ok {
 		return o
@@ -154,10 +150,10 @@ func (i *Idiom) want(mode string) Outcome {
 	return i.Want
 }
 
-// Idioms plays every idiom that m has a use for, each through consumer.Run with a broker
-// in memory: 20 messages in each of two partitions, of which one is guilty. See
-// [Outcome] for what must hold. The outcomes are compared with the table in a file of
-// testdata that has the name of the test; the flag -idioms.update writes it.
+// Idioms runs every idiom that applies to the modes through consumer.Run, with a broker in memory
+// and 20 messages in each of two partitions, of which one message is guilty. See [Outcome] for the
+// requirements. It compares the outcomes with the table in the file of testdata named after the
+// test; the flag -idioms.update writes that file.
 func Idioms[TX any](t *testing.T, modes ...Idiomatic[TX]) {
 	table := newTable(t)
 	for _, typed := range modes {

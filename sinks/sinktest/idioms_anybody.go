@@ -30,7 +30,7 @@ var anybody = []Idiom{
 	{Name: "panics with nil", Want: Costs, Says: []string{"panic"}, Do: writesAnd(func() error { panic(nil) })},
 	{Name: "ends its goroutine", Want: Costs, Says: []string{"runtime.Goexit"}, Places: true, Do: writesAnd(func() error { runtime.Goexit(); return nil })},
 
-	// Errors that are not what they look like.
+	// Errors with deceptive values.
 	{Name: "returns a typed nil", Want: Costs, Says: []string{"PathError"}, Do: writesAnd(func() error { return (*fs.PathError)(nil) })},
 	{Name: "returns a typed nil in %w", Want: Costs, Says: []string{"read it"}, Do: writesAnd(func() error { return fmt.Errorf("read it: %w", error((*fs.PathError)(nil))) })},
 	{Name: "returns a typed nil in Join", Want: Costs, Do: writesAnd(func() error { return errors.Join(errOfHandler, (*fs.PathError)(nil)) })},
@@ -41,7 +41,7 @@ var anybody = []Idiom{
 	{Name: "returns ErrUnhealthy", Want: Halts, Says: []string{"no disk"}, Do: writesAnd(func() error { return fmt.Errorf("no disk: %w", epoch.ErrUnhealthy) })},
 	{Name: "returns an error whose Is ends the goroutine", Want: Costs, Do: writesAnd(func() error { return endingError{} })},
 
-	// Forged answers of the protocol.
+	// Forged errors of the protocol.
 	forged("ErrStale", epoch.ErrStale), forged("ErrMoved", epoch.ErrMoved), forged("ErrMissing", epoch.ErrMissing),
 	forged("ErrInDoubt", epoch.ErrInDoubt), forged("ErrTxEndedByHandler", epoch.ErrTxEndedByHandler),
 	forged("ErrOwnTransaction", epoch.ErrOwnTransaction), forged("ErrNotRequested", operate.ErrNotRequested),
@@ -51,7 +51,7 @@ var anybody = []Idiom{
 	}},
 	{Name: "returns a CallError of another call", Want: Costs, Do: writesAnd(func() error { return &epoch.CallError{Call: 1, Err: errOfHandler} })},
 
-	// Its context.
+	// The context.
 	{Name: "returns the error of a context of its own", Want: Costs, Says: []string{"context canceled"}, Do: func(c *Call) error {
 		ctx, cancel := context.WithCancel(c.Ctx)
 		cancel()
@@ -70,7 +70,7 @@ var anybody = []Idiom{
 	}},
 	{Name: "writes after it has returned", Want: Applied, Places: true, Do: func(c *Call) error {
 		c.Go(func() {
-			defer func() { _ = recover() }() // a sink may say it so
+			defer func() { _ = recover() }() // a sink may report it by a panic
 			<-c.Returned
 			_ = c.WriteThrough(context.WithoutCancel(c.Ctx))
 		})
@@ -95,18 +95,17 @@ func writesAnd(f func() error) func(c *Call) error {
 	}
 }
 
-// outlives returns some time after the end of the transaction's.
+// outlives returns some time after the transaction's context has ended.
 func (c *Call) outlives() {
 	<-c.Ctx.Done()
 	<-time.After(50 * time.Millisecond)
 }
 
-// forged is a handler that returns what only a sink may say. It is its own failure.
+// forged is a handler that returns an error of the sink. It counts as the handler's own failure.
 func forged(name string, err error) Idiom {
 	return Idiom{Name: "returns " + name, Want: Costs, Says: []string{err.Error()}, Do: writesAnd(func() error { return fmt.Errorf("another store: %w", err) })}
 }
 
-// panickingError is an error whose methods panic.
 type panickingError struct{}
 
 func (panickingError) Error() string   { return "a hostile error" }
@@ -114,12 +113,11 @@ func (panickingError) Is(error) bool   { panic("in Is") }
 func (panickingError) As(any) bool     { panic("in As") }
 func (panickingError) Unwrap() []error { panic("in Unwrap") }
 
-// speechlessError is one whose text panics.
 type speechlessError struct{}
 
 func (speechlessError) Error() string { panic("in Error") }
 
-// endingError ends the goroutine of whoever looks into it.
+// endingError ends the goroutine that calls its Is method.
 type endingError struct{}
 
 func (endingError) Error() string { return "an error that ends goroutines" }

@@ -9,12 +9,12 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Call is one call of a handler that does what an [Idiom] says.
+// Call is one call of a handler that runs an [Idiom].
 type Call struct {
 	Ctx      context.Context
-	TX       any // the sink's
+	TX       any // the sink's transaction
 	Message  epoch.Message
-	Try      int           // counts the calls for this message, from 1
+	Try      int           // the number of this call for the message, from 1
 	Returned chan struct{} // closed when the sink knows that the call has returned
 
 	play *play
@@ -23,12 +23,12 @@ type Call struct {
 // Write writes the message's effect.
 func (c *Call) Write() error { return c.WriteThrough(c.Ctx) }
 
-// WriteThrough is Write under another context.
+// WriteThrough is Write with another context.
 func (c *Call) WriteThrough(ctx context.Context) error {
 	return c.play.db.Append(ctx, c.TX, c.Message.Partition.String(), value(c.Message.Offset))
 }
 
-// Insert is a statement that writes the message's effect.
+// Insert returns a statement that writes the message's effect.
 func (c *Call) Insert() string {
 	return fmt.Sprintf("insert into effects (list, value) values ('%s', '%d')", c.Message.Partition, c.Message.Offset)
 }
@@ -36,7 +36,7 @@ func (c *Call) Insert() string {
 // Exec sends a statement in the way of the mode.
 func (c *Call) Exec(query string, args ...any) error { return c.ExecThrough(c.Ctx, query, args...) }
 
-// ExecThrough is Exec under another context.
+// ExecThrough is Exec with another context.
 func (c *Call) ExecThrough(ctx context.Context, query string, args ...any) error {
 	return c.play.mode.Exec(ctx, c.TX, query, args...)
 }
@@ -53,13 +53,12 @@ func (c *Call) DB() *sql.DB { return c.play.mode.DB(c.TX) }
 // Aside runs a statement on a connection of the handler's own.
 func (c *Call) Aside(query string) error { return c.play.db.Aside(c.Ctx, query) }
 
-// Key is a text that no other message of any play has.
+// Key returns a text that is unique among the messages of all plays.
 func (c *Call) Key() string { return fmt.Sprintf("%s %d", c.Message.Partition, c.Message.Offset) }
 
-// Go runs f beside the handler. The play waits for its end.
+// Go runs f concurrently with the handler. The play waits for its end.
 func (c *Call) Go(f func()) { c.play.stray(f) }
 
-// inTurn runs steps until one fails.
 func inTurn(steps ...func() error) error {
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -69,12 +68,11 @@ func inTurn(steps ...func() error) error {
 	return nil
 }
 
-// exec is a step of [inTurn].
 func (c *Call) exec(query string, args ...any) func() error {
 	return func() error { return c.Exec(query, args...) }
 }
 
-// sends is a handler that writes its effect, sends texts and writes nothing more.
+// sends returns a handler that writes its effect and then sends texts.
 func sends(texts ...string) func(c *Call) error {
 	return func(c *Call) error {
 		err := c.Write()
@@ -87,7 +85,8 @@ func sends(texts ...string) func(c *Call) error {
 	}
 }
 
-// hides is a handler that writes its effect, sends texts, writes it again, and looks at no error.
+// hides returns a handler that writes its effect, sends texts, writes again, and ignores all
+// errors.
 func hides(texts ...string) func(c *Call) error {
 	return func(c *Call) error {
 		_ = c.Write()

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// handles are the idioms of a transaction with a Commit and a Rollback.
 var handles = []Idiom{
 	{Name: "handle: deferred Rollback after Commit", Want: Applied, Places: true, Do: through(func(c *Call, h Handle) error {
 		defer func() { _ = h.Rollback(c.Ctx) }()
@@ -151,12 +150,10 @@ var handles = []Idiom{
 	})},
 }
 
-// through is a handler that works through a handle.
 func through(do func(c *Call, h Handle) error) func(c *Call) error {
 	return func(c *Call) error { return do(c, c.Handle()) }
 }
 
-// inserts is a step that writes the message's effect through h.
 func (c *Call) inserts(h Handle) func() error {
 	return func() error { return h.Exec(c.Ctx, c.Insert()) }
 }
@@ -175,7 +172,6 @@ func ended(ctx context.Context) context.Context {
 	return ctx
 }
 
-// dbs are the idioms of database/sql.
 var dbs = []Idiom{
 	{Name: "DB: writes, and Close", Want: Applied, Places: true, Do: onDB(func(c *Call, db *sql.DB) error {
 		defer func() { _ = db.Close() }()
@@ -257,7 +253,6 @@ func onDB(do func(c *Call, db *sql.DB) error) func(c *Call) error {
 	return func(c *Call) error { return do(c, c.DB()) }
 }
 
-// inTx is a handler that begins a transaction of database/sql, under a context of its own.
 func inTx(do func(c *Call, db *sql.DB, tx *sql.Tx, cancel func()) error) func(c *Call) error {
 	return onDB(func(c *Call, db *sql.DB) error {
 		ctx, cancel := context.WithCancel(c.Ctx)
@@ -270,8 +265,7 @@ func inTx(do func(c *Call, db *sql.DB, tx *sql.Tx, cancel func()) error) func(c 
 	})
 }
 
-// awaitEnd returns when database/sql has ended tx by itself, or when nothing can be sent
-// through it any more.
+// awaitEnd returns when database/sql has ended tx by itself, or when tx sends nothing more.
 func awaitEnd(tx *sql.Tx) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

@@ -9,7 +9,7 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// facts are what a play has left behind.
+// facts are the traces of a play.
 type facts struct {
 	*play
 	first, second *story
@@ -22,8 +22,7 @@ func (f *facts) wrong(format string, args ...any) {
 	f.wrongs = append(f.wrongs, fmt.Sprintf(format, args...))
 }
 
-// judge says what became of the guilty message, and fails the test for whatever else
-// happened that must not.
+// judge returns the outcome of the guilty message, and fails the test for every violation.
 func (p *play) judge(first, second *story) string {
 	f := p.gather(first, second)
 	got := f.outcome(p.guilty)
@@ -50,14 +49,15 @@ func (p *play) judge(first, second *story) string {
 	return string(got)
 }
 
-// want is the outcome that must be. In OnFailure nobody else decides about the message.
+// want returns the required outcome. In OnFailure there is no further handler to decide about the
+// message.
 func (p *play) want() Outcome {
 	o := p.idiom.want(p.mode.Mode)
 	switch {
 	case p.place == inOnFailure && o == Costs:
 		return Halts
 	case p.place == inOnFailure && o == Applied:
-		return Alone // what failed continues alone
+		return Alone // a failed message is retried alone
 	}
 	return o
 }
@@ -77,7 +77,6 @@ func (p *play) gather(first, second *story) *facts {
 	return f
 }
 
-// outcome is what became of a message of the guilty one's partition.
 func (f *facts) outcome(at epoch.Offset) Outcome {
 	effects := 0
 	for _, v := range f.lists[guiltyOne] {
@@ -99,7 +98,8 @@ func (f *facts) outcome(at epoch.Offset) Outcome {
 	}
 }
 
-// effects: each innocent message's are there once, and in order, after the restart too.
+// effects checks that each innocent message's effect is there once, and in order, after the restart
+// too.
 func (f *facts) effects(got Outcome, outcomes map[epoch.Offset]Outcome) {
 	var want, others []string
 	for at := range f.size + 1 {
@@ -123,7 +123,7 @@ func (f *facts) effects(got Outcome, outcomes map[epoch.Offset]Outcome) {
 	}
 }
 
-// blame: nobody else has an attempt or a dead letter.
+// blame checks that no innocent message has an attempt or a dead letter.
 func (f *facts) blame(outcomes map[epoch.Offset]Outcome) {
 	for n, ls := range f.letters {
 		for at, l := range ls {
@@ -147,7 +147,7 @@ func (f *facts) blame(outcomes map[epoch.Offset]Outcome) {
 	}
 }
 
-// reason: whoever looks is told which message it was, and why.
+// reason checks that observers learn the message and the reason.
 func (f *facts) reason(got Outcome) {
 	var told string
 	switch {
@@ -165,7 +165,6 @@ func (f *facts) reason(got Outcome) {
 	}
 }
 
-// because is what is known of why the guilty message was not applied.
 func (f *facts) because() string {
 	for _, l := range f.letters[guiltyOne][f.guilty] {
 		return ": " + l.Error
@@ -176,7 +175,7 @@ func (f *facts) because() string {
 	return ""
 }
 
-// company: a message shares its transaction unless it is said to be alone, and then it is.
+// company checks that a message shared its transaction, unless its outcome is Alone.
 func (f *facts) company(got Outcome) {
 	switch {
 	case f.place == inBatches || f.place == inOnFailure || f.idiom.Everybody:

@@ -15,15 +15,13 @@ type mode struct {
 	open func(t testing.TB) idiomDatabase
 }
 
-// idiomDatabase is a database with consumers.
 type idiomDatabase struct {
 	Database[any]
 
-	// run is one process: a sink with connections of its own, and consumer.Run.
+	// run runs one process: a sink with connections of its own, and consumer.Run.
 	run func(ctx context.Context, t testing.TB, s consumer.Source, h idiomHandlers, o consumer.Options) error
 }
 
-// idiomHandlers are the user's functions of a play. Each or batch is nil.
 type idiomHandlers struct {
 	each       func(ctx context.Context, tx any, m consumer.Message) error
 	batch      func(ctx context.Context, tx any, ms []consumer.Message) error
@@ -58,7 +56,6 @@ func eraseMode[TX any](m Idiomatic[TX]) mode {
 	return e
 }
 
-// typed are h for a sink of TX.
 func typed[TX any](h idiomHandlers) consumer.Handlers[TX] {
 	hs := consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error { return h.each(ctx, tx, m) })
 	if h.batch != nil {

@@ -7,7 +7,6 @@ import (
 	"github.com/epochfence/epochfence/internal/bubble"
 )
 
-// The places in which an idiom is played.
 const (
 	inEach       = ""
 	inBatches    = "Batches"
@@ -16,7 +15,6 @@ const (
 	inBackground = "Background"
 )
 
-// idioms are those that the mode has a use for.
 func (m *mode) idioms() []Idiom {
 	all := slices.Clone(anybody)
 	if m.Exec != nil {
@@ -38,14 +36,12 @@ func (m *mode) idioms() []Idiom {
 	})
 }
 
-// chosen are those of idiomsIn that are played.
 func (m *mode) chosen(place string) []Idiom {
 	return slices.DeleteFunc(m.idiomsIn(place), func(i Idiom) bool {
 		return !*allIdioms && (m.Plays == WireMatters && (place != inEach || !i.Wire) || m.Plays == HandlesAlone && !i.handle)
 	})
 }
 
-// idiomsIn are those that a place has a use for.
 func (m *mode) idiomsIn(place string) []Idiom {
 	if place == inEach {
 		return m.idioms()
@@ -53,7 +49,7 @@ func (m *mode) idiomsIn(place string) []Idiom {
 	return slices.DeleteFunc(m.idioms(), func(i Idiom) bool { return !i.Places })
 }
 
-// playMode plays the idioms of a mode side by side, in the handler and in the other places.
+// playMode runs the idioms of a mode in parallel, in the handler and in the other places.
 func playMode(t *testing.T, m mode, table *table) {
 	for _, i := range m.chosen(inEach) {
 		playCell(t, m, i, inEach, table)
@@ -71,14 +67,13 @@ func playMode(t *testing.T, m mode, table *table) {
 	}
 }
 
-// playCell plays one idiom in one place, which is a cell of the table of outcomes.
 func playCell(t *testing.T, m mode, i Idiom, place string, table *table) {
 	t.Run(i.Name, func(t *testing.T) {
 		m.plays(t, func(t *testing.T) { table.note(&m, place, i.Name, playIn(t, &m, &i, place)) })
 	})
 }
 
-// plays runs play beside the others, or in a bubble.
+// plays runs play in parallel with others, or in a bubble.
 func (m *mode) plays(t *testing.T, play func(t *testing.T)) {
 	if m.Virtual {
 		bubble.Test(t, play)

@@ -18,15 +18,15 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// The partitions of a play. The message in the third one holds its transaction open until
-// all the others can be read, so that they share the next one.
+// The partitions of a play. The message in the gate's partition holds its transaction open until
+// all other messages can be read, so that they share the next transaction.
 const (
-	guiltyOne int32 = iota // of the guilty message
+	guiltyOne int32 = iota // has the guilty message
 	innocent
 	gate
 )
 
-// play is one idiom in one mode, on a database of its own or beside others.
+// play is one idiom in one mode, on a database that it may share with other plays.
 type play struct {
 	t     testing.TB
 	mode  *mode
@@ -39,8 +39,8 @@ type play struct {
 	size   epoch.Offset // messages in each of the two partitions
 	guilty epoch.Offset
 
-	opened chan struct{} // the gate is
-	// Of plays that have more idioms than one.
+	opened chan struct{} // closed when the gate is open
+	// Only for plays of several idioms.
 	of         func(m consumer.Message) *Idiom
 	replaying  bool
 	background func(ctx context.Context, p epoch.Partition, do func(context.Context, func(context.Context, any) error) error)
@@ -48,15 +48,15 @@ type play struct {
 
 	mu      sync.Mutex
 	running []chan struct{} // to be closed when the sink knows that a guilty message's handler has returned
-	strays  []chan struct{} // closed when a goroutine has ended that a handler has left behind
+	strays  []chan struct{} // closed when a goroutine that a handler has left behind has ended
 	tries   map[epoch.Offset]int
 	saw     *story
 }
 
-// plays makes their topics different.
+// plays makes the topics distinct.
 var plays atomic.Int64
 
-// playTime bounds a run of a consumer that gets nowhere.
+// playTime limits a run of a consumer that makes no progress.
 const playTime = time.Minute
 
 func newPlay(t testing.TB, m *mode, i *Idiom, place string) *play {
@@ -72,9 +72,10 @@ func newPlay(t testing.TB, m *mode, i *Idiom, place string) *play {
 	return p
 }
 
-// playIn plays an idiom in one place, and returns what became of it. It plays it again where the guilty message had no company the first time it was
-// called, and up to three times where one that is to be applied at once was tried again, or another partition halted for a reason that passes: a machine that
-// stops does all of them.
+// playIn runs an idiom in one place and returns its outcome. It repeats the play if the guilty
+// message shared no transaction at its first call. It repeats it up to three times if a message
+// that should be applied at once was retried, or if another partition halted for a reason that
+// passes. A stalled machine causes all of these.
 func playIn(t testing.TB, m *mode, i *Idiom, place string) string {
 	again := 0
 	for range 50 {
@@ -98,7 +99,6 @@ func playIn(t testing.TB, m *mode, i *Idiom, place string) string {
 	return ""
 }
 
-// runs is one process. The second one finds a message more in each partition.
 func (p *play) runs(name string) *story {
 	s := &story{play: p, size: p.size, again: p.saw != nil, next: map[int32]epoch.Offset{}, halts: map[int32]error{}, over: make(chan struct{}), claims: make(chan struct{})}
 	if s.again {
@@ -141,7 +141,6 @@ func (p *play) runs(name string) *story {
 	return s
 }
 
-// stray runs f beside the handlers.
 func (p *play) stray(f func()) {
 	done := make(chan struct{})
 	p.mu.Lock()
@@ -153,8 +152,8 @@ func (p *play) stray(f func()) {
 	}()
 }
 
-// next: the sink calls the handler again for a partition. What the guilty message's handler
-// has left behind does its harm first, if it can.
+// next is called when the sink calls the handler again for a partition. Goroutines that the guilty
+// message's handler has left behind get their chance to do harm first.
 func (p *play) next(ctx context.Context, of epoch.Partition) {
 	if p.isGuilty(of) {
 		p.returned()
@@ -162,20 +161,19 @@ func (p *play) next(ctx context.Context, of epoch.Partition) {
 	}
 }
 
-// ended: a transaction of a partition has ended.
 func (p *play) ended(of epoch.Partition) {
 	if p.isGuilty(of) {
 		p.returned()
 	}
 }
 
-// isGuilty: the partition's messages have the guilty one among them. Background work runs
-// beside them, and what it has left behind may have to wait for their transaction.
+// isGuilty reports whether the partition has the guilty message. It returns false for background
+// work, which runs concurrently: its stray goroutines may have to wait for the messages'
+// transaction.
 func (p *play) isGuilty(of epoch.Partition) bool {
 	return of.Number == guiltyOne && p.background == nil
 }
 
-// returned: the sink knows that the guilty message's handler has returned.
 func (p *play) returned() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,7 +183,6 @@ func (p *play) returned() {
 	p.running = nil
 }
 
-// letStrays waits for the goroutines that handlers have left behind.
 func (p *play) letStrays(ctx context.Context) {
 	p.mu.Lock()
 	strays := p.strays
@@ -223,7 +220,7 @@ func (p *play) open(ctx context.Context, s *story, read <-chan struct{}) {
 	case <-ctx.Done():
 	}
 	if p.mode.Virtual {
-		synctest.Wait() // which a moment does elsewhere, mostly: see playIn
+		synctest.Wait() // outside of a bubble, a short wait usually has the same effect: see playIn
 	}
 }
 
@@ -249,7 +246,6 @@ func (p *play) handlers() idiomHandlers {
 	return h
 }
 
-// each is the handler of a play.
 func (p *play) each(ctx context.Context, tx any, m consumer.Message) error {
 	p.next(ctx, m.Partition)
 	return p.handle(ctx, tx, m)
@@ -273,12 +269,12 @@ func (p *play) handle(ctx context.Context, tx any, m consumer.Message) error {
 	}
 }
 
-// errPutAside is the failure of messages whose idiom is played in another place.
+// errPutAside is the failure of a message whose idiom runs in another place.
 var errPutAside = fmt.Errorf("put aside")
 
-// batch continues after the guilty message, as a handler does that looks at errors at the
-// end. What undoes the whole call is told from what undoes a message alone: whoever is
-// in the call with it would be undone, too, where nothing is written behind it.
+// batch continues after the guilty message, like a handler that checks errors at the end. If an
+// idiom undoes only its message, batch fails the message while it shares the call: the other
+// messages of the call would be undone too if nothing is written after it.
 func (p *play) batch(ctx context.Context, tx any, ms []consumer.Message) error {
 	p.next(ctx, ms[0].Partition)
 	var failed error
@@ -304,7 +300,7 @@ func (p *play) onFailure(ctx context.Context, tx any, m consumer.Message, e epoc
 	return p.db.DeadLetter(ctx, tx, m, e, cause)
 }
 
-// waitAtGate returns nil once the gate is open. A restart finds it so.
+// waitAtGate returns nil once the gate is open. After a restart it is already open.
 func (p *play) waitAtGate(ctx context.Context) error {
 	select {
 	case <-p.opened:
@@ -314,7 +310,6 @@ func (p *play) waitAtGate(ctx context.Context) error {
 	}
 }
 
-// does returns what the idiom says that the handler of m does, or nil for an innocent one.
 func (p *play) does(m consumer.Message) func(c *Call) error {
 	if p.of != nil {
 		if i := p.of(m); i != nil {
@@ -352,8 +347,10 @@ func (p *play) call(ctx context.Context, tx any, m consumer.Message, do func(c *
 	return do(c)
 }
 
-// letters are the dead letters of the play's topic.
 func (p *play) letters() []operate.DeadLetter {
+	if p.db.Operator == nil {
+		p.t.Fatal("Idioms needs Operator and DeadLetter: it reads outcomes from the dead letters")
+	}
 	q := operate.DeadLetterQuery{Filter: operate.Filter{Group: "idioms", Topic: p.log.Name()}}
 	ls, err := p.db.Operator(p.t).DeadLetters(p.t.Context(), q)
 	if err != nil {

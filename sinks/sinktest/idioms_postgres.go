@@ -7,11 +7,10 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
-// permanently is consumer.Permanent.
 func permanently(err error) error { return consumer.Permanent(err) }
 
-// PostgreSQL is PostgreSQL's SQL. Setup is for a role that may create tables and
-// functions; everybody may use them.
+// PostgreSQL is PostgreSQL's dialect. Setup needs a role that may create tables and functions.
+// Everybody may use these.
 var PostgreSQL = &Dialect{Name: "PostgreSQL", idioms: postgres, Setup: `
 	create table idiom_keys (k text primary key);
 	insert into idiom_keys values ('always there');
@@ -32,7 +31,6 @@ var PostgreSQL = &Dialect{Name: "PostgreSQL", idioms: postgres, Setup: `
 	grant select, insert, update, delete on idiom_keys, idiom_children, idiom_counts, idiom_codes, idiom_ends to public;
 	`}
 
-// postgres are the idioms of PostgreSQL.
 var postgres = []Idiom{
 	{Name: "START TRANSACTION", Want: Costs, Says: []string{"START TRANSACTION"}, Do: sends("START TRANSACTION")},
 	{Name: "ABORT", Want: Costs, Says: []string{"ABORT"}, Do: hides("ABORT")},
@@ -86,7 +84,7 @@ var postgres = []Idiom{
 	{Name: "LOCK TABLE", Want: Applied, Do: sends("lock table idiom_keys in row share mode")},
 	{Name: "SELECT FOR UPDATE", Want: Applied, Do: sends("select from idiom_counts where k = 'two' for update")},
 
-	// Errors, and what looks like another's.
+	// Errors, also errors that look like another party's.
 	{Name: "a statement that fails, and hides the error", Wire: true, Want: Costs, Says: []string{"22012"}, Do: hides("select 1/0")},
 	{Name: "a statement that fails, within SAVEPOINT", Answers: true, Want: Alone, Do: func(c *Call) error {
 		return inTurn(c.exec("savepoint mine"), func() error { _ = c.Exec("select 1/0"); return nil }, c.exec("rollback to savepoint mine"), c.Write)
@@ -114,7 +112,7 @@ var postgres = []Idiom{
 	{Name: "COPY FROM STDIN as a text, and hides the error", Want: Costs, Says: []string{"COPY effects"}, Do: hides("COPY effects (list, value) FROM STDIN")},
 	{Name: "COPY TO STDOUT as a text", Wire: true, Want: Costs, Says: []string{"COPY ("}, Do: sends("COPY (select 1) TO STDOUT")},
 
-	// Its own connection.
+	// The handler's own connection.
 	{Name: "gives up on a statement", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
 		return inTurn(c.Write, func() error { return c.sleepsBriefly() })
 	}},
@@ -175,14 +173,14 @@ var postgres = []Idiom{
 	}},
 }
 
-// raises is a trigger of the user's own that raises what only the server or a sink does.
+// raises is a trigger of the user that raises a code of the server or of a sink.
 func raises(code string) Idiom {
 	return Idiom{Name: "a trigger that raises " + code, Wire: code == "42P01", Want: Costs, Says: []string{"raised by a trigger", code}, Do: func(c *Call) error {
 		return inTurn(c.Write, c.exec("insert into idiom_codes values ('"+code+"')"))
 	}}
 }
 
-// sleepsBriefly gives up on a statement once the server is at it.
+// sleepsBriefly cancels a statement while the server executes it.
 func (c *Call) sleepsBriefly() error {
 	ctx, cancel := context.WithCancel(c.Ctx)
 	seen := make(chan struct{})

@@ -14,9 +14,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// playReplays plays idioms in replays: each message of the guilty partition is a dead
-// letter at first, and an operator asks for all of them to be replayed. One process does
-// that, since it looks for such requests every few seconds only.
+// playReplays runs idioms in replays. Each message of the guilty partition first becomes a dead
+// letter, and an operator requests all replays. One process runs them all, because it polls for
+// requests only every few seconds.
 func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
 	p := newPlay(t, m, &Idiom{Name: "replays"}, inReplay)
 	p.size, p.guilty = epoch.Offset(len(all)), -1
@@ -56,7 +56,7 @@ func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
 	}
 }
 
-// replayed returns a channel that is closed when no replay is requested any more.
+// replayed returns a channel that is closed when no requested replay is left.
 func (p *play) replayed() <-chan struct{} {
 	done := make(chan struct{})
 	ctx, cancel := context.WithTimeout(p.t.Context(), playTime)
@@ -76,7 +76,6 @@ func (p *play) replayed() <-chan struct{} {
 	return done
 }
 
-// everyOffset says that no message of the guilty partition is innocent.
 func (p *play) everyOffset() map[epoch.Offset]Outcome {
 	all := map[epoch.Offset]Outcome{}
 	for at := range p.size {
@@ -85,8 +84,8 @@ func (p *play) everyOffset() map[epoch.Offset]Outcome {
 	return all
 }
 
-// replayed is what became of a dead letter, and fails the test if it is not what must.
-// A replay has its transaction to itself.
+// replayed returns the outcome of a dead letter, and fails the test if it is wrong. A replay has a
+// transaction of its own.
 func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
 	want := i.want(f.mode.Mode)
 	if want == Applied {
@@ -119,8 +118,8 @@ func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
 	return string(got)
 }
 
-// playBackground plays idioms in [consumer.Handlers.Background], one after the other,
-// beside messages that are all innocent.
+// playBackground runs idioms in [consumer.Handlers.Background], one after the other, concurrently
+// with messages that are all innocent.
 func playBackground(t testing.TB, m *mode, all []Idiom, table *table) {
 	p := newPlay(t, m, &Idiom{Name: "background"}, inBackground)
 	p.guilty = -1
@@ -133,7 +132,7 @@ func playBackground(t testing.TB, m *mode, all []Idiom, table *table) {
 		for n, i := range all {
 			errs[n] = errors.New("its goroutine has ended: runtime.Goexit")
 			returned := make(chan struct{})
-			go func() { // which an idiom may end
+			go func() { // an idiom may end the goroutine
 				defer close(returned)
 				errs[n] = do(ctx, func(ctx context.Context, tx any) error {
 					return p.call(ctx, tx, consumer.Message{Partition: p.partition(backgroundList), Offset: epoch.Offset(n)}, i.Do)
@@ -159,8 +158,7 @@ func playBackground(t testing.TB, m *mode, all []Idiom, table *table) {
 	}
 }
 
-// backgroundList is the number of the partition in the name of the list of what background
-// work writes.
+// backgroundList is the partition number in the name of the list to which background work writes.
 const backgroundList = 9
 
 func (f *facts) inBackground(at epoch.Offset, i *Idiom, err error) string {

@@ -9,7 +9,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// readSource closes read when so many partitions have yielded messages.
+// readSource closes read once so many partitions have yielded messages.
 type readSource struct {
 	consumer.Source
 	partitions int
@@ -23,7 +23,7 @@ func newReadSource(s consumer.Source, partitions int) *readSource {
 	return &readSource{Source: s, partitions: partitions, read: make(chan struct{}), seen: map[int32]bool{}}
 }
 
-// Run is that of the source that is watched.
+// Run runs the watched source.
 func (s *readSource) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
 	return s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(ctx, &readTenure{t, s}) })
 }

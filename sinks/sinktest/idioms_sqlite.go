@@ -1,6 +1,6 @@
 package sinktest
 
-// SQLite is SQLite's SQL.
+// SQLite is SQLite's dialect.
 var SQLite = &Dialect{Name: "SQLite", idioms: sqlite, Setup: `
 	CREATE TABLE idiom_keys (k TEXT PRIMARY KEY);
 	INSERT INTO idiom_keys VALUES ('always there');
@@ -11,7 +11,6 @@ var SQLite = &Dialect{Name: "SQLite", idioms: sqlite, Setup: `
 	CREATE TRIGGER idiom_end AFTER INSERT ON idiom_ends BEGIN SELECT RAISE(ROLLBACK, 'ended by a trigger'); END;
 	`}
 
-// sqlite are the idioms of SQLite.
 var sqlite = []Idiom{
 	{Name: "INSERT OR ROLLBACK", Want: Costs, Says: []string{"constraint failed"}, Do: sends("INSERT OR ROLLBACK INTO idiom_keys VALUES ('always there')")},
 	{Name: "INSERT OR ROLLBACK, and continues", Want: Costs, Says: []string{"OR ROLLBACK"}, Do: hides("INSERT OR ROLLBACK INTO idiom_keys VALUES ('always there')")},

@@ -1,8 +1,7 @@
 package sinktest
 
-// statements are the idioms of every SQL.
 var statements = []Idiom{
-	// What begins or ends a transaction is not sent.
+	// The sink does not send statements that begin or end a transaction.
 	{Name: "COMMIT", Wire: true, Want: Costs, Says: []string{"COMMIT"}, Places: true, Do: sends("COMMIT")},
 	{Name: "COMMIT, and hides the error", Want: Costs, Says: []string{"COMMIT"}, Places: true, Do: hides("COMMIT")},
 	{Name: "COMMIT and an error of its own", Want: Costs, Says: []string{"COMMIT", errOfHandler.Error()}, Do: func(c *Call) error {
@@ -19,7 +18,7 @@ var statements = []Idiom{
 	{Name: "a comment and COMMIT", Want: Costs, Says: []string{"COMMIT"}, Do: hides("/* done */ -- really\n COMMIT")},
 	{Name: "an insert and COMMIT in one text", Wire: true, Want: Costs, Says: []string{"COMMIT"}, Do: func(c *Call) error { return c.Exec(c.Insert() + "; COMMIT") }},
 
-	// Savepoints in texts.
+	// Savepoints in SQL.
 	{Name: "SAVEPOINT and RELEASE", Want: Alone, Places: true, Do: sends("SAVEPOINT mine", "RELEASE SAVEPOINT mine")},
 	{Name: "SAVEPOINT, ROLLBACK TO, and writes", Want: Alone, Do: func(c *Call) error {
 		return inTurn(c.exec("SAVEPOINT mine"), c.Write, c.exec("ROLLBACK TO SAVEPOINT mine"), c.Write)
@@ -34,7 +33,6 @@ var statements = []Idiom{
 	}},
 	{Name: "RELEASE of a name that a sink might have", Want: Costs, Do: sends("RELEASE SAVEPOINT epochfence_1")},
 
-	// Mistakes.
 	{Name: "a duplicate key, and returns the error", Wire: true, Want: Costs, Says: []string{"idiom_keys"}, Do: func(c *Call) error {
 		return inTurn(c.Write, c.exec("insert into idiom_keys values ('always there')"))
 	}},
@@ -50,7 +48,7 @@ var statements = []Idiom{
 		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", make(chan int)))
 	}},
 
-	// Another connection of its own, which waits for this one.
+	// Another connection, which waits for this one.
 	{Name: "waits for itself on another connection", Answers: true, Want: Costs, Says: []string{"lock"}, Do: func(c *Call) error {
 		return inTurn(c.Write,
 			c.exec("update idiom_counts set n = n + 1 where k = 'one'"),

@@ -8,32 +8,31 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// story is what observers were told of one process of a play.
 type story struct {
 	play  *play
 	size  epoch.Offset // messages in each of the two partitions
 	err   error        // of Run
-	again bool         // it is not the first
+	again bool         // it is not the first process
 
 	mu       sync.Mutex
 	next     map[int32]epoch.Offset
 	claimed  int
 	claims   chan struct{} // closed when all partitions are claimed
 	halts    map[int32]error
-	attempts []consumer.Retried // that counted
-	alone    bool               // the guilty message was applied with no other
+	attempts []consumer.Retried // attempts that counted
+	alone    bool               // the guilty message was applied without another
 	doubts   int
-	loose    int // retries that did not count
+	loose    int  // retries that did not count
 	passing  bool // another partition has halted, for a reason that passes
 	called1  bool
-	shared   bool // the first transaction in which the guilty message was called was that of both partitions
+	shared   bool // the first transaction that called the guilty message had both partitions
 
 	over   chan struct{}
 	isOver bool
 	wrongs []string
 }
 
-// More of these than this are a consumer that goes round in circles.
+// More than these mean that a consumer goes in circles.
 const (
 	manyDoubts = 40
 	manyLoose  = 200
@@ -49,7 +48,6 @@ func (s *story) wrongLocked(format string, args ...any) {
 	s.wrongs = append(s.wrongs, fmt.Sprintf(format, args...))
 }
 
-// called: the guilty message's handler is.
 func (s *story) called() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

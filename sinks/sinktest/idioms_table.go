@@ -19,24 +19,23 @@ var (
 	updateIdioms = flag.Bool("idioms.update", false, "write the table of the idioms' outcomes into testdata")
 )
 
-// table collects the outcomes, by row, column and mode.
+// table collects the outcomes by row, column and mode.
 type table struct {
 	mu      sync.Mutex
 	columns []string
 	rows    []row
-	cells   map[row]map[string]map[string]string // outcomes, empty for those that are not played yet
+	cells   map[row]map[string]map[string]string // outcomes; empty until played
 }
 
 type row struct{ place, idiom string }
 
-// newTable returns a table that is compared, or written, when all of t has run.
+// newTable returns a table that is compared or written after all of t has run.
 func newTable(t *testing.T) *table {
 	b := &table{cells: map[row]map[string]map[string]string{}}
 	t.Cleanup(func() { b.compare(t, filepath.Join("testdata", t.Name()+".md")) })
 	return b
 }
 
-// expect adds the cells of a mode.
 func (b *table) expect(m *mode) {
 	if !slices.Contains(b.columns, m.column()) {
 		b.columns = append(b.columns, m.column())
@@ -64,9 +63,9 @@ func (b *table) note(m *mode, place, idiom, outcome string) {
 	b.cells[r][c][m.Mode] = outcome
 }
 
-// compare compares the table with a file. Where only some idioms were played, so are
-// those. It is a cleanup, in which FailNow would hide what tests have said: a T with
-// parallel subtests is reported behind its cleanups, in the same deferred function.
+// compare compares the table with a file. If only some idioms ran, it compares only those. It runs
+// as a cleanup, where FailNow would hide the subtests' output: a T with parallel subtests is
+// reported after its cleanups, in the same deferred function.
 func (b *table) compare(t *testing.T, file string) {
 	if *updateIdioms {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -114,8 +113,8 @@ func placeOrder(place string) int {
 	return slices.Index([]string{inEach, inBatches, inOnFailure, inReplay, inBackground}, place)
 }
 
-// complete is a cell as it was played: the outcome of all modes of the column, and those
-// that differ by name.
+// complete returns a cell: the outcome of all modes of the column, with the modes that differ by
+// name.
 func (b *table) complete(r row, _ int, column string) string {
 	modes := b.cells[r][column]
 	if len(modes) == 0 {
@@ -140,7 +139,7 @@ func (b *table) complete(r row, _ int, column string) string {
 	return said
 }
 
-// missing is complete where all of a cell was played, and otherwise takes what is in the file.
+// missing returns the complete cell if all of it ran, and otherwise the cell of the file.
 func (b *table) missing(lines []string) func(r row, n int, column string) string {
 	return func(r row, n int, column string) string {
 		for _, o := range b.cells[r][column] {

@@ -8,7 +8,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// names are odd names and extreme numbers.
 var names = []history{
 	{"names with quotes, spaces, other scripts and 249 characters are names like others", "R9", oddNames},
 	{"names that differ at all are different", "R9", closeNames},
@@ -16,7 +15,7 @@ var names = []history{
 	{"offsets and partition numbers reach to the end of their range", "R1", farOffsets},
 }
 
-// playOut has a and b own p, one after the other, and returns a check of the outcome.
+// playOut makes a and then b own p, and returns a check of the outcome.
 func playOut(a, b *process, p epoch.Partition, generation int64) (check func()) {
 	w := a.w
 	w.Helper()

@@ -7,7 +7,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// operated are the histories in which operators act while consumers are at work.
 var operated = []history{
 	{"a live owner is fenced by an act, claims again, and continues from where it was told", "R1 R6 R8", ownerIsTold},
 	{"an act takes the next epoch, keeps the lease's generation, and names the person", "R1", actIsAClaim},
@@ -36,7 +35,6 @@ var operated = []history{
 	{"a number changes with each act, for whoever looks after fences", "R5", actsAreCounted},
 }
 
-// person operates the database of a world.
 type person struct {
 	w  *world
 	op operate.Operator
@@ -60,14 +58,13 @@ func act(kind operate.ActKind, seen epoch.Fence) operate.Act {
 	return operate.NewAct(kind, seen, "anna", "for the test")
 }
 
-// to is an act that sets the position.
 func to(kind operate.ActKind, seen epoch.Fence, at epoch.Offset) operate.Act {
 	a := act(kind, seen)
 	a.To = &epoch.Position{Offset: at, Mark: epoch.NoMark}
 	return a
 }
 
-// does has a done, which must succeed, and be as the protocol says.
+// does takes action a, which must succeed and follow the protocol.
 func (h *person) does(a operate.Act) epoch.Fence {
 	h.w.Helper()
 	before := h.sees(a.Partition)
@@ -88,7 +85,7 @@ func (h *person) does(a operate.Act) epoch.Fence {
 	return f
 }
 
-// timeless is a fence without the time that its database has given it.
+// timeless returns a fence without the time that its database has set.
 func timeless(f epoch.Fence) epoch.Fence {
 	f.Pause.Since = time.Time{}
 	return f

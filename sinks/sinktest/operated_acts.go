@@ -94,7 +94,7 @@ func actCompares(w *world) {
 		w.Error("an act under the claim that is there was done")
 	}
 	tb.wantFence()
-	if f := h.does(act(operate.ActEvict, seen)); f.Next != 3 { // it sets no position, so it need not be where it was seen
+	if f := h.does(act(operate.ActEvict, seen)); f.Next != 3 { // an eviction sets no position, so the position may have moved
 		w.Errorf("evicted at %d", f.Next)
 	}
 	if _, err := h.op.Act(w.ctx, act(operate.ActEvict, epoch.Fence{Origin: origin(orders1)})); !errors.Is(err, epoch.ErrMissing) {
@@ -259,7 +259,6 @@ func rebasing(w *world) {
 	w.wantOnly(err, epoch.ErrForeignLease, "a claim from the lease source that was")
 }
 
-// sameAnswer compares what a sink says with what the protocol does.
 func sameAnswer(got, want error) bool {
 	for _, is := range append(slices.Clone(refusals), epoch.ErrPaused, operate.ErrNothingToDo, operate.ErrAct) {
 		if errors.Is(got, is) != errors.Is(want, is) {

@@ -21,7 +21,6 @@ func (h *person) history(q operate.HistoryQuery) []operate.Decision {
 	return ds
 }
 
-// told is a decision as the histories write it.
 func told(d operate.Decision) string {
 	s := fmt.Sprintf("%s %d %d>%d", d.Kind, d.Epoch, d.From, d.To)
 	if d.By != "" {
@@ -114,9 +113,9 @@ func recording(w *world) {
 	if err := a.operable().Record(w.ctx, ds); err != nil {
 		w.Fatalf("record: %v", err)
 	}
-	ds[1].Owner = "" // of an operator, a consumer's word is none
+	ds[1].Owner = "" // a consumer may not write in an operator's name
 	log := w.person().history(operate.HistoryQuery{Partition: &orders0})
-	if len(log) != len(ds)+1 { // the claim besides
+	if len(log) != len(ds)+1 { // and the claim
 		w.Fatalf("the log has %d entries: %+v", len(log), log)
 	}
 	slices.Reverse(log)

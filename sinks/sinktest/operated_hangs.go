@@ -8,7 +8,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// recordsHangs records so many times that a message in [from, to) hangs.
 func (t *tenure) recordsHangs(kind operate.DecisionKind, from, to epoch.Offset, times int) {
 	t.w.Helper()
 	d := operate.Decision{Kind: kind, Partition: t.Partition, Epoch: t.Epoch, Claim: t.Claim, Owner: t.Owner, From: from, To: to, Reason: "it waits"}
@@ -17,7 +16,6 @@ func (t *tenure) recordsHangs(kind operate.DecisionKind, from, to epoch.Offset, 
 	}
 }
 
-// wantHangs compares what the sink says of hangs, newest first.
 func (a *process) wantHangs(p epoch.Partition, want ...string) {
 	a.w.Helper()
 	ds, err := a.operable().Hangs(a.w.ctx, p)
@@ -52,7 +50,7 @@ func hanging(w *world) {
 	b.wantHangs(orders0, want...)
 	b.wantHangs(orders1, "hang 7>8 A")
 
-	// What an operator does with the owner, and what another owner meets with, changes nothing of it.
+	// What an operator does with the owner, or another owner's hangs, changes nothing.
 	h.does(act(operate.ActEvict, h.sees(orders0)))
 	h.does(act(operate.ActPause, h.sees(orders0)))
 	b.wantHangs(orders0, want...)
@@ -86,7 +84,7 @@ func hangingOften(w *world) {
 	ta.recordsHangs(operate.DecidedHang, 2, 3, operate.MaxHangs)
 	ta.wantHangs(orders0, slices.Repeat([]string{"hang 2>3 A"}, operate.MaxHangs)...)
 
-	// Of many that ask at a time, each is told of its own.
+	// Concurrent callers each get their own partition's hangs.
 	w.together(8, func(i int, a *process) {
 		p := []epoch.Partition{orders0, orders1}[i%2]
 		ds, err := a.operable().Hangs(w.ctx, p)

@@ -12,7 +12,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// letter is the message of a dead letter at an offset.
 func letter(p epoch.Partition, at epoch.Offset) epoch.Message {
 	return epoch.Message{
 		Partition: p, Offset: at, Key: []byte("k\xff"), Value: []byte{0, 0xfe},
@@ -21,7 +20,6 @@ func letter(p epoch.Partition, at epoch.Offset) epoch.Message {
 	}
 }
 
-// buries moves past messages, each of which becomes a dead letter.
 func (t *tenure) buries(messages int) {
 	t.w.Helper()
 	for range messages {
@@ -90,7 +88,6 @@ func (h *person) doesLetter(kind operate.DeadLetterKind, seen operate.DeadLetter
 	return l
 }
 
-// requested are the replays that are asked of the owner of p.
 func (a *process) requested(ps ...epoch.Partition) []operate.RequestedReplay {
 	a.w.Helper()
 	r, err := a.operable().Requests(a.w.ctx, ps)
@@ -100,7 +97,6 @@ func (a *process) requested(ps ...epoch.Partition) []operate.RequestedReplay {
 	return r.Replays
 }
 
-// replays runs the transaction in which a dead letter is replayed.
 func (t *tenure) replays(r operate.RequestedReplay) error {
 	t.w.Helper()
 	return t.commit([]epoch.Advance{t.advance(0)}, func(ctx context.Context, tx any) error {
@@ -182,7 +178,7 @@ func replayedOnce(w *world) {
 	w.wantList(orders0.String())
 	ta.wantFence()
 
-	// Of many that replay one at a time, one does.
+	// Of several concurrent replays of one dead letter, exactly one succeeds.
 	h.doesLetter(operate.Replay, ls[1])
 	r := ta.requested(orders0)[0]
 	var mu sync.Mutex

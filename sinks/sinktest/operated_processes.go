@@ -9,7 +9,6 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// lives is a process that gives signs of life.
 func lives(run, group, name string) operate.Process {
 	return operate.Process{Run: run, Group: group, Name: name, Host: "pod-" + name, PID: 7, Version: "example.com/shop@v1.2.3", Every: time.Minute}
 }
@@ -21,7 +20,6 @@ func (a *process) alive(p operate.Process) {
 	}
 }
 
-// processes lists those of a group, which must be just the runs.
 func (h *person) processes(group string, runs ...string) []operate.Process {
 	h.w.Helper()
 	ps, err := h.op.Processes(h.w.ctx, group)
@@ -55,7 +53,7 @@ func signsOfLife(w *world) {
 		w.Errorf("the process is %+v, want %+v", first, want)
 	}
 
-	// It is there since its first sign, and was seen at its last, whatever its clock says.
+	// Since is the time of its first sign and Seen of its last, by the database's clock.
 	w.until("the next sign comes later", func() bool {
 		one.Every, one.Since, one.Seen = 2*time.Minute, time.Now().Add(time.Hour), time.Now().Add(time.Hour)
 		a.alive(one)
@@ -66,7 +64,6 @@ func signsOfLife(w *world) {
 		return now.Seen.After(first.Seen)
 	})
 
-	// It ends in good order.
 	for range 2 {
 		if err := a.operable().Gone(w.ctx, one); err != nil {
 			w.Errorf("gone: %v", err)
@@ -86,7 +83,7 @@ func signsThatStop(w *world) {
 		return len(ps) == 2 && ps[0].Alive() && !ps[1].Alive()
 	})
 
-	// It is listed while others give signs, until one is in its place.
+	// It stays listed while other processes give signs, until one takes its place.
 	a.alive(lives("run-3", "billing", "host-2"))
 	a.alive(lives("run-4", "other", "host-1"))
 	h.processes("", "run-1", "run-2", "run-3", "run-4")
@@ -98,7 +95,6 @@ func signsThatStop(w *world) {
 	}
 }
 
-// until waits until something is so.
 func (w *world) until(what string, so func() bool) {
 	w.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

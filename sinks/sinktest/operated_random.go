@@ -65,8 +65,8 @@ func actsAgainstModel(w *world) {
 	})
 }
 
-// actsRaced has two processes claim and commit for as long as operators act, and compares
-// what was applied with what the audit log says.
+// actsRaced makes two processes claim and commit while operators act, and compares the applied
+// messages with the audit log.
 func actsRaced(w *world) {
 	w.seed(orders0)
 	h := w.person()
@@ -123,7 +123,6 @@ func actsRaced(w *world) {
 	w.wantList(orders0.String(), want...)
 }
 
-// spans are all that the audit log tells of p.
 func (h *person) spans(p epoch.Partition) (all []operate.Span) {
 	h.w.Helper()
 	for _, d := range slices.Backward(h.history(operate.HistoryQuery{Partition: &p, Limit: 100_000})) {
@@ -139,7 +138,6 @@ func (h *person) spans(p epoch.Partition) (all []operate.Span) {
 	return all
 }
 
-// worksUntil claims and commits for as long as ctx lasts.
 func (a *process) worksUntil(ctx context.Context, p epoch.Partition) {
 	for ctx.Err() == nil {
 		seen, err := a.sink.Fence(a.w.ctx, p)

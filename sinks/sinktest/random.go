@@ -12,19 +12,18 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// random are the histories that nobody wrote down.
 var random = []history{
 	{"random histories: every answer and every effect is as epoch.Fences says", "R1 R2 R3 R9", againstModel},
 	{"many processes at a time: each offset's effect is there once, in order, under epochs that never fall", "R1 R2 R4 R5", manyAtATime},
 }
 
-// groups makes names that no other play of the same database has used.
+// groups makes group names unique among the plays of a database.
 var groups atomic.Int64
 
 func againstModel(w *world) {
 	processes := []*process{w.process("A"), w.process("B"), w.process("C")}
 	rapid.Check(w, func(t *rapid.T) {
-		// Each by itself: a hundred of them take long where much else runs.
+		// Each check has its own timeout, because a hundred of them take long on a busy machine.
 		ctx, cancel := context.WithTimeout(w.Context(), w.patience)
 		defer cancel()
 		group := fmt.Sprintf("random-%d", groups.Add(1))
@@ -35,13 +34,12 @@ func againstModel(w *world) {
 		t.Repeat(map[string]func(*rapid.T){
 			"seed": m.seed, "claim": m.claim, "read and claim": m.takeOver, "commit": m.commit, "commit well": m.commitWell, "": m.check,
 		})
-		m.touched = m.partitions // for what an action did to the others
+		m.touched = m.partitions // for an action's effect on other partitions
 		m.check(t)
 	})
 }
 
-// model is one history at random: what the sink is told, epoch.Fences is told
-// too.
+// model is one random history. It makes each call to the sink and to epoch.Fences.
 type model struct {
 	t          *rapid.T
 	w          *world
@@ -52,7 +50,7 @@ type model struct {
 
 	fences  epoch.Fences
 	effects map[epoch.Partition][]string
-	seen    []epoch.Fence     // every fence that anyone has read
+	seen    []epoch.Fence     // every fence that was read
 	held    []epoch.Fence     // every fence that a claim has returned
 	touched []epoch.Partition // by the last action
 }
@@ -65,8 +63,8 @@ func (m *model) partition(t *rapid.T) epoch.Partition {
 	return rapid.SampledFrom(m.partitions).Draw(t, "partition")
 }
 
-// agree fails the history unless the sink refused as the model did, and in the
-// same words where those are the protocol's.
+// agree fails the history unless the sink refused like the model, with the same text if the
+// protocol defines the text.
 func (m *model) agree(t *rapid.T, what string, got, want error) {
 	t.Helper()
 	if (got == nil) != (want == nil) || !slices.Equal(class(got), class(want)) {
@@ -107,7 +105,7 @@ func (m *model) swap(t *rapid.T, seen epoch.Fence, c epoch.Claim) {
 	}
 }
 
-// claim swaps into whatever anyone has ever seen.
+// claim swaps into any fence that was ever read.
 func (m *model) claim(t *rapid.T) {
 	if len(m.seen) == 0 {
 		t.Skip("nobody has read a fence yet")
@@ -116,8 +114,7 @@ func (m *model) claim(t *rapid.T) {
 	m.swap(t, seen, epoch.NewClaim(lease(seen.Partition, rapid.Int64Range(1, 6).Draw(t, "generation"), "random")))
 }
 
-// takeOver reads, and swaps into what it has read, sometimes with one thing
-// wrong.
+// takeOver reads a fence and swaps into it, sometimes with one wrong field.
 func (m *model) takeOver(t *rapid.T) {
 	p := m.partition(t)
 	seen, gotErr := m.process(t).sink.Fence(m.ctx, p)
@@ -145,8 +142,8 @@ func (m *model) takeOver(t *rapid.T) {
 	m.swap(t, seen, c)
 }
 
-// commitWell advances partitions from where they are under the claims they
-// carry, and sometimes the handler fails.
+// commitWell advances partitions from their positions under their claims. Sometimes the handler
+// fails.
 func (m *model) commitWell(t *rapid.T) {
 	var as []epoch.Advance
 	for _, p := range m.partitions {
@@ -164,7 +161,7 @@ func (m *model) commitWell(t *rapid.T) {
 	m.transact(t, as, fails)
 }
 
-// commit advances partitions by any claims that were ever held, from wherever.
+// commit advances partitions under any claims ever held, from any position.
 func (m *model) commit(t *rapid.T) {
 	if len(m.held) == 0 {
 		t.Skip("nobody has claimed yet")

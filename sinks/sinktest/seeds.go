@@ -6,7 +6,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// seeds are the rules of fences that do not exist yet.
 var seeds = []history{
 	{"a topic that the group does not know begins at the policy's offset", "R9", seedUnknown},
 	{"a new partition of a known topic begins at the earliest message", "R9", seedKnown},
@@ -22,7 +21,6 @@ func start(p epoch.Partition, next, earliest epoch.Offset) epoch.Start {
 	return epoch.Start{Origin: origin(p), Next: position(next), Earliest: position(earliest)}
 }
 
-// position has a mark of its own for each offset.
 func position(o epoch.Offset) epoch.Position {
 	return epoch.Position{Offset: o, Mark: epoch.Mark(o) + 1000}
 }
@@ -34,7 +32,6 @@ func (a *process) seeds(starts ...epoch.Start) {
 	}
 }
 
-// wantStart fails the test unless p has an unclaimed fence at next.
 func (a *process) wantStart(p epoch.Partition, next epoch.Offset) {
 	a.w.Helper()
 	want := epoch.Fence{Origin: origin(p), Next: next, Mark: position(next).Mark}
@@ -110,7 +107,7 @@ func seedSame(w *world) {
 		w.together(4, func(n int, a *process) {
 			var starts []epoch.Start
 			for i := range ps {
-				// Each goes through the partitions in another order.
+				// Each process has a different order of partitions.
 				starts = append(starts, start(ps[(i+n)%len(ps)], epoch.Offset(100+n), epoch.Offset(200+n)))
 			}
 			if err := a.sink.Seed(w.ctx, starts); err != nil {

@@ -8,83 +8,115 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Database is what the suite needs of one empty database. The fields are
-// called from several goroutines at a time, but for their TX, which is used
-// by one.
+// Database is one empty database for the suite. Several goroutines call the fields concurrently,
+// but only one uses a TX.
 type Database[TX any] struct {
-	// Open returns a sink on this database, as one more process would have it:
-	// with connections of its own. It is called a few times for one database.
-	// The sink goes when t ends.
+	// Open returns a sink on this database with connections of its own, as another process would.
+	// It is called a few times for each database. The sink closes when t ends.
 	Open func(t testing.TB) epoch.Sink[TX]
 
-	// Append adds value to the named list through tx: the suite's effects. A
-	// list need not be made first. Transactions that append to different lists
-	// must not disturb each other; those that append to one should not either.
+	// Append adds value to the named list through tx: the suite's effects. A list need not exist
+	// before. Transactions that append to different lists must not block each other; those that
+	// append to the same list should not either.
 	Append func(ctx context.Context, tx TX, list, value string) error
 
-	// List returns what was appended to a list and committed, in the order it
-	// was appended, read beside any transaction.
+	// List returns the committed values of a list in the order of their appends. It reads outside
+	// of any transaction.
 	List func(ctx context.Context, list string) ([]string, error)
 
-	// Commit ends tx behind the sink's back, as a handler may that sends COMMIT
-	// by itself. It is nil where TX gives no way to do so.
+	// Commit ends tx without the sink, like a handler that sends COMMIT. It is nil if TX has no way
+	// to do so.
 	Commit func(ctx context.Context, tx TX) error
 
-	// Lock makes each Append wait until unlock is called, as another transaction
-	// does that has locked what they write to. It is nil where nothing can.
+	// Lock makes each Append wait until unlock is called, like another transaction that has locked
+	// the table. It is nil if that is impossible.
 	Lock func(t testing.TB) (unlock func())
 
-	// Aside runs a statement on a connection that has nothing to do with the sink. Only
-	// [Idioms] needs it.
+	// Aside runs a statement on a connection unrelated to the sink. Only [Idioms] needs it.
 	Aside func(ctx context.Context, query string) error
 
-	// Operator returns an operator of the sink, and DeadLetter is the
-	// sink's, for consumer.Handlers.OnFailure. Only [RunOperated] needs them.
+	// Operator returns an operator of the sink. DeadLetter is the sink's function for
+	// consumer.Handlers.OnFailure. Only [RunOperated] needs them.
 	Operator   func(t testing.TB) operate.Operator
 	DeadLetter func(ctx context.Context, tx TX, m epoch.Message, e epoch.Epoch, cause error) error
 }
 
-// Run plays every history on one or two databases of its own. create makes an
-// empty database, which goes when t ends.
+// Run runs every history on one or two databases of its own. create makes an empty database, which
+// is removed when t ends.
 //
-// Histories of what only some sinks can do are played where the sink says that it can: of
-// commits that hold a claim where it is an [epoch.Holding], and of several partitions in a
-// transaction where [epoch.BoundsOf] allows it.
+// Some histories need a capability of the sink: claim-only commits need [epoch.Holding], and
+// several partitions in a transaction must be within [epoch.BoundsOf].
 func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
-	for _, h := range suits(create(t).Open(t)) {
-		run(t, h, create)
+	runSets(t, sets(), create)
+}
+
+// set is histories that need something of the sink which not every sink has.
+type set struct {
+	needs     string
+	has       func(a abilities) bool
+	histories []history
+}
+
+// abilities are what a sink says that it can do.
+type abilities struct {
+	bounds  epoch.Bounds
+	holding bool
+}
+
+func abilitiesOf[TX any](sink epoch.Sink[TX]) abilities {
+	_, holding := epoch.As[epoch.Holding[TX]](sink)
+	return abilities{epoch.BoundsOf(sink), holding}
+}
+
+func everySink(abilities) bool           { return true }
+func severalPartitions(a abilities) bool { return a.bounds.Partitions != 1 }
+func severalMessages(a abilities) bool   { return a.bounds.Messages != 1 }
+func fewPartitions(a abilities) bool     { return a.bounds.Partitions > 0 }
+func holdsClaims(a abilities) bool       { return a.holding }
+
+// sets are the histories of Run.
+func sets() []set {
+	return []set{
+		{"", everySink, histories},
+		{"transactions of several partitions", severalPartitions, together},
+		{"transactions of several messages", severalMessages, calls},
+		{"a bound on partitions (epoch.Bounded)", fewPartitions, bounded},
+		{"epoch.Holding", holdsClaims, concat(held, underHeldClaims(handlers), underHeldClaims(abandoned[:2]))},
 	}
 }
 
-// suits returns the histories of Run that the sink can play.
-func suits[TX any](sink epoch.Sink[TX]) []history {
-	return able(sink, histories, together, concat(held, underHeldClaims(handlers), underHeldClaims(abandoned[:2])))
+// runSets runs histories, and skips those that need what the sink does not have.
+func runSets[TX any](t *testing.T, sets []set, create func(t testing.TB) Database[TX]) {
+	can := abilitiesOf(create(t).Open(t))
+	for _, s := range sets {
+		for _, h := range s.histories {
+			if s.has(can) {
+				run(t, h, create)
+			} else {
+				t.Run(h.claim, func(t *testing.T) { t.Skip("needs " + s.needs) })
+			}
+		}
+	}
 }
 
-// able returns those that any sink can play, and those of what this one can do.
-func able[TX any](sink epoch.Sink[TX], every, together, held []history) []history {
-	if epoch.BoundsOf(sink).Partitions != 1 {
-		every = concat(every, together)
-	}
-	if _, ok := epoch.As[epoch.Holding[TX]](sink); ok {
-		every = concat(every, held)
-	}
-	return every
-}
-
-// RunUnblocked plays the histories that only a database can pass in which a
-// process frozen with its transaction open, effects written, does not hold up
-// the next claim, because it locks rows and the fence last (rule R4), or because
-// the claim ends the transaction it finds (R12). A database with one lock for
-// all writers, such as SQLite, cannot.
+// RunUnblocked runs histories in which a process is frozen with its transaction open, after its
+// writes, and must not block the next claim. A database passes if it locks only rows, and the fence
+// last (rule R4), or if the claim terminates the open transaction (R12). A database with one lock
+// for all writers, such as SQLite, cannot pass.
 func RunUnblocked[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
-	for _, h := range able(create(t).Open(t), unblocked, unblockedTogether, unblockedHeld) {
-		run(t, h, create)
+	runSets(t, unblockedSets(), create)
+}
+
+func unblockedSets() []set {
+	return []set{
+		{"", everySink, unblocked},
+		{"transactions of several partitions", severalPartitions, unblockedTogether},
+		{"epoch.Holding", holdsClaims, unblockedHeld},
 	}
 }
 
-// RunOperated plays the histories in which operators act on fences and dead letters
-// while consumers are at work. The sink is an [operate.Operable].
+// RunOperated runs the histories in which operators act on fences and dead letters while consumers
+// run. The sink must be an [operate.Operable].
 func RunOperated[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	for _, h := range operated {
 		run(t, h, create)
@@ -97,14 +129,13 @@ func run[TX any](t *testing.T, h history, create func(t testing.TB) Database[TX]
 	})
 }
 
-// history is one claim about sinks and the play that shows it.
+// history is one property of sinks and the play that shows it.
 type history struct {
 	claim string // in words
-	rules string // of the design that it bears on
+	rules string // the rules of the design that it tests
 	play  func(w *world)
 }
 
-// histories are what every sink must pass.
 var histories = concat(attacks, claims, seeds, commits, handlers, abandoned, names, random)
 
 func concat(hs ...[]history) []history {
@@ -115,8 +146,7 @@ func concat(hs ...[]history) []history {
 	return all
 }
 
-// erase forgets the type of the transaction, so that histories need no type
-// parameter.
+// erase removes the type of the transaction, so that histories need no type parameter.
 func erase[TX any](db Database[TX]) Database[any] {
 	e := Database[any]{
 		Open: func(t testing.TB) epoch.Sink[any] { return erased[TX]{db.Open(t)} },
@@ -159,7 +189,6 @@ func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(con
 	return epoch.CommitHeld(ctx, e.Sink, h, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
 }
 
-// operable is what the sink has for operators, if anything.
 func (e erased[TX]) operable() (operate.Operable[any], bool) {
 	o, ok := epoch.As[operate.Operable[TX]](e.Sink)
 	return erasedOperable[TX]{o}, ok

@@ -28,10 +28,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// all are the histories of a sink that can do everything.
-func all() []history { return suits[*toyTx](toySink{newToy()}) }
+// played are the histories of sets that a sink of some abilities plays.
+func played(sets []set, can abilities) (hs []history) {
+	for _, s := range sets {
+		if s.has(can) {
+			hs = append(hs, s.histories...)
+		}
+	}
+	return hs
+}
 
-func allUnblocked() []history { return concat(unblocked, unblockedTogether, unblockedHeld) }
+// all are the histories of a sink that can do everything.
+func all() []history {
+	return played(sets(), abilitiesOf[*toyTx](toySink{newToy()}))
+}
+
+func allUnblocked() []history {
+	return played(unblockedSets(), abilitiesOf[*toyTx](toySink{newToy()}))
+}
 
 // narrow is a sound sink of the five methods, whose transactions have one partition.
 type narrow struct{ toySink }
@@ -42,24 +56,45 @@ func (narrow) Bounds() epoch.Bounds { return epoch.Bounds{Partitions: 1} }
 
 func (s narrow) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *toyTx) error) error {
 	if len(as) > 1 && as[0].Partition != as[1].Partition {
-		return fmt.Errorf("narrow: %d partitions", len(as))
+		return fmt.Errorf("narrow: %d partitions: %w", len(as), epoch.ErrTooLarge)
 	}
 	return s.toySink.Commit(ctx, as, calls...)
 }
 
+// boastful takes more partitions than it says, and moves the first one.
+type boastful struct{ narrow }
+
+func (s boastful) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *toyTx) error) error {
+	if len(as) > 1 && as[0].Partition != as[1].Partition {
+		as = as[:1]
+	}
+	return s.toySink.Commit(ctx, as, calls...)
+}
+
+func opening(sink func(*toy) epoch.Sink[*toyTx]) func() *toy {
+	return func() *toy {
+		db := newToy()
+		db.open = func() epoch.Sink[*toyTx] { return sink(db) }
+		return db
+	}
+}
+
 func TestASinkOfFiveMethodsAndOnePartitionPassesWhatItIsAskedFor(t *testing.T) {
-	asked := suits[*toyTx](narrow{toySink{newToy()}})
+	asked := played(sets(), abilitiesOf[*toyTx](narrow{toySink{newToy()}}))
 	if len(asked) >= len(all())-len(together) {
 		t.Errorf("%d histories are asked for, of %d", len(asked), len(all()))
 	}
 	for _, h := range asked {
-		failed, said := verdict(t, h, patience, func() *toy {
-			db := newToy()
-			db.open = func() epoch.Sink[*toyTx] { return narrow{toySink{db}} }
-			return db
-		})
-		if failed {
+		if failed, said := verdict(t, h, patience, opening(func(db *toy) epoch.Sink[*toyTx] { return narrow{toySink{db}} })); failed {
 			t.Errorf("%s:\n%s", h.claim, said)
+		}
+	}
+}
+
+func TestASinkThatTakesMoreThanItsBoundIsCaught(t *testing.T) {
+	for _, h := range bounded {
+		if failed, _ := verdict(t, h, toyPatience, opening(func(db *toy) epoch.Sink[*toyTx] { return boastful{narrow{toySink{db}}} })); !failed {
+			t.Errorf("%s: not caught", h.claim)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// unblocked are the rules of RunUnblocked. The other two are of sinks that can do that.
+// unblocked are the histories of RunUnblocked. The other two need a capability of the sink.
 var unblocked = []history{
 	{"frozen with the transaction open, after its writes: the next owner claims and commits, the frozen one is refused", "R4 R12", frozenAfterWrites},
 }
@@ -60,7 +60,7 @@ func frozenWithTwo(w *world) {
 	w.wantRefused(err, "A thaws and commits")
 	w.wantEffects(orders0, "")
 	w.wantEffects(orders1, "0@6")
-	again := a.claims(orders0, 7) // orders/0 is A's still, in doubt
+	again := a.claims(orders0, 7) // A still has orders/0, in doubt
 	again.applies(2)
 	w.wantEffects(orders0, "0-1@7")
 }

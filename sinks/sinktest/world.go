@@ -15,18 +15,18 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// patience bounds each history. A sound sink needs a small part of it.
+// patience limits each history. A correct sink needs a small part of it.
 const patience = 3 * time.Minute
 
-// world is where a history plays: one database, processes with names, and a
-// source whose leases are whatever the history says.
+// world is the scene of a history: one database, named processes, and a source that grants whatever
+// leases the history needs.
 type world struct {
 	testing.TB
 	ctx      context.Context // ends with patience
 	patience time.Duration
 	create   func(testing.TB) Database[any]
 	db       Database[any]
-	held     bool // transactions of handlers hold their claim, and move no position
+	held     bool // handlers' transactions are claim-only
 }
 
 func (h history) playOn(t testing.TB, patience time.Duration, create func(testing.TB) Database[any]) {
@@ -35,13 +35,11 @@ func (h history) playOn(t testing.TB, patience time.Duration, create func(testin
 	h.play(&world{TB: t, ctx: ctx, patience: patience, create: create, db: create(t)})
 }
 
-// elsewhere is the same world with another, empty database.
 func (w *world) elsewhere() *world {
 	w.Helper()
 	return &world{TB: w.TB, ctx: w.ctx, patience: w.patience, create: w.create, db: w.create(w), held: w.held}
 }
 
-// The partitions of most histories.
 var (
 	orders0 = epoch.Partition{Group: "billing", Topic: "orders", Number: 0}
 	orders1 = epoch.Partition{Group: "billing", Topic: "orders", Number: 1}
@@ -56,7 +54,6 @@ func lease(p epoch.Partition, generation int64, owner string) epoch.Lease {
 	return epoch.Lease{Origin: origin(p), Generation: generation, Owner: owner}
 }
 
-// seed adds fences at offset zero.
 func (w *world) seed(ps ...epoch.Partition) {
 	w.Helper()
 	w.seedAt(0, ps...)
@@ -74,7 +71,6 @@ func (w *world) seedAt(next epoch.Offset, ps ...epoch.Partition) {
 	}
 }
 
-// process is one process with a sink of its own.
 type process struct {
 	w    *world
 	name string
@@ -86,7 +82,7 @@ func (w *world) process(name string) *process {
 	return &process{w: w, name: name, sink: w.db.Open(w)}
 }
 
-// fit returns those of as that one transaction can have.
+// fit returns as many of as as one transaction can have.
 func (a *process) fit(as []epoch.Advance) []epoch.Advance {
 	if most := epoch.BoundsOf(a.sink).Partitions; most > 0 {
 		return as[:min(len(as), most)]
@@ -94,7 +90,6 @@ func (a *process) fit(as []epoch.Advance) []epoch.Advance {
 	return as
 }
 
-// reads returns the fence of p.
 func (a *process) reads(p epoch.Partition) epoch.Fence {
 	a.w.Helper()
 	f, err := a.sink.Fence(a.w.ctx, p)
@@ -104,7 +99,7 @@ func (a *process) reads(p epoch.Partition) epoch.Fence {
 	return f
 }
 
-// swaps puts a claim from l into the fence it has seen, and must succeed.
+// swaps swaps a claim under l into the fence that was read. It must succeed.
 func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 	a.w.Helper()
 	c := epoch.NewClaim(l)
@@ -116,40 +111,38 @@ func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 	if err != nil {
 		a.w.Fatalf("the history itself is wrong: %v", err)
 	}
-	// The position may have moved between read and swap; nothing else may.
+	// Between read and swap only the position may have moved.
 	if want.Next, want.Mark, want.Applied = f.Next, f.Mark, f.Applied; f != want {
 		a.w.Fatalf("%s claims %s under lease generation %d: the fence is\n%+v, want\n%+v", a.name, l.Partition, l.Generation, f, want)
 	}
 	return &tenure{process: a, Fence: f}
 }
 
-// claims reads the fence of p, has its lease of that generation confirmed, and
-// swaps its claim in. All of it must succeed.
+// claims reads the fence of p and swaps in a claim under its lease of that generation. It must
+// succeed.
 func (a *process) claims(p epoch.Partition, generation int64) *tenure {
 	a.w.Helper()
 	return a.swaps(a.reads(p), lease(p, generation, a.name))
 }
 
-// tenure is what a process believes about a partition that it has claimed: the
-// fence as it knows it, which may be out of date.
+// tenure is a process's knowledge of a partition that it has claimed. Its fence may be out of date.
 type tenure struct {
 	*process
 	epoch.Fence
 }
 
-// advance moves the fence from its position by some messages.
 func (t *tenure) advance(messages int) epoch.Advance {
 	return epoch.Advance{
 		Partition: t.Partition,
 		Claim:     t.Claim,
 		From:      t.Next,
 		To:        t.Next + epoch.Offset(messages),
-		Mark:      epoch.Mark(t.Next & 0xff), // some number that changes
+		Mark:      epoch.Mark(t.Next & 0xff), // any number that changes
 	}
 }
 
-// effects is what a handler does for an advance: for each message, its offset
-// and the epoch, appended to the list of the partition.
+// effects does a handler's work for an advance: it appends each message's offset and the epoch to
+// the partition's list.
 func (w *world) effects(ctx context.Context, tx any, a epoch.Advance, e epoch.Epoch) error {
 	for o := a.From; o < a.To; o++ {
 		if err := w.db.Append(ctx, tx, a.Partition.String(), effect(o, e)); err != nil {
@@ -161,7 +154,6 @@ func (w *world) effects(ctx context.Context, tx any, a epoch.Advance, e epoch.Ep
 
 func effect(o epoch.Offset, e epoch.Epoch) string { return fmt.Sprintf("%d@%d", o, e) }
 
-// commit runs one transaction, and fails the test if apply is called twice.
 func (a *process) commit(as []epoch.Advance, apply func(ctx context.Context, tx any) error) error {
 	a.w.Helper()
 	return a.once(as, apply, func(apply func(context.Context, any) error) error { return a.sink.Commit(a.w.ctx, as, apply) })
@@ -181,8 +173,8 @@ func (a *process) once(what any, apply func(context.Context, any) error, commit 
 	return err
 }
 
-// runs is one transaction under the claim of a, which it holds where the world says
-// so, and otherwise advances. It fails the test if apply is called twice.
+// runs runs one transaction under the claim of a: claim-only if the world says so, otherwise an
+// advance.
 func (t *tenure) runs(ctx context.Context, a epoch.Advance, apply func(ctx context.Context, tx any) error) error {
 	t.w.Helper()
 	if t.w.held {
@@ -193,21 +185,18 @@ func (t *tenure) runs(ctx context.Context, a epoch.Advance, apply func(ctx conte
 	})
 }
 
-// holds is one transaction that holds the tenure's claim.
 func (t *tenure) holds(ctx context.Context, apply func(ctx context.Context, tx any) error) error {
 	t.w.Helper()
 	h := epoch.Hold{Partition: t.Partition, Claim: t.Claim}
 	return t.once(h, apply, func(apply func(context.Context, any) error) error { return epoch.CommitHeld(ctx, t.sink, h, apply) })
 }
 
-// writesHeld appends one value to the outbox, in a transaction that holds the claim.
 func (t *tenure) writesHeld(value string) error {
 	t.w.Helper()
 	return t.holds(t.w.ctx, func(ctx context.Context, tx any) error { return t.w.db.Append(ctx, tx, "outbox", value) })
 }
 
-// tries applies some messages from where the tenure believes to be. It has
-// moved on if that succeeds.
+// tries applies some messages from the tenure's position. If it succeeds, the tenure has advanced.
 func (t *tenure) tries(messages int) error {
 	t.w.Helper()
 	a := t.advance(messages)
@@ -220,7 +209,6 @@ func (t *tenure) tries(messages int) error {
 	return err
 }
 
-// moves takes note of an advance that was committed.
 func (t *tenure) moves(a epoch.Advance) {
 	t.Next = a.To
 	if a.To > a.From {
@@ -238,7 +226,7 @@ func (t *tenure) applies(messages int) {
 	}
 }
 
-// refused is tries, and must fail as want and no other refusal.
+// refused is tries, and must fail with want and no other refusal.
 func (t *tenure) refused(want error, messages int) {
 	t.w.Helper()
 	from := t.Next
@@ -251,7 +239,6 @@ var refusals = []error{
 	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, operate.ErrNotRequested,
 }
 
-// class returns the refusals that err is.
 func class(err error) []error {
 	var is []error
 	for _, r := range refusals {
@@ -281,8 +268,8 @@ func (w *world) isOnly(err, want error, what string, args ...any) bool {
 	return true
 }
 
-// wantRefused fails the test unless err is a refusal that a process may get
-// whose transaction was open when the next claim came.
+// wantRefused fails the test unless err is a refusal that a process may get if its transaction was
+// open during the next claim.
 func (w *world) wantRefused(err error, what string) {
 	w.Helper()
 	if !errors.Is(err, epoch.ErrStale) && !errors.Is(err, epoch.ErrInDoubt) {
@@ -290,7 +277,6 @@ func (w *world) wantRefused(err error, what string) {
 	}
 }
 
-// wantList fails the test unless the list holds exactly these values.
 func (w *world) wantList(list string, want ...string) {
 	w.Helper()
 	got, err := w.db.List(w.ctx, list)
@@ -302,8 +288,8 @@ func (w *world) wantList(list string, want ...string) {
 	}
 }
 
-// wantEffects fails the test unless the effects of p are exactly those written
-// as "0-2@5 3@7": offsets 0 to 2 under epoch 5, then 3 under epoch 7.
+// wantEffects fails the test unless the effects of p are exactly those in story, such as "0-2@5
+// 3@7": offsets 0 to 2 under epoch 5, then 3 under epoch 7.
 func (w *world) wantEffects(p epoch.Partition, story string) {
 	w.Helper()
 	var want []string
@@ -330,7 +316,6 @@ func (w *world) number(s string) int64 {
 	return n
 }
 
-// wantFence fails the test unless the fence is as t believes.
 func (t *tenure) wantFence() {
 	t.w.Helper()
 	if f := t.process.reads(t.Partition); f != t.Fence {
@@ -338,7 +323,6 @@ func (t *tenure) wantFence() {
 	}
 }
 
-// wantEpoch fails the test unless the tenure's epoch is e.
 func (t *tenure) wantEpoch(e epoch.Epoch) {
 	t.w.Helper()
 	if t.Epoch != e {

@@ -14,9 +14,8 @@ import (
 // Commit runs calls in a transaction, then moves the fences and commits. See
 // [epoch.Sink].
 //
-// The transaction begins when a call first uses its [Tx]: from then on no other
-// process can write to the database. A transaction in which no call writes
-// anything begins at the fence.
+// The transaction begins when a call first uses its [Tx]. From then on no other process can write
+// to the database. If no call uses its Tx, the transaction begins at the fence.
 func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("sqlsink: commit: no partition to advance, so no fence to commit under")
@@ -43,9 +42,8 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 	return nil
 }
 
-// CommitHeld runs apply in a transaction, then looks whether the fence carries the
-// claim of h, and commits. See [epoch.Sink]. It excludes other writers like
-// [Sink.Commit].
+// CommitHeld runs apply in a transaction, then checks that the fence has the claim of h, and
+// commits. See [epoch.Sink]. Like [Sink.Commit], it excludes other writers.
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
 	err := s.transact(ctx, nil, []func(context.Context, *Tx) error{apply}, func(ctx context.Context, t *sqltx.Tx) error { return s.hold(ctx, t, h) })
 	if err = s.explain(err); err != nil {
@@ -54,8 +52,8 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 	return nil
 }
 
-// transact runs calls in a transaction, then fenced, which checks the fences and
-// moves those of as, and commits.
+// transact runs calls in a transaction, then fenced, which checks the fences and moves those of as.
+// Then it commits.
 func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(context.Context, *Tx) error,
 	fenced func(context.Context, *sqltx.Tx) error) error {
 	if err := ctx.Err(); err != nil {
@@ -67,7 +65,7 @@ func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(co
 		return err
 	}
 	t := shared.guard.Tx()
-	if t == nil { // nobody has written anything
+	if t == nil { // no call has used its Tx
 		var err error
 		if t, err = s.transactions.Begin(ctx); err != nil {
 			return err
@@ -76,8 +74,7 @@ func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(co
 	} else if err := shared.prove(t); err != nil {
 		return err
 	}
-	// From here on nothing waits for anyone, and the context is looked at once
-	// more, right before COMMIT.
+	// From here on nothing waits. The context is checked once more, right before COMMIT.
 	if err := fenced(context.WithoutCancel(ctx), t); err != nil {
 		if own := shared.ownSetting(err); own != nil {
 			return &epoch.CallError{Call: 0, Err: own}
@@ -87,8 +84,7 @@ func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(co
 	return t.Commit(ctx)
 }
 
-// hold looks whether the fence carries the claim of h, under a lock that keeps
-// another claim out until the transaction has ended.
+// hold checks that the fence has the claim of h, and excludes other claims until the commit.
 func (s *Sink) hold(ctx context.Context, t *sqltx.Tx, h epoch.Hold) error {
 	f, err := s.read(ctx, t.Conn, s.q.fence+s.d.forUpdate(), h.Partition)
 	if err != nil {
@@ -117,10 +113,9 @@ func (s *Sink) advanceAll(ctx context.Context, t *sqltx.Tx, as []epoch.Advance) 
 	return nil
 }
 
-// advance moves one fence, or says why it may not. Rule R3: the refusal is an
-// error, which keeps Commit from its COMMIT.
+// advance moves one fence. Rule R3: a refusal is an error, so that no COMMIT follows.
 func (s *Sink) advance(ctx context.Context, t *sqltx.Tx, a epoch.Advance, update func(args ...any) (sql.Result, error)) error {
-	if a.Claim != (epoch.ClaimID{}) { // which a fence has that nobody has claimed
+	if a.Claim != (epoch.ClaimID{}) { // which an unclaimed fence has
 		r, err := update(int64(a.To), int64(a.Mark), int64(a.To), int64(a.To),
 			a.Partition.Group, a.Partition.Topic, a.Partition.Number, a.Claim[:], int64(a.From))
 		if err = oneRow(r, err); !errors.Is(err, errNoRow) {

@@ -11,9 +11,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// DeadLetter puts m aside in the table dead_letter, in the transaction tx, with
-// its group and everything needed to send it again: it is a function for
-// OnFailure of consumer.Handlers.
+// DeadLetter stores m in the table dead_letter, in the transaction tx, with its group and
+// everything needed to send it again. Use it as OnFailure of consumer.Handlers.
 func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	p := m.Partition
 	if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == p }) {
@@ -36,16 +35,14 @@ func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.
 	return nil
 }
 
-// header is one in a dead letter's headers.
 type header struct {
 	Key      *string `json:"key,omitempty"`
 	KeyBytes []byte  `json:"key_bytes,omitempty"`
 	Value    []byte  `json:"value"`
 }
 
-// headersText is a JSON array with an object for each header: its key and its
-// value, this in base64. A key that is not UTF-8, which JSON cannot hold, is
-// key_bytes in base64 instead.
+// headersText returns a JSON array with an object for each header: its key, and its value in
+// base64. If a key is not UTF-8, which JSON cannot hold, key_bytes has it in base64.
 func headersText(hs []epoch.Header) ([]byte, error) {
 	headers := make([]header, 0, len(hs))
 	for _, h := range hs {
@@ -58,7 +55,6 @@ func headersText(hs []epoch.Header) ([]byte, error) {
 	return json.Marshal(headers)
 }
 
-// headersOf reads what headersText has written.
 func headersOf(text string) ([]epoch.Header, error) {
 	var headers []header
 	if err := json.Unmarshal([]byte(text), &headers); err != nil {

@@ -8,46 +8,42 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// Dialect is what differs between databases. [SQLite] is the one there is.
+// Dialect has the differences between databases. [SQLite] is the only one.
 //
-// All statements use ? for parameters, names that no database reserves, and
-// table names of letters, digits and underscores, so that nothing is quoted. An
-// UPDATE must report the rows it has found, not those it has changed.
+// All statements use ? for parameters, and names that no database reserves and that need no quotes.
+// An UPDATE must report the rows that it has found, not those that it has changed.
 type Dialect interface {
-	// String is the name of the database, for errors.
 	String() string
 
-	// transactions are how the database runs them.
 	transactions() sqltx.Dialect
 
-	// migrations are the schema's versions, 1 first: each a script that goes
-	// from the version before, with {{prefix}} where table names begin.
+	// migrations returns the scripts of the schema's versions, from version 1 on, with {{prefix}}
+	// where table names begin.
 	migrations() []migrations.Migration
 
-	// schema is what the names of the sink's tables begin with, so that no temporary
-	// table or view of a handler's takes their place.
+	// schema returns the prefix of the sink's table names, so that no temporary table or view of a
+	// handler's takes their place.
 	schema() string
 
-	// forUpdate ends a SELECT of fences that will be updated: it takes their
-	// row locks, where beginning has not locked everything.
+	// forUpdate ends a SELECT of fences that will be updated. It takes their row locks, unless the
+	// beginning has locked everything.
 	forUpdate() string
 
-	// lockSeeds is run first in the transaction of a seeding and makes others
-	// wait for its end. Empty where beginning does.
+	// lockSeeds returns the first statement of a Seed's transaction, which makes other Seeds wait
+	// for its end. It is empty if the beginning does so.
 	lockSeeds() string
 
-	// now is an expression for the time, in UTC.
+	// now returns an expression for the time, in UTC.
 	now() string
 
-	// outOfDate says whether a time of now's is so long ago that the audit log
-	// need not keep it. Nothing else depends on it.
+	// outOfDate returns a condition for a time that is too long ago for the audit log.
 	outOfDate(at string) string
 }
 
-// SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. A
-// driver whose errors have a method Code() int that returns SQLite's result
-// code will do as well, such as github.com/glebarez/go-sqlite, and so will
-// github.com/mattn/go-sqlite3 and github.com/ncruces/go-sqlite3; others are refused.
+// SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. Other drivers work if
+// their errors have a method Code() int that returns SQLite's result code, as those of
+// github.com/glebarez/go-sqlite. So do github.com/mattn/go-sqlite3 and
+// github.com/ncruces/go-sqlite3. [Open] refuses all others.
 var SQLite Dialect = sqlite{}
 
 //go:embed migrations/sqlite/*.sql

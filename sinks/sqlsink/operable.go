@@ -16,15 +16,13 @@ import (
 
 var _ operate.Operable[*Tx] = (*Sink)(nil)
 
-// keptDecisions is how many entries of the audit log are kept that no person is in.
+// keptDecisions limits the entries of the audit log that no operator made.
 const keptDecisions = 200_000
 
-// execer runs a statement in a transaction.
 type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// decide adds an entry to the audit log, and takes away some that are out of date.
 func (s *Sink) decide(ctx context.Context, tx execer, d operate.Decision) error {
 	r, err := tx.ExecContext(ctx, s.q.decide, string(d.Kind), d.Partition.Group, d.Partition.Topic, d.Partition.Number,
 		int64(d.Epoch), d.Claim[:], d.Owner, int64(d.From), int64(d.To), d.Reason, d.By, d.TraceID)
@@ -63,14 +61,13 @@ func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 	return nil
 }
 
-// write runs do in a transaction of the sink's own.
 func (s *Sink) write(ctx context.Context, do func(ctx context.Context, t *sqltx.Tx) error) error {
 	t, err := s.transactions.Begin(ctx)
 	if err != nil {
 		return s.explain(err)
 	}
 	defer t.End()
-	if err := do(context.WithoutCancel(ctx), t); err != nil { // the commit looks at ctx again
+	if err := do(context.WithoutCancel(ctx), t); err != nil { // the commit checks ctx again
 		return s.explain(err)
 	}
 	return s.explain(t.Commit(ctx))
@@ -93,7 +90,7 @@ func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []operate.De
 	return found, nil
 }
 
-// How many replays are read at a time: of a partition, and in all.
+// The limits of the replays in one read: of a partition, and in total.
 const (
 	replaysEach = 8
 	replaysMost = 32
@@ -148,7 +145,6 @@ func (s *Sink) replaysOf(ctx context.Context, conn *sql.Conn, p epoch.Partition,
 	return rows.Err()
 }
 
-// storedMessage is what of a message is stored in another form.
 type storedMessage struct {
 	time    sql.NullString
 	headers string
@@ -160,13 +156,13 @@ func (s storedMessage) restore(m *epoch.Message) (err error) {
 	return err
 }
 
-// forPeople reads a time that the database has written, which nothing is compared with.
+// forPeople parses a time of the database's that is only shown, and never compared.
 func forPeople(s string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, s)
 	return t
 }
 
-// written is a time as the database writes it, and holds it.
+// written formats a time as the database writes it.
 func written(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // Replayed implements [operate.Operable].

@@ -12,14 +12,13 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Operator operates the fences of a database. It is safe for
-// concurrent use, holds no connection between calls, and needs no closing.
+// Operator operates the fences of a database. It is safe for concurrent use, holds no connection
+// between calls, and needs no Close.
 type Operator struct{ sink *Sink }
 
 var _ operate.Operator = (*Operator)(nil)
 
-// OpenOperator returns an operator of the sink in db, after the checks of
-// [Open].
+// OpenOperator returns an operator of the sink in db, after the checks of [Open].
 func OpenOperator(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Operator, error) {
 	s, err := Open(ctx, db, d, o)
 	if err != nil {
@@ -47,7 +46,7 @@ func (o *Operator) Partition(ctx context.Context, p epoch.Partition) (operate.Pa
 	if err != nil {
 		return operate.Partition{}, fmt.Errorf("sqlsink: read fence %s: %w", p, err)
 	}
-	for _, f := range found { // an empty name is any
+	for _, f := range found { // an empty name in a Filter selects all
 		if f.Fence.Partition == p {
 			return f, nil
 		}
@@ -83,8 +82,8 @@ func (o *Operator) list(ctx context.Context, f operate.Filter, number *int32) (f
 	return found, err
 }
 
-// Act implements [operate.Operator]. It waits for the database's write lock; it cannot
-// end the transaction of another process.
+// Act implements [operate.Operator]. It waits for the database's write lock. It cannot end the
+// transaction of another process.
 func (o *Operator) Act(ctx context.Context, a operate.Act) (f epoch.Fence, err error) {
 	s, p := o.sink, a.Partition
 	err = s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {

@@ -1,6 +1,5 @@
 package sqlsink
 
-// queries are the statements of a sink, with its table names.
 type queries struct {
 	fence, topic, insert, claim, advance, deadLetter string
 
@@ -32,9 +31,9 @@ func newQueries(d Dialect, prefix string) queries {
 			` next_offset = COALESCE(?, next_offset), mark = COALESCE(?, mark),` +
 			` applied = COALESCE(?, applied), claimed_at = ` + d.now() +
 			key + ` AND epoch = ? AND claim_id = ?`,
-		// Rule R1: the claim and the position, both, in the statement that
-		// moves the fence. An advance that applies no message keeps the mark;
-		// next_offset is set last because MySQL reads what it has set.
+		// Rule R1: the statement that moves the fence compares the claim and the position. An
+		// advance that applies no message keeps the mark. next_offset is set last because MySQL
+		// reads what it has set.
 		advance: `UPDATE ` + fences + ` SET mark = CASE WHEN next_offset = ? THEN mark ELSE ? END,` +
 			` applied = CASE WHEN next_offset = ? THEN applied ELSE 1 END,` +
 			` advanced_at = ` + d.now() + `, next_offset = ?` +
@@ -45,14 +44,14 @@ func newQueries(d Dialect, prefix string) queries {
 
 		decide: `INSERT INTO ` + decisions + ` (decided_at, kind, group_name, topic, number, epoch, claim_id, owner,` +
 			` from_offset, to_offset, reason, operator, trace_id) VALUES (` + d.now() + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		// Both look at the oldest only, so that they cost the same however long the log is.
+		// Both read only the oldest rows, so that their cost does not grow with the log.
 		pruneMany: `DELETE FROM ` + decisions + ` WHERE id IN (SELECT id FROM ` + decisions +
 			` WHERE operator = '' AND id <= ? ORDER BY id LIMIT 4)`,
 		pruneOld: `DELETE FROM ` + decisions + ` WHERE id IN (SELECT id FROM (SELECT id, decided_at FROM ` + decisions +
 			` ORDER BY id LIMIT 4) WHERE ` + d.outOfDate(`decided_at`) + `)`,
 		acts: `SELECT COALESCE(MAX(id), 0) FROM ` + decisions + ` WHERE kind IN ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase')`,
 
-		// The kinds are written as those of the index are, without which SQLite does not use it.
+		// SQLite uses the index only if the kinds are written as in the index.
 		hangs: `SELECT ` + decision + ` FROM ` + decisions + key +
 			` AND kind IN ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase') ORDER BY id DESC LIMIT ?`,
 

@@ -16,14 +16,14 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// Options say how a sink works. The zero Options work.
+// Options configure a [Sink]. The zero value works.
 type Options struct {
-	// TablePrefix begins the names of the sink's tables: letters, digits and
-	// underscores, at most 32. Empty means "epochfence_".
+	// TablePrefix is the prefix of the sink's table names: at most 32 letters, digits and
+	// underscores. Defaults to "epochfence_".
 	TablePrefix string
 
-	// LockTimeout bounds the wait for the database's write lock, and for a
-	// connection, beside the context of each call. Zero means 30 s.
+	// LockTimeout limits each wait for the database's write lock and for a connection, beside the
+	// context of each call. Defaults to 30 s.
 	LockTimeout time.Duration
 }
 
@@ -47,8 +47,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Sink keeps fences in tables beside the user's own. It is safe for concurrent
-// use, holds no connection between calls, and needs no closing.
+// Sink stores fences in tables beside the user's own. It is safe for concurrent use, holds no
+// connection between calls, and needs no Close.
 type Sink struct {
 	db           *sql.DB
 	d            Dialect
@@ -58,11 +58,10 @@ type Sink struct {
 
 var _ epoch.Sink[*Tx] = (*Sink)(nil)
 
-// Open returns a sink on db, which stays the caller's. It looks at the
-// database's settings and at the version of the tables, and changes nothing:
-// see [Migrate]. A file that is locked is waited for, up to
-// [Options.LockTimeout]; one that cannot be opened, or is no database, is an error
-// at once. Errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
+// Open returns a sink on db, which the caller owns. It checks the database's settings and the
+// version of the tables, and changes nothing: see [Migrate]. It waits for a locked file, up to
+// [Options.LockTimeout]. A file that cannot be opened, or is no database, is an error at once.
+// Errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
 func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -75,8 +74,7 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) 
 	return &Sink{db: db, d: d, transactions: transactions, q: newQueries(d, o.TablePrefix)}, nil
 }
 
-// Fence reads the fence of p, or returns [epoch.ErrMissing]. It waits for no
-// transaction.
+// Fence implements [epoch.Sink]. It waits for no transaction.
 func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
 	var f epoch.Fence
 	err := s.transactions.Patiently(ctx, func(ctx context.Context) (err error) {
@@ -89,8 +87,7 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	return f, nil
 }
 
-// Look reads the fences of ps, those that are there. It waits for no
-// transaction.
+// Look implements [epoch.Sink]. It waits for no transaction.
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	found := epoch.Fences{}
 	err := s.transactions.Patiently(ctx, func(ctx context.Context) error {
@@ -117,13 +114,13 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 	return found, nil
 }
 
-// Replaced is nil: what becomes of the file shows when it is read.
+// Replaced returns nil. The sink notices a change of the file when it reads the file.
 func (s *Sink) Replaced() <-chan struct{} { return nil }
 
-// Guarantee is [epoch.Transactional].
+// Guarantee returns [epoch.Transactional].
 func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }
 
-// Seed adds the fences that are missing. See [epoch.Sink].
+// Seed implements [epoch.Sink].
 func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if len(starts) == 0 {
 		return nil
@@ -140,7 +137,7 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 		return err
 	}
 	defer t.End()
-	within := context.WithoutCancel(ctx) // the commit looks at ctx again
+	within := context.WithoutCancel(ctx) // the commit checks ctx again
 	if lock := s.d.lockSeeds(); lock != "" {
 		if _, err := t.Conn.ExecContext(ctx, lock); err != nil {
 			return err
@@ -165,7 +162,6 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 	return t.Commit(ctx)
 }
 
-// topic reads all fences of a group and topic.
 func (s *Sink) topic(ctx context.Context, conn *sql.Conn, group, topic string) (epoch.Fences, error) {
 	rows, err := conn.QueryContext(ctx, s.q.topic, group, topic)
 	if err != nil {
@@ -183,8 +179,8 @@ func (s *Sink) topic(ctx context.Context, conn *sql.Conn, group, topic string) (
 	return fs, rows.Err()
 }
 
-// Claim swaps c in if the fence still is as seen. See [epoch.Sink]. It waits for
-// the database's write lock; it cannot end the transaction of another process.
+// Claim implements [epoch.Sink]. It waits for the database's write lock. It cannot end the
+// transaction of another process.
 func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	f, err := s.claim(ctx, seen, c)
 	if err != nil {
@@ -199,7 +195,7 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 		return epoch.Fence{}, err
 	}
 	defer t.End()
-	within := context.WithoutCancel(ctx) // the commit looks at ctx again
+	within := context.WithoutCancel(ctx) // the commit checks ctx again
 	now, err := s.read(within, t.Conn, s.q.fence+s.d.forUpdate(), c.Partition)
 	if err != nil {
 		return epoch.Fence{}, err
@@ -208,12 +204,11 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	if err != nil {
 		return epoch.Fence{}, err
 	}
-	var next, mark, applied any // NULL: as they are
+	var next, mark, applied any // NULL leaves a column as it is
 	if c.Adopt != nil {
 		next, mark, applied = int64(f.Next), int64(f.Mark), f.Applied
 	}
-	// The comparison stands in the statement too: whatever the locks are
-	// worth, no claim but the one that was seen is ever replaced.
+	// The statement compares too: even without the lock it replaces only the claim that was seen.
 	r, err := t.Conn.ExecContext(within, s.q.claim,
 		f.Generation, f.Owner, int64(f.Epoch), f.Claim[:], next, mark, applied,
 		c.Partition.Group, c.Partition.Topic, c.Partition.Number, int64(seen.Epoch), seen.Claim[:])
@@ -226,12 +221,12 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	return f, t.Commit(ctx)
 }
 
-// errNoRow: a statement under a lock changed no row although the row read under
-// the same lock fits. It should not happen.
+// errNoRow is returned if a statement changed no row although the row, read under the same lock,
+// fits. It should not happen.
 var errNoRow = errors.New("the fence changed under the transaction's own lock")
 
-// oneRow turns the answer to an UPDATE of one row into an error unless it has
-// changed one. A count that nobody reads lets a refused transaction commit.
+// oneRow returns an error unless an UPDATE has changed one row. If nobody read the count, a refused
+// transaction would commit.
 func oneRow(r sql.Result, err error) error {
 	if err != nil {
 		return err
@@ -246,7 +241,6 @@ func oneRow(r sql.Result, err error) error {
 	return nil
 }
 
-// read reads one fence.
 func (s *Sink) read(ctx context.Context, q sqltx.Querier, query string, p epoch.Partition) (epoch.Fence, error) {
 	f := epoch.Fence{Origin: epoch.Origin{Partition: p}}
 	err := scan(q.QueryRowContext(ctx, query, p.Group, p.Topic, p.Number), &f)
@@ -256,7 +250,7 @@ func (s *Sink) read(ctx context.Context, q sqltx.Querier, query string, p epoch.
 	return f, err
 }
 
-// scan reads the columns of a fence, after those given.
+// scan reads the columns of before, and then those of a fence.
 func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) error {
 	var (
 		claim []byte
@@ -275,11 +269,10 @@ func scan(row interface{ Scan(...any) error }, f *epoch.Fence, before ...any) er
 	return nil
 }
 
-// explain marks a refusal that passes as [epoch.ErrTransient] and one that has to
-// do with the state of the database as [epoch.ErrUnhealthy], and adds what an operator
-// can do.
+// explain marks an error that passes as [epoch.ErrTransient] and one about the state of the
+// database as [epoch.ErrUnhealthy], and adds what an operator can do.
 func (s *Sink) explain(err error) error {
-	safe := inert.Error(err) // a method of an argument's may have returned it
+	safe := inert.Error(err) // an argument's method may have returned it
 	for _, settled := range []error{epoch.ErrTransient, epoch.ErrUnhealthy, epoch.ErrTxEndedByHandler} {
 		if errors.Is(safe, settled) {
 			return err

@@ -12,14 +12,14 @@ import (
 	"github.com/epochfence/epochfence/internal/sqltx"
 )
 
-// Tx is what a handler writes through: the methods of sqlc's DBTX for
-// database/sql. It has no Commit and no Rollback, because those are the sink's.
+// Tx is the transaction that a handler writes through. It has the methods of sqlc's DBTX for
+// database/sql, and no Commit and no Rollback, because the sink ends the transaction.
 //
 // The transaction begins at the first call of a method. A Tx belongs to one call of a
 // handler. Once the handler has returned, everything that came from the Tx is refused,
 // and rows and statements that it left open are closed. A Tx is safe for concurrent use.
 //
-// A statement is looked at before it is sent:
+// The sink checks each statement before it sends it:
 //
 //   - BEGIN, COMMIT, END and ROLLBACK are not sent. They return an error that matches
 //     [epoch.ErrTxControl], and the message fails whatever the handler returns.
@@ -30,10 +30,10 @@ import (
 //     The connection is closed afterwards, except for savepoints, so settings that all
 //     connections need belong into the data source name.
 //
-// After an error for which the database has rolled the transaction back by itself, such
-// as a full disk, ON CONFLICT ROLLBACK, RAISE(ROLLBACK) or an interrupted write, nothing
-// is sent any more, and the message fails whatever the handler returns. Nothing is sent
-// either once the transaction was abandoned, which [epoch.ErrAbandoned] tells.
+// If the database rolls the transaction back by itself, after a full disk, ON CONFLICT ROLLBACK,
+// RAISE(ROLLBACK) or an interrupted write, nothing more is sent, and the message fails whatever the
+// handler returns. Nothing more is sent either once the transaction was abandoned
+// ([epoch.ErrAbandoned]).
 type Tx struct {
 	s    *Sink
 	as   []epoch.Advance
@@ -45,8 +45,7 @@ func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 	return tx.call.ExecContext(ctx, query, args...)
 }
 
-// PrepareContext prepares a statement for use in this transaction. See
-// [sql.Tx.PrepareContext].
+// PrepareContext prepares a statement for this transaction. See [sql.Tx.PrepareContext].
 func (tx *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	return tx.call.PrepareContext(ctx, query)
 }
@@ -61,7 +60,6 @@ func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *s
 	return tx.call.QueryRowContext(ctx, query, args...)
 }
 
-// shared is the transaction of all calls.
 type shared struct {
 	s     *Sink
 	as    []epoch.Advance
@@ -89,14 +87,12 @@ func (t *shared) begin(ctx context.Context) (*sqltx.Tx, error) {
 	return tx, nil
 }
 
-// end gives the connection back, rolled back unless the transaction was committed.
 func (t *shared) end() {
 	if tx := t.guard.Tx(); tx != nil {
 		tx.End()
 	}
 }
 
-// runAll runs calls, one after the other, until one fails or the transaction is abandoned.
 func (t *shared) runAll(ctx context.Context, calls []func(context.Context, *Tx) error) error {
 	gone := make(chan struct{})
 	stop := epoch.AfterAbandoned(ctx, func() {
@@ -107,7 +103,7 @@ func (t *shared) runAll(ctx context.Context, calls []func(context.Context, *Tx) 
 		if stop() {
 			return false
 		}
-		<-gone // two must not roll back at a time
+		<-gone // only one goroutine may roll back at a time
 		return true
 	})
 	defer abandoned() // also when a call panics
@@ -123,8 +119,7 @@ func (t *shared) runAll(ctx context.Context, calls []func(context.Context, *Tx) 
 	return err
 }
 
-// run runs the call with number i. It returns nil only if the transaction can continue, with
-// all that the call wrote in it.
+// run returns nil only if the transaction can continue, with all the call's writes in it.
 func (t *shared) run(ctx context.Context, i int, do func(context.Context, *Tx) error) error {
 	c := t.guard.Call(ctx)
 	defer c.Close() // also when it panics
@@ -146,7 +141,6 @@ func (t *shared) run(ctx context.Context, i int, do func(context.Context, *Tx) e
 	return nil
 }
 
-// callError is what the call did, and what it returned if that says something else.
 func callError(i int, did, returned error) error {
 	if returned != nil && !errors.Is(returned, did) {
 		did = fmt.Errorf("%w; the handler returned: %w", did, returned)
@@ -154,7 +148,7 @@ func callError(i int, did, returned error) error {
 	return &epoch.CallError{Call: i, Err: did}
 }
 
-// judge says whose an error is that a call returned.
+// judge classifies an error that a call returned: of this transaction, or the handler's own.
 func (t *shared) judge(err error) error {
 	if !t.guard.Told(err) {
 		return &foreignError{err}
@@ -169,8 +163,8 @@ func (t *shared) doubt(err error) error {
 	return err
 }
 
-// prove looks whether the transaction is the one that was begun, so that all writes are in
-// it. What was written may be committed if it is not.
+// prove checks that the transaction is the one that was begun, so that all writes are in it. If it
+// is not, some may be committed.
 func (t *shared) prove(tx *sqltx.Tx) error {
 	_, err := tx.Conn.ExecContext(context.Background(), `RELEASE SAVEPOINT `+t.mark)
 	if err != nil && t.s.d.transactions().Classify(err) == sqltx.Refused {
@@ -179,7 +173,6 @@ func (t *shared) prove(tx *sqltx.Tx) error {
 	return err
 }
 
-// explain is what a handler sees of the error of a statement.
 func (t *shared) explain(err error) error {
 	if own := t.ownSetting(err); own != nil {
 		return own
@@ -187,8 +180,8 @@ func (t *shared) explain(err error) error {
 	return t.s.explain(err)
 }
 
-// ownSetting returns err as the handler's own where it has made the connection refuse to
-// write, by PRAGMA query_only for instance, and otherwise nil.
+// ownSetting returns err as the handler's own if the handler has made the connection read-only, by
+// PRAGMA query_only for instance, and otherwise nil.
 func (t *shared) ownSetting(err error) error {
 	tx := t.guard.Tx()
 	if tx == nil || tx.Spoiled() == "" || !t.s.d.transactions().ReadOnly(err) {
@@ -197,8 +190,7 @@ func (t *shared) ownSetting(err error) error {
 	return &foreignError{fmt.Errorf("the handler has changed the connection by %q: %w", tx.Spoiled(), err)}
 }
 
-// foreignError is of something else than this transaction, and the handler's to
-// judge, whatever code it has.
+// foreignError is not of this transaction. The handler classifies it, whatever its code.
 type foreignError struct{ error }
 
 func (e *foreignError) Unwrap() error { return e.error }

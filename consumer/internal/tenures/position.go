@@ -6,55 +6,53 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Position is a tenure's position on its way to the source, for operators who look
-// there. It keeps what the group had committed through others until ours has
-// passed it (R8). The zero Position has nothing to publish yet. Its methods are
-// safe for concurrent use.
+// Position decides which position of a tenure is published to the source, where operators look. It
+// keeps the position that the group had committed through other clients until ours has passed it
+// (R8). The zero Position has nothing to publish. Its methods are safe for concurrent use.
 type Position struct {
 	mu        sync.Mutex
 	at        epoch.Fence
 	known     bool
 	published *epoch.Offset // what the source has, as far as we know
-	learnt    bool          // what others had committed
-	theirs    *epoch.Offset // that, until ours has passed it
-	claimed   *epoch.Offset // where it was when the sink was about to claim it, if it had been claimed before
-	said      bool          // that theirs is not where ours is
+	learnt    bool          // theirs has been read
+	theirs    *epoch.Offset // the position that others had committed, until ours has passed it
+	claimed   *epoch.Offset // the position when the sink was about to claim the partition; nil for the first claim
+	said      bool          // it was logged that theirs is ignored
 }
 
-// Mirror is a [consumer.Tenure]'s.
+// Mirror implements [consumer.Tenure].
 func (p *Position) Mirror(at epoch.Fence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.at, p.known = at, true
 }
 
-// Newest returns the fence that Mirror was last called with, if it was.
+// Newest returns the fence of the last call of Mirror, if there was one.
 func (p *Position) Newest() (at epoch.Fence, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.at, p.known
 }
 
-// Claims notes the fence that the sink is about to claim.
+// Claims records the fence that the sink is about to claim.
 func (p *Position) Claims(seen epoch.Fence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.claimed = nil
 	if seen.Epoch > 0 {
-		next := seen.Next // alone: a fence is large, and there is one for each partition
+		next := seen.Next // not the whole fence: it is large, and there is one for each partition
 		p.claimed = &next
 	}
 }
 
-// Unpublished is Newest, if the source has not been told of its position.
+// Unpublished returns the newest fence if the source does not have its position.
 func (p *Position) Unpublished() (at epoch.Fence, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.at, p.known && (p.published == nil || *p.published != p.at.Next)
 }
 
-// Learn asks, unless it was answered before, what others had committed when the
-// tenure began.
+// Learn calls theirs, until it has succeeded, for the position that others had committed before.
 func (p *Position) Learn(theirs func() (at epoch.Offset, ok bool, err error)) error {
 	p.mu.Lock()
 	learnt := p.learnt
@@ -75,9 +73,9 @@ func (p *Position) Learn(theirs func() (at epoch.Offset, ok bool, err error)) er
 	return nil
 }
 
-// Theirs returns what others had committed, if the position of a fence may not
-// take its place: it is below, and no person has set it, or the partition was never
-// claimed.
+// Theirs returns the position that others had committed, if the position of at must not replace it.
+// It must not if the partition was never claimed, or if at is below theirs. A position that an
+// operator has set replaces theirs in any case.
 func (p *Position) Theirs(at epoch.Fence) (theirs epoch.Offset, stays bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,8 +85,7 @@ func (p *Position) Theirs(at epoch.Fence) (theirs epoch.Offset, stays bool) {
 	return *p.theirs, true
 }
 
-// ToSay reports, once, that what others had committed is not heeded: it is above a
-// position of ours, or not where the fence was that we claimed.
+// ToSay reports, once, that the position of others is ignored: it is not where ours is.
 func (p *Position) ToSay(at epoch.Fence) (theirs epoch.Offset, say bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,13 +98,13 @@ func (p *Position) ToSay(at epoch.Fence) (theirs epoch.Offset, say bool) {
 	return *p.theirs, p.said
 }
 
-// NotHeeded is the line in the log for it, and Remedy what an operator can do.
+// NotHeeded is the log line for ToSay, and Remedy says what an operator can do.
 const (
 	NotHeeded = "others have set the position that the group has committed, and that changes nothing: the sink's position counts"
 	Remedy    = "to begin elsewhere, set the position with epochfence rewind"
 )
 
-// Published notes that the source has taken a position of ours.
+// Published records that the source has accepted a position of ours.
 func (p *Position) Published(at epoch.Offset) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

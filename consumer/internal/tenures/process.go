@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// Process names this process for operators who look for it: host and process id.
+// Process names this process for operators: host and process id.
 func Process() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -14,7 +14,7 @@ func Process() string {
 	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }
 
-// Named is the name of this process where it was given one, which several may have.
+// Named returns the given name with [Process] appended, because several processes may have it.
 func Named(given string) string {
 	if given == "" {
 		return Process()

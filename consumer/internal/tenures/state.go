@@ -1,6 +1,5 @@
-// Package tenures is for sources: it holds what their tenures have in common. A
-// [State] says whether a partition is held, revoked or lost, and a [Position]
-// what of it may be published.
+// Package tenures holds what the tenures of all sources have in common. A [State] says whether a
+// partition is held, revoked or lost. A [Position] says which position may be published.
 package tenures
 
 import (
@@ -19,7 +18,7 @@ var ErrEnded = errors.New("the tenure has ended")
 
 var errReading = errors.New("consumer: one Read of a tenure at a time")
 
-// Lost makes an error a [consumer.ErrLost].
+// Lost wraps an error so that it matches [consumer.ErrLost].
 func Lost(why error) error {
 	if errors.Is(why, consumer.ErrLost) {
 		return why
@@ -27,9 +26,8 @@ func Lost(why error) error {
 	return fmt.Errorf("%w: %w", consumer.ErrLost, why)
 }
 
-// State is how far a tenure has got. It is held at first. It may be revoked or
-// lost, or both, and is over when own has returned. Its methods are safe for
-// concurrent use.
+// State is the state of a tenure. A tenure is held at first, may be revoked, lost or both, and is
+// over when own has returned. State's methods are safe for concurrent use.
 type State struct {
 	held    context.Context // ends when the tenure is lost, with the cause
 	lose    context.CancelCauseFunc
@@ -43,8 +41,8 @@ type State struct {
 	clear    chan struct{}   // closed when no own of this tenure or an earlier one runs
 }
 
-// NewState returns that of a tenure which is lost with ctx. Previous is the
-// process's tenure of the same partition before this one, nil if there was none.
+// NewState returns the state of a tenure that is lost when ctx ends. previous is the process's
+// earlier tenure of the same partition, or nil.
 func NewState(ctx context.Context, previous *State) *State {
 	s := &State{over: make(chan struct{}), clear: make(chan struct{})}
 	s.held, s.lose = context.WithCancelCause(ctx)
@@ -55,9 +53,8 @@ func NewState(ctx context.Context, previous *State) *State {
 	return s
 }
 
-// Run calls own, unless the tenure is revoked or lost before that. It waits for
-// the own of earlier tenures, as a process never works on a partition twice at a
-// time. When Run returns the tenure is over.
+// Run calls own, unless the tenure is revoked or lost first, and ends the tenure. It waits for the
+// own of earlier tenures, because a process must not work on a partition twice at a time.
 func (s *State) Run(own func(ctx context.Context)) {
 	defer s.finish()
 	if s.previous != nil {
@@ -72,8 +69,8 @@ func (s *State) Run(own func(ctx context.Context)) {
 	}
 }
 
-// finish also notes when the partition is clear. A tenure that did not come to
-// its turn may be over while the own of an earlier one still runs.
+// finish closes over, and closes clear once no earlier own runs. A tenure that never got its turn
+// may be over while an earlier own still runs.
 func (s *State) finish() {
 	close(s.over)
 	if s.previous == nil {
@@ -86,14 +83,13 @@ func (s *State) finish() {
 	}()
 }
 
-// Draining is closed when the partition is revoked.
+// Draining returns a channel that is closed when the partition is revoked.
 func (s *State) Draining() <-chan struct{} { return s.kept.Done() }
 
 // Revoke closes Draining.
 func (s *State) Revoke() { s.revoke() }
 
-// RevokeWithin is Revoke, and takes the partition away if the tenure is not over
-// after limit; overrun is called then, to say so.
+// RevokeWithin revokes the partition. After limit it calls overrun and ends the tenure.
 func (s *State) RevokeWithin(limit time.Duration, overrun func()) {
 	s.Revoke()
 	timer := time.AfterFunc(limit, func() {
@@ -108,8 +104,7 @@ func (s *State) RevokeWithin(limit time.Duration, overrun func()) {
 // Revoked reports whether the partition was revoked.
 func (s *State) Revoked() bool { return s.kept.Err() != nil }
 
-// Lose ends the tenure: nothing can commit any more. The cause becomes a
-// [consumer.ErrLost]; of several the first counts.
+// Lose ends the tenure: nothing more can commit. Only the first cause counts.
 func (s *State) Lose(why error) { s.lose(Lost(why)) }
 
 // Lost returns the cause of the loss, which is a [consumer.ErrLost], or nil.
@@ -120,30 +115,28 @@ func (s *State) Lost() error {
 	return Lost(context.Cause(s.held))
 }
 
-// WhenLost is closed when the tenure is lost.
+// WhenLost returns a channel that is closed when the tenure is lost.
 func (s *State) WhenLost() <-chan struct{} { return s.held.Done() }
 
-// OnceLost calls f on a goroutine of its own when the tenure is lost, unless stop was called before.
+// OnceLost calls f on its own goroutine when the tenure is lost, unless stop is called first.
 func (s *State) OnceLost(f func()) (stop func() bool) { return context.AfterFunc(s.held, f) }
 
-// GiveUp is a [consumer.Tenure]'s.
+// GiveUp implements [consumer.Tenure].
 func (s *State) GiveUp(until <-chan struct{}) { s.until.Store(until) }
 
-// GivenUp returns the channel that GiveUp was called with, which is closed once this
-// process may have the partition again, or nil.
+// GivenUp returns the channel passed to GiveUp, which is closed once we may hold it again, or nil.
 func (s *State) GivenUp() <-chan struct{} {
 	until, _ := s.until.Load().(<-chan struct{})
 	return until
 }
 
-// Over is closed when own has returned, or will not be called.
+// Over returns a channel that is closed when own has returned, or will not be called.
 func (s *State) Over() <-chan struct{} { return s.over }
 
 // Held reports whether the partition is neither revoked nor lost.
 func (s *State) Held() bool { return s.held.Err() == nil && !s.Revoked() }
 
-// Err returns why nothing may be confirmed under the tenure any more: it was
-// lost, or it is over. It is a [consumer.ErrLost], or nil.
+// Err returns a [consumer.ErrLost] if nothing may be confirmed under the tenure any more, or nil.
 func (s *State) Err() error {
 	if err := s.Lost(); err != nil {
 		return err
@@ -154,26 +147,25 @@ func (s *State) Err() error {
 	return nil
 }
 
-// UntilLost returns a context that ends when the tenure is lost, too.
+// UntilLost returns a context that also ends when the tenure is lost.
 func (s *State) UntilLost(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.held, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// WhileHeld returns a context that ends when the tenure is lost or revoked, too.
+// WhileHeld returns a context that also ends when the tenure is lost or revoked.
 func (s *State) WhileHeld(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := s.UntilLost(ctx)
 	if s.Revoked() {
-		cancel() // now, and not soon
+		cancel() // AfterFunc would cancel it a moment later
 	}
 	stop := context.AfterFunc(s.kept, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// Read is a [consumer.Tenure]'s. It calls read with a context that ends when the
-// tenure is lost or revoked, and passes its error on only if that is not why it
-// ended. A second Read at the same time is an error.
+// Read implements [consumer.Tenure]. It calls read with a context that ends when the tenure is lost
+// or revoked, and drops an error that follows from that. A second Read at the same time fails.
 func (s *State) Read(ctx context.Context, read func(ctx context.Context, yield func(consumer.Batch) bool) error) iter.Seq2[consumer.Batch, error] {
 	return func(yield func(consumer.Batch, error) bool) {
 		if !s.reading.CompareAndSwap(false, true) {

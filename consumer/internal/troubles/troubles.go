@@ -1,4 +1,4 @@
-// Package troubles writes what is wrong for long to a log without flooding it.
+// Package troubles logs incidents that last long without flooding the log.
 package troubles
 
 import (
@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// Log writes a line when a trouble begins, then one with a count after times that
-// double, and one when it is over. Those that have the same trouble share its lines.
-// P names whoever can have one: each has one at a time. Its methods are safe for
-// concurrent use.
+// Log writes a line when an incident begins, lines with a count after waits that double, and a line
+// when the incident is over. Incidents with the same key share their lines. P identifies who has an
+// incident; each P has at most one. Log's methods are safe for concurrent use.
 type Log[P comparable] struct {
 	log  *slog.Logger
-	unit string // what the P are, in the lines with a count
+	unit string // the plural of P, for the lines with a count
 
 	mu     sync.Mutex
 	closed bool
@@ -22,23 +21,22 @@ type Log[P comparable] struct {
 	of     map[P]*trouble[P]
 }
 
-// trouble is one thing that is wrong.
 type trouble[P comparable] struct {
 	key  string
 	what string
 	tally[P]
 	timer *time.Timer
-	last  func() // writes the last line that was not written
+	last  func() // writes the newest line that was not written
 }
 
-// tally counts what is not in the log yet. It decides what to say; see its methods.
+// tally counts what is not in the log yet, and decides when to write a line.
 type tally[P comparable] struct {
 	since    time.Time
 	wait     time.Duration // before the next line with a count
-	times    int           // in all
+	times    int
 	unsaid   int
 	affected map[P]bool
-	over     bool // said so since the last line with a count
+	over     bool // the end was logged since the last line with a count
 }
 
 const (
@@ -46,7 +44,7 @@ const (
 	lastCount  = 10 * time.Minute
 )
 
-// happened: once more, to p. It reports whether to write a line.
+// happened counts one more occurrence, to p. It reports whether to write a line.
 func (t *tally[P]) happened(p P) (say bool) {
 	t.times++
 	t.affected[p] = true
@@ -57,8 +55,7 @@ func (t *tally[P]) happened(p P) (say bool) {
 	return false
 }
 
-// due: the wait is over. It reports whether to write a line with the count, and
-// whether that was the last wait, as nothing is wrong any more.
+// due is called after the wait. say asks for a line with the count; gone ends the incident.
 func (t *tally[P]) due() (say, gone bool) {
 	say = t.unsaid > 0
 	t.unsaid, t.over = 0, false
@@ -66,8 +63,7 @@ func (t *tally[P]) due() (say, gone bool) {
 	return say, !say && len(t.affected) == 0
 }
 
-// passed: p is well. It reports whether to write that all are, which is not worth a
-// line after a single failure, nor twice in one wait.
+// passed reports whether to write that all are well: not after one failure, nor twice in a wait.
 func (t *tally[P]) passed(p P) (say bool) {
 	delete(t.affected, p)
 	if len(t.affected) > 0 || t.times == 1 || t.over {
@@ -77,13 +73,12 @@ func (t *tally[P]) passed(p P) (say bool) {
 	return true
 }
 
-// New returns one that writes to l, and calls what has a trouble by that plural.
+// New returns a Log that writes to l. unit is the plural of P.
 func New[P comparable](l *slog.Logger, unit string) *Log[P] {
 	return &Log[P]{log: l, unit: unit, open: map[string]*trouble[P]{}, of: map[P]*trouble[P]{}}
 }
 
-// Add notes that p has a trouble, whose lines go to l. It shares them with all that have
-// one with the same key.
+// Add records an incident of p. All incidents with the same key share the lines, which go to l.
 func (ts *Log[P]) Add(l *slog.Logger, level slog.Level, p P, key, what string, args ...any) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -109,7 +104,6 @@ func (ts *Log[P]) Add(l *slog.Logger, level slog.Level, p P, key, what string, a
 	}
 }
 
-// count writes a line with a count, if there is something to say.
 func (ts *Log[P]) count(t *trouble[P]) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -127,7 +121,7 @@ func (ts *Log[P]) count(t *trouble[P]) {
 	t.timer.Reset(t.wait)
 }
 
-// Well notes that p continues.
+// Well records that p continues.
 func (ts *Log[P]) Well(p P) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -141,7 +135,7 @@ func (ts *Log[P]) Well(p P) {
 	}
 }
 
-// Left notes that p is no longer this process's.
+// Left records that p is no longer this process's.
 func (ts *Log[P]) Left(p P) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -151,7 +145,7 @@ func (ts *Log[P]) Left(p P) {
 	}
 }
 
-// Of returns what is wrong with p, or nothing.
+// Of returns what is wrong with p, or "".
 func (ts *Log[P]) Of(p P) (what string) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

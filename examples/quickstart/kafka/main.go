@@ -18,15 +18,15 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// reserve applies one message: {"item": "chair", "quantity": 2}. What it writes
-// through tx commits together with the position, or not at all.
+// reserve applies one message: {"item": "chair", "quantity": 2}. Its writes through tx commit
+// together with the position, or not at all.
 func reserve(ctx context.Context, tx pgsink.Tx, m consumer.Message, e epoch.Epoch) error {
 	var r struct {
 		Item     string
 		Quantity int
 	}
 	if err := json.Unmarshal(m.Value, &r); err != nil {
-		return consumer.Permanent(err) // no retry will help
+		return consumer.Permanent(err) // a retry cannot help
 	}
 	_, err := tx.Exec(ctx, `insert into reserved (item, quantity) values ($1, $2)
 		on conflict (item) do update set quantity = reserved.quantity + $2`, r.Item, r.Quantity)

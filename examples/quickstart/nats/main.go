@@ -20,8 +20,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// pay applies one message. What it writes through tx commits together with the
-// position, or not at all.
+// pay applies one message. Its writes through tx commit together with the position, or not at all.
 func pay(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, e epoch.Epoch) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO paid (account, payment) VALUES (?, ?)`, string(m.Key), string(m.Value))
 	return err

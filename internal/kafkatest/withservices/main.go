@@ -1,14 +1,14 @@
-// Command withservices runs a command beside a real Apache Kafka and a real
-// PostgreSQL of its own, which end with it:
+// Command withservices runs a command with a real Apache Kafka and a real PostgreSQL of its own,
+// which end with the command:
 //
 //	go run ./internal/kafkatest/withservices sh -c \
 //	  'go run ./examples/inventory -brokers "$EPOCHFENCE_KAFKA" -database "$EPOCHFENCE_DATABASE"'
 //
-// Kafka's jars are in EPOCHFENCE_KAFKA_LIBS (see `make kafka`). Its exit status
-// is the command's.
+// EPOCHFENCE_KAFKA_LIBS is the directory of Kafka's jars (see `make kafka`). The exit code is the
+// command's.
 //
-// Without a command it makes a topic, prints where everything is, and sends each line of
-// its input to the topic until it is interrupted: `make services`.
+// Without a command (`make services`) it makes a topic, prints the addresses, and sends each line
+// of its input to the topic until it is interrupted.
 package main
 
 import (
@@ -83,7 +83,6 @@ func run(ctx context.Context, command []string) (err error) {
 
 const topic, partitions = "reservations", 4 // as in docs/kafka-to-postgresql.md
 
-// serve makes the topic, says where everything is, and sends what is typed.
 func serve(ctx context.Context, kafka, postgres string) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(kafka), kgo.DefaultProduceTopic(topic))
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/epochfence/epochfence/internal/freeport"
 )
 
-// cluster is the nodes. Its methods are for one goroutine at a time.
+// cluster is the nodes. Its methods are not safe for concurrent use.
 type cluster struct{ nodes []*node }
 
-// newCluster starts the nodes, with their data below dir, and returns once a stream
-// can have a replica on each.
+// newCluster starts the nodes, with their data below dir, and returns once a stream can have a
+// replica on each.
 func newCluster(ctx context.Context, dir string) (*cluster, error) {
 	ports, err := freeport.Take(3 * nodes)
 	if err != nil {
@@ -73,8 +73,8 @@ func (c *cluster) awaitHealthy(ctx context.Context) error {
 	return nil
 }
 
-// awaitReplicas returns once a stream can have a replica on each node. A node is
-// healthy before that: whoever leads has to hear from each of the others first.
+// awaitReplicas returns once a stream can have a replica on each node. A node is healthy earlier:
+// the leader first has to hear from each of the other nodes.
 func (c *cluster) awaitReplicas(ctx context.Context) error {
 	conn, err := nats.Connect(strings.Join(c.urls(), ","))
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *cluster) awaitReplicas(ctx context.Context) error {
 	}
 	const name = "withcluster"
 	try := func() error {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // what was lost with a leader is never answered
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // a request lost with a leader is never answered
 		defer cancel()
 		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Replicas: nodes}); err != nil {
 			return err
@@ -105,14 +105,12 @@ func (c *cluster) awaitReplicas(ctx context.Context) error {
 	}
 }
 
-// stop ends all nodes and returns when they are gone.
 func (c *cluster) stop() {
 	for _, n := range c.nodes {
 		n.kill()
 	}
 }
 
-// killEach kills a node every so often, each in turn, until ctx ends.
 func (c *cluster) killEach(ctx context.Context, every, down time.Duration, say func(string)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -137,8 +135,7 @@ func (c *cluster) killEach(ctx context.Context, every, down time.Duration, say f
 	}
 }
 
-// bounce kills a node, starts it again after a time, and waits until the cluster
-// is whole.
+// bounce kills a node, starts it again after down, and waits until all nodes are healthy.
 func (c *cluster) bounce(ctx context.Context, n *node, down time.Duration) error {
 	n.kill()
 	timer := time.NewTimer(down)
@@ -155,7 +152,6 @@ func (c *cluster) bounce(ctx context.Context, n *node, down time.Duration) error
 	return c.awaitHealthy(limited)
 }
 
-// newReport returns a function that writes a line to w with the time since now.
 func newReport(w io.Writer) func(string) {
 	begin := time.Now()
 	return func(line string) {

@@ -1,13 +1,12 @@
-// Command withcluster runs a command beside a NATS cluster of three nodes, each a
-// process, and a real PostgreSQL of its own, which end with it:
+// Command withcluster runs a command with a NATS cluster of three nodes, each a process, and a real
+// PostgreSQL of its own, which end with the command:
 //
 //	go run ./internal/natstest/withcluster -kill-every 1m sh -c \
 //	  'go run ./examples/payments -nats "$EPOCHFENCE_NATS" -replicas 3 -database "$EPOCHFENCE_DATABASE"'
 //
-// With -kill-every a node is killed (SIGKILL) so often, each in turn, and started
-// again after -down; there is never more than one down, and a node is up only
-// once it has caught up with all its streams. What was done to them is written to
-// standard error. The exit status is the command's.
+// With -kill-every it kills (SIGKILL) a node in each such period, in turn, and starts it again
+// after -down. Never more than one node is down, and a node is up only once it has caught up with
+// all its streams. It logs the kills to standard error. The exit code is the command's.
 package main
 
 import (

@@ -18,10 +18,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// nodeVariable makes a process a node: it holds its configuration.
+// nodeVariable has the configuration of a node, and makes a process a node.
 const nodeVariable = "EPOCHFENCE_WITHCLUSTER_NODE"
 
-// config is what a node is told.
 type config struct {
 	Name    string
 	Dir     string
@@ -31,10 +30,9 @@ type config struct {
 	Routes  []int
 }
 
-// serveNode is a node's process. It lives until it is killed, or its standard
-// input ends, which it does with the parent.
+// serveNode runs a node until it is killed, or until its standard input ends with the parent.
 func serveNode(encoded string) error {
-	// An interrupt from the terminal is for the command; the nodes end with us.
+	// A terminal's interrupt is for the command. Nodes end with the parent.
 	signal.Ignore(os.Interrupt, syscall.SIGHUP)
 	var c config
 	if err := json.Unmarshal([]byte(encoded), &c); err != nil {
@@ -60,7 +58,6 @@ func serveNode(encoded string) error {
 	return nil
 }
 
-// node is the parent's view of one.
 type node struct {
 	config
 	cmd    *exec.Cmd
@@ -68,7 +65,6 @@ type node struct {
 	exited chan struct{}
 }
 
-// start starts its process, with whatever data it has.
 func (n *node) start() error {
 	encoded, err := json.Marshal(n.config)
 	if err != nil {
@@ -97,7 +93,6 @@ func (n *node) start() error {
 	return nil
 }
 
-// kill ends it as a crash does, and returns when it is gone.
 func (n *node) kill() {
 	if n.cmd == nil {
 		return
@@ -108,7 +103,7 @@ func (n *node) kill() {
 	n.cmd = nil
 }
 
-// awaitHealthy returns once it has caught up with all that it keeps.
+// awaitHealthy returns once the node has caught up with all its streams.
 func (n *node) awaitHealthy(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -146,7 +141,6 @@ func (n *node) health(ctx context.Context) (said []byte, err error) {
 	return said, err
 }
 
-// logTail is the end of the node's log.
 func (n *node) logTail() []byte {
 	log, _ := os.ReadFile(filepath.Join(filepath.Dir(n.Dir), n.Name+".log"))
 	return log[max(0, len(log)-2000):]

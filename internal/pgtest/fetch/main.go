@@ -1,11 +1,11 @@
-// Command fetch downloads a version of PostgreSQL and puts its binaries into a
-// directory, which must not exist yet:
+// Command fetch downloads a version of PostgreSQL and puts its binaries into a directory, which
+// must not exist yet:
 //
 //	go run . 18.3.0 archives directory
 //
-// Archives are kept in the directory named second, and are not downloaded again.
+// It keeps downloaded archives in the second argument, and does not download them again.
 //
-// It is a module of its own: only who has no PostgreSQL needs what it is made of.
+// It is a separate module, because only machines without PostgreSQL need its dependencies.
 package main
 
 import (
@@ -36,13 +36,12 @@ func fetch(version, archives, dir string) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := os.Setenv("TMPDIR", tmp); err != nil { // for what the library leaves behind
+	if err := os.Setenv("TMPDIR", tmp); err != nil { // for files that the library leaves behind
 		return err
 	}
 	extracted := filepath.Join(tmp, "postgres")
-	// Start downloads, extracts and then calls initdb, which as root cannot
-	// work and as anyone else is not wanted: pgtest runs it, as another user.
-	// An encoding that does not exist stops it there.
+	// Start downloads, extracts, and then calls initdb, which does not work as root. pgtest runs
+	// initdb itself as another user. An encoding that does not exist makes Start fail at initdb.
 	err = embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
 		Version(embeddedpostgres.PostgresVersion(version)).
 		Port(0).

@@ -11,7 +11,6 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// chromium is where the browser is, or the empty string.
 func chromium() string {
 	if path := os.Getenv("EPOCHFENCE_CHROMIUM"); path != "" {
 		return path
@@ -24,7 +23,6 @@ func chromium() string {
 	return ""
 }
 
-// browse starts a browser, and ends it with ctx or when end is called.
 func browse(ctx context.Context) (tab context.Context, end func(), err error) {
 	path := chromium()
 	if path == "" {
@@ -44,15 +42,13 @@ func browse(ctx context.Context) (tab context.Context, end func(), err error) {
 	return tab, end, nil
 }
 
-// look is how a picture is taken.
 type look struct {
 	width    int64
 	dark     bool
 	noScript bool
-	top      bool // only what is seen without scrolling
+	top      bool // only the part that is visible without scrolling
 }
 
-// as shows pages in that way from now on.
 func (l look) as(ctx context.Context, t *chromedp.Target) error {
 	scheme := "light"
 	if l.dark {
@@ -74,7 +70,6 @@ func (l look) as(ctx context.Context, t *chromedp.Target) error {
 	return err
 }
 
-// picture is the page at an address, as a PNG.
 func picture(tab context.Context, url string, l look) ([]byte, error) {
 	if err := chromedp.Do(tab, chromedp.Func(l.as), chromedp.Navigate(url)); err != nil {
 		return nil, err

@@ -30,7 +30,6 @@ func main() {
 	}
 }
 
-// shot is a picture for the docs.
 type shot struct {
 	name string
 	look
@@ -87,7 +86,6 @@ func shoot(ctx context.Context, dir string, many bool) error {
 	return nil
 }
 
-// picturesOfAnAct are those of a partition's page and of what comes before an act.
 func picturesOfAnAct(tab context.Context, c *scene) (map[string][]byte, error) {
 	pictures := map[string][]byte{}
 	for name, at := range map[string]string{
@@ -105,8 +103,8 @@ func picturesOfAnAct(tab context.Context, c *scene) (map[string][]byte, error) {
 	return pictures, nil
 }
 
-// busy is a group of three partitions after a takeover, with one that has halted and
-// with dead letters.
+// busy returns a group of three partitions after a takeover, with a halted partition and dead
+// letters.
 func busy(ctx context.Context) (*scene, error) {
 	c, err := newScene(setting{
 		topic: "orders", group: "billing", owners: [2]string{"worker-1", "worker-2"}, partitions: 3, title: "billing",
@@ -152,7 +150,6 @@ func take(tab context.Context, url, dir string, s shot) error {
 	return os.WriteFile(name, small, 0o644)
 }
 
-// shrink gives a picture a palette of the colours that it has most.
 func shrink(taken []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(taken))
 	if err != nil {

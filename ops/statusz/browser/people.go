@@ -9,10 +9,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// anna may act.
 func anna(*http.Request) (by string, ok bool) { return "anna", true }
 
-// waiting is an outbox in which one request waits.
 type waiting struct{}
 
 func (waiting) entry() operate.OutboxEntry {

@@ -19,14 +19,14 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// scene is a group in memory, and the page of its second process.
+// scene is a group in memory, and the status page of its second process.
 type scene struct {
 	broker *memsource.Broker
 	log    *memsource.Log
 	group  *memsource.Group
 	sink   *memsink.Sink
 	stats  *stats.Stats
-	first  *memsource.Member // the process that is going to be frozen
+	first  *memsource.Member // the process that takeover freezes
 	page   *httptest.Server
 
 	ctx  context.Context
@@ -34,18 +34,17 @@ type scene struct {
 	done sync.WaitGroup
 }
 
-// setting is what a scene is made from.
 type setting struct {
 	topic, group  string
 	owners        [2]string
 	partitions    int32
-	fails, poison func(consumer.Message) error // why a message is put aside, and why it halts its partition; nil if neither
+	fails, poison func(consumer.Message) error // errors that dead-letter a message, and that halt its partition; may be nil
 	mayAct        func(*http.Request) (string, bool)
 	outbox        operate.Outbox
 	title         string
 }
 
-// term is that of the leases: how long a frozen process keeps its partitions.
+// term is the term of the leases: a frozen process keeps its partitions that long.
 const term = time.Second
 
 func newScene(s setting) (*scene, error) {
@@ -54,7 +53,7 @@ func newScene(s setting) (*scene, error) {
 	c.group = broker.Group(s.group, s.topic)
 	c.group.SetTerm(term)
 	if s.partitions == 0 {
-		c.group.Script() // nobody is granted anything
+		c.group.Script() // the group grants no leases
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	op := c.sink.Operator()
@@ -114,7 +113,6 @@ func (c *scene) logs(_ context.Context, fences []epoch.Fence) (map[epoch.Partiti
 
 func (c *scene) url() string { return c.page.URL + "/status/" }
 
-// await waits until cond holds, which is asked again and again.
 func (c *scene) await(ctx context.Context, what string, cond func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -130,7 +128,6 @@ func (c *scene) await(ctx context.Context, what string, cond func() bool) error 
 	return nil
 }
 
-// owned waits until each partition is claimed by a process.
 func (c *scene) owned(ctx context.Context, partitions int) error {
 	return c.await(ctx, "each partition has an owner", func() bool {
 		n := 0
@@ -143,8 +140,7 @@ func (c *scene) owned(ctx context.Context, partitions int) error {
 	})
 }
 
-// takeover freezes the first process, and waits until the other has all of its
-// partitions.
+// takeover freezes the first process, and waits until the other process has all partitions.
 func (c *scene) takeover(ctx context.Context) error {
 	c.first.Freeze()
 	return c.await(ctx, "the other process has all partitions", func() bool {
