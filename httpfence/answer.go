@@ -10,7 +10,6 @@ import (
 	"strings"
 )
 
-// recorder is the ResponseWriter that records the answer of a handler.
 type recorder struct {
 	header http.Header // the handler's
 	sent   http.Header // copy of header when the status was written
@@ -53,7 +52,6 @@ func (w *recorder) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// answer returns what the handler wrote. Call it after the handler has returned.
 func (w *recorder) answer() (Answer, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -91,7 +89,6 @@ func (w *recorder) answer() (Answer, error) {
 	return a, nil
 }
 
-// maxHeader limits the headers of an answer.
 const maxHeader = 64 << 10 // bytes
 
 func size(h http.Header) (n int) {

@@ -117,7 +117,6 @@ func (h *handler) refuse(w http.ResponseWriter, began time.Time, c Call, err err
 	p.write(w)
 }
 
-// bodyError is a body that could not be read.
 type bodyError struct{ err error }
 
 func (e *bodyError) Error() string {

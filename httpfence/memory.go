@@ -57,7 +57,6 @@ func (m *Memory) Serve(ctx context.Context, c Call, f Fingerprint, effect func(c
 	return Reply{Answer: a}, nil
 }
 
-// admit records the epoch, and returns the stored answer, or nil.
 func (m *Memory) admit(c Call, f Fingerprint) (*memoryAnswer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -185,7 +185,6 @@ func (t *transaction) store(c Call, a Answer) error {
 
 var errRolledBack = errors.New("the transaction was rolled back: by the handler, or by the database after a failure that the handler has ignored")
 
-// blame explains why the answer of a handler cannot be stored.
 func (t *transaction) blame(status int, err error) error {
 	var e interface{ SQLState() string }
 	if errors.As(err, &e) && e.SQLState() == "25P02" {
@@ -215,7 +214,6 @@ func (t *transaction) undo(c Call) error {
 	return errors.Join(err, t.remember(c))
 }
 
-// remember records only the epoch, in a new transaction.
 func (t *transaction) remember(c Call) error {
 	ctx, cancel := bounded()
 	defer cancel()

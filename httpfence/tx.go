@@ -35,7 +35,6 @@ func Tx(ctx context.Context) DBTX {
 
 type txKey struct{}
 
-// lend returns a guard through which a handler uses t.
 func (t *transaction) lend() *sqltx.Guard {
 	return t.s.transactions.Guard(sqltx.GuardConfig{
 		Package: "httpfence", Alone: true,

@@ -93,7 +93,6 @@ func read(ctx context.Context, op Operator, p epoch.Partition) (all []Decision, 
 	return all, false, nil
 }
 
-// tell answers q from the decisions of a partition, oldest first.
 func tell(now Partition, all []Decision, whole bool, q Question) Story {
 	s := Story{Partition: now, Complete: whole && begins(all)}
 	spans := spansOf(now, all)

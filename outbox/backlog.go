@@ -11,7 +11,6 @@ const (
 	countRest  = 10 * time.Second // between two counts of a partition, at least
 )
 
-// backlog is the state of the calls of Options.ObserveBacklog.
 type backlog struct {
 	counted time.Time
 	told    bool
@@ -22,7 +21,6 @@ func (r *relay[TX]) mayCount(now time.Time) bool {
 	return r.o.ObserveBacklog != nil && (r.backlog.counted.IsZero() || now.Sub(r.backlog.counted) >= countRest)
 }
 
-// count counts the entries that are left. It runs last in the transaction.
 func (r *relay[TX]) count(ctx context.Context, tx TX, t *settlement) error {
 	entries, oldest, err := r.store.Count(ctx, tx, r.p, countLimit+1)
 	if err != nil {

@@ -120,7 +120,6 @@ func (r *relay[TX]) step(ctx context.Context) bool {
 	return r.await(ctx, now)
 }
 
-// room returns how many more entries may be read.
 func (r *relay[TX]) room() int {
 	if r.held() >= maxKept {
 		return 0
@@ -215,7 +214,6 @@ func (r *relay[TX]) sent(l *lane) Sent {
 	return Sent{Row: *l.row, Partition: r.p, Epoch: r.epoch, Attempt: l.attempt}
 }
 
-// answered handles the outcome of a request.
 func (r *relay[TX]) answered(l *lane) {
 	r.sending--
 	switch l.outcome.kind {
@@ -245,7 +243,6 @@ func (r *relay[TX]) retry(l *lane, in time.Duration) {
 	r.waiting.add(l, time.Now().Add(in))
 }
 
-// report reports an attempt that failed.
 func (r *relay[TX]) report(l *lane, kind Kind, err error) {
 	r.tellOf(l, kind, troubleKey{receiverOf(l.row.URL), kind}, err)
 }

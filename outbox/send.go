@@ -14,7 +14,6 @@ import (
 	"github.com/epochfence/epochfence/httpfence"
 )
 
-// outcome is the outcome of a request.
 type outcome struct {
 	kind       Kind
 	answered   bool // answer is set
@@ -24,7 +23,6 @@ type outcome struct {
 	retryAfter time.Duration // from the receiver's Retry-After
 }
 
-// send sends an entry and classifies the answer.
 func (b *Box[TX]) send(ctx context.Context, e Sent) outcome {
 	ctx, cancel := context.WithTimeout(ctx, b.o.RequestTimeout)
 	defer cancel()
@@ -66,7 +64,6 @@ const maxProblem = 8 << 10
 // maxDetail limits the characters of a refusal's detail in an error.
 const maxDetail = 500
 
-// judge classifies an answer.
 func judge(e Sent, a Answer) outcome {
 	o := outcome{answered: true, answer: a}
 	if success(a.Status) {

@@ -78,7 +78,6 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 	})
 }
 
-// take moves the next answers to settle into t.
 func (r *relay[TX]) take(t *settlement) {
 	n := min(len(r.finished), settleLimit)
 	switch {
@@ -153,7 +152,6 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 	return r.count(ctx, tx, t)
 }
 
-// settle deletes the answered entries and calls OnAnswer and OnRefused.
 func (r *relay[TX]) settle(ctx context.Context, tx TX, t *settlement) error {
 	if len(t.settle) == 0 {
 		return nil
@@ -288,13 +286,11 @@ func (r *relay[TX]) failed(t *settlement, err error) {
 	r.finished = append(again, r.finished...)
 }
 
-// keep makes a lane wait whose answer the application could not take.
 func (r *relay[TX]) keep(l *lane, err error) {
 	r.reportOwn(l, err)
 	r.kept.add(l, time.Now().Add(l.next(r.Box)))
 }
 
-// committed updates the relay after the commit of t.
 func (r *relay[TX]) committed(t *settlement) {
 	r.pause.Reset()
 	r.claimHolds(t.ask)
@@ -337,7 +333,6 @@ func (r *relay[TX]) scanned(t *settlement) {
 	}
 }
 
-// continueWith makes row the entry of a lane, or ends the lane if row is nil.
 func (r *relay[TX]) continueWith(l *lane, row *Row) {
 	if row == nil || row.ID != l.id {
 		r.recovered(l)

@@ -274,4 +274,7 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// forReal is what makes a command that is printed as a remedy more than a dry run.
+const forReal = " --reason '…' --execute"
+
 func text(v any) string { return fmt.Sprint(v) }

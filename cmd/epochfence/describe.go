@@ -89,7 +89,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 func (a *app) notes(p operate.Partition, d describedView) {
 	switch d.State {
 	case paused:
-		a.say("\n%s is paused since %s, by %s: %s\n  epochfence resume %s", d.Name, stamp(p.Pause.Since), printable(d.By), printable(d.Reason), shellQuote(d.Name))
+		a.say("\n%s is paused since %s, by %s: %s\n  epochfence resume %s%s", d.Name, stamp(p.Pause.Since), printable(d.By), printable(d.Reason), shellQuote(d.Name), forReal)
 	case halted:
 		a.say("\n%s has halted at %s:\n  %s", d.Name, stamp(*d.Since), printable(d.Reason))
 		a.remedy(p.Fence.Partition, d.Reason)

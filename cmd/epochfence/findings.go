@@ -123,7 +123,7 @@ func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 		add("halted", bad, fmt.Sprintf("halted at %s: %s", stamp(*v.Since), v.Reason), "epochfence explain "+shellQuote(v.Name))
 	case paused:
 		if !l.paused {
-			add("paused", warn, fmt.Sprintf("paused since %s by %s: %s", stamp(p.Pause.Since), v.By, v.Reason), "epochfence resume "+shellQuote(v.Name))
+			add("paused", warn, fmt.Sprintf("paused since %s by %s: %s", stamp(p.Pause.Since), v.By, v.Reason), "epochfence resume "+shellQuote(v.Name)+forReal)
 		}
 	case waiting:
 		if since := p.Now.Sub(p.ClaimedAt); since > waitingFor {
@@ -152,18 +152,18 @@ func logged(p operate.Partition, e extent, l limits) (fs []finding) {
 		add("log", warn, e.err.Error(), "")
 		return fs
 	case e.log != p.Log:
-		add("log", bad, fmt.Sprintf("the fence is of log %s, and now there is log %s", p.Log, e.log), "epochfence rebase "+shellQuote(name)+" --to …")
+		add("log", bad, fmt.Sprintf("the fence is of log %s, and now there is log %s", p.Log, e.log), "epochfence rebase "+shellQuote(name)+" --to …"+forReal)
 		return fs
 	case e.source != p.Source:
-		add("lease source", bad, fmt.Sprintf("the fence is leased from %s, and here leases come from %s", p.Source, e.source), "epochfence rebase "+shellQuote(name))
+		add("lease source", bad, fmt.Sprintf("the fence is leased from %s, and here leases come from %s", p.Source, e.source), "epochfence rebase "+shellQuote(name)+forReal)
 	}
 	switch {
 	case p.Next < e.begin && p.Applied && whereIs(p.Fence) == inNATS: // a stream has the messages of all partitions, and those that are gone may be another's
 		add("position", warn, fmt.Sprintf("the next offset is %d and the stream begins at %d: messages may have gone that were not applied", p.Next, e.begin), "epochfence explain "+shellQuote(name))
 	case p.Next < e.begin && p.Applied:
-		add("position", bad, fmt.Sprintf("the next offset is %d and the log begins at %d: messages went that were not applied", p.Next, e.begin), "epochfence rewind "+shellQuote(name)+" --to start")
+		add("position", bad, fmt.Sprintf("the next offset is %d and the log begins at %d: messages went that were not applied", p.Next, e.begin), "epochfence rewind "+shellQuote(name)+" --to start"+forReal)
 	case p.Next > e.end:
-		add("position", bad, fmt.Sprintf("the next offset is %d and the log ends at %d: it was truncated", p.Next, e.end), "epochfence rewind "+shellQuote(name)+" --to …")
+		add("position", bad, fmt.Sprintf("the next offset is %d and the log ends at %d: it was truncated", p.Next, e.end), "epochfence rewind "+shellQuote(name)+" --to …"+forReal)
 	}
 	if l.lag >= 0 && e.lag > l.lag {
 		add("lag", warn, fmt.Sprintf("%s to apply, more than %d", count(e.lag, "message"), l.lag), "epochfence describe "+shellQuote(name))

@@ -47,10 +47,8 @@ func newBudget(total int, limit int32) *budget {
 	return &budget{total: int64(total), limit: limit, growth: firstGrowth}
 }
 
-// share returns the share of each of n partitions.
 func (b *budget) share(n int) int64 { return b.total / 4 / int64(max(n, 1)) }
 
-// spare returns what may still be lent.
 func (b *budget) spare(lent int64) int64 { return max(b.total/8-lent, 0) }
 
 // sizes returns the limits of a fetch, and whether they have changed. hungry is the number of

@@ -113,7 +113,6 @@ func (c *commits) turn(ctx context.Context, mirror []*tenure) {
 	}
 }
 
-// send commits under the present membership, and delivers the outcomes.
 func (c *commits) send(ctx context.Context, all []*commit) {
 	ctx, cancel := context.WithTimeout(ctx, c.s.commitTimeout())
 	defer cancel()
@@ -207,7 +206,6 @@ func mayCommit(one *commit, member string, generation int32) error {
 	return nil
 }
 
-// judge returns the outcome that an answer of the coordinator means.
 func (c *commits) judge(one *commit, generation int32, code int16) outcome {
 	err := kerr.ErrorForCode(code)
 	switch {

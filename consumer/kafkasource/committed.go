@@ -13,7 +13,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// committed is a position in the group's committed offsets.
 type committed struct {
 	at          int64
 	leaderEpoch int32

@@ -43,7 +43,6 @@ const (
 	nextGenProtocol          // KIP-848
 )
 
-// lease returns the lease under the protocol in use.
 func (c *contact) lease() lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +214,6 @@ func (c *contact) checkEnds() {
 	c.checks--
 }
 
-// arm sets the timer to the time when contact will be lost.
 func (c *contact) arm() {
 	if c.stopped {
 		return

@@ -77,7 +77,6 @@ const (
 // because each batch has a cost of its own.
 const leastPiece = 1024
 
-// at returns the offset of the next fetch.
 func (f *feed) at() kgo.Offset {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,7 +160,6 @@ func own(rs []*kgo.Record) {
 	}
 }
 
-// holds returns the present cost of the feed.
 func (f *feed) holds() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

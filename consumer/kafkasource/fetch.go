@@ -66,7 +66,6 @@ func (f *fetcher) order(what orderKind, fd *feed) {
 	}
 }
 
-// run polls until ctx ends or the client is closed.
 func (f *fetcher) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		f.mu.Lock()
@@ -266,7 +265,6 @@ func (f *fetcher) full(feeds []*feed) (full []*feed) {
 // next fetch comes on top.
 func (f *fetcher) most() int64 { return f.share()/2 + f.spare() }
 
-// spare returns what may still be lent to feeds beyond their shares.
 func (f *fetcher) spare() int64 {
 	share, lent := f.share(), int64(0)
 	for _, fd := range f.feeds {
@@ -275,7 +273,6 @@ func (f *fetcher) spare() int64 {
 	return f.budget.spare(lent)
 }
 
-// stops collects the partitions that must not be fetched for now.
 type stops struct{ paused, removed map[string][]int32 }
 
 func (s stops) pause(fd *feed, least int64) {
@@ -299,7 +296,6 @@ func count(fetch kgo.Fetch) (records int) {
 	return records
 }
 
-// deliver pushes one partition's part of a fetch to its feed.
 func deliver(fd *feed, topic *kgo.FetchTopic, part *kgo.FetchPartition, little bool) error {
 	if part.Err == nil || len(part.Records) > 0 {
 		switch topic.TopicID {
@@ -325,7 +321,7 @@ func (f *fetcher) trouble(fd *feed, err error, stop stops) {
 		wait, goOn = fd.stumble(unknown)
 	}
 	if !goOn {
-		// Records queued beyond the point of a truncation are not in the log any more. They must not
+		// Queued records beyond the point of a truncation are not in the log any more, and must not
 		// be applied.
 		var loss *kgo.ErrDataLoss
 		fd.fail(err, errors.As(err, &loss))
@@ -353,7 +349,6 @@ func isUnknown(err error) bool {
 	return errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.InconsistentTopicID)
 }
 
-// general handles an error that is not about one partition.
 func (f *fetcher) general(topic string, err error, stop stops) {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return // the poll was interrupted for new orders

@@ -39,7 +39,6 @@ var (
 // time that it joins.
 type groupClient struct{ cl *kgo.Client }
 
-// memberClient returns the client that is the member, or was it last.
 func (s *Source) memberClient() *kgo.Client { return s.group.Load().cl }
 
 // hung records that own has given up a partition until a handler returns.

@@ -12,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// lease is the group's timeouts.
 type lease struct {
 	session   time.Duration
 	heartbeat time.Duration
@@ -110,7 +109,6 @@ func (l *lease) read(resp *kmsg.DescribeConfigsResponse) error {
 	return nil
 }
 
-// millis returns zero if v is not a number of milliseconds.
 func millis(v *string) time.Duration {
 	if v == nil {
 		return 0

@@ -22,10 +22,8 @@ type slot struct {
 	tenure *tenure
 }
 
-// live reports whether the slot has a tenure that is not lost.
 func (sl *slot) live() bool { return sl.tenure != nil && sl.tenure.Lost() == nil }
 
-// joining is a membership that kgo has reported.
 type joining struct {
 	member string
 	number int32 // generation or member epoch
@@ -185,7 +183,7 @@ func (s *Source) drain(ts []*tenure) {
 	}
 }
 
-// held returns the tenures that are not lost, of the partitions that we hold. They may still publish.
+// held returns the live tenures of the partitions that we hold. They may still publish.
 func (s *Source) held() []*tenure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +196,7 @@ func (s *Source) held() []*tenure {
 	return ts
 }
 
-// running returns the tenures that are not lost, of the partitions that we hold or are giving back.
+// running returns the live tenures of the partitions that we hold or are giving back.
 func (s *Source) running() []*tenure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +213,6 @@ func (s *Source) runningLocked() []*tenure {
 	return ts
 }
 
-// contactLost ends all tenures, because the group has removed us or is about to.
 func (s *Source) contactLost(silent time.Duration) {
 	why := fmt.Errorf("%w: the group's coordinator has acknowledged nothing for %v", consumer.ErrLeaseExpired, silent.Round(time.Millisecond))
 	s.mu.Lock()
@@ -282,7 +279,6 @@ func (s *Source) renewed() {
 	}
 }
 
-// groupHook handles errors that end the membership.
 type groupHook struct{ s *Source }
 
 // OnGroupManageError implements [kgo.HookGroupManageError].
@@ -325,7 +321,6 @@ func (s *Source) fenced(err error) error {
 		"this one must not continue, give each process an instance id of its own: %w", s.set.Group, instance, err)
 }
 
-// heartbeat sends one of our own, for [contact.heartbeatDue].
 func (s *Source) heartbeat() {
 	member, generation := s.memberClient().GroupMetadata()
 	_ = s.stillMember(member, generation)
@@ -400,7 +395,6 @@ func (s *Source) name() string {
 	return tenures.Named(s.set.clientID)
 }
 
-// owner returns the name of this process and its membership for the fence.
 func (s *Source) owner(member string) string {
 	owner := s.name() + "/" + member
 	if s.set.instance != nil {

@@ -71,7 +71,6 @@ const (
 	fetchWait = 250 * time.Millisecond
 )
 
-// defaultClientID is the client id if Options.Client has none.
 const defaultClientID = "epochfence"
 
 // settings are the Options with defaults, and values from the clients' options.
@@ -138,7 +137,6 @@ func (o Options) resolve() (settings, error) {
 	return s, nil
 }
 
-// check checks the options other than those of the clients.
 func (o Options) check() error {
 	if o.Group == "" {
 		return errors.New("kafkasource: Options.Group is empty")

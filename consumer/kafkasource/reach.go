@@ -92,7 +92,6 @@ func (s *Source) ping(ctx context.Context) (err error) {
 
 var errNoClusterID = errors.New("the broker does not tell the cluster's id; without it two clusters with one group and topic cannot be told apart")
 
-// groupError is an error about the group.
 type groupError struct{ err error }
 
 func (e *groupError) Error() string { return e.err.Error() }
@@ -115,7 +114,6 @@ func (s *Source) findGroup(ctx context.Context) error {
 	return nil
 }
 
-// patience is [reach.Server].Patience.
 func (s *Source) patience(err error) time.Duration {
 	var eof *kgo.ErrFirstReadEOF
 	switch {
@@ -142,7 +140,6 @@ func isPermission(err error) bool {
 		errors.Is(err, kerr.ClusterAuthorizationFailed)
 }
 
-// unreached returns the error of a Run that could not start.
 func (s *Source) unreached(err error, after time.Duration) error {
 	at := s.seeds()
 	var (

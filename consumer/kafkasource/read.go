@@ -34,7 +34,6 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer
 	}
 }
 
-// readFrom reads with one feed, until that fails, ctx ends or yield returns false.
 func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(consumer.Batch) bool) error {
 	f := newFeed(t.topicPartition, t.topicID(), from)
 	f.recycle = t.s.set.recycle
@@ -66,7 +65,6 @@ func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(cons
 	return nil
 }
 
-// check refuses a position that this log cannot have.
 func (t *tenure) check(from epoch.Fence) error {
 	if err := from.Check(t.Origin()); err != nil {
 		return fmt.Errorf("kafkasource: read: %w", err)

@@ -150,7 +150,6 @@ func (s *Source) join(ctx, base context.Context) error {
 	return err
 }
 
-// enter creates the client that is the member of the group.
 func (s *Source) enter(base context.Context) error {
 	base, end := context.WithCancel(base)
 	group, err := s.client(base, s.set.GroupClient,

@@ -17,7 +17,6 @@ import (
 // Starts at once, and each listing contains all of them.
 const startsAge = time.Second
 
-// listing is the last result of starts.
 type listing struct {
 	asking chan struct{} // full while a request is under way
 	at     time.Time
@@ -133,7 +132,6 @@ func positionOf(o kadm.ListedOffset) epoch.Position {
 	return epoch.Position{Offset: epoch.Offset(o.Offset), Mark: epoch.Mark(o.LeaderEpoch)}
 }
 
-// listed joins the ways in which a listing can fail into one error.
 func listed(os kadm.ListedOffsets, err error) (kadm.ListedOffsets, error) {
 	if err == nil {
 		err = os.Error()

@@ -102,7 +102,6 @@ func (t *tenure) Origin() epoch.Origin { return t.s.origin(t.topicPartition, t.t
 // Term implements [consumer.Tenure].
 func (t *tenure) Term() time.Duration { return t.s.contact.lease().term() }
 
-// unpublished returns the position to commit, if it is not committed yet.
 func (t *tenure) unpublished() (committed, bool) {
 	at, ok := t.Unpublished()
 	if !ok {
@@ -122,7 +121,6 @@ func (t *tenure) warnOtherCommit(at epoch.Fence) {
 	}
 }
 
-// publishedAs records the position that the group has accepted.
 func (t *tenure) publishedAs(c committed) {
 	if c.ours() {
 		t.Published(epoch.Offset(c.at))

@@ -32,7 +32,6 @@ func newTopicIDs(cl *kgo.Client, names []string, heard func()) *topicIDs {
 	return &topicIDs{client: cl, names: names, heard: heard, asking: make(chan struct{}, 1)}
 }
 
-// known returns the last known id.
 func (ts *topicIDs) known(topic string) [16]byte {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -104,7 +103,6 @@ func (ts *topicIDs) ask(ctx context.Context) (cluster string, err error) {
 	return cluster, nil
 }
 
-// err returns the first error about a topic in the newest answer.
 func (ts *topicIDs) err() error {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

@@ -65,7 +65,6 @@ func (o *Operator) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return nil
 }
 
-// into returns the targets for the columns of head.
 func into(e *operate.OutboxEntry) []any {
 	p := &e.Partition
 	return []any{&e.ID, &p.Group, &p.Topic, &p.Number, &e.Key, &e.Scope, &e.IdempotencyKey, &e.Method, &e.AddedAt, &e.RetryRequested}

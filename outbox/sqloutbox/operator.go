@@ -58,7 +58,6 @@ func scanEntry(row *sql.Rows, e *operate.OutboxEntry, more ...any) error {
 	return err
 }
 
-// stamp parses a time of the database.
 func stamp(s string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, s)
 	return t

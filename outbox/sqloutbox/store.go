@@ -118,7 +118,6 @@ func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, _ outbox
 	return all, nil
 }
 
-// one appends the row, if there is one.
 func one(all []outbox.Row, p epoch.Partition, row *sql.Row) ([]outbox.Row, error) {
 	r, err := read(row)
 	switch {
