@@ -30,7 +30,7 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 	if err := seen.Check(origin); err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %w", err)
 	}
-	if err := seen.Accepts(); err != nil {
+	if err := seen.CheckRunning(); err != nil {
 		return got, seen, fmt.Errorf("consumer: claim %w", err)
 	}
 	adopt, err := r.adopt(ctx, t, seen)

@@ -43,7 +43,7 @@ type NotClaimed struct {
 type Claimed struct {
 	Fence    epoch.Fence
 	Seen     epoch.Fence   // the fence it replaced
-	Halted   bool          // it was reported as Halted because it does not move, and has not moved since
+	Halted   bool          // the partition was reported as Halted and has not advanced since: this claim alone does not end the halt
 	Took     time.Duration // this attempt, from the read of the fence
 	Attempts int           // this one and those that failed before it
 	Waited   time.Duration // the total: since the grant, or since the last claim ended
@@ -137,7 +137,7 @@ type Stale struct {
 // effects are gone are applied again if the log still has them.
 type WentBack struct {
 	Was epoch.Fence // as we left it
-	Now epoch.Fence // as the sink has it; with our claim if the refusal does not show one
+	Now epoch.Fence // in the sink. If the refusal shows only the position, Epoch and Claim are those of Was
 }
 
 // InDoubt reports that the outcome of a transaction is unknown, or that the position was not the
@@ -150,7 +150,8 @@ type InDoubt struct {
 
 // Halted reports that the partition has stopped at Next because of Err. It is tried again after
 // RetryIn; if RetryIn is zero, this process does not try it again. A partition whose transactions
-// keep failing is also reported, once, within the term of its lease.
+// keep failing is reported too, once, when it has not advanced for a third of the term of its lease.
+// It has not stopped: its transactions are still tried.
 type Halted struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch // of the last claim; 0 before the first
@@ -182,10 +183,10 @@ type Lost struct {
 	Next      epoch.Offset
 	Reason    Reason
 	Cause     error
-	InFlight  bool // a transaction was under way, which has been rolled back, refused, or just committed
+	InFlight  bool // a transaction was open. It committed before the loss, or was rolled back or refused. It cannot commit later
 }
 
-// Overdue reports that a call of a user's function hangs. It did not return within
+// Overdue reports a hung call of a user's function: see [Options.HangTimeout]. The call did not return within
 // [Options.HangTimeout] after its context had ended, and was abandoned: nothing of its transaction
 // is or will be committed. Partitions that shared the transaction continue. This partition is
 // given up ([Lost] follows if it is still held), and this process does not claim it again until
@@ -216,7 +217,7 @@ type Returned struct {
 type Retried struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
-	Attempt   int // how many have failed, without transient failures; so it may be 0
+	Attempt   int // failed attempts that count towards MaxAttempts; 0 if all failures were transient or unhealthy
 	Reason    Reason
 	Err       error
 	RetryIn   time.Duration
@@ -238,14 +239,15 @@ type Replayed struct {
 // 5 s. While a partition advances, [Advanced] has the lag.
 type Behind struct {
 	Partition epoch.Partition
-	Next      epoch.Offset // of the fence as last read, which may be another process's
+	Next      epoch.Offset // of the fence as last read. Another process may have moved it
 	Lag       int64        // messages from Next on; -1 if the source does not know
 }
 
-// Unrecorded reports that entries are missing from the sink's audit log.
+// Unrecorded reports that entries of the sink's audit log were dropped, because they could not be
+// written (Err) or because too many were waiting (Err is nil). Messages are not affected.
 type Unrecorded struct {
-	Decisions int
-	Err       error // nil where there were too many at a time
+	Decisions int   // how many entries
+	Err       error // nil if too many were waiting
 }
 
 func (Joined) event()     {}

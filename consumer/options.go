@@ -24,15 +24,15 @@ type Options struct {
 	// transaction takes the messages that are ready, and never waits for more. The first one
 	// takes up to 256. Later ones grow while transactions are quick, and shrink, down to one
 	// message, while handlers are slow or the database refuses transactions, as for
-	// deadlocks. Defaults to 16,384, of which a transaction takes more than 4,096 only while
-	// transactions take 50 ms or less.
+	// deadlocks. Defaults to 16,384. A transaction takes more than 4,096 messages only while
+	// transactions take at most 50 ms.
 	MaxBatch int
 
 	// Committers is the number of transactions that may be open at a time. Each partition
 	// belongs to one committer, and a transaction takes messages from all partitions of its
 	// committer. A committer can have three more transactions open: for a partition that
-	// has just failed, for [Handlers.Background], and for a replay. If the sink has several databases
-	// ([epoch.Sharded]), each database has this many committers. More committers help if
+	// has just failed, for [Handlers.Background], and for a replay. If the sink has several
+	// databases ([epoch.Sharded]), each database has this many committers. More committers help if
 	// handlers wait for other systems; partitions that update the same rows may then deadlock
 	// with each other (see [Handler]). Defaults to 1.
 	Committers int
@@ -47,7 +47,8 @@ type Options struct {
 	// process did not run does not count. A call that takes longer is abandoned: the sink
 	// ends its transaction and refuses what the call still writes, the process gives the
 	// partition up until the call returns, and other partitions continue. A hang counts as an
-	// attempt of the message, across processes if the sink is an [operate.Operable]. See
+	// attempt of the message, also across processes with pgsink, sqlsink, memsink and shardsink,
+	// which keep hangs in the audit log. See
 	// [Overdue]. Defaults to BatchTimeout.
 	HangTimeout time.Duration
 
@@ -57,8 +58,8 @@ type Options struct {
 
 	// MaxAttempts is the number of attempts to apply a message before [Handlers.OnFailure]
 	// is called. Only attempts of the message alone in a transaction count. Failures that are
-	// [epoch.ErrTransient] or [epoch.ErrUnhealthy] do not count. MaxAttempts also limits the
-	// calls of OnFailure whose outcome is in doubt. Defaults to 10.
+	// [epoch.ErrTransient] or [epoch.ErrUnhealthy] do not count. If the outcome of OnFailure's
+	// transaction is unknown MaxAttempts times, the partition halts. Defaults to 10.
 	MaxAttempts int
 
 	// RetryMin and RetryMax limit the wait between attempts. The wait doubles, with jitter.

@@ -99,11 +99,11 @@ type Tenure interface {
 	Lag(ctx context.Context, from epoch.Fence) (int64, error)
 
 	// GiveUp says that own is about to return early, because a call of a handler for the partition
-	// does not return. Until until is closed, this process must not have the partition. Once own
+	// does not return. Until returned is closed, this process must not have the partition. Once own
 	// has returned, the source lets other processes have it at once. A source that cannot give up
 	// one partition gives up all of them in good order, by leaving the group for a while. If it
 	// grants the partition too early, own calls GiveUp again and returns.
-	GiveUp(until <-chan struct{})
+	GiveUp(returned <-chan struct{})
 }
 
 // Batch has consecutive messages of a partition, and the position after them.

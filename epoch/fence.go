@@ -76,7 +76,7 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	if err := f.Check(c.Origin); err != nil {
 		return f, err
 	}
-	if err := f.Accepts(); err != nil {
+	if err := f.CheckRunning(); err != nil {
 		return f, err
 	}
 	if strings.HasPrefix(c.Owner, OperatorPrefix) {

@@ -52,8 +52,8 @@ func (e *PausedError) Error() string {
 // Unwrap returns [ErrPaused].
 func (e *PausedError) Unwrap() error { return ErrPaused }
 
-// Accepts returns nil if the fence accepts claims, and otherwise a [*PausedError].
-func (f Fence) Accepts() error {
+// CheckRunning returns nil if the fence accepts claims, and otherwise a [*PausedError].
+func (f Fence) CheckRunning() error {
 	if f.Pause.Mode == Running {
 		return nil
 	}

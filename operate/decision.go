@@ -97,8 +97,8 @@ const (
 	DecidedRebase = DecisionKind(ActRebase)
 )
 
-// Swaps reports whether the decision replaced the claim in the fence.
-func (k DecisionKind) Swaps() bool {
+// ReplacesClaim reports whether the decision replaced the claim in the fence.
+func (k DecisionKind) ReplacesClaim() bool {
 	switch k {
 	case DecidedClaim, DecidedRewind, DecidedSkip, DecidedPause, DecidedResume, DecidedEvict, DecidedRebase:
 		return true
@@ -107,9 +107,9 @@ func (k DecisionKind) Swaps() bool {
 	}
 }
 
-// Recorded reports whether consumers record this kind, through [Operable]. The transaction that
+// RecordedByConsumer reports whether consumers record this kind, through [Operable]. The transaction that
 // makes a decision of another kind records it.
-func (k DecisionKind) Recorded() bool {
+func (k DecisionKind) RecordedByConsumer() bool {
 	switch k {
 	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang:
 		return true
@@ -118,8 +118,8 @@ func (k DecisionKind) Recorded() bool {
 	}
 }
 
-// Met returns d without an operator in By or Owner. A sink stores the decisions of consumers so.
-func (d Decision) Met() Decision {
+// WithoutOperator returns d without an operator in By or Owner. A sink stores the decisions of consumers so.
+func (d Decision) WithoutOperator() Decision {
 	d.By = ""
 	if strings.HasPrefix(d.Owner, epoch.OperatorPrefix) {
 		d.Owner = ""

@@ -6,7 +6,7 @@
 //	…
 //	seen, err := op.Partition(ctx, p)
 //	…
-//	fence, err := op.Act(ctx, NewAct(ActPause, seen.Fence, "anna", "the warehouse is being moved"))
+//	fence, err := op.Act(ctx, operate.NewAct(operate.ActPause, seen.Fence, "anna", "the warehouse is being moved"))
 //
 // Every operation that writes compares what the operator saw with the sink's state now, and writes
 // an entry of the audit log in its transaction. An operation on a fence is a claim. A live owner

@@ -118,13 +118,13 @@ func tell(now Partition, all []Decision, whole bool, q Question) Story {
 
 // begins reports whether the first claim of the partition is among its decisions.
 func begins(all []Decision) bool {
-	i := slices.IndexFunc(all, func(d Decision) bool { return d.Kind.Swaps() })
+	i := slices.IndexFunc(all, func(d Decision) bool { return d.Kind.ReplacesClaim() })
 	return i >= 0 && all[i].From < 0
 }
 
 func spansOf(now Partition, all []Decision) (spans []Span) {
 	for _, d := range all {
-		if !d.Kind.Swaps() {
+		if !d.Kind.ReplacesClaim() {
 			continue
 		}
 		if n := len(spans); n > 0 {

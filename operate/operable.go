@@ -7,7 +7,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Operable is implemented by a [epoch.Sink] that operators can work with. It has an audit log and
+// Operable is implemented by an [epoch.Sink] that operators can work with. It has an audit log and
 // requests to the owners of partitions. A consumer finds it with [epoch.As]. Its methods are safe
 // for concurrent use.
 type Operable[TX any] interface {

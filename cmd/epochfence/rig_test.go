@@ -431,7 +431,7 @@ func (l *live) audit(fails broken) {
 		}
 		var swaps []operate.Decision
 		for _, d := range ds {
-			if d.Partition == partition(n) && d.Kind.Swaps() {
+			if d.Partition == partition(n) && d.Kind.ReplacesClaim() {
 				swaps = append(swaps, d)
 			}
 		}

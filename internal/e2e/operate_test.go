@@ -318,7 +318,7 @@ func (a *acting) compare(ps []epoch.Partition, poison func(epoch.Offset) bool, e
 			if d.Kind == operate.DecidedReplay {
 				want = append(want, fmt.Sprintf("%d %d@%d", p.Number, d.From, d.Epoch))
 			}
-			if d.Kind.Swaps() {
+			if d.Kind.ReplacesClaim() {
 				if last != nil {
 					until(d.From)
 				}

@@ -122,7 +122,7 @@ func hungOn(d operate.Decision) string {
 // decisions, newest first. It returns the zero decision if there is none.
 func before(older []operate.Decision, d operate.Decision) operate.Decision {
 	for _, o := range older {
-		if o.Partition == d.Partition && o.Kind.Swaps() {
+		if o.Partition == d.Partition && o.Kind.ReplacesClaim() {
 			return o
 		}
 	}

@@ -34,10 +34,10 @@ func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
 		for _, d := range ds {
-			if !d.Kind.Recorded() {
+			if !d.Kind.RecordedByConsumer() {
 				return fmt.Errorf("a consumer records no %s", d.Kind)
 			}
-			s.db.state.decide(d.Met())
+			s.db.state.decide(d.WithoutOperator())
 		}
 		return nil
 	})
@@ -81,7 +81,7 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (operate.Requ
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
 		for _, d := range s.db.state.decisions {
-			if d.By != "" && d.Kind.Swaps() {
+			if d.By != "" && d.Kind.ReplacesClaim() {
 				found.Acts = d.ID
 			}
 		}

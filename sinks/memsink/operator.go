@@ -51,7 +51,7 @@ func (st *state) partition(f epoch.Fence) operate.Partition {
 		}
 	}
 	for _, d := range st.decisions {
-		if d.Partition == f.Partition && d.Kind.Swaps() {
+		if d.Partition == f.Partition && d.Kind.ReplacesClaim() {
 			p.ClaimedAt = d.At
 		}
 	}

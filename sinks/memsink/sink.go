@@ -85,7 +85,7 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	return f, nil
 }
 
-// Look implements [epoch.Sink].
+// Look implements [epoch.Looker].
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	found := epoch.Fences{}
 	err := run(ctx, s.hook().Look, ps, func() error {
@@ -165,7 +165,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 	return nil
 }
 
-// CommitHeld implements [epoch.Sink].
+// CommitHeld implements [epoch.Holding].
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
 	err := transact(ctx, s.db, nil, s.hook().CommitHeld, h, func(fs epoch.Fences) error { return fs.Hold(h) }, apply)
 	if err != nil {

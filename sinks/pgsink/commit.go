@@ -44,7 +44,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 	return nil
 }
 
-// CommitHeld implements [epoch.Sink]. It is [Sink.Commit] with another check at the end, which
+// CommitHeld implements [epoch.Holding]. It is [Sink.Commit] with another check at the end, which
 // locks the fence FOR KEY SHARE. A Commit of the partition can run beside it, from before the check
 // until after the commit. A Claim ends the transactions that it finds, this one too, and then waits
 // for the lock.

@@ -60,7 +60,7 @@ func (s *Sink) fenceMany(ctx context.Context, ps []epoch.Partition) ([]lookedUp,
 	return fs, nil
 }
 
-// Look implements [epoch.Sink].
+// Look implements [epoch.Looker].
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	for _, p := range ps {
 		if err := checkPartition(p); err != nil {

@@ -172,7 +172,7 @@ func (s Queued) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ct
 	return nil
 }
 
-// CommitHeld implements [epoch.Sink]. It is [Queued.Commit] with the check of [Sink.CommitHeld].
+// CommitHeld implements [epoch.Holding]. It is [Queued.Commit] with the check of [Sink.CommitHeld].
 func (s Queued) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, q *Queue) error) error {
 	set, err := newHeld(h)
 	if err != nil {

@@ -39,7 +39,7 @@ func newServer(l *slog.Logger) server {
 	return server{logger: l, replaced: make(chan struct{})}
 }
 
-// Replaced implements [epoch.Sink]. The channel is closed when a connection is lost, because the
+// Replaced implements [epoch.Replaceable]. The channel is closed when a connection is lost, because the
 // next one may lead to another server, and when another server answers, even behind a pooler that
 // kept the connection.
 func (s *Sink) Replaced() <-chan struct{} {

@@ -126,7 +126,7 @@ func actsRaced(w *world) {
 func (h *person) spans(p epoch.Partition) (all []operate.Span) {
 	h.w.Helper()
 	for _, d := range slices.Backward(h.history(operate.HistoryQuery{Partition: &p, Limit: 100_000})) {
-		if !d.Kind.Swaps() {
+		if !d.Kind.ReplacesClaim() {
 			continue
 		}
 		story, err := operate.Explain(h.w.ctx, h.op, p, operate.Question{Claim: d.Claim})

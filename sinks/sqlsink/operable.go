@@ -46,10 +46,10 @@ func (s *Sink) decide(ctx context.Context, tx execer, d operate.Decision) error 
 func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
 		for _, d := range ds {
-			if !d.Kind.Recorded() {
+			if !d.Kind.RecordedByConsumer() {
 				return fmt.Errorf("a consumer records no %s", d.Kind)
 			}
-			if err := s.decide(ctx, t.Conn, d.Met()); err != nil {
+			if err := s.decide(ctx, t.Conn, d.WithoutOperator()); err != nil {
 				return err
 			}
 		}

@@ -87,7 +87,7 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	return f, nil
 }
 
-// Look implements [epoch.Sink]. It waits for no transaction.
+// Look implements [epoch.Looker]. It waits for no transaction.
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	found := epoch.Fences{}
 	err := s.transactions.Patiently(ctx, func(ctx context.Context) error {
