@@ -21,15 +21,17 @@ func open(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_RDONLY, mode)
 }
 
-// share tries to take a shared lock on the file, until release is called.
+// share takes a shared lock on the file, until release is called. It returns nil if another process
+// has the exclusive lock of shared, which lasts for a moment.
 func share(path string) (release func()) {
 	f, err := open(path)
 	if err != nil {
 		return func() {}
 	}
-	// This fails if another process has the exclusive lock of shared for a moment. Then only the
-	// next call of share can succeed.
-	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	if errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK) {
+		_ = f.Close()
+		return nil
+	}
 	return func() { _ = f.Close() }
 }
 

@@ -58,6 +58,7 @@ func Open(ctx context.Context, db interface {
 func Pause() time.Duration { return Poll/2 + rand.N(Poll) }
 
 // Wait tells the other processes that this process waits for the write lock, until done is called.
+// It returns nil if that was not possible at this moment: call it again with the next try.
 func (q *Queue) Wait() (done func()) {
 	if q.path == "" {
 		return func() {}
