@@ -15,6 +15,6 @@ type Sharded interface {
 	ReplacedIn(shard int) <-chan struct{}
 }
 
-// SignpostLog is the prefix of the Log of a redirect row: a fence that only names the shard of a
+// RedirectLog is the prefix of the Log of a redirect row: a fence that only names the shard of a
 // partition. The shard's number follows the prefix. Nobody claims such a fence.
-const SignpostLog = "epochfence/shardsink: not in this database but in shard "
+const RedirectLog = "epochfence/shardsink: not in this database but in shard "

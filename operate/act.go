@@ -174,8 +174,8 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	switch {
 	case f.Partition != a.Partition:
 		return f, fmt.Errorf("operate: %s %s on the fence of %s", a.Kind, a.Partition, f.Partition)
-	case strings.HasPrefix(f.Log, epoch.SignpostLog):
-		return f, fmt.Errorf("operate: %s %s: %w: act on it in shard %s", a.Kind, a.Partition, epoch.ErrElsewhere, strings.TrimPrefix(f.Log, epoch.SignpostLog))
+	case strings.HasPrefix(f.Log, epoch.RedirectLog):
+		return f, fmt.Errorf("operate: %s %s: %w: act on it in shard %s", a.Kind, a.Partition, epoch.ErrElsewhere, strings.TrimPrefix(f.Log, epoch.RedirectLog))
 	case f.Epoch != a.Seen.Epoch || f.Claim != a.Seen.Claim:
 		return f, &epoch.StaleError{Partition: a.Partition, Ours: a.Claim, Held: f}
 	case a.Claim == f.Claim:

@@ -48,7 +48,7 @@ const (
 
 func stateOf(p operate.Partition, h *operate.Decision) state {
 	switch {
-	case strings.HasPrefix(p.Log, epoch.SignpostLog):
+	case strings.HasPrefix(p.Log, epoch.RedirectLog):
 		return elsewhere
 	case p.Pause.Mode != epoch.Running:
 		return paused

@@ -9,9 +9,9 @@ var guardsOfShards = []guard{
 	{"R1", "the first claim of a partition looks into no other database", []edit{
 		{shardClaim, "if err == nil && seen.Generation == 0 {", "if false {"},
 	}, "sinks/shardsink", "TestNoRoutingAndNoCrashMakesTwoClaimedFencesOfAPartition"},
-	{"R1", "the first claim of a partition leaves no signpost in a database that has none", []edit{
+	{"R1", "the first claim of a partition leaves no redirect row in a database that has none", []edit{
 		{shardClaim, "\t\tif _, ok := found[p]; ok {\n", "\t\tif _, ok := found[p]; ok || !ok {\n"},
-	}, "sinks/shardsink", "TestAFirstClaimPutsUpTheSignpostsThatAreMissing"},
+	}, "sinks/shardsink", "TestAFirstClaimPutsUpTheRedirectRowsThatAreMissing"},
 	{"R1", "a transaction spans two databases", []edit{
 		{"sinks/shardsink/sink.go", "if i > 0 && home != shard {", "if false {"},
 	}, "sinks/shardsink", "TestATransactionOfTwoShardsIsRefusedBeforeTheHandlerIsCalled"},

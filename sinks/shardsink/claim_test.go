@@ -110,7 +110,7 @@ func TestAProcessThatKnowsFewerShardsClaimsNothingThatIsInTheOthers(t *testing.T
 }
 
 // Seed died before it, or the database is new.
-func TestAFirstClaimPutsUpTheSignpostsThatAreMissing(t *testing.T) {
+func TestAFirstClaimPutsUpTheRedirectRowsThatAreMissing(t *testing.T) {
 	dbs := newDatabases(2)
 	seed(t, dbs[0], orders(0))
 	claim(t, newSink(t, toThe(0), dbs...), orders(0))
@@ -175,7 +175,7 @@ func TestAShardThatIsDownHoldsUpFirstClaimsAndNoOthers(t *testing.T) {
 	claim(t, s, orders(2))
 }
 
-func TestSignpostsAreNoFences(t *testing.T) {
+func TestRedirectRowsAreNoFences(t *testing.T) {
 	dbs := newDatabases(2)
 	seed(t, newSink(t, toThe(0), dbs...), orders(0))
 	found, err := newSink(t, toThe(1), dbs...).Look(t.Context(), []epoch.Partition{orders(0)})

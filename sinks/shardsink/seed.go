@@ -87,7 +87,7 @@ type routed struct {
 // placed returns the row that a shard gets for a start: the fence, or a redirect row to its shard.
 func placed(start epoch.Start, in, home int) epoch.Start {
 	if in != home {
-		start.Origin = signpost(start.Origin, home)
+		start.Origin = redirect(start.Origin, home)
 	}
 	return start
 }

@@ -127,7 +127,7 @@ func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences
 		}
 		maps.Copy(found, here)
 	}
-	maps.DeleteFunc(found, func(_ epoch.Partition, f epoch.Fence) bool { return isSignpost(f) })
+	maps.DeleteFunc(found, func(_ epoch.Partition, f epoch.Fence) bool { return isRedirect(f) })
 	return found, nil
 }
 

@@ -14,7 +14,7 @@ var operated = []history{
 	{"of many acts from one reading, one is done", "R2", oneOfManyActs},
 	{"a paused partition takes no claim, says who has paused it and why, and continues once it is resumed", "R2", pausing},
 	{"a fence that was never claimed takes a position, and nothing else", "R8", unclaimedActs},
-	{"what only says that a partition is in another database is left alone", "R1", signpostsAreLeftAlone},
+	{"what only says that a partition is in another database is left alone", "R1", redirectRowsAreLeftAlone},
 	{"another log and another lease source are accepted with a position", "R2 R10", rebasing},
 	{"acts at random: every answer is as epoch.Fences says", "R1 R2", actsAgainstModel},
 	{"acts beside claimers and committers: under each claim exactly the messages of its span are applied, as the audit log tells it", "R1 R2 R5", actsRaced},

@@ -11,18 +11,18 @@ import (
 
 // pointing is the prefix of a redirect row's log id, before the shard's number. The row's lease
 // source is the log id of the messages.
-const pointing = epoch.SignpostLog
+const pointing = epoch.RedirectLog
 
-// signpost returns the origin of a redirect row to shard home.
-func signpost(of epoch.Origin, home int) epoch.Origin {
+// redirect returns the origin of a redirect row to shard home.
+func redirect(of epoch.Origin, home int) epoch.Origin {
 	return epoch.Origin{Partition: of.Partition, Log: pointing + strconv.Itoa(home), Source: of.Log}
 }
 
-func isSignpost(f epoch.Fence) bool { return strings.HasPrefix(f.Log, pointing) }
+func isRedirect(f epoch.Fence) bool { return strings.HasPrefix(f.Log, pointing) }
 
 // logOf returns the log id of the messages, from a fence or a redirect row.
 func logOf(row epoch.Fence) string {
-	if isSignpost(row) {
+	if isRedirect(row) {
 		return row.Source
 	}
 	return row.Log
@@ -32,7 +32,7 @@ func logOf(row epoch.Fence) string {
 // a redirect row to home in any other shard.
 func agrees(row epoch.Fence, in, home int) error {
 	what := fmt.Sprintf("has its fence, at offset %d under epoch %d", row.Next, row.Epoch)
-	if isSignpost(row) {
+	if isRedirect(row) {
 		to := strings.TrimPrefix(row.Log, pointing)
 		if in != home && to == strconv.Itoa(home) {
 			return nil
