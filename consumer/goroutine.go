@@ -49,7 +49,7 @@ func frameOf(stack string) string {
 	return ""
 }
 
-// framesOf returns the innermost frames outside the standard library, at most most of them. It
+// framesOf returns the innermost frames outside the standard library, up to most. It
 // stops at a frame of this package.
 func framesOf(stack string, most int) (frames []string) {
 	lines := strings.Split(stack, "\n")

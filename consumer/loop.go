@@ -280,7 +280,7 @@ func (l *loop[TX]) pickShared() []*pending[TX] {
 	return l.pick(&l.shared, most)
 }
 
-// pick takes at most most partitions from a lane without a transaction. It drops lost partitions,
+// pick takes up to most partitions from a lane without a transaction. It drops lost partitions,
 // which would only abort the others, and skips those whose dead letter is being replayed.
 func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 	if lane.busy {

@@ -10,6 +10,7 @@ import (
 	"time"
 )
 
+// The columns of a show.
 const (
 	Fence    = "fenced"
 	Baseline = "baseline"

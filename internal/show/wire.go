@@ -8,6 +8,7 @@ import (
 // Point is a place in a worker's transaction at which an incident can strike.
 type Point string
 
+// The points, in their order.
 const (
 	InHand       Point = "in hand"       // messages in hand, the transaction not begun
 	BeforeWrites Point = "before writes" // in the transaction, before its first statement

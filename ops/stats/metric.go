@@ -8,6 +8,7 @@ import (
 // Kind is the kind of a metric.
 type Kind int
 
+// The kinds of metrics.
 const (
 	Counter   Kind = iota // goes up, from zero
 	Gauge                 // goes up and down

@@ -29,6 +29,7 @@ type Moment struct {
 // MomentKind is the kind of a moment.
 type MomentKind int
 
+// The kinds of moments.
 const (
 	Joined          MomentKind = iota // this process is a member of its group
 	Left                              // it is not any more

@@ -50,6 +50,7 @@ type Idiomatic[TX any] struct {
 // Choice selects idioms.
 type Choice int
 
+// The choices.
 const (
 	Everything   Choice = iota
 	WireMatters         // those that depend on how the driver sends a statement

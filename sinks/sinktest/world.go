@@ -82,7 +82,7 @@ func (w *world) process(name string) *process {
 	return &process{w: w, name: name, sink: w.db.Open(w)}
 }
 
-// fit returns as many of as as one transaction can have.
+// fit returns the advances that one transaction can have.
 func (a *process) fit(as []epoch.Advance) []epoch.Advance {
 	if most := epoch.BoundsOf(a.sink).Partitions; most > 0 {
 		return as[:min(len(as), most)]
@@ -99,7 +99,7 @@ func (a *process) reads(p epoch.Partition) epoch.Fence {
 	return f
 }
 
-// swaps swaps a claim under l into the fence that was read. It must succeed.
+// swaps puts a claim under l into the fence that was read. It must succeed.
 func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 	a.w.Helper()
 	c := epoch.NewClaim(l)
@@ -173,7 +173,7 @@ func (a *process) once(what any, apply func(context.Context, any) error, commit 
 	return err
 }
 
-// runs runs one transaction under the claim of a: claim-only if the world says so, otherwise an
+// runs makes one transaction under the claim of a: claim-only if the world says so, otherwise an
 // advance.
 func (t *tenure) runs(ctx context.Context, a epoch.Advance, apply func(ctx context.Context, tx any) error) error {
 	t.w.Helper()
