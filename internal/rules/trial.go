@@ -94,7 +94,12 @@ func (t *trials) untilItFails(ctx context.Context, binary string, m mutant, env 
 		switch {
 		case err == nil:
 		case strings.Contains(out, timedOut):
-			return run, t.passesWith(ctx, m, limit/2)
+			err := t.passesWith(ctx, m, limit/2)
+			if errors.Is(err, errBusy) && limit < maxLimit {
+				limit = maxLimit // it is the machine that is slow
+				continue
+			}
+			return run, err
 		case failed.MatchString(out):
 			return run, nil
 		default:
@@ -110,10 +115,20 @@ func (t *trials) limit(m mutant) time.Duration {
 	return max(hang, 3*t.took[m.pkg+" "+strings.ReplaceAll(m.test, " ", "_")])
 }
 
+// errBusy: a test takes too long with its guard, too.
+var errBusy = errors.New("it takes too long")
+
+// maxLimit is for a test that has taken too long with its guard.
+const maxLimit = 2 * time.Minute
+
 // passesWith runs the test with its guard after it hung without it: other running tests may have
 // caused the hang.
 func (t *trials) passesWith(ctx context.Context, m mutant, limit time.Duration) error {
-	if out, err := t.test(ctx, t.binary(m.pkg), m.pkg, pattern(m.test), limit); err != nil {
+	out, err := t.test(ctx, t.binary(m.pkg), m.pkg, pattern(m.test), limit)
+	if err != nil && strings.Contains(out, timedOut) {
+		err = fmt.Errorf("%w: %w", errBusy, err)
+	}
+	if err != nil {
 		return fmt.Errorf("%s %s hangs without it, and with it: %w\n%s", m.pkg, m.test, err, out)
 	}
 	return nil
