@@ -92,7 +92,7 @@ func relay(l net.Listener, to string, delay time.Duration) {
 	}
 }
 
-// late copies from from to to, and writes each piece delay after reading it.
+// late copies everything to another connection, and writes each piece delay after reading it.
 func late(to io.WriteCloser, from io.Reader, delay time.Duration) {
 	type piece struct {
 		data []byte
