@@ -224,12 +224,6 @@ install: ## what users install, from a module proxy of files and in an empty mod
 tag: ## the commands that publish the modules for users, such as VERSION=v0.1.0
 	@.ci/tag $(VERSION)
 
-GORELEASER := 2.17.0
-
-.PHONY: release
-release: ## the binaries of the command for six platforms, in .cache/dist, without publishing them (a quarter of an hour at first)
-	go run github.com/goreleaser/goreleaser/v2@v$(GORELEASER) release --snapshot --clean --skip=publish
-
 .PHONY: clean
 clean: ## remove what these targets fetched
 	rm -rf $(CACHE)
