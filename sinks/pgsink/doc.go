@@ -60,8 +60,9 @@
 // # Pools and poolers
 //
 // A committer (consumer.Options.Committers) has one transaction open, and up to three more: for a
-// partition that has just failed, for Handlers.Background, and for a replay. Claims use another
-// connection. A pool of 4 × Committers + 1 connections never waits. A smaller pool works, and waits.
+// partition that has just failed, for Handlers.Background, and for a replay. Claims, looks
+// at fences and audit entries use one or two more. With fewer than 4 × Committers + 2 connections
+// in the pool, transactions sometimes wait for one; any size works.
 // Connections that died in the pool are replaced.
 //
 // Settings and locks are those of transactions, so PgBouncer's transaction pooling works. pgx
