@@ -6,7 +6,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// pending is what a partition has to apply, and how far it has got. The loop owns it while the
+// pending holds the messages of a partition that are still to be applied. The loop owns it while the
 // partition's claim is consumed, otherwise the tenure's goroutine does.
 type pending[TX any] struct {
 	*tenancy[TX]

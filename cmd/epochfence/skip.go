@@ -16,8 +16,8 @@ func (a *app) skip() *cobra.Command {
 	var through int64
 	c := &cobra.Command{
 		Use:   "skip PARTITION --through OFFSET",
-		Short: "Move past messages that shall not be applied",
-		Long: `Move the position past messages that shall not be applied: those from the
+		Short: "Move past messages that are not to be applied",
+		Long: `Move the position past messages that are not to be applied: those from the
 position up to and with --through. It is refused if the position has moved
 since it was looked at. Where the handler has a dead-letter function, that is
 the better place for a message that fails.`,

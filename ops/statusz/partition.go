@@ -31,7 +31,7 @@ var kinds = []kind{
 	{operate.ActResume, "ends a pause"},
 	{operate.ActEvict, "takes the claim away; the owner claims again if its source still confirms the lease"},
 	{operate.ActRewind, "sets the position: back, so that messages are applied again, or forward"},
-	{operate.ActSkip, "moves the position forward, past messages that shall not be applied"},
+	{operate.ActSkip, "moves the position forward, past messages that are not to be applied"},
 	{operate.ActRebase, "accepts another log, or another lease source, than the fence has"},
 }
 

@@ -24,7 +24,13 @@ type Sink struct {
 	hooks atomic.Pointer[Hooks]
 }
 
-var _ epoch.Sink[*Tx] = (*Sink)(nil)
+// The suite skips the histories of what a sink does not implement, so that is said here.
+var (
+	_ epoch.Sink[*Tx]    = (*Sink)(nil)
+	_ epoch.Looker       = (*Sink)(nil)
+	_ epoch.Replaceable  = (*Sink)(nil)
+	_ epoch.Holding[*Tx] = (*Sink)(nil)
+)
 
 // database is shared by several sinks. mu is never held while a handler or a hook runs.
 type database struct {

@@ -23,7 +23,12 @@ import (
 // guarantees are the same.
 type Queued struct{ *Sink }
 
-var _ epoch.Sink[*Queue] = Queued{}
+var (
+	_ epoch.Sink[*Queue]    = Queued{}
+	_ epoch.Looker          = Queued{}
+	_ epoch.Replaceable     = Queued{}
+	_ epoch.Holding[*Queue] = Queued{}
+)
 
 // Queued returns the pipelined mode of s, on the same pool and fences.
 func (s *Sink) Queued() Queued { return Queued{s} }

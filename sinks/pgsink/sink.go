@@ -34,7 +34,13 @@ type Sink struct {
 	hangs   coalescer[epoch.Partition, []operate.Decision]
 }
 
-var _ epoch.Sink[Tx] = (*Sink)(nil)
+// The suite skips the histories of what a sink does not implement, so that is said here.
+var (
+	_ epoch.Sink[Tx]    = (*Sink)(nil)
+	_ epoch.Looker      = (*Sink)(nil)
+	_ epoch.Replaceable = (*Sink)(nil)
+	_ epoch.Holding[Tx] = (*Sink)(nil)
+)
 
 // statements are the SQL texts that the sink sends. The casts give the type of each parameter, so
 // that pgx neither asks the server nor guesses in any query mode.

@@ -18,8 +18,10 @@ type Sink[TX any] struct {
 }
 
 var (
-	_ epoch.Sink[any] = (*Sink[any])(nil)
-	_ epoch.Sharded   = (*Sink[any])(nil)
+	_ epoch.Sink[any]    = (*Sink[any])(nil)
+	_ epoch.Looker       = (*Sink[any])(nil)
+	_ epoch.Holding[any] = (*Sink[any])(nil)
+	_ epoch.Sharded      = (*Sink[any])(nil)
 )
 
 // New returns a sink that keeps each partition in the shard whose index route returns, given the

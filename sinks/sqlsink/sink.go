@@ -56,7 +56,12 @@ type Sink struct {
 	q            queries
 }
 
-var _ epoch.Sink[*Tx] = (*Sink)(nil)
+// The suite skips the histories of what a sink does not implement, so that is said here.
+var (
+	_ epoch.Sink[*Tx]    = (*Sink)(nil)
+	_ epoch.Looker       = (*Sink)(nil)
+	_ epoch.Holding[*Tx] = (*Sink)(nil)
+)
 
 // Open returns a sink on db, which the caller owns. It checks the database's settings and the
 // version of the tables, and changes nothing: see [Migrate]. It waits for a locked file, up to
