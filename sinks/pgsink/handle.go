@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -52,9 +50,6 @@ func (c control) do(ctx context.Context, tx Tx) error {
 	_, err := tx.Exec(context.WithValue(ctx, controlKey{}, c), c.what.sql(c.name))
 	return err
 }
-
-// newSavepoint returns a unique name that nobody can guess.
-func newSavepoint() string { return "epochfence_" + strconv.FormatUint(rand.Uint64(), 36) }
 
 func (t *handlerTx) control(ctx context.Context, c control) (err error) {
 	if err := t.use(); err != nil {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // AsPgxTx returns a handler's transaction as a [pgx.Tx], for functions that need one: River's
@@ -49,7 +51,7 @@ func (t *pgxTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if t.closed() {
 		return nil, pgx.ErrTxClosed
 	}
-	inner := &pgxTx{tx: t.tx, outer: t, savepoint: newSavepoint()}
+	inner := &pgxTx{tx: t.tx, outer: t, savepoint: txdb.Name()}
 	if err := (control{what: begin, name: inner.savepoint}).do(ctx, t.tx); err != nil {
 		return nil, err
 	}
