@@ -74,7 +74,7 @@ func newPlay(t testing.TB, m *mode, i *Idiom, place string) *play {
 
 // playIn runs an idiom in one place and returns its outcome. It repeats the play if the guilty
 // message shared no transaction at its first call. It repeats it up to three times if a message
-// that should be applied at once was retried, or if another partition halted for a reason that
+// that should be applied at once was retried, or if a partition halted for a reason that
 // passes. A stalled machine causes all of these.
 func playIn(t testing.TB, m *mode, i *Idiom, place string) string {
 	again := 0

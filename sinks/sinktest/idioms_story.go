@@ -23,7 +23,7 @@ type story struct {
 	alone    bool               // the guilty message was applied without another
 	doubts   int
 	loose    int  // retries that did not count
-	passing  bool // another partition has halted, for a reason that passes
+	passing  bool // a partition has halted, for a reason that passes
 	called1  bool
 	shared   bool // the first transaction that called the guilty message had both partitions
 
@@ -94,8 +94,8 @@ func (s *story) observe(e consumer.Event) {
 	case consumer.Halted:
 		s.play.ended(e.Partition)
 		s.halts[e.Partition.Number] = e.Err
+		s.passing = s.passing || !e.Reason.NeedsOperator()
 		if e.Partition.Number != guiltyOne {
-			s.passing = !e.Reason.NeedsOperator()
 			s.wrongLocked("%s, which has nothing to do with it, halts: %v", e.Partition, e.Err)
 			s.end()
 		}
