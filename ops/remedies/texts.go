@@ -48,18 +48,19 @@ var all = []Remedy{
 		Reason: consumer.ReasonLogChanged,
 		Means: "The fence counts offsets of another log than the one that is read. The topic or stream was deleted and created again, or the client is connected to another cluster. " +
 			"The same offset is another message there, so an operator has to decide.",
-		Do: "If the client is connected to the wrong cluster, connect it to the right one: the partition continues by itself. " +
+		Do: "Find out whether the owner in the fence still runs. Two deployments on two Kafka clusters that share a group name and a sink halt like this: if both are meant to run, give one of them another group or another schema, and do not rebase. " +
+			"If the client is connected to the wrong cluster, connect it to the right one: the partition continues by itself. " +
 			"If the log is new for good, accept it with rebase and say where to begin: at its start, unless messages that are applied already were copied into it.",
 		Check: continues,
 		Commands: []Command{
-			{"epochfence describe PARTITION", "the log in the fence, and the log that is there"},
+			{"epochfence describe PARTITION", "the log and the owner in the fence, and the log that is there"},
 			{"epochfence rebase PARTITION --to start --reason '…' --execute", "accepts the new log, and begins at its start"},
 		},
 	},
 	{
 		Reason: consumer.ReasonForeignLease,
-		Means: "The fence was claimed last under a lease of another issuer: a group of another cluster, or another bucket. " +
-			"Either two deployments use one group name on one sink, or the group was moved to another cluster.",
+		Means: "The fence was claimed last under a lease of another issuer: another NATS bucket or JetStream domain, or Kafka instead of NATS. " +
+			"Either two deployments use one group name on one sink, or the group was moved. (Another Kafka cluster is log_changed.)",
 		Do: "Find out whether the owner in the fence still runs. If both deployments are meant to run, give one of them another group or another schema. " +
 			"If the group was moved, stop what is left at the old place and accept the new issuer. The old deployment is refused from then on.",
 		Check: continues,
@@ -70,21 +71,26 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonMessagesExpired,
-		Means: "The log begins after the position: it lost messages before they were applied. Retention, a limit of the stream, or an operator removed them. " +
-			"They are the offsets from the position to where the log begins now.",
-		Do: "If the messages can be had from elsewhere, apply their effects first. Then rewind to the start of the log, which accepts the loss. " +
+		Means: "Messages may have been removed before they were applied. Retention, a limit of the stream, or an operator removed them. " +
+			"The error has the position and the next offset that the log has. What is missing is in between. " +
+			"On Kafka the log begins after the position. On NATS the stream begins after the position, or it has a gap behind the position in which messages of this partition may have been.",
+		Do: "If the messages can be had from elsewhere, apply their effects first. Then compare NEXT and BEGIN in epochfence describe. " +
+			"If BEGIN is above NEXT, rewind to the start of the log, which accepts the loss. " +
+			"If BEGIN is not above NEXT, do not use --to start: it goes back and applies messages again. Rewind to the second offset in the error instead. " +
 			"Raise the retention above the longest time that consumers may be behind.",
 		Check: continues,
 		Commands: []Command{
-			{"epochfence describe PARTITION", "the position, and where the log begins"},
-			{"epochfence rewind PARTITION --to start --reason '…' --execute", "continues where the log begins"},
+			{"epochfence describe PARTITION", "the position (NEXT), and where the log begins (BEGIN)"},
+			{"epochfence rewind PARTITION --to start --reason '…' --execute", "if BEGIN is above NEXT"},
+			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "if not: OFFSET is the second offset in the error"},
 		},
 	},
 	{
 		Reason: consumer.ReasonLogTruncated,
-		Means: "The log ends before the position: messages that were applied are no longer in it. An unclean election or a restored backup can do that. " +
+		Means: "The log ends before the position, or was cut off below it and has grown again: messages that were applied are no longer in it. An unclean election or a restored backup can do that. " +
 			"New messages get the offsets of the lost ones.",
-		Do: "The effects of the lost messages are in the sink. Decide whether they stay. Then set the position to the first offset that was lost. While nothing new has been written, that is END in epochfence describe; afterwards the broker's log has it (Kafka: the offset at which the new leader epoch starts, in leader-epoch-checkpoint). " +
+		Do: "The effects of the lost messages are in the sink. Decide whether they stay. Then set the position to the first offset that was lost. On Kafka that is the second offset in the error. " +
+			"On NATS it is END in epochfence describe while nothing new was written; afterwards use the time of the incident (--to @TIME). " +
 			"With acks=all, min.insync.replicas of at least 2 and no unclean elections, Kafka keeps what it has acknowledged.",
 		Check: continues,
 		Commands: []Command{
@@ -102,11 +108,15 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonMissingFence,
-		Means: "The sink has no fence for a partition that had one. Its row or table was deleted, or the application is connected to another database or schema. " +
-			"Without the fence nobody knows what was applied, so nothing is applied.",
-		Do: "Do not insert a row. If the connection or schema is wrong, or a table was dropped, fix that: the partition continues with the old fence. " +
-			"If the fence is lost for good, stop the group. Start one process whose handler fails for every message and that has no OnFailure: it creates and claims the fence, and applies nothing. " +
-			"Set the position, end that process, and start the group.",
+		Means: "The sink has no fence for a partition that this process had claimed. Its row or table was deleted, or the application is connected to another database or schema. " +
+			"Without the fence nobody knows what was applied, so this process applies nothing.",
+		Do: "Do not insert a row, do not restart a process and do not deploy: a process that gets the partition anew takes the group for a new one, creates a fence at the earliest message, and applies everything again. " +
+			"Note the position of each partition first: next in the log line of the halt, or the metric epochfence_partition_next_offset. " +
+			"If a table was dropped or renamed, restore it: the partition continues with the old fence. " +
+			"Otherwise kill all processes of the group at the same time. If they were connected to the wrong database or schema, correct that, and start the group. " +
+			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
+			"Rewind to the position that you noted, end that process, and start the group. " +
+			"Epochs start again: lower what receivers of your own have seen. The outbox claims above what its receivers have seen by itself.",
 		Check: continues,
 		Commands: []Command{
 			doctor,
@@ -145,7 +155,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonStale,
 		Means: "A transaction or a claim was refused because a later claim owns the fence. Once is normal: another process owns the partition and has its messages. " +
 			"The partition does not advance only while claims keep replacing each other.",
-		Do:       "If it happens once, do nothing. If it repeats, read which claims alternate. Either two processes both get the partition, as with one group name on two clusters, or somebody evicts it again and again.",
+		Do:       "If it happens once, do nothing. If it repeats, read which claims alternate. Either the partition moves again and again, because members join and leave or the lease is too short for this machine, or somebody evicts it again and again.",
 		Check:    "epochfence history shows no new claims, and the position advances.",
 		Commands: []Command{history},
 	},
