@@ -3,9 +3,11 @@ package docs
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/ops/remedies"
 )
 
@@ -32,5 +34,26 @@ func TestTheHaltsInTheDocsAreWhatTheStatusPageSays(t *testing.T) {
 		if err := os.WriteFile(filepath.Join("..", halts), []byte(before+haltsBegin+want), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestTheTableOfReasonsHasEachReason(t *testing.T) {
+	rows := tableRows(t, halts, "## All reasons")
+	var has, want []string
+	for _, row := range rows {
+		has = append(has, row[0]+" "+row[2])
+	}
+	for _, r := range consumer.Reasons() {
+		needs := "no"
+		switch {
+		case r == consumer.ReasonPaused:
+			needs = "yes, to resume it"
+		case r.NeedsOperator(), r == consumer.ReasonHung:
+			needs = "yes"
+		}
+		want = append(want, "[`"+r.String()+"`](#"+r.String()+") "+needs)
+	}
+	if !slices.Equal(has, want) {
+		t.Errorf("%s has the reasons\n%q; want\n%q", halts, has, want)
 	}
 }
