@@ -78,7 +78,7 @@ func gateway(ctx context.Context, db *sql.DB) (http.Handler, error) {
 	return mux, nil
 }
 
-// charge is called once for each idempotency key, and never for a process that has
+// charge is called for each idempotency key until its answer is stored, and never for a process that has
 // lost its partition to one whose request came first. What it writes through
 // httpfence.Tx commits with its answer.
 func charge(w http.ResponseWriter, r *http.Request) {

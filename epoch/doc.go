@@ -36,6 +36,7 @@
 // The generation that a lease carries (a group's generation, a key's revision) can repeat and
 // restart: a static member swaps in at the same generation, a deleted group starts again at one. So
 // ownership is the random [ClaimID], compared for equality only. The [Epoch] is for other systems:
-// it is strictly greater at every claim of a partition and never reused. As long as the lease's
-// generation only rises, the epoch is equal to it.
+// it is strictly greater at every claim of a partition. It is the lease's generation if that is
+// higher than every epoch before, and otherwise the last epoch plus one, such as after an operator's
+// action or a second claim under one generation.
 package epoch

@@ -54,6 +54,7 @@ type Mark int64
 const NoMark Mark = -1
 
 // Epoch is the fencing token: the number that a sink issues with a claim. It is strictly greater at
-// every claim of a partition and never reused. So a receiver that refuses lower epochs than it has
-// seen refuses every process that has lost its claim. Zero is no epoch. Issued epochs start at one.
+// every claim of a partition, in a sink that loses no committed transaction. So a receiver that
+// keeps the highest epoch it has seen refuses a process that has lost its claim, once it has had a
+// request under a later claim. Zero is no epoch. Issued epochs start at one.
 type Epoch int64

@@ -16,8 +16,8 @@
 //	Idempotency-Key: "charge-4711"
 //
 // The [Handler] keeps the highest epoch of each scope. It refuses a lower epoch with 412
-// Precondition Failed and a problem of the type [TypeStale]. It calls your handler once for each
-// idempotency key and answers later requests with the stored answer. It checks the epoch first, so
+// Precondition Failed and a problem of the type [TypeStale]. It calls your handler for each
+// idempotency key until an answer is stored, and answers later requests with that answer. It checks the epoch first, so
 // a superseded sender gets the 412 even if its key has a stored answer.
 //
 // # Scopes

@@ -25,8 +25,9 @@ transactions only. On NATS offsets are the stream's sequences, and LAG counts th
 partition's own messages.
 
 OWNER shows whether the process that has claimed the partition is alive. Processes
-record a sign of life about every 15 s; after three missing ones a process counts
-as dead. A process that has ended in good order has none. An alive process may
+record a sign of life every 15 s, or once in the lease's term if that is longer
+(40.5 s with Kafka's defaults). After three missing ones a process counts as dead.
+A process that has ended in good order has none. An alive process may
 still be unable to reach its broker, or have a handler that hangs.`,
 		RunE: func(c *cobra.Command, names []string) error { return a.runDescribe(c.Context(), which, names) },
 	}

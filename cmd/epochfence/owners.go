@@ -22,8 +22,9 @@ func (a *app) owners() *cobra.Command {
 are alive, those without a partition among them. A process that is gone is
 there until another one has claimed what it had. ADVANCED is how long ago the
 owner moved a position, SEEN how long ago the process gave a sign of life,
-which it does every 15 s or so; three that did not come are taken for its
-death. One that has ended in good order is not seen any more. HOST is a pod's
+which it does every 15 s, or once in the lease's term if that is longer. After
+three missing ones it counts as dead. One that has ended in good order is not
+seen any more. HOST is a pod's
 name, VERSION the program's as it was built.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runOwners(c.Context(), which) },

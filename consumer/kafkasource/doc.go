@@ -113,7 +113,7 @@
 // (Tenure.GiveUp), the member drains its other partitions, leaves the group, and joins again
 // after a pause. The pause is 10 s at first, doubles up to 5 minutes, and ends early when no
 // handler hangs any more. If the member is assigned the partition again meanwhile, it does not
-// claim it, and leaves again after 10 s. A static member leaves for good, so that its partitions
-// are free at once. A member that is alone in its group stays. It checks that with DescribeGroups
+// claim it, and leaves again after 10 s. A static member leaves the group then, too (at shutdown it
+// does not), so that its partitions are free at once. A member that is alone in its group stays. It checks that with DescribeGroups
 // or ConsumerGroupDescribe, and leaves if the broker refuses the request.
 package kafkasource

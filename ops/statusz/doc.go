@@ -33,6 +33,7 @@
 // fix an unavailable broker or database, a halted partition or a lag; it only makes other processes
 // take partitions over. The program ends when consumer.Run returns, and is restarted then.
 //
-// [Readyz] reports that this process is a member of the group and has claimed each partition that
-// it holds. A rolling deployment waits for it. It never checks lag.
+// [Readyz] reports that this process is a member of the group, has claimed each partition that the
+// source granted, none of them has halted, and no call hangs. A rolling deployment waits for it. It
+// never checks lag.
 package statusz

@@ -14,8 +14,10 @@ func Livez(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "live: this process serves requests; no broker, database or partition was looked at")
 }
 
-// Readyz answers 200 when this process is a member of its group and has claimed each partition that
-// it holds, and otherwise 503 with a line for each reason. It reports [consumer.Status.Ready] of s.
+// Readyz answers 200 when this process is a member of its group, has claimed each partition that the
+// source granted, none of them has halted, and no call hangs. Partitions that an operator paused do
+// not count. Otherwise it answers 503 with a line for each reason. It reports
+// [consumer.Status.Ready] of s.
 func Readyz(s *stats.Stats) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		plainText(w)
