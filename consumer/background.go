@@ -40,7 +40,7 @@ type Background[TX any] interface {
 	Applied() <-chan struct{}
 }
 
-// MaxAbove is the highest epoch above which [Background.Above] claims.
+// MaxAbove is the highest value that [Background.Above] accepts.
 const MaxAbove = epoch.MaxAbove
 
 var errClaimEnded = errors.New("consumer: the claim has ended, and with it the background work")

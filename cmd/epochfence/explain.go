@@ -177,7 +177,7 @@ func (a *app) tellSpan(s operate.Story, span operate.Span) {
 	case applied <= 0:
 		a.say("  nothing was applied under it")
 	default:
-		a.say("  applied what is from offset %d up to and without %d", span.From, span.To)
+		a.say("  applied the offsets in [%d, %d)", span.From, span.To)
 	}
 	for _, d := range s.Decisions {
 		if d.ID < c.ID || span.End != nil && d.ID > span.End.ID {
@@ -232,6 +232,6 @@ func hung(d operate.Decision) string {
 	case d.To == d.From+1:
 		return fmt.Sprintf("as the message at offset %d hangs", d.From)
 	default:
-		return fmt.Sprintf("as a message from offset %d up to and without %d hangs", d.From, d.To)
+		return fmt.Sprintf("as a message in [%d, %d) hangs", d.From, d.To)
 	}
 }

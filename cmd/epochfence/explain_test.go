@@ -36,7 +36,7 @@ func TestExplainTellsOfATakeoverAndAHalt(t *testing.T) {
 
 	from := l.log(operate.HistoryQuery{Claim: first.Claim, Kinds: []operate.DecisionKind{operate.DecidedClaim}})[0].To
 	story := l.does(exitOK, "explain", "orders/1", "--offset", text(from)).out
-	tells(t, story, "Epoch "+text(first.Epoch)+", claimed by worker-a", "applied what is from offset "+text(from)+" up to and without", "worker-b", "claimed it under epoch", "Afterwards")
+	tells(t, story, "Epoch "+text(first.Epoch)+", claimed by worker-a", "applied the offsets in ["+text(from)+", ", "worker-b", "claimed it under epoch", "Afterwards")
 	story = l.does(exitOK, "explain", "orders/1", "--claim", first.Claim.String()).out
 	tells(t, story, "claimed by worker-a", "claim "+first.Claim.String())
 	story = l.does(exitOK, "explain", "orders/1", "--at", l.log(operate.HistoryQuery{Claim: second.Claim, Kinds: []operate.DecisionKind{operate.DecidedClaim}})[0].At.Format(time.RFC3339Nano)).out

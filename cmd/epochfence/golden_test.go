@@ -166,7 +166,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	record(first, operate.DecidedStale, "the fence is held by another claim, epoch 8, owner \"worker-b\"")
 	apply(claim(1, "worker-a"), false)
 	c.does(exitOK, "pause", "orders/1", "--execute", "--by", "anna", "--reason", "the warehouse is being moved")
-	record(claim(2, "worker-b"), operate.DecidedHalt, "billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
+	record(claim(2, "worker-b"), operate.DecidedHalt, "message_failed: billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
 	apply(claim(3, "worker-c"), false)
 	lives := func(name string, every time.Duration) {
 		must(t, sink.Alive(ctx, operate.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, PID: 1, Version: "example.com/shop@v1.2.3", Every: every}))

@@ -121,7 +121,7 @@ func (a *app) aim(ctx context.Context, d *deed, g goal, f epoch.Fence) error {
 		return usage("%s: offset %d is below 0; say where to continue as an offset, or which broker has the log, with --kafka or --nats", f.Partition, to)
 	}
 	if to < 0 || known && (to < e.begin || to > e.end) {
-		return usage("%s: offset %d is not in the log, which has %d up to and without %d", f.Partition, to, e.begin, e.end)
+		return usage("%s: offset %d is not in the log, which has [%d, %d)", f.Partition, to, e.begin, e.end)
 	}
 	d.to, d.beginning = &epoch.Position{Offset: to, Mark: epoch.NoMark}, g.word == "start"
 	d.goal = text(to)

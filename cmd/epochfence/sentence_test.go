@@ -14,7 +14,7 @@ func TestAHangIsToldWithItsMessage(t *testing.T) {
 	}{
 		{-1, -1, "GIVEN UP by a, as a call hangs: it waits"},
 		{7, 8, "GIVEN UP by a, as the message at offset 7 hangs: it waits"},
-		{5, 9, "GIVEN UP by a, as a message from offset 5 up to and without 9 hangs: it waits"},
+		{5, 9, "GIVEN UP by a, as a message in [5, 9) hangs: it waits"},
 	} {
 		for _, kind := range []operate.DecisionKind{operate.DecidedHang, operate.DecidedOnFailureHang} {
 			if got := sentence(operate.Decision{Kind: kind, Owner: "a", From: c.from, To: c.to, Reason: "it waits"}); got != c.want {

@@ -20,19 +20,19 @@ var all = []Remedy{
 			"All earlier messages are applied. Nothing of this message is.",
 		Do: "Read the error. If the handler is wrong or lacks something, fix that: the partition is tried again at least once a minute. " +
 			"If the message can never be applied, skip it; the audit log keeps who did so and why. " +
-			"If the handler hung on the message, pause the partition, deploy a handler that returns, and resume: until then the message is not tried again. " +
+			"If the error says that the handler \"did not return after its context had ended\", pause the partition, deploy a handler that returns, and resume: until then the message is not tried again. " +
 			"An application with an OnFailure moves such messages to dead letters and does not halt.",
 		Check:    continues,
-		Commands: []Command{explain, skip},
+		Commands: []Command{explain, skip, pause, resume},
 	},
 	{
 		Reason: consumer.ReasonOnFailureFailed,
 		Means: "The partition stops before a message. Its handler failed, and then OnFailure failed too. Neither has written anything. " +
-			"If the connection was lost meanwhile, OnFailure was called MaxAttempts times.",
+			"If the connection was lost in each of OnFailure's transactions, OnFailure was tried MaxAttempts times before the halt.",
 		Do: "Read the error: it has both causes, the handler's first. Fix the cause of OnFailure. Most often the table of dead letters is missing, or the application may not write to it. " +
-			"The partition is tried again at least once a minute. If OnFailure hung, pause and resume the partition once it is fixed. Skip the message only if it need not be kept.",
+			"The partition is tried again at least once a minute. If the error says that the message \"is tried again once an operator has paused and resumed the partition\", OnFailure hung: pause the partition, deploy an OnFailure that returns, and resume. Skip the message only if it need not be kept.",
 		Check:    continues,
-		Commands: []Command{doctor, skip},
+		Commands: []Command{doctor, skip, pause, resume},
 	},
 	{
 		Reason: consumer.ReasonHandlerEndedTx,
@@ -134,7 +134,7 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonUnhealthy,
-		Means: "The database refuses every message alike: a table, column or privilege is missing, the server is read-only, its disk is full, or a table of epochfence refuses a row. " +
+		Means: "The database refuses every message: a table, column or privilege is missing, the server is read-only, its disk is full, or a table of epochfence refuses a row. " +
 			"No message is blamed.",
 		Do: "Read the error and fix the database: apply the missing migration, grant the privilege, make room, or run the statement that the error has for an identity that is behind its rows. " +
 			"The partition is tried again at least once a minute.",
@@ -144,8 +144,8 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonPaused,
 		Means:  "An operator paused the partition. No process claims it until it is resumed. This is intended; the fence names the operator and the reason.",
-		Do:     "Resume the partition once the reason is gone. Its owner notices within seconds.",
-		Check:  continues,
+		Do:     "Resume the partition once the reason is gone. The process that has its lease claims it within seconds.",
+		Check:  "epochfence describe shows the partition as claimed, and the position advances.",
 		Commands: []Command{
 			{"epochfence describe PARTITION", "who paused it, since when, and why"},
 			{"epochfence resume PARTITION --reason '…' --execute", "continues from its position"},
@@ -178,7 +178,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonTransient,
 		Means:  "The database gave up the transaction for a reason that passes: a deadlock, a serialization failure, or a lock that was not granted in time. It is tried again with fewer messages.",
 		Do: "If it lasts, find the transaction that holds a lock on the same rows and end it (in PostgreSQL: pg_stat_activity and pg_blocking_pids). " +
-			"If partitions deadlock with each other, let one committer serve those that update the same rows.",
+			"If partitions deadlock with each other, update the rows in one order in all handlers (consumer.Batches can sort them). Within one process they are rare with Options.Committers of 1, the default.",
 		Check:    continues,
 		Commands: []Command{doctor},
 	},
@@ -204,7 +204,7 @@ var all = []Remedy{
 		Means:    "The source cannot be read. The broker is not reachable, refuses the connection, or has no such topic.",
 		Do:       "Check the broker, the network, and the client's privileges. Partitions continue by themselves as soon as the broker answers. Restarting consumers does not help.",
 		Check:    continues,
-		Commands: []Command{doctor},
+		Commands: []Command{{"epochfence doctor", "with --kafka or --nats: whether the log can be read"}},
 	},
 	{
 		Reason:   consumer.ReasonSink,
@@ -239,9 +239,10 @@ var all = []Remedy{
 		Means: "A call of the handler, of OnFailure or of background work did not return after its context had ended. Its transaction was ended: it holds no lock, and nothing of it is committed. " +
 			"The process gave the partition up and does not take it again until the call returns. Other processes may have it. " +
 			"Each hang counts as an attempt of its message, also across processes: after MaxAttempts the message goes to OnFailure or halts its partition.",
-		Do: "Read the stack in the log or on the status page. Find what the call waits for, and give that the context or a timeout. " +
-			"Restart the process: nothing else ends the call. " +
-			"To keep other processes from hanging on the same message, pause the partition until the handler is changed, and resume it then: the count of attempts starts again. Or skip the message.",
+		Do: "If other processes hang on the same message, pause the partition first. " +
+			"Then restart the process: nothing else ends the call. The log keeps the stack; the status page has it until the restart. " +
+			"Find in the stack what the call waits for, change the handler so that this wait gets the context or a timeout, and deploy. " +
+			"If the partition is paused, resume it: the count of attempts starts again. If the message can never be applied, skip it.",
 		Check: "epochfence_hung_calls is 0, and the partition has an owner that advances.",
 		Commands: []Command{
 			explain, pause, resume, skip,

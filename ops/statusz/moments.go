@@ -114,7 +114,7 @@ func hungOn(d operate.Decision) string {
 	case d.To == d.From+1:
 		return ", at " + offset(d.From)
 	default:
-		return ", from " + offset(d.From) + " up to and without " + offset(d.To)
+		return fmt.Sprintf(", in [%d, %d)", d.From, d.To)
 	}
 }
 

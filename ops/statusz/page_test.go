@@ -122,7 +122,7 @@ func TestAHangOfAnotherProcessIsToldWithItsMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, page := get(r.page(nil), "")
-	wants(t, page, "elsewhere, at 7: it waits for the bank", "elsewhere, from 5 up to and without 9: it waits", "elsewhere: it waits for the bank")
+	wants(t, page, "elsewhere, at 7: it waits for the bank", "elsewhere, in [5, 9): it waits", "elsewhere: it waits for the bank")
 }
 
 func TestAPausedPartitionIsNotHalted(t *testing.T) {

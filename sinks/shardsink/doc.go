@@ -24,8 +24,7 @@
 // # Redirect rows
 //
 // Each database has a row for each partition in its table of fences. In one database the row is the
-// fence. In the others it is a redirect row, a redirect row in the code: a fence that nobody can claim,
-// because its log id is
+// fence. In the others it is a redirect row: a fence that nobody can claim, because its log id is
 //
 //	epochfence/shardsink: not in this database but in shard 1
 //
