@@ -146,9 +146,9 @@ func (b Batch) Position(n int) epoch.Position {
 	return epoch.Position{Offset: b.Messages[n-1].Offset + 1, Mark: mark}
 }
 
-// StartPolicy sets where a group begins in a topic for which the sink has no fence. Later it has
-// no effect, except for [StartCommitted]: a partition that is added later begins at its earliest
-// message.
+// StartPolicy sets where a group begins in a topic for which the sink has no fence. A partition that
+// is added later begins at its earliest message or, with [StartCommitted], at the position that
+// the group had committed through other consumers.
 type StartPolicy int
 
 const (

@@ -42,7 +42,7 @@ type PartitionStatus struct {
 	Lag       int64        // messages to apply, as last reported by the source; -1 if not known. See [Behind]
 	Newest    time.Time    // of the last message that was applied; zero before the first
 	Reason    Reason       // why it is Halted
-	Err       error        // why it is Halted, or in doubt while it is Held
+	Err       error        // why it is Halted, or in doubt while it is only assigned
 	RetryAt   time.Time    // when a halted partition is tried again; zero if not by this process
 }
 
@@ -50,8 +50,8 @@ type PartitionStatus struct {
 type State int
 
 const (
-	// StateHeld means that the source has granted the partition, and no claim is known to hold.
-	StateHeld State = iota + 1
+	// StateAssigned means that the source has granted the partition, and no claim is known to hold.
+	StateAssigned State = iota + 1
 
 	// StateClaimed means that messages are applied as they arrive.
 	StateClaimed
@@ -63,8 +63,8 @@ const (
 
 func (s State) String() string {
 	switch s {
-	case StateHeld:
-		return "held"
+	case StateAssigned:
+		return "assigned"
 	case StateClaimed:
 		return "claimed"
 	case StateHalted:
@@ -87,7 +87,7 @@ func (s *Status) Observe(e Event) {
 		if s.partitions == nil {
 			s.partitions = map[epoch.Partition]PartitionStatus{}
 		}
-		s.partitions[e.Partition] = PartitionStatus{Partition: e.Partition, State: StateHeld, Since: time.Now(), Next: -1, Lag: -1}
+		s.partitions[e.Partition] = PartitionStatus{Partition: e.Partition, State: StateAssigned, Since: time.Now(), Next: -1, Lag: -1}
 	case Claimed:
 		if e.Halted {
 			s.change(e.Fence.Partition, func(p *PartitionStatus) { p.Epoch, p.Next = e.Fence.Epoch, e.Fence.Next })
@@ -160,7 +160,7 @@ func (p *PartitionStatus) becomes(s State) {
 func (s *Status) unclaimed(p epoch.Partition, why error) {
 	s.change(p, func(now *PartitionStatus) {
 		if now.State == StateClaimed {
-			now.becomes(StateHeld)
+			now.becomes(StateAssigned)
 			now.Err = why
 		}
 	})
@@ -221,7 +221,7 @@ func (s *Status) Ready() error {
 	}
 	for _, p := range s.Partitions() {
 		switch p.State {
-		case StateHeld:
+		case StateAssigned:
 			errs = append(errs, fmt.Errorf("consumer: %s is not claimed", p.Partition))
 		case StateHalted:
 			if errors.Is(p.Err, epoch.ErrPaused) {

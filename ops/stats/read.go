@@ -93,7 +93,7 @@ func (s *Stats) readPartitions(held []consumer.PartitionStatus, set func(metric 
 		}
 		behind += p.Lag
 	}
-	for _, state := range []consumer.State{consumer.StateHeld, consumer.StateClaimed, consumer.StateHalted} {
+	for _, state := range []consumer.State{consumer.StateAssigned, consumer.StateClaimed, consumer.StateHalted} {
 		set(partitions, float64(states[state]), state.String())
 	}
 	set(lag, float64(behind))

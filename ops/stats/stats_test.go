@@ -86,7 +86,7 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 			want  []string
 		}{
 			{consumer.Joined{}, []string{"member +1"}},
-			{consumer.Granted{Partition: at}, []string{"partitions{state=held} +1", "partitions_lag_unknown +1"}},
+			{consumer.Granted{Partition: at}, []string{"partitions{state=assigned} +1", "partitions_lag_unknown +1"}},
 			{consumer.NotClaimed{Partition: at, Reason: consumer.ReasonStale}, []string{"claims_total{outcome=raced} +1", "fence_rejects_total{reason=stale,stage=claim} +1"}},
 			{consumer.NotClaimed{Partition: at, Reason: consumer.ReasonNotConfirmed}, []string{"claims_total{outcome=not_confirmed} +1"}},
 			{consumer.NotClaimed{Partition: at, Reason: consumer.ReasonSink}, []string{"claims_total{outcome=failed} +1"}},
@@ -95,7 +95,7 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 			{
 				consumer.Claimed{Fence: fence(7, 20, "a"), Seen: fence(5, 20, "b"), Attempts: 5, Waited: 2 * time.Second},
 				[]string{
-					"claims_total{outcome=claimed} +1", "claim_duration_seconds_count +1", "claim_duration_seconds_sum +2", "partitions{state=held} -1", "partitions{state=claimed} +1",
+					"claims_total{outcome=claimed} +1", "claim_duration_seconds_count +1", "claim_duration_seconds_sum +2", "partitions{state=assigned} -1", "partitions{state=claimed} +1",
 					"partition_next_offset" + ofPartition + " +20", "partition_epoch" + ofPartition + " +7",
 				},
 			},
@@ -131,7 +131,7 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 			},
 			{
 				consumer.Stale{Ours: fence(7, 31, "a"), Held: fence(10, 31, "b")},
-				[]string{"token_gap_count +1", "token_gap_sum +3", "partitions{state=claimed} -1", "partitions{state=held} +1"},
+				[]string{"token_gap_count +1", "token_gap_sum +3", "partitions{state=claimed} -1", "partitions{state=assigned} +1"},
 			},
 			{
 				consumer.Transacted{Outcome: consumer.OutcomeRefused, Reason: consumer.ReasonStale, Background: true},
@@ -148,7 +148,7 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 			{
 				consumer.Halted{Partition: at, Epoch: 7, Next: 31, Reason: consumer.ReasonUnhealthy, Err: why, RetryIn: time.Second},
 				[]string{
-					"halts_total{reason=unhealthy} +1", "partitions{state=held} -1", "partitions{state=halted} +1",
+					"halts_total{reason=unhealthy} +1", "partitions{state=assigned} -1", "partitions{state=halted} +1",
 					"partition_halted{group=g,topic=orders,partition=3,reason=unhealthy} +1",
 				},
 			},

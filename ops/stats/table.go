@@ -161,9 +161,9 @@ var table = [rows]Metric{
 	},
 	partitions: {
 		Name: "epochfence_partitions", Kind: Gauge, Unit: "{partition}",
-		Help:   "Partitions granted to this process, by state: claimed; halted; held (granted, and not claimed now).",
+		Help:   "Partitions granted to this process, by state: claimed; halted; assigned (granted, and not claimed now).",
 		Labels: []string{"state"},
-		Series: each(consumer.StateHeld.String(), consumer.StateClaimed.String(), consumer.StateHalted.String()),
+		Series: each(consumer.StateAssigned.String(), consumer.StateClaimed.String(), consumer.StateHalted.String()),
 	},
 	partitionsUnlisted: {
 		Name: "epochfence_partitions_unlisted", Kind: Gauge, Unit: "{partition}",

@@ -34,6 +34,16 @@ func TestThePageShowsPartitionsOfThisProcessAndOfOthers(t *testing.T) {
 	}
 }
 
+func TestARedirectRowSaysWhichDatabaseHasThePartition(t *testing.T) {
+	r := newRig(t)
+	away := epoch.Origin{Partition: orders(7), Log: epoch.RedirectLog + "1", Source: "shards"}
+	if err := r.sink.Seed(t.Context(), []epoch.Start{{Origin: away}}); err != nil {
+		t.Fatal(err)
+	}
+	_, page := get(r.page(nil), "")
+	wants(t, page, "billing/orders/7 in another database shard 1")
+}
+
 func TestALagThatIsNotKnownIsNotZero(t *testing.T) {
 	r := newRig(t)
 	r.holds(orders(0))

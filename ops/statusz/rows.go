@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -86,7 +87,10 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	}
 	halt := g.halts[p.Fence.Partition]
 	orphaned, sign := g.orphaned(p)
+	shard, elsewhere := strings.CutPrefix(p.Log, epoch.RedirectLog)
 	switch {
+	case elsewhere:
+		r.state("well", "in another database", "shard "+show(shard), 0)
 	case p.Pause.Mode != epoch.Running:
 		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Pause.Since, p.Now), show(p.Pause.By), show(p.Pause.Reason)), 2)
 	case halt != nil:
@@ -132,7 +136,7 @@ func (r *row) add(p stats.Partition, now time.Time) {
 		r.state("paused", "paused", show(p.Err.Error()), 2)
 	case p.State == consumer.StateHalted:
 		r.state("halted", "halted", p.Reason.String(), 3)
-	case p.State == consumer.StateHeld:
+	case p.State == consumer.StateAssigned:
 		note := "for " + age(now.Sub(p.Since))
 		if p.Err != nil {
 			note += ": " + show(p.Err.Error())

@@ -99,7 +99,7 @@ func (h *Handler) ownFigures(v *view, held []stats.Partition) {
 	messages, bytes := h.Stats.Rates()
 	v.Figures = append(v.Figures, member,
 		figure{"Partitions held here", thousands(int64(len(held))), fmt.Sprintf("%d claimed, %d not claimed, %d halted, %d paused",
-			states[consumer.StateClaimed], states[consumer.StateHeld], states[consumer.StateHalted], paused)},
+			states[consumer.StateClaimed], states[consumer.StateAssigned], states[consumer.StateHalted], paused)},
 		figure{"To apply here", lag.text(), lag.note("messages, as far as read")},
 		figure{"Applied here", perSecond(messages) + " a second", bytesPerSecond(bytes) + " a second"})
 }
