@@ -66,6 +66,8 @@ func TestOnlyBriefTransactionsGrowBeyondTheUsualSize(t *testing.T) {
 		"one that takes a quarter of its time":  {mostRoom, timeout/4 + 1, mostRoom / 2},
 		"and is of the usual size is halved":    {usualRoom, timeout/4 + 1, usualRoom / 2},
 		"the usual size is no bound for others": {firstRoom, timeout/16 - 1, 2 * firstRoom},
+		"one that takes a sixteenth stays":      {firstRoom, timeout / 16, firstRoom},
+		"just a quarter of its time":            {firstRoom + 2, timeout / 4, firstRoom + 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSizing(mostRoom, usualRoom)
@@ -74,6 +76,37 @@ func TestOnlyBriefTransactionsGrowBeyondTheUsualSize(t *testing.T) {
 				t.Errorf("the next transaction takes %d messages, want %d", s.room, c.want)
 			}
 		})
+	}
+	s := newSizing(mostRoom, usualRoom)
+	s.room = mostRoom
+	if s.applied(usualRoom, 2*brief+1, timeout); s.room != mostRoom {
+		t.Errorf("a slow one of the usual size makes the next one take %d", s.room)
+	}
+}
+
+func TestATransactionThatDidNotFitIsHalvedAndHasToBeEarned(t *testing.T) {
+	s := newSizing(1000, 1000)
+	if s.tooLarge(200, 10*time.Millisecond); s.room != 100 || s.owed != 160*time.Millisecond {
+		t.Errorf("%+v", s)
+	}
+	if s.tooLarge(100, 20*time.Millisecond); s.room != 50 || s.owed != 480*time.Millisecond {
+		t.Errorf("%+v", s)
+	}
+	if s.tooLarge(1, time.Hour); s.room != 1 || s.owed != maxOwed {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestTheTypicalDurationFollowsAnEighthOfEachChange(t *testing.T) {
+	s := newSizing(100, 50)
+	if want := (sizing{most: 100, usual: 50, room: 100, typical: 100 * time.Millisecond}); s != want {
+		t.Errorf("%+v; want %+v", s, want)
+	}
+	if s.applied(1, 900*time.Millisecond, time.Minute); s.typical != 200*time.Millisecond {
+		t.Errorf("%v after one that took 900 ms", s.typical)
+	}
+	if s.applied(1, 40*time.Millisecond, time.Minute); s.typical != 180*time.Millisecond {
+		t.Errorf("%v after one that took 40 ms", s.typical)
 	}
 }
 
@@ -115,6 +148,9 @@ func TestWaitsForLocksAreShortFirstAndThenAsLongAsTheSinkAllows(t *testing.T) {
 	s.typical = time.Hour
 	if d, bounded := s.lockWait(0, 0.99); !bounded || d >= time.Second {
 		t.Errorf("waits for %v, as long as PostgreSQL takes to find a deadlock", d)
+	}
+	if d, bounded := s.lockWait(2, 0.5); d != patience || !bounded {
+		t.Errorf("after two refusals it waits for %v, bounded: %v", d, bounded)
 	}
 	for refusals := 1; ; refusals++ {
 		d, bounded := s.lockWait(refusals, 0.5)

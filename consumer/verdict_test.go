@@ -115,6 +115,8 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 
 		{"a call that needs a transaction of its own gets one", []trial{of(0, 3), of(1, 2)}, failing(own, 1, 1), "retry, retry in company 1"},
 		{"among messages of its own partition too", []trial{of(0, 3)}, failing(own, 0, 2), "retry in company 2"},
+		{"also the first of them", []trial{of(0, 3)}, failing(own, 0, 0), "retry in company 0"},
+		{"a message that has one alone has failed", []trial{of(0, 1)}, failing(own, 0, 0), "retry attempt"},
 		{"and so does a batch", []trial{of(0, 3), of(1, 2)}, failing(own, 0, -1), "retry in company -1, retry"},
 		{"one that has it already has failed", []trial{of(0, 3)}, failing(own, 0, -1), "retry among -1"},
 		{"L1: what passes is tried again with less", []trial{of(0, 3), of(1, 2)}, refusing(deadlock), "retry transient, retry transient"},
@@ -195,6 +197,27 @@ func TestTheErrorOfASlowHandlerSaysHowSlowItWas(t *testing.T) {
 	if v.finding != attempt || !strings.Contains(v.err.Error(), "the handler took 8s, BatchTimeout is 2.7s") || !errors.Is(v.err, errTimeout) {
 		t.Errorf("%v: %v", v, v.err)
 	}
+	for name, r := range map[string]func(*result){
+		"it ended in time":             func(r *result) { r.timedOut = false },
+		"there is no limit":            func(r *result) { r.limit = 0 },
+		"others than the handler took": func(r *result) { r.handling = r.limit },
+	} {
+		other := slow
+		r(&other)
+		if v := (policy{maxAttempts: 3}).judge([]trial{of(0, 1)}, other)[0]; strings.Contains(v.err.Error(), "the handler took") {
+			t.Errorf("%s: %v", name, v.err)
+		}
+	}
+}
+
+func TestAnUnhealthyDatabaseIsReportedWithTheMessageThatMetItIfThereIsOne(t *testing.T) {
+	noTable := fmt.Errorf("sink: %w: no such table", epoch.ErrUnhealthy)
+	for n, want := range map[int]bool{0: false, 1: true} {
+		v := policy{maxAttempts: 3}.judge([]trial{of(0, n)}, refusing(noTable))[0]
+		if said := strings.Contains(v.err.Error(), "the message at offset 100"); v.action != halt || said != want {
+			t.Errorf("with %d messages: %v: %v", n, v, v.err)
+		}
+	}
 }
 
 func testLastAttempt(t *testing.T, want action, r result) {
@@ -229,10 +252,12 @@ func (v verdict) String() string {
 func TestAHaltForGoodNamesTheMessageAtFaultToAllThatItHalts(t *testing.T) {
 	r := failing(epoch.ErrTxEndedByHandler, 1, 0)
 	r.offset = 107
-	vs := policy{maxAttempts: 10}.judge([]trial{of(0, 3), of(1, 2)}, r)
+	guilty := of(1, 2)
+	guilty.attempts = 2
+	vs := policy{maxAttempts: 10}.judge([]trial{of(0, 3), guilty}, r)
 	for _, v := range vs {
 		var named *HandlerError
-		if !errors.As(v.err, &named) || named.Partition != partitionNo(1) || named.Offset != 107 || v.action != haltForGood {
+		if !errors.As(v.err, &named) || named.Partition != partitionNo(1) || named.Offset != 107 || named.Attempts != 3 || v.action != haltForGood {
 			t.Errorf("%v: %v", v, v.err)
 		}
 	}
