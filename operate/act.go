@@ -113,7 +113,7 @@ func (a Act) Check() error {
 	case a.Beginning && a.To == nil:
 		return wrong("to the beginning, without an offset")
 	case rebases && a.Kind != ActRebase:
-		return wrong("only %s sets a log or a lease source", ActRebase)
+		return wrong("only %s sets a log or a lease issuer", ActRebase)
 	}
 	switch a.Kind {
 	case ActRewind, ActSkip:
@@ -125,7 +125,7 @@ func (a Act) Check() error {
 		}
 	case ActRebase:
 		if !rebases {
-			return wrong("name the log or the lease source to accept")
+			return wrong("name the log or the lease issuer to accept")
 		}
 		if a.Log != "" && a.Log != a.Seen.Log && a.To == nil {
 			return wrong("to log %q, which counts other offsets: say where to continue in it", a.Log)

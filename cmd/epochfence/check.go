@@ -22,7 +22,7 @@ A group is not well if none of its processes is alive. A partition is not well i
   - its owner is not alive, or it was never claimed;
   - it has halted or is paused;
   - no owner has claimed it for a minute after an operator action;
-  - its fence has another log or lease source than the broker, or its position is
+  - its fence has another log or lease issuer than the broker, or its position is
     outside the log;
   - it exceeds one of the limits below.
 Checks of logs need --kafka or --nats.`,

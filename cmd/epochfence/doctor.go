@@ -16,7 +16,7 @@ func (a *app) doctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find problems, and say what to do",
 		Long: `Check connections, versions of tables, privileges of this role, settings of the
-server, halted and paused partitions, fences with another log or lease source than
+server, halted and paused partitions, fences with another log or lease issuer than
 the broker, positions outside the log, partitions without a fence, claims that
 change often, dead letters, and the outbox.
 

@@ -155,7 +155,7 @@ func logged(p operate.Partition, e extent, l limits) (fs []finding) {
 		add("log", bad, fmt.Sprintf("the fence is of log %s, and now there is log %s", p.Log, e.log), "epochfence rebase "+shellQuote(name)+" --to …"+forReal)
 		return fs
 	case e.source != p.Source:
-		add("lease source", bad, fmt.Sprintf("the fence is leased from %s, and here leases come from %s", p.Source, e.source), "epochfence rebase "+shellQuote(name)+forReal)
+		add("lease issuer", bad, fmt.Sprintf("the fence is leased from %s, and here leases come from %s", p.Source, e.source), "epochfence rebase "+shellQuote(name)+forReal)
 	}
 	switch {
 	case p.Next < e.begin && p.Applied && whereIs(p.Fence) == inNATS: // a stream has the messages of all partitions, and those that are gone may be another's

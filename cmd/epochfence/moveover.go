@@ -154,7 +154,7 @@ func (m *move) judge(p operate.Partition, v partitionView, e extent) passedView 
 		j.Why = e.err.Error()
 		return j
 	case e.differs(p.Fence):
-		j.Why, j.stays = "the fence is of another log or lease source than there is now: see epochfence rebase", true
+		j.Why, j.stays = "the fence is of another log or lease issuer than there is now: see epochfence rebase", true
 		return j
 	}
 	until, known := m.until[p.Fence.Partition]

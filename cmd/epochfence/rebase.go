@@ -19,7 +19,7 @@ func (a *app) rebase() *cobra.Command {
 	var f rebaseFlags
 	c := &cobra.Command{
 		Use:   "rebase [PARTITION...] [--to start|end|N|@TIME]",
-		Short: "Accept another log or lease source than the fence has",
+		Short: "Accept another log or lease issuer than the fence has",
 		Long: `Accept another log, or another issuer of leases, than the fence has: a topic
 that was deleted and created again, another cluster, another bucket. It is the
 remedy for "log changed" and "foreign lease source".
@@ -86,7 +86,7 @@ func (a *app) planRebase(ctx context.Context, f rebaseFlags, g goal, p operate.P
 		d.effect = "log " + d.log + " is accepted"
 	}
 	if d.source != "" {
-		d.effect = and(d.effect, "lease source "+d.source+" is accepted")
+		d.effect = and(d.effect, "lease issuer "+d.source+" is accepted")
 	}
 	if g == (goal{}) {
 		return d, nil

@@ -39,10 +39,12 @@ var all = []Remedy{
 		Means: "A handler committed the fenced transaction in a way that the sink could not prevent. (A text with COMMIT is not sent, and fails only its message.) " +
 			"The error names the message, its partition and the statement. The effects of this message, and of earlier messages in the same transaction, are committed without the fence. " +
 			"This process does not try the partition again. Another process to which it moves would commit the same effects again.",
-		Do: "Pause the partition before it moves. Compare what the handler wrote for the messages from the position on, and remove what is already there. " +
+		Do: "Several partitions can share the transaction and halt with it. The error names at most one of them. " +
+			"Pause every partition that has halted with the reason handler_ended_tx before one of them moves. " +
+			"For each of them, compare what the handler wrote for the messages from the position on, and remove what is already there. " +
 			"Change the handler, deploy it, and resume. A restart without that change applies these messages once more.",
 		Check:    "The effects of the messages from the position on are there once.",
-		Commands: []Command{pause, explain, resume},
+		Commands: []Command{{"epochfence check", "all halts, with their reasons"}, pause, explain, resume},
 	},
 	{
 		Reason: consumer.ReasonLogChanged,

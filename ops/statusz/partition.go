@@ -32,7 +32,7 @@ var kinds = []kind{
 	{operate.ActEvict, "takes the claim away; the owner claims again if its source still confirms the lease"},
 	{operate.ActRewind, "sets the position: back, so that messages are applied again, or forward"},
 	{operate.ActSkip, "moves the position forward, past messages that are not to be applied"},
-	{operate.ActRebase, "accepts another log, or another lease source, than the fence has"},
+	{operate.ActRebase, "accepts another log, or another lease issuer, than the fence has"},
 }
 
 func (h *Handler) partition(w http.ResponseWriter, r *http.Request) {

@@ -36,7 +36,7 @@ type Database[TX any] struct {
 	Aside func(ctx context.Context, query string) error
 
 	// Operator returns an operator of the sink. DeadLetter is the sink's function for
-	// consumer.Handlers.OnFailure. Only [RunOperated] needs them.
+	// consumer.Handlers.OnFailure. Only [RunOperated] and [Idioms] need them.
 	Operator   func(t testing.TB) operate.Operator
 	DeadLetter func(ctx context.Context, tx TX, m epoch.Message, e epoch.Epoch, cause error) error
 }
