@@ -167,16 +167,16 @@ func TestStatusIsMadeFromEvents(t *testing.T) {
 		want  string // the state, the epoch, the position, why, and whether it is tried again; or nothing
 	}{
 		{took, ""}, // of a tenure that it has not heard of
-		{held, "held 0 -1 <nil> false"},
+		{held, "assigned 0 -1 <nil> false"},
 		{consumer.Halted{Partition: at, Next: -1, Err: why, RetryIn: time.Second}, "halted 0 -1 no table true"},
 		{took, "claimed 7 20 <nil> false"},
 		{consumer.Advanced{Partition: at, Epoch: 7, From: 20, To: 30}, "claimed 7 30 <nil> false"},
 		{consumer.Retried{Partition: at, Offset: 30, Attempt: 1, Err: why}, "claimed 7 30 <nil> false"},
-		{consumer.InDoubt{Partition: at, Epoch: 7, Err: why}, "held 7 30 no table false"},
+		{consumer.InDoubt{Partition: at, Epoch: 7, Err: why}, "assigned 7 30 no table false"},
 		{consumer.Claimed{Fence: of(8, 31)}, "claimed 8 31 <nil> false"},
-		{consumer.Stale{Ours: of(8, 31), Held: of(9, 31)}, "held 8 31 <nil> false"},
+		{consumer.Stale{Ours: of(8, 31), Held: of(9, 31)}, "assigned 8 31 <nil> false"},
 		{consumer.Claimed{Fence: of(10, 31)}, "claimed 10 31 <nil> false"},
-		{consumer.WentBack{Was: of(10, 31), Now: of(6, 10)}, "held 10 31 <nil> false"},
+		{consumer.WentBack{Was: of(10, 31), Now: of(6, 10)}, "assigned 10 31 <nil> false"},
 		{consumer.Claimed{Fence: of(11, 10)}, "claimed 11 10 <nil> false"},
 		{consumer.Halted{Partition: at, Next: 10, Err: why, RetryIn: time.Second}, "halted 11 10 no table true"},
 		{consumer.InDoubt{Partition: at, Epoch: 11, Err: errors.New("later")}, "halted 11 10 no table true"},
@@ -184,7 +184,7 @@ func TestStatusIsMadeFromEvents(t *testing.T) {
 		{consumer.Resumed{Partition: at, Epoch: 11, Next: 10}, "claimed 11 10 <nil> false"},
 		{consumer.Halted{Partition: at, Next: 10, Err: why}, "halted 11 10 no table false"},
 		{consumer.Drained{Partition: at, Epoch: 11, Next: 10}, ""},
-		{held, "held 0 -1 <nil> false"},
+		{held, "assigned 0 -1 <nil> false"},
 		{consumer.Lost{Partition: at, Next: -1}, ""},
 	} {
 		s.Observe(step.event)
