@@ -24,7 +24,7 @@ func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	status := run(ctx, []string{
+	status := show.Run(ctx, newInventory(), []string{
 		"-brokers", broker.Addr, "-database", db.URL, "-messages", "40000", "-partitions", "8", "-duration", "10s",
 	}, &out, &errOut)
 	t.Log(out.String() + errOut.String())
@@ -70,7 +70,7 @@ func TestRealPostgresThatRefusesUsIsSaidClearly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
-			status := run(t.Context(), []string{"-database", c.url}, &out, &errOut)
+			status := show.Run(t.Context(), newInventory(), []string{"-database", c.url}, &out, &errOut)
 			if all := out.String() + errOut.String(); status != show.StatusNot || !strings.Contains(all, c.want) {
 				t.Errorf("status %d: %s", status, all)
 			}

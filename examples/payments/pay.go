@@ -109,9 +109,9 @@ CREATE TABLE payments (
 	account          TEXT    NOT NULL,
 	cents            INTEGER NOT NULL,
 	charge           INTEGER, -- NULL until the gateway has answered
-	stream_partition INTEGER NOT NULL,
+	stream_partition INTEGER, -- NULL in the baseline
 	stream_sequence  INTEGER NOT NULL,
-	epoch            INTEGER NOT NULL,
+	epoch            INTEGER, -- NULL in the baseline
 	worker           TEXT    NOT NULL
 );
 CREATE INDEX payments_payment ON payments (payment);`

@@ -97,9 +97,9 @@ CREATE TABLE payments (
 	account          TEXT    NOT NULL,
 	cents            BIGINT  NOT NULL,
 	charge           BIGINT, -- NULL until the gateway has answered
-	stream_partition INTEGER NOT NULL,
+	stream_partition INTEGER, -- NULL in the baseline
 	stream_sequence  BIGINT  NOT NULL,
-	epoch            BIGINT  NOT NULL,
+	epoch            BIGINT,  -- NULL in the baseline
 	worker           TEXT    NOT NULL
 ) WITH (fillfactor = 70);
 CREATE INDEX payments_payment ON payments (payment);`

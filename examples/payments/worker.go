@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/epochfence/epochfence/consumer/natssource"
 	"github.com/epochfence/epochfence/internal/show"
 )
@@ -15,7 +13,6 @@ import (
 type config struct {
 	Role   string // baseline, fenced or gateway
 	Worker string // its name in the ledger
-	Number int    // the number of the worker, from 1
 
 	NATS      string
 	Stream    string
@@ -28,13 +25,13 @@ type config struct {
 
 	Gateway string        // its URL, for workers
 	Timeout time.Duration // of a request to the gateway
-	Silent  int           // one of so many charges gets no answer
+	Silent  int           // one of so many requests gets no answer
 	Fenced  bool          // for the gateway: it requires epochs and idempotency keys
 }
 
 const roleGateway = "gateway"
 
-func work(ctx context.Context, stage *show.Stage) error {
+func (*payments) Work(ctx context.Context, stage *show.Stage) error {
 	var c config
 	if err := stage.Config(&c); err != nil {
 		return fmt.Errorf("payments: the configuration of a worker: %w", err)
@@ -42,20 +39,14 @@ func work(ctx context.Context, stage *show.Stage) error {
 	if c.Role == roleGateway {
 		return serveGateway(ctx, c, stage)
 	}
-	conn, err := connect(c.NATS, c.Group+" "+c.Worker)
+	conn, js, err := connect(c.NATS, c.Group+" "+c.Worker)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return fmt.Errorf("payments: %w", err)
-	}
 	switch {
-	case c.Role == show.Baseline && show.IsPostgres(c.Database):
-		return baselinePostgres(ctx, c, js, stage)
 	case c.Role == show.Baseline:
-		return baselineSQLite(ctx, c, js, stage)
+		return baseline(ctx, c, js, stage)
 	case show.IsPostgres(c.Database):
 		return payPostgres(ctx, c, js, stage)
 	default:

@@ -13,67 +13,37 @@ import (
 // columns is the width of all output.
 const columns = 80
 
-// Board displays a show: permanent lines and, on a terminal, a live block of lines below them. It
-// is safe for concurrent use.
+// Board displays a show: lines and, on a terminal, a live line below them. It is safe for
+// concurrent use.
 type Board struct {
 	w     io.Writer
 	live  bool
-	color bool
 	begin time.Time
-
-	mu     sync.Mutex
-	status func() []string
-	drawn  int // lines of the block on the screen
+	mu    sync.Mutex
 }
 
-// NewBoard returns a board that writes to w. The live block and colours need a terminal; colours
-// also need NO_COLOR to be unset.
+// NewBoard returns a board that writes to w.
 func NewBoard(w io.Writer) *Board {
-	live := isTerminal(w) && os.Getenv("TERM") != "dumb"
-	return &Board{w: w, live: live, color: live && os.Getenv("NO_COLOR") == "", begin: time.Now()}
-}
-
-// isTerminal is also true of /dev/null, which does no harm.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
+	b := &Board{w: w, begin: time.Now()}
+	if f, ok := w.(*os.File); ok {
+		info, err := f.Stat()
+		b.live = err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return b
 }
 
-// Print writes a permanent line.
+// Print writes a line.
 func (b *Board) Print(line string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.erase()
 	fmt.Fprintln(b.w, line)
-	b.draw()
 }
 
-// Event writes a permanent line with the time since the board was made, and the column's name.
+// Event writes a line with the time since the board was made, and the column's name.
 func (b *Board) Event(column, line string) {
 	head := fmt.Sprintf("%5.1f s  %-10s  ", time.Since(b.begin).Seconds(), column)
 	b.Print(head + wrap(line, len(head)))
-}
-
-// Table writes a permanent table, with right-aligned columns.
-func (b *Board) Table(heads []string, rows []Row) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.erase()
-	writeTable(b.w, b.color, heads, rows)
-	b.draw()
-}
-
-// Columns writes a permanent table with a column for each of cs.
-func (b *Board) Columns(cs []*Column, rows []Row) {
-	heads := make([]string, len(cs))
-	for i, c := range cs {
-		heads[i] = c.Name
-	}
-	b.Table(heads, rows)
 }
 
 func wrap(line string, indent int) string {
@@ -95,21 +65,16 @@ func wrap(line string, indent int) string {
 	return b.String()
 }
 
-// Watch updates the live block until ctx ends, and then removes it. Without a terminal it does
+// Watch updates the live line until ctx ends, and then removes it. Without a terminal it does
 // nothing.
-func (b *Board) Watch(ctx context.Context, status func() []string) {
-	if !b.live {
-		return
-	}
-	b.mu.Lock()
-	b.status = status
-	b.mu.Unlock()
+func (b *Board) Watch(ctx context.Context, status func() string) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for ctx.Err() == nil {
+	for b.live && ctx.Err() == nil {
+		line := fmt.Sprintf("%5.1f s  %s", b.Elapsed().Seconds(), status())
 		b.mu.Lock()
 		b.erase()
-		b.draw()
+		fmt.Fprint(b.w, line[:min(len(line), columns-1)])
 		b.mu.Unlock()
 		select {
 		case <-tick.C:
@@ -119,26 +84,11 @@ func (b *Board) Watch(ctx context.Context, status func() []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.erase()
-	b.status = nil
 }
 
 func (b *Board) erase() {
-	if b.drawn > 0 {
-		fmt.Fprintf(b.w, "\r\x1b[%dA\x1b[J", b.drawn)
-		b.drawn = 0
-	}
-}
-
-func (b *Board) draw() {
-	if b.status == nil {
-		return
-	}
-	for _, line := range b.status() {
-		if len(line) >= columns {
-			line = line[:columns-1]
-		}
-		fmt.Fprintln(b.w, line)
-		b.drawn++
+	if b.live {
+		fmt.Fprint(b.w, "\r\x1b[K")
 	}
 }
 

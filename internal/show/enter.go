@@ -1,68 +1,49 @@
 package show
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 )
 
-// roleVariable names the role of a process that the show started.
-const roleVariable = "EPOCHFENCE_SHOW_ROLE"
-
 const (
-	roleWorker  = "worker"
-	roleSweeper = "sweeper"
+	roleVariable    = "EPOCHFENCE_SHOW_ROLE" // set in the processes that a show has started
+	metricsVariable = "EPOCHFENCE_SHOW_METRICS"
 )
 
 // Enter must be the first call in main. In the process that the operator started, it returns at
 // once. In a worker it runs work and exits. The context of work ends with SIGTERM; work's error
 // goes to standard error.
 func Enter(work func(ctx context.Context, stage *Stage) error) {
-	switch os.Getenv(roleVariable) {
-	case roleWorker:
-		os.Exit(worker(work))
-	case roleSweeper:
-		os.Exit(sweep())
+	if os.Getenv(roleVariable) == "" {
+		return
 	}
-}
-
-func worker(work func(context.Context, *Stage) error) int {
+	signal.Ignore(os.Interrupt, syscall.SIGHUP) // the parent decides when workers end
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	// A worker without its parent is useless, and may end like a crash.
 	reports := os.Stdout
 	os.Stdout = os.Stderr // libraries that print, such as River's logger, must not mix with the reports
+	// A worker without its parent is useless, and may end like a crash.
 	stage, err := newStage(os.Stdin, reports, func() { os.Exit(1) })
 	if err == nil {
+		go serveMetrics(os.Getenv(metricsVariable), stage)
 		err = work(ctx, stage)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
+		os.Exit(1)
 	}
-	return 0
+	os.Exit(0)
 }
 
-// sweep removes the directory named on the first line of standard input once the input ends,
-// together with the parent. It removes it repeatedly, because workers that end at the same moment
-// may still create files.
-func sweep() int {
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	in := bufio.NewReader(os.Stdin)
-	dir, err := in.ReadString('\n')
-	if err != nil {
-		return 1
+func serveMetrics(address string, stage *Stage) {
+	if address == "" {
+		return
 	}
-	_, _ = io.Copy(io.Discard, in)
-	dir = dir[:len(dir)-1]
-	for range 20 {
-		_ = os.RemoveAll(dir)
-		time.Sleep(50 * time.Millisecond)
-	}
-	return 0
+	s := &http.Server{Addr: address, Handler: stage.Stats.Exposition(), ReadHeaderTimeout: 10 * time.Second}
+	fmt.Fprintln(os.Stderr, "metrics:", s.ListenAndServe())
 }

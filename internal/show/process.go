@@ -1,22 +1,20 @@
 package show
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 )
 
 type process struct {
-	n      int // the n-th worker of its crew, from 1; 0 for a helper
+	n      int // the n-th worker of its crew, from 1
 	cmd    *exec.Cmd
-	orders *json.Encoder
+	orders *json.Encoder // guarded by the crew's mutex
 	stdin  io.Closer
 	log    tail
 
@@ -24,36 +22,29 @@ type process struct {
 	err    error         // how it ended; read after exited
 
 	// Guarded by the crew's mutex.
-	stopping bool    // it has been told to end
-	armed    Point   // the last stop order that it has taken
-	reached  *report // where it has stopped, waiting
-	outcome  *report // of the transaction in which it was stopped
-	frozen   bool
-	address  string // of its status page, or ""
+	stopping bool   // it has been told to end
+	away     bool   // it is frozen or killed
+	subject  string // of what it was stopped in, waiting; "" before
+	outcome  string // of that; "" before
 }
 
 // startProcess starts a worker and passes its reports to on, one at a time.
-func startProcess(n int, config any, on func(*process, report)) (*process, error) {
-	cmd, err := self(roleWorker)
+func startProcess(n int, config any, metrics string, on func(*process, report)) (*process, error) {
+	path, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("show: find this program to start it again: %w", err)
 	}
+	cmd := exec.Command(path)
+	cmd.Env = append(os.Environ(), roleVariable+"=worker", metricsVariable+"="+metrics)
 	p := &process{n: n, cmd: cmd, exited: make(chan struct{})}
-	detach(cmd)
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
 	followParent(cmd)
 	cmd.Stderr = &p.log
-	in, err := cmd.StdinPipe()
-	if err != nil {
+	in, inErr := cmd.StdinPipe()
+	out, outErr := cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr); err != nil {
 		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
-	}
-	if err := onSpawner(cmd.Start); err != nil {
+	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
 	}
 	p.stdin, p.orders = in, json.NewEncoder(in)
@@ -97,61 +88,25 @@ func (p *process) failure() error {
 	if p.err != nil {
 		how = "ended: " + p.err.Error()
 	}
-	return fmt.Errorf("%s %s\n%s", p.name(), how, p.log.last(tailBytes))
+	return fmt.Errorf("worker %d %s\n%s", p.n, how, p.log.String())
 }
 
-// onSpawner runs f on the one thread that starts all processes. Linux sends a child's death signal
-// when the thread that started it ends, so that thread must live on.
-func onSpawner(f func() error) error {
-	spawner.once.Do(func() {
-		spawner.work = make(chan func())
-		go func() {
-			runtime.LockOSThread()
-			for work := range spawner.work {
-				work()
-			}
-		}()
-	})
-	err := make(chan error)
-	spawner.work <- func() { err <- f() }
-	return <-err
-}
-
-var spawner struct {
-	once sync.Once
-	work chan func()
-}
-
+// tail keeps the end of what a process writes.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-const tailBytes = 4096
-
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf = append(t.buf, b...)
-	if extra := len(t.buf) - tailBytes; extra > 0 {
-		t.buf = t.buf[extra:]
-		if i := bytes.IndexByte(t.buf, '\n'); i >= 0 {
-			t.buf = t.buf[i+1:]
-		}
-	}
+	t.buf = t.buf[max(0, len(t.buf)-2048):]
 	return len(b), nil
 }
 
-func (t *tail) last(n int) string {
+func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimRight(string(t.buf), "\n"), "\n")
-	return "  " + strings.Join(lines[max(0, len(lines)-n):], "\n  ")
-}
-
-func (p *process) name() string {
-	if p.n == 0 {
-		return "the helper process"
-	}
-	return fmt.Sprintf("worker %d", p.n)
+	return "  " + strings.ReplaceAll(strings.TrimSpace(string(t.buf)), "\n", "\n  ")
 }

@@ -1,7 +1,6 @@
 package show
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -37,50 +36,28 @@ func (s *sending) RoundTrip(r *http.Request) (*http.Response, error) {
 		return s.base.RoundTrip(r)
 	}
 	subject := strings.Trim(r.Header.Get("Idempotency-Key"), `"`)
-	cue := s.stage.Cue(Work{{Partition: partition}}, BeforeSend).About(subject)
+	cue := s.stage.Cue(subject, BeforeSend)
+	defer cue.keep()
 	r = r.WithContext(cue.Context(r.Context()))
 	cue.Reach(BeforeSend)
 	answer, err := s.base.RoundTrip(r)
 	switch {
 	case err != nil:
-		cue.sent(reportFailed)
+		cue.end(Failed)
 	case answer.StatusCode == http.StatusPreconditionFailed:
-		cue.sent(reportRefused)
+		cue.end(Refused)
 	default:
-		s.stage.answered(partition, subject)
-		cue.sent(reportSent)
+		s.stage.mu.Lock()
+		s.stage.answers[partition] = subject // the next transaction of the relay records it
+		s.stage.mu.Unlock()
+		cue.end(answered)
 	}
 	return answer, err
 }
 
-// sent reports the outcome of a request that was stopped or refused.
-func (c *Cue) sent(kind string) {
-	if c.stopped || kind == reportRefused {
-		c.tell(report{Kind: kind})
-	}
-	c.keep()
-}
-
-// answered notes an answer to a request of the partition. The next transaction of the relay records
-// the answer.
-func (s *Stage) answered(partition int32, subject string) {
+func (s *Stage) takeAnswer(partition int32) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answers[partition] = answers{subject, s.answers[partition].n + 1}
-}
-
-type answers struct {
-	last string // the subject of the last one
-	n    int
-}
-
-func (s *Stage) takeAnswers(w Work) (taken answers) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, span := range w {
-		a := s.answers[span.Partition]
-		delete(s.answers, span.Partition)
-		taken = answers{cmp.Or(a.last, taken.last), a.n + taken.n}
-	}
-	return taken
+	defer delete(s.answers, partition)
+	return s.answers[partition]
 }

@@ -2,78 +2,95 @@ package show
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// Incident is one freeze or kill of a schedule.
-type Incident struct {
-	After  float64 // the fraction of the load that is done when it begins
-	Worker int     // the victim: the n-th worker ever started, or the next one that holds a partition
-	Kill   bool    // SIGKILL; otherwise SIGSTOP
-	At     Point   // where it strikes
+// incident is one freeze or kill of a schedule.
+type incident struct {
+	after  float64 // the fraction of the load that is sent when it begins
+	worker int     // the victim: the n-th worker ever started, or the next one that holds a partition
+	kill   bool    // SIGKILL; otherwise SIGSTOP
+	at     Point   // where it strikes
 }
 
-// NewSchedule draws n incidents from seed, alternating freezes and kills, for a crew that starts
+// newSchedule draws n incidents from seed, alternating freezes and kills, for a crew that starts
 // with so many workers. Each kind goes through its points in turn.
-func NewSchedule(seed uint64, n, workers int, freezes, kills []Point) []Incident {
+func newSchedule(seed uint64, n, workers int, freezes, kills []Point) []incident {
 	r := rand.New(rand.NewPCG(seed, 0x5ced))
-	is := make([]Incident, n)
+	is := make([]incident, n)
 	for i := range is {
 		points := freezes
 		if i%2 == 1 {
 			points = kills
 		}
-		is[i] = Incident{
-			After: (float64(i) + 0.4 + 0.3*r.Float64()) / float64(n+1),
+		is[i] = incident{
+			after: (float64(i) + 0.4 + 0.3*r.Float64()) / float64(n+1),
 			// A killed worker has been replaced by the next number.
-			Worker: i/2 + 1 + r.IntN(workers),
-			Kill:   i%2 == 1,
-			At:     points[i/2%len(points)],
+			worker: i/2 + 1 + r.IntN(workers),
+			kill:   i%2 == 1,
+			at:     points[i/2%len(points)],
 		}
 	}
 	return is
 }
 
-// Play plays the incidents one after the other, each once its share of total messages is done, and
-// releases the messages that pace holds back for it. It calls say with a line for each.
-func (c *Crew) Play(ctx context.Context, is []Incident, total int, pace *Pace, l Limits, say func(string)) error {
-	for i, in := range is {
-		due := int(in.After * float64(total))
-		for done := -1; ; {
-			err := c.await(ctx, l.Strike, func() bool {
-				before := done
-				done = c.progress()
-				return done >= due || before >= 0 && done > before
-			})
-			if err != nil && !errors.Is(err, errTimeout) {
-				return err
-			}
-			if done >= due || err != nil && pace.Sent() >= due { // strike even if a backlog does not move
-				break
-			}
-		}
-		var (
-			line string
-			err  error
-		)
-		if in.Kill {
-			line, err = c.Kill(ctx, in.Worker, in.At, pace.Release, l)
-		} else {
-			line, err = c.Freeze(ctx, in.Worker, in.At, pace.Release, l)
-		}
-		if err != nil {
-			return fmt.Errorf("incident %d of %d: %w", i+1, len(is), err)
-		}
-		say(line)
-	}
-	return nil
-}
-
-// Count returns the number of incidents for a load of that duration: one for each period of length
-// every, and at least a freeze and a kill.
-func Count(load, every time.Duration) int {
+// incidents returns the number of incidents for a load of that duration: one for each period of
+// length every, and at least a freeze and a kill.
+func incidents(load, every time.Duration) int {
 	return max(2, int(load/every))
 }
+
+// pace spreads a load evenly over a time. It holds back a share for each coming incident, because
+// an incident needs a message to strike at.
+type pace struct {
+	total int
+	over  time.Duration
+	share int // held back for each incident
+
+	begin  time.Time
+	sent   atomic.Int64
+	coming atomic.Int64 // incidents that have not released their share
+}
+
+func newPace(total int, over time.Duration, incidents int) *pace {
+	p := &pace{total: total, over: over, share: total / (4 * (incidents + 1))}
+	p.coming.Store(int64(incidents))
+	return p
+}
+
+// burst is the time between two sends. Load comes in bursts, so that workers have more than one
+// message in hand.
+const burst = 200 * time.Millisecond
+
+// next waits until messages may be sent, and returns their range [from, to), which it counts as
+// sent. The range is empty when all have been sent. Only one goroutine calls it.
+func (p *pace) next(ctx context.Context) (from, to int, err error) {
+	if p.begin.IsZero() {
+		p.begin = time.Now()
+	}
+	for from = int(p.sent.Load()); from < p.total; {
+		to = p.total
+		if past := time.Since(p.begin).Truncate(burst); past < p.over {
+			to = int(float64(p.total) * past.Seconds() / p.over.Seconds())
+		}
+		to = min(to, p.total-int(p.coming.Load())*p.share)
+		if to > from {
+			p.sent.Store(int64(to))
+			return from, to, nil
+		}
+		if !backoff.Sleep(ctx, burst) {
+			return 0, 0, context.Cause(ctx)
+		}
+	}
+	return from, from, nil
+}
+
+// Sent returns the number of messages that next has let through.
+func (p *pace) Sent() int { return int(p.sent.Load()) }
+
+// release releases the messages held back for one incident.
+func (p *pace) release() { p.coming.Add(-1) }

@@ -11,26 +11,26 @@ import (
 )
 
 func TestAScheduleFollowsFromItsSeed(t *testing.T) {
-	a := NewSchedule(7, 9, 3, []Point{BeforeWrites, AfterWrites}, []Point{AfterCommit})
-	if b := NewSchedule(7, 9, 3, []Point{BeforeWrites, AfterWrites}, []Point{AfterCommit}); !reflect.DeepEqual(a, b) {
+	a := newSchedule(7, 9, 3, []Point{InHand, AfterWrites}, []Point{AfterCommit})
+	if b := newSchedule(7, 9, 3, []Point{InHand, AfterWrites}, []Point{AfterCommit}); !reflect.DeepEqual(a, b) {
 		t.Errorf("one seed, two schedules:\n%v\n%v", a, b)
 	}
-	if b := NewSchedule(8, 9, 3, []Point{BeforeWrites, AfterWrites}, []Point{AfterCommit}); reflect.DeepEqual(a, b) {
+	if b := newSchedule(8, 9, 3, []Point{InHand, AfterWrites}, []Point{AfterCommit}); reflect.DeepEqual(a, b) {
 		t.Error("two seeds, one schedule")
 	}
 	for i, in := range a {
-		if in.Kill != (i%2 == 1) {
-			t.Errorf("incident %d: kill is %v", i, in.Kill)
+		if in.kill != (i%2 == 1) {
+			t.Errorf("incident %d: kill is %v", i, in.kill)
 		}
-		if in.After <= 0 || in.After >= 1 || i > 0 && in.After <= a[i-1].After {
-			t.Errorf("incident %d begins at %v of the load", i, in.After)
+		if in.after <= 0 || in.after >= 1 || i > 0 && in.after <= a[i-1].after {
+			t.Errorf("incident %d begins at %v of the load", i, in.after)
 		}
 	}
 }
 
 func TestALoadOfAnyLengthHasAFreezeAndAKill(t *testing.T) {
 	for load, want := range map[time.Duration]int{0: 2, time.Second: 2, 24 * time.Second: 3, 2 * time.Minute: 15} {
-		if got := Count(load, 8*time.Second); got != want {
+		if got := incidents(load, 8*time.Second); got != want {
 			t.Errorf("%v: %d incidents, want %d", load, got, want)
 		}
 	}
@@ -38,12 +38,12 @@ func TestALoadOfAnyLengthHasAFreezeAndAKill(t *testing.T) {
 
 func TestThePaceSpreadsTheLoadAndHoldsBackAShareForEachIncident(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		p := NewPace(1200, 10*time.Second, 2) // 100 for each incident
+		p := newPace(1200, 10*time.Second, 2) // 100 for each incident
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
 			for {
-				if n, err := p.Wait(ctx); n == 0 || err != nil {
+				if from, to, err := p.next(ctx); from == to || err != nil {
 					done <- err
 					return
 				}
@@ -59,9 +59,9 @@ func TestThePaceSpreadsTheLoadAndHoldsBackAShareForEachIncident(t *testing.T) {
 		}
 		at(5*time.Second, 600)
 		at(time.Minute, 1000)
-		p.Release()
+		p.release()
 		at(time.Second, 1100)
-		p.Release()
+		p.release()
 		at(time.Second, 1200)
 		if err := <-done; err != nil {
 			t.Error(err)
