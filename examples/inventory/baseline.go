@@ -33,12 +33,6 @@ func consumeAsUsual[TX any](ctx context.Context, c config, stage *show.Stage,
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
-		kgo.OnPartitionsAssigned(func(_ context.Context, client *kgo.Client, added map[string][]int32) {
-			_, generation := client.GroupMetadata()
-			for _, p := range added[c.Topic] {
-				stage.Holds(p, int64(generation))
-			}
-		}),
 	)...)
 	if err != nil {
 		return fmt.Errorf("inventory: baseline: %w", err)

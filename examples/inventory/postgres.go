@@ -57,7 +57,7 @@ func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
 		return err
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveAll(c.Worker)), consumer.Options{
-		Observe: show.Reporting(stage),
+		Observe: stage.Stats.Observe,
 	})
 }
 

@@ -64,7 +64,7 @@ func TestRealPostgresThatRefusesUsIsSaidClearly(t *testing.T) {
 	}
 	wrong.User = url.UserPassword(wrong.User.Username(), "guess")
 	for name, c := range map[string]struct{ url, want string }{
-		"no permission":    {powerless, "GRANT CREATE ON DATABASE"},
+		"no permission":    {powerless, "permission denied"},
 		"wrong password":   {wrong.String(), "authentication failed"},
 		"no such database": {strings.Replace(db.URL, db.Name, "nowhere", 1), `database "nowhere" does not exist`},
 	} {

@@ -88,7 +88,7 @@ func TestUnreachableServicesAreSaidClearlyAndSoon(t *testing.T) {
 	mute := listenAndSayNothing(t)
 	for args, want := range map[string]string{
 		"-brokers " + mute: "cannot reach Kafka",
-		"-database postgres://nobody:secret@" + mute + "/none?sslmode=disable": "no answer from PostgreSQL within 5s",
+		"-database postgres://nobody:secret@" + mute + "/none?sslmode=disable": "timeout",
 		"-brokers 127.0.0.1:1": "cannot reach Kafka",
 		"-database postgres://nobody:secret@127.0.0.1:1/none?sslmode=disable": "connection refused",
 		"-database postgres://nobody:secret@127.0.0.1:port/none":              "-database: cannot parse",

@@ -37,10 +37,12 @@ func (v *inventory) Side(c *show.Column) show.Side {
 
 func (sd *side) Config(n int) any {
 	return config{
-		Baseline: sd.column.Name == show.Baseline, Worker: "worker " + strconv.Itoa(n), Brokers: strings.Split(sd.brokers, ","),
+		Baseline: sd.column.Name == show.Baseline, Worker: workerName(n), Brokers: strings.Split(sd.brokers, ","),
 		Topic: sd.column.ID, Group: sd.column.ID, Database: sd.column.DB.URL, Schema: sd.column.DB.Schema, Session: sd.session,
 	}
 }
+
+func workerName(n int) string { return "worker " + strconv.Itoa(n) }
 
 func (sd *side) Prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
@@ -110,10 +112,11 @@ func (sd *side) Applied(ctx context.Context) (int, error) {
 	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT reservation) FROM ledger`)
 }
 
-func (sd *side) Done(ctx context.Context, subject string) (bool, error) {
+func (sd *side) Elsewhere(ctx context.Context, subject string, n int) (bool, error) {
 	partition, offset, _ := show.Position(subject)
-	n, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM ledger WHERE kafka_partition = $1 AND kafka_offset >= $2`, partition, offset)
-	return n > 0, err
+	found, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM ledger WHERE kafka_partition = $1 AND kafka_offset >= $2 AND worker <> $3`,
+		partition, offset, workerName(n))
+	return found > 0, err
 }
 
 func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {

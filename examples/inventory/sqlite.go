@@ -56,7 +56,7 @@ func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
 		return err
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(reserve[*sqlsink.Tx](c.Worker)), consumer.Options{
-		Observe: show.Reporting(stage),
+		Observe: stage.Stats.Observe,
 	})
 }
 

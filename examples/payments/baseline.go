@@ -13,17 +13,14 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-const (
-	// baselineBatch limits the messages of a fetch, and baselineAtOnce the number of messages that
-	// are worked on at a time.
-	baselineBatch  = 64
-	baselineAtOnce = 8
-)
+// baselineAtOnce limits the messages that a worker has in hand.
+const baselineAtOnce = 8
 
 type usualCode struct {
 	config
@@ -55,27 +52,22 @@ func baseline(ctx context.Context, c config, js jetstream.JetStream, stage *show
 		return fmt.Errorf("payments: baseline: %w", err)
 	}
 	u := &usualCode{config: c, stage: stage, db: db, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
-	for ctx.Err() == nil {
-		batch, err := messages.Fetch(baselineBatch, jetstream.FetchMaxWait(time.Second))
-		if err != nil {
-			slog.Warn("fetch", "err", err)
-			time.Sleep(pause)
-			continue
-		}
-		var working sync.WaitGroup
-		for range baselineAtOnce {
-			working.Go(func() {
-				for m := range batch.Messages() {
+	var working sync.WaitGroup
+	for range baselineAtOnce {
+		working.Go(func() {
+			for ctx.Err() == nil {
+				m, err := messages.Next(jetstream.FetchMaxWait(time.Second))
+				switch {
+				case err == nil:
 					u.apply(context.WithoutCancel(ctx), m)
+				case !errors.Is(err, nats.ErrTimeout):
+					slog.Warn("fetch", "err", err)
+					time.Sleep(pause)
 				}
-			})
-		}
-		working.Wait()
-		if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
-			slog.Warn("fetch", "err", err)
-			time.Sleep(pause)
-		}
+			}
+		})
 	}
+	working.Wait()
 	return nil
 }
 

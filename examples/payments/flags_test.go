@@ -22,7 +22,7 @@ func TestWrongFlagsOfPaymentsAreRefusedWithWhatIsWanted(t *testing.T) {
 		"-replicas 0":                               "-replicas is 0; want 1 to 5",
 		"-replicas 6":                               "-replicas is 6; want 1 to 5",
 		"-replicas 3":                               "name a cluster with -nats",
-		"-messages 20":                              "-messages is 20; want 100 to 20000000",
+		"-messages 20":                              "-messages is 20; want 400 to 20000000",
 		"-database mysql://u:secret@h/d":            "-database is no postgres:// URL",
 		"-brokers a:9092":                           "not defined",
 		"-nats nats://127.0.0.1:4222 -replicas nil": "parse error",

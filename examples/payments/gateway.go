@@ -16,29 +16,27 @@ import (
 )
 
 func serveGateway(ctx context.Context, c config, stage *show.Stage) error {
-	db, err := openGateway(c.Database)
+	db, err := show.OpenDatabase(ctx, c.Database, "")
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	db.SetMaxOpenConns(1) // writers queue for it better than for SQLite's write lock
 	handler, err := gateway(ctx, db, c.Fenced, int64(c.Silent))
 	if err != nil {
-		return fmt.Errorf("payments: gateway: %w", err)
+		return err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return fmt.Errorf("payments: gateway: %w", err)
+		return err
 	}
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(l) }()
 	stage.Ready("http://" + l.Addr().String())
-	select {
-	case err := <-ended:
-		return fmt.Errorf("payments: gateway: %w", err)
-	case <-ctx.Done(): // all workers have ended
-		return s.Close()
+	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { _ = s.Close() }) // all workers have ended
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
 	}
+	return nil
 }
 
 // gatewayGrace is longer than the clients' timeout.
@@ -122,21 +120,6 @@ type unheard struct{ header http.Header }
 func (w unheard) Header() http.Header       { return w.header }
 func (unheard) WriteHeader(int)             {}
 func (unheard) Write(b []byte) (int, error) { return len(b), nil }
-
-// openGateway opens the gateway's database for one process. It uses one connection, because writers
-// queue for it better than for SQLite's write lock.
-func openGateway(path string) (*show.Database, error) {
-	db, err := show.OpenDatabase(context.Background(), path, "")
-	if err != nil {
-		return nil, fmt.Errorf("payments: gateway: %w", err)
-	}
-	db.SetMaxOpenConns(1)
-	if _, err := db.Exec(`PRAGMA wal_autocheckpoint = 16384`); err != nil { // in pages: rarely
-		db.Close()
-		return nil, errors.Join(fmt.Errorf("payments: gateway: %w", err))
-	}
-	return db, nil
-}
 
 const gatewayTables = `
 CREATE TABLE charges (

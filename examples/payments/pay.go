@@ -92,9 +92,9 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 	if err != nil {
 		return err
 	}
-	err = consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(pay(box, c)).Background(show.Relaying(box.Relay)), consumer.Options{
+	err = consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(pay(box, c)).Background(box.Relay), consumer.Options{
 		MaxBatch: maxBatch,
-		Observe:  show.Reporting(stage),
+		Observe:  stage.Stats.Observe,
 	})
 	if err != nil {
 		return fmt.Errorf("payments: %w", err)

@@ -36,7 +36,7 @@ func newPayments() *payments {
 	return &payments{
 		Settings: show.Settings{
 			Name: "payments", Messages: 10_000, Rate: 1500,
-			Freezes: []show.Point{show.BeforeSend, show.Answered, show.InHand},
+			Freezes: []show.Point{show.BeforeSend, show.InHand},
 			Kills:   []show.Point{show.Answered, show.AfterCommit},
 		},
 		lease: 3 * time.Second, timeout: 3 * time.Second,

@@ -29,9 +29,6 @@ type side struct {
 
 func (p *payments) Side(c *show.Column) show.Side {
 	sd := &side{payments: p, column: c, charges: filepath.Join(p.Dir, c.ID+"-gateway.db"), sent: make([]int64, p.Messages)}
-	if c.Name == show.Baseline {
-		c.Held = 0 // any worker gets any message
-	}
 	sd.gateway = show.NewCrew(func(int) any {
 		return config{Role: roleGateway, Database: sd.charges, Fenced: c.Name == show.Fence, Silent: p.silentEvery()}
 	})
@@ -40,11 +37,13 @@ func (p *payments) Side(c *show.Column) show.Side {
 
 func (sd *side) Config(n int) any {
 	return config{
-		Role: sd.column.Name, Worker: "worker " + strconv.Itoa(n),
+		Role: sd.column.Name, Worker: workerName(n),
 		NATS: sd.nats, Stream: sd.column.ID, Transform: transform(sd.column.ID, sd.Partitions), Group: sd.column.ID, Lease: sd.lease,
 		Database: sd.column.DB.URL, Schema: sd.column.DB.Schema, Gateway: sd.url, Timeout: sd.timeout,
 	}
 }
+
+func workerName(n int) string { return "worker " + strconv.Itoa(n) }
 
 func (sd *side) Prepare(ctx context.Context) (err error) {
 	if err := makeTables(ctx, sd.column); err != nil {
@@ -108,20 +107,23 @@ func (sd *side) Applied(ctx context.Context) (int, error) {
 	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT payment) FROM payments WHERE charge IS NOT NULL`)
 }
 
-func (sd *side) Done(ctx context.Context, subject string) (bool, error) {
+func (sd *side) Elsewhere(ctx context.Context, subject string, n int) (bool, error) {
+	// The owner of a partition records charges of payments that the previous owner has written.
 	where, args := `payment = $1 AND charge IS NOT NULL`, []any{strings.TrimPrefix(subject, "payment-")}
 	if partition, sequence, ok := show.Position(subject); ok {
-		where, args = `stream_partition = $1 AND stream_sequence >= $2`, []any{partition, sequence}
+		where, args = `stream_partition = $1 AND stream_sequence >= $2 AND worker <> $3`, []any{partition, sequence, workerName(n)}
+	} else if sd.column.Name == show.Baseline {
+		where, args = `payment = $1 AND worker <> $2`, append(args, workerName(n))
 	}
-	n, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM payments WHERE `+where, args...)
-	return n > 0, err
+	found, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM payments WHERE `+where, args...)
+	return found > 0, err
 }
 
 func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
 	if err := sd.gateway.Stop(gatewayGrace); err != nil {
 		return false, nil, fmt.Errorf("gateway: %w", err)
 	}
-	charges, err := openGateway(sd.charges)
+	charges, err := show.OpenDatabase(ctx, sd.charges, "")
 	if err != nil {
 		return false, nil, err
 	}

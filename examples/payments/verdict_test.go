@@ -22,7 +22,7 @@ type someBooks struct{ ledger, charges *show.Database }
 // exactBooks are what 40 messages on two partitions lead to. Charge n is of payment n-1.
 func exactBooks(t *testing.T) (someBooks, []int64) {
 	t.Helper()
-	charges, err := openGateway(filepath.Join(t.TempDir(), "gateway.db"))
+	charges, err := show.OpenDatabase(t.Context(), filepath.Join(t.TempDir(), "gateway.db"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,10 @@ func (*payments) Work(ctx context.Context, stage *show.Stage) error {
 		return fmt.Errorf("payments: the configuration of a worker: %w", err)
 	}
 	if c.Role == roleGateway {
-		return serveGateway(ctx, c, stage)
+		if err := serveGateway(ctx, c, stage); err != nil {
+			return fmt.Errorf("payments: gateway: %w", err)
+		}
+		return nil
 	}
 	conn, js, err := connect(c.NATS, c.Group+" "+c.Worker)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/epochfence/epochfence/ops/statusz"
@@ -31,8 +32,9 @@ type Side interface {
 	Send(ctx context.Context, from, to int) error
 	// Applied counts the messages whose effects are in the database.
 	Applied(ctx context.Context) (int, error)
-	// Done reports whether the database has the effects of a transaction's or request's subject.
-	Done(ctx context.Context, subject string) (bool, error)
+	// Elsewhere reports whether the database has effects of the subject of a transaction or request,
+	// or later ones of its partition, that are not of the n-th worker.
+	Elsewhere(ctx context.Context, subject string, n int) (bool, error)
 	// Judge reports whether the workers' result is exact. The workers have ended by then.
 	Judge(ctx context.Context) (exact bool, rows []Row, err error)
 	// Close removes everything that the column made outside its database.
@@ -44,8 +46,7 @@ type Column struct {
 	Name string // Fence or Baseline
 	ID   string // names what it makes on its services
 	Side Side
-	Held int             // partitions that workers hold; 0 if any worker gets any message
-	DB   *Database       // made before Prepare, unless the column brings its own
+	DB   *Database       // made before Prepare
 	Page statusz.Options // of the status page, set by Prepare
 	Crew *Crew
 
@@ -57,16 +58,13 @@ type Column struct {
 	s     *Settings
 	board *Board
 	pace  *pace
-	plan  []incident
 }
 
 func (c *Column) begin(s *Settings, b *Board) {
-	n := incidents(s.Duration, s.Every)
 	c.s, c.board = s, b
-	c.plan = newSchedule(s.Seed, n, s.Workers, s.Freezes, s.Kills)
-	c.pace = newPace(s.Messages, s.Duration, n)
+	c.pace = newPace(s.Messages, s.Duration, s.incidents())
 	c.Crew = NewCrew(c.Side.Config)
-	c.Crew.partitions, c.Crew.done = c.Held, c.Side.Done
+	c.Crew.elsewhere = c.Side.Elsewhere
 	if c.Name == Fence {
 		c.Crew.http = s.HTTP
 	}
@@ -79,10 +77,8 @@ func (c *Column) play(ctx context.Context) (err error) {
 			c.board.Event(c.Name, "not all could be cleaned up: "+closing.Error())
 		}
 	}()
-	if c.DB == nil {
-		if c.DB, err = NewDatabase(ctx, c.s, c.ID); err != nil {
-			return err
-		}
+	if c.DB, err = NewDatabase(ctx, c.s, c.ID); err != nil {
+		return err
 	}
 	c.Crew.unlocked = c.DB.unlocked
 	if err := c.Side.Prepare(ctx); err != nil {
@@ -118,9 +114,6 @@ func (c *Column) consume(ctx context.Context) (sent bool, err error) {
 			return false, err
 		}
 	}
-	if err := c.Crew.awaitHeld(ctx); err != nil {
-		return false, err
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	loaded := make(chan error)
@@ -153,21 +146,28 @@ func (c *Column) send(ctx context.Context) error {
 	}
 }
 
-// strike plays the incidents one after the other, each once its share of the messages is sent.
+// incidents returns the number of freezes and kills: one for each period of length Every, and at
+// least a freeze and a kill.
+func (s *Settings) incidents() int { return max(2, int(s.Duration/s.Every)) }
+
+// strike freezes and kills workers in turn, which it draws from the seed, each once its share of the
+// messages is sent. Each kind goes through its points in turn.
 func (c *Column) strike(ctx context.Context) error {
-	for i, in := range c.plan {
-		due := int(in.after * float64(c.s.Messages))
-		err := c.Crew.poll(ctx, c.s.Duration+patience, func(context.Context) (bool, error) { return c.pace.Sent() >= due, nil })
+	n, random := c.s.incidents(), rand.New(rand.NewPCG(c.s.Seed, 0x5ced))
+	for i := range n {
+		due := int64(float64(c.s.Messages) * (float64(i) + 0.4 + 0.3*random.Float64()) / float64(n+1))
+		err := c.Crew.poll(ctx, c.s.Duration+patience, func(context.Context) (bool, error) { return c.pace.sent.Load() >= due, nil })
 		if err != nil {
 			return err
 		}
-		strike := c.Crew.freezeWorker
-		if in.kill {
-			strike = c.Crew.killWorker
+		worker := i/2 + 1 + random.IntN(c.s.Workers) // a killed worker has been replaced by the next number
+		strike, points := c.Crew.freezeWorker, c.s.Freezes
+		if i%2 == 1 {
+			strike, points = c.Crew.killWorker, c.s.Kills
 		}
-		line, err := strike(ctx, in.worker, in.at, c.pace.release)
+		line, err := strike(ctx, worker, points[i/2%len(points)], c.pace.release)
 		if err != nil {
-			return fmt.Errorf("incident %d of %d: %w", i+1, len(c.plan), err)
+			return fmt.Errorf("incident %d of %d: %w", i+1, n, err)
 		}
 		c.board.Event(c.Name, line)
 	}

@@ -14,33 +14,26 @@ import (
 
 // Crew is the worker processes of one column and their reports. It is safe for concurrent use.
 type Crew struct {
-	config     func(n int) any
-	http       string                                                  // address below those of the workers' metrics, or ""
-	partitions int                                                     // that workers hold; 0 if any worker gets any message
-	done       func(ctx context.Context, subject string) (bool, error) // by the database
-	unlocked   func(ctx context.Context) bool                          // nobody holds the database's one write lock
+	config    func(n int) any
+	http      string                                                         // the address below those of the workers' metrics, or ""
+	unlocked  func(ctx context.Context) bool                                 // nobody holds the database's one write lock
+	elsewhere func(ctx context.Context, subject string, n int) (bool, error) // [Side.Elsewhere]
 
-	mu        sync.Mutex
-	changed   chan struct{} // closed and replaced whenever a field below changes
-	started   int
-	workers   map[int]*process // living workers
-	holder    map[int32]int    // the worker that last reported a partition
-	number    map[int32]int64  // the number in that report
-	struck    *process         // the victim of the present incident
-	at        Point            // where it is to stop
-	outcomes  map[string]int
-	takeovers []time.Duration // from each freeze or kill until others had the worker's part
-	address   string
-	failure   error // of a worker that ended by itself
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced whenever a field below changes
+	started  int
+	workers  map[int]*process // living workers
+	at       Point            // where the present incident strikes
+	struck   *process         // who has stopped there
+	outcomes map[string]int
+	address  string
+	failure  error // of a worker that ended by itself
 }
 
 // NewCrew returns a crew without workers. config returns the configuration of the n-th worker, from
 // 1, which is passed on as JSON.
 func NewCrew(config func(n int) any) *Crew {
-	return &Crew{
-		config: config, changed: make(chan struct{}), workers: map[int]*process{},
-		holder: map[int32]int{}, number: map[int32]int64{}, outcomes: map[string]int{},
-	}
+	return &Crew{config: config, changed: make(chan struct{}), workers: map[int]*process{}, outcomes: map[string]int{}}
 }
 
 // Start adds a worker. It lives until it is killed, [Crew.Stop], or the end of this process.
@@ -75,14 +68,10 @@ func (c *Crew) handle(p *process, r report) {
 	defer c.mu.Unlock()
 	defer c.notify()
 	switch r.Kind {
-	case reportHolds:
-		if r.Number >= c.number[r.Partition] && !p.away { // otherwise another worker has had it since
-			c.holder[r.Partition], c.number[r.Partition] = p.n, r.Number
-		}
 	case reportReached:
-		if p == c.struck && r.Point == c.at && p.subject == "" {
-			p.subject = r.Text
-		} else { // it had lost its partitions, and another worker was chosen
+		if c.struck == nil && r.Point == c.at {
+			c.struck, p.subject, p.outcome = p, r.Text, ""
+		} else { // another worker was faster
 			p.order("")
 		}
 	case reportEnded:
@@ -98,6 +87,15 @@ func (c *Crew) handle(p *process, r report) {
 // order requires the crew's mutex. A worker that cannot read its orders has ended, which [Crew]
 // notices.
 func (p *process) order(stopAt Point) { _ = p.orders.Encode(order{StopAt: stopAt}) }
+
+// tell orders all of ps to stop at a point of their next work, or to continue.
+func (c *Crew) tell(stopAt Point, ps ...*process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range ps {
+		p.order(stopAt)
+	}
+}
 
 // notify wakes the callers of await. It requires the mutex.
 func (c *Crew) notify() {
@@ -147,27 +145,13 @@ func (c *Crew) poll(ctx context.Context, limit time.Duration, done func(context.
 	}
 }
 
-// awaitHeld returns once each partition has an owner.
-func (c *Crew) awaitHeld(ctx context.Context) error {
-	held := 0
-	err := c.await(ctx, patience, func() bool {
-		held = len(c.holder)
-		return held >= c.partitions
-	})
-	if errors.Is(err, errTimeout) {
-		return fmt.Errorf("the workers hold %d of %d partitions after %v", held, c.partitions, patience)
-	}
-	return err
-}
-
 // Address returns what a worker has reported with [Stage.Ready].
 func (c *Crew) Address(ctx context.Context) (string, error) {
 	err := c.await(ctx, patience, func() bool { return c.address != "" })
 	return c.address, err
 }
 
-// Outcomes returns how many transactions and requests had an outcome, which is none of those that
-// are usual.
+// Outcomes counts the transactions or requests that were [Stale], [CutOff] or [Refused].
 func (c *Crew) Outcomes(outcome string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,34 +159,24 @@ func (c *Crew) Outcomes(outcome string) int {
 }
 
 func (c *Crew) rows() []Row {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	return []Row{
-		{"commits refused as stale", Thousands(c.outcomes[Stale])},
-		{"transactions cut off", Thousands(c.outcomes[CutOff])},
-		{"taken over, times", Thousands(len(c.takeovers))},
-		{"  after, median and most", spread(c.takeovers)},
+		{"commits refused as stale", Thousands(c.Outcomes(Stale))},
+		{"transactions cut off", Thousands(c.Outcomes(CutOff))},
 	}
 }
 
-func (c *Crew) count() (alive, frozen int) {
+// living returns the living workers in the order in which they were started.
+func (c *Crew) living() []*process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.workers {
-		if p.away {
-			frozen++
-		}
-	}
-	return len(c.workers), frozen
+	return slices.SortedFunc(maps.Values(c.workers), func(a, b *process) int { return a.n - b.n })
 }
 
 // logs returns the last lines that each living worker wrote to standard error.
 func (c *Crew) logs() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var b strings.Builder
-	for _, n := range slices.Sorted(maps.Keys(c.workers)) {
-		fmt.Fprintf(&b, "worker %d says\n%s\n", n, c.workers[n].log.String())
+	for _, p := range c.living() {
+		fmt.Fprintf(&b, "worker %d says\n%s\n", p.n, p.log.String())
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
@@ -210,9 +184,9 @@ func (c *Crew) logs() string {
 // Stop asks all workers to end, and kills those still running after grace. It returns once all have
 // ended, and fails if one had to be killed after a grace, or had ended by itself.
 func (c *Crew) Stop(grace time.Duration) error {
+	ps := c.living()
 	c.mu.Lock()
 	failure := c.failure
-	ps := slices.Collect(maps.Values(c.workers))
 	for _, p := range ps {
 		p.stopping = true
 	}
@@ -226,7 +200,10 @@ func (c *Crew) Stop(grace time.Duration) error {
 	for _, p := range ps {
 		select {
 		case <-p.exited:
+			continue
 		case <-ctx.Done():
+		}
+		if grace > 0 {
 			failure = fmt.Errorf("worker %d did not end within %v of being asked to, and was killed\n%s", p.n, grace, p.log.String())
 		}
 		p.kill()

@@ -13,15 +13,12 @@ func newTestCrew(t *testing.T, workers int) *Crew {
 	t.Helper()
 	dir := t.TempDir()
 	c := NewCrew(func(int) any { return puppetConfig{Dir: dir} })
-	c.partitions, c.done = 1, counted(dir)
+	c.elsewhere = counted(dir)
 	t.Cleanup(func() { _ = c.Stop(0) })
 	for range workers {
 		if _, err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := c.awaitHeld(t.Context()); err != nil {
-		t.Fatal(err)
 	}
 	return c
 }
@@ -40,11 +37,8 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 	if locked != 0 {
 		t.Error("it was frozen with the lock")
 	}
-	if len(c.takeovers) != 1 || c.takeovers[0] <= 0 { // a machine that stalls lets a puppet's lease run out at any time
-		t.Errorf("takeovers %v, want one", c.takeovers)
-	}
-	if alive, frozen := c.count(); alive != 2 || frozen != 0 {
-		t.Errorf("%d workers, %d frozen; want 2 and 0", alive, frozen)
+	if n := len(c.living()); n != 2 {
+		t.Errorf("%d workers, want 2", n)
 	}
 }
 
@@ -60,18 +54,14 @@ func TestAKilledWorkerIsReplacedAndItsPartitionTakenOver(t *testing.T) {
 	if err := c.await(t.Context(), 20*time.Second, func() bool { return len(c.workers) == 2 }); err != nil {
 		t.Error(err)
 	}
-	if n := len(c.takeovers); n != 1 {
-		t.Errorf("%d takeovers, want 1", n)
-	}
 }
 
 func TestAWorkerThatEndsByItselfFailsTheShowWithItsLastWords(t *testing.T) {
 	c := NewCrew(func(int) any { return puppetConfig{Crash: true} })
-	c.partitions = 1
 	if _, err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	err := c.awaitHeld(t.Context())
+	_, err := c.Address(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "puppet: cut") {
 		t.Errorf("error is %v, want the worker's", err)
 	}
@@ -93,20 +83,19 @@ func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 	}
 }
 
-func TestAPartitionIsWithWhoGotItLastInWhateverOrderWorkersSaySo(t *testing.T) {
-	c := NewCrew(func(int) any { return nil })
-	two, three := &process{n: 2}, &process{n: 3}
-	holds := func(p *process, number int64) { c.handle(p, report{Kind: reportHolds, Partition: 0, Number: number}) }
-	holds(three, 6)
-	holds(two, 5) // which was busy when it should have said so, and has lost it since
-	if c.holder[0] != 3 {
-		t.Errorf("worker %d has partition 0, want 3", c.holder[0])
+func TestTheFirstWorkerAtThePointIsStruckAndOthersGoOn(t *testing.T) {
+	c := newTestCrew(t, 2)
+	p, err := c.strike(t.Context(), 7, InHand, func() {}) // there is none of that number
+	if err != nil {
+		t.Fatal(err)
 	}
-	three.away = true
-	holds(three, 7)
-	holds(two, 7)
-	if c.holder[0] != 2 {
-		t.Errorf("worker %d has partition 0, want 2, which took it from the frozen one", c.holder[0])
+	other := map[int]int{1: 2, 2: 1}[p.n]
+	c.mu.Lock()
+	p.stopping = true
+	c.mu.Unlock()
+	p.kill()
+	if p, err = c.strike(t.Context(), other, AfterCommit, func() {}); err != nil || p.n != other {
+		t.Errorf("worker %d does not go on: %v", other, err)
 	}
 }
 
@@ -135,14 +124,13 @@ func TestAProcessWhoseReportsCannotBeReadIsEndedWithTheReason(t *testing.T) {
 
 func TestWhatOthersHaveDoneIsNoPlaceToStrike(t *testing.T) {
 	c := newTestCrew(t, 1)
-	done := c.done
-	first := ""
-	c.done = func(ctx context.Context, subject string) (bool, error) {
+	elsewhere, first := c.elsewhere, ""
+	c.elsewhere = func(ctx context.Context, subject string, n int) (bool, error) {
 		if first == "" {
 			first = subject
 			return true, nil
 		}
-		return done(ctx, subject)
+		return elsewhere(ctx, subject, n)
 	}
 	p, err := c.strike(t.Context(), 1, InHand, func() {})
 	if err != nil || p.subject == first {

@@ -3,7 +3,6 @@ package show
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // for OpenSQLite
@@ -47,7 +45,7 @@ func NewDatabase(ctx context.Context, s *Settings, id string) (*Database, error)
 	}
 	if _, err := d.ExecContext(ctx, "CREATE SCHEMA "+pgx.Identifier{d.Schema}.Sanitize()); err != nil {
 		d.Close()
-		return nil, fmt.Errorf("create a schema of our own in the database%s: %w", permission(err), err)
+		return nil, fmt.Errorf("-database: create a schema: %w", err)
 	}
 	return d, nil
 }
@@ -64,14 +62,6 @@ func OpenDatabase(ctx context.Context, url, schema string) (d *Database, err err
 	}
 	d.DB = stdlib.OpenDBFromPool(d.Pool)
 	return d, nil
-}
-
-// permission names the privilege that is missing.
-func permission(err error) string {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" {
-		return " (GRANT CREATE ON DATABASE … TO the role, or use another)"
-	}
-	return ""
 }
 
 // Count returns the number that a query selects.
@@ -157,31 +147,11 @@ func OpenPostgres(ctx context.Context, url, schema string) (*pgxpool.Pool, error
 	if err != nil {
 		return nil, fmt.Errorf("-database: %w", err)
 	}
+	c.ConnConfig.ConnectTimeout = Reachable
 	c.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("-database: %w", err)
 	}
 	return pool, nil
-}
-
-// pingDatabase checks that a PostgreSQL server answers and accepts the login.
-func (s *Settings) pingDatabase(ctx context.Context) error {
-	if s.Database == "" {
-		return nil
-	}
-	pool, err := OpenPostgres(ctx, s.Database, "public")
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	ctx, cancel := context.WithTimeout(ctx, Reachable)
-	defer cancel()
-	if err := pool.Ping(ctx); err != nil {
-		if ctx.Err() != nil {
-			return fmt.Errorf("-database: no answer from PostgreSQL within %v: %w", Reachable, err)
-		}
-		return fmt.Errorf("-database: cannot reach PostgreSQL; is it running, and does it let us in? %w", err)
-	}
-	return nil
 }

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // freezeWorker stops a worker (SIGSTOP) at a point of its next transaction or request, waits until
-// its work has moved on, and lets it continue (SIGCONT). It calls release once the worker waits for
-// the message at which it will stop. It returns a line that describes the incident.
+// another worker has done what it had in hand, and lets it continue (SIGCONT). It calls release once
+// the worker waits for the message at which it will stop, and again for the messages at which another
+// worker goes on. It returns a line that describes the incident.
 func (c *Crew) freezeWorker(ctx context.Context, worker int, at Point, release func()) (string, error) {
 	p, err := c.strike(ctx, worker, at, release)
 	if err != nil {
@@ -22,16 +22,14 @@ func (c *Crew) freezeWorker(ctx context.Context, worker int, at Point, release f
 	if err := c.freezeUnlocked(ctx, p); err != nil {
 		return "", err
 	}
+	release()
 	began := time.Now()
-	_, moving := c.moveOn(ctx, p, at)
+	moving := c.awaitElsewhere(ctx, p, at)
 	frozen := time.Since(began)
 	if err := errors.Join(moving, thaw(p.cmd.Process)); err != nil {
 		return "", err
 	}
-	c.mu.Lock()
-	p.away = false
-	p.order("")
-	c.mu.Unlock()
+	c.tell("", p)
 	err = c.await(ctx, patience, func() bool { return p.outcome != "" })
 	if errors.Is(err, errTimeout) {
 		err = fmt.Errorf("worker %d was thawed %v ago and neither committed nor gave up", p.n, patience)
@@ -41,7 +39,8 @@ func (c *Crew) freezeWorker(ctx context.Context, worker int, at Point, release f
 
 // killWorker ends a worker (SIGKILL) at a point of its next transaction or request, and starts
 // another. The usual point is after the commit and before the source knows. release is as in
-// freezeWorker. It returns a line that describes the incident, once the worker's work has moved on.
+// freezeWorker. It returns a line that describes the incident, once another worker has gone on where
+// the killed one was.
 func (c *Crew) killWorker(ctx context.Context, worker int, at Point, release func()) (string, error) {
 	p, err := c.strike(ctx, worker, at, release)
 	if err != nil {
@@ -51,70 +50,51 @@ func (c *Crew) killWorker(ctx context.Context, worker int, at Point, release fun
 	p.stopping = true
 	c.mu.Unlock()
 	p.kill()
+	release()
+	began := time.Now()
 	n, err := c.Start()
 	if err != nil {
 		return "", err
 	}
-	took, err := c.moveOn(ctx, p, at)
-	after := ""
-	if took > 0 {
-		after = "taken over in " + Seconds(took) + ", "
-	}
-	return fmt.Sprintf("worker %d killed at %s%s, %sworker %d joined", p.n, p.subject, at.phrase(), after, n), err
+	err = c.awaitElsewhere(ctx, p, at)
+	return fmt.Sprintf("worker %d killed at %s%s, taken over in %s; worker %d joined", p.n, p.subject, at.phrase(), Seconds(time.Since(began)), n), err
 }
 
-// strike orders a worker with partitions to stop at a point, calls release, and waits until the
-// worker has stopped there. It prefers the given worker. If the worker loses its partitions first,
-// or repeats what another worker has done, strike tries again.
+// preferred is how long only the chosen worker is waited for, which may have no partition.
+const preferred = 5 * time.Second
+
+// strike orders a worker to stop at a point, calls release, and waits until the worker has stopped
+// there. After a while any worker will do.
 func (c *Crew) strike(ctx context.Context, worker int, at Point, release func()) (*process, error) {
-	for {
+	for once := sync.OnceFunc(release); ; {
 		c.mu.Lock()
-		p := c.victim(worker)
-		if p != nil {
-			p.subject, p.outcome = "", ""
-			p.order(at)
-		}
-		c.struck, c.at = p, at
+		c.at, c.struck = at, nil
+		victims := []*process{c.workers[worker]}
 		c.mu.Unlock()
-		if p == nil {
-			return nil, errors.New("no worker holds a partition")
+		if victims[0] == nil {
+			victims = c.living()
 		}
-		release()
-		release = func() {}
-		err := c.await(ctx, patience, func() bool { return p.subject != "" || !c.able(p.n) })
-		switch {
-		case errors.Is(err, errTimeout):
-			return nil, fmt.Errorf("worker %d got no message to be stopped at for %v", p.n, patience)
-		case err != nil:
+		c.tell(at, victims...)
+		once()
+		stopped := func() bool { return c.struck != nil }
+		err := c.await(ctx, preferred, stopped)
+		if errors.Is(err, errTimeout) {
+			c.tell(at, c.living()...)
+			err = c.await(ctx, patience, stopped)
+		}
+		if errors.Is(err, errTimeout) {
+			return nil, fmt.Errorf("no worker got a message to be stopped at for %v", patience)
+		}
+		if err != nil {
 			return nil, err
-		case p.subject == "":
-			worker = p.n + 1
-			continue
 		}
-		repeats, err := c.done(ctx, p.subject)
-		if !repeats || err != nil || at == AfterCommit {
+		p := c.struck
+		done, err := c.elsewhere(ctx, p.subject, p.n)
+		if !done || err != nil || at == AfterCommit {
 			return p, err
 		}
-		c.mu.Lock()
-		p.order("") // what another worker has done is not taken over
-		c.mu.Unlock()
+		c.tell("", p) // it repeats what another worker has done, which nobody would take over
 	}
-}
-
-// able reports whether a worker gets messages. It requires the mutex.
-func (c *Crew) able(worker int) bool {
-	return c.partitions == 0 || slices.Contains(slices.Collect(maps.Values(c.holder)), worker)
-}
-
-// victim returns the given worker if it lives and gets messages, and otherwise the next such
-// worker. It requires the mutex.
-func (c *Crew) victim(worker int) *process {
-	able := slices.DeleteFunc(slices.Sorted(maps.Keys(c.workers)), func(n int) bool { return !c.able(n) })
-	if len(able) == 0 {
-		return nil
-	}
-	i, _ := slices.BinarySearch(able, worker)
-	return c.workers[able[i%len(able)]]
 }
 
 // freezeUnlocked freezes p at a moment at which it does not hold SQLite's one write lock: with that
@@ -136,45 +116,22 @@ func (c *Crew) freezeUnlocked(ctx context.Context, p *process) error {
 	}
 }
 
-// lockedFor is how long the next owner may be blocked by the transaction of a frozen one. It is
-// longer than a healthy transaction takes.
-const lockedFor = 3 * time.Second
+// lockedFor is longer than a takeover. After it, a transaction with writes is thawed, because its
+// locks may block the next owner.
+const lockedFor = 12 * time.Second
 
-// moveOn waits until other workers have all partitions, and until one of them has done what p had in
-// hand. If the transaction of p blocks the other worker, it is enough that the other one has had the
-// partitions for a few seconds. moveOn returns how long the takeover took, or 0 if there was nothing
-// to take over.
-func (c *Crew) moveOn(ctx context.Context, p *process, at Point) (took time.Duration, err error) {
-	began := time.Now()
-	c.mu.Lock()
-	p.away = true
-	maps.DeleteFunc(c.holder, func(_ int32, n int) bool { return n == p.n })
-	c.notify()
-	c.mu.Unlock()
-	if err := c.awaitHeld(ctx); err != nil {
-		return 0, fmt.Errorf("worker %d is gone: %w", p.n, err)
+// awaitElsewhere waits until another worker has done what p had in hand, or what follows it.
+func (c *Crew) awaitElsewhere(ctx context.Context, p *process, at Point) error {
+	limit := patience
+	if at == AfterWrites {
+		limit = lockedFor
 	}
-	if c.partitions > 0 {
-		took = time.Since(began)
+	err := c.poll(ctx, limit, func(ctx context.Context) (bool, error) { return c.elsewhere(ctx, p.subject, p.n) })
+	if at == AfterWrites && errors.Is(err, errTimeout) {
+		return nil
 	}
-	if at != AfterCommit {
-		limit := patience
-		if at == AfterWrites {
-			limit = lockedFor
-		}
-		err = c.poll(ctx, limit, func(ctx context.Context) (bool, error) { return c.done(ctx, p.subject) })
-		switch {
-		case at == AfterWrites && errors.Is(err, errTimeout):
-		case err != nil:
-			return 0, fmt.Errorf("nobody else has done %s: %w", p.subject, err)
-		case c.partitions == 0:
-			took = time.Since(began)
-		}
+	if err != nil {
+		return fmt.Errorf("no other worker has gone on at %s, where worker %d was: %w", p.subject, p.n, err)
 	}
-	if took > 0 {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.takeovers = append(c.takeovers, took)
-	}
-	return took, nil
+	return nil
 }

@@ -68,9 +68,6 @@ func puppet(ctx context.Context, stage *Stage) error {
 		if err := os.WriteFile(lease, []byte(me), 0o600); err != nil {
 			return err
 		}
-		// Two may take it at the same moment; whoever has it in the end says so
-		// last.
-		stage.Holds(0, 0)
 		if err := transaction(stage, filepath.Join(c.Dir, "count")); err != nil {
 			return err
 		}
@@ -88,8 +85,8 @@ func transaction(stage *Stage, count string) error {
 }
 
 // counted reports whether puppets in dir have done what a subject names.
-func counted(dir string) func(context.Context, string) (bool, error) {
-	return func(_ context.Context, subject string) (bool, error) {
+func counted(dir string) func(context.Context, string, int) (bool, error) {
+	return func(_ context.Context, subject string, _ int) (bool, error) {
 		_, offset, _ := Position(subject)
 		b, _ := os.ReadFile(filepath.Join(dir, "count"))
 		n, _ := strconv.ParseInt(string(b), 10, 64)

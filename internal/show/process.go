@@ -15,7 +15,6 @@ type process struct {
 	n      int // the n-th worker of its crew, from 1
 	cmd    *exec.Cmd
 	orders *json.Encoder // guarded by the crew's mutex
-	stdin  io.Closer
 	log    tail
 
 	exited chan struct{} // closed after it has ended and its last report was handled
@@ -23,9 +22,8 @@ type process struct {
 
 	// Guarded by the crew's mutex.
 	stopping bool   // it has been told to end
-	away     bool   // it is frozen or killed
-	subject  string // of what it was stopped in, waiting; "" before
-	outcome  string // of that; "" before
+	subject  string // of what it was stopped in
+	outcome  string // of that; "" until then
 }
 
 // startProcess starts a worker and passes its reports to on, one at a time.
@@ -47,7 +45,7 @@ func startProcess(n int, config any, metrics string, on func(*process, report)) 
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
 	}
-	p.stdin, p.orders = in, json.NewEncoder(in)
+	p.orders = json.NewEncoder(in)
 	go func() {
 		err := p.read(out, on)
 		if err != nil {
@@ -80,7 +78,6 @@ func (p *process) read(out io.Reader, on func(*process, report)) error {
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.exited
-	_ = p.stdin.Close()
 }
 
 func (p *process) failure() error {

@@ -7,9 +7,6 @@ import (
 	"runtime"
 	"testing"
 	"time"
-
-	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/epoch"
 )
 
 // receiver answers each request with a status, if the request's context allows.
@@ -22,34 +19,25 @@ func (status receiver) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: int(status), Body: http.NoBody, Request: r}, nil
 }
 
-// partition3 is a claim of partition 3.
-type partition3 struct{ consumer.Background[int] }
-
-func (partition3) Partition() epoch.Partition { return epoch.Partition{Number: 3} }
-
-// request sends one as a relay of partition 3 does, in a context that ends once
-// ended is closed.
+// request sends one in a context that ends once ended is closed.
 func request(t *testing.T, stage *Stage, status int, ended <-chan struct{}) {
 	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		<-ended
+		cancel()
+	}()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1/", http.NoBody)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	r.Header.Set("Idempotency-Key", `"payment-7"`)
 	client := &http.Client{Transport: Sending(receiver(status), stage)}
-	relay := Relaying(func(ctx context.Context, _ consumer.Background[int]) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go func() {
-			<-ended
-			cancel()
-		}()
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1/", http.NoBody)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		r.Header.Set("Idempotency-Key", `"payment-7"`)
-		if answer, err := client.Do(r); err == nil {
-			_ = answer.Body.Close()
-		}
-	})
-	relay(t.Context(), partition3{})
+	if answer, err := client.Do(r); err == nil {
+		_ = answer.Body.Close()
+	}
 }
 
 func send(t *testing.T, orders *json.Encoder, o order) {
@@ -96,29 +84,16 @@ func TestARequestThatIsRefusedAsStaleIsReportedAndOthersAreNot(t *testing.T) {
 	}
 }
 
-func TestARelayIsStoppedAfterAnAnswerThatIsNotYetRecorded(t *testing.T) {
+func TestAWorkerIsStoppedAfterAnAnswer(t *testing.T) {
 	stage, orders, reports := testStage(t)
 	_, next := reading(t, reports)
-	sink := Fenced(plainSink{}, stage)
-	commit := func(ctx context.Context) {
-		_ = epoch.CommitHeld(ctx, sink, epoch.Hold{Partition: epoch.Partition{Number: 3}}, func(ctx context.Context, _ int) error { return ctx.Err() })
-	}
 	send(t, orders, order{StopAt: Answered})
 	armed(t, stage)
-	commit(t.Context()) // nothing was answered
-
 	never := make(chan struct{})
 	defer close(never)
-	request(t, stage, http.StatusCreated, never)
-	ctx, cancel := context.WithCancel(t.Context())
-	go commit(ctx)
+	go request(t, stage, http.StatusCreated, never)
 	if r := next(reportReached); r.Point != Answered || r.Text != "payment-7" {
 		t.Errorf("it stands at %+v", r)
-	}
-	cancel()
-	send(t, orders, order{})
-	if r := next(reportEnded); r.Text != Committed || !r.Stopped { // whatever became of its context
-		t.Errorf("it ended as %+v", r)
 	}
 }
 

@@ -78,9 +78,6 @@ func Play(ctx context.Context, show Show, b *Board) (cs []*Column, err error) {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(s.Dir) }()
-	if err := s.pingDatabase(ctx); err != nil {
-		return nil, err
-	}
 	closer, err := show.Open(ctx)
 	if err != nil {
 		return nil, err
@@ -91,7 +88,7 @@ func Play(ctx context.Context, show Show, b *Board) (cs []*Column, err error) {
 	}
 	id := strings.ToLower(rand.Text()[:8]) // for names on services that others use, too
 	for _, name := range []string{Fence, Baseline}[:map[bool]int{false: 1, true: 2}[s.Naive]] {
-		c := &Column{Name: name, ID: s.Name + "-" + id + "-" + name, Held: s.Partitions}
+		c := &Column{Name: name, ID: s.Name + "-" + id + "-" + name}
 		c.Side = show.Side(c)
 		cs = append(cs, c)
 	}
@@ -99,29 +96,16 @@ func Play(ctx context.Context, show Show, b *Board) (cs []*Column, err error) {
 	return cs, nil
 }
 
-// Stage plays all columns at the same time and shows their progress.
+// Stage plays all columns at the same time.
 func (s *Settings) Stage(ctx context.Context, b *Board, cs []*Column) {
 	for _, c := range cs {
 		c.begin(s, b)
 	}
-	watch, unwatch := context.WithCancel(ctx)
-	var watching, playing sync.WaitGroup
-	watching.Go(func() { b.Watch(watch, func() string { return status(cs) }) })
+	var playing sync.WaitGroup
 	for _, c := range cs {
 		playing.Go(func() { c.Err = c.play(ctx) })
 	}
 	playing.Wait()
-	unwatch()
-	watching.Wait()
-}
-
-func status(cs []*Column) string {
-	var parts []string
-	for _, c := range cs {
-		alive, frozen := c.Crew.count()
-		parts = append(parts, fmt.Sprintf("%s: %s sent, %d workers, %d frozen", c.Name, Thousands(c.pace.Sent()), alive, frozen))
-	}
-	return strings.Join(parts, "; ")
 }
 
 // Conclude prints the table and what it means, and returns the exit code.

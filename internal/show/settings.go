@@ -38,8 +38,8 @@ const (
 	maxPartitions = 1000
 	maxMessages   = 20_000_000
 
-	// perPartition is the minimum of messages, so that each victim gets a message.
-	perPartition = 25
+	// perPartition is the minimum of messages, so that each incident finds some of each partition.
+	perPartition = 100
 
 	// shortest is the default minimum duration of a load: enough for a freeze, a kill and another
 	// freeze.
@@ -58,7 +58,7 @@ func Parse(show Show, args []string, out io.Writer) error {
 	fs.StringVar(&s.Database, "database", "", "postgres://… `URL`; empty: SQLite in a temporary directory")
 	fs.IntVar(&s.Workers, "workers", 3, "worker processes of each column, 2 to 64, as a `number`")
 	fs.IntVar(&s.Partitions, "partitions", 4, "partitions of the messages, 1 to 1000, as a `number`")
-	fs.IntVar(&s.Messages, "messages", s.Messages, "messages of each column, 25 for each partition at least, 20 million at most, as a `number`")
+	fs.IntVar(&s.Messages, "messages", s.Messages, "messages of each column, 100 for each partition at least, 20 million at most, as a `number`")
 	fs.DurationVar(&s.Duration, "duration", 0, fmt.Sprintf(
 		"time to spread the messages over, a `duration` such as 30s; 0: 24 s, or a second for each %s messages where that is longer", Thousands(s.Rate)))
 	fs.Uint64Var(&s.Seed, "seed", 1, "`number` from which messages, freezes and kills are drawn")

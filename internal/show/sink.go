@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -42,20 +41,6 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls .
 	return cue.Done(s.Sink.Commit(ctx, as, calls...))
 }
 
-// CommitHeld commits a transaction of a relay, which moves no position. It has the point [Answered]
-// if a request was answered since the last such transaction.
-func (s *stagedSink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, TX) error) error {
-	var cue *Cue
-	if answered := s.stage.takeAnswer(h.Partition.Number); answered != "" {
-		cue = s.stage.Cue(answered, Answered)
-	} else {
-		cue = s.stage.Cue("")
-	}
-	ctx = cue.Context(ctx)
-	cue.Reach(Answered)
-	return cue.Done(epoch.CommitHeld(ctx, s.Sink, h, apply))
-}
-
 // Subject names a transaction by the partition and offset of its first message.
 func Subject(partition int32, offset int64) string { return fmt.Sprintf("%d/%d", partition, offset) }
 
@@ -64,15 +49,4 @@ func Subject(partition int32, offset int64) string { return fmt.Sprintf("%d/%d",
 func Position(subject string) (partition int32, offset int64, ok bool) {
 	n, _ := fmt.Sscanf(subject, "%d/%d", &partition, &offset)
 	return partition, offset, n == 2
-}
-
-// Reporting returns an observer that reports claimed partitions to stage, and passes every event to
-// the stage's Stats.
-func Reporting(stage *Stage) func(consumer.Event) {
-	return func(e consumer.Event) {
-		stage.Stats.Observe(e)
-		if e, ok := e.(consumer.Claimed); ok {
-			stage.Holds(e.Fence.Partition.Number, int64(e.Fence.Epoch))
-		}
-	}
 }

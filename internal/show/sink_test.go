@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,10 +22,6 @@ func (plainSink) Commit(ctx context.Context, _ []epoch.Advance, calls ...func(co
 		}
 	}
 	return nil
-}
-
-func (plainSink) CommitHeld(ctx context.Context, _ epoch.Hold, apply func(context.Context, int) error) error {
-	return apply(ctx, 0)
 }
 
 // testStage returns a stage, and the ends that its parent has.
@@ -93,6 +90,30 @@ func TestATransactionThatWasStoppedHasNoDeadline(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAnOrderToContinueIsForWhoHasSaidWhereItStands(t *testing.T) {
+	stage, orders, reports := testStage(t)
+	told, next := reading(t, reports)
+	var ended sync.WaitGroup
+	for _, subject := range []string{"0/1", "0/2"} { // as if the order had come twice
+		send(t, orders, order{StopAt: InHand})
+		armed(t, stage)
+		cue := stage.Cue(subject, InHand)
+		ended.Go(func() { cue.Reach(InHand) })
+	}
+	first := next(reportReached)
+	select {
+	case r := <-told:
+		t.Errorf("%+v while another one stands there", r)
+	case <-time.After(50 * time.Millisecond): // nothing is to be waited for: it must not come
+	}
+	send(t, orders, order{})
+	if second := next(reportReached); second.Text == first.Text {
+		t.Errorf("%+v again", second)
+	}
+	send(t, orders, order{})
+	ended.Wait()
 }
 
 func TestADatabaseSaysWhetherItsLockIsFree(t *testing.T) {

@@ -17,16 +17,15 @@ import (
 
 // Stage is a worker's connection to its parent. It is safe for concurrent use.
 type Stage struct {
-	// Stats are the statistics of this process, from [Reporting].
-	Stats *stats.Stats
+	Stats *stats.Stats // of this process, served with -http
 
 	config json.RawMessage
+	stands sync.Mutex // held by who has stopped, so that an order to continue is for it
 	resume chan struct{}
 
-	mu      sync.Mutex
-	out     *json.Encoder
-	armed   Point            // where the next transaction is to stop, or ""
-	answers map[int32]string // the last answered request of a partition, not yet recorded
+	mu    sync.Mutex
+	out   *json.Encoder
+	armed Point // where the next transaction is to stop, or ""
 }
 
 func newStage(in io.Reader, out io.Writer, gone func()) (*Stage, error) {
@@ -35,7 +34,7 @@ func newStage(in io.Reader, out io.Writer, gone func()) (*Stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("show: read the worker's configuration: %w", err)
 	}
-	s := &Stage{Stats: stats.New(), config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out), answers: map[int32]string{}}
+	s := &Stage{Stats: stats.New(), config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out)}
 	go func() {
 		defer gone()
 		for orders := json.NewDecoder(lines); ; {
@@ -57,13 +56,6 @@ func newStage(in io.Reader, out io.Writer, gone func()) (*Stage, error) {
 
 // Config decodes the configuration of this worker into v.
 func (s *Stage) Config(v any) error { return json.Unmarshal(s.config, v) }
-
-// Holds reports that this worker has the partition from now on. number orders the reports of
-// several workers, which may arrive out of order: it grows from owner to owner, as epochs and
-// generations do.
-func (s *Stage) Holds(partition int32, number int64) {
-	s.tell(report{Kind: reportHolds, Partition: partition, Number: number})
-}
 
 // Ready reports the address of this process, for [Crew.Address].
 func (s *Stage) Ready(address string) { s.tell(report{Kind: reportReady, Text: address}) }
@@ -111,6 +103,8 @@ func (c *Cue) Reach(p Point) {
 	if c.point != p {
 		return
 	}
+	c.stage.stands.Lock()
+	defer c.stage.stands.Unlock()
 	c.point, c.stopped = "", true
 	c.stage.tell(report{Kind: reportReached, Point: p, Text: c.subject})
 	<-c.stage.resume

@@ -38,15 +38,6 @@ func table(cs []*Column) string {
 	return strings.Join(slices.Insert(lines, 1, "  "+strings.Repeat("-", len(lines[0])-2)), "\n")
 }
 
-// spread formats the median and the maximum of some durations.
-func spread(ds []time.Duration) string {
-	if len(ds) == 0 {
-		return "-"
-	}
-	ds = slices.Sorted(slices.Values(ds))
-	return Seconds(ds[len(ds)/2]) + ", " + Seconds(ds[len(ds)-1])
-}
-
 // Yes returns "yes" if a condition holds that should, and otherwise the text.
 func Yes(ok bool, otherwise string) string {
 	if ok {

@@ -21,22 +21,6 @@ func TestATableIsAligned(t *testing.T) {
 	}
 }
 
-func TestNoLineIsWiderThanATerminal(t *testing.T) {
-	line := wrap(strings.Repeat("some words about it ", 20), 22)
-	for i, l := range strings.Split(line, "\n") {
-		n := len(l)
-		if i == 0 {
-			n += 22
-		}
-		if n > columns {
-			t.Errorf("%d columns: %q", n, l)
-		}
-	}
-	if got := wrap("as it is", 22); got != "as it is" {
-		t.Errorf("a short line became %q", got)
-	}
-}
-
 func TestThousands(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567", 100: "100"} {
 		if got := Thousands(n); got != want {

@@ -9,7 +9,7 @@ const (
 	AfterWrites Point = "after writes"     // in the transaction, after its last statement
 	AfterCommit Point = "after commit"     // the effects committed, the source not told
 	BeforeSend  Point = "before a request" // a request is about to be sent
-	Answered    Point = "after an answer"  // a request was answered, and that is not yet recorded
+	Answered    Point = "after an answer"  // a request was answered, and that is not yet recorded; for kills
 )
 
 func (p Point) phrase() string {
@@ -37,19 +37,16 @@ const (
 
 // The kinds of reports.
 const (
-	reportHolds   = "holds"   // it has a partition now
 	reportReached = "reached" // it has stopped at its point
 	reportEnded   = "ended"   // a transaction or request has an outcome that is of interest
 	reportReady   = "ready"   // it can be reached at an address
 )
 
 type report struct {
-	Kind      string `json:"kind"`
-	Partition int32  `json:"p,omitempty"`
-	Number    int64  `json:"number,omitempty"` // orders reports of ownership; see Holds
-	Point     Point  `json:"point,omitempty"`
-	Text      string `json:"text,omitempty"`    // the subject in hand, the outcome, or the address
-	Stopped   bool   `json:"stopped,omitempty"` // the outcome is of what was stopped
+	Kind    string `json:"kind"`
+	Point   Point  `json:"point,omitempty"`
+	Text    string `json:"text,omitempty"`    // the subject in hand, the outcome, or the address
+	Stopped bool   `json:"stopped,omitempty"` // the outcome is of what was stopped
 }
 
 // order is a line to a worker: to stop at a point, or, if that is empty, to continue. The line
