@@ -60,7 +60,7 @@ func TestTheStatusPageShowsATakeoverAndARefusal(t *testing.T) {
 		for _, word := range words {
 			saw[word] = saw[word] || strings.Contains(page, word)
 		}
-		if m := fetch(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", base+2)); m != "" { // of worker 2
+		if m := fetch(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", base+2)); m != "" { // of one of the workers
 			metrics = m
 		}
 	}

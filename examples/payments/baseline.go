@@ -72,15 +72,11 @@ func baseline(ctx context.Context, c config, js jetstream.JetStream, stage *show
 }
 
 func (u *usualCode) apply(ctx context.Context, m jetstream.Msg) {
-	p, err := parse(m.Data())
-	if err != nil {
+	p, parsing := parse(m.Data())
+	at, err := m.Metadata()
+	if err := errors.Join(parsing, err); err != nil {
 		slog.Error("message", "err", err)
 		_ = m.Term()
-		return
-	}
-	at, err := m.Metadata()
-	if err != nil {
-		slog.Error("message", "err", err)
 		return
 	}
 	cue := u.stage.Cue(p.name(), show.InHand, show.BeforeSend, show.Answered, show.AfterCommit)

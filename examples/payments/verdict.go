@@ -13,14 +13,13 @@ type verdict struct {
 	Charges show.Findings // in the order of each account
 
 	Overpaid int64 // cents charged beyond the requests
-	Unpaid   int64 // cents requested and not charged
 	Crossed  int   // lines without a matching charge
 }
 
 // exact reports whether each payment was written and charged exactly once, to the cent. If ordered,
 // it also requires order, and epochs that never fall.
 func (v verdict) exact(ordered bool) bool {
-	return v.Ledger.Once() && v.Charges.Once() && v.Overpaid+v.Unpaid == 0 && v.Crossed == 0 &&
+	return v.Ledger.Once() && v.Charges.Once() && v.Overpaid == 0 && v.Crossed == 0 &&
 		(!ordered || v.Ledger.Exact() && v.Charges.Exact())
 }
 
@@ -57,9 +56,7 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 	}
 	v.Charges = audit.Findings()
 	for i := range sent {
-		asked := payment(seed, i, accounts).Cents
-		v.Overpaid += max(0, paid[int64(i)]-asked)
-		v.Unpaid += max(0, asked-paid[int64(i)])
+		v.Overpaid += max(0, paid[int64(i)]-payment(seed, i, accounts).Cents)
 		delete(paid, int64(i))
 	}
 	for _, cents := range paid { // for payments that nobody asked for
@@ -99,12 +96,7 @@ func (v verdict) rows() []show.Row {
 	rows = append(rows, v.Ledger.Rows("lines in the ledger")...)
 	rows = append(rows, v.Charges.Rows("charges by the gateway")...)
 	return append(rows,
-		show.Row{Label: "charged too much", Value: money(v.Overpaid)},
-		show.Row{Label: "charged too little", Value: money(v.Unpaid)},
+		show.Row{Label: "charged too much", Value: fmt.Sprintf("$%s.%02d", show.Thousands(int(v.Overpaid/100)), v.Overpaid%100)},
 		show.Row{Label: "ledger and gateway agree", Value: show.Yes(v.Crossed == 0, fmt.Sprintf("no, for %s lines", show.Thousands(v.Crossed)))},
 	)
-}
-
-func money(cents int64) string {
-	return fmt.Sprintf("$%s.%02d", show.Thousands(int(cents/100)), cents%100)
 }

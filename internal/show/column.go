@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/epochfence/epochfence/ops/statusz"
 )
 
@@ -20,6 +22,9 @@ const (
 	// patience limits each wait. It is many times the usual duration.
 	patience  = time.Minute
 	stopGrace = 20 * time.Second
+
+	// often is the time between two looks at the database.
+	often = 200 * time.Millisecond
 )
 
 // Side is the part of a column that differs between shows and columns.
@@ -50,27 +55,22 @@ type Column struct {
 	Page statusz.Options // of the status page, set by Prepare
 	Crew *Crew
 
-	Judged bool // the tables could be read
-	Exact  bool // and are exact
-	Rows   []Row
-	Err    error
+	Exact bool // the result
+	Rows  []Row
+	Err   error // why there is no result
 
 	s     *Settings
 	board *Board
 	pace  *pace
 }
 
-func (c *Column) begin(s *Settings, b *Board) {
-	c.s, c.board = s, b
-	c.pace = newPace(s.Messages, s.Duration, s.incidents())
+func (c *Column) play(ctx context.Context, s *Settings, b *Board) (err error) {
+	c.s, c.board, c.pace = s, b, newPace(s.Messages, s.Duration, s.incidents())
 	c.Crew = NewCrew(c.Side.Config)
 	c.Crew.elsewhere = c.Side.Elsewhere
 	if c.Name == Fence {
 		c.Crew.http = s.HTTP
 	}
-}
-
-func (c *Column) play(ctx context.Context) (err error) {
 	defer func() {
 		_ = c.Crew.Stop(0)
 		if closing := errors.Join(c.Side.Close(), c.DB.Drop()); closing != nil {
@@ -91,47 +91,31 @@ func (c *Column) play(ctx context.Context) (err error) {
 		}
 		defer stop()
 	}
-	sent, err := c.consume(ctx)
-	if err != nil {
-		err = fmt.Errorf("%w\n%s", err, c.Crew.logs())
+	if err := c.consume(ctx); err != nil {
+		return fmt.Errorf("%w\n%s", err, c.Crew.logs())
 	}
-	if ctx.Err() != nil {
-		return ctx.Err() // interrupted: no one reads the result
-	}
-	err = errors.Join(err, c.Crew.Stop(stopGrace))
-	if !sent {
+	if err := c.Crew.Stop(stopGrace); err != nil {
 		return err
 	}
-	exact, rows, judging := c.Side.Judge(ctx)
-	c.Exact, c.Rows, c.Judged = exact, append(rows, c.Crew.rows()...), judging == nil
-	return errors.Join(err, judging)
+	c.Exact, c.Rows, err = c.Side.Judge(ctx)
+	c.Rows = append(c.Rows, c.Crew.rows()...)
+	return err
 }
 
 // consume returns once the workers have applied all messages.
-func (c *Column) consume(ctx context.Context) (sent bool, err error) {
+func (c *Column) consume(ctx context.Context) error {
 	for range c.s.Workers {
 		if _, err := c.Crew.Start(); err != nil {
-			return false, err
+			return err
 		}
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	loaded := make(chan error)
-	go func() {
-		err := c.send(ctx)
-		if err != nil {
-			cancel(err)
-		}
-		loaded <- err
-	}()
-	striking := c.strike(ctx)
-	if striking != nil {
-		cancel(striking)
+	loading, loadingCtx := errgroup.WithContext(ctx)
+	loading.Go(func() error { return c.send(loadingCtx) })
+	loading.Go(func() error { return c.strike(loadingCtx) })
+	if err := loading.Wait(); err != nil {
+		return err
 	}
-	if err := errors.Join(striking, <-loaded); err != nil {
-		return false, context.Cause(ctx)
-	}
-	return true, c.settle(ctx)
+	return c.settle(ctx)
 }
 
 func (c *Column) send(ctx context.Context) error {
@@ -156,7 +140,7 @@ func (c *Column) strike(ctx context.Context) error {
 	n, random := c.s.incidents(), rand.New(rand.NewPCG(c.s.Seed, 0x5ced))
 	for i := range n {
 		due := int64(float64(c.s.Messages) * (float64(i) + 0.4 + 0.3*random.Float64()) / float64(n+1))
-		err := c.Crew.poll(ctx, c.s.Duration+patience, func(context.Context) (bool, error) { return c.pace.sent.Load() >= due, nil })
+		err := c.Crew.poll(ctx, often, c.s.Duration+patience, func(context.Context) (bool, error) { return c.pace.sent.Load() >= due, nil })
 		if err != nil {
 			return err
 		}
@@ -177,7 +161,7 @@ func (c *Column) strike(ctx context.Context) error {
 // settle returns once all messages are applied.
 func (c *Column) settle(ctx context.Context) error {
 	for last, n := -1, 0; n < c.s.Messages; last = n {
-		err := c.Crew.poll(ctx, patience, func(ctx context.Context) (progress bool, err error) {
+		err := c.Crew.poll(ctx, often, patience, func(ctx context.Context) (progress bool, err error) {
 			n, err = c.Side.Applied(ctx)
 			return n > last, err
 		})

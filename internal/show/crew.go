@@ -10,17 +10,18 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // Crew is the worker processes of one column and their reports. It is safe for concurrent use.
 type Crew struct {
 	config    func(n int) any
-	http      string                                                         // the address below those of the workers' metrics, or ""
+	http      string                                                         // of the status page, or ""
 	unlocked  func(ctx context.Context) bool                                 // nobody holds the database's one write lock
 	elsewhere func(ctx context.Context, subject string, n int) (bool, error) // [Side.Elsewhere]
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced whenever a field below changes
 	started  int
 	workers  map[int]*process // living workers
 	at       Point            // where the present incident strikes
@@ -33,7 +34,7 @@ type Crew struct {
 // NewCrew returns a crew without workers. config returns the configuration of the n-th worker, from
 // 1, which is passed on as JSON.
 func NewCrew(config func(n int) any) *Crew {
-	return &Crew{config: config, changed: make(chan struct{}), workers: map[int]*process{}, outcomes: map[string]int{}}
+	return &Crew{config: config, workers: map[int]*process{}, outcomes: map[string]int{}}
 }
 
 // Start adds a worker. It lives until it is killed, [Crew.Stop], or the end of this process.
@@ -42,13 +43,12 @@ func (c *Crew) Start() (n int, err error) {
 	c.started++
 	n = c.started
 	c.mu.Unlock()
-	p, err := startProcess(n, c.config(n), portAbove(c.http, n), c.handle)
+	p, err := startProcess(n, c.config(n), c.http, c.handle)
 	if err != nil {
 		return n, err
 	}
 	c.mu.Lock()
 	c.workers[n] = p
-	c.notify()
 	c.mu.Unlock()
 	go func() {
 		<-p.exited
@@ -58,7 +58,6 @@ func (c *Crew) Start() (n int, err error) {
 			c.failure = p.failure()
 		}
 		delete(c.workers, n)
-		c.notify()
 	}()
 	return n, nil
 }
@@ -66,7 +65,6 @@ func (c *Crew) Start() (n int, err error) {
 func (c *Crew) handle(p *process, r report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer c.notify()
 	switch r.Kind {
 	case reportReached:
 		if c.struck == nil && r.Point == c.at {
@@ -86,7 +84,7 @@ func (c *Crew) handle(p *process, r report) {
 
 // order requires the crew's mutex. A worker that cannot read its orders has ended, which [Crew]
 // notices.
-func (p *process) order(stopAt Point) { _ = p.orders.Encode(order{StopAt: stopAt}) }
+func (p *process) order(stopAt Point) { _ = p.orders.Encode(stopAt) }
 
 // tell orders all of ps to stop at a point of their next work, or to continue.
 func (c *Crew) tell(stopAt Point, ps ...*process) {
@@ -97,44 +95,17 @@ func (c *Crew) tell(stopAt Point, ps ...*process) {
 	}
 }
 
-// notify wakes the callers of await. It requires the mutex.
-func (c *Crew) notify() {
-	close(c.changed)
-	c.changed = make(chan struct{})
-}
-
 var errTimeout = errors.New("took too long")
 
-// await returns once done returns true. It calls done with the mutex held, whenever something has
-// changed. It fails when ctx ends, when a worker has ended by itself, or after limit.
-func (c *Crew) await(ctx context.Context, limit time.Duration, done func() bool) error {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	for {
+// poll calls done until it returns true. It fails when ctx ends, when a worker has ended by itself,
+// or after limit.
+func (c *Crew) poll(ctx context.Context, every, limit time.Duration, done func(context.Context) (bool, error)) error {
+	for deadline := time.Now().Add(limit); backoff.Sleep(ctx, every); {
 		c.mu.Lock()
-		ok, failure, changed := done(), c.failure, c.changed
+		failure := c.failure
 		c.mu.Unlock()
-		if ok {
-			return nil
-		}
 		if failure != nil {
 			return failure
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-timer.C:
-			return errTimeout
-		}
-	}
-}
-
-// poll is await for what done reads from the database, five times a second.
-func (c *Crew) poll(ctx context.Context, limit time.Duration, done func(context.Context) (bool, error)) error {
-	for deadline := time.Now().Add(limit); ; {
-		if err := c.await(ctx, 200*time.Millisecond, func() bool { return false }); !errors.Is(err, errTimeout) {
-			return err
 		}
 		if ok, err := done(ctx); ok || err != nil {
 			return err
@@ -143,6 +114,16 @@ func (c *Crew) poll(ctx context.Context, limit time.Duration, done func(context.
 			return errTimeout
 		}
 	}
+	return context.Cause(ctx)
+}
+
+// await polls what workers report. It calls done with the mutex held.
+func (c *Crew) await(ctx context.Context, limit time.Duration, done func() bool) error {
+	return c.poll(ctx, 10*time.Millisecond, limit, func(context.Context) (bool, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return done(), nil
+	})
 }
 
 // Address returns what a worker has reported with [Stage.Ready].

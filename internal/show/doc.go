@@ -4,9 +4,9 @@
 // of incidents.
 //
 // A show is one program in several processes. The parent ([Run]) starts itself again for each
-// worker ([Crew.Start], [Enter]). It sends orders as lines of JSON on the process's standard input,
-// and reads reports from its standard output. A worker ends when its standard input ends, and with
-// its parent, so no worker outlives the parent.
+// worker ([Crew.Start], [Enter]), with its configuration in the environment. It sends orders as
+// lines of JSON on the process's standard input, and reads reports from its standard output. A
+// worker ends when its standard input ends, and with its parent, so no worker outlives the parent.
 //
 // Workers' reports only say whom to strike, and when. Whether messages are applied is read from the
 // database, and [Audit] judges the result by the database alone.

@@ -3,23 +3,22 @@ package show
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 )
 
 const (
-	roleVariable    = "EPOCHFENCE_SHOW_ROLE" // set in the processes that a show has started
-	metricsVariable = "EPOCHFENCE_SHOW_METRICS"
+	configVariable = "EPOCHFENCE_SHOW_WORKER" // the configuration of a process that a show has started
+	httpVariable   = "EPOCHFENCE_SHOW_HTTP"   // where the parent serves the status page, or empty
 )
 
 // Enter must be the first call in main. In the process that the operator started, it returns at
 // once. In a worker it runs work and exits. The context of work ends with SIGTERM; work's error
 // goes to standard error.
 func Enter(work func(ctx context.Context, stage *Stage) error) {
-	if os.Getenv(roleVariable) == "" {
+	config := os.Getenv(configVariable)
+	if config == "" {
 		return
 	}
 	signal.Ignore(os.Interrupt, syscall.SIGHUP) // the parent decides when workers end
@@ -28,22 +27,13 @@ func Enter(work func(ctx context.Context, stage *Stage) error) {
 	reports := os.Stdout
 	os.Stdout = os.Stderr // libraries that print, such as River's logger, must not mix with the reports
 	// A worker without its parent is useless, and may end like a crash.
-	stage, err := newStage(os.Stdin, reports, func() { os.Exit(1) })
-	if err == nil {
-		go serveMetrics(os.Getenv(metricsVariable), stage)
-		err = work(ctx, stage)
+	stage := newStage(config, os.Stdin, reports, func() { os.Exit(1) })
+	if address := os.Getenv(httpVariable); address != "" {
+		go serveMetrics(address, stage.Stats.Exposition())
 	}
-	if err != nil {
+	if err := work(ctx, stage); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(0)
-}
-
-func serveMetrics(address string, stage *Stage) {
-	if address == "" {
-		return
-	}
-	s := &http.Server{Addr: address, Handler: stage.Stats.Exposition(), ReadHeaderTimeout: 10 * time.Second}
-	fmt.Fprintln(os.Stderr, "metrics:", s.ListenAndServe())
 }

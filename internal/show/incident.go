@@ -34,7 +34,7 @@ func (c *Crew) freezeWorker(ctx context.Context, worker int, at Point, release f
 	if errors.Is(err, errTimeout) {
 		err = fmt.Errorf("worker %d was thawed %v ago and neither committed nor gave up", p.n, patience)
 	}
-	return fmt.Sprintf("worker %d frozen %s at %s%s, then %s", p.n, Seconds(frozen), p.subject, at.phrase(), p.outcome), err
+	return fmt.Sprintf("worker %d frozen %s at %s %s, then %s", p.n, Seconds(frozen), p.subject, at, p.outcome), err
 }
 
 // killWorker ends a worker (SIGKILL) at a point of its next transaction or request, and starts
@@ -57,7 +57,7 @@ func (c *Crew) killWorker(ctx context.Context, worker int, at Point, release fun
 		return "", err
 	}
 	err = c.awaitElsewhere(ctx, p, at)
-	return fmt.Sprintf("worker %d killed at %s%s, taken over in %s; worker %d joined", p.n, p.subject, at.phrase(), Seconds(time.Since(began)), n), err
+	return fmt.Sprintf("worker %d killed at %s %s, taken over in %s; worker %d joined", p.n, p.subject, at, Seconds(time.Since(began)), n), err
 }
 
 // preferred is how long only the chosen worker is waited for, which may have no partition.
@@ -126,7 +126,7 @@ func (c *Crew) awaitElsewhere(ctx context.Context, p *process, at Point) error {
 	if at == AfterWrites {
 		limit = lockedFor
 	}
-	err := c.poll(ctx, limit, func(ctx context.Context) (bool, error) { return c.elsewhere(ctx, p.subject, p.n) })
+	err := c.poll(ctx, often, limit, func(ctx context.Context) (bool, error) { return c.elsewhere(ctx, p.subject, p.n) })
 	if at == AfterWrites && errors.Is(err, errTimeout) {
 		return nil
 	}

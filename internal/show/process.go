@@ -27,13 +27,17 @@ type process struct {
 }
 
 // startProcess starts a worker and passes its reports to on, one at a time.
-func startProcess(n int, config any, metrics string, on func(*process, report)) (*process, error) {
+func startProcess(n int, config any, http string, on func(*process, report)) (*process, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("show: find this program to start it again: %w", err)
 	}
+	settings, err := json.Marshal(config)
+	if err != nil {
+		return nil, fmt.Errorf("show: configure worker %d: %w", n, err)
+	}
 	cmd := exec.Command(path)
-	cmd.Env = append(os.Environ(), roleVariable+"=worker", metricsVariable+"="+metrics)
+	cmd.Env = append(os.Environ(), configVariable+"="+string(settings), httpVariable+"="+http)
 	p := &process{n: n, cmd: cmd, exited: make(chan struct{})}
 	followParent(cmd)
 	cmd.Stderr = &p.log
@@ -47,32 +51,23 @@ func startProcess(n int, config any, metrics string, on func(*process, report)) 
 	}
 	p.orders = json.NewEncoder(in)
 	go func() {
-		err := p.read(out, on)
-		if err != nil {
+		var err error
+		for reports := json.NewDecoder(out); err == nil; {
+			var r report
+			if err = reports.Decode(&r); err == nil {
+				on(p, r)
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // it has ended, perhaps in the middle of a report
+			err = nil
+		} else {
 			_ = cmd.Process.Kill()
+			err = fmt.Errorf("it wrote what is no report: %w", err)
 		}
 		p.err = errors.Join(err, cmd.Wait())
 		close(p.exited)
 	}()
-	if err := p.orders.Encode(config); err != nil {
-		p.kill()
-		return nil, fmt.Errorf("show: configure worker %d: %w", n, err)
-	}
 	return p, nil
-}
-
-func (p *process) read(out io.Reader, on func(*process, report)) error {
-	for reports := json.NewDecoder(out); ; {
-		var r report
-		err := reports.Decode(&r)
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // it has ended, perhaps in the middle of a report
-			return nil
-		case err != nil:
-			return fmt.Errorf("it wrote what is no report: %w", err)
-		}
-		on(p, r)
-	}
 }
 
 func (p *process) kill() {

@@ -40,9 +40,9 @@ func request(t *testing.T, stage *Stage, status int, ended <-chan struct{}) {
 	}
 }
 
-func send(t *testing.T, orders *json.Encoder, o order) {
+func send(t *testing.T, orders *json.Encoder, stopAt Point) {
 	t.Helper()
-	if err := orders.Encode(o); err != nil {
+	if err := orders.Encode(stopAt); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -50,7 +50,7 @@ func send(t *testing.T, orders *json.Encoder, o order) {
 func TestARequestThatWasStoppedReachesTheReceiverAlthoughItsContextHasEnded(t *testing.T) {
 	stage, orders, reports := testStage(t)
 	_, next := reading(t, reports)
-	send(t, orders, order{StopAt: BeforeSend})
+	send(t, orders, BeforeSend)
 	armed(t, stage)
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -62,7 +62,7 @@ func TestARequestThatWasStoppedReachesTheReceiverAlthoughItsContextHasEnded(t *t
 		t.Errorf("it stands at %+v", r)
 	}
 	close(ended)
-	send(t, orders, order{})
+	send(t, orders, "")
 	if r := next(reportEnded); r.Text != Refused || !r.Stopped {
 		t.Errorf("refused: %+v", r)
 	}
@@ -87,7 +87,7 @@ func TestARequestThatIsRefusedAsStaleIsReportedAndOthersAreNot(t *testing.T) {
 func TestAWorkerIsStoppedAfterAnAnswer(t *testing.T) {
 	stage, orders, reports := testStage(t)
 	_, next := reading(t, reports)
-	send(t, orders, order{StopAt: Answered})
+	send(t, orders, Answered)
 	armed(t, stage)
 	never := make(chan struct{})
 	defer close(never)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -98,36 +99,30 @@ func Play(ctx context.Context, show Show, b *Board) (cs []*Column, err error) {
 
 // Stage plays all columns at the same time.
 func (s *Settings) Stage(ctx context.Context, b *Board, cs []*Column) {
-	for _, c := range cs {
-		c.begin(s, b)
-	}
 	var playing sync.WaitGroup
 	for _, c := range cs {
-		playing.Go(func() { c.Err = c.play(ctx) })
+		playing.Go(func() { c.Err = c.play(ctx, s, b) })
 	}
 	playing.Wait()
 }
 
 // Conclude prints the table and what it means, and returns the exit code.
 func Conclude(b *Board, cs []*Column) int {
-	var judged []*Column
-	for _, c := range cs {
+	judged := slices.DeleteFunc(slices.Clone(cs), func(c *Column) bool {
 		if c.Err != nil {
 			b.Print(fmt.Sprintf("%s: %v", c.Name, c.Err))
 		}
-		if c.Judged {
-			judged = append(judged, c)
-		}
-	}
+		return c.Err != nil
+	})
 	if len(judged) > 0 {
 		b.Print("\n" + table(judged) + "\n\nJudged from the tables alone, after all workers had ended.")
 	}
 	said, status := "exact", StatusExact
 	switch f := cs[0]; {
-	case f.Judged && !f.Exact:
-		said, status = "NOT exact", StatusNot
-	case !f.Judged || f.Err != nil:
+	case f.Err != nil:
 		said, status = "NOT played to its end", StatusNot
+	case !f.Exact:
+		said, status = "NOT exact", StatusNot
 	}
 	for _, c := range judged {
 		switch {

@@ -2,13 +2,18 @@ package show
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 )
 
 func TestTheExitStatusFollowsTheFencedColumn(t *testing.T) {
 	b := NewBoard(&bytes.Buffer{})
 	column := func(name string, exact, judged bool) *Column {
-		return &Column{Name: name, Crew: NewCrew(nil), Exact: exact, Judged: judged}
+		c := &Column{Name: name, Exact: exact}
+		if !judged {
+			c.Err = errors.New("cut")
+		}
+		return c
 	}
 	for name, c := range map[string]struct {
 		columns []*Column

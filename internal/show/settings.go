@@ -32,11 +32,8 @@ type Settings struct {
 // Common returns s. It makes what embeds Settings a [Show].
 func (s *Settings) Common() *Settings { return s }
 
-// The limits protect the machine from a mistyped flag.
 const (
-	maxWorkers    = 64
-	maxPartitions = 1000
-	maxMessages   = 20_000_000
+	maxWorkers = 64 // protects the machine from a mistyped flag
 
 	// perPartition is the minimum of messages, so that each incident finds some of each partition.
 	perPartition = 100
@@ -63,7 +60,7 @@ func Parse(show Show, args []string, out io.Writer) error {
 		"time to spread the messages over, a `duration` such as 30s; 0: 24 s, or a second for each %s messages where that is longer", Thousands(s.Rate)))
 	fs.Uint64Var(&s.Seed, "seed", 1, "`number` from which messages, freezes and kills are drawn")
 	fs.BoolVar(&s.Naive, "naive", true, "play the baseline beside")
-	fs.StringVar(&s.HTTP, "http", "", "`host:port`, such as :8080, to serve a status page of the fenced column at; worker n serves its /metrics n ports above")
+	fs.StringVar(&s.HTTP, "http", "", "`host:port`, such as :8080, to serve a status page of the fenced column at; its workers serve their metrics at the ports above")
 	show.Flags(fs)
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -94,8 +91,8 @@ func (s *Settings) check(rest []string) error {
 		v, min, max int
 	}{
 		{"workers", s.Workers, 2, maxWorkers},
-		{"partitions", s.Partitions, 1, maxPartitions},
-		{"messages", s.Messages, perPartition * s.Partitions, maxMessages},
+		{"partitions", s.Partitions, 1, 1000},
+		{"messages", s.Messages, perPartition * s.Partitions, 20_000_000},
 	} {
 		if f.v < f.min || f.v > f.max {
 			return fmt.Errorf("-%s is %d; want %d to %d", f.name, f.v, f.min, f.max)

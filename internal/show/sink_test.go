@@ -30,11 +30,7 @@ func testStage(t *testing.T) (*Stage, *json.Encoder, *json.Decoder) {
 	in, orders := io.Pipe()
 	reports, out := io.Pipe()
 	t.Cleanup(func() { _, _ = orders.Close(), reports.Close() })
-	go func() { _, _ = orders.Write([]byte("{}\n")) }()
-	stage, err := newStage(in, out, func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stage := newStage("{}", in, out, func() {})
 	return stage, json.NewEncoder(orders), json.NewDecoder(reports)
 }
 
@@ -71,7 +67,7 @@ func TestATransactionThatWasStoppedHasNoDeadline(t *testing.T) {
 		t.Run(string(at), func(t *testing.T) {
 			stage, orders, reports := testStage(t)
 			_, next := reading(t, reports)
-			send(t, orders, order{StopAt: at})
+			send(t, orders, at)
 			armed(t, stage)
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
@@ -84,7 +80,7 @@ func TestATransactionThatWasStoppedHasNoDeadline(t *testing.T) {
 			if r := next(reportReached); r.Text != "2/7" || r.Point != at {
 				t.Errorf("it stands at %+v", r)
 			}
-			send(t, orders, order{})
+			send(t, orders, "")
 			if r := next(reportEnded); r.Text != Committed {
 				t.Errorf("it ended as %+v", r)
 			}
@@ -97,7 +93,7 @@ func TestAnOrderToContinueIsForWhoHasSaidWhereItStands(t *testing.T) {
 	told, next := reading(t, reports)
 	var ended sync.WaitGroup
 	for _, subject := range []string{"0/1", "0/2"} { // as if the order had come twice
-		send(t, orders, order{StopAt: InHand})
+		send(t, orders, InHand)
 		armed(t, stage)
 		cue := stage.Cue(subject, InHand)
 		ended.Go(func() { cue.Reach(InHand) })
@@ -108,11 +104,11 @@ func TestAnOrderToContinueIsForWhoHasSaidWhereItStands(t *testing.T) {
 		t.Errorf("%+v while another one stands there", r)
 	case <-time.After(50 * time.Millisecond): // nothing is to be waited for: it must not come
 	}
-	send(t, orders, order{})
+	send(t, orders, "")
 	if second := next(reportReached); second.Text == first.Text {
 		t.Errorf("%+v again", second)
 	}
-	send(t, orders, order{})
+	send(t, orders, "")
 	ended.Wait()
 }
 

@@ -1,11 +1,9 @@
 package show
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -19,7 +17,7 @@ import (
 type Stage struct {
 	Stats *stats.Stats // of this process, served with -http
 
-	config json.RawMessage
+	config string     // as JSON
 	stands sync.Mutex // held by who has stopped, so that an order to continue is for it
 	resume chan struct{}
 
@@ -28,34 +26,31 @@ type Stage struct {
 	armed Point // where the next transaction is to stop, or ""
 }
 
-func newStage(in io.Reader, out io.Writer, gone func()) (*Stage, error) {
-	lines := bufio.NewReader(in)
-	config, err := lines.ReadBytes('\n')
-	if err != nil {
-		return nil, fmt.Errorf("show: read the worker's configuration: %w", err)
-	}
+// newStage returns the connection of a process with this configuration. It calls gone when in ends,
+// with the parent.
+func newStage(config string, in io.Reader, out io.Writer, gone func()) *Stage {
 	s := &Stage{Stats: stats.New(), config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out)}
 	go func() {
 		defer gone()
-		for orders := json.NewDecoder(lines); ; {
-			var o order
-			if orders.Decode(&o) != nil {
+		for orders := json.NewDecoder(in); ; {
+			var stopAt Point
+			switch err := orders.Decode(&stopAt); {
+			case err != nil:
 				return
-			}
-			if o.StopAt == "" {
+			case stopAt == "":
 				s.resume <- struct{}{}
-				continue
+			default:
+				s.mu.Lock()
+				s.armed = stopAt
+				s.mu.Unlock()
 			}
-			s.mu.Lock()
-			s.armed = o.StopAt
-			s.mu.Unlock()
 		}
 	}()
-	return s, nil
+	return s
 }
 
 // Config decodes the configuration of this worker into v.
-func (s *Stage) Config(v any) error { return json.Unmarshal(s.config, v) }
+func (s *Stage) Config(v any) error { return json.Unmarshal([]byte(s.config), v) }
 
 // Ready reports the address of this process, for [Crew.Address].
 func (s *Stage) Ready(address string) { s.tell(report{Kind: reportReady, Text: address}) }

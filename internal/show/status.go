@@ -25,12 +25,15 @@ func serveStatus(address string, o statusz.Options) (stop func(), err error) {
 	return func() { _ = s.Close() }, nil
 }
 
-// portAbove returns the address n ports above another one, or "" for none.
-func portAbove(address string, n int) string {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return ""
+// serveMetrics serves the metrics of a worker at the first free port above the status page's.
+func serveMetrics(address string, metrics http.Handler) {
+	host, port, _ := net.SplitHostPort(address)
+	first, _ := strconv.Atoi(port)
+	for n := range maxWorkers {
+		if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(first+1+n))); err == nil {
+			s := &http.Server{Handler: metrics, ReadHeaderTimeout: 10 * time.Second}
+			_ = s.Serve(l)
+			return
+		}
 	}
-	p, _ := strconv.Atoi(port)
-	return net.JoinHostPort(host, strconv.Itoa(p+n))
 }

@@ -3,27 +3,14 @@ package show
 // Point is a place in a worker's work at which an incident can strike.
 type Point string
 
-// The points, in their order.
+// The points, in their order, as they are displayed.
 const (
-	InHand      Point = "in hand"          // messages in hand, the transaction not begun
-	AfterWrites Point = "after writes"     // in the transaction, after its last statement
-	AfterCommit Point = "after commit"     // the effects committed, the source not told
-	BeforeSend  Point = "before a request" // a request is about to be sent
-	Answered    Point = "after an answer"  // a request was answered, and that is not yet recorded; for kills
+	InHand      Point = "with messages in hand" // the transaction has not begun
+	AfterWrites Point = "after its SQL"         // in the transaction, after its last statement
+	AfterCommit Point = "after its commit"      // the source has not been told
+	BeforeSend  Point = "before its request"
+	Answered    Point = "after its answer" // to a request, not yet recorded; for kills
 )
-
-func (p Point) phrase() string {
-	switch p {
-	case AfterWrites:
-		return " after its SQL"
-	case BeforeSend:
-		return " before its request"
-	case Answered:
-		return " after its answer"
-	default:
-		return ""
-	}
-}
 
 // The outcomes of transactions and requests, as they are displayed.
 const (
@@ -35,7 +22,7 @@ const (
 	Refused   = "refused by the receiver" // its epoch was stale
 )
 
-// The kinds of reports.
+// The kinds of reports. An order to a worker is the point at which to stop, or "" to continue.
 const (
 	reportReached = "reached" // it has stopped at its point
 	reportEnded   = "ended"   // a transaction or request has an outcome that is of interest
@@ -47,10 +34,4 @@ type report struct {
 	Point   Point  `json:"point,omitempty"`
 	Text    string `json:"text,omitempty"`    // the subject in hand, the outcome, or the address
 	Stopped bool   `json:"stopped,omitempty"` // the outcome is of what was stopped
-}
-
-// order is a line to a worker: to stop at a point, or, if that is empty, to continue. The line
-// before all orders is its configuration.
-type order struct {
-	StopAt Point `json:"stop"`
 }
