@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -50,7 +51,7 @@ func consumeAsUsual[TX any](ctx context.Context, c config, stage *show.Stage,
 			work := context.WithoutCancel(ctx)
 			cue := stage.Cue(show.Subject(records[0].Partition, records[0].Offset), show.InHand, show.AfterWrites, show.AfterCommit)
 			cue.Reach(show.InHand)
-			err := retry(ctx, func() error {
+			err := backoff.Retry(func() error {
 				return transact(work, func(tx TX) error {
 					if err := handle(work, tx, messages(records), noEpoch); err != nil {
 						return err
@@ -58,29 +59,19 @@ func consumeAsUsual[TX any](ctx context.Context, c config, stage *show.Stage,
 					cue.Reach(show.AfterWrites)
 					return nil
 				})
-			})
+			}, backoff.WithMaxRetries(backoff.NewConstantBackOff(100*time.Millisecond), 4))
 			if cue.Done(err) != nil {
 				return fmt.Errorf("inventory: baseline: %w", err)
 			}
 			// The effects are committed. If the process ends here, or the offsets are refused, the
 			// next reader applies these messages again.
-			if err := commitOffsets(work, client, c.Session); err != nil {
+			if err := client.CommitUncommittedOffsets(work); err != nil {
 				slog.Warn("commit offsets", "err", err)
 			}
 		}
 		client.AllowRebalance()
 	}
 	return nil
-}
-
-func commitOffsets(ctx context.Context, client *kgo.Client, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return client.CommitUncommittedOffsets(ctx)
-}
-
-func retry(ctx context.Context, f func() error) error {
-	return backoff.Retry(f, backoff.WithContext(backoff.WithMaxRetries(backoff.NewConstantBackOff(100*time.Millisecond), 4), ctx))
 }
 
 const noEpoch epoch.Epoch = 0
@@ -96,12 +87,7 @@ func messages(records []*kgo.Record) []consumer.Message {
 	return ms
 }
 
-func baselineSQLite(ctx context.Context, c config, stage *show.Stage) error {
-	db, err := show.OpenSQLite(c.Database)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
+func baselineSQLite(ctx context.Context, c config, db *sql.DB, stage *show.Stage) error {
 	transact := func(ctx context.Context, f func(*sql.Tx) error) error {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
@@ -123,12 +109,7 @@ func baselineSQLite(ctx context.Context, c config, stage *show.Stage) error {
 	})
 }
 
-func baselinePostgres(ctx context.Context, c config, stage *show.Stage) error {
-	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
+func baselinePostgres(ctx context.Context, c config, pool *pgxpool.Pool, stage *show.Stage) error {
 	transact := func(ctx context.Context, f func(pgsink.Tx) error) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return f(tx) })
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -20,7 +18,7 @@ import (
 )
 
 // newTestDatabase is what the show's parent makes, with a few items: in SQLite, or at a URL.
-func newTestDatabase(t *testing.T, url string) books {
+func newTestDatabase(t *testing.T, url string) *show.Database {
 	t.Helper()
 	d, err := show.NewDatabase(t.Context(), &show.Settings{Database: url, Dir: t.TempDir()}, "inventory-test")
 	if err != nil {
@@ -34,7 +32,7 @@ func newTestDatabase(t *testing.T, url string) books {
 	if err := makeTables(t.Context(), &show.Column{DB: d}, testItems); err != nil {
 		t.Fatal(err)
 	}
-	return books{d}
+	return d
 }
 
 // testLog holds so many reservations of testSeed on two partitions.
@@ -60,7 +58,7 @@ func bounded(t *testing.T, log *memsource.Log) context.Context {
 	return log.UntilApplied(ctx)
 }
 
-func checkExact(t *testing.T, b books, sent []place) {
+func checkExact(t *testing.T, b *show.Database, sent []place) {
 	t.Helper()
 	v, err := judge(t.Context(), b, testSeed, testItems, sent)
 	if err != nil || !v.exact() {
@@ -101,8 +99,8 @@ func TestThePostgresHandlerTakesStockOnceForEachReservation(t *testing.T) {
 var badMessages = []string{"", "{", `{"id":"x"}`, `{"id":1,"item":"no such item","quantity":1}`}
 
 func TestTheHandlersRefuseBadMessagesAndWriteNothing(t *testing.T) {
-	handlers := map[string]func(*testing.T) (books, func(consumer.Message) error){
-		"SQLite": func(t *testing.T) (books, func(consumer.Message) error) {
+	handlers := map[string]func(*testing.T) (*show.Database, func(consumer.Message) error){
+		"SQLite": func(t *testing.T) (*show.Database, func(consumer.Message) error) {
 			d := newTestDatabase(t, "")
 			return d, func(m consumer.Message) error {
 				tx, err := d.BeginTx(t.Context(), nil)
@@ -113,7 +111,7 @@ func TestTheHandlersRefuseBadMessagesAndWriteNothing(t *testing.T) {
 				return reserve[*sql.Tx]("worker 7")(t.Context(), tx, m, 1)
 			}
 		},
-		"PostgreSQL": func(t *testing.T) (books, func(consumer.Message) error) {
+		"PostgreSQL": func(t *testing.T) (*show.Database, func(consumer.Message) error) {
 			db := pgtest.Start(t)
 			d := newTestDatabase(t, db.URL)
 			return d, func(m consumer.Message) error {
@@ -132,13 +130,8 @@ func TestTheHandlersRefuseBadMessagesAndWriteNothing(t *testing.T) {
 					t.Errorf("%q: no error", value)
 				}
 			}
-			err := d.ledger(t.Context(), func(e entry) { t.Errorf("written: %+v", e) })
-			if err != nil {
-				t.Error(err)
-			}
-			stock, err := d.stock(t.Context())
-			if err != nil || slices.ContainsFunc(slices.Collect(maps.Values(stock)), func(n int64) bool { return n != initial }) {
-				t.Errorf("stock is %v, %v", stock, err)
+			if n, err := d.Count(t.Context(), `SELECT (SELECT count(*) FROM ledger) + (SELECT count(*) FROM stock WHERE present <> $1)`, initial); n > 0 || err != nil {
+				t.Errorf("%d lines are written or items taken, %v", n, err)
 			}
 		})
 	}

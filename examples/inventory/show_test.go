@@ -128,11 +128,11 @@ func awaitLedger(ctx context.Context, pattern string) {
 		if len(found) == 0 {
 			continue
 		}
-		db, err := show.OpenSQLite(found[0])
+		db, err := show.OpenDatabase(ctx, found[0], "")
 		if err != nil {
 			continue
 		}
 		_ = db.QueryRowContext(ctx, `SELECT count(*) FROM ledger`).Scan(&lines) // until there is a table
-		_ = db.Close()
+		db.Close()
 	}
 }

@@ -120,7 +120,7 @@ func (sd *side) Elsewhere(ctx context.Context, subject string, n int) (bool, err
 }
 
 func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
-	sd.verdict, err = judge(ctx, books{sd.column.DB}, sd.Seed, sd.items, sd.sent)
+	sd.verdict, err = judge(ctx, sd.column.DB, sd.Seed, sd.items, sd.sent)
 	return sd.verdict.exact(), sd.verdict.rows(), err
 }
 

@@ -7,39 +7,6 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-type entry struct {
-	Reservation
-	place
-	epoch int64
-}
-
-// books are the tables of a column.
-type books struct{ *show.Database }
-
-// ledger calls each for every line of the ledger, in the order of the writes.
-func (b books) ledger(ctx context.Context, each func(entry)) error {
-	const query = `SELECT reservation, item, quantity, kafka_partition, kafka_offset, epoch FROM ledger ORDER BY seq`
-	return b.Each(ctx, query, func(scan show.Scan) error {
-		var e entry
-		err := scan(&e.ID, &e.Item, &e.Quantity, &e.partition, &e.offset, &e.epoch)
-		each(e)
-		return err
-	})
-}
-
-func (b books) stock(ctx context.Context) (map[string]int64, error) {
-	present := map[string]int64{}
-	return present, b.Each(ctx, `SELECT item, present FROM stock`, func(scan show.Scan) error {
-		var (
-			item string
-			n    int64
-		)
-		err := scan(&item, &n)
-		present[item] = n
-		return err
-	})
-}
-
 // verdict is the result of one column, from its database and the sent messages alone.
 type verdict struct {
 	show.Findings
@@ -50,29 +17,46 @@ type verdict struct {
 func (v verdict) exact() bool { return v.Exact() && v.Units == 0 && v.Unsung == 0 }
 
 // judge compares the tables with the messages of seed, whose places are sent.
-func judge(ctx context.Context, b books, seed uint64, items int, sent []place) (verdict, error) {
+func judge(ctx context.Context, db *show.Database, seed uint64, items int, sent []place) (v verdict, err error) {
 	audit, deducted := show.NewAudit(len(sent)), make(map[string]int64, items)
-	err := b.ledger(ctx, func(e entry) {
-		deducted[e.Item] += e.Quantity
-		effect := show.Effect{Message: int(e.ID), Group: e.partition, Offset: e.offset, Epoch: e.epoch}
-		if e.ID < 0 || e.ID >= int64(len(sent)) || e.Reservation != reservation(seed, int(e.ID), items) || e.place != sent[e.ID] {
+	const ledger = `SELECT reservation, item, quantity, kafka_partition, kafka_offset, epoch FROM ledger ORDER BY seq`
+	err = db.Each(ctx, ledger, func(scan show.Scan) error {
+		var (
+			r  Reservation
+			at place
+			e  int64
+		)
+		err := scan(&r.ID, &r.Item, &r.Quantity, &at.partition, &at.offset, &e)
+		deducted[r.Item] += r.Quantity
+		effect := show.Effect{Message: int(r.ID), Group: at.partition, Offset: at.offset, Epoch: e}
+		if r.ID < 0 || r.ID >= int64(len(sent)) || r != reservation(seed, int(r.ID), items) || at != sent[r.ID] {
 			effect.Message = -1
 		}
 		audit.Add(effect)
+		return err
 	})
 	if err != nil {
-		return verdict{}, fmt.Errorf("read the ledger: %w", err)
+		return v, fmt.Errorf("read the ledger: %w", err)
 	}
-	present, err := b.stock(ctx)
+	present := map[string]int64{}
+	err = db.Each(ctx, `SELECT item, present FROM stock`, func(scan show.Scan) error {
+		var (
+			item string
+			n    int64
+		)
+		err := scan(&item, &n)
+		present[item] = n
+		return err
+	})
 	if err != nil {
-		return verdict{}, fmt.Errorf("read the stock: %w", err)
+		return v, fmt.Errorf("read the stock: %w", err)
 	}
 	reserved := make(map[string]int64, items)
 	for i := range sent {
 		r := reservation(seed, i, items)
 		reserved[r.Item] += r.Quantity
 	}
-	v := verdict{Findings: audit.Findings()}
+	v.Findings = audit.Findings()
 	for n := range items {
 		item := itemName(n)
 		v.Units += max(initial-reserved[item]-present[item], present[item]-initial+reserved[item])

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"testing"
+
+	"github.com/epochfence/epochfence/internal/show"
 )
 
 const (
@@ -11,7 +13,7 @@ const (
 )
 
 // exactBooks are what 40 messages on two partitions lead to.
-func exactBooks(t *testing.T) (books, []place) {
+func exactBooks(t *testing.T) (*show.Database, []place) {
 	t.Helper()
 	b := newTestDatabase(t, "")
 	sent := make([]place, 40)
@@ -25,7 +27,7 @@ func exactBooks(t *testing.T) (books, []place) {
 	return b, sent
 }
 
-func change(t *testing.T, b books, statements string) {
+func change(t *testing.T, b *show.Database, statements string) {
 	t.Helper()
 	if _, err := b.ExecContext(t.Context(), statements); err != nil {
 		t.Fatal(err)

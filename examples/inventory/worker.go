@@ -26,15 +26,20 @@ func (*inventory) Work(ctx context.Context, stage *show.Stage) error {
 	if err := stage.Config(&c); err != nil {
 		return fmt.Errorf("inventory: worker's configuration: %w", err)
 	}
+	db, err := show.OpenDatabase(ctx, c.Database, c.Schema)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
 	switch {
-	case c.Baseline && show.IsPostgres(c.Database):
-		return baselinePostgres(ctx, c, stage)
+	case c.Baseline && db.Pool != nil:
+		return baselinePostgres(ctx, c, db.Pool, stage)
 	case c.Baseline:
-		return baselineSQLite(ctx, c, stage)
-	case show.IsPostgres(c.Database):
-		return consumePostgres(ctx, c, stage)
+		return baselineSQLite(ctx, c, db.DB, stage)
+	case db.Pool != nil:
+		return consumePostgres(ctx, c, db.Pool, stage)
 	default:
-		return consumeSQLite(ctx, c, stage)
+		return consumeSQLite(ctx, c, db.DB, stage)
 	}
 }
 

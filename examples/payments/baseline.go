@@ -32,24 +32,19 @@ type usualCode struct {
 // baseline is a careful form of the code that most services run: a durable consumer that all workers
 // share, and explicit acks. For each message it charges, writes the payment and acks. It retries
 // failures. A message without an ack is delivered again, to any worker. Incidents strike at its cue.
-func baseline(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
-	db, err := show.OpenDatabase(ctx, c.Database, c.Schema)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
+func baseline(ctx context.Context, c config, js jetstream.JetStream, db *show.Database, stage *show.Stage) error {
 	if db.Pool == nil {
 		db.SetMaxOpenConns(1) // SQLite has one write lock in any case
 	}
 	var messages jetstream.Consumer
-	err = patiently(ctx, func(ctx context.Context) (err error) {
+	err := patiently(ctx, func(ctx context.Context) (err error) {
 		messages, err = js.CreateOrUpdateConsumer(ctx, c.Stream, jetstream.ConsumerConfig{
 			Durable: c.Group, AckPolicy: jetstream.AckExplicitPolicy, AckWait: c.Lease, DeliverPolicy: jetstream.DeliverAllPolicy,
 		})
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("payments: baseline: %w", err)
+		return fmt.Errorf("baseline: %w", err)
 	}
 	u := &usualCode{config: c, stage: stage, db: db, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
 	var working sync.WaitGroup

@@ -42,6 +42,11 @@ func (*payments) Work(ctx context.Context, stage *show.Stage) error {
 		}
 		return nil
 	}
+	db, err := show.OpenDatabase(ctx, c.Database, c.Schema)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
 	conn, js, err := connect(c.NATS, c.Group+" "+c.Worker)
 	if err != nil {
 		return err
@@ -49,12 +54,16 @@ func (*payments) Work(ctx context.Context, stage *show.Stage) error {
 	defer conn.Close()
 	switch {
 	case c.Role == show.Baseline:
-		return baseline(ctx, c, js, stage)
-	case show.IsPostgres(c.Database):
-		return payPostgres(ctx, c, js, stage)
+		err = baseline(ctx, c, js, db, stage)
+	case db.Pool != nil:
+		err = payPostgres(ctx, c, js, db.Pool, stage)
 	default:
-		return paySQLite(ctx, c, js, stage)
+		err = paySQLite(ctx, c, js, db.DB, stage)
 	}
+	if err != nil {
+		return fmt.Errorf("payments: %w", err)
+	}
+	return nil
 }
 
 // client returns the outbox's client, with the points at which incidents strike.

@@ -134,8 +134,8 @@ func (c *Column) send(ctx context.Context) error {
 // least a freeze and a kill.
 func (s *Settings) incidents() int { return max(2, int(s.Duration/s.Every)) }
 
-// strike freezes and kills workers in turn, which it draws from the seed, each once its share of the
-// messages is sent. Each kind goes through its points in turn.
+// strike freezes and kills in turn, each once a share of the messages is sent that is drawn from the
+// seed. Each kind goes through its points in turn.
 func (c *Column) strike(ctx context.Context) error {
 	n, random := c.s.incidents(), rand.New(rand.NewPCG(c.s.Seed, 0x5ced))
 	for i := range n {
@@ -144,12 +144,11 @@ func (c *Column) strike(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		worker := i/2 + 1 + random.IntN(c.s.Workers) // a killed worker has been replaced by the next number
 		strike, points := c.Crew.freezeWorker, c.s.Freezes
 		if i%2 == 1 {
 			strike, points = c.Crew.killWorker, c.s.Kills
 		}
-		line, err := strike(ctx, worker, points[i/2%len(points)], c.pace.release)
+		line, err := strike(ctx, points[i/2%len(points)], c.pace.release)
 		if err != nil {
 			return fmt.Errorf("incident %d of %d: %w", i+1, n, err)
 		}

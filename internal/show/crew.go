@@ -86,13 +86,10 @@ func (c *Crew) handle(p *process, r report) {
 // notices.
 func (p *process) order(stopAt Point) { _ = p.orders.Encode(stopAt) }
 
-// tell orders all of ps to stop at a point of their next work, or to continue.
-func (c *Crew) tell(stopAt Point, ps ...*process) {
+func (c *Crew) resume(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range ps {
-		p.order(stopAt)
-	}
+	p.order("")
 }
 
 var errTimeout = errors.New("took too long")

@@ -27,7 +27,7 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 	c := newTestCrew(t, 2)
 	locked := 3
 	c.unlocked = func(context.Context) bool { locked--; return locked == 0 }
-	line, err := c.freezeWorker(t.Context(), 1, InHand, func() {})
+	line, err := c.freezeWorker(t.Context(), InHand, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 
 func TestAKilledWorkerIsReplacedAndItsPartitionTakenOver(t *testing.T) {
 	c := newTestCrew(t, 2)
-	line, err := c.killWorker(t.Context(), 1, AfterCommit, func() {})
+	line, err := c.killWorker(t.Context(), AfterCommit, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 
 func TestTheFirstWorkerAtThePointIsStruckAndOthersGoOn(t *testing.T) {
 	c := newTestCrew(t, 2)
-	p, err := c.strike(t.Context(), 7, InHand, func() {}) // there is none of that number
+	p, err := c.strike(t.Context(), InHand, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestTheFirstWorkerAtThePointIsStruckAndOthersGoOn(t *testing.T) {
 	p.stopping = true
 	c.mu.Unlock()
 	p.kill()
-	if p, err = c.strike(t.Context(), other, AfterCommit, func() {}); err != nil || p.n != other {
+	if p, err = c.strike(t.Context(), AfterCommit, func() {}); err != nil || p.n != other {
 		t.Errorf("worker %d does not go on: %v", other, err)
 	}
 }
@@ -132,7 +132,7 @@ func TestWhatOthersHaveDoneIsNoPlaceToStrike(t *testing.T) {
 		}
 		return elsewhere(ctx, subject, n)
 	}
-	p, err := c.strike(t.Context(), 1, InHand, func() {})
+	p, err := c.strike(t.Context(), InHand, func() {})
 	if err != nil || p.subject == first {
 		t.Errorf("it stands at %s, which others have done, %v", first, err)
 	}

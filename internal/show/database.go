@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite" // for OpenSQLite
+	_ "modernc.org/sqlite" // for openSQLite
 )
 
 const (
@@ -50,18 +50,29 @@ func NewDatabase(ctx context.Context, s *Settings, id string) (*Database, error)
 	return d, nil
 }
 
-// OpenDatabase opens the database that a column has made.
-func OpenDatabase(ctx context.Context, url, schema string) (d *Database, err error) {
-	d = &Database{URL: url, Schema: schema}
+// OpenDatabase opens the database that a column has made. A SQLite file is shared by several
+// processes: a transaction takes the write lock at its beginning, and waits for others' locks.
+func OpenDatabase(ctx context.Context, url, schema string) (*Database, error) {
 	if !IsPostgres(url) {
-		d.DB, err = OpenSQLite(url)
-		return d, err
+		db, err := openSQLite(url, 30*time.Second)
+		return &Database{DB: db, URL: url}, err
 	}
-	if d.Pool, err = OpenPostgres(ctx, url, schema); err != nil {
-		return nil, err
+	c, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("-database: %w", err)
 	}
-	d.DB = stdlib.OpenDBFromPool(d.Pool)
-	return d, nil
+	c.ConnConfig.ConnectTimeout = Reachable
+	c.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("-database: %w", err)
+	}
+	return &Database{stdlib.OpenDBFromPool(pool), pool, url, schema}, nil
+}
+
+func openSQLite(path string, wait time.Duration) (*sql.DB, error) {
+	return sql.Open("sqlite", fmt.Sprintf("file:%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)",
+		(&url.URL{Path: path}).EscapedPath(), wait.Milliseconds()))
 }
 
 // Count returns the number that a query selects.
@@ -126,32 +137,4 @@ func (d *Database) Close() {
 	if d.Pool != nil {
 		d.Pool.Close()
 	}
-}
-
-// OpenSQLite opens a file that several processes share. A transaction takes the write lock at its
-// beginning, and waits for other processes' locks.
-func OpenSQLite(path string) (*sql.DB, error) { return openSQLite(path, 30*time.Second) }
-
-func openSQLite(path string, wait time.Duration) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", fmt.Sprintf("file:%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)",
-		(&url.URL{Path: path}).EscapedPath(), wait.Milliseconds()))
-	if err != nil {
-		return nil, fmt.Errorf("open SQLite %s: %w", path, err)
-	}
-	return db, nil
-}
-
-// OpenPostgres returns a pool with schema as its search path.
-func OpenPostgres(ctx context.Context, url, schema string) (*pgxpool.Pool, error) {
-	c, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("-database: %w", err)
-	}
-	c.ConnConfig.ConnectTimeout = Reachable
-	c.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
-	pool, err := pgxpool.NewWithConfig(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("-database: %w", err)
-	}
-	return pool, nil
 }

@@ -14,8 +14,8 @@ import (
 // another worker has done what it had in hand, and lets it continue (SIGCONT). It calls release once
 // the worker waits for the message at which it will stop, and again for the messages at which another
 // worker goes on. It returns a line that describes the incident.
-func (c *Crew) freezeWorker(ctx context.Context, worker int, at Point, release func()) (string, error) {
-	p, err := c.strike(ctx, worker, at, release)
+func (c *Crew) freezeWorker(ctx context.Context, at Point, release func()) (string, error) {
+	p, err := c.strike(ctx, at, release)
 	if err != nil {
 		return "", err
 	}
@@ -29,7 +29,7 @@ func (c *Crew) freezeWorker(ctx context.Context, worker int, at Point, release f
 	if err := errors.Join(moving, thaw(p.cmd.Process)); err != nil {
 		return "", err
 	}
-	c.tell("", p)
+	c.resume(p)
 	err = c.await(ctx, patience, func() bool { return p.outcome != "" })
 	if errors.Is(err, errTimeout) {
 		err = fmt.Errorf("worker %d was thawed %v ago and neither committed nor gave up", p.n, patience)
@@ -41,8 +41,8 @@ func (c *Crew) freezeWorker(ctx context.Context, worker int, at Point, release f
 // another. The usual point is after the commit and before the source knows. release is as in
 // freezeWorker. It returns a line that describes the incident, once another worker has gone on where
 // the killed one was.
-func (c *Crew) killWorker(ctx context.Context, worker int, at Point, release func()) (string, error) {
-	p, err := c.strike(ctx, worker, at, release)
+func (c *Crew) killWorker(ctx context.Context, at Point, release func()) (string, error) {
+	p, err := c.strike(ctx, at, release)
 	if err != nil {
 		return "", err
 	}
@@ -60,28 +60,18 @@ func (c *Crew) killWorker(ctx context.Context, worker int, at Point, release fun
 	return fmt.Sprintf("worker %d killed at %s %s, taken over in %s; worker %d joined", p.n, p.subject, at, Seconds(time.Since(began)), n), err
 }
 
-// preferred is how long only the chosen worker is waited for, which may have no partition.
-const preferred = 5 * time.Second
-
-// strike orders a worker to stop at a point, calls release, and waits until the worker has stopped
-// there. After a while any worker will do.
-func (c *Crew) strike(ctx context.Context, worker int, at Point, release func()) (*process, error) {
+// strike orders all workers to stop at a point, calls release, and returns the worker that stopped
+// there first. [Crew] lets the others continue.
+func (c *Crew) strike(ctx context.Context, at Point, release func()) (*process, error) {
 	for once := sync.OnceFunc(release); ; {
 		c.mu.Lock()
 		c.at, c.struck = at, nil
-		victims := []*process{c.workers[worker]}
+		for _, p := range c.workers {
+			p.order(at)
+		}
 		c.mu.Unlock()
-		if victims[0] == nil {
-			victims = c.living()
-		}
-		c.tell(at, victims...)
 		once()
-		stopped := func() bool { return c.struck != nil }
-		err := c.await(ctx, preferred, stopped)
-		if errors.Is(err, errTimeout) {
-			c.tell(at, c.living()...)
-			err = c.await(ctx, patience, stopped)
-		}
+		err := c.await(ctx, patience, func() bool { return c.struck != nil })
 		if errors.Is(err, errTimeout) {
 			return nil, fmt.Errorf("no worker got a message to be stopped at for %v", patience)
 		}
@@ -93,7 +83,7 @@ func (c *Crew) strike(ctx context.Context, worker int, at Point, release func())
 		if !done || err != nil || at == AfterCommit {
 			return p, err
 		}
-		c.tell("", p) // it repeats what another worker has done, which nobody would take over
+		c.resume(p) // it repeats what another worker has done, which nobody would take over
 	}
 }
 

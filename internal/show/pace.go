@@ -8,12 +8,6 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// incidents returns the number of incidents for a load of that duration: one for each period of
-// length every, and at least a freeze and a kill.
-func incidents(load, every time.Duration) int {
-	return max(2, int(load/every))
-}
-
 // pace spreads a load evenly over a time. It holds back two shares for each coming incident, because
 // an incident needs a message to strike at, and then one at which another worker goes on.
 type pace struct {

@@ -58,7 +58,7 @@ func Parse(show Show, args []string, out io.Writer) error {
 	fs.IntVar(&s.Messages, "messages", s.Messages, "messages of each column, 100 for each partition at least, 20 million at most, as a `number`")
 	fs.DurationVar(&s.Duration, "duration", 0, fmt.Sprintf(
 		"time to spread the messages over, a `duration` such as 30s; 0: 24 s, or a second for each %s messages where that is longer", Thousands(s.Rate)))
-	fs.Uint64Var(&s.Seed, "seed", 1, "`number` from which messages, freezes and kills are drawn")
+	fs.Uint64Var(&s.Seed, "seed", 1, "`number` from which the messages and the times of freezes and kills are drawn")
 	fs.BoolVar(&s.Naive, "naive", true, "play the baseline beside")
 	fs.StringVar(&s.HTTP, "http", "", "`host:port`, such as :8080, to serve a status page of the fenced column at; its workers serve their metrics at the ports above")
 	show.Flags(fs)

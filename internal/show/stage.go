@@ -72,7 +72,7 @@ type Cue struct {
 }
 
 // Cue takes the pending order, if it is for one of these points, for a transaction or request that
-// is about to begin. [Side.Done] understands the subject.
+// is about to begin. [Side.Elsewhere] understands the subject.
 func (s *Stage) Cue(subject string, points ...Point) *Cue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
