@@ -112,10 +112,10 @@ func (sd *side) Applied(ctx context.Context) (int, error) {
 	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT reservation) FROM ledger`)
 }
 
-func (sd *side) Elsewhere(ctx context.Context, subject string, n int) (bool, error) {
+func (sd *side) Elsewhere(ctx context.Context, subject string, not int) (bool, error) {
 	partition, offset, _ := show.Position(subject)
 	found, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM ledger WHERE kafka_partition = $1 AND kafka_offset >= $2 AND worker <> $3`,
-		partition, offset, workerName(n))
+		partition, offset, workerName(not))
 	return found > 0, err
 }
 

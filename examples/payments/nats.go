@@ -59,7 +59,7 @@ const (
 	noPeers     = 10005 // and the error code of a leader that has not yet heard from all servers
 
 	// atOnce limits the messages without an acknowledgement.
-	atOnce = 64
+	atOnce = 512
 	// ackWait is how long JetStream may take to answer before it is asked again.
 	ackWait = 5 * time.Second
 	// asking limits all attempts together: while a node is down, the other nodes first elect a leader.
@@ -102,19 +102,15 @@ func createStream(ctx context.Context, js jetstream.JetStream, stream string, pa
 	})
 }
 
-// removeStream removes the stream, and the bucket of the same name.
-func removeStream(js jetstream.JetStream, name string) error {
-	deleting := patiently(context.Background(), func(ctx context.Context) error { return js.DeleteStream(ctx, name) })
-	if errors.Is(deleting, jetstream.ErrStreamNotFound) {
-		deleting = nil
-	}
-	bucket := patiently(context.Background(), func(ctx context.Context) error {
-		if err := js.DeleteKeyValue(ctx, name); !errors.Is(err, jetstream.ErrBucketNotFound) {
-			return err
+// removeStream removes the stream, and that of the bucket of the same name.
+func removeStream(js jetstream.JetStream, name string) (err error) {
+	for _, stream := range []string{name, "KV_" + name} {
+		deleting := patiently(context.Background(), func(ctx context.Context) error { return js.DeleteStream(ctx, stream) })
+		if !errors.Is(deleting, jetstream.ErrStreamNotFound) {
+			err = errors.Join(err, deleting)
 		}
-		return nil
-	})
-	return errors.Join(deleting, bucket)
+	}
+	return err
 }
 
 // send publishes a payment for each element of sent, by account, and stores its sequence there. It

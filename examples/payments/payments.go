@@ -30,8 +30,6 @@ type payments struct {
 	js   jetstream.JetStream
 }
 
-const mostReplicas = 5
-
 func newPayments() *payments {
 	return &payments{
 		Settings: show.Settings{
@@ -55,8 +53,8 @@ func (p *payments) Check() error {
 		p.Every = 10 * time.Second
 	}
 	switch {
-	case p.replicas < 1 || p.replicas > mostReplicas:
-		return fmt.Errorf("-replicas is %d; want 1 to %d", p.replicas, mostReplicas)
+	case p.replicas < 1 || p.replicas > 5:
+		return fmt.Errorf("-replicas is %d; want 1 to 5", p.replicas)
 	case p.nats == "" && p.replicas > 1:
 		return fmt.Errorf("-replicas is %d, and the one server in this process keeps 1; name a cluster with -nats", p.replicas)
 	case p.nats == "":
@@ -101,8 +99,7 @@ func (p *payments) Introduce() []string {
 	return []string{
 		fmt.Sprintf("%s payments from %s accounts, on %d partitions, for %d workers; seed %d",
 			show.Thousands(p.Messages), show.Thousands(p.accounts()), p.Partitions, p.Workers, p.Seed),
-		"nats-server at " + p.conn.ConnectedUrlRedacted(),
-		"ledger in " + ledger,
+		"nats-server at " + p.conn.ConnectedUrlRedacted() + "; ledger in " + ledger,
 		"gateway: a process with a database of its own",
 		"",
 		"A worker writes each payment into the ledger and asks the gateway to charge it.",

@@ -73,30 +73,21 @@ func makeTables(ctx context.Context, c *show.Column) (err error) {
 		return fmt.Errorf("create the tables: %w", err)
 	}
 	c.Page.Title = "payments"
+	var operating, queueing error
 	if db.Pool == nil {
-		err := errors.Join(
+		err = errors.Join(
 			sqlsink.Migrate(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{}),
 			sqloutbox.Migrate(ctx, db.DB, sqloutbox.SQLite, sqloutbox.Options{}))
-		if err != nil {
-			return err
-		}
-		if c.Page.Operator, err = sqlsink.OpenOperator(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{}); err != nil {
-			return err
-		}
-		c.Page.Outbox, err = sqloutbox.OpenOperator(ctx, db.DB, sqloutbox.SQLite, sqloutbox.Options{})
-		return err
+		c.Page.Operator, operating = sqlsink.OpenOperator(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{})
+		c.Page.Outbox, queueing = sqloutbox.OpenOperator(ctx, db.DB, sqloutbox.SQLite, sqloutbox.Options{})
+	} else {
+		err = errors.Join(
+			pgsink.Migrate(ctx, db.Pool, pgsink.Options{Schema: db.Schema}),
+			pgoutbox.Migrate(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema}))
+		c.Page.Operator, operating = pgsink.OpenOperator(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
+		c.Page.Outbox, queueing = pgoutbox.OpenOperator(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema})
 	}
-	err = errors.Join(
-		pgsink.Migrate(ctx, db.Pool, pgsink.Options{Schema: db.Schema}),
-		pgoutbox.Migrate(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema}))
-	if err != nil {
-		return err
-	}
-	if c.Page.Operator, err = pgsink.OpenOperator(ctx, db.Pool, pgsink.Options{Schema: db.Schema}); err != nil {
-		return err
-	}
-	c.Page.Outbox, err = pgoutbox.OpenOperator(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema})
-	return err
+	return errors.Join(err, operating, queueing)
 }
 
 func (sd *side) Send(ctx context.Context, from, to int) error {
@@ -107,13 +98,13 @@ func (sd *side) Applied(ctx context.Context) (int, error) {
 	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT payment) FROM payments WHERE charge IS NOT NULL`)
 }
 
-func (sd *side) Elsewhere(ctx context.Context, subject string, n int) (bool, error) {
+func (sd *side) Elsewhere(ctx context.Context, subject string, not int) (bool, error) {
 	// The owner of a partition records charges of payments that the previous owner has written.
 	where, args := `payment = $1 AND charge IS NOT NULL`, []any{strings.TrimPrefix(subject, "payment-")}
 	if partition, sequence, ok := show.Position(subject); ok {
-		where, args = `stream_partition = $1 AND stream_sequence >= $2 AND worker <> $3`, []any{partition, sequence, workerName(n)}
+		where, args = `stream_partition = $1 AND stream_sequence >= $2 AND worker <> $3`, []any{partition, sequence, workerName(not)}
 	} else if sd.column.Name == show.Baseline {
-		where, args = `payment = $1 AND worker <> $2`, append(args, workerName(n))
+		where, args = `payment = $1 AND worker <> $2`, append(args, workerName(not))
 	}
 	found, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM payments WHERE `+where, args...)
 	return found > 0, err

@@ -38,8 +38,8 @@ type Side interface {
 	// Applied counts the messages whose effects are in the database.
 	Applied(ctx context.Context) (int, error)
 	// Elsewhere reports whether the database has effects of the subject of a transaction or request,
-	// or later ones of its partition, that are not of the n-th worker.
-	Elsewhere(ctx context.Context, subject string, n int) (bool, error)
+	// or later ones of its partition, that are not of this worker. Worker 0 is none.
+	Elsewhere(ctx context.Context, subject string, not int) (bool, error)
 	// Judge reports whether the workers' result is exact. The workers have ended by then.
 	Judge(ctx context.Context) (exact bool, rows []Row, err error)
 	// Close removes everything that the column made outside its database.

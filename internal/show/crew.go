@@ -17,9 +17,9 @@ import (
 // Crew is the worker processes of one column and their reports. It is safe for concurrent use.
 type Crew struct {
 	config    func(n int) any
-	http      string                                                         // of the status page, or ""
-	unlocked  func(ctx context.Context) bool                                 // nobody holds the database's one write lock
-	elsewhere func(ctx context.Context, subject string, n int) (bool, error) // [Side.Elsewhere]
+	http      string                                                           // of the status page, or ""
+	unlocked  func(ctx context.Context) bool                                   // nobody holds the database's one write lock
+	elsewhere func(ctx context.Context, subject string, not int) (bool, error) // [Side.Elsewhere]
 
 	mu       sync.Mutex
 	started  int
@@ -45,7 +45,7 @@ func (c *Crew) Start() (n int, err error) {
 	c.mu.Unlock()
 	p, err := startProcess(n, c.config(n), c.http, c.handle)
 	if err != nil {
-		return n, err
+		return n, fmt.Errorf("start worker %d: %w", n, err)
 	}
 	c.mu.Lock()
 	c.workers[n] = p

@@ -79,11 +79,11 @@ func (c *Crew) strike(ctx context.Context, at Point, release func()) (*process, 
 			return nil, err
 		}
 		p := c.struck
-		done, err := c.elsewhere(ctx, p.subject, p.n)
+		done, err := c.elsewhere(ctx, p.subject, 0)
 		if !done || err != nil || at == AfterCommit {
 			return p, err
 		}
-		c.resume(p) // it repeats what another worker has done, which nobody would take over
+		c.resume(p) // it repeats what is done, which nobody would take over
 	}
 }
 
@@ -106,21 +106,25 @@ func (c *Crew) freezeUnlocked(ctx context.Context, p *process) error {
 	}
 }
 
-// lockedFor is longer than a takeover. After it, a transaction with writes is thawed, because its
-// locks may block the next owner.
-const lockedFor = 12 * time.Second
+// takeover is longer than a takeover takes.
+const takeover = 12 * time.Second
 
-// awaitElsewhere waits until another worker has done what p had in hand, or what follows it.
+// awaitElsewhere waits until another worker has done what p had in hand, or what follows it. It waits
+// no longer than a takeover takes where locks of p may block the other worker, and where p has done
+// it, so that perhaps nobody has to.
 func (c *Crew) awaitElsewhere(ctx context.Context, p *process, at Point) error {
-	limit := patience
-	if at == AfterWrites {
-		limit = lockedFor
+	limit, not := patience, 0
+	switch at {
+	case AfterWrites:
+		limit = takeover
+	case AfterCommit:
+		limit, not = takeover, p.n
 	}
-	err := c.poll(ctx, often, limit, func(ctx context.Context) (bool, error) { return c.elsewhere(ctx, p.subject, p.n) })
-	if at == AfterWrites && errors.Is(err, errTimeout) {
+	err := c.poll(ctx, often, limit, func(ctx context.Context) (bool, error) { return c.elsewhere(ctx, p.subject, not) })
+	switch {
+	case errors.Is(err, errTimeout) && limit == takeover:
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("no other worker has gone on at %s, where worker %d was: %w", p.subject, p.n, err)
 	}
 	return nil

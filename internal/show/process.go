@@ -30,11 +30,11 @@ type process struct {
 func startProcess(n int, config any, http string, on func(*process, report)) (*process, error) {
 	path, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("show: find this program to start it again: %w", err)
+		return nil, err
 	}
 	settings, err := json.Marshal(config)
 	if err != nil {
-		return nil, fmt.Errorf("show: configure worker %d: %w", n, err)
+		return nil, err
 	}
 	cmd := exec.Command(path)
 	cmd.Env = append(os.Environ(), configVariable+"="+string(settings), httpVariable+"="+http)
@@ -44,10 +44,10 @@ func startProcess(n int, config any, http string, on func(*process, report)) (*p
 	in, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {
-		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
+		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("show: start worker %d: %w", n, err)
+		return nil, err
 	}
 	p.orders = json.NewEncoder(in)
 	go func() {

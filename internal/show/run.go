@@ -115,7 +115,7 @@ func Conclude(b *Board, cs []*Column) int {
 		return c.Err != nil
 	})
 	if len(judged) > 0 {
-		b.Print("\n" + table(judged) + "\n\nJudged from the tables alone, after all workers had ended.")
+		b.Print("\n" + table(judged) + "\nJudged from the tables alone, after all workers had ended.")
 	}
 	said, status := "exact", StatusExact
 	switch f := cs[0]; {

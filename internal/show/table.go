@@ -2,9 +2,9 @@ package show
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -12,30 +12,22 @@ import (
 type Row struct{ Label, Value string }
 
 func table(cs []*Column) string {
-	lines := []string{""}
-	for _, r := range cs[0].Rows {
-		lines = append(lines, r.Label)
-	}
-	pad := func(format string, cells []string) { // appends cells to lines, all of one width
-		width := 0
-		for _, cell := range cells {
-			width = max(width, len(cell))
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	line := func(label string, value func(*Column) string) {
+		fmt.Fprintf(w, "%-25s\t", label)
+		for _, c := range cs {
+			fmt.Fprintf(w, "%s\t", value(c))
 		}
-		for i, cell := range cells {
-			lines[i] += fmt.Sprintf(format, width-len(cell), "", cell)
-		}
+		fmt.Fprintln(w)
 	}
-	labels := lines
-	lines = make([]string, len(labels))
-	pad("  %[3]s%[1]*[2]s", labels)
-	for _, c := range cs {
-		cells := []string{c.Name}
-		for _, r := range c.Rows {
-			cells = append(cells, r.Value)
-		}
-		pad("   %*s%s", cells)
+	line("", func(c *Column) string { return c.Name })
+	for i, r := range cs[0].Rows {
+		line(r.Label, func(c *Column) string { return c.Rows[i].Value })
 	}
-	return strings.Join(slices.Insert(lines, 1, "  "+strings.Repeat("-", len(lines[0])-2)), "\n")
+	_ = w.Flush()
+	head, rows, _ := strings.Cut(b.String(), "\n")
+	return head + "\n   " + strings.Repeat("-", len(head)-3) + "\n" + rows
 }
 
 // Yes returns "yes" if a condition holds that should, and otherwise the text.

@@ -7,14 +7,15 @@ import (
 
 func TestATableIsAligned(t *testing.T) {
 	got := table([]*Column{
-		{Name: "fenced", Rows: []Row{{"messages sent", "1,234,567"}, {"doubled", "0"}}},
-		{Name: "baseline", Rows: []Row{{"messages sent", "0"}, {"doubled", "12,345"}}},
+		{Name: "fenced", Rows: []Row{{"messages sent", "1,234,567"}, {"  doubled", "0"}}},
+		{Name: "baseline", Rows: []Row{{"messages sent", "0"}, {"  doubled", "12,345"}}},
 	})
 	want := strings.Join([]string{
-		"                     fenced   baseline",
-		"  ------------------------------------",
-		"  messages sent   1,234,567          0",
-		"  doubled                 0     12,345",
+		"                                  fenced   baseline",
+		"   ------------------------------------------------",
+		"   messages sent               1,234,567          0",
+		"     doubled                           0     12,345",
+		"",
 	}, "\n")
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
