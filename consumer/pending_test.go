@@ -70,6 +70,16 @@ func TestABatchIsAcceptedFromThePositionOn(t *testing.T) {
 	}
 }
 
+func TestTheAttemptsOfAMessageThatIsGoneDoNotCount(t *testing.T) {
+	for _, at := range []epoch.Offset{0, 1} { // also of the first ones of a log
+		p := newPendingAt(at, new(bytes.Buffer))
+		p.bisect.first = at
+		if err := p.accept(Batch{Next: at + 1}); err != nil || p.bisect.attempts != 0 {
+			t.Errorf("%d attempts of the message at offset %d count, %v", p.bisect.attempts, at, err)
+		}
+	}
+}
+
 func TestATransactionTakesMaxBatchUnlessAFailedBatchIsNarrowed(t *testing.T) {
 	p := newPendingAt(5, new(bytes.Buffer))
 	p.batch = Batch{Messages: make([]Message, 9), Next: 14}

@@ -259,20 +259,33 @@ func TestOneLostPartitionDoesNotDoubleTheOthersItSharedATransactionWith(t *testi
 }
 
 func TestAPartitionWithoutAFenceStartsAsThePolicySays(t *testing.T) {
-	for policy, want := range map[consumer.StartPolicy]epoch.Offset{
-		consumer.StartEarliest:  0,
-		consumer.StartLatest:    9,
-		consumer.StartCommitted: 4,
+	for _, c := range []struct {
+		policy    consumer.StartPolicy
+		committed bool // by the group, at offset 4
+		next      epoch.Offset
+		begins    string
+	}{
+		{consumer.StartEarliest, true, 2, "as Options.Start says (earliest)"},
+		{consumer.StartLatest, true, 9, "as Options.Start says (latest)"},
+		{consumer.StartCommitted, true, 4, "where the group had committed"},
+		{consumer.StartCommitted, false, 2, "at the earliest message, as the group had committed nothing"},
 	} {
-		t.Run(policy.String(), func(t *testing.T) {
+		t.Run(c.begins, func(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				r.fill(0, 9)
-				r.group().SetPosition(r.log.Name(), 0, 4)
-				p := r.start("a", each(record), options{Start: policy})
+				r.log.Trim(0, 2)
+				if c.committed {
+					r.group().SetPosition(r.log.Name(), 0, 4)
+				}
+				var log logged
+				p := r.start("a", each(record), options{Start: c.policy, Logger: log.logger()})
 				synctest.Wait()
 				p.end()
-				if got := wantOne[consumer.Claimed](p).Fence.Next; got != want {
-					t.Errorf("started at %d, want %d", got, want)
+				if got := wantOne[consumer.Claimed](p).Fence.Next; got != c.next {
+					t.Errorf("started at %d, want %d", got, c.next)
+				}
+				if lines := log.lines("msg=claimed"); len(lines) != 1 || !strings.Contains(lines[0], c.begins) {
+					t.Errorf("it says %q", lines)
 				}
 			})
 		})

@@ -8,12 +8,15 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // baselineBatch limits the messages of a poll. The fenced column takes as many of a partition.
@@ -21,9 +24,17 @@ const baselineBatch = 256
 
 // consumeAsUsual is a careful form of the code that most services run. It polls, applies the batch
 // in one database transaction, then commits the offsets, and lets the group rebalance only in
-// between. Incidents strike at its cue, which apply puts around the handler.
-func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func(context.Context, []*kgo.Record, *show.Cue) error) error {
-	client, err := joinAsUsual(c, stage.Holds)
+// between. transact runs a function in a transaction. Incidents strike at the cue.
+func consumeAsUsual[TX any](ctx context.Context, c config, stage *show.Stage,
+	transact func(context.Context, func(TX) error) error, handle consumer.BatchHandler[TX],
+) error {
+	client, err := kgo.NewClient(append(c.client(),
+		kgo.ConsumerGroup(c.Group),
+		kgo.ConsumeTopics(c.Topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(),
+	)...)
 	if err != nil {
 		return fmt.Errorf("inventory: baseline: %w", err)
 	}
@@ -37,18 +48,25 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 			}
 		})
 		if records := fetches.Records(); len(records) > 0 {
-			cue := stage.Cue(workOf(fetches), show.InHand, show.Unlocked, show.BeforeWrites, show.AfterWrites, show.AfterCommit)
+			work := context.WithoutCancel(ctx)
+			cue := stage.Cue(show.Subject(records[0].Partition, records[0].Offset), show.InHand, show.AfterWrites, show.AfterCommit)
 			cue.Reach(show.InHand)
-			err := retry(ctx, func() error { return apply(ctx, records, cue) })
-			cue.Done(len(records), err)
-			if err != nil {
+			err := backoff.Retry(func() error {
+				return transact(work, func(tx TX) error {
+					if err := handle(work, tx, messages(records), noEpoch); err != nil {
+						return err
+					}
+					cue.Reach(show.AfterWrites)
+					return nil
+				})
+			}, backoff.WithMaxRetries(backoff.NewConstantBackOff(100*time.Millisecond), 4))
+			if cue.Done(err) != nil {
 				return fmt.Errorf("inventory: baseline: %w", err)
 			}
-			// The effects are committed. If the process ends here, or commitOffsets fails, the next
-			// reader applies these messages again.
-			if err := commitOffsets(ctx, client, c.Session); err != nil {
+			// The effects are committed. If the process ends here, or the offsets are refused, the
+			// next reader applies these messages again.
+			if err := client.CommitUncommittedOffsets(work); err != nil {
 				slog.Warn("commit offsets", "err", err)
-				stage.Late(err)
 			}
 		}
 		client.AllowRebalance()
@@ -56,116 +74,44 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage, apply func
 	return nil
 }
 
-// joinAsUsual returns a member of the group. After each rebalance it calls holds for every
-// partition of the member, not only for new ones: the group may have given a partition to another
-// member and back unnoticed.
-func joinAsUsual(c config, holds func(partition int32, number int64)) (*kgo.Client, error) {
-	held := map[int32]bool{}
-	gone := func(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
-		for _, p := range gone[c.Topic] {
-			delete(held, p)
+const noEpoch epoch.Epoch = 0
+
+func messages(records []*kgo.Record) []consumer.Message {
+	ms := make([]consumer.Message, len(records))
+	for i, r := range records {
+		ms[i] = consumer.Message{
+			Partition: epoch.Partition{Topic: r.Topic, Number: r.Partition}, Offset: epoch.Offset(r.Offset),
+			Key: r.Key, Value: r.Value, Time: r.Timestamp,
 		}
 	}
-	return kgo.NewClient(append(c.client(),
-		kgo.ConsumerGroup(c.Group),
-		kgo.ConsumeTopics(c.Topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.DisableAutoCommit(),
-		kgo.BlockRebalanceOnPoll(),
-		// The client never calls these concurrently.
-		kgo.OnPartitionsAssigned(func(_ context.Context, client *kgo.Client, added map[string][]int32) {
-			for _, p := range added[c.Topic] {
-				held[p] = true
-			}
-			_, generation := client.GroupMetadata()
-			for p := range held {
-				holds(p, int64(generation))
-			}
-		}),
-		kgo.OnPartitionsRevoked(gone),
-		kgo.OnPartitionsLost(gone),
-	)...)
+	return ms
 }
 
-func commitOffsets(ctx context.Context, client *kgo.Client, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
-	return client.CommitUncommittedOffsets(ctx)
-}
-
-func retry(ctx context.Context, f func() error) error {
-	for attempt := 1; ; attempt++ {
-		err := f()
-		if err == nil || attempt == 5 || ctx.Err() != nil {
-			return err
-		}
-		slog.Warn("transaction", "attempt", attempt, "err", err)
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-		}
-	}
-}
-
-func baselineSQLite(ctx context.Context, c config, stage *show.Stage) error {
-	db, err := show.OpenSQLite(c.Database)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
-	handle := reserve[*sql.Tx](c.Worker)
-	return consumeAsUsual(ctx, c, stage, func(ctx context.Context, records []*kgo.Record, cue *show.Cue) error {
-		cue.Reach(show.Unlocked)
-		tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+func baselineSQLite(ctx context.Context, c config, db *sql.DB, stage *show.Stage) error {
+	transact := func(ctx context.Context, f func(*sql.Tx) error) error {
+		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
-		for _, r := range records {
-			if err := handle(ctx, tx, message(r), noEpoch); err != nil {
-				return errors.Join(err, tx.Rollback())
-			}
+		if err := f(tx); err != nil {
+			return errors.Join(err, tx.Rollback())
 		}
 		return tx.Commit()
-	})
-}
-
-func baselinePostgres(ctx context.Context, c config, stage *show.Stage) error {
-	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
-	if err != nil {
-		return err
 	}
-	defer pool.Close()
-	handle := reserveAll(c.Worker)
-	return consumeAsUsual(ctx, c, stage, func(ctx context.Context, records []*kgo.Record, cue *show.Cue) error {
-		return pgx.BeginFunc(context.WithoutCancel(ctx), pool, func(tx pgx.Tx) error {
-			cue.Reach(show.BeforeWrites)
-			ms := make([]consumer.Message, len(records))
-			for i, r := range records {
-				ms[i] = message(r)
-			}
-			if err := handle(ctx, tx, ms, noEpoch); err != nil {
+	handle := reserve[*sql.Tx](c.Worker)
+	return consumeAsUsual(ctx, c, stage, transact, func(ctx context.Context, tx *sql.Tx, ms []consumer.Message, e epoch.Epoch) error {
+		for _, m := range ms {
+			if err := handle(ctx, tx, m, e); err != nil {
 				return err
 			}
-			cue.Reach(show.AfterWrites)
-			return nil
-		})
-	})
-}
-
-const noEpoch epoch.Epoch = 0
-
-func message(r *kgo.Record) consumer.Message {
-	return consumer.Message{
-		Partition: epoch.Partition{Topic: r.Topic, Number: r.Partition}, Offset: epoch.Offset(r.Offset),
-		Key: r.Key, Value: r.Value, Time: r.Timestamp,
-	}
-}
-
-func workOf(fetches kgo.Fetches) (work show.Work) {
-	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-		if n := len(p.Records); n > 0 {
-			work = append(work, show.Span{Partition: p.Partition, From: p.Records[0].Offset, To: p.Records[n-1].Offset + 1})
 		}
+		return nil
 	})
-	return work
+}
+
+func baselinePostgres(ctx context.Context, c config, pool *pgxpool.Pool, stage *show.Stage) error {
+	transact := func(ctx context.Context, f func(pgsink.Tx) error) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return f(tx) })
+	}
+	return consumeAsUsual(ctx, c, stage, transact, reserveAll(c.Worker))
 }

@@ -15,18 +15,6 @@
 // The code to copy is the handler and its wiring, in sqlite.go, and in postgres.go for PostgreSQL.
 package main
 
-import (
-	"context"
-	"os"
-	"os/signal"
-	"syscall"
+import "github.com/epochfence/epochfence/internal/show"
 
-	"github.com/epochfence/epochfence/internal/show"
-)
-
-func main() {
-	show.Enter(work)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
+func main() { show.Main(newInventory()) }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
@@ -39,15 +40,9 @@ func reserveAll(worker string) consumer.BatchHandler[pgsink.Tx] {
 	}
 }
 
-// consumePostgres runs the handler on this process's partitions, into PostgreSQL. To copy it,
-// delete the lines with stage.
-func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
-	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-
+// consumePostgres runs the handler on this process's partitions, into PostgreSQL. To copy it, delete
+// what has to do with stage.
+func consumePostgres(ctx context.Context, c config, pool *pgxpool.Pool, stage *show.Stage) error {
 	source, err := kafkasource.New(kafkasource.Options{Group: c.Group, Topics: []string{c.Topic}, Client: c.client()})
 	if err != nil {
 		return err
@@ -57,7 +52,7 @@ func consumePostgres(ctx context.Context, c config, stage *show.Stage) error {
 		return err
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveAll(c.Worker)), consumer.Options{
-		Observe: show.Reporting(stage),
+		Observe: stage.Stats.Observe,
 	})
 }
 

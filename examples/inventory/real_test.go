@@ -24,7 +24,7 @@ func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	status := run(ctx, []string{
+	status := show.Run(ctx, newInventory(), []string{
 		"-brokers", broker.Addr, "-database", db.URL, "-messages", "40000", "-partitions", "8", "-duration", "10s",
 	}, &out, &errOut)
 	t.Log(out.String() + errOut.String())
@@ -64,13 +64,13 @@ func TestRealPostgresThatRefusesUsIsSaidClearly(t *testing.T) {
 	}
 	wrong.User = url.UserPassword(wrong.User.Username(), "guess")
 	for name, c := range map[string]struct{ url, want string }{
-		"no permission":    {powerless, "GRANT CREATE ON DATABASE"},
+		"no permission":    {powerless, "permission denied"},
 		"wrong password":   {wrong.String(), "authentication failed"},
 		"no such database": {strings.Replace(db.URL, db.Name, "nowhere", 1), `database "nowhere" does not exist`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
-			status := run(t.Context(), []string{"-database", c.url}, &out, &errOut)
+			status := show.Run(t.Context(), newInventory(), []string{"-database", c.url}, &out, &errOut)
 			if all := out.String() + errOut.String(); status != show.StatusNot || !strings.Contains(all, c.want) {
 				t.Errorf("status %d: %s", status, all)
 			}

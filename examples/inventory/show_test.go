@@ -15,15 +15,15 @@ import (
 
 // The workers are this test binary.
 func TestMain(m *testing.M) {
-	show.Enter(work)
+	show.Enter(newInventory().Work)
 	os.Exit(m.Run())
 }
 
-func short() settings {
-	return settings{
-		Settings: show.Settings{Workers: 3, Partitions: 4, Messages: 800, Duration: 2 * time.Second, Seed: 3, Naive: true},
-		session:  2 * time.Second,
-	}
+func short() *inventory {
+	v := newInventory()
+	v.Workers, v.Partitions, v.Messages, v.Duration, v.Seed, v.Naive = 3, 4, 800, 2*time.Second, 3, true
+	v.session = 2 * time.Second
+	return v
 }
 
 func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
@@ -34,24 +34,23 @@ func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s := short()
-	s.Database = filepath.Join(t.TempDir(), "a file with spaces, ? and %.db")
 	var out bytes.Buffer
 	b := show.NewBoard(&out)
-	cs, err := play(ctx, s, b)
+	cs, err := show.Play(ctx, s, b)
 	if err != nil {
 		t.Fatal(err, out.String())
 	}
-	status := show.Conclude(b, cs, writeTable)
+	status := show.Conclude(b, cs)
 	for _, c := range cs {
 		if c.Err != nil {
 			t.Errorf("%s: %v", c.Name, c.Err)
 		}
 	}
-	verdict := func(i int) verdict { return cs[i].Play.(*side).verdict }
+	verdict := func(i int) verdict { return cs[i].Side.(*side).verdict }
 	if status != show.StatusExact || !cs[0].Exact || verdict(0).Effects != s.Messages {
 		t.Errorf("fenced: status %d, %+v", status, verdict(0))
 	}
-	if cs[0].Crew.Tally().Stale == 0 {
+	if cs[0].Crew.Outcomes(show.Stale) == 0 {
 		t.Error("no commit of a worker that was frozen was refused as stale")
 	}
 	if v := verdict(1); cs[1].Exact || v.Doubled == 0 {
@@ -73,9 +72,9 @@ func TestAnInterruptStopsEverythingAndLeavesNothing(t *testing.T) {
 	var out, errOut bytes.Buffer
 	go func() {
 		defer interrupt()
-		awaitLedger(ctx, filepath.Join(dir, "*", "inventory.db"))
+		awaitLedger(ctx, filepath.Join(dir, "*", "inventory-*-fenced.db"))
 	}()
-	if status := run(ctx, []string{"-messages", "100000"}, &out, &errOut); status != show.StatusHalted {
+	if status := show.Run(ctx, newInventory(), []string{"-messages", "100000"}, &out, &errOut); status != show.StatusHalted {
 		t.Errorf("status %d: %s%s", status, out.String(), errOut.String())
 	}
 	left, err := os.ReadDir(dir)
@@ -89,7 +88,7 @@ func TestUnreachableServicesAreSaidClearlyAndSoon(t *testing.T) {
 	mute := listenAndSayNothing(t)
 	for args, want := range map[string]string{
 		"-brokers " + mute: "cannot reach Kafka",
-		"-database postgres://nobody:secret@" + mute + "/none?sslmode=disable": "no answer from PostgreSQL within 5s",
+		"-database postgres://nobody:secret@" + mute + "/none?sslmode=disable": "timeout",
 		"-brokers 127.0.0.1:1": "cannot reach Kafka",
 		"-database postgres://nobody:secret@127.0.0.1:1/none?sslmode=disable": "connection refused",
 		"-database postgres://nobody:secret@127.0.0.1:port/none":              "-database: cannot parse",
@@ -98,7 +97,7 @@ func TestUnreachableServicesAreSaidClearlyAndSoon(t *testing.T) {
 			t.Parallel()
 			var out, errOut bytes.Buffer
 			began := time.Now()
-			status := run(t.Context(), strings.Fields(args), &out, &errOut)
+			status := show.Run(t.Context(), newInventory(), strings.Fields(args), &out, &errOut)
 			all := out.String() + errOut.String()
 			if status != show.StatusNot || !strings.Contains(all, want) || strings.Contains(all, "secret") {
 				t.Errorf("status %d, output %s", status, all)
@@ -129,11 +128,11 @@ func awaitLedger(ctx context.Context, pattern string) {
 		if len(found) == 0 {
 			continue
 		}
-		db, err := show.OpenSQLite(found[0])
+		db, err := show.OpenDatabase(ctx, found[0], "")
 		if err != nil {
 			continue
 		}
 		_ = db.QueryRowContext(ctx, `SELECT count(*) FROM ledger`).Scan(&lines) // until there is a table
-		_ = db.Close()
+		db.Close()
 	}
 }

@@ -2,132 +2,138 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
+	"strings"
 
-	"github.com/epochfence/epochfence/epoch"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/ops/statusz"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
+// side is one column. Its topic and group have the column's ID as their name.
 type side struct {
-	settings
-	kafka  *kafka
-	name   string
-	topic  string // and group
-	schema string // in its database, for PostgreSQL
-	items  int
-	crew   *show.Crew
-	pace   *show.Pace
-	window *show.Window // nil without -http
-	db     *database    // nil until created
-	made   bool         // the topic exists
-
-	sent    []show.Place // each message's place, once all are sent
+	*inventory
+	column  *show.Column
+	items   int
+	sent    []place // of each message
 	verdict verdict
 }
 
-// incidentEvery is the time between freezes and kills in a long load. Each incident takes somewhat
-// longer than a session, because the group has to notice it.
-const incidentEvery = 8 * time.Second
+// place is a message's partition and offset.
+type place struct {
+	partition int32
+	offset    int64
+}
 
-func newSide(s settings, k *kafka, name, id string) *side {
-	word := map[string]string{show.Fence: "fenced", show.Baseline: "baseline"}[name]
-	sd := &side{
-		settings: s, kafka: k, name: name, topic: "inventory-" + id + "-" + word,
-		schema: "inventory_" + id + "_" + word, items: catalogue(s.Partitions),
-		pace: show.NewPace(s.Messages, s.Duration, show.Count(s.Duration, incidentEvery)),
+func (v *inventory) Side(c *show.Column) show.Side {
+	return &side{inventory: v, column: c, items: catalogue(v.Partitions), sent: make([]place, v.Messages)}
+}
+
+func (sd *side) Config(n int) any {
+	return config{
+		Baseline: sd.column.Name == show.Baseline, Worker: workerName(n), Brokers: strings.Split(sd.brokers, ","),
+		Topic: sd.column.ID, Group: sd.column.ID, Database: sd.column.DB.URL, Schema: sd.column.DB.Schema, Session: sd.session,
 	}
-	sd.crew = show.NewCrew(func(n int) any {
-		return config{
-			Side: name, Worker: "worker " + strconv.Itoa(n), Brokers: s.brokers, Topic: sd.topic, Group: sd.topic,
-			Database: s.DatabaseOf(name), Schema: sd.schema, Session: s.session,
+}
+
+func workerName(n int) string { return "worker " + strconv.Itoa(n) }
+
+func (sd *side) Prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
+	defer cancel()
+	if err := makeTables(ctx, sd.column, sd.items); err != nil {
+		return err
+	}
+	r, err := sd.admin.CreateTopic(ctx, int32(sd.Partitions), -1, nil, sd.column.ID)
+	if err = errors.Join(err, r.Err); err != nil {
+		return fmt.Errorf("create topic %s: %w", sd.column.ID, err)
+	}
+	return nil
+}
+
+// makeTables makes the tables of a column, and what its status page shows.
+func makeTables(ctx context.Context, c *show.Column, items int) (err error) {
+	tables, db := sqliteTables, c.DB
+	if db.Pool != nil {
+		tables = postgresTables
+	}
+	if _, err := db.ExecContext(ctx, tables); err != nil {
+		return fmt.Errorf("create the tables: %w", err)
+	}
+	stock := make([]string, items)
+	for n := range stock {
+		stock[n] = fmt.Sprintf("('%s', %d)", itemName(n), initial)
+	}
+	if _, err := db.ExecContext(ctx, "INSERT INTO stock (item, present) VALUES "+strings.Join(stock, ", ")); err != nil {
+		return fmt.Errorf("put %d items in stock: %w", items, err)
+	}
+	c.Page.Title = "inventory"
+	if db.Pool == nil {
+		if err := sqlsink.Migrate(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+			return err
 		}
-	})
-	return sd
-}
-
-func (sd *side) column() *show.Column {
-	freezes := []show.Point{show.Unlocked} // a process frozen with SQLite's write lock would block all others
-	if show.IsPostgres(sd.Database) {
-		freezes = []show.Point{show.AfterWrites, show.InHand, show.BeforeWrites}
-	}
-	return &show.Column{
-		Name: sd.name, Play: sd, Crew: sd.crew, Pace: sd.pace, Held: sd.Partitions,
-		Plan: show.NewSchedule(sd.Seed, show.Count(sd.Duration, incidentEvery), sd.Workers, freezes, []show.Point{show.AfterCommit}),
-	}
-}
-
-func (sd *side) Prepare(ctx context.Context) (err error) {
-	if sd.db, err = newDatabase(ctx, sd.DatabaseOf(sd.name), sd.schema, sd.items); err != nil {
+		c.Page.Operator, err = sqlsink.OpenOperator(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{})
 		return err
 	}
-	if err := sd.kafka.createTopic(ctx, sd.topic, sd.Partitions); err != nil {
+	if err := pgsink.Migrate(ctx, db.Pool, pgsink.Options{Schema: db.Schema}); err != nil {
 		return err
 	}
-	sd.made = true
-	op, err := sd.db.operator(ctx)
-	if err != nil {
-		return err
-	}
-	return sd.window.Show(statusz.Options{Title: "inventory", Operator: op, Logs: sd.logs})
-}
-
-func (sd *side) logs(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
-	begins, err := sd.kafka.admin.ListStartOffsets(ctx, sd.topic)
-	if err != nil {
-		return nil, fmt.Errorf("inventory: list where %s begins: %w", sd.topic, err)
-	}
-	ends, err := sd.kafka.admin.ListEndOffsets(ctx, sd.topic)
-	if err != nil {
-		return nil, fmt.Errorf("inventory: list where %s ends: %w", sd.topic, err)
-	}
-	logs := map[epoch.Partition]statusz.Log{}
-	for _, f := range fences {
-		begin, _ := begins.Lookup(sd.topic, f.Partition.Number)
-		end, known := ends.Lookup(sd.topic, f.Partition.Number)
-		if known {
-			logs[f.Partition] = statusz.Log{
-				Begin: epoch.Offset(begin.Offset), End: epoch.Offset(end.Offset), Lag: max(end.Offset-int64(f.Next), 0),
-			}
-		}
-	}
-	return logs, ends.Error()
-}
-
-func (sd *side) Send(ctx context.Context) (err error) {
-	sd.sent, err = sd.kafka.send(ctx, sd.topic, sd.Seed, sd.items, sd.Messages, sd.pace)
+	c.Page.Operator, err = pgsink.OpenOperator(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
 	return err
 }
 
-func (sd *side) Settle(ctx context.Context) error {
-	ends := map[int32]int64{} // the offset after each partition's last message
-	for _, p := range sd.sent {
-		ends[p.Partition] = max(ends[p.Partition], p.Offset+1)
-	}
-	return sd.crew.AwaitPositions(ctx, ends, show.Patience)
-}
-
-func (sd *side) Judge(ctx context.Context) (exact bool, err error) {
-	sd.verdict, err = judge(ctx, sd.db, sd.Seed, sd.items, sd.sent)
-	return sd.verdict.exact(), err
-}
-
-func (sd *side) Close(keep bool) (kept string, err error) {
-	if keep {
-		if sd.db == nil {
-			return "", nil
+// Send keys the messages by item.
+func (sd *side) Send(ctx context.Context, from, to int) error {
+	records := make([]*kgo.Record, to-from)
+	for i := range records {
+		r := reservation(sd.Seed, from+i, sd.items)
+		value, err := json.Marshal(r)
+		if err != nil {
+			return err
 		}
-		sd.db.Close()
-		return fmt.Sprintf("%s, topic and group %s", sd.db, sd.topic), nil
+		records[i] = &kgo.Record{Topic: sd.column.ID, Key: []byte(r.Item), Value: value}
 	}
-	if sd.made {
-		err = sd.kafka.remove(sd.topic, sd.topic)
+	if err := sd.client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		return fmt.Errorf("send to %s: %w", sd.column.ID, err)
 	}
-	if sd.db != nil {
-		err = errors.Join(err, sd.db.Drop())
+	for i, r := range records {
+		sd.sent[from+i] = place{r.Partition, r.Offset}
 	}
-	return "", err
+	return nil
+}
+
+func (sd *side) Applied(ctx context.Context) (int, error) {
+	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT reservation) FROM ledger`)
+}
+
+func (sd *side) Elsewhere(ctx context.Context, subject string, not int) (bool, error) {
+	partition, offset, _ := show.Position(subject)
+	found, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM ledger WHERE kafka_partition = $1 AND kafka_offset >= $2 AND worker <> $3`,
+		partition, offset, workerName(not))
+	return found > 0, err
+}
+
+func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
+	sd.verdict, err = judge(ctx, sd.column.DB, sd.Seed, sd.items, sd.sent)
+	return sd.verdict.exact(), sd.verdict.rows(), err
+}
+
+func (sd *side) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), show.Preparing)
+	defer cancel()
+	t, err := sd.admin.DeleteTopic(ctx, sd.column.ID)
+	if err = errors.Join(err, t.Err); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return fmt.Errorf("delete topic %s: %w", sd.column.ID, err)
+	}
+	g, err := sd.admin.DeleteGroup(ctx, sd.column.ID)
+	if err = errors.Join(err, g.Err); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return fmt.Errorf("delete group %s: %w", sd.column.ID, err)
+	}
+	return nil
 }

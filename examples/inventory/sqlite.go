@@ -38,15 +38,9 @@ func reserve[TX execer](worker string) consumer.Handler[TX] {
 	}
 }
 
-// consumeSQLite runs the handler on this process's partitions, into SQLite. To copy it, delete the
-// lines with stage, and call sql.Open instead of show.OpenSQLite.
-func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
-	db, err := show.OpenSQLite(c.Database)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
-
+// consumeSQLite runs the handler on this process's partitions, into SQLite. To copy it, delete what
+// has to do with stage.
+func consumeSQLite(ctx context.Context, c config, db *sql.DB, stage *show.Stage) error {
 	source, err := kafkasource.New(kafkasource.Options{Group: c.Group, Topics: []string{c.Topic}, Client: c.client()})
 	if err != nil {
 		return err
@@ -56,7 +50,7 @@ func consumeSQLite(ctx context.Context, c config, stage *show.Stage) error {
 		return err
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(reserve[*sqlsink.Tx](c.Worker)), consumer.Options{
-		Observe: show.Reporting(stage),
+		Observe: stage.Stats.Observe,
 	})
 }
 

@@ -1,32 +1,11 @@
 package main
 
 import (
-	"context"
-	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/epochfence/epochfence/internal/show"
 )
-
-// someBooks are books in memory.
-type someBooks struct {
-	entries []entry
-	present map[string]int64
-}
-
-func (b *someBooks) ledger(_ context.Context, each func(entry)) error {
-	for _, e := range b.entries {
-		each(e)
-	}
-	return nil
-}
-
-func (b *someBooks) stock(context.Context) (map[string]int64, error) { return b.present, nil }
-
-func (b *someBooks) apply(e entry) {
-	b.entries = append(b.entries, e)
-	b.present[e.Item] -= e.Quantity
-}
 
 const (
 	testSeed  = 5
@@ -34,71 +13,75 @@ const (
 )
 
 // exactBooks are what 40 messages on two partitions lead to.
-func exactBooks() (*someBooks, []show.Place) {
-	b := &someBooks{present: map[string]int64{}}
-	for n := range testItems {
-		b.present[itemName(n)] = initial
-	}
-	sent := make([]show.Place, 40)
+func exactBooks(t *testing.T) (*show.Database, []place) {
+	t.Helper()
+	b := newTestDatabase(t, "")
+	sent := make([]place, 40)
 	for i := range sent {
-		sent[i] = show.Place{Partition: int32(i % 2), Offset: int64(i / 2)}
-		b.apply(entry{Reservation: reservation(testSeed, i, testItems), Place: sent[i], Epoch: int64(1 + i/10)})
+		r := reservation(testSeed, i, testItems)
+		sent[i] = place{int32(i % 2), int64(i / 2)}
+		change(t, b, fmt.Sprintf(`
+			INSERT INTO ledger (reservation, item, quantity, kafka_partition, kafka_offset, epoch, worker) VALUES (%d, '%s', %d, %d, %d, %d, 'w');
+			UPDATE stock SET present = present - %[3]d WHERE item = '%[2]s'`, i, r.Item, r.Quantity, sent[i].partition, sent[i].offset, 1+i/10))
 	}
 	return b, sent
 }
 
+func change(t *testing.T, b *show.Database, statements string) {
+	t.Helper()
+	if _, err := b.ExecContext(t.Context(), statements); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestTheVerdictFindsEachKindOfDamage(t *testing.T) {
+	quantity := func(i int) int64 { return reservation(testSeed, i, testItems).Quantity }
+	const (
+		again = `INSERT INTO ledger (reservation, item, quantity, kafka_partition, kafka_offset, epoch, worker)
+			SELECT reservation, item, quantity, kafka_partition, kafka_offset, epoch, worker FROM ledger WHERE reservation = 7;`
+		taken = ` present %s (SELECT quantity FROM ledger WHERE reservation = %d LIMIT 1) WHERE item = (SELECT item FROM ledger WHERE reservation = %[2]d)`
+	)
+	take := func(i int) string { return "UPDATE stock SET present =" + fmt.Sprintf(taken, "-", i) + ";" }
+	back := func(i int) string { return "UPDATE stock SET present =" + fmt.Sprintf(taken, "+", i) + ";" }
 	for name, c := range map[string]struct {
-		harm  func(*someBooks)
+		harm  string
 		found func(verdict) bool
 	}{
-		"doubled": {
-			func(b *someBooks) { b.apply(b.entries[7]) },
-			func(v verdict) bool {
-				return v.Doubled == 1 && v.Units == reservation(testSeed, 7, testItems).Quantity && v.Unsung == 0
-			},
-		},
-		"lost": {
-			func(b *someBooks) {
-				b.present[b.entries[7].Item] += b.entries[7].Quantity
-				b.entries = append(b.entries[:7], b.entries[8:]...)
-			},
-			func(v verdict) bool { return v.Lost == 1 && v.Units > 0 && v.Unsung == 0 },
-		},
-		"out of order": {
-			func(b *someBooks) { b.entries[0], b.entries[2] = b.entries[2], b.entries[0] },
-			func(v verdict) bool { return v.Disorder == 1 && v.Units == 0 },
-		},
-		"epoch fell": {
-			func(b *someBooks) { b.entries[30].Epoch = 1 },
-			func(v verdict) bool { return v.Regressed == 1 },
-		},
-		"stock taken twice for one line": {
-			func(b *someBooks) { b.present[b.entries[3].Item] -= b.entries[3].Quantity },
-			func(v verdict) bool { return v.Unsung == 1 && v.Units == reservation(testSeed, 3, testItems).Quantity },
-		},
-		"stock not taken": {
-			func(b *someBooks) { b.present[b.entries[3].Item] += b.entries[3].Quantity },
-			func(v verdict) bool { return v.Unsung == 1 && v.Units > 0 },
-		},
+		"doubled": {again + take(7), func(v verdict) bool {
+			return v.Doubled == 1 && v.Units == quantity(7) && v.Unsung == 0
+		}},
+		"lost": {back(7) + `DELETE FROM ledger WHERE reservation = 7`, func(v verdict) bool {
+			return v.Lost == 1 && v.Units > 0 && v.Unsung == 0
+		}},
+		"out of order": {`UPDATE ledger SET seq = seq + 1000 WHERE reservation = 0`, func(v verdict) bool {
+			return v.Disorder == 1 && v.Units == 0
+		}},
+		"epoch fell": {`UPDATE ledger SET epoch = 1 WHERE reservation = 30`, func(v verdict) bool {
+			return v.Regressed == 1
+		}},
+		"at the wrong place": {`UPDATE ledger SET kafka_offset = 99 WHERE reservation = 30`, func(v verdict) bool {
+			return v.Alien == 1 && v.Lost == 1
+		}},
+		"stock taken twice for one line": {take(3), func(v verdict) bool { return v.Unsung == 1 && v.Units == quantity(3) }},
+		"stock not taken":                {back(3), func(v verdict) bool { return v.Unsung == 1 && v.Units > 0 }},
 		"too much for one, too little for another": {
-			func(b *someBooks) { b.present[itemName(0)]++; b.present[itemName(1)]-- },
+			`UPDATE stock SET present = present + 1 WHERE item = 'item-00000'; UPDATE stock SET present = present - 1 WHERE item = 'item-00001'`,
 			func(v verdict) bool { return v.Unsung == 2 && v.Units == 2 },
 		},
 		"a reservation changed": {
-			func(b *someBooks) { b.entries[9].Quantity++; b.present[b.entries[9].Item]-- },
+			`UPDATE ledger SET quantity = quantity + 1 WHERE reservation = 9;
+			 UPDATE stock SET present = present - 1 WHERE item = (SELECT item FROM ledger WHERE reservation = 9)`,
 			func(v verdict) bool { return v.Alien == 1 && v.Lost == 1 && v.Units == 1 },
 		},
 		"a reservation nobody made": {
-			func(b *someBooks) {
-				b.apply(entry{Reservation: Reservation{ID: 1 << 40, Item: itemName(0), Quantity: 1}})
-			},
+			`INSERT INTO ledger (reservation, item, quantity, kafka_partition, kafka_offset, epoch, worker) VALUES (1099511627776, 'item-00000', 1, 0, 0, 1, 'w');
+			 UPDATE stock SET present = present - 1 WHERE item = 'item-00000'`,
 			func(v verdict) bool { return v.Alien == 1 && v.Units == 1 },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, sent := exactBooks()
-			c.harm(b)
+			b, sent := exactBooks(t)
+			change(t, b, c.harm)
 			v, err := judge(t.Context(), b, testSeed, testItems, sent)
 			if err != nil {
 				t.Fatal(err)
@@ -114,22 +97,17 @@ func TestTheVerdictFindsEachKindOfDamage(t *testing.T) {
 }
 
 func TestTheVerdictOnExactBooksIsExact(t *testing.T) {
-	b, sent := exactBooks()
+	b, sent := exactBooks(t)
 	v, err := judge(t.Context(), b, testSeed, testItems, sent)
 	if err != nil || !v.exact() {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
 
-type brokenBooks struct{ *someBooks }
-
-var errUnreadable = errors.New("unreadable")
-
-func (brokenBooks) stock(context.Context) (map[string]int64, error) { return nil, errUnreadable }
-
 func TestBooksThatCannotBeReadAreNotJudged(t *testing.T) {
-	b, sent := exactBooks()
-	if _, err := judge(t.Context(), brokenBooks{b}, testSeed, testItems, sent); !errors.Is(err, errUnreadable) {
-		t.Error(err)
+	b, sent := exactBooks(t)
+	change(t, b, `DROP TABLE stock`)
+	if _, err := judge(t.Context(), b, testSeed, testItems, sent); err == nil {
+		t.Error("no error")
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 type config struct {
-	Side     string
+	Baseline bool
 	Worker   string // its name in the ledger
 	Brokers  []string
 	Topic    string
@@ -21,20 +21,25 @@ type config struct {
 	Session  time.Duration // the session timeout of the group's members
 }
 
-func work(ctx context.Context, stage *show.Stage) error {
+func (*inventory) Work(ctx context.Context, stage *show.Stage) error {
 	var c config
 	if err := stage.Config(&c); err != nil {
 		return fmt.Errorf("inventory: worker's configuration: %w", err)
 	}
+	db, err := show.OpenDatabase(ctx, c.Database, c.Schema)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
 	switch {
-	case c.Side == show.Baseline && show.IsPostgres(c.Database):
-		return baselinePostgres(ctx, c, stage)
-	case c.Side == show.Baseline:
-		return baselineSQLite(ctx, c, stage)
-	case show.IsPostgres(c.Database):
-		return consumePostgres(ctx, c, stage)
+	case c.Baseline && db.Pool != nil:
+		return baselinePostgres(ctx, c, db.Pool, stage)
+	case c.Baseline:
+		return baselineSQLite(ctx, c, db.DB, stage)
+	case db.Pool != nil:
+		return consumePostgres(ctx, c, db.Pool, stage)
 	default:
-		return consumeSQLite(ctx, c, stage)
+		return consumeSQLite(ctx, c, db.DB, stage)
 	}
 }
 

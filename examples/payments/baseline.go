@@ -12,91 +12,85 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-const (
-	// baselineBatch limits the messages of a fetch, and baselineAtOnce the number of concurrent
-	// fetches.
-	baselineBatch  = 64
-	baselineAtOnce = 8
-
-	// usualAttempts limits the attempts at a payment before its message is given back.
-	usualAttempts = 5
-)
-
-type recordFunc func(ctx context.Context, p Payment, charge int64, partition string, sequence uint64) error
-
-// consumeAsUsual is a careful form of the code that most services run: a durable consumer that all
-// workers share, and explicit acks. For each message it charges, writes the payment and acks. It
-// retries failures. A message without an ack is delivered again, to any worker. Incidents strike at
-// its cue.
-func consumeAsUsual(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage, record recordFunc) error {
-	messages, err := js.Consumer(ctx, c.Stream, c.Group)
-	if err != nil {
-		return fmt.Errorf("payments: baseline: %w", err)
-	}
-	stage.Holds(int32(c.Number), 0) // any worker gets any message, so that each has a part of the stream
-	u := &usualCode{config: c, stage: stage, record: record, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
-	for ctx.Err() == nil {
-		batch, err := messages.Fetch(baselineBatch, jetstream.FetchMaxWait(time.Second))
-		if err != nil {
-			slog.Warn("fetch", "err", err)
-			wait(ctx)
-			continue
-		}
-		var working sync.WaitGroup
-		for range baselineAtOnce {
-			working.Go(func() {
-				for m := range batch.Messages() {
-					u.apply(context.WithoutCancel(ctx), m)
-				}
-			})
-		}
-		working.Wait()
-		if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
-			slog.Warn("fetch", "err", err)
-			wait(ctx)
-		}
-	}
-	return nil
-}
+// baselineAtOnce limits the messages that a worker has in hand.
+const baselineAtOnce = 8
 
 type usualCode struct {
 	config
 	stage  *show.Stage
-	record recordFunc
+	db     *show.Database
 	client *http.Client
 }
 
-func (u *usualCode) apply(ctx context.Context, m jetstream.Msg) {
-	p, err := parse(m.Data())
+// baseline is a careful form of the code that most services run: a durable consumer that all workers
+// share, and explicit acks. For each message it charges, writes the payment and acks. It retries
+// failures. A message without an ack is delivered again, to any worker. Incidents strike at its cue.
+func baseline(ctx context.Context, c config, js jetstream.JetStream, db *show.Database, stage *show.Stage) error {
+	if db.Pool == nil {
+		db.SetMaxOpenConns(1) // SQLite has one write lock in any case
+	}
+	var messages jetstream.Consumer
+	err := patiently(ctx, func(ctx context.Context) (err error) {
+		messages, err = js.CreateOrUpdateConsumer(ctx, c.Stream, jetstream.ConsumerConfig{
+			Durable: c.Group, AckPolicy: jetstream.AckExplicitPolicy, AckWait: c.Lease, DeliverPolicy: jetstream.DeliverAllPolicy,
+		})
+		return err
+	})
 	if err != nil {
+		return fmt.Errorf("baseline: %w", err)
+	}
+	u := &usualCode{config: c, stage: stage, db: db, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
+	var working sync.WaitGroup
+	for range baselineAtOnce {
+		working.Go(func() {
+			for ctx.Err() == nil {
+				m, err := messages.Next(jetstream.FetchMaxWait(time.Second))
+				switch {
+				case err == nil:
+					u.apply(context.WithoutCancel(ctx), m)
+				case !errors.Is(err, nats.ErrTimeout):
+					slog.Warn("fetch", "err", err)
+					time.Sleep(pause)
+				}
+			}
+		})
+	}
+	working.Wait()
+	return nil
+}
+
+func (u *usualCode) apply(ctx context.Context, m jetstream.Msg) {
+	p, parsing := parse(m.Data())
+	at, err := m.Metadata()
+	if err := errors.Join(parsing, err); err != nil {
 		slog.Error("message", "err", err)
 		_ = m.Term()
 		return
 	}
-	at, err := m.Metadata()
-	if err != nil {
-		slog.Error("message", "err", err)
-		return
-	}
-	cue := u.stage.Cue(nil, show.Unlocked, show.BeforeSend, show.Answered, show.AfterCommit).About(p.name())
-	cue.Reach(show.Unlocked)
+	cue := u.stage.Cue(p.name(), show.InHand, show.BeforeSend, show.Answered, show.AfterCommit)
+	cue.Reach(show.InHand)
 	cue.Reach(show.BeforeSend)
-	r, err := again(ctx, func() (Receipt, error) { return u.charge(ctx, p) })
+	var r Receipt
+	err = again(func() (err error) {
+		r, err = u.charge(ctx, p)
+		return err
+	})
 	if err == nil {
 		cue.Reach(show.Answered)
-		_, err = again(ctx, func() (struct{}, error) {
-			return struct{}{}, u.stage.Writing(func() error {
-				return u.record(ctx, p, r.Charge, partitionIn(m.Subject()), at.Sequence.Stream)
-			})
+		err = again(func() error {
+			_, err := u.db.ExecContext(ctx, `INSERT INTO payments (payment, account, cents, charge, stream_sequence, worker) VALUES ($1, $2, $3, $4, $5, $6)`,
+				p.ID, p.Account, p.Cents, r.Charge, int64(at.Sequence.Stream), u.Worker)
+			return err
 		})
 	}
-	cue.Done(1, err)
-	if err != nil {
+	if cue.Done(err) != nil {
 		slog.Error("payment", "payment", p.ID, "err", err)
 		_ = m.Nak()
 		return
@@ -133,50 +127,9 @@ func (u *usualCode) charge(ctx context.Context, p Payment) (Receipt, error) {
 	return receipt(body, p.name())
 }
 
-func again[T any](ctx context.Context, f func() (T, error)) (T, error) {
-	for attempt := 1; ; attempt++ {
-		v, err := f()
-		if err == nil || attempt == usualAttempts || ctx.Err() != nil {
-			return v, err
-		}
-		slog.Warn("try again", "attempt", attempt, "err", err)
-		wait(ctx)
-	}
-}
+const pause = 100 * time.Millisecond
 
-func wait(ctx context.Context) {
-	select {
-	case <-time.After(100 * time.Millisecond):
-	case <-ctx.Done():
-	}
-}
-
-func baselineSQLite(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
-	db, err := show.OpenSQLite(c.Database)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // SQLite has one write lock in any case
-	return consumeAsUsual(ctx, c, js, stage, func(ctx context.Context, p Payment, charge int64, partition string, sequence uint64) error {
-		_, err := db.ExecContext(ctx,
-			`INSERT INTO payments (payment, account, cents, charge, stream_partition, stream_sequence, epoch, worker) VALUES (?, ?, ?, ?, ?, ?, 0, ?)`,
-			p.ID, p.Account, p.Cents, charge, partition, int64(sequence), c.Worker)
-		return err
-	})
-}
-
-func baselinePostgres(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
-	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return consumeAsUsual(ctx, c, js, stage, func(ctx context.Context, p Payment, charge int64, partition string, sequence uint64) error {
-		_, err := pool.Exec(ctx, `
-			INSERT INTO payments (payment, account, cents, charge, stream_partition, stream_sequence, epoch, worker)
-			VALUES ($1, $2, $3, $4, $5::text::integer, $6, 0, $7)`,
-			p.ID, p.Account, p.Cents, charge, partition, int64(sequence), c.Worker)
-		return err
-	})
+// again calls f up to five times, until it succeeds. Then the message is given back.
+func again(f func() error) error {
+	return backoff.Retry(f, backoff.WithMaxRetries(backoff.NewConstantBackOff(pause), 4))
 }

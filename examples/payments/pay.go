@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -62,14 +61,8 @@ const (
 )
 
 // paySQLite runs the handler on this process's partitions, into SQLite, and relays the outbox. To
-// copy it, delete the parts with stage, and call sql.Open instead of show.OpenSQLite.
-func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
-	db, err := show.OpenSQLite(c.Database)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
-
+// copy it, delete what has to do with stage.
+func paySQLite(ctx context.Context, c config, js jetstream.JetStream, db *sql.DB, stage *show.Stage) error {
 	source, err := natssource.New(natssource.Options{
 		Group: c.Group, JetStream: js, Bucket: c.Group, LeaseTTL: c.Lease, Name: c.Worker,
 		Streams: []natssource.Stream{{Name: c.Stream, Transform: &c.Transform}},
@@ -92,14 +85,10 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, stage *sho
 	if err != nil {
 		return err
 	}
-	err = consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(pay(box, c)).Background(show.Relaying(box.Relay)), consumer.Options{
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(pay(box, c)).Background(box.Relay), consumer.Options{
 		MaxBatch: maxBatch,
-		Observe:  show.Reporting(stage),
+		Observe:  stage.Stats.Observe,
 	})
-	if err != nil {
-		return fmt.Errorf("payments: %w", err)
-	}
-	return nil
 }
 
 const sqliteTables = `
@@ -109,9 +98,9 @@ CREATE TABLE payments (
 	account          TEXT    NOT NULL,
 	cents            INTEGER NOT NULL,
 	charge           INTEGER, -- NULL until the gateway has answered
-	stream_partition INTEGER NOT NULL,
+	stream_partition INTEGER, -- NULL in the baseline
 	stream_sequence  INTEGER NOT NULL,
-	epoch            INTEGER NOT NULL,
+	epoch            INTEGER, -- NULL in the baseline
 	worker           TEXT    NOT NULL
 );
 CREATE INDEX payments_payment ON payments (payment);`

@@ -6,10 +6,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -61,14 +59,6 @@ func receipt(body []byte, p string) (r Receipt, err error) {
 func (p Payment) name() string { return paymentName(p.ID) }
 
 func paymentName(id int64) string { return "payment-" + strconv.FormatInt(id, 10) }
-
-func paymentNumber(name string) (int64, error) {
-	return strconv.ParseInt(strings.TrimPrefix(name, "payment-"), 10, 64)
-}
-
-// accounts returns the number of accounts: enough for each partition to have some, which are
-// charged concurrently, and few enough for each to be charged often.
-func accounts(s show.Settings) int { return max(400, 40*s.Partitions, s.Messages/100) }
 
 func accountName(n int) string { return fmt.Sprintf("account-%05d", n) }
 

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -51,13 +51,7 @@ func chargedInPostgres(ctx context.Context, tx pgsink.Tx, e outbox.Sent, a outbo
 	return err
 }
 
-func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
-	pool, err := show.OpenPostgres(ctx, c.Database, c.Schema)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-
+func payPostgres(ctx context.Context, c config, js jetstream.JetStream, pool *pgxpool.Pool, stage *show.Stage) error {
 	source, err := natssource.New(natssource.Options{
 		Group: c.Group, JetStream: js, Bucket: c.Group, LeaseTTL: c.Lease, Name: c.Worker,
 		Streams: []natssource.Stream{{Name: c.Stream, Transform: &c.Transform}},
@@ -80,14 +74,10 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, stage *s
 	if err != nil {
 		return err
 	}
-	err = consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(payAll(box, c)).Background(show.Relaying(box.Relay)), consumer.Options{
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(payAll(box, c)).Background(box.Relay), consumer.Options{
 		MaxBatch: maxBatch,
-		Observe:  show.Reporting(stage),
+		Observe:  stage.Stats.Observe,
 	})
-	if err != nil {
-		return fmt.Errorf("payments: %w", err)
-	}
-	return nil
 }
 
 const postgresTables = `
@@ -97,9 +87,9 @@ CREATE TABLE payments (
 	account          TEXT    NOT NULL,
 	cents            BIGINT  NOT NULL,
 	charge           BIGINT, -- NULL until the gateway has answered
-	stream_partition INTEGER NOT NULL,
+	stream_partition INTEGER, -- NULL in the baseline
 	stream_sequence  BIGINT  NOT NULL,
-	epoch            BIGINT  NOT NULL,
+	epoch            BIGINT,  -- NULL in the baseline
 	worker           TEXT    NOT NULL
 ) WITH (fillfactor = 70);
 CREATE INDEX payments_payment ON payments (payment);`

@@ -21,7 +21,7 @@ func TestAServerAndAPostgresOfOthersEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	status := run(ctx, []string{
+	status := show.Run(ctx, newPayments(), []string{
 		"-nats", b.conn.ConnectedUrl(), "-database", db.URL, "-messages", "1500", "-partitions", "8", "-duration", "12s",
 	}, &out, &errOut)
 	t.Log(out.String() + errOut.String())

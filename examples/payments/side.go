@@ -6,163 +6,124 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
-	"time"
+	"strings"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/ops/statusz"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/outbox/sqloutbox"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
+// side is one column. Its stream, and its group's bucket or consumer, have the column's ID as their
+// name.
 type side struct {
-	settings
-	broker  *broker
-	name    string
-	stream  string // and group, and bucket or consumer
-	schema  string // of its ledger in PostgreSQL
-	charges string // the gateway's database
-	crew    *show.Crew
-	pace    *show.Pace
-	window  *show.Window // nil without -http
-
-	db      *ledgerDB    // nil until created
-	gateway *show.Helper // nil until started, and after its end
-	made    bool         // the stream exists
-
-	sent    []show.Place // each message's place, once all are sent
+	*payments
+	column  *show.Column
+	charges string     // the gateway's database
+	gateway *show.Crew // of one process
+	url     string     // of the gateway
+	sent    []int64    // the sequence of each message
 	verdict verdict
 }
 
-// incidents returns the number of freezes and kills: as many as there is time for, because each
-// takes somewhat longer than a lease. A long load has fewer, so that it makes progress.
-func (s settings) incidents() int {
-	every := 4 * time.Second
-	if s.Duration > time.Minute {
-		every = 10 * time.Second
-	}
-	return show.Count(s.Duration, every)
-}
-
-func newSide(s settings, b *broker, name, id, dir string) *side {
-	word := map[string]string{show.Fence: "fenced", show.Baseline: "baseline"}[name]
-	sd := &side{
-		settings: s, broker: b, name: name, stream: "payments-" + id + "-" + word,
-		schema: "payments_" + id + "_" + word, charges: filepath.Join(dir, "gateway-"+word+".db"),
-		pace: show.NewPace(s.Messages, s.Duration, s.incidents()),
-	}
-	sd.crew = show.NewCrew(func(n int) any { return sd.config(n) })
-	if name == show.Fence {
-		sd.crew.Progress = func(t show.Tally) int { return min(t.Applied, t.Answered) }
-	}
-	sd.crew.Elsewhere = func(ctx context.Context, payment string) (bool, error) { return sd.db.settled(ctx, payment) }
+func (p *payments) Side(c *show.Column) show.Side {
+	sd := &side{payments: p, column: c, charges: filepath.Join(p.Dir, c.ID+"-gateway.db"), sent: make([]int64, p.Messages)}
+	sd.gateway = show.NewCrew(func(int) any {
+		return config{Role: roleGateway, Database: sd.charges, Fenced: c.Name == show.Fence, Silent: p.silentEvery()}
+	})
 	return sd
 }
 
-func (sd *side) config(n int) config {
+func (sd *side) Config(n int) any {
 	return config{
-		Role: sd.name, Number: n, Worker: "worker " + strconv.Itoa(n),
-		NATS: sd.nats, Stream: sd.stream, Transform: transform(sd.stream, sd.Partitions), Group: sd.stream, Lease: sd.lease,
-		Database: sd.DatabaseOf(sd.name), Schema: sd.schema, Gateway: sd.gateway.Address, Timeout: sd.timeout,
+		Role: sd.column.Name, Worker: workerName(n),
+		NATS: sd.nats, Stream: sd.column.ID, Transform: transform(sd.column.ID, sd.Partitions), Group: sd.column.ID, Lease: sd.lease,
+		Database: sd.column.DB.URL, Schema: sd.column.DB.Schema, Gateway: sd.url, Timeout: sd.timeout,
 	}
 }
 
-func (sd *side) column() *show.Column {
-	c := &show.Column{
-		Name: sd.name, Play: sd, Crew: sd.crew, Pace: sd.pace, Held: sd.Partitions,
-		Plan: show.NewSchedule(sd.Seed, sd.incidents(), sd.Workers,
-			[]show.Point{show.BeforeSend, show.Answered, show.Unlocked},
-			[]show.Point{show.Answered, show.AfterCommit}),
-	}
-	if sd.name == show.Baseline {
-		c.Held = sd.Workers // any worker gets any message
-	}
-	return c
-}
+func workerName(n int) string { return "worker " + strconv.Itoa(n) }
 
 func (sd *side) Prepare(ctx context.Context) (err error) {
-	if sd.db, err = newLedger(ctx, sd.DatabaseOf(sd.name), sd.schema); err != nil {
+	if err := makeTables(ctx, sd.column); err != nil {
 		return err
 	}
-	if err := sd.broker.createStream(ctx, sd.stream, sd.Partitions); err != nil {
+	if err := createStream(ctx, sd.js, sd.column.ID, sd.Partitions, sd.replicas); err != nil {
 		return err
 	}
-	sd.made = true
-	op, err := sd.db.operator(ctx)
+	if _, err := sd.gateway.Start(); err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	if sd.url, err = sd.gateway.Address(ctx); err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	return nil
+}
+
+// makeTables makes the tables of a column, and what its status page shows.
+func makeTables(ctx context.Context, c *show.Column) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
+	defer cancel()
+	tables, db := sqliteTables, c.DB
+	if db.Pool != nil {
+		tables = postgresTables
+	}
+	if _, err := db.ExecContext(ctx, tables); err != nil {
+		return fmt.Errorf("create the tables: %w", err)
+	}
+	c.Page.Title = "payments"
+	var operating, queueing error
+	if db.Pool == nil {
+		err = errors.Join(
+			sqlsink.Migrate(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{}),
+			sqloutbox.Migrate(ctx, db.DB, sqloutbox.SQLite, sqloutbox.Options{}))
+		c.Page.Operator, operating = sqlsink.OpenOperator(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{})
+		c.Page.Outbox, queueing = sqloutbox.OpenOperator(ctx, db.DB, sqloutbox.SQLite, sqloutbox.Options{})
+	} else {
+		err = errors.Join(
+			pgsink.Migrate(ctx, db.Pool, pgsink.Options{Schema: db.Schema}),
+			pgoutbox.Migrate(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema}))
+		c.Page.Operator, operating = pgsink.OpenOperator(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
+		c.Page.Outbox, queueing = pgoutbox.OpenOperator(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema})
+	}
+	return errors.Join(err, operating, queueing)
+}
+
+func (sd *side) Send(ctx context.Context, from, to int) error {
+	return send(ctx, sd.js, sd.column.ID, sd.sent[from:to], func(i int) Payment { return payment(sd.Seed, from+i, sd.accounts()) })
+}
+
+func (sd *side) Applied(ctx context.Context) (int, error) {
+	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT payment) FROM payments WHERE charge IS NOT NULL`)
+}
+
+func (sd *side) Elsewhere(ctx context.Context, subject string, not int) (bool, error) {
+	// The owner of a partition records charges of payments that the previous owner has written.
+	where, args := `payment = $1 AND charge IS NOT NULL`, []any{strings.TrimPrefix(subject, "payment-")}
+	if partition, sequence, ok := show.Position(subject); ok {
+		where, args = `stream_partition = $1 AND stream_sequence >= $2 AND worker <> $3`, []any{partition, sequence, workerName(not)}
+	} else if sd.column.Name == show.Baseline {
+		where, args = `payment = $1 AND worker <> $2`, append(args, workerName(not))
+	}
+	found, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM payments WHERE `+where, args...)
+	return found > 0, err
+}
+
+func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
+	if err := sd.gateway.Stop(gatewayGrace); err != nil {
+		return false, nil, fmt.Errorf("gateway: %w", err)
+	}
+	charges, err := show.OpenDatabase(ctx, sd.charges, "")
 	if err != nil {
-		return err
+		return false, nil, err
 	}
-	box, err := sd.db.outboxOperator(ctx)
-	if err != nil {
-		return err
-	}
-	logs := func(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
-		return sd.broker.logs(ctx, sd.stream, fences)
-	}
-	if err := sd.window.Show(statusz.Options{Title: "payments", Operator: op, Outbox: box, Logs: logs}); err != nil {
-		return err
-	}
-	if sd.name == show.Baseline {
-		if err := sd.broker.createConsumer(ctx, sd.stream, sd.stream, sd.lease); err != nil {
-			return err
-		}
-	}
-	sd.gateway, err = show.StartHelper(ctx, config{
-		Role: roleGateway, Database: sd.charges, Fenced: sd.name == show.Fence, Silent: sd.silentEvery(),
-	})
-	return err
+	defer charges.Close()
+	sd.verdict, err = judge(ctx, sd.column.DB, charges, sd.Seed, sd.accounts(), sd.sent)
+	rows = append(sd.verdict.rows(), show.Row{Label: "refused by the gateway", Value: show.Thousands(sd.column.Crew.Outcomes(show.Refused))})
+	return sd.verdict.exact(sd.column.Name == show.Fence), rows, err
 }
 
-func (sd *side) Send(ctx context.Context) (err error) {
-	sd.sent, err = sd.broker.send(ctx, sd.stream, sd.Seed, accounts(sd.Settings), sd.Partitions, sd.Messages, sd.pace)
-	return err
-}
-
-func (sd *side) Settle(ctx context.Context) error {
-	if sd.name == show.Baseline {
-		return sd.crew.AwaitNone(ctx, func(ctx context.Context) (int, error) {
-			return sd.broker.unacked(ctx, sd.stream, sd.stream)
-		}, show.Patience)
-	}
-	ends := map[int32]int64{} // the offset after each partition's last message
-	for _, p := range sd.sent {
-		ends[p.Partition] = max(ends[p.Partition], p.Offset+1)
-	}
-	if err := sd.crew.AwaitPositions(ctx, ends, show.Patience); err != nil {
-		return err
-	}
-	return sd.crew.AwaitNone(ctx, sd.db.uncharged, show.Patience)
-}
-
-func (sd *side) Judge(ctx context.Context) (exact bool, err error) {
-	if err := sd.stopGateway(); err != nil {
-		return false, err
-	}
-	sd.verdict, err = judge(ctx, sd.db, gatewayDB{sd.charges}, sd.Seed, accounts(sd.Settings), sd.sent)
-	return sd.verdict.exact(sd.name == show.Fence), err
-}
-
-func (sd *side) stopGateway() error {
-	g := sd.gateway
-	if g == nil {
-		return nil
-	}
-	sd.gateway = nil
-	return g.Stop(2 * gatewayGrace)
-}
-
-func (sd *side) Close(keep bool) (kept string, err error) {
-	err = sd.stopGateway()
-	if keep {
-		if sd.db == nil {
-			return "", err
-		}
-		sd.db.Close()
-		return fmt.Sprintf("%s, %s, stream %s", sd.db, sd.charges, sd.stream), err
-	}
-	if sd.made {
-		err = errors.Join(err, sd.broker.remove(sd.stream, sd.stream))
-	}
-	if sd.db != nil {
-		err = errors.Join(err, sd.db.Drop())
-	}
-	return "", err
+func (sd *side) Close() error {
+	return errors.Join(sd.gateway.Stop(0), removeStream(sd.js, sd.column.ID))
 }

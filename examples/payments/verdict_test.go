@@ -1,49 +1,13 @@
 package main
 
 import (
-	"context"
-	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 
-	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/show"
 )
-
-// someBooks are a ledger and a gateway in memory.
-type someBooks struct {
-	written []line
-	made    []charge
-	noted   map[string]int
-	broken  error
-}
-
-func (b *someBooks) lines(_ context.Context, each func(line)) error {
-	for _, l := range b.written {
-		each(l)
-	}
-	return nil
-}
-
-func (b *someBooks) charges(_ context.Context, each func(charge)) error {
-	for _, c := range b.made {
-		each(c)
-	}
-	return nil
-}
-
-func (b *someBooks) notes(context.Context) (map[string]int, error) { return b.noted, b.broken }
-
-// charge charges a payment once more.
-func (b *someBooks) charge(p Payment, epoch int64) int64 {
-	n := int64(len(b.made) + 1)
-	b.made = append(b.made, charge{Payment: p, Number: n, Epoch: epoch})
-	return n
-}
-
-// pay writes and charges the payment of a message.
-func (b *someBooks) pay(p Payment, at show.Place, epoch int64) {
-	b.written = append(b.written, line{Payment: p, Place: at, Charge: b.charge(p, epoch), Epoch: epoch})
-}
 
 const (
 	testSeed     = 5
@@ -52,16 +16,37 @@ const (
 
 func testPayment(i int) Payment { return payment(testSeed, i, testAccounts) }
 
-// exactBooks are what 40 messages on two partitions lead to.
-func exactBooks() (*someBooks, []show.Place) {
-	b := &someBooks{noted: map[string]int{}}
-	sent := make([]show.Place, 40)
+// someBooks are a ledger and the charges of a gateway.
+type someBooks struct{ ledger, charges *show.Database }
+
+// exactBooks are what 40 messages on two partitions lead to. Charge n is of payment n-1.
+func exactBooks(t *testing.T) (someBooks, []int64) {
+	t.Helper()
+	charges, err := show.OpenDatabase(t.Context(), filepath.Join(t.TempDir(), "gateway.db"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(charges.Close)
+	b := someBooks{newTestLedger(t, ""), charges}
+	sent := make([]int64, 40)
+	ledger, gateway := "", gatewayTables
 	for i := range sent {
 		p := testPayment(i)
-		sent[i] = show.Place{Partition: partitionOf(p.Account, 2), Offset: int64(1 + i)}
-		b.pay(p, sent[i], int64(1+i/10))
+		sent[i] = int64(1 + i)
+		gateway += fmt.Sprintf("INSERT INTO charges VALUES (%d, %d, '%s', %d, %d);", 1+i, p.ID, p.Account, p.Cents, 1+i/10)
+		ledger += fmt.Sprintf(`INSERT INTO payments (payment, account, cents, charge, stream_partition, stream_sequence, epoch, worker)
+			VALUES (%d, '%s', %d, %d, %d, %d, %d, 'w');`, p.ID, p.Account, p.Cents, 1+i, p.Account[len(p.Account)-1]%2, sent[i], 1+i/10)
 	}
+	change(t, b.ledger, ledger)
+	change(t, b.charges, gateway)
 	return b, sent
+}
+
+func change(t *testing.T, db *show.Database, statements string) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), statements); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sameAccount are two payments of one account, the earlier one first.
@@ -74,85 +59,59 @@ func sameAccount() (int, int) {
 }
 
 func TestTheVerdictFindsEachKindOfDamage(t *testing.T) {
-	early, late := sameAccount()
+	const (
+		written = `INSERT INTO payments (payment, account, cents, charge, stream_partition, stream_sequence, epoch, worker)
+			SELECT payment, account, cents, charge, stream_partition, stream_sequence, epoch, worker FROM payments WHERE payment = 7;`
+		charged = `INSERT INTO charges (payment, account, cents, epoch) SELECT payment, account, cents, epoch FROM charges WHERE payment = 7;`
+	)
 	for name, c := range map[string]struct {
-		harm  func(*someBooks)
-		found func(verdict) bool
+		ledger, charges string // what happens to them
+		found           func(verdict) bool
 	}{
-		"charged again, because nobody heard of the first": {
-			func(b *someBooks) { b.charge(testPayment(7), 4) },
-			func(v verdict) bool {
-				return v.Charges.Doubled == 1 && v.Ledger.Doubled == 0 && v.Overpaid == testPayment(7).Cents && v.Unequal == 1 && v.Crossed == 0
-			},
-		},
-		"written and charged again": {
-			func(b *someBooks) { b.pay(testPayment(7), b.written[7].Place, 4) },
-			func(v verdict) bool { return v.Charges.Doubled == 1 && v.Ledger.Doubled == 1 && v.Overpaid > 0 },
-		},
-		"written again, charged once": {
-			func(b *someBooks) { b.written = append(b.written, b.written[7]) },
-			func(v verdict) bool { return v.Ledger.Doubled == 1 && v.Unequal == 1 && v.Overpaid == 0 },
-		},
-		"not charged": {
-			func(b *someBooks) { b.made = append(b.made[:7], b.made[8:]...) },
-			func(v verdict) bool {
-				return v.Charges.Lost == 1 && v.Crossed == 1 && v.Unpaid == testPayment(7).Cents && v.Unequal == 1
-			},
-		},
-		"charged and not known to be": {
-			func(b *someBooks) { b.written[7].Charge = 0 },
-			func(v verdict) bool { return v.Crossed == 1 && v.Unequal == 0 },
-		},
-		"the receipt of another": {
-			func(b *someBooks) {
-				b.written[7].Charge, b.written[8].Charge = b.written[8].Charge, b.written[7].Charge
-			},
-			func(v verdict) bool { return v.Crossed == 2 },
-		},
-		"a cent too much": {
-			func(b *someBooks) { b.made[3].Cents++ },
-			func(v verdict) bool {
-				return v.Charges.Alien == 1 && v.Charges.Lost == 1 && v.Overpaid == 1 && v.Unequal == 1
-			},
-		},
-		"a cent from one account to another": {
-			func(b *someBooks) { b.made[early].Cents++; b.made[early+1].Cents-- },
-			func(v verdict) bool { return v.Charges.Alien == 2 && v.Charges.Lost == 2 },
-		},
-		"a charge nobody asked for": {
-			func(b *someBooks) { b.charge(Payment{ID: 1 << 40, Account: accountName(0), Cents: 5}, 4) },
-			func(v verdict) bool { return v.Charges.Alien == 1 && v.Overpaid == 5 },
-		},
-		"an account nobody has": {
-			func(b *someBooks) { b.charge(Payment{ID: 1, Account: "account-99999", Cents: 5}, 4) },
-			func(v verdict) bool { return v.Charges.Alien == 1 && v.Overpaid == 5 && v.Unequal == 1 },
-		},
-		"lost": {
-			func(b *someBooks) {
-				b.written, b.made = b.written[1:], b.made[1:]
-			},
-			func(v verdict) bool { return v.Ledger.Lost == 1 && v.Charges.Lost == 1 },
-		},
+		"charged again, because nobody heard of the first": {"", charged, func(v verdict) bool {
+			return v.Charges.Doubled == 1 && v.Ledger.Doubled == 0 && v.Overpaid == testPayment(7).Cents && v.Crossed == 0
+		}},
+		"written and charged again": {written, charged, func(v verdict) bool {
+			return v.Charges.Doubled == 1 && v.Ledger.Doubled == 1 && v.Overpaid > 0
+		}},
+		"written again, charged once": {written, "", func(v verdict) bool { return v.Ledger.Doubled == 1 && v.Overpaid == 0 }},
+		"not charged": {"", `DELETE FROM charges WHERE payment = 7`, func(v verdict) bool {
+			return v.Charges.Lost == 1 && v.Crossed == 1
+		}},
+		"charged and not known to be": {`UPDATE payments SET charge = NULL WHERE payment = 7`, "", func(v verdict) bool { return v.Crossed == 1 }},
+		"the receipt of another": {`UPDATE payments SET charge = 17 - charge WHERE payment IN (7, 8)`, "", func(v verdict) bool {
+			return v.Crossed == 2
+		}},
+		"a cent too much": {"", `UPDATE charges SET cents = cents + 1 WHERE payment = 3`, func(v verdict) bool {
+			return v.Charges.Alien == 1 && v.Charges.Lost == 1 && v.Overpaid == 1
+		}},
+		"a cent too little in the ledger": {`UPDATE payments SET cents = cents - 1 WHERE payment = 3`, "", func(v verdict) bool {
+			return v.Ledger.Alien == 1 && v.Ledger.Lost == 1
+		}},
+		"a charge nobody asked for": {"", `INSERT INTO charges VALUES (99, 1099511627776, 'account-00000', 5, 4)`, func(v verdict) bool {
+			return v.Charges.Alien == 1 && v.Overpaid == 5
+		}},
+		"an account nobody has": {"", `INSERT INTO charges VALUES (99, 1, 'account-99999', 5, 4)`, func(v verdict) bool {
+			return v.Charges.Alien == 1 && v.Overpaid == 5
+		}},
+		"lost": {`DELETE FROM payments WHERE payment = 0`, `DELETE FROM charges WHERE payment = 0`, func(v verdict) bool {
+			return v.Ledger.Lost == 1 && v.Charges.Lost == 1
+		}},
 		"charges of an account out of order": {
-			func(b *someBooks) {
-				b.made[early].Payment, b.made[late].Payment = b.made[late].Payment, b.made[early].Payment
-				b.written[early].Charge, b.written[late].Charge = b.written[late].Charge, b.written[early].Charge
-			},
-			func(v verdict) bool { return v.Charges.Disorder > 0 && v.Unequal == 0 && v.exact(false) },
+			`UPDATE payments SET charge = 99 WHERE payment = 0`,
+			`UPDATE charges SET charge = 99 WHERE payment = 0`,
+			func(v verdict) bool { return v.Charges.Disorder > 0 && v.Crossed == 0 && v.exact(false) },
 		},
-		"a zombie's charge": {
-			func(b *someBooks) { b.made[39].Epoch = 1 },
-			func(v verdict) bool { return v.Charges.Regressed == 1 && v.exact(false) },
-		},
-		"a zombie's line": {
-			func(b *someBooks) { b.written[39].Epoch = 1 },
-			func(v verdict) bool { return v.Ledger.Regressed == 1 },
-		},
+		"a zombie's charge": {"", `UPDATE charges SET epoch = 1 WHERE payment = 39`, func(v verdict) bool {
+			return v.Charges.Regressed == 1 && v.exact(false)
+		}},
+		"a zombie's line": {`UPDATE payments SET epoch = 1 WHERE payment = 39`, "", func(v verdict) bool { return v.Ledger.Regressed == 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, sent := exactBooks()
-			c.harm(b)
-			v, err := judge(t.Context(), b, b, testSeed, testAccounts, sent)
+			b, sent := exactBooks(t)
+			change(t, b.ledger, c.ledger)
+			change(t, b.charges, c.charges)
+			v, err := judge(t.Context(), b.ledger, b.charges, testSeed, testAccounts, sent)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,19 +125,20 @@ func TestTheVerdictFindsEachKindOfDamage(t *testing.T) {
 	}
 }
 
-func TestTheVerdictOnExactBooksIsExactWhateverTheGatewayNoted(t *testing.T) {
-	b, sent := exactBooks()
-	b.noted = map[string]int{httpfence.Stale.String(): 3, httpfence.Replayed.String(): 2, notAnswered: 1}
-	v, err := judge(t.Context(), b, b, testSeed, testAccounts, sent)
-	if err != nil || !v.exact(true) || v.Refused != 3 || v.Replayed != 2 || v.Unanswered != 1 {
+func TestTheVerdictOnExactBooksIsExact(t *testing.T) {
+	b, sent := exactBooks(t)
+	v, err := judge(t.Context(), b.ledger, b.charges, testSeed, testAccounts, sent)
+	if err != nil || !v.exact(true) {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
 
 func TestBooksThatCannotBeReadAreNotJudged(t *testing.T) {
-	b, sent := exactBooks()
-	b.broken = errors.New("unreadable")
-	if _, err := judge(t.Context(), b, b, testSeed, testAccounts, sent); !errors.Is(err, b.broken) {
-		t.Error(err)
+	for _, table := range []string{"payments", "charges"} {
+		b, sent := exactBooks(t)
+		change(t, map[string]*show.Database{"payments": b.ledger, "charges": b.charges}[table], "DROP TABLE "+table)
+		if _, err := judge(t.Context(), b.ledger, b.charges, testSeed, testAccounts, sent); err == nil || !strings.Contains(err.Error(), table) {
+			t.Error(err)
+		}
 	}
 }

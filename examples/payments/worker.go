@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/epochfence/epochfence/consumer/natssource"
 	"github.com/epochfence/epochfence/internal/show"
 )
@@ -15,7 +13,6 @@ import (
 type config struct {
 	Role   string // baseline, fenced or gateway
 	Worker string // its name in the ledger
-	Number int    // the number of the worker, from 1
 
 	NATS      string
 	Stream    string
@@ -28,39 +25,45 @@ type config struct {
 
 	Gateway string        // its URL, for workers
 	Timeout time.Duration // of a request to the gateway
-	Silent  int           // one of so many charges gets no answer
+	Silent  int           // one of so many requests gets no answer
 	Fenced  bool          // for the gateway: it requires epochs and idempotency keys
 }
 
 const roleGateway = "gateway"
 
-func work(ctx context.Context, stage *show.Stage) error {
+func (*payments) Work(ctx context.Context, stage *show.Stage) error {
 	var c config
 	if err := stage.Config(&c); err != nil {
 		return fmt.Errorf("payments: the configuration of a worker: %w", err)
 	}
 	if c.Role == roleGateway {
-		return serveGateway(ctx, c, stage)
+		if err := serveGateway(ctx, c, stage); err != nil {
+			return fmt.Errorf("payments: gateway: %w", err)
+		}
+		return nil
 	}
-	conn, err := connect(c.NATS, c.Group+" "+c.Worker)
+	db, err := show.OpenDatabase(ctx, c.Database, c.Schema)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	conn, js, err := connect(c.NATS, c.Group+" "+c.Worker)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn)
+	switch {
+	case c.Role == show.Baseline:
+		err = baseline(ctx, c, js, db, stage)
+	case db.Pool != nil:
+		err = payPostgres(ctx, c, js, db.Pool, stage)
+	default:
+		err = paySQLite(ctx, c, js, db.DB, stage)
+	}
 	if err != nil {
 		return fmt.Errorf("payments: %w", err)
 	}
-	switch {
-	case c.Role == show.Baseline && show.IsPostgres(c.Database):
-		return baselinePostgres(ctx, c, js, stage)
-	case c.Role == show.Baseline:
-		return baselineSQLite(ctx, c, js, stage)
-	case show.IsPostgres(c.Database):
-		return payPostgres(ctx, c, js, stage)
-	default:
-		return paySQLite(ctx, c, js, stage)
-	}
+	return nil
 }
 
 // client returns the outbox's client, with the points at which incidents strike.

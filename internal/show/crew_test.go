@@ -3,61 +3,56 @@
 package show
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 )
 
-var testLimits = Limits{Strike: 20 * time.Second, Move: 20 * time.Second, Settle: 20 * time.Second}
-
 func newTestCrew(t *testing.T, workers int) *Crew {
 	t.Helper()
 	dir := t.TempDir()
 	c := NewCrew(func(int) any { return puppetConfig{Dir: dir} })
-	t.Cleanup(func() { c.Stop(0) })
+	c.elsewhere = counted(dir)
+	t.Cleanup(func() { _ = c.Stop(0) })
 	for range workers {
 		if _, err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := c.AwaitHeld(t.Context(), 1, 20*time.Second); err != nil {
-		t.Fatal(err)
 	}
 	return c
 }
 
 func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t *testing.T) {
 	c := newTestCrew(t, 2)
-	line, err := c.Freeze(t.Context(), 1, BeforeWrites, func() {}, testLimits)
+	locked := 3
+	c.unlocked = func(context.Context) bool { locked--; return locked == 0 }
+	line, err := c.freezeWorker(t.Context(), InHand, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(line, "then committed") {
 		t.Errorf("line is %q: nothing fences a puppet", line)
 	}
-	tally := c.Tally()
-	if len(tally.Takeovers) != 1 || tally.Takeovers[0] <= 0 { // a machine that stalls lets a puppet's lease run out at any time
-		t.Errorf("takeovers %v, want one", tally.Takeovers)
+	if locked != 0 {
+		t.Error("it was frozen with the lock")
 	}
-	if tally.Frozen != 0 || tally.Workers != 2 {
-		t.Errorf("%d workers, %d frozen; want 2 and 0", tally.Workers, tally.Frozen)
+	if n := len(c.living()); n != 2 {
+		t.Errorf("%d workers, want 2", n)
 	}
 }
 
 func TestAKilledWorkerIsReplacedAndItsPartitionTakenOver(t *testing.T) {
 	c := newTestCrew(t, 2)
-	line, err := c.Kill(t.Context(), 1, AfterCommit, func() {}, testLimits)
+	line, err := c.killWorker(t.Context(), AfterCommit, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(line, "worker 3 joined") {
 		t.Errorf("line is %q", line)
 	}
-	if err := c.await(t.Context(), 20*time.Second, func() bool { return c.tally.Workers == 2 }); err != nil {
+	if err := c.await(t.Context(), 20*time.Second, func() bool { return len(c.workers) == 2 }); err != nil {
 		t.Error(err)
-	}
-	if n := len(c.Tally().Takeovers); n != 1 {
-		t.Errorf("%d takeovers, want 1", n)
 	}
 }
 
@@ -66,7 +61,7 @@ func TestAWorkerThatEndsByItselfFailsTheShowWithItsLastWords(t *testing.T) {
 	if _, err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	err := c.AwaitHeld(t.Context(), 1, 20*time.Second)
+	_, err := c.Address(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "puppet: cut") {
 		t.Errorf("error is %v, want the worker's", err)
 	}
@@ -80,33 +75,65 @@ func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 	if err := freeze(frozen.cmd.Process); err != nil {
 		t.Fatal(err)
 	}
-	if killed := c.Stop(20 * time.Second); killed != 0 {
-		t.Errorf("%d workers had to be killed", killed)
+	if err := c.Stop(20 * time.Second); err != nil {
+		t.Error(err)
 	}
-	if n := c.Tally().Workers; n != 0 {
-		if err := c.await(t.Context(), 20*time.Second, func() bool { return c.tally.Workers == 0 }); err != nil {
-			t.Errorf("%d workers left", n)
-		}
+	if err := c.await(t.Context(), 20*time.Second, func() bool { return len(c.workers) == 0 }); err != nil {
+		t.Error("workers are left")
 	}
 }
 
-func TestAPartitionIsWithWhoGotItLastInWhateverOrderWorkersSaySo(t *testing.T) {
-	c := NewCrew(func(int) any { return nil })
-	two, three := &process{n: 2}, &process{n: 3}
-	holds := func(p *process, number int64) { c.handle(p, report{Kind: reportHolds, Partition: 0, Number: number}) }
-	holds(three, 6)
-	holds(two, 5) // which was busy when it should have said so, and has lost it since
-	c.vacate(two)
-	if c.missed(two) {
-		t.Error("partition 0 waits for another owner than worker 2, and worker 3 has it")
+func TestTheFirstWorkerAtThePointIsStruckAndOthersGoOn(t *testing.T) {
+	c := newTestCrew(t, 2)
+	p, err := c.strike(t.Context(), InHand, func() {})
+	if err != nil {
+		t.Fatal(err)
 	}
-	c.vacate(three)
-	holds(two, 5)
-	if !c.missed(three) {
-		t.Error("worker 2 took partition 0 over by what it said before")
+	other := map[int]int{1: 2, 2: 1}[p.n]
+	c.mu.Lock()
+	p.stopping = true
+	c.mu.Unlock()
+	p.kill()
+	if p, err = c.strike(t.Context(), AfterCommit, func() {}); err != nil || p.n != other {
+		t.Errorf("worker %d does not go on: %v", other, err)
 	}
-	holds(two, 7)
-	if n := len(c.Tally().Takeovers); c.missed(three) || n != 1 {
-		t.Errorf("worker 2 has taken over, and there were %d takeovers", n)
+}
+
+func TestAnotherProcessSaysWhereItIs(t *testing.T) {
+	c := NewCrew(func(int) any { return puppetConfig{Ready: "here"} })
+	if _, err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if address, err := c.Address(t.Context()); address != "here" || err != nil {
+		t.Errorf("it is at %q, %v", address, err)
+	}
+	if err := c.Stop(20 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAProcessWhoseReportsCannotBeReadIsEndedWithTheReason(t *testing.T) {
+	c := NewCrew(func(int) any { return puppetConfig{Noise: true} })
+	if _, err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Address(t.Context()); err == nil || !strings.Contains(err.Error(), "it wrote what is no report") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestWhatOthersHaveDoneIsNoPlaceToStrike(t *testing.T) {
+	c := newTestCrew(t, 1)
+	elsewhere, first := c.elsewhere, ""
+	c.elsewhere = func(ctx context.Context, subject string, n int) (bool, error) {
+		if first == "" {
+			first = subject
+			return true, nil
+		}
+		return elsewhere(ctx, subject, n)
+	}
+	p, err := c.strike(t.Context(), InHand, func() {})
+	if err != nil || p.subject == first {
+		t.Errorf("it stands at %s, which others have done, %v", first, err)
 	}
 }

@@ -3,17 +3,16 @@ package show
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite" // for OpenSQLite
+	_ "modernc.org/sqlite" // for openSQLite
 )
 
 const (
@@ -24,60 +23,104 @@ const (
 	Preparing = 30 * time.Second
 )
 
-// Database is the parent's access to one column's tables.
+// Database is a column's database: a SQLite file, or a schema in PostgreSQL. Statements with
+// parameters $1, $2, … run in both.
 type Database struct {
 	*sql.DB
 	Pool   *pgxpool.Pool // nil in SQLite
-	Path   string        // of the SQLite file, or the postgres:// URL
+	URL    string        // postgres://, or the path of the SQLite file
 	Schema string        // in PostgreSQL, "" in SQLite
 }
 
-// NewDatabase opens a new SQLite file, or creates a schema in PostgreSQL, and calls tables to fill
-// it. After an error it leaves nothing behind.
-func NewDatabase(ctx context.Context, path, schema string, tables func(context.Context, *Database) error) (*Database, error) {
+// NewDatabase creates the database of a column.
+func NewDatabase(ctx context.Context, s *Settings, id string) (*Database, error) {
+	if s.Database == "" {
+		return OpenDatabase(ctx, filepath.Join(s.Dir, id+".db"), "")
+	}
 	ctx, cancel := context.WithTimeout(ctx, Preparing)
 	defer cancel()
-	d := &Database{Path: path}
-	var err error
-	if IsPostgres(path) {
-		err = d.createSchema(ctx, schema)
-	} else {
-		d.DB, err = OpenSQLite(path)
-	}
+	d, err := OpenDatabase(ctx, s.Database, strings.ReplaceAll(id, "-", "_"))
 	if err != nil {
 		return nil, err
 	}
-	if err := tables(ctx, d); err != nil {
-		return nil, errors.Join(err, d.Drop())
+	if _, err := d.ExecContext(ctx, "CREATE SCHEMA "+pgx.Identifier{d.Schema}.Sanitize()); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("-database: create a schema: %w", err)
 	}
 	return d, nil
 }
 
-func (d *Database) createSchema(ctx context.Context, schema string) (err error) {
-	if d.Pool, err = OpenPostgres(ctx, d.Path, schema); err != nil {
+// OpenDatabase opens the database that a column has made. A SQLite file is shared by several
+// processes: a transaction takes the write lock at its beginning, and waits for others' locks.
+func OpenDatabase(ctx context.Context, url, schema string) (*Database, error) {
+	if !IsPostgres(url) {
+		db, err := openSQLite(url, 30*time.Second)
+		return &Database{DB: db, URL: url}, err
+	}
+	c, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("-database: %w", err)
+	}
+	c.ConnConfig.ConnectTimeout = Reachable
+	c.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("-database: %w", err)
+	}
+	return &Database{stdlib.OpenDBFromPool(pool), pool, url, schema}, nil
+}
+
+func openSQLite(path string, wait time.Duration) (*sql.DB, error) {
+	return sql.Open("sqlite", fmt.Sprintf("file:%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)",
+		(&url.URL{Path: path}).EscapedPath(), wait.Milliseconds()))
+}
+
+// Count returns the number that a query selects.
+func (d *Database) Count(ctx context.Context, query string, args ...any) (n int, err error) {
+	err = d.QueryRowContext(ctx, query, args...).Scan(&n)
+	return n, err
+}
+
+// Scan copies the columns of a row.
+type Scan = func(into ...any) error
+
+// Each calls row for each row of a query.
+func (d *Database) Each(ctx context.Context, query string, row func(Scan) error) error {
+	rows, err := d.QueryContext(ctx, query)
+	if err != nil {
 		return err
 	}
-	if _, err := d.Pool.Exec(ctx, "CREATE SCHEMA "+pgx.Identifier{schema}.Sanitize()); err != nil {
-		d.Pool.Close()
-		return fmt.Errorf("create a schema of our own in the database%s: %w", permission(err), err)
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
 	}
-	d.DB, d.Schema = stdlib.OpenDBFromPool(d.Pool), schema
-	return nil
+	return rows.Err()
 }
 
-// permission names the privilege that is missing.
-func permission(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "42501" {
-		return " (GRANT CREATE ON DATABASE … TO the role, or use another)"
+// unlocked reports whether the database can be written to at this moment. In PostgreSQL it always
+// can.
+func (d *Database) unlocked(ctx context.Context) bool {
+	if d.Pool != nil {
+		return true
 	}
-	return ""
+	db, err := openSQLite(d.URL, 2*time.Second)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = db.Close() }()
+	tx, err := db.BeginTx(ctx, nil)
+	return err == nil && tx.Rollback() == nil
 }
 
-// Drop drops the schema in PostgreSQL, and closes. A SQLite file stays.
+// Drop drops the schema in PostgreSQL, and closes. A SQLite file goes with its directory.
 func (d *Database) Drop() error {
+	if d == nil {
+		return nil
+	}
 	defer d.Close()
-	if d.Schema == "" {
+	if d.Pool == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Preparing)
@@ -88,66 +131,10 @@ func (d *Database) Drop() error {
 	return nil
 }
 
-// Close closes the connections and leaves the tables.
+// Close closes the connections.
 func (d *Database) Close() {
 	_ = d.DB.Close()
 	if d.Pool != nil {
 		d.Pool.Close()
 	}
-}
-
-// String says where the tables are.
-func (d *Database) String() string {
-	if d.Schema != "" {
-		return "schema " + d.Schema
-	}
-	return d.Path
-}
-
-// IsPostgres reports whether database is a PostgreSQL URL.
-func IsPostgres(database string) bool {
-	return strings.HasPrefix(database, "postgres://") || strings.HasPrefix(database, "postgresql://")
-}
-
-// OpenSQLite opens a file that several processes share. A transaction takes the write lock at its
-// beginning, and waits for other processes' locks.
-func OpenSQLite(path string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+
-		"?_txlock=immediate&_pragma=busy_timeout(30000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
-	if err != nil {
-		return nil, fmt.Errorf("open SQLite %s: %w", path, err)
-	}
-	return db, nil
-}
-
-// OpenPostgres returns a pool with schema as its search path.
-func OpenPostgres(ctx context.Context, url, schema string) (*pgxpool.Pool, error) {
-	c, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("-database: %w", err)
-	}
-	c.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
-	pool, err := pgxpool.NewWithConfig(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("-database: %w", err)
-	}
-	return pool, nil
-}
-
-// PingPostgres checks that the server answers and accepts the login.
-func PingPostgres(ctx context.Context, url string) error {
-	pool, err := OpenPostgres(ctx, url, "public")
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	ctx, cancel := context.WithTimeout(ctx, Reachable)
-	defer cancel()
-	if err := pool.Ping(ctx); err != nil {
-		if ctx.Err() != nil {
-			return fmt.Errorf("-database: no answer from PostgreSQL within %v: %w", Reachable, err)
-		}
-		return fmt.Errorf("-database: cannot reach PostgreSQL; is it running, and does it let us in? %w", err)
-	}
-	return nil
 }

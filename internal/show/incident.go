@@ -4,318 +4,128 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"sync"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// Limits are the timeouts of an incident.
-type Limits struct {
-	Strike time.Duration // for the victim to reach the chosen point
-	Move   time.Duration // for the partitions to get another owner
-	Settle time.Duration // for a thawed worker to finish or give up its transaction
-}
-
-// Freeze stops a worker (SIGSTOP) at a point of its next transaction, waits until its work has
-// moved on, and lets it continue (SIGCONT). It calls release once the worker waits for the message
-// at which it will stop. Freeze returns a line that describes the incident.
-//
-// Partitions have moved on when another worker has committed effects of them. If the frozen
-// transaction's locks block the other worker, it is enough that it has had the partitions for a few
-// seconds. A request has moved on when another worker has done it.
-func (c *Crew) Freeze(ctx context.Context, worker int, at Point, release func(), l Limits) (string, error) {
-	p, r, err := c.strike(ctx, worker, at, release, l)
+// freezeWorker stops a worker (SIGSTOP) at a point of its next transaction or request, waits until
+// another worker has done what it had in hand, and lets it continue (SIGCONT). It calls release once
+// the worker waits for the message at which it will stop, and again for the messages at which another
+// worker goes on. It returns a line that describes the incident.
+func (c *Crew) freezeWorker(ctx context.Context, at Point, release func()) (string, error) {
+	p, err := c.strike(ctx, at, release)
 	if err != nil {
 		return "", err
 	}
-	if err := freeze(p.cmd.Process); err != nil {
+	if err := c.freezeUnlocked(ctx, p); err != nil {
 		return "", err
 	}
-	began := c.vacate(p)
-	c.frozen(p, true)
-	moved := c.awaitMoved(ctx, p, r, l.Move)
+	release()
+	began := time.Now()
+	moving := c.awaitElsewhere(ctx, p, at)
 	frozen := time.Since(began)
-	if err := thaw(p.cmd.Process); err != nil {
+	if err := errors.Join(moving, thaw(p.cmd.Process)); err != nil {
 		return "", err
 	}
-	c.frozen(p, false)
-	if moved != nil {
-		return "", moved
+	c.resume(p)
+	err = c.await(ctx, patience, func() bool { return p.outcome != "" })
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("worker %d was thawed %v ago and neither committed nor gave up", p.n, patience)
 	}
-	if err := p.orders.Encode(order{Do: orderGo}); err != nil {
-		return "", fmt.Errorf("let worker %d continue: %w", p.n, err)
-	}
-	end, err := c.awaitOutcome(ctx, p, l.Settle)
-	c.forgive(p)
-	return fmt.Sprintf("worker %d frozen %s at %s%s, then %s", p.n, Seconds(frozen), r.inHand(), at.phrase(), end), err
+	return fmt.Sprintf("worker %d frozen %s at %s %s, then %s", p.n, Seconds(frozen), p.subject, at, p.outcome), err
 }
 
-// Kill ends a worker (SIGKILL) at a point of its next transaction, and starts another. The usual
-// point is after the commit and before the source knows. release is as in [Crew.Freeze]. Kill
-// returns a line that describes the incident, once all partitions have an owner again and another
-// worker has done the killed worker's request.
-func (c *Crew) Kill(ctx context.Context, worker int, at Point, release func(), l Limits) (string, error) {
-	p, r, err := c.strike(ctx, worker, at, release, l)
+// killWorker ends a worker (SIGKILL) at a point of its next transaction or request, and starts
+// another. The usual point is after the commit and before the source knows. release is as in
+// freezeWorker. It returns a line that describes the incident, once another worker has gone on where
+// the killed one was.
+func (c *Crew) killWorker(ctx context.Context, at Point, release func()) (string, error) {
+	p, err := c.strike(ctx, at, release)
 	if err != nil {
 		return "", err
 	}
 	c.mu.Lock()
 	p.stopping = true
 	c.mu.Unlock()
-	began := c.vacate(p)
 	p.kill()
+	release()
+	began := time.Now()
 	n, err := c.Start()
 	if err != nil {
 		return "", err
 	}
-	switch {
-	case len(r.Work) > 0:
-		err = c.await(ctx, l.Move, func() bool { return !c.missed(p) })
-	case at != AfterCommit:
-		err = c.awaitElsewhere(ctx, r, began, l.Move)
-	}
-	if errors.Is(err, errTimeout) {
-		err = fmt.Errorf("worker %d was killed %v ago and nobody has taken over", p.n, l.Move)
-	}
-	c.forgive(p)
-	after := ""
-	if len(r.Work) > 0 || at != AfterCommit {
-		after = "taken over in " + Seconds(time.Since(began)) + ", "
-	}
-	return fmt.Sprintf("worker %d killed at %s%s, %sworker %d joined", p.n, r.inHand(), at.phrase(), after, n), err
+	err = c.awaitElsewhere(ctx, p, at)
+	return fmt.Sprintf("worker %d killed at %s %s, taken over in %s; worker %d joined", p.n, p.subject, at, Seconds(time.Since(began)), n), err
 }
 
-// strike orders a worker with partitions to stop at a point, calls release, and waits until the
-// worker has stopped there. It prefers the given worker. If the worker loses its partitions first,
-// strike chooses another one.
-func (c *Crew) strike(ctx context.Context, worker int, at Point, release func(), l Limits) (*process, report, error) {
-	for {
+// strike orders all workers to stop at a point, calls release, and returns the worker that stopped
+// there first. [Crew] lets the others continue.
+func (c *Crew) strike(ctx context.Context, at Point, release func()) (*process, error) {
+	for once := sync.OnceFunc(release); ; {
 		c.mu.Lock()
-		p := c.victim(worker)
-		if p != nil {
-			p.reached, p.outcome = nil, nil
+		c.at, c.struck = at, nil
+		for _, p := range c.workers {
+			p.order(at)
 		}
 		c.mu.Unlock()
-		if p == nil {
-			return nil, report{}, errors.New("no worker holds a partition")
-		}
-		if err := c.arm(ctx, p, at, l.Strike); err != nil {
-			return nil, report{}, err
-		}
-		release()
-		release = func() {}
-		err := c.await(ctx, l.Strike, func() bool { return p.reached != nil || !c.holds(p) })
+		once()
+		err := c.await(ctx, patience, func() bool { return c.struck != nil })
 		if errors.Is(err, errTimeout) {
-			err = fmt.Errorf("worker %d got no message to be stopped at for %v", p.n, l.Strike)
+			return nil, fmt.Errorf("no worker got a message to be stopped at for %v", patience)
 		}
 		if err != nil {
-			return nil, report{}, err
+			return nil, err
 		}
-		c.mu.Lock()
-		r := p.reached
-		c.mu.Unlock()
-		if r != nil {
-			again, err := c.isRepetition(ctx, *r)
-			if err != nil {
-				return nil, report{}, err
-			}
-			if !again {
-				return p, *r, nil
-			}
-			if err := p.orders.Encode(order{Do: orderGo}); err != nil {
-				return nil, report{}, fmt.Errorf("let worker %d continue: %w", p.n, err)
-			}
-			continue
+		p := c.struck
+		done, err := c.elsewhere(ctx, p.subject, 0)
+		if !done || err != nil || at == AfterCommit {
+			return p, err
 		}
-		if err := c.arm(ctx, p, "", l.Strike); err != nil {
-			return nil, report{}, err
-		}
-		c.mu.Lock()
-		r = p.reached
-		c.mu.Unlock()
-		if r != nil { // it stopped just before it took that order
-			return p, *r, nil
-		}
-		worker = p.n + 1
+		c.resume(p) // it repeats what is done, which nobody would take over
 	}
 }
 
-// isRepetition reports whether p has stopped at a request that is already done. Without owners of
-// partitions, nobody would have to do it again.
-func (c *Crew) isRepetition(ctx context.Context, r report) (bool, error) {
-	if r.Subject == "" || len(r.Work) > 0 || r.Point == AfterCommit {
-		return false, nil
-	}
-	return c.Elsewhere(ctx, r.Subject)
-}
-
-func (c *Crew) arm(ctx context.Context, p *process, at Point, limit time.Duration) error {
-	c.mu.Lock()
-	p.armed = "unknown"
-	c.mu.Unlock()
-	if err := p.orders.Encode(order{Do: orderStopAt, Point: at}); err != nil {
-		return fmt.Errorf("order worker %d: %w", p.n, err)
-	}
-	err := c.await(ctx, limit, func() bool { return p.armed == at })
-	if errors.Is(err, errTimeout) {
-		err = fmt.Errorf("worker %d has not taken an order for %v", p.n, limit)
-	}
-	return err
-}
-
-// holds reports whether p was the last to report some partition. It requires the mutex.
-func (c *Crew) holds(p *process) bool {
-	for _, n := range c.holder {
-		if n == p.n {
-			return true
+// freezeUnlocked freezes p at a moment at which it does not hold SQLite's one write lock: with that
+// it would block all others.
+func (c *Crew) freezeUnlocked(ctx context.Context, p *process) error {
+	for {
+		if err := freeze(p.cmd.Process); err != nil {
+			return err
+		}
+		if c.unlocked == nil || c.unlocked(ctx) {
+			return nil
+		}
+		if err := thaw(p.cmd.Process); err != nil {
+			return err
+		}
+		if !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
 		}
 	}
-	return false
 }
 
-// victim returns the given worker if it lives and holds partitions, and otherwise the next such
-// worker. It requires the mutex.
-func (c *Crew) victim(worker int) *process {
-	var holding []int
-	for _, n := range c.holder {
-		if c.workers[n] != nil {
-			holding = append(holding, n)
-		}
+// takeover is longer than a takeover takes.
+const takeover = 12 * time.Second
+
+// awaitElsewhere waits until another worker has done what p had in hand, or what follows it. It waits
+// no longer than a takeover takes where locks of p may block the other worker, and where p has done
+// it, so that perhaps nobody has to.
+func (c *Crew) awaitElsewhere(ctx context.Context, p *process, at Point) error {
+	limit, not := patience, 0
+	switch at {
+	case AfterWrites:
+		limit = takeover
+	case AfterCommit:
+		limit, not = takeover, p.n
 	}
-	if len(holding) == 0 {
+	err := c.poll(ctx, often, limit, func(ctx context.Context) (bool, error) { return c.elsewhere(ctx, p.subject, not) })
+	switch {
+	case errors.Is(err, errTimeout) && limit == takeover:
 		return nil
-	}
-	slices.Sort(holding)
-	i, _ := slices.BinarySearch(holding, worker)
-	return c.workers[holding[i%len(holding)]]
-}
-
-func (c *Crew) vacate(p *process) time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	for partition, n := range c.holder {
-		if n == p.n {
-			c.vacant[partition] = vacancy{p.n, now}
-		}
-	}
-	c.notify()
-	return now
-}
-
-// missed reports whether a partition of p still has no other owner. It requires the mutex.
-func (c *Crew) missed(p *process) bool {
-	for _, v := range c.vacant {
-		if v.owner == p.n {
-			return true
-		}
-	}
-	return false
-}
-
-// forgive forgets that p was away. A partition that no other worker has taken yet stays p's, and
-// moves for other reasons later.
-func (c *Crew) forgive(p *process) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	maps.DeleteFunc(c.vacant, func(_ int32, v vacancy) bool { return v.owner == p.n })
-}
-
-// lockedFor is how long the next owner may be blocked before the frozen one is thawed. It is longer
-// than a healthy transaction takes.
-const lockedFor = 3 * time.Second
-
-func (c *Crew) awaitMoved(ctx context.Context, p *process, r report, limit time.Duration) error {
-	began := time.Now()
-	moved := func() bool {
-		for _, s := range r.Work {
-			if c.holder[s.Partition] == p.n {
-				return false
-			}
-		}
-		return true
-	}
-	if err := c.await(ctx, limit, moved); err != nil {
-		if errors.Is(err, errTimeout) {
-			err = fmt.Errorf("worker %d is frozen for %v and still has its partitions", p.n, limit)
-		}
-		return err
-	}
-	if r.Subject != "" {
-		return c.awaitElsewhere(ctx, r, began, limit)
-	}
-	err := c.await(ctx, lockedFor, func() bool {
-		for _, s := range r.Work {
-			if c.position[s.Partition] <= s.From && r.Work.moves() {
-				return false
-			}
-		}
-		return true
-	})
-	if errors.Is(err, errTimeout) {
-		return nil
-	}
-	return err
-}
-
-// awaitElsewhere returns once r's request is done and recorded. If no partition was taken over, the
-// request counts as the takeover.
-func (c *Crew) awaitElsewhere(ctx context.Context, r report, began time.Time, limit time.Duration) error {
-	left := func(ctx context.Context) (int, error) {
-		done, err := c.Elsewhere(ctx, r.Subject)
-		if done || err != nil {
-			return 0, err
-		}
-		return 1, nil
-	}
-	if err := c.AwaitNone(ctx, left, limit); err != nil {
-		return fmt.Errorf("nobody else has done %s: %w", r.Subject, err)
-	}
-	if len(r.Work) == 0 {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.tally.Takeovers = append(c.tally.Takeovers, time.Since(began))
+	case err != nil:
+		return fmt.Errorf("no other worker has gone on at %s, where worker %d was: %w", p.subject, p.n, err)
 	}
 	return nil
-}
-
-func (c *Crew) awaitOutcome(ctx context.Context, p *process, limit time.Duration) (string, error) {
-	err := c.await(ctx, limit, func() bool { return p.outcome != nil })
-	if errors.Is(err, errTimeout) {
-		err = fmt.Errorf("worker %d was thawed %v ago and neither committed nor gave up", p.n, limit)
-	}
-	if err != nil {
-		return "", err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch p.outcome.Kind {
-	case reportApplied:
-		if p.outcome.Messages <= 1 {
-			return "committed", nil
-		}
-		return "committed all " + Thousands(p.outcome.Messages), nil
-	case reportSent:
-		return "answered", nil
-	case reportRefused:
-		return "refused by the receiver", nil
-	case reportStale:
-		return "refused as stale", nil
-	case reportDoubt:
-		return "cut off", nil
-	default:
-		return "failed", nil
-	}
-}
-
-func (c *Crew) frozen(p *process, is bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p.frozen = is
-	if is {
-		c.tally.Frozen++
-	} else {
-		c.tally.Frozen--
-	}
-	c.notify()
 }

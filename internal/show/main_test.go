@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 type puppetConfig struct {
 	Dir   string // where the partition's owner is written
 	Crash bool
-	Help  string // it is a helper that can be reached here
+	Ready string // it can be reached here
 	Noise bool   // it prints over its own reports
 }
 
@@ -45,8 +45,8 @@ func puppet(ctx context.Context, stage *Stage) error {
 	if c.Crash {
 		return errors.New("puppet: cut")
 	}
-	if c.Help != "" {
-		stage.Ready(c.Help)
+	if c.Ready != "" {
+		stage.Ready(c.Ready)
 		<-ctx.Done()
 		return nil
 	}
@@ -68,9 +68,6 @@ func puppet(ctx context.Context, stage *Stage) error {
 		if err := os.WriteFile(lease, []byte(me), 0o600); err != nil {
 			return err
 		}
-		// Two may take it at the same moment; whoever has it in the end says so
-		// last.
-		stage.Holds(0, 0)
 		if err := transaction(stage, filepath.Join(c.Dir, "count")); err != nil {
 			return err
 		}
@@ -80,25 +77,29 @@ func puppet(ctx context.Context, stage *Stage) error {
 func transaction(stage *Stage, count string) error {
 	b, _ := os.ReadFile(count)
 	n, _ := strconv.ParseInt(string(b), 10, 64)
-	cue := stage.Cue(Work{{Partition: 0, From: n, To: n + 1}}, BeforeWrites, AfterWrites, AfterCommit)
-	cue.Reach(BeforeWrites)
+	cue := stage.Cue(Subject(0, n), InHand, AfterWrites, AfterCommit)
+	cue.Reach(InHand)
 	err := os.WriteFile(count, []byte(strconv.FormatInt(n+1, 10)), 0o600)
 	cue.Reach(AfterWrites)
-	cue.Done(1, err)
-	return err
+	return cue.Done(err)
+}
+
+// counted reports whether puppets in dir have done what a subject names.
+func counted(dir string) func(context.Context, string, int) (bool, error) {
+	return func(_ context.Context, subject string, _ int) (bool, error) {
+		_, offset, _ := Position(subject)
+		b, _ := os.ReadFile(filepath.Join(dir, "count"))
+		n, _ := strconv.ParseInt(string(b), 10, 64)
+		return n > offset, nil
+	}
 }
 
 // parentVariable makes the test binary a parent that is to be killed.
 const parentVariable = "EPOCHFENCE_SHOW_TEST_PARENT"
 
-// parent starts a worker and makes a temporary directory, says so, and waits.
+// parent starts two workers and freezes one, says so, and waits.
 func parent(dir string) int {
 	crew := NewCrew(func(int) any { return puppetConfig{Dir: dir} })
-	temp, _, err := TempDir("epochfence-show-test-", false)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	for range 2 {
 		if _, err := crew.Start(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -111,7 +112,7 @@ func parent(dir string) int {
 	if err := freeze(one); err != nil {
 		return 1
 	}
-	fmt.Println(temp, one.Pid, two.Pid)
+	fmt.Println(one.Pid, two.Pid)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return 0
 }

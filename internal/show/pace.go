@@ -2,90 +2,56 @@ package show
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// Pace spreads a load evenly over a time. It holds back a share for each coming incident, because
-// an incident needs a message to strike at. It is safe for concurrent use.
-type Pace struct {
+// pace spreads a load evenly over a time. It holds back two shares for each coming incident, because
+// an incident needs a message to strike at, and then one at which another worker goes on.
+type pace struct {
 	total int
 	over  time.Duration
-	share int // held back for each incident
+	share int
 
-	mu       sync.Mutex
-	begin    time.Time
-	sent     int
-	coming   int           // incidents that have not released their share
-	released chan struct{} // closed and replaced by Release
+	begin time.Time
+	sent  atomic.Int64
+	held  atomic.Int64 // shares that are held back
 }
 
-// NewPace spreads total messages over a time, beginning with the first [Pace.Wait].
-func NewPace(total int, over time.Duration, incidents int) *Pace {
-	return &Pace{
-		total: total, over: over, share: total / (4 * (incidents + 1)),
-		coming: incidents, released: make(chan struct{}),
-	}
+func newPace(total int, over time.Duration, incidents int) *pace {
+	p := &pace{total: total, over: over, share: total / (2 * (2*incidents + 1))}
+	p.held.Store(2 * int64(incidents))
+	return p
 }
 
 // burst is the time between two sends. Load comes in bursts, so that workers have more than one
 // message in hand.
 const burst = 200 * time.Millisecond
 
-// Wait waits until messages may be sent, and returns their number. It counts them as sent. It
-// returns zero when all have been sent.
-func (p *Pace) Wait(ctx context.Context) (int, error) {
-	for {
-		n, released := p.take()
-		if n != 0 || released == nil {
-			return n, nil
-		}
-		timer := time.NewTimer(burst)
-		select {
-		case <-timer.C:
-		case <-released:
-		case <-ctx.Done():
-			timer.Stop()
-			return 0, context.Cause(ctx)
-		}
-		timer.Stop()
-	}
-}
-
-// take returns a nil channel when all messages have been sent.
-func (p *Pace) take() (n int, released <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// next waits until messages may be sent, and returns their range [from, to), which it counts as
+// sent. The range is empty when all have been sent. Only one goroutine calls it.
+func (p *pace) next(ctx context.Context) (from, to int, err error) {
 	if p.begin.IsZero() {
 		p.begin = time.Now()
 	}
-	if p.sent == p.total {
-		return 0, nil
+	for from = int(p.sent.Load()); from < p.total; {
+		to = p.total
+		if past := time.Since(p.begin).Truncate(burst); past < p.over {
+			to = int(float64(p.total) * past.Seconds() / p.over.Seconds())
+		}
+		to = min(to, p.total-int(p.held.Load())*p.share)
+		if to > from {
+			p.sent.Store(int64(to))
+			return from, to, nil
+		}
+		if !backoff.Sleep(ctx, burst) {
+			return 0, 0, context.Cause(ctx)
+		}
 	}
-	due := p.total
-	if past := time.Since(p.begin).Truncate(burst); past < p.over {
-		due = int(float64(p.total) * past.Seconds() / p.over.Seconds())
-	}
-	due = min(due, p.total-p.coming*p.share)
-	n = max(0, due-p.sent)
-	p.sent += n
-	return n, p.released
+	return from, from, nil
 }
 
-// Sent returns the number of messages that [Pace.Wait] has let through.
-func (p *Pace) Sent() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.sent
-}
-
-// Release releases the messages held back for one incident.
-func (p *Pace) Release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.coming > 0 {
-		p.coming--
-	}
-	close(p.released)
-	p.released = make(chan struct{})
-}
+// release releases a share.
+func (p *pace) release() { p.held.Add(-1) }

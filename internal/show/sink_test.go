@@ -4,25 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// slowClaims is a sink whose claims last until they are let go.
-type slowClaims struct {
-	epoch.Sink[int]
-	began, claimed chan struct{}
-}
+// plainSink commits what its calls allow.
+type plainSink struct{ epoch.Sink[int] }
 
-func (s *slowClaims) Claim(context.Context, epoch.Fence, epoch.Claim) (epoch.Fence, error) {
-	s.began <- struct{}{}
-	<-s.claimed
-	return epoch.Fence{}, nil
-}
-
-func (s *slowClaims) Commit(ctx context.Context, _ []epoch.Advance, calls ...func(context.Context, int) error) error {
+func (plainSink) Commit(ctx context.Context, _ []epoch.Advance, calls ...func(context.Context, int) error) error {
 	for _, call := range calls {
 		if err := call(ctx, 0); err != nil {
 			return err
@@ -31,21 +24,13 @@ func (s *slowClaims) Commit(ctx context.Context, _ []epoch.Advance, calls ...fun
 	return nil
 }
 
-func (s *slowClaims) CommitHeld(ctx context.Context, _ epoch.Hold, apply func(context.Context, int) error) error {
-	return apply(ctx, 0)
-}
-
 // testStage returns a stage, and the ends that its parent has.
 func testStage(t *testing.T) (*Stage, *json.Encoder, *json.Decoder) {
 	t.Helper()
 	in, orders := io.Pipe()
 	reports, out := io.Pipe()
 	t.Cleanup(func() { _, _ = orders.Close(), reports.Close() })
-	go func() { _, _ = orders.Write([]byte("{}\n")) }()
-	stage, err := newStage(in, out, func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stage := newStage("{}", in, out, func() {})
 	return stage, json.NewEncoder(orders), json.NewDecoder(reports)
 }
 
@@ -77,30 +62,73 @@ func reading(t *testing.T, reports *json.Decoder) (told <-chan report, next func
 	}
 }
 
-func TestAWorkerIsNotFrozenWhileAClaimOfItsHoldsTheWriteLock(t *testing.T) {
-	stage, orders, reports := testStage(t)
-	inner := &slowClaims{began: make(chan struct{}), claimed: make(chan struct{})}
-	sink := Fenced(inner, stage)
-	told, next := reading(t, reports)
-
-	if err := orders.Encode(order{Do: orderStopAt, Point: Unlocked}); err != nil {
-		t.Fatal(err)
+func TestATransactionThatWasStoppedHasNoDeadline(t *testing.T) {
+	for _, at := range []Point{InHand, AfterWrites} {
+		t.Run(string(at), func(t *testing.T) {
+			stage, orders, reports := testStage(t)
+			_, next := reading(t, reports)
+			send(t, orders, at)
+			armed(t, stage)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				as := []epoch.Advance{{Partition: epoch.Partition{Number: 2}, From: 7, To: 9}}
+				_ = Fenced(plainSink{}, stage).Commit(ctx, as, func(ctx context.Context, _ int) error {
+					cancel()
+					return ctx.Err()
+				})
+			}()
+			if r := next(reportReached); r.Text != "2/7" || r.Point != at {
+				t.Errorf("it stands at %+v", r)
+			}
+			send(t, orders, "")
+			if r := next(reportEnded); r.Text != Committed {
+				t.Errorf("it ended as %+v", r)
+			}
+		})
 	}
-	next(reportArmed)
-	go func() { _, _ = sink.Claim(t.Context(), epoch.Fence{}, epoch.Claim{}) }()
-	<-inner.began
-	go func() {
-		_ = sink.Commit(t.Context(), []epoch.Advance{{To: 3}}, func(context.Context, int) error { return nil })
-	}()
+}
+
+func TestAnOrderToContinueIsForWhoHasSaidWhereItStands(t *testing.T) {
+	stage, orders, reports := testStage(t)
+	told, next := reading(t, reports)
+	var ended sync.WaitGroup
+	for _, subject := range []string{"0/1", "0/2"} { // as if the order had come twice
+		send(t, orders, InHand)
+		armed(t, stage)
+		cue := stage.Cue(subject, InHand)
+		ended.Go(func() { cue.Reach(InHand) })
+	}
+	first := next(reportReached)
 	select {
 	case r := <-told:
-		t.Fatalf("report is %s while a claim is under way", r.Kind)
+		t.Errorf("%+v while another one stands there", r)
 	case <-time.After(50 * time.Millisecond): // nothing is to be waited for: it must not come
 	}
-	inner.claimed <- struct{}{}
-	next(reportReached)
-	if err := orders.Encode(order{Do: orderGo}); err != nil {
+	send(t, orders, "")
+	if second := next(reportReached); second.Text == first.Text {
+		t.Errorf("%+v again", second)
+	}
+	send(t, orders, "")
+	ended.Wait()
+}
+
+func TestADatabaseSaysWhetherItsLockIsFree(t *testing.T) {
+	d, err := OpenDatabase(t.Context(), filepath.Join(t.TempDir(), "a file with spaces, ? and %.db"), "")
+	if err != nil {
 		t.Fatal(err)
 	}
-	next(reportApplied)
+	defer d.Close()
+	if !d.unlocked(t.Context()) {
+		t.Error("nobody has the lock")
+	}
+	tx, err := d.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.unlocked(t.Context()) {
+		t.Error("a transaction has the lock")
+	}
+	if err := tx.Rollback(); err != nil || !d.unlocked(t.Context()) {
+		t.Errorf("it has ended, %v", err)
+	}
 }

@@ -31,8 +31,8 @@ func TestThePrometheusOfComposeHasTheRulesAndScrapesTheExamples(t *testing.T) {
 	for name, text := range map[string]string{"inventory": page, "payments": read(t, compose+"nats.yaml")} {
 		_, service, _ := strings.Cut(text, "\n  "+name+":\n")
 		port := regexp.MustCompile(`- -http=:(\d+)\n`).FindStringSubmatch(service)
-		if port == nil || !strings.Contains(content, `"`+name+":"+port[1]+`"`) {
-			t.Errorf("%s serves its metrics at %v, and is scraped as\n%s", name, port, content)
+		if port == nil || port[1] != "8080" || !strings.Contains(content, `"`+name+`:8081"`) {
+			t.Errorf("%s serves the metrics of its workers above %v, and is scraped as\n%s", name, port, content)
 		}
 	}
 

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/show"
+)
+
+type payments struct {
+	show.Settings
+	nats     string // "" means a server in this process
+	replicas int
+
+	lease time.Duration // after which other workers get a silent worker's messages
+	// timeout is the timeout of a request to the gateway. All concurrent requests may queue there,
+	// on a busy machine.
+	timeout time.Duration
+
+	conn *nats.Conn
+	js   jetstream.JetStream
+}
+
+func newPayments() *payments {
+	return &payments{
+		Settings: show.Settings{
+			Name: "payments", Messages: 10_000, Rate: 1500,
+			Freezes: []show.Point{show.BeforeSend, show.InHand},
+			Kills:   []show.Point{show.Answered, show.AfterCommit},
+		},
+		lease: 3 * time.Second, timeout: 3 * time.Second,
+	}
+}
+
+func (p *payments) Flags(fs *flag.FlagSet) {
+	fs.StringVar(&p.nats, "nats", "", "nats://… `URL` of servers with JetStream, several with commas; empty: a server in this process")
+	fs.IntVar(&p.replicas, "replicas", 1, "replicas of streams and leases, 1 to 5, as a `number`; more than one needs -nats")
+}
+
+func (p *payments) Check() error {
+	// An incident takes somewhat longer than a lease. A long load has fewer, so that it makes progress.
+	p.Every = 4 * time.Second
+	if p.Duration > time.Minute || p.Messages > 60*p.Rate {
+		p.Every = 10 * time.Second
+	}
+	switch {
+	case p.replicas < 1 || p.replicas > 5:
+		return fmt.Errorf("-replicas is %d; want 1 to 5", p.replicas)
+	case p.nats == "" && p.replicas > 1:
+		return fmt.Errorf("-replicas is %d, and the one server in this process keeps 1; name a cluster with -nats", p.replicas)
+	case p.nats == "":
+		return nil
+	}
+	for s := range strings.SplitSeq(p.nats, ",") {
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Host == "" { // a password may be in it
+			return errors.New("-nats: want URLs such as nats://127.0.0.1:4222")
+		}
+	}
+	return nil
+}
+
+// Open connects to NATS, or to a nats-server in this process.
+func (p *payments) Open(ctx context.Context) (closer func(), err error) {
+	stop := func() {}
+	if p.nats == "" {
+		if p.nats, stop, err = embeddedServer(filepath.Join(p.Dir, "jetstream")); err != nil {
+			return nil, err
+		}
+	}
+	if p.conn, p.js, err = connect(p.nats, p.Name); err != nil {
+		stop()
+		return nil, err
+	}
+	closer = func() { p.conn.Close(); stop() }
+	ctx, cancel := context.WithTimeout(ctx, show.Reachable)
+	defer cancel()
+	if _, err := p.js.AccountInfo(ctx); err != nil {
+		closer()
+		return nil, fmt.Errorf("-nats: JetStream does not answer; is it on (nats-server -js)? %w", err)
+	}
+	return closer, nil
+}
+
+func (p *payments) Introduce() []string {
+	ledger := "SQLite"
+	if show.IsPostgres(p.Database) {
+		ledger = "PostgreSQL"
+	}
+	return []string{
+		fmt.Sprintf("%s payments from %s accounts, on %d partitions, for %d workers; seed %d",
+			show.Thousands(p.Messages), show.Thousands(p.accounts()), p.Partitions, p.Workers, p.Seed),
+		"nats-server at " + p.conn.ConnectedUrlRedacted() + "; ledger in " + ledger,
+		"gateway: a process with a database of its own",
+		"",
+		"A worker writes each payment into the ledger and asks the gateway to charge it.",
+		"Now and then the gateway charges and does not answer. Workers are killed, or",
+		"frozen (SIGSTOP) until another one has done what they had in hand:",
+		"  before its request  the payment is written, the charge about to be asked for",
+		"  after its answer    it is charged, and that is not yet written",
+		"  at p/n              at messages, the first of them n of partition p",
+		"The baseline charges, writes the payment, then acks. Same schedule, no epochs.",
+		"",
+	}
+}
+
+// accounts returns the number of accounts: enough for each partition to have some, which are
+// charged concurrently, and few enough for each to be charged often.
+func (p *payments) accounts() int { return max(400, 40*p.Partitions, p.Messages/100) }
+
+// silentEvery makes the gateway not answer about twenty requests of a show.
+func (p *payments) silentEvery() int { return max(2, p.Messages/20) }
