@@ -88,7 +88,11 @@ func Play(ctx context.Context, show Show, b *Board) (cs []*Column, err error) {
 		b.Print(line)
 	}
 	id := strings.ToLower(rand.Text()[:8]) // for names on services that others use, too
-	for _, name := range []string{Fence, Baseline}[:map[bool]int{false: 1, true: 2}[s.Naive]] {
+	names := []string{Fence}
+	if s.Naive {
+		names = append(names, Baseline)
+	}
+	for _, name := range names {
 		c := &Column{Name: name, ID: s.Name + "-" + id + "-" + name}
 		c.Side = show.Side(c)
 		cs = append(cs, c)
