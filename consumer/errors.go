@@ -27,8 +27,8 @@ var (
 // Kinds of [*PositionError], which match them with [errors.Is].
 var (
 	// ErrOffsetExpired is returned when messages may have been removed before they were applied: the
-	// log begins above the position or, on NATS, has a gap above it in which messages of the
-	// partition may have been.
+	// log begins above the position, or has a gap above it in which messages of the partition may
+	// have been.
 	ErrOffsetExpired = errors.New("messages were deleted before they were applied")
 
 	// ErrTruncated is returned when the log ends below the position, or was rewritten below
