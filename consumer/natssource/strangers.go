@@ -11,9 +11,9 @@ import (
 )
 
 // Anybody who may write to the bucket can put foreign values into our keys. Members believe a value
-// only as far as a member can have written it. A foreign value that was not rewritten for a whole
-// term belongs to nobody: a member replaces it with a swap at the revision that stood there. The
-// swap is refused if its writer is alive after all.
+// only as far as a member can have written it. A foreign value that was not rewritten for LeaseTTL,
+// or a registration that was not renewed for termOf, belongs to nobody: a member replaces it with a
+// swap at the revision that stood there. The swap is refused if its writer is alive after all.
 
 const (
 	// mostRecord is more than any lease or position takes, in bytes.

@@ -61,8 +61,9 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonForeignLease,
-		Means: "The fence was claimed last under a lease of another issuer: another NATS bucket or JetStream domain, or Kafka instead of NATS. " +
-			"Either two deployments use one group name on one sink, or the group was moved. If only the Kafka cluster is another one, the reason is log_changed.",
+		Means: "The fence was claimed last under a lease of another issuer: another NATS bucket or JetStream domain. " +
+			"Either two deployments use one group name on one sink, or the group was moved. " +
+			"If the Kafka cluster is another one, or the group moved between NATS and Kafka, the reason is log_changed.",
 		Do: "Find out whether the owner in the fence still runs. If both deployments are meant to run, give one of them another group or another schema. " +
 			"If the group was moved, stop what is left at the old place and accept the new issuer. The old deployment is refused from then on.",
 		Check: continues,
