@@ -22,7 +22,7 @@ const (
 	ReasonOnFailureFailed // OnFailure returned an error
 	ReasonHandlerEndedTx  // a handler ended the fenced transaction by itself: [epoch.ErrTxEndedByHandler]
 	ReasonLogChanged      // the fence counts the offsets of another log: [epoch.ErrLogChanged]
-	ReasonForeignLease    // another NATS bucket or JetStream domain leases the partition: [epoch.ErrForeignLease]
+	ReasonForeignLease    // another issuer leases the partition: [epoch.ErrForeignLease]
 	ReasonMessagesExpired // the log lost messages that were never applied: [ErrOffsetExpired]
 	ReasonLogTruncated    // the log ends below the position: [ErrTruncated]
 	ReasonOutOfOrder      // an offset below the position came again: [ErrOutOfOrder]
