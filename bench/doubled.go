@@ -12,7 +12,9 @@ var errDoubled = errors.New("some were applied more than once")
 // atLeastOnce are the variants without a guard that read as members of a group. On a starved
 // machine they lose their partitions and apply uncommitted messages again. That is their nature,
 // and no fault of the run.
-var atLeastOnce = []string{"kafka/set", "kafka/each", "kafka/piped", "kafka/kafka-go", "nats/set"}
+var atLeastOnce = []string{
+	"kafka/set", "kafka/set" + background, "kafka/each", "kafka/each" + background, "kafka/piped", "kafka/kafka-go", "nats/set",
+}
 
 // attempts limits the attempts at such a variant before the machine counts as unfit.
 const attempts = 4

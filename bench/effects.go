@@ -96,13 +96,11 @@ func insertOneUnseen(ctx context.Context, tx execer, table string, value []byte)
 
 func seen(table string) string { return table + "_seen" }
 
-// createTables makes the tables of a variant, with so many old rows in the table of ids.
-func createTables(ctx context.Context, pool *pgxpool.Pool, table string, old int) error {
+// createTables makes the tables of a variant.
+func createTables(ctx context.Context, pool *pgxpool.Pool, table string) error {
 	for _, sql := range []string{
 		`create table ` + table + ` (id bigint not null, account int not null, amount int not null)`,
 		`create table ` + seen(table) + ` (id bigint primary key)`,
-		`insert into ` + seen(table) + ` select -i from generate_series(1, ` + strconv.Itoa(old) + `) i`,
-		`analyze ` + seen(table),
 		`grant all on ` + table + `, ` + seen(table) + ` to public`,
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {

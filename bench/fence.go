@@ -16,7 +16,6 @@ import (
 func init() {
 	variants["plain"] = transactions(plain)
 	variants["piped"] = transactions(piped)
-	variants["copy"] = transactions(copied)
 	variants["dedupe"] = transactions(dedupe)
 	variants["fenced"] = transactions(fenced)
 	variants["queued"] = transactions(queued)
@@ -73,16 +72,6 @@ func inOneGo(ctx context.Context, pool *pgxpool.Pool, queue func(*pgx.Batch)) er
 	queue(&b)
 	b.Queue("commit")
 	return pool.SendBatch(ctx, &b).Close()
-}
-
-// copied uses COPY, which is the fastest but can neither refuse a message nor update a row.
-func copied(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) error, error) {
-	return func(_ int64, s *set) error {
-		_, err := pool.CopyFrom(ctx, pgx.Identifier{j.Table}, []string{"id", "account", "amount"}, pgx.CopyFromSlice(len(s.ids), func(i int) ([]any, error) {
-			return []any{s.ids[i], s.accounts[i], s.amounts[i]}, nil
-		}))
-		return err
-	}, nil
 }
 
 func dedupe(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) error, error) {

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,35 +22,40 @@ import (
 // end.
 
 func init() {
-	variants["kafka/set"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
-		return s.insert(ctx, tx, table)
-	})
-	variants["kafka/set-dedupe"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
-		return s.insertUnseen(ctx, tx, table)
-	})
-	variants["kafka/each"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, _ *set, rs []*kgo.Record) error {
-		for _, r := range rs {
-			if err := insertOne(ctx, tx, table, r.Value); err != nil {
-				return err
+	for name, apply := range map[string]apply{
+		"kafka/set": func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
+			return s.insert(ctx, tx, table)
+		},
+		"kafka/set-dedupe": func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
+			return s.insertUnseen(ctx, tx, table)
+		},
+		"kafka/each": func(ctx context.Context, tx pgx.Tx, table string, _ *set, rs []*kgo.Record) error {
+			for _, r := range rs {
+				if err := insertOne(ctx, tx, table, r.Value); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})
-	variants["kafka/piped"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
-		var b pgx.Batch
-		for i := range s.ids {
-			b.Queue(insertRow(table), s.ids[i], s.accounts[i], s.amounts[i])
-		}
-		return tx.SendBatch(ctx, &b).Close()
-	})
-	variants["kafka/each-dedupe"] = byHand(func(ctx context.Context, tx pgx.Tx, table string, _ *set, rs []*kgo.Record) error {
-		for _, r := range rs {
-			if _, err := insertOneUnseen(ctx, tx, table, r.Value); err != nil {
-				return err
+			return nil
+		},
+		"kafka/piped": func(ctx context.Context, tx pgx.Tx, table string, s *set, _ []*kgo.Record) error {
+			var b pgx.Batch
+			for i := range s.ids {
+				b.Queue(insertRow(table), s.ids[i], s.accounts[i], s.amounts[i])
 			}
-		}
-		return nil
-	})
+			return tx.SendBatch(ctx, &b).Close()
+		},
+		"kafka/each-dedupe": func(ctx context.Context, tx pgx.Tx, table string, _ *set, rs []*kgo.Record) error {
+			for _, r := range rs {
+				if _, err := insertOneUnseen(ctx, tx, table, r.Value); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		variants[name] = byHand(apply, eachTime)
+		variants[name+background] = byHand(apply, inBackground)
+	}
 	variants["kafka/run-batches"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))
 	})
@@ -113,25 +121,68 @@ func partition(j job, i int) int32 {
 	}
 }
 
-func client(j job) (*kgo.Client, error) {
-	return kgo.NewClient(kgo.SeedBrokers(j.Kafka), kgo.ConsumerGroup(j.Group), kgo.ConsumeTopics(j.Topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
+func client(j job, opts ...kgo.Opt) (*kgo.Client, error) {
+	return kgo.NewClient(append(opts, kgo.SeedBrokers(j.Kafka), kgo.ConsumerGroup(j.Group), kgo.ConsumeTopics(j.Topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
 }
 
-// byHand is the usual code with franz-go and pgx: a transaction for each poll, then a commit to the
-// group.
-func byHand(apply func(context.Context, pgx.Tx, string, *set, []*kgo.Record) error) func(context.Context, job) (outcome, error) {
+// apply writes the records of a poll.
+type apply func(ctx context.Context, tx pgx.Tx, table string, s *set, rs []*kgo.Record) error
+
+// committing is the way in which a consumer by hand commits its offsets.
+type committing struct {
+	opts   []kgo.Opt
+	commit func(context.Context, *kgo.Client, kgo.Fetches) error // after each transaction
+}
+
+// eachTime waits for a commit after each transaction.
+var eachTime = committing{
+	opts: []kgo.Opt{kgo.DisableAutoCommit()},
+	commit: func(ctx context.Context, cl *kgo.Client, _ kgo.Fetches) error {
+		return cl.CommitUncommittedOffsets(ctx)
+	},
+}
+
+// background is the suffix of the variants that commit inBackground.
+const background = "-background"
+
+// inBackground marks the records of each transaction, and franz-go commits the marks once a second.
+// As in franz-go's example for AutoCommitMarks, rebalances wait until a transaction has ended, and
+// the marks of revoked partitions are committed first. The interval is shorter than franz-go's
+// default of five seconds, because some rows last no longer.
+var inBackground = committing{
+	opts: []kgo.Opt{
+		kgo.AutoCommitMarks(), kgo.AutoCommitInterval(time.Second), kgo.BlockRebalanceOnPoll(),
+		kgo.OnPartitionsRevoked(func(ctx context.Context, cl *kgo.Client, _ map[string][]int32) {
+			if err := cl.CommitMarkedOffsets(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, "commit of revoked partitions:", err)
+			}
+		}),
+	},
+	commit: func(_ context.Context, cl *kgo.Client, fetches kgo.Fetches) error {
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			if n := len(p.Records); n > 0 {
+				cl.MarkCommitRecords(p.Records[n-1])
+			}
+		})
+		cl.AllowRebalance()
+		return nil
+	},
+}
+
+// byHand is the usual code with franz-go and pgx: a transaction for each poll.
+func byHand(apply apply, committing committing) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (outcome, error) {
 		pool, err := pgxpool.New(ctx, j.Database)
 		if err != nil {
 			return outcome{}, err
 		}
 		defer pool.Close()
-		cl, err := client(j)
+		cl, err := client(j, committing.opts...)
 		if err != nil {
 			return outcome{}, err
 		}
-		defer cl.Close()
+		defer cl.CloseAllowingRebalance()
 		pace, err := atPace(ctx, j)
 		if err != nil {
 			return outcome{}, err
@@ -161,7 +212,7 @@ func byHand(apply func(context.Context, pgx.Tx, string, *set, []*kgo.Record) err
 				return outcome{}, err
 			}
 			pace.applied(s.ids)
-			if err := cl.CommitUncommittedOffsets(ctx); err != nil {
+			if err := committing.commit(ctx, cl, fetches); err != nil {
 				return outcome{}, err
 			}
 			applied += len(rs)
@@ -171,7 +222,7 @@ func byHand(apply func(context.Context, pgx.Tx, string, *set, []*kgo.Record) err
 }
 
 func readByHand(ctx context.Context, j job) (outcome, error) {
-	cl, err := client(j)
+	cl, err := client(j, kgo.DisableAutoCommit())
 	if err != nil {
 		return outcome{}, err
 	}

@@ -71,11 +71,7 @@ func (s *services) once(ctx context.Context, r row, j job) (o outcome, err error
 			return outcome{}, err
 		}
 	}
-	old := 0
-	if strings.Contains(j.Variant, "dedupe") { // only dedupe variants read them
-		old = r.old
-	}
-	if err := createTables(ctx, s.pool, j.Table, old); err != nil {
+	if err := createTables(ctx, s.pool, j.Table); err != nil {
 		return outcome{}, err
 	}
 	defer func() { err = errors.Join(err, dropTables(ctx, s.pool, j.Table)) }()

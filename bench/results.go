@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strconv"
 	"text/tabwriter"
 )
 
@@ -46,17 +45,6 @@ func (rs results) with(before results, all []row) (merged results) {
 		}
 	}
 	return merged
-}
-
-func (rs results) rounds() string {
-	least, most := rs[0].Rounds, rs[0].Rounds
-	for _, r := range rs {
-		least, most = min(least, r.Rounds), max(most, r.Rounds)
-	}
-	if least == most {
-		return strconv.Itoa(most)
-	}
-	return fmt.Sprintf("%d to %d", least, most)
 }
 
 func readResults(file string) (rs results, err error) {

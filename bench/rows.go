@@ -11,7 +11,6 @@ type row struct {
 	what    string // for the page
 	source  string // "", "kafka" or "nats": the source of the messages
 	job     job
-	old     int       // rows in the table of ids at the start
 	under   condition // of the database; nil: unchanged
 	hot     bool      // a hot topic exists too
 	figures []figure
@@ -88,7 +87,7 @@ func rows() []row {
 		batch, transactions int
 		ordinary, queued    float64
 	}{
-		{1, 1000, 0.90, 1.2}, {16, 800, 0.93, 1.1}, {64, 600, 1.0, 1.2}, {256, 400, 1.0, 1.2}, {1024, 200, 0.97, 1.05},
+		{1, 1000, 0.90, 1.2}, {16, 800, 0.93, 1.1}, {256, 400, 1.0, 1.2}, {1024, 200, 0.97, 1.05},
 	} {
 		all = append(all, row{
 			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions one after the other, with %d messages each", s.batch),
@@ -116,11 +115,6 @@ func rows() []row {
 	}
 	all = append(all,
 		row{
-			name: "fence/copy", what: "transactions of 1024 messages, beside COPY into a bare table",
-			job: job{Batch: 1024, Messages: 1024 * (150 + warmup)}, effects: true,
-			figures: []figure{{"fenced", "copy", 0, throughput}, {"plain", "copy", 0, throughput}},
-		},
-		row{
 			name: "kafka/hot", what: "one busy partition of eight, 2 µs of work for each message, no database", source: "kafka", hot: true,
 			job: job{Partitions: 8, Messages: 1_000_000}, figures: []figure{{"kafka/hot", "kafka/even", 0.8, throughput}},
 		},
@@ -132,7 +126,8 @@ func rows() []row {
 			name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
 			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
 			figures: []figure{
-				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput},
+				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-background", 0, throughput},
+				{"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput}, {"kafka/run-batches", "kafka/set-dedupe-background", 0, throughput},
 				{"kafka/run-batches", "kafka/kafka-go", 0, throughput},
 			},
 		},
@@ -140,11 +135,6 @@ func rows() []row {
 			name: "kafka/observed", what: "Kafka to PostgreSQL, with everything counted and read once a second", source: "kafka",
 			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
 			figures: []figure{{"kafka/run-observed", "kafka/run-batches", 0.97, throughput}},
-		},
-		row{
-			name: "kafka/partitions=8/old=10M", what: "the same, where the table of ids has ten million rows from before", source: "kafka",
-			job: job{Partitions: 8, Messages: 2_000_000}, old: 10_000_000, effects: true,
-			figures: []figure{{"kafka/run-batches", "kafka/set-dedupe", 2.8, throughput}},
 		},
 		row{
 			name: "kafka/partitions=1", what: "Kafka to PostgreSQL, one partition", source: "kafka",
@@ -155,8 +145,9 @@ func rows() []row {
 			name: "kafka/network", what: "Kafka to PostgreSQL, 8 partitions, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,
 			figures: []figure{
-				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-4", "kafka/set", 0, throughput},
-				{"kafka/run-batches-queued", "kafka/set", 0, throughput}, {"kafka/run-batches-queued-4", "kafka/set", 0, throughput},
+				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches", "kafka/set-background", 0, throughput},
+				{"kafka/run-batches-4", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput},
+				{"kafka/run-batches-queued-4", "kafka/set", 0, throughput}, {"kafka/run-batches-queued-4", "kafka/set-background", 0, throughput},
 				{"kafka/run-batches-queued-4", "kafka/set-dedupe", 0, throughput},
 			},
 		},
@@ -200,15 +191,31 @@ func rows() []row {
 			},
 		},
 	)
-	for _, rate := range []int{2000, 8000} {
-		all = append(all, row{
-			name: fmt.Sprintf("latency/rate=%d", rate), what: fmt.Sprintf("from Kafka to PostgreSQL at %d messages a second, from when a message is produced until it is applied", rate), source: "kafka",
-			job: job{Partitions: 8, Rate: rate, Messages: 8 * rate}, effects: true,
+	return append(append(all, latencyRows()...), shardRows()...)
+}
+
+// latencyRows compare the times from the production of a message until its effect is committed.
+func latencyRows() []row {
+	at2000 := job{Partitions: 8, Rate: 2000, Messages: 8 * 2000}
+	return []row{
+		{
+			name: "latency", what: "latency from Kafka to PostgreSQL at 2,000 messages a second, 8 partitions", source: "kafka", job: at2000, effects: true,
 			figures: []figure{
 				{"kafka/run-batches", "kafka/set", 1, p50}, {"kafka/run-batches", "kafka/set", 1, p99},
+				{"kafka/run-batches", "kafka/set-background", 0, p50}, {"kafka/run-batches", "kafka/set-background", 0, p99},
+				{"kafka/run-batches", "kafka/set-dedupe-background", 0, p50},
+				{"kafka/run-batches-queued", "kafka/set-background", 0, p50}, {"kafka/run-batches-queued", "kafka/set-background", 0, p99},
+				{"kafka/run-batches-queued", "kafka/set-dedupe-background", 0, p50},
 				{"kafka/run-queued", "kafka/each", 0.4, p50}, {"kafka/run-queued", "kafka/each", 0.4, p99},
+				{"kafka/run-queued", "kafka/each-background", 0, p50}, {"kafka/run-queued", "kafka/each-background", 0, p99},
 			},
-		})
+		},
+		{
+			name: "latency/network", what: "the same latency, the database 1 ms away", source: "kafka", under: away(time.Millisecond), job: at2000, effects: true,
+			figures: []figure{
+				{"kafka/run-batches", "kafka/set", 0, p50}, {"kafka/run-batches", "kafka/set-background", 0, p50},
+				{"kafka/run-batches-queued", "kafka/set", 0, p50}, {"kafka/run-batches-queued", "kafka/set-background", 0, p50},
+			},
+		},
 	}
-	return append(all, shardRows()...)
 }

@@ -75,7 +75,7 @@ func overShards(n int) func(context.Context, job) (outcome, error) {
 			}
 			defer pool.Close()
 			if i > 0 {
-				if err := createTables(ctx, pool, j.Table, 0); err != nil {
+				if err := createTables(ctx, pool, j.Table); err != nil {
 					return o, err
 				}
 				defer func() { failed = errors.Join(failed, dropTables(ctx, pool, j.Table)) }()
