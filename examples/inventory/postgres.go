@@ -52,7 +52,7 @@ func consumePostgres(ctx context.Context, c config, pool *pgxpool.Pool, stage *s
 		return err
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveAll(c.Worker)), consumer.Options{
-		Observe: stage.Stats.Observe,
+		Observe: stage.Stats.Observe, HangTimeout: show.HangTimeout,
 	})
 }
 

@@ -50,7 +50,7 @@ func consumeSQLite(ctx context.Context, c config, db *sql.DB, stage *show.Stage)
 		return err
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(reserve[*sqlsink.Tx](c.Worker)), consumer.Options{
-		Observe: stage.Stats.Observe,
+		Observe: stage.Stats.Observe, HangTimeout: show.HangTimeout,
 	})
 }
 

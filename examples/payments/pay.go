@@ -87,7 +87,7 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, db *sql.DB
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(pay(box, c)).Background(box.Relay), consumer.Options{
 		MaxBatch: maxBatch,
-		Observe:  stage.Stats.Observe,
+		Observe:  stage.Stats.Observe, HangTimeout: show.HangTimeout,
 	})
 }
 

@@ -76,7 +76,7 @@ func payPostgres(ctx context.Context, c config, js jetstream.JetStream, pool *pg
 	}
 	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(payAll(box, c)).Background(box.Relay), consumer.Options{
 		MaxBatch: maxBatch,
-		Observe:  stage.Stats.Observe,
+		Observe:  stage.Stats.Observe, HangTimeout: show.HangTimeout,
 	})
 }
 

@@ -83,6 +83,10 @@ func (s *Stage) Cue(subject string, points ...Point) *Cue {
 	return c
 }
 
+// HangTimeout is for consumer.Options: a transaction that was frozen for less is not abandoned, and
+// ends at the fence.
+const HangTimeout = 2 * patience
+
 // Context returns ctx without its deadline and cancellation if the transaction is to be frozen. A
 // frozen process usually wakes up after its deadlines and gives up. Without them, only the fence
 // protects the database.
