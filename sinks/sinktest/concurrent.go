@@ -24,6 +24,10 @@ func manyAtATime(w *world) {
 			through := true
 			for _, p := range ps {
 				f, err := a.sink.Fence(w.ctx, p)
+				if errors.Is(err, epoch.ErrTransient) {
+					through = false // see below
+					continue
+				}
 				if err != nil {
 					w.Errorf("read: %v", err)
 					return
@@ -40,6 +44,9 @@ func manyAtATime(w *world) {
 				switch {
 				case err == nil:
 					held[p] = &tenure{process: a, Fence: f}
+				case errors.Is(err, epoch.ErrTransient) && len(class(err)) == 0:
+					// A sink that ends the transaction of a replaced claim may come after its end,
+					// and meet another user of its connection.
 				case !w.isOnly(err, epoch.ErrStale, "claim"):
 					return
 				}
