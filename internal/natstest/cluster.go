@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/epochfence/epochfence/internal/proxy"
 )
 
 // account is the account of connections without credentials.
@@ -21,13 +23,13 @@ const account = "$G"
 // use.
 type Cluster struct {
 	nodes   []*Server
-	clients []*proxy // to each node
+	clients []*proxy.Proxy // to each node
 	routes  []route
 }
 
 type route struct {
 	from, to int
-	*proxy
+	*proxy.Proxy
 }
 
 // NewCluster starts a cluster whose data is below dir, which must exist, and returns once all nodes
@@ -54,7 +56,7 @@ func (c *Cluster) start(ctx context.Context, dir string, nodes int, configure []
 		}
 		s := &Server{log: &tail{}, options: o}
 		c.nodes = append(c.nodes, s)
-		p, err := newProxy(s.clientAddress)
+		p, err := proxy.New(s.clientAddress)
 		if err != nil {
 			return err
 		}
@@ -65,13 +67,13 @@ func (c *Cluster) start(ctx context.Context, dir string, nodes int, configure []
 			if from == to {
 				continue
 			}
-			p, err := newProxy(c.nodes[to].routeAddress)
+			p, err := proxy.New(c.nodes[to].routeAddress)
 			if err != nil {
 				return err
 			}
 			c.routes = append(c.routes, route{from, to, p})
 			o := c.nodes[from].options
-			o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", Host: p.address()})
+			o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", Host: p.Address()})
 		}
 	}
 	for _, s := range c.nodes {
@@ -86,10 +88,10 @@ func (c *Cluster) start(ctx context.Context, dir string, nodes int, configure []
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, p := range c.clients {
-		p.close()
+		p.Close()
 	}
 	for _, r := range c.routes {
-		r.close()
+		r.Close()
 	}
 	for _, s := range c.nodes {
 		errs = append(errs, s.Stop())
@@ -105,7 +107,7 @@ func (c *Cluster) Nodes() []*Server { return c.nodes }
 func (c *Cluster) URLs() []string {
 	var urls []string
 	for _, p := range c.clients {
-		urls = append(urls, "nats://"+p.address())
+		urls = append(urls, "nats://"+p.Address())
 	}
 	return urls
 }
@@ -119,22 +121,22 @@ func (c *Cluster) Start(node int) error { return c.nodes[node].Start() }
 // Cut cuts a node off from the other nodes and from its clients.
 func (c *Cluster) Cut(node int) {
 	c.Isolate(node)
-	c.clients[node].set(true)
+	c.clients[node].Cut()
 }
 
 // Isolate cuts a node off from the other nodes, but not from its clients.
-func (c *Cluster) Isolate(node int) { c.setRoutes(node, true) }
+func (c *Cluster) Isolate(node int) { c.eachRoute(node, (*proxy.Proxy).Cut) }
 
 // Heal undoes [Cluster.Cut] and [Cluster.Isolate].
 func (c *Cluster) Heal(node int) {
-	c.setRoutes(node, false)
-	c.clients[node].set(false)
+	c.eachRoute(node, (*proxy.Proxy).Pass)
+	c.clients[node].Pass()
 }
 
-func (c *Cluster) setRoutes(node int, cut bool) {
+func (c *Cluster) eachRoute(node int, do func(*proxy.Proxy)) {
 	for _, r := range c.routes {
 		if r.from == node || r.to == node {
-			r.set(cut)
+			do(r.Proxy)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/verdict"
 )
 
 // brokenToys lack one guard each. caught names an idiom in a place that must fail.
@@ -83,15 +84,8 @@ func TestEveryBrokenSinkIsCaughtByAnIdiom(t *testing.T) {
 func playOnToy(t *testing.T, lacks, place string, i Idiom) (wrong string) {
 	bubble.Test(t, func(t *testing.T) {
 		m := toyMode(lacks)
-		r := &recorder{TB: t}
-		done := make(chan struct{})
-		go func() { // Fatal ends the goroutine
-			defer close(done)
-			playIn(r, &m, &i, place)
-		}()
-		<-done
-		if r.Failed() {
-			wrong = "it failed: " + strings.Join(r.said, "\n")
+		if failed, said := verdict.Of(t, func(t testing.TB) { playIn(t, &m, &i, place) }); failed {
+			wrong = "it failed: " + said
 		}
 	})
 	return wrong

@@ -85,7 +85,7 @@ func TestASinkOfFiveMethodsAndOnePartitionPassesWhatItIsAskedFor(t *testing.T) {
 		t.Errorf("%d histories are asked for, of %d", len(asked), len(all()))
 	}
 	for _, h := range asked {
-		if failed, said := verdict(t, h, patience, opening(func(db *toy) epoch.Sink[*toyTx] { return narrow{toySink{db}} })); failed {
+		if failed, said := outcome(t, h, patience, opening(func(db *toy) epoch.Sink[*toyTx] { return narrow{toySink{db}} })); failed {
 			t.Errorf("%s:\n%s", h.claim, said)
 		}
 	}
@@ -93,7 +93,7 @@ func TestASinkOfFiveMethodsAndOnePartitionPassesWhatItIsAskedFor(t *testing.T) {
 
 func TestASinkThatTakesMoreThanItsBoundIsCaught(t *testing.T) {
 	for _, h := range bounded {
-		if failed, _ := verdict(t, h, toyPatience, opening(func(db *toy) epoch.Sink[*toyTx] { return boastful{narrow{toySink{db}}} })); !failed {
+		if failed, _ := outcome(t, h, toyPatience, opening(func(db *toy) epoch.Sink[*toyTx] { return boastful{narrow{toySink{db}}} })); !failed {
 			t.Errorf("%s: not caught", h.claim)
 		}
 	}
@@ -101,7 +101,7 @@ func TestASinkThatTakesMoreThanItsBoundIsCaught(t *testing.T) {
 
 func TestASoundSinkPassesEverything(t *testing.T) {
 	for _, h := range concat(all(), allUnblocked()) {
-		if failed, said := verdict(t, h, patience, func() *toy { db := newToy(); db.lockable = true; return db }); failed {
+		if failed, said := outcome(t, h, patience, func() *toy { db := newToy(); db.lockable = true; return db }); failed {
 			t.Errorf("%s:\n%s", h.claim, said)
 		}
 	}
@@ -114,7 +114,7 @@ func TestEveryBrokenSinkIsCaught(t *testing.T) {
 			var caught []string
 			byName, how := false, ""
 			for _, h := range all() {
-				failed, said := verdict(t, h, toyPatience, func() *toy {
+				failed, said := outcome(t, h, toyPatience, func() *toy {
 					db := newToy()
 					b.take(db)
 					return db
@@ -136,7 +136,7 @@ func TestEveryBrokenSinkIsCaught(t *testing.T) {
 
 func TestASinkThatLocksTheFenceFirstIsCaughtByTheUnblockedHistories(t *testing.T) {
 	for _, h := range allUnblocked() {
-		failed, said := verdict(t, h, toyPatience, func() *toy {
+		failed, said := outcome(t, h, toyPatience, func() *toy {
 			db := newToy()
 			lock := make(chan struct{}, 1)
 			enter := func(ctx context.Context) error {

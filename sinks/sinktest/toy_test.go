@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/verdict"
 )
 
 // toy is a sink in which every guard can be taken out. It is sound as newToy
@@ -271,53 +270,10 @@ func (s toySink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(contex
 	return s.db.held(ctx, h, apply)
 }
 
-// recorder is a testing.TB whose failures are kept, not reported.
-type recorder struct {
-	testing.TB
-	mu     sync.Mutex
-	failed bool
-	said   []string
-}
-
-func (r *recorder) record(failed bool, said string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.failed = r.failed || failed
-	r.said = append(r.said, said)
-}
-
-func (r *recorder) Failed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.failed
-}
-
-func (r *recorder) Fail()                             { r.record(true, "") }
-func (r *recorder) FailNow()                          { r.Fail(); runtime.Goexit() }
-func (r *recorder) Log(args ...any)                   { r.record(false, fmt.Sprint(args...)) }
-func (r *recorder) Logf(format string, args ...any)   { r.record(false, fmt.Sprintf(format, args...)) }
-func (r *recorder) Error(args ...any)                 { r.record(true, fmt.Sprint(args...)) }
-func (r *recorder) Errorf(format string, args ...any) { r.record(true, fmt.Sprintf(format, args...)) }
-func (r *recorder) Fatal(args ...any)                 { r.Error(args...); runtime.Goexit() }
-func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }
-func (r *recorder) SkipNow()                          { runtime.Goexit() }
-func (r *recorder) Skip(args ...any)                  { r.Log(args...); r.SkipNow() }
-func (r *recorder) Skipf(format string, args ...any)  { r.Logf(format, args...); r.SkipNow() }
-
-// verdict plays h on the databases that create makes, and reports whether it
+// outcome plays h on the databases that create makes, and reports whether it
 // failed and what it said.
-func verdict(t *testing.T, h history, limit time.Duration, create func() *toy) (failed bool, said string) {
-	r := &recorder{TB: t}
-	done := make(chan struct{})
-	go func() { // Fatal ends the goroutine
-		defer close(done)
-		defer func() {
-			if p := recover(); p != nil {
-				r.Errorf("panic: %v", p)
-			}
-		}()
-		h.playOn(r, limit, func(testing.TB) Database[any] { return create().database() })
-	}()
-	<-done
-	return r.Failed(), strings.Join(r.said, "\n")
+func outcome(t *testing.T, h history, limit time.Duration, create func() *toy) (failed bool, said string) {
+	return verdict.Of(t, func(t testing.TB) {
+		h.playOn(t, limit, func(testing.TB) Database[any] { return create().database() })
+	})
 }

@@ -1,0 +1,122 @@
+// Package cas is the seam for stores of items that are replaced by compare-and-swap, which is what
+// etcd, Consul, ZooKeeper, Redis, DynamoDB, object stores, NATS and SQL databases have in common.
+//
+// Each store has a driver in a package of its own, such as cas/memstore. Every driver passes the
+// suite in cas/castest. docs/write-a-store.md describes how to write another one.
+package cas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+)
+
+// Store is a set of items. It is safe for concurrent use by several goroutines and processes.
+//
+// Only Swap and Delete must be linearizable. Get and List may return older items, because a Swap
+// from an older item is refused. They never return an item that was not written.
+//
+// The errors name the operation and the key. A method returns soon after ctx has ended, with an
+// error that matches the cause.
+type Store interface {
+	// Get returns the item with the key. If there is none, it returns an item that is not Live.
+	Get(ctx context.Context, key string) (Item, error)
+
+	// Swap writes value and note, if the item is still as seen, and returns the new item. seen is an
+	// item that this store has returned, unchanged. Item{Key: key} is an item that was never written.
+	//
+	// It sends one request and does not repeat it. Its errors are
+	//
+	//   - [ErrConflict] if the item was not as seen: nothing was written, and never will be;
+	//   - [ErrTooLarge] and [ErrKey]: nothing was sent;
+	//   - any other error if the outcome is unknown: the write may have happened, may happen later,
+	//     or never.
+	Swap(ctx context.Context, seen Item, value, note []byte) (Item, error)
+
+	// Delete removes the item if it is still as seen. Its errors are those of Swap.
+	//
+	// A store may forget deleted items. Then a process that saw the item absent before it was
+	// written and deleted can still write it. Where that matters, write an empty item instead.
+	Delete(ctx context.Context, seen Item) error
+
+	// List returns the live items whose keys begin with prefix, in any order, each at most once. An
+	// item that is written or deleted while List runs may be missing. An error is the last element.
+	// Value and Note are set if [Facts.ListsWhole].
+	List(ctx context.Context, prefix string) iter.Seq2[Item, error]
+
+	// Facts returns what the store promises.
+	Facts(ctx context.Context) (Facts, error)
+}
+
+// Item is one item of a store.
+type Item struct {
+	// Key is any string of 1 to [Facts.MaxKey] bytes.
+	Key string
+
+	// Live reports whether the item exists.
+	Live bool
+
+	// Value and Note are written together. Value is what other programs see that read the store
+	// without a driver, wherever the store can keep the note beside it.
+	Value, Note []byte
+
+	// Version names the write that made the item so. No other write has it, see [Facts.Repeats].
+	// An item that is not Live has a version only if the store remembers its deletion.
+	Version string
+
+	// Number grows with each write of the item, also after a deletion. It may fall once the store
+	// has lost writes. It is 0 unless [Facts.Numbers].
+	Number int64
+}
+
+// Facts is what a store promises. Limits are in bytes.
+type Facts struct {
+	// Source identifies the items. It changes when the store is replaced by an empty one or by a
+	// restored backup, as far as the store can tell.
+	Source string
+
+	// Forgets reports that a failover may lose acknowledged writes.
+	Forgets bool
+
+	// Repeats reports that a version may name another write once the store has lost writes, by a
+	// failover or a restored backup.
+	Repeats bool
+
+	// Numbers reports that items have a Number.
+	Numbers bool
+
+	// ListsWhole reports that List sets Value and Note.
+	ListsWhole bool
+
+	// MaxKey, MaxValue and MaxNote are the limits of an item. 0 means no limit.
+	MaxKey, MaxValue, MaxNote int
+}
+
+var (
+	// ErrConflict is returned by Swap and Delete when the item was not as seen.
+	ErrConflict = errors.New("the item has changed")
+
+	// ErrTooLarge is returned by Swap when a value exceeds [Facts.MaxValue], or a note
+	// [Facts.MaxNote].
+	ErrTooLarge = errors.New("the item is too large")
+
+	// ErrKey is returned when a key is empty or longer than [Facts.MaxKey].
+	ErrKey = errors.New("the store cannot have this key")
+)
+
+// Check returns [ErrKey] or [ErrTooLarge] if the store cannot have the item. Drivers call it before
+// they send anything.
+func (f Facts) Check(key string, value, note []byte) error {
+	switch {
+	case key == "":
+		return fmt.Errorf("%w: it is empty", ErrKey)
+	case f.MaxKey > 0 && len(key) > f.MaxKey:
+		return fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrKey, len(key), f.MaxKey)
+	case f.MaxValue > 0 && len(value) > f.MaxValue:
+		return fmt.Errorf("%w: the value has %d bytes, the limit is %d", ErrTooLarge, len(value), f.MaxValue)
+	case f.MaxNote > 0 && len(note) > f.MaxNote:
+		return fmt.Errorf("%w: the note has %d bytes, the limit is %d", ErrTooLarge, len(note), f.MaxNote)
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+// Package castest is the suite that every [cas.Store] must pass.
+package castest
+
+import (
+	"testing"
+
+	"github.com/epochfence/epochfence/cas"
+)
+
+// Rig is one empty set of items for a history. The optional fields make more histories possible.
+type Rig struct {
+	// Open returns a store on the items with a client of its own, as another process would. It
+	// connects to the server at the address that via returns for the server's own. It is called a
+	// few times for each rig. The store closes when t ends.
+	Open func(t testing.TB, via func(address string) string) cas.Store
+
+	// Served reports that there is a server, which Open reaches by TCP.
+	Served bool
+
+	// Backup saves the items. The function that it returns puts them back, as a restored backup
+	// does, and returns once the store answers again. Optional.
+	Backup func(t testing.TB) (restore func())
+
+	// Empty replaces the store by an empty one, as somebody does who loses it. Optional.
+	Empty func(t testing.TB)
+
+	// Native returns the value that a client of the store's own reads for a key. Optional.
+	Native func(t testing.TB, key string) []byte
+}
+
+// Run runs every history on a rig of its own. create makes an empty set of items, which is removed
+// when t ends.
+func Run(t *testing.T, create func(t testing.TB) Rig) {
+	facts := factsOf(t, create(t))
+	for _, h := range histories {
+		t.Run(h.claim, func(t *testing.T) {
+			r := create(t)
+			if missing := h.needs(r, facts); missing != "" {
+				t.Skip("needs " + missing)
+			}
+			h.play(newWorld(t, patience, r))
+		})
+	}
+}
+
+func factsOf(t *testing.T, r Rig) cas.Facts {
+	f, err := r.Open(t, direct).Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// direct is the way to the server itself.
+func direct(address string) string { return address }
+
+// history is one property of stores and the play that shows it.
+type history struct {
+	claim string // in words
+	needs need
+	play  func(w *world)
+}
+
+// need returns what a history lacks, or "".
+type need func(r Rig, f cas.Facts) string
+
+func nothing(Rig, cas.Facts) string { return "" }
+
+func aServer(r Rig, _ cas.Facts) string { return unless(r.Served, "a server (Rig.Served)") }
+
+func aWayToEmptyIt(r Rig, _ cas.Facts) string { return unless(r.Empty != nil, "Rig.Empty") }
+
+func aNativeClient(r Rig, _ cas.Facts) string { return unless(r.Native != nil, "Rig.Native") }
+
+func versionsThatNeverRepeat(r Rig, f cas.Facts) string {
+	return unless(r.Backup != nil && !f.Repeats, "Rig.Backup, and versions that do not repeat")
+}
+
+func numbers(_ Rig, f cas.Facts) string { return unless(f.Numbers, "numbers (Facts.Numbers)") }
+
+func limitsOf(_ Rig, f cas.Facts) string {
+	return unless(f.MaxValue > 0 && f.MaxNote > 0, "limits (Facts.MaxValue, MaxNote)")
+}
+
+func unless(has bool, what string) string {
+	if has {
+		return ""
+	}
+	return what
+}
+
+var histories = []history{
+	{"an item that nobody has written is absent", nothing, absent},
+	{"what was written is read, value and note, whatever the bytes", nothing, writtenAndRead},
+	{"a client of the store's own reads the value", aNativeClient, native},
+	{"an item that has changed is neither replaced nor deleted", nothing, changed},
+	{"the same content again is another version", nothing, sameContent},
+	{"an item that was deleted and written again is not as it was seen", nothing, deletedAndWritten},
+	{"a version from before a restored backup names no later write", versionsThatNeverRepeat, restored},
+	{"a store that was emptied says that it is another one", aWayToEmptyIt, emptied},
+	{"of writes at the same time one wins", nothing, oneWrites},
+	{"of first writes at the same time one wins", nothing, oneCreates},
+	{"of a write and a deletion at the same time one wins", nothing, oneWritesOrDeletes},
+	{"a counter that many increment loses nothing", nothing, counter},
+	{"numbers grow, also over deletions", numbers, growingNumbers},
+	{"keys of every kind are kept apart", nothing, keys},
+	{"a list has each item with the prefix once, and no other", nothing, prefixes},
+	{"a thousand items are listed, and can be replaced as listed", nothing, thousand},
+	{"a reader may leave a list before its end", nothing, leavesEarly},
+	{"an impossible key is refused", nothing, impossibleKeys},
+	{"an item at the limits is taken, and one above is refused", limitsOf, limits},
+	{"a context that has ended ends a call", nothing, endedContext},
+	{"a server that is silent ends no later than the context", aServer, silent},
+	{"a write whose request was lost is in doubt", aServer, lostRequest},
+	{"a write whose answer was lost is in doubt, and was not sent twice", aServer, lostAnswer},
+	{"a store that was away is used again", aServer, away},
+	{"errors name the key", nothing, named},
+}

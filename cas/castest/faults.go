@@ -1,0 +1,174 @@
+package castest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/proxy"
+)
+
+func cancelled(w *world) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	return ctx, cancel
+}
+
+func endedContext(w *world) {
+	c := w.client()
+	item := c.creates("orders", "x", "")
+	ctx, cancel := cancelled(w)
+	defer cancel()
+	w.endsWith(context.Canceled, func() error { _, err := c.Get(ctx, "orders"); return err }, "get")
+	w.endsWith(context.Canceled, func() error { _, err := c.Swap(ctx, item, nil, nil); return err }, "swap")
+	w.endsWith(context.Canceled, func() error { return c.Delete(ctx, item) }, "delete")
+	w.endsWith(context.Canceled, func() error { return c.listErr(ctx) }, "list")
+}
+
+func (c client) listErr(ctx context.Context) (err error) {
+	for _, err = range c.List(ctx, "") {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// soon bounds a call whose context has ended.
+const soon = 5 * time.Second
+
+func (w *world) endsWith(want error, call func() error, what string) {
+	w.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- call() }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, want) || errors.Is(err, cas.ErrConflict) {
+			w.Errorf("%s: err = %v, want %q", what, err, want)
+		}
+	case <-time.After(soon):
+		w.Fatalf("%s has not returned %v after its context ended", what, soon)
+	}
+}
+
+func silent(w *world) {
+	c, p := w.behind()
+	item := c.creates("orders", "x", "")
+	for what, call := range map[string]func(ctx context.Context) error{
+		"get":    func(ctx context.Context) error { _, err := c.Get(ctx, "orders"); return err },
+		"swap":   func(ctx context.Context) error { _, err := c.Swap(ctx, item, []byte("y"), nil); return err },
+		"delete": func(ctx context.Context) error { return c.Delete(ctx, item) },
+		"list":   c.listErr,
+	} {
+		p.Freeze()
+		ctx, cancel := context.WithTimeout(w.ctx, 100*time.Millisecond)
+		w.endsWith(context.DeadlineExceeded, func() error { return call(ctx) }, what)
+		cancel()
+		p.Pass()
+	}
+	c.answers()
+}
+
+// answers waits until the store is used again.
+func (c client) answers() {
+	c.w.Helper()
+	c.w.eventually(func() string {
+		ctx, cancel := context.WithTimeout(c.w.ctx, soon)
+		defer cancel()
+		if _, err := c.Get(ctx, "orders"); err != nil {
+			return "the store is not used again: " + err.Error()
+		}
+		return ""
+	})
+}
+
+const losses = 10
+
+func lostRequest(w *world) {
+	if landed := w.loses((*proxy.Proxy).LoseRequest); landed == losses {
+		w.Errorf("each of %d writes whose request was lost has landed", losses)
+	}
+}
+
+// lostAnswer finds the clients that send a request again after its answer was lost: the server
+// refuses the second, because the first has changed the item.
+func lostAnswer(w *world) {
+	if landed := w.loses((*proxy.Proxy).LoseAnswer); landed == 0 {
+		w.Errorf("none of %d writes whose answer was lost has landed: the suite lost the request", losses)
+	}
+}
+
+// loses writes through a proxy that loses something, and returns how many of the writes that
+// failed have landed. A write that has landed must not conflict, and one that succeeded must be
+// there.
+func (w *world) loses(lose func(*proxy.Proxy)) (landed int) {
+	w.Helper()
+	c, p := w.behind()
+	witness := w.client()
+	item := c.creates("orders", "0", "")
+	for n := range losses {
+		value := []byte{byte('a' + n)}
+		item = c.writes(item, "0", "") // clients prepare what they send the first time
+		lose(p)
+		ctx, cancel := context.WithTimeout(w.ctx, time.Second)
+		_, err := c.Swap(ctx, item, value, nil)
+		cancel()
+		p.Pass()
+		now := w.settled(witness, item)
+		switch applied := string(now.Value) == string(value); {
+		case errors.Is(err, cas.ErrConflict):
+			w.Fatalf("a write conflicts that nothing has conflicted with; it landed: %v; err = %v", applied, err)
+		case err == nil && !applied:
+			w.Fatalf("a write succeeded, and the item is\n%s", show(now))
+		case err != nil && applied:
+			landed++
+		}
+		item = now
+		c.answers()
+	}
+	if p.Struck() == 0 {
+		w.Fatal("the proxy has lost nothing")
+	}
+	return landed
+}
+
+// settled writes the item once more, so that a write that is still on its way cannot land.
+func (w *world) settled(c client, before cas.Item) cas.Item {
+	w.Helper()
+	for {
+		now, err := c.Get(w.ctx, before.Key)
+		if err != nil {
+			w.Fatal(err)
+		}
+		item, err := c.Swap(w.ctx, now, now.Value, now.Note)
+		if err == nil {
+			return item
+		}
+		if !errors.Is(err, cas.ErrConflict) {
+			w.Fatal(err)
+		}
+	}
+}
+
+func away(w *world) {
+	c, p := w.behind()
+	item := c.creates("orders", "x", "")
+	for range 3 {
+		p.Cut()
+		ctx, cancel := context.WithTimeout(w.ctx, 300*time.Millisecond)
+		for what, err := range map[string]error{
+			"get":  func() error { _, err := c.Get(ctx, "orders"); return err }(),
+			"swap": func() error { _, err := c.Swap(ctx, item, []byte("y"), nil); return err }(),
+			"list": c.listErr(ctx),
+		} {
+			if err == nil || errors.Is(err, cas.ErrConflict) {
+				w.Errorf("%s while the store is away: err = %v", what, err)
+			}
+		}
+		cancel()
+		p.Pass()
+		c.answers()
+		item = c.writes(w.settled(c, item), "x", "")
+	}
+}

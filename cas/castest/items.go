@@ -1,0 +1,198 @@
+package castest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/epochfence/epochfence/cas"
+)
+
+func absent(w *world) {
+	c := w.client()
+	item, err := c.Get(w.ctx, "orders")
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.same(item, cas.Item{Key: "orders"})
+	if items := c.lists(""); len(items) != 0 {
+		w.Errorf("a new store has %d items", len(items))
+	}
+	if err := c.Delete(w.ctx, cas.Item{Key: "orders", Version: "7"}); err == nil {
+		w.Error("an item that nobody has written was deleted")
+	}
+}
+
+// bytesOfEveryKind are values and notes. A store must not change them.
+func bytesOfEveryKind() map[string]string {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	return map[string]string{
+		"nothing": "", "text": "hello", "every byte": string(all), "NUL": "\x00", "no UTF-8": "\xff\xfe\xc0",
+		"JSON": `{"value":"x"}`, "ends in spaces": "x \t\r\n", "32 KB": strings.Repeat("0123456789abcdef", 2048),
+	}
+}
+
+func writtenAndRead(w *world) {
+	c, other := w.client(), w.client()
+	seen := cas.Item{Key: "orders"}
+	for name, value := range bytesOfEveryKind() {
+		for note, content := range bytesOfEveryKind() {
+			if len(value)+len(content) > 40000 {
+				continue
+			}
+			item, err := c.Swap(w.ctx, seen, []byte(value), []byte(content))
+			if err != nil {
+				w.Fatalf("value %s, note %s: %v", name, note, err)
+			}
+			other.is(cas.Item{Key: "orders", Live: true, Value: []byte(value), Note: []byte(content), Version: item.Version, Number: item.Number})
+			seen = item
+		}
+	}
+}
+
+func native(w *world) {
+	c := w.client()
+	seen := cas.Item{Key: "orders/4711"}
+	for _, value := range []string{`{"state":"paid"}`, "", "\x00\xff"} {
+		seen = c.writes(seen, value, "the note")
+		if got := string(w.rig.Native(w, seen.Key)); got != value {
+			w.Errorf("another client reads %q, want %q", got, value)
+		}
+	}
+}
+
+func changed(w *world) {
+	a, b := w.client(), w.client()
+	first := a.creates("orders", "1", "one")
+	b.refused(cas.Item{Key: "orders"}, "absence, of an item that is there")
+	second := b.writes(first, "2", "two")
+	a.refused(first, "the item before the last write")
+	third := a.writes(second, "3", "three")
+	b.refused(first, "the item of two writes ago")
+	b.refused(second, "the item before the last write")
+	b.is(third)
+	other := a.creates("payments", "1", "one")
+	b.refused(cas.Item{Key: "payments", Live: true, Version: third.Version, Number: third.Number, Value: third.Value, Note: third.Note}, "another item")
+	b.is(other)
+}
+
+func sameContent(w *world) {
+	a, b := w.client(), w.client()
+	x := a.creates("orders", "x", "note")
+	y := b.writes(x, "y", "note")
+	again := b.writes(y, "x", "note")
+	a.refused(x, "an item with the same content")
+	same := b.writes(again, "x", "note")
+	a.refused(again, "an item with the same content")
+	a.refused(x, "an item with the same content")
+	b.is(same)
+}
+
+func deletedAndWritten(w *world) {
+	a, b := w.client(), w.client()
+	x := a.creates("orders", "x", "note")
+	gone := b.deletes(x)
+	a.refused(x, "an item that was deleted")
+	if len(gone.Value) > 0 || len(gone.Note) > 0 {
+		w.Errorf("the deleted item has content:\n%s", show(gone))
+	}
+	again := b.writes(gone, "x", "note")
+	a.refused(x, "the item before it was deleted and written again")
+	a.refused(cas.Item{Key: "orders"}, "absence, of an item that is there")
+	if again.Version == x.Version {
+		w.Errorf("version %q names two writes", x.Version)
+	}
+	for range 3 {
+		again = b.writes(b.deletes(again), "x", "note")
+		a.refused(x, "the item before it was deleted and written again")
+	}
+	b.is(again)
+}
+
+func restored(w *world) {
+	a, b := w.client(), w.client()
+	first := a.creates("orders", "1", "")
+	restore := w.rig.Backup(w)
+	lost := a.writes(first, "lost", "")
+	lostToo := a.creates("payments", "lost", "")
+	restore()
+	b = w.client()
+	b.reads("orders", func(item cas.Item) bool { return string(item.Value) == "1" })
+	for n := range 5 { // as many writes as may give the same number again
+		first = b.writes(b.reads("orders", func(cas.Item) bool { return true }), fmt.Sprint("again ", n), "")
+		b.refused(lost, "the item of a write that was lost")
+	}
+	again := b.creates("payments", "again", "")
+	b.refused(lostToo, "the item of a write that was lost")
+	b.is(first)
+	b.is(again)
+}
+
+func emptied(w *world) {
+	a, b := w.client(), w.client()
+	item := a.creates("orders", "1", "")
+	before := a.facts()
+	if other := b.facts(); other != before || before.Source == "" {
+		w.Fatalf("two clients have the facts\n%+v\n%+v", before, other)
+	}
+	w.rig.Empty(w)
+	if after := w.client().facts(); after.Source == before.Source {
+		w.Errorf("the source is %q, before and after", before.Source)
+	}
+	c := w.client()
+	if items := c.lists(""); len(items) != 0 {
+		w.Errorf("an emptied store has %d items", len(items))
+	}
+	a.refused(item, "an item that is lost")
+	again := c.creates("orders", "1", "")
+	if !before.Repeats {
+		a.refused(item, "an item that is lost")
+	}
+	b.is(again)
+}
+
+func growingNumbers(w *world) {
+	c := w.client()
+	other := c.creates("payments", "x", "")
+	item := c.creates("orders", "x", "")
+	last := item.Number
+	for range 5 {
+		item = c.writes(c.deletes(item), "x", "")
+		other = c.writes(other, "x", "")
+		if item.Number <= last {
+			w.Fatalf("number %d follows %d, over a deletion", item.Number, last)
+		}
+		last = item.Number
+	}
+}
+
+func named(w *world) {
+	c := w.client()
+	item := c.creates("orders/4711", "x", "")
+	c.writes(item, "y", "")
+	ctx, cancel := cancelled(w)
+	defer cancel()
+	_, swapped := c.Swap(w.ctx, item, nil, nil)
+	_, got := c.Get(ctx, item.Key)
+	_, listed := func() (n int, err error) {
+		for _, err = range c.List(ctx, "orders/4711") {
+			n++
+		}
+		return n, err
+	}()
+	for what, err := range map[string]error{"swap": swapped, "delete": c.Delete(w.ctx, item), "get": got, "list": listed} {
+		if err == nil {
+			w.Errorf("%s did not fail", what)
+			continue
+		}
+		if text := err.Error(); !strings.Contains(text, `"orders/4711"`) || !strings.Contains(text, what) {
+			w.Errorf("an error does not say %s and \"orders/4711\": %v", what, err)
+		}
+	}
+	if errors.Is(got, cas.ErrConflict) {
+		w.Errorf("a read conflicts: %v", got)
+	}
+}

@@ -1,0 +1,68 @@
+package natsstore
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/epochfence/epochfence/cas"
+)
+
+// A key's parts between slashes are the tokens of its subject, so that the server can filter by
+// prefix. An empty token, which subjects cannot have, is "=".
+
+const emptyToken = "="
+
+func (s *Store) prefix() string { return "$KV." + s.bucket + "." }
+
+func (s *Store) subject(key string) string {
+	tokens := strings.Split(key, "/")
+	for i, t := range tokens {
+		if t == "" {
+			tokens[i] = emptyToken
+		} else {
+			tokens[i] = cas.Escape(t, safe)
+		}
+	}
+	return s.prefix() + strings.Join(tokens, ".")
+}
+
+func safe(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+}
+
+// key returns the key of a subject that subject made.
+func (s *Store) key(subject string) (string, error) {
+	tokens := strings.Split(strings.TrimPrefix(subject, s.prefix()), ".")
+	for i, t := range tokens {
+		if t == emptyToken {
+			tokens[i] = ""
+			continue
+		}
+		part, err := cas.Unescape(t)
+		if err != nil {
+			return "", err
+		}
+		tokens[i] = part
+	}
+	key := strings.Join(tokens, "/")
+	if s.subject(key) != subject {
+		return "", fmt.Errorf("natsstore: the subject %q has no key", subject)
+	}
+	return key, nil
+}
+
+// filter returns the subjects of all keys that begin with prefix, and of others beside them.
+func (s *Store) filter(prefix string) string {
+	whole, _, found := cutLast(prefix, "/")
+	if !found {
+		return s.prefix() + ">"
+	}
+	return s.subject(whole) + ".>"
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}

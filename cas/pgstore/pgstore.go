@@ -1,0 +1,194 @@
+// Package pgstore is a [cas.Store] in a table of PostgreSQL, 14 or newer.
+//
+// Each item is a row. Its version is a number of a sequence and a random id, so that versions do
+// not repeat after a restored backup. The store works through PgBouncer in transaction mode as far
+// as the pool's query mode does.
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/pgschema"
+)
+
+// Store is safe for concurrent use.
+type Store struct {
+	pool                                    *pgxpool.Pool
+	source, get, create, swap, remove, list string
+}
+
+const columns = "value, note, number, number || '.' || nonce"
+
+// Open returns a store on the tables that [Migrate] made, and checks their version. Its errors
+// match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer] of package
+// migrations. The pool stays the caller's. It must connect to the primary server.
+func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	sc := schema(o)
+	err = wait().InTx(ctx, pool, func(tx pgx.Tx) error {
+		have, err := sc.Version(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return sc.Check(have)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: open schema %s: %w", pgschema.Quote(o.Schema), err)
+	}
+	in := pgschema.Quote(o.Schema)
+	item, next := in+".cas_item", "nextval('"+strings.ReplaceAll(in, "'", "''")+".cas_number')"
+	return &Store{
+		pool:   pool,
+		source: "select id::text from " + in + ".cas_source",
+		get:    "select " + columns + " from " + item + " where key = $1",
+		// The lock is taken before the number. Otherwise an item could be written and deleted
+		// between the two, and have had a higher number.
+		create: "insert into " + item + " (key, value, note, number, nonce)" +
+			" select $1::bytea, $2::bytea, $3::bytea, " + next + ", gen_random_uuid()" +
+			" from (select pg_advisory_xact_lock(hashtextextended(encode($1::bytea, 'hex'), 0)) offset 0) as locked" +
+			" on conflict do nothing returning " + columns,
+		swap: "update " + item + " set value = $2, note = $3, number = " + next + ", nonce = gen_random_uuid()" +
+			" where key = $1 and number || '.' || nonce = $4 returning " + columns,
+		remove: "delete from " + item + " where key = $1 and number || '.' || nonce = $2",
+		list:   "select key, " + columns + " from " + item + " where key >= $1 and key < $2 order by key limit $3",
+	}, nil
+}
+
+var facts = cas.Facts{Numbers: true, ListsWhole: true, MaxKey: 1024, MaxValue: 16 << 20, MaxNote: 1 << 20}
+
+// Facts implements [cas.Store]. A failover to a standby that replicates asynchronously may lose
+// acknowledged writes all the same, which the store cannot see.
+func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
+	f := facts
+	if err := s.pool.QueryRow(ctx, s.source).Scan(&f.Source); err != nil {
+		return cas.Facts{}, fmt.Errorf("pgstore: facts: %w", err)
+	}
+	f.Source = "postgres:" + f.Source
+	return f, nil
+}
+
+// Get implements [cas.Store].
+func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
+	item, err := s.item(ctx, cas.Item{Key: key}, s.get, []byte(key))
+	if errors.Is(err, pgx.ErrNoRows) {
+		return cas.Item{Key: key}, nil
+	}
+	return item, failed("get", key, err)
+}
+
+// Swap implements [cas.Store].
+func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+	sql, args := s.create, []any{[]byte(seen.Key), notNil(value), notNil(note)}
+	if seen.Version != "" {
+		sql, args = s.swap, append(args, seen.Version)
+	}
+	item, err := s.item(ctx, cas.Item{Key: seen.Key, Value: value, Note: note}, sql, args...)
+	return item, failed("swap", seen.Key, conflict(err))
+}
+
+// item runs a statement that returns one row.
+func (s *Store) item(ctx context.Context, of cas.Item, sql string, args ...any) (cas.Item, error) {
+	if err := facts.Check(of.Key, of.Value, of.Note); err != nil {
+		return cas.Item{}, err
+	}
+	item := cas.Item{Key: of.Key, Live: true}
+	if err := s.pool.QueryRow(ctx, sql, args...).Scan(&item.Value, &item.Note, &item.Number, &item.Version); err != nil {
+		return cas.Item{}, err
+	}
+	return item, nil
+}
+
+// Delete implements [cas.Store].
+func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
+	err := facts.Check(seen.Key, nil, nil)
+	if err == nil {
+		var tag pgconn.CommandTag
+		tag, err = s.pool.Exec(ctx, s.remove, []byte(seen.Key), seen.Version)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = cas.ErrConflict
+		}
+	}
+	return failed("delete", seen.Key, conflict(err))
+}
+
+// page is the number of items that List reads at a time.
+const page = 200
+
+// List implements [cas.Store].
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return func(yield func(cas.Item, error) bool) {
+		from, end := []byte(prefix), after(prefix)
+		for {
+			rows, _ := s.pool.Query(ctx, s.list, from, end, page)
+			items, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (item cas.Item, err error) {
+				var key []byte
+				err = row.Scan(&key, &item.Value, &item.Note, &item.Number, &item.Version)
+				item.Key, item.Live = string(key), true
+				return item, err
+			})
+			if err != nil {
+				yield(cas.Item{}, failed("list", prefix, err))
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if len(items) < page {
+				return
+			}
+			from = []byte(items[page-1].Key + "\x00")
+		}
+	}
+}
+
+// after returns the smallest key that follows all keys with the prefix.
+func after(prefix string) []byte {
+	if trimmed := strings.TrimRight(prefix, "\xff"); trimmed != "" {
+		end := []byte(trimmed)
+		end[len(end)-1]++
+		return end
+	}
+	return bytes.Repeat([]byte{0xff}, facts.MaxKey+1)
+}
+
+// conflict returns the meaning of an error of a write.
+func conflict(err error) error {
+	var pg *pgconn.PgError
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return cas.ErrConflict
+	case errors.As(err, &pg) && pg.Code == "40001": // serialization_failure, if that is the default isolation
+		return fmt.Errorf("%w: %w", cas.ErrConflict, err)
+	}
+	return err
+}
+
+func failed(what, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("pgstore: %s %q: %w", what, key, err)
+}
+
+// notNil returns b, or an empty value where b is nil, which pgx sends as NULL.
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}

@@ -1,0 +1,150 @@
+package pgstore_test
+
+import (
+	"errors"
+	"net/url"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/pgstore"
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/migrations"
+)
+
+// rig is a database.
+func rig(t testing.TB) castest.Rig {
+	db := pgtest.Start(t)
+	admin := db.Superuser(t)
+	exec := func(t testing.TB, statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			if _, err := admin.Exec(t.Context(), sql); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+	}
+	migrate := func(t testing.TB) {
+		if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	migrate(t)
+	return castest.Rig{
+		Served: true,
+		Open: func(t testing.TB, via func(string) string) cas.Store {
+			return open(t, pool(t, db.URL, via))
+		},
+		Backup: func(t testing.TB) func() {
+			exec(t, "create table saved as select * from epochfence_cas.cas_item",
+				"create table saved_number as select last_value from epochfence_cas.cas_number")
+			return func() {
+				exec(t, "truncate epochfence_cas.cas_item", "insert into epochfence_cas.cas_item select * from saved",
+					"select setval('epochfence_cas.cas_number', (select last_value from saved_number))")
+			}
+		},
+		Empty: func(t testing.TB) {
+			exec(t, "drop schema epochfence_cas cascade")
+			migrate(t)
+		},
+		Native: func(t testing.TB, key string) (value []byte) {
+			if err := admin.QueryRow(t.Context(), "select value from epochfence_cas.cas_item where key = $1", []byte(key)).Scan(&value); err != nil {
+				t.Fatal(err)
+			}
+			return value
+		},
+	}
+}
+
+func pool(t testing.TB, server string, via func(string) string) *pgxpool.Pool {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = via(u.Host)
+	p, err := pgxpool.New(t.Context(), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func open(t testing.TB, p *pgxpool.Pool) *pgstore.Store {
+	t.Helper()
+	s, err := pgstore.Open(t.Context(), p, pgstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSuite(t *testing.T) { castest.Run(t, rig) }
+
+func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
+	db := pgtest.Start(t)
+	p := pool(t, db.URL, func(address string) string { return address })
+	if _, err := pgstore.Open(t.Context(), p, pgstore.Options{}); !errors.Is(err, migrations.ErrNotMigrated) {
+		t.Errorf("without tables: %v", err)
+	}
+	o := pgstore.Options{Schema: `the "app's"`}
+	for range 2 {
+		if err := pgstore.Migrate(t.Context(), p, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := pgstore.Open(t.Context(), p, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Swap(t.Context(), cas.Item{Key: "orders"}, []byte("x"), nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Exec(t.Context(), `insert into "the ""app's""".cas_migration values (99, 'of tomorrow')`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pgstore.Open(t.Context(), p, o); !errors.Is(err, migrations.ErrNewer) {
+		t.Errorf("with tables of tomorrow: %v", err)
+	}
+}
+
+func TestASerializableDatabaseConflictsInsteadOfFailing(t *testing.T) {
+	db := pgtest.Start(t)
+	admin := db.Superuser(t)
+	if _, err := admin.Exec(t.Context(), "alter database "+pgx.Identifier{db.Name}.Sanitize()+" set default_transaction_isolation = 'serializable'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, pool(t, db.URL, func(address string) string { return address }))
+	for range 50 {
+		seen, err := s.Get(t.Context(), "orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		results := make(chan error, 4)
+		for range cap(results) {
+			go func() {
+				_, err := s.Swap(t.Context(), seen, []byte("x"), nil)
+				results <- err
+			}()
+		}
+		won := 0
+		for range cap(results) {
+			switch err := <-results; {
+			case err == nil:
+				won++
+			case !errors.Is(err, cas.ErrConflict):
+				t.Fatal(err)
+			}
+		}
+		if won != 1 {
+			t.Fatalf("%d writes won", won)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+// Package verdict plays a test of a suite and says how it ended, for tests that a suite catches
+// what is broken.
+package verdict
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Of runs play on a goroutine of its own, with a [testing.TB] that keeps failures instead of
+// reporting them, and reports whether play failed and what it said. A panic is a failure.
+func Of(t testing.TB, play func(t testing.TB)) (failed bool, said string) {
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() { // Fatal ends the goroutine
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				r.Errorf("panic: %v", p)
+			}
+		}()
+		play(r)
+	}()
+	<-done
+	return r.Failed(), strings.Join(r.said, "\n")
+}
+
+type recorder struct {
+	testing.TB
+	mu     sync.Mutex
+	failed bool
+	said   []string
+}
+
+func (r *recorder) record(failed bool, said string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = r.failed || failed
+	r.said = append(r.said, said)
+}
+
+func (r *recorder) Failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
+func (r *recorder) Fail()                             { r.record(true, "") }
+func (r *recorder) FailNow()                          { r.Fail(); runtime.Goexit() }
+func (r *recorder) Log(args ...any)                   { r.record(false, fmt.Sprint(args...)) }
+func (r *recorder) Logf(format string, args ...any)   { r.record(false, fmt.Sprintf(format, args...)) }
+func (r *recorder) Error(args ...any)                 { r.record(true, fmt.Sprint(args...)) }
+func (r *recorder) Errorf(format string, args ...any) { r.record(true, fmt.Sprintf(format, args...)) }
+func (r *recorder) Fatal(args ...any)                 { r.Error(args...); runtime.Goexit() }
+func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }
+func (r *recorder) SkipNow()                          { runtime.Goexit() }
+func (r *recorder) Skip(args ...any)                  { r.Log(args...); r.SkipNow() }
+func (r *recorder) Skipf(format string, args ...any)  { r.Logf(format, args...); r.SkipNow() }
