@@ -106,15 +106,15 @@ func (rs results) Median(row, ours, peer string, of measure) string {
 	return "–"
 }
 
-// MedianOf is Median for what a variant has by itself.
+// MedianOf is Median for what a variant has by itself. The page's text names the measure.
 func (rs results) MedianOf(row, variant string, of measure) string {
 	for _, r := range rs {
 		switch {
 		case r.Row != row || r.Of != of:
 		case r.Ours == variant:
-			return of.Text(r.Value)
+			return strings.TrimPrefix(of.Text(r.Value), string(of)+" ")
 		case r.Peer == variant:
-			return of.Text(r.PeerValue)
+			return strings.TrimPrefix(of.Text(r.PeerValue), string(of)+" ")
 		}
 	}
 	return "–"

@@ -28,7 +28,7 @@ const (
 	ReasonOutOfOrder      // an offset below the position came again: [ErrOutOfOrder]
 	ReasonMissingFence    // the sink has lost the fence: [epoch.ErrMissing]
 	ReasonElsewhere       // another database of the sink keeps the partition: [epoch.ErrElsewhere]
-	ReasonUnhealthy       // a table, a privilege or a disk is missing: [epoch.ErrUnhealthy]
+	ReasonUnhealthy       // a table or privilege is missing, or the disk is full: [epoch.ErrUnhealthy]
 	ReasonPaused          // an operator has paused the partition: [epoch.ErrPaused]
 	ReasonStale           // the fence belongs to a later claim, or another claim came first: [epoch.ErrStale]
 	ReasonMoved           // the fence was not where the transaction began: [epoch.ErrMoved]

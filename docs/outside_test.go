@@ -78,9 +78,8 @@ func gateway(ctx context.Context, db *sql.DB) (http.Handler, error) {
 	return mux, nil
 }
 
-// charge is called for each idempotency key until its answer is stored, and never for a process that has
-// lost its partition to one whose request came first. What it writes through
-// httpfence.Tx commits with its answer.
+// charge is called for each idempotency key until its answer is stored, and never for a process after a
+// request of its successor. What it writes through httpfence.Tx commits with its answer.
 func charge(w http.ResponseWriter, r *http.Request) {
 	amount, err := io.ReadAll(r.Body)
 	if err != nil {

@@ -119,7 +119,7 @@ var all = []Remedy{
 			"Otherwise kill all processes of the group at the same time. If they were connected to the wrong database or schema, correct that, and start the group. " +
 			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"Rewind to the position that you noted, end that process, and start the group. " +
-			"Epochs start again: lower what receivers of your own have seen. The outbox claims above what its receivers have seen by itself.",
+			"Epochs start again: lower what receivers of your own have seen. The outbox by itself claims above what its receivers have seen.",
 		Check: continues,
 		Commands: []Command{
 			doctor,

@@ -23,9 +23,9 @@
 //
 // The handler lets in every request that reaches it. Put it behind the application's
 // authentication, or on a port that only operators reach. It shows no forms and takes no POST
-// unless [Options.MayAct] names who acts. It refuses requests that another site makes a browser
-// send ([http.CrossOriginProtection]), and its Content-Security-Policy allows scripts and styles
-// from the handler alone.
+// unless [Options.MayAct] names who acts. It refuses cross-origin requests that would
+// change something ([http.CrossOriginProtection]), and its Content-Security-Policy allows scripts
+// and styles from the handler alone.
 //
 // # Probes
 //
