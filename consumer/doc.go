@@ -14,14 +14,15 @@
 //
 // The source grants partitions. Each grant is a [Tenure] with a goroutine of its own. The
 // goroutine claims the partition ([epoch.Sink]: read, confirm with the source, swap), reads
-// from the position that the claim returned, and offers the messages to an event loop. The
-// loop owns the fences and pending messages of all its partitions. It starts a transaction
-// for the messages that are ready, without waiting for more. The transaction calls the
-// handler for each message. Its last statement checks and moves the fences.
+// from the position that the claim returned, and offers the messages to an event loop, a
+// committer (see [Options.Committers]). The committer owns the fences and pending messages of
+// all its partitions. It starts a transaction for the messages that are ready, without waiting
+// for more. The transaction calls the handler for each message. Its last statement checks and
+// moves the fences.
 //
 // A transaction that fails is rolled back as a whole. The partition whose message failed is
-// then applied alone, in the loop's second lane. Its batch is split until the message at
-// fault is found, which is retried with backoff. The other partitions continue meanwhile.
+// then applied alone, beside the others. Its batch is split until the message at fault is
+// found, which is retried with backoff. The other partitions continue meanwhile.
 //
 // If the outcome of a transaction is unknown, the partition is claimed again and continues
 // from the position in the sink. If a transaction is refused as stale, another process owns

@@ -43,7 +43,7 @@ type NotClaimed struct {
 type Claimed struct {
 	Fence    epoch.Fence
 	Seen     epoch.Fence   // the fence it replaced
-	Halted   bool          // the partition was reported as Halted and has not advanced since: this claim alone does not end the halt
+	Halted   bool          // the partition was reported as Halted because its transactions keep failing, which this claim alone does not end
 	Took     time.Duration // this attempt, from the read of the fence
 	Attempts int           // this one and those that failed before it
 	Waited   time.Duration // the total: since the grant, or since the last claim ended
@@ -186,18 +186,18 @@ type Lost struct {
 	InFlight  bool // a transaction was open. It committed before the loss, or was rolled back or refused. It cannot commit later
 }
 
-// Overdue reports a hung call of a user's function: see [Options.HangTimeout]. The call did not return within
-// [Options.HangTimeout] after its context had ended, and was abandoned: nothing of its transaction
-// is or will be committed. Partitions that shared the transaction continue. This partition is
-// given up ([Lost] follows if it is still held), and this process does not claim it again until
-// the call returns, which [Returned] reports.
+// Overdue reports a hung call of a user's function: it did not return within [Options.HangTimeout]
+// after its context had ended, and was abandoned. Nothing of its transaction is or will be
+// committed. Partitions that shared the transaction continue. This partition is given up ([Lost]
+// follows if it is still held), and this process does not claim it again until the call returns,
+// which [Returned] reports.
 //
 // If the sink does not return (FunctionSink), the partitions of the transaction are claimed again.
 type Overdue struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
-	From, To  epoch.Offset // of the partition's part of the transaction
-	Timeout   time.Duration
+	From, To  epoch.Offset  // of the partition's part of the transaction
+	Timeout   time.Duration // of the transaction; see [Options.BatchTimeout]
 	Function  Function
 	Offset    epoch.Offset // of the message; of the first where the call has several; -1 where it has none
 	Since     time.Time    // when the transaction began, or the context of background work ended

@@ -16,8 +16,8 @@ import (
 // Handler may be called again for the same message, after everything it wrote through tx was
 // rolled back. It must not use tx after it has returned. It must return when ctx ends: after
 // [Options.HangTimeout] it is abandoned, and what it still writes is refused
-// ([epoch.ErrAbandoned]). With several committers, Handler is called for several partitions
-// at a time, but never twice at a time for one partition.
+// ([epoch.ErrAbandoned]). Calls for different partitions may overlap, even with one committer.
+// Calls for one partition never do.
 //
 // An error or a panic rolls the whole transaction back; see [Options.MaxAttempts],
 // [Permanent] and [Handlers.OnFailure].
@@ -40,8 +40,10 @@ type BatchHandler[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch
 
 // FailureHandler is called for a message that has used up its attempts or failed with
 // [Permanent]. cause is the last error. If FailureHandler returns nil, what it wrote through
-// tx commits, and the position moves past the message. If it returns an error, the partition
-// halts.
+// tx commits, and the position moves past the message. If it returns an error that is not an
+// [epoch.ErrTransient], the partition halts, and the next try starts with Handler and all its
+// attempts. If it hangs, the partition halts until an operator pauses and resumes it, or skips
+// the message.
 type FailureHandler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch, cause error) error
 
 // Handlers are the user's functions that [Run] calls. [Each] and [Batches] return them. Run
@@ -81,7 +83,7 @@ func (h Handlers[TX]) OnFailure(decide FailureHandler[TX]) Handlers[TX] {
 // ctx ends when the claim ends or the partition is revoked. work must return then: the
 // partition waits for it, up to [Options.HangTimeout]. If work returns earlier, it is not
 // called again under that claim; if it panics, it is. Each call of Background adds a
-// function. Background ignores nil.
+// function. Background ignores nil. The sink must be an [epoch.Holding].
 func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX])) Handlers[TX] {
 	if work != nil {
 		h.background = append(slices.Clip(h.background), work)

@@ -16,16 +16,16 @@ type Options struct {
 	Start StartPolicy
 
 	// Guarantee is the least guarantee that the sink must give. Run returns an error for a
-	// sink that gives less. Defaults to [epoch.Transactional], which Handlers.OnFailure and
-	// Handlers.Background need too.
+	// sink that gives less. Defaults to [epoch.Transactional], which Handlers.OnFailure needs
+	// too. Handlers.Background needs an [epoch.Holding].
 	Guarantee epoch.Guarantee
 
 	// MaxBatch limits the messages in one transaction, over all its partitions. A
 	// transaction takes the messages that are ready, and never waits for more. The first one
-	// takes up to 256. Later ones grow while transactions are quick, and shrink, down to one
-	// message, while handlers are slow or the database refuses transactions, as for
-	// deadlocks. Defaults to 16,384. A transaction takes more than 4,096 messages only while
-	// transactions take at most 50 ms.
+	// takes up to 256. Later ones grow while transactions are quick. They shrink to 256 while
+	// transactions are slow, and to one message while transactions time out or the database
+	// refuses them, as for deadlocks. Defaults to 16,384, but above 4,096 only while
+	// transactions take less than 100 ms.
 	MaxBatch int
 
 	// Committers is the number of transactions that may be open at a time. Each partition
@@ -38,8 +38,8 @@ type Options struct {
 	Committers int
 
 	// BatchTimeout limits the duration of one transaction, including its handlers, and of one
-	// attempt to claim a partition. It may be at most two thirds of the source's Term.
-	// Defaults to half of the Term.
+	// attempt to claim a partition. It may be at most two thirds of [Tenure.Term], which the
+	// source's package gives. Defaults to half of it.
 	BatchTimeout time.Duration
 
 	// HangTimeout limits how long a call of a handler, of [Handlers.OnFailure] or of
@@ -58,8 +58,9 @@ type Options struct {
 
 	// MaxAttempts is the number of attempts to apply a message before [Handlers.OnFailure]
 	// is called. Only attempts of the message alone in a transaction count. Failures that are
-	// [epoch.ErrTransient] or [epoch.ErrUnhealthy] do not count. If the outcome of OnFailure's
-	// transaction is unknown MaxAttempts times, the partition halts. Defaults to 10.
+	// [epoch.ErrTransient] or [epoch.ErrUnhealthy] do not count. Unknown outcomes count from
+	// the third in a row, if a transaction without the message commits. If the outcome of
+	// OnFailure's transaction is unknown MaxAttempts times, the partition halts. Defaults to 10.
 	MaxAttempts int
 
 	// RetryMin and RetryMax limit the wait between attempts. The wait doubles, with jitter.

@@ -13,8 +13,7 @@ import (
 // change, so that they can be counted, stored, and looked up in a runbook. More may be added.
 type Reason uint8
 
-// The reasons. ReasonMessageFailed to ReasonUnhealthy last until an operator does something; see
-// [Reason.NeedsOperator].
+// The reasons. [Reason.NeedsOperator] is true for ReasonMessageFailed to ReasonUnhealthy.
 const (
 	ReasonNone Reason = iota
 
@@ -23,7 +22,7 @@ const (
 	ReasonHandlerEndedTx  // a handler ended the fenced transaction by itself: [epoch.ErrTxEndedByHandler]
 	ReasonLogChanged      // the fence counts the offsets of another log: [epoch.ErrLogChanged]
 	ReasonForeignLease    // another issuer leases the partition: [epoch.ErrForeignLease]
-	ReasonMessagesExpired // the log lost messages that were never applied: [ErrOffsetExpired]
+	ReasonMessagesExpired // the log may have lost messages before they were applied: [ErrOffsetExpired]
 	ReasonLogTruncated    // the log ends below the position: [ErrTruncated]
 	ReasonOutOfOrder      // an offset below the position came again: [ErrOutOfOrder]
 	ReasonMissingFence    // the sink has lost the fence: [epoch.ErrMissing]
@@ -59,8 +58,9 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
-// NeedsOperator reports whether the reason lasts until an operator fixes a message, a database, a
-// log or a deployment. All other reasons pass, and the process retries until then.
+// NeedsOperator reports whether an operator must fix a message, a database, a log or a deployment.
+// ReasonPaused lasts until a resume, ReasonHung until the call returns. All other reasons pass, and
+// the process retries until then.
 func (r Reason) NeedsOperator() bool { return r >= ReasonMessageFailed && r <= ReasonUnhealthy }
 
 // Reasons returns all reasons except ReasonNone, in order.

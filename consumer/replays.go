@@ -161,7 +161,7 @@ func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r resu
 	case replayed:
 		log.Info("a dead letter was replayed", about...)
 	case replayFailed:
-		log.Error("the replay of a dead letter has failed, it stays one", append(about, "err", r.err)...)
+		log.Error("the replay of a dead letter failed, and the dead letter stays", append(about, "err", r.err)...)
 	case replayGone:
 		log.Info("the replay of a dead letter was rolled back: it was withdrawn, discarded or done meanwhile", about...)
 	default:

@@ -177,7 +177,7 @@ func (p *pending[TX]) tellStandstill(err error, took, in time.Duration) {
 }
 
 func (p *pending[TX]) tellHaltedForGood(err error) {
-	p.logger.Error("halted until restarted", "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
+	p.logger.Error("halted; this process does not try it again", "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
 	p.observeHalt(err, 0)
 }
 

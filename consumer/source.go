@@ -45,16 +45,16 @@ type Tenure interface {
 	// Origin returns the partition, its log, and the issuer of its lease.
 	Origin() epoch.Origin
 
-	// Term returns how long the lease lasts after the last sign of life of this process, and how
-	// long a drain may take. It is positive. A transaction must take less.
+	// Term returns how long the lease lasts after its last acknowledged renewal, and how long a
+	// drain may take. It is positive. A transaction must take less.
 	Term() time.Duration
 
 	// Draining returns a channel that is closed when the partition is revoked.
 	Draining() <-chan struct{}
 
-	// Starts returns where each present partition of the topic begins: at its latest message for
-	// [StartLatest], and otherwise at its earliest. It is called only if the sink has no fence of
-	// this partition.
+	// Starts returns the present partitions of the topic. Earliest is at the earliest message. Next
+	// is after the last message for [StartLatest], and otherwise equal to Earliest. Starts is
+	// called only if the sink has no fence of this partition.
 	Starts(ctx context.Context, policy StartPolicy) ([]epoch.Start, error)
 
 	// Committed returns the position that other consumers of the group have committed to the
@@ -72,9 +72,9 @@ type Tenure interface {
 	Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error)
 
 	// Read yields the messages from the fence's position on, in order, in batches of what is
-	// ready. A batch without messages moves only the position, so that a partition with nothing to
-	// apply keeps up with a log that loses its beginning. The slices of a batch may be reused once
-	// the next batch is requested. What a message refers to is never written again.
+	// ready. A batch without messages moves only the position, so that retention does not overtake
+	// the position of an idle partition. The slices of a batch may be reused once the next batch is
+	// requested. What a message refers to is never written again.
 	//
 	// Read ends without an error when the partition is revoked or ctx ends. If the caller leaves
 	// the loop first, Read releases everything before it returns. Read ends with a

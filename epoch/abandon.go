@@ -7,8 +7,8 @@ import (
 )
 
 // ErrAbandoned is returned by Commit and CommitHeld when the transaction was abandoned: see
-// [AfterAbandoned]. Nothing is committed. If a TX returns errors, the statements that a call sends
-// in an abandoned transaction fail with an error that matches ErrAbandoned.
+// [AfterAbandoned]. Nothing is committed. If the methods of TX return errors, the statements that a
+// call sends in an abandoned transaction fail with an error that matches ErrAbandoned.
 var ErrAbandoned = errors.New("the transaction was abandoned: a call of its handler did not return after its context had ended")
 
 // Abandoned is for sinks. It returns the error of an abandoned Commit whose call has returned err,
@@ -23,9 +23,9 @@ func Abandoned(err error) error {
 
 type abandonedKey struct{}
 
-// WithAbandonment returns a context for a Commit or CommitHeld that is abandoned when abandoned
-// ends. The context of the transaction ends earlier, so that a handler that returns at its deadline
-// gets an orderly rollback.
+// WithAbandonment returns a context for a Commit or CommitHeld. The end of the second context
+// abandons the transaction. The context of the transaction ends earlier, so that a handler that
+// returns at its deadline gets an orderly rollback.
 func WithAbandonment(ctx, abandoned context.Context) context.Context {
 	return context.WithValue(ctx, abandonedKey{}, abandoned)
 }

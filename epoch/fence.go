@@ -27,9 +27,9 @@ type Fence struct {
 	// log where the partition began.
 	Mark Mark
 
-	// Applied reports whether the group has applied messages before Next, under an advance or
-	// before it had a fence. While Applied is false and retention has deleted messages from Next
-	// on, the partition begins where its log begins.
+	// Applied reports whether messages before Next were applied, by an advance or by consumers that
+	// the group had before its fence. While Applied is false and retention has deleted messages
+	// from Next on, the partition begins where its log begins.
 	Applied bool
 
 	// SetUnder is the epoch of the last operator action that set Next, or zero. If the position

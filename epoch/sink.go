@@ -28,9 +28,9 @@ type Sink[TX any] interface {
 	Seed(ctx context.Context, starts []Start) error
 
 	// Claim replaces the claim as [Fences.Claim] does. It returns [ErrStale] if the fence is no
-	// longer as seen. It may end an open transaction of the claim that it replaces, and, if it
-	// comes late, whatever uses that connection by then: Fence and Claim then return
-	// [ErrTransient]. If the outcome is unknown, claim again with a new id.
+	// longer as seen. It may terminate the connection of an open transaction of the claim that it
+	// replaces. A Fence or Claim that uses the connection by then returns [ErrTransient]. If the
+	// outcome is unknown, claim again with a new id.
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
 	// Commit runs calls in a transaction, one after the other, then moves the fences of as and

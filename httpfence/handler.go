@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Handler returns a handler that calls next once for each request, and never under an epoch lower
-// than the highest that its scope has seen.
+// Handler returns a handler that calls next at most once for each request, and never under an epoch
+// lower than the highest that its scope has seen.
 //
 // A request needs the headers [EpochHeader], [ScopeHeader] and [KeyHeader]. It waits until no other
 // request of its scope is being served. A request with a stale epoch is refused. A request with a
-// known key gets the stored answer. For any other request Handler calls next. Refusals are
-// [Problem]s. The Type constants name their statuses.
+// known key gets the stored answer. For any other request Handler calls next. A refusal is a
+// [Problem]. The Type constants name the statuses.
 //
 // Handler sends the answer of next after it is stored. If the answer is [Retryable] or larger than
 // Options.MaxAnswer, or if next panics, nothing is stored, and what next wrote through [Tx] is

@@ -91,9 +91,9 @@ type HistoryQuery struct {
 	Partition *epoch.Partition // nil: all
 	Claim     epoch.ClaimID    // zero: any
 	Kinds     []DecisionKind
-	Before    int64 // entries with a lower ID only; zero: all
-	Until     time.Time
-	Limit     int // zero: DefaultLimit
+	Before    int64     // entries with a lower ID only; zero: all
+	Until     time.Time // entries at this time or earlier; zero: all
+	Limit     int       // zero: DefaultLimit
 }
 
 // Selects reports whether q, without its limit, selects d.

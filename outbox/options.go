@@ -39,7 +39,7 @@ type Options[TX any] struct {
 	// OnAnswer is called for each entry that was answered with a 2xx status, in the fenced
 	// transaction that deletes the entry. If it returns an error, the entry stays, and OnAnswer is
 	// tried again with the same answer, or with a new one under the next claim. OnAnswer and
-	// OnRefused may add entries, as a handler does. Optional.
+	// OnRefused may add entries for the Partition of e; see [Box.Add]. Optional.
 	OnAnswer func(ctx context.Context, tx TX, e Sent, a Answer) error
 
 	// OnRefused is called for each entry that was answered with a status that is neither 2xx nor

@@ -18,18 +18,19 @@ type Store[TX any] interface {
 	// Add stores an entry of p and gives it its ID. The entry is complete.
 	Add(ctx context.Context, tx TX, p epoch.Partition, e Entry) error
 
-	// Scan returns at most limit entries of p that were not read up to from, in the order of their
-	// IDs, and the cursor behind them. If an entry was committed later than entries with higher
-	// IDs, Scan continues from that entry, and may return entries again that it returned before.
+	// Scan returns at most limit entries of p that the cursor from does not cover, in the order of
+	// their IDs, and the cursor behind them. If an entry was committed later than entries with
+	// higher IDs, Scan continues from that entry, and may return entries again that it returned
+	// before.
 	Scan(ctx context.Context, tx TX, p epoch.Partition, from Cursor, limit int) ([]Row, Cursor, error)
 
 	// Load returns the entries of p with these IDs that still exist, in any order.
 	Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]Row, error)
 
 	// Next returns for each place the first entry of p with its Key and a higher ID, if any, in any
-	// order. after has each Key once. If that entry was not yet committed when Scan returned at,
-	// Next returns nothing for the Key, because an entry with a lower ID may have been committed
-	// before it and not been read. Next may leave out entries that tx has added.
+	// order. after has each Key once. If that entry was not yet committed when Scan returned the
+	// cursor at, Next returns nothing for the Key, because an entry with a lower ID may have been
+	// committed before it and not been read. Next may leave out entries that tx has added.
 	Next(ctx context.Context, tx TX, p epoch.Partition, at Cursor, after []Place) ([]Row, error)
 
 	// Delete deletes the entries of p with these IDs, and returns the IDs of the deleted entries.

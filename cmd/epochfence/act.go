@@ -26,7 +26,7 @@ func (d *doing) add(f *pflag.FlagSet) {
 	f.BoolVar(&d.execute, "execute", false, "do it; without this, show what would be done")
 	f.StringVar(&d.reason, "reason", "", "why, for the audit log; required with --execute")
 	f.StringVar(&d.by, "by", "", "who does it; the user's name on this machine if empty")
-	f.StringVar(&d.plan, "plan", "", "refuse if it is no longer what was shown under this number")
+	f.StringVar(&d.plan, "plan", "", "refuse if the plan that was shown with this ID has changed")
 }
 
 // check defaults by to the user of this process.

@@ -164,7 +164,7 @@ func (a *app) deadLettersShow() *cobra.Command {
 func (a *app) printLetter(l operate.DeadLetter, v letterView) {
 	a.say("dead letter  %d", v.ID)
 	a.say("partition    %s, offset %d", v.Partition, v.Offset)
-	a.say("put aside    %s, under epoch %d", stamp(v.At), v.Epoch)
+	a.say("stored       %s, under epoch %d", stamp(v.At), v.Epoch)
 	a.say("error        %s", printable(v.Error))
 	if l.Requested {
 		a.say("replay       requested by %s at %s", printable(l.RequestedBy), stamp(l.RequestedAt))
@@ -327,7 +327,7 @@ func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter,
 			return fmt.Errorf("dead letter %d: somebody else has asked for it again: %w", l.ID, errChanged)
 		case !now.Requested:
 			r.letterView = letter(now)
-			return fmt.Errorf("dead letter %d: it has failed again, and stays one: %s", l.ID, cmp.Or(now.ReplayError, "its request was withdrawn"))
+			return fmt.Errorf("dead letter %d: it was not replayed, and stays: %s", l.ID, cmp.Or(now.ReplayError, "its request was withdrawn"))
 		}
 		select {
 		case <-tick.C:

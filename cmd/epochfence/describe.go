@@ -20,9 +20,9 @@ func (a *app) describe() *cobra.Command {
 halts.
 
 The logs are read from Kafka (--kafka) or NATS (--nats), by what each fence says.
-END is the offset of the next message that could be read, after committed
-transactions only. On NATS offsets are the stream's sequences, and LAG counts the
-partition's own messages.
+END is the offset after the last message that can be read: on Kafka the last
+stable offset, so open transactions do not count. On NATS offsets are the stream's
+sequences, and LAG counts the partition's own messages.
 
 OWNER shows whether the process that has claimed the partition is alive. Processes
 record a sign of life every 15 s, or once in the lease's term if that is longer

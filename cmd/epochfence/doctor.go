@@ -103,19 +103,19 @@ func (a *app) versions(ctx context.Context, db database) (fs []finding) {
 		return []finding{{"tables", warn, "", secretive(err, a.flags.database).Error(), ""}}
 	}
 	for _, t := range ts {
-		f := finding{Check: "tables", Status: ok, Detail: fmt.Sprintf("those of the %s in %s are of version %d", t.of, t.where, t.have)}
+		f := finding{Check: "tables", Status: ok, Detail: fmt.Sprintf("the %s's tables in %s have version %d", t.of, t.where, t.have)}
 		switch want := len(t.scripts); {
 		case t.have == 0 && t.of == "outbox":
 			f.Status, f.Detail = info, "there is no outbox in "+t.where
 		case t.have < want:
 			f.Status, f.Remedy = bad, "epochfence migrate up"
-			f.Detail += fmt.Sprintf(", and this program's of %d", want)
+			f.Detail += fmt.Sprintf("; this program has %d", want)
 			if t.of == "outbox" {
 				f.Remedy += " --outbox"
 			}
 		case t.have > want:
 			f.Status, f.Remedy = bad, "update this program"
-			f.Detail += fmt.Sprintf(", and this program's of %d", want)
+			f.Detail += fmt.Sprintf("; this program has %d", want)
 		}
 		fs = append(fs, f)
 	}

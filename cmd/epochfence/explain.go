@@ -159,7 +159,7 @@ func unanswered(s operate.Story, q operate.Question) string {
 	case q.Offset != nil && *q.Offset >= s.Partition.Next:
 		return fmt.Sprintf("Offset %d was not applied: the next one to apply is %d.", *q.Offset, s.Partition.Next)
 	case s.Complete:
-		return "The audit log reaches back to the first claim, and no claim is what you asked for: nobody had the partition then, or nobody applied that."
+		return "No claim matches: nobody owned the partition then, or nobody applied that offset. The audit log is complete."
 	default:
 		return "The audit log does not reach back so far."
 	}
@@ -210,7 +210,7 @@ func sentence(d operate.Decision) string {
 	case operate.DecidedHang, operate.DecidedOnFailureHang:
 		return fmt.Sprintf("GIVEN UP by %s, %s: %s", dash(owner), hung(d), why)
 	case operate.DecidedInDoubt:
-		return fmt.Sprintf("%s was in doubt at offset %s, and then at %s: %s", owner, offset(d.From), offset(d.To), why)
+		return fmt.Sprintf("%s was in doubt about a commit at offset %s; the next claim found offset %s: %s", owner, offset(d.From), offset(d.To), why)
 	case operate.DecidedRewind, operate.DecidedSkip, operate.DecidedRebase:
 		return fmt.Sprintf("%s: %s, from offset %s to %s: %s", by, d.Kind, offset(d.From), offset(d.To), why)
 	case operate.DecidedPause, operate.DecidedResume, operate.DecidedEvict:

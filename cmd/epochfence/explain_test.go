@@ -58,6 +58,6 @@ func TestExplainTellsOfATakeoverAndAHalt(t *testing.T) {
 	l.worker("worker-c")
 	l.awaits("worker-c has followed", func() bool { return strings.HasPrefix(l.at(1).Owner, "worker-c") })
 	story = l.does(exitOK, "explain", "orders/1", "--offset", text(poison)).out
-	tells(t, story, "no claim is what you asked for")
+	tells(t, story, "No claim matches")
 	tells(t, l.does(exitOK, "history", "orders/1", "--kind", "skip").out, "skip", "anna", "for the test")
 }

@@ -127,7 +127,7 @@ func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 		}
 	case waiting:
 		if since := p.Now.Sub(p.ClaimedAt); since > waitingFor {
-			add("owner", warn, fmt.Sprintf("%s has acted %s ago, and no owner has followed", v.Owner, age(since)), "see whether a consumer of the group runs")
+			add("owner", warn, fmt.Sprintf("no process has claimed it since %s acted %s ago", v.Owner, age(since)), "see whether a consumer of the group runs")
 		}
 	case unclaimed:
 		add("owner", warn, "nobody ever had it", "see whether a consumer of the group runs")

@@ -25,7 +25,8 @@ func (a *app) grants() *cobra.Command {
 --execute, as the schema's owner. Repeat it after migrations.
 
   application  for consumers
-  reader       for list, describe, history, explain, check and doctor
+  reader       for commands that only show, except deadletters show and outbox
+               show
   operator     for all commands, including the messages of dead letters. To end
                open transactions of an owner, it must also be a member of the
                application's role.`,

@@ -77,7 +77,7 @@ func (a *app) runMigrateUp(ctx context.Context, execute, box bool) error {
 	}
 	for _, t := range ts {
 		if t.have > len(t.scripts) {
-			return fmt.Errorf("the tables of the %s in %s are of version %d, newer than this program, which knows %d: update it", t.of, t.where, t.have, len(t.scripts))
+			return fmt.Errorf("the %s's tables in %s have version %d, newer than this program, which has %d: update it", t.of, t.where, t.have, len(t.scripts))
 		}
 	}
 	missing := []migrationView{}

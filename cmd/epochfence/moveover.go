@@ -26,17 +26,17 @@ func (a *app) moveOver() *cobra.Command {
 		Use:   "moveover",
 		Short: "Tell whether the old consumers' dedupe table may go",
 		Long: `Tell whether the dedupe table of the consumers that epochfence has replaced may
-go: 0 if it may, 3 if not.
+go: exit code 0 if it may, 3 if not.
 
 An old process may have applied more than the group had committed when it
 ended. What lies beyond is delivered again, and the table is all that catches
 it. So the command reads where each log ends, and waits until each position has
-passed that: an old process that has ended has applied nothing behind it.
+passed that end: an old process that has ended has applied nothing after it.
 
-It cannot see a process that is not in the group, such as one that is frozen.
-Say --old-ended once every old process has ended. Those that are still members
-of a Kafka group and have partitions it finds; those of a durable consumer on
-JetStream it does not.`,
+The command cannot see a process that is not in the group, such as one that is
+frozen. Say --old-ended once every old process has ended. The command finds old
+processes that have partitions in a Kafka group, but none of a durable consumer
+on JetStream.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runMoveOver(c.Context(), f) },
 	}

@@ -24,8 +24,8 @@ answered yet. It may be in a schema of its own: --outbox-schema.`,
 		},
 	}
 	c.AddCommand(a.outboxList(), a.outboxShow(), a.outboxHistory(),
-		a.outboxAct(operate.OutboxRetry, "retry ID...", "Have entries sent now that wait to be tried again",
-			"Have entries sent within seconds that wait to be tried again. One that waits\nfor another entry of its key continues waiting."),
+		a.outboxAct(operate.OutboxRetry, "retry ID...", "Send entries now instead of after their wait",
+			"Send entries within seconds instead of after their wait. An entry that waits\nfor another entry of its key keeps waiting."),
 		a.outboxAct(operate.OutboxDiscard, "discard ID...", "Delete entries",
 			"Delete entries. They are not sent any more; an attempt that is under way may arrive."))
 	return c

@@ -19,13 +19,15 @@ func (a *app) owners() *cobra.Command {
 		Use:   "owners",
 		Short: "List who has claimed partitions",
 		Long: `List who has claimed partitions, as the fences have it, and which processes
-are alive, those without a partition among them. A process that is gone is
-there until another one has claimed what it had. ADVANCED is how long ago the
+are alive, those without a partition among them. ADVANCED is how long ago the
 owner moved a position, SEEN how long ago the process gave a sign of life,
 which it does every 15 s, or once in the lease's term if that is longer. After
-three missing ones it counts as dead. One that has ended in good order is not
-seen any more. HOST is a pod's
-name, VERSION the program's as it was built.`,
+three missing ones it counts as dead. HOST is a pod's name, VERSION the
+program's as it was built.
+
+A process stays in the list while a fence names it. One that crashed stays for
+7 days, or until a process with its name starts. One that ended in good order
+has no SEEN, and leaves the list when no fence names it.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runOwners(c.Context(), which) },
 	}

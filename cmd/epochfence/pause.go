@@ -37,9 +37,9 @@ within seconds, and continues from the position.`,
 
 func (a *app) evict() *cobra.Command {
 	return a.simpleAct(operate.ActEvict, "Take the claim of partitions away from their owner", `Take the claim of partitions away. The owner's open transaction is ended,
-where this role may do that, and what it tries to commit is refused. It claims
-again if its source still confirms the lease; a process that hangs does not,
-and whoever gets the lease continues.`,
+where this role may do that, and what the owner tries to commit is refused. The
+owner claims again if its source still confirms the lease. If the owner hangs,
+the next holder of the lease continues.`,
 		func(p operate.Partition) (effect, nothing string) {
 			return "the claim of " + p.Owner + " ends", neverClaimed(p)
 		})

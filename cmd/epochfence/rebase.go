@@ -24,9 +24,9 @@ func (a *app) rebase() *cobra.Command {
 that was deleted and created again, another cluster, another bucket. It is the
 remedy for "log changed" and "foreign lease source".
 
-What the log and the issuer are now is asked of Kafka or NATS. --log and
---source say it instead, as the error that halts the partition has it. The
-offsets of another log mean other messages: --to says where to continue in it.`,
+The command asks Kafka or NATS for the present log and issuer. If it cannot,
+copy both from the error of the halt into --log and --source. The offsets of
+another log mean other messages: --to says where to continue in it.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			var g goal
 			if f.to != "" {
@@ -52,8 +52,8 @@ offsets of another log mean other messages: --to says where to continue in it.`,
 	}
 	f.chosen.add(c.Flags())
 	c.Flags().StringVar(&f.to, "to", "", "where to continue in the log")
-	c.Flags().StringVar(&f.log, "log", "", "the log to accept; empty: what it is now")
-	c.Flags().StringVar(&f.source, "source", "", "the issuer of leases to accept; empty: what it is now")
+	c.Flags().StringVar(&f.log, "log", "", "the log to accept; empty: what it is now, or with --source the fence's")
+	c.Flags().StringVar(&f.source, "source", "", "the issuer of leases to accept; empty: what it is now, or with --log the fence's")
 	f.by.add(c.Flags())
 	return c
 }

@@ -65,8 +65,9 @@ dead letters and outbox. The sink is in PostgreSQL or SQLite, the messages are
 in Kafka or NATS.
 
 A partition is written as TOPIC/NUMBER, or GROUP/TOPIC/NUMBER where several
-groups have it. What writes shows what it would do, and does it with --execute
-and --reason. It goes through a claim: nobody has to stop the group.
+groups have it. Commands that change something show what they would do, and do
+it with --execute. Operator actions also need --reason. Nobody has to stop the
+group.
 
 Times are in UTC, those of the sink's database.
 
@@ -117,9 +118,9 @@ func usageOf(template string) string {
 func (f *flags) add(c *cobra.Command) {
 	p := c.PersistentFlags()
 	p.SortFlags = false
-	p.StringVar(&f.database, "database", "", "the sink's: postgres://… or file:PATH of SQLite (EPOCHFENCE_DATABASE, DATABASE_URL)")
-	p.StringVar(&f.schema, "schema", "", "of the sink in PostgreSQL, or prefix of its tables in SQLite (EPOCHFENCE_SCHEMA)")
-	p.StringVar(&f.outboxSchema, "outbox-schema", "", "of the outbox, likewise (EPOCHFENCE_OUTBOX_SCHEMA)")
+	p.StringVar(&f.database, "database", "", "the sink's database: postgres://…, or file:PATH of SQLite (EPOCHFENCE_DATABASE, DATABASE_URL)")
+	p.StringVar(&f.schema, "schema", "", "schema, or in SQLite table prefix, of the sink; epochfence or epochfence_ if empty (EPOCHFENCE_SCHEMA)")
+	p.StringVar(&f.outboxSchema, "outbox-schema", "", "the same for the outbox; epochfence_outbox or epochfence_outbox_ if empty (EPOCHFENCE_OUTBOX_SCHEMA)")
 	p.StringVar(&f.kafka, "kafka", "", "brokers, HOST:PORT,… (EPOCHFENCE_KAFKA)")
 	p.StringVar(&f.kafkaConfig, "kafka-config", "", "file with sasl.* and ssl.* as librdkafka names them (EPOCHFENCE_KAFKA_CONFIG)")
 	p.StringVar(&f.nats, "nats", "", "servers, nats://HOST:PORT,… (EPOCHFENCE_NATS)")

@@ -40,7 +40,7 @@ const (
 	unclaimed state = "unclaimed" // no process has ever claimed it
 	claimed   state = "claimed"   // a live process has claimed it
 	orphaned  state = "orphaned"  // the process that claimed it is dead, and no other has claimed it since
-	waiting   state = "waiting"   // an operator has acted, and no owner has followed yet
+	waiting   state = "waiting"   // an operator has acted, and no process has claimed it since
 	halted    state = "halted"
 	paused    state = "paused"
 	elsewhere state = "elsewhere" // another database of the sink keeps it

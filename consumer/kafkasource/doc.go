@@ -37,8 +37,8 @@
 // and 160 more once Read has yielded it. It is divided as follows.
 //
 //   - 3/8 is for messages that were fetched and not taken yet, and for the messages that Read has
-//     yielded last. 1/4 is divided equally among the partitions being read, so that a slow or halted
-//     partition takes nothing from the others. 1/8 is lent to partitions that have more to
+//     yielded last: 1/4 in equal shares for the partitions being read, so that a slow or halted
+//     partition takes nothing from the others, and 1/8 lent to partitions that have more to
 //     come. A partition that exceeds its share is paused until it has half of it.
 //   - 1/8 is for responses that kgo has fetched and not handed over, one from each broker.
 //   - 1/2 is for responses while they are read, and for the parts of a response that stay in memory
@@ -49,8 +49,8 @@
 // batches that uncompress to more than [kgo.MaxDecompressBatchBytes] (1 GiB).
 //
 // Keys, values and headers of messages are slices of their response, and keep it in memory. They
-// must not be changed. The memory of applied messages is reused, unless they are kept. The memory
-// of records is reused, unless a hook of the caller sees records or the caller has pools.
+// must not be changed. A handler may keep messages: only the slice that holds them is reused. The
+// memory of records is reused, unless a hook of the caller sees records or the caller has pools.
 //
 // # The lease
 //
@@ -73,7 +73,8 @@
 //     partition to another member. If the group has kept the partition for this member, a new
 //     tenure begins when contact is back.
 //
-// Term is the shorter of those nine tenths and DrainTimeout. Under KIP-848 the broker sets the
+// Term is the shorter of those nine tenths and DrainTimeout: 40.5 s with Kafka's defaults, which
+// makes the default of consumer.Options.BatchTimeout 20.25 s. Under KIP-848 the broker sets the
 // session timeout and heartbeat interval, and the source asks for them. New and Run refuse a
 // heartbeat interval above a third of the session or rebalance timeout.
 //

@@ -47,8 +47,8 @@ type Options struct {
 	StartTimeout time.Duration
 
 	// DrainTimeout limits how long a revoked partition may take to finish its transaction. After
-	// that its tenure is cancelled. The maximum is nine tenths of the rebalance timeout less one
-	// heartbeat interval. Defaults to the maximum.
+	// that its tenure is cancelled. The maximum is 0.9 × [kgo.RebalanceTimeout] −
+	// [kgo.HeartbeatInterval]. Defaults to the maximum, 51 s with kgo's defaults.
 	DrainTimeout time.Duration
 
 	// MirrorInterval is the time between commits of positions to the group, for tools that show

@@ -17,7 +17,8 @@
 // The test then grants, drains and takes away, with or without the holder's knowledge, under any
 // generation.
 //
-// Nothing is written anywhere, and brokers share nothing. All of it works inside a testing/synctest
-// bubble: the goroutines and timers of a member are gone when its Run returns. Everything is safe
-// for concurrent use. Unknown names and numbers out of range are mistakes of the test, and panic.
+// Logs and groups are only in memory, and brokers share nothing. All of it works inside a
+// testing/synctest bubble: the goroutines and timers of a member are gone when its Run returns.
+// Everything is safe for concurrent use. Unknown names and numbers out of range are mistakes of the
+// test, and panic.
 package memsource

@@ -10,8 +10,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// DefaultTerm is how long a lease lasts after the last sign of life of its holder, and how long a
-// drain may take. [Group.SetTerm] changes it.
+// DefaultTerm is how long a lease lasts after its holder's last renewal, and how long a drain may
+// take. [Group.SetTerm] changes it.
 const DefaultTerm = 10 * time.Second
 
 // Group leases the partitions of its topics to its members. It is the coordinator: Confirm answers

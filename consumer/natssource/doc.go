@@ -47,8 +47,9 @@
 // hexadecimal digits.
 //
 // All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL, which
-// is their Term. A partition that is to be given back is drained within Term. The group notices a
-// killed member after LeaseTTL and up to 1 s.
+// is their Term: 13.5 s by default, which makes the default of consumer.Options.BatchTimeout
+// 6.75 s. A partition that is to be given back is drained within Term. The group notices a killed
+// member after LeaseTTL and up to 1 s.
 //
 // # Reading
 //
@@ -120,10 +121,11 @@
 // A stream's MaxConsumers must allow two consumers for each partition. The InactiveThreshold of
 // its ConsumerLimits must be at least 5 s. Run refuses a stream with lower limits.
 //
-// A bucket needs a few hundred bytes for each partition of each group, twice. Run refuses a
-// bucket without that room. If the bucket is full, its writes are refused, which is logged once
-// with the remedy. A single server still accepts renewals then. Several replicas do not: leases
-// are lost after LeaseTTL, and nobody can take them until there is room.
+// A bucket needs a few hundred bytes for each lease key and each position key: one of both for each
+// partition of each group. Run refuses a bucket without that room. If the bucket is full, its
+// writes are refused, which is logged once with the remedy. A single server still accepts renewals
+// then. Several replicas do not: leases are lost after LeaseTTL, and nobody can take them until
+// there is room.
 //
 // # Permissions
 //

@@ -37,9 +37,8 @@ type Options struct {
 	// "epochfence".
 	Bucket string
 
-	// LeaseTTL is the time that a lease lasts after the last sign of life of its holder, in whole
-	// seconds from 1 s to 1 h. All processes of a group should use the same value. Defaults to
-	// 15 s.
+	// LeaseTTL is the time that a lease lasts after its holder's last renewal, in whole seconds
+	// from 1 s to 1 h. All processes of a group should use the same value. Defaults to 15 s.
 	LeaseTTL time.Duration
 
 	// BufferBytes limits the messages that are read and not yet applied, over all partitions, in

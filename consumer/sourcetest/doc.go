@@ -5,15 +5,15 @@
 //		sourcetest.Run(t, func(t testing.TB) sourcetest.Harness { return newHarness(t) })
 //	}
 //
-// Each subtest is a claim about sources in words, proved by a small history: processes with names
-// join, are granted partitions, confirm, read, freeze and leave. There are two kinds of histories.
-// Most hold tenures by hand and check the contract of [consumer.Tenure] itself. The others run
-// whole processes, through [consumer.Run] into a sink in memory, while members come, go, freeze and
-// die. Then they check the effects: every message applied once, in order, none lost. Among those
-// are the attacks of the design that begin at a source.
+// Each subtest states a property of sources in words, and shows it with a small history: processes
+// with names join, are granted partitions, confirm, read, freeze and leave. There are two kinds of
+// histories. Most hold tenures by hand and check the contract of [consumer.Tenure] itself. The
+// others run whole processes, through [consumer.Run] into a sink in memory, while members come, go,
+// freeze and die. Then they check the effects: every message applied once, in order, none lost.
+// Among those are attacks, such as a stale writer or a static member that swaps in.
 //
 // A Harness has three methods. Anything else that a history does to the world, such as freezing a
-// process or deleting records, has an interface with one method, which the harness may implement:
+// process or deleting records, has an interface of its own, which the harness may implement:
 // [Freezer], [Trimmer] and so on. Histories whose interface is missing are not played, and named in
 // the log.
 //

@@ -139,7 +139,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonUnhealthy,
 		Means: "The database refuses every message: a table, column or privilege is missing, the server is read-only, its disk is full, or a table of epochfence refuses a row. " +
 			"No message is blamed.",
-		Do: "Read the error and fix the database: apply the missing migration, grant the privilege, make room, or run the statement that the error has for an identity that is behind its rows. " +
+		Do: "Read the error and fix the database: apply the missing migration, grant the privilege, make room, or run the statement that the error has for an identity column whose sequence is behind its rows. " +
 			"The partition is tried again at least once a minute.",
 		Check:    continues,
 		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the privileges that the application's role needs"}},

@@ -240,7 +240,7 @@ func (h *Handler) prepareDeadLetter(ctx context.Context, d *doing, form url.Valu
 	if _, err := a.Done(now); err != nil {
 		d.Refused = show(err.Error())
 	}
-	d.Says = append(d.Says, "Offset "+offset(now.Message.Offset)+", put aside because: "+show(now.Error))
+	d.Says = append(d.Says, "Offset "+offset(now.Message.Offset)+", a dead letter because: "+show(now.Error))
 	switch a.Kind {
 	case operate.Replay:
 		d.Says = append(d.Says, "Its owner gives it to the application's handler again, within seconds, in a transaction with its deletion. If that fails it stays a dead letter.")

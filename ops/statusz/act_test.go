@@ -206,7 +206,7 @@ func TestDeadLettersAreReplayedWithdrawnAndDiscarded(t *testing.T) {
 	h := r.page(annaMay)
 	for _, kind := range []string{"replay", "withdraw", "discard"} {
 		_, page := get(h, "act?about=deadletter&id=1&kind="+kind)
-		wants(t, page, "put aside because: no such customer", "by anna")
+		wants(t, page, "a dead letter because: no such customer", "by anna")
 		sent := fields(page)
 		sent.Set("reason", "for the test")
 		if answer := request(h, post("act", sent)); answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "./" {

@@ -36,10 +36,10 @@ type Store[TX DBTX] struct {
 // Open returns a store on the tables that [Migrate] made, and checks their version. Its errors
 // match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
 //
-// After logical replication, which copies no sequences, the identity of the table can be behind its
-// entries, so new entries would overtake them. Open then returns an [epoch.ErrUnhealthy] with the
-// statement that fixes it. A trigger refuses such new entries too, on any server. In SERIALIZABLE
-// transactions it checks only once for each connection.
+// After logical replication, which copies no sequences, the sequence of the table's identity column
+// can be behind its entries, so new entries would overtake them. Open then returns an
+// [epoch.ErrUnhealthy] with the statement that fixes it. A trigger refuses such new entries too, on
+// any server. In SERIALIZABLE transactions it checks only once for each connection.
 func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	o, err := checked(ctx, db, o, follows)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrConflict is returned when another transaction has changed a key or list that this one had
-// read. Nothing was committed. The same transaction may be tried again.
+// read. Nothing was committed. The error also matches [epoch.ErrTransient].
 var ErrConflict = errors.New("a value that the transaction read was changed by another transaction")
 
 // Sink is one process's view of a database in memory. Make one with [New]. It is safe for

@@ -13,9 +13,9 @@ import (
 const maxErrorText = 64 << 10
 
 // DeadLetter stores a message that could not be applied in the table dead_letter, in the
-// transaction that moves past it. Use it as consumer.Handlers.OnFailure. tx must be the one that
-// the sink gave. Keys, values and headers are stored byte for byte. Bytes of the error's text that
-// PostgreSQL cannot store are replaced, and a time that it cannot store becomes NULL.
+// transaction that moves past it. Use it as consumer.Handlers.OnFailure. tx must come from a [Sink]
+// with the same Schema. Keys, values and headers are stored byte for byte. Bytes of the error's
+// text that PostgreSQL cannot store are replaced, and a time that it cannot store becomes NULL.
 func (s *Sink) DeadLetter(ctx context.Context, tx Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	t, ok := tx.(*handlerTx)
 	if !ok {

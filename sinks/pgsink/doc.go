@@ -53,8 +53,8 @@
 // A role may end its own connections, so all processes of a group should use one role, or the new
 // owner's role should be a member of the old one's. Otherwise, which is logged once, the server
 // ends the frozen transaction after [Options.IdleTimeout], or 1 s after the end of the Commit's
-// context if that is sooner: with the defaults of package consumer, half the source's Term and
-// 1 s, and 30 s at most. From PostgreSQL 17 on, transaction_timeout limits the whole transaction
+// context if that is sooner: with the defaults of package consumer, half the source's Term plus
+// 1 s, at most 30 s. From PostgreSQL 17 on, transaction_timeout limits the whole transaction
 // too.
 //
 // # Pools and poolers
@@ -83,8 +83,8 @@
 // session is sent in a transaction with no other message, and the connection is closed afterwards
 // if the change would stay. Changes by a function that a statement calls are found at the end of
 // the transaction, for search_path, role, timeouts, time zone, row security, replication and
-// temporary tables. Other settings are not checked: a handler that reads a setting of the
-// application's has to set it first.
+// temporary tables. Other settings are not checked: a handler sets each of them before it reads
+// it.
 //
 // docs/what-a-handler-may-do.md has a table of some 200 cases: what is safe, what gets a
 // transaction of its own, what fails the message, what halts, and what Commit and Rollback of
@@ -96,10 +96,10 @@
 // a lock that was not granted in time. [epoch.ErrUnhealthy] is an error about the state of the
 // database: a missing table, column, function or privilege, a read-only server, a full or broken
 // disk. The partition halts and no message is blamed. The same holds for anything that the tables
-// of the sink or of the outbox refuse, such as an identity that is behind its rows after logical
-// replication; the error has the statement that fixes it. A handler that composes its SQL from
-// messages, and may so ask for a table that only one message names, returns consumer.Permanent for
-// that. Errors of other connections are the handler's to classify.
+// of the sink or of the outbox refuse, such as an identity column whose sequence is behind its rows
+// after logical replication; the error has the statement that fixes it. A handler that composes its
+// SQL from messages, and may so ask for a table that only one message names, returns
+// consumer.Permanent for that. Errors of other connections are the handler's to classify.
 //
 // # Round trips
 //

@@ -111,10 +111,10 @@ const minServer = 140000
 
 // Open returns a sink on a pool. It checks that the schema exists and has this program's version,
 // and that the role may use it. Its errors match [migrations.ErrNotMigrated],
-// [migrations.ErrOlder], [migrations.ErrNewer] and [ErrPermission]. If the identity of a table is
-// behind its rows, as after logical replication, the error matches [epoch.ErrUnhealthy] and has the
-// statement that fixes it. The sink checks the identities again when another server is behind the
-// pool.
+// [migrations.ErrOlder], [migrations.ErrNewer] and [ErrPermission]. If the sequence of an identity
+// column is behind its rows, as after logical replication, the error matches [epoch.ErrUnhealthy]
+// and has the statement that fixes it. The sink checks the sequences again when another server is
+// behind the pool.
 //
 // If the server cannot be reached yet, Open waits up to [Options.StartTimeout] and logs the name of
 // the server. Refused credentials, a missing database and an unusable server are errors at once.

@@ -151,10 +151,10 @@ func (i *Idiom) want(mode string) Outcome {
 	return i.Want
 }
 
-// Idioms runs every idiom that applies to the modes through consumer.Run, with a broker in memory
-// and 20 messages in each of two partitions, of which one message is guilty. See [Outcome] for the
-// requirements. It compares the outcomes with the table in the file of testdata named after the
-// test; the flag -idioms.update writes that file.
+// Idioms runs every idiom that applies to each mode; one such run is a play. A play is a
+// consumer.Run with a broker in memory and 20 messages in each of two partitions, of which one
+// message is guilty. See [Outcome] for the requirements. Idioms compares the outcomes with the
+// table in the file of testdata named after the test; the flag -idioms.update writes that file.
 func Idioms[TX any](t *testing.T, modes ...Idiomatic[TX]) {
 	table := newTable(t)
 	for _, typed := range modes {

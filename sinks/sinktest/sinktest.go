@@ -44,8 +44,8 @@ type Database[TX any] struct {
 // Run runs every history on one or two databases of its own. create makes an empty database, which
 // is removed when t ends.
 //
-// Some histories need a capability of the sink: claim-only commits need [epoch.Holding], and
-// several partitions in a transaction must be within [epoch.BoundsOf].
+// Some histories need a capability of the sink: CommitHeld needs [epoch.Holding], and several
+// partitions in a transaction must be within [epoch.BoundsOf].
 func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	runSets(t, sets(), create)
 }
@@ -101,8 +101,8 @@ func runSets[TX any](t *testing.T, sets []set, create func(t testing.TB) Databas
 
 // RunUnblocked runs histories in which a process is frozen with its transaction open, after its
 // writes, and must not block the next claim. A database passes if it locks only rows, and the fence
-// last (rule R4), or if the claim terminates the open transaction (R12). A database with one lock
-// for all writers, such as SQLite, cannot pass.
+// last, or if the claim terminates the open transaction. A database with one lock for all writers,
+// such as SQLite, cannot pass.
 func RunUnblocked[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	runSets(t, unblockedSets(), create)
 }

@@ -43,7 +43,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 }
 
 // CommitHeld runs apply in a transaction, then checks that the fence has the claim of h, and
-// commits. See [epoch.Sink]. Like [Sink.Commit], it excludes other writers.
+// commits. See [epoch.Holding]. Like [Sink.Commit], it excludes other writers.
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
 	err := s.transact(ctx, nil, []func(context.Context, *Tx) error{apply}, func(ctx context.Context, t *sqltx.Tx) error { return s.hold(ctx, t, h) })
 	if err = s.explain(err); err != nil {

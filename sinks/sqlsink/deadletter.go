@@ -11,8 +11,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// DeadLetter stores m in the table dead_letter, in the transaction tx, with its group and
-// everything needed to send it again. Use it as OnFailure of consumer.Handlers.
+// DeadLetter stores m in the table TablePrefix + "dead_letter", in the transaction tx, with its
+// group and everything needed to send it again. Use it as OnFailure of consumer.Handlers.
 func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	p := m.Partition
 	if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == p }) {

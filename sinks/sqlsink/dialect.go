@@ -9,10 +9,10 @@ import (
 )
 
 // Dialect has the differences between databases. [SQLite] is the only one.
-//
-// All statements use ? for parameters, and names that no database reserves and that need no quotes.
-// An UPDATE must report the rows that it has found, not those that it has changed.
 type Dialect interface {
+	// All statements use ? for parameters, and names that no database reserves and that need no
+	// quotes. An UPDATE must report the rows that it has found, not those that it has changed.
+
 	String() string
 
 	transactions() sqltx.Dialect
