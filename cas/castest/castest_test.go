@@ -52,9 +52,10 @@ func (b *broken) Facts(ctx context.Context) (cas.Facts, error) {
 func (b *broken) rig() Rig {
 	empty := b.Backup()
 	return Rig{
-		Empty:  func(testing.TB) { empty() },
-		Open:   func(testing.TB, func(string) string) cas.Store { return b },
-		Backup: func(testing.TB) func() { return b.Backup() },
+		Empty:    func(testing.TB) { empty() },
+		Open:     func(testing.TB, func(string) string) cas.Store { return b },
+		Backup:   func(testing.TB) func() { return b.Backup() },
+		Failover: func(testing.TB) func() { return b.Backup() },
 		Native: func(t testing.TB, key string) []byte {
 			item, err := b.Get(t.Context(), key)
 			if err != nil {
@@ -119,7 +120,8 @@ var teeth = []struct {
 		}
 	}, "an item that was deleted"},
 	{"versions are counted from 1 after a deletion", func(b *broken) { b.numbered(true) }, "an item that was deleted"},
-	{"versions are numbers, which a backup repeats", func(b *broken) { b.numbered(false) }, "a version from before"},
+	{"versions are numbers, which a backup repeats", func(b *broken) { b.numbered(false) }, "the version of a write that a restored"},
+	{"versions are numbers, which a failover repeats", func(b *broken) { b.numbered(false) }, "the version of a write that a failover"},
 	{"an emptied store is the one it was", func(b *broken) {
 		b.facts = func(f cas.Facts) cas.Facts { f.Source = "same"; return f }
 	}, "a store that was emptied"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"testing"
 
 	"github.com/epochfence/epochfence/cas"
 )
@@ -112,16 +113,18 @@ func deletedAndWritten(w *world) {
 	b.is(again)
 }
 
-func restored(w *world) {
-	a, b := w.client(), w.client()
+// losesWrites writes what is lost, and then as many times as may repeat its number.
+func (w *world) losesWrites(prepare func(t testing.TB) (lose func())) {
+	w.Helper()
+	a := w.client()
 	first := a.creates("orders", "1", "")
-	restore := w.rig.Backup(w)
+	lose := prepare(w)
 	lost := a.writes(first, "lost", "")
 	lostToo := a.creates("payments", "lost", "")
-	restore()
-	b = w.client()
+	lose()
+	b := w.client()
 	b.reads("orders", func(item cas.Item) bool { return string(item.Value) == "1" })
-	for n := range 5 { // as many writes as may give the same number again
+	for n := range 5 {
 		first = b.writes(b.reads("orders", func(cas.Item) bool { return true }), fmt.Sprint("again ", n), "")
 		b.refused(lost, "the item of a write that was lost")
 	}

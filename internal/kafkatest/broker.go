@@ -13,6 +13,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/internal/servertest"
 )
 
 // stopLimit limits a clean shutdown, which takes about two seconds.
@@ -199,7 +201,7 @@ type process struct {
 // start starts cmd from a thread that lives as long as the child. Linux sends the death signal when
 // the thread that forked ends, not when the process ends.
 func start(cmd *exec.Cmd) (*process, error) {
-	dieWithParent(cmd)
+	servertest.DieWithParent(cmd)
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {

@@ -3,7 +3,6 @@
 package promtest
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -15,21 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/internal/servertest"
 )
 
 // Tool returns the path of "prometheus" or "promtool".
 func Tool(t testing.TB, name string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err == nil {
-		return path
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("promtest: %s is not installed (Debian package prometheus)", name)
-	}
-	t.Skipf("%s is not installed (Debian package prometheus)", name)
-	return ""
+	return servertest.Find(t, "Debian package prometheus", name)
 }
 
 // Server is a Prometheus. It ends with the test.
@@ -40,7 +31,6 @@ type Server struct{ url string }
 func Start(t testing.TB, targets, rules []string) *Server {
 	t.Helper()
 	bin := Tool(t, "prometheus")
-	dir := t.TempDir()
 	quoted := func(ss []string) string { // a list in YAML
 		b, err := json.Marshal(ss)
 		if err != nil {
@@ -50,36 +40,15 @@ func Start(t testing.TB, targets, rules []string) *Server {
 	}
 	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: %s\n"+
 		"scrape_configs: [{job_name: epochfence, static_configs: [{targets: %s}]}]\n", quoted(rules), quoted(targets))
-	if err := os.WriteFile(filepath.Join(dir, "prometheus.yaml"), []byte(config), 0o600); err != nil {
+	file := filepath.Join(t.TempDir(), "prometheus.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ports, err := freeport.Take(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, bin, "--config.file="+filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+address, "--log.level=warn")
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stop()
-		_ = cmd.Wait()
-		_ = log.Close()
-		if t.Failed() {
-			said, _ := os.ReadFile(log.Name())
-			t.Logf("Prometheus said:\n%s", said)
-		}
+	prom := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
+		return exec.Command(bin, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(s.Dir, "data"), "--web.listen-address="+s.Address, "--log.level=warn")
 	})
-	s := &Server{"http://" + address}
-	s.Await(t, "Prometheus is ready", func() bool {
+	s := &Server{"http://" + prom.Address}
+	prom.Await(t, func() bool {
 		res, err := http.Get(s.url + "/-/ready")
 		if err != nil {
 			return false

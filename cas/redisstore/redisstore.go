@@ -1,0 +1,265 @@
+// Package redisstore is a [cas.Store] in Redis, 7 or newer, or in Valkey.
+//
+// An item is a string, which any client reads. A hash beside it has the note and the version. With
+// Options.Prefix "inventory" and the key "orders/4711", these are
+//
+//	{inventory}:orders/4711   the value
+//	{inventory}#orders/4711   number, nonce, note
+//	{inventory}@index         all keys, sorted
+//	{inventory}@number        the last number
+//	{inventory}@source        a random name of these items
+//
+// All are in one hash slot. Write and delete items only through the store. A string that was
+// there before is an item, but List does not have it until it is replaced.
+//
+// Redis acknowledges a write before its replicas, or its disk, have it. A failover or a crash can
+// lose the last writes and repeat their numbers. Versions do not repeat.
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/epochfence/epochfence/cas"
+)
+
+// Options configure a [Store].
+type Options struct {
+	// Prefix begins the names of all keys. Stores with different prefixes have different items.
+	// It must not contain "{" or "}". Defaults to "epochfence".
+	Prefix string
+}
+
+// Store is safe for concurrent use.
+type Store struct {
+	client *redis.Client
+	prefix string
+}
+
+//go:embed version.lua
+var version string
+
+//go:embed get.lua
+var getLua string
+
+//go:embed swap.lua
+var swapLua string
+
+//go:embed delete.lua
+var deleteLua string
+
+var (
+	getScript    = redis.NewScript(version + getLua)
+	swapScript   = redis.NewScript(version + swapLua)
+	deleteScript = redis.NewScript(version + deleteLua)
+)
+
+// Open returns a store. client stays the caller's. It may be a client of Sentinel, from
+// [redis.NewFailoverClient].
+//
+// Open returns an error if the client repeats commands: a write that is repeated after its answer
+// was lost looks as if another process had written. Set [redis.Options.MaxRetries] to -1. It also
+// returns an error if the server evicts keys that have no time to live.
+func Open(ctx context.Context, client *redis.Client, o Options) (*Store, error) {
+	s := &Store{client, "{" + cmp.Or(o.Prefix, "epochfence") + "}"}
+	if strings.ContainsAny(o.Prefix, "{}") {
+		return nil, fmt.Errorf("redisstore: Options.Prefix %q contains a brace", o.Prefix)
+	}
+	if n := client.Options().MaxRetries; n > 0 {
+		return nil, fmt.Errorf("redisstore: the client repeats a command up to %d times; set redis.Options.MaxRetries to -1", n)
+	}
+	memory, err := client.Info(ctx, "memory").Result()
+	if err != nil {
+		return nil, fmt.Errorf("redisstore: open %s: %w", s.prefix, err)
+	}
+	_, after, _ := strings.Cut(memory, "maxmemory_policy:")
+	if policy, _, _ := strings.Cut(after, "\r\n"); strings.HasPrefix(policy, "allkeys-") {
+		return nil, fmt.Errorf("redisstore: the server evicts keys when it is full (maxmemory-policy %s); run: CONFIG SET maxmemory-policy noeviction", policy)
+	}
+	return s, nil
+}
+
+func (s *Store) value(key string) string { return s.prefix + ":" + key }
+func (s *Store) meta(key string) string  { return s.prefix + "#" + key }
+func (s *Store) own(name string) string  { return s.prefix + "@" + name }
+
+var facts = cas.Facts{Forgets: true, Numbers: true, ListsWhole: true, MaxKey: 1024, MaxValue: 16 << 20, MaxNote: 1 << 20}
+
+// Facts implements [cas.Store].
+func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
+	f := facts
+	source, err := await(ctx, func() (string, error) {
+		if err := s.client.SetNX(ctx, s.own("source"), rand.Text(), 0).Err(); err != nil {
+			return "", err
+		}
+		return s.client.Get(ctx, s.own("source")).Result()
+	})
+	if err != nil {
+		return cas.Facts{}, fmt.Errorf("redisstore: facts: %w", err)
+	}
+	f.Source = "redis:" + source
+	return f, nil
+}
+
+// Get implements [cas.Store].
+func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
+	if err := facts.Check(key, nil, nil); err != nil {
+		return cas.Item{}, failed("get", key, err)
+	}
+	answer, err := await(ctx, func() ([]string, error) {
+		return getScript.Run(ctx, s.client, []string{s.value(key), s.meta(key)}).StringSlice()
+	})
+	if err != nil {
+		return cas.Item{}, failed("get", key, err)
+	}
+	item, err := parse(key, answer)
+	return item, failed("get", key, err)
+}
+
+func parse(key string, answer []string) (cas.Item, error) {
+	if len(answer) == 0 {
+		return cas.Item{Key: key}, nil
+	}
+	if len(answer) != 4 {
+		return cas.Item{}, fmt.Errorf("the script returned %d values", len(answer))
+	}
+	number, err := strconv.ParseInt(answer[3], 10, 64)
+	return cas.Item{Key: key, Live: true, Version: answer[0], Value: []byte(answer[1]), Note: []byte(answer[2]), Number: number}, err
+}
+
+// Swap implements [cas.Store].
+func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+	if err := facts.Check(seen.Key, value, note); err != nil {
+		return cas.Item{}, failed("swap", seen.Key, err)
+	}
+	nonce := rand.Text()
+	number, err := s.write(ctx, swapScript, []string{s.value(seen.Key), s.meta(seen.Key), s.own("number"), s.own("index")},
+		seen.Version, seen.Key, value, note, nonce)
+	if err != nil {
+		return cas.Item{}, failed("swap", seen.Key, err)
+	}
+	return cas.Item{Key: seen.Key, Live: true, Value: value, Note: note, Number: number, Version: strconv.FormatInt(number, 10) + "." + nonce}, nil
+}
+
+// Delete implements [cas.Store].
+func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
+	if err := facts.Check(seen.Key, nil, nil); err != nil {
+		return failed("delete", seen.Key, err)
+	}
+	_, err := s.write(ctx, deleteScript, []string{s.value(seen.Key), s.meta(seen.Key), s.own("index")}, seen.Version, seen.Key)
+	return failed("delete", seen.Key, err)
+}
+
+// write runs a script that returns 0 for a conflict.
+func (s *Store) write(ctx context.Context, script *redis.Script, keys []string, args ...any) (int64, error) {
+	n, err := await(ctx, func() (int64, error) { return script.Run(ctx, s.client, keys, args...).Int64() })
+	if err == nil && n == 0 {
+		err = cas.ErrConflict
+	}
+	return n, err
+}
+
+// page is the number of items that List reads at a time.
+const page = 200
+
+// List implements [cas.Store].
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return func(yield func(cas.Item, error) bool) {
+		from := "[" + prefix
+		for {
+			keys, items, err := s.page(ctx, from)
+			if err != nil {
+				yield(cas.Item{}, failed("list", prefix, err))
+				return
+			}
+			for _, item := range items {
+				if !strings.HasPrefix(item.Key, prefix) {
+					return
+				}
+				if item.Live && !yield(item, nil) {
+					return
+				}
+			}
+			if len(keys) < page {
+				return
+			}
+			from = "(" + keys[page-1]
+		}
+	}
+}
+
+// page returns the keys that follow from, and their items.
+func (s *Store) page(ctx context.Context, from string) (keys []string, items []cas.Item, err error) {
+	keys, err = await(ctx, func() ([]string, error) {
+		return s.client.ZRangeByLex(ctx, s.own("index"), &redis.ZRangeBy{Min: from, Max: "+", Count: page}).Result()
+	})
+	if err != nil || len(keys) == 0 {
+		return nil, nil, err
+	}
+	answers, err := await(ctx, func() ([]redis.Cmder, error) {
+		return s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for _, key := range keys {
+				getScript.Eval(ctx, p, []string{s.value(key), s.meta(key)})
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, a := range answers {
+		answer, err := a.(*redis.Cmd).StringSlice()
+		if err != nil {
+			return nil, nil, err
+		}
+		item, err := parse(keys[i], answer)
+		if err != nil {
+			return nil, nil, err
+		}
+		items = append(items, item)
+	}
+	return keys, items, nil
+}
+
+// await returns when do has returned or ctx has ended: the client waits for an answer until its own
+// timeout. What do has sent may still be carried out.
+func await[T any](ctx context.Context, do func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := do()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}
+
+func failed(what, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, redis.Nil) {
+		err = errors.New("the server returned nothing")
+	}
+	return fmt.Errorf("redisstore: %s %q: %w", what, key, err)
+}

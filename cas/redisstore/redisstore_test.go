@@ -1,0 +1,181 @@
+package redisstore_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/redisstore"
+	"github.com/epochfence/epochfence/internal/servertest"
+)
+
+// serverEnv is the path of another server than the redis-server on PATH, such as valkey-server.
+const serverEnv = "EPOCHFENCE_TEST_REDIS_SERVER"
+
+func start(t testing.TB, args ...string) *servertest.Server {
+	t.Helper()
+	program := os.Getenv(serverEnv)
+	if program == "" {
+		program = servertest.Find(t, "Debian package redis-server", "redis-server", "valkey-server")
+	}
+	return servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
+		return exec.Command(program, append([]string{"--bind", "127.0.0.1", "--port", s.Port(), "--appendonly", "yes", "--save", ""}, args...)...)
+	})
+}
+
+func connect(t testing.TB, address string, change func(*redis.Options)) *redis.Client {
+	o := &redis.Options{Addr: address, MaxRetries: -1}
+	change(o)
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func asItIs(*redis.Options) {}
+
+func open(t testing.TB, address string) cas.Store {
+	t.Helper()
+	s, err := redisstore.Open(t.Context(), connect(t, address, asItIs), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSuite(t *testing.T) {
+	s := start(t)
+	castest.Run(t, func(t testing.TB) castest.Rig { return rig(t, s) })
+}
+
+func rig(t testing.TB, s *servertest.Server) castest.Rig {
+	admin := connect(t, s.Address, asItIs)
+	empty := func(t testing.TB) {
+		if err := admin.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	empty(t)
+	address := s.Address
+	return castest.Rig{
+		Served: true,
+		Open:   func(t testing.TB, via func(string) string) cas.Store { return open(t, via(address)) },
+		Empty:  empty,
+		Backup: func(t testing.TB) func() {
+			saved := dump(t, admin)
+			return func() {
+				empty(t)
+				for key, value := range saved {
+					if err := admin.Restore(t.Context(), key, 0, value).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		},
+		Failover: func(t testing.TB) func() {
+			replica := replicaOf(t, s)
+			return func() { address = replica.Address }
+		},
+		Native: func(t testing.TB, key string) []byte {
+			value, err := admin.Get(t.Context(), "{epochfence}:"+key).Bytes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return value
+		},
+	}
+}
+
+// replicaOf returns a server that has the primary's items, and gets no more of them.
+func replicaOf(t testing.TB, primary *servertest.Server) *servertest.Server {
+	t.Helper()
+	replica := start(t, "--replicaof", strings.Replace(primary.Address, ":", " ", 1))
+	c := connect(t, replica.Address, asItIs)
+	want := connect(t, primary.Address, asItIs).DBSize(t.Context()).Val()
+	replica.Await(t, func() bool {
+		state, err := c.Info(t.Context(), "replication").Result()
+		return err == nil && strings.Contains(state, "master_link_status:up") && c.DBSize(t.Context()).Val() == want
+	})
+	if err := c.SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return replica
+}
+
+func dump(t testing.TB, c *redis.Client) map[string]string {
+	t.Helper()
+	saved := map[string]string{}
+	keys, err := c.Keys(t.Context(), "*").Result()
+	for _, key := range keys {
+		if err == nil {
+			saved[key], err = c.Dump(t.Context(), key).Result()
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return saved
+}
+
+func TestWhatWouldLoseOrRepeatAWriteIsRefusedWithTheRemedy(t *testing.T) {
+	s := start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	_, err := redisstore.Open(t.Context(), connect(t, s.Address, asItIs), redisstore.Options{})
+	wantSaid(t, err, "CONFIG SET maxmemory-policy noeviction")
+	_, err = redisstore.Open(t.Context(), connect(t, s.Address, func(o *redis.Options) { o.MaxRetries = 0 }), redisstore.Options{})
+	wantSaid(t, err, "MaxRetries to -1")
+	_, err = redisstore.Open(t.Context(), connect(t, s.Address, asItIs), redisstore.Options{Prefix: "a{b}"})
+	wantSaid(t, err, "brace")
+}
+
+func wantSaid(t *testing.T, err error, says string) {
+	t.Helper()
+	if err == nil || !strings.HasPrefix(err.Error(), "redisstore: ") || !strings.Contains(err.Error(), says) {
+		t.Errorf("err = %v, want one that says %q", err, says)
+	}
+}
+
+func TestAStringThatWasThereBeforeIsReplacedAsItWasSeen(t *testing.T) {
+	server := start(t)
+	c := connect(t, server.Address, asItIs)
+	s := open(t, server.Address)
+	if err := c.Set(t.Context(), "{epochfence}:stock/7", "10", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Swap(t.Context(), cas.Item{Key: "stock/7"}, []byte("1"), nil); err == nil {
+		t.Fatal("it was overwritten as if it were absent")
+	}
+	seen, err := s.Get(t.Context(), "stock/7")
+	if err != nil || string(seen.Value) != "10" {
+		t.Fatalf("%+v, %v", seen, err)
+	}
+	if err := c.Set(t.Context(), "{epochfence}:stock/7", "9", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Swap(t.Context(), seen, []byte("8"), nil); err == nil {
+		t.Fatal("a value that has changed was replaced")
+	}
+	if seen, err = s.Get(t.Context(), "stock/7"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Swap(t.Context(), seen, []byte("8"), []byte("note")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAcknowledgedWritesSurviveARestart(t *testing.T) {
+	server := start(t)
+	s := open(t, server.Address)
+	item, err := s.Swap(t.Context(), cas.Item{Key: "orders"}, []byte("x"), []byte("note"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Restart(t)
+	now, err := open(t, server.Address).Get(t.Context(), "orders")
+	if err != nil || now.Version != item.Version || now.Number != item.Number || string(now.Note) != "note" {
+		t.Errorf("%+v became %+v, %v", item, now, err)
+	}
+}

@@ -1,0 +1,82 @@
+package etcdtest_test
+
+import (
+	"testing"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/etcdstore"
+	"github.com/epochfence/epochfence/internal/etcdtest"
+)
+
+func open(t testing.TB, address string) cas.Store {
+	t.Helper()
+	s, err := etcdstore.Open(etcdtest.Client(t, address), etcdstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func rig(t testing.TB) castest.Rig {
+	s := etcdtest.Start(t)
+	return castest.Rig{
+		Served: true,
+		Open:   func(t testing.TB, via func(string) string) cas.Store { return open(t, via(s.Address)) },
+		Empty:  s.Empty,
+		Backup: s.Backup,
+		Native: func(t testing.TB, key string) []byte {
+			r, err := etcdtest.Client(t, s.Address).Get(t.Context(), "epochfence:"+key)
+			if err != nil || len(r.Kvs) != 1 {
+				t.Fatalf("%v, %v", r, err)
+			}
+			return r.Kvs[0].Value
+		},
+	}
+}
+
+func TestSuite(t *testing.T) { castest.Run(t, rig) }
+
+func TestAKeyThatWasThereBeforeIsReplacedAsItWasSeen(t *testing.T) {
+	server := etcdtest.Start(t)
+	s, c := open(t, server.Address), etcdtest.Client(t, server.Address)
+	put := func(value string) {
+		t.Helper()
+		if _, err := c.Put(t.Context(), "epochfence:stock/7", value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("10")
+	if _, err := s.Swap(t.Context(), cas.Item{Key: "stock/7"}, []byte("1"), nil); err == nil {
+		t.Fatal("it was overwritten as if it were absent")
+	}
+	seen, err := s.Get(t.Context(), "stock/7")
+	if err != nil || string(seen.Value) != "10" {
+		t.Fatalf("%+v, %v", seen, err)
+	}
+	put("9")
+	if _, err := s.Swap(t.Context(), seen, []byte("8"), nil); err == nil {
+		t.Fatal("a value that has changed was replaced")
+	}
+	if seen, err = s.Get(t.Context(), "stock/7"); err != nil {
+		t.Fatal(err)
+	}
+	if seen, err = s.Swap(t.Context(), seen, []byte("8"), []byte("note")); err != nil {
+		t.Fatal(err)
+	}
+	put("7")
+	if _, err := s.Swap(t.Context(), seen, []byte("6"), nil); err == nil {
+		t.Fatal("a value that somebody else has changed was replaced")
+	}
+	if seen, err = s.Get(t.Context(), "stock/7"); err != nil || len(seen.Note) > 0 {
+		t.Fatalf("the note of another value was read: %+v, %v", seen, err)
+	}
+}
+
+func TestAPrefixThatTheKeysUseIsRefused(t *testing.T) {
+	for _, prefix := range []string{"a:b", "a#", "@"} {
+		if _, err := etcdstore.Open(nil, etcdstore.Options{Prefix: prefix}); err == nil {
+			t.Errorf("%q was taken", prefix)
+		}
+	}
+}
