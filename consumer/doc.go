@@ -25,6 +25,6 @@
 // found, which is retried with backoff. The other partitions continue meanwhile.
 //
 // If the outcome of a transaction is unknown, the partition is claimed again and continues
-// from the position in the sink. If a transaction is refused as stale, another process owns
+// from the position in the sink. If a transaction is refused as stale, another claim owns
 // the partition: it is claimed again only if the source still confirms the lease.
 package consumer

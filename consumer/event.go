@@ -192,7 +192,8 @@ type Lost struct {
 // follows if it is still held), and this process does not claim it again until the call returns,
 // which [Returned] reports.
 //
-// If the sink does not return (FunctionSink), the partitions of the transaction are claimed again.
+// If the sink does not return (FunctionSink), the outcome is in doubt instead, and the partitions
+// of the transaction are claimed again.
 type Overdue struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch

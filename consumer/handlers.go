@@ -17,7 +17,7 @@ import (
 // rolled back. It must not use tx after it has returned. It must return when ctx ends: after
 // [Options.HangTimeout] it is abandoned, and what it still writes is refused
 // ([epoch.ErrAbandoned]). Calls for different partitions may overlap, even with one committer.
-// Calls for one partition never do.
+// In one process, calls for one partition never do.
 //
 // An error or a panic rolls the whole transaction back; see [Options.MaxAttempts],
 // [Permanent] and [Handlers.OnFailure].

@@ -42,8 +42,8 @@ func (e *hungError) Error() string { return e.call.String() }
 func (e *hungError) Unwrap() error { return errHung }
 
 // HungError is returned by [Run] when calls of the user's functions hang: they did not return after
-// their contexts had ended, and were abandoned. Nothing that they still do is committed. Only the
-// end of the process ends their goroutines, so exit and restart it.
+// their contexts had ended, and were abandoned. Nothing that they still do is committed,
+// unless it is the sink that hangs (FunctionSink). Only the end of the process ends their goroutines, so exit and restart it.
 type HungError struct {
 	Calls []Overdue // by partition; at least one
 }
@@ -51,7 +51,7 @@ type HungError struct {
 // Error returns a line for each call, and the stack of its goroutine.
 func (e *HungError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "consumer: %d calls hang and were abandoned; restart the process, and have what they wait for take their context", len(e.Calls))
+	fmt.Fprintf(&b, "consumer: %d calls hang and were abandoned; restart the process, and pass each call's context to what it waits for", len(e.Calls))
 	for _, c := range e.Calls {
 		fmt.Fprintf(&b, "\n%s", c)
 		if c.Stack != "" {

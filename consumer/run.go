@@ -23,9 +23,9 @@ import (
 //	err := consumer.Run(ctx, source, sink, consumer.Each(reserve).OnFailure(sink.DeadLetter), consumer.Options{})
 //
 // Run returns an error for wrong options, for a sink that gives less than they need, and if the
-// source cannot start or continue. No message ends Run. Run waits for handlers until they hang:
-// when ctx has ended, or more than [Options.MaxHung] calls hang, it returns a [*HungError] that
-// names them, and leaves their goroutines behind.
+// source cannot start or continue. No message ends Run. Run waits for handlers until they hang.
+// If calls hang when ctx has ended, or if more than [Options.MaxHung] hang, Run returns a
+// [*HungError] that names the calls, and leaves their goroutines behind.
 func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Handlers[TX], o Options) error {
 	if source == nil || sink == nil {
 		return errors.New("consumer: Run needs a source and a sink")

@@ -28,8 +28,8 @@
 //     read, go back to 1.
 //  5. Start reading at the Next of the fence that the swap returned.
 //  6. Commit with an [Advance] for each partition ([Sink.Commit]). After
-//     [ErrStale], stop: another claim owns the partition. After [ErrInDoubt]
-//     or [ErrMoved], go back to 1. Never guess, never resend.
+//     [ErrStale], [ErrInDoubt] or [ErrMoved], go back to 1: step 3 fails if
+//     another process has the lease. Never guess, never resend.
 //
 // # Why a claim id and an epoch
 //

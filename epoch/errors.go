@@ -7,8 +7,8 @@ import (
 
 // Errors of a [Sink]. The error types below match them with [errors.Is].
 var (
-	// ErrStale is returned when a later claim owns the fence. Do not retry: another process
-	// owns the partition.
+	// ErrStale is returned when a later claim owns the fence, another process's or an operator's.
+	// Do not retry the transaction. Claim again only if the source still confirms the lease.
 	ErrStale = errors.New("stale claim")
 
 	// ErrMoved is returned when the fence has our claim and its position is not the one that the

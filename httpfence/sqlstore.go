@@ -65,6 +65,7 @@ type SQLStore struct {
 // OpenSQL returns a store on db. It does not close db. It checks the database's settings and the
 // version of the tables, and changes nothing: see [Migrate]. Errors match
 // [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
+// After 30 s it returns an error.
 func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStore, error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -32,6 +32,10 @@ const columns = "value, note, number, number || '.' || nonce"
 // Open returns a store on the tables that [Migrate] made, and checks their version. Its errors
 // match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer] of package
 // migrations. The pool stays the caller's. It must connect to the primary server.
+// Open and Migrate wait up to 30 s for a server that cannot be reached, and log the wait to
+// [slog.Default].
+//
+// [slog.Default]: https://pkg.go.dev/log/slog#Default
 func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {

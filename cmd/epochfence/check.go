@@ -15,15 +15,15 @@ func (a *app) check() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check",
 		Short: "Report by the exit code whether all partitions are well, for monitoring",
-		Long: `Report whether partitions are well: exit code 0 if they are, 3 if not, 1 if that
-is unknown. The first line is a summary.
+		Long: `Report whether partitions are well: exit code 0 if they are, 3 if not or if a
+log cannot be read, 1 if the sink cannot be read. The first line is a summary.
 
 A group is not well if none of its processes is alive. A partition is not well if
   - its owner is not alive, or it was never claimed;
   - it has halted or is paused;
   - no owner has claimed it for a minute after an operator action;
-  - its fence has another log or lease issuer than the broker, or its position is
-    outside the log;
+  - its fence has another log or lease issuer than the broker, its position is
+    outside the log, or it has no fence;
   - it exceeds one of the limits below.
 Checks of logs need --kafka or --nats.`,
 		Args: cobra.NoArgs,
@@ -33,7 +33,7 @@ Checks of logs need --kafka or --nats.`,
 	f := c.Flags()
 	f.Int64Var(&l.lag, "max-lag", -1, "messages to apply, of a partition; negative: any number")
 	f.DurationVar(&l.age, "max-age", 0, "for how long a partition that has messages may stand still; 0: for ever")
-	f.Int64Var(&l.deadLetters, "max-dead-letters", 0, "of a partition")
+	f.Int64Var(&l.deadLetters, "max-dead-letters", 0, "of a partition; 0: none")
 	f.DurationVar(&l.outboxAge, "max-outbox-age", 0, "for how long an entry of the outbox may wait; 0: for ever")
 	f.IntVar(&l.claims, "max-claims", 0, "of a partition, in an hour; 0: any number")
 	f.BoolVar(&l.paused, "allow-paused", false, "partitions that are paused are well")

@@ -25,8 +25,8 @@ that was deleted and created again, another cluster, another bucket. It is the
 remedy for "log changed" and "foreign lease source".
 
 The command asks Kafka or NATS for the present log and issuer. If it cannot,
-copy both from the error of the halt into --log and --source. The offsets of
-another log mean other messages: --to says where to continue in it.`,
+copy the log (--log) or the issuer (--source) from the error of the halt. The
+offsets of another log mean other messages: --to says where to continue in it.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			var g goal
 			if f.to != "" {

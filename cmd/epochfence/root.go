@@ -69,7 +69,7 @@ groups have it. Commands that change something show what they would do, and do
 it with --execute. Operator actions also need --reason. Nobody has to stop the
 group.
 
-Times are in UTC, those of the sink's database.
+Printed times are in UTC, by the clock of the sink's database.
 
 ` + exitCodes,
 		SilenceUsage: true, SilenceErrors: true,

@@ -233,7 +233,8 @@ func (m *Member) leave() error {
 
 // Freeze stops the process's side of the member, like SIGSTOP or a cut cable. The member hears
 // nothing, its Confirm gets no answer, and its Read yields nothing. What runs in own continues.
-// Unless the group is scripted, the member expires after a term. Only its own Run can still end.
+// Unless the group is scripted, the member expires after a term. Its Run still ends
+// when its context ends or after Kill.
 func (m *Member) Freeze() {
 	g := m.group
 	g.broker.mu.Lock()

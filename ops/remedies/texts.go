@@ -18,7 +18,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonMessageFailed,
 		Means: "The partition stops before a message. The message has used up its attempts, or its handler returned Permanent, and the application has no OnFailure. " +
 			"All earlier messages are applied. Nothing of this message is.",
-		Do: "Read the error. If the handler is wrong or lacks something, fix that: the partition is tried again at least once a minute. " +
+		Do: "Read the error. If the handler is wrong or lacks something, fix that: the partition is tried again within Options.HaltMax, a minute by default. " +
 			"If the message can never be applied, skip it; the audit log keeps who did so and why. " +
 			"If the error says that the handler \"did not return after its context had ended\", pause the partition, deploy a handler that returns, and resume: until then the message is not tried again. " +
 			"An application with an OnFailure moves such messages to dead letters and does not halt.",
@@ -28,9 +28,9 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonOnFailureFailed,
 		Means: "The partition stops before a message. Its handler failed, and then OnFailure failed too. Neither has written anything. " +
-			"If the connection was lost in each of OnFailure's transactions, OnFailure was tried MaxAttempts times before the halt.",
+			"If the connection was lost in each of OnFailure's transactions, OnFailure was tried MaxAttempts + 2 times before the halt.",
 		Do: "Read the error: it has both causes, the handler's first. Fix the cause of OnFailure. Most often the table of dead letters is missing, or the application may not write to it. " +
-			"The partition is tried again at least once a minute. If the error says that the message \"is tried again once an operator has paused and resumed the partition\", OnFailure hung: pause the partition, deploy an OnFailure that returns, and resume. Skip the message only if it need not be kept.",
+			"The partition is tried again within Options.HaltMax, a minute by default. If the error says that the message \"is tried again once an operator has paused and resumed the partition\", OnFailure hung: pause the partition, deploy an OnFailure that returns, and resume. Skip the message only if it need not be kept.",
 		Check:    continues,
 		Commands: []Command{doctor, skip, pause, resume},
 	},
@@ -140,7 +140,7 @@ var all = []Remedy{
 		Means: "The database refuses every message: a table, column or privilege is missing, the server is read-only, its disk is full, or a table of epochfence refuses a row. " +
 			"No message is blamed.",
 		Do: "Read the error and fix the database: apply the missing migration, grant the privilege, make room, or run the statement that the error has for an identity column whose sequence is behind its rows. " +
-			"The partition is tried again at least once a minute.",
+			"The partition is tried again within Options.HaltMax, a minute by default.",
 		Check:    continues,
 		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the privileges that the application's role needs"}},
 	},

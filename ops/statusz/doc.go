@@ -34,6 +34,7 @@
 // take partitions over. The program ends when consumer.Run returns, and is restarted then.
 //
 // [Readyz] reports that this process is a member of the group, has claimed each partition that the
-// source granted, none of them has halted, and no call hangs. A rolling deployment waits for it. It
+// source granted, none of them has halted unless an operator has paused it, and no call
+// hangs. A rolling deployment waits for it. It
 // never checks lag.
 package statusz

@@ -49,6 +49,7 @@ var limits = sqltx.Limits{Wait: 30 * time.Second}
 // Migrate creates the tables or updates them, in one transaction. It does not change tables that
 // are up to date, and returns [migrations.ErrNewer] for tables that are newer than this program.
 // Concurrent calls wait for each other. Migrate needs the privilege to create tables.
+// It waits up to 30 s for a locked file.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

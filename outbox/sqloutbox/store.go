@@ -29,6 +29,7 @@ type Store[TX DBTX] struct {
 
 // Open returns a store on the tables that [Migrate] made in db, and checks their version. Its
 // errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
+// It waits up to 30 s for a locked file.
 func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Store[TX], error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -126,7 +126,7 @@ func (q *queue) call(ctx context.Context, i int, call func(context.Context, *Que
 	return &epoch.CallError{Call: i, Err: own.refused}
 }
 
-var errQueueReads = errors.New("pgsink: a queue has no results to read: use the sink's first form for handlers that query")
+var errQueueReads = errors.New("pgsink: a queue has no results to read: use the Sink without Queued for handlers that query")
 
 // Query returns an error: a queue has no results to read.
 func (q *Queue) Query(context.Context, string, ...any) (pgx.Rows, error) {

@@ -15,7 +15,7 @@
 // Each subtest states a property of sinks in words, and shows it with a small history. Named
 // processes read, claim and commit in a fixed order. Afterwards each message's effect must be there
 // once. First come the attacks of the design (a stale writer, a static member that swaps in at the
-// same generation, a lost acknowledgement, …), then the rules one by one. The last two histories
+// same generation, a lost acknowledgement, …), then the rules one by one. Two histories
 // are random: one goes step by step against [epoch.Fences], which predicts each answer, and one has
 // many concurrent processes.
 //
