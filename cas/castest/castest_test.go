@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,7 +104,7 @@ var teeth = []struct {
 			if now.Version != seen.Version {
 				return cas.Item{}, fmt.Errorf("swap %q: %w", seen.Key, cas.ErrConflict)
 			}
-			time.Sleep(time.Microsecond)
+			runtime.Gosched()
 			for {
 				if item, err := b.Store.Swap(ctx, b.now(ctx, seen), value, note); err == nil || ctx.Err() != nil {
 					return item, err

@@ -195,7 +195,9 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 	}
 }
 
-func (s *Store) key(kv *mvccpb.KeyValue) string { return strings.TrimPrefix(string(kv.Key), s.value("")) }
+func (s *Store) key(kv *mvccpb.KeyValue) string {
+	return strings.TrimPrefix(string(kv.Key), s.value(""))
+}
 
 // notes returns the notes of the keys from first to last.
 func (s *Store) notes(ctx context.Context, first, last string, revision int64) (map[string]*mvccpb.KeyValue, error) {

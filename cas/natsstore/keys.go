@@ -1,7 +1,6 @@
 package natsstore
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/epochfence/epochfence/cas"
@@ -30,8 +29,8 @@ func safe(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
 }
 
-// key returns the key of a subject that subject made.
-func (s *Store) key(subject string) (string, error) {
+// key returns the key that has the subject. ok is false if there is none.
+func (s *Store) key(subject string) (key string, ok bool) {
 	tokens := strings.Split(strings.TrimPrefix(subject, s.prefix()), ".")
 	for i, t := range tokens {
 		if t == emptyToken {
@@ -40,29 +39,19 @@ func (s *Store) key(subject string) (string, error) {
 		}
 		part, err := cas.Unescape(t)
 		if err != nil {
-			return "", err
+			return "", false
 		}
 		tokens[i] = part
 	}
-	key := strings.Join(tokens, "/")
-	if s.subject(key) != subject {
-		return "", fmt.Errorf("natsstore: the subject %q has no key", subject)
-	}
-	return key, nil
+	key = strings.Join(tokens, "/")
+	return key, s.subject(key) == subject
 }
 
 // filter returns the subjects of all keys that begin with prefix, and of others beside them.
 func (s *Store) filter(prefix string) string {
-	whole, _, found := cutLast(prefix, "/")
-	if !found {
+	last := strings.LastIndex(prefix, "/")
+	if last < 0 {
 		return s.prefix() + ">"
 	}
-	return s.subject(whole) + ".>"
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
+	return s.subject(prefix[:last]) + ".>"
 }

@@ -271,16 +271,16 @@ func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 	}
 }
 
+// listed returns the item of a message, and how many follow it. The message of a stranger's key,
+// which no key of the store has, is an item that is not Live.
 func (s *Store) listed(m jetstream.Msg) (found cas.Item, pending uint64, err error) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return cas.Item{}, 0, err
 	}
-	key, err := s.key(m.Subject())
-	if err != nil {
-		return cas.Item{}, meta.NumPending, nil // a stranger's
+	if key, ok := s.key(m.Subject()); ok {
+		found, err = item(key, meta.Sequence.Stream, m.Headers(), m.Data())
 	}
-	found, err = item(key, meta.Sequence.Stream, m.Headers(), m.Data())
 	return found, meta.NumPending, err
 }
 

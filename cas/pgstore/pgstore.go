@@ -162,10 +162,11 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 
 // after returns the smallest key that follows all keys with the prefix.
 func after(prefix string) []byte {
-	if trimmed := strings.TrimRight(prefix, "\xff"); trimmed != "" {
-		end := []byte(trimmed)
-		end[len(end)-1]++
-		return end
+	for end := []byte(prefix); len(end) > 0; end = end[:len(end)-1] {
+		if last := &end[len(end)-1]; *last < 0xff {
+			*last++
+			return end
+		}
 	}
 	return bytes.Repeat([]byte{0xff}, facts.MaxKey+1)
 }

@@ -200,7 +200,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 // page returns the keys that follow from, and their items.
 func (s *Store) page(ctx context.Context, from string) (keys []string, items []cas.Item, err error) {
 	keys, err = await(ctx, func() ([]string, error) {
-		return s.client.ZRangeByLex(ctx, s.own("index"), &redis.ZRangeBy{Min: from, Max: "+", Count: page}).Result()
+		return s.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.own("index"), ByLex: true, Start: from, Stop: "+", Count: page}).Result()
 	})
 	if err != nil || len(keys) == 0 {
 		return nil, nil, err

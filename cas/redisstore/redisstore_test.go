@@ -100,7 +100,7 @@ func replicaOf(t testing.TB, primary *servertest.Server) *servertest.Server {
 		state, err := c.Info(t.Context(), "replication").Result()
 		return err == nil && strings.Contains(state, "master_link_status:up") && c.DBSize(t.Context()).Val() == want
 	})
-	if err := c.SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+	if err := c.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	return replica
