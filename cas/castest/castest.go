@@ -25,6 +25,10 @@ type Rig struct {
 	// the server, as a failover that loses acknowledged writes does. Optional.
 	Failover func(t testing.TB) (fail func())
 
+	// KillLeader kills the node that leads a cluster, and starts it again. It returns when the
+	// cluster has another leader, or the same one again. Only [RunCluster] needs it.
+	KillLeader func(t testing.TB)
+
 	// Empty replaces the store by an empty one, as somebody does who loses it. Optional.
 	Empty func(t testing.TB)
 
@@ -34,9 +38,15 @@ type Rig struct {
 
 // Run runs every history on a rig of its own. create makes an empty set of items, which is removed
 // when t ends.
-func Run(t *testing.T, create func(t testing.TB) Rig) {
+func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, create) }
+
+// RunCluster runs the histories of a store on several nodes, some of which [Run] has too. They need
+// Rig.KillLeader.
+func RunCluster(t *testing.T, create func(t testing.TB) Rig) { run(t, onNodes, create) }
+
+func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
 	facts := factsOf(t, create(t))
-	for _, h := range histories {
+	for _, h := range hs {
 		t.Run(h.claim, func(t *testing.T) {
 			r := create(t)
 			if missing := h.needs(r, facts); missing != "" {
@@ -71,6 +81,10 @@ type need func(r Rig, f cas.Facts) string
 func nothing(Rig, cas.Facts) string { return "" }
 
 func aServer(r Rig, _ cas.Facts) string { return unless(r.Served, "a server (Rig.Served)") }
+
+func aCluster(r Rig, f cas.Facts) string {
+	return unless(r.KillLeader != nil && !f.Forgets, "Rig.KillLeader, and a store that does not forget")
+}
 
 func aWayToEmptyIt(r Rig, _ cas.Facts) string { return unless(r.Empty != nil, "Rig.Empty") }
 
@@ -124,4 +138,11 @@ var histories = []history{
 	{"a write whose answer was lost is in doubt, and was not sent twice", aServer, lostAnswer},
 	{"a store that was away is used again", aServer, away},
 	{"errors name the key", nothing, named},
+}
+
+var onNodes = []history{
+	{"of writes at the same time one wins", nothing, oneWrites},
+	{"of first writes at the same time one wins", nothing, oneCreates},
+	{"a counter that many increment loses nothing", nothing, counter},
+	{"while leaders are killed, acknowledged writes stay, and each write happens once at most", aCluster, killedLeaders},
 }

@@ -27,6 +27,7 @@ type broken struct {
 	delete func(ctx context.Context, seen cas.Item) error
 	list   func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error]
 	facts  func(f cas.Facts) cas.Facts
+	killed func()
 }
 
 func newBroken() *broken {
@@ -57,6 +58,11 @@ func (b *broken) rig() Rig {
 		Open:     func(testing.TB, func(string) string) cas.Store { return b },
 		Backup:   func(testing.TB) func() { return b.Backup() },
 		Failover: func(testing.TB) func() { return b.Backup() },
+		KillLeader: func(testing.TB) {
+			if b.killed != nil {
+				b.killed()
+			}
+		},
 		Native: func(t testing.TB, key string) []byte {
 			item, err := b.Get(t.Context(), key)
 			if err != nil {
@@ -226,6 +232,19 @@ var teeth = []struct {
 	{"a deletion always succeeds", func(b *broken) {
 		b.delete = func(ctx context.Context, seen cas.Item) error { _ = b.Store.Delete(ctx, seen); return ctx.Err() }
 	}, "of a write and a deletion"},
+	{"a new leader lacks the last writes", func(b *broken) {
+		back := b.Backup()
+		b.killed = func() { back(); back = b.Backup() }
+	}, "while leaders are killed"},
+	{"a write is carried out twice", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			item, err := b.Store.Swap(ctx, seen, value, note)
+			if words := strings.Fields(string(value)); err == nil && len(words) > 0 {
+				return b.Store.Swap(ctx, item, append(value, words[len(words)-1]+" "...), note)
+			}
+			return item, err
+		}
+	}, "while leaders are killed"},
 	{"a conflict is a success", func(b *broken) {
 		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
 			item, err := b.Store.Swap(ctx, seen, value, note)
@@ -332,7 +351,7 @@ var remoteTeeth = []struct {
 // catches plays the history whose claim begins with caught, and fails unless it fails.
 func catches(t *testing.T, caught string, create func(t testing.TB) Rig) {
 	t.Parallel()
-	for _, h := range histories {
+	for _, h := range append(histories[:len(histories):len(histories)], onNodes...) {
 		if !strings.HasPrefix(h.claim, caught) {
 			continue
 		}
@@ -363,7 +382,7 @@ func TestEveryBrokenStoreIsCaught(t *testing.T) {
 }
 
 func TestEveryHistoryCatchesSomething(t *testing.T) {
-	for _, h := range histories {
+	for _, h := range append(histories[:len(histories):len(histories)], onNodes...) {
 		caught := false
 		for _, b := range teeth {
 			caught = caught || strings.HasPrefix(h.claim, b.caught)
@@ -379,6 +398,34 @@ func TestEveryHistoryCatchesSomething(t *testing.T) {
 
 func TestASoundStorePasses(t *testing.T) {
 	Run(t, func(testing.TB) Rig { return newBroken().rig() })
+	RunCluster(t, func(testing.TB) Rig { return newBroken().rig() })
+}
+
+// Replicas answer reads of etcd, NATS and ZooKeeper.
+func TestAStoreWhoseReadsLagPasses(t *testing.T) {
+	Run(t, func(testing.TB) Rig {
+		b := newBroken()
+		var mu sync.Mutex
+		replica := map[string]cas.Item{}
+		lag := 0
+		b.get = func(ctx context.Context, key string) (cas.Item, error) {
+			now, err := b.Store.Get(ctx, key)
+			mu.Lock()
+			defer mu.Unlock()
+			if old, known := replica[key]; err == nil && known && lag < 2 {
+				lag++
+				return old, nil
+			}
+			lag = 0
+			if err == nil {
+				replica[key] = now
+			}
+			return now, err
+		}
+		r := b.rig()
+		r.Native = nil
+		return r
+	})
 }
 
 func TestASoundStoreBehindANetworkPasses(t *testing.T) {

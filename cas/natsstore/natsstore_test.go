@@ -2,6 +2,7 @@ package natsstore_test
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -43,18 +44,8 @@ func open(t testing.TB, js jetstream.JetStream) cas.Store {
 	return s
 }
 
-func start(t testing.TB) *natstest.Server {
-	t.Helper()
-	s, err := natstest.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
-	return s
-}
-
 func rig(t testing.TB) castest.Rig {
-	s := start(t)
+	s := natstest.Start(t)
 	js := connect(t, s, direct)
 	remove := func(t testing.TB) {
 		if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
@@ -82,9 +73,42 @@ func rig(t testing.TB) castest.Rig {
 
 func TestSuite(t *testing.T) { castest.Run(t, rig) }
 
+func TestOnThreeNodes(t *testing.T) {
+	if os.Getenv("EPOCHFENCE_LONG") == "" {
+		t.Skip("takes long, and CI runs it; set EPOCHFENCE_LONG=1")
+	}
+	castest.RunCluster(t, func(t testing.TB) castest.Rig {
+		c := natstest.StartCluster(t, 3)
+		check := func(t testing.TB, err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return castest.Rig{
+			Open: func(t testing.TB, _ func(string) string) cas.Store {
+				js := c.JetStream(t, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+				s, err := natsstore.Open(t.Context(), js, natsstore.Options{Bucket: bucket, Replicas: 3})
+				check(t, err)
+				check(t, c.AwaitStream(t.Context(), "KV_"+bucket))
+				return s
+			},
+			KillLeader: func(t testing.TB) {
+				leader := c.Leader("KV_" + bucket)
+				if leader < 0 {
+					t.Fatal("the bucket has no leader")
+				}
+				check(t, c.Stop(leader))
+				check(t, c.Start(leader))
+				check(t, c.Await(t.Context()))
+			},
+		}
+	})
+}
+
 // Other programs read items of plain keys as they read any bucket.
 func TestAPlainKeyIsTheKeyOfTheBucket(t *testing.T) {
-	js := connect(t, start(t), direct)
+	js := connect(t, natstest.Start(t), direct)
 	s := open(t, js)
 	if _, err := s.Swap(t.Context(), cas.Item{Key: "orders/4711"}, []byte("paid"), []byte("note")); err != nil {
 		t.Fatal(err)
@@ -100,7 +124,7 @@ func TestAPlainKeyIsTheKeyOfTheBucket(t *testing.T) {
 }
 
 func TestABucketThatLosesItemsIsRefusedWithTheCommand(t *testing.T) {
-	js := connect(t, start(t), direct)
+	js := connect(t, natstest.Start(t), direct)
 	for says, c := range map[string]jetstream.StreamConfig{
 		"nats kv add":               {Subjects: []string{"orders"}},
 		"--subject-del-markers-ttl": {MaxMsgsPerSubject: 1},
@@ -127,7 +151,7 @@ func TestABucketThatLosesItemsIsRefusedWithTheCommand(t *testing.T) {
 }
 
 func TestAStrangersKeyIsNotListed(t *testing.T) {
-	js := connect(t, start(t), direct)
+	js := connect(t, natstest.Start(t), direct)
 	s := open(t, js)
 	kv, err := js.KeyValue(t.Context(), bucket)
 	if err != nil {

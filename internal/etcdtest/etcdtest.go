@@ -35,14 +35,19 @@ func Start(t testing.TB) *Server {
 	if testing.Short() {
 		t.Skip("a server is not for -short")
 	}
+	s := newServer(t)
+	t.Cleanup(s.Stop)
+	s.run(t, "data")
+	return s
+}
+
+func newServer(t testing.TB) *Server {
+	t.Helper()
 	ports, err := freeport.Take(2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{Address: fmt.Sprintf("127.0.0.1:%d", ports[0]), peer: fmt.Sprintf("127.0.0.1:%d", ports[1]), dir: t.TempDir()}
-	t.Cleanup(s.Stop)
-	s.run(t, "data")
-	return s
+	return &Server{Address: fmt.Sprintf("127.0.0.1:%d", ports[0]), peer: fmt.Sprintf("127.0.0.1:%d", ports[1]), dir: t.TempDir()}
 }
 
 // Stop stops the server.
@@ -78,29 +83,49 @@ func (s *Server) Backup(t testing.TB) (restore func()) {
 
 func (s *Server) run(t testing.TB, data string) {
 	t.Helper()
+	s.etcd = begin(t, s.config(data, "default=http://"+s.peer))
+	await(t, s.etcd)
+}
+
+func (s *Server) config(data, cluster string) *embed.Config {
 	c := embed.NewConfig()
 	c.Dir = filepath.Join(s.dir, data)
 	c.LogLevel, c.LogOutputs = "error", []string{filepath.Join(s.dir, "log")}
-	client, peer := url.URL{Scheme: "http", Host: s.Address}, url.URL{Scheme: "http", Host: s.peer}
+	client, peer := httpURL(s.Address), httpURL(s.peer)
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	c.InitialCluster = c.InitialClusterFromName(c.Name)
-	etcd, err := embed.StartEtcd(c)
+	c.InitialCluster = cluster
+	return c
+}
+
+func httpURL(host string) url.URL { return url.URL{Scheme: "http", Host: host} }
+
+func begin(t testing.TB, c *embed.Config) *embed.Etcd {
+	t.Helper()
+	e, err := embed.StartEtcd(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.etcd = etcd
+	return e
+}
+
+func await(t testing.TB, e *embed.Etcd) {
+	t.Helper()
 	select {
-	case <-etcd.Server.ReadyNotify():
+	case <-e.Server.ReadyNotify():
 	case <-time.After(startLimit):
 		t.Fatalf("etcd is not ready after %v", startLimit)
 	}
 }
 
-// Client returns a client of the server at address, which closes when t ends.
-func Client(t testing.TB, address string) *clientv3.Client {
+// Client returns a client of the servers at addresses, which closes when t ends.
+func Client(t testing.TB, addresses ...string) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + address}, DialTimeout: startLimit, Logger: zap.NewNop()})
+	var endpoints []string
+	for _, a := range addresses {
+		endpoints = append(endpoints, "http://"+a)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: startLimit, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}

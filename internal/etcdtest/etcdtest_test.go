@@ -9,9 +9,9 @@ import (
 	"github.com/epochfence/epochfence/internal/etcdtest"
 )
 
-func open(t testing.TB, address string) cas.Store {
+func open(t testing.TB, addresses ...string) cas.Store {
 	t.Helper()
-	s, err := etcdstore.Open(etcdtest.Client(t, address), etcdstore.Options{})
+	s, err := etcdstore.Open(etcdtest.Client(t, addresses...), etcdstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +36,16 @@ func rig(t testing.TB) castest.Rig {
 }
 
 func TestSuite(t *testing.T) { castest.Run(t, rig) }
+
+func TestOnThreeNodes(t *testing.T) {
+	castest.RunCluster(t, func(t testing.TB) castest.Rig {
+		c := etcdtest.StartCluster(t, 3)
+		return castest.Rig{
+			Open:       func(t testing.TB, _ func(string) string) cas.Store { return open(t, c.Addresses()...) },
+			KillLeader: c.KillLeader,
+		}
+	})
+}
 
 func TestAKeyThatWasThereBeforeIsReplacedAsItWasSeen(t *testing.T) {
 	server := etcdtest.Start(t)
