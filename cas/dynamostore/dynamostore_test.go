@@ -1,0 +1,141 @@
+package dynamostore_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/dynamostore"
+	"github.com/epochfence/epochfence/internal/servertest"
+)
+
+// libsEnv is the directory of DynamoDB Local's jars and native libraries. `make stores` fetches
+// them.
+const libsEnv = "EPOCHFENCE_DYNAMODB_LIBS"
+
+func start(t testing.TB) *servertest.Server {
+	t.Helper()
+	libs := os.Getenv(libsEnv)
+	if libs == "" {
+		servertest.Absent(t, libsEnv+" is not set: make stores fetches DynamoDB Local")
+	}
+	java := servertest.Find(t, "Java 17", "java")
+	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
+		return exec.Command(java, "-Xmx256m", "-Djava.library.path="+libs, "-cp", filepath.Join(libs, "*"),
+			"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-inMemory", "-disableTelemetry", "-port", s.Port())
+	})
+	s.Await(t, func() bool {
+		_, err := client(s.Address).ListTables(t.Context(), nil)
+		return err == nil
+	})
+	return s
+}
+
+func client(address string) *dynamodb.Client {
+	return dynamodb.New(dynamodb.Options{
+		BaseEndpoint: aws.String("http://" + address), Region: "us-east-1",
+		Credentials: credentials.NewStaticCredentialsProvider("user", "password", ""),
+		HTTPClient:  &http.Client{Transport: &http.Transport{}},
+	})
+}
+
+func create(t testing.TB, c *dynamodb.Client, table string, keyType types.ScalarAttributeType) {
+	t.Helper()
+	_, err := c.CreateTable(t.Context(), &dynamodb.CreateTableInput{
+		TableName: &table, BillingMode: types.BillingModePayPerRequest,
+		AttributeDefinitions: []types.AttributeDefinition{
+			{AttributeName: aws.String("scope"), AttributeType: types.ScalarAttributeTypeS},
+			{AttributeName: aws.String("key"), AttributeType: keyType},
+		},
+		KeySchema: []types.KeySchemaElement{
+			{AttributeName: aws.String("scope"), KeyType: types.KeyTypeHash},
+			{AttributeName: aws.String("key"), KeyType: types.KeyTypeRange},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open(t testing.TB, c *dynamodb.Client, table string) cas.Store {
+	t.Helper()
+	s, err := dynamostore.Open(t.Context(), c, dynamostore.Options{Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestRealSuite(t *testing.T) {
+	s := start(t)
+	admin := client(s.Address)
+	tables := 0
+	castest.Run(t, func(t testing.TB) castest.Rig {
+		tables++
+		table := fmt.Sprintf("items-%d", tables)
+		create(t, admin, table, types.ScalarAttributeTypeB)
+		return castest.Rig{
+			Served: true,
+			Open:   func(t testing.TB, via func(string) string) cas.Store { return open(t, client(via(s.Address)), table) },
+			Empty: func(t testing.TB) {
+				if _, err := admin.DeleteTable(t.Context(), &dynamodb.DeleteTableInput{TableName: &table}); err != nil {
+					t.Fatal(err)
+				}
+				create(t, admin, table, types.ScalarAttributeTypeB)
+			},
+			Backup: func(t testing.TB) func() { return backup(t, admin, table) },
+			Native: func(t testing.TB, key string) []byte {
+				r, err := admin.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &table, Key: map[string]types.AttributeValue{
+					"scope": &types.AttributeValueMemberS{Value: "epochfence"}, "key": &types.AttributeValueMemberB{Value: []byte(key)},
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r.Item["value"].(*types.AttributeValueMemberB).Value
+			},
+		}
+	})
+}
+
+// backup puts the items back as they are now.
+func backup(t testing.TB, c *dynamodb.Client, table string) func() {
+	t.Helper()
+	saved, err := c.Scan(t.Context(), &dynamodb.ScanInput{TableName: &table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if _, err := c.DeleteTable(t.Context(), &dynamodb.DeleteTableInput{TableName: &table}); err != nil {
+			t.Fatal(err)
+		}
+		create(t, c, table, types.ScalarAttributeTypeB)
+		for _, item := range saved.Items {
+			if _, err := c.PutItem(t.Context(), &dynamodb.PutItemInput{TableName: &table, Item: item}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestRealATableWithOtherKeysIsRefusedWithTheCommand(t *testing.T) {
+	c := client(start(t).Address)
+	create(t, c, "other", types.ScalarAttributeTypeS)
+	_, err := dynamostore.Open(t.Context(), c, dynamostore.Options{Table: "other"})
+	if err == nil || !strings.Contains(err.Error(), "aws dynamodb create-table") || !strings.Contains(err.Error(), `"other"`) {
+		t.Errorf("err = %v", err)
+	}
+	if _, err := dynamostore.Open(t.Context(), c, dynamostore.Options{Table: "none"}); err == nil || !strings.Contains(err.Error(), `"none"`) {
+		t.Errorf("err = %v", err)
+	}
+}

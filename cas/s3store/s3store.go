@@ -1,0 +1,253 @@
+// Package s3store is a [cas.Store] in a bucket of Amazon S3, or of a server that has its
+// conditional requests: If-None-Match and If-Match of PutObject, and If-Match of DeleteObject. The
+// store asks for them when it is opened.
+//
+// An item is an object. Its body begins with a nonce and the note: the version is the ETag, which
+// S3 makes of the body alone, so that the same value written again would have the same version.
+// Other programs find the value behind the first line of the body and the note, whose length is in
+// the first line:
+//
+//	epochfence 6ZK4… 12
+//	the 12 bytes of the note, then the value
+//
+// S3 has no number that grows, so an item has none.
+package s3store
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/epochfence/epochfence/cas"
+)
+
+// Options configure a [Store].
+type Options struct {
+	// Bucket is the name of the bucket, which must exist.
+	Bucket string
+
+	// Prefix begins the names of all objects, for instance "epochfence/". It may be empty.
+	// Objects with other names do not matter.
+	Prefix string
+}
+
+// Store is safe for concurrent use.
+type Store struct {
+	client *s3.Client
+	o      Options
+}
+
+// sourceName is the object with the name of the items. No key has it.
+const sourceName = "source"
+
+var facts = cas.Facts{MaxKey: 300, MaxValue: 16 << 20, MaxNote: 1 << 20}
+
+// Open returns a store. It returns an error if the server does not refuse what a condition forbids.
+// client stays the caller's. The store does not let it repeat writes.
+func Open(ctx context.Context, client *s3.Client, o Options) (*Store, error) {
+	s := &Store{client, o}
+	if len(o.Prefix) > 100 {
+		return nil, fmt.Errorf("s3store: Options.Prefix has %d bytes, the limit is 100", len(o.Prefix))
+	}
+	if err := s.conditions(ctx); err != nil {
+		return nil, fmt.Errorf("s3store: open bucket %q: %w", o.Bucket, err)
+	}
+	return s, nil
+}
+
+// conditions writes and deletes an object that is there, as if it were absent or another one.
+func (s *Store) conditions(ctx context.Context) error {
+	if _, err := s.source(ctx); err != nil {
+		return err
+	}
+	if _, err := s.put(ctx, sourceName, "", nil); !errors.Is(err, cas.ErrConflict) {
+		return fmt.Errorf("the server does not keep to If-None-Match: err = %w", err)
+	}
+	const other = `"00000000000000000000000000000000"`
+	if _, err := s.put(ctx, sourceName, other, nil); !errors.Is(err, cas.ErrConflict) {
+		return fmt.Errorf("the server does not keep to If-Match: err = %w", err)
+	}
+	if err := s.remove(ctx, sourceName, other); !errors.Is(err, cas.ErrConflict) {
+		return fmt.Errorf("the server does not keep to If-Match of DeleteObject: err = %w", err)
+	}
+	return nil
+}
+
+// source returns the random name of the items, and writes it if there is none.
+func (s *Store) source(ctx context.Context) (string, error) {
+	for {
+		_, body, err := s.read(ctx, sourceName)
+		if err != nil || body != nil {
+			return string(body), err
+		}
+		if _, err := s.put(ctx, sourceName, "", []byte(rand.Text())); err != nil && !errors.Is(err, cas.ErrConflict) {
+			return "", err
+		}
+	}
+}
+
+// Facts implements [cas.Store].
+func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
+	source, err := s.source(ctx)
+	if err != nil {
+		return cas.Facts{}, fmt.Errorf("s3store: facts: %w", err)
+	}
+	f := facts
+	f.Source = "s3:" + source
+	return f, nil
+}
+
+// Get implements [cas.Store].
+func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
+	if err := facts.Check(key, nil, nil); err != nil {
+		return cas.Item{}, failed("get", key, err)
+	}
+	version, body, err := s.read(ctx, name(key))
+	if err != nil {
+		return cas.Item{}, failed("get", key, err)
+	}
+	if body == nil {
+		return cas.Item{Key: key}, nil
+	}
+	item := cas.Item{Key: key, Live: true, Version: version}
+	item.Value, item.Note, err = split(body)
+	if err != nil {
+		return cas.Item{}, failed("get", key, err)
+	}
+	return item, nil
+}
+
+// Swap implements [cas.Store].
+func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+	err := facts.Check(seen.Key, value, note)
+	var version string
+	if err == nil {
+		version, err = s.put(ctx, name(seen.Key), seen.Version, join(value, note))
+	}
+	if err != nil {
+		return cas.Item{}, failed("swap", seen.Key, err)
+	}
+	return cas.Item{Key: seen.Key, Live: true, Value: value, Note: note, Version: version}, nil
+}
+
+// Delete implements [cas.Store].
+func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
+	err := facts.Check(seen.Key, nil, nil)
+	switch {
+	case err == nil && seen.Version == "":
+		err = cas.ErrConflict
+	case err == nil:
+		err = s.remove(ctx, name(seen.Key), seen.Version)
+	}
+	return failed("delete", seen.Key, err)
+}
+
+// List implements [cas.Store].
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return func(yield func(cas.Item, error) bool) {
+		begins := s.o.Prefix + prefixOf(prefix)
+		pages := s3.NewListObjectsV2Paginator(s.client, &s3.ListObjectsV2Input{Bucket: &s.o.Bucket, Prefix: &begins})
+		for pages.HasMorePages() {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
+				yield(cas.Item{}, failed("list", prefix, err))
+				return
+			}
+			for _, object := range page.Contents {
+				k, err := key(strings.TrimPrefix(aws.ToString(object.Key), s.o.Prefix))
+				if err != nil || !strings.HasPrefix(k, prefix) {
+					continue // somebody else's
+				}
+				if !yield(cas.Item{Key: k, Live: true, Version: aws.ToString(object.ETag)}, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// once does not let the client repeat a request.
+func once(o *s3.Options) { o.Retryer = aws.NopRetryer{} }
+
+// read returns an object's ETag and body, which is nil if there is no such object.
+func (s *Store) read(ctx context.Context, name string) (version string, body []byte, err error) {
+	r, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &s.o.Bucket, Key: aws.String(s.o.Prefix + name)})
+	if status(err) == http.StatusNotFound {
+		return "", nil, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() { _ = r.Body.Close() }()
+	body, err = io.ReadAll(r.Body)
+	return aws.ToString(r.ETag), body, err
+}
+
+// put writes an object whose ETag is seen, or that does not exist if seen is empty.
+func (s *Store) put(ctx context.Context, name, seen string, body []byte) (version string, err error) {
+	in := &s3.PutObjectInput{Bucket: &s.o.Bucket, Key: aws.String(s.o.Prefix + name), Body: bytes.NewReader(body), IfMatch: &seen}
+	if seen == "" {
+		in.IfMatch, in.IfNoneMatch = nil, aws.String("*")
+	}
+	r, err := s.client.PutObject(ctx, in, once)
+	if err != nil {
+		return "", conflict(err)
+	}
+	return aws.ToString(r.ETag), nil
+}
+
+func (s *Store) remove(ctx context.Context, name, seen string) error {
+	_, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.o.Bucket, Key: aws.String(s.o.Prefix + name), IfMatch: &seen}, once)
+	return conflict(err)
+}
+
+// conflict returns the meaning of the error of a write. S3 answers 409 while another write of the
+// object is under way, and 404 to If-Match if there is no object.
+func conflict(err error) error {
+	switch status(err) {
+	case http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound:
+		return fmt.Errorf("%w: %w", cas.ErrConflict, err)
+	}
+	return err
+}
+
+func status(err error) int {
+	var r *awshttp.ResponseError
+	if !errors.As(err, &r) {
+		return 0
+	}
+	return r.HTTPStatusCode()
+}
+
+// join returns the body of an object.
+func join(value, note []byte) []byte {
+	body := fmt.Appendf(nil, "epochfence %s %d\n", rand.Text(), len(note))
+	return append(append(body, note...), value...)
+}
+
+func split(body []byte) (value, note []byte, err error) {
+	head, rest, _ := bytes.Cut(body, []byte("\n"))
+	var nonce string
+	var length int
+	if _, err := fmt.Sscanf(string(head), "epochfence %s %d", &nonce, &length); err != nil || length < 0 || length > len(rest) {
+		return nil, nil, errors.New("the object was not written by this store")
+	}
+	return rest[length:], rest[:length], nil
+}
+
+func failed(what, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("s3store: %s %q: %w", what, key, err)
+}

@@ -1,0 +1,116 @@
+package s3store_test
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/s3store"
+	"github.com/epochfence/epochfence/internal/servertest"
+)
+
+// serverEnv is the path of versitygw, which serves a directory by S3's protocol. `make stores`
+// builds it.
+const serverEnv = "EPOCHFENCE_TEST_VERSITYGW"
+
+const bucket = "items"
+
+func start(t testing.TB) *servertest.Server {
+	t.Helper()
+	program := os.Getenv(serverEnv)
+	if program == "" {
+		program = servertest.Find(t, "make stores builds it", "versitygw")
+	}
+	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
+		root := filepath.Join(s.Dir, "objects")
+		if err := os.MkdirAll(filepath.Join(root, bucket), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return exec.Command(program, "--port", s.Address, "--access", "user", "--secret", "password", "posix", root)
+	})
+	return s
+}
+
+func client(address string) *s3.Client {
+	return s3.New(s3.Options{
+		BaseEndpoint: aws.String("http://" + address), UsePathStyle: true, Region: "us-east-1",
+		Credentials: credentials.NewStaticCredentialsProvider("user", "password", ""),
+		HTTPClient:  &http.Client{Transport: &http.Transport{}},
+	})
+}
+
+func open(t testing.TB, address string) cas.Store {
+	t.Helper()
+	s, err := s3store.Open(t.Context(), client(address), s3store.Options{Bucket: bucket, Prefix: "app/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func rig(t testing.TB) castest.Rig {
+	s := start(t)
+	objects := filepath.Join(s.Dir, "objects", bucket)
+	empty := func(t testing.TB) {
+		if err := os.RemoveAll(objects); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(objects, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return castest.Rig{
+		Served: true,
+		Open:   func(t testing.TB, via func(string) string) cas.Store { return open(t, via(s.Address)) },
+		Empty:  empty,
+		Backup: func(t testing.TB) func() {
+			saved := filepath.Join(s.Dir, "saved")
+			copied(t, objects, saved)
+			return func() { empty(t); copied(t, saved, objects) }
+		},
+	}
+}
+
+// copied copies a directory with the extended attributes in which the server keeps ETags.
+func copied(t testing.TB, from, to string) {
+	t.Helper()
+	if out, err := exec.Command("cp", "-a", from+"/.", to).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
+
+func TestRealAnObjectOfAnotherProgramIsRefused(t *testing.T) {
+	s := start(t)
+	store, c := open(t, s.Address), client(s.Address)
+	_, err := c.PutObject(t.Context(), &s3.PutObjectInput{Bucket: aws.String(bucket), Key: aws.String("app/orders~"), Body: strings.NewReader("hello")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if item, err := store.Get(t.Context(), "orders"); err == nil || !strings.Contains(err.Error(), "not written by this store") {
+		t.Errorf("%+v, %v", item, err)
+	}
+	if _, err := store.Swap(t.Context(), cas.Item{Key: "orders"}, nil, nil); err == nil {
+		t.Error("it was overwritten as if it were absent")
+	}
+}
+
+// A server that does not know a header carries the request out.
+func TestAServerWithoutConditionsIsRefused(t *testing.T) {
+	objects := map[string]string{}
+	address := serve(t, objects)
+	_, err := s3store.Open(t.Context(), client(address), s3store.Options{Bucket: bucket})
+	if err == nil || !strings.Contains(err.Error(), "If-None-Match") {
+		t.Errorf("err = %v", err)
+	}
+}
