@@ -23,12 +23,12 @@ help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## compile everything, each module also as it is without the others
+build: ## compile the modules in go.work, each also as it is without the others
 	go build work
 	@$(call each,GOWORK=off go build -o /dev/null ./...)
 
 .PHONY: test
-test: ## all tests of all modules; those of services that are not here skip
+test: ## all tests of the modules in go.work; those of services that are not here skip
 	go test work
 
 .PHONY: steady

@@ -1,5 +1,6 @@
 // Package cas is the seam for stores of items that are replaced by compare-and-swap, which is what
 // etcd, Consul, ZooKeeper, Redis, DynamoDB, object stores, NATS and SQL databases have in common.
+// No sink uses a [Store] yet.
 //
 // Each store has a driver in a package of its own, such as cas/memstore. Every driver passes the
 // suite in cas/castest. docs/write-a-store.md describes how to write another one.

@@ -69,7 +69,8 @@ type Advanced struct {
 }
 
 // Transacted reports that a transaction has ended. There is one event for each transaction,
-// whatever its outcome and however many partitions shared it.
+// whatever its outcome and however many partitions shared it. A replay has [Replayed] instead, or
+// both if it hangs.
 type Transacted struct {
 	Outcome    Outcome
 	Reason     Reason  // why it did not commit

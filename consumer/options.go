@@ -44,12 +44,12 @@ type Options struct {
 
 	// HangTimeout limits how long a call of a handler, of [Handlers.OnFailure] or of
 	// [Handlers.Background] may continue after its context has ended. Time during which this
-	// process did not run does not count. A call that takes longer is abandoned: the sink
-	// ends its transaction and refuses what the call still writes, the process gives the
-	// partition up until the call returns, and other partitions continue. A hang counts as an
-	// attempt of the message, also across processes with pgsink, sqlsink, memsink and shardsink,
-	// which keep hangs in the audit log. See
-	// [Overdue]. Defaults to BatchTimeout.
+	// process did not run does not count. After [ErrDrainOverrun], a handler and OnFailure have
+	// at most 1 s. A call that takes longer is abandoned: the sink ends its transaction and
+	// refuses what the call still writes, the process gives the partition up until the call
+	// returns, and other partitions continue. A hang counts as an attempt of the message, also
+	// across processes with pgsink, sqlsink, memsink and shardsink, which keep hangs in the
+	// audit log. See [Overdue]. Defaults to BatchTimeout.
 	HangTimeout time.Duration
 
 	// MaxHung limits the number of calls that hang at a time. If there are more, Run stops

@@ -7,7 +7,8 @@ import (
 )
 
 // Looker is implemented by a [Sink] that reads many fences at about the cost of one. Like
-// [Sink.Fence], Look must not read a replica: a consumer takes an older fence for a lost claim.
+// [Sink.Fence], Look must not read a replica: a consumer concludes from an older fence that the
+// sink went back.
 type Looker interface {
 	// Look returns the committed fences of ps that exist.
 	Look(ctx context.Context, ps []Partition) (Fences, error)

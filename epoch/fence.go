@@ -60,7 +60,7 @@ const OperatorPrefix = "operator "
 // and [MaxAbove] limit the new epoch. The position stays, unless c is the first claim of the fence
 // and adopts a position.
 //
-// The error matches [ErrNoLease], [ErrLogChanged], [ErrForeignLease], [ErrPaused] or [ErrElsewhere].
+// The error matches [ErrNoLease], [ErrLogChanged], [ErrForeignLease] or [ErrPaused].
 // It matches none of these for an id that is not new, the name of an operator, or an epoch out of
 // reach.
 func (f Fence) Claimed(c Claim) (Fence, error) {

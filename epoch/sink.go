@@ -7,7 +7,8 @@ import "context"
 //
 // Correctness rests on one property. When Commit returns nil, all writes of its calls and all
 // advances were committed together, and until then each fence had its advance's claim and From.
-// When Commit returns an error other than [ErrInDoubt], none of them is committed, now or later.
+// When Commit returns an error other than [ErrInDoubt] or [ErrTxEndedByHandler], none of them is
+// committed, now or later.
 //
 // A Sink is safe for concurrent use. Its errors name the partition and wrap the errors of this
 // package.

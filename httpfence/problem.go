@@ -33,8 +33,8 @@ const (
 	// did not get its turn in time, and had no effect.
 	TypeBusy = problems + "TypeBusy"
 
-	// TypeFailed comes with 500 Internal Server Error: the store failed. Whether the request had an
-	// effect is not known. Try again with the same key.
+	// TypeFailed comes with 500 Internal Server Error: the store failed, or the handler's answer
+	// cannot be stored. Whether the request had an effect is not known. Try again with the same key.
 	TypeFailed = problems + "TypeFailed"
 
 	problems = "https://pkg.go.dev/github.com/epochfence/epochfence/httpfence#"

@@ -48,7 +48,7 @@ type Operator interface {
 // Filter selects partitions. The zero Filter selects all.
 type Filter struct {
 	Group, Topic string // empty: any
-	Paused       bool   // only partitions that accept no claims
+	Paused       bool   // only partitions that accept no claims; other queries ignore it
 }
 
 // Selects reports whether f selects the fence.

@@ -44,7 +44,8 @@ type Options[TX any] struct {
 
 	// OnRefused is called for each entry that was answered with a status that is neither 2xx nor
 	// retryable ([httpfence.Retryable]), in the fenced transaction that deletes the entry. If it
-	// returns an error or is nil, the entry stays, is reported, and is sent again every RetryMax.
+	// returns an error, the entry stays, and OnRefused is tried again as OnAnswer is. If it is nil,
+	// the entry stays, is reported, and is sent again every RetryMax.
 	OnRefused func(ctx context.Context, tx TX, e Sent, a Answer) error
 
 	// Observe, if set, is called with each [Event]. It must not block. Calls for one partition do
@@ -74,7 +75,7 @@ const (
 	Refused
 
 	// Retrying means that the entry is tried again: there was no answer, the answer was retryable,
-	// or OnAnswer failed.
+	// or OnAnswer or OnRefused failed.
 	Retrying
 
 	// Fenced means that the receiver has seen a higher epoch in the entry's scope. If our claim

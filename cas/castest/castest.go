@@ -10,8 +10,8 @@ import (
 // Rig is one empty set of items for a history. The optional fields make more histories possible.
 type Rig struct {
 	// Open returns a store on the items with a client of its own, as another process would. It
-	// connects to the server at the address that via returns for the server's own. It is called a
-	// few times for each rig. The store closes when t ends.
+	// connects to via(address) instead of the server's own address. It is called a few times for
+	// each rig. Open closes the store with t.Cleanup.
 	Open func(t testing.TB, via func(address string) string) cas.Store
 
 	// Served reports that there is a server, which Open reaches by TCP.

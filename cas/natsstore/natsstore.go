@@ -48,7 +48,7 @@ type Store struct {
 
 // Options configure a [Store].
 type Options struct {
-	// Bucket is the name of the bucket. Open creates it if it does not exist.
+	// Bucket is the name of the bucket, which Open creates if it does not exist. Required.
 	Bucket string
 
 	// Replicas is the number of replicas of a bucket that Open creates. Defaults to 1.

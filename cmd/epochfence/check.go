@@ -33,7 +33,7 @@ Checks of logs need --kafka or --nats.`,
 	f := c.Flags()
 	f.Int64Var(&l.lag, "max-lag", -1, "messages to apply, of a partition; negative: any number")
 	f.DurationVar(&l.age, "max-age", 0, "for how long a partition that has messages may stand still; 0: for ever")
-	f.Int64Var(&l.deadLetters, "max-dead-letters", 0, "of a partition; 0: none")
+	f.Int64Var(&l.deadLetters, "max-dead-letters", 0, "dead letters of a partition; 0 allows none")
 	f.DurationVar(&l.outboxAge, "max-outbox-age", 0, "for how long an entry of the outbox may wait; 0: for ever")
 	f.IntVar(&l.claims, "max-claims", 0, "of a partition, in an hour; 0: any number")
 	f.BoolVar(&l.paused, "allow-paused", false, "partitions that are paused are well")

@@ -23,8 +23,8 @@ const exitCodes = `Exit codes:
      says yes
   1  an error: no connection, a missing privilege, no such partition
   2  usage: a flag or an argument that makes no sense
-  3  check, doctor or drill has found trouble, such as a server that doctor,
-     or a broker that check, cannot reach; moveover says no
+  3  check, doctor or drill has found trouble; doctor cannot reach a server;
+     check cannot reach a broker; moveover says no
   4  refused: what you saw has changed; look again, and decide again
   5  it is not known whether it was done; the message says how to find out
 Of several acts that ended differently it is the highest.`

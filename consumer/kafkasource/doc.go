@@ -39,7 +39,8 @@
 //   - 3/8 is for messages that were fetched and not taken yet, and for the messages that Read has
 //     yielded last: 1/4 in equal shares for the partitions being read, so that a slow or halted
 //     partition takes nothing from the others, and 1/8 lent to partitions that have more to
-//     come. A partition that exceeds its share is paused until it has half of it.
+//     come. A partition that holds half its share and all that may be lent is paused until it
+//     holds half as much.
 //   - 1/8 is for responses that kgo has fetched and not handed over, one from each broker.
 //   - 1/2 is for responses while they are read, and for the parts of a response that stay in memory
 //     as long as one of its records is queued.

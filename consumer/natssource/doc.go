@@ -78,8 +78,8 @@
 // # Memory and slow links
 //
 // BufferBytes is divided equally between streams, and shared by the partitions of each. It
-// counts the bytes of messages and 512 for each message. A message larger than its partition's
-// part is delivered all the same.
+// counts the bytes of messages and 512 for each message. Each partition may read 32 KiB
+// even if its part is smaller, and a larger message is delivered all the same.
 //
 // Answers to renewals arrive on the same connection as messages, behind the messages that were
 // requested before. So all partitions together request only as much as the link carries in a
@@ -97,10 +97,10 @@
 // A partition that is claimed for the first time continues where the group had got to
 // ([consumer.StartCommitted]): at a position that was written into its key by hand
 // (`nats kv put epochfence billing.position.payments.3 '{"next":1234}'`), or else after the ack
-// floor of the durable consumer that Stream.Durable names, or the group. If that consumer's
-// filters leave out some of the partition's subjects, the partition is not claimed. Messages
-// that were acknowledged above the floor are applied again, so acknowledge in order, or let the
-// work under way finish before the first claim.
+// floor of the durable consumer Stream.Durable, by default the one with the group's name. If
+// that consumer's filters leave out some of the partition's subjects, the partition is not
+// claimed. Messages that were acknowledged above the floor are applied again, so acknowledge in
+// order, or let the work under way finish before the first claim.
 //
 // A durable consumer knows nothing of leases. Stop its workers before this source starts, or
 // let both work for a while and keep the dedupe table of the old workers. To go back, create a

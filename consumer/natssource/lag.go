@@ -12,7 +12,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Lag implements [consumer.Tenure]. If the stream continues behind the position, Lag creates a
+// Lag implements [consumer.Tenure]. If the stream continues after the position, Lag creates a
 // consumer there and deletes it at once, because the server counts the partition's messages for it.
 func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
 	err := t.fits(&from)

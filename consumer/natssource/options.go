@@ -42,7 +42,8 @@ type Options struct {
 	LeaseTTL time.Duration
 
 	// BufferBytes limits the messages that are read and not yet applied, over all partitions, in
-	// bytes. The minimum is 1 MiB. Defaults to 64 MiB.
+	// bytes. Each partition may exceed its part, see the package's comment on memory. The minimum
+	// is 1 MiB. Defaults to 64 MiB.
 	BufferBytes int
 
 	// StartTimeout limits how long Run waits for a JetStream that cannot be reached. The wait is

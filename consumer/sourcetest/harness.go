@@ -21,7 +21,7 @@ type Harness interface {
 	Produce(t testing.TB, topic string, partition int32, ms ...consumer.Message)
 
 	// NewSource returns one process's source: a member of the group, with connections and an
-	// identity of its own. member is its name in messages. The topics may not exist.
+	// identity of its own. member is its name in failures. The topics need not exist.
 	NewSource(t testing.TB, group string, topics []string, member string) consumer.Source
 }
 

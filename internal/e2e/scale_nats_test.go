@@ -24,7 +24,7 @@ import (
 func natsIdle(partitions, members int, ttl time.Duration) (in, out expectation) {
 	p, n, often := float64(partitions), float64(members), 0.9*ttl.Seconds() // jitter takes a tenth off it on average
 	renewals := n * 3 / often
-	reads := n / (4 * often) // of the whole bucket
+	reads := n / (4 * often) // of all leases and registrations of the group
 	requests := n + p/60 + n/ttl.Seconds() + 2*reads
 	return expectation{"messages in", renewals + requests, "N·3/(0.9 TTL) + N/s + P/60 + N/TTL + 2N/(3.6 TTL)"},
 		expectation{"messages out", renewals*(1+n) + (p+n)*reads + requests, "the same, renewals to N watchers, (P+N)·N/(3.6 TTL)"}

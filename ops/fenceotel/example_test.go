@@ -22,7 +22,7 @@ import (
 func traced[TX any](ctx context.Context, source consumer.Source, sink epoch.Sink[TX], handle consumer.Handler[TX], to trace.TracerProvider) error {
 	tr := fenceotel.NewTracing(fenceotel.Options{Provider: to, System: "kafka"})
 	return consumer.Run(ctx, source, fenceotel.Sink(tr, sink), consumer.Each(fenceotel.Each(tr, handle)),
-		consumer.Options{Observe: tr.Observe, Logger: slog.New(slog.DiscardHandler)})
+		consumer.Options{Observe: tr.Observe})
 }
 
 // tracedBox is an outbox whose requests continue with the trace of the handler that added
@@ -34,6 +34,7 @@ func tracedBox[TX any](tr *fenceotel.Tracing, store outbox.Store[TX]) (*outbox.B
 var _ = tracedBox[*memsink.Tx] // docs/operating.md shows it
 
 func Example() {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	spans := tracetest.NewInMemoryExporter()
 	log := memsource.New("orders", 1)
 	log.Append(0, "a chair")

@@ -32,10 +32,11 @@ func run[TX any](ctx context.Context, source consumer.Source, sink epoch.Sink[TX
 		}
 		h = h.Background(box.Relay)
 	}
-	return consumer.Run(ctx, source, sink, h, consumer.Options{Observe: s.Observe, Logger: slog.New(slog.DiscardHandler)})
+	return consumer.Run(ctx, source, sink, h, consumer.Options{Observe: s.Observe})
 }
 
 func Example() {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	log := memsource.New("orders", 1)
 	log.Append(0, "a chair", "a table", "a lamp")
 	handle := func(context.Context, *memsink.Tx, consumer.Message, epoch.Epoch) error { return nil }

@@ -76,7 +76,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonMessagesExpired,
 		Means: "Messages may have been removed before they were applied. Retention, a limit of the stream, or an operator removed them. " +
 			"The error has the position and the next offset that the log has. What is missing is in between. " +
-			"On Kafka the log begins after the position. On NATS the stream begins after the position, or it has a gap behind the position in which messages of this partition may have been.",
+			"On Kafka the log begins after the position. On NATS the stream begins after the position, or it has a gap after the position in which messages of this partition may have been.",
 		Do: "If the messages can be had from elsewhere, apply their effects first. Then compare NEXT and BEGIN in epochfence describe. " +
 			"If BEGIN is above NEXT, rewind to the start of the log, which accepts the loss. " +
 			"If BEGIN is not above NEXT, do not use --to start: it goes back and applies messages again. Rewind to the second offset in the error instead. " +

@@ -138,7 +138,7 @@ func (s *Stats) readOutbox(now time.Time, set func(metric int, value float64, la
 	set(outboxOldest, age.Seconds())
 }
 
-// mostListed limits the partitions that have their own series, so that a process has no more than
+// mostListed limits the partitions that have their own series, so that a Stats has no more than
 // [MaxSeries] series.
 var mostListed = func() int {
 	series, each := 0, 0

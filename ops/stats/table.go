@@ -45,7 +45,7 @@ const (
 	rows
 )
 
-// MaxSeries limits the series of a process, counting the buckets, sums and counts of histograms.
+// MaxSeries limits the series of one [Stats], counting the buckets, sums and counts of histograms.
 const MaxSeries = 1000
 
 var (
@@ -112,7 +112,7 @@ var table = [rows]Metric{
 	},
 	transactions: {
 		Name: "epochfence_transactions_total", Kind: Counter, Unit: "{transaction}",
-		Help: "Transactions that ended, including those of Handlers.Background, by outcome: committed; refused (by a fence); failed (rolled back); " +
+		Help: "Transactions that ended, including those of Handlers.Background and without replays, by outcome: committed; refused (by a fence); failed (rolled back); " +
 			"lost (with one of their partitions); in_doubt.",
 		Labels: []string{"outcome"}, Series: words(consumer.OutcomeCommitted, consumer.OutcomeInDoubt),
 	},

@@ -24,8 +24,8 @@ type Options struct {
 
 	// Operator and Outbox are the sink's, and cover the whole group. If nil, the page shows nothing
 	// of the group. Filter selects the partitions, decisions, dead letters and outbox entries that
-	// the overview lists. Filter is no access control: the pages of partitions, and actions, take
-	// any partition of the sink.
+	// the overview lists; its Paused selects only partitions. Filter is no access control: the pages
+	// of partitions, and actions, take any partition of the sink.
 	Operator operate.Operator
 	Outbox   operate.Outbox
 	Filter   operate.Filter

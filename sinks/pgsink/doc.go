@@ -33,9 +33,9 @@
 //
 // [Migrations] and [GrantSQL] return the same as SQL for a migration tool. The
 // functions are SECURITY DEFINER: the application's role has USAGE on the schema
-// and EXECUTE on them, and no privilege on the tables. For operators there is
-// [GrantOperatorSQL], which is all of [OpenOperator], or [GrantReaderSQL] to read only. Restrict the
-// owner of the schema: the functions run with its privileges.
+// and EXECUTE on them, and no privilege on the tables. For operators,
+// [GrantOperatorSQL] allows all that [OpenOperator] offers, and [GrantReaderSQL] allows only reads.
+// Restrict the owner of the schema: the functions run with its privileges.
 //
 // A schema is one domain of trust. Its application role may claim and move the partitions of every
 // group in it, and write their decisions. It cannot use up epochs, nor write anything in an

@@ -6,7 +6,8 @@
 //	…
 //	err = consumer.Run(ctx, source, sink, consumer.Each(reserve).OnFailure(a.DeadLetter), consumer.Options{})
 //
-// Any shard's DeadLetter will do: it writes through the transaction.
+// Any shard's DeadLetter will do if all shards have the same schema or table prefix: it writes
+// through the transaction.
 //
 // Each transaction is in one database, so nothing is committed in two steps. consumer.Run has
 // committers for each shard and never mixes partitions of two shards. A database that is slow or

@@ -12,7 +12,7 @@ import (
 // but only one uses a TX.
 type Database[TX any] struct {
 	// Open returns a sink on this database with connections of its own, as another process would.
-	// It is called a few times for each database. The sink closes when t ends.
+	// It is called a few times for each database. Open closes the sink with t.Cleanup.
 	Open func(t testing.TB) epoch.Sink[TX]
 
 	// Append adds value to the named list through tx: the suite's effects. A list need not exist
