@@ -18,14 +18,16 @@ import (
 // Only Swap and Delete must be linearizable. Get and List may return older items, because a Swap
 // from an older item is refused. They never return an item that was not written.
 //
-// The errors name the operation and the key. A method returns soon after ctx has ended, with an
-// error that matches the cause.
+// The errors name the operation and the key, as %q. A method returns soon after ctx has ended, with
+// an error that matches ctx.Err(). Value and note may be changed by the caller once Swap has
+// returned, and an Item's are the caller's. nil and empty are the same.
 type Store interface {
 	// Get returns the item with the key. If there is none, it returns an item that is not Live.
 	Get(ctx context.Context, key string) (Item, error)
 
 	// Swap writes value and note, if the item is still as seen, and returns the new item. seen is an
-	// item that this store has returned, unchanged. Item{Key: key} is an item that was never written.
+	// item that this store has returned, unchanged, of which the version is compared. Item{Key: key}
+	// is an item that was never written.
 	//
 	// It sends one request and does not repeat it. Its errors are
 	//
@@ -35,7 +37,8 @@ type Store interface {
 	//     or never.
 	Swap(ctx context.Context, seen Item, value, note []byte) (Item, error)
 
-	// Delete removes the item if it is still as seen. Its errors are those of Swap.
+	// Delete removes the item if it is still as seen. Its errors are those of Swap. If seen is not
+	// Live, it returns [ErrConflict] and deletes nothing.
 	//
 	// A store may forget deleted items. Then a process that saw the item absent before it was
 	// written and deleted can still write it. Where that matters, write an empty item instead.
@@ -43,10 +46,11 @@ type Store interface {
 
 	// List returns the live items whose keys begin with prefix, in any order, each at most once. An
 	// item that is written or deleted while List runs may be missing. An error is the last element.
+	// The caller may call the store between two items, also Swap and Delete.
 	// Value and Note are set if [Facts.ListsWhole].
 	List(ctx context.Context, prefix string) iter.Seq2[Item, error]
 
-	// Facts returns what the store promises.
+	// Facts returns what the store promises. It asks the store for the source each time.
 	Facts(ctx context.Context) (Facts, error)
 }
 
@@ -71,13 +75,19 @@ type Item struct {
 	Number int64
 }
 
+// NewItem returns a live item with copies of value and note. Drivers use it for what Swap writes and
+// returns, also because a request may outlive the call whose context has ended.
+func NewItem(key string, value, note []byte) Item {
+	return Item{Key: key, Live: true, Value: append([]byte{}, value...), Note: append([]byte{}, note...)}
+}
+
 // Facts is what a store promises. Limits are in bytes.
 type Facts struct {
 	// Source identifies the items. It changes when the store is replaced by an empty one or by a
 	// restored backup, as far as the store can tell.
 	Source string
 
-	// Forgets reports that a failover may lose acknowledged writes.
+	// Forgets reports that a failover, or a crash of the server, may lose acknowledged writes.
 	Forgets bool
 
 	// Repeats reports that a version may name another write once the store has lost writes, by a

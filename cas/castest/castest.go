@@ -32,6 +32,9 @@ type Rig struct {
 	// Empty replaces the store by an empty one, as somebody does who loses it. Optional.
 	Empty func(t testing.TB)
 
+	// Strands reports that Empty makes the clients that are open useless, as ZooKeeper does.
+	Strands bool
+
 	// Native returns the value that a client of the store's own reads for a key. Optional.
 	Native func(t testing.TB, key string) []byte
 }
@@ -114,6 +117,8 @@ func unless(has bool, what string) string {
 var histories = []history{
 	{"an item that nobody has written is absent", nothing, absent},
 	{"what was written is read, value and note, whatever the bytes", nothing, writtenAndRead},
+	{"value and note are read as one write made them", nothing, ofOneWrite},
+	{"the caller may change what it gave and what it got", nothing, buffers},
 	{"a client of the store's own reads the value", aNativeClient, native},
 	{"an item that has changed is neither replaced nor deleted", nothing, changed},
 	{"the same content again is another version", nothing, sameContent},
@@ -129,6 +134,7 @@ var histories = []history{
 	{"keys of every kind are kept apart", nothing, keys},
 	{"a list has each item with the prefix once, and no other", nothing, prefixes},
 	{"a thousand items are listed, and can be replaced as listed", nothing, thousand},
+	{"a list may be changed by its reader", nothing, swapsWhileItLists},
 	{"a reader may leave a list before its end", nothing, leavesEarly},
 	{"an impossible key is refused", nothing, impossibleKeys},
 	{"an item at the limits is taken, and one above is refused", limitsOf, limits},

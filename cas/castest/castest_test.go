@@ -245,6 +245,58 @@ var teeth = []struct {
 			return item, err
 		}
 	}, "while leaders are killed"},
+	{"the note is read after the value", func(b *broken) {
+		b.get = func(ctx context.Context, key string) (cas.Item, error) {
+			item, err := b.Store.Get(ctx, key)
+			runtime.Gosched()
+			later := b.now(ctx, item)
+			item.Note = later.Note
+			return item, err
+		}
+	}, "value and note are read"},
+	{"the caller's slices are kept", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			item, err := b.Store.Swap(ctx, seen, value, note)
+			item.Value, item.Note = value, note
+			return item, err
+		}
+	}, "the caller may change"},
+	{"a list holds a lock that a write needs", func(b *broken) {
+		lock := make(chan struct{}, 1)
+		b.list = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				lock <- struct{}{}
+				defer func() { <-lock }()
+				b.Store.List(ctx, prefix)(yield)
+			}
+		}
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			select {
+			case lock <- struct{}{}:
+				defer func() { <-lock }()
+				return b.Store.Swap(ctx, seen, value, note)
+			case <-ctx.Done():
+				return cas.Item{}, ctx.Err()
+			}
+		}
+	}, "a list may be changed"},
+	{"what was seen absent is deleted", func(b *broken) {
+		b.delete = func(ctx context.Context, seen cas.Item) error {
+			if seen.Version == "" {
+				seen = b.now(ctx, seen)
+			}
+			return b.Store.Delete(ctx, seen)
+		}
+	}, "an item that has changed"},
+	{"the source is that of the beginning", func(b *broken) {
+		var once sync.Once
+		var first string
+		b.facts = func(f cas.Facts) cas.Facts {
+			once.Do(func() { first = f.Source })
+			f.Source = first
+			return f
+		}
+	}, "a store that was emptied"},
 	{"a conflict is a success", func(b *broken) {
 		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
 			item, err := b.Store.Swap(ctx, seen, value, note)
@@ -414,11 +466,13 @@ func TestAStoreWhoseReadsLagPasses(t *testing.T) {
 			defer mu.Unlock()
 			if old, known := replica[key]; err == nil && known && lag < 2 {
 				lag++
+				old.Value, old.Note = bytes.Clone(old.Value), bytes.Clone(old.Note)
 				return old, nil
 			}
 			lag = 0
 			if err == nil {
 				replica[key] = now
+				now.Value, now.Note = bytes.Clone(now.Value), bytes.Clone(now.Note)
 			}
 			return now, err
 		}

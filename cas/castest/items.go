@@ -1,9 +1,13 @@
 package castest
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/epochfence/epochfence/cas"
@@ -51,6 +55,72 @@ func writtenAndRead(w *world) {
 			other.is(cas.Item{Key: "orders", Live: true, Value: []byte(value), Note: []byte(content), Version: item.Version, Number: item.Number})
 			seen = item
 		}
+	}
+}
+
+// ofOneWrite reads while an item is written: value and note say the same, and a version has one
+// content.
+func ofOneWrite(w *world) {
+	const writes, reads, readers = 150, 300, 3
+	writer := w.client()
+	item := writer.creates("orders", "0", "0")
+	ctx, cancel := context.WithCancel(w.ctx)
+	var mu sync.Mutex
+	content, done := map[string]string{}, 0
+	var reading sync.WaitGroup
+	for range readers {
+		c := w.client()
+		reading.Go(func() {
+			for ctx.Err() == nil {
+				got, err := c.Get(w.ctx, "orders")
+				mu.Lock()
+				was, known := content[got.Version]
+				content[got.Version] = string(got.Value)
+				done++
+				mu.Unlock()
+				if err != nil || !bytes.Equal(got.Value, got.Note) || known && was != string(got.Value) {
+					w.Errorf("while the item was written, this was read (%v):\n%s", err, show(got))
+					return
+				}
+			}
+		})
+	}
+	enough := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return done >= reads
+	}
+	for n := 0; n < writes || !enough() && !w.Failed(); n++ {
+		runtime.Gosched() // also in memory
+		next, err := writer.Swap(w.ctx, item, fmt.Append(nil, n), fmt.Append(nil, n))
+		if err != nil {
+			w.Errorf("swap: %v", err)
+			break
+		}
+		item = next
+	}
+	cancel()
+	reading.Wait()
+}
+
+// buffers changes what it gave to Swap, and what it got from it.
+func buffers(w *world) {
+	c := w.client()
+	value, note := []byte("value"), []byte("note")
+	item, err := c.Swap(w.ctx, cas.Item{Key: "orders"}, value, note)
+	if err != nil {
+		w.Fatal(err)
+	}
+	copy(value, "12345")
+	copy(note, "1234")
+	if string(item.Value) != "value" || string(item.Note) != "note" {
+		w.Errorf("the item has the caller's slices:\n%s", show(item))
+	}
+	copy(item.Value, "12345")
+	got := c.reads("orders", func(item cas.Item) bool { return item.Live })
+	copy(got.Value, "12345")
+	if again := c.reads("orders", func(item cas.Item) bool { return item.Live }); string(again.Value) != "value" || string(again.Note) != "note" {
+		w.Errorf("the store has the caller's slices:\n%s", show(again))
 	}
 }
 
@@ -148,6 +218,9 @@ func emptied(w *world) {
 	c := w.client()
 	if items := c.lists(""); len(items) != 0 {
 		w.Errorf("an emptied store has %d items", len(items))
+	}
+	if w.rig.Strands {
+		a, b = w.client(), w.client()
 	}
 	a.answers()
 	if after := a.facts(); after.Source == before.Source {

@@ -1,6 +1,7 @@
 package castest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,7 +24,7 @@ func keysOfEveryKind() []string {
 func keys(w *world) {
 	c, other := w.client(), w.client()
 	facts := c.facts()
-	all := append(keysOfEveryKind(), strings.Repeat("1", limit(facts.MaxKey, 1024)), strings.Repeat("\xff", limit(facts.MaxKey, 1024)))
+	all := append(keysOfEveryKind(), strings.Repeat("1", limit(facts.MaxKey, 64<<10)), strings.Repeat("\xff", limit(facts.MaxKey, 64<<10)))
 	items := map[string]cas.Item{}
 	for _, key := range all {
 		items[key] = c.creates(key, "value of "+key, "")
@@ -141,9 +142,39 @@ func thousand(w *world) {
 		case !facts.ListsWhole && (value != "" || note != ""):
 			w.Fatalf("a list that is not whole has\n%s", show(item))
 		case i%100 == 0:
+			if facts.ListsWhole {
+				c.is(item)
+			}
 			if _, err := c.Swap(w.ctx, item, []byte("again"), nil); err != nil {
 				w.Errorf("an item as listed: %v", err)
 			}
+		}
+	}
+}
+
+// swapsWhileItLists uses the store between two items, as those do who change what they find.
+func swapsWhileItLists(w *world) {
+	c := w.client()
+	for i := range 300 {
+		c.creates(fmt.Sprint("orders/", i), "x", "")
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 6*soon)
+	defer cancel()
+	large := strings.Repeat("v", limit(c.facts().MaxValue, 256<<10))
+	for item, err := range c.List(ctx, "orders/") {
+		if err != nil {
+			w.Fatal(err)
+		}
+		if item, err = c.Swap(ctx, item, []byte("y"), nil); err != nil {
+			w.Fatalf("within a list: %v", err)
+		}
+		if strings.HasSuffix(item.Key, "00") {
+			item, err = c.Swap(ctx, item, []byte(large), nil)
+		} else if strings.HasSuffix(item.Key, "50") {
+			err = c.Delete(ctx, item)
+		}
+		if err != nil {
+			w.Fatalf("within a list: %v", err)
 		}
 	}
 }

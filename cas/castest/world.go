@@ -151,9 +151,7 @@ func (c client) refused(seen cas.Item, why string) {
 	c.w.Helper()
 	_, err := c.Swap(c.w.ctx, seen, []byte("refused"), []byte("refused"))
 	c.w.conflicts(err, "swap from "+why)
-	if seen.Live {
-		c.w.conflicts(c.Delete(c.w.ctx, seen), "delete of "+why)
-	}
+	c.w.conflicts(c.Delete(c.w.ctx, seen), "delete of "+why)
 }
 
 func (w *world) conflicts(err error, what string) {

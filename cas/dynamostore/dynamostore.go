@@ -165,7 +165,9 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	if _, err := s.client.PutItem(ctx, in, once); err != nil {
 		return cas.Item{}, failed("swap", seen.Key, conflict(err))
 	}
-	return cas.Item{Key: seen.Key, Live: true, Value: value, Note: note, Version: version}, nil
+	item := cas.NewItem(seen.Key, value, note)
+	item.Version = version
+	return item, nil
 }
 
 // as is the condition that an item is as seen.

@@ -112,9 +112,9 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	if err != nil {
 		return cas.Item{}, failed("swap", seen.Key, ended(ctx, err))
 	}
-	return cas.Item{
-		Key: seen.Key, Live: true, Value: value, Note: note, Number: revision, Version: strconv.FormatInt(revision, 10) + "." + nonce,
-	}, nil
+	item := cas.NewItem(seen.Key, value, note)
+	item.Number, item.Version = revision, strconv.FormatInt(revision, 10)+"."+nonce
+	return item, nil
 }
 
 // Delete implements [cas.Store].

@@ -58,7 +58,7 @@ func (s *Store) get(key string) cas.Item {
 
 // Swap implements [cas.Store].
 func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	item, err := s.write(ctx, seen, cas.Item{Key: seen.Key, Live: true, Value: value, Note: note})
+	item, err := s.write(ctx, seen, cas.NewItem(seen.Key, value, note))
 	if err != nil {
 		return cas.Item{}, fmt.Errorf("memstore: swap %q: %w", seen.Key, err)
 	}
@@ -67,7 +67,11 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 
 // Delete implements [cas.Store]. The store remembers the version of the deletion.
 func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
-	if _, err := s.write(ctx, seen, cas.Item{Key: seen.Key}); err != nil {
+	err := first(ctx.Err(), facts.Check(seen.Key, nil, nil), cas.ErrConflict)
+	if seen.Live {
+		_, err = s.write(ctx, seen, cas.Item{Key: seen.Key})
+	}
+	if err != nil {
 		return fmt.Errorf("memstore: delete %q: %w", seen.Key, err)
 	}
 	return nil

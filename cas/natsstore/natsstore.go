@@ -178,7 +178,9 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	if err != nil {
 		return cas.Item{}, failed("swap", seen.Key, err)
 	}
-	return item(seen.Key, sequence, m.Header, value)
+	item := cas.NewItem(seen.Key, value, note)
+	item.Number, item.Version = int64(sequence), strconv.FormatUint(sequence, 10)
+	return item, nil
 }
 
 // Delete implements [cas.Store]. The bucket remembers the version of the deletion for a minute.

@@ -141,13 +141,14 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	if err := facts.Check(seen.Key, value, note); err != nil {
 		return cas.Item{}, failed("swap", seen.Key, err)
 	}
-	nonce := rand.Text()
+	item, nonce := cas.NewItem(seen.Key, value, note), rand.Text()
 	number, err := s.write(ctx, swapScript, []string{s.value(seen.Key), s.meta(seen.Key), s.own("number"), s.own("index")},
-		seen.Version, seen.Key, value, note, nonce)
+		seen.Version, item.Key, item.Value, item.Note, nonce)
 	if err != nil {
 		return cas.Item{}, failed("swap", seen.Key, err)
 	}
-	return cas.Item{Key: seen.Key, Live: true, Value: value, Note: note, Number: number, Version: strconv.FormatInt(number, 10) + "." + nonce}, nil
+	item.Number, item.Version = number, strconv.FormatInt(number, 10)+"."+nonce
+	return item, nil
 }
 
 // Delete implements [cas.Store].

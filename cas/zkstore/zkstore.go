@@ -10,6 +10,9 @@
 // A write replaces the child in the same transaction, and fails if it is not there. Versions of
 // ZooKeeper would not do: they begin at 0 again after a deletion. Number is the transaction's zxid.
 //
+// A server that was emptied or restored refuses clients that have seen a later transaction, until
+// they make a new connection.
+//
 // The servers limit a request to 1 MB (jute.maxbuffer), and so the names that List can have: some
 // ten thousand.
 package zkstore
@@ -157,18 +160,20 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	if err := facts.Check(seen.Key, value, note); err != nil {
 		return cas.Item{}, failed("swap", seen.Key, err)
 	}
-	node, version := s.node(seen.Key), rand.Text()
+	item, node := cas.NewItem(seen.Key, value, note), s.node(seen.Key)
+	item.Version = rand.Text()
 	var first any = &zk.CreateRequest{Path: node, Acl: s.acl}
 	if seen.Version != "" {
 		first = &zk.DeleteRequest{Path: node + "/" + seen.Version, Version: -1}
 	}
 	answers, err := s.write(ctx, seen, first,
-		&zk.SetDataRequest{Path: node, Data: value, Version: -1},
-		&zk.CreateRequest{Path: node + "/" + version, Data: note, Acl: s.acl})
+		&zk.SetDataRequest{Path: node, Data: item.Value, Version: -1},
+		&zk.CreateRequest{Path: node + "/" + item.Version, Data: item.Note, Acl: s.acl})
 	if err != nil {
 		return cas.Item{}, failed("swap", seen.Key, err)
 	}
-	return cas.Item{Key: seen.Key, Live: true, Value: value, Note: note, Version: version, Number: answers[1].Stat.Mzxid}, nil
+	item.Number = answers[1].Stat.Mzxid
+	return item, nil
 }
 
 // Delete implements [cas.Store].

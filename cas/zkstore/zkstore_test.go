@@ -2,6 +2,8 @@ package zkstore_test
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,12 +30,12 @@ func start(t testing.TB) *servertest.Server {
 	}
 	java := servertest.Find(t, "Java 17", "java")
 	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
-		config := fmt.Sprintf("tickTime=500\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n", data(s), s.Port())
+		config := fmt.Sprintf("tickTime=500\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n", data(s), s.Port())
 		file := filepath.Join(s.Dir, "zoo.cfg")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return exec.Command(java, "-Xmx256m", "-cp", filepath.Join(libs, "*"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
+		return exec.Command(java, "-Xmx256m", "-Dzookeeper.forceSync=no", "-cp", filepath.Join(libs, "*"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
 	})
 	await(t, s)
 	return s
@@ -42,11 +44,18 @@ func start(t testing.TB) *servertest.Server {
 // await waits until the server serves, which is after it has begun to listen.
 func await(t testing.TB, s *servertest.Server) {
 	t.Helper()
-	c := connect(t, s.Address)
-	defer c.Close()
 	s.Await(t, func() bool {
-		_, _, err := c.Exists("/")
-		return err == nil
+		c, err := net.DialTimeout("tcp", s.Address, time.Second)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if _, err := c.Write([]byte("srvr")); err != nil {
+			return false
+		}
+		said, _ := io.ReadAll(c)
+		return strings.Contains(string(said), "Mode: standalone")
 	})
 }
 
@@ -91,9 +100,10 @@ func rig(t testing.TB) castest.Rig {
 		await(t, s)
 	}
 	return castest.Rig{
-		Served: true,
-		Open:   func(t testing.TB, via func(string) string) cas.Store { return open(t, connect(t, via(s.Address))) },
-		Empty:  func(t testing.TB) { replace(t, "") },
+		Served:  true,
+		Strands: true,
+		Open:    func(t testing.TB, via func(string) string) cas.Store { return open(t, connect(t, via(s.Address))) },
+		Empty:   func(t testing.TB) { replace(t, "") },
 		Backup: func(t testing.TB) func() {
 			saved := filepath.Join(s.Dir, "saved")
 			s.Kill()

@@ -28,7 +28,7 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonOnFailureFailed,
 		Means: "The partition stops before a message. Its handler failed, and then OnFailure failed too. Neither has written anything. " +
-			"If the connection was lost in each of OnFailure's transactions, OnFailure was tried MaxAttempts + 2 times before the halt.",
+			"If the connection was lost in each of OnFailure's transactions, OnFailure was tried two times more than MaxAttempts before the halt.",
 		Do: "Read the error: it has both causes, the handler's first. Fix the cause of OnFailure. Most often the table of dead letters is missing, or the application may not write to it. " +
 			"The partition is tried again within Options.HaltMax, a minute by default. If the error says that the message \"is tried again once an operator has paused and resumed the partition\", OnFailure hung: pause the partition, deploy an OnFailure that returns, and resume. Skip the message only if it need not be kept.",
 		Check:    continues,
