@@ -7,19 +7,23 @@ import (
 
 const hex = "0123456789ABCDEF"
 
-// Escape returns key with each byte that is not safe replaced by "=" and two hexadecimal digits,
-// for stores that limit which bytes a key may have. "=" is never safe. Escape(a+b) is
+// Escape returns key with each byte replaced by "=" and two hexadecimal digits that is not a letter
+// or digit of ASCII, "-" or "_", for stores that limit which bytes a key may have. Escape(a+b) is
 // Escape(a)+Escape(b), so prefixes stay prefixes.
-func Escape(key string, safe func(c byte) bool) string {
+func Escape(key string) string {
 	var b strings.Builder
 	for i := range len(key) {
-		if c := key[i]; c != '=' && safe(c) {
+		if c := key[i]; safe(c) {
 			b.WriteByte(c)
 		} else {
 			b.Write([]byte{'=', hex[c>>4], hex[c&15]})
 		}
 	}
 	return b.String()
+}
+
+func safe(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
 }
 
 // Unescape returns the key that [Escape] was given.

@@ -280,6 +280,19 @@ var teeth = []struct {
 			}
 		}
 	}, "a list may be changed"},
+	{"a list goes on with what is written", func(b *broken) {
+		b.list = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				for range 2 {
+					for item, err := range b.Store.List(ctx, prefix) {
+						if !yield(item, err) {
+							return
+						}
+					}
+				}
+			}
+		}
+	}, "a list may be changed"},
 	{"what was seen absent is deleted", func(b *broken) {
 		b.delete = func(ctx context.Context, seen cas.Item) error {
 			if seen.Version == "" {

@@ -161,10 +161,15 @@ func swapsWhileItLists(w *world) {
 	ctx, cancel := context.WithTimeout(w.ctx, 6*soon)
 	defer cancel()
 	large := strings.Repeat("v", limit(c.facts().MaxValue, 256<<10))
+	listed := map[string]bool{}
 	for item, err := range c.List(ctx, "orders/") {
 		if err != nil {
 			w.Fatal(err)
 		}
+		if listed[item.Key] {
+			w.Fatalf("the list has %q again, once it was written", item.Key)
+		}
+		listed[item.Key] = true
 		if item, err = c.Swap(ctx, item, []byte("y"), nil); err != nil {
 			w.Fatalf("within a list: %v", err)
 		}
@@ -176,6 +181,9 @@ func swapsWhileItLists(w *world) {
 		if err != nil {
 			w.Fatalf("within a list: %v", err)
 		}
+	}
+	if len(listed) != 300 {
+		w.Errorf("the list has %d items of 300", len(listed))
 	}
 }
 

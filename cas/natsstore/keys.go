@@ -19,14 +19,10 @@ func (s *Store) subject(key string) string {
 		if t == "" {
 			tokens[i] = emptyToken
 		} else {
-			tokens[i] = cas.Escape(t, safe)
+			tokens[i] = cas.Escape(t)
 		}
 	}
 	return s.prefix() + strings.Join(tokens, ".")
-}
-
-func safe(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
 }
 
 // key returns the key that has the subject. ok is false if there is none.

@@ -15,7 +15,6 @@
 package natsstore
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -236,9 +235,15 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 	}
 }
 
-// list returns the last message of each subject that may have the prefix.
+// list returns the last message of each subject that may have the prefix. It leaves out what is
+// written while it runs: the consumer would deliver it as well.
 func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
 	return func(yield func(cas.Item, error) bool) {
+		info, err := s.stream.Info(ctx)
+		if err != nil {
+			yield(cas.Item{}, err)
+			return
+		}
 		c, err := s.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
 			FilterSubject: s.filter(prefix), DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
 			AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
@@ -252,38 +257,53 @@ func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 			defer cancel()
 			_ = s.stream.DeleteConsumer(ctx, c.CachedInfo().Name)
 		}()
-		for left := c.CachedInfo().NumPending; left > 0; {
-			batch, err := c.Fetch(int(min(left, page)), jetstream.FetchContext(ctx))
+		for more := c.CachedInfo().NumPending > 0; more; {
+			var items []cas.Item
+			items, err = cas.Await(ctx, func() ([]cas.Item, error) { return s.page(c) })
 			if err != nil {
 				yield(cas.Item{}, err)
 				return
 			}
-			for m := range batch.Messages() {
-				item, pending, err := s.listed(m)
-				left = pending
-				if !yield(item, err) || err != nil {
+			more = len(items) > 0
+			for _, item := range items {
+				if item.Number > int64(info.State.LastSeq) {
+					more = false
+				} else if !yield(item, nil) {
 					return
 				}
-			}
-			if err := cmp.Or(batch.Error(), ctx.Err()); err != nil {
-				yield(cas.Item{}, err)
-				return
 			}
 		}
 	}
 }
 
-// listed returns the item of a message, and how many follow it. The message of a stranger's key,
-// which no key of the store has, is an item that is not Live.
-func (s *Store) listed(m jetstream.Msg) (found cas.Item, pending uint64, err error) {
+// page returns the next messages, or none at the end. It does not wait for more: messages that were
+// pending are gone once they are replaced.
+func (s *Store) page(c jetstream.Consumer) (items []cas.Item, err error) {
+	batch, err := c.FetchNoWait(page)
+	if err != nil {
+		return nil, err
+	}
+	for m := range batch.Messages() {
+		item, err := s.listed(m)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	return items, batch.Error()
+}
+
+// listed returns the item of a message. The message of a stranger's key, which no key of the store
+// has, is an item that is not Live.
+func (s *Store) listed(m jetstream.Msg) (cas.Item, error) {
 	meta, err := m.Metadata()
 	if err != nil {
-		return cas.Item{}, 0, err
+		return cas.Item{}, err
 	}
 	if key, ok := s.key(m.Subject()); ok {
-		found, err = item(key, meta.Sequence.Stream, m.Headers(), m.Data())
+		return item(key, meta.Sequence.Stream, m.Headers(), m.Data())
 	}
-	return found, meta.NumPending, err
+	return cas.Item{Number: int64(meta.Sequence.Stream)}, nil
 }
 
 func failed(what, key string, err error) error {

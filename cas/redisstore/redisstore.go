@@ -97,7 +97,7 @@ var facts = cas.Facts{Forgets: true, Numbers: true, ListsWhole: true, MaxKey: 10
 // Facts implements [cas.Store].
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 	f := facts
-	source, err := await(ctx, func() (string, error) {
+	source, err := cas.Await(ctx, func() (string, error) {
 		if err := s.client.SetNX(ctx, s.own("source"), rand.Text(), 0).Err(); err != nil {
 			return "", err
 		}
@@ -115,7 +115,7 @@ func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 	if err := facts.Check(key, nil, nil); err != nil {
 		return cas.Item{}, failed("get", key, err)
 	}
-	answer, err := await(ctx, func() ([]string, error) {
+	answer, err := cas.Await(ctx, func() ([]string, error) {
 		return getScript.Run(ctx, s.client, []string{s.value(key), s.meta(key)}).StringSlice()
 	})
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
 
 // write runs a script that returns 0 for a conflict.
 func (s *Store) write(ctx context.Context, script *redis.Script, keys []string, args ...any) (int64, error) {
-	n, err := await(ctx, func() (int64, error) { return script.Run(ctx, s.client, keys, args...).Int64() })
+	n, err := cas.Await(ctx, func() (int64, error) { return script.Run(ctx, s.client, keys, args...).Int64() })
 	if err == nil && n == 0 {
 		err = cas.ErrConflict
 	}
@@ -200,13 +200,13 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 
 // page returns the keys that follow from, and their items.
 func (s *Store) page(ctx context.Context, from string) (keys []string, items []cas.Item, err error) {
-	keys, err = await(ctx, func() ([]string, error) {
+	keys, err = cas.Await(ctx, func() ([]string, error) {
 		return s.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.own("index"), ByLex: true, Start: from, Stop: "+", Count: page}).Result()
 	})
 	if err != nil || len(keys) == 0 {
 		return nil, nil, err
 	}
-	answers, err := await(ctx, func() ([]redis.Cmder, error) {
+	answers, err := cas.Await(ctx, func() ([]redis.Cmder, error) {
 		return s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, key := range keys {
 				getScript.Eval(ctx, p, []string{s.value(key), s.meta(key)})
@@ -229,30 +229,6 @@ func (s *Store) page(ctx context.Context, from string) (keys []string, items []c
 		items = append(items, item)
 	}
 	return keys, items, nil
-}
-
-// await returns when do has returned or ctx has ended: the client waits for an answer until its own
-// timeout. What do has sent may still be carried out.
-func await[T any](ctx context.Context, do func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	var none T
-	if err := ctx.Err(); err != nil {
-		return none, err
-	}
-	done := make(chan result, 1)
-	go func() {
-		value, err := do()
-		done <- result{value, err}
-	}()
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-ctx.Done():
-		return none, ctx.Err()
-	}
 }
 
 func failed(what, key string, err error) error {

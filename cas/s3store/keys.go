@@ -18,10 +18,6 @@ const (
 	maxPart   = 200
 )
 
-func safe(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
-}
-
 // name returns the name of a key's object.
 func name(key string) string {
 	parts := strings.Split(key, "/")
@@ -43,7 +39,7 @@ func prefixOf(prefix string) string {
 }
 
 func part(p string) string {
-	escaped := cas.Escape(p, safe)
+	escaped := cas.Escape(p)
 	var b strings.Builder
 	for len(escaped) > maxPart {
 		b.WriteString(escaped[:maxPart] + divided)

@@ -62,7 +62,7 @@ func Open(ctx context.Context, conn *zk.Conn, o Options) (*Store, error) {
 	if !strings.HasPrefix(s.root, "/") || strings.HasSuffix(s.root, "/") {
 		return nil, fmt.Errorf("zkstore: Options.Root %q is not the path of a node, such as /epochfence", s.root)
 	}
-	if _, err := await(ctx, func() (string, error) { return "", s.makeRoot() }); err != nil {
+	if _, err := cas.Await(ctx, func() (string, error) { return "", s.makeRoot() }); err != nil {
 		return nil, fmt.Errorf("zkstore: open %s: %w", s.root, err)
 	}
 	return s, nil
@@ -79,17 +79,13 @@ func (s *Store) makeRoot() error {
 	return nil
 }
 
-func safe(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
-}
-
-func (s *Store) node(key string) string { return s.root + "/" + cas.Escape(key, safe) }
+func (s *Store) node(key string) string { return s.root + "/" + cas.Escape(key) }
 
 var facts = cas.Facts{Numbers: true, MaxKey: 1024, MaxValue: 512 << 10, MaxNote: 128 << 10}
 
 // Facts implements [cas.Store].
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
-	source, err := await(ctx, func() ([]byte, error) {
+	source, err := cas.Await(ctx, func() ([]byte, error) {
 		path := s.root + "/" + sourceName
 		if _, err := s.conn.Create(path, []byte(rand.Text()), 0, s.acl); err != nil && !errors.Is(err, zk.ErrNodeExists) {
 			return nil, err
@@ -110,7 +106,7 @@ func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 	if err := facts.Check(key, nil, nil); err != nil {
 		return cas.Item{}, failed("get", key, err)
 	}
-	item, err := await(ctx, func() (cas.Item, error) { return s.get(ctx, key) })
+	item, err := cas.Await(ctx, func() (cas.Item, error) { return s.get(ctx, key) })
 	return item, failed("get", key, err)
 }
 
@@ -193,7 +189,7 @@ func (s *Store) write(ctx context.Context, seen cas.Item, requests ...any) ([]zk
 	if strings.Contains(seen.Version, "/") {
 		return nil, cas.ErrConflict // no version of this store
 	}
-	answers, err := await(ctx, func() ([]zk.MultiResponse, error) { return s.conn.Multi(requests...) })
+	answers, err := cas.Await(ctx, func() ([]zk.MultiResponse, error) { return s.conn.Multi(requests...) })
 	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNodeExists) {
 		return nil, fmt.Errorf("%w: %w", cas.ErrConflict, err)
 	}
@@ -206,7 +202,7 @@ const atOnce = 16
 // List implements [cas.Store].
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
 	return func(yield func(cas.Item, error) bool) {
-		names, err := await(ctx, func() ([]string, error) {
+		names, err := cas.Await(ctx, func() ([]string, error) {
 			names, _, err := s.conn.Children(s.root)
 			return names, err
 		})
@@ -216,12 +212,12 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 		}
 		var keys []string
 		for _, name := range names {
-			if key, err := cas.Unescape(name); err == nil && strings.HasPrefix(key, prefix) && cas.Escape(key, safe) == name {
+			if key, err := cas.Unescape(name); err == nil && strings.HasPrefix(key, prefix) && cas.Escape(key) == name {
 				keys = append(keys, key)
 			}
 		}
 		for some := range slices.Chunk(keys, atOnce) {
-			items, err := await(ctx, func() ([]cas.Item, error) { return s.listed(some) })
+			items, err := cas.Await(ctx, func() ([]cas.Item, error) { return s.listed(some) })
 			if err != nil {
 				yield(cas.Item{}, failed("list", prefix, err))
 				return
@@ -251,30 +247,6 @@ func (s *Store) listed(keys []string) ([]cas.Item, error) {
 	}
 	all.Wait()
 	return items, errors.Join(errs...)
-}
-
-// await returns when do has returned or ctx has ended, which the client does not heed. What do has
-// sent may still be carried out.
-func await[T any](ctx context.Context, do func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	var none T
-	if err := ctx.Err(); err != nil {
-		return none, err
-	}
-	done := make(chan result, 1)
-	go func() {
-		value, err := do()
-		done <- result{value, err}
-	}()
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-ctx.Done():
-		return none, ctx.Err()
-	}
 }
 
 func failed(what, key string, err error) error {

@@ -1,0 +1,28 @@
+package cas
+
+import "context"
+
+// Await runs do in a goroutine, and returns what do has returned, or ctx.Err() once ctx has ended.
+// It is for clients that do not end a call with its context: what do has sent may still be carried
+// out. do must not write to what the caller reads.
+func Await[T any](ctx context.Context, do func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := do()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}
