@@ -174,7 +174,7 @@ func swapsWhileItLists(w *world) {
 			w.Fatalf("within a list: %v", err)
 		}
 		if strings.HasSuffix(item.Key, "00") {
-			item, err = c.Swap(ctx, item, []byte(large), nil)
+			_, err = c.Swap(ctx, item, []byte(large), nil)
 		} else if strings.HasSuffix(item.Key, "50") {
 			err = c.Delete(ctx, item)
 		}
