@@ -81,7 +81,7 @@ func NewItem(key string, value, note []byte) Item {
 	return Item{Key: key, Live: true, Value: append([]byte{}, value...), Note: append([]byte{}, note...)}
 }
 
-// Facts is what a store promises. Limits are in bytes.
+// Facts describes a store: what it promises, and its limits in bytes.
 type Facts struct {
 	// Source identifies the items. It changes when the store is replaced by an empty one or by a
 	// restored backup, as far as the store can tell.

@@ -130,6 +130,7 @@ var histories = []history{
 	{"of first writes at the same time one wins", nothing, oneCreates},
 	{"of a write and a deletion at the same time one wins", nothing, oneWritesOrDeletes},
 	{"a counter that many increment loses nothing", nothing, counter},
+	{"several goroutines use one store", nothing, sharedStore},
 	{"numbers grow, also over deletions", numbers, growingNumbers},
 	{"keys of every kind are kept apart", nothing, keys},
 	{"a list has each item with the prefix once, and no other", nothing, prefixes},

@@ -103,7 +103,7 @@ func ofOneWrite(w *world) {
 	reading.Wait()
 }
 
-// buffers changes what it gave to Swap, and what it got from it.
+// buffers changes the slices that it passed to Swap, and those that it got back.
 func buffers(w *world) {
 	c := w.client()
 	value, note := []byte("value"), []byte("note")

@@ -152,7 +152,7 @@ func thousand(w *world) {
 	}
 }
 
-// swapsWhileItLists uses the store between two items, as those do who change what they find.
+// swapsWhileItLists writes and deletes items within a list of them.
 func swapsWhileItLists(w *world) {
 	c := w.client()
 	for i := range 300 {

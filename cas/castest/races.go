@@ -73,8 +73,24 @@ func (w *world) race(begin func(round int) cas.Item, try func(n int, c client) e
 }
 
 func counter(w *world) {
+	all := make([]client, clients)
+	for i := range all {
+		all[i] = w.client()
+	}
+	w.count(all)
+}
+
+// sharedStore counts with one store that several goroutines use.
+func sharedStore(w *world) {
+	c := w.client()
+	w.count([]client{c, c, c, c})
+}
+
+// count increments a counter from each client.
+func (w *world) count(all []client) {
+	w.Helper()
 	const each = 25
-	w.together(clients, func(_ int, c client) {
+	w.atOnce(all, func(_ int, c client) {
 		for done := 0; done < each; {
 			seen, err := c.Get(w.ctx, "stock")
 			if err != nil {
@@ -92,6 +108,6 @@ func counter(w *world) {
 			}
 		}
 	})
-	want := fmt.Sprint(clients * each)
+	want := fmt.Sprint(len(all) * each)
 	w.client().reads("stock", func(item cas.Item) bool { return string(item.Value) == want })
 }

@@ -16,7 +16,7 @@ import (
 // server offers a store by net/rpc.
 type server struct{ cas.Store }
 
-// Request is one call; Answer is what comes back.
+// Request and Answer are the messages of one call.
 type (
 	Request struct {
 		Op          string
@@ -84,7 +84,7 @@ func serve(t testing.TB, s cas.Store) (address string) {
 	return l.Addr().String()
 }
 
-// remote is a driver for what serve offers. Its fields are what a driver gets wrong.
+// remote is a driver for the server of serve. Each field adds a defect.
 type remote struct {
 	address  string
 	retries  bool // sends a request again after its answer was lost

@@ -161,16 +161,7 @@ func (w *world) conflicts(err error, what string) {
 	}
 }
 
-// together runs do n times at once, each with a client of its own.
-func (w *world) together(n int, do func(n int, c client)) {
-	w.Helper()
-	clients := make([]client, n)
-	for i := range clients {
-		clients[i] = w.client()
-	}
-	w.atOnce(clients, do)
-}
-
+// atOnce runs do for each client at once.
 func (w *world) atOnce(clients []client, do func(n int, c client)) {
 	w.Helper()
 	start := make(chan struct{})

@@ -3,9 +3,7 @@ package dynamostore_test
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -26,16 +24,11 @@ const libsEnv = "EPOCHFENCE_DYNAMODB_LIBS"
 
 func start(t testing.TB) *servertest.Server {
 	t.Helper()
-	libs := os.Getenv(libsEnv)
-	if libs == "" {
-		servertest.Absent(t, libsEnv+" is not set: make stores fetches DynamoDB Local")
-	}
-	java := servertest.Find(t, "Java 17", "java")
+	java := servertest.Jars(t, libsEnv)
 	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
-		return exec.Command(java, "-Xmx256m", "-Djava.library.path="+libs, "-cp", filepath.Join(libs, "*"),
-			"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-inMemory", "-disableTelemetry", "-port", s.Port())
+		return java("com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-inMemory", "-disableTelemetry", "-port", s.Port())
 	})
-	s.Await(t, func() bool {
+	servertest.Await(t, "DynamoDB Local answers", func() bool {
 		_, err := client(s.Address).ListTables(t.Context(), nil)
 		return err == nil
 	})

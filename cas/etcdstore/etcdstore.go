@@ -144,7 +144,7 @@ func (s *Store) write(ctx context.Context, seen cas.Item, value, note []byte, th
 	return r.Header.Revision, nil
 }
 
-// as compares an item with what was seen. ok is false if no store has returned it.
+// as returns the conditions that an item is as seen. ok is false if no store has returned seen.
 func (s *Store) as(seen cas.Item) (compare []clientv3.Cmp, ok bool) {
 	key := s.value(seen.Key)
 	if seen.Version == "" {

@@ -28,6 +28,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 const (
@@ -74,6 +75,9 @@ func open(ctx context.Context, js jetstream.JetStream, o Options) (*Store, error
 		if err == nil || errors.Is(err, jetstream.ErrBucketExists) {
 			stream, err = js.Stream(ctx, "KV_"+o.Bucket)
 		}
+		for errors.Is(err, jetstream.ErrStreamNotFound) && backoff.Sleep(ctx, 50*time.Millisecond) {
+			stream, err = js.Stream(ctx, "KV_"+o.Bucket) // a cluster may not know its new stream at once
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -92,7 +96,7 @@ func open(ctx context.Context, js jetstream.JetStream, o Options) (*Store, error
 	}}, nil
 }
 
-// maxNote is what fits into the 64 KB that the server allows for headers, in base64.
+// maxNote limits a note: in base64 it must fit into the 64 KB that the server allows for headers.
 const maxNote = 45 << 10
 
 // maxValue returns the limit of a value beside the largest note.

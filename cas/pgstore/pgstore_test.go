@@ -85,6 +85,38 @@ func open(t testing.TB, p *pgxpool.Pool) *pgstore.Store {
 
 func TestSuite(t *testing.T) { castest.Run(t, rig) }
 
+func TestEveryQueryModeOfThePoolWorks(t *testing.T) {
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			db := pgtest.Start(t)
+			p := pool(t, db.URL+"&default_query_exec_mode="+mode, func(address string) string { return address })
+			if err := pgstore.Migrate(t.Context(), p, pgstore.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			s := open(t, p)
+			item, err := s.Swap(t.Context(), cas.Item{Key: "a\x00\xff'"}, []byte("\x00\\'\xff"), nil)
+			if err == nil {
+				item, err = s.Swap(t.Context(), item, []byte("x"), []byte("\x00\\'\xff"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.Get(t.Context(), item.Key); err != nil || got.Version != item.Version || string(got.Note) != string(item.Note) {
+				t.Errorf("%+v, %v, want %+v", got, err, item)
+			}
+			listed := 0
+			for got, err := range s.List(t.Context(), "a\x00") {
+				if listed++; err != nil || got.Version != item.Version {
+					t.Errorf("listed: %+v, %v", got, err)
+				}
+			}
+			if err := s.Delete(t.Context(), item); err != nil || listed != 1 {
+				t.Errorf("%d listed; delete: %v", listed, err)
+			}
+		})
+	}
+}
+
 func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
 	db := pgtest.Start(t)
 	p := pool(t, db.URL, func(address string) string { return address })

@@ -96,7 +96,7 @@ func replicaOf(t testing.TB, primary *servertest.Server) *servertest.Server {
 	replica := start(t, "--replicaof", strings.Replace(primary.Address, ":", " ", 1))
 	c := connect(t, replica.Address, asItIs)
 	want := connect(t, primary.Address, asItIs).DBSize(t.Context()).Val()
-	replica.Await(t, func() bool {
+	servertest.Await(t, "the replica has what the primary has", func() bool {
 		state, err := c.Info(t.Context(), "replication").Result()
 		return err == nil && strings.Contains(state, "master_link_status:up") && c.DBSize(t.Context()).Val() == want
 	})

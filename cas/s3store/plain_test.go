@@ -20,6 +20,7 @@ func serve(t *testing.T, objects map[string]string) (address string) {
 			object, ok := objects[r.URL.Path]
 			if !ok {
 				w.WriteHeader(http.StatusNotFound)
+				_, _ = io.WriteString(w, "<Error><Code>NoSuchKey</Code></Error>")
 				return
 			}
 			_, _ = io.WriteString(w, object)

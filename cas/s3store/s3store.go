@@ -25,12 +25,12 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"net/http"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/epochfence/epochfence/cas"
 )
@@ -223,7 +223,8 @@ func (s *Store) read(ctx context.Context, name string) (version string, body []b
 
 func (s *Store) readOnce(ctx context.Context, name string) (version string, body []byte, err error) {
 	r, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &s.o.Bucket, Key: aws.String(s.o.Prefix + name)})
-	if status(err) == http.StatusNotFound {
+	var none *types.NoSuchKey
+	if errors.As(err, &none) {
 		return "", nil, nil
 	}
 	if err != nil {
@@ -252,22 +253,18 @@ func (s *Store) remove(ctx context.Context, name, seen string) error {
 	return conflict(err)
 }
 
-// conflict returns the meaning of the error of a write. S3 answers 409 while another write of the
-// object is under way, and 404 to If-Match if there is no object.
+// conflict returns the meaning of the error of a write. S3 says NoSuchKey to If-Match if there is no
+// object, and ConditionalRequestConflict while another write of the object is under way.
 func conflict(err error) error {
-	switch status(err) {
-	case http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound:
+	var api smithy.APIError
+	if !errors.As(err, &api) {
+		return err
+	}
+	switch api.ErrorCode() {
+	case "PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey":
 		return fmt.Errorf("%w: %w", cas.ErrConflict, err)
 	}
 	return err
-}
-
-func status(err error) int {
-	var r *awshttp.ResponseError
-	if !errors.As(err, &r) {
-		return 0
-	}
-	return r.HTTPStatusCode()
 }
 
 // join returns the body of an object.

@@ -1,6 +1,7 @@
 package s3store_test
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -102,6 +103,21 @@ func TestRealAnObjectOfAnotherProgramIsRefused(t *testing.T) {
 	}
 	if _, err := store.Swap(t.Context(), cas.Item{Key: "orders"}, nil, nil); err == nil {
 		t.Error("it was overwritten as if it were absent")
+	}
+}
+
+func TestRealABucketThatIsGoneHasNoAbsentItems(t *testing.T) {
+	s := start(t)
+	store := open(t, s.Address)
+	if err := os.RemoveAll(filepath.Join(s.Dir, "objects", bucket)); err != nil {
+		t.Fatal(err)
+	}
+	_, got := store.Get(t.Context(), "orders")
+	_, swapped := store.Swap(t.Context(), cas.Item{Key: "orders"}, nil, nil)
+	for what, err := range map[string]error{"get": got, "swap": swapped} {
+		if err == nil || errors.Is(err, cas.ErrConflict) {
+			t.Errorf("%s: err = %v", what, err)
+		}
 	}
 }
 

@@ -24,18 +24,14 @@ const libsEnv = "EPOCHFENCE_ZOOKEEPER_LIBS"
 
 func start(t testing.TB) *servertest.Server {
 	t.Helper()
-	libs := os.Getenv(libsEnv)
-	if libs == "" {
-		servertest.Absent(t, libsEnv+" is not set: make stores fetches ZooKeeper")
-	}
-	java := servertest.Find(t, "Java 17", "java")
+	java := servertest.Jars(t, libsEnv, "-Dzookeeper.forceSync=no") // a kill of the process loses nothing
 	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
 		config := fmt.Sprintf("tickTime=500\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n", data(s), s.Port())
 		file := filepath.Join(s.Dir, "zoo.cfg")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return exec.Command(java, "-Xmx256m", "-Dzookeeper.forceSync=no", "-cp", filepath.Join(libs, "*"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
+		return java("org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
 	})
 	await(t, s)
 	return s
@@ -44,7 +40,7 @@ func start(t testing.TB) *servertest.Server {
 // await waits until the server serves, which is after it has begun to listen.
 func await(t testing.TB, s *servertest.Server) {
 	t.Helper()
-	s.Await(t, func() bool {
+	servertest.Await(t, "ZooKeeper serves", func() bool {
 		c, err := net.DialTimeout("tcp", s.Address, time.Second)
 		if err != nil {
 			return false

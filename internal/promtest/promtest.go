@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/epochfence/epochfence/internal/servertest"
 )
@@ -48,7 +47,7 @@ func Start(t testing.TB, targets, rules []string) *Server {
 		return exec.Command(bin, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(s.Dir, "data"), "--web.listen-address="+s.Address, "--log.level=warn")
 	})
 	s := &Server{"http://" + prom.Address}
-	prom.Await(t, func() bool {
+	servertest.Await(t, "Prometheus is ready", func() bool {
 		res, err := http.Get(s.url + "/-/ready")
 		if err != nil {
 			return false
@@ -62,17 +61,7 @@ func Start(t testing.TB, targets, rules []string) *Server {
 // Await polls until done, for a minute at most.
 func (s *Server) Await(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("promtest: not within a minute: %s", what)
-		}
-	}
+	servertest.Await(t, what, done)
 }
 
 // Sample is one of an instant vector.

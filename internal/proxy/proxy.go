@@ -1,4 +1,4 @@
-// Package proxy is a TCP proxy that loses what it is told to, for tests of clients and servers.
+// Package proxy has a TCP proxy that cuts connections and loses requests or answers, for tests.
 package proxy
 
 import (

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,8 @@ import (
 	"github.com/epochfence/epochfence/internal/freeport"
 )
 
-// startLimit is how long a server may take until it accepts connections.
-const startLimit = time.Minute
+// patience bounds each wait for a server.
+const patience = time.Minute
 
 // Find returns the path of the first of names that is on PATH. Otherwise it skips t, or fails t if
 // CI=true. how says where the program comes from.
@@ -29,6 +30,21 @@ func Find(t testing.TB, how string, names ...string) string {
 	}
 	Absent(t, fmt.Sprintf("%s is not installed (%s)", names[0], how))
 	return ""
+}
+
+// Jars returns a function that runs a class of the jars, and with the native libraries, in the
+// directory that the environment variable env names. Without it, Jars does what [Absent] does.
+func Jars(t testing.TB, env string, options ...string) (run func(class string, args ...string) *exec.Cmd) {
+	t.Helper()
+	libs := os.Getenv(env)
+	if libs == "" {
+		Absent(t, env+" is not set; make stores sets it")
+	}
+	java := Find(t, "Java 17", "java")
+	options = append(options, "-Xmx256m", "-Djava.library.path="+libs, "-cp", filepath.Join(libs, "*"))
+	return func(class string, args ...string) *exec.Cmd {
+		return exec.Command(java, slices.Concat(options, []string{class}, args)...)
+	}
 }
 
 // Absent skips t for a service that is not there, or fails t if CI=true.
@@ -102,7 +118,7 @@ func (s *Server) Restart(t testing.TB) {
 		t.Fatal(err)
 	}
 	s.running = cmd
-	s.Await(t, func() bool {
+	Await(t, cmd.Path+" accepts connections", func() bool {
 		c, err := net.DialTimeout("tcp", s.Address, time.Second)
 		if err != nil {
 			return false
@@ -112,18 +128,18 @@ func (s *Server) Restart(t testing.TB) {
 	})
 }
 
-// Await polls until the server is ready, and fails t if it is not within a minute.
-func (s *Server) Await(t testing.TB, ready func() bool) {
+// Await polls until done, and fails t if that takes more than a minute. what says what it waits for.
+func Await(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(startLimit)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for !ready() {
+	for !done() {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("%s is not ready after %v; it said:\n%s", s.running.Path, startLimit, s.said())
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package verdict plays a test of a suite and says how it ended, for tests that a suite catches
-// what is broken.
+// Package verdict runs a test and reports whether it failed, for tests that a suite fails for broken
+// code.
 package verdict
 
 import (
@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Of runs play on a goroutine of its own, with a [testing.TB] that keeps failures instead of
-// reporting them, and reports whether play failed and what it said. A panic is a failure.
+// Of runs play in a goroutine, with a [testing.TB] that does not fail t. It returns whether play
+// failed or panicked, and its log.
 func Of(t testing.TB, play func(t testing.TB)) (failed bool, said string) {
 	r := &recorder{TB: t}
 	done := make(chan struct{})

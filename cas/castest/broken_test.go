@@ -1,0 +1,404 @@
+package castest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/memstore"
+)
+
+// broken is a store in which a guard is missing: each function that is set is called instead of the
+// sound one.
+type broken struct {
+	*memstore.Store
+	mu     sync.Mutex
+	get    func(ctx context.Context, key string) (cas.Item, error)
+	swap   func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error)
+	delete func(ctx context.Context, seen cas.Item) error
+	list   func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error]
+	facts  func(f cas.Facts) cas.Facts
+	killed func()
+}
+
+func newBroken() *broken {
+	s := memstore.New()
+	return &broken{Store: s, get: s.Get, swap: s.Swap, delete: s.Delete, list: s.List, facts: func(f cas.Facts) cas.Facts { return f }}
+}
+
+func (b *broken) Get(ctx context.Context, key string) (cas.Item, error) { return b.get(ctx, key) }
+func (b *broken) Delete(ctx context.Context, seen cas.Item) error       { return b.delete(ctx, seen) }
+
+func (b *broken) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+	return b.swap(ctx, seen, value, note)
+}
+
+func (b *broken) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return b.list(ctx, prefix)
+}
+
+func (b *broken) Facts(ctx context.Context) (cas.Facts, error) {
+	f, err := b.Store.Facts(ctx)
+	return b.facts(f), err
+}
+
+func (b *broken) rig() Rig {
+	empty := b.Backup()
+	return Rig{
+		Empty:    func(testing.TB) { empty() },
+		Open:     func(testing.TB, func(string) string) cas.Store { return b },
+		Backup:   func(testing.TB) func() { return b.Backup() },
+		Failover: func(testing.TB) func() { return b.Backup() },
+		KillLeader: func(testing.TB) {
+			if b.killed != nil {
+				b.killed()
+			}
+		},
+		Native: func(t testing.TB, key string) []byte {
+			item, err := b.Get(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return item.Value
+		},
+	}
+}
+
+// now is the item as it is, for a store that checks less.
+func (b *broken) now(ctx context.Context, seen cas.Item) cas.Item {
+	item, err := b.Store.Get(ctx, seen.Key)
+	if err != nil {
+		return seen
+	}
+	return item
+}
+
+var teeth = []struct {
+	name   string
+	take   func(b *broken)
+	caught string // the beginning of a claim
+}{
+	{"nothing is compared", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			return b.Store.Swap(ctx, b.now(ctx, seen), value, note)
+		}
+	}, "an item that has changed"},
+	{"a deletion compares nothing", func(b *broken) {
+		b.delete = func(ctx context.Context, seen cas.Item) error { return b.Store.Delete(ctx, b.now(ctx, seen)) }
+	}, "an item that has changed"},
+	{"the content is compared", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			now := b.now(ctx, seen)
+			if now.Live == seen.Live && bytes.Equal(now.Value, seen.Value) && bytes.Equal(now.Note, seen.Note) {
+				seen = now
+			}
+			return b.Store.Swap(ctx, seen, value, note)
+		}
+	}, "the same content again"},
+	{"the comparison and the write are two requests", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			now := b.now(ctx, seen)
+			if now.Version != seen.Version {
+				return cas.Item{}, fmt.Errorf("swap %q: %w", seen.Key, cas.ErrConflict)
+			}
+			runtime.Gosched()
+			for {
+				if item, err := b.Store.Swap(ctx, b.now(ctx, seen), value, note); err == nil || ctx.Err() != nil {
+					return item, err
+				}
+			}
+		}
+	}, "of writes at the same time"},
+	{"an absent item is whatever was deleted", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			if now := b.now(ctx, seen); seen.Version == "" {
+				return b.Store.Swap(ctx, now, value, note)
+			}
+			return b.Store.Swap(ctx, seen, value, note)
+		}
+	}, "an item that was deleted"},
+	{"versions are counted from 1 after a deletion", func(b *broken) { b.numbered(true) }, "an item that was deleted"},
+	{"versions are numbers, which a backup repeats", func(b *broken) { b.numbered(false) }, "the version of a write that a restored"},
+	{"versions are numbers, which a failover repeats", func(b *broken) { b.numbered(false) }, "the version of a write that a failover"},
+	{"an emptied store is the one it was", func(b *broken) {
+		b.facts = func(f cas.Facts) cas.Facts { f.Source = "same"; return f }
+	}, "a store that was emptied"},
+	{"numbers stand still", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			item, err := b.Store.Swap(ctx, seen, value, note)
+			item.Number = 1
+			return item, err
+		}
+	}, "numbers grow"},
+	{"the note is lost", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, _ []byte) (cas.Item, error) {
+			return b.Store.Swap(ctx, seen, value, nil)
+		}
+	}, "what was written is read"},
+	{"values are texts", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			return b.Store.Swap(ctx, seen, []byte(strings.ToValidUTF8(string(value), "?")), note)
+		}
+	}, "what was written is read"},
+	{"keys are trimmed", func(b *broken) { b.renamed(strings.TrimSpace) }, "keys of every kind"},
+	{"keys have no case", func(b *broken) { b.renamed(strings.ToLower) }, "keys of every kind"},
+	{"keys are paths", func(b *broken) {
+		b.renamed(func(key string) string { return strings.ReplaceAll(key, "//", "/") })
+	}, "keys of every kind"},
+	{"a list has a page of 500", func(b *broken) {
+		b.listing(func(items []cas.Item) []cas.Item { return items[:min(len(items), 500)] })
+	}, "a thousand items"},
+	{"a list repeats an item", func(b *broken) {
+		b.listing(func(items []cas.Item) []cas.Item { return append(items, items[:min(len(items), 1)]...) })
+	}, "a thousand items"},
+	{"a list has what was deleted", func(b *broken) {
+		b.listing(func(items []cas.Item) []cas.Item { return append(items, cas.Item{Key: "gone", Version: "1"}) })
+	}, "a list has each item"},
+	{"a list ends at a path", func(b *broken) {
+		b.list = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			if prefix != "" && !strings.HasSuffix(prefix, "/") {
+				prefix += "/"
+			}
+			return b.Store.List(ctx, prefix)
+		}
+	}, "a list has each item"},
+	{"a list goes on after its reader has left", func(b *broken) {
+		b.list = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				for item, err := range b.Store.List(ctx, prefix) {
+					_ = yield(item, err)
+				}
+			}
+		}
+	}, "a reader may leave"},
+	{"a list says that it is whole", func(b *broken) {
+		b.listing(func(items []cas.Item) []cas.Item {
+			for i := range items {
+				items[i].Note = nil
+			}
+			return items
+		})
+	}, "a thousand items"},
+	{"a large item is cut short", func(b *broken) {
+		b.facts = func(f cas.Facts) cas.Facts { f.MaxValue, f.MaxNote = 1000, 1000; return f }
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			return b.Store.Swap(ctx, seen, value[:min(len(value), 1000)], note)
+		}
+	}, "an item at the limits"},
+	{"no key is refused", func(b *broken) {
+		b.get = func(ctx context.Context, key string) (cas.Item, error) { return b.Store.Get(ctx, key+"x") }
+	}, "an impossible key"},
+	{"the context is not asked", func(b *broken) {
+		b.get = func(_ context.Context, key string) (cas.Item, error) { return b.Store.Get(context.Background(), key) }
+	}, "a context that has ended"},
+	{"an error says nothing", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			item, err := b.Store.Swap(ctx, seen, value, note)
+			if err != nil {
+				err = cas.ErrConflict
+			}
+			return item, err
+		}
+	}, "errors name the key"},
+	{"the value is wrapped", func(b *broken) {
+		b.get = func(ctx context.Context, key string) (cas.Item, error) {
+			item, err := b.Store.Get(ctx, key)
+			item.Value = fmt.Appendf(nil, "<%s>", item.Value)
+			return item, err
+		}
+	}, "a client of the store's own"},
+	{"a store is born with items", func(b *broken) {
+		if _, err := b.Store.Swap(context.Background(), cas.Item{Key: "orders"}, nil, nil); err != nil {
+			panic(err)
+		}
+	}, "an item that nobody has written"},
+	{"first writes overwrite", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			if seen.Version == "" {
+				seen = b.now(ctx, seen)
+			}
+			return b.Store.Swap(ctx, seen, value, note)
+		}
+	}, "of first writes"},
+	{"a deletion always succeeds", func(b *broken) {
+		b.delete = func(ctx context.Context, seen cas.Item) error { _ = b.Store.Delete(ctx, seen); return ctx.Err() }
+	}, "of a write and a deletion"},
+	{"a new leader lacks the last writes", func(b *broken) {
+		back := b.Backup()
+		b.killed = func() { back(); back = b.Backup() }
+	}, "while leaders are killed"},
+	{"a write is carried out twice", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			item, err := b.Store.Swap(ctx, seen, value, note)
+			if words := strings.Fields(string(value)); err == nil && len(words) > 0 {
+				return b.Store.Swap(ctx, item, append(value, words[len(words)-1]+" "...), note)
+			}
+			return item, err
+		}
+	}, "while leaders are killed"},
+	{"the note is read after the value", func(b *broken) {
+		b.get = func(ctx context.Context, key string) (cas.Item, error) {
+			item, err := b.Store.Get(ctx, key)
+			runtime.Gosched()
+			later := b.now(ctx, item)
+			item.Note = later.Note
+			return item, err
+		}
+	}, "value and note are read"},
+	{"the caller's slices are kept", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			item, err := b.Store.Swap(ctx, seen, value, note)
+			item.Value, item.Note = value, note
+			return item, err
+		}
+	}, "the caller may change"},
+	{"a list holds a lock that a write needs", func(b *broken) {
+		lock := make(chan struct{}, 1)
+		b.list = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				lock <- struct{}{}
+				defer func() { <-lock }()
+				b.Store.List(ctx, prefix)(yield)
+			}
+		}
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			select {
+			case lock <- struct{}{}:
+				defer func() { <-lock }()
+				return b.Store.Swap(ctx, seen, value, note)
+			case <-ctx.Done():
+				return cas.Item{}, ctx.Err()
+			}
+		}
+	}, "a list may be changed"},
+	{"a list goes on with what is written", func(b *broken) {
+		b.list = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				for range 2 {
+					for item, err := range b.Store.List(ctx, prefix) {
+						if !yield(item, err) {
+							return
+						}
+					}
+				}
+			}
+		}
+	}, "a list may be changed"},
+	{"what was seen absent is deleted", func(b *broken) {
+		b.delete = func(ctx context.Context, seen cas.Item) error {
+			if seen.Version == "" {
+				seen = b.now(ctx, seen)
+			}
+			return b.Store.Delete(ctx, seen)
+		}
+	}, "an item that has changed"},
+	{"the source is that of the beginning", func(b *broken) {
+		var once sync.Once
+		var first string
+		b.facts = func(f cas.Facts) cas.Facts {
+			once.Do(func() { first = f.Source })
+			f.Source = first
+			return f
+		}
+	}, "a store that was emptied"},
+	{"one call at a time", func(b *broken) {
+		var busy atomic.Bool
+		b.get = func(ctx context.Context, key string) (cas.Item, error) {
+			if !busy.CompareAndSwap(false, true) {
+				return cas.Item{}, errors.New("busy")
+			}
+			defer busy.Store(false)
+			runtime.Gosched()
+			return b.Store.Get(ctx, key)
+		}
+	}, "several goroutines"},
+	{"a conflict is a success", func(b *broken) {
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			item, err := b.Store.Swap(ctx, seen, value, note)
+			if err != nil && ctx.Err() == nil {
+				return b.now(ctx, seen), nil
+			}
+			return item, err
+		}
+	}, "a counter that many"},
+}
+
+// numbered makes versions of numbers: of the item's own, or of the store's.
+func (b *broken) numbered(own bool) {
+	written := map[string]int64{}
+	version := func(item cas.Item) cas.Item {
+		if item.Version != "" {
+			item.Version = strconv.FormatInt(item.Number, 10)
+			if own {
+				item.Version = strconv.FormatInt(written[item.Key], 10)
+			}
+		}
+		return item
+	}
+	locked := func() func() { b.mu.Lock(); return b.mu.Unlock }
+	b.get = func(ctx context.Context, key string) (cas.Item, error) {
+		defer locked()()
+		item, err := b.Store.Get(ctx, key)
+		return version(item), err
+	}
+	seenNow := func(ctx context.Context, seen cas.Item) cas.Item {
+		now := b.now(ctx, seen)
+		if version(now).Version == seen.Version {
+			seen.Version = now.Version
+		}
+		return seen
+	}
+	b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+		defer locked()()
+		item, err := b.Store.Swap(ctx, seenNow(ctx, seen), value, note)
+		if err == nil {
+			written[seen.Key]++
+		}
+		return version(item), err
+	}
+	b.delete = func(ctx context.Context, seen cas.Item) error {
+		defer locked()()
+		err := b.Store.Delete(ctx, seenNow(ctx, seen))
+		if err == nil {
+			written[seen.Key] = 0
+		}
+		return err
+	}
+}
+
+func (b *broken) renamed(rename func(string) string) {
+	b.get = func(ctx context.Context, key string) (cas.Item, error) { return b.Store.Get(ctx, rename(key)) }
+	b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+		seen.Key = rename(seen.Key)
+		return b.Store.Swap(ctx, seen, value, note)
+	}
+}
+
+func (b *broken) listing(change func([]cas.Item) []cas.Item) {
+	b.list = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+		return func(yield func(cas.Item, error) bool) {
+			var items []cas.Item
+			for item, err := range b.Store.List(ctx, prefix) {
+				if err != nil {
+					yield(item, err)
+					return
+				}
+				items = append(items, item)
+			}
+			for _, item := range change(items) {
+				if !yield(item, nil) {
+					return
+				}
+			}
+		}
+	}
+}
